@@ -1,0 +1,198 @@
+"""From the texts of a command line, and a recipe, to settings."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from configs.fields import SettingsError, parse_text, refuse, settings_fields
+from configs.flags import PaperFlags, RecipeFlags, check_known, flags_of
+from configs.methods import METHODS, AdtSettings, MethodSettings, SamplingSettings
+from configs.schema import MODELS, ROOT, BenchmarkSettings, RunSettings
+
+Values = dict[str, Any]  # by flag name, converted
+_DEFAULT_METHODS = "ar,eagle2:proposal=topk,eagle2,adt:proposal=topk,adt"
+_METHOD_FLAGS = [*settings_fields(MethodSettings), *settings_fields(AdtSettings)]
+
+
+def run_settings(texts: Mapping[str, str]) -> RunSettings:
+    """The settings of `generate_images` from texts by flag name; a SettingsError also for missing folders."""
+    recipe, given = _read("generate_images", texts)
+    if "method" in recipe and given.get("method", recipe["method"]) != recipe["method"]:
+        kept = _applicable(given["method"])
+        recipe = {name: v for name, v in recipe.items() if name not in _METHOD_FLAGS or name in kept}
+    values = recipe | given
+    return _run(values, _method({name: values[name] for name in _METHOD_FLAGS if name in values}))
+
+
+def benchmark_settings(texts: Mapping[str, str]) -> BenchmarkSettings:
+    """The settings of `benchmark`; method flags apply to all methods of the list that have them."""
+    recipe, given = _read("benchmark", texts)
+    listed = next((text for text in map(_method_list, (given, recipe)) if text is not None), _DEFAULT_METHODS)
+    values = recipe | given
+    shared = {name: values[name] for name in _METHOD_FLAGS if name in values and name != "method"}
+    methods = tuple(_listed_method(entry.strip(), shared) for entry in listed.split(","))
+    for name in shared:
+        if name in given and not any(name in _applicable(method.method) for method in methods):
+            refuse(name, given[name], f"only for a method that has it; --methods is {listed}")
+    drafted = next((method for method in methods if method.drafted), methods[0])
+    own = {name: values[name] for name in settings_fields(BenchmarkSettings) if name in values}
+    return BenchmarkSettings(_run(values, drafted), methods, output=values.get("output_dir"), **own)
+
+
+def _method_list(values: Values) -> str | None:
+    """--methods, or the list that --method stands for in a benchmark: plain decoding and that method."""
+    if "methods" in values and "method" in values:
+        refuse("method", values["method"], "not together with --methods")
+    if values.get("method", "ar") != "ar":
+        return f"ar,{values['method']}"
+    return values.get("methods", values.get("method"))
+
+
+def read_recipe(path: str, command: str) -> Values:
+    """The settings in a YAML file of `flag: value` lines; unknown keys are errors."""
+    try:
+        content = yaml.load(Path(path).read_text("utf-8"), _StrictLoader)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise SettingsError(f"--config {path}: cannot be read: {error}; allowed: a YAML file") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise SettingsError(f"--config {path}: found {type(content).__name__}; allowed: `flag: value` lines")
+    hidden = [*settings_fields(PaperFlags), *settings_fields(RecipeFlags)]
+    flags = {name: f for name, f in flags_of(command).items() if name not in hidden}
+    for name, value in content.items():
+        check_known(str(name), flags, f"--config {path}")
+        if value is None:
+            refuse(name, None, f"a value, or no line at all (in {path})")
+        if isinstance(value, str):
+            content[name] = parse_text(flags[name], name, value)
+    return content
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML in which a key may stand only once."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def _read(command: str, texts: Mapping[str, str]) -> tuple[Values, Values]:
+    """What the recipe says and what the command line says."""
+    flags = flags_of(command)
+    given = {name: parse_text(flags[name], name, text) for name, text in texts.items()}
+    path = given.pop("config", None)
+    given = _without_aliases(given)
+    return read_recipe(path, command) if path is not None else {}, given
+
+
+def _without_aliases(given: Values) -> Values:
+    """The values with the paper's flags replaced by the settings they stand for."""
+    names = settings_fields(PaperFlags)
+    paper = PaperFlags(**{name: value for name, value in given.items() if name in names})
+    values = {name: value for name, value in given.items() if name not in names}
+    if paper.set_seed is False:
+        refuse("set_seed", False, "true: an image always follows from its seed")
+    for alias, name, value in (
+        ("precision", "dtype", paper.precision),
+        ("random_seed", "seed", paper.random_seed),
+    ):
+        if value is not None and values.setdefault(name, value) != value:
+            refuse(alias, value, f"{values[name]!r}, as --{name} says")
+    method = _paper_method(paper, values.get("method"))
+    return values if method is None else values | {"method": method}
+
+
+def _paper_method(paper: PaperFlags, method: str | None) -> str | None:
+    """The method that --method and the paper's three flags agree on; None if none of them is given."""
+    drafted = tuple(name for name in METHODS if name != "ar")
+    claims = (
+        {f"--method {method}": (method,)} if method is not None else {}
+    )  # flag -> the methods it goes with
+    claims |= {"--peanut": ("adt",)} if paper.peanut else {}
+    claims |= {"--static_tree": ("static",)} if paper.static_tree else {}
+    claims |= {"--model_type base": ("ar",)} if paper.model_type == "base" else {}
+    claims |= {"--model_type eagle": ("eagle2", *drafted)} if paper.model_type == "eagle" else {}
+    for flag, fits in claims.items():
+        for other, others in claims.items():
+            if not set(fits) & set(others):
+                raise SettingsError(
+                    f"{other}: found together with {flag}, which means {' or '.join(fits)}; "
+                    "allowed: flags that mean the same --method"
+                )
+    return min(claims.values(), key=len)[0] if claims else None
+
+
+def _applicable(method: str) -> list[str]:
+    """The method flags that have an effect with this method."""
+    adt = list(settings_fields(AdtSettings)) if "adt" in METHODS.get(method, {}) else []
+    return ["method", *METHODS.get(method, {}), *adt]
+
+
+def _method(values: Values) -> MethodSettings:
+    plain = {name: value for name, value in values.items() if name in settings_fields(MethodSettings)}
+    adt = {name: value for name, value in values.items() if name not in plain}
+    method = MethodSettings(method=plain.get("method", "adt"))
+    if adt and method.method != "adt":
+        name = next(iter(adt))
+        refuse(name, adt[name], f"only with --method adt, not with --method {method.method}")
+    own = (
+        AdtSettings(**{name.removeprefix(AdtSettings.prefix): value for name, value in adt.items()})
+        if adt
+        else None
+    )
+    return MethodSettings(**plain, adt=own)
+
+
+def _listed_method(entry: str, shared: Values) -> MethodSettings:
+    """One method of --methods, `name[:flag=value...]`, with the shared values that apply to it."""
+    name, *options = entry.split(":")
+    if name not in METHODS:
+        refuse("methods", entry, f"name[:flag=value...], by commas, with a name of {', '.join(METHODS)}")
+    flags = {
+        flag: f for flag, f in flags_of("benchmark").items() if flag in _METHOD_FLAGS and flag != "method"
+    }
+    own: Values = {}
+    try:
+        for option in options:
+            flag, equals, text = option.partition("=")
+            check_known(flag, flags)
+            if not equals or flag in own:
+                refuse(flag, option, "flag=value, once")
+            own[flag] = parse_text(flags[flag], flag, text)
+        kept = {flag: value for flag, value in shared.items() if flag in _applicable(name)}
+        return _method(kept | own | {"method": name})
+    except SettingsError as error:
+        raise SettingsError(f"--methods, in {entry!r}: {error}") from error
+
+
+def _run(values: Values, method: MethodSettings) -> RunSettings:
+    if "prompt" not in values:
+        raise SettingsError("--prompt: missing; allowed: a text, a .txt file, PartiPrompts, MSCOCO2017Val")
+    sampling = {name: values[name] for name in settings_fields(SamplingSettings) if name in values}
+    own = {name: values[name] for name in settings_fields(RunSettings) if name in values}
+    settings = RunSettings(**own, sampling=SamplingSettings(**sampling), method=method)
+    check_folders(settings)
+    return settings
+
+
+def check_folders(settings: RunSettings) -> None:
+    """A SettingsError unless the model's and the drafter's folders are there, or are hub ids."""
+    for flag, path in (("model_path", settings.model_path), ("drafter_path", settings.drafter_path)):
+        if path is None or (Path(path) / "config.json").is_file() or _is_hub_id(path):
+            continue
+        found = "a folder without config.json" if Path(path).is_dir() else "no such folder"
+        allowed = f"a folder such as {ROOT / MODELS['tiny']}, or owner/name"
+        raise SettingsError(f"--{flag} {path}: found {found}; allowed: {allowed}")
+
+
+def _is_hub_id(path: str) -> bool:
+    """Whether `path` is owner/name rather than a mistyped folder: no folder `owner` is here."""
+    is_id = re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", path) is not None
+    return is_id and not Path(path).parent.exists()

@@ -1,0 +1,137 @@
+"""How images are drawn and decoded: sampling law, method, ADT-Tree's numbers."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from configs.fields import SettingsError, check_fields, refuse, setting
+
+TREES = (
+    "mc_sim_7b_63",
+    "mc_sim_7b_63_balanced",
+    "naive_extend_57",
+    "medusa_2_7b_63",
+    "reverse_balanced_25",
+    "chain",
+)
+LOSSLESS_VERIFIERS = ("exact",)
+
+
+@dataclass(frozen=True)
+class SamplingSettings:
+    """The sampling law: guidance, then temperature, then top-k, then top-p."""
+
+    group: ClassVar[str] = "Sampling"
+    temperature: float = setting(1.0, "0 = always the likeliest code (argmax)", low=0, high=100)
+    top_k: int = setting(0, "keep the k likeliest codes; 0 = off", low=0)
+    top_p: float = setting(
+        1.0, "keep the likeliest codes that make up this probability; 1 = off", above=0, high=1
+    )
+    cfg: float = setting(3.0, "guidance scale; 1 = no guidance", low=0, high=100)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if 0 < self.temperature < 1e-3:
+            refuse("temperature", self.temperature, "0 (argmax), or 0.001 to 100")
+
+
+@dataclass(frozen=True)
+class AdtSettings:
+    """ADT-Tree's numbers, by the symbols of arXiv 2512.21857, equation 2, which gives no values."""
+
+    prefix: ClassVar[str] = "adt_"
+    group: ClassVar[str] = "ADT-Tree (--method adt)"
+    beta: float = setting(0.5, "acceptance from which the next tree is deeper and narrower", low=0, high=1)
+    l_d: int = setting(2, "levels added or taken per step", low=0, high=64)
+    l_k: int = setting(1, "width added or taken per step", low=0, high=64)
+    d_min: int = setting(2, "least depth", low=1, high=64)
+    d_max: int = setting(12, "greatest depth", low=1, high=64)
+    k_min: int = setting(2, "least width", low=1, high=256)
+    k_max: int = setting(8, "greatest width", low=1, high=256)
+    d_init: int | None = setting(
+        None, "depth of an image's first tree", low=1, high=64, shown="5, or the nearest bound"
+    )
+    k_init: int | None = setting(
+        None, "width of an image's first tree", low=1, high=256, shown="4, or the nearest bound"
+    )
+    init: str = setting(
+        "horizontal",
+        "tree that the next one starts from",
+        choices=("horizontal", "vertical", "random", "fixed"),
+    )
+    adapt: str = setting(
+        "acceptance",
+        "what is compared with beta; all but the first are controls",
+        choices=("acceptance", "random", "confidence", "none"),
+    )
+    alpha: str = setting(
+        "previous",
+        "whose acceptance: the previous tree's or the initialising neighbour's",
+        choices=("previous", "neighbour"),
+    )
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        for axis, default in (("d", 5), ("k", 4)):
+            low, start, high = (getattr(self, f"{axis}_{end}") for end in ("min", "init", "max"))
+            if low > high:
+                refuse(f"adt_{axis}_min", low, f"at most --adt_{axis}_max, which is {high}")
+            if start is None:
+                object.__setattr__(self, f"{axis}_init", min(max(default, low), high))
+            elif not low <= start <= high:
+                refuse(f"adt_{axis}_init", start, f"{low} to {high} (--adt_{axis}_min to --adt_{axis}_max)")
+
+
+# The settings that apply to each method, with their defaults.
+METHODS: dict[str, dict[str, object]] = {
+    "ar": {},
+    "static": {"proposal": "coupled", "tree": "mc_sim_7b_63"},
+    "eagle2": {"proposal": "coupled", "depth": 5, "width": 10, "nodes": 58},
+    "adt": {"proposal": "coupled", "nodes": 12, "adt": AdtSettings()},
+}
+
+
+@dataclass(frozen=True)
+class MethodSettings:
+    """How images are decoded. Settings that do not apply to `method` are None."""
+
+    group: ClassVar[str] = "Method"
+    method: str = setting(
+        "adt", "ar: plain autoregressive decoding; the others draft trees", choices=tuple(METHODS)
+    )
+    proposal: str | None = setting(
+        None, "how children are taken from the drafter", choices=("topk", "coupled"), shown="coupled"
+    )
+    depth: int | None = setting(None, "levels of an eagle2 tree", low=1, high=64, shown="5")
+    width: int | None = setting(None, "width of an eagle2 tree", low=1, high=256, shown="10")
+    nodes: int | None = setting(
+        None, "most nodes that one target forward verifies", low=1, high=1024, shown="eagle2 58, adt 12"
+    )
+    tree: str | None = setting(None, "named tree of --method static", choices=TREES, shown="mc_sim_7b_63")
+    verifier: str = "exact"
+    adt: AdtSettings | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.verifier not in LOSSLESS_VERIFIERS:
+            refuse("verifier", self.verifier, ", ".join(LOSSLESS_VERIFIERS))
+        if self.adt is not None and not isinstance(self.adt, AdtSettings):
+            raise SettingsError(f"adt: found {self.adt!r}; allowed: AdtSettings")
+        defaults = METHODS[self.method]
+        for name in ("proposal", "depth", "width", "nodes", "tree", "adt"):
+            value = getattr(self, name)
+            if value is None:
+                object.__setattr__(self, name, defaults.get(name))
+            elif name not in defaults:
+                methods = " or ".join(method for method in METHODS if name in METHODS[method])
+                flag = "adt_*" if name == "adt" else name
+                refuse(flag, value, f"only with --method {methods}, not with --method {self.method}")
+
+    @property
+    def drafted(self) -> bool:
+        """Whether the method needs a drafter."""
+        return self.method != "ar"
+
+    @property
+    def lossless(self) -> bool:
+        """Whether the images have the target's own law."""
+        return self.verifier in LOSSLESS_VERIFIERS

@@ -1,0 +1,177 @@
+"""The decoding loop: one for plain autoregressive decoding and for every speculative method.
+
+A round grows a draft tree, verifies it in one target forward, commits the accepted tokens and lets the policy learn.
+Plain autoregressive decoding is the round with the empty tree.
+"""
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from decoding.cache import CacheShape, KVCache, chain
+from decoding.flight import FinishedImage, Flight, Job, RoundStats
+from decoding.grow import Grower
+from decoding.noise import NoiseShape, PositionalNoise
+from decoding.policies.base import Shape, TreePlan, TreePolicy
+from decoding.proposals import Proposal
+from decoding.sampling import SamplingLaw, choose
+from decoding.timing import Stopwatch
+from decoding.tree import DraftTree
+from decoding.verifiers.base import Verdict, Verifier
+from drafters.base import Decided, Drafter
+from models.base import TargetModel
+
+NO_TREE = Shape(0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """A way to draft: who proposes, which nodes, which children."""
+
+    drafter: Drafter
+    policy: TreePolicy
+    proposal: Proposal
+
+
+@dataclass(frozen=True)
+class StepStats:
+    """One round: a line per image in flight, and the images that it finished."""
+
+    rounds: tuple[RoundStats, ...]
+    finished: tuple[FinishedImage, ...]
+
+
+class Engine:
+    """Decodes images in batches of at most `images`; a finished image's place goes to the next job."""
+
+    def __init__(
+        self, target: TargetModel, law: SamplingLaw, verifier: Verifier, images: int, speculation: Speculation | None = None
+    ):
+        self.target, self.law, self.verifier = target, law, verifier
+        self.images, self.speculation = images, speculation
+        self.grow = Grower(speculation.policy, speculation.drafter, speculation.proposal) if speculation else None
+
+    def generate(self, jobs: Iterable[Job]) -> Iterator[StepStats]:
+        """Decode all jobs; draws them one by one as places become free."""
+        queue = iter(jobs)
+        self._allocate()
+        while self._admit(queue):
+            yield self._step()
+
+    @torch.inference_mode()
+    def _allocate(self) -> None:
+        target, nodes = self.target, self.speculation.policy.largest.nodes if self.speculation else 0
+        shape = CacheShape(self.images, self.law.guidance, target.spec.max_positions + nodes + 1)
+        self.cache = KVCache(target.spec, shape, target.dtype, target.device)
+        dtype = torch.float64 if target.dtype == torch.float64 else torch.float32
+        noise = NoiseShape(target.grid.tokens, target.vocab.size, self.law.greedy, dtype, target.device)
+        self.noise = PositionalNoise(noise, self.images)
+        self.flights: list[Flight | None] = [None] * self.images
+        self.watch = Stopwatch(target.device)
+        if self.speculation:
+            self.speculation.drafter.open(self.images, self.watch)
+
+    @torch.inference_mode()
+    def _admit(self, queue: Iterator[Job]) -> bool:
+        """Fill the free places; with no job left, close them. False when nothing is in flight."""
+        for place, flight in enumerate(self.flights):
+            if flight is None and (job := next(queue, None)) is not None:
+                self.flights[place] = self._prefill(place, job)
+        open_places = [place for place, flight in enumerate(self.flights) if flight is not None]
+        if open_places and len(open_places) < len(self.flights):
+            self._select(open_places)
+        return bool(open_places)
+
+    def _select(self, places: list[int]) -> None:
+        self.flights = [self.flights[place] for place in places]
+        self.cache = self.cache.select(places)
+        self.noise.select(places)
+        if self.speculation:
+            self.speculation.drafter.select(places)
+
+    def _prefill(self, place: int, job: Job) -> Flight:
+        """Read the prompt and decide the first token."""
+        started = time.perf_counter()
+        prompt = self.target.prompt(job.prompt, self.law.guidance)
+        cache, length = self.cache.image(place), prompt.ids.shape[1]
+        cache.reset(prompt.starts)
+        features = self.target.features(prompt.ids, cache.open(*chain(1, length, self.target.device)))
+        cache.advance([length])
+        self.noise.fill(place, job.seed)
+        log_p = self.law(self.target.score(features[:, -1:]))
+        code = choose(log_p, self.noise.table[place : place + 1, :1])[0]  # (1,)
+        controller = None
+        if self.speculation:
+            controller = self.speculation.policy.controller(job.seed)
+            self.speculation.drafter.start(place, prompt, features, code)
+        if code.is_cuda:
+            torch.cuda.synchronize(code.device)
+        return Flight(job, self.target.grid.tokens, code, controller, time.perf_counter() - started)
+
+    @torch.inference_mode()
+    def _step(self) -> StepStats:
+        started = time.perf_counter()
+        with self.watch.lap("draft"):
+            tree = self._draft()
+        with self.watch.lap("verify"):
+            features, log_p = self._score(tree)
+            verdict = self.verifier(tree, log_p, self.noise(tree.depths + self._decided))
+        figures = self._figures(tree, verdict, log_p)
+        laps = self.watch.settle()
+        self._commit(tree, verdict, features, [int(row[0]) + 1 for row in figures])
+        rounds = tuple(flight.observe(row) for flight, row in zip(self.flights, figures, strict=True))
+        seconds = time.perf_counter() - started
+        self.watch.seconds["round"] += seconds
+        return StepStats(rounds, self._land(laps["draft"], laps["verify"], seconds))
+
+    def _draft(self) -> DraftTree:
+        self._decided = torch.tensor([[flight.decided] for flight in self.flights], device=self.target.device)
+        root = DraftTree.root(torch.cat([flight.codes[-1][-1:] for flight in self.flights]), self.noise.table.dtype)
+        if self.grow is None:
+            return root
+        plan = TreePlan(tuple(flight.shape() for flight in self.flights))
+        return self.grow(root, plan, self.noise, self._decided)
+
+    def _score(self, tree: DraftTree) -> tuple[Tensor, Tensor]:
+        """One target forward over root and nodes: features (rows, 1 + nodes, hidden), log p (images, 1 + nodes, vocab)."""
+        ids = (tree.tokens + self.target.vocab.first_id).repeat_interleave(self.law.guidance, 0)
+        context = self.cache.open(tree.depths, tree.visible)
+        with self.watch.lap("target_forward"):
+            features = self.target.features(ids, context)
+            logits = self.target.score(features)
+        return features, self.law(logits)
+
+    def _figures(self, tree: DraftTree, verdict: Verdict, log_p: Tensor) -> list[list[float]]:
+        """Per image: accepted, levels, nodes, confidence, top-1 probability; the round's only wait for the device."""
+        levels = tree.levels
+        deepest = tree.scores.masked_fill(tree.depths != levels[:, None], -torch.inf).amax(1)
+        confidence = (deepest / levels.clamp(min=1)).exp()
+        columns = [verdict.accepted, levels, tree.present.sum(1) - 1, confidence, log_p[:, 0].amax(1).exp()]
+        figures = torch.stack([column.double() for column in columns], 1).tolist()
+        if any(row[4] != row[4] for row in figures):
+            raise FloatingPointError("the target's law contains NaN: the weights are broken or the dtype overflows")
+        return figures
+
+    def _commit(self, tree: DraftTree, verdict: Verdict, features: Tensor, counts: list[int]) -> None:
+        longest = max(counts)
+        path, emitted = verdict.path[:, :longest], verdict.emitted[:, :longest]
+        self.cache.keep(path, counts)
+        for image, (flight, count) in enumerate(zip(self.flights, counts, strict=True)):
+            flight.codes.append(emitted[image, :count])
+        if self.speculation:
+            rows = features.unflatten(0, (-1, self.law.guidance))  # (images, guidance, 1 + nodes, hidden)
+            index = path[:, None, :, None].expand(-1, self.law.guidance, -1, rows.shape[-1])
+            self.speculation.drafter.commit(Decided(rows.gather(2, index), emitted, counts))
+
+    def _land(self, draft: float, verify: float, total: float) -> tuple[FinishedImage, ...]:
+        """Share the round's seconds among the images; take out the finished ones."""
+        images, finished = len(self.flights), []
+        for place, flight in enumerate(self.flights):
+            flight.spend(draft / images, verify / images, total / images)
+            if flight.remaining == 0:
+                finished.append(flight.finish())
+                self.flights[place] = None
+        return tuple(finished)

@@ -1,0 +1,118 @@
+"""One image on its way: what the engine knows of it on the host."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from decoding.policies.base import Controller, Outcome, Shape
+
+
+@dataclass(frozen=True)
+class Job:
+    """An image to make: its id, its prompt and its own 63-bit seed."""
+
+    id: str
+    prompt: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class RoundStats:
+    """A round of one image. position: image position of its first token; depth, width: as planned; nodes: as verified."""
+
+    id: str
+    round: int
+    position: int
+    depth: int
+    width: int
+    nodes: int
+    accepted: int
+    top1: float
+
+
+@dataclass(frozen=True)
+class FinishedImage:
+    """An image's codes (tokens,) on the CPU and what they cost.
+
+    tau: tokens decided in rounds / rounds (the prefill's token is not counted). mean_depth, mean_nodes: of the verified
+    trees. Seconds: the image's share of its batch's rounds, without the VQ decoder.
+    """
+
+    job: Job
+    codes: Tensor
+    target_forwards: int
+    tau: float
+    mean_depth: float
+    mean_nodes: float
+    seconds: float
+    seconds_prefill: float
+    seconds_draft: float
+    seconds_verify: float
+
+
+@dataclass
+class Flight:
+    """The state of an image between rounds."""
+
+    job: Job
+    tokens: int
+    first: Tensor  # (1,) the prefill's code
+    controller: Controller | None
+    seconds_prefill: float
+    codes: list[Tensor] = field(init=False)
+    decided: int = 1
+    rounds: int = 0
+    levels: int = 0
+    nodes: int = 0
+    seconds: float = 0.0
+    seconds_draft: float = 0.0
+    seconds_verify: float = 0.0
+    planned: Shape = Shape(0, 0, 0)
+
+    def __post_init__(self) -> None:
+        self.codes = [self.first]
+
+    @property
+    def remaining(self) -> int:
+        return self.tokens - self.decided
+
+    def shape(self) -> Shape:
+        """The next tree's shape."""
+        self.planned = self.controller.shape(self.decided, self.remaining)
+        return self.planned
+
+    def observe(self, figures: list[float]) -> RoundStats:
+        """Count a round: accepted, levels, nodes, confidence, top-1 probability."""
+        accepted, levels, nodes = map(int, figures[:3])
+        stats = RoundStats(
+            self.job.id, self.rounds, self.decided, self.planned.depth, self.planned.width, nodes, accepted, figures[4]
+        )
+        if self.controller is not None:
+            self.controller.observe(Outcome(self.decided, accepted, levels, figures[3]))
+        self.decided += accepted + 1
+        self.rounds += 1
+        self.levels += levels
+        self.nodes += nodes
+        return stats
+
+    def spend(self, draft: float, verify: float, total: float) -> None:
+        """Add this image's share of a round's seconds."""
+        self.seconds_draft += draft
+        self.seconds_verify += verify
+        self.seconds += total
+
+    def finish(self) -> FinishedImage:
+        rounds = max(self.rounds, 1)
+        return FinishedImage(
+            job=self.job,
+            codes=torch.cat(self.codes).cpu(),
+            target_forwards=self.rounds + 1,
+            tau=(self.decided - 1) / rounds,
+            mean_depth=self.levels / rounds,
+            mean_nodes=self.nodes / rounds,
+            seconds=self.seconds + self.seconds_prefill,
+            seconds_prefill=self.seconds_prefill,
+            seconds_draft=self.seconds_draft,
+            seconds_verify=self.seconds_verify,
+        )

@@ -1,0 +1,38 @@
+"""Growing a draft tree level by level."""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from decoding.policies.base import TreePlan, TreePolicy
+from decoding.proposals import Proposal
+from decoding.tree import DraftTree
+from drafters.base import Drafter
+
+Noise = Callable[[Tensor], Tensor]  # positions (images, n) -> (images, n, vocab)
+
+
+class Grower:
+    """policy.select(tree) -> drafter.expand(nodes) -> proposal.children, until the plan's depth; then policy.prune."""
+
+    def __init__(self, policy: TreePolicy, drafter: Drafter, proposal: Proposal):
+        self.policy, self.drafter, self.proposal = policy, drafter, proposal
+
+    def __call__(self, root: DraftTree, plan: TreePlan, noise: Noise, decided: Tensor) -> DraftTree:
+        """Grow the trees of a round.
+
+        Args:
+            root: the trees without nodes.
+            plan: depth, width and node budget of each image's tree.
+            noise: the target's positional noise.
+            decided: (images,) image tokens decided so far: the position of the root's children.
+        """
+        tree = root
+        for level in range(1, plan.levels + 1):
+            nodes = self.policy.select(tree, plan, level)  # (images, k)
+            log_q = self.drafter.expand(tree, nodes)  # (images, k, vocab)
+            position = tree.depths.gather(1, nodes) + decided[:, None]
+            tokens, hits = self.proposal.children(log_q, noise(position), self.policy.branching(plan, level))
+            scores = tree.scores.gather(1, nodes)[..., None] + hits  # (images, k, c)
+            tree = tree.extend(nodes, tokens, plan.restrict(scores, level))
+        return self.policy.prune(tree, plan) if plan.levels else tree

@@ -1,0 +1,83 @@
+"""Positional noise: Gumbel numbers that are a pure function of (image seed, role, position, token).
+
+With it, the token that a target emits after a prefix is a function of that prefix (Gumbel-max trick; drafter-invariant
+speculative decoding, arXiv 2408.07978), the same on CPU and CUDA and in every batch.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_GAMMA = 0x9E3779B97F4A7C15 - 2**64  # SplitMix64's increment and multipliers (Steele et al., OOPSLA 2014), as int64
+_MIX = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64))
+
+
+def image_seed(base_seed: int, prompt: str, occurrence: int = 0, sample: int = 0) -> int:
+    """The 63-bit seed of one image: a hash of the run's seed, the prompt, its how-manieth occurrence and the sample number."""
+    return _hash("image", base_seed, prompt, occurrence, sample)
+
+
+def _hash(*parts: object) -> int:
+    digest = hashlib.blake2b("\0".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def _shift_right(x: Tensor, bits: int) -> Tensor:
+    """Logical shift of int64."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def random_bits(seed: int, role: str, positions: Tensor, width: int) -> Tensor:
+    """Counter-based random int64 (positions, width) for the stream `role` of an image, at the given positions (n,)."""
+    x = positions[:, None] * (1 << 32) + torch.arange(width, device=positions.device)
+    x = x * _GAMMA + _hash("stream", seed, role)
+    for bits, factor in _MIX:
+        x = (x ^ _shift_right(x, bits)) * factor
+    return x ^ _shift_right(x, 31)
+
+
+def uniform(seed: int, role: str, positions: Tensor, width: int) -> Tensor:
+    """Uniform numbers of the open interval (0, 1) in fp64, (positions, width)."""
+    return (_shift_right(random_bits(seed, role, positions, width), 12).double() + 0.5) * 2.0**-52
+
+
+def gumbel(seed: int, role: str, positions: Tensor, width: int) -> Tensor:
+    """Standard Gumbel numbers in fp64, (positions, width)."""
+    return -torch.log(-torch.log(uniform(seed, role, positions, width)))
+
+
+@dataclass(frozen=True)
+class NoiseShape:
+    """Size, type and place of one image's noise table; `greedy` tables (T = 0) hold no noise."""
+
+    positions: int
+    width: int
+    greedy: bool
+    dtype: torch.dtype
+    device: torch.device
+
+
+class PositionalNoise:
+    """The `target` noise of the images in flight: one table per image, looked up by position."""
+
+    def __init__(self, shape: NoiseShape, images: int):
+        self.shape = shape
+        width = 1 if shape.greedy else shape.width
+        self.table = torch.zeros(images, shape.positions, width, dtype=shape.dtype, device=shape.device)
+
+    def fill(self, image: int, seed: int) -> None:
+        """Use the noise of `seed` for this image from now on."""
+        if not self.shape.greedy:
+            positions = torch.arange(self.shape.positions, device=self.shape.device)
+            self.table[image] = gumbel(seed, "target", positions, self.shape.width)
+
+    def select(self, images: list[int]) -> None:
+        """Keep these images only."""
+        self.table = self.table[images]
+
+    def __call__(self, positions: Tensor) -> Tensor:
+        """Noise at positions (images, n), those behind the last one read as the last one: (images, n, vocab), or (…, 1) zeros."""
+        index = positions.clamp(max=self.shape.positions - 1)
+        return self.table[torch.arange(len(index), device=index.device)[:, None], index]

@@ -1,0 +1,103 @@
+"""What a tree policy is: it decides the shape of every round's draft tree and learns from the verdict."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from decoding.tree import DraftTree
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Shape of one image's tree: levels, children per expanded node, node budget."""
+
+    depth: int
+    width: int
+    nodes: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a round tells the controller of its image."""
+
+    position: int  # image position of the round's first token
+    accepted: int  # draft tokens on the accepted path
+    levels: int  # levels of the verified tree, after pruning
+    confidence: float  # drafter's mean probability per level along the tree's best path
+
+
+@dataclass(frozen=True)
+class TreePlan:
+    """The shapes of a round, one per image of the batch."""
+
+    shapes: tuple[Shape, ...]
+
+    @property
+    def levels(self) -> int:
+        return max(shape.depth for shape in self.shapes)
+
+    @property
+    def width(self) -> int:
+        return max(shape.width for shape in self.shapes)
+
+    @property
+    def nodes(self) -> int:
+        return max(shape.nodes for shape in self.shapes)
+
+    @property
+    def uniform(self) -> bool:
+        return all(shape == self.shapes[0] for shape in self.shapes)
+
+    def restrict(self, scores: Tensor, level: int) -> Tensor:
+        """Scores (images, k, c) of a new level with the candidates outside an image's own depth or width set to -inf."""
+        if self.uniform:
+            return scores
+        columns = [(s.width if level <= s.depth else 0, s.width) for s in self.shapes]
+        width = torch.tensor(columns, device=scores.device)  # (images, 2): children per node, expanded nodes
+        child = torch.arange(scores.shape[2], device=scores.device) < width[:, :1]
+        node = torch.arange(scores.shape[1], device=scores.device) < width[:, 1:]
+        return scores.masked_fill(~(node[:, :, None] & child[:, None, :]), -torch.inf)
+
+
+class Controller(Protocol):
+    """The policy's memory of one image."""
+
+    def shape(self, position: int, remaining: int) -> Shape:
+        """The next tree, whose first level stands at this image position with `remaining` tokens still to decide."""
+
+    def observe(self, outcome: Outcome) -> None:
+        """Learn from a round."""
+
+
+class TreePolicy(Protocol):
+    """Decides which nodes are expanded and which are verified."""
+
+    name: str
+    largest: Shape  # the largest tree it can ask for
+
+    def controller(self, seed: int) -> Controller:
+        """A fresh controller for an image; `seed` feeds policies that draw random numbers."""
+
+    def branching(self, plan: TreePlan, level: int) -> int:
+        """Children per expanded node at this level."""
+
+    def select(self, tree: DraftTree, plan: TreePlan, level: int) -> Tensor:
+        """Indices (images, k) of the nodes to expand into this level (1: the root's children)."""
+
+    def prune(self, tree: DraftTree, plan: TreePlan) -> DraftTree:
+        """The tree to verify; a kept node keeps its parent."""
+
+
+@dataclass(frozen=True)
+class FixedController:
+    """The same shape in every round, cut where the image ends: the last token needs no draft."""
+
+    fixed: Shape
+
+    def shape(self, position: int, remaining: int) -> Shape:
+        return Shape(min(self.fixed.depth, remaining - 1), self.fixed.width, self.fixed.nodes)
+
+    def observe(self, outcome: Outcome) -> None:
+        pass

@@ -1,0 +1,38 @@
+"""Dynamic draft trees (EAGLE-2, arXiv 2406.16858, section 4)."""
+
+import torch
+from torch import Tensor
+
+from decoding.policies.base import Controller, FixedController, Shape, TreePlan
+from decoding.tree import DraftTree
+
+
+class DynamicTree:
+    """Every level is grown from the best nodes of the one before; the best nodes of all levels are verified."""
+
+    name = "eagle2"
+
+    def __init__(self, shape: Shape):
+        self.largest = shape
+
+    def controller(self, seed: int) -> Controller:
+        return FixedController(self.largest)
+
+    def branching(self, plan: TreePlan, level: int) -> int:
+        return plan.width
+
+    def select(self, tree: DraftTree, plan: TreePlan, level: int) -> Tensor:
+        if level == 1:
+            return tree.tokens.new_zeros(len(tree.tokens), 1)
+        first = tree.nodes + 1 - tree.newest
+        return tree.scores[:, first:].topk(min(plan.width, tree.newest), dim=1).indices + first
+
+    def prune(self, tree: DraftTree, plan: TreePlan) -> DraftTree:
+        """The N best nodes. A path's scores never rise and the sort is stable, so parents come before their children."""
+        count = min(plan.nodes, tree.nodes)
+        scores, order = tree.scores[:, 1:].sort(dim=1, descending=True, stable=True)
+        if not plan.uniform:
+            budget = torch.tensor([shape.nodes for shape in plan.shapes], device=scores.device)
+            scores = scores.masked_fill(torch.arange(scores.shape[1], device=scores.device) >= budget[:, None], -torch.inf)
+        kept, position = (order[:, :count] + 1).sort(dim=1)
+        return tree.keep(kept, scores[:, :count].gather(1, position))

@@ -1,0 +1,45 @@
+"""Where a round's time goes, without extra waits: CUDA events on a GPU, the host's clock elsewhere."""
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+Mark = float | torch.cuda.Event
+
+
+class Stopwatch:
+    """Adds up seconds and calls by name. On a GPU laps count only after `settle`, called when the device has been waited for."""
+
+    def __init__(self, device: torch.device):
+        self.cuda = device.type == "cuda"
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.calls: Counter[str] = Counter()
+        self._open: list[tuple[str, Mark, Mark]] = []
+
+    def _mark(self) -> Mark:
+        if not self.cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    @contextmanager
+    def lap(self, name: str) -> Iterator[None]:
+        """Time a block of code."""
+        started = self._mark()
+        yield
+        self._open.append((name, started, self._mark()))
+
+    def settle(self) -> dict[str, float]:
+        """Close the laps since the last call; returns their seconds by name."""
+        laps: dict[str, float] = defaultdict(float)
+        for name, start, stop in self._open:
+            laps[name] += start.elapsed_time(stop) / 1000 if self.cuda else stop - start
+            self.calls[name] += 1
+        for name, seconds in laps.items():
+            self.seconds[name] += seconds
+        self._open.clear()
+        return laps

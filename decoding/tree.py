@@ -1,0 +1,77 @@
+"""Draft trees: candidate continuations of the last decided token, for every image of a batch."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class DraftTree:
+    """Nodes in the order of their depth; index 0 is the root, the last decided token.
+
+    tokens, parents, depths, scores: (images, 1 + nodes). A score is the logarithm of the estimated probability that the
+    target follows the path to the node; -inf marks an absent node (images of a batch may have fewer nodes than others).
+    newest: nodes of the level grown last, which stand at the end.
+    """
+
+    tokens: Tensor
+    parents: Tensor
+    depths: Tensor
+    scores: Tensor
+    newest: int = 0
+
+    @staticmethod
+    def root(tokens: Tensor, dtype: torch.dtype) -> "DraftTree":
+        """The tree without nodes over the last decided tokens (images,)."""
+        zero = torch.zeros_like(tokens)[:, None]
+        return DraftTree(tokens[:, None], zero, zero, zero.to(dtype))
+
+    @property
+    def nodes(self) -> int:
+        """Nodes without the root, absent ones included."""
+        return self.tokens.shape[1] - 1
+
+    @cached_property
+    def present(self) -> Tensor:
+        """(images, 1 + nodes) bool: which nodes exist."""
+        return self.scores > -torch.inf
+
+    @property
+    def levels(self) -> Tensor:
+        """(images,) depth of each image's deepest node."""
+        return (self.depths * self.present).amax(1)
+
+    @cached_property
+    def visible(self) -> Tensor:
+        """(images, 1 + nodes, 1 + nodes) bool: entry [i, a, b] says that b is a or an ancestor of a."""
+        count = self.nodes + 1
+        reach = torch.eye(count, device=self.tokens.device).repeat(len(self.tokens), 1, 1)
+        reach.scatter_(2, self.parents[..., None], 1.0)
+        for _ in range(max(count - 1, 0).bit_length()):  # squaring the parent relation doubles the distance it reaches
+            reach = (reach @ reach).clamp_(max=1.0)
+        return reach > 0
+
+    def extend(self, nodes: Tensor, tokens: Tensor, scores: Tensor) -> "DraftTree":
+        """Add children: tokens, scores (images, k, c) below nodes (images, k)."""
+        children = tokens.shape[2]
+        parents = nodes.repeat_interleave(children, 1)
+        return DraftTree(
+            torch.cat([self.tokens, tokens.flatten(1)], 1),
+            torch.cat([self.parents, parents], 1),
+            torch.cat([self.depths, self.depths.gather(1, parents) + 1], 1),
+            torch.cat([self.scores, scores.flatten(1)], 1),
+            newest=nodes.shape[1] * children,
+        )
+
+    def keep(self, kept: Tensor, scores: Tensor) -> "DraftTree":
+        """Keep the nodes kept (images, n), ascending and closed under parents, with these scores (images, n)."""
+        images, count = kept.shape
+        root = kept.new_zeros(images, 1)
+        place = torch.zeros_like(self.tokens)  # old index -> new index
+        place.scatter_(1, kept, torch.arange(1, count + 1, device=kept.device).expand(images, -1))
+        index = torch.cat([root, kept], 1)
+        parents = place.gather(1, self.parents.gather(1, index))
+        scores = torch.cat([self.scores[:, :1], scores], 1)
+        return DraftTree(self.tokens.gather(1, index), parents, self.depths.gather(1, index), scores)

@@ -1,0 +1,129 @@
+"""EAGLE head (arXiv 2401.15077): one decoder layer that extrapolates the target's features.
+
+Slot i reads the target's feature i and the embedding of token i + 1 and predicts feature i + 1; the target's own head
+turns that into the law of token i + 2. Below the root the predicted features take the place of the target's.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from decoding.cache import CacheShape, KVCache, chain
+from decoding.sampling import SamplingLaw
+from decoding.timing import Stopwatch
+from decoding.tree import DraftTree
+from drafters.base import Decided
+from models.base import PromptRows, TargetModel
+from models.transformer import Blocks, Context, TransformerSpec
+
+
+class EagleHead(nn.Module):
+    """embed(token i + 1), feature i -> predicted feature i + 1; no final norm (public layout of EAGLE drafters)."""
+
+    def __init__(self, spec: TransformerSpec, bias: bool = True):
+        super().__init__()
+        self.embedding = nn.Embedding(spec.vocab, spec.hidden)
+        self.fc = nn.Linear(2 * spec.hidden, spec.hidden, bias=bias)
+        self.blocks = Blocks(spec)
+
+    @property
+    def spec(self) -> TransformerSpec:
+        return self.blocks.spec
+
+    def forward(self, ids: Tensor, features: Tensor, context: Context) -> Tensor:
+        """Next-token ids (rows, n), features (rows, n, hidden) -> predicted features (rows, n, hidden)."""
+        return self.blocks(self.fc(torch.cat([self.embedding(ids), features], -1)), context)
+
+
+@dataclass
+class _Branches:
+    """What the head has drafted below the current root; slot 0 stands for the root."""
+
+    outputs: Tensor  # (images, guidance, slots, hidden) predicted features
+    seen: Tensor  # (images, slots, slots - 1) bool: the tree slots that a slot sees (the root's key lies among the committed)
+    slot_of: Tensor  # (images, tree nodes) slot of each expanded node
+
+    def add(self, tree: DraftTree, nodes: Tensor, outputs: Tensor, seen: Tensor) -> None:
+        count, used = nodes.shape[1], self.outputs.shape[2]
+        slots = torch.arange(used, used + count, device=nodes.device).expand_as(nodes)
+        known = F.pad(self.slot_of, (0, tree.nodes + 1 - self.slot_of.shape[1]))
+        self.slot_of = known.scatter(1, nodes, slots)
+        self.outputs = torch.cat([self.outputs, outputs], 2)
+        self.seen = torch.cat([F.pad(self.seen, (0, count)), seen], 1)
+
+
+class EagleDrafter:
+    """Runs an EAGLE head beside a target, both guidance rows in one batch."""
+
+    def __init__(self, head: EagleHead, target: TargetModel, law: SamplingLaw, room: int):
+        """room: the most tree nodes that one round expands."""
+        self.head, self.target, self.law, self.room = head, target, law, room
+
+    def open(self, images: int, watch: Stopwatch) -> None:
+        self.watch = watch
+        shape = CacheShape(images, self.law.guidance, self.head.spec.max_positions + self.room)
+        self.cache = KVCache(self.head.spec, shape, self.target.dtype, self.target.device)
+        self.pending: list[tuple[Tensor, Tensor] | None] = [None] * images  # decided, not yet read: features, codes
+        self.branches: _Branches | None = None
+
+    def start(self, image: int, prompt: PromptRows, features: Tensor, code: Tensor) -> None:
+        cache, n = self.cache.image(image), prompt.ids.shape[1] - 1
+        cache.reset(prompt.starts)
+        context = cache.open(*chain(1, n, self.target.device))
+        self.head(prompt.ids[:, 1:], features[:, :-1], context)
+        cache.advance([n])
+        self.pending[image] = (features[:, -1:], code)
+
+    def expand(self, tree: DraftTree, nodes: Tensor) -> Tensor:
+        outputs = self._absorb() if tree.nodes == 0 else self._descend(tree, nodes)
+        with self.watch.lap("draft_head"):
+            logits = self.target.score(outputs.flatten(0, 1))
+        return self.law(logits)
+
+    def commit(self, decided: Decided) -> None:
+        for image, count in enumerate(decided.counts):
+            self.pending[image] = (
+                torch.cat([self.pending[image][0], decided.features[image, :, :count]], 1),
+                torch.cat([self.pending[image][1], decided.codes[image, :count]]),
+            )
+
+    def select(self, images: list[int]) -> None:
+        self.cache = self.cache.select(images)
+        self.pending = [self.pending[image] for image in images]
+
+    def _absorb(self) -> Tensor:
+        """Read the newly decided tokens; the last one's output (images, guidance, 1, hidden) is the root's."""
+        counts = [len(codes) for _, codes in self.pending]
+        longest, images = max(counts), len(counts)
+        features = torch.stack([F.pad(f, (0, 0, 0, longest - f.shape[1])) for f, _ in self.pending])
+        codes = torch.stack([F.pad(c, (0, longest - len(c))) for _, c in self.pending])
+        outputs = self._run(codes, features, self.cache.open(*chain(images, longest, codes.device)))
+        self.cache.advance(counts)
+        self.pending = [(f[:, :0], c[:0]) for f, c in self.pending]
+        outputs = torch.stack([outputs[image, :, count - 1 : count] for image, count in enumerate(counts)])
+        none = torch.zeros(images, 1, 1, dtype=torch.long, device=codes.device)
+        self.branches = _Branches(outputs, none[..., :0].bool(), none[..., 0])
+        return outputs
+
+    def _descend(self, tree: DraftTree, nodes: Tensor) -> Tensor:
+        """Outputs (images, guidance, k, hidden) of the tree's nodes (images, k), fed with their parents' outputs."""
+        b = self.branches
+        slot = b.slot_of.gather(1, tree.parents.gather(1, nodes))  # (images, k) of the parents
+        index = slot[:, None, :, None].expand(-1, b.outputs.shape[1], -1, b.outputs.shape[3])
+        inherited = b.seen.gather(1, slot[..., None].expand(-1, -1, b.seen.shape[2]))
+        own = torch.eye(nodes.shape[1], dtype=torch.bool, device=nodes.device).expand(len(nodes), -1, -1)
+        seen = torch.cat([inherited, own], 2)
+        context = self.cache.open(tree.depths.gather(1, nodes) - 1, seen)
+        outputs = self._run(tree.tokens.gather(1, nodes), b.outputs.gather(2, index), context)
+        b.add(tree, nodes, outputs, seen)
+        return outputs
+
+    def _run(self, codes: Tensor, features: Tensor, context: Context) -> Tensor:
+        """Codes (images, n), features (images, guidance, n, hidden) -> predicted features (images, guidance, n, hidden)."""
+        guidance = features.shape[1]
+        ids = (codes + self.target.vocab.first_id).repeat_interleave(guidance, 0)
+        with self.watch.lap("draft_forward"):
+            outputs = self.head(ids, features.flatten(0, 1), context)
+        return outputs.unflatten(0, (-1, guidance))

@@ -1,0 +1,36 @@
+"""EAGLE heads in their public layout: config.json and pytorch_model.bin or model.safetensors."""
+
+import torch
+
+from drafters.eagle import EagleHead
+from models.base import TargetModel
+from models.chameleon import chameleon_spec
+from models.transformer import TransformerSpec
+from models.weights import KeyMap, Slot, block_keys, checkpoint_folder, load_strict, read_json, read_tensors, weight_files
+
+
+def eagle_keys(spec: TransformerSpec, bias: bool) -> KeyMap:
+    """Public keys -> parameters of `EagleHead`."""
+    keys = {"embed_tokens.weight": Slot("embedding.weight"), "fc.weight": Slot("fc.weight")}
+    if bias:
+        keys["fc.bias"] = Slot("fc.bias")
+    for layer in range(spec.layers):
+        keys |= block_keys(spec, "", "blocks.blocks.", layer)
+    return keys
+
+
+def load_eagle_head(path: str, target: TargetModel) -> EagleHead:
+    """The drafter of a target, on its device and of its dtype; ValueError names what is missing or does not fit."""
+    folder = checkpoint_folder(path, "--drafter_path")
+    config = read_json(folder / "config.json")
+    spec, bias = chameleon_spec(config), config.get("bias", True)
+    if (spec.hidden, spec.vocab) != (target.spec.hidden, target.spec.vocab):
+        raise ValueError(
+            f"{folder / 'config.json'}: hidden_size {spec.hidden} and vocab_size {spec.vocab} do not fit the target's "
+            f"{target.spec.hidden} and {target.spec.vocab}"
+        )
+    with torch.device("meta"):
+        head = EagleHead(spec, bias).to(target.dtype)
+    head = head.to_empty(device=target.device).requires_grad_(False).eval()
+    load_strict(head, read_tensors(weight_files(folder)), eagle_keys(spec, bias))
+    return head

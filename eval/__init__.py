@@ -1,0 +1,1 @@
+"""Measures of the generated images."""

@@ -1,0 +1,155 @@
+"""`benchmark`: several methods on the same prompts and seeds, in one process, against our own autoregressive baseline.
+
+After a warm-up every repeat runs all methods, in alternating order. Times are medians over repeats; a speed-up is the
+median of the ratios of the repeats. Image decoding is not counted.
+"""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import torch
+from tqdm import tqdm
+
+from configs.fields import SettingsError
+from configs.schema import BenchmarkSettings, MethodSettings, settings_dict
+from decoding.engine import Engine
+from decoding.flight import FinishedImage, Job
+from decoding.noise import image_seed
+from eval.exactness import Agreement, compare
+from eval.prompts import prompt_items
+from eval.provenance import versions
+from eval.session import Session, open_session
+
+BASELINE = MethodSettings(method="ar")
+COLUMNS = ("method", "proposal", "seconds_per_image", "tokens_per_second", "tau", "mean_depth", "mean_nodes",
+           "target_forwards", "ms_per_target_forward", "ms_per_draft_forward", "overhead_share", "speedup", "identical",
+           "near_ties", "lossless")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Run:
+    """One method over all prompts: images, and seconds and calls by part of the round."""
+
+    images: list[FinishedImage]
+    seconds: dict[str, float]
+    calls: dict[str, int]
+
+    @property
+    def seconds_per_image(self) -> float:
+        return sum(image.seconds for image in self.images) / len(self.images)
+
+    def mean(self, name: str) -> float:
+        """Mean of a figure of the images."""
+        return sum(getattr(image, name) for image in self.images) / len(self.images)
+
+    def milliseconds(self, *names: str) -> float | None:
+        """Mean milliseconds of a forward pass that is timed in these parts; None where it did not occur."""
+        calls = self.calls.get(names[0], 0)
+        return 1000 * sum(self.seconds[name] for name in names) / calls if calls else None
+
+    @property
+    def overhead_share(self) -> float:
+        """Share of the rounds' time outside the networks of target and drafter."""
+        networks = sum(self.seconds.get(name, 0.0) for name in ("target_forward", "draft_forward", "draft_head"))
+        return 1 - networks / self.seconds["round"]
+
+
+def measure(engine: Engine, jobs: list[Job]) -> Run:
+    """Decode all jobs once."""
+    images = [image for step in engine.generate(jobs) for image in step.finished]
+    return Run(images, dict(engine.watch.seconds), dict(engine.watch.calls))
+
+
+def run_benchmark(settings: BenchmarkSettings) -> None:
+    """Measure, print one table and, as the last line of standard output, one JSON document."""
+    items = prompt_items(settings.run)
+    jobs = [
+        Job(item.id, item.prompt, image_seed(settings.run.seed, item.prompt, item.occurrence, item.sample)) for item in items
+    ]
+    methods = settings.methods if BASELINE in settings.methods else (BASELINE, *settings.methods)
+    drafter = next((method for method in methods if method.drafted), BASELINE)
+    try:
+        session = open_session(settings.run.with_method(drafter))
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+    runs = _repeat(session, methods, jobs, settings)
+    rows = [_row(session, method, runs[method], runs[BASELINE]) for method in methods]
+    document = {
+        "rows": rows,
+        "images": len(jobs),
+        "repeats": settings.repeats,
+        "settings": settings_dict(settings.run.sampling) | {"seed": settings.run.seed, "prompt": settings.run.prompt},
+        "hardware": session.hardware(),
+        "versions": versions(),
+    }
+    print(table(rows, len(jobs)))
+    line = json.dumps(document)
+    if settings.output:
+        Path(settings.output).mkdir(parents=True, exist_ok=True)
+        (Path(settings.output) / "benchmark.json").write_text(line + "\n", encoding="utf-8")
+    print(line)
+
+
+def _repeat(
+    session: Session, methods: tuple[MethodSettings, ...], jobs: list[Job], settings: BenchmarkSettings
+) -> dict[MethodSettings, list[Run]]:
+    engines = {method: session.engine_for(method) for method in methods}
+    for engine in engines.values() if settings.warmup else ():
+        measure(engine, jobs[: settings.warmup])
+    runs: dict[MethodSettings, list[Run]] = {method: [] for method in methods}
+    with tqdm(total=settings.repeats * len(methods), unit="run", disable=not sys.stderr.isatty()) as bar:
+        for repeat in range(settings.repeats):
+            for method in methods if repeat % 2 == 0 else reversed(methods):
+                runs[method].append(measure(engines[method], jobs))
+                bar.update()
+    return runs
+
+
+def _row(session: Session, method: MethodSettings, runs: list[Run], baseline: list[Run]) -> dict[str, object]:
+    first, tokens = runs[0], session.target.grid.tokens
+    agreement = _agreement(session, method, first, baseline[0])
+    seconds = median(run.seconds_per_image for run in runs)
+    return settings_dict(method) | {
+        "temperature": session.settings.sampling.temperature,
+        "seconds_per_image": seconds,
+        "tokens_per_second": tokens / seconds,
+        **{name: first.mean(name) for name in ("tau", "mean_depth", "mean_nodes", "target_forwards")},
+        "ms_per_target_forward": median(run.milliseconds("target_forward") for run in runs),
+        "ms_per_draft_forward": median(run.milliseconds("draft_forward", "draft_head") for run in runs)
+        if method.drafted
+        else None,
+        "overhead_share": median(run.overhead_share for run in runs),
+        "speedup": median(b.seconds_per_image / run.seconds_per_image for run, b in zip(runs, baseline, strict=True)),
+        "identical": agreement.identical,
+        "near_ties": agreement.near_ties,
+        "wrong": list(agreement.wrong),
+        "lossless": method.lossless,
+    }
+
+
+def _agreement(session: Session, method: MethodSettings, run: Run, baseline: Run) -> Agreement:
+    """In bf16 only the law is the same: differing images are neither near-ties nor wrong."""
+    if method.lossless and session.target.dtype != torch.bfloat16:
+        return compare(session.target, session.engine_for(BASELINE).law, baseline.images, run.images)
+    theirs = {image.job.id: image.codes for image in run.images}
+    same = sum(torch.equal(theirs[image.job.id], image.codes) for image in baseline.images)
+    return Agreement(len(baseline.images), same, 0, ())
+
+
+def table(rows: list[dict[str, object]], images: int) -> str:
+    """The rows as a Markdown table; `identical` and `near_ties` count images."""
+    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + " --- |" * len(COLUMNS)]
+    for row in rows:
+        cells = [_cell(row.get(name)) for name in COLUMNS]
+        cells[COLUMNS.index("identical")] += f"/{images}"
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3g}" if isinstance(value, float) and abs(value) < 100 else f"{value:.0f}" if isinstance(value, float) else str(value)

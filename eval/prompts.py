@@ -1,0 +1,167 @@
+"""Which images a run makes: prompts, the numbers that name them, how many of each. Does not import torch."""
+
+import csv
+import difflib
+import hashlib
+import io
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from configs.fields import SettingsError, refuse
+from configs.schema import DATASETS, ROOT, RunSettings
+
+_SOURCES = {
+    "PartiPrompts": "https://raw.githubusercontent.com/google-research/parti/main/PartiPrompts.tsv",
+    "MSCOCO2017Val": "annotations/captions_val2017.json in "
+    "http://images.cocodataset.org/annotations/annotations_trainval2017.zip",
+}
+_ABSENT = ("MSCOCO2014Val", "MSCOCO2017Train", "SJDPrompts")  # data sets of related programs
+
+
+@dataclass(frozen=True)
+class PromptItem:
+    """One image to make.
+
+    number: place of the prompt in the whole list, from 0; sample: number of the image among its prompt's;
+    occurrence: how many earlier prompts of the whole list are the same text.
+    """
+
+    prompt: str
+    number: int
+    sample: int
+    occurrence: int
+
+    @property
+    def id(self) -> str:
+        """The name of the image, the same whatever else is made beside it."""
+        return f"{self.number:05d}_{self.sample}"
+
+
+def prompt_items(settings: RunSettings) -> list[PromptItem]:
+    """The images of a run, prompt by prompt; a SettingsError for a prompt source that cannot be used."""
+    prompts = read_prompts(settings)
+    seen: Counter[str] = Counter()
+    occurrences = []
+    for prompt in prompts:
+        occurrences.append(seen[prompt])
+        seen[prompt] += 1
+    return [
+        PromptItem(prompts[number], number, sample, occurrences[number])
+        for number in _chosen(settings, len(prompts))
+        for sample in range(settings.samples_per_prompt)
+    ]
+
+
+def read_prompts(settings: RunSettings) -> list[str]:
+    """The whole list that the prompt source holds, in its order."""
+    if settings.source == "text":
+        _refuse_near_name(settings.prompt)
+        return [settings.prompt]
+    if settings.source == "file":
+        return _read_lines(Path(settings.prompt))
+    default = ROOT / "configs" / "prompts" / DATASETS[settings.source]
+    path = Path(settings.prompt_file) if settings.prompt_file is not None else default
+    if not path.is_file():
+        raise SettingsError(
+            f"--prompt {settings.source}: found no file {path}; allowed: {default} or --prompt_file; "
+            f"get it from {_SOURCES[settings.source]}"
+        )
+    return {"PartiPrompts": _read_parti, "MSCOCO2017Val": _read_coco}[settings.source](path)
+
+
+def _chosen(settings: RunSettings, total: int) -> list[int]:
+    """The numbers of the prompts to use, ascending: first --num_images or --sample, then --slice."""
+    numbers = list(range(total))
+    if settings.source == "text":
+        return numbers
+    if settings.sample is not None:
+        if settings.sample > total:
+            refuse("sample", settings.sample, f"1 to {total}, the prompts of {settings.prompt}")
+        numbers = sorted(sorted(numbers, key=lambda n: _rank(settings.sample_seed, n))[: settings.sample])
+    elif settings.num_images != -1:
+        if settings.num_images > total:
+            refuse(
+                "num_images",
+                settings.num_images,
+                f"-1 (all) or 1 to {total}, the prompts of {settings.prompt}",
+            )
+        numbers = numbers[: settings.num_images]
+    if settings.slice_bounds is None:
+        return numbers
+    first, end = settings.slice_bounds
+    if first >= len(numbers):
+        refuse("slice", settings.slice, f"a-b with a below {len(numbers)}, the number of prompts taken")
+    return numbers[first:end]
+
+
+def _rank(seed: int, number: int) -> bytes:
+    """A random rank of a prompt: subsets of the same seed contain each other, in every version of Python."""
+    return hashlib.sha256(f"{seed}:{number}".encode()).digest()
+
+
+def _refuse_near_name(prompt: str) -> None:
+    """A SettingsError if a single word is nearly a data set's name, rather than an image of that word."""
+    names = {name.lower(): name for name in (*DATASETS, *_ABSENT)}
+    if len(prompt.split()) == 1 and difflib.get_close_matches(prompt.strip().lower(), names, 1, 0.85):
+        refuse(
+            "prompt",
+            prompt,
+            f"{' or '.join(DATASETS)}, written like this, a .txt file, or a text of several words",
+        )
+
+
+def _read_text(path: Path, flag: str) -> str:
+    if not path.is_file():
+        found = "a folder" if path.is_dir() else "no such file"
+        raise SettingsError(
+            f"--{flag} {path}: found {found}; allowed: a file, or a text that does not end in .txt"
+        )
+    try:
+        return path.read_text("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"--{flag} {path}: cannot be read: {error}; allowed: a file in UTF-8") from error
+
+
+def _read_lines(path: Path) -> list[str]:
+    """One prompt per line; blank lines are skipped, blanks around a prompt are kept."""
+    lines = _read_text(path, "prompt").split("\n")
+    prompts = [line for line in lines if line.strip()]
+    if not prompts:
+        raise SettingsError(f"--prompt {path}: found no prompt; allowed: one prompt per line")
+    return prompts
+
+
+def _read_parti(path: Path) -> list[str]:
+    rows = csv.DictReader(io.StringIO(_read_text(path, "prompt_file")), delimiter="\t")
+    try:
+        prompts = [row["Prompt"] for row in rows if row.get("Prompt")]
+    except csv.Error as error:
+        raise SettingsError(
+            f"--prompt_file {path}: found {error}; allowed: a TSV with a column 'Prompt'"
+        ) from error
+    if not prompts:
+        raise SettingsError(f"--prompt_file {path}: found no prompts; allowed: a TSV with a column 'Prompt'")
+    return prompts
+
+
+def _read_coco(path: Path) -> list[str]:
+    """Per image, in the order of the list `images`, its first annotation, as in the paper's repository."""
+    text = _read_text(path, "prompt_file")
+    try:
+        content = json.loads(text)
+        first: dict[int, str] = {}
+        for annotation in content["annotations"]:
+            first.setdefault(annotation["image_id"], annotation["caption"])
+        prompts = [first[image["id"]] for image in content["images"] if image["id"] in first]
+    except (ValueError, KeyError, TypeError) as error:
+        raise SettingsError(
+            f"--prompt_file {path}: found {type(error).__name__} ({error}); allowed: COCO captions as JSON, "
+            "with `images` (id) and `annotations` (image_id, caption)"
+        ) from error
+    if not prompts:
+        raise SettingsError(
+            f"--prompt_file {path}: found no captions; allowed: at least one image with a caption"
+        )
+    return prompts

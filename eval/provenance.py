@@ -1,0 +1,59 @@
+"""Where results come from: versions, revision, the identity of a checkpoint. Does not import torch."""
+
+import hashlib
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+from configs.schema import ROOT
+
+_PACKAGES = ("torch", "transformers", "diffusers", "numpy")
+_BLOCKS, _BLOCK_BYTES = 16, 1 << 16
+
+
+def versions() -> dict[str, str | None]:
+    """Versions of Python and of the libraries that decide numbers; None for one that is not installed."""
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def revision() -> str | None:
+    """The checkout's commit, with `+changes` if tracked files differ from it; None outside a checkout."""
+    commit = _git("rev-parse", "HEAD") if (ROOT / ".git").exists() else None
+    if commit is None:
+        return None
+    return commit + ("+changes" if _git("status", "--porcelain", "--untracked-files=no") else "")
+
+
+def checkpoint_id(folder: str | Path) -> str:
+    """A hash that tells checkpoints apart: names, sizes, 16 blocks of 64 KiB of each of a folder's files.
+
+    Files of `tokenizer/` count, other folders (the drafter) do not. At most a megabyte per file is read.
+    """
+    digest = hashlib.sha256()
+    base = Path(folder)
+    for path in sorted([*base.glob("*"), *base.glob("tokenizer/*")]):
+        if path.is_file():
+            size = path.stat().st_size
+            digest.update(f"{path.relative_to(base)}:{size}\n".encode())
+            with path.open("rb") as file:
+                for block in range(_BLOCKS):
+                    file.seek(max(size - _BLOCK_BYTES, 0) * block // (_BLOCKS - 1))
+                    digest.update(file.read(_BLOCK_BYTES))
+    return digest.hexdigest()[:16]
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,0 +1,81 @@
+"""From settings to a running engine: the one place where target, drafter, policy, proposal and verifier meet."""
+
+import platform
+from dataclasses import dataclass
+
+import torch
+
+from configs.schema import MethodSettings, RunSettings, SamplingSettings
+from decoding.engine import Engine, Speculation
+from decoding.policies import build_policy
+from decoding.proposals import PROPOSALS
+from decoding.sampling import SamplingLaw
+from decoding.verifiers import VERIFIERS
+from drafters.eagle import EagleDrafter, EagleHead
+from drafters.loading import load_eagle_head
+from models.base import TargetModel
+from models.registry import load_target
+
+DTYPES = {"fp32": torch.float32, "fp64": torch.float64, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Session:
+    """Loaded weights and the engine of one method; `engine_for` gives those of others on the same weights."""
+
+    settings: RunSettings
+    target: TargetModel
+    head: EagleHead | None
+
+    @property
+    def engine(self) -> Engine:
+        return self.engine_for(self.settings.method)
+
+    def engine_for(self, method: MethodSettings, sampling: SamplingSettings | None = None) -> Engine:
+        """An engine for a method, under the session's sampling law or another."""
+        s = sampling or self.settings.sampling
+        law = SamplingLaw(s.temperature, s.top_k, s.top_p, s.cfg)
+        return build_engine(self.target, self.head, law, method, self.settings.batch_size)
+
+    def hardware(self) -> dict[str, object]:
+        """The machine, in words and numbers, for run.json."""
+        device = self.target.device
+        gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
+        return {"device": str(device), "gpu": gpu, "cpu": platform.processor() or platform.machine(),
+                "threads": torch.get_num_threads(), "dtype": self.settings.dtype}
+
+
+def build_engine(
+    target: TargetModel, head: EagleHead | None, law: SamplingLaw, method: MethodSettings, images: int
+) -> Engine:
+    """Compose an engine; `head` may be None for methods that do not draft."""
+    speculation = None
+    if method.drafted:
+        policy = build_policy(method, target.grid.columns)
+        room = policy.largest.depth * policy.largest.width + policy.largest.nodes
+        speculation = Speculation(EagleDrafter(head, target, law, room), policy, PROPOSALS[method.proposal])
+    return Engine(target, law, VERIFIERS[method.verifier], images, speculation)
+
+
+def open_session(settings: RunSettings, drafted: bool | None = None) -> Session:
+    """Load what the settings ask for; `drafted` asks for the drafter whatever the method.
+
+    Raises:
+        ValueError: the device is not there, or a checkpoint is missing, damaged or does not fit; names flag or file.
+    """
+    device, dtype = pick_device(settings.device), DTYPES[settings.dtype]
+    target = load_target(settings.model, settings.model_path, dtype, device)
+    wanted = settings.method.drafted if drafted is None else drafted
+    head = load_eagle_head(settings.drafter_path, target) if wanted else None
+    return Session(settings, target, head)
+
+
+def pick_device(name: str) -> torch.device:
+    """--device: auto takes a GPU where there is one."""
+    available = torch.cuda.device_count()
+    if name == "auto":
+        return torch.device("cuda" if available else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= available:
+        raise ValueError(f"--device: found {name!r}, but {available} CUDA devices are here; allowed: auto, cpu")
+    return device

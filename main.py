@@ -1,0 +1,83 @@
+"""The command line: `python main.py <command> --flag value ...`.
+
+A command imports what it runs only after its settings have been checked, so a mistake is reported at once.
+"""
+
+import difflib
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+
+import fire
+
+from configs.cli import benchmark_settings, run_settings
+from configs.fields import SettingsError
+from configs.flags import flags_of, help_text, read_words
+
+
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """Show fire the command's flags as keyword-only parameters, whose values it passes on as text."""
+    only = inspect.Parameter.KEYWORD_ONLY
+    parameters = [inspect.Parameter(name, only, default=None) for name in flags_of(function.__name__)]
+    function.__signature__ = inspect.Signature(parameters)
+    return fire.decorators.SetParseFn(str)(function)
+
+
+@command
+def generate_images(**texts: str) -> None:
+    """Generate images from prompts."""
+    settings = run_settings(texts)
+    from eval.generate import generate_images as generate
+
+    generate(settings)
+
+
+@command
+def benchmark(**texts: str) -> None:
+    """Compare methods on the same prompts and seeds."""
+    settings = benchmark_settings(texts)
+    from eval.prompts import prompt_items
+
+    prompt_items(settings.run)  # a prompt file that cannot be used is reported before the model is loaded
+    from eval.benchmark import run_benchmark
+
+    run_benchmark(settings)
+
+
+COMMANDS = {"generate_images": generate_images, "benchmark": benchmark}
+
+
+def run(words: Sequence[str]) -> None:
+    """Run the command that the words name, or print help."""
+    if not words or words[0] in ("-h", "--help", "help"):
+        return print(help_text())
+    name = words[0].replace("-", "_")
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, 1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise SettingsError(
+            f"{words[0]!r}: found as first word; {hint}allowed: {', '.join(COMMANDS)}, --help"
+        )
+    if "--help" in words or "-h" in words:
+        return print(help_text(name))
+    texts = read_words(name, words[1:])
+    fire.Fire(COMMANDS, command=[name, *(f"--{flag}={text}" for flag, text in texts.items())], name="main.py")
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run a command line, sys.argv by default; returns the exit code: 2 for settings that cannot be used."""
+    words = sys.argv[1:] if words is None else words
+    try:
+        run(words)
+    except SettingsError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        more = "; the same command continues where it stopped" if words[0].startswith("generate") else ""
+        print(f"\ninterrupted{more}", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

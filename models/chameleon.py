@@ -1,0 +1,134 @@
+"""Chameleon family in its public Hugging Face format: Anole, and ckpts/tiny with smaller numbers.
+
+A checkpoint folder holds config.json and the transformer's weights; its folder `tokenizer` (Meta's layout) holds
+text_tokenizer.json, vqgan.yaml and the VQGAN's weights.
+"""
+
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from models.base import ImageGrid, ImageVocab, PromptRows
+from models.transformer import Context, Transformer, TransformerSpec
+from models.vqgan import ImageTokenizer, load_vqgan
+from models.weights import KeyMap, Slot, block_keys, load_strict, read_json, read_tensors, weight_files
+
+BOS, PAD, END_OF_TURN, BEGIN_IMAGE = "<s>", "<pad>", "<reserved08706>", "<racm3:break>"
+_IMAGE_PREFIX = "IMGIMG"
+_IGNORED = ("model.vqmodel.",)  # the image tokenizer is read from its own files
+
+
+def chameleon_spec(config: dict) -> TransformerSpec:
+    """The transformer that a config.json describes; ValueError names a missing entry."""
+    try:
+        rope = config.get("rope_parameters") or {}
+        return TransformerSpec(
+            vocab=config["vocab_size"],
+            hidden=config["hidden_size"],
+            intermediate=config["intermediate_size"],
+            layers=config["num_hidden_layers"],
+            heads=config["num_attention_heads"],
+            kv_heads=config.get("num_key_value_heads") or config["num_attention_heads"],
+            max_positions=config["max_position_embeddings"],
+            norm_eps=config.get("rms_norm_eps", 1e-5),
+            rope_theta=config.get("rope_theta") or rope.get("rope_theta", 10000.0),
+            swin_norm=config.get("swin_norm", False),
+        )
+    except KeyError as error:
+        raise ValueError(f"config.json lacks the entry {error}") from error
+
+
+def chameleon_keys(spec: TransformerSpec, vocab: ImageVocab | None) -> KeyMap:
+    """Public keys -> parameters of `Transformer`; with a vocab, the head holds its image rows only."""
+    scored = slice(vocab.first_id, vocab.first_id + vocab.size) if vocab else slice(None)
+    keys = {
+        "model.embed_tokens.weight": Slot("embedding.weight"),
+        "model.norm.weight": Slot("norm.weight"),
+        "lm_head.weight": Slot("head.weight", source=scored),
+    }
+    for layer in range(spec.layers):
+        keys |= block_keys(spec, "model.", "blocks.blocks.", layer)
+    return keys
+
+
+class ChameleonVocab:
+    """Ids by name, from the tokenizer file; no id is written in code."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        self.tokenizer = tokenizer
+        self.ids = tokenizer.get_vocab()
+
+    def __getitem__(self, name: str) -> int:
+        if name not in self.ids:
+            raise ValueError(f"text_tokenizer.json has no token {name!r}")
+        return self.ids[name]
+
+    @cached_property
+    def image(self) -> ImageVocab:
+        """The image ids. A name spells its code: IMGIMG, the decimal digits as letters A to J, Z."""
+        code_of = {
+            self.ids[name]: int("".join(str(ord(letter) - ord("A")) for letter in name[len(_IMAGE_PREFIX) : -1]))
+            for name in self.ids
+            if name.startswith(_IMAGE_PREFIX)
+        }
+        first = min(code_of, default=0)
+        if not code_of or any(code_of.get(first + code) != code for code in range(len(code_of))):
+            raise ValueError("the image tokens of text_tokenizer.json are not one run of ids in the order of their codes")
+        return ImageVocab(first, len(code_of))
+
+
+class Chameleon:
+    """Text-to-image with a Chameleon transformer: `<s> text <reserved08706> <racm3:break>`, then the image's tokens."""
+
+    name = "chameleon"
+
+    def __init__(self, transformer: Transformer, vocab: ChameleonVocab, images: ImageTokenizer, grid: ImageGrid):
+        self.transformer, self.words, self.images, self.grid = transformer, vocab, images, grid
+        self.spec, self.vocab = transformer.spec, vocab.image
+        self.dtype, self.device = transformer.norm.weight.dtype, transformer.norm.weight.device
+
+    @classmethod
+    def load(cls, folder: Path, dtype: torch.dtype, device: torch.device) -> "Chameleon":
+        """Read a checkpoint folder; ValueError names what is missing, damaged or different."""
+        config = read_json(folder / "config.json")
+        spec = chameleon_spec(config)
+        vocab = ChameleonVocab(load_tokenizer(folder / "tokenizer" / "text_tokenizer.json"))
+        with torch.device("meta"):
+            transformer = Transformer(spec, vocab.image.size).to(dtype)
+        transformer = transformer.to_empty(device=device).requires_grad_(False).eval()
+        load_strict(transformer, read_tensors(weight_files(folder)), chameleon_keys(spec, vocab.image), _IGNORED)
+        images = load_vqgan(folder / "tokenizer", device=str(device))
+        return cls(transformer, vocab, images, ImageGrid(*images.grid))
+
+    def prompt(self, text: str, guidance: int) -> PromptRows:
+        words = self.words
+        row = [words[BOS], *words.tokenizer.encode(text, add_special_tokens=False).ids, words[END_OF_TURN], words[BEGIN_IMAGE]]
+        room = self.spec.max_positions - self.grid.tokens
+        if len(row) > room:
+            raise ValueError(f"the prompt has {len(row)} tokens with its frame, the model takes {room}: {text[:60]!r}")
+        empty = [words[BOS], words[BEGIN_IMAGE]]
+        rows = [row, [words[PAD]] * (len(row) - 2) + empty][:guidance]
+        starts = [0, len(row) - 2][:guidance]
+        return PromptRows(torch.tensor(rows, device=self.device), torch.tensor(starts, device=self.device))
+
+    def features(self, ids: Tensor, context: Context) -> Tensor:
+        return self.transformer(ids, context)
+
+    def score(self, features: Tensor) -> Tensor:
+        return self.transformer.score(features)
+
+    def to_image(self, codes: Tensor) -> Tensor:
+        return self.images.decode(codes)
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """A tokenizer file; ValueError names a missing or damaged one."""
+    if not path.is_file():
+        raise ValueError(f"missing file: {path}")
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the tokenizers library raises bare Exception
+        raise ValueError(f"{path} is not a tokenizer file: {error}") from error

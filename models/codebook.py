@@ -1,0 +1,93 @@
+"""Nearest-latent table of a codebook, read by relaxed acceptance (LANTERN, section "vq_distances").
+
+Public layout: `vq_distances/top_{K-1}_indices.npy`, uint16 (K, K-1). Row c lists every other code by its
+Euclidean distance to code c, nearest first; c itself is left out, and ties go to the lowest code.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_LARGEST = 2**16
+
+
+def table_path(folder: str | Path, codes: int) -> Path:
+    """Place of the table of a codebook with `codes` entries inside a checkpoint folder."""
+    return Path(folder) / "vq_distances" / f"top_{codes - 1}_indices.npy"
+
+
+def nearest_codes(codebook: Tensor, neighbours: int | None = None, chunk: int = 256) -> np.ndarray:
+    """The nearest other codes of every code, ascending by Euclidean distance: uint16 (K, neighbours).
+
+    Distances are computed in fp64 from differences, so that equal latents have distance zero exactly.
+
+    Args:
+        codebook: latents (K, d), K at most 65,536.
+        neighbours: columns of the table; all K-1 others when None.
+        chunk: rows computed at a time.
+
+    Raises:
+        ValueError: on a wrong shape, a number that is not finite, or a number of neighbours outside 1..K-1.
+    """
+    _check(codebook, neighbours)
+    count = len(codebook)
+    neighbours = count - 1 if neighbours is None else neighbours
+    table = np.empty((count, neighbours), dtype=np.uint16)
+    for start in range(0, count, chunk):
+        stop = min(start + chunk, count)
+        table[start:stop] = _rows(codebook, start, stop)[:, :neighbours]
+    return table
+
+
+def write_table(codebook: Tensor, path: Path, chunk: int = 256) -> None:
+    """Compute the full table into `path`, uint16 (K, K-1); the file appears only when it is whole."""
+    _check(codebook, None)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    count = len(codebook)
+    table = np.lib.format.open_memmap(partial, mode="w+", dtype=np.uint16, shape=(count, count - 1))
+    for start in range(0, count, chunk):
+        stop = min(start + chunk, count)
+        table[start:stop] = _rows(codebook, start, stop)
+    table.flush()
+    os.replace(partial, path)
+
+
+def load_table(path: str | Path, codes: int) -> np.ndarray:
+    """Memory-map the table of a codebook with `codes` entries, read-only.
+
+    Raises:
+        ValueError: naming the file, if it is missing, damaged, or has another shape or dtype.
+    """
+    try:
+        table = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise ValueError(f"{path}: cannot be read as a nearest-latent table: {error}") from error
+    wanted = (codes, codes - 1)
+    if table.shape != wanted or table.dtype != np.uint16:
+        raise ValueError(f"{path}: found {table.dtype} {table.shape}, expected uint16 {wanted}")
+    return table
+
+
+def _check(codebook: Tensor, neighbours: int | None) -> None:
+    if codebook.ndim != 2 or not 2 <= len(codebook) <= _LARGEST:
+        raise ValueError(f"codebook: found shape {tuple(codebook.shape)}, allowed is (2..{_LARGEST}, d)")
+    if not torch.isfinite(codebook).all():
+        raise ValueError("codebook: found a latent that is not finite")
+    if neighbours is not None and not 1 <= neighbours < len(codebook):
+        raise ValueError(f"neighbours: found {neighbours}, allowed are 1..{len(codebook) - 1}")
+
+
+def _rows(codebook: Tensor, start: int, stop: int) -> np.ndarray:
+    """All other codes of the codes start..stop-1 in ascending order: uint16 (stop - start, K - 1)."""
+    latents = codebook.detach().to("cpu", torch.float64)
+    distances = torch.cdist(latents[start:stop], latents, compute_mode="donot_use_mm_for_euclid_dist")
+    own = torch.arange(start, stop)
+    distances[torch.arange(stop - start), own] = -1.0  # first column, then cut off
+    order = distances.sort(dim=1, stable=True).indices[:, 1:]
+    return order.numpy().astype(np.uint16)

@@ -1,0 +1,18 @@
+"""The list of target models."""
+
+from collections.abc import Callable
+
+import torch
+
+from models.base import TargetModel
+from models.chameleon import Chameleon
+from models.weights import checkpoint_folder
+
+TARGETS: dict[str, Callable] = {"tiny": Chameleon.load, "anole": Chameleon.load}
+
+
+def load_target(name: str, path: str, dtype: torch.dtype, device: torch.device) -> TargetModel:
+    """The target `name` from a folder or hub id; ValueError lists the names."""
+    if name not in TARGETS:
+        raise ValueError(f"--model: {name!r} is unknown; allowed: {', '.join(TARGETS)}")
+    return TARGETS[name](checkpoint_folder(path, "--model_path"), dtype, device)

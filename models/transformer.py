@@ -1,0 +1,190 @@
+"""The one decoder-only transformer of all targets and drafters.
+
+Pre-norm (or Swin-norm) blocks with RMSNorm, rotary attention with optional query/key LayerNorm and SwiGLU. Keys and
+values live in a cache that the caller passes in; without one the forward pass is causal over its own tokens (training).
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class TransformerSpec:
+    """Sizes and switches of a transformer."""
+
+    vocab: int
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+    max_positions: int
+    norm_eps: float = 1e-5
+    rope_theta: float = 10000.0
+    qk_norm: bool = True  # LayerNorm with an affine per head, on queries and keys before rotation (Chameleon)
+    swin_norm: bool = False  # norms on the outputs of attention and MLP instead of their inputs (Chameleon 34B)
+    first_norm: bool = True  # EAGLE heads of Llama targets have no input norm in layer 0
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden // self.heads
+
+
+class Cache(Protocol):
+    """What a forward pass needs of a cache."""
+
+    def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Store new keys and values (rows, kv_heads, n, head_dim); return all visible ones (rows, kv_heads, m, head_dim)."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where the tokens of one forward pass stand and what they may see."""
+
+    positions: Tensor  # (rows, n) rotary positions
+    mask: Tensor | None = None  # additive, broadcastable to (rows, 1, n, m); None without cache means causal
+    cache: Cache | None = None
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, width: int, eps: float):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+
+
+class HeadNorm(nn.Module):
+    """LayerNorm over head_dim with a weight and a bias of its own for every query and key head."""
+
+    def __init__(self, heads: int, head_dim: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(heads, head_dim))
+        self.bias = nn.Parameter(torch.zeros(heads, head_dim))
+
+    def forward(self, x: Tensor) -> Tensor:  # (rows, n, heads, head_dim)
+        return torch.addcmul(self.bias, F.layer_norm(x, x.shape[-1:], eps=1e-5), self.weight)
+
+
+class Rotary(nn.Module):
+    """Half-split rotary embedding (RoFormer, arXiv 2104.09864): a table of cosines and signed sines, kept in fp32."""
+
+    def __init__(self, head_dim: int, max_positions: int, theta: float):
+        super().__init__()
+        self.head_dim, self.max_positions, self.theta = head_dim, max_positions, theta
+        self.table: Tensor | None = None  # (positions, 2 head_dim); neither parameter nor buffer: .to(bf16) must not round it
+
+    def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """(rows, n) -> cosines and signed sines (rows, n, 1, head_dim)."""
+        if self.table is None or self.table.device != positions.device:
+            self.table = self._build(positions.device)
+        return self.table[positions].to(dtype).unsqueeze(2).chunk(2, -1)
+
+    def _build(self, device: torch.device) -> Tensor:
+        frequency = self.theta ** -(torch.arange(0, self.head_dim, 2, dtype=torch.float32) / self.head_dim)
+        angle = torch.outer(torch.arange(self.max_positions, dtype=torch.float32), frequency)
+        cos, sin = angle.cos(), angle.sin()
+        return torch.cat([cos, cos, -sin, sin], -1).to(device)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate (rows, n, heads, head_dim) by cos, sin (rows, n, 1, head_dim); the sines carry the sign."""
+    left, right = x.chunk(2, -1)
+    return torch.addcmul(x * cos, torch.cat([right, left], -1), sin)
+
+
+class Attention(nn.Module):
+    def __init__(self, spec: TransformerSpec, layer: int):
+        super().__init__()
+        self.layer, self.heads, self.kv_heads, self.head_dim = layer, spec.heads, spec.kv_heads, spec.head_dim
+        self.qkv = nn.Linear(spec.hidden, (spec.heads + 2 * spec.kv_heads) * spec.head_dim, bias=False)
+        self.out = nn.Linear(spec.hidden, spec.hidden, bias=False)
+        self.qk_norm = HeadNorm(spec.heads + spec.kv_heads, spec.head_dim) if spec.qk_norm else None
+
+    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], context: Context) -> Tensor:
+        rows, n, _ = x.shape
+        qkv = self.qkv(x).view(rows, n, -1, self.head_dim)
+        qk, v = qkv.split([self.heads + self.kv_heads, self.kv_heads], 2)
+        if self.qk_norm is not None:
+            qk = self.qk_norm(qk)
+        q, k = rotate(qk, *rotation).transpose(1, 2).split([self.heads, self.kv_heads], 1)
+        v = v.transpose(1, 2)
+        if context.cache is not None:
+            k, v = context.cache.write(self.layer, k, v)
+        causal = context.cache is None and context.mask is None
+        grouped = self.heads != self.kv_heads
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=context.mask, is_causal=causal, enable_gqa=grouped)
+        return self.out(y.transpose(1, 2).reshape(rows, n, -1))
+
+
+class MLP(nn.Module):
+    def __init__(self, spec: TransformerSpec):
+        super().__init__()
+        self.gate_up = nn.Linear(spec.hidden, 2 * spec.intermediate, bias=False)
+        self.down = nn.Linear(spec.intermediate, spec.hidden, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = self.gate_up(x).chunk(2, -1)
+        return self.down(F.silu(gate) * up)
+
+
+class Block(nn.Module):
+    def __init__(self, spec: TransformerSpec, layer: int):
+        super().__init__()
+        self.attention, self.mlp, self.swin = Attention(spec, layer), MLP(spec), spec.swin_norm
+        has_norm = spec.first_norm or layer > 0
+        self.attention_norm = RMSNorm(spec.hidden, spec.norm_eps) if has_norm else nn.Identity()
+        self.mlp_norm = RMSNorm(spec.hidden, spec.norm_eps)
+
+    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], context: Context) -> Tensor:
+        if self.swin:
+            x = x + self.attention_norm(self.attention(x, rotation, context))
+            return x + self.mlp_norm(self.mlp(x))
+        x = x + self.attention(self.attention_norm(x), rotation, context)
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class Blocks(nn.Module):
+    """The stack of blocks, shared by targets and drafters."""
+
+    def __init__(self, spec: TransformerSpec):
+        super().__init__()
+        self.spec = spec
+        self.rotary = Rotary(spec.head_dim, spec.max_positions, spec.rope_theta)
+        self.blocks = nn.ModuleList(Block(spec, layer) for layer in range(spec.layers))
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        """Embeddings (rows, n, hidden) -> features (rows, n, hidden)."""
+        rotation = self.rotary(context.positions, x.dtype)
+        for block in self.blocks:
+            x = block(x, rotation, context)
+        return x
+
+
+class Transformer(nn.Module):
+    """Token embedding, blocks, final norm and the head over the ids that are scored."""
+
+    def __init__(self, spec: TransformerSpec, scored: int):
+        super().__init__()
+        self.embedding = nn.Embedding(spec.vocab, spec.hidden)
+        self.blocks = Blocks(spec)
+        self.norm = RMSNorm(spec.hidden, spec.norm_eps)
+        self.head = nn.Linear(spec.hidden, scored, bias=False)
+
+    @property
+    def spec(self) -> TransformerSpec:
+        return self.blocks.spec
+
+    def forward(self, ids: Tensor, context: Context) -> Tensor:
+        """Token ids (rows, n) -> features after the final norm (rows, n, hidden)."""
+        return self.norm(self.blocks(self.embedding(ids), context))
+
+    def score(self, features: Tensor) -> Tensor:
+        """Features (rows, n, hidden) -> logits over the scored ids (rows, n, scored)."""
+        return self.head(features)

@@ -1,0 +1,171 @@
+"""VQGAN of the public taming-layout files (Chameleon, Anole, the tiny model): pixels <-> codes.
+
+A folder holds `vqgan.yaml` (model.params: ddconfig, n_embed, embed_dim) and the weights, in
+`vqgan.safetensors` or `vqgan.ckpt`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import torch
+from diffusers import VQModel
+from safetensors.torch import save_file
+from torch import Tensor
+
+from models.vqgan_layout import (
+    VqganConfig,
+    build_vqmodel,
+    from_taming,
+    read_config,
+    read_weights,
+    to_taming,
+    write_config,
+)
+
+CONFIG_NAME = "vqgan.yaml"
+WEIGHT_NAMES = ("vqgan.safetensors", "vqgan.ckpt")
+
+
+class ImageTokenizer:
+    """Pixels <-> codes. Codes of an image are in raster order; the network runs in fp32.
+
+    Args:
+        model: network with loaded weights.
+        config: its sizes.
+    """
+
+    def __init__(self, model: VQModel, config: VqganConfig) -> None:
+        self.model = model.eval().requires_grad_(False)
+        self.config = config
+
+    @property
+    def downsampling(self) -> int:
+        """Pixels per token along one side."""
+        return self.config.downsampling
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of tokens of an image of the configured resolution."""
+        side = self.config.resolution // self.downsampling
+        return side, side
+
+    @property
+    def codebook(self) -> Tensor:
+        """Latents of the codes, (n_embed, embed_dim)."""
+        return self.model.quantize.embedding.weight
+
+    @torch.inference_mode()
+    def encode(self, images: Tensor, chunk: int = 1, precision: torch.dtype = torch.float32) -> Tensor:
+        """Codes (n, h*w), int64, of uint8 images (n, H, W, 3): the nearest latents by Euclidean distance.
+
+        Args:
+            images: H and W are multiples of `downsampling`.
+            chunk: images per forward pass; with 1, an image's codes cannot depend on its neighbours.
+            precision: bfloat16 is faster and changes a few codes; distances stay in fp32.
+
+        Raises:
+            ValueError: on another dtype or shape.
+        """
+        if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[3] != 3:
+            raise ValueError(
+                f"images: found {images.dtype} {tuple(images.shape)}, allowed is uint8 (n, H, W, 3)"
+            )
+        if any(side % self.downsampling for side in images.shape[1:3]):
+            raise ValueError(
+                f"images: found {tuple(images.shape)}, H and W must be multiples of {self.downsampling}"
+            )
+        parts = [self._nearest(self._latents(part, precision)) for part in images.split(chunk)]
+        sides = math.prod(side // self.downsampling for side in images.shape[1:3])
+        return torch.cat(parts).cpu() if parts else torch.empty((0, sides), dtype=torch.int64)
+
+    def _latents(self, images: Tensor, precision: torch.dtype) -> Tensor:
+        device = self.codebook.device
+        pixels = images.to(device).permute(0, 3, 1, 2).float() / 127.5 - 1.0
+        pixels = pixels.contiguous(memory_format=torch.channels_last)
+        with torch.autocast(device.type, precision, enabled=precision != torch.float32):
+            hidden = self.model.quant_conv(self.model.encoder(pixels))
+        return hidden.float().permute(0, 2, 3, 1).flatten(1, 2)  # (n, h * w, embed_dim)
+
+    def _nearest(self, latents: Tensor) -> Tensor:
+        return (self.codebook.square().sum(1) - 2.0 * latents @ self.codebook.T).argmin(-1)
+
+    @torch.inference_mode()
+    def decode(self, codes: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
+        """Images, uint8 (n, H, W, 3) on the CPU, of codes (n, tokens), decoded one by one in bounded memory.
+
+        Args:
+            codes: whole numbers below `n_embed`, raster order.
+            grid: rows and columns of tokens; without it the image is square.
+
+        Raises:
+            ValueError: if the codes do not fill the grid or are out of range.
+        """
+        if codes.ndim != 2:
+            raise ValueError(f"codes: found shape {tuple(codes.shape)}, allowed is (images, tokens)")
+        tokens = codes.shape[1]
+        rows, columns = grid or (math.isqrt(tokens), math.isqrt(tokens))
+        if rows * columns != tokens:
+            raise ValueError(f"codes: found {tokens} tokens per image, allowed are {rows} x {columns}")
+        if codes.numel() and not 0 <= int(codes.min()) <= int(codes.max()) < self.config.n_embed:
+            found = f"{int(codes.min())}..{int(codes.max())}"
+            raise ValueError(f"codes: found {found}, allowed are 0..{self.config.n_embed - 1}")
+        scale = self.downsampling
+        images = torch.empty((len(codes), rows * scale, columns * scale, 3), dtype=torch.uint8)
+        for image, row in zip(images, codes.to(self.codebook.device, torch.int64), strict=True):
+            image.copy_(self._decode(row.view(rows, columns)))
+        return images
+
+    def _decode(self, codes: Tensor) -> Tensor:
+        latents = self.codebook[codes].permute(2, 0, 1).unsqueeze(0)  # (1, embed_dim, rows, columns)
+        latents = latents.contiguous(memory_format=torch.channels_last)
+        output = self.model.decoder(self.model.post_quant_conv(latents))[0].float()
+        return (
+            ((output.clamp(-1, 1) + 1) / 2 * 255).to(torch.uint8).permute(1, 2, 0)
+        )  # truncates, as public readers do
+
+    def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
+        """Write vqgan.yaml and vqgan.safetensors in the public layout; a file appears whole or not at all."""
+        folder.mkdir(parents=True, exist_ok=True)
+        state = to_taming(self.model.state_dict(), len(self.config.ch_mult))
+        weights = {name: value.detach().cpu().to(dtype).contiguous() for name, value in state.items()}
+        for name, write in (
+            (CONFIG_NAME, lambda path: write_config(self.config, path)),
+            (WEIGHT_NAMES[0], lambda path: save_file(weights, path)),
+        ):
+            partial = folder / f"{name}.partial"
+            write(partial)
+            os.replace(partial, folder / name)
+
+
+def load_vqgan(source: str | Path, weights: str | Path | None = None, device: str = "cpu") -> ImageTokenizer:
+    """Load a VQGAN of the public layout in fp32.
+
+    Args:
+        source: folder with vqgan.yaml and vqgan.safetensors or vqgan.ckpt; or the yaml file itself.
+        weights: the weights file, when it does not lie beside the yaml file under one of these names.
+        device: where the network goes.
+
+    Raises:
+        ValueError: naming the missing or damaged file, or every key that does not fit.
+    """
+    config_path = Path(source) / CONFIG_NAME if Path(source).is_dir() else Path(source)
+    config = read_config(config_path)
+    weights_path = Path(weights) if weights else _find_weights(config_path.parent)
+    with torch.device("meta"):
+        model = build_vqmodel(config)
+    try:
+        state = from_taming(read_weights(weights_path), model, len(config.ch_mult))
+    except ValueError as error:
+        raise ValueError(f"{weights_path}: {error}") from error
+    model.load_state_dict(state, assign=True)
+    return ImageTokenizer(model.to(device, memory_format=torch.channels_last), config)
+
+
+def _find_weights(folder: Path) -> Path:
+    for name in WEIGHT_NAMES:
+        if (folder / name).exists():
+            return folder / name
+    raise ValueError(f"{folder}: found none of {', '.join(WEIGHT_NAMES)}")

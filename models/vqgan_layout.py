@@ -1,0 +1,188 @@
+"""The public VQGAN files (taming layout): vqgan.yaml, weights, and the key map onto diffusers' `VQModel`.
+
+Keys in the files are those of taming-transformers; `taming_name` is the whole difference to diffusers.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from diffusers import VQModel
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+_FIXED = {"double_z": False, "in_channels": 3, "out_ch": 3, "attn_resolutions": [], "attn_type": "vanilla"}
+_RENAMES = (
+    (r"^(\w+)\.mid_block\.resnets\.0\.", r"\1.mid.block_1."),
+    (r"^(\w+)\.mid_block\.resnets\.1\.", r"\1.mid.block_2."),
+    (r"^(\w+)\.mid_block\.attentions\.0\.", r"\1.mid.attn_1."),
+    (r"\.attn_1\.group_norm\.", ".attn_1.norm."),
+    (r"\.attn_1\.to_([qkv])\.", r".attn_1.\1."),
+    (r"\.attn_1\.to_out\.0\.", ".attn_1.proj_out."),
+    (r"\.(down|up)_blocks\.(\d+)\.resnets\.", r".\1.\2.block."),
+    (r"\.(down|up)_blocks\.(\d+)\.\1samplers\.0\.", r".\1.\2.\1sample."),
+    (r"\.conv_shortcut\.", ".nin_shortcut."),
+    (r"\.conv_norm_out\.", ".norm_out."),
+)
+
+
+@dataclass(frozen=True)
+class VqganConfig:
+    """Sizes of a VQGAN, named as in the `ddconfig` of vqgan.yaml.
+
+    `num_groups` is the number of GroupNorm groups: 32 in every public file (then the key is absent).
+    """
+
+    ch: int
+    ch_mult: tuple[int, ...]
+    num_res_blocks: int
+    z_channels: int
+    embed_dim: int
+    n_embed: int
+    resolution: int
+    num_groups: int = 32
+
+    def __post_init__(self) -> None:
+        numbers = {name: value for name, value in vars(self).items() if name != "ch_mult"}
+        for name, value in [*numbers.items(), *(("ch_mult", factor) for factor in self.ch_mult)]:
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{name}: found {value!r}, allowed are whole numbers from 1")
+        if not self.ch_mult or any(self.ch * factor % self.num_groups for factor in self.ch_mult):
+            raise ValueError(f"ch_mult: found {list(self.ch_mult)}; ch = {self.ch} times each factor "
+                             f"must be a multiple of {self.num_groups}")  # fmt: skip
+
+    @property
+    def downsampling(self) -> int:
+        """Pixels per token along one side."""
+        return 2 ** (len(self.ch_mult) - 1)
+
+
+def read_config(path: Path) -> VqganConfig:
+    """Read vqgan.yaml; `lossconfig` and `ckpt_path` are ignored.
+
+    Raises:
+        ValueError: if the file is missing or damaged, lacks a field, or describes a net not built here.
+    """
+    try:
+        params = yaml.safe_load(path.read_text(encoding="utf-8"))["model"]["params"]
+        ddconfig = params["ddconfig"]
+        for name, allowed in _FIXED.items():
+            if ddconfig.get(name, allowed) != allowed:
+                raise ValueError(f"ddconfig.{name}: found {ddconfig[name]!r}, allowed is {allowed!r}")
+        names = ("ch", "num_res_blocks", "z_channels", "resolution")
+        sizes = {name: ddconfig[name] for name in names} | {
+            name: params[name] for name in ("embed_dim", "n_embed")
+        }
+        return VqganConfig(
+            ch_mult=tuple(ddconfig["ch_mult"]), num_groups=ddconfig.get("num_groups", 32), **sizes
+        )
+    except KeyError as error:
+        raise ValueError(f"{path}: the field {error} is missing; expected model.params.ddconfig") from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: cannot be read as a VQGAN configuration: {error}") from error
+
+
+def write_config(config: VqganConfig, path: Path) -> None:
+    """Write `config` so that `read_config` and the public readers understand it."""
+    ddconfig: dict[str, Any] = {
+        **_FIXED,
+        "ch": config.ch,
+        "ch_mult": list(config.ch_mult),
+        "num_res_blocks": config.num_res_blocks,
+        "z_channels": config.z_channels,
+        "resolution": config.resolution,
+        "dropout": 0.0,
+    }
+    if config.num_groups != 32:
+        ddconfig["num_groups"] = config.num_groups
+    params = {"embed_dim": config.embed_dim, "n_embed": config.n_embed, "ddconfig": ddconfig}
+    path.write_text(yaml.safe_dump({"model": {"params": params}}, sort_keys=False), encoding="utf-8")
+
+
+def build_vqmodel(config: VqganConfig) -> VQModel:
+    """The diffusers network of these sizes, with fresh weights."""
+    levels = len(config.ch_mult)
+    return VQModel(
+        block_out_channels=tuple(config.ch * factor for factor in config.ch_mult),
+        down_block_types=("DownEncoderBlock2D",) * levels,
+        up_block_types=("UpDecoderBlock2D",) * levels,
+        layers_per_block=config.num_res_blocks,
+        latent_channels=config.z_channels,
+        num_vq_embeddings=config.n_embed,
+        vq_embed_dim=config.embed_dim,
+        norm_num_groups=config.num_groups,
+    )
+
+
+def taming_name(name: str, levels: int) -> str:
+    """Public key of the diffusers key `name`; taming counts the decoder's levels from the finest."""
+    for pattern, replacement in _RENAMES:
+        name = re.sub(pattern, replacement, name)
+    return re.sub(r"^decoder\.up\.(\d+)", lambda match: f"decoder.up.{levels - 1 - int(match[1])}", name)
+
+
+def to_taming(state: Mapping[str, Tensor], levels: int) -> dict[str, Tensor]:
+    """Rename a diffusers state dict to the public layout; attention matrices become 1 x 1 convolutions."""
+    renamed = {taming_name(name, levels): value for name, value in state.items()}
+    return {
+        name: value[:, :, None, None] if _is_attention_matrix(name) else value
+        for name, value in renamed.items()
+    }
+
+
+def from_taming(state: Mapping[str, Tensor], model: VQModel, levels: int) -> dict[str, Tensor]:
+    """Rename weights of the public layout to `model`'s keys, strictly; `loss.*` is ignored.
+
+    Raises:
+        ValueError: naming every missing, unexpected and mis-shaped key.
+    """
+    own = model.state_dict()
+    wanted = {name: tuple(value.shape) for name, value in to_taming(own, levels).items()}
+    found = {name: value for name, value in state.items() if not name.startswith("loss.")}
+    problems = [f"missing {name} {shape}" for name, shape in wanted.items() if name not in found]
+    problems += [
+        f"unexpected {name} {tuple(value.shape)}" for name, value in found.items() if name not in wanted
+    ]
+    problems += [
+        f"{name} has shape {tuple(found[name].shape)} instead of {shape}"
+        for name, shape in wanted.items()
+        if name in found and tuple(found[name].shape) != shape
+    ]
+    if problems:
+        raise ValueError("the weights do not fit the configuration: " + "; ".join(problems))
+    return {
+        name: found[taming_name(name, levels)].reshape(value.shape).float() for name, value in own.items()
+    }
+
+
+def _is_attention_matrix(name: str) -> bool:
+    return re.search(r"\.attn_1\.(q|k|v|proj_out)\.weight$", name) is not None
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Tensors of a .safetensors file, or of the entry `state_dict` of a checkpoint.
+
+    Raises:
+        ValueError: if the file is missing, damaged or holds no `state_dict`.
+    """
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ValueError("damaged, or it holds more than tensors and plain values") from error
+    except (OSError, RuntimeError, EOFError, SafetensorError, zipfile.BadZipFile) as error:
+        raise ValueError(f"damaged or unreadable: {error}") from error
+    state = content.get("state_dict") if isinstance(content, dict) else None
+    if not isinstance(state, dict):
+        raise ValueError("found no entry state_dict")
+    return {name: value for name, value in state.items() if isinstance(value, Tensor)}

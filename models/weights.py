@@ -1,0 +1,152 @@
+"""Reading checkpoints: hub id or folder, safetensors or .bin, single or sharded; strict, every difference named."""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from models.transformer import TransformerSpec
+
+_FILES = ("model.safetensors", "pytorch_model.bin")
+_INDEXES = tuple(f"{name}.index.json" for name in _FILES)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where a tensor of the public layout belongs: a parameter, which of its rows, which rows of the public tensor."""
+
+    parameter: str
+    rows: slice = field(default_factory=lambda: slice(None))
+    source: slice = field(default_factory=lambda: slice(None))
+
+
+KeyMap = dict[str, Slot]  # public key -> slot
+
+
+def checkpoint_folder(path: str, flag: str) -> Path:
+    """The local folder of a checkpoint: `path` itself, or the hub's snapshot of a hub id (HF_HUB_OFFLINE is honoured)."""
+    folder = Path(path)
+    if folder.is_dir():
+        return folder
+    if path.count("/") != 1 or path.startswith((".", "/", "~")) or folder.exists():
+        raise ValueError(f"{flag}: {path!r} is neither a folder nor a hub id like 'owner/name'")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(path))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise ValueError(f"{flag}: {path!r} is no folder here, and the hub did not deliver it: {error}") from error
+
+
+def read_json(path: Path) -> dict:
+    """A JSON object; ValueError names a missing or damaged file."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ValueError(f"missing file: {path}") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds a {type(content).__name__}, expected a JSON object")
+    return content
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The weight files of a checkpoint folder, all shards; ValueError if there are none or a shard is missing."""
+    for index in _INDEXES:
+        if (folder / index).is_file():
+            files = sorted({folder / name for name in read_json(folder / index)["weight_map"].values()})
+            if missing := [str(file) for file in files if not file.is_file()]:
+                raise ValueError(f"{folder / index} lists shards that are missing: {', '.join(missing)}")
+            return files
+    for name in _FILES:
+        if (folder / name).is_file():
+            return [folder / name]
+    raise ValueError(f"no weights in {folder}: expected one of {', '.join((*_FILES, *_INDEXES))}")
+
+
+def read_tensors(files: Iterable[Path]) -> Iterator[tuple[str, Tensor]]:
+    """Key and tensor of every entry, one file and one tensor at a time; damaged files raise ValueError."""
+    for file in files:
+        try:
+            if file.suffix == ".safetensors":
+                with safe_open(file, framework="pt") as shard:
+                    for key in shard.keys():
+                        yield key, shard.get_tensor(key)
+            else:
+                state = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+                yield from state.get("state_dict", state).items()
+        except (SafetensorError, RuntimeError, OSError, EOFError, ValueError) as error:
+            raise ValueError(f"cannot read {file}: {error}") from error
+
+
+def load_strict(module: nn.Module, tensors: Iterable[tuple[str, Tensor]], keys: KeyMap, ignored: tuple[str, ...] = ()) -> None:
+    """Copy public tensors into a module's parameters.
+
+    Args:
+        module: parameters may be on any device and of any dtype.
+        tensors: public keys and values.
+        keys: where each public key belongs; every one must occur.
+        ignored: prefixes of public keys that are not weights of this module.
+
+    Raises:
+        ValueError: naming all missing and unexpected keys and all differing shapes.
+    """
+    parameters = dict(module.named_parameters())
+    seen, faults = set(), []
+    for key, tensor in tensors:
+        slot = keys.get(key)
+        if slot is None:
+            if not key.startswith(ignored):
+                faults.append(f"unexpected key {key}")
+            continue
+        seen.add(key)
+        place, tensor = parameters[slot.parameter].data[slot.rows], tensor[slot.source]
+        if not _fits(tensor.shape, place.shape):
+            faults.append(f"{key} has shape {tuple(tensor.shape)}, expected {tuple(place.shape)}")
+        else:
+            place.copy_(tensor)
+    faults += [f"missing key {key}" for key in keys if key not in seen]
+    if faults:
+        shown = "; ".join(faults[:20]) + (f"; and {len(faults) - 20} more" if len(faults) > 20 else "")
+        raise ValueError(f"the checkpoint does not fit the model: {shown}")
+
+
+def _fits(found: torch.Size, wanted: torch.Size) -> bool:
+    """Equal shapes, or one query/key norm (1, head_dim) or (head_dim,) shared by all heads (heads, head_dim)."""
+    shared = len(wanted) == 2 and tuple(found) in ((1, wanted[1]), (wanted[1],))
+    return found == wanted or shared
+
+
+def public_state(module: nn.Module, keys: KeyMap) -> dict[str, Tensor]:
+    """A module's weights in the public layout: the inverse of load_strict for maps that drop no rows."""
+    parameters = dict(module.named_parameters())
+    return {key: parameters[slot.parameter].detach()[slot.rows].clone().contiguous() for key, slot in keys.items()}
+
+
+def block_keys(spec: TransformerSpec, public: str, ours: str, layer: int) -> KeyMap:
+    """The keys of one decoder block in the Hugging Face layout of Llama and Chameleon."""
+    q, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+    public, ours = f"{public}layers.{layer}.", f"{ours}{layer}."
+    keys = {
+        "self_attn.q_proj.weight": Slot("attention.qkv.weight", slice(0, q)),
+        "self_attn.k_proj.weight": Slot("attention.qkv.weight", slice(q, q + kv)),
+        "self_attn.v_proj.weight": Slot("attention.qkv.weight", slice(q + kv, q + 2 * kv)),
+        "self_attn.o_proj.weight": Slot("attention.out.weight"),
+        "mlp.gate_proj.weight": Slot("mlp.gate_up.weight", slice(0, spec.intermediate)),
+        "mlp.up_proj.weight": Slot("mlp.gate_up.weight", slice(spec.intermediate, 2 * spec.intermediate)),
+        "mlp.down_proj.weight": Slot("mlp.down.weight"),
+        "post_attention_layernorm.weight": Slot("mlp_norm.weight"),
+    }
+    if spec.first_norm or layer > 0:
+        keys["input_layernorm.weight"] = Slot("attention_norm.weight")
+    if spec.qk_norm:
+        for part in ("weight", "bias"):
+            keys[f"self_attn.q_norm.{part}"] = Slot(f"attention.qk_norm.{part}", slice(0, spec.heads))
+            keys[f"self_attn.k_norm.{part}"] = Slot(f"attention.qk_norm.{part}", slice(spec.heads, spec.heads + spec.kv_heads))
+    return {public + key: Slot(ours + slot.parameter, slot.rows) for key, slot in keys.items()}

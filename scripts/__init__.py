@@ -1,0 +1,1 @@
+"""Command-line pipelines that prepare checkpoints and data."""

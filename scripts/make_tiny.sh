@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Make ckpts/tiny from nothing: render, train the VQGAN, encode, train the transformer, train the EAGLE head.
+# Every step continues where it stopped. On two CPU cores it takes about two and a half hours.
+set -euo pipefail
+PY=${PY:-.venv/bin/python}
+WORK=${WORK:-work/tiny}
+MODEL=${MODEL:-ckpts/tiny}
+
+for split in train:60000 validation:2000 test:2000; do
+  "$PY" -m scripts.tiny.render --work_dir "$WORK" --split "${split%:*}" --count "${split#*:}"
+done
+"$PY" -m scripts.tiny.make_tokenizer --work_dir "$WORK" --output_dir "$MODEL/tokenizer"
+"$PY" -m scripts.tiny.make_config --model_dir "$MODEL"
+"$PY" -m scripts.tiny.train_vqgan --work_dir "$WORK" --output "$MODEL/tokenizer"
+for split in train validation test; do
+  "$PY" -m scripts.tiny.encode --work_dir "$WORK" --split "$split" --vqgan "$MODEL/tokenizer"
+done
+"$PY" -m scripts.tiny.make_table --model_dir "$MODEL"
+"$PY" -m scripts.tiny.train_attributes --work_dir "$WORK" --output "$MODEL/attributes.safetensors"
+"$PY" -m scripts.tiny.train_model --work_dir "$WORK" --model_dir "$MODEL"
+"$PY" -m scripts.tiny.train_drafter --work_dir "$WORK" --model_dir "$MODEL"

@@ -1,0 +1,106 @@
+"""Encodes the images of a split: `python -m scripts.tiny.encode --work_dir work/tiny --split train`."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from itertools import repeat
+from pathlib import Path
+
+import fire
+import numpy as np
+import torch
+
+from models.vqgan import ImageTokenizer, load_vqgan
+from scripts.tiny.common import JsonLog
+
+
+def encode(
+    *,
+    work_dir: str = "work/tiny",
+    split: str = "train",
+    vqgan: str = "ckpts/tiny/tokenizer",
+    workers: int = 2,
+    chunk: int = 500,
+) -> None:
+    """Write `codes_{split}.npy`, uint16 (n, tokens), from `images_{split}.npy`; continues if stopped.
+
+    The convolutions run in bf16, the distances in fp32.
+
+    Args:
+        work_dir: folder of the intermediate files.
+        split: train, validation or test.
+        vqgan: folder with vqgan.yaml and the weights.
+        workers: processes, of one thread each.
+        chunk: images between two writes to disk.
+
+    Raises:
+        ValueError: if the images are missing, or the code file belongs to another number of images.
+    """
+    folder = Path(work_dir)
+    images_path, codes_path = folder / f"images_{split}.npy", folder / f"codes_{split}.npy"
+    if not images_path.exists():
+        raise ValueError(f"{images_path}: not found; render the split first")
+    count = len(np.load(images_path, mmap_mode="r"))
+    codes, first = _open_codes(codes_path, (count, int(np.prod(load_vqgan(vqgan).grid))))
+    log = JsonLog(folder / f"encode_{split}.jsonl")
+    started = time.perf_counter()
+    starts = range(first, count, chunk)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context, initializer=_prepare, initargs=(images_path, vqgan)) as pool:
+        for start, part in zip(starts, pool.map(_encode, starts, repeat(chunk)), strict=True):
+            done = start + len(part)
+            codes[start:done] = part
+            codes.flush()
+            _write_progress(codes_path, done)
+            rate = (done - first) / (time.perf_counter() - started)
+            log.write(event="encode", split=split, done=done, count=count, images_per_second=round(rate, 1))
+    log.write(event="done", split=split, count=count, codes_used=len(np.unique(codes)))
+
+
+@dataclass(frozen=True)
+class _Worker:
+    """What a process keeps between two chunks."""
+
+    images: np.ndarray
+    tokenizer: ImageTokenizer
+
+
+_worker: list[_Worker] = []
+
+
+def _prepare(images_path: Path, vqgan: str) -> None:
+    torch.set_num_threads(1)
+    _worker.append(_Worker(np.load(images_path, mmap_mode="r"), load_vqgan(vqgan)))
+
+
+def _encode(start: int, count: int) -> np.ndarray:
+    images = torch.from_numpy(_worker[0].images[start : start + count].copy())
+    return _worker[0].tokenizer.encode(images, chunk=2, precision=torch.bfloat16).numpy().astype(np.uint16)
+
+
+def _open_codes(path: Path, shape: tuple[int, int]) -> tuple[np.memmap, int]:
+    """The code file and the number of images already encoded in it."""
+    done = path.with_suffix(".done.json")
+    if not path.exists() or not done.exists():
+        return np.lib.format.open_memmap(path, mode="w+", dtype=np.uint16, shape=shape), 0
+    codes = np.lib.format.open_memmap(path, mode="r+")
+    if codes.shape != shape or codes.dtype != np.uint16:
+        raise ValueError(
+            f"{path}: found {codes.dtype} {codes.shape}, expected uint16 {shape}; remove it to start anew"
+        )
+    return codes, json.loads(done.read_text(encoding="utf-8"))["images"]
+
+
+def _write_progress(path: Path, images: int) -> None:
+    partial = path.with_suffix(".done.partial")
+    partial.write_text(json.dumps({"images": images}), encoding="utf-8")
+    os.replace(partial, path.with_suffix(".done.json"))
+
+
+if __name__ == "__main__":
+    fire.Fire(encode)

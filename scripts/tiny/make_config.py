@@ -1,0 +1,57 @@
+"""Write the configurations of the tiny model and its drafter in the Chameleon format: `python -m scripts.tiny.make_config`."""
+
+import json
+from pathlib import Path
+
+import fire
+
+from models.chameleon import BOS, PAD, ChameleonVocab, load_tokenizer
+
+DECODER = {
+    "hidden_size": 256,
+    "intermediate_size": 704,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "swin_norm": False,
+    "model_parallel_size": 1,
+    "tie_word_embeddings": False,
+}
+VQ = {
+    "embed_dim": 32,
+    "num_embeddings": 1024,
+    "double_latent": False,
+    "latent_channels": 32,
+    "resolution": 128,
+    "in_channels": 3,
+    "base_channels": 32,
+    "channel_multiplier": [1, 2, 3, 4],
+    "num_res_blocks": 1,
+    "attn_resolutions": None,
+    "attn_type": "vanilla",
+}
+
+
+def write_json(path: Path, content: dict) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def make(*, model_dir: str = "ckpts/tiny", layers: int = 16) -> None:
+    """config.json and drafter/config.json; the vocabulary is the tokenizer's."""
+    folder = Path(model_dir)
+    vocab = ChameleonVocab(load_tokenizer(folder / "tokenizer" / "text_tokenizer.json"))
+    common = {"model_type": "chameleon", "vocab_size": len(vocab.ids), "bos_token_id": vocab[BOS], "pad_token_id": vocab[PAD]}
+    names = dict(sorted(vocab.ids.items(), key=lambda item: item[1]))
+    model = common | DECODER | {"num_hidden_layers": layers, "vq_config": VQ, "vocabulary_map": names}
+    write_json(folder / "config.json", {"architectures": ["ChameleonForConditionalGeneration"]} | model)
+    write_json(folder / "drafter" / "config.json", common | DECODER | {"num_hidden_layers": 1, "bias": True})
+
+
+if __name__ == "__main__":
+    fire.Fire(make)

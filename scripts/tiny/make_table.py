@@ -1,0 +1,18 @@
+"""Write the tiny model's nearest-latent table: `python -m scripts.tiny.make_table`."""
+
+from pathlib import Path
+
+import fire
+
+from models.codebook import table_path, write_table
+from models.vqgan import load_vqgan
+
+
+def make_table(*, model_dir: str = "ckpts/tiny") -> None:
+    """vq_distances/top_{K-1}_indices.npy from the VQGAN's codebook."""
+    codebook = load_vqgan(Path(model_dir) / "tokenizer").codebook
+    write_table(codebook, table_path(model_dir, len(codebook)))
+
+
+if __name__ == "__main__":
+    fire.Fire(make_table)

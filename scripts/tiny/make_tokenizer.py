@@ -1,0 +1,95 @@
+"""Trains the tiny tokenizer on the captions: byte-level BPE behind Chameleon's special and image names.
+
+Layout of the ids: 0..3 special, 4..1027 image codes, 1028..1031 special, then 256 byte symbols, then merges,
+then reserved names up to a multiple of 64. The special and image names are entries of the BPE vocabulary that
+no merge makes, and not "added tokens", so `<s>` or `IMGIMGAZ` inside a prompt is read as plain text.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import fire
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+IMAGE_CODES = 1024
+LEADING_NAMES = ("<s>", "<pad>", "</s>", "<unk>")
+CLOSING_NAMES = ("<eoss>", "<racm3:break>", "<reserved08706>", "<reserved08707>")
+_DIGIT_LETTERS = str.maketrans("0123456789", "ABCDEFGHIJ")
+
+
+def image_token_name(code: int) -> str:
+    """Chameleon's name of an image code: its decimal digits as letters, so 53 is IMGIMGFDZ."""
+    return f"IMGIMG{str(code).translate(_DIGIT_LETTERS)}Z"
+
+
+def build_tokenizer(captions: Iterator[str], max_merges: int = 400, multiple: int = 64) -> Tokenizer:
+    """Train byte-level BPE on the captions and lay the ids out as the module describes.
+
+    Args:
+        captions: training text.
+        max_merges: most merges to learn; training stops earlier when every word is one token.
+        multiple: the vocabulary size is rounded up to a multiple of this.
+    """
+    merges = _learn_merges(captions, max_merges)
+    names = [*LEADING_NAMES, *map(image_token_name, range(IMAGE_CODES)), *CLOSING_NAMES]
+    names += sorted(pre_tokenizers.ByteLevel.alphabet())
+    names += dict.fromkeys(first + second for first, second in merges)
+    names += [f"<reserved{i:05d}>" for i in range(-len(names) % multiple)]
+    tokenizer = Tokenizer(models.BPE(vocab={name: i for i, name in enumerate(names)}, merges=merges))
+    _make_byte_level(tokenizer)
+    return tokenizer
+
+
+def make_tokenizer(*, work_dir: str = "work/tiny", output_dir: str = "ckpts/tiny/tokenizer") -> None:
+    """Train on `captions_train.jsonl` of `work_dir` and write `text_tokenizer.json` into `output_dir`.
+
+    Raises:
+        FileNotFoundError: if the captions were not rendered yet.
+    """
+    tokenizer = build_tokenizer(_captions(Path(work_dir) / "captions_train.jsonl"))
+    lengths = [len(tokenizer.encode(text).ids) for text in _captions(Path(work_dir) / "captions_train.jsonl")]
+    target = Path(output_dir) / "text_tokenizer.json"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_suffix(".partial")
+    tokenizer.save(str(partial))
+    os.replace(partial, target)
+    report = {
+        "event": "tokenizer",
+        "path": str(target),
+        "vocab_size": tokenizer.get_vocab_size(),
+        "captions": len(lengths),
+        "mean_tokens": round(sum(lengths) / len(lengths), 2),
+        "max_tokens": max(lengths),
+    }
+    print(json.dumps(report), flush=True)
+
+
+def _learn_merges(captions: Iterator[str], max_merges: int) -> list[tuple[str, str]]:
+    """Pairs of byte-level symbols in the order in which BPE joins them."""
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    learner = Tokenizer(models.BPE())
+    _make_byte_level(learner)
+    trainer = trainers.BpeTrainer(
+        vocab_size=len(alphabet) + max_merges, initial_alphabet=alphabet, min_frequency=2, show_progress=False
+    )
+    learner.train_from_iterator(captions, trainer)
+    return [(first, second) for first, second in json.loads(learner.to_str())["model"]["merges"]]
+
+
+def _make_byte_level(tokenizer: Tokenizer) -> None:
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+
+
+def _captions(path: Path) -> Iterator[str]:
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            yield json.loads(line)["caption"]
+
+
+if __name__ == "__main__":
+    fire.Fire(make_tokenizer)

@@ -1,0 +1,18 @@
+"""Write the captions of a split as a prompt file: `python -m scripts.tiny.prompts --split test --count 200 --output FILE`."""
+
+from pathlib import Path
+
+import fire
+
+from scripts.tiny.captions import caption
+from scripts.tiny.scenes import sample_scene
+
+
+def write_prompts(*, split: str, count: int, output: str) -> None:
+    """Line i is the caption of scene i of the split (train, validation or test)."""
+    lines = [caption(sample_scene(split, index), index) for index in range(count)]
+    Path(output).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    fire.Fire(write_prompts)

@@ -1,0 +1,88 @@
+"""Renders scenes with their captions: `python -m scripts.tiny.render --split train --count 60000`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import fire
+import numpy as np
+
+from scripts.tiny.captions import caption
+from scripts.tiny.painting import render_scene
+from scripts.tiny.scenes import IMAGE_SIZE, sample_scene
+
+
+def render(
+    *, work_dir: str = "work/tiny", split: str = "train", count: int = 60000, chunk: int = 500
+) -> None:
+    """Write `images_{split}.npy`, uint8 (count, 128, 128, 3), and `captions_{split}.jsonl`; resumable.
+
+    A caption line is written only after its image, so whole caption lines count the finished scenes.
+
+    Args:
+        work_dir: folder of the intermediate files, made if missing.
+        split: train, validation or test.
+        count: number of scenes.
+        chunk: scenes between two writes to disk.
+
+    Raises:
+        ValueError: if the folder holds images of another count, or a number is not positive.
+    """
+    if count < 1 or chunk < 1:
+        raise ValueError(f"--count, --chunk: found {count}, {chunk}, allowed are numbers from 1")
+    sample_scene(split, 0)
+    folder = Path(work_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    captions_path = folder / f"captions_{split}.jsonl"
+    images = _open_images(folder / f"images_{split}.npy", count)
+    started, first = time.perf_counter(), _whole_lines(captions_path)
+    for start in range(first, count, chunk):
+        stop = min(start + chunk, count)
+        lines = []
+        for index in range(start, stop):
+            scene = sample_scene(split, index)
+            images[index] = render_scene(scene)
+            lines.append(json.dumps({"index": index, "caption": caption(scene, index), **scene.attributes()}))
+        images.flush()
+        with captions_path.open("a", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")
+        rate = (stop - first) / (time.perf_counter() - started)
+        _log(event="render", split=split, done=stop, count=count, images_per_second=round(rate, 1))
+    _log(event="done", split=split, count=count)
+
+
+def _open_images(path: Path, count: int) -> np.memmap:
+    shape = (count, IMAGE_SIZE, IMAGE_SIZE, 3)
+    if not path.exists():
+        return np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
+    images = np.lib.format.open_memmap(path, mode="r+")
+    if images.shape != shape:
+        raise ValueError(
+            f"--count: found {count}, but {path} holds {len(images)} images; remove it to start anew"
+        )
+    return images
+
+
+def _whole_lines(path: Path) -> int:
+    """Number of finished lines of the file; a torn last line is cut off."""
+    if not path.exists():
+        return 0
+    content = path.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        with path.open("r+b") as file:
+            file.truncate(whole)
+    return content.count(b"\n")
+
+
+def _log(**fields: object) -> None:
+    json.dump(fields, sys.stdout)
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    fire.Fire(render)

@@ -1,0 +1,122 @@
+"""Train the tiny model's EAGLE head: `python -m scripts.tiny.train_drafter --work_dir work/tiny`.
+
+Features are computed on the fly by the frozen target, for the conditional and the unconditional row. Continues where it
+stopped.
+"""
+
+import time
+from pathlib import Path
+
+import fire
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from drafters.eagle import EagleHead
+from drafters.loading import eagle_keys
+from drafters.losses import Row, agreement, eagle_loss
+from models.chameleon import BEGIN_IMAGE, BOS, Chameleon, chameleon_spec
+from models.transformer import Context
+from models.weights import public_state, read_json
+from scripts.tiny.common import JsonLog, cosine_lr, load_state, save_state, set_lr
+from scripts.tiny.train_model import Captions
+
+GUIDANCE = 3.0
+FEATURE_NOISE = 0.05
+
+
+class Trainer:
+    def __init__(self, work_dir: Path, model_dir: Path, batch_size: int, device: torch.device):
+        self.target = Chameleon.load(model_dir, torch.float32, device)
+        self.batch_size, self.device, words = batch_size, device, self.target.words
+        self.train, self.validation = (Captions.read(work_dir, split, words) for split in ("train", "validation"))
+        self.empty = [words[BOS], words[BEGIN_IMAGE]]
+        torch.manual_seed(0)
+        self.head = EagleHead(chameleon_spec(read_json(model_dir / "drafter" / "config.json"))).to(device)
+        for name, parameter in self.head.named_parameters():
+            if parameter.ndim > 1 and "qk_norm" not in name:
+                torch.nn.init.normal_(parameter, std=0.02)
+        self.head.embedding.weight.data.copy_(self.target.transformer.embedding.weight)
+        self.head.embedding.requires_grad_(False)
+        trained = [p for p in self.head.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.AdamW(trained, lr=1e-3, betas=(0.9, 0.95), weight_decay=0.01)
+        self.step, self.seconds = 0, 0.0
+
+    def rows(self, captions: Captions, number: int) -> tuple[Row, Row]:
+        """Both guidance rows of batch `number`, with the target's features."""
+        prompts, codes = (t.to(self.device) for t in captions.batch(number, self.batch_size, None))
+        empty = torch.tensor(self.empty, device=self.device).expand(len(codes), -1)
+        return self._row(prompts, codes), self._row(empty, codes)
+
+    @torch.no_grad()
+    def _row(self, prompts: Tensor, codes: Tensor) -> Row:
+        ids = torch.cat([prompts, codes[:, :-1] + self.target.vocab.first_id], 1)
+        positions = torch.arange(ids.shape[1], device=ids.device).expand(len(ids), -1)
+        with self.autocast():
+            features = self.target.features(ids, Context(positions))
+        return Row(ids, features.float(), prompts.shape[1])
+
+    def autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16)
+
+    def update(self, rate: float) -> float:
+        set_lr(self.optimizer, rate)
+        with self.autocast():
+            loss = eagle_loss(self.target.transformer, self.head, self.rows(self.train, self.step), GUIDANCE, FEATURE_NOISE)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.head.parameters(), 0.5)
+        self.optimizer.step()
+        self.step += 1
+        return loss.item()
+
+    def validate(self, batches: int = 4) -> dict[str, float]:
+        """Mean depth-1 figures on validation images."""
+        torch.manual_seed(1)
+        found = [
+            agreement(self.target.transformer, self.head, self.rows(self.validation, 10**9 + number), GUIDANCE)
+            for number in range(batches)
+        ]
+        return {name: sum(figures[name] for figures in found) / batches for name in found[0]}
+
+    def save(self, path: Path) -> None:
+        save_state(path, {"head": self.head.state_dict(), "optimizer": self.optimizer.state_dict(), "step": self.step,
+                          "seconds": self.seconds})  # fmt: skip
+
+    def resume(self, path: Path) -> None:
+        if state := load_state(path):
+            self.head.load_state_dict(state["head"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.step, self.seconds = state["step"], state["seconds"]
+
+    def export(self, folder: Path) -> None:
+        """Write the head in the public drafter layout, in fp16."""
+        state = public_state(self.head, eagle_keys(self.head.spec, True))
+        save_file({key: value.half().cpu() for key, value in state.items()}, folder / "model.safetensors", {"format": "pt"})
+
+
+def train(*, work_dir: str, model_dir: str = "ckpts/tiny", minutes: float = 14.0, batch_size: int = 16, lr: float = 2e-3) -> None:
+    """Train for a wall-clock budget of `minutes` in all, resumed time included; then export to model_dir/drafter."""
+    work, log = Path(work_dir), JsonLog(Path(work_dir) / "train_drafter.jsonl")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    trainer = Trainer(work, Path(model_dir), batch_size, device)
+    trainer.resume(work / "drafter.pt")
+    losses: list[float] = []
+    while trainer.seconds < 60 * minutes:
+        started = time.perf_counter()
+        losses.append(trainer.update(cosine_lr(trainer.seconds / (60 * minutes), lr)))
+        trainer.seconds += time.perf_counter() - started
+        if trainer.step % 25 == 0:
+            rate = trainer.step * batch_size / trainer.seconds
+            log.write(step=trainer.step, loss=sum(losses) / len(losses), images_per_second=rate, seconds=trainer.seconds)
+            losses = []
+        if trainer.step % 200 == 0:
+            log.write(step=trainer.step, **trainer.validate())
+            trainer.save(work / "drafter.pt")
+    log.write(step=trainer.step, seconds=trainer.seconds, images=trainer.step * batch_size, **trainer.validate(16))
+    trainer.save(work / "drafter.pt")
+    trainer.export(Path(model_dir) / "drafter")
+
+
+if __name__ == "__main__":
+    fire.Fire(train)

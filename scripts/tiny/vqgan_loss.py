@@ -1,0 +1,49 @@
+"""What a good reconstruction is: the terms of the image tokenizer's loss and the weights of its pixels."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch.nn.functional as F
+from torch import Tensor
+
+from scripts.tiny.scenes import IMAGE_SIZE, Scene
+
+NOISY_KINDS = ("noisy", "grassy")
+_OBJECT_WEIGHTS, _NOISE_WEIGHT = {"small": 5.0, "large": 2.0}, 0.25
+_GRADIENT_WEIGHT, _TEXTURE_WEIGHT = 0.5, 0.5
+
+
+def reconstruction_terms(output: Tensor, target: Tensor, weights: Tensor) -> dict[str, Tensor]:
+    """Loss terms of images (n, 3, h, w) in [-1, 1] with pixel weights (n, 1, h, w).
+
+    "texture" compares the local energy of fine detail, unweighted, so that noise stays noise.
+    """
+    error = output - target
+    pixel = (weights * (error.abs() + 2.0 * error.square())).mean()
+    coarse = sum(F.avg_pool2d(weights * error, 2**level).abs().mean() for level in (1, 2, 3)) / 3
+    across, down = weights[..., 1:] * error.diff(dim=-1), weights[..., 1:, :] * error.diff(dim=-2)
+    edges = (across.abs().mean() + down.abs().mean()) / 2
+    texture = F.l1_loss(_energy(output), _energy(target))
+    return {
+        "pixel": pixel,
+        "coarse": coarse,
+        "edges": _GRADIENT_WEIGHT * edges,
+        "texture": _TEXTURE_WEIGHT * texture,
+    }
+
+
+def _energy(images: Tensor) -> Tensor:
+    """Mean size of the fine detail in 8 x 8 windows: (n, 3, h/8, w/8)."""
+    detail = images - F.avg_pool2d(images, 3, stride=1, padding=1, count_include_pad=False)
+    return F.avg_pool2d(detail.abs(), 8)
+
+
+def pixel_weights(scene: Scene) -> np.ndarray:
+    """How much each pixel counts, float32 (128, 128): objects more, the grain of noise textures less."""
+    ground = _NOISE_WEIGHT if scene.background.kind in NOISY_KINDS else 1.0
+    weights = np.full((IMAGE_SIZE, IMAGE_SIZE), ground, dtype=np.float32)
+    for item in scene.objects:
+        reach = item.diameter // 2 + 3
+        rows, columns = (slice(max(0, middle - reach), middle + reach) for middle in (item.y, item.x))
+        weights[rows, columns] = _OBJECT_WEIGHTS[item.size]
+    return weights

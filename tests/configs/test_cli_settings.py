@@ -1,0 +1,325 @@
+"""From texts and recipes to settings: conversion, the paper's flag names, precedence, lists of methods."""
+
+from pathlib import Path
+
+import pytest
+
+from configs.cli import benchmark_settings, read_recipe, run_settings
+from configs.fields import SettingsError
+from configs.flags import read_words
+from configs.schema import ROOT, AdtSettings, MethodSettings, RunSettings, SamplingSettings, settings_dict
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    (tmp_path / "model" / "drafter").mkdir(parents=True)
+    for folder in ("model", "model/drafter"):
+        (tmp_path / folder / "config.json").write_text("{}")
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def run(checkpoint):
+    def build(*words: str) -> RunSettings:
+        defaults = {"prompt": "a cat", "model_path": str(checkpoint)}
+        return run_settings(defaults | read_words("generate_images", words))
+
+    return build
+
+
+@pytest.fixture
+def bench(checkpoint):
+    def build(*words: str):
+        defaults = {"prompt": "a cat", "model_path": str(checkpoint)}
+        return benchmark_settings(defaults | read_words("benchmark", words))
+
+    return build
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    def write(text: str) -> str:
+        path = tmp_path / "recipe.yaml"
+        path.write_text(text)
+        return f"--config={path}"
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        *(("seed", text) for text in ("abc", "1e3", "1.0", "0x1", "1_000", "", " ", "None", "١", "9" * 30)),
+        *(("temperature", text) for text in ("hot", "nan", "inf", "1,5", "", "1_0", "0x1p1", "1e999")),
+        *(("trace", text) for text in ("maybe", "", "2", "None")),
+        ("dtype", "half"),
+        ("batch_size", "0"),
+        ("num_images", "0"),
+        ("top_p", "0"),
+        ("precision", "fp16"),
+        ("model_type", "vllm"),
+        ("set_seed", "false"),
+    ],
+)
+def test_wrong_texts_are_refused_by_flag(run, name, text):
+    flag = "dtype" if name == "precision" else name
+    with pytest.raises(SettingsError, match=rf"--{flag}: found .*; allowed: "):
+        run(f"--{name}={text}")
+
+
+def test_right_texts_become_values(run):
+    settings = run(
+        "--seed=007", "--temperature=1e-1", "--cfg=.5", "--trace=YES", "--top_p=1", "--num_images=+3"
+    )
+    assert (settings.seed, settings.trace, settings.num_images) == (7, True, 3)
+    assert settings.sampling == SamplingSettings(temperature=0.1, cfg=0.5)
+    assert run("--adt_d_max=9", "--adt_init=vertical").method.adt == AdtSettings(d_max=9, init="vertical")
+
+
+@pytest.mark.parametrize(
+    ("words", "flag"),
+    [
+        (["--method=ar", "--tree=chain"], "tree"),
+        (["--method=ar", "--proposal=topk"], "proposal"),
+        (["--method=ar", "--drafter_path=x"], "drafter_path"),
+        (["--tree=chain"], "tree"),
+        (["--method=eagle2", "--tree=chain"], "tree"),
+        (["--method=eagle2", "--adt_beta=0.5"], "adt_beta"),
+        (["--method=static", "--adt_beta=0.5"], "adt_beta"),
+        (["--method=static", "--depth=3"], "depth"),
+        (["--method=static", "--nodes=3"], "nodes"),
+        (["--method=static", "--tree=mine"], "tree"),
+        (["--method=adt", "--depth=3"], "depth"),
+        (["--width=3"], "width"),
+        (["--adt_d_min=7", "--adt_d_max=6"], "adt_d_min"),
+        (["--method=EAGLE2", "--adt_beta=0.5"], "method"),
+        (["--sample=2"], "sample"),
+        (["--slice=0-1"], "slice"),
+    ],
+)
+def test_combinations_without_effect_are_refused(run, words, flag):
+    with pytest.raises(SettingsError, match=rf"--{flag}: found .*; allowed: "):
+        run(*words)
+
+
+@pytest.mark.parametrize(
+    ("words", "method"),
+    [
+        ([], "adt"),
+        (["--model_type=base"], "ar"),
+        (["--model_type=eagle"], "eagle2"),
+        (["--peanut"], "adt"),
+        (["--static_tree"], "static"),
+        (["--model_type=eagle", "--peanut"], "adt"),
+        (["--model_type=eagle", "--static_tree"], "static"),
+        (["--model_type=eagle", "--method=adt"], "adt"),
+        (["--method=adt", "--peanut"], "adt"),
+        (["--method=eagle2", "--nopeanut"], "eagle2"),
+        (["--method=ar", "--model_type=base"], "ar"),
+    ],
+)
+def test_names_of_the_papers_repository(run, words, method):
+    assert run(*words).method == MethodSettings(method)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--model_type=base", "--peanut"],
+        ["--model_type=base", "--static_tree"],
+        ["--peanut", "--static_tree"],
+        ["--method=ar", "--peanut"],
+        ["--method=eagle2", "--peanut"],
+        ["--method=adt", "--static_tree"],
+        ["--method=ar", "--model_type=eagle"],
+        ["--method=adt", "--model_type=base"],
+        ["--seed=1", "--random_seed=2"],
+        ["--dtype=fp32", "--precision=bf16"],
+    ],
+)
+def test_contradictions_are_refused(run, words):
+    with pytest.raises(SettingsError, match="found .*; allowed: "):
+        run(*words)
+
+
+def test_other_names_of_values(run):
+    settings = run("--precision=bf16", "--random_seed=5", "--set_seed", "--seed=5")
+    assert (settings.dtype, settings.seed) == ("bf16", 5)
+
+
+def test_missing_folders_and_prompt(run, checkpoint, tmp_path):
+    with pytest.raises(SettingsError, match="--prompt: missing"):
+        run_settings({})
+    with pytest.raises(SettingsError, match="--model_path .*nowhere: found no such folder"):
+        run(f"--model_path={tmp_path / 'nowhere'}")
+    (checkpoint / "drafter" / "config.json").unlink()
+    with pytest.raises(SettingsError, match="--drafter_path .*: found a folder without config.json"):
+        run()
+    assert run("--method=ar").drafter_path is None
+
+
+def test_ids_of_the_hub(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run("--model_path=owner/name", "--method=ar").model_path == "owner/name"
+    assert run("--model_path=owner/name", "--drafter_path=owner/head").drafter_path == "owner/head"
+    for path in (
+        "model/tyny",
+        "./owner/name",
+        "owner/name/more",
+        "name",
+        "/owner/name",
+    ):  # `model` is a folder here
+        with pytest.raises(SettingsError, match="--model_path .*: found no such folder"):
+            run(f"--model_path={path}", "--method=ar")
+
+
+def test_command_line_wins_over_the_recipe(run, recipe):
+    config = recipe(
+        "method: eagle2\nproposal: topk\ndepth: 7\ncfg: 2\ntrace: yes\ntemperature: 1e-1\nslice: 0-5\n"
+    )
+    settings = run(config, "--depth=3", "--notrace", "--prompt=PartiPrompts")
+    assert settings.method == MethodSettings("eagle2", "topk", depth=3)
+    assert (settings.sampling.cfg, settings.sampling.temperature) == (2.0, 0.1)
+    assert (settings.trace, settings.slice) == (False, "0-5")
+
+
+def test_another_method_leaves_the_recipes_numbers_for_its_own_behind(run, recipe):
+    config = recipe("method: adt\nproposal: topk\nnodes: 20\nadt_beta: 0.4\n")
+    assert run(config).method == MethodSettings("adt", "topk", nodes=20, adt=AdtSettings(beta=0.4))
+    assert run(config, "--method=ar").method == MethodSettings("ar")
+    assert run(config, "--model_type=eagle").method == MethodSettings("eagle2", "topk", nodes=20)
+    with pytest.raises(SettingsError, match="--tree"):
+        run(recipe("tree: chain\n"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("dephth: 5", "recipe.yaml: dephth: unknown flag; did you mean depth"),
+        ("peanut: true", "recipe.yaml: peanut: unknown flag"),
+        ("config: x.yaml", "recipe.yaml: config: unknown flag"),
+        ("lantern: true", "recipe.yaml: lantern: not available yet"),
+        ("seed: 1\nseed: 2", "cannot be read: key 'seed' twice"),
+        ("seed: [1]", r"--seed: found \[1\]"),
+        ("seed: 1.5", "--seed: found 1.5"),
+        ("seed: abc", "--seed: found 'abc'"),
+        ("seed:", "--seed: found None"),
+        ("prompt: 123", "--prompt: found 123"),
+        ("method: no", "--method: found False"),
+        ("- seed", "found list; allowed: `flag: value` lines"),
+        ("seed", "found str; allowed"),
+        ("a: b: c", "cannot be read"),
+        ("sampling:\n  cfg: 3", "recipe.yaml: sampling: unknown flag"),
+    ],
+)
+def test_recipes_that_cannot_be_used(checkpoint, recipe, text, message):
+    words = {"prompt": "a cat"} if "prompt" not in text else {}
+    with pytest.raises(SettingsError, match=message):
+        run_settings(words | {"model_path": str(checkpoint), "config": recipe(text).split("=")[1]})
+
+
+def test_recipe_files(run, recipe, tmp_path):
+    assert run(recipe("# nothing\n")).method == MethodSettings("adt")
+    with pytest.raises(SettingsError, match="--config .*nowhere.yaml: cannot be read: .*No such file"):
+        run(f"--config={tmp_path / 'nowhere.yaml'}")
+    with pytest.raises(SettingsError, match="--config .* cannot be read"):
+        run(f"--config={tmp_path}")
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "configs" / "paper").glob("*.yaml")), ids=lambda path: path.stem
+)
+def test_paper_rows(run, path):
+    values = settings_dict(run(f"--config={path}"))
+    assert values["method"] == path.stem and values["proposal"] == "topk" and values["nodes"] == 58
+    assert read_recipe(str(path), "generate_images").items() <= values.items()
+
+
+def test_paper_rows_are_the_published_ones(run):
+    eagle = run(f"--config={ROOT}/configs/paper/eagle2.yaml").method
+    assert (eagle.depth, eagle.width) == (5, 10)
+    adt = run(f"--config={ROOT}/configs/paper/adt.yaml").method.adt
+    assert adt.d_min <= 3 and adt.d_max > 5  # from the paper's mean depths 3.86 and 5.15
+
+
+def test_default_benchmark(bench):
+    settings = bench()
+    assert settings.methods == (
+        MethodSettings("ar"),
+        MethodSettings("eagle2", "topk"),
+        MethodSettings("eagle2"),
+        MethodSettings("adt", "topk"),
+        MethodSettings("adt"),
+    )
+    assert (settings.repeats, settings.warmup, settings.output, settings.run.prompt) == (3, 1, None, "a cat")
+    runs = [settings.run.with_method(method) for method in settings.methods]
+    assert [run.drafter_path is None for run in runs] == [True, False, False, False, False]
+
+
+def test_listed_methods(bench):
+    settings = bench(
+        "--methods=ar, eagle2:depth=3:nodes=12,adt:adt_beta=0.4,static:tree=chain", "--repeats=5"
+    )
+    assert settings.methods[1:] == (
+        MethodSettings("eagle2", depth=3, nodes=12),
+        MethodSettings("adt", adt=AdtSettings(beta=0.4)),
+        MethodSettings("static", tree="chain"),
+    )
+    assert bench("--methods=ar", "--output_dir=o").output == "o"
+
+
+def test_method_flags_go_to_the_methods_that_have_them(bench):
+    settings = bench("--methods=ar,eagle2:nodes=9,adt", "--nodes=20", "--depth=4", "--proposal=topk")
+    assert settings.methods[1:] == (
+        MethodSettings("eagle2", "topk", depth=4, nodes=9),
+        MethodSettings("adt", "topk", nodes=20),
+    )
+    with pytest.raises(SettingsError, match="--tree: found 'chain'; allowed: only for a method that has it"):
+        bench("--methods=ar,adt", "--tree=chain")
+
+
+def test_one_method_is_compared_with_plain_decoding(bench, recipe):
+    assert bench("--method=adt").methods == (MethodSettings("ar"), MethodSettings("adt"))
+    assert bench("--peanut").methods == bench("--method=adt").methods
+    assert bench("--method=ar").methods == (MethodSettings("ar"),)
+    config = recipe("method: adt\nproposal: topk\nadt_beta: 0.4\nrepeats: 2\n")
+    settings = bench(config)
+    assert (
+        settings.methods[1] == MethodSettings("adt", "topk", adt=AdtSettings(beta=0.4))
+        and settings.repeats == 2
+    )
+    assert bench(config, "--methods=ar,static").methods[1] == MethodSettings("static", "topk")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "--methods: found ''"),
+        ("ar,,adt", "--methods: found ''"),
+        ("ar,eagle", "--methods: found 'eagle'; allowed: name.*ar, static, eagle2, adt"),
+        ("ar,ar", "one twice"),
+        ("adt:depth=3", "--methods, in 'adt:depth=3': --depth: found 3; allowed: only with --method eagle2"),
+        ("eagle2:depth", "--depth: found 'depth'; allowed: flag=value"),
+        ("eagle2:depth=x", "--depth: found 'x'"),
+        ("eagle2:depth=3:depth=4", "--depth: found 'depth=4'; allowed: flag=value, once"),
+        ("eagle2:dephth=3", "--dephth: unknown flag; did you mean --depth"),
+        ("eagle2:seed=3", "--seed: unknown flag"),
+        ("eagle2:method=ar", "--method: unknown flag"),
+        ("ar:proposal=topk", "--proposal"),
+    ],
+)
+def test_lists_of_methods_that_cannot_be_used(bench, text, message):
+    with pytest.raises(SettingsError, match=message):
+        bench(f"--methods={text}")
+
+
+@pytest.mark.parametrize("word", ["--method=adt", "--peanut", "--model_type=base"])
+def test_a_list_and_a_method_contradict(bench, word):
+    with pytest.raises(SettingsError, match="--method: found .* not together with --methods"):
+        bench("--methods=ar,adt", word)
+
+
+def test_wrong_benchmark_numbers(bench):
+    for word in ("--repeats=0", "--warmup=-1", "--repeats=x"):
+        with pytest.raises(SettingsError, match=word[:8]):
+            bench(word)

@@ -1,0 +1,102 @@
+"""Words of a command line: every word out of place is refused, every text survives."""
+
+import pytest
+
+from configs.fields import SettingsError
+from configs.flags import OWNERS, flags_of, help_text, read_words
+
+
+def read(*words: str) -> dict[str, str]:
+    return read_words("generate_images", words)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a, b",
+        "a #1 cat",
+        "'q' and \"q\"",
+        "123",
+        "None",
+        "True",
+        "{a: b}",
+        "é 漢",
+        "a\nb",
+        " ",
+        "",
+        "-",
+        "-5 degrees",
+        "a=b",
+    ],
+)
+def test_text_survives_in_both_forms(text):
+    assert read("--prompt", text) == read(f"--prompt={text}") == {"prompt": text}
+
+
+@pytest.mark.parametrize("text", ["-x", "--seed", "--", "--help"])
+def test_text_with_dashes_needs_the_equals_sign(text):
+    assert read(f"--prompt={text}") == {"prompt": text}
+    with pytest.raises(SettingsError, match=r"--prompt: found no value but .*--prompt=VALUE"):
+        read("--prompt", text)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--trace"], "true"),
+        (["--trace", "--seed", "1"], "true"),
+        (["--trace", "false"], "false"),
+        (["--trace=False"], "False"),
+        (["--notrace"], "false"),
+        (["--no-trace"], "false"),
+        (["--no_trace"], "false"),
+    ],
+)
+def test_switches(words, text):
+    assert read(*words)["trace"] == text
+
+
+def test_negative_numbers_and_dashes_in_names():
+    assert read("--num-images", "-1", "--top_k=5") == {"num_images": "-1", "top_k": "5"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--sede", "3"], r"--sede: unknown flag; did you mean --seed\?"),
+        (["--temprature=1"], r"did you mean --temperature"),
+        (["--adt-bata=1"], r"did you mean --adt_beta"),
+        (["--xyzzy"], r"--xyzzy: unknown flag; allowed: prompt, "),
+        (["--nocfg"], r"--nocfg: unknown flag"),
+        (["--nosede"], r"--nosede: unknown flag"),
+        (["--methods=ar"], r"--methods: unknown flag; did you mean --method"),
+        (["--lantern"], r"--lantern: not available yet.*relaxed acceptance"),
+        (["--lantern_delta", "0.1"], r"--lantern_delta: not available yet"),
+        (["--start_idx=0"], r"--start_idx: .*--slice"),
+        (["--eagle_version", "2"], r"--eagle_version: .*--method eagle2"),
+        (["cat"], r"'cat': a word without a flag.*quotes"),
+        (["--prompt", "a", "cat"], r"'cat': a word without a flag"),
+        (["--trace", "maybe"], r"'maybe': a word without a flag"),
+        (["-"], r"'-': a word"),
+        (["--"], r"'--': a word"),
+        ([""], r"'': a word"),
+        (["-seed", "3"], r"-seed: unknown flag; .*two dashes"),
+        (["-1"], r"-1: unknown flag"),
+        (["--=3"], r"--: unknown flag"),
+        (["--prompt"], r"--prompt: found no value; allowed: text"),
+        (["--seed", "--trace"], r"--seed: found no value but '--trace'; allowed: a whole number"),
+        (["--seed", "1", "--seed=2"], r"--seed: found twice, as '1' and '2'"),
+        (["--trace", "--notrace"], r"--trace: found twice"),
+    ],
+)
+def test_words_out_of_place(words, message):
+    with pytest.raises(SettingsError, match=message):
+        read(*words)
+
+
+@pytest.mark.parametrize("command", OWNERS)
+def test_help_has_every_flag_on_narrow_lines(command):
+    text = help_text(command)
+    assert all(f"--{name} " in text for name in flags_of(command))
+    assert max(map(len, text.splitlines())) <= 110
+    assert command in help_text()

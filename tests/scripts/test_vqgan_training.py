@@ -1,0 +1,108 @@
+"""Parts of the tokenizer's training and of the encoding step, on small arrays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from models.vqgan import ImageTokenizer, load_vqgan
+from models.vqgan_layout import VqganConfig, build_vqmodel
+from scripts.tiny.common import JsonLog, cosine_lr, load_state, save_state
+from scripts.tiny.ema_codebook import EmaCodebook, kmeans
+from scripts.tiny.encode import encode
+from scripts.tiny.scenes import sample_scene
+from scripts.tiny.vqgan_loss import pixel_weights, reconstruction_terms
+
+
+def _clusters(generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    centres = 10 * torch.eye(4)
+    return centres, centres.repeat(50, 1) + 0.01 * torch.randn(200, 4, generator=generator)
+
+
+def test_kmeans_finds_separate_clusters() -> None:
+    generator = torch.Generator().manual_seed(1)
+    centres, points = _clusters(generator)
+    found = kmeans(points, 8, generator)
+    assert float(torch.cdist(centres, found).min(1).values.max()) < 0.1
+
+
+def test_codes_follow_their_latents_and_dead_codes_return() -> None:
+    generator = torch.Generator().manual_seed(0)
+    centres, points = _clusters(generator)
+    codebook = EmaCodebook(5, 4, decay=0.9)
+    codebook.start(torch.cat([centres + 0.5, torch.full((1, 4), 100.0)]))
+    for _ in range(100):
+        codebook.update(points, codebook.nearest(points))
+    assert float((codebook.codes[:4] - centres).abs().max()) < 0.02
+    assert codebook.revive(points, generator) == 1
+    assert float(torch.cdist(codebook.codes[4:], points).min()) == 0.0
+
+
+def test_loss_terms_vanish_for_equal_images_and_see_lost_grain() -> None:
+    generator = torch.Generator().manual_seed(2)
+    images = torch.rand(2, 3, 32, 32, generator=generator) * 2 - 1
+    weights = torch.ones(2, 1, 32, 32)
+    assert all(float(term) == 0.0 for term in reconstruction_terms(images, images, weights).values())
+    flat = images.mean(dim=(2, 3), keepdim=True).expand_as(images)
+    shuffled = images.flip(3)
+    assert (
+        reconstruction_terms(flat, images, weights)["texture"]
+        > 4 * (reconstruction_terms(shuffled, images, weights)["texture"])
+    )
+
+
+def test_objects_weigh_more_than_their_ground() -> None:
+    scene = sample_scene("train", 0)
+    weights = pixel_weights(scene)
+    assert weights.shape == (128, 128)
+    assert all(weights[item.y, item.x] > 1.0 for item in scene.objects)
+    assert weights.min() <= 1.0
+
+
+def test_learning_rate_rises_then_falls() -> None:
+    rates = [cosine_lr(share, 1.0, warmup=0.1) for share in (0.0, 0.05, 0.1, 0.5, 1.0, 2.0)]
+    assert rates[0] < rates[1] < rates[2] == 1.0 > rates[3] > rates[4] == rates[5] > 0
+
+
+def test_state_is_replaced_whole_and_damage_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "state.pt"
+    assert load_state(path) is None
+    save_state(path, {"step": 1})
+    save_state(path, {"step": 2})
+    assert load_state(path) == {"step": 2} and [file.name for file in tmp_path.iterdir()] == ["state.pt"]
+    path.write_bytes(b"damaged")
+    with pytest.raises(ValueError, match=r"state\.pt"):
+        load_state(path)
+
+
+def test_log_appends_lines(tmp_path: Path) -> None:
+    log = JsonLog(tmp_path / "folder" / "log.jsonl")
+    log.write(step=1)
+    JsonLog(log.path).write(step=2)
+    assert log.path.read_text().count("\n") == 2
+
+
+def test_encoding_continues_and_equals_the_tokenizer(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = VqganConfig(
+        ch=32, ch_mult=(1, 1), num_res_blocks=1, z_channels=4, embed_dim=4, n_embed=16, resolution=8
+    )
+    model = build_vqmodel(config)
+    torch.nn.init.normal_(model.quantize.embedding.weight)
+    ImageTokenizer(model, config).save(tmp_path)
+    images = np.random.default_rng(0).integers(256, size=(5, 8, 8, 3), dtype=np.uint8)
+    np.save(tmp_path / "images_test.npy", images)
+    np.save(tmp_path / "codes_test.npy", np.full((5, 16), 99, dtype=np.uint16))
+    (tmp_path / "codes_test.done.json").write_text('{"images": 3}')
+    encode(work_dir=str(tmp_path), split="test", vqgan=str(tmp_path), workers=1, chunk=1)
+    codes = np.load(tmp_path / "codes_test.npy")
+    expected = load_vqgan(tmp_path).encode(torch.from_numpy(images), precision=torch.bfloat16)
+    assert (codes[:3] == 99).all() and np.array_equal(codes[3:], expected[3:].numpy())
+
+
+def test_encoding_names_missing_images(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"images_test\.npy"):
+        encode(work_dir=str(tmp_path), split="test", vqgan=str(tmp_path))
