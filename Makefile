@@ -1,12 +1,13 @@
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
+TOOLS := "ruff>=0.15,<0.18" "pytest>=8,<10" "scipy>=1.13,<2"
 
 .PHONY: demo test lint
 
-$(VENV)/installed: requirements.txt requirements-dev.txt
+$(VENV)/installed: requirements.txt Makefile
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.txt $(TOOLS)
 	touch $@
 
 demo: $(VENV)/installed

@@ -50,7 +50,8 @@ COMMANDS = {"generate_images": generate_images, "benchmark": benchmark}
 def run(words: Sequence[str]) -> None:
     """Run the command that the words name, or print help."""
     if not words or words[0] in ("-h", "--help", "help"):
-        return print(help_text())
+        print(help_text())
+        return
     name = words[0].replace("-", "_")
     if name not in COMMANDS:
         near = difflib.get_close_matches(name, COMMANDS, 1)
@@ -59,7 +60,8 @@ def run(words: Sequence[str]) -> None:
             f"{words[0]!r}: found as first word; {hint}allowed: {', '.join(COMMANDS)}, --help"
         )
     if "--help" in words or "-h" in words:
-        return print(help_text(name))
+        print(help_text(name))
+        return
     texts = read_words(name, words[1:])
     fire.Fire(COMMANDS, command=[name, *(f"--{flag}={text}" for flag, text in texts.items())], name="main.py")
 

@@ -25,13 +25,13 @@ class Grower:
             root: the trees without nodes.
             plan: depth, width and node budget of each image's tree.
             noise: the target's positional noise.
-            decided: (images,) image tokens decided so far: the position of the root's children.
+            decided: (images, 1) image tokens decided so far: the position of the root's children.
         """
         tree = root
         for level in range(1, plan.levels + 1):
             nodes = self.policy.select(tree, plan, level)  # (images, k)
             log_q = self.drafter.expand(tree, nodes)  # (images, k, vocab)
-            position = tree.depths.gather(1, nodes) + decided[:, None]
+            position = tree.depths.gather(1, nodes) + decided
             tokens, hits = self.proposal.children(log_q, noise(position), self.policy.branching(plan, level))
             scores = tree.scores.gather(1, nodes)[..., None] + hits  # (images, k, c)
             tree = tree.extend(nodes, tokens, plan.restrict(scores, level))

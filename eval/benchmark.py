@@ -51,6 +51,12 @@ class Run:
         return 1000 * sum(self.seconds[name] for name in names) / calls if calls else None
 
     @property
+    def profile(self) -> dict[str, float]:
+        """Milliseconds per round by part; `draft` holds draft_forward and draft_head, `verify` holds target_forward."""
+        rounds = sum(image.target_forwards - 1 for image in self.images)
+        return {name: 1000 * seconds / rounds for name, seconds in sorted(self.seconds.items())}
+
+    @property
     def overhead_share(self) -> float:
         """Share of the rounds' time outside the networks of target and drafter."""
         networks = sum(self.seconds.get(name, 0.0) for name in ("target_forward", "draft_forward", "draft_head"))
@@ -126,6 +132,7 @@ def _row(session: Session, method: MethodSettings, runs: list[Run], baseline: li
         "identical": agreement.identical,
         "near_ties": agreement.near_ties,
         "wrong": list(agreement.wrong),
+        "ms_per_round": first.profile,
         "lossless": method.lossless,
     }
 

@@ -1,6 +1,7 @@
 """The list of target models."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
@@ -8,7 +9,7 @@ from models.base import TargetModel
 from models.chameleon import Chameleon
 from models.weights import checkpoint_folder
 
-TARGETS: dict[str, Callable] = {"tiny": Chameleon.load, "anole": Chameleon.load}
+TARGETS: dict[str, Callable[[Path, torch.dtype, torch.device], TargetModel]] = {"tiny": Chameleon.load}
 
 
 def load_target(name: str, path: str, dtype: torch.dtype, device: torch.device) -> TargetModel:

@@ -1,0 +1,31 @@
+"""Fixtures of several folders: a small checkpoint on disk, opened as a user's run opens it."""
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small random checkpoint in the public format; tests read it only."""
+    from small import write_checkpoint
+
+    return write_checkpoint(tmp_path_factory.mktemp("small") / "checkpoint")
+
+
+@pytest.fixture(scope="session")
+def session(checkpoint: Path):
+    """The small checkpoint in fp64: target and drafter."""
+    from eval.session import open_session
+    from small import small_settings
+
+    return open_session(small_settings(checkpoint))
+
+
+@pytest.fixture(scope="session")
+def session32(checkpoint: Path):
+    """The small checkpoint in fp32."""
+    from eval.session import open_session
+    from small import small_settings
+
+    return open_session(small_settings(checkpoint, "fp32"))

@@ -1,0 +1,253 @@
+"""Reading checkpoints: every fault is a ValueError that names file, flag or key; every file format gives the same weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from small import Sizes, write_checkpoint
+from torch import nn
+
+from drafters.loading import load_eagle_head
+from models.registry import load_target
+from models.weights import KeyMap, Slot, checkpoint_folder, load_strict
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def folder(checkpoint, tmp_path) -> Path:
+    """A copy that a test may damage."""
+    return Path(shutil.copytree(checkpoint, tmp_path / "copy"))
+
+
+def load(folder: Path):
+    return load_target("tiny", str(folder), torch.float32, CPU)
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def write_shards(folder: Path, suffix: str) -> list[str]:
+    """Replace the single weight file by two shards with an index."""
+    state = weights(folder)
+    (folder / "model.safetensors").unlink()
+    stem = "model" if suffix == "safetensors" else "pytorch_model"
+    names = [f"{stem}-0000{i}-of-00002.{suffix}" for i in (1, 2)]
+    placed = {key: names[i % 2] for i, key in enumerate(state)}
+    for name in names:
+        part = {key: value for key, value in state.items() if placed[key] == name}
+        save_file(part, folder / name) if suffix == "safetensors" else torch.save(part, folder / name)
+    index = {"metadata": {}, "weight_map": placed}
+    (folder / f"{stem}.{suffix}.index.json").write_text(json.dumps(index))
+    return names
+
+
+def same_weights(one, other) -> bool:
+    ours, theirs = one.transformer.state_dict(), other.transformer.state_dict()
+    return all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.mark.parametrize("kind", ["sharded safetensors", "sharded bin", "single bin"])
+def test_file_formats_give_the_same_weights(kind, checkpoint, folder) -> None:
+    if kind == "single bin":
+        torch.save(weights(folder), folder / "pytorch_model.bin")
+        (folder / "model.safetensors").unlink()
+    else:
+        write_shards(folder, kind.split()[1])
+    assert same_weights(load(folder), load(checkpoint))
+
+
+def test_drafter_in_a_bin_file(checkpoint, folder) -> None:
+    torch.save(load_file(folder / "drafter" / "model.safetensors"), folder / "drafter" / "pytorch_model.bin")
+    (folder / "drafter" / "model.safetensors").unlink()
+    target = load(checkpoint)
+    one, other = (load_eagle_head(str(path / "drafter"), target) for path in (folder, checkpoint))
+    assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True))
+
+
+def test_norms_shared_by_all_heads_are_repeated(tmp_path) -> None:
+    sizes = Sizes(shared_norm=True)
+    target = load(write_checkpoint(tmp_path / "shared", sizes))
+    found = weights(tmp_path / "shared")["model.layers.0.self_attn.q_norm.weight"]
+    assert found.shape == (1, 16)
+    loaded = target.transformer.blocks.blocks[0].attention.qk_norm.weight
+    assert torch.equal(loaded[:2], found.expand(2, -1)) and not torch.equal(loaded[2:], loaded[:2])
+
+
+def damage(folder: Path, change) -> None:
+    state = weights(folder)
+    change(state)
+    save_file(state, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda s: s.pop("model.norm.weight"), "missing key model.norm.weight"),
+        (lambda s: s.update({"model.extra": torch.zeros(2)}), "unexpected key model.extra"),
+        (lambda s: s.update({"model.norm.weight": torch.zeros(31)}), r"model.norm.weight has shape \(31,\), expected \(32,\)"),
+        (
+            lambda s: s.update({"model.layers.1.mlp.down_proj.weight": torch.zeros(1, 72)}),
+            r"model.layers.1.mlp.down_proj.weight has shape \(1, 72\), expected \(32, 72\)",
+        ),
+        (lambda s: s.update({"lm_head.weight": s["lm_head.weight"][:20].clone()}), "lm_head.weight has shape"),
+        (lambda s: s.update({"model.norm.weight": torch.tensor(1.0)}), r"model.norm.weight has shape \(\)"),
+    ],
+    ids=["missing", "unexpected", "shape", "one row for all", "short head", "scalar"],
+)
+def test_differences_are_named(change, words, folder) -> None:
+    damage(folder, change)
+    with pytest.raises(ValueError, match=words):
+        load(folder)
+
+
+def test_all_differences_are_named_at_once(folder) -> None:
+    def change(state: dict) -> None:
+        state["stranger"] = state.pop("model.norm.weight")
+        state["lm_head.weight"] = torch.zeros(3, 3)
+
+    damage(folder, change)
+    with pytest.raises(ValueError) as error:
+        load(folder)
+    for words in ("missing key model.norm.weight", "unexpected key stranger", "lm_head.weight has shape"):
+        assert words in str(error.value)
+
+
+def test_vqgan_weights_inside_the_checkpoint_are_passed_over(checkpoint, folder) -> None:
+    damage(folder, lambda state: state.update({"model.vqmodel.quant_conv.weight": torch.zeros(2)}))
+    assert same_weights(load(folder), load(checkpoint))
+
+
+@pytest.mark.parametrize("kept", [0.5, 0.001, 0.0])
+def test_truncated_safetensors(kept, folder) -> None:
+    path = folder / "model.safetensors"
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * kept)])
+    with pytest.raises(ValueError, match=r"model\.safetensors"):
+        load(folder)
+
+
+def test_truncated_bin(folder) -> None:
+    torch.save(weights(folder), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    path = folder / "pytorch_model.bin"
+    path.write_bytes(path.read_bytes()[:-5000])
+    with pytest.raises(ValueError, match=r"pytorch_model\.bin"):
+        load(folder)
+
+
+def test_missing_shard(folder) -> None:
+    names = write_shards(folder, "safetensors")
+    (folder / names[1]).unlink()
+    with pytest.raises(ValueError, match=f"missing.*{names[1]}"):
+        load(folder)
+
+
+def test_index_without_a_weight_map(folder) -> None:
+    write_shards(folder, "safetensors")
+    (folder / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"index\.json.*weight_map"):
+        load(folder)
+
+
+class Payload:
+    """What a malicious file holds: a call made while it is read."""
+
+    def __init__(self, witness: Path):
+        self.witness = witness
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.witness),)
+
+
+def test_a_bin_file_that_runs_code_is_refused(folder, tmp_path) -> None:
+    (folder / "model.safetensors").unlink()
+    torch.save({"model.norm.weight": Payload(tmp_path / "ran")}, folder / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=r"pytorch_model\.bin"):
+        load(folder)
+    with (folder / "pytorch_model.bin").open("wb") as file:
+        pickle.dump(Payload(tmp_path / "ran"), file)
+    with pytest.raises(ValueError, match=r"pytorch_model\.bin"):
+        load(folder)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("content", [[torch.zeros(2)], {"model.norm.weight": 1.0}], ids=["a list", "a number"])
+def test_a_bin_file_that_holds_no_tensors(content, folder) -> None:
+    (folder / "model.safetensors").unlink()
+    torch.save(content, folder / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=r"pytorch_model\.bin"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "model.safetensors", "tokenizer/text_tokenizer.json", "tokenizer/vqgan.yaml"]
+)
+def test_missing_files_are_named(name, folder) -> None:
+    (folder / name).unlink()
+    with pytest.raises(ValueError, match=Path(name).stem):
+        load(folder)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer/text_tokenizer.json"])
+def test_damaged_files_are_named(name, folder) -> None:
+    (folder / name).write_text("{")
+    with pytest.raises(ValueError, match=Path(name).name):
+        load(folder)
+
+
+def test_config_without_an_entry(folder) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    del config["hidden_size"]
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"config\.json.*hidden_size"):
+        load(folder)
+
+
+def test_a_drafter_of_another_target(folder, checkpoint) -> None:
+    config = json.loads((folder / "drafter" / "config.json").read_text())
+    (folder / "drafter" / "config.json").write_text(json.dumps(config | {"hidden_size": 64}))
+    with pytest.raises(ValueError, match="hidden_size 64"):
+        load_eagle_head(str(folder / "drafter"), load(checkpoint))
+
+
+def test_a_drafter_that_is_not_there(folder, checkpoint) -> None:
+    shutil.rmtree(folder / "drafter")
+    with pytest.raises(ValueError, match="--drafter_path"):
+        load_eagle_head(str(folder / "drafter"), load(checkpoint))
+
+
+@pytest.mark.parametrize("path", ["./nowhere", "/nowhere/at/all", "nowhere", "a/b/c"])
+def test_a_path_that_is_no_folder_names_the_flag(path) -> None:
+    with pytest.raises(ValueError, match="--model_path.*nowhere|--model_path.*a/b/c"):
+        checkpoint_folder(path, "--model_path")
+
+
+def test_a_hub_id_without_network_names_the_flag(monkeypatch, tmp_path) -> None:
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(ValueError, match="--model_path.*nobody/nothing"):
+        checkpoint_folder("nobody/nothing", "--model_path")
+
+
+def test_an_unknown_model_lists_the_names() -> None:
+    with pytest.raises(ValueError, match="--model.*nonsense.*tiny"):
+        load_target("nonsense", ".", torch.float32, CPU)
+
+
+def test_load_strict_places_rows_of_a_fused_parameter() -> None:
+    module = nn.Linear(2, 4, bias=False)
+    keys: KeyMap = {"a": Slot("weight", slice(0, 1)), "b": Slot("weight", slice(1, 4), source=slice(2, 5))}
+    a, b = torch.rand(1, 2), torch.rand(6, 2)
+    load_strict(module, [("a", a), ("b", b), ("skipped.c", a)], keys, ("skipped.",))
+    assert torch.equal(module.weight.data, torch.cat([a, b[2:5]]))

@@ -1,0 +1,140 @@
+"""A complete small checkpoint in the public format: random weights whose laws are neither flat nor certain."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from torch import Tensor, nn
+
+from configs.schema import RunSettings, SamplingSettings
+from drafters.eagle import EagleHead
+from drafters.loading import eagle_keys
+from models.chameleon import chameleon_keys, chameleon_spec
+from models.transformer import Transformer
+from models.vqgan import ImageTokenizer
+from models.vqgan_layout import VqganConfig, build_vqmodel
+from models.weights import public_state
+from scripts.tiny.make_tokenizer import CLOSING_NAMES, LEADING_NAMES, image_token_name
+
+torch.set_num_threads(1)  # small matrices; the machine has few cores
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of a checkpoint: `side` x `side` image tokens out of `codes`; logits have about the standard deviation `spread`."""
+
+    side: int = 4
+    codes: int = 24
+    hidden: int = 32
+    layers: int = 2
+    heads: int = 2
+    kv_heads: int = 2
+    positions: int = 80
+    swin_norm: bool = False
+    shared_norm: bool = False  # query/key norms of the shape (1, head_dim), as in Lumina's drafter
+    spread: float = 0.8
+
+
+def write_checkpoint(folder: Path, sizes: Sizes = Sizes(), seed: int = 0) -> Path:  # noqa: B008
+    """Write target, drafter, tokenizer and VQGAN; returns the folder."""
+    (folder / "drafter").mkdir(parents=True)
+    config = write_parts(folder, sizes)
+    spec = chameleon_spec(config)
+    target = randomised(Transformer(spec, spec.vocab), seed, sizes)
+    save_file(public_weights(target, sizes), folder / "model.safetensors")
+    head_config = config | {"num_hidden_layers": 1, "bias": True}
+    head = randomised(EagleHead(chameleon_spec(head_config)), seed + 1, sizes)
+    head.embedding.weight.data.copy_(target.embedding.weight)
+    (folder / "drafter" / "config.json").write_text(json.dumps(head_config))
+    save_file(public_weights(head, sizes), folder / "drafter" / "model.safetensors")
+    return folder
+
+
+def write_parts(folder: Path, sizes: Sizes) -> dict:
+    """Write config.json, the tokenizer and the VQGAN, all but the transformers; returns the configuration."""
+    tokenizer = byte_tokenizer(sizes.codes)
+    (folder / "tokenizer").mkdir(parents=True)
+    tokenizer.save(str(folder / "tokenizer" / "text_tokenizer.json"))
+    vqgan = VqganConfig(
+        ch=8, ch_mult=(1, 2), num_res_blocks=1, z_channels=4, embed_dim=4, n_embed=sizes.codes,
+        resolution=2 * sizes.side, num_groups=4,
+    )  # fmt: skip
+    torch.manual_seed(7)
+    ImageTokenizer(build_vqmodel(vqgan), vqgan).save(folder / "tokenizer")
+    config = public_config(sizes, tokenizer)
+    (folder / "config.json").write_text(json.dumps(config))
+    return config
+
+
+def public_config(sizes: Sizes, tokenizer: Tokenizer) -> dict:
+    """config.json as Chameleon's; its vq_config is one that transformers can build."""
+    return {
+        "architectures": ["ChameleonForConditionalGeneration"],
+        "model_type": "chameleon",
+        "vocab_size": tokenizer.get_vocab_size(),
+        "bos_token_id": 0,
+        "pad_token_id": 1,
+        "hidden_size": sizes.hidden,
+        "intermediate_size": 2 * sizes.hidden + 8,
+        "num_hidden_layers": sizes.layers,
+        "num_attention_heads": sizes.heads,
+        "num_key_value_heads": sizes.kv_heads,
+        "max_position_embeddings": sizes.positions,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "hidden_act": "silu",
+        "swin_norm": sizes.swin_norm,
+        "tie_word_embeddings": False,
+        "vq_config": {"embed_dim": 4, "num_embeddings": sizes.codes, "latent_channels": 4, "resolution": 2 * sizes.side,
+                      "base_channels": 32, "channel_multiplier": [1, 1], "num_res_blocks": 1},
+        "vocabulary_map": tokenizer.get_vocab(),
+    }  # fmt: skip
+
+
+def byte_tokenizer(codes: int) -> Tokenizer:
+    """The tiny model's layout of ids with few image codes and no merges: one token per byte of text."""
+    names = [*LEADING_NAMES, *map(image_token_name, range(codes)), *CLOSING_NAMES]
+    names += sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={name: i for i, name in enumerate(names)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def randomised(module: nn.Module, seed: int, sizes: Sizes = Sizes()) -> nn.Module:  # noqa: B008
+    """Fill a module of ours or of transformers with random weights that keep the scale of what flows through it."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, weight in module.named_parameters():
+        noise = torch.randn(weight.shape, generator=generator)
+        if "norm" in name:
+            noise = noise[:1].expand_as(noise) if sizes.shared_norm and weight.ndim == 2 else noise
+            weight.data = (0.2 * noise + (name.endswith("weight"))).to(weight)
+        elif name.endswith("bias"):
+            weight.data = 0.1 * noise.to(weight)
+        elif "embed" in name:
+            weight.data = noise.to(weight)
+        else:
+            gain = sizes.spread if name.endswith("head.weight") else 1.0
+            weight.data = (gain * noise / weight[0].numel() ** 0.5).to(weight)
+    return module.requires_grad_(False).eval()
+
+
+def public_weights(module: nn.Module, sizes: Sizes) -> dict[str, Tensor]:
+    """A transformer or a drafter in the public layout."""
+    keys = eagle_keys(module.spec, True) if isinstance(module, EagleHead) else chameleon_keys(module.spec, None)
+    state = public_state(module, keys)
+    return {key: value[:1].clone() if sizes.shared_norm and is_head_norm(key) else value for key, value in state.items()}
+
+
+def is_head_norm(key: str) -> bool:
+    return ".q_norm." in key or ".k_norm." in key
+
+
+def small_settings(folder: Path, dtype: str = "fp64", **sampling: float) -> RunSettings:
+    """Settings of a run on a small checkpoint, with its drafter."""
+    return RunSettings(
+        prompt="a cat", model_path=str(folder), dtype=dtype, device="cpu", sampling=SamplingSettings(**sampling)
+    )
