@@ -56,9 +56,7 @@ def run(words: Sequence[str]) -> None:
     if name not in COMMANDS:
         near = difflib.get_close_matches(name, COMMANDS, 1)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise SettingsError(
-            f"{words[0]!r}: found as first word; {hint}allowed: {', '.join(COMMANDS)}, --help"
-        )
+        raise SettingsError(f"{words[0]!r}: found as first word; {hint}allowed: {', '.join(COMMANDS)}, --help")
     if "--help" in words or "-h" in words:
         print(help_text(name))
         return

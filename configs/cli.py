@@ -112,9 +112,7 @@ def _without_aliases(given: Values) -> Values:
 def _paper_method(paper: PaperFlags, method: str | None) -> str | None:
     """The method that --method and the paper's three flags agree on; None if none of them is given."""
     drafted = tuple(name for name in METHODS if name != "ar")
-    claims = (
-        {f"--method {method}": (method,)} if method is not None else {}
-    )  # flag -> the methods it goes with
+    claims = {f"--method {method}": (method,)} if method is not None else {}  # flag -> the methods it goes with
     claims |= {"--peanut": ("adt",)} if paper.peanut else {}
     claims |= {"--static_tree": ("static",)} if paper.static_tree else {}
     claims |= {"--model_type base": ("ar",)} if paper.model_type == "base" else {}
@@ -142,11 +140,7 @@ def _method(values: Values) -> MethodSettings:
     if adt and method.method != "adt":
         name = next(iter(adt))
         refuse(name, adt[name], f"only with --method adt, not with --method {method.method}")
-    own = (
-        AdtSettings(**{name.removeprefix(AdtSettings.prefix): value for name, value in adt.items()})
-        if adt
-        else None
-    )
+    own = AdtSettings(**{name.removeprefix(AdtSettings.prefix): value for name, value in adt.items()}) if adt else None
     return MethodSettings(**plain, adt=own)
 
 
@@ -155,9 +149,7 @@ def _listed_method(entry: str, shared: Values) -> MethodSettings:
     name, *options = entry.split(":")
     if name not in METHODS:
         refuse("methods", entry, f"name[:flag=value...], by commas, with a name of {', '.join(METHODS)}")
-    flags = {
-        flag: f for flag, f in flags_of("benchmark").items() if flag in _METHOD_FLAGS and flag != "method"
-    }
+    flags = {flag: f for flag, f in flags_of("benchmark").items() if flag in _METHOD_FLAGS and flag != "method"}
     own: Values = {}
     try:
         for option in options:

@@ -39,9 +39,7 @@ class RecipeFlags:
     """The recipe."""
 
     group: ClassVar[str] = "Recipe"
-    config: str | None = setting(
-        None, "YAML file of `flag: value` lines; the command line wins", shown="none"
-    )
+    config: str | None = setting(None, "YAML file of `flag: value` lines; the command line wins", shown="none")
 
 
 @dataclass(frozen=True)
@@ -112,9 +110,7 @@ def check_known(name: str, known: Mapping[str, object], where: str = "") -> None
         return
     shown = f"{where}: {name}" if where else f"--{name}"
     if name.startswith("lantern"):
-        raise SettingsError(
-            f"{shown}: not available yet: it arrives with relaxed acceptance; allowed: without it"
-        )
+        raise SettingsError(f"{shown}: not available yet: it arrives with relaxed acceptance; allowed: without it")
     if name in _GONE:
         raise SettingsError(f"{shown}: no such flag here; {_GONE[name]}")
     near = difflib.get_close_matches(name, known, 3, 0.6)
@@ -145,9 +141,7 @@ def _help_line(name: str, f: Field) -> str:
     choices = f" [{', '.join(f.metadata['choices'])}]" if "choices" in f.metadata else ""
     left = f"  --{name}" + ("" if switch else {int: " N", float: " X", str: " TEXT"}[kind(f)])
     text = f"{f.metadata['help']}{choices} (default: {shown})"
-    return "\n".join(
-        textwrap.wrap(f"{left:28} {text}", 110, subsequent_indent=" " * 29, break_on_hyphens=False)
-    )
+    return "\n".join(textwrap.wrap(f"{left:28} {text}", 110, subsequent_indent=" " * 29, break_on_hyphens=False))
 
 
 def _is_flag(word: str) -> bool:
@@ -158,9 +152,7 @@ def _is_flag(word: str) -> bool:
 def _negated(name: str, flags: Mapping[str, Field]) -> str | None:
     """The switch that `noNAME` or `no_NAME` turns off."""
     target = name.removeprefix("no").removeprefix("_")
-    is_switch = (
-        name not in flags and name.startswith("no") and target in flags and kind(flags[target]) is bool
-    )
+    is_switch = name not in flags and name.startswith("no") and target in flags and kind(flags[target]) is bool
     return target if is_switch else None
 
 
@@ -177,9 +169,5 @@ def _value(name: str, f: Field, rest: list[str]) -> str:
 
 def _refuse_word(word: str) -> NoReturn:
     if word.startswith("-") and word not in ("-", "--"):
-        raise SettingsError(
-            f"{word}: unknown flag; flags are written with two dashes: --flag value or --flag=value"
-        )
-    raise SettingsError(
-        f'{word!r}: a word without a flag; a prompt with blanks needs quotes: --prompt "a red circle"'
-    )
+        raise SettingsError(f"{word}: unknown flag; flags are written with two dashes: --flag value or --flag=value")
+    raise SettingsError(f'{word!r}: a word without a flag; a prompt with blanks needs quotes: --prompt "a red circle"')

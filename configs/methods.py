@@ -23,9 +23,7 @@ class SamplingSettings:
     group: ClassVar[str] = "Sampling"
     temperature: float = setting(1.0, "0 = always the likeliest code (argmax)", low=0, high=100)
     top_k: int = setting(0, "keep the k likeliest codes; 0 = off", low=0)
-    top_p: float = setting(
-        1.0, "keep the likeliest codes that make up this probability; 1 = off", above=0, high=1
-    )
+    top_p: float = setting(1.0, "keep the likeliest codes that make up this probability; 1 = off", above=0, high=1)
     cfg: float = setting(3.0, "guidance scale; 1 = no guidance", low=0, high=100)
 
     def __post_init__(self) -> None:
@@ -95,9 +93,7 @@ class MethodSettings:
     """How images are decoded. Settings that do not apply to `method` are None."""
 
     group: ClassVar[str] = "Method"
-    method: str = setting(
-        "adt", "ar: plain autoregressive decoding; the others draft trees", choices=tuple(METHODS)
-    )
+    method: str = setting("adt", "ar: plain autoregressive decoding; the others draft trees", choices=tuple(METHODS))
     proposal: str | None = setting(
         None, "how children are taken from the drafter", choices=("topk", "coupled"), shown="coupled"
     )

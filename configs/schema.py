@@ -47,9 +47,7 @@ class RunSettings:
     """Everything `generate_images` needs. Settings left None at birth are decided there, from the others."""
 
     group: ClassVar[str] = "Images"
-    prompt: str = setting(
-        "", f"a text, a .txt file (one prompt per line), {' or '.join(DATASETS)}", shown="required"
-    )
+    prompt: str = setting("", f"a text, a .txt file (one prompt per line), {' or '.join(DATASETS)}", shown="required")
     prompt_file: str | None = setting(None, "file of the named dataset", shown="configs/prompts/<its name>")
     num_images: int | None = setting(
         None,
@@ -103,9 +101,7 @@ class RunSettings:
             refuse("drafter_path", self.drafter_path, "only with a method that drafts, not with --method ar")
         self._set("model_path", str(ROOT / MODELS[self.model]))
         self._set("drafter_path", str(Path(self.model_path) / "drafter") if self.method.drafted else None)
-        self._set(
-            "output_dir", f"outputs/{self.model}_{self.method.method}_{self._slug()}_{self.fingerprint()[:8]}"
-        )
+        self._set("output_dir", f"outputs/{self.model}_{self.method.method}_{self._slug()}_{self.fingerprint()[:8]}")
 
     @property
     def source(self) -> str:
@@ -127,9 +123,7 @@ class RunSettings:
         """The settings that make an image and its record what they are, by flag; paths are made absolute."""
         values = {name: value for name, value in settings_dict(self).items() if name not in FREE_FLAGS}
         paths = ["model_path", "drafter_path"] + (["prompt"] if self.source == "file" else [])
-        return values | {
-            name: os.path.realpath(values[name]) for name in paths if os.path.exists(values[name] or "")
-        }
+        return values | {name: os.path.realpath(values[name]) for name in paths if os.path.exists(values[name] or "")}
 
     def fingerprint(self) -> str:
         """A hash of the identity."""
@@ -153,9 +147,7 @@ class RunSettings:
         if self.source == "text":
             for name in ("sample", "slice"):
                 if getattr(self, name) is not None:
-                    refuse(
-                        name, getattr(self, name), "only with a list of prompts; --prompt is a single text"
-                    )
+                    refuse(name, getattr(self, name), "only with a list of prompts; --prompt is a single text")
         if self.slice is not None:
             match = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})", self.slice)
             if not match or int(match[1]) >= int(match[2]):
@@ -176,9 +168,7 @@ class RunSettings:
         if self.source == "text":
             given = None if self.num_images == -1 else self.num_images
             if None not in (given, self.samples_per_prompt) and given != self.samples_per_prompt:
-                refuse(
-                    "samples_per_prompt", self.samples_per_prompt, f"--num_images, {given}, for a single text"
-                )
+                refuse("samples_per_prompt", self.samples_per_prompt, f"--num_images, {given}, for a single text")
             images = given or self.samples_per_prompt or 1
             object.__setattr__(self, "num_images", images)
             self._set("samples_per_prompt", images)

@@ -43,7 +43,9 @@ class KVCache:
 
     def select(self, images: list[int]) -> "KVCache":
         """A copy that holds these images only."""
-        rows = torch.tensor([i * self.guidance + g for i in images for g in range(self.guidance)], device=self.starts.device)
+        rows = torch.tensor(
+            [i * self.guidance + g for i in images for g in range(self.guidance)], device=self.starts.device
+        )
         return self._view(self.memory[:, :, rows], rows, self.lengths[images])
 
     def _view(self, memory: Tensor, rows: slice | Tensor, lengths: Tensor) -> "KVCache":
@@ -124,7 +126,8 @@ class KVCache:
         self.lengths += torch.tensor(counts)
 
     def keep(self, path: Tensor, counts: list[int]) -> None:
-        """Commit the tokens of one path: the j-th committed token of image i is the new token path[i, j], j < counts[i].
+        """Commit the tokens of one path: the j-th committed token of image i is the new token path[i, j], j <
+        counts[i].
 
         Args:
             path: (images, longest) ascending offsets of tokens written by the last pass.

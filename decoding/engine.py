@@ -48,7 +48,12 @@ class Engine:
     """Decodes images in batches of at most `images`; a finished image's place goes to the next job."""
 
     def __init__(
-        self, target: TargetModel, law: SamplingLaw, verifier: Verifier, images: int, speculation: Speculation | None = None
+        self,
+        target: TargetModel,
+        law: SamplingLaw,
+        verifier: Verifier,
+        images: int,
+        speculation: Speculation | None = None,
     ):
         self.target, self.law, self.verifier = target, law, verifier
         self.images, self.speculation = images, speculation
@@ -136,7 +141,8 @@ class Engine:
         return self.grow(root, plan, self.noise, self._decided)
 
     def _score(self, tree: DraftTree) -> tuple[Tensor, Tensor]:
-        """One target forward over root and nodes: features (rows, 1 + nodes, hidden), log p (images, 1 + nodes, vocab)."""
+        """One target forward over root and nodes: features (rows, 1 + nodes, hidden), log p (images, 1 + nodes,
+        vocab)."""
         ids = (tree.tokens + self.target.vocab.first_id).repeat_interleave(self.law.guidance, 0)
         context = self.cache.open(tree.depths, tree.visible)
         with self.watch.lap("target_forward"):

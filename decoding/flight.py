@@ -19,7 +19,8 @@ class Job:
 
 @dataclass(frozen=True)
 class RoundStats:
-    """A round of one image. position: image position of its first token; depth, width: as planned; nodes: as verified."""
+    """A round of one image. position: image position of its first token; depth, width: as planned; nodes: as
+    verified."""
 
     id: str
     round: int

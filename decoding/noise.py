@@ -15,7 +15,8 @@ _MIX = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64))
 
 
 def image_seed(base_seed: int, prompt: str, occurrence: int = 0, sample: int = 0) -> int:
-    """The 63-bit seed of one image: a hash of the run's seed, the prompt, its how-manieth occurrence and the sample number."""
+    """The 63-bit seed of one image: a hash of the run's seed, the prompt, its how-manieth occurrence and the sample
+    number."""
     return _hash("image", base_seed, prompt, occurrence, sample)
 
 
@@ -78,6 +79,7 @@ class PositionalNoise:
         self.table = self.table[images]
 
     def __call__(self, positions: Tensor) -> Tensor:
-        """Noise at positions (images, n), those behind the last one read as the last one: (images, n, vocab), or (…, 1) zeros."""
+        """Noise at positions (images, n), those behind the last one read as the last one: (images, n, vocab), or (…, 1)
+        zeros."""
         index = positions.clamp(max=self.shape.positions - 1)
         return self.table[torch.arange(len(index), device=index.device)[:, None], index]

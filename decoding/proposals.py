@@ -6,13 +6,15 @@ from torch import Tensor
 
 
 class Proposal(Protocol):
-    """Chooses candidates for the next token and estimates, per candidate, the probability that the target chooses it."""
+    """Chooses candidates for the next token and estimates, per candidate, the probability that the target chooses
+    it."""
 
     name: str
 
     def children(self, log_q: Tensor, noise: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Drafter's law log q (images, k, vocab), the target's noise at these positions (same shape, or zeros), candidates
-        per node -> tokens (images, k, count), best first, and the logarithms of their estimated hit probabilities."""
+        """Drafter's law log q (images, k, vocab), the target's noise at these positions (same shape, or zeros),
+        candidates per node -> tokens (images, k, count), best first, and the logarithms of their estimated hit
+        probabilities."""
 
 
 class TopK:

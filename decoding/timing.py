@@ -11,7 +11,8 @@ Mark = float | torch.cuda.Event
 
 
 class Stopwatch:
-    """Adds up seconds and calls by name. On a GPU laps count only after `settle`, called when the device has been waited for."""
+    """Adds up seconds and calls by name. On a GPU laps count only after `settle`, called when the device has been
+    waited for."""
 
     def __init__(self, device: torch.device):
         self.cuda = device.type == "cuda"

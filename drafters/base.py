@@ -14,7 +14,8 @@ from models.base import PromptRows
 class Decided:
     """Tokens that a round has decided, with the target's features of the positions before them.
 
-    features: (images, guidance, n, hidden) at the positions whose next tokens are codes (images, n); counts[i] of them count.
+    features: (images, guidance, n, hidden) at the positions whose next tokens are codes (images, n); counts[i] of them
+    count.
     """
 
     features: Tensor
@@ -32,7 +33,8 @@ class Drafter(Protocol):
         """Read a new image's prompt, the target's features of it (guidance, length, hidden) and the first code (1,)."""
 
     def expand(self, tree: DraftTree, nodes: Tensor) -> Tensor:
-        """log q (images, k, vocab) of the tokens behind nodes (images, k); the first call of a round is for the root."""
+        """log q (images, k, vocab) of the tokens behind nodes (images, k); the first call of a round is for the
+        root."""
 
     def commit(self, decided: Decided) -> None:
         """Learn what the last round has decided; drops the round's tree."""

@@ -42,7 +42,8 @@ class _Branches:
     """What the head has drafted below the current root; slot 0 stands for the root."""
 
     outputs: Tensor  # (images, guidance, slots, hidden) predicted features
-    seen: Tensor  # (images, slots, slots - 1) bool: the tree slots that a slot sees (the root's key lies among the committed)
+    # (images, slots, slots - 1) bool: the tree slots that a slot sees (the root's key lies among the committed)
+    seen: Tensor
     slot_of: Tensor  # (images, tree nodes) slot of each expanded node
 
     def add(self, tree: DraftTree, nodes: Tensor, outputs: Tensor, seen: Tensor) -> None:
@@ -121,7 +122,8 @@ class EagleDrafter:
         return outputs
 
     def _run(self, codes: Tensor, features: Tensor, context: Context) -> Tensor:
-        """Codes (images, n), features (images, guidance, n, hidden) -> predicted features (images, guidance, n, hidden)."""
+        """Codes (images, n), features (images, guidance, n, hidden) -> predicted features (images, guidance, n,
+        hidden)."""
         guidance = features.shape[1]
         ids = (codes + self.target.vocab.first_id).repeat_interleave(guidance, 0)
         with self.watch.lap("draft_forward"):

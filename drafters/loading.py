@@ -6,7 +6,16 @@ from drafters.eagle import EagleHead
 from models.base import TargetModel
 from models.chameleon import chameleon_spec
 from models.transformer import TransformerSpec
-from models.weights import KeyMap, Slot, block_keys, checkpoint_folder, load_strict, read_json, read_tensors, weight_files
+from models.weights import (
+    KeyMap,
+    Slot,
+    block_keys,
+    checkpoint_folder,
+    load_strict,
+    read_json,
+    read_tensors,
+    weight_files,
+)
 
 
 def eagle_keys(spec: TransformerSpec, bias: bool) -> KeyMap:

@@ -187,9 +187,7 @@ def compare(seen: Sequence[Attributes], said: Sequence[Attributes]) -> dict[str,
         ValueError: if the lists are empty or differ in length.
     """
     if len(seen) != len(said) or not said:
-        raise ValueError(
-            f"images, records: found {len(seen)} and {len(said)}, allowed are equal, positive numbers"
-        )
+        raise ValueError(f"images, records: found {len(seen)} and {len(said)}, allowed are equal, positive numbers")
     both = list(zip(seen, said, strict=True))
     kind = [a.background_kind == b.background_kind for a, b in both]
     ground = [a.background_colour == b.background_colour for a, b in both]

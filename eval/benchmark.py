@@ -19,6 +19,7 @@ from decoding.engine import Engine
 from decoding.flight import FinishedImage, Job
 from decoding.noise import image_seed
 from eval.exactness import Agreement, compare
+from eval.generate import check_lengths
 from eval.prompts import prompt_items
 from eval.provenance import versions
 from eval.session import Session, open_session
@@ -73,7 +74,8 @@ def run_benchmark(settings: BenchmarkSettings) -> None:
     """Measure, print one table and, as the last line of standard output, one JSON document."""
     items = prompt_items(settings.run)
     jobs = [
-        Job(item.id, item.prompt, image_seed(settings.run.seed, item.prompt, item.occurrence, item.sample)) for item in items
+        Job(item.id, item.prompt, image_seed(settings.run.seed, item.prompt, item.occurrence, item.sample))
+        for item in items
     ]
     methods = settings.methods if BASELINE in settings.methods else (BASELINE, *settings.methods)
     drafter = next((method for method in methods if method.drafted), BASELINE)
@@ -81,6 +83,7 @@ def run_benchmark(settings: BenchmarkSettings) -> None:
         session = open_session(settings.run.with_method(drafter))
     except ValueError as error:
         raise SettingsError(str(error)) from error
+    check_lengths(session.target, items)
     runs = _repeat(session, methods, jobs, settings)
     rows = [_row(session, method, runs[method], runs[BASELINE]) for method in methods]
     document = {
@@ -159,4 +162,10 @@ def table(rows: list[dict[str, object]], images: int) -> str:
 def _cell(value: object) -> str:
     if value is None:
         return "-"
-    return f"{value:.3g}" if isinstance(value, float) and abs(value) < 100 else f"{value:.0f}" if isinstance(value, float) else str(value)
+    return (
+        f"{value:.3g}"
+        if isinstance(value, float) and abs(value) < 100
+        else f"{value:.0f}"
+        if isinstance(value, float)
+        else str(value)
+    )

@@ -1,4 +1,5 @@
-"""Is a lossless method's image the baseline's? Exactly in fp64; in fp32 up to near-ties, which are found and counted here."""
+"""Is a lossless method's image the baseline's? Exactly in fp64; in fp32 up to near-ties, which are found and counted
+here."""
 
 from dataclasses import dataclass
 
@@ -45,8 +46,8 @@ def compare(
 def gap(target: TargetModel, law: SamplingLaw, image: FinishedImage, position: int) -> float:
     """How close the choice at an image position was, after the image's own tokens before it.
 
-    The least of: the gap between the two best perturbed log-probabilities; the gap of guided logits / T across the top-k
-    boundary; the distance of the kept mass from top_p at its boundary.
+    The least of: the gap between the two best perturbed log-probabilities; the gap of guided logits / T across the
+    top-k boundary; the distance of the kept mass from top_p at its boundary.
     """
     scores = law._guide(_logits(target, law, image.job, image.codes[:position]).float())[0, 0]
     noise = gumbel(image.job.seed, "target", torch.tensor([position], device=scores.device), len(scores))[0]

@@ -70,7 +70,7 @@ def _make(settings: RunSettings, folder: RunFolder, missing: Sequence[PromptItem
         session = backend.open_session(settings)
     except ValueError as error:  # a device or a checkpoint that cannot be used
         raise SettingsError(str(error)) from error
-    _check_lengths(session.target, missing)
+    check_lengths(session.target, missing)
     folder.begin(session.hardware())
     traces: dict[str, list[Line]] = defaultdict(list)
     started = time.perf_counter()
@@ -85,7 +85,7 @@ def _make(settings: RunSettings, folder: RunFolder, missing: Sequence[PromptItem
     return time.perf_counter() - started
 
 
-def _check_lengths(target: Any, missing: Sequence[PromptItem]) -> None:
+def check_lengths(target: Any, missing: Sequence[PromptItem]) -> None:
     """A SettingsError, before the first image, if the model cannot take some of the prompts."""
     faults = []
     for prompt, name in {item.prompt: item.id for item in reversed(missing)}.items():
@@ -132,9 +132,7 @@ def _record(settings: RunSettings, image: Any, seconds_decode: float) -> Line:
     }
 
 
-def _summary(
-    folder: RunFolder, items: Sequence[PromptItem], missing: Sequence[PromptItem], seconds: float
-) -> str:
+def _summary(folder: RunFolder, items: Sequence[PromptItem], missing: Sequence[PromptItem], seconds: float) -> str:
     """One line: how many images are where, their mean tau, and the tokens per second of the new ones."""
     records = [folder.records[item.id] for item in items if item.id in folder.records]
     tau = sum(record["tau"] for record in records) / max(len(records), 1)

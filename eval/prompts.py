@@ -115,9 +115,7 @@ def _refuse_near_name(prompt: str) -> None:
 def _read_text(path: Path, flag: str) -> str:
     if not path.is_file():
         found = "a folder" if path.is_dir() else "no such file"
-        raise SettingsError(
-            f"--{flag} {path}: found {found}; allowed: a file, or a text that does not end in .txt"
-        )
+        raise SettingsError(f"--{flag} {path}: found {found}; allowed: a file, or a text that does not end in .txt")
     try:
         return path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -138,9 +136,7 @@ def _read_parti(path: Path) -> list[str]:
     try:
         prompts = [row["Prompt"] for row in rows if row.get("Prompt")]
     except csv.Error as error:
-        raise SettingsError(
-            f"--prompt_file {path}: found {error}; allowed: a TSV with a column 'Prompt'"
-        ) from error
+        raise SettingsError(f"--prompt_file {path}: found {error}; allowed: a TSV with a column 'Prompt'") from error
     if not prompts:
         raise SettingsError(f"--prompt_file {path}: found no prompts; allowed: a TSV with a column 'Prompt'")
     return prompts
@@ -161,7 +157,5 @@ def _read_coco(path: Path) -> list[str]:
             "with `images` (id) and `annotations` (image_id, caption)"
         ) from error
     if not prompts:
-        raise SettingsError(
-            f"--prompt_file {path}: found no captions; allowed: at least one image with a caption"
-        )
+        raise SettingsError(f"--prompt_file {path}: found no captions; allowed: at least one image with a caption")
     return prompts

@@ -124,9 +124,7 @@ class RunFolder:
         try:
             yield
         except OSError as error:
-            raise self._error(
-                f"found {error}", "a folder with space to write; finished images are kept"
-            ) from error
+            raise self._error(f"found {error}", "a folder with space to write; finished images are kept") from error
 
     def _read(self) -> None:
         """Read what is there; nothing changes yet."""
@@ -141,9 +139,7 @@ class RunFolder:
         """A SettingsError, before anything is written, for a folder with results but without a run.json."""
         ours = [name for name in ("img", "records.jsonl", "trace.jsonl") if (self.path / name).exists()]
         if ours and not (self.path / "run.json").exists():
-            raise self._error(
-                f"found {', '.join(ours)} but no run.json", "a new folder, or one of an earlier run"
-            )
+            raise self._error(f"found {', '.join(ours)} but no run.json", "a new folder, or one of an earlier run")
 
     def _manifest(self) -> Line | None:
         path = self.path / "run.json"
@@ -161,9 +157,7 @@ class RunFolder:
         names = [name for name in sorted(before | now) if before.get(name) != now.get(name)]
         if names:
             changes = ", ".join(f"--{name} {before.get(name)!r} (now {now.get(name)!r})" for name in names)
-            raise self._error(
-                f"found a run with {changes}", "the same settings, --overwrite or another folder"
-            )
+            raise self._error(f"found a run with {changes}", "the same settings, --overwrite or another folder")
 
     def _clear(self) -> None:
         """Remove the images, records and trace of an earlier run, and nothing else."""
@@ -177,9 +171,7 @@ class RunFolder:
         try:
             return read_lines(self.path / name)
         except ValueError as error:
-            raise self._error(
-                f"found, in {name}, that {error}", "the file without it, or another folder"
-            ) from error
+            raise self._error(f"found, in {name}, that {error}", "the file without it, or another folder") from error
 
     def _rewrite(self, name: str, lines: list[Line]) -> None:
         """Make the file hold exactly these lines, if it does not already."""
@@ -205,7 +197,5 @@ def _history(previous: Line | None) -> list[Line]:
     """The earlier commands of a folder, without what they share with the latest."""
     if previous is None:
         return []
-    last = {
-        name: value for name, value in previous.items() if name not in ("settings", "identity", "earlier")
-    }
+    last = {name: value for name, value in previous.items() if name not in ("settings", "identity", "earlier")}
     return [*previous.get("earlier", []), last]

@@ -41,8 +41,13 @@ class Session:
         """The machine, in words and numbers, for run.json."""
         device = self.target.device
         gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
-        return {"device": str(device), "gpu": gpu, "cpu": platform.processor() or platform.machine(),
-                "threads": torch.get_num_threads(), "dtype": self.settings.dtype}
+        return {
+            "device": str(device),
+            "gpu": gpu,
+            "cpu": platform.processor() or platform.machine(),
+            "threads": torch.get_num_threads(),
+            "dtype": self.settings.dtype,
+        }
 
 
 def build_engine(

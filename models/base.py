@@ -23,7 +23,8 @@ class ImageGrid:
 
 @dataclass(frozen=True)
 class ImageVocab:
-    """The ids that are image tokens: `size` neighbouring ids from `first_id` on. Inside the engine they are codes from 0."""
+    """The ids that are image tokens: `size` neighbouring ids from `first_id` on. Inside the engine they are codes from
+    0."""
 
     first_id: int
     size: int
@@ -48,7 +49,8 @@ class TargetModel(Protocol):
     device: torch.device
 
     def prompt(self, text: str, guidance: int) -> PromptRows:
-        """The conditional row of a text and, with guidance 2, the unconditional one; ValueError if the text is too long."""
+        """The conditional row of a text and, with guidance 2, the unconditional one; ValueError if the text is too
+        long."""
 
     def features(self, ids: Tensor, context: Context) -> Tensor:
         """Token ids (rows, n) -> features after the final norm (rows, n, hidden)."""

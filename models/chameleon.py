@@ -76,7 +76,9 @@ class ChameleonVocab:
         }
         first = min(code_of, default=0)
         if not code_of or any(code_of.get(first + code) != code for code in range(len(code_of))):
-            raise ValueError("the image tokens of text_tokenizer.json are not one run of ids in the order of their codes")
+            raise ValueError(
+                "the image tokens of text_tokenizer.json are not one run of ids in the order of their codes"
+            )
         return ImageVocab(first, len(code_of))
 
 
@@ -105,7 +107,12 @@ class Chameleon:
 
     def prompt(self, text: str, guidance: int) -> PromptRows:
         words = self.words
-        row = [words[BOS], *words.tokenizer.encode(text, add_special_tokens=False).ids, words[END_OF_TURN], words[BEGIN_IMAGE]]
+        row = [
+            words[BOS],
+            *words.tokenizer.encode(text, add_special_tokens=False).ids,
+            words[END_OF_TURN],
+            words[BEGIN_IMAGE],
+        ]
         room = self.spec.max_positions - self.grid.tokens
         if len(row) > room:
             raise ValueError(f"the prompt has {len(row)} tokens with its frame, the model takes {room}: {text[:60]!r}")

@@ -38,7 +38,8 @@ class Cache(Protocol):
     """What a forward pass needs of a cache."""
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Store new keys and values (rows, kv_heads, n, head_dim); return all visible ones (rows, kv_heads, m, head_dim)."""
+        """Store new keys and values (rows, kv_heads, n, head_dim); return all visible ones (rows, kv_heads, m,
+        head_dim)."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,9 @@ class Rotary(nn.Module):
     def __init__(self, head_dim: int, max_positions: int, theta: float):
         super().__init__()
         self.head_dim, self.max_positions, self.theta = head_dim, max_positions, theta
-        self.table: Tensor | None = None  # (positions, 2 head_dim); neither parameter nor buffer: .to(bf16) must not round it
+        self.table: Tensor | None = (
+            None  # (positions, 2 head_dim); neither parameter nor buffer: .to(bf16) must not round it
+        )
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """(rows, n) -> cosines and signed sines (rows, n, 1, head_dim)."""

@@ -70,13 +70,9 @@ class ImageTokenizer:
             ValueError: on another dtype or shape.
         """
         if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[3] != 3:
-            raise ValueError(
-                f"images: found {images.dtype} {tuple(images.shape)}, allowed is uint8 (n, H, W, 3)"
-            )
+            raise ValueError(f"images: found {images.dtype} {tuple(images.shape)}, allowed is uint8 (n, H, W, 3)")
         if any(side % self.downsampling for side in images.shape[1:3]):
-            raise ValueError(
-                f"images: found {tuple(images.shape)}, H and W must be multiples of {self.downsampling}"
-            )
+            raise ValueError(f"images: found {tuple(images.shape)}, H and W must be multiples of {self.downsampling}")
         parts = [self._nearest(self._latents(part, precision)) for part in images.split(chunk)]
         sides = math.prod(side // self.downsampling for side in images.shape[1:3])
         return torch.cat(parts).cpu() if parts else torch.empty((0, sides), dtype=torch.int64)
@@ -122,9 +118,7 @@ class ImageTokenizer:
         latents = self.codebook[codes].permute(2, 0, 1).unsqueeze(0)  # (1, embed_dim, rows, columns)
         latents = latents.contiguous(memory_format=torch.channels_last)
         output = self.model.decoder(self.model.post_quant_conv(latents))[0].float()
-        return (
-            ((output.clamp(-1, 1) + 1) / 2 * 255).to(torch.uint8).permute(1, 2, 0)
-        )  # truncates, as public readers do
+        return ((output.clamp(-1, 1) + 1) / 2 * 255).to(torch.uint8).permute(1, 2, 0)  # truncates, as public readers do
 
     def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
         """Write vqgan.yaml and vqgan.safetensors in the public layout; a file appears whole or not at all."""

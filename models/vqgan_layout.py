@@ -79,12 +79,8 @@ def read_config(path: Path) -> VqganConfig:
             if ddconfig.get(name, allowed) != allowed:
                 raise ValueError(f"ddconfig.{name}: found {ddconfig[name]!r}, allowed is {allowed!r}")
         names = ("ch", "num_res_blocks", "z_channels", "resolution")
-        sizes = {name: ddconfig[name] for name in names} | {
-            name: params[name] for name in ("embed_dim", "n_embed")
-        }
-        return VqganConfig(
-            ch_mult=tuple(ddconfig["ch_mult"]), num_groups=ddconfig.get("num_groups", 32), **sizes
-        )
+        sizes = {name: ddconfig[name] for name in names} | {name: params[name] for name in ("embed_dim", "n_embed")}
+        return VqganConfig(ch_mult=tuple(ddconfig["ch_mult"]), num_groups=ddconfig.get("num_groups", 32), **sizes)
     except KeyError as error:
         raise ValueError(f"{path}: the field {error} is missing; expected model.params.ddconfig") from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError, ValueError, TypeError, AttributeError) as error:
@@ -133,10 +129,7 @@ def taming_name(name: str, levels: int) -> str:
 def to_taming(state: Mapping[str, Tensor], levels: int) -> dict[str, Tensor]:
     """Rename a diffusers state dict to the public layout; attention matrices become 1 x 1 convolutions."""
     renamed = {taming_name(name, levels): value for name, value in state.items()}
-    return {
-        name: value[:, :, None, None] if _is_attention_matrix(name) else value
-        for name, value in renamed.items()
-    }
+    return {name: value[:, :, None, None] if _is_attention_matrix(name) else value for name, value in renamed.items()}
 
 
 def from_taming(state: Mapping[str, Tensor], model: VQModel, levels: int) -> dict[str, Tensor]:
@@ -149,9 +142,7 @@ def from_taming(state: Mapping[str, Tensor], model: VQModel, levels: int) -> dic
     wanted = {name: tuple(value.shape) for name, value in to_taming(own, levels).items()}
     found = {name: value for name, value in state.items() if not name.startswith("loss.")}
     problems = [f"missing {name} {shape}" for name, shape in wanted.items() if name not in found]
-    problems += [
-        f"unexpected {name} {tuple(value.shape)}" for name, value in found.items() if name not in wanted
-    ]
+    problems += [f"unexpected {name} {tuple(value.shape)}" for name, value in found.items() if name not in wanted]
     problems += [
         f"{name} has shape {tuple(found[name].shape)} instead of {shape}"
         for name, shape in wanted.items()
@@ -159,9 +150,7 @@ def from_taming(state: Mapping[str, Tensor], model: VQModel, levels: int) -> dic
     ]
     if problems:
         raise ValueError("the weights do not fit the configuration: " + "; ".join(problems))
-    return {
-        name: found[taming_name(name, levels)].reshape(value.shape).float() for name, value in own.items()
-    }
+    return {name: found[taming_name(name, levels)].reshape(value.shape).float() for name, value in own.items()}
 
 
 def _is_attention_matrix(name: str) -> bool:

@@ -28,7 +28,8 @@ KeyMap = dict[str, Slot]  # public key -> slot
 
 
 def checkpoint_folder(path: str, flag: str) -> Path:
-    """The local folder of a checkpoint: `path` itself, or the hub's snapshot of a hub id (HF_HUB_OFFLINE is honoured)."""
+    """The local folder of a checkpoint: `path` itself, or the hub's snapshot of a hub id (HF_HUB_OFFLINE is
+    honoured)."""
     folder = Path(path)
     if folder.is_dir():
         return folder
@@ -76,7 +77,7 @@ def read_tensors(files: Iterable[Path]) -> Iterator[tuple[str, Tensor]]:
         try:
             if file.suffix == ".safetensors":
                 with safe_open(file, framework="pt") as shard:
-                    for key in shard.keys():
+                    for key in shard.keys():  # noqa: SIM118 (not a dict)
                         yield key, shard.get_tensor(key)
             else:
                 state = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
@@ -85,7 +86,9 @@ def read_tensors(files: Iterable[Path]) -> Iterator[tuple[str, Tensor]]:
             raise ValueError(f"cannot read {file}: {error}") from error
 
 
-def load_strict(module: nn.Module, tensors: Iterable[tuple[str, Tensor]], keys: KeyMap, ignored: tuple[str, ...] = ()) -> None:
+def load_strict(
+    module: nn.Module, tensors: Iterable[tuple[str, Tensor]], keys: KeyMap, ignored: tuple[str, ...] = ()
+) -> None:
     """Copy public tensors into a module's parameters.
 
     Args:
@@ -148,5 +151,7 @@ def block_keys(spec: TransformerSpec, public: str, ours: str, layer: int) -> Key
     if spec.qk_norm:
         for part in ("weight", "bias"):
             keys[f"self_attn.q_norm.{part}"] = Slot(f"attention.qk_norm.{part}", slice(0, spec.heads))
-            keys[f"self_attn.k_norm.{part}"] = Slot(f"attention.qk_norm.{part}", slice(spec.heads, spec.heads + spec.kv_heads))
+            keys[f"self_attn.k_norm.{part}"] = Slot(
+                f"attention.qk_norm.{part}", slice(spec.heads, spec.heads + spec.kv_heads)
+            )
     return {public + key: Slot(ours + slot.parameter, slot.rows) for key, slot in keys.items()}

@@ -35,7 +35,9 @@ def load_reference(session: Session) -> ChameleonModel:
     return model.to(session.target.device, session.target.dtype).eval()
 
 
-def compare(*, prompt: str = "configs/prompts/tiny_test.txt", images: int = 8, repeats: int = 3, dtype: str = "fp32") -> None:
+def compare(
+    *, prompt: str = "configs/prompts/tiny_test.txt", images: int = 8, repeats: int = 3, dtype: str = "fp32"
+) -> None:
     """Print tokens per second of both, their ratio and how many images have the same tokens."""
     settings = RunSettings(prompt=prompt, dtype=dtype, method=MethodSettings(method="ar"))
     session = open_session(settings)

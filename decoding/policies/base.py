@@ -51,7 +51,8 @@ class TreePlan:
         return all(shape == self.shapes[0] for shape in self.shapes)
 
     def restrict(self, scores: Tensor, level: int) -> Tensor:
-        """Scores (images, k, c) of a new level with the candidates outside an image's own depth or width set to -inf."""
+        """Scores (images, k, c) of a new level with the candidates outside an image's own depth or width set to
+        -inf."""
         if self.uniform:
             return scores
         columns = [(s.width if level <= s.depth else 0, s.width) for s in self.shapes]

@@ -28,11 +28,14 @@ class DynamicTree:
         return tree.scores[:, first:].topk(min(plan.width, tree.newest), dim=1).indices + first
 
     def prune(self, tree: DraftTree, plan: TreePlan) -> DraftTree:
-        """The N best nodes. A path's scores never rise and the sort is stable, so parents come before their children."""
+        """The N best nodes. A path's scores never rise and the sort is stable, so parents come before their
+        children."""
         count = min(plan.nodes, tree.nodes)
         scores, order = tree.scores[:, 1:].sort(dim=1, descending=True, stable=True)
         if not plan.uniform:
             budget = torch.tensor([shape.nodes for shape in plan.shapes], device=scores.device)
-            scores = scores.masked_fill(torch.arange(scores.shape[1], device=scores.device) >= budget[:, None], -torch.inf)
+            scores = scores.masked_fill(
+                torch.arange(scores.shape[1], device=scores.device) >= budget[:, None], -torch.inf
+            )
         kept, position = (order[:, :count] + 1).sort(dim=1)
         return tree.keep(kept, scores[:, :count].gather(1, position))

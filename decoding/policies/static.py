@@ -56,7 +56,8 @@ class StaticTree:
 
     @cached_property
     def _index(self) -> dict[RankPath, int]:
-        """Place of each rank path among the grown nodes, where every expanded node has as many children as the widest."""
+        """Place of each rank path among the grown nodes, where every expanded node has as many children as the
+        widest."""
         index, count = {(): 0}, 1
         for level, parents in enumerate(self._expanded, 1):
             children = self._children(level)

@@ -8,7 +8,8 @@ from decoding.verifiers.base import Verdict
 
 
 class Exact:
-    """Walks down from the root while a child carries the target's choice; emits the first choice that no child carries."""
+    """Walks down from the root while a child carries the target's choice; emits the first choice that no child
+    carries."""
 
     name = "exact"
     lossless = True

@@ -1,4 +1,5 @@
-"""Write the configurations of the tiny model and its drafter in the Chameleon format: `python -m scripts.tiny.make_config`."""
+"""Write the configurations of the tiny model and its drafter in the Chameleon format: `python -m
+scripts.tiny.make_config`."""
 
 import json
 from pathlib import Path
@@ -46,7 +47,12 @@ def make(*, model_dir: str = "ckpts/tiny", layers: int = 16) -> None:
     """config.json and drafter/config.json; the vocabulary is the tokenizer's."""
     folder = Path(model_dir)
     vocab = ChameleonVocab(load_tokenizer(folder / "tokenizer" / "text_tokenizer.json"))
-    common = {"model_type": "chameleon", "vocab_size": len(vocab.ids), "bos_token_id": vocab[BOS], "pad_token_id": vocab[PAD]}
+    common = {
+        "model_type": "chameleon",
+        "vocab_size": len(vocab.ids),
+        "bos_token_id": vocab[BOS],
+        "pad_token_id": vocab[PAD],
+    }
     names = dict(sorted(vocab.ids.items(), key=lambda item: item[1]))
     model = common | DECODER | {"num_hidden_layers": layers, "vq_config": VQ, "vocabulary_map": names}
     write_json(folder / "config.json", {"architectures": ["ChameleonForConditionalGeneration"]} | model)

@@ -151,9 +151,7 @@ _DRAWERS = {
 }
 
 
-Texture = tuple[
-    np.ndarray, np.ndarray, np.ndarray
-]  # first colour (3,), second colour (3,), its weight (128, 128)
+Texture = tuple[np.ndarray, np.ndarray, np.ndarray]  # first colour (3,), second colour (3,), its weight (128, 128)
 
 
 def _plain(tint: np.ndarray, rng: np.random.Generator) -> Texture:

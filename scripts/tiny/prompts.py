@@ -1,4 +1,5 @@
-"""Write the captions of a split as a prompt file: `python -m scripts.tiny.prompts --split test --count 200 --output FILE`."""
+"""Write the captions of a split as a prompt file: `python -m scripts.tiny.prompts --split test --count 200 --output
+FILE`."""
 
 from pathlib import Path
 

@@ -15,9 +15,7 @@ from scripts.tiny.painting import render_scene
 from scripts.tiny.scenes import IMAGE_SIZE, sample_scene
 
 
-def render(
-    *, work_dir: str = "work/tiny", split: str = "train", count: int = 60000, chunk: int = 500
-) -> None:
+def render(*, work_dir: str = "work/tiny", split: str = "train", count: int = 60000, chunk: int = 500) -> None:
     """Write `images_{split}.npy`, uint8 (count, 128, 128, 3), and `captions_{split}.jsonl`; resumable.
 
     A caption line is written only after its image, so whole caption lines count the finished scenes.
@@ -60,9 +58,7 @@ def _open_images(path: Path, count: int) -> np.memmap:
         return np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
     images = np.lib.format.open_memmap(path, mode="r+")
     if images.shape != shape:
-        raise ValueError(
-            f"--count: found {count}, but {path} holds {len(images)} images; remove it to start anew"
-        )
+        raise ValueError(f"--count: found {count}, but {path} holds {len(images)} images; remove it to start anew")
     return images
 
 

@@ -74,9 +74,7 @@ def train_attributes(
         log.write(event="test", images="reconstructed", **scores)
 
 
-def train_step(
-    model: AttributeClassifier, optimizer: torch.optim.Optimizer, pixels: Tensor, targets: Targets
-) -> float:
+def train_step(model: AttributeClassifier, optimizer: torch.optim.Optimizer, pixels: Tensor, targets: Targets) -> float:
     """One optimizer step; returns the loss.
 
     The cell under an object's centre must show its classes, and the image only the classes present.
@@ -90,9 +88,7 @@ def train_step(
     model.train()
     ground, cells = model.cell_logits(pixels.contiguous(memory_format=torch.channels_last))
     kind, ground_colour = ground.split(model.labels.heads()[:2], dim=1)
-    loss = F.cross_entropy(kind, targets.classes[:, 0]) + F.cross_entropy(
-        ground_colour, targets.classes[:, 1]
-    )
+    loss = F.cross_entropy(kind, targets.classes[:, 0]) + F.cross_entropy(ground_colour, targets.classes[:, 1])
     loss = loss + 20 * F.binary_cross_entropy_with_logits(cells.logsumexp(dim=2), targets.presence)
     loss = loss - F.logsigmoid(cells[tuple(targets.spots.T)]).mean()
     optimizer.zero_grad(set_to_none=True)

@@ -62,7 +62,9 @@ class Trainer:
     def update(self, rate: float) -> float:
         set_lr(self.optimizer, rate)
         with self.autocast():
-            loss = eagle_loss(self.target.transformer, self.head, self.rows(self.train, self.step), GUIDANCE, FEATURE_NOISE)
+            loss = eagle_loss(
+                self.target.transformer, self.head, self.rows(self.train, self.step), GUIDANCE, FEATURE_NOISE
+            )
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.head.parameters(), 0.5)
@@ -92,10 +94,14 @@ class Trainer:
     def export(self, folder: Path) -> None:
         """Write the head in the public drafter layout, in fp16."""
         state = public_state(self.head, eagle_keys(self.head.spec, True))
-        save_file({key: value.half().cpu() for key, value in state.items()}, folder / "model.safetensors", {"format": "pt"})
+        save_file(
+            {key: value.half().cpu() for key, value in state.items()}, folder / "model.safetensors", {"format": "pt"}
+        )
 
 
-def train(*, work_dir: str, model_dir: str = "ckpts/tiny", minutes: float = 14.0, batch_size: int = 16, lr: float = 2e-3) -> None:
+def train(
+    *, work_dir: str, model_dir: str = "ckpts/tiny", minutes: float = 14.0, batch_size: int = 16, lr: float = 2e-3
+) -> None:
     """Train for a wall-clock budget of `minutes` in all, resumed time included; then export to model_dir/drafter."""
     work, log = Path(work_dir), JsonLog(Path(work_dir) / "train_drafter.jsonl")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -108,7 +114,9 @@ def train(*, work_dir: str, model_dir: str = "ckpts/tiny", minutes: float = 14.0
         trainer.seconds += time.perf_counter() - started
         if trainer.step % 25 == 0:
             rate = trainer.step * batch_size / trainer.seconds
-            log.write(step=trainer.step, loss=sum(losses) / len(losses), images_per_second=rate, seconds=trainer.seconds)
+            log.write(
+                step=trainer.step, loss=sum(losses) / len(losses), images_per_second=rate, seconds=trainer.seconds
+            )
             losses = []
         if trainer.step % 200 == 0:
             log.write(step=trainer.step, **trainer.validate())

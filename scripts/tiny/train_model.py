@@ -17,8 +17,15 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor
 
-from models.base import ImageVocab
-from models.chameleon import BEGIN_IMAGE, BOS, END_OF_TURN, ChameleonVocab, chameleon_keys, chameleon_spec, load_tokenizer
+from models.chameleon import (
+    BEGIN_IMAGE,
+    BOS,
+    END_OF_TURN,
+    ChameleonVocab,
+    chameleon_keys,
+    chameleon_spec,
+    load_tokenizer,
+)
 from models.transformer import Context, Transformer
 from models.weights import public_state, read_json
 from scripts.tiny.common import JsonLog, cosine_lr, load_state, save_state, set_lr
@@ -44,7 +51,8 @@ class Captions:
         return Captions([[vocab[BOS], *text.ids, *tail] for text in encoded], codes)
 
     def batch(self, seed: int, size: int, empty: list[int] | None) -> tuple[Tensor, Tensor]:
-        """Batch number `seed`: prompts (size, length), codes (size, tokens); with `empty`, one in ten has that prompt."""
+        """Batch number `seed`: prompts (size, length), codes (size, tokens); with `empty`, one in ten has that
+        prompt."""
         rng = np.random.default_rng(seed)
         length = len(self.prompts[rng.integers(len(self.prompts))])
         chosen = rng.choice(np.flatnonzero(self._lengths == length), size)
@@ -107,15 +115,25 @@ class Trainer:
         self.model.load_state_dict(self.average)
         losses = []
         for number in range(batches):
-            prompts, codes = (t.to(self.device) for t in self.validation.batch(10**9 + number, self.batch_size, self.empty))
+            prompts, codes = (
+                t.to(self.device) for t in self.validation.batch(10**9 + number, self.batch_size, self.empty)
+            )
             with self.autocast():
                 losses.append(image_loss(self.model, prompts, codes, self.image.first_id).item())
         self.model.load_state_dict(current)
         return sum(losses) / batches
 
     def save(self, path: Path) -> None:
-        save_state(path, {"model": self.model.state_dict(), "average": self.average, "step": self.step,
-                          "optimizer": self.optimizer.state_dict(), "seconds": self.seconds})
+        save_state(
+            path,
+            {
+                "model": self.model.state_dict(),
+                "average": self.average,
+                "step": self.step,
+                "optimizer": self.optimizer.state_dict(),
+                "seconds": self.seconds,
+            },
+        )
 
     def resume(self, path: Path) -> None:
         if state := load_state(path):
@@ -131,11 +149,14 @@ class Trainer:
         head = torch.zeros(self.model.spec.vocab, self.model.spec.hidden)
         head[self.image.first_id : self.image.first_id + self.image.size] = state["lm_head.weight"]
         state["lm_head.weight"] = head
-        save_file({key: value.half().cpu() for key, value in state.items()}, folder / "model.safetensors", {"format": "pt"})
+        save_file(
+            {key: value.half().cpu() for key, value in state.items()}, folder / "model.safetensors", {"format": "pt"}
+        )
 
 
 def initialise(model: Transformer) -> Transformer:
-    """Normal weights of deviation 0.02; the layers that write to the residual stream start smaller by sqrt(2 layers)."""
+    """Normal weights of deviation 0.02; the layers that write to the residual stream start smaller by sqrt(2
+    layers)."""
     for name, parameter in model.named_parameters():
         if parameter.ndim > 1 and "qk_norm" not in name:
             small = name.endswith(("out.weight", "down.weight"))
@@ -143,7 +164,9 @@ def initialise(model: Transformer) -> Transformer:
     return model
 
 
-def train(*, work_dir: str, model_dir: str = "ckpts/tiny", minutes: float = 56.0, batch_size: int = 16, lr: float = 1.2e-3) -> None:
+def train(
+    *, work_dir: str, model_dir: str = "ckpts/tiny", minutes: float = 56.0, batch_size: int = 16, lr: float = 1.2e-3
+) -> None:
     """Train for a wall-clock budget of `minutes` in all, resumed time included; then export to model_dir."""
     work, log = Path(work_dir), JsonLog(Path(work_dir) / "train_model.jsonl")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -156,12 +179,16 @@ def train(*, work_dir: str, model_dir: str = "ckpts/tiny", minutes: float = 56.0
         trainer.seconds += time.perf_counter() - started
         if trainer.step % 25 == 0:
             rate = trainer.step * batch_size / trainer.seconds
-            log.write(step=trainer.step, loss=sum(losses) / len(losses), images_per_second=rate, seconds=trainer.seconds)
+            log.write(
+                step=trainer.step, loss=sum(losses) / len(losses), images_per_second=rate, seconds=trainer.seconds
+            )
             losses = []
         if trainer.step % 200 == 0:
             log.write(step=trainer.step, validation_loss=trainer.validate())
             trainer.save(work / "model.pt")
-    log.write(step=trainer.step, validation_loss=trainer.validate(), images=trainer.step * batch_size, seconds=trainer.seconds)
+    log.write(
+        step=trainer.step, validation_loss=trainer.validate(), images=trainer.step * batch_size, seconds=trainer.seconds
+    )
     trainer.save(work / "model.pt")
     trainer.export(Path(model_dir))
 

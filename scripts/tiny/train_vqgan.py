@@ -130,9 +130,7 @@ def _fit(run: Run, folder: Path, log: JsonLog, *, minutes: float, steps: int) ->
         run.step += 1
         run.seconds += time.perf_counter() - started
         if run.step % 100 == 0:
-            log.write(
-                step=run.step, seconds=round(run.seconds), progress=round(progress, 4), size=size, **values
-            )
+            log.write(step=run.step, seconds=round(run.seconds), progress=round(progress, 4), size=size, **values)
         if run.step % 500 == 0:
             log.write(event="validation", step=run.step, **evaluate(run))
         if time.perf_counter() - last_save > 120:
@@ -183,9 +181,7 @@ class CropSource:
         """A batch (count, 3, size, size) in [-1, 1] and the weights of its pixels (count, 1, size, size)."""
         picks = torch.randint(self.rows, (count,), generator=self.generator).tolist()
         corners = torch.randint(TINY.resolution - size + 1, (count, 2), generator=self.generator).tolist()
-        places = [
-            (i, slice(y, y + size), slice(x, x + size)) for i, (y, x) in zip(picks, corners, strict=True)
-        ]
+        places = [(i, slice(y, y + size), slice(x, x + size)) for i, (y, x) in zip(picks, corners, strict=True)]
         crops = np.stack([self.images[place] for place in places])
         weights = np.stack([pixel_weights(sample_scene("train", i))[y, x] for i, y, x in places])
         batch = torch.from_numpy(crops).permute(0, 3, 1, 2).float() / 127.5 - 1.0
