@@ -39,7 +39,11 @@ def benchmark_settings(texts: Mapping[str, str]) -> BenchmarkSettings:
             refuse(name, given[name], f"only for a method that has it; --methods is {listed}")
     drafted = next((method for method in methods if method.drafted), methods[0])
     own = {name: values[name] for name in settings_fields(BenchmarkSettings) if name in values}
-    return BenchmarkSettings(_run(values, drafted), methods, output=values.get("output_dir"), **own)
+    for name in ("overwrite", "trace"):
+        if values.get(name):
+            refuse(name, True, "only with generate_images")
+    run = _run(values, drafted)
+    return BenchmarkSettings(run, methods, output=run.output_dir if "output_dir" in values else None, **own)
 
 
 def _method_list(values: Values) -> str | None:
@@ -88,12 +92,13 @@ def _read(command: str, texts: Mapping[str, str]) -> tuple[Values, Values]:
     flags = flags_of(command)
     given = {name: parse_text(flags[name], name, text) for name, text in texts.items()}
     path = given.pop("config", None)
-    given = _without_aliases(given)
-    return read_recipe(path, command) if path is not None else {}, given
+    recipe = read_recipe(path, command) if path is not None else {}
+    return recipe, _without_aliases(given, recipe.get("method"))
 
 
-def _without_aliases(given: Values) -> Values:
-    """The values with the paper's flags replaced by the settings they stand for."""
+def _without_aliases(given: Values, recipe_method: str | None) -> Values:
+    """The values with the paper's flags replaced by the settings they stand for; `--model_type eagle` alone leaves the
+    choice among the drafting methods to the recipe."""
     names = settings_fields(PaperFlags)
     paper = PaperFlags(**{name: value for name, value in given.items() if name in names})
     values = {name: value for name, value in given.items() if name not in names}
@@ -105,7 +110,8 @@ def _without_aliases(given: Values) -> Values:
     ):
         if value is not None and values.setdefault(name, value) != value:
             refuse(alias, value, f"{values[name]!r}, as --{name} says")
-    method = _paper_method(paper, values.get("method"))
+    free = paper.model_type == "eagle" and not (paper.peanut or paper.static_tree)
+    method = _paper_method(paper, values.get("method", recipe_method if free and recipe_method != "ar" else None))
     return values if method is None else values | {"method": method}
 
 

@@ -15,7 +15,7 @@ from decoding.cache import CacheShape, KVCache, chain
 from decoding.flight import FinishedImage, Flight, Job, RoundStats
 from decoding.grow import Grower
 from decoding.noise import NoiseShape, PositionalNoise
-from decoding.policies.base import Shape, TreePlan, TreePolicy
+from decoding.policies.base import TreePlan, TreePolicy
 from decoding.proposals import Proposal
 from decoding.sampling import SamplingLaw, choose
 from decoding.timing import Stopwatch
@@ -23,8 +23,6 @@ from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict, Verifier
 from drafters.base import Decided, Drafter
 from models.base import TargetModel
-
-NO_TREE = Shape(0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -107,13 +105,12 @@ class Engine:
         cache.advance([length])
         self.noise.fill(place, job.seed)
         log_p = self.law(self.target.score(features[:, -1:]))
+        refuse_nan(bool(log_p.isnan().any()), "target")  # waits for the device, so the seconds are true
         code = choose(log_p, self.noise.table[place : place + 1, :1])[0]  # (1,)
         controller = None
         if self.speculation:
             controller = self.speculation.policy.controller(job.seed)
             self.speculation.drafter.start(place, prompt, features, code)
-        if code.is_cuda:
-            torch.cuda.synchronize(code.device)
         return Flight(job, self.target.grid.tokens, code, controller, time.perf_counter() - started)
 
     @torch.inference_mode()
@@ -155,10 +152,11 @@ class Engine:
         levels = tree.levels
         deepest = tree.scores.masked_fill(tree.depths != levels[:, None], -torch.inf).amax(1)
         confidence = (deepest / levels.clamp(min=1)).exp()
-        columns = [verdict.accepted, levels, tree.present.sum(1) - 1, confidence, log_p[:, 0].amax(1).exp()]
+        faults = [tree.scores.isnan().any(1), log_p.isnan().flatten(1).any(1)]
+        columns = [verdict.accepted, levels, tree.present.sum(1) - 1, confidence, log_p[:, 0].amax(1).exp(), *faults]
         figures = torch.stack([column.double() for column in columns], 1).tolist()
-        if any(row[4] != row[4] for row in figures):
-            raise FloatingPointError("the target's law contains NaN: the weights are broken or the dtype overflows")
+        refuse_nan(any(row[5] for row in figures), "drafter")
+        refuse_nan(any(row[6] for row in figures), "target")
         return figures
 
     def _commit(self, tree: DraftTree, verdict: Verdict, features: Tensor, counts: list[int]) -> None:
@@ -181,3 +179,9 @@ class Engine:
                 finished.append(flight.finish())
                 self.flights[place] = None
         return tuple(finished)
+
+
+def refuse_nan(found: bool, model: str) -> None:
+    """A law that contains NaN decides nothing."""
+    if found:
+        raise FloatingPointError(f"the {model}'s law contains NaN: its weights are broken or the dtype overflows")

@@ -30,12 +30,14 @@ class SamplingLaw:
 
     def __call__(self, logits: Tensor) -> Tensor:
         """Logits (images x guidance, n, vocab), an image's rows adjacent -> log p (images, n, vocab)."""
-        scores = self._guide(logits if logits.dtype == torch.float64 else logits.float())
+        scores = self.guide(logits)
         if not self.greedy:
             scores = self._top_p(self._top_k(scores / self.temperature))
         return scores.log_softmax(-1)
 
-    def _guide(self, logits: Tensor) -> Tensor:
+    def guide(self, logits: Tensor) -> Tensor:
+        """Guided logits (images, n, vocab), in fp32 or better."""
+        logits = logits if logits.dtype == torch.float64 else logits.float()
         if self.guidance == 1:
             return logits
         conditional, unconditional = logits.unflatten(0, (-1, 2)).unbind(1)
@@ -54,6 +56,22 @@ class SamplingLaw:
         mass = ordered.softmax(-1)
         beyond = mass.cumsum(-1) - mass >= self.top_p
         return scores.masked_fill(beyond.scatter(-1, index, beyond), -torch.inf)
+
+    def cut_distance(self, scores: Tensor, tokens: Tensor) -> Tensor:
+        """How far tokens (n,) are from changing sides at top-k (in logits / T) and at top-p (in mass): (m,), m <= 2 n.
+
+        scores: (vocab,) guided logits / T of one position, finite.
+        """
+        distances = [scores.new_zeros(0)]
+        ordered, index = scores.sort(descending=True, stable=True)
+        place = index.argsort()[tokens]
+        if 0 < self.top_k < len(scores):
+            last, first_cut = ordered[self.top_k - 1], ordered[self.top_k]
+            distances.append(torch.where(scores[tokens] >= last, scores[tokens] - first_cut, last - scores[tokens]))
+        if self.top_p < 1:
+            mass = self._top_k(ordered).softmax(-1)
+            distances.append(((mass.cumsum(-1) - mass)[place] - self.top_p).abs())
+        return torch.cat(distances)
 
 
 def choose(log_p: Tensor, noise: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ class DraftTree:
 
     tokens, parents, depths, scores: (images, 1 + nodes). A score is the logarithm of the estimated probability that the
     target follows the path to the node; -inf marks an absent node (images of a batch may have fewer nodes than others).
-    newest: nodes of the level grown last, which stand at the end.
+    newest: nodes of the level grown last, which stand at the end. height: levels grown, before pruning.
     """
 
     tokens: Tensor
@@ -21,6 +21,7 @@ class DraftTree:
     depths: Tensor
     scores: Tensor
     newest: int = 0
+    height: int = 0
 
     @staticmethod
     def root(tokens: Tensor, dtype: torch.dtype) -> "DraftTree":
@@ -49,7 +50,7 @@ class DraftTree:
         count = self.nodes + 1
         reach = torch.eye(count, device=self.tokens.device).repeat(len(self.tokens), 1, 1)
         reach.scatter_(2, self.parents[..., None], 1.0)
-        for _ in range(max(count - 1, 0).bit_length()):  # squaring the parent relation doubles the distance it reaches
+        for _ in range(self.height.bit_length()):  # squaring the parent relation doubles the distance it reaches
             reach = (reach @ reach).clamp_(max=1.0)
         return reach > 0
 
@@ -63,6 +64,7 @@ class DraftTree:
             torch.cat([self.depths, self.depths.gather(1, parents) + 1], 1),
             torch.cat([self.scores, scores.flatten(1)], 1),
             newest=nodes.shape[1] * children,
+            height=self.height + 1,
         )
 
     def keep(self, kept: Tensor, scores: Tensor) -> "DraftTree":
@@ -74,4 +76,4 @@ class DraftTree:
         index = torch.cat([root, kept], 1)
         parents = place.gather(1, self.parents.gather(1, index))
         scores = torch.cat([self.scores[:, :1], scores], 1)
-        return DraftTree(self.tokens.gather(1, index), parents, self.depths.gather(1, index), scores)
+        return DraftTree(self.tokens.gather(1, index), parents, self.depths.gather(1, index), scores, height=self.height)

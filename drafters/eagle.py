@@ -34,7 +34,8 @@ class EagleHead(nn.Module):
 
     def forward(self, ids: Tensor, features: Tensor, context: Context) -> Tensor:
         """Next-token ids (rows, n), features (rows, n, hidden) -> predicted features (rows, n, hidden)."""
-        return self.blocks(self.fc(torch.cat([self.embedding(ids), features], -1)), context)
+        mixed = self.fc(torch.cat([self.embedding(ids), features], -1))
+        return self.blocks(mixed.to(features.dtype), context)  # under autocast the residual stream stays wide
 
 
 @dataclass

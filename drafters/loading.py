@@ -1,5 +1,7 @@
 """EAGLE heads in their public layout: config.json and pytorch_model.bin or model.safetensors."""
 
+from dataclasses import replace
+
 import torch
 
 from drafters.eagle import EagleHead
@@ -33,6 +35,7 @@ def load_eagle_head(path: str, target: TargetModel) -> EagleHead:
     folder = checkpoint_folder(path, "--drafter_path")
     config = read_json(folder / "config.json")
     spec, bias = chameleon_spec(config), config.get("bias", True)
+    spec = replace(spec, max_positions=target.spec.max_positions)  # a size of tables, not of weights
     if (spec.hidden, spec.vocab) != (target.spec.hidden, target.spec.vocab):
         raise ValueError(
             f"{folder / 'config.json'}: hidden_size {spec.hidden} and vocab_size {spec.vocab} do not fit the target's "

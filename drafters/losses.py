@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from decoding.noise import gumbel
+from decoding.sampling import SamplingLaw
 from drafters.eagle import EagleHead
 from models.transformer import Context, Transformer
 
@@ -23,29 +25,48 @@ class Row:
     prompt: int
 
 
-def unroll(head: EagleHead, row: Row, depths: int, noise: float) -> list[Tensor]:
+def unroll(head: EagleHead, row: Row, depths: int, noise: Tensor | None = None) -> list[Tensor]:
     """Predicted features of the slots that decoding uses, (images, tokens - 1, hidden), one tensor per depth.
 
-    Slot i reads feature i and token i + 1. At depth 1 the features are the target's, with uniform noise of this half
-    width; at depth d + 1 they are the head's own of depth d, as below the root of a draft tree.
+    Slot i reads feature i and token i + 1. At depth 1 the features are the target's, plus `noise` of the same shape. At
+    depth d + 1 a slot reads the head's own prediction of depth d and sees the target's features up to its branch point
+    and the slots of its own branch: what a node of a draft tree sees (training-time test, arXiv 2503.01840).
     """
-    given = row.features[:, :-1]
-    inputs = given + (torch.rand_like(given) * 2 - 1) * noise if noise else given
-    positions = torch.arange(given.shape[1], device=given.device).expand(len(given), -1)
-    outputs = []
-    for _ in range(depths):
-        predicted = head(row.ids[:, 1:], inputs, Context(positions))
-        outputs.append(predicted[:, row.prompt - 1 :])
-        inputs = torch.cat([given[:, :1], predicted[:, :-1]], 1)
+    given, prompt = row.features[:, :-1], row.prompt
+    n = given.shape[1]
+    positions = torch.arange(n, device=given.device).expand(len(given), -1)
+    inputs, outputs = [given if noise is None else given + noise], []
+    for depth in range(1, depths + 1):
+        context = Context(positions.repeat(1, depth), branches(n, depth, given.device))
+        predicted = head(row.ids[:, 1:].repeat(1, depth), torch.cat(inputs, 1), context)[:, -n:]
+        outputs.append(predicted[:, prompt - 1 :])
+        inputs.append(torch.cat([given[:, :prompt], predicted[:, prompt - 1 : -1]], 1))
     return outputs
 
 
-def guided(conditional: Tensor, unconditional: Tensor, cfg: float) -> Tensor:
-    """Guided logits u + cfg (c - u), in fp32."""
-    return unconditional.float() + cfg * (conditional.float() - unconditional.float())
+def branches(n: int, depths: int, device: torch.device) -> Tensor:
+    """Additive mask (depths n, depths n): slot i of depth k + 1 sees slots up to i - k of depth 1, and of each depth
+    l + 1 <= k + 1 the slot i - (k - l) of its own branch."""
+    i, j = torch.arange(n, device=device)[:, None], torch.arange(n, device=device)[None]
+    never = torch.zeros(n, n, dtype=torch.bool, device=device)
+    blocks = [
+        [j <= i - k, *(j == i - (k - depth) if depth <= k else never for depth in range(1, depths))]
+        for k in range(depths)
+    ]
+    blocks[0][0] = j <= i
+    visible = torch.cat([torch.cat(row, 1) for row in blocks])
+    visible |= torch.eye(len(visible), dtype=torch.bool, device=device)  # the first slots of deeper levels: no empty row
+    return torch.zeros(visible.shape, device=device).masked_fill_(~visible, -torch.inf)
 
 
-def eagle_loss(target: Transformer, head: EagleHead, rows: tuple[Row, Row], cfg: float, noise: float) -> Tensor:
+def guided(target: Transformer, features: list[Tensor], cfg: float) -> Tensor:
+    """Guided logits in fp32 of both rows' features (images, n, hidden)."""
+    with torch.autocast(features[0].device.type, enabled=False):  # guidance would enlarge the rounding of bf16
+        logits = torch.stack([target.score(row.float()) for row in features], 1).flatten(0, 1)
+    return SamplingLaw(cfg=cfg).guide(logits)
+
+
+def eagle_loss(target: Transformer, head: EagleHead, rows: list[Row], cfg: float, noise: list[Tensor]) -> Tensor:
     """Feature regression plus cross-entropy to the target's guided law over image codes, mean of two depths.
 
     Args:
@@ -53,27 +74,28 @@ def eagle_loss(target: Transformer, head: EagleHead, rows: tuple[Row, Row], cfg:
         head: the drafter.
         rows: the conditional and the unconditional row of the same images.
         cfg: guidance scale of the law.
-        noise: half width of the uniform noise on the target's features.
+        noise: what is added to each row's features without the last.
     """
     depths = 2
     wanted = [row.features[:, row.prompt :] for row in rows]  # (images, tokens - 1, hidden)
-    law = guided(*map(target.score, wanted), cfg).softmax(-1)
-    predicted = [unroll(head, row, depths, noise) for row in rows]
-    loss = 0.0
-    for conditional, unconditional in zip(*predicted, strict=True):
-        regression = F.smooth_l1_loss(conditional, wanted[0]) + F.smooth_l1_loss(unconditional, wanted[1])
-        log_q = guided(target.score(conditional), target.score(unconditional), cfg).log_softmax(-1)
+    law = guided(target, wanted, cfg).softmax(-1)
+    predicted = zip(*(unroll(head, row, depths, added) for row, added in zip(rows, noise, strict=True)), strict=True)
+    loss = torch.zeros((), device=law.device)
+    for features in predicted:
+        regression = sum(F.smooth_l1_loss(found, true) for found, true in zip(features, wanted, strict=True))
+        log_q = guided(target, list(features), cfg).log_softmax(-1)
         loss = loss + regression - 0.2 * (law * log_q).sum(-1).mean()
     return loss / depths
 
 
 @torch.no_grad()
-def agreement(target: Transformer, head: EagleHead, rows: tuple[Row, Row], cfg: float) -> dict[str, float]:
+def agreement(target: Transformer, head: EagleHead, rows: list[Row], cfg: float) -> dict[str, float]:
     """Depth-1 figures on held-out images: total variation between guided laws, hit rates of k candidates by q alone and
     with shared Gumbel noise."""
-    law = guided(*(target.score(row.features[:, row.prompt :]) for row in rows), cfg).softmax(-1)
-    q = guided(*(target.score(unroll(head, row, 1, 0.0)[0]) for row in rows), cfg).softmax(-1)
-    noise = -torch.empty_like(law).exponential_().log()
+    law = guided(target, [row.features[:, row.prompt :] for row in rows], cfg).softmax(-1)
+    q = guided(target, [unroll(head, row, 1)[0] for row in rows], cfg).softmax(-1)
+    places = torch.arange(law[..., 0].numel(), device=law.device)
+    noise = gumbel(0, "target", places, law.shape[-1]).to(law).view_as(law)
     choice = (law.log() + noise).argmax(-1, keepdim=True)
     figures = {"total_variation": (law - q).abs().sum(-1).div(2).mean().item()}
     for name, ranked in (("topk", q.log()), ("coupled", q.log() + noise)):

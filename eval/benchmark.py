@@ -42,6 +42,12 @@ class Run:
     def seconds_per_image(self) -> float:
         return sum(image.seconds for image in self.images) / len(self.images)
 
+    @property
+    def tau(self) -> float:
+        """Tokens decided in rounds / rounds, over all images."""
+        rounds = sum(image.target_forwards - 1 for image in self.images)
+        return sum(len(image.codes) - 1 for image in self.images) / rounds
+
     def mean(self, name: str) -> float:
         """Mean of a figure of the images."""
         return sum(getattr(image, name) for image in self.images) / len(self.images)
@@ -84,6 +90,8 @@ def run_benchmark(settings: BenchmarkSettings) -> None:
     except ValueError as error:
         raise SettingsError(str(error)) from error
     check_lengths(session.target, items)
+    if settings.output:
+        Path(settings.output).mkdir(parents=True, exist_ok=True)
     runs = _repeat(session, methods, jobs, settings)
     rows = [_row(session, method, runs[method], runs[BASELINE]) for method in methods]
     document = {
@@ -96,10 +104,12 @@ def run_benchmark(settings: BenchmarkSettings) -> None:
     }
     print(table(rows, len(jobs)))
     line = json.dumps(document)
+    print(line, flush=True)
     if settings.output:
-        Path(settings.output).mkdir(parents=True, exist_ok=True)
         (Path(settings.output) / "benchmark.json").write_text(line + "\n", encoding="utf-8")
-    print(line)
+    if wrong := [f"{row['method']}: {', '.join(row['wrong'])}" for row in rows if row["wrong"]]:
+        print(f"error: lossless methods made other images than ar: {'; '.join(wrong)}", file=sys.stderr)
+        sys.exit(1)
 
 
 def _repeat(
@@ -123,9 +133,10 @@ def _row(session: Session, method: MethodSettings, runs: list[Run], baseline: li
     seconds = median(run.seconds_per_image for run in runs)
     return settings_dict(method) | {
         "temperature": session.settings.sampling.temperature,
+        "tau": first.tau,
         "seconds_per_image": seconds,
         "tokens_per_second": tokens / seconds,
-        **{name: first.mean(name) for name in ("tau", "mean_depth", "mean_nodes", "target_forwards")},
+        **{name: first.mean(name) for name in ("mean_depth", "mean_nodes", "target_forwards")},
         "ms_per_target_forward": median(run.milliseconds("target_forward") for run in runs),
         "ms_per_draft_forward": median(run.milliseconds("draft_forward", "draft_head") for run in runs)
         if method.drafted

@@ -32,10 +32,11 @@ def compare(
     theirs = {image.job.id: image.codes for image in other}
     identical, near, wrong = 0, 0, []
     for image in baseline:
-        differs = (theirs[image.job.id] != image.codes).nonzero()
+        codes = theirs[image.job.id]
+        differs = (codes != image.codes).nonzero()
         if not len(differs):
             identical += 1
-        elif target.dtype != torch.float64 and gap(target, law, image, int(differs[0])) <= NEAR_TIE:
+        elif target.dtype != torch.float64 and gap(target, law, image, codes[: int(differs[0]) + 1]) <= NEAR_TIE:
             near += 1
         else:
             wrong.append(image.job.id)
@@ -43,31 +44,22 @@ def compare(
 
 
 @torch.inference_mode()
-def gap(target: TargetModel, law: SamplingLaw, image: FinishedImage, position: int) -> float:
-    """How close the choice at an image position was, after the image's own tokens before it.
+def gap(target: TargetModel, law: SamplingLaw, image: FinishedImage, codes: Tensor) -> float:
+    """How much rounding it takes to emit the last of `codes` where `image`, equal before it, has another token.
 
-    The least of: the gap between the two best perturbed log-probabilities; the gap of guided logits / T across the
-    top-k boundary; the distance of the kept mass from top_p at its boundary.
+    The gap between the two tokens' perturbed values; or, if one of them stands at the boundary of top-k or top-p, its
+    distance from there (of the logit from the k-th, of the mass before it from top_p), whichever is less.
     """
-    scores = law._guide(_logits(target, law, image.job, image.codes[:position]).float())[0, 0]
-    noise = gumbel(image.job.seed, "target", torch.tensor([position], device=scores.device), len(scores))[0]
+    position = len(codes) - 1
+    tokens = torch.stack([image.codes[position], codes[position]]).to(target.device)
+    logits = _logits(target, law, image.job, image.codes[:position])
+    noise = gumbel(image.job.seed, "target", torch.tensor([position], device=target.device), logits.shape[-1])[0]
+    scores = law.guide(logits)[0, 0].double()
     if law.greedy:
-        best = scores.topk(2).values
-        return float(best[0] - best[1])
-    log_p = law._top_p(law._top_k(scores / law.temperature)).log_softmax(-1)
-    best = (log_p + noise).topk(2).values
-    return min(float(best[0] - best[1]), *_boundaries(law, scores / law.temperature))
-
-
-def _boundaries(law: SamplingLaw, scores: Tensor) -> list[float]:
-    """Distances from the top-k and the top-p boundary, where the law has them."""
-    gaps, ordered = [torch.inf], scores.sort(descending=True).values
-    if 0 < law.top_k < len(scores):
-        gaps.append(float(ordered[law.top_k - 1] - ordered[law.top_k]))
-        ordered = ordered[: law.top_k]
-    if law.top_p < 1:
-        gaps.append(float((ordered.softmax(-1).cumsum(-1) - law.top_p).abs().min()))
-    return gaps
+        return float(scores[tokens].diff().abs())
+    scores = scores / law.temperature
+    perturbed = (scores + noise)[tokens].diff().abs()
+    return float(torch.cat([perturbed, law.cut_distance(scores, tokens)]).min())
 
 
 def _logits(target: TargetModel, law: SamplingLaw, job: Job, codes: Tensor) -> Tensor:

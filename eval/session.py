@@ -83,4 +83,6 @@ def pick_device(name: str) -> torch.device:
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= available:
         raise ValueError(f"--device: found {name!r}, but {available} CUDA devices are here; allowed: auto, cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # streams and events of the timings are the current device's
     return device

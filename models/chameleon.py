@@ -23,6 +23,9 @@ _IGNORED = ("model.vqmodel.",)  # the image tokenizer is read from its own files
 
 def chameleon_spec(config: dict) -> TransformerSpec:
     """The transformer that a config.json describes; ValueError names a missing entry."""
+    for name, only in (("hidden_act", "silu"), ("rope_scaling", None), ("attention_bias", False), ("mlp_bias", False)):
+        if config.get(name, only) != only:
+            raise ValueError(f"config.json: {name} is {config[name]!r}; allowed: {only!r}")
     try:
         rope = config.get("rope_parameters") or {}
         return TransformerSpec(

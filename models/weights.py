@@ -1,6 +1,7 @@
 """Reading checkpoints: hub id or folder, safetensors or .bin, single or sharded; strict, every difference named."""
 
 import json
+import pickle
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,7 +62,10 @@ def weight_files(folder: Path) -> list[Path]:
     """The weight files of a checkpoint folder, all shards; ValueError if there are none or a shard is missing."""
     for index in _INDEXES:
         if (folder / index).is_file():
-            files = sorted({folder / name for name in read_json(folder / index)["weight_map"].values()})
+            weight_map = read_json(folder / index).get("weight_map")
+            if not isinstance(weight_map, dict):
+                raise ValueError(f"{folder / index} has no weight_map")
+            files = sorted({folder / name for name in weight_map.values()})
             if missing := [str(file) for file in files if not file.is_file()]:
                 raise ValueError(f"{folder / index} lists shards that are missing: {', '.join(missing)}")
             return files
@@ -80,10 +84,19 @@ def read_tensors(files: Iterable[Path]) -> Iterator[tuple[str, Tensor]]:
                     for key in shard.keys():  # noqa: SIM118 (not a dict)
                         yield key, shard.get_tensor(key)
             else:
-                state = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-                yield from state.get("state_dict", state).items()
+                yield from _state(torch.load(file, map_location="cpu", weights_only=True, mmap=True)).items()
+        except pickle.UnpicklingError as error:
+            raise ValueError(f"cannot read {file}: damaged, or more than tensors and plain values") from error
         except (SafetensorError, RuntimeError, OSError, EOFError, ValueError) as error:
             raise ValueError(f"cannot read {file}: {error}") from error
+
+
+def _state(content: object) -> dict[str, Tensor]:
+    """The tensors of a .bin file, or of its entry `state_dict`; ValueError if it holds something else."""
+    state = content.get("state_dict", content) if isinstance(content, dict) else None
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise ValueError("expected tensors by name")
+    return state
 
 
 def load_strict(
@@ -109,8 +122,8 @@ def load_strict(
                 faults.append(f"unexpected key {key}")
             continue
         seen.add(key)
-        place, tensor = parameters[slot.parameter].data[slot.rows], tensor[slot.source]
-        if not _fits(tensor.shape, place.shape):
+        place, tensor = parameters[slot.parameter].data[slot.rows], tensor[slot.source] if tensor.ndim else tensor
+        if not _fits(key, tensor.shape, place.shape):
             faults.append(f"{key} has shape {tuple(tensor.shape)}, expected {tuple(place.shape)}")
         else:
             place.copy_(tensor)
@@ -120,9 +133,9 @@ def load_strict(
         raise ValueError(f"the checkpoint does not fit the model: {shown}")
 
 
-def _fits(found: torch.Size, wanted: torch.Size) -> bool:
+def _fits(key: str, found: torch.Size, wanted: torch.Size) -> bool:
     """Equal shapes, or one query/key norm (1, head_dim) or (head_dim,) shared by all heads (heads, head_dim)."""
-    shared = len(wanted) == 2 and tuple(found) in ((1, wanted[1]), (wanted[1],))
+    shared = (".q_norm." in key or ".k_norm." in key) and tuple(found) in ((1, wanted[1]), (wanted[1],))
     return found == wanted or shared
 
 

@@ -16,8 +16,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def session(checkpoint: Path):
     """The small checkpoint in fp64: target and drafter."""
-    from eval.session import open_session
     from small import small_settings
+
+    from eval.session import open_session
 
     return open_session(small_settings(checkpoint))
 
@@ -25,7 +26,8 @@ def session(checkpoint: Path):
 @pytest.fixture(scope="session")
 def session32(checkpoint: Path):
     """The small checkpoint in fp32."""
-    from eval.session import open_session
     from small import small_settings
+
+    from eval.session import open_session
 
     return open_session(small_settings(checkpoint, "fp32"))

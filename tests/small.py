@@ -24,7 +24,7 @@ torch.set_num_threads(1)  # small matrices; the machine has few cores
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a checkpoint: `side` x `side` image tokens out of `codes`; logits have about the standard deviation `spread`."""
+    """Of a checkpoint: `side` x `side` image tokens out of `codes`; `spread` is about the deviation of its logits."""
 
     side: int = 4
     codes: int = 24
@@ -126,7 +126,8 @@ def public_weights(module: nn.Module, sizes: Sizes) -> dict[str, Tensor]:
     """A transformer or a drafter in the public layout."""
     keys = eagle_keys(module.spec, True) if isinstance(module, EagleHead) else chameleon_keys(module.spec, None)
     state = public_state(module, keys)
-    return {key: value[:1].clone() if sizes.shared_norm and is_head_norm(key) else value for key, value in state.items()}
+    once = [key for key in state if sizes.shared_norm and is_head_norm(key)]
+    return state | {key: state[key][:1].clone() for key in once}
 
 
 def is_head_norm(key: str) -> bool:

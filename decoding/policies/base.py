@@ -52,10 +52,11 @@ class TreePlan:
 
     def restrict(self, scores: Tensor, level: int) -> Tensor:
         """Scores (images, k, c) of a new level with the candidates outside an image's own depth or width set to
-        -inf."""
+        -inf. The plan's own width needs no such limit: the policy has asked for no more."""
         if self.uniform:
             return scores
-        columns = [(s.width if level <= s.depth else 0, s.width) for s in self.shapes]
+        widths = [s.width if s.width < self.width else max(scores.shape[1:]) for s in self.shapes]
+        columns = [(width if level <= s.depth else 0, width) for width, s in zip(widths, self.shapes, strict=True)]
         width = torch.tensor(columns, device=scores.device)  # (images, 2): children per node, expanded nodes
         child = torch.arange(scores.shape[2], device=scores.device) < width[:, :1]
         node = torch.arange(scores.shape[1], device=scores.device) < width[:, 1:]

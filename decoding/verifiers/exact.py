@@ -1,5 +1,6 @@
 """Exact verification with positional noise: decides the tokens of plain autoregressive decoding, whatever the tree."""
 
+import torch
 from torch import Tensor
 
 from decoding.sampling import choose
@@ -16,6 +17,8 @@ class Exact:
 
     def __call__(self, tree: DraftTree, log_p: Tensor, noise: Tensor) -> Verdict:
         choices = choose(log_p, noise)  # (images, 1 + nodes)
+        if tree.nodes == 0:
+            return Verdict(choices, choices.new_zeros(len(choices)), torch.zeros_like(choices), choices)
         hit = (tree.tokens == choices.gather(1, tree.parents)) & tree.present
         hit[:, 0] = True  # the root is decided already
         reached = ~(tree.visible & ~hit[:, None, :]).any(-1)  # all nodes up to the root hit

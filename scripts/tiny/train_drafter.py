@@ -42,11 +42,11 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(trained, lr=1e-3, betas=(0.9, 0.95), weight_decay=0.01)
         self.step, self.seconds = 0, 0.0
 
-    def rows(self, captions: Captions, number: int) -> tuple[Row, Row]:
+    def rows(self, captions: Captions, number: int) -> list[Row]:
         """Both guidance rows of batch `number`, with the target's features."""
         prompts, codes = (t.to(self.device) for t in captions.batch(number, self.batch_size, None))
         empty = torch.tensor(self.empty, device=self.device).expand(len(codes), -1)
-        return self._row(prompts, codes), self._row(empty, codes)
+        return [self._row(prompts, codes), self._row(empty, codes)]
 
     @torch.no_grad()
     def _row(self, prompts: Tensor, codes: Tensor) -> Row:
@@ -61,10 +61,10 @@ class Trainer:
 
     def update(self, rate: float) -> float:
         set_lr(self.optimizer, rate)
+        rows = self.rows(self.train, self.step)
+        noise = [(torch.rand_like(row.features[:, :-1]) * 2 - 1) * FEATURE_NOISE for row in rows]
         with self.autocast():
-            loss = eagle_loss(
-                self.target.transformer, self.head, self.rows(self.train, self.step), GUIDANCE, FEATURE_NOISE
-            )
+            loss = eagle_loss(self.target.transformer, self.head, rows, GUIDANCE, noise)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.head.parameters(), 0.5)
@@ -74,7 +74,6 @@ class Trainer:
 
     def validate(self, batches: int = 4) -> dict[str, float]:
         """Mean depth-1 figures on validation images."""
-        torch.manual_seed(1)
         found = [
             agreement(self.target.transformer, self.head, self.rows(self.validation, 10**9 + number), GUIDANCE)
             for number in range(batches)

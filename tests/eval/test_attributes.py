@@ -69,9 +69,7 @@ def test_other_numbers_of_images_are_refused(seen):
         compare(seen, _attributes(*SAID) if seen else [])
 
 
-@pytest.mark.parametrize(
-    "bad", [np.zeros((2, 3, 128, 128), np.uint8), np.zeros((2, 128, 128, 3), np.float32)]
-)
+@pytest.mark.parametrize("bad", [np.zeros((2, 3, 128, 128), np.uint8), np.zeros((2, 128, 128, 3), np.float32)])
 def test_wrong_images_are_refused(bad):
     with pytest.raises(ValueError, match="allowed is uint8"):
         AttributeClassifier(LABELS).predict(bad)

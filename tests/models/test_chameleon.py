@@ -1,4 +1,4 @@
-"""Parity with transformers' Chameleon: features and logits, in fp32 within 1e-4, for the checkpoints that either one writes."""
+"""Parity with transformers' Chameleon: features and logits within 1e-4 in fp32, for checkpoints that either writes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Pair:
     ours: TargetModel
 
     def reference(self, ids: Tensor, **inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Features and logits of the image codes. (Their own forward hides image logits, hence body and head by hand.)"""
+        """Features and logits of the image codes, by hand: their own forward hides the logits of image codes."""
         with torch.no_grad():
             features = self.theirs.model(input_ids=ids, use_cache=False, **inputs).last_hidden_state
             first, size = self.ours.vocab.first_id, self.ours.vocab.size

@@ -28,7 +28,9 @@ def ids() -> Tensor:
     return torch.randint(40, (2, 9), generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize("change", [{}, {"swin_norm": True}, {"qk_norm": False}, {"kv_heads": 2}, {"first_norm": False}])
+@pytest.mark.parametrize(
+    "change", [{}, {"swin_norm": True}, {"qk_norm": False}, {"kv_heads": 2}, {"first_norm": False}]
+)
 def test_a_token_sees_itself_and_the_past(change, ids) -> None:
     model = model_of(replace(SPEC, **change))
     features = run(model, ids)
@@ -72,7 +74,9 @@ def test_rotation_depends_on_the_distance_only() -> None:
     q, k = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
 
     def product(i: int, j: int) -> Tensor:
-        return (rotate(q, *rotary(torch.tensor([[i]]), q.dtype)) * rotate(k, *rotary(torch.tensor([[j]]), q.dtype))).sum()
+        return (
+            rotate(q, *rotary(torch.tensor([[i]]), q.dtype)) * rotate(k, *rotary(torch.tensor([[j]]), q.dtype))
+        ).sum()
 
     assert torch.allclose(product(3, 1), product(42, 40), atol=1e-6)
     assert not torch.allclose(product(3, 1), product(3, 2), atol=1e-3)

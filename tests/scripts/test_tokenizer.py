@@ -29,9 +29,7 @@ def test_layout_of_ids(tokenizer):
     assert sorted(tokenizer.get_vocab().values()) == list(range(size))
 
 
-@pytest.mark.parametrize(
-    "text", ["🌲🐟 emoji", "一只红色的狐狸", "naïve café\n\ttabs", "\x00\x7f", "a red circle"]
-)
+@pytest.mark.parametrize("text", ["🌲🐟 emoji", "一只红色的狐狸", "naïve café\n\ttabs", "\x00\x7f", "a red circle"])
 def test_any_text_round_trips_without_unk(tokenizer, text):
     ids = tokenizer.encode(text).ids
     assert tokenizer.decode(ids) == text

@@ -1,0 +1,99 @@
+"""Trees, laws and drafters made up for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from decoding.tree import DraftTree
+from drafters.base import Decided
+
+Path = tuple[int, ...]
+
+
+def random_tree(generator: torch.Generator, images: int, nodes: int, vocab: int, absent: float = 0.0) -> DraftTree:
+    """Trees of random shape in the order of depth, siblings distinct; nodes are absent with this probability."""
+    rows = []
+    for _ in range(images):
+        parents, used = [0], {}
+        for node in range(1, nodes + 1):
+            parent = max(parents[-1], int(torch.randint(node, (1,), generator=generator)))
+            while len(used.get(parent, ())) == vocab:
+                parent += 1
+            used.setdefault(parent, []).append(node)
+            parents.append(parent)
+        tokens = [0] * (nodes + 1)
+        for children in used.values():
+            for child, token in zip(children, torch.randperm(vocab, generator=generator).tolist(), strict=False):
+                tokens[child] = token
+        depths, scores = [0], [0.0]
+        for node in range(1, nodes + 1):
+            gone = torch.rand(1, generator=generator) < absent
+            depths.append(depths[parents[node]] + 1)
+            step = torch.rand(1, generator=generator, dtype=torch.float64).log()
+            scores.append(-torch.inf if gone else scores[parents[node]] + float(step))
+        rows.append((tokens, parents, depths, scores))
+    tokens, parents, depths, scores = map(torch.tensor, zip(*rows, strict=True))
+    return DraftTree(tokens, parents, depths, scores.double())
+
+
+def path_to(tree: DraftTree, image: int, node: int) -> Path:
+    """The tokens from the root's child down to a node."""
+    path: Path = ()
+    while node:
+        path = (int(tree.tokens[image, node]), *path)
+        node = int(tree.parents[image, node])
+    return path
+
+
+def scored_paths(tree: DraftTree, image: int) -> dict[Path, float]:
+    """The present nodes of an image's tree, as paths, with their scores."""
+    present = tree.present[image].nonzero().flatten().tolist()
+    return {path_to(tree, image, node): float(tree.scores[image, node]) for node in present if node}
+
+
+def random_law(image: int, path: Path, vocab: int = 9, spread: float = 2.0) -> Tensor:
+    """A log-law (vocab,) that is a function of an image and a path."""
+    generator = torch.Generator().manual_seed(hash((image, *path)) % 2**31)
+    return (spread * torch.randn(vocab, generator=generator, dtype=torch.float64)).log_softmax(-1)
+
+
+class PathDrafter:
+    """log q behind a node = law(image, path below the root)."""
+
+    def __init__(self, law: Callable[[int, Path], Tensor]):
+        self.law = law
+        self.levels = 0  # how often it was asked
+
+    def expand(self, tree: DraftTree, nodes: Tensor) -> Tensor:
+        self.levels += 1
+        rows = enumerate(nodes.tolist())
+        return torch.stack([torch.stack([self.law(i, path_to(tree, i, node)) for node in row]) for i, row in rows])
+
+
+class ScriptedDrafter:
+    """log q behind a node = law(text of the prompt's ids, image position), whatever the path."""
+
+    def __init__(self, law: Callable[[Path, int], Tensor]):
+        self.law = law
+
+    def open(self, images: int, watch: object) -> None:
+        self.keys: list[Path] = [()] * images
+        self.decided = [0] * images
+
+    def start(self, image: int, prompt: object, features: Tensor, code: Tensor) -> None:
+        self.keys[image], self.decided[image] = tuple(prompt.ids[0].tolist()), 1
+
+    def expand(self, tree: DraftTree, nodes: Tensor) -> Tensor:
+        depths = tree.depths.gather(1, nodes).tolist()
+        rows = zip(self.keys, self.decided, depths, strict=True)
+        return torch.stack([torch.stack([self.law(key, decided + d) for d in row]) for key, decided, row in rows])
+
+    def commit(self, decided: Decided) -> None:
+        assert decided.codes.shape[1] >= max(decided.counts)
+        self.decided = [a + b for a, b in zip(self.decided, decided.counts, strict=True)]
+
+    def select(self, images: list[int]) -> None:
+        self.keys, self.decided = [self.keys[i] for i in images], [self.decided[i] for i in images]

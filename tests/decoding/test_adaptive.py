@@ -1,0 +1,148 @@
+"""ADT-Tree's controller against equation 2 of arXiv 2512.21857, written out in plain Python."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from configs.schema import AdtSettings
+from decoding.policies.adaptive import AdaptiveController, AdaptiveTree
+from decoding.policies.base import Outcome, Shape
+
+COLUMNS, NODES, TOKENS = 5, 12, 100
+SETTINGS = AdtSettings(beta=0.5, l_d=2, l_k=1, d_min=2, d_max=8, k_min=2, k_max=6, d_init=4, k_init=4)
+
+
+def controller(seed: int = 0, **changes: object) -> AdaptiveController:
+    return AdaptiveController(replace(SETTINGS, **changes), NODES, COLUMNS, seed)
+
+
+def outcome(accepted: int, levels: int, confidence: float = 0.0) -> Outcome:
+    return Outcome(position=0, accepted=accepted, levels=levels, confidence=confidence)
+
+
+def run(one: AdaptiveController, outcomes: list[Outcome]) -> list[tuple[int, int]]:
+    """Depth and width of the first tree and of those after each outcome."""
+    shapes, position = [], 1
+    for result in [*outcomes, None]:
+        shape = one.shape(position, TOKENS)
+        shapes.append((shape.depth, shape.width))
+        if result is not None:
+            one.observe(result)
+            position += result.accepted + 1
+    return shapes
+
+
+def test_acceptance_makes_trees_deeper_and_narrower() -> None:
+    assert run(controller(), [outcome(2, 4)]) == [(4, 4), (6, 3)], "alpha = beta counts as accepted"
+    assert run(controller(), [outcome(1, 4)]) == [(4, 4), (2, 5)]
+
+
+def test_levels_are_those_of_the_verified_tree() -> None:
+    """The budget may prune a planned depth of 4 to 2 levels; alpha is then 1 of 2."""
+    assert run(controller(), [outcome(1, 2)])[1] == (6, 3)
+
+
+def test_shapes_stay_within_the_bounds() -> None:
+    assert run(controller(), [outcome(9, 9)] * 4) == [(4, 4), (6, 3), (8, 2), (8, 2), (8, 2)]
+    assert run(controller(), [outcome(0, 9)] * 4) == [(4, 4), (2, 5), (2, 6), (2, 6), (2, 6)]
+
+
+def test_vertical_starts_from_the_tree_above() -> None:
+    """Rows of 5. Trees: A decides 1-3, B 4-5, C 6-8; position 9 lies below 4, so the tree there starts from B."""
+    outcomes = [outcome(2, 4), outcome(1, 6), outcome(2, 9)]
+    shapes = run(controller(init="vertical"), outcomes)
+    assert shapes[0] == (4, 4)
+    assert shapes[1] == (4 + 2, 4 - 1), "position 4: first row, so from the initial values; A accepted 2 of 4"
+    assert shapes[2] == (4 - 2, 4 + 1), "position 6: below 1, so from A; B accepted 1 of 6"
+    assert shapes[3] == (6 - 2, 3 + 1), "position 9: below 4, so from B; C accepted 2 of 9"
+
+
+def test_alpha_of_the_neighbour() -> None:
+    """As above, but the step follows the acceptance of the tree above, not of the previous one."""
+    shapes = run(controller(init="vertical", alpha="neighbour"), [outcome(2, 4), outcome(1, 6), outcome(2, 9)])
+    assert shapes == [(4, 4), (4, 4), (6, 3), (2, 5)], "the first row has no neighbour, hence no step"
+
+
+def test_fixed_takes_one_step_from_the_initial_values() -> None:
+    outcomes = [outcome(4, 4)] * 2 + [outcome(0, 4)] * 2
+    assert run(controller(init="fixed"), outcomes) == [(4, 4), (6, 3), (6, 3), (2, 5), (2, 5)]
+
+
+def test_random_start_is_within_bounds_and_belongs_to_the_seed() -> None:
+    outcomes = [outcome(1, 4)] * 200
+    shapes = run(controller(3, init="random", adapt="none"), outcomes)
+    assert {depth for depth, _ in shapes} == set(range(2, 9)) and {width for _, width in shapes} == set(range(2, 7))
+    assert shapes == run(controller(3, init="random", adapt="none"), outcomes)
+    assert shapes != run(controller(4, init="random", adapt="none"), outcomes)
+
+
+@pytest.mark.parametrize("init", ["horizontal", "vertical", "fixed"])
+def test_without_adaptation_the_shape_stays(init) -> None:
+    outcomes = [outcome(a, 4) for a in (4, 0, 2, 1)] * 5
+    assert set(run(controller(init=init, adapt="none"), outcomes)) == {(4, 4)}
+
+
+def test_random_adaptation_ignores_acceptance() -> None:
+    runs = [run(controller(1, adapt="random"), [outcome(a, 4)] * 50) for a in (0, 0, 4)]
+    assert runs[0] == runs[1] == runs[2]
+    steps = {b[0] - a[0] for a, b in zip(runs[0], runs[0][1:], strict=False)}
+    assert steps == {-2, 0, 2}, "0 at the bounds only"
+    rare = run(controller(1, adapt="random", beta=1.0), [outcome(4, 4)] * 20)
+    assert rare[-1] == (2, 6), "beta is the probability of the other direction"
+
+
+def test_confidence_adaptation_uses_the_drafters_own_estimate() -> None:
+    outcomes = [outcome(0, 4, confidence=0.9), outcome(4, 4, confidence=0.1)]
+    assert run(controller(adapt="confidence"), outcomes) == [(4, 4), (6, 3), (4, 4)]
+
+
+def reference(settings: AdtSettings, outcomes: list[Outcome]) -> list[tuple[int, int]]:
+    """Acceptance adaptation by the formulas; owner[i] is the tree that decided position i."""
+    owner: list[tuple[int, int, float] | None] = [None]
+    shapes = []
+    for result in outcomes:
+        above = owner[len(owner) - COLUMNS] if len(owner) >= COLUMNS else None
+        start = {"horizontal": owner[-1], "vertical": above, "fixed": None}[settings.init]
+        depth, width = start[:2] if start else (settings.d_init, settings.k_init)
+        near = above if settings.init == "vertical" else owner[-1]
+        judged = near if settings.alpha == "neighbour" else owner[-1]
+        if judged is not None:
+            sign = 1 if judged[2] >= settings.beta else -1
+            depth, width = depth + sign * settings.l_d, width - sign * settings.l_k
+        depth = max(settings.d_min, min(settings.d_max, depth))
+        width = max(settings.k_min, min(settings.k_max, width))
+        shapes.append((depth, width))
+        owner += [(depth, width, result.accepted / result.levels)] * (result.accepted + 1)
+    return shapes
+
+
+@pytest.mark.parametrize("alpha", ["previous", "neighbour"])
+@pytest.mark.parametrize("init", ["horizontal", "vertical", "fixed"])
+def test_long_runs_follow_the_formulas(init, alpha) -> None:
+    for seed in range(5):
+        random = Random(seed)
+        levels = [random.randint(1, 8) for _ in range(60)]
+        outcomes = [outcome(random.randint(0, n), n) for n in levels]
+        found = run(controller(init=init, alpha=alpha), outcomes)
+        assert found[:-1] == reference(replace(SETTINGS, init=init, alpha=alpha), outcomes)
+
+
+def test_near_the_end_the_tree_is_cut_but_the_plan_is_not_forgotten() -> None:
+    one = controller()
+    assert one.shape(1, remaining=3) == Shape(2, 4, NODES)
+    one.observe(outcome(1, 2))
+    assert one.shape(3, remaining=TOKENS) == Shape(6, 3, NODES), "from the planned 4, not from the cut 2"
+    assert one.shape(3, remaining=1) == Shape(0, 3, NODES), "the last token needs no draft"
+    one.observe(outcome(0, 0))
+
+
+def test_the_policy_announces_the_largest_tree_and_gives_every_image_its_own_controller() -> None:
+    policy = AdaptiveTree(SETTINGS, NODES, COLUMNS)
+    assert policy.largest == Shape(8, 6, NODES)
+    one, other = policy.controller(1), policy.controller(1)
+    one.shape(1, TOKENS)
+    one.observe(outcome(4, 4))
+    assert other.shape(1, TOKENS) == Shape(4, 4, NODES)

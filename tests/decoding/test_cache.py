@@ -1,0 +1,170 @@
+"""The cache of a batch whose images differ in length, against single images and against no cache at all."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from fakes import random_tree
+from small import randomised
+from torch import Tensor
+
+from decoding.cache import CacheShape, KVCache, chain
+from decoding.tree import DraftTree
+from models.transformer import Context, Transformer, TransformerSpec
+
+SPEC = TransformerSpec(vocab=30, hidden=16, intermediate=24, layers=2, heads=2, kv_heads=1, max_positions=64)
+CPU = torch.device("cpu")
+PROMPTS = [(5, 2), (3, 0), (8, 6)]  # length, first slot of the second row
+
+
+@pytest.fixture(scope="module")
+def model() -> Transformer:
+    return randomised(Transformer(SPEC, 30), 0).double()
+
+
+def new_cache(images: int) -> KVCache:
+    return KVCache(SPEC, CacheShape(images, 2, 60), torch.float64, CPU)
+
+
+class Image:
+    """An image in a batch and alone: its tokens by row, and how it is prefilled."""
+
+    def __init__(self, number: int):
+        length, self.start = PROMPTS[number]
+        generator = torch.Generator().manual_seed(number)
+        self.prompt = torch.randint(30, (2, length), generator=generator)
+        self.rows = [self.prompt[0].tolist(), self.prompt[1, self.start :].tolist()]
+
+    def prefill(self, model: Transformer, cache: KVCache) -> None:
+        cache.reset(torch.tensor([0, self.start]))
+        model(self.prompt, cache.open(*chain(1, self.prompt.shape[1], CPU)))
+        cache.advance([self.prompt.shape[1]])
+
+    def accept(self, tokens: list[int]) -> None:
+        for row in self.rows:
+            row += tokens
+
+    def features(self, model: Transformer, n: int) -> Tensor:
+        """The last n features of both rows (2, n, hidden), without cache, padding or mask."""
+        parts = []
+        for row in self.rows:
+            ids = torch.tensor([row])
+            parts.append(model(ids, Context(torch.arange(len(row))[None]))[0, -n:])
+        return torch.stack(parts)
+
+
+def verify(model: Transformer, cache: KVCache, tree: DraftTree) -> Tensor:
+    """Features (images, 2, 1 + nodes, hidden) of a tree."""
+    ids = tree.tokens.repeat_interleave(2, 0)
+    return model(ids, cache.open(tree.depths, tree.visible)).unflatten(0, (-1, 2))
+
+
+def random_path(tree: DraftTree, image: int, generator: torch.Generator) -> list[int]:
+    node, path = int(torch.randint(tree.nodes + 1, (1,), generator=generator)), []
+    while node:
+        path.insert(0, node)
+        node = int(tree.parents[image, node])
+    return [0, *path]
+
+
+def of(tree: DraftTree, image: int) -> DraftTree:
+    part = slice(image, image + 1)
+    return DraftTree(tree.tokens[part], tree.parents[part], tree.depths[part], tree.scores[part])
+
+
+def keep(cache: KVCache, paths: list[list[int]]) -> None:
+    longest = max(map(len, paths))
+    cache.keep(torch.tensor([path + [0] * (longest - len(path)) for path in paths]), [len(path) for path in paths])
+
+
+def test_ragged_batches_equal_single_images_and_no_cache(model) -> None:
+    """Random trees and accepted paths of different lengths, round after round."""
+    generator = torch.Generator().manual_seed(1)
+    images, batch, alone = [Image(i) for i in range(3)], new_cache(3), [new_cache(1) for _ in range(3)]
+    for i, image in enumerate(images):
+        image.prefill(model, batch.image(i))
+        image.prefill(model, alone[i])
+    for nodes in (0, 6, 3, 0, 9):
+        tree = random_tree(generator, 3, nodes, 30)
+        features = verify(model, batch, tree)
+        paths = [random_path(tree, i, generator) for i in range(3)]
+        for i, image in enumerate(images):
+            torch.testing.assert_close(features[i : i + 1], verify(model, alone[i], of(tree, i)), rtol=0, atol=1e-12)
+            keep(alone[i], [paths[i]])
+            image.accept(tree.tokens[i, paths[i]].tolist())
+            expected = image.features(model, len(paths[i]))
+            torch.testing.assert_close(features[i][:, paths[i]], expected, rtol=0, atol=1e-6)  # fp32 rotations
+        keep(batch, paths)
+    assert len(set(batch.lengths.tolist())) == 3
+    assert batch.lengths.tolist() == [int(cache.lengths) for cache in alone]
+
+
+def test_a_batch_of_equal_lengths_equals_single_images(model) -> None:
+    images, batch = [Image(0), Image(0)], new_cache(2)
+    for i, image in enumerate(images):
+        image.prefill(model, batch.image(i))
+    generator = torch.Generator().manual_seed(2)
+    for nodes in (0, 4, 0):
+        tree = random_tree(generator, 2, nodes, 30)
+        features = verify(model, batch, tree)
+        paths = [[0, 1]] * 2 if nodes else [[0]] * 2
+        keep(batch, paths)
+        for i, image in enumerate(images):
+            image.accept(tree.tokens[i, paths[i]].tolist())
+            expected = image.features(model, len(paths[i]))
+            torch.testing.assert_close(features[i][:, paths[i]], expected, rtol=0, atol=1e-6)
+
+
+def continued(model: Transformer, cache: KVCache, token: int) -> Tensor:
+    """Features behind one more token per image; nothing is committed."""
+    tree = DraftTree.root(torch.full((len(cache.lengths),), token), torch.float64)
+    return verify(model, cache, tree)
+
+
+def test_select_copies_the_chosen_images(model) -> None:
+    images, batch = [Image(i) for i in range(3)], new_cache(3)
+    for i, image in enumerate(images):
+        image.prefill(model, batch.image(i))
+    expected = continued(model, batch, 7)
+    chosen = batch.select([2, 0])
+    torch.testing.assert_close(continued(model, chosen, 7), expected[[2, 0]], rtol=0, atol=1e-12)
+    chosen.memory.fill_(0)
+    chosen.advance([1, 1])
+    assert batch.lengths.tolist() == [5, 3, 8]
+    torch.testing.assert_close(continued(model, batch, 7), expected, rtol=0, atol=1e-12)
+
+
+def test_a_place_is_reused_without_traces(model) -> None:
+    """An image's view shares memory; a reset place forgets the longer image that was there."""
+    batch = new_cache(2)
+    for i in range(2):
+        Image(2).prefill(model, batch.image(i))
+    Image(1).prefill(model, batch.image(1))
+    assert batch.lengths.tolist() == [8, 3]
+    fresh = new_cache(1)
+    Image(1).prefill(model, fresh)
+    torch.testing.assert_close(continued(model, batch, 7)[1:], continued(model, fresh, 7), rtol=0, atol=1e-12)
+
+
+def test_several_passes_before_a_commit_see_each_other(model) -> None:
+    """As a drafter grows a tree: level by level, each level sees its own ancestors of earlier passes."""
+    generator = torch.Generator().manual_seed(3)
+    tree, batch, levelwise = random_tree(generator, 2, 9, 30), new_cache(2), new_cache(2)
+    for i, number in enumerate((0, 2)):
+        for cache in (batch, levelwise):
+            Image(number).prefill(model, cache.image(i))
+    expected = verify(model, batch, tree)
+    for start, stop in ((0, 1), (1, 4), (4, 5), (5, 10)):  # in the order of depth a prefix is closed under parents
+        ids = tree.tokens[:, start:stop].repeat_interleave(2, 0)
+        context = levelwise.open(tree.depths[:, start:stop], tree.visible[:, start:stop, :stop])
+        features = model(ids, context).unflatten(0, (-1, 2))
+        torch.testing.assert_close(features, expected[:, :, start:stop], rtol=0, atol=1e-12)
+
+
+def test_overflow_is_caught() -> None:
+    cache = new_cache(1)
+    cache.reset(torch.zeros(2, dtype=torch.long))
+    cache.advance([59])
+    cache.open(*chain(1, 1, CPU))
+    with pytest.raises(AssertionError, match="overflow"):
+        cache.open(*chain(1, 2, CPU))

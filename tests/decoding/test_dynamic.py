@@ -1,0 +1,110 @@
+"""Dynamic trees against EAGLE-2 in plain Python (arXiv 2406.16858), and pruning under ties."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from fakes import Path, PathDrafter, path_to, random_law, random_tree, scored_paths
+
+from decoding.grow import Grower
+from decoding.noise import gumbel
+from decoding.policies.base import Shape, TreePlan
+from decoding.policies.dynamic import DynamicTree
+from decoding.proposals import PROPOSALS
+from decoding.tree import DraftTree
+
+VOCAB, DECIDED = 9, (3, 8)
+
+
+def noise_at(image: int, position: int, proposal: str) -> torch.Tensor:
+    if proposal == "topk":
+        return torch.zeros(VOCAB, dtype=torch.float64)
+    return gumbel(image, "target", torch.tensor([position]), VOCAB)[0]
+
+
+def eagle2(image: int, shape: Shape, proposal: str) -> dict[Path, float]:
+    """Grow level by level from the best `width` nodes of the last level; keep the best `nodes` of the whole pool."""
+    pool: dict[Path, float] = {}
+    selected: dict[Path, float] = {(): 0.0}
+    for level in range(shape.depth):
+        newest: dict[Path, float] = {}
+        for path, score in selected.items():
+            value = random_law(image, path) + noise_at(image, DECIDED[image] + level, proposal)
+            value = value - value.logsumexp(-1)
+            best = value.sort(descending=True)
+            for token, gain in list(zip(best.indices.tolist(), best.values.tolist(), strict=True))[: shape.width]:
+                newest[(*path, token)] = score + gain
+        pool |= newest
+        selected = dict(sorted(newest.items(), key=lambda item: -item[1])[: shape.width])
+    return dict(sorted(pool.items(), key=lambda item: -item[1])[: shape.nodes])
+
+
+def grow(shapes: list[Shape], proposal: str) -> DraftTree:
+    policy = DynamicTree(Shape(*(max(s) for s in zip(*((s.depth, s.width, s.nodes) for s in shapes), strict=True))))
+    root = DraftTree.root(torch.zeros(len(shapes), dtype=torch.long), torch.float64)
+
+    def noise(positions: torch.Tensor) -> torch.Tensor:
+        rows = enumerate(positions.tolist())
+        return torch.stack([torch.stack([noise_at(i, p, proposal) for p in row]) for i, row in rows])
+
+    grower = Grower(policy, PathDrafter(random_law), PROPOSALS[proposal])
+    return grower(root, TreePlan(tuple(shapes)), noise, torch.tensor(DECIDED[: len(shapes)])[:, None])
+
+
+@pytest.mark.parametrize("proposal", ["topk", "coupled"])
+@pytest.mark.parametrize("shape", [Shape(1, 3, 2), Shape(4, 3, 10), Shape(5, 2, 100), Shape(3, 20, 30), Shape(6, 1, 4)])
+def test_tree_is_that_of_eagle2(shape, proposal) -> None:
+    tree = grow([shape, shape], proposal)
+    for image in range(2):
+        assert scored_paths(tree, image) == pytest.approx(eagle2(image, shape, proposal))
+
+
+@pytest.mark.parametrize("proposal", ["topk", "coupled"])
+def test_images_with_different_shapes_do_not_disturb_each_other(proposal) -> None:
+    for shapes in ([Shape(5, 2, 7), Shape(2, 4, 12)], [Shape(4, 3, 6), Shape(0, 3, 6)]):
+        tree = grow(shapes, proposal)
+        for image, shape in enumerate(shapes):
+            assert scored_paths(tree, image) == pytest.approx(eagle2(image, shape, proposal))
+
+
+def test_one_call_of_the_drafter_per_level() -> None:
+    policy, drafter = DynamicTree(Shape(4, 3, 10)), PathDrafter(random_law)
+    root = DraftTree.root(torch.zeros(1, dtype=torch.long), torch.float64)
+    noise = lambda positions: torch.zeros(*positions.shape, 1)  # noqa: E731
+    Grower(policy, drafter, PROPOSALS["topk"])(root, TreePlan((policy.largest,)), noise, torch.zeros(1, 1).long())
+    assert drafter.levels == 4
+
+
+@pytest.mark.parametrize("nodes", [1, 3, 8, 15])
+def test_pruning_keeps_parents_when_scores_tie(nodes) -> None:
+    """A child that is certain has its parent's score; published code keeps such children without their parents."""
+    generator = torch.Generator().manual_seed(nodes)
+    tree = random_tree(generator, 20, 15, vocab=4)
+    scores = torch.zeros_like(tree.scores)
+    for node in range(1, 16):
+        step = -torch.randint(2, (20,), generator=generator).double()
+        scores[:, node] = scores.gather(1, tree.parents[:, node : node + 1])[:, 0] + step
+    tied = DraftTree(tree.tokens, tree.parents, tree.depths, scores)
+    shape = Shape(9, 9, nodes)
+    kept = DynamicTree(shape).prune(tied, TreePlan((shape,) * 20))
+    for image in range(20):
+        assert sorted(kept.scores[image, 1:].tolist()) == sorted(scores[image, 1:].tolist())[15 - nodes :]
+        whole = {path_to(tied, image, node) for node in range(16)}
+        paths = [path_to(kept, image, node) for node in range(1, nodes + 1)]
+        assert set(paths) <= whole and len(set(paths)) == nodes
+        assert all(path[:-1] == () or path[:-1] in paths for path in paths)
+
+
+def test_tokens_outside_the_law_do_not_become_nodes() -> None:
+    """Under top-k sampling the drafter's law may have fewer tokens than a node may have children."""
+
+    def narrow(image: int, path: Path) -> torch.Tensor:
+        law = random_law(image, path)
+        return law.masked_fill(law < law.topk(2).values[-1], -torch.inf).log_softmax(-1)
+
+    policy = DynamicTree(Shape(3, 5, 40))
+    root = DraftTree.root(torch.zeros(1, dtype=torch.long), torch.float64)
+    noise = lambda positions: torch.zeros(*positions.shape, 1)  # noqa: E731
+    grower = Grower(policy, PathDrafter(narrow), PROPOSALS["topk"])
+    tree = grower(root, TreePlan((policy.largest,)), noise, torch.zeros(1, 1).long())
+    assert len(scored_paths(tree, 0)) == 2 + 4 + 8

@@ -1,0 +1,228 @@
+"""The engine in fp64: whatever is drafted, accepted, batched or refilled, the tokens are those of plain decoding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from fakes import Path, ScriptedDrafter
+from torch import Tensor
+
+from configs.schema import AdtSettings, MethodSettings
+from decoding.engine import Engine, RoundStats, Speculation
+from decoding.flight import FinishedImage, Job
+from decoding.policies.adaptive import AdaptiveTree
+from decoding.policies.base import Shape, TreePolicy
+from decoding.policies.dynamic import DynamicTree
+from decoding.policies.static import NAMED_TREES, StaticTree, rank_paths
+from decoding.proposals import PROPOSALS
+from decoding.sampling import SamplingLaw
+from decoding.verifiers import VERIFIERS
+from eval.session import Session, build_engine
+
+VOCAB, TOKENS = 24, 16
+JOBS = [Job(str(i), "word " * (i % 4) + str(i), 100 + i) for i in range(7)]  # prompts of four lengths
+LAWS = [
+    SamplingLaw(),
+    SamplingLaw(temperature=0.0),
+    SamplingLaw(cfg=1.0),
+    SamplingLaw(temperature=0.0, cfg=1.0),
+    SamplingLaw(temperature=0.9, top_k=5, top_p=0.8),
+]
+METHODS = [
+    MethodSettings(method="static"),
+    MethodSettings(method="eagle2", proposal="topk"),
+    MethodSettings(method="eagle2", depth=3, width=4, nodes=7),
+    MethodSettings(method="adt"),
+    MethodSettings(method="adt", proposal="topk", adt=AdtSettings(init="vertical", adapt="random")),
+]
+
+
+def decode(engine: Engine, jobs: list[Job]) -> dict[str, FinishedImage]:
+    return {image.job.id: image for step in engine.generate(jobs) for image in step.finished}
+
+
+def codes(engine: Engine, jobs: list[Job]) -> dict[str, list[int]]:
+    return {name: image.codes.tolist() for name, image in decode(engine, jobs).items()}
+
+
+@pytest.fixture(scope="module")
+def truth(session: Session) -> dict[SamplingLaw, dict[str, list[int]]]:
+    """The baseline's codes by law and job."""
+    method = MethodSettings(method="ar")
+    return {law: codes(build_engine(session.target, None, law, method, 1), JOBS) for law in LAWS}
+
+
+def scripted(session: Session, law: SamplingLaw, policy: TreePolicy, log_q: Callable[[Path, int], Tensor], images: int):
+    speculation = Speculation(ScriptedDrafter(log_q), policy, PROPOSALS["coupled"])
+    return Engine(session.target, law, VERIFIERS["exact"], images, speculation)
+
+
+def oracle(session: Session, baseline: dict[str, list[int]], right: bool) -> Callable[[Path, int], Tensor]:
+    """A drafter's law that is sure of the baseline's next token; or, with right=False, sure that it is another one."""
+    known = {tuple(session.target.prompt(job.prompt, 1).ids[0].tolist()): baseline[job.id] for job in JOBS}
+
+    def law(prompt: Path, position: int) -> Tensor:
+        scores = torch.zeros(VOCAB, dtype=torch.float64)
+        if position < TOKENS:
+            scores[known[prompt][position]] = 60.0 if right else -torch.inf
+        return scores.log_softmax(-1)
+
+    return law
+
+
+def noisy(prompt: Path, position: int) -> Tensor:
+    generator = torch.Generator().manual_seed(position * 1000 + sum(prompt))
+    return torch.randn(VOCAB, generator=generator, dtype=torch.float64).log_softmax(-1)
+
+
+def test_laws_are_neither_flat_nor_certain(truth) -> None:
+    """Otherwise the tests below would prove nothing."""
+    for law, images in truth.items():
+        assert len({tuple(image) for image in images.values()}) == 7, law
+        assert sum(len(set(image)) for image in images.values()) > 7 * 3, law
+
+
+@pytest.mark.parametrize("law", LAWS, ids=str)
+def test_an_oracle_is_always_accepted(law, session, truth) -> None:
+    """Every round decides depth + 1 tokens, as far as the image goes."""
+    for policy in (DynamicTree(Shape(3, 2, 8)), StaticTree(rank_paths(NAMED_TREES["chain"]))):
+        engine = scripted(session, law, policy, oracle(session, truth[law], True), 3)
+        rounds = math.ceil((TOKENS - 1) / (policy.largest.depth + 1))
+        for name, image in decode(engine, JOBS).items():
+            assert image.codes.tolist() == truth[law][name]
+            assert image.target_forwards == rounds + 1
+            assert image.tau == (TOKENS - 1) / rounds
+
+
+def test_adaptive_trees_grow_as_long_as_they_are_accepted(session, truth) -> None:
+    policy = AdaptiveTree(AdtSettings(d_max=6, d_init=2, l_d=2), nodes=12, columns=4)
+    engine = scripted(session, LAWS[0], policy, oracle(session, truth[LAWS[0]], True), 1)
+    rounds = [step.rounds[0] for step in engine.generate(JOBS[:1])]
+    assert [(r.position, r.depth, r.accepted) for r in rounds] == [(1, 2, 2), (4, 4, 4), (9, 6, 6)]
+
+
+@pytest.mark.parametrize("law", LAWS, ids=str)
+def test_a_drafter_that_is_never_right_costs_nothing_but_time(law, session, truth) -> None:
+    for policy in (DynamicTree(Shape(3, 4, 8)), AdaptiveTree(AdtSettings(), 12, 4)):
+        engine = scripted(session, law, policy, oracle(session, truth[law], False), 3)
+        for name, image in decode(engine, JOBS).items():
+            assert image.codes.tolist() == truth[law][name]
+            assert image.tau == 1 and image.target_forwards == TOKENS
+
+
+@pytest.mark.parametrize("images", [1, 3])
+@pytest.mark.parametrize("law", LAWS, ids=str)
+def test_a_drafter_that_is_sometimes_right(law, images, session, truth) -> None:
+    for policy in (DynamicTree(Shape(4, 5, 20)), StaticTree(rank_paths(NAMED_TREES["mc_sim_7b_63"]))):
+        found = decode(scripted(session, law, policy, noisy, images), JOBS)
+        assert {name: image.codes.tolist() for name, image in found.items()} == truth[law]
+        assert 1 < sum(image.tau for image in found.values()) / 7 < 5
+
+
+@pytest.mark.parametrize("law", LAWS, ids=str)
+def test_plain_decoding_in_a_batch(law, session, truth) -> None:
+    assert codes(build_engine(session.target, None, law, MethodSettings(method="ar"), 3), JOBS) == truth[law]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_eagle_drafts_in_batches_and_in_any_order(method, session, truth) -> None:
+    """Seven jobs through three places; reversed; and the same engine again."""
+    engine = build_engine(session.target, session.head, LAWS[0], method, 3)
+    assert codes(engine, JOBS) == truth[LAWS[0]]
+    assert codes(engine, JOBS[::-1]) == truth[LAWS[0]]
+
+
+def rounds_of(engine: Engine, jobs: list[Job]) -> dict[str, list[RoundStats]]:
+    found: dict[str, list[RoundStats]] = {}
+    for step in engine.generate(jobs):
+        for stats in step.rounds:
+            found.setdefault(stats.id, []).append(stats)
+    return found
+
+
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_an_images_trees_do_not_depend_on_its_batch(method, session) -> None:
+    """Not only the tokens: every round's position, shape, nodes and acceptance, hence tau."""
+    alone = rounds_of(build_engine(session.target, session.head, LAWS[0], method, 1), JOBS)
+    batch = rounds_of(build_engine(session.target, session.head, LAWS[0], method, 3), JOBS)
+    for name, rounds in alone.items():
+        assert [vars(stats) | {"top1": 0} for stats in rounds] == [vars(s) | {"top1": 0} for s in batch[name]]
+        assert [stats.top1 for stats in rounds] == pytest.approx([stats.top1 for stats in batch[name]])
+
+
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_figures_agree_with_the_trace(method, session) -> None:
+    engine = build_engine(session.target, session.head, LAWS[0], method, 2)
+    largest = engine.speculation.policy.largest
+    images, traces = {}, {}
+    for step in engine.generate(JOBS[:3]):
+        for stats in step.rounds:
+            traces.setdefault(stats.id, []).append(stats)
+        images |= {image.job.id: image for image in step.finished}
+    for name, image in images.items():
+        rounds, position = traces[name], 1
+        for number, stats in enumerate(rounds):
+            assert (stats.round, stats.position) == (number, position)
+            assert stats.accepted <= stats.depth <= largest.depth and stats.nodes <= largest.nodes
+            assert 0 < stats.top1 <= 1
+            position += stats.accepted + 1
+        assert position == TOKENS == len(image.codes)
+        assert image.target_forwards == len(rounds) + 1
+        assert image.tau == (TOKENS - 1) / len(rounds)
+        assert image.mean_nodes == pytest.approx(sum(stats.nodes for stats in rounds) / len(rounds))
+        parts = (image.seconds_prefill, image.seconds_draft, image.seconds_verify)
+        assert min(parts) > 0 and sum(parts) <= image.seconds
+
+
+def test_jobs_are_drawn_when_places_become_free(session) -> None:
+    drawn = []
+
+    def source() -> Iterator[Job]:
+        for job in JOBS[:4]:
+            drawn.append(job.id)
+            yield job
+
+    engine = build_engine(session.target, None, LAWS[0], MethodSettings(method="ar"), 2)
+    finished = 0
+    for step in engine.generate(source()):
+        assert len(drawn) == min(finished + 2, 4)
+        finished += len(step.finished)
+    assert finished == 4
+
+
+def test_few_jobs_or_none(session, truth) -> None:
+    engine = build_engine(session.target, session.head, LAWS[0], MethodSettings(), 5)
+    assert list(engine.generate([])) == []
+    assert codes(engine, JOBS[:2]) == {job.id: truth[LAWS[0]][job.id] for job in JOBS[:2]}
+
+
+def test_a_run_that_was_given_up_leaves_nothing_behind(session, truth) -> None:
+    engine = build_engine(session.target, session.head, LAWS[0], MethodSettings(), 2)
+    abandoned = engine.generate(JOBS)
+    for _ in range(3):
+        next(abandoned)
+    abandoned.close()
+    assert codes(engine, JOBS[4:]) == {job.id: truth[LAWS[0]][job.id] for job in JOBS[4:]}
+
+
+def test_same_prompt_other_seed_is_another_image(session) -> None:
+    engine = build_engine(session.target, session.head, LAWS[0], MethodSettings(), 2)
+    jobs = [Job("a", "cat", 1), Job("b", "cat", 2), Job("c", "cat", 1)]
+    found = codes(engine, jobs)
+    assert found["a"] == found["c"] != found["b"]
+
+
+def test_at_temperature_0_the_seed_does_not_matter(session) -> None:
+    engine = build_engine(session.target, session.head, LAWS[1], MethodSettings(), 2)
+    found = codes(engine, [Job("a", "cat", 1), Job("b", "cat", 2)])
+    assert found["a"] == found["b"]
+
+
+def test_broken_weights_are_reported(session, monkeypatch) -> None:
+    engine = build_engine(session.target, None, LAWS[0], MethodSettings(method="ar"), 1)
+    monkeypatch.setattr(type(session.target), "score", lambda self, features: features[..., :VOCAB] * torch.nan)
+    with pytest.raises(FloatingPointError, match="NaN"):
+        list(engine.generate(JOBS[:1]))

@@ -1,0 +1,137 @@
+"""The joint law of the first tokens: engine against enumeration (chi-square), with controls that must fail.
+
+Four codes, three tokens: 64 outcomes, thousands of seeds. The tests are deterministic: the seeds are fixed.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from small import Sizes, randomised
+from torch import Tensor
+
+from configs.schema import MethodSettings
+from decoding import noise
+from decoding.flight import Job
+from decoding.sampling import SamplingLaw
+from drafters.eagle import EagleHead
+from eval.session import build_engine
+from models.base import ImageGrid, ImageVocab, PromptRows
+from models.transformer import Context, Transformer, TransformerSpec
+
+CODES, TOKENS, SEEDS = 4, 3, 3000
+SPEC = TransformerSpec(vocab=CODES + 2, hidden=16, intermediate=16, layers=1, heads=2, kv_heads=2, max_positions=8)
+LAW = SamplingLaw(cfg=2.0)
+SIZES = Sizes(spread=1.0)
+
+
+class SmallTarget:
+    """The smallest target: prompt tokens 0 and 1, then one row of three tokens out of four codes."""
+
+    name, spec, grid, vocab = "small", SPEC, ImageGrid(1, TOKENS), ImageVocab(2, CODES)
+    dtype, device = torch.float32, torch.device("cpu")
+
+    def __init__(self):
+        self.model = randomised(Transformer(SPEC, CODES), 3, SIZES)
+
+    def prompt(self, text: str, guidance: int) -> PromptRows:
+        return PromptRows(torch.tensor([[0, 1], [0, 0]])[:guidance], torch.tensor([0, 1])[:guidance])
+
+    def features(self, ids: Tensor, context: Context) -> Tensor:
+        return self.model(ids, context)
+
+    def score(self, features: Tensor) -> Tensor:
+        return self.model.score(features)
+
+
+@pytest.fixture(scope="module")
+def target() -> SmallTarget:
+    return SmallTarget()
+
+
+@pytest.fixture(scope="module")
+def head() -> EagleHead:
+    return randomised(EagleHead(SPEC), 4, SIZES)
+
+
+def outcomes() -> Tensor:
+    return torch.tensor(list(itertools.product(range(CODES), repeat=TOKENS)))  # (64, 3)
+
+
+@torch.inference_mode()
+def enumerated(target: SmallTarget, law: SamplingLaw) -> Tensor:
+    """The probabilities (64,) of all images, from uncached forward passes of unpadded rows."""
+    codes = outcomes()
+    rows = [torch.cat([torch.tensor(prompt).expand(len(codes), -1), codes + 2], 1) for prompt in ([0, 1], [0])]
+    logits = []
+    for ids in rows:
+        positions = torch.arange(ids.shape[1]).expand_as(ids)
+        logits.append(target.score(target.features(ids, Context(positions)))[:, -1 - TOKENS : -1])
+    log_p = law(torch.stack(logits, 1).flatten(0, 1))  # (64, 3, 4)
+    return log_p.gather(2, codes[..., None]).sum((1, 2)).double().exp()
+
+
+def sampled(target: SmallTarget, head: EagleHead, law: SamplingLaw, method: MethodSettings) -> Tensor:
+    """How often (64,) the engine makes each image."""
+    engine = build_engine(target, head, law, method, 500)
+    jobs = (Job(str(i), "", noise.image_seed(0, "law", sample=i)) for i in range(SEEDS))
+    images = torch.stack([image.codes for step in engine.generate(jobs) for image in step.finished])
+    index = (images * torch.tensor([CODES**2, CODES, 1])).sum(1)
+    return torch.bincount(index, minlength=CODES**TOKENS).double()
+
+
+def p_value(counts: Tensor, probabilities: Tensor) -> float:
+    """Chi-square test; outcomes expected less than five times are pooled."""
+    expected = probabilities * counts.sum()
+    rare = expected < 5
+    pooled = [torch.cat([x[~rare], x[rare].sum()[None]]) if rare.any() else x for x in (counts, expected)]
+    statistic = ((pooled[0] - pooled[1]) ** 2 / pooled[1]).sum()
+    return float(torch.special.gammaincc(torch.tensor((len(pooled[0]) - 1) / 2), statistic / 2))
+
+
+def test_the_law_to_compare_with_is_worth_comparing(target) -> None:
+    p = enumerated(target, LAW)
+    assert abs(float(p.sum()) - 1) < 1e-5
+    assert 0.02 < float(p.max()) < 0.5 and int((p * SEEDS >= 5).sum()) > 25
+
+
+METHODS = {
+    "plain": MethodSettings(method="ar"),
+    "ranked by q": MethodSettings(method="eagle2", proposal="topk", depth=2, width=2, nodes=4),
+    "coupled": MethodSettings(method="adt", nodes=3),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_images_have_the_targets_law(name, target, head) -> None:
+    assert p_value(sampled(target, head, LAW, METHODS[name]), enumerated(target, LAW)) > 1e-4
+
+
+def test_truncated_laws_too(target, head) -> None:
+    law = SamplingLaw(temperature=1.3, top_k=3, top_p=0.9, cfg=2.0)
+    counts, p = sampled(target, head, law, METHODS["coupled"]), enumerated(target, law)
+    assert not counts[p == 0].any()
+    assert p_value(counts[p > 0], p[p > 0]) > 1e-4
+
+
+def test_one_noise_row_for_all_positions_is_found_out(target, head, monkeypatch) -> None:
+    def reused(seed: int, role: str, positions: Tensor, width: int) -> Tensor:
+        return original(seed, role, positions * 0, width)
+
+    original = noise.gumbel
+    monkeypatch.setattr(noise, "gumbel", reused)
+    assert p_value(sampled(target, head, LAW, METHODS["coupled"]), enumerated(target, LAW)) < 1e-8
+
+
+def test_a_biased_temperature_is_found_out(target, head) -> None:
+    biased = SamplingLaw(temperature=1.2, cfg=2.0)
+    assert p_value(sampled(target, head, biased, METHODS["coupled"]), enumerated(target, LAW)) < 1e-8
+
+
+def test_positions_are_independent_where_the_law_says_so(target, head) -> None:
+    """A product of each image's own law, drawn with the wrong dependence, has right margins and a wrong joint law."""
+    p = enumerated(target, LAW).view(4, 4, 4)
+    margins = torch.einsum("i,j,k->ijk", p.sum((1, 2)), p.sum((0, 2)), p.sum((0, 1))).flatten()
+    assert p_value(sampled(target, head, LAW, METHODS["plain"]), margins) < 1e-8

@@ -1,0 +1,134 @@
+"""Positional noise: a pure function of seed, role, position and token, with the right law, independent across them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from decoding import noise
+from decoding.noise import NoiseShape, PositionalNoise, gumbel, image_seed, random_bits, uniform
+
+CPU = torch.device("cpu")
+MASK = 2**64 - 1
+KNOWN_SEED, KNOWN_UNIFORM = 232780579909015152, 0.8484972212429419
+KNOWN = [0.1885619780055315, -1.3872787207918473, 0.9015024309133224,
+         -0.3062734363816873, 0.026932203735784244, 1.4520031327798117]  # fmt: skip
+
+
+def splitmix(x: int) -> int:
+    """SplitMix64's output function (Steele et al., OOPSLA 2014) on unbounded integers."""
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & MASK
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & MASK
+    return x ^ (x >> 31)
+
+
+def test_bits_are_splitmix_of_the_counter() -> None:
+    positions = torch.tensor([0, 1, 255, 4095])
+    found = random_bits(123456789, "target", positions, 3)
+    key = noise._hash("stream", 123456789, "target")
+    for row, position in zip(found.tolist(), positions.tolist(), strict=True):
+        for token, bits in enumerate(row):
+            counter = (position << 32) + token
+            assert bits & MASK == splitmix((counter * 0x9E3779B97F4A7C15 + key) & MASK)
+
+
+def test_splitmix_is_the_published_one() -> None:
+    """First outputs of the reference generator for the seed 1234567."""
+    outputs = [splitmix(1234567 + i * 0x9E3779B97F4A7C15 & MASK) for i in (1, 2)]
+    assert outputs == [6457827717110365317, 3203168211198807973]
+
+
+def test_known_answers() -> None:
+    """Images must not change with the library or the machine."""
+    assert image_seed(0, "a red circle") == KNOWN_SEED
+    assert gumbel(KNOWN_SEED, "target", torch.tensor([0, 77]), 3).flatten().tolist() == pytest.approx(KNOWN, rel=1e-13)
+    assert uniform(1, "accept", torch.tensor([5]), 1).item() == KNOWN_UNIFORM
+
+
+def test_any_subset_of_positions_and_any_width_agree() -> None:
+    whole = gumbel(7, "target", torch.arange(50), 20)
+    some = torch.tensor([49, 0, 7, 7])
+    assert torch.equal(gumbel(7, "target", some, 20), whole[some])
+    assert torch.equal(gumbel(7, "target", torch.arange(50), 5), whole[:, :5])
+
+
+def test_numbers_are_standard_gumbel() -> None:
+    sample = gumbel(3, "target", torch.arange(400), 500).flatten()
+    n = len(sample)
+    assert abs(sample.mean() - 0.5772156649) < 5 * math.pi / math.sqrt(6 * n)
+    assert abs(sample.var() - math.pi**2 / 6) < 0.03
+    quantiles = torch.exp(-torch.exp(-sample)).sort().values  # their law is uniform
+    deviation = (quantiles - (torch.arange(n) + 0.5) / n).abs().max()
+    assert deviation < 1.95 / math.sqrt(n), "Kolmogorov-Smirnov at 0.1 %"
+
+
+@pytest.mark.parametrize(
+    ("seeds", "roles", "shift"),
+    [((1, 2), ("target", "target"), (0, 0)), ((1, 1), ("target", "draft"), (0, 0)), ((1, 1), ("target",) * 2, (1, 0)),
+     ((1, 1), ("target",) * 2, (0, 1)), ((0, 2**62), ("target",) * 2, (0, 0))],
+    ids=["seed", "role", "position", "token", "high bit of the seed"],
+)  # fmt: skip
+def test_streams_are_uncorrelated(seeds, roles, shift) -> None:
+    one, other = (uniform(seed, role, torch.arange(301), 301) for seed, role in zip(seeds, roles, strict=True))
+    one, other = one[:300, :300], other[shift[0] : shift[0] + 300, shift[1] : shift[1] + 300]
+    pair = torch.stack([one.flatten(), other.flatten()])
+    assert abs(torch.corrcoef(pair)[0, 1]) < 4.5 / math.sqrt(pair.shape[1])
+    best = [table.argmax(1) for table in (one, other)]
+    assert (best[0] == best[1]).float().mean() < 0.03
+
+
+def test_uniform_numbers_are_never_0_or_1(monkeypatch) -> None:
+    extremes = torch.tensor([[0, -1, 2**63 - 1, -(2**63), 1, -(2**12)]])
+    monkeypatch.setattr(noise, "random_bits", lambda *_: extremes)
+    numbers = uniform(0, "target", torch.tensor([0]), 6)
+    assert bool(((numbers > 0) & (numbers < 1)).all())
+    found = gumbel(0, "target", torch.tensor([0]), 6)
+    assert found.isfinite().all() and found.float().isfinite().all()
+
+
+def test_image_seeds_differ_in_every_argument() -> None:
+    base = (0, "a cat", 0, 0)
+    others = [(1, "a cat", 0, 0), (0, "a cat ", 0, 0), (0, "a cat", 1, 0), (0, "a cat", 0, 1), (0, "", 0, 0)]
+    seeds = {image_seed(*arguments) for arguments in [base, *others]}
+    assert len(seeds) == 6
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert image_seed(*base) == image_seed(0, "a cat")
+
+
+def table(images: int, greedy: bool = False, dtype: torch.dtype = torch.float64) -> PositionalNoise:
+    return PositionalNoise(NoiseShape(6, 4, greedy, dtype, CPU), images)
+
+
+def test_table_belongs_to_the_image_and_not_to_its_place() -> None:
+    batch, alone = table(3), table(1)
+    for place, seed in enumerate((5, 6, 7)):
+        batch.fill(place, seed)
+    alone.fill(0, 7)
+    positions = torch.tensor([[0, 3, 3], [1, 1, 1], [5, 0, 2]])
+    assert torch.equal(batch(positions)[2:], alone(positions[2:]))
+    batch.select([2, 0])
+    assert torch.equal(batch(positions[[2, 0]])[:1], alone(positions[2:]))
+    batch.fill(1, 7)
+    assert torch.equal(batch.table[0], batch.table[1])
+
+
+def test_positions_behind_the_image_read_the_last_one() -> None:
+    one = table(1)
+    one.fill(0, 5)
+    assert torch.equal(one(torch.tensor([[5, 6, 99]])), one(torch.tensor([[5, 5, 5]])))
+
+
+def test_greedy_tables_hold_no_noise() -> None:
+    one = table(2, greedy=True)
+    one.fill(1, 5)
+    assert one(torch.tensor([[0, 1], [2, 3]])).shape == (2, 2, 1)
+    assert not one.table.any()
+
+
+def test_fp32_tables_are_the_rounded_fp64_ones() -> None:
+    one, other = table(1), table(1, dtype=torch.float32)
+    one.fill(0, 9)
+    other.fill(0, 9)
+    assert torch.equal(one.table.float(), other.table)

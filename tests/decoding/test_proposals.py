@@ -1,0 +1,63 @@
+"""Proposals: candidates, their order, and their estimated hit probabilities."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from decoding.noise import gumbel
+from decoding.proposals import PROPOSALS
+from decoding.sampling import choose
+
+
+def laws(n: int, vocab: int, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(1, n, vocab, generator=generator, dtype=torch.float64).log_softmax(-1)
+
+
+def noise(n: int, vocab: int) -> torch.Tensor:
+    return gumbel(0, "target", torch.arange(n), vocab)[None]
+
+
+def test_topk_ranks_by_q_and_ignores_the_noise() -> None:
+    log_q = laws(5, 8, 0)
+    tokens, scores = PROPOSALS["topk"].children(log_q, noise(5, 8), 3)
+    expected = log_q.sort(descending=True)
+    assert torch.equal(tokens, expected.indices[..., :3]) and torch.equal(scores, expected.values[..., :3])
+
+
+def test_coupled_first_candidate_is_the_targets_choice_when_q_is_p() -> None:
+    log_p = laws(200, 30, 1)
+    tokens, _ = PROPOSALS["coupled"].children(log_p, noise(200, 30), 1)
+    assert torch.equal(tokens[..., 0], choose(log_p, noise(200, 30)))
+
+
+def test_coupled_hits_as_often_as_the_theory_says() -> None:
+    """At least (1 - TV) / (1 + TV) on average for one candidate, and more often than ranking by q alone."""
+    log_p, log_q = laws(4000, 10, 2), laws(4000, 10, 2)
+    log_q = (log_q + 0.5 * laws(4000, 10, 3)).log_softmax(-1)
+    choices = choose(log_p, noise(4000, 10))
+    distance = (log_p.exp() - log_q.exp()).abs().sum(-1) / 2
+    rates = {}
+    for name, proposal in PROPOSALS.items():
+        tokens, _ = proposal.children(log_q, noise(4000, 10), 1)
+        rates[name] = (tokens[..., 0] == choices).double().mean()
+    assert rates["coupled"] > ((1 - distance) / (1 + distance)).mean() - 0.03
+    assert rates["coupled"] > rates["topk"] + 0.1
+
+
+@pytest.mark.parametrize("name", PROPOSALS)
+def test_at_temperature_0_the_noise_is_zero_and_q_decides(name) -> None:
+    log_q = laws(6, 7, 4)
+    tokens, scores = PROPOSALS[name].children(log_q, torch.zeros(1, 6, 1), 7)
+    expected = log_q.sort(descending=True)
+    assert torch.equal(tokens, expected.indices)
+    torch.testing.assert_close(scores, expected.values)
+
+
+@pytest.mark.parametrize("name", PROPOSALS)
+def test_estimates_are_probabilities_best_first(name) -> None:
+    tokens, scores = PROPOSALS[name].children(laws(20, 9, 5), noise(20, 9), 50)
+    assert tokens.shape == (1, 20, 9), "no more candidates than tokens"
+    assert (scores.diff(dim=-1) <= 0).all() and (scores <= 0).all()
+    torch.testing.assert_close(scores.exp().sum(-1), torch.ones(1, 20, dtype=torch.float64))

@@ -1,0 +1,81 @@
+"""DraftTree against brute force on random trees."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from fakes import path_to, random_tree
+
+from decoding.tree import DraftTree
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.mark.parametrize("nodes", [0, 1, 2, 3, 7, 20])
+def test_visible_is_self_and_ancestors(nodes, generator) -> None:
+    tree = random_tree(generator, 3, nodes, vocab=5)
+    for image in range(3):
+        for node in range(nodes + 1):
+            line, step = {node}, node
+            while step:
+                step = int(tree.parents[image, step])
+                line.add(step)
+            assert set(tree.visible[image, node].nonzero().flatten().tolist()) == line
+
+
+def test_visible_of_a_long_chain() -> None:
+    n = 40
+    parents = torch.tensor([[0, *range(n)]])
+    tree = DraftTree(torch.zeros_like(parents), parents, torch.arange(n + 1)[None], torch.zeros(1, n + 1))
+    assert torch.equal(tree.visible[0], torch.ones(n + 1, n + 1).tril().bool())
+
+
+def test_extend_hangs_children_below_their_nodes(generator) -> None:
+    tree = random_tree(generator, 2, 6, vocab=5)
+    nodes = torch.tensor([[2, 6, 0], [1, 3, 5]])
+    tokens = torch.randint(5, (2, 3, 2), generator=generator)
+    larger = tree.extend(nodes, tokens, -torch.rand(2, 3, 2, generator=generator, dtype=torch.float64))
+    assert larger.nodes == 12 and larger.newest == 6
+    for image in range(2):
+        for k in range(3):
+            for c in range(2):
+                expected = (*path_to(tree, image, int(nodes[image, k])), int(tokens[image, k, c]))
+                assert path_to(larger, image, 7 + 2 * k + c) == expected
+                assert larger.depths[image, 7 + 2 * k + c] == len(expected)
+
+
+def test_keep_renumbers_parents(generator) -> None:
+    tree = random_tree(generator, 3, 15, vocab=4)
+    kept = []
+    for image in range(3):
+        chosen = {0}
+        while len(chosen) < 8:  # a random set closed under parents
+            node = int(torch.randint(1, 16, (1,), generator=generator))
+            if int(tree.parents[image, node]) in chosen:
+                chosen.add(node)
+        kept.append(sorted(chosen - {0}))
+    index = torch.tensor(kept)
+    small = tree.keep(index, tree.scores.gather(1, index))
+    assert small.nodes == 7
+    for image in range(3):
+        assert [path_to(small, image, i + 1) for i in range(7)] == [path_to(tree, image, i) for i in kept[image]]
+        assert small.scores[image, 1:].tolist() == tree.scores[image, kept[image]].tolist()
+        assert small.depths[image].tolist() == [0, *(len(path_to(tree, image, i)) for i in kept[image])]
+
+
+def test_absent_nodes_are_no_levels(generator) -> None:
+    tree = random_tree(generator, 2, 9, vocab=4)
+    scores = tree.scores.masked_fill(tree.depths == tree.depths.amax(1, keepdim=True), -torch.inf)
+    shorter = DraftTree(tree.tokens, tree.parents, tree.depths, scores)
+    assert torch.equal(shorter.levels, tree.levels - 1)
+    assert torch.equal(shorter.present.sum(1), (scores > -torch.inf).sum(1))
+
+
+def test_the_root_alone() -> None:
+    tree = DraftTree.root(torch.tensor([4, 5]), torch.float64)
+    assert tree.nodes == 0 and tree.levels.tolist() == [0, 0]
+    assert tree.visible.tolist() == [[[True]], [[True]]] and tree.present.all()
+    assert tree.scores.dtype == torch.float64

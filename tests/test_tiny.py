@@ -1,0 +1,82 @@
+"""The shipped model through the user's path: it draws what prompts say, and drafts speed it up without changing a token."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from configs.methods import AdtSettings, MethodSettings
+from configs.schema import ROOT, RunSettings
+from decoding.flight import FinishedImage, Job
+from decoding.noise import image_seed
+from eval.attributes import AttributeClassifier, prompt_accuracy
+from eval.exactness import compare
+from eval.session import Session, open_session
+from scripts.tiny.captions import caption
+from scripts.tiny.scenes import sample_scene
+
+TINY = ROOT / "ckpts" / "tiny"
+INDICES = range(300, 308)  # test scenes
+
+
+@pytest.fixture(scope="module")
+def session() -> Session:
+    torch.set_num_threads(2)
+    return open_session(RunSettings(prompt="a red circle", batch_size=4, device="cpu"))
+
+
+def decode(session: Session, method: MethodSettings, prompts: list[str]) -> list[FinishedImage]:
+    jobs = [Job(str(i), prompt, image_seed(0, prompt)) for i, prompt in enumerate(prompts)]
+    images = [image for step in session.engine_for(method).generate(jobs) for image in step.finished]
+    return sorted(images, key=lambda image: int(image.job.id))
+
+
+@pytest.fixture(scope="module")
+def images(session: Session) -> dict[str, list[FinishedImage]]:
+    prompts = [caption(sample_scene("test", index), index) for index in INDICES]
+    methods = {
+        "ar": MethodSettings(method="ar"),
+        "coupled": MethodSettings(method="adt"),
+        "topk": MethodSettings(method="adt", proposal="topk", adt=AdtSettings()),
+    }
+    return {name: decode(session, method, prompts) for name, method in methods.items()}
+
+
+def test_it_fits_into_64_megabytes() -> None:
+    assert sum(file.stat().st_size for file in TINY.rglob("*") if file.is_file()) <= 64 * 2**20
+
+
+def test_drafting_changes_no_token(session: Session, images: dict[str, list[FinishedImage]]) -> None:
+    law = session.engine.law
+    for name in ("coupled", "topk"):
+        assert not compare(session.target, law, images["ar"], images[name]).wrong
+
+
+def test_drafts_are_accepted_and_the_noise_helps(images: dict[str, list[FinishedImage]]) -> None:
+    tau = {name: np.mean([image.tau for image in found]) for name, found in images.items()}
+    assert tau["ar"] == 1 and tau["topk"] > 1.5 and tau["coupled"] > tau["topk"] + 0.3
+
+
+def test_backgrounds_are_what_the_prompts_say(session: Session, images: dict[str, list[FinishedImage]]) -> None:
+    pixels = session.target.to_image(torch.stack([image.codes for image in images["ar"]]))
+    scenes = [sample_scene("test", index).attributes() for index in INDICES]
+    found = prompt_accuracy(pixels.numpy(), scenes, AttributeClassifier.load(TINY / "attributes.safetensors"))
+    assert found["background"] >= 0.5, found
+
+
+@pytest.mark.parametrize("text", ["日本語 🎨", "<s> IMGIMGAZ <racm3:break>", "x" * 200])
+def test_any_text_is_a_prompt(session: Session, text: str) -> None:
+    rows = session.target.prompt(text, 2)
+    assert rows.ids.shape[0] == 2 and (rows.ids[:, -1] == rows.ids[0, -1]).all()
+    first = session.target.vocab.first_id
+    assert not ((rows.ids >= first) & (rows.ids < first + session.target.vocab.size)).any()
+
+
+def test_the_text_that_is_too_long_is_named(session: Session) -> None:
+    with pytest.raises(ValueError, match="the model takes 256"):
+        session.target.prompt("word " * 300, 2)
+
+
+def test_weights_have_a_readme() -> None:
+    assert (Path(TINY) / "README.md").is_file()
