@@ -27,6 +27,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 def generate_images(**texts: str) -> None:
     """Generate images from prompts."""
     settings = run_settings(texts)
+    _check_device(settings.device)
     from eval.generate import generate_images as generate
 
     generate(settings)
@@ -36,12 +37,21 @@ def generate_images(**texts: str) -> None:
 def benchmark(**texts: str) -> None:
     """Compare methods on the same prompts and seeds."""
     settings = benchmark_settings(texts)
+    _check_device(settings.run.device)
     from eval.prompts import prompt_items
 
     prompt_items(settings.run)  # a prompt file that cannot be used is reported before the model is loaded
     from eval.benchmark import run_benchmark
 
     run_benchmark(settings)
+
+
+def _check_device(name: str) -> None:
+    """Refuse a GPU that is not there before the slow imports."""
+    if name.startswith("cuda"):
+        from eval.devices import pick_device
+
+        pick_device(name)
 
 
 COMMANDS = {"generate_images": generate_images, "benchmark": benchmark}

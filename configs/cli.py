@@ -13,6 +13,13 @@ from configs.methods import METHODS, AdtSettings, MethodSettings, SamplingSettin
 from configs.schema import MODELS, ROOT, BenchmarkSettings, RunSettings
 
 Values = dict[str, Any]  # by flag name, converted
+# The files of a checkpoint folder; of each group one has to be there.
+_WEIGHTS = tuple(f"{name}{end}" for name in ("model.safetensors", "pytorch_model.bin") for end in ("", ".index.json"))
+_NETWORK_FILES = (("config.json",), _WEIGHTS)
+_TOKENIZER_FILES = tuple(
+    tuple(f"tokenizer/{name}" for name in names)
+    for names in (("text_tokenizer.json",), ("vqgan.yaml",), ("vqgan.safetensors", "vqgan.ckpt"))
+)
 _DEFAULT_METHODS = "ar,eagle2:proposal=topk,eagle2,adt:proposal=topk,adt"
 _METHOD_FLAGS = [*settings_fields(MethodSettings), *settings_fields(AdtSettings)]
 
@@ -181,13 +188,21 @@ def _run(values: Values, method: MethodSettings) -> RunSettings:
 
 
 def check_folders(settings: RunSettings) -> None:
-    """A SettingsError unless the model's and the drafter's folders are there, or are hub ids."""
-    for flag, path in (("model_path", settings.model_path), ("drafter_path", settings.drafter_path)):
-        if path is None or (Path(path) / "config.json").is_file() or _is_hub_id(path):
+    """A SettingsError unless the model's and the drafter's folders are there with their files, or are hub ids."""
+    for flag, path, files in (
+        ("model_path", settings.model_path, (*_NETWORK_FILES, *_TOKENIZER_FILES)),
+        ("drafter_path", settings.drafter_path, _NETWORK_FILES),
+    ):
+        if path is None or _is_hub_id(path):
             continue
-        found = "a folder without config.json" if Path(path).is_dir() else "no such folder"
-        allowed = f"a folder such as {ROOT / MODELS['tiny']}, or owner/name"
-        raise SettingsError(f"--{flag} {path}: found {found}; allowed: {allowed}")
+        if not Path(path).is_dir():
+            allowed = f"a folder such as {ROOT / MODELS['tiny']}, or owner/name"
+            raise SettingsError(f"--{flag} {path}: found no such folder; allowed: {allowed}")
+        for names in files:
+            if not any((Path(path) / name).is_file() for name in names):
+                raise SettingsError(
+                    f"--{flag} {path}: found a folder without {' or '.join(names)}; allowed: one with it"
+                )
 
 
 def _is_hub_id(path: str) -> bool:

@@ -76,4 +76,6 @@ class DraftTree:
         index = torch.cat([root, kept], 1)
         parents = place.gather(1, self.parents.gather(1, index))
         scores = torch.cat([self.scores[:, :1], scores], 1)
-        return DraftTree(self.tokens.gather(1, index), parents, self.depths.gather(1, index), scores, height=self.height)
+        return DraftTree(
+            self.tokens.gather(1, index), parents, self.depths.gather(1, index), scores, height=self.height
+        )

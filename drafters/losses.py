@@ -55,7 +55,9 @@ def branches(n: int, depths: int, device: torch.device) -> Tensor:
     ]
     blocks[0][0] = j <= i
     visible = torch.cat([torch.cat(row, 1) for row in blocks])
-    visible |= torch.eye(len(visible), dtype=torch.bool, device=device)  # the first slots of deeper levels: no empty row
+    visible |= torch.eye(
+        len(visible), dtype=torch.bool, device=device
+    )  # the first slots of deeper levels: no empty row
     return torch.zeros(visible.shape, device=device).masked_fill_(~visible, -torch.inf)
 
 

@@ -13,6 +13,7 @@ from decoding.sampling import SamplingLaw
 from decoding.verifiers import VERIFIERS
 from drafters.eagle import EagleDrafter, EagleHead
 from drafters.loading import load_eagle_head
+from eval.devices import pick_device
 from models.base import TargetModel
 from models.registry import load_target
 
@@ -73,16 +74,3 @@ def open_session(settings: RunSettings, drafted: bool | None = None) -> Session:
     wanted = settings.method.drafted if drafted is None else drafted
     head = load_eagle_head(settings.drafter_path, target) if wanted else None
     return Session(settings, target, head)
-
-
-def pick_device(name: str) -> torch.device:
-    """--device: auto takes a GPU where there is one."""
-    available = torch.cuda.device_count()
-    if name == "auto":
-        return torch.device("cuda" if available else "cpu")
-    device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= available:
-        raise ValueError(f"--device: found {name!r}, but {available} CUDA devices are here; allowed: auto, cpu")
-    if device.type == "cuda":
-        torch.cuda.set_device(device)  # streams and events of the timings are the current device's
-    return device

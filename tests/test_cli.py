@@ -7,6 +7,7 @@ import types
 from pathlib import Path
 
 import pytest
+from stand_ins import empty_checkpoint
 
 import main
 from configs.schema import ROOT
@@ -16,10 +17,7 @@ AFTER = "; import sys; sys.exit(code if 'torch' not in sys.modules else 99)"
 
 @pytest.fixture
 def model(tmp_path) -> str:
-    (tmp_path / "model" / "drafter").mkdir(parents=True)
-    for folder in ("model", "model/drafter"):
-        (tmp_path / folder / "config.json").write_text("{}")
-    return f"--model_path={tmp_path / 'model'}"
+    return f"--model_path={empty_checkpoint(tmp_path / 'model')}"
 
 
 @pytest.fixture
@@ -34,9 +32,7 @@ def seen(monkeypatch) -> list:
 
 
 def python(*words: str, cwd: Path = ROOT) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, *words], cwd=cwd, capture_output=True, text=True, timeout=60, check=False
-    )
+    return subprocess.run([sys.executable, *words], cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.mark.parametrize(
@@ -103,12 +99,7 @@ def test_values_arrive_as_their_types(model, seen):
 
 
 def test_benchmark_gets_its_settings(model, seen):
-    assert (
-        main.main(
-            ["benchmark", "--prompt", "a cat", "--methods", "ar,adt:proposal=topk", "--repeats=2", model]
-        )
-        == 0
-    )
+    assert main.main(["benchmark", "--prompt", "a cat", "--methods", "ar,adt:proposal=topk", "--repeats=2", model]) == 0
     assert [method.method for method in seen[0].methods] == ["ar", "adt"] and seen[0].repeats == 2
 
 

@@ -1,4 +1,5 @@
-"""The shipped model through the user's path: it draws what prompts say, and drafts speed it up without changing a token."""
+"""The shipped model through the user's path: it draws what prompts say, and drafts speed it up without changing a
+token."""
 
 from pathlib import Path
 

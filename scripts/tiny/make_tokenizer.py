@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import fire
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 IMAGE_CODES = 1024
 LEADING_NAMES = ("<s>", "<pad>", "</s>", "<unk>")
@@ -41,6 +41,7 @@ def build_tokenizer(captions: Iterator[str], max_merges: int = 400, multiple: in
     names += [f"<reserved{i:05d}>" for i in range(-len(names) % multiple)]
     tokenizer = Tokenizer(models.BPE(vocab={name: i for i, name in enumerate(names)}, merges=merges))
     _make_byte_level(tokenizer)
+    tokenizer.normalizer = normalizers.Lowercase()  # as all captions are
     return tokenizer
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from stand_ins import empty_checkpoint
 
 from configs.cli import benchmark_settings, read_recipe, run_settings
 from configs.fields import SettingsError
@@ -12,10 +13,7 @@ from configs.schema import ROOT, AdtSettings, MethodSettings, RunSettings, Sampl
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    (tmp_path / "model" / "drafter").mkdir(parents=True)
-    for folder in ("model", "model/drafter"):
-        (tmp_path / folder / "config.json").write_text("{}")
-    return tmp_path / "model"
+    return empty_checkpoint(tmp_path / "model")
 
 
 @pytest.fixture
@@ -68,9 +66,7 @@ def test_wrong_texts_are_refused_by_flag(run, name, text):
 
 
 def test_right_texts_become_values(run):
-    settings = run(
-        "--seed=007", "--temperature=1e-1", "--cfg=.5", "--trace=YES", "--top_p=1", "--num_images=+3"
-    )
+    settings = run("--seed=007", "--temperature=1e-1", "--cfg=.5", "--trace=YES", "--top_p=1", "--num_images=+3")
     assert (settings.seed, settings.trace, settings.num_images) == (7, True, 3)
     assert settings.sampling == SamplingSettings(temperature=0.1, cfg=0.5)
     assert run("--adt_d_max=9", "--adt_init=vertical").method.adt == AdtSettings(d_max=9, init="vertical")
@@ -152,6 +148,10 @@ def test_missing_folders_and_prompt(run, checkpoint, tmp_path):
         run_settings({})
     with pytest.raises(SettingsError, match="--model_path .*nowhere: found no such folder"):
         run(f"--model_path={tmp_path / 'nowhere'}")
+    (checkpoint / "tokenizer" / "vqgan.yaml").unlink()
+    with pytest.raises(SettingsError, match=r"--model_path .*: found a folder without tokenizer/vqgan\.yaml"):
+        run()
+    (checkpoint / "tokenizer" / "vqgan.yaml").touch()
     (checkpoint / "drafter" / "config.json").unlink()
     with pytest.raises(SettingsError, match="--drafter_path .*: found a folder without config.json"):
         run()
@@ -174,9 +174,7 @@ def test_ids_of_the_hub(run, tmp_path, monkeypatch):
 
 
 def test_command_line_wins_over_the_recipe(run, recipe):
-    config = recipe(
-        "method: eagle2\nproposal: topk\ndepth: 7\ncfg: 2\ntrace: yes\ntemperature: 1e-1\nslice: 0-5\n"
-    )
+    config = recipe("method: eagle2\nproposal: topk\ndepth: 7\ncfg: 2\ntrace: yes\ntemperature: 1e-1\nslice: 0-5\n")
     settings = run(config, "--depth=3", "--notrace", "--prompt=PartiPrompts")
     assert settings.method == MethodSettings("eagle2", "topk", depth=3)
     assert (settings.sampling.cfg, settings.sampling.temperature) == (2.0, 0.1)
@@ -226,9 +224,7 @@ def test_recipe_files(run, recipe, tmp_path):
         run(f"--config={tmp_path}")
 
 
-@pytest.mark.parametrize(
-    "path", sorted((ROOT / "configs" / "paper").glob("*.yaml")), ids=lambda path: path.stem
-)
+@pytest.mark.parametrize("path", sorted((ROOT / "configs" / "paper").glob("*.yaml")), ids=lambda path: path.stem)
 def test_paper_rows(run, path):
     values = settings_dict(run(f"--config={path}"))
     assert values["method"] == path.stem and values["proposal"] == "topk" and values["nodes"] == 58
@@ -257,9 +253,7 @@ def test_default_benchmark(bench):
 
 
 def test_listed_methods(bench):
-    settings = bench(
-        "--methods=ar, eagle2:depth=3:nodes=12,adt:adt_beta=0.4,static:tree=chain", "--repeats=5"
-    )
+    settings = bench("--methods=ar, eagle2:depth=3:nodes=12,adt:adt_beta=0.4,static:tree=chain", "--repeats=5")
     assert settings.methods[1:] == (
         MethodSettings("eagle2", depth=3, nodes=12),
         MethodSettings("adt", adt=AdtSettings(beta=0.4)),
@@ -284,10 +278,7 @@ def test_one_method_is_compared_with_plain_decoding(bench, recipe):
     assert bench("--method=ar").methods == (MethodSettings("ar"),)
     config = recipe("method: adt\nproposal: topk\nadt_beta: 0.4\nrepeats: 2\n")
     settings = bench(config)
-    assert (
-        settings.methods[1] == MethodSettings("adt", "topk", adt=AdtSettings(beta=0.4))
-        and settings.repeats == 2
-    )
+    assert settings.methods[1] == MethodSettings("adt", "topk", adt=AdtSettings(beta=0.4)) and settings.repeats == 2
     assert bench(config, "--methods=ar,static").methods[1] == MethodSettings("static", "topk")
 
 

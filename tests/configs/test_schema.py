@@ -97,10 +97,7 @@ def test_a_run_of_one_text_refuses(flags):
         {"sample": 0},
         {"sample": 5, "num_images": 3},
         {"sample_seed": 1},
-        *(
-            {"slice": text}
-            for text in ("5", "5-", "-5", "5-5", "6-5", "a-b", "1-2-3", "0x1-2", "1.0-2", "１-２")
-        ),
+        *({"slice": text} for text in ("5", "5-", "-5", "5-5", "6-5", "a-b", "1-2-3", "0x1-2", "1.0-2", "１-２")),
     ],
 )
 def test_a_run_of_a_list_refuses(flags):
@@ -125,9 +122,7 @@ def test_what_a_method_does_not_use_is_refused(method):
         if name in METHODS[method]:
             MethodSettings(method, **{name: value})
         else:
-            with pytest.raises(
-                SettingsError, match=f"--{name}.*only with --method .*, not with --method {method}"
-            ):
+            with pytest.raises(SettingsError, match=f"--{name}.*only with --method .*, not with --method {method}"):
                 MethodSettings(method, **{name: value})
 
 
@@ -176,10 +171,7 @@ def test_with_method_gives_and_takes_the_drafter():
     plain = run.with_method(MethodSettings("ar"))
     assert plain.drafter_path is None
     assert plain.with_method(MethodSettings("eagle2")).drafter_path == run.drafter_path
-    assert (
-        RunSettings(prompt="a cat", drafter_path="d").with_method(MethodSettings("static")).drafter_path
-        == "d"
-    )
+    assert RunSettings(prompt="a cat", drafter_path="d").with_method(MethodSettings("static")).drafter_path == "d"
 
 
 def test_the_dictionary_is_flat_and_by_flag():

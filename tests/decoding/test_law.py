@@ -1,6 +1,6 @@
 """The joint law of the first tokens: engine against enumeration (chi-square), with controls that must fail.
 
-Four codes, three tokens: 64 outcomes, thousands of seeds. The tests are deterministic: the seeds are fixed.
+Four codes, three tokens: 64 outcomes, 2,000 seeds. The tests are deterministic: the seeds are fixed.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from eval.session import build_engine
 from models.base import ImageGrid, ImageVocab, PromptRows
 from models.transformer import Context, Transformer, TransformerSpec
 
-CODES, TOKENS, SEEDS = 4, 3, 3000
+CODES, TOKENS, SEEDS = 4, 3, 2000
 SPEC = TransformerSpec(vocab=CODES + 2, hidden=16, intermediate=16, layers=1, heads=2, kv_heads=2, max_positions=8)
 LAW = SamplingLaw(cfg=2.0)
-SIZES = Sizes(spread=1.0)
+SIZES = Sizes(spread=1.5)
 
 
 class SmallTarget:
@@ -94,11 +94,10 @@ def p_value(counts: Tensor, probabilities: Tensor) -> float:
 def test_the_law_to_compare_with_is_worth_comparing(target) -> None:
     p = enumerated(target, LAW)
     assert abs(float(p.sum()) - 1) < 1e-5
-    assert 0.02 < float(p.max()) < 0.5 and int((p * SEEDS >= 5).sum()) > 25
+    assert 0.02 < float(p.max()) < 0.5 and int((p * SEEDS >= 5).sum()) > 20
 
 
 METHODS = {
-    "plain": MethodSettings(method="ar"),
     "ranked by q": MethodSettings(method="eagle2", proposal="topk", depth=2, width=2, nodes=4),
     "coupled": MethodSettings(method="adt", nodes=3),
 }
@@ -107,6 +106,15 @@ METHODS = {
 @pytest.mark.parametrize("name", METHODS)
 def test_images_have_the_targets_law(name, target, head) -> None:
     assert p_value(sampled(target, head, LAW, METHODS[name]), enumerated(target, LAW)) > 1e-4
+
+
+def test_plain_decoding_has_the_targets_law(target, head) -> None:
+    """And not the product of the same margins: the test sees dependence between positions."""
+    counts, p = sampled(target, head, LAW, MethodSettings(method="ar")), enumerated(target, LAW)
+    assert p_value(counts, p) > 1e-4
+    joint = p.view(CODES, CODES, CODES)
+    margins = torch.einsum("i,j,k->ijk", joint.sum((1, 2)), joint.sum((0, 2)), joint.sum((0, 1)))
+    assert p_value(counts, margins.flatten()) < 1e-8
 
 
 def test_truncated_laws_too(target, head) -> None:
@@ -128,10 +136,3 @@ def test_one_noise_row_for_all_positions_is_found_out(target, head, monkeypatch)
 def test_a_biased_temperature_is_found_out(target, head) -> None:
     biased = SamplingLaw(temperature=1.2, cfg=2.0)
     assert p_value(sampled(target, head, biased, METHODS["coupled"]), enumerated(target, LAW)) < 1e-8
-
-
-def test_positions_are_independent_where_the_law_says_so(target, head) -> None:
-    """A product of each image's own law, drawn with the wrong dependence, has right margins and a wrong joint law."""
-    p = enumerated(target, LAW).view(4, 4, 4)
-    margins = torch.einsum("i,j,k->ijk", p.sum((1, 2)), p.sum((0, 2)), p.sum((0, 1))).flatten()
-    assert p_value(sampled(target, head, LAW, METHODS["plain"]), margins) < 1e-8

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from fake_session import FakeEngine, fake_backend, fake_codes, fake_pixels, fake_seed
 from PIL import Image
+from stand_ins import empty_checkpoint
 
 from configs.fields import SettingsError
 from configs.schema import ROOT, MethodSettings, RunSettings
@@ -28,9 +29,7 @@ FIELDS = (
 
 @pytest.fixture
 def settings(tmp_path):
-    (tmp_path / "model" / "drafter").mkdir(parents=True)
-    for folder in ("model", "model/drafter"):
-        (tmp_path / folder / "config.json").write_text("{}")
+    empty_checkpoint(tmp_path / "model")
 
     def build(**flags) -> RunSettings:
         base = {"prompt": "a cat", "model_path": str(tmp_path / "model"), "output_dir": str(tmp_path / "out")}
@@ -89,9 +88,7 @@ def test_files_of_a_run(settings, tmp_path, capsys):
     assert [t["position"] for t in trace if t["id"] == "00000_2"] == [0, 4, 8, 12]
     assert json.loads((out / "run.json").read_text())["hardware"] == {"device": "fake"}
     summary = capsys.readouterr().out.splitlines()[-1]
-    assert summary.startswith(f"3 images in {out}/img (3 new): mean tau 4.00, ") and summary.endswith(
-        " tokens/s"
-    )
+    assert summary.startswith(f"3 images in {out}/img (3 new): mean tau 4.00, ") and summary.endswith(" tokens/s")
 
 
 def test_seeds_follow_from_prompt_occurrence_and_sample(settings, names, tmp_path):
@@ -151,9 +148,7 @@ def test_a_session_that_cannot_open_changes_nothing(settings, tmp_path):
 def test_prompts_that_are_too_long_are_refused_before_the_first_image(settings, tmp_path):
     path = tmp_path / "long.txt"
     path.write_text("short\n" + "a" * 101 + "\n" + "b" * 101)
-    with pytest.raises(
-        SettingsError, match="--prompt: found 2 .* image 00001_0: 101 letters are too many; allowed: "
-    ):
+    with pytest.raises(SettingsError, match="--prompt: found 2 .* image 00001_0: 101 letters are too many; allowed: "):
         make(settings(prompt=str(path)))
     assert not (tmp_path / "out/img").exists()
     assert make(settings(prompt=str(path), slice="0-1")).drawn == ["00000_0"]
@@ -223,15 +218,11 @@ def test_progress_in_a_log_and_on_a_terminal(capsys):
             pass
 
     terminal = Terminal()
-    steps = list(
-        FakeEngine().generate(iter(fake_backend(FakeEngine()).job(str(n), "p", n) for n in range(2)))
-    )
+    steps = list(FakeEngine().generate(iter(fake_backend(FakeEngine()).job(str(n), "p", n) for n in range(2))))
     for stream, every in ((sys.stderr, 0.0), (sys.stderr, 60.0), (terminal, 60.0)):
         with Progress(2, stream, every) as progress:
             for step in steps:
                 progress.show(step)
     lines = capsys.readouterr().err.splitlines()
-    assert (
-        len(lines) == len(steps) and lines[-1].startswith("2/2 images, ") and lines[-1].endswith("tau 4.00")
-    )
+    assert len(lines) == len(steps) and lines[-1].startswith("2/2 images, ") and lines[-1].endswith("tau 4.00")
     assert "2/2" in terminal.text and "tokens/s, tau 4.00" in terminal.text

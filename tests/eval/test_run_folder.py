@@ -100,9 +100,7 @@ def test_a_record_needs_a_whole_image(settings, tmp_path, damage):
     assert not is_whole_png(image)
     assert list(open_folder(settings())) == ["00000_1"]
     fill(settings(), "00000_0", trace=True)
-    assert [line["id"] for line in read_lines(tmp_path / "out/trace.jsonl")] == ["00000_1"] * 2 + [
-        "00000_0"
-    ] * 2
+    assert [line["id"] for line in read_lines(tmp_path / "out/trace.jsonl")] == ["00000_1"] * 2 + ["00000_0"] * 2
     assert [line["id"] for line in read_lines(tmp_path / "out/records.jsonl")] == ["00000_1", "00000_0"]
 
 

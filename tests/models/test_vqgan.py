@@ -12,9 +12,7 @@ from transformers.models.chameleon.modeling_chameleon import ChameleonVQVAE
 from models.vqgan import ImageTokenizer, load_vqgan
 from models.vqgan_layout import VqganConfig, build_vqmodel, read_config, to_taming, write_config
 
-SMALL = VqganConfig(
-    ch=32, ch_mult=(1, 2), num_res_blocks=1, z_channels=8, embed_dim=4, n_embed=16, resolution=16
-)
+SMALL = VqganConfig(ch=32, ch_mult=(1, 2), num_res_blocks=1, z_channels=8, embed_dim=4, n_embed=16, resolution=16)
 CHAMELEON = VqganConfig(
     ch=128,
     ch_mult=(1, 1, 2, 2, 4),
@@ -67,9 +65,7 @@ def test_decode_follows_the_public_recipe(tokenizer) -> None:
     expected = ((output.clamp(-1, 1) + 1) / 2 * 255).to(torch.uint8).permute(0, 2, 3, 1)
     found = tokenizer.decode(codes, grid=(2, 4))
     assert found.shape == (1, 4, 8, 3)
-    assert (
-        int((found.int() - expected.int()).abs().max()) <= 1
-    )  # another memory layout may round across a step
+    assert int((found.int() - expected.int()).abs().max()) <= 1  # another memory layout may round across a step
     assert tokenizer.decode(codes, grid=(4, 2)).shape == (1, 8, 4, 3)
 
 

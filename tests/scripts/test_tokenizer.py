@@ -32,7 +32,7 @@ def test_layout_of_ids(tokenizer):
 @pytest.mark.parametrize("text", ["🌲🐟 emoji", "一只红色的狐狸", "naïve café\n\ttabs", "\x00\x7f", "a red circle"])
 def test_any_text_round_trips_without_unk(tokenizer, text):
     ids = tokenizer.encode(text).ids
-    assert tokenizer.decode(ids) == text
+    assert tokenizer.decode(ids) == text.lower()
     assert min(ids) >= FIRST_TEXT_ID
 
 
@@ -44,7 +44,7 @@ def test_special_names_in_a_prompt_are_plain_text(tokenizer, name):
         ids = tokenizer.encode(text).ids
         assert min(ids) >= FIRST_TEXT_ID
         assert tokenizer.token_to_id(name) not in ids
-        assert tokenizer.decode(ids) == text
+        assert tokenizer.decode(ids) == text.lower()
 
 
 def test_caption_words_are_single_tokens(tokenizer):

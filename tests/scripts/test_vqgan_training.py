@@ -87,9 +87,7 @@ def test_log_appends_lines(tmp_path: Path) -> None:
 
 def test_encoding_continues_and_equals_the_tokenizer(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    config = VqganConfig(
-        ch=32, ch_mult=(1, 1), num_res_blocks=1, z_channels=4, embed_dim=4, n_embed=16, resolution=8
-    )
+    config = VqganConfig(ch=32, ch_mult=(1, 1), num_res_blocks=1, z_channels=4, embed_dim=4, n_embed=16, resolution=8)
     model = build_vqmodel(config)
     torch.nn.init.normal_(model.quantize.embedding.weight)
     ImageTokenizer(model, config).save(tmp_path)
