@@ -185,7 +185,8 @@ def test_another_method_leaves_the_recipes_numbers_for_its_own_behind(run, recip
     config = recipe("method: adt\nproposal: topk\nnodes: 20\nadt_beta: 0.4\n")
     assert run(config).method == MethodSettings("adt", "topk", nodes=20, adt=AdtSettings(beta=0.4))
     assert run(config, "--method=ar").method == MethodSettings("ar")
-    assert run(config, "--model_type=eagle").method == MethodSettings("eagle2", "topk", nodes=20)
+    assert run(config, "--model_type=eagle").method == run(config).method  # the recipe says which drafting method
+    assert run(config, "--method=eagle2").method == MethodSettings("eagle2", "topk", nodes=20)
     with pytest.raises(SettingsError, match="--tree"):
         run(recipe("tree: chain\n"))
 
