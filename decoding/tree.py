@@ -13,21 +13,21 @@ class DraftTree:
 
     tokens, parents, depths, scores: (images, 1 + nodes). A score is the logarithm of the estimated probability that the
     target follows the path to the node; -inf marks an absent node (images of a batch may have fewer nodes than others).
-    newest: nodes of the level grown last, which stand at the end. height: levels grown, before pruning.
+    height: levels grown, before pruning; no node is deeper. newest: nodes of the level grown last, at the end.
     """
 
     tokens: Tensor
     parents: Tensor
     depths: Tensor
     scores: Tensor
+    height: int
     newest: int = 0
-    height: int = 0
 
     @staticmethod
     def root(tokens: Tensor, dtype: torch.dtype) -> "DraftTree":
         """The tree without nodes over the last decided tokens (images,)."""
         zero = torch.zeros_like(tokens)[:, None]
-        return DraftTree(tokens[:, None], zero, zero, zero.to(dtype))
+        return DraftTree(tokens[:, None], zero, zero, zero.to(dtype), height=0)
 
     @property
     def nodes(self) -> int:
@@ -63,8 +63,8 @@ class DraftTree:
             torch.cat([self.parents, parents], 1),
             torch.cat([self.depths, self.depths.gather(1, parents) + 1], 1),
             torch.cat([self.scores, scores.flatten(1)], 1),
-            newest=nodes.shape[1] * children,
             height=self.height + 1,
+            newest=nodes.shape[1] * children,
         )
 
     def keep(self, kept: Tensor, scores: Tensor) -> "DraftTree":

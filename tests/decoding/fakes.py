@@ -36,7 +36,7 @@ def random_tree(generator: torch.Generator, images: int, nodes: int, vocab: int,
             scores.append(-torch.inf if gone else scores[parents[node]] + float(step))
         rows.append((tokens, parents, depths, scores))
     tokens, parents, depths, scores = map(torch.tensor, zip(*rows, strict=True))
-    return DraftTree(tokens, parents, depths, scores.double())
+    return DraftTree(tokens, parents, depths, scores.double(), height=int(depths.max()))
 
 
 def path_to(tree: DraftTree, image: int, node: int) -> Path:

@@ -69,7 +69,7 @@ def random_path(tree: DraftTree, image: int, generator: torch.Generator) -> list
 
 def of(tree: DraftTree, image: int) -> DraftTree:
     part = slice(image, image + 1)
-    return DraftTree(tree.tokens[part], tree.parents[part], tree.depths[part], tree.scores[part])
+    return DraftTree(tree.tokens[part], tree.parents[part], tree.depths[part], tree.scores[part], tree.height)
 
 
 def keep(cache: KVCache, paths: list[list[int]]) -> None:

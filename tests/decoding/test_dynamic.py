@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from fakes import Path, PathDrafter, path_to, random_law, random_tree, scored_paths
@@ -84,7 +86,7 @@ def test_pruning_keeps_parents_when_scores_tie(nodes) -> None:
     for node in range(1, 16):
         step = -torch.randint(2, (20,), generator=generator).double()
         scores[:, node] = scores.gather(1, tree.parents[:, node : node + 1])[:, 0] + step
-    tied = DraftTree(tree.tokens, tree.parents, tree.depths, scores)
+    tied = replace(tree, scores=scores)
     shape = Shape(9, 9, nodes)
     kept = DynamicTree(shape).prune(tied, TreePlan((shape,) * 20))
     for image in range(20):

@@ -108,7 +108,7 @@ def test_adaptive_trees_grow_as_long_as_they_are_accepted(session, truth) -> Non
 def test_a_drafter_that_is_never_right_costs_nothing_but_time(law, session, truth) -> None:
     for policy in (DynamicTree(Shape(3, 4, 8)), AdaptiveTree(AdtSettings(), 12, 4)):
         engine = scripted(session, law, policy, oracle(session, truth[law], False), 3)
-        for name, image in decode(engine, JOBS).items():
+        for name, image in decode(engine, JOBS[:4]).items():
             assert image.codes.tolist() == truth[law][name]
             assert image.tau == 1 and image.target_forwards == TOKENS
 

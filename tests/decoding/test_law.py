@@ -24,7 +24,7 @@ from models.transformer import Context, Transformer, TransformerSpec
 CODES, TOKENS, SEEDS = 4, 3, 2000
 SPEC = TransformerSpec(vocab=CODES + 2, hidden=16, intermediate=16, layers=1, heads=2, kv_heads=2, max_positions=8)
 LAW = SamplingLaw(cfg=2.0)
-SIZES = Sizes(spread=1.5)
+SIZES = Sizes(spread=1.0)
 
 
 class SmallTarget:

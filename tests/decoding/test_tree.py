@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from fakes import path_to, random_tree
@@ -29,7 +31,7 @@ def test_visible_is_self_and_ancestors(nodes, generator) -> None:
 def test_visible_of_a_long_chain() -> None:
     n = 40
     parents = torch.tensor([[0, *range(n)]])
-    tree = DraftTree(torch.zeros_like(parents), parents, torch.arange(n + 1)[None], torch.zeros(1, n + 1))
+    tree = DraftTree(torch.zeros_like(parents), parents, torch.arange(n + 1)[None], torch.zeros(1, n + 1), height=n)
     assert torch.equal(tree.visible[0], torch.ones(n + 1, n + 1).tril().bool())
 
 
@@ -69,7 +71,7 @@ def test_keep_renumbers_parents(generator) -> None:
 def test_absent_nodes_are_no_levels(generator) -> None:
     tree = random_tree(generator, 2, 9, vocab=4)
     scores = tree.scores.masked_fill(tree.depths == tree.depths.amax(1, keepdim=True), -torch.inf)
-    shorter = DraftTree(tree.tokens, tree.parents, tree.depths, scores)
+    shorter = replace(tree, scores=scores)
     assert torch.equal(shorter.levels, tree.levels - 1)
     assert torch.equal(shorter.present.sum(1), (scores > -torch.inf).sum(1))
 

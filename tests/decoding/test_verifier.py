@@ -60,6 +60,7 @@ def test_an_absent_node_hides_its_descendants() -> None:
         torch.tensor([[0, 0, 1, 2]]),
         torch.tensor([[0, 1, 2, 3]]),
         torch.tensor([[0.0, -torch.inf, -1.0, -2.0]]),
+        height=3,
     )
     log_p = torch.full((1, 4, 3), -9.0)
     log_p[0, torch.arange(4), torch.tensor([1, 1, 2, 0])] = 0.0
@@ -68,7 +69,9 @@ def test_an_absent_node_hides_its_descendants() -> None:
 
 
 def test_a_wrong_parent_hides_a_right_child() -> None:
-    tree = DraftTree(torch.tensor([[0, 2, 1]]), torch.tensor([[0, 0, 1]]), torch.tensor([[0, 1, 2]]), torch.zeros(1, 3))
+    tree = DraftTree(
+        torch.tensor([[0, 2, 1]]), torch.tensor([[0, 0, 1]]), torch.tensor([[0, 1, 2]]), torch.zeros(1, 3), height=2
+    )
     log_p = torch.full((1, 3, 3), -9.0)
     log_p[0, :, 1] = 0.0  # the target wants 1, the draft says 2 and then 1
     assert Exact()(tree, log_p, torch.zeros(1, 3, 1)).accepted.tolist() == [0]

@@ -108,7 +108,7 @@ def test_branching_tree_behind_a_padded_prompt(pair) -> None:
     depths = torch.tensor([[0, 1, 1, 2, 2, 2, 3]])
     ids, mask, positions = padding(pair, 8)
     length, real = ids.shape[1] - 8, mask.bool()
-    tree = DraftTree(ids[:1, length:-1], parents, depths, torch.zeros(1, 7))
+    tree = DraftTree(ids[:1, length:-1], parents, depths, torch.zeros(1, 7), height=3)
     cache = cache_of(pair)
     pair.ours.features(ids[:, :length], cache.open(*chain(1, length, CPU)))
     cache.advance([length])
