@@ -32,7 +32,7 @@ class Sizes:
     layers: int = 2
     heads: int = 2
     kv_heads: int = 2
-    positions: int = 80
+    positions: int = 160
     swin_norm: bool = False
     shared_norm: bool = False  # query/key norms of the shape (1, head_dim), as in Lumina's drafter
     spread: float = 0.8

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from configs.schema import ROOT, SettingsError
+from configs.schema import MethodSettings, SamplingSettings, SettingsError
 from decoding.flight import FinishedImage, Job
 from decoding.noise import gumbel, image_seed
 from decoding.sampling import SamplingLaw
+from eval import exactness_grid
 from eval.exactness import Agreement, compare, gap
 from eval.exactness_grid import Cell, Grid, conclude, grid_of, run_grid
 from models.base import ImageGrid, ImageVocab, PromptRows
@@ -41,6 +39,7 @@ class TableTarget:
         return self.logits.expand(*features.shape[:2], -1)
 
 
+CELLS = 6 * (1 + 2 * 8)  # laws, plain decoding in a batch, batch sizes times methods
 GREEDY = SamplingLaw(temperature=0.0, cfg=1.0)
 JOB = Job("a", "a cat", 3)
 
@@ -107,7 +106,7 @@ def jobs(count: int) -> list[Job]:
 def test_small_grid_in_fp64(session) -> None:
     """No difference at all, whatever law, tree, proposal, batch."""
     cells = list(run_grid(session, grid_of("small", 24), jobs(4)))
-    assert len(cells) == 6 * (1 + 2 * 8)
+    assert len(cells) == CELLS
     assert [cell.line() for cell in cells if cell.agreement.identical != 4] == []
     assert conclude(cells, "fp64")["passed"]
     drafted = [cell.tau for cell in cells if cell.method.drafted]
@@ -158,19 +157,23 @@ def test_the_statement_in_fp32_allows_one_near_tie_in_a_hundred(session) -> None
     assert not conclude([], "fp32")["passed"]
 
 
-def command(checkpoint: Path, *words: str) -> subprocess.CompletedProcess:
-    line = [sys.executable, "-m", "eval.exactness_grid", "--model_path", str(checkpoint), "--device", "cpu", *words]
-    return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=300)
-
-
-def test_the_command(checkpoint) -> None:
-    done = command(checkpoint, "--prompts", "1", "--seeds", "2")
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
-    assert done.returncode == 0, done.stderr
-    assert len(lines) == 6 * 17 + 1 and lines[-1]["passed"] and lines[-1]["images"] == 2 * 6 * 17
+def test_the_command(checkpoint, capsys) -> None:
+    exactness_grid.exactness_grid(model_path=str(checkpoint), prompts=1, seeds=2, device="cpu")
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(lines) == CELLS + 1 and lines[-1]["passed"] and lines[-1]["images"] == 2 * CELLS
     assert {"temperature", "method", "proposal", "adt_init", "batch", "tau", "identical", "wrong"} <= set(lines[-2])
 
 
+def test_the_command_fails_when_an_image_differs(checkpoint, capsys, monkeypatch) -> None:
+    wrong = Cell(SamplingSettings(), MethodSettings(), 1, Agreement(2, 1, 0, ("00000_1",)), 2.0)
+    monkeypatch.setattr(exactness_grid, "run_grid", lambda *_: iter([wrong]))
+    with pytest.raises(SystemExit) as stop:
+        exactness_grid.exactness_grid(model_path=str(checkpoint), prompts=1, device="cpu")
+    assert stop.value.code == 1
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert lines[0]["wrong"] == ["00000_1"] and not lines[1]["passed"]
+
+
 def test_the_command_refuses_what_proves_nothing(checkpoint) -> None:
-    done = command(checkpoint, "--dtype", "bf16")
-    assert done.returncode == 2 and "--dtype" in done.stderr and "Traceback" not in done.stderr
+    with pytest.raises(SettingsError, match="--dtype.*fp64"):
+        exactness_grid.exactness_grid(model_path=str(checkpoint), dtype="bf16")
