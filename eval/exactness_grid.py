@@ -2,15 +2,17 @@
 
 A cell is a sampling law, a method and a batch size. All cells decode the same prompts and seeds and are compared with
 plain decoding, image by image. In fp64 every difference is an error; in fp32 near-ties are counted and may make up 1 %
-of the images. Prints a JSON line per cell and one for all of them; exit code 1 if the statement does not hold.
+of the images. Prints a JSON line per cell and one for all of them; exit code 1 if the statement does not hold. With
+--report the lines also go into a file, and the same command continues where it was stopped.
 """
 
 import json
 import sys
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from itertools import product
+from pathlib import Path
 from statistics import mean
 
 import fire
@@ -20,86 +22,110 @@ from configs.schema import AdtSettings, MethodSettings, RunSettings, SamplingSet
 from decoding.flight import FinishedImage, Job
 from decoding.noise import image_seed
 from decoding.sampling import SamplingLaw
+from eval.durable import append_lines, encode_lines, read_lines, replace_file
 from eval.exactness import Agreement, compare
 from eval.prompts import prompt_items
+from eval.provenance import checkpoint_id, revision
 from eval.session import Session, build_engine, open_session
 
 MOST_NEAR_TIES = 0.01  # of all images compared
 PROPOSALS = ("topk", "coupled")
-
-
-@dataclass(frozen=True)
-class Grid:
-    """What is decoded: every law with every method in every batch size."""
-
-    laws: tuple[SamplingSettings, ...]
-    methods: tuple[MethodSettings, ...]
-    batches: tuple[int, ...] = (1, 3)
+PLAIN = MethodSettings(method="ar")
+Line = dict[str, object]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One law, method and batch size: how its images compare, and the tokens per target forward."""
+    """One law, method and batch size."""
 
     law: SamplingSettings
     method: MethodSettings
     batch: int
-    agreement: Agreement
-    tau: float
 
-    def line(self) -> dict[str, object]:
-        settings = settings_dict(self.law) | settings_dict(self.method)
-        return settings | {"batch": self.batch, "tau": round(self.tau, 3)} | vars(self.agreement)
+    @property
+    def id(self) -> str:
+        values = settings_dict(self.law) | settings_dict(self.method) | {"batch": self.batch}
+        return " ".join(f"{name}={value}" for name, value in values.items() if value is not None)
+
+    def line(self, agreement: Agreement, tau: float) -> Line:
+        settings = settings_dict(self.law) | settings_dict(self.method) | {"batch": self.batch}
+        return {"id": self.id} | settings | {"tau": round(tau, 3)} | vars(agreement)
 
 
-def grid_of(name: str, codes: int) -> Grid:
-    """The grid of this name for a vocabulary of so many image codes; SettingsError lists the names."""
-    filters = [{}, {"top_k": max(2, codes // 5), "top_p": 0.9}]
-    laws = [SamplingSettings(cfg=cfg, **some) for cfg, some in product((1.0, 3.0), filters)]
-    laws += [SamplingSettings(temperature=0.0, cfg=cfg) for cfg in (1.0, 3.0)]  # which has no top-k or top-p
-    if name == "full":
+def laws(codes: int) -> list[SamplingSettings]:
+    """T = 1 with and without top-k and top-p, and T = 0, which knows neither; CFG 1 and 3."""
+    filters = ({}, {"top_k": max(2, codes // 5), "top_p": 0.9})
+    warm = [SamplingSettings(cfg=cfg, **some) for cfg, some in product((1.0, 3.0), filters)]
+    return warm + [SamplingSettings(temperature=0.0, cfg=cfg) for cfg in (1.0, 3.0)]
+
+
+def methods(grid: str) -> list[MethodSettings]:
+    """Drafting methods with both proposals; ADT-Tree in every variant, or in two. SettingsError lists the grids."""
+    if grid == "full":
         choices = {f.name: f.metadata.get("choices") for f in fields(AdtSettings)}
-        adaptive = list(product(choices["init"], choices["adapt"], choices["alpha"]))
-    elif name == "small":
-        adaptive = [("horizontal", "acceptance", "previous"), ("vertical", "acceptance", "neighbour")]
+        variants = list(product(choices["init"], choices["adapt"], choices["alpha"]))
+    elif grid == "small":
+        variants = [("horizontal", "acceptance", "previous"), ("vertical", "acceptance", "neighbour")]
     else:
-        refuse("grid", name, "small, full")
-    methods = [MethodSettings(method=method, proposal=p) for method, p in product(("static", "eagle2"), PROPOSALS)]
-    for (init, adapt, alpha), proposal in product(adaptive, PROPOSALS):
-        if alpha == "previous" or adapt == "acceptance":  # alpha says whose acceptance counts
+        refuse("grid", grid, "small, full")
+    found = [
+        MethodSettings(method=name, proposal=proposal) for name, proposal in product(("static", "eagle2"), PROPOSALS)
+    ]
+    for (init, adapt, alpha), proposal in product(variants, PROPOSALS):
+        if alpha == "previous" or (init, adapt) == ("vertical", "acceptance"):  # elsewhere alpha changes nothing
             adt = AdtSettings(init=init, adapt=adapt, alpha=alpha)
-            methods.append(MethodSettings(method="adt", proposal=proposal, adt=adt))
-    return Grid(tuple(laws), tuple(methods))
+            found.append(MethodSettings(method="adt", proposal=proposal, adt=adt))
+    return found
 
 
-def run_grid(session: Session, grid: Grid, jobs: list[Job]) -> Iterator[Cell]:
+def cells_of(grid: str, codes: int) -> list[Cell]:
+    """All cells of a grid for a vocabulary of so many image codes, law by law."""
+    every = product(laws(codes), [PLAIN, *methods(grid)], (1, 3))
+    return [Cell(*parts) for parts in every if parts[1:] != (PLAIN, 1)]
+
+
+def run_cells(session: Session, cells: Sequence[Cell], jobs: list[Job]) -> Iterator[Line]:
     """Decode and compare cell by cell."""
-    plain = MethodSettings(method="ar")
-    for settings in grid.laws:
-        law = SamplingLaw(settings.temperature, settings.top_k, settings.top_p, settings.cfg)
-        baseline = _decode(session, law, plain, 1, jobs)
-        for method, batch in product((plain, *grid.methods), grid.batches):
-            if (method, batch) != (plain, 1):
-                images = _decode(session, law, method, batch, jobs)
-                agreement = compare(session.target, law, baseline, images)
-                yield Cell(settings, method, batch, agreement, mean(image.tau for image in images))
+
+    @cache
+    def baseline(law: SamplingLaw) -> list[FinishedImage]:
+        return decode(session, law, PLAIN, 1, jobs)
+
+    for cell in cells:
+        law = SamplingLaw(cell.law.temperature, cell.law.top_k, cell.law.top_p, cell.law.cfg)
+        images = decode(session, law, cell.method, cell.batch, jobs)
+        yield cell.line(compare(session.target, law, baseline(law), images), mean(image.tau for image in images))
 
 
-def _decode(
+def decode(
     session: Session, law: SamplingLaw, method: MethodSettings, batch: int, jobs: list[Job]
 ) -> list[FinishedImage]:
+    """The images of all jobs."""
     engine = build_engine(session.target, session.head, law, method, batch)
     return [image for step in engine.generate(jobs) for image in step.finished]
 
 
-def conclude(cells: Iterable[Cell], dtype: str) -> dict[str, object]:
-    """The figures of all cells, and whether the statement of equality for this number type holds."""
-    cells = list(cells)
-    found = [cell.agreement for cell in cells]
-    totals = {name: sum(getattr(a, name) for a in found) for name in ("images", "identical", "near_ties")}
-    wrong = sum(len(a.wrong) for a in found)
-    passed = bool(cells) and wrong == 0 and totals["near_ties"] <= MOST_NEAR_TIES * totals["images"]
-    return {"dtype": dtype, "cells": len(cells), **totals, "wrong": wrong, "passed": passed}
+def conclude(lines: Collection[Line]) -> Line:
+    """The figures of all cells, and whether the statement of equality holds."""
+    totals = {name: sum(line[name] for line in lines) for name in ("images", "identical", "near_ties")}
+    wrong = sum(len(line["wrong"]) for line in lines)
+    passed = bool(lines) and wrong == 0 and totals["near_ties"] <= MOST_NEAR_TIES * totals["images"]
+    return {"cells": len(lines), **totals, "wrong": wrong, "passed": passed}
+
+
+def open_report(path: str | None, head: Line) -> dict[str, Line]:
+    """The cells that a report holds already, by id; SettingsError if it belongs to another run."""
+    if path is None:
+        return {}
+    try:
+        lines = {line["id"]: line for line in read_lines(Path(path))}
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"--report: {path} cannot be continued: {error}") from error
+    if lines and lines.pop(head["id"], None) != head:
+        refuse("report", path, "the report of the same run, or a new file")
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    replace_file(Path(path), encode_lines([head, *lines.values()]))  # without a line that a kill has cut
+    return lines
 
 
 def exactness_grid(
@@ -109,24 +135,28 @@ def exactness_grid(
     prompts: int = 20,
     seeds: int = 2,
     dtype: str = "fp64",
-    device: str = "auto",
+    report: str | None = None,
 ) -> None:
     """Run a grid on the first `prompts` test prompts, `seeds` images each."""
-    started = time.perf_counter()
     if dtype not in ("fp64", "fp32"):
         refuse("dtype", dtype, "fp64, fp32; in bf16 only the law is the same")
     settings = RunSettings(
         prompt="configs/prompts/tiny_test.txt", num_images=prompts, samples_per_prompt=seeds,
-        model_path=model_path, dtype=dtype, device=device,
+        model_path=model_path, dtype=dtype,
     )  # fmt: skip
     items = prompt_items(settings)
     jobs = [Job(item.id, item.prompt, image_seed(0, item.prompt, item.occurrence, item.sample)) for item in items]
+    weights = [checkpoint_id(folder) for folder in (settings.model_path, settings.drafter_path)]
+    head = {"id": "run", "grid": grid, "dtype": dtype, "prompts": prompts, "seeds": seeds, "weights": weights}
+    lines = open_report(report, head)
     session = open_session(settings)
-    cells = []
-    for cell in run_grid(session, grid_of(grid, session.target.vocab.size), jobs):
-        cells.append(cell)
-        print(json.dumps(cell.line()), flush=True)
-    summary = conclude(cells, dtype) | {"seconds": round(time.perf_counter() - started)} | session.hardware()
+    cells = cells_of(grid, session.target.vocab.size)
+    for line in run_cells(session, [cell for cell in cells if cell.id not in lines], jobs):
+        lines[line["id"]] = line
+        print(json.dumps(line), flush=True)
+        if report:
+            append_lines(Path(report), [line])
+    summary = {"dtype": dtype} | conclude(lines.values()) | {"revision": revision()} | session.hardware()
     print(json.dumps(summary))
     if not summary["passed"]:
         sys.exit(1)
@@ -135,6 +165,6 @@ def exactness_grid(
 if __name__ == "__main__":
     try:
         fire.Fire(exactness_grid)
-    except (SettingsError, ValueError) as error:
+    except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

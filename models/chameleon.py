@@ -26,8 +26,10 @@ def chameleon_spec(config: dict) -> TransformerSpec:
     for name, only in (("hidden_act", "silu"), ("rope_scaling", None), ("attention_bias", False), ("mlp_bias", False)):
         if config.get(name, only) != only:
             raise ValueError(f"config.json: {name} is {config[name]!r}; allowed: {only!r}")
+    rope = config.get("rope_parameters") or {}
+    if rope.get("rope_type", "default") != "default":
+        raise ValueError(f"config.json: rope_parameters.rope_type is {rope['rope_type']!r}; allowed: 'default'")
     try:
-        rope = config.get("rope_parameters") or {}
         return TransformerSpec(
             vocab=config["vocab_size"],
             hidden=config["hidden_size"],
@@ -106,6 +108,11 @@ class Chameleon:
         transformer = transformer.to_empty(device=device).requires_grad_(False).eval()
         load_strict(transformer, read_tensors(weight_files(folder)), chameleon_keys(spec, vocab.image), _IGNORED)
         images = load_vqgan(folder / "tokenizer", device=str(device))
+        if images.config.n_embed != vocab.image.size or max(vocab.ids.values()) >= spec.vocab:
+            raise ValueError(
+                f"{folder}: text_tokenizer.json names {vocab.image.size} image codes and ids up to "
+                f"{max(vocab.ids.values())}; vqgan.yaml has {images.config.n_embed} codes, config.json {spec.vocab} ids"
+            )
         return cls(transformer, vocab, images, ImageGrid(*images.grid))
 
     def prompt(self, text: str, guidance: int) -> PromptRows:

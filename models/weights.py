@@ -37,11 +37,11 @@ def checkpoint_folder(path: str, flag: str) -> Path:
     if path.count("/") != 1 or path.startswith((".", "/", "~")) or folder.exists():
         raise ValueError(f"{flag}: {path!r} is neither a folder nor a hub id like 'owner/name'")
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
         return Path(snapshot_download(path))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise ValueError(f"{flag}: {path!r} is no folder here, and the hub did not deliver it: {error}") from error
 
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Every method against plain decoding: 20 prompts x 2 seeds, T = 0 and 1, with and without top-k and top-p, CFG 1 and 3,
 # batches of 1 and 3. First in fp64, where every difference is an error; then in fp32, where near-ties are counted.
-# Takes hours on two cores; `make test` runs a small grid. PY, OUT: interpreter and folder of the reports.
+# Takes a day on two cores, and continues where it was stopped; `make test` runs a small grid.
+# PY, OUT: interpreter and folder of the reports. Further arguments go to both runs, such as --prompts 4.
 set -euo pipefail
 PY=${PY:-python}
 OUT=${OUT:-outputs/exactness}
 cd "$(dirname "$0")/.."
-mkdir -p "$OUT"
 for dtype in fp64 fp32; do
-  "$PY" -m eval.exactness_grid --grid full --prompts 20 --seeds 2 --dtype $dtype "$@" | tee "$OUT/$dtype.jsonl"
+  "$PY" -m eval.exactness_grid --grid full --prompts 20 --seeds 2 --dtype $dtype --report "$OUT/$dtype.jsonl" "$@"
 done

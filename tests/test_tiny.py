@@ -23,7 +23,7 @@ INDICES = range(300, 308)  # test scenes
 
 @pytest.fixture(scope="module")
 def session() -> Session:
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
     return open_session(RunSettings(prompt="a red circle", batch_size=4, device="cpu"))
 
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
 from configs.schema import MethodSettings, SamplingSettings, SettingsError
+from decoding.cache import KVCache
 from decoding.flight import FinishedImage, Job
 from decoding.noise import gumbel, image_seed
 from decoding.sampling import SamplingLaw
 from eval import exactness_grid
 from eval.exactness import Agreement, compare, gap
-from eval.exactness_grid import Cell, Grid, conclude, grid_of, run_grid
+from eval.exactness_grid import Cell, cells_of, conclude, run_cells
 from models.base import ImageGrid, ImageVocab, PromptRows
 from models.transformer import Context, TransformerSpec
 
@@ -105,72 +105,79 @@ def jobs(count: int) -> list[Job]:
 
 def test_small_grid_in_fp64(session) -> None:
     """No difference at all, whatever law, tree, proposal, batch."""
-    cells = list(run_grid(session, grid_of("small", 24), jobs(4)))
-    assert len(cells) == CELLS
-    assert [cell.line() for cell in cells if cell.agreement.identical != 4] == []
-    assert conclude(cells, "fp64")["passed"]
-    drafted = [cell.tau for cell in cells if cell.method.drafted]
-    assert min(drafted) > 1 and all(cell.tau == 1 for cell in cells if not cell.method.drafted)
+    lines = list(run_cells(session, cells_of("small", 24), jobs(4)))
+    assert len(lines) == CELLS
+    assert [line for line in lines if line["identical"] != 4] == []
+    assert conclude(lines)["passed"]
+    assert all((line["tau"] > 1) == (line["method"] != "ar") for line in lines)
 
 
 def test_part_of_the_grid_in_fp32(session32) -> None:
-    grid = grid_of("small", 24)
-    cells = list(run_grid(session32, Grid(grid.laws[1:4:2], grid.methods[::2], (3,)), jobs(5)))
-    assert conclude(cells, "fp32")["passed"], [cell.line() for cell in cells]
+    cells = [cell for cell in cells_of("small", 24) if cell.batch == 3 and cell.method.proposal == "coupled"]
+    lines = list(run_cells(session32, cells, jobs(5)))
+    assert conclude(lines)["passed"], lines
 
 
 def test_a_wrong_engine_fails_the_grid(session, monkeypatch) -> None:
     """The control: a cache that forgets to move accepted tokens is found."""
-    from decoding.cache import KVCache
-
     monkeypatch.setattr(KVCache, "keep", lambda self, path, counts: self.advance(counts))
-    grid = grid_of("small", 24)
-    cells = list(run_grid(session, Grid(grid.laws[:1], grid.methods[2:3], (1,)), jobs(4)))
-    assert not conclude(cells, "fp64")["passed"]
+    lines = list(run_cells(session, [c for c in cells_of("small", 24) if c.method.method == "eagle2"][:2], jobs(4)))
+    assert not conclude(lines)["passed"]
 
 
 def test_full_grid_has_every_policy_and_proposal() -> None:
-    grid = grid_of("full", 1024)
-    assert {(law.temperature, law.top_k > 0, law.top_p < 1, law.cfg) for law in grid.laws} == {
+    cells = cells_of("full", 1024)
+    assert len({cell.id for cell in cells}) == len(set(cells)) == len(cells)
+    assert {(law.temperature, law.top_k > 0, law.top_p < 1, law.cfg) for law in (cell.law for cell in cells)} == {
         (1.0, False, False, 1.0), (1.0, True, True, 1.0), (1.0, False, False, 3.0), (1.0, True, True, 3.0),
         (0.0, False, False, 1.0), (0.0, False, False, 3.0),
     }  # fmt: skip
-    plain = {(m.method, m.proposal) for m in grid.methods}
-    assert plain == {(method, p) for method in ("static", "eagle2", "adt") for p in ("topk", "coupled")}
-    adaptive = {(m.adt.init, m.adt.adapt, m.proposal) for m in grid.methods if m.method == "adt"}
-    assert len(adaptive) == 4 * 4 * 2 and len(set(grid.methods)) == len(grid.methods)
-    assert grid.batches == (1, 3)
+    plain = {(cell.method.method, cell.method.proposal, cell.batch) for cell in cells}
+    drafted = {(m, p, batch) for m in ("static", "eagle2", "adt") for p in ("topk", "coupled") for batch in (1, 3)}
+    assert plain == {("ar", None, 3), *drafted}
+    adaptive = {(m.adt.init, m.adt.adapt, m.proposal) for m in (cell.method for cell in cells) if m.method == "adt"}
+    assert len(adaptive) == 4 * 4 * 2
     with pytest.raises(SettingsError, match="small, full"):
-        grid_of("medium", 1024)
+        cells_of("medium", 1024)
 
 
-def test_the_statement_in_fp32_allows_one_near_tie_in_a_hundred(session) -> None:
-    grid = grid_of("small", 24)
-
-    def cell(agreement: Agreement) -> Cell:
-        return Cell(grid.laws[0], grid.methods[0], 1, agreement, 2.0)
-
-    good = cell(Agreement(100, 99, 1, ()))
-    assert conclude([good], "fp32")["passed"]
-    assert not conclude([good, replace(good, agreement=Agreement(10, 9, 1, ()))], "fp32")["passed"]
-    assert not conclude([replace(good, agreement=Agreement(100, 99, 0, ("7",)))], "fp32")["passed"]
-    assert not conclude([], "fp32")["passed"]
+def line(images: int, near_ties: int = 0, wrong: tuple[str, ...] = ()) -> dict[str, object]:
+    cell = Cell(SamplingSettings(), MethodSettings(), 1)
+    return cell.line(Agreement(images, images - near_ties - len(wrong), near_ties, wrong), 2.0)
 
 
-def test_the_command(checkpoint, capsys) -> None:
-    exactness_grid.exactness_grid(model_path=str(checkpoint), prompts=1, seeds=2, device="cpu")
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert len(lines) == CELLS + 1 and lines[-1]["passed"] and lines[-1]["images"] == 2 * CELLS
-    assert {"temperature", "method", "proposal", "adt_init", "batch", "tau", "identical", "wrong"} <= set(lines[-2])
+def test_the_statement_allows_one_near_tie_in_a_hundred() -> None:
+    assert conclude([line(100, near_ties=1)])["passed"]
+    assert not conclude([line(100, near_ties=1), line(10, near_ties=1)])["passed"]
+    assert not conclude([line(100, wrong=("7",))])["passed"]
+    assert not conclude([])["passed"]
+
+
+def test_the_command_continues_its_report(checkpoint, tmp_path, capsys) -> None:
+    def run() -> list[dict]:
+        exactness_grid.exactness_grid(
+            model_path=str(checkpoint), prompts=1, seeds=2, report=str(tmp_path / "new" / "report.jsonl")
+        )
+        return [json.loads(text) for text in capsys.readouterr().out.splitlines()]
+
+    first = run()
+    assert len(first) == CELLS + 1 and first[-1]["passed"] and first[-1]["images"] == 2 * CELLS
+    assert {"temperature", "method", "proposal", "adt_init", "batch", "tau", "identical", "wrong"} <= set(first[-2])
+    report = tmp_path / "new" / "report.jsonl"
+    texts = report.read_text().splitlines(keepends=True)
+    report.write_text("".join(texts[:-2]) + texts[-2][:20])  # killed in the middle of a line
+    assert [line["id"] for line in run()[:-1]] == [line["id"] for line in first[-3:-1]]
+    assert len(run()) == 1, "nothing is left to do"
+    with pytest.raises(SettingsError, match="--report.*the same run"):
+        exactness_grid.exactness_grid(model_path=str(checkpoint), prompts=2, seeds=2, report=str(report))
 
 
 def test_the_command_fails_when_an_image_differs(checkpoint, capsys, monkeypatch) -> None:
-    wrong = Cell(SamplingSettings(), MethodSettings(), 1, Agreement(2, 1, 0, ("00000_1",)), 2.0)
-    monkeypatch.setattr(exactness_grid, "run_grid", lambda *_: iter([wrong]))
+    monkeypatch.setattr(exactness_grid, "run_cells", lambda *_: iter([line(2, wrong=("00000_1",))]))
     with pytest.raises(SystemExit) as stop:
-        exactness_grid.exactness_grid(model_path=str(checkpoint), prompts=1, device="cpu")
+        exactness_grid.exactness_grid(model_path=str(checkpoint), prompts=1)
     assert stop.value.code == 1
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    lines = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
     assert lines[0]["wrong"] == ["00000_1"] and not lines[1]["passed"]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from small import Sizes, write_checkpoint
+from small import Sizes, byte_tokenizer, write_checkpoint
 from torch import nn
 
 from drafters.loading import load_eagle_head
@@ -215,6 +215,24 @@ def test_config_without_an_entry(folder) -> None:
         load(folder)
 
 
+@pytest.mark.parametrize(
+    "entry", [{"rope_parameters": {"rope_type": "linear", "factor": 2.0}}, {"hidden_act": "gelu"}, {"mlp_bias": True}]
+)
+def test_networks_that_are_not_built_here_are_refused(entry, folder) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | entry))
+    with pytest.raises(ValueError, match=rf"config\.json: {next(iter(entry))}"):
+        load(folder)
+
+
+def test_files_that_do_not_belong_together(folder) -> None:
+    """A VQGAN with other codes would fail at the very end, a tokenizer with more ids in the middle of a prompt."""
+    (folder / "tokenizer" / "text_tokenizer.json").unlink()
+    byte_tokenizer(23).save(str(folder / "tokenizer" / "text_tokenizer.json"))
+    with pytest.raises(ValueError, match="23 image codes.*24 codes"):
+        load(folder)
+
+
 def test_a_drafter_of_another_target(folder, checkpoint) -> None:
     config = json.loads((folder / "drafter" / "config.json").read_text())
     (folder / "drafter" / "config.json").write_text(json.dumps(config | {"hidden_size": 64}))
@@ -241,6 +259,11 @@ def test_a_hub_id_without_network_names_the_flag(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(ValueError, match="--model_path.*nobody/nothing"):
         checkpoint_folder("nobody/nothing", "--model_path")
+
+
+def test_a_path_that_is_no_hub_id_either_names_the_flag() -> None:
+    with pytest.raises(ValueError, match="--drafter_path.*my model/x"):
+        checkpoint_folder("my model/x", "--drafter_path")
 
 
 def test_an_unknown_model_lists_the_names() -> None:
