@@ -74,16 +74,24 @@ class KVCache:
         uniform = bool((self.lengths == self.lengths[0]).all())
         self._stop = int(self.lengths.max()) + m
         if uniform:
-            self._target = slice(self._stop - n, self._stop)
+            target = slice(self._stop - n, self._stop)
             mask = self._uniform_mask(block)
             lengths = int(self.lengths[0])
             positions = depths.repeat_interleave(self.guidance, 0) + lengths - self.starts[:, None]
         else:
             rows = self.lengths.repeat_interleave(self.guidance).to(self.starts.device)[:, None]  # (rows, 1)
-            self._target = rows + torch.arange(m - n, m, device=rows.device)
+            target = rows + torch.arange(m - n, m, device=rows.device)
             mask = self._ragged_mask(block, rows)
             positions = depths.repeat_interleave(self.guidance, 0) + rows - self.starts[:, None]
+        self._aim(target)
         return Context(positions.clamp_(0, self.last_position), mask, self)
+
+    def _aim(self, target: slice | Tensor) -> None:
+        """Take all layers' views at once: their cost would recur in every layer."""
+        self._target = target
+        self._visible = [self.memory[side, ..., : self._stop, :].unbind(0) for side in (0, 1)]
+        if isinstance(target, slice):
+            self._new = [self.memory[side, ..., target, :].unbind(0) for side in (0, 1)]
 
     def _uniform_mask(self, block: Tensor) -> Tensor:
         n, m = block.shape[1:]
@@ -111,15 +119,13 @@ class KVCache:
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Store what `open` announced, (rows, kv_heads, n, head_dim); returns all slots up to the newest."""
-        memory = self.memory[:, layer]  # (2, rows, kv_heads, slots, head_dim)
-        if isinstance(self._target, slice):
-            memory[0, :, :, self._target] = keys
-            memory[1, :, :, self._target] = values
-        else:
-            row = torch.arange(len(self.starts), device=keys.device)[:, None]
-            memory[0].transpose(1, 2)[row, self._target] = keys.transpose(1, 2)
-            memory[1].transpose(1, 2)[row, self._target] = values.transpose(1, 2)
-        return memory[0, :, :, : self._stop], memory[1, :, :, : self._stop]
+        for side, new in enumerate((keys, values)):
+            if isinstance(self._target, slice):
+                self._new[side][layer].copy_(new)
+            else:
+                row = torch.arange(len(self.starts), device=new.device)[:, None]
+                self.memory[side, layer].transpose(1, 2)[row, self._target] = new.transpose(1, 2)
+        return self._visible[0][layer], self._visible[1][layer]
 
     def advance(self, counts: list[int]) -> None:
         """Commit the first counts[i] of the new tokens of image i."""

@@ -13,7 +13,10 @@ Noise = Callable[[Tensor], Tensor]  # positions (images, n) -> (images, n, vocab
 
 
 class Grower:
-    """policy.select(tree) -> drafter.expand(nodes) -> proposal.children, until the plan's depth; then policy.prune."""
+    """policy.select(tree) -> drafter.expand(nodes) -> proposal.children, until the plan's depth; then policy.prune.
+
+    On a CPU growth stops as soon as deeper levels cannot change the result; on a GPU asking would cost a wait.
+    """
 
     def __init__(self, policy: TreePolicy, drafter: Drafter, proposal: Proposal):
         self.policy, self.drafter, self.proposal = policy, drafter, proposal
@@ -35,4 +38,6 @@ class Grower:
             tokens, hits = self.proposal.children(log_q, noise(position), self.policy.branching(plan, level))
             scores = tree.scores.gather(1, nodes)[..., None] + hits  # (images, k, c)
             tree = tree.extend(nodes, tokens, plan.restrict(scores, level))
+            if tokens.is_cpu and self.policy.complete(tree, plan):
+                break
         return self.policy.prune(tree, plan) if plan.levels else tree

@@ -7,7 +7,7 @@ import torch
 from drafters.eagle import EagleHead
 from models.base import TargetModel
 from models.chameleon import chameleon_spec
-from models.transformer import TransformerSpec
+from models.transformer import TransformerSpec, order_weights
 from models.weights import (
     KeyMap,
     Slot,
@@ -45,4 +45,5 @@ def load_eagle_head(path: str, target: TargetModel) -> EagleHead:
         head = EagleHead(spec, bias).to(target.dtype)
     head = head.to_empty(device=target.device).requires_grad_(False).eval()
     load_strict(head, read_tensors(weight_files(folder)), eagle_keys(spec, bias))
+    order_weights(head)
     return head

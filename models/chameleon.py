@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from models.base import ImageGrid, ImageVocab, PromptRows
-from models.transformer import Context, Transformer, TransformerSpec
+from models.transformer import Context, Transformer, TransformerSpec, order_weights
 from models.vqgan import ImageTokenizer, load_vqgan
 from models.weights import KeyMap, Slot, block_keys, load_strict, read_json, read_tensors, weight_files
 
@@ -107,6 +107,7 @@ class Chameleon:
             transformer = Transformer(spec, vocab.image.size).to(dtype)
         transformer = transformer.to_empty(device=device).requires_grad_(False).eval()
         load_strict(transformer, read_tensors(weight_files(folder)), chameleon_keys(spec, vocab.image), _IGNORED)
+        order_weights(transformer)
         images = load_vqgan(folder / "tokenizer", device=str(device))
         if images.config.n_embed != vocab.image.size or max(vocab.ids.values()) >= spec.vocab:
             raise ValueError(

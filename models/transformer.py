@@ -191,3 +191,14 @@ class Transformer(nn.Module):
     def score(self, features: Tensor) -> Tensor:
         """Features (rows, n, hidden) -> logits over the scored ids (rows, n, scored)."""
         return self.head(features)
+
+
+def order_weights(module: nn.Module) -> None:
+    """Transpose the memory of every linear weight, not its shape, on a CPU.
+
+    With a few tokens a product costs what reading the weight costs, and MKL reads a matrix of rows by input feature a
+    quarter faster. On a GPU the order does not matter.
+    """
+    for linear in module.modules():
+        if isinstance(linear, nn.Linear) and linear.weight.device.type == "cpu":
+            linear.weight.data = linear.weight.data.t().contiguous().t()

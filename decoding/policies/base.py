@@ -88,6 +88,9 @@ class TreePolicy(Protocol):
     def select(self, tree: DraftTree, plan: TreePlan, level: int) -> Tensor:
         """Indices (images, k) of the nodes to expand into this level (1: the root's children)."""
 
+    def complete(self, tree: DraftTree, plan: TreePlan) -> bool:
+        """Whether no deeper level can change the tree to verify."""
+
     def prune(self, tree: DraftTree, plan: TreePlan) -> DraftTree:
         """The tree to verify; a kept node keeps its parent."""
 

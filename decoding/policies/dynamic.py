@@ -27,6 +27,14 @@ class DynamicTree:
         first = tree.nodes + 1 - tree.newest
         return tree.scores[:, first:].topk(min(plan.width, tree.newest), dim=1).indices + first
 
+    def complete(self, tree: DraftTree, plan: TreePlan) -> bool:
+        """A child scores at most its parent: it cannot enter a budget full of nodes as good as the newest level's
+        best."""
+        best = tree.scores[:, -tree.newest :].amax(1, keepdim=True)
+        ahead = (tree.scores[:, 1:] >= best).sum(1)
+        budget = torch.tensor([shape.nodes for shape in plan.shapes], device=best.device)
+        return bool(((ahead >= budget) | (best[:, 0] == -torch.inf)).all())
+
     def prune(self, tree: DraftTree, plan: TreePlan) -> DraftTree:
         """The N best nodes. A path's scores never rise and the sort is stable, so parents come before their
         children."""

@@ -78,6 +78,9 @@ class StaticTree:
     def select(self, tree: DraftTree, plan: TreePlan, level: int) -> Tensor:
         return self._rows(tree, [self._index[parent] for parent in self._expanded[level - 1]])
 
+    def complete(self, tree: DraftTree, plan: TreePlan) -> bool:
+        return False
+
     def prune(self, tree: DraftTree, plan: TreePlan) -> DraftTree:
         kept = self._rows(tree, [self._index[path] for path in self.paths if len(path) <= plan.levels])
         return tree.keep(kept, tree.scores.gather(1, kept))

@@ -73,6 +73,18 @@ def cosine_lr(progress: float, peak: float, warmup: float = 0.02, floor: float =
     return peak * (floor + (1.0 - floor) * 0.5 * (1.0 + math.cos(angle)))
 
 
+def fast_precision(device: torch.device) -> torch.dtype:
+    """bf16 where the hardware multiplies it, else fp32: CPUs without AVX-512 emulate bf16 at a tenth of the speed."""
+    native = device.type != "cpu" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return torch.bfloat16 if native else torch.float32
+
+
+def fast_autocast(device: torch.device) -> torch.autocast:
+    """Autocast to `fast_precision`; does nothing where that is fp32."""
+    precision = fast_precision(device)
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == torch.bfloat16)
+
+
 def set_lr(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Give every parameter group the learning rate `rate`."""
     for group in optimizer.param_groups:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from models.vqgan import ImageTokenizer, load_vqgan
-from scripts.tiny.common import JsonLog
+from scripts.tiny.common import JsonLog, fast_precision
 
 
 def encode(
@@ -29,7 +29,7 @@ def encode(
 ) -> None:
     """Write `codes_{split}.npy`, uint16 (n, tokens), from `images_{split}.npy`; continues if stopped.
 
-    The convolutions run in bf16, the distances in fp32.
+    The convolutions run in bf16 where the CPU has it, the distances in fp32.
 
     Args:
         work_dir: folder of the intermediate files.
@@ -79,8 +79,9 @@ def _prepare(images_path: Path, vqgan: str) -> None:
 
 
 def _encode(start: int, count: int) -> np.ndarray:
+    precision = fast_precision(torch.device("cpu"))
     images = torch.from_numpy(_worker[0].images[start : start + count].copy())
-    return _worker[0].tokenizer.encode(images, chunk=2, precision=torch.bfloat16).numpy().astype(np.uint16)
+    return _worker[0].tokenizer.encode(images, chunk=2, precision=precision).numpy().astype(np.uint16)
 
 
 def _open_codes(path: Path, shape: tuple[int, int]) -> tuple[np.memmap, int]:

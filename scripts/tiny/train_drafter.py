@@ -13,12 +13,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from drafters.eagle import EagleHead
-from drafters.loading import eagle_keys
+from drafters.loading import eagle_keys, load_eagle_head
 from drafters.losses import Row, agreement, eagle_loss
 from models.chameleon import BEGIN_IMAGE, BOS, Chameleon, chameleon_spec
 from models.transformer import Context
 from models.weights import public_state, read_json
-from scripts.tiny.common import JsonLog, cosine_lr, load_state, save_state, set_lr
+from scripts.tiny.common import JsonLog, cosine_lr, fast_autocast, fast_precision, load_state, save_state
+from scripts.tiny.muon import muon_and_adamw, step
 from scripts.tiny.train_model import Captions
 
 GUIDANCE = 3.0
@@ -38,8 +39,7 @@ class Trainer:
                 torch.nn.init.normal_(parameter, std=0.02)
         self.head.embedding.weight.data.copy_(self.target.transformer.embedding.weight)
         self.head.embedding.requires_grad_(False)
-        trained = [p for p in self.head.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW(trained, lr=1e-3, betas=(0.9, 0.95), weight_decay=0.01)
+        self.optimizers = muon_and_adamw(self.head, fast_precision(device))
         self.step, self.seconds = 0, 0.0
 
     def rows(self, captions: Captions, number: int) -> list[Row]:
@@ -52,23 +52,19 @@ class Trainer:
     def _row(self, prompts: Tensor, codes: Tensor) -> Row:
         ids = torch.cat([prompts, codes[:, :-1] + self.target.vocab.first_id], 1)
         positions = torch.arange(ids.shape[1], device=ids.device).expand(len(ids), -1)
-        with self.autocast():
+        with fast_autocast(self.device):
             features = self.target.features(ids, Context(positions))
         return Row(ids, features.float(), prompts.shape[1])
 
-    def autocast(self) -> torch.autocast:
-        return torch.autocast(self.device.type, torch.bfloat16)
-
     def update(self, rate: float) -> float:
-        set_lr(self.optimizer, rate)
         rows = self.rows(self.train, self.step)
         noise = [(torch.rand_like(row.features[:, :-1]) * 2 - 1) * FEATURE_NOISE for row in rows]
-        with self.autocast():
+        with fast_autocast(self.device):
             loss = eagle_loss(self.target.transformer, self.head, rows, GUIDANCE, noise)
-        self.optimizer.zero_grad(set_to_none=True)
+        self.head.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.head.parameters(), 0.5)
-        self.optimizer.step()
+        step(self.optimizers, rate)
         self.step += 1
         return loss.item()
 
@@ -81,14 +77,24 @@ class Trainer:
         return {name: sum(figures[name] for figures in found) / batches for name in found[0]}
 
     def save(self, path: Path) -> None:
-        save_state(path, {"head": self.head.state_dict(), "optimizer": self.optimizer.state_dict(), "step": self.step,
-                          "seconds": self.seconds})  # fmt: skip
+        state = {"head": self.head.state_dict(), "step": self.step, "seconds": self.seconds}
+        save_state(path, state | {"optimizers": [optimizer.state_dict() for optimizer in self.optimizers]})
 
-    def resume(self, path: Path) -> None:
-        if state := load_state(path):
-            self.head.load_state_dict(state["head"])
-            self.optimizer.load_state_dict(state["optimizer"])
-            self.step, self.seconds = state["step"], state["seconds"]
+    def resume(self, path: Path) -> bool:
+        """Continue from a checkpoint of `save`; False if there is none."""
+        state = load_state(path)
+        if state is None:
+            return False
+        self.head.load_state_dict(state["head"])
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        self.step, self.seconds = state["step"], state["seconds"]
+        return True
+
+    def start_from(self, folder: str) -> None:
+        """Begin with the weights of an exported head; the target's embedding is kept."""
+        weights = load_eagle_head(folder, self.target).state_dict()
+        self.head.load_state_dict(weights | {"embedding.weight": self.target.transformer.embedding.weight})
 
     def export(self, folder: Path) -> None:
         """Write the head in the public drafter layout, in fp16."""
@@ -99,13 +105,29 @@ class Trainer:
 
 
 def train(
-    *, work_dir: str, model_dir: str = "ckpts/tiny", minutes: float = 14.0, batch_size: int = 16, lr: float = 2e-3
+    *,
+    work_dir: str,
+    model_dir: str = "ckpts/tiny",
+    start: str | None = None,
+    minutes: float = 14.0,
+    batch_size: int = 16,
+    lr: float = 2e-3,
 ) -> None:
-    """Train for a wall-clock budget of `minutes` in all, resumed time included; then export to model_dir/drafter."""
+    """Train for a wall-clock budget of `minutes` in all, resumed time included; then export to model_dir/drafter.
+
+    Args:
+        work_dir: folder with codes, captions and the checkpoint that an interrupted run continues from.
+        model_dir: folder of the frozen target; the head is written to its subfolder.
+        start: folder of an exported head to begin with when work_dir holds no checkpoint; random weights if None.
+        minutes: budget.
+        batch_size: images per step.
+        lr: highest learning rate.
+    """
     work, log = Path(work_dir), JsonLog(Path(work_dir) / "train_drafter.jsonl")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     trainer = Trainer(work, Path(model_dir), batch_size, device)
-    trainer.resume(work / "drafter.pt")
+    if not trainer.resume(work / "drafter.pt") and start is not None:
+        trainer.start_from(start)
     losses: list[float] = []
     while trainer.seconds < 60 * minutes:
         started = time.perf_counter()

@@ -21,6 +21,7 @@ from models.chameleon import (
     BEGIN_IMAGE,
     BOS,
     END_OF_TURN,
+    Chameleon,
     ChameleonVocab,
     chameleon_keys,
     chameleon_spec,
@@ -28,7 +29,8 @@ from models.chameleon import (
 )
 from models.transformer import Context, Transformer
 from models.weights import public_state, read_json
-from scripts.tiny.common import JsonLog, cosine_lr, load_state, save_state, set_lr
+from scripts.tiny.common import JsonLog, cosine_lr, fast_autocast, fast_precision, load_state, save_state
+from scripts.tiny.muon import muon_and_adamw, step
 
 DROPPED_CAPTIONS = 0.1
 EMA_DECAY = 0.998
@@ -84,25 +86,18 @@ class Trainer:
         spec = chameleon_spec(read_json(model_dir / "config.json"))
         self.model = initialise(Transformer(spec, self.image.size)).to(device)
         self.average = {key: value.clone() for key, value in self.model.state_dict().items()}
-        decayed = [p for p in self.model.parameters() if p.ndim > 1]
-        plain = [p for p in self.model.parameters() if p.ndim <= 1]
-        groups = [{"params": decayed, "weight_decay": 0.05}, {"params": plain, "weight_decay": 0.0}]
-        self.optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.95), fused=True)
+        self.optimizers = muon_and_adamw(self.model, fast_precision(device))
         self.step, self.seconds = 0, 0.0
-
-    def autocast(self) -> torch.autocast:
-        return torch.autocast(self.device.type, torch.bfloat16)
 
     def update(self, rate: float) -> float:
         """One optimiser step at this learning rate; returns the loss."""
         prompts, codes = (t.to(self.device) for t in self.train.batch(self.step, self.batch_size, self.empty))
-        set_lr(self.optimizer, rate)
-        with self.autocast():
+        with fast_autocast(self.device):
             loss = image_loss(self.model, prompts, codes, self.image.first_id)
-        self.optimizer.zero_grad(set_to_none=True)
+        self.model.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.optimizer.step()
+        step(self.optimizers, rate)
         decay = min(EMA_DECAY, (1 + self.step) / (10 + self.step))
         torch._foreach_lerp_(list(self.average.values()), list(self.model.state_dict().values()), 1 - decay)
         self.step += 1
@@ -118,7 +113,7 @@ class Trainer:
             prompts, codes = (
                 t.to(self.device) for t in self.validation.batch(10**9 + number, self.batch_size, self.empty)
             )
-            with self.autocast():
+            with fast_autocast(self.device):
                 losses.append(image_loss(self.model, prompts, codes, self.image.first_id).item())
         self.model.load_state_dict(current)
         return sum(losses) / batches
@@ -130,17 +125,27 @@ class Trainer:
                 "model": self.model.state_dict(),
                 "average": self.average,
                 "step": self.step,
-                "optimizer": self.optimizer.state_dict(),
+                "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
                 "seconds": self.seconds,
             },
         )
 
-    def resume(self, path: Path) -> None:
-        if state := load_state(path):
-            self.model.load_state_dict(state["model"])
-            self.average = {key: value.to(self.device) for key, value in state["average"].items()}
-            self.optimizer.load_state_dict(state["optimizer"])
-            self.step, self.seconds = state["step"], state["seconds"]
+    def resume(self, path: Path) -> bool:
+        """Continue from a checkpoint of `save`; False if there is none."""
+        state = load_state(path)
+        if state is None:
+            return False
+        self.model.load_state_dict(state["model"])
+        self.average = {key: value.to(self.device) for key, value in state["average"].items()}
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        self.step, self.seconds = state["step"], state["seconds"]
+        return True
+
+    def start_from(self, folder: Path) -> None:
+        """Begin with the weights that `export` wrote to a folder; the optimisers start anew."""
+        self.model.load_state_dict(Chameleon.load(folder, torch.float32, self.device).transformer.state_dict())
+        self.average = {key: value.clone() for key, value in self.model.state_dict().items()}
 
     def export(self, folder: Path) -> None:
         """Write the averaged weights in the public layout, in fp16; text rows of the head are zero: never scored."""
@@ -165,13 +170,29 @@ def initialise(model: Transformer) -> Transformer:
 
 
 def train(
-    *, work_dir: str, model_dir: str = "ckpts/tiny", minutes: float = 56.0, batch_size: int = 16, lr: float = 1.2e-3
+    *,
+    work_dir: str,
+    model_dir: str = "ckpts/tiny",
+    start: str | None = None,
+    minutes: float = 56.0,
+    batch_size: int = 16,
+    lr: float = 1.2e-3,
 ) -> None:
-    """Train for a wall-clock budget of `minutes` in all, resumed time included; then export to model_dir."""
+    """Train for a wall-clock budget of `minutes` in all, resumed time included; then export to model_dir.
+
+    Args:
+        work_dir: folder with codes, captions and the checkpoint that an interrupted run continues from.
+        model_dir: folder of the config and the tokenizer; the weights are written there.
+        start: folder of exported weights to begin with when work_dir holds no checkpoint; random weights if None.
+        minutes: budget.
+        batch_size: images per step.
+        lr: highest learning rate.
+    """
     work, log = Path(work_dir), JsonLog(Path(work_dir) / "train_model.jsonl")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     trainer = Trainer(work, Path(model_dir), batch_size, device)
-    trainer.resume(work / "model.pt")
+    if not trainer.resume(work / "model.pt") and start is not None:
+        trainer.start_from(Path(start))
     losses: list[float] = []
     while trainer.seconds < 60 * minutes:
         started = time.perf_counter()

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from models.vqgan import ImageTokenizer
 from models.vqgan_layout import VqganConfig, build_vqmodel
-from scripts.tiny.common import JsonLog, cosine_lr, load_state, save_state, set_lr
+from scripts.tiny.common import JsonLog, cosine_lr, fast_autocast, load_state, save_state, set_lr
 from scripts.tiny.ema_codebook import EmaCodebook, kmeans
 from scripts.tiny.painting import render_scene
 from scripts.tiny.scenes import sample_scene
@@ -141,7 +141,7 @@ def _fit(run: Run, folder: Path, log: JsonLog, *, minutes: float, steps: int) ->
 def _step(run: Run, images: Tensor, weights: Tensor, quantise: bool) -> tuple[dict[str, float], Tensor]:
     """One update on images (n, 3, h, w) in [-1, 1]; returns the loss terms and the latents (n*h*w/64, d)."""
     model = run.model
-    with torch.autocast("cpu", torch.bfloat16):
+    with fast_autocast(torch.device("cpu")):
         hidden = model.quant_conv(model.encoder(images))
     latent = hidden.float()
     flat = latent.permute(0, 2, 3, 1).reshape(-1, latent.shape[1])
@@ -152,7 +152,7 @@ def _step(run: Run, images: Tensor, weights: Tensor, quantise: bool) -> tuple[di
         commitment = F.mse_loss(latent, chosen)
         run.codebook.update(flat.detach(), codes)
         latent = latent + (chosen - latent).detach()
-    with torch.autocast("cpu", torch.bfloat16):
+    with fast_autocast(torch.device("cpu")):
         output = model.decoder(model.post_quant_conv(latent))
     terms = reconstruction_terms(output.float(), images, weights)
     loss = sum(terms.values()) + _COMMITMENT * commitment
@@ -196,13 +196,13 @@ def evaluate(run: Run, count: int = 64) -> dict[str, float]:
     scores, used = [], set()
     for image in images.split(8):
         pixels = (image.float() / 127.5 - 1.0).contiguous(memory_format=torch.channels_last)
-        with torch.autocast("cpu", torch.bfloat16):
+        with fast_autocast(torch.device("cpu")):
             latent = run.model.quant_conv(run.model.encoder(pixels)).float()
         if run.codebook.ready:
             codes = run.codebook.nearest(latent.permute(0, 2, 3, 1).flatten(0, 2))
             used.update(codes.tolist())
             latent = run.codebook.codes[codes].view(len(pixels), *latent.shape[2:], -1).permute(0, 3, 1, 2)
-        with torch.autocast("cpu", torch.bfloat16):
+        with fast_autocast(torch.device("cpu")):
             output = run.model.decoder(run.model.post_quant_conv(latent)).float().clamp(-1, 1)
         scores.append(((output - pixels) * 127.5).square().flatten(1).mean(1))
     psnr = 10 * torch.log10(255.0**2 / torch.cat(scores))

@@ -69,12 +69,24 @@ def test_images_with_different_shapes_do_not_disturb_each_other(proposal) -> Non
             assert scored_paths(tree, image) == pytest.approx(eagle2(image, shape, proposal))
 
 
-def test_one_call_of_the_drafter_per_level() -> None:
-    policy, drafter = DynamicTree(Shape(4, 3, 10)), PathDrafter(random_law)
+def drafted_levels(shape: Shape) -> int:
+    """Calls of the drafter until the tree is grown, one per level."""
+    policy, drafter = DynamicTree(shape), PathDrafter(random_law)
     root = DraftTree.root(torch.zeros(1, dtype=torch.long), torch.float64)
     noise = lambda positions: torch.zeros(*positions.shape, 1)  # noqa: E731
-    Grower(policy, drafter, PROPOSALS["topk"])(root, TreePlan((policy.largest,)), noise, torch.zeros(1, 1).long())
-    assert drafter.levels == 4
+    Grower(policy, drafter, PROPOSALS["topk"])(root, TreePlan((shape,)), noise, torch.zeros(1, 1).long())
+    return drafter.levels
+
+
+def test_one_call_of_the_drafter_per_level() -> None:
+    assert drafted_levels(Shape(4, 3, 100)) == 4
+
+
+def test_growth_stops_when_no_deeper_node_can_be_kept() -> None:
+    shape = Shape(12, 4, 5)
+    assert drafted_levels(shape) < shape.depth
+    tree = grow([shape, Shape(12, 4, 40)], "coupled")
+    assert scored_paths(tree, 0) == pytest.approx(eagle2(0, shape, "coupled"))
 
 
 @pytest.mark.parametrize("nodes", [1, 3, 8, 15])

@@ -10,7 +10,7 @@ from small import randomised
 from torch import Tensor
 
 from decoding.cache import CacheShape, KVCache, chain
-from models.transformer import Context, HeadNorm, Rotary, Transformer, TransformerSpec, rotate
+from models.transformer import Context, HeadNorm, Rotary, Transformer, TransformerSpec, order_weights, rotate
 
 SPEC = TransformerSpec(vocab=40, hidden=32, intermediate=48, layers=2, heads=4, kv_heads=4, max_positions=32)
 
@@ -103,3 +103,12 @@ def test_bfloat16_is_near_and_scores_only_what_is_scored(ids) -> None:
     found = rounded.score(run(rounded, ids))
     assert found.shape == (2, 9, 10)
     assert (found.double() - exact.score(run(exact, ids))).abs().max() < 0.3
+
+
+def test_ordered_weights_are_the_same_matrices_stored_by_input_feature(ids) -> None:
+    model = model_of()
+    expected, weights = run(model, ids), {key: value.clone() for key, value in model.state_dict().items()}
+    order_weights(model)
+    assert torch.allclose(run(model, ids), expected, atol=1e-12)
+    assert all(torch.equal(value, weights[key]) for key, value in model.state_dict().items())
+    assert model.head.weight.stride() == (1, 10)

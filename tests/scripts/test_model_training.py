@@ -1,0 +1,104 @@
+"""Training of the tiny transformer and drafter: optimiser, warm start, resumed runs."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from small import Sizes, write_checkpoint
+
+from drafters.loading import load_eagle_head
+from models.chameleon import Chameleon
+from scripts.tiny import train_drafter, train_model
+from scripts.tiny.muon import Muon, orthogonalise
+
+SIZES = Sizes(layers=1)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A checkpoint and a work folder with eight captions and random codes per split."""
+    model, work = tmp_path_factory.mktemp("training") / "model", tmp_path_factory.mktemp("work")
+    write_checkpoint(model, SIZES)
+    for split in ("train", "validation"):
+        codes = np.random.default_rng(0).integers(SIZES.codes, size=(8, SIZES.side**2))
+        np.save(work / f"codes_{split}.npy", codes.astype(np.uint16))
+        (work / f"captions_{split}.jsonl").write_text("".join(json.dumps({"caption": "a dot"}) + "\n" for _ in codes))
+    return work, model
+
+
+def model_trainer(folders) -> train_model.Trainer:
+    return train_model.Trainer(*folders, batch_size=4, device=torch.device("cpu"))
+
+
+def drafter_trainer(folders) -> train_drafter.Trainer:
+    return train_drafter.Trainer(*folders, batch_size=4, device=torch.device("cpu"))
+
+
+@pytest.mark.parametrize("shape", [(16, 40), (40, 16), (32, 32)])
+def test_orthogonalised_matrices_have_singular_values_near_one(shape) -> None:
+    torch.manual_seed(0)
+    matrix = torch.randn(shape)
+    left, _, right = torch.linalg.svd(matrix, full_matrices=False)
+    found = orthogonalise(matrix)
+    values = (left.T @ found @ right.T).diagonal()
+    assert values.min() > 0.3 and values.max() < 1.3  # the smallest of random square matrices rises slowly
+    assert torch.allclose(left.T @ found @ right.T, values.diag(), atol=1e-3)
+
+
+def test_muon_solves_a_linear_regression() -> None:
+    torch.manual_seed(0)
+    wanted, inputs = torch.randn(8, 6), torch.randn(200, 6)
+    weight = torch.zeros(8, 6, requires_grad=True)
+    muon = Muon([weight], lr=1.0, momentum=0.9, weight_decay=0.0, precision=torch.float32)
+    for step in range(200):
+        muon.param_groups[0]["lr"] = 1 - step / 200
+        weight.grad = None
+        (inputs @ (weight - wanted).T).square().mean().backward()
+        muon.step()
+    assert (weight - wanted).abs().max() < 0.05
+
+
+@pytest.mark.parametrize("make", [model_trainer, drafter_trainer])
+def test_every_trained_parameter_has_one_optimiser(make, folders) -> None:
+    run = make(folders)
+    trained = [p for p in (run.model if make is model_trainer else run.head).parameters() if p.requires_grad]
+    assert sorted(id(p) for o in run.optimizers for group in o.param_groups for p in group["params"]) == sorted(
+        map(id, trained)
+    )
+
+
+def test_a_warm_start_begins_with_the_exported_weights(folders) -> None:
+    fresh, warm = model_trainer(folders), model_trainer(folders)
+    warm.start_from(folders[1])
+    loaded = Chameleon.load(folders[1], torch.float32, torch.device("cpu")).transformer.state_dict()
+    assert all(torch.equal(value, loaded[key]) for key, value in warm.model.state_dict().items())
+    assert all(torch.equal(value, loaded[key]) for key, value in warm.average.items())
+    assert not torch.equal(fresh.model.head.weight, loaded["head.weight"])
+
+
+def test_a_warm_drafter_keeps_the_embedding_of_its_target(folders) -> None:
+    warm = drafter_trainer(folders)
+    warm.start_from(str(folders[1] / "drafter"))
+    loaded = load_eagle_head(str(folders[1] / "drafter"), warm.target)
+    assert torch.equal(warm.head.fc.weight, loaded.fc.weight)
+    assert torch.equal(warm.head.embedding.weight, warm.target.transformer.embedding.weight)
+
+
+@pytest.mark.parametrize("make", [model_trainer, drafter_trainer])
+def test_a_resumed_run_is_the_uninterrupted_one(make, folders, tmp_path) -> None:
+    whole, first, second = make(folders), make(folders), make(folders)
+    losses = updates(whole, 6)
+    updates(first, 3)
+    first.save(tmp_path / "run.pt")
+    assert second.resume(tmp_path / "run.pt") and not second.resume(tmp_path / "none.pt")
+    assert updates(second, 3, after=3) == pytest.approx(losses[3:], rel=1e-5)
+
+
+def updates(run: train_model.Trainer | train_drafter.Trainer, count: int, after: int = 0) -> list[float]:
+    """Losses of updates; the feature noise of each depends on its number alone."""
+    losses = []
+    for number in range(after, after + count):
+        torch.manual_seed(number)
+        losses.append(run.update(1e-3))
+    return losses
