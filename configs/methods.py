@@ -82,9 +82,9 @@ class AdtSettings:
 # The settings that apply to each method, with their defaults.
 METHODS: dict[str, dict[str, object]] = {
     "ar": {},
-    "static": {"proposal": "coupled", "tree": "mc_sim_7b_63"},
-    "eagle2": {"proposal": "coupled", "depth": 5, "width": 10, "nodes": 58},
-    "adt": {"proposal": "coupled", "nodes": 12, "adt": AdtSettings()},
+    "static": {"proposal": "coupled", "calibration": "drafter", "tree": "mc_sim_7b_63"},
+    "eagle2": {"proposal": "coupled", "calibration": "drafter", "depth": 5, "width": 10, "nodes": 58},
+    "adt": {"proposal": "coupled", "calibration": "drafter", "nodes": 12, "adt": AdtSettings()},
 }
 
 
@@ -96,6 +96,12 @@ class MethodSettings:
     method: str = setting("adt", "ar: plain autoregressive decoding; the others draft trees", choices=tuple(METHODS))
     proposal: str | None = setting(
         None, "how children are taken from the drafter", choices=("topk", "coupled"), shown="coupled"
+    )
+    calibration: str | None = setting(
+        None,
+        "path scores by the calibration.json beside the drafter, where there is one, or as they are",
+        choices=("drafter", "none"),
+        shown="drafter",
     )
     depth: int | None = setting(None, "levels of an eagle2 tree", low=1, high=64, shown="5")
     width: int | None = setting(None, "width of an eagle2 tree", low=1, high=256, shown="10")
@@ -113,7 +119,7 @@ class MethodSettings:
         if self.adt is not None and not isinstance(self.adt, AdtSettings):
             raise SettingsError(f"adt: found {self.adt!r}; allowed: AdtSettings")
         defaults = METHODS[self.method]
-        for name in ("proposal", "depth", "width", "nodes", "tree", "adt"):
+        for name in ("proposal", "calibration", "depth", "width", "nodes", "tree", "adt"):
             value = getattr(self, name)
             if value is None:
                 object.__setattr__(self, name, defaults.get(name))

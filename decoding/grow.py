@@ -35,7 +35,7 @@ class Grower:
             nodes = self.policy.select(tree, plan, level)  # (images, k)
             log_q = self.drafter.expand(tree, nodes)  # (images, k, vocab)
             position = tree.depths.gather(1, nodes) + decided
-            tokens, hits = self.proposal.children(log_q, noise(position), self.policy.branching(plan, level))
+            tokens, hits = self.proposal.children(log_q, noise(position), self.policy.branching(plan, level), level)
             scores = tree.scores.gather(1, nodes)[..., None] + hits  # (images, k, c)
             tree = tree.extend(nodes, tokens, plan.restrict(scores, level))
             if tokens.is_cpu and self.policy.complete(tree, plan):

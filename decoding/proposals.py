@@ -1,8 +1,11 @@
 """Proposals: how the children of a node are taken from the drafter's law."""
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
+
+from decoding.calibration import Calibration
 
 
 class Proposal(Protocol):
@@ -11,35 +14,42 @@ class Proposal(Protocol):
 
     name: str
 
-    def children(self, log_q: Tensor, noise: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    def children(self, log_q: Tensor, noise: Tensor, count: int, level: int) -> tuple[Tensor, Tensor]:
         """Drafter's law log q (images, k, vocab), the target's noise at these positions (same shape, or zeros),
-        candidates per node -> tokens (images, k, count), best first, and the logarithms of their estimated hit
-        probabilities."""
+        candidates per node, their level -> tokens (images, k, count), best first, and the logarithms of their
+        estimated hit probabilities."""
 
 
+@dataclass(frozen=True)
 class TopK:
-    """The likeliest tokens under q (EAGLE-2, arXiv 2406.16858); the estimate is q itself."""
+    """The likeliest tokens under q (EAGLE-2, arXiv 2406.16858); uncalibrated, the estimate is q itself."""
 
+    calibration: Calibration = Calibration()
     name = "topk"
 
-    def children(self, log_q: Tensor, noise: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        scores, tokens = log_q.topk(min(count, log_q.shape[-1]), dim=-1)
-        return tokens, scores
+    def children(self, log_q: Tensor, noise: Tensor, count: int, level: int) -> tuple[Tensor, Tensor]:
+        return _best(log_q, count, self.calibration.at(level))
 
 
+@dataclass(frozen=True)
 class Coupled:
     """The best tokens by log q + G with the target's own positional noise G: what the target would choose if q were p.
 
-    The estimate is the softmax of the perturbed values: the probability of being chosen after one more independent
-    Gumbel disturbance of every value, which stands for the disagreement between q and p.
+    The estimate is a softmax of the perturbed values: the probability of being chosen after one more independent Gumbel
+    disturbance of every value, which stands for the disagreement between q and p.
     """
 
+    calibration: Calibration = Calibration()
     name = "coupled"
 
-    def children(self, log_q: Tensor, noise: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        perturbed = log_q + noise
-        scores, tokens = perturbed.topk(min(count, log_q.shape[-1]), dim=-1)
-        return tokens, scores - perturbed.logsumexp(-1, keepdim=True)
+    def children(self, log_q: Tensor, noise: Tensor, count: int, level: int) -> tuple[Tensor, Tensor]:
+        return _best(log_q + noise, count, self.calibration.at(level))
 
 
-PROPOSALS: dict[str, Proposal] = {proposal.name: proposal for proposal in (TopK(), Coupled())}
+def _best(values: Tensor, count: int, factor: float) -> tuple[Tensor, Tensor]:
+    """The best candidates by value, and their log softmax of factor times the values."""
+    best, tokens = values.topk(min(count, values.shape[-1]), dim=-1)
+    return tokens, factor * best - (factor * values).logsumexp(-1, keepdim=True)
+
+
+PROPOSALS: dict[str, type[TopK] | type[Coupled]] = {proposal.name: proposal for proposal in (TopK, Coupled)}

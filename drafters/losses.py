@@ -37,7 +37,8 @@ def unroll(head: EagleHead, row: Row, depths: int, noise: Tensor | None = None) 
     positions = torch.arange(n, device=given.device).expand(len(given), -1)
     inputs, outputs = [given if noise is None else given + noise], []
     for depth in range(1, depths + 1):
-        context = Context(positions.repeat(1, depth), branches(n, depth, given.device))
+        mask = branches(n, depth, given.device).to(given.dtype)  # SDPA reads a mask of another precision wrongly
+        context = Context(positions.repeat(1, depth), mask)
         predicted = head(row.ids[:, 1:].repeat(1, depth), torch.cat(inputs, 1), context)[:, -n:]
         outputs.append(predicted[:, prompt - 1 :])
         inputs.append(torch.cat([given[:, :prompt], predicted[:, prompt - 1 : -1]], 1))

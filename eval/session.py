@@ -1,11 +1,12 @@
 """From settings to a running engine: the one place where target, drafter, policy, proposal and verifier meet."""
 
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
 from configs.schema import MethodSettings, RunSettings, SamplingSettings
+from decoding.calibration import Calibration, Calibrations
 from decoding.engine import Engine, Speculation
 from decoding.policies import build_policy
 from decoding.proposals import PROPOSALS
@@ -16,6 +17,7 @@ from drafters.loading import load_eagle_head
 from eval.devices import pick_device
 from models.base import TargetModel
 from models.registry import load_target
+from models.weights import checkpoint_folder
 
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64, "bf16": torch.bfloat16}
 
@@ -27,6 +29,7 @@ class Session:
     settings: RunSettings
     target: TargetModel
     head: EagleHead | None
+    calibrations: Calibrations = field(default_factory=Calibrations)
 
     @property
     def engine(self) -> Engine:
@@ -36,7 +39,9 @@ class Session:
         """An engine for a method, under the session's sampling law or another."""
         s = sampling or self.settings.sampling
         law = SamplingLaw(s.temperature, s.top_k, s.top_p, s.cfg)
-        return build_engine(self.target, self.head, law, method, self.settings.batch_size)
+        calibrated = method.calibration == "drafter"
+        calibration = self.calibrations.of(law, method.proposal) if calibrated else Calibration()
+        return build_engine(self.target, self.head, law, method, self.settings.batch_size, calibration)
 
     def hardware(self) -> dict[str, object]:
         """The machine, in words and numbers, for run.json."""
@@ -52,14 +57,21 @@ class Session:
 
 
 def build_engine(
-    target: TargetModel, head: EagleHead | None, law: SamplingLaw, method: MethodSettings, images: int
+    target: TargetModel,
+    head: EagleHead | None,
+    law: SamplingLaw,
+    method: MethodSettings,
+    images: int,
+    calibration: Calibration = Calibration(),  # noqa: B008
 ) -> Engine:
     """Compose an engine; `head` may be None for methods that do not draft."""
     speculation = None
     if method.drafted:
         policy = build_policy(method, target.grid.columns)
         room = policy.largest.depth * policy.largest.width + policy.largest.nodes
-        speculation = Speculation(EagleDrafter(head, target, law, room), policy, PROPOSALS[method.proposal])
+        speculation = Speculation(
+            EagleDrafter(head, target, law, room), policy, PROPOSALS[method.proposal](calibration)
+        )
     return Engine(target, law, VERIFIERS[method.verifier], images, speculation)
 
 
@@ -72,5 +84,9 @@ def open_session(settings: RunSettings, drafted: bool | None = None) -> Session:
     device, dtype = pick_device(settings.device), DTYPES[settings.dtype]
     target = load_target(settings.model, settings.model_path, dtype, device)
     wanted = settings.method.drafted if drafted is None else drafted
-    head = load_eagle_head(settings.drafter_path, target) if wanted else None
-    return Session(settings, target, head)
+    if not wanted:
+        return Session(settings, target, None)
+    head = load_eagle_head(settings.drafter_path, target)
+    return Session(
+        settings, target, head, Calibrations.read(checkpoint_folder(settings.drafter_path, "--drafter_path"))
+    )

@@ -49,7 +49,7 @@ def grow(shapes: list[Shape], proposal: str) -> DraftTree:
         rows = enumerate(positions.tolist())
         return torch.stack([torch.stack([noise_at(i, p, proposal) for p in row]) for i, row in rows])
 
-    grower = Grower(policy, PathDrafter(random_law), PROPOSALS[proposal])
+    grower = Grower(policy, PathDrafter(random_law), PROPOSALS[proposal]())
     return grower(root, TreePlan(tuple(shapes)), noise, torch.tensor(DECIDED[: len(shapes)])[:, None])
 
 
@@ -74,7 +74,7 @@ def drafted_levels(shape: Shape) -> int:
     policy, drafter = DynamicTree(shape), PathDrafter(random_law)
     root = DraftTree.root(torch.zeros(1, dtype=torch.long), torch.float64)
     noise = lambda positions: torch.zeros(*positions.shape, 1)  # noqa: E731
-    Grower(policy, drafter, PROPOSALS["topk"])(root, TreePlan((shape,)), noise, torch.zeros(1, 1).long())
+    Grower(policy, drafter, PROPOSALS["topk"]())(root, TreePlan((shape,)), noise, torch.zeros(1, 1).long())
     return drafter.levels
 
 
@@ -119,6 +119,6 @@ def test_tokens_outside_the_law_do_not_become_nodes() -> None:
     policy = DynamicTree(Shape(3, 5, 40))
     root = DraftTree.root(torch.zeros(1, dtype=torch.long), torch.float64)
     noise = lambda positions: torch.zeros(*positions.shape, 1)  # noqa: E731
-    grower = Grower(policy, PathDrafter(narrow), PROPOSALS["topk"])
+    grower = Grower(policy, PathDrafter(narrow), PROPOSALS["topk"]())
     tree = grower(root, TreePlan((policy.largest,)), noise, torch.zeros(1, 1).long())
     assert len(scored_paths(tree, 0)) == 2 + 4 + 8

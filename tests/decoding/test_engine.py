@@ -56,7 +56,7 @@ def truth(session: Session) -> dict[SamplingLaw, dict[str, list[int]]]:
 
 
 def scripted(session: Session, law: SamplingLaw, policy: TreePolicy, log_q: Callable[[Path, int], Tensor], images: int):
-    speculation = Speculation(ScriptedDrafter(log_q), policy, PROPOSALS["coupled"])
+    speculation = Speculation(ScriptedDrafter(log_q), policy, PROPOSALS["coupled"]())
     return Engine(session.target, law, VERIFIERS["exact"], images, speculation)
 
 

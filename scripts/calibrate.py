@@ -1,0 +1,121 @@
+"""Fit the path scores of a drafter to its target: `python -m scripts.calibrate --prompt FILE --temperature 1`.
+
+The target decodes some prompts; the drafter then predicts every position of these images at every depth that a tree
+may have, from the features that it would have there. Writes calibration.json beside the drafter, other laws kept, and
+prints per depth and proposal the factor, how often the first 1, 4 and 10 candidates hold the target's token, and the
+mean log-likelihood of that token before and after.
+"""
+
+import json
+
+import fire
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from configs.methods import MethodSettings, SamplingSettings
+from configs.schema import RunSettings
+from decoding.calibration import FILE, Calibrations, fit_factor, law_key
+from decoding.engine import Engine
+from decoding.flight import FinishedImage, Job
+from decoding.noise import gumbel, image_seed
+from drafters.losses import Row, unroll
+from eval.durable import replace_file
+from eval.prompts import read_prompts
+from eval.session import Session, open_session
+from models.transformer import Context
+from models.weights import checkpoint_folder
+
+
+def target_rows(session: Session, image: FinishedImage, guidance: int) -> list[Row]:
+    """The rows of a decoded image with the target's features."""
+    target, prompt = session.target, session.target.prompt(image.job.prompt, guidance)
+    rows = []
+    for ids, start in zip(prompt.ids, prompt.starts.tolist(), strict=True):
+        length = len(ids) - start
+        ids = torch.cat([ids[start:], image.codes[:-1].to(ids) + target.vocab.first_id])[None]
+        rows.append(
+            Row(ids, target.features(ids, Context(torch.arange(ids.shape[1], device=ids.device)[None])), length)
+        )
+    return rows
+
+
+def drafted_laws(session: Session, engine: Engine, image: FinishedImage, depths: int) -> list[Tensor]:
+    """log q (tokens - depth, vocab) per depth, of the tokens from number `depth` on: earlier ones have no such slot."""
+    unrolled = zip(*(unroll(session.head, row, depths) for row in target_rows(session, image, engine.law.guidance)),
+                   strict=True)  # fmt: skip
+    laws = [engine.law(session.target.score(torch.cat(features)))[0] for features in unrolled]
+    return [law[depth - 1 :] for depth, law in enumerate(laws, 1)]
+
+
+def noise_behind(image: FinishedImage, decided: int, like: Tensor) -> Tensor:
+    """The image's noise (n, vocab) at its last positions; the first of them has `decided` + 1 tokens before it."""
+    positions = torch.arange(decided + 1, len(image.codes), device=like.device)
+    return gumbel(image.job.seed, "target", positions, like.shape[-1]).to(like.dtype)
+
+
+def figures(values: Tensor, choices: Tensor) -> dict[str, float]:
+    """Factor, hit rates and likelihoods of values (n, vocab) for the target's choices (n,)."""
+    factor = fit_factor(values, choices)
+    likelihood = [(a * values).log_softmax(-1).gather(1, choices[:, None]).mean().item() for a in (1.0, factor)]
+    hit = values.topk(10, -1).indices == choices[:, None]
+    rates = {f"hit_{k}": hit[:, :k].any(-1).float().mean().item() for k in (1, 4, 10)}
+    return {"factor": factor, **rates, "likelihood": likelihood[0], "calibrated_likelihood": likelihood[1]}
+
+
+@torch.inference_mode()
+def calibrate(
+    *,
+    prompt: str = "configs/prompts/tiny_validation.txt",
+    images: int = 16,
+    model_path: str | None = None,
+    drafter_path: str | None = None,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    cfg: float = 3.0,
+    depths: int = 8,
+    seed: int = 0,
+) -> None:
+    """Fit and write the factors of one sampling law.
+
+    Args:
+        prompt: file of held-out prompts, one per line.
+        images: prompts used.
+        model_path: the target's folder; the shipped model if None.
+        drafter_path: the drafter's folder; the one beside the target if None.
+        temperature, top_k, top_p, cfg: the sampling law.
+        depths: tree levels with a factor of their own.
+        seed: of the images.
+    """
+    law = SamplingSettings(temperature=temperature, top_k=top_k, top_p=top_p, cfg=cfg)
+    paths = {"model_path": model_path, "drafter_path": drafter_path}
+    settings = RunSettings(prompt=prompt, sampling=law, method=MethodSettings(method="adt"),
+                           **{name: path for name, path in paths.items() if path is not None})  # fmt: skip
+    session = open_session(settings)
+    engine = session.engine
+    jobs = [Job(str(i), text, image_seed(seed, text)) for i, text in enumerate(read_prompts(settings)[:images])]
+    gathered: dict[str, list[list[Tensor]]] = {name: [[] for _ in range(depths)] for name in ("topk", "coupled")}
+    choices: list[list[Tensor]] = [[] for _ in range(depths)]
+    for step in engine.generate(tqdm(jobs, unit="image")):
+        for image in step.finished:
+            tokens = image.codes.to(session.target.device)
+            for depth, log_q in enumerate(drafted_laws(session, engine, image, depths)):
+                gathered["topk"][depth].append(log_q)
+                gathered["coupled"][depth].append(log_q + noise_behind(image, depth, log_q) * (temperature > 0))
+                choices[depth].append(tokens[depth + 1 :])
+    found: dict[str, list[float]] = {}
+    for name, levels in gathered.items():
+        for depth, (values, chosen) in enumerate(zip(levels, choices, strict=True), 1):
+            row = figures(torch.cat(values), torch.cat(chosen))
+            found.setdefault(name, []).append(round(row["factor"], 4))
+            print(
+                json.dumps({"proposal": name, "depth": depth, **{key: round(value, 4) for key, value in row.items()}})
+            )
+    folder = checkpoint_folder(settings.drafter_path, "--drafter_path")
+    known = Calibrations.read(folder).factors | {law_key(engine.law): found}
+    replace_file(folder / FILE, (json.dumps(known, indent=1) + "\n").encode())
+
+
+if __name__ == "__main__":
+    fire.Fire(calibrate)

@@ -1,0 +1,57 @@
+"""Calibration: the factor that was put in is found again; files; scores of the proposals."""
+
+import json
+
+import pytest
+import torch
+
+from decoding.calibration import FILE, Calibration, Calibrations, fit_factor, law_key
+from decoding.proposals import PROPOSALS
+from decoding.sampling import SamplingLaw
+
+LAW = SamplingLaw()
+
+
+@pytest.mark.parametrize("factor", [0.3, 1.0, 4.0])
+def test_the_factor_of_the_choices_is_found(factor) -> None:
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(20_000, 12, generator=generator, dtype=torch.float64)
+    values[:, 11] = -torch.inf
+    choices = torch.multinomial((factor * values).softmax(-1), 1, generator=generator)[:, 0]
+    assert fit_factor(values, choices) == pytest.approx(factor, rel=0.05)
+
+
+def test_choices_that_contradict_the_values_give_a_small_positive_factor() -> None:
+    values = torch.tensor([[2.0, 0.0]]).repeat(50, 1)
+    choices = torch.cat([torch.zeros(10, dtype=torch.long), torch.ones(40, dtype=torch.long)])
+    assert 0 < fit_factor(values, choices) < 1e-3
+
+
+def test_levels_beyond_the_last_take_its_factor() -> None:
+    calibration = Calibration((0.9, 0.5))
+    assert [calibration.at(level) for level in (1, 2, 3, 9)] == [0.9, 0.5, 0.5, 0.5]
+
+
+@pytest.mark.parametrize("name", PROPOSALS)
+def test_calibration_changes_scores_and_neither_tokens_nor_their_order(name) -> None:
+    generator = torch.Generator().manual_seed(1)
+    log_q, noise = (torch.randn(1, 5, 9, generator=generator).log_softmax(-1) for _ in range(2))
+    tokens, scores = PROPOSALS[name]().children(log_q, noise, 9, 2)
+    calibrated, lower = PROPOSALS[name](Calibration((1.0, 0.5))).children(log_q, noise, 9, 2)
+    assert torch.equal(tokens, calibrated) and (lower.diff(dim=-1) <= 0).all()
+    torch.testing.assert_close(lower, (0.5 * scores).log_softmax(-1))
+
+
+def test_a_file_serves_its_laws_and_proposals_only(tmp_path) -> None:
+    (tmp_path / FILE).write_text(json.dumps({law_key(LAW): {"coupled": [0.8, 0.7]}}))
+    read = Calibrations.read(tmp_path)
+    assert read.of(LAW, "coupled") == Calibration((0.8, 0.7))
+    assert read.of(LAW, "topk") == read.of(SamplingLaw(cfg=2.0), "coupled") == Calibration()
+    assert Calibrations.read(tmp_path / "none") == Calibrations()
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"law": 3}', '{"law": {"topk": [0]}}', '{"law": {"topk": ["a"]}}'])
+def test_a_damaged_file_is_named(tmp_path, text) -> None:
+    (tmp_path / FILE).write_text(text)
+    with pytest.raises(ValueError, match=FILE):
+        Calibrations.read(tmp_path)

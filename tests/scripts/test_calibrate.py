@@ -1,0 +1,58 @@
+"""Fitting a calibration: the laws are those that a tree has, and the file is written for one law at a time."""
+
+import pytest
+import torch
+from small import write_checkpoint
+
+from configs.methods import MethodSettings
+from configs.schema import RunSettings
+from decoding.calibration import Calibrations
+from decoding.flight import Job
+from decoding.sampling import SamplingLaw
+from eval.session import open_session
+from scripts.calibrate import calibrate, drafted_laws, noise_behind
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("calibrate")
+    (folder / "prompts.txt").write_text("a red dot\nsome blue squares\n")
+    write_checkpoint(folder / "model")
+    return folder
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_chain_is_accepted_where_the_fitted_laws_say(folder, depth) -> None:
+    chain = MethodSettings(method="eagle2", depth=depth, width=1, nodes=depth)
+    session = open_session(RunSettings(prompt="a", model_path=str(folder / "model"), dtype="fp64", method=chain))
+    engine = session.engine
+    (image,) = [image for step in engine.generate([Job("0", "a red dot", 5)]) for image in step.finished]
+    hits = {}  # number of the token, depth at which it is drafted -> whether it is drafted right
+    for level, log_q in enumerate(drafted_laws(session, engine, image, depth)):
+        drafted = (log_q + noise_behind(image, level, log_q)).argmax(-1)
+        for number, hit in enumerate((drafted == image.codes[level + 1 :]).tolist(), level + 1):
+            hits[number, level] = hit
+    number, rounds, last = 1, 0, len(image.codes) - 1
+    while number <= last:
+        levels = range(min(depth, last - number))
+        accepted = next((level for level in levels if not hits[number + level, level]), len(levels))
+        number, rounds = number + accepted + 1, rounds + 1
+    assert any(hits.values()) and not all(hits.values())
+    assert rounds == image.target_forwards - 1
+
+
+def test_the_file_grows_by_laws(folder) -> None:
+    for temperature in (1.0, 0.0):
+        calibrate(
+            prompt=str(folder / "prompts.txt"),
+            images=2,
+            model_path=str(folder / "model"),
+            temperature=temperature,
+            depths=3,
+        )
+    read = Calibrations.read(folder / "model" / "drafter")
+    for law in (SamplingLaw(), SamplingLaw(temperature=0.0)):
+        for proposal in ("topk", "coupled"):
+            assert len(read.of(law, proposal).factors) == 3
+    assert read.of(SamplingLaw(), "coupled") != read.of(SamplingLaw(temperature=0.0), "coupled")
