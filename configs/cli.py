@@ -40,7 +40,7 @@ def benchmark_settings(texts: Mapping[str, str]) -> BenchmarkSettings:
     listed = next((text for text in map(_method_list, (given, recipe)) if text is not None), _DEFAULT_METHODS)
     values = recipe | given
     shared = {name: values[name] for name in _METHOD_FLAGS if name in values and name != "method"}
-    methods = tuple(_listed_method(entry.strip(), shared) for entry in listed.split(","))
+    methods = tuple(listed_method(entry.strip(), shared) for entry in listed.split(","))
     for name in shared:
         if name in given and not any(name in _applicable(method.method) for method in methods):
             refuse(name, given[name], f"only for a method that has it; --methods is {listed}")
@@ -157,7 +157,7 @@ def _method(values: Values) -> MethodSettings:
     return MethodSettings(**plain, adt=own)
 
 
-def _listed_method(entry: str, shared: Values) -> MethodSettings:
+def listed_method(entry: str, shared: Values) -> MethodSettings:
     """One method of --methods, `name[:flag=value...]`, with the shared values that apply to it."""
     name, *options = entry.split(":")
     if name not in METHODS:
