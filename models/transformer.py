@@ -52,13 +52,22 @@ class Context:
 
 
 class RMSNorm(nn.Module):
+    """Root mean square norm (arXiv 1910.07467). torch fuses it on GPUs; on CPUs its parts cost a third more than
+    these."""
+
     def __init__(self, width: int, eps: float):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
         self.eps = eps
+        self.floor: Tensor | None = None  # eps as a tensor
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        if not x.is_cpu or x.dtype not in (torch.float32, torch.float64):
+            return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        if self.floor is None or self.floor.dtype != x.dtype:
+            self.floor = torch.tensor(self.eps, dtype=x.dtype)
+        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        return x * (self.weight * torch.addcmul(self.floor, norm, norm, value=1 / x.shape[-1]).rsqrt_())
 
 
 class HeadNorm(nn.Module):

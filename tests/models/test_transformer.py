@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from small import randomised
 from torch import Tensor
 
 from decoding.cache import CacheShape, KVCache, chain
-from models.transformer import Context, HeadNorm, Rotary, Transformer, TransformerSpec, order_weights, rotate
+from models.transformer import Context, HeadNorm, RMSNorm, Rotary, Transformer, TransformerSpec, order_weights, rotate
 
 SPEC = TransformerSpec(vocab=40, hidden=32, intermediate=48, layers=2, heads=4, kv_heads=4, max_positions=32)
 
@@ -112,3 +113,15 @@ def test_ordered_weights_are_the_same_matrices_stored_by_input_feature(ids) -> N
     assert torch.allclose(run(model, ids), expected, atol=1e-12)
     assert all(torch.equal(value, weights[key]) for key, value in model.state_dict().items())
     assert model.head.weight.stride() == (1, 10)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_rms_norm_is_that_of_torch(dtype) -> None:
+    norm = RMSNorm(48, 1e-3).to(dtype)
+    norm.weight.data.uniform_(0.5, 2)
+    x = torch.randn(3, 5, 48, generator=torch.Generator().manual_seed(0)).to(dtype).requires_grad_()
+    found, expected = norm(x), F.rms_norm(x, (48,), norm.weight, 1e-3)
+    torch.testing.assert_close(found, expected)
+    gradients = [torch.autograd.grad(y.square().sum(), x)[0] for y in (found, expected)]
+    torch.testing.assert_close(*gradients)
+    assert torch.equal(norm(torch.zeros(1, 48, dtype=dtype)), torch.zeros(1, 48, dtype=dtype))
