@@ -5,6 +5,7 @@ import pickle
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from zipfile import is_zipfile
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -84,7 +85,7 @@ def read_tensors(files: Iterable[Path]) -> Iterator[tuple[str, Tensor]]:
                     for key in shard.keys():  # noqa: SIM118 (not a dict)
                         yield key, shard.get_tensor(key)
             else:
-                yield from _state(torch.load(file, map_location="cpu", weights_only=True, mmap=True)).items()
+                yield from _state(torch.load(file, map_location="cpu", weights_only=True, mmap=is_zipfile(file))).items()
         except pickle.UnpicklingError as error:
             raise ValueError(f"cannot read {file}: damaged, or more than tensors and plain values") from error
         except (SafetensorError, RuntimeError, OSError, EOFError, ValueError) as error:
