@@ -85,7 +85,8 @@ def read_tensors(files: Iterable[Path]) -> Iterator[tuple[str, Tensor]]:
                     for key in shard.keys():  # noqa: SIM118 (not a dict)
                         yield key, shard.get_tensor(key)
             else:
-                yield from _state(torch.load(file, map_location="cpu", weights_only=True, mmap=is_zipfile(file))).items()
+                content = torch.load(file, map_location="cpu", weights_only=True, mmap=is_zipfile(file))
+                yield from _state(content).items()
         except pickle.UnpicklingError as error:
             raise ValueError(f"cannot read {file}: damaged, or more than tensors and plain values") from error
         except (SafetensorError, RuntimeError, OSError, EOFError, ValueError) as error:
