@@ -82,10 +82,12 @@ class AdtSettings:
 # The settings that apply to each method, with their defaults.
 METHODS: dict[str, dict[str, object]] = {
     "ar": {},
-    "static": {"proposal": "coupled", "calibration": "drafter", "tree": "mc_sim_7b_63"},
+    "static": {"proposal": "coupled", "tree": "mc_sim_7b_63"},
     "eagle2": {"proposal": "coupled", "calibration": "drafter", "depth": 5, "width": 10, "nodes": 58},
     "adt": {"proposal": "coupled", "calibration": "drafter", "nodes": 12, "adt": AdtSettings()},
 }
+# Other defaults of a method with a proposal: the published methods do not calibrate.
+PUBLISHED = {(method, "topk"): {"calibration": "none"} for method in ("eagle2", "adt")}
 
 
 @dataclass(frozen=True)
@@ -99,9 +101,9 @@ class MethodSettings:
     )
     calibration: str | None = setting(
         None,
-        "path scores by the calibration.json beside the drafter, where there is one, or as they are",
+        "path scores of eagle2 and adt: by the calibration.json beside the drafter, where there is one, or as they are",
         choices=("drafter", "none"),
-        shown="drafter",
+        shown="drafter; with topk none, as published",
     )
     depth: int | None = setting(None, "levels of an eagle2 tree", low=1, high=64, shown="5")
     width: int | None = setting(None, "width of an eagle2 tree", low=1, high=256, shown="10")
@@ -118,7 +120,7 @@ class MethodSettings:
             refuse("verifier", self.verifier, ", ".join(LOSSLESS_VERIFIERS))
         if self.adt is not None and not isinstance(self.adt, AdtSettings):
             raise SettingsError(f"adt: found {self.adt!r}; allowed: AdtSettings")
-        defaults = METHODS[self.method]
+        defaults = METHODS[self.method] | PUBLISHED.get((self.method, self.proposal), {})
         for name in ("proposal", "calibration", "depth", "width", "nodes", "tree", "adt"):
             value = getattr(self, name)
             if value is None:

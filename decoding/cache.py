@@ -90,6 +90,7 @@ class KVCache:
         """Take all layers' views at once: their cost would recur in every layer."""
         self._target = target
         self._visible = [self.memory[side, ..., : self._stop, :].unbind(0) for side in (0, 1)]
+        self._rows = torch.arange(len(self.starts), device=self.starts.device)[:, None]
         if isinstance(target, slice):
             self._new = [self.memory[side, ..., target, :].unbind(0) for side in (0, 1)]
 
@@ -123,8 +124,7 @@ class KVCache:
             if isinstance(self._target, slice):
                 self._new[side][layer].copy_(new)
             else:
-                row = torch.arange(len(self.starts), device=new.device)[:, None]
-                self.memory[side, layer].transpose(1, 2)[row, self._target] = new.transpose(1, 2)
+                self.memory[side, layer].transpose(1, 2)[self._rows, self._target] = new.transpose(1, 2)
         return self._visible[0][layer], self._visible[1][layer]
 
     def advance(self, counts: list[int]) -> None:

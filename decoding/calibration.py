@@ -5,6 +5,7 @@ level, fitted on held-out images: below 1 where the drafter is surer than it sho
 """
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from decoding.sampling import SamplingLaw
 
 FILE = "calibration.json"  # beside the drafter's weights
+LEAST, MOST = 0.01, 100.0  # factors
 
 
 @dataclass(frozen=True)
@@ -27,14 +29,14 @@ class Calibration:
 
 
 def fit_factor(values: Tensor, choices: Tensor, steps: int = 30) -> float:
-    """The factor under which softmax(a values) makes the choices likeliest.
+    """The factor, within [0.01, 100], under which softmax(a values) makes the choices likeliest.
 
     Args:
-        values: (n, vocab) log q, or log q plus the noise.
+        values: (n, vocab) log q, or log q plus the noise; -inf where top-k or top-p cut it, not at the choices.
         choices: (n,) the target's tokens.
         steps: Newton's steps; the likelihood is concave in a.
     """
-    values = values.double().clamp(min=-1e4)  # a law cut by top-k or top-p holds -inf
+    values = values.double().clamp(min=-1e4)
     chosen, factor = values.gather(1, choices[:, None])[:, 0], 1.0
     for _ in range(steps):
         weights = (factor * values).softmax(-1)
@@ -42,12 +44,14 @@ def fit_factor(values: Tensor, choices: Tensor, steps: int = 30) -> float:
         slope = (chosen - expected).mean()
         curvature = ((weights * values.square()).sum(-1) - expected.square()).mean()
         factor = min(max(factor + float(slope / curvature.clamp_min(1e-12)), factor / 2), factor * 2)
+        factor = min(max(factor, LEAST), MOST)
     return factor
 
 
 def law_key(law: SamplingLaw) -> str:
-    """The name of a law in a calibration file."""
-    return f"temperature={law.temperature:g} top_k={law.top_k} top_p={law.top_p:g} cfg={law.cfg:g}"
+    """The name of a law in a calibration file; at temperature 0 the cuts do not count."""
+    cuts = "" if law.greedy else f" top_k={law.top_k} top_p={law.top_p:g}"
+    return f"temperature={law.temperature:g}{cuts} cfg={law.cfg:g}"
 
 
 @dataclass(frozen=True)
@@ -64,13 +68,27 @@ class Calibrations:
             return Calibrations()
         try:
             factors = json.loads(path.read_text(encoding="utf-8"))
-            numbers = [factor for laws in factors.values() for levels in laws.values() for factor in levels]
-        except (ValueError, AttributeError, TypeError) as error:
+        except ValueError as error:
             raise ValueError(f"cannot read {path}: {error}") from error
-        if not all(isinstance(number, (int, float)) and 0 < number < 1e6 for number in numbers):
-            raise ValueError(f"{path}: factors are positive numbers")
+        for law, proposals in _entries(path, "the file", factors):
+            for proposal, levels in _entries(path, law, proposals):
+                if not isinstance(levels, list) or not all(_is_factor(level) for level in levels):
+                    raise ValueError(f"{path}: {law}, {proposal}: found {levels!r}, allowed: factors {LEAST} to {MOST}")
         return Calibrations(factors)
 
     def of(self, law: SamplingLaw, proposal: str) -> Calibration:
         """The calibration of a law and a proposal; factors of 1 if there is none."""
         return Calibration(tuple(self.factors.get(law_key(law), {}).get(proposal, [])) or (1.0,))
+
+
+def _entries(path: Path, name: str, content: object) -> Iterable[tuple[str, object]]:
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: {name} holds {content!r}, allowed: a JSON object")
+    return content.items()
+
+
+def _is_factor(value: object) -> bool:
+    return isinstance(value, (int, float)) and LEAST <= value <= MOST
+
+
+UNCALIBRATED = Calibrations()

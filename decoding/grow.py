@@ -38,6 +38,6 @@ class Grower:
             tokens, hits = self.proposal.children(log_q, noise(position), self.policy.branching(plan, level), level)
             scores = tree.scores.gather(1, nodes)[..., None] + hits  # (images, k, c)
             tree = tree.extend(nodes, tokens, plan.restrict(scores, level))
-            if tokens.is_cpu and self.policy.complete(tree, plan):
+            if level < plan.levels and tokens.is_cpu and self.policy.complete(tree, plan):
                 break
         return self.policy.prune(tree, plan) if plan.levels else tree

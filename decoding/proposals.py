@@ -28,7 +28,11 @@ class TopK:
     name = "topk"
 
     def children(self, log_q: Tensor, noise: Tensor, count: int, level: int) -> tuple[Tensor, Tensor]:
-        return _best(log_q, count, self.calibration.at(level))
+        factor = self.calibration.at(level)
+        if factor != 1:
+            return _best(log_q, count, factor)
+        scores, tokens = log_q.topk(min(count, log_q.shape[-1]), dim=-1)
+        return tokens, scores
 
 
 @dataclass(frozen=True)
@@ -52,4 +56,4 @@ def _best(values: Tensor, count: int, factor: float) -> tuple[Tensor, Tensor]:
     return tokens, factor * best - (factor * values).logsumexp(-1, keepdim=True)
 
 
-PROPOSALS: dict[str, type[TopK] | type[Coupled]] = {proposal.name: proposal for proposal in (TopK, Coupled)}
+PROPOSALS: dict[str, type[Proposal]] = {proposal.name: proposal for proposal in (TopK, Coupled)}

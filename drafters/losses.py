@@ -37,17 +37,18 @@ def unroll(head: EagleHead, row: Row, depths: int, noise: Tensor | None = None) 
     positions = torch.arange(n, device=given.device).expand(len(given), -1)
     inputs, outputs = [given if noise is None else given + noise], []
     for depth in range(1, depths + 1):
-        mask = branches(n, depth, given.device).to(given.dtype)  # SDPA reads a mask of another precision wrongly
-        context = Context(positions.repeat(1, depth), mask)
+        context = Context(positions.repeat(1, depth), branches(n, depth, given))
         predicted = head(row.ids[:, 1:].repeat(1, depth), torch.cat(inputs, 1), context)[:, -n:]
         outputs.append(predicted[:, prompt - 1 :])
         inputs.append(torch.cat([given[:, :prompt], predicted[:, prompt - 1 : -1]], 1))
     return outputs
 
 
-def branches(n: int, depths: int, device: torch.device) -> Tensor:
+def branches(n: int, depths: int, like: Tensor) -> Tensor:
     """Additive mask (depths n, depths n): slot i of depth k + 1 sees slots up to i - k of depth 1, and of each depth
-    l + 1 <= k + 1 the slot i - (k - l) of its own branch."""
+    l + 1 <= k + 1 the slot i - (k - l) of its own branch. Of the dtype of `like`: SDPA reads an fp32 mask beside fp64
+    queries wrongly."""
+    device = like.device
     i, j = torch.arange(n, device=device)[:, None], torch.arange(n, device=device)[None]
     never = torch.zeros(n, n, dtype=torch.bool, device=device)
     blocks = [
@@ -59,7 +60,7 @@ def branches(n: int, depths: int, device: torch.device) -> Tensor:
     visible |= torch.eye(
         len(visible), dtype=torch.bool, device=device
     )  # the first slots of deeper levels: no empty row
-    return torch.zeros(visible.shape, device=device).masked_fill_(~visible, -torch.inf)
+    return torch.zeros(visible.shape, dtype=like.dtype, device=device).masked_fill_(~visible, -torch.inf)
 
 
 def guided(target: Transformer, features: list[Tensor], cfg: float) -> Tensor:

@@ -17,9 +17,9 @@ from configs.fields import SettingsError
 from configs.schema import BenchmarkSettings, MethodSettings, settings_dict
 from decoding.engine import Engine
 from decoding.flight import FinishedImage, Job
-from decoding.noise import image_seed
 from eval.exactness import Agreement, compare
 from eval.generate import check_lengths
+from eval.jobs import image_jobs
 from eval.prompts import prompt_items
 from eval.provenance import versions
 from eval.session import Session, open_session
@@ -79,10 +79,7 @@ def measure(engine: Engine, jobs: list[Job]) -> Run:
 def run_benchmark(settings: BenchmarkSettings) -> None:
     """Measure, print one table and, as the last line of standard output, one JSON document."""
     items = prompt_items(settings.run)
-    jobs = [
-        Job(item.id, item.prompt, image_seed(settings.run.seed, item.prompt, item.occurrence, item.sample))
-        for item in items
-    ]
+    jobs = image_jobs(settings.run)
     methods = settings.methods if BASELINE in settings.methods else (BASELINE, *settings.methods)
     drafter = next((method for method in methods if method.drafted), BASELINE)
     try:
@@ -145,6 +142,7 @@ def _row(session: Session, method: MethodSettings, runs: list[Run], baseline: li
         "speedup": median(b.seconds_per_image / run.seconds_per_image for run, b in zip(runs, baseline, strict=True)),
         "identical": agreement.identical,
         "near_ties": agreement.near_ties,
+        "calibration_factors": list(session.calibration(method).factors),
         "wrong": list(agreement.wrong),
         "ms_per_round": first.profile,
         "lossless": method.lossless,

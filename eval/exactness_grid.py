@@ -20,13 +20,12 @@ import fire
 from configs.fields import refuse
 from configs.schema import AdtSettings, MethodSettings, RunSettings, SamplingSettings, SettingsError, settings_dict
 from decoding.flight import FinishedImage, Job
-from decoding.noise import image_seed
 from decoding.sampling import SamplingLaw
 from eval.durable import append_lines, encode_lines, read_lines, replace_file
 from eval.exactness import Agreement, compare
-from eval.prompts import prompt_items
+from eval.jobs import image_jobs
 from eval.provenance import checkpoint_id, revision
-from eval.session import Session, build_engine, open_session
+from eval.session import Session, build_engine, open_session, sampling_law
 
 MOST_NEAR_TIES = 0.01  # of all images compared
 PROPOSALS = ("topk", "coupled")
@@ -92,7 +91,7 @@ def run_cells(session: Session, cells: Sequence[Cell], jobs: list[Job]) -> Itera
         return decode(session, law, PLAIN, 1, jobs)
 
     for cell in cells:
-        law = SamplingLaw(cell.law.temperature, cell.law.top_k, cell.law.top_p, cell.law.cfg)
+        law = sampling_law(cell.law)
         images = decode(session, law, cell.method, cell.batch, jobs)
         yield cell.line(compare(session.target, law, baseline(law), images), mean(image.tau for image in images))
 
@@ -101,7 +100,7 @@ def decode(
     session: Session, law: SamplingLaw, method: MethodSettings, batch: int, jobs: list[Job]
 ) -> list[FinishedImage]:
     """The images of all jobs."""
-    engine = build_engine(session.target, session.head, law, method, batch)
+    engine = build_engine(session.target, session.head, law, method, batch, session.calibrations)
     return [image for step in engine.generate(jobs) for image in step.finished]
 
 
@@ -144,8 +143,7 @@ def exactness_grid(
         prompt="configs/prompts/tiny_test.txt", num_images=prompts, samples_per_prompt=seeds,
         model_path=model_path, dtype=dtype,
     )  # fmt: skip
-    items = prompt_items(settings)
-    jobs = [Job(item.id, item.prompt, image_seed(0, item.prompt, item.occurrence, item.sample)) for item in items]
+    jobs = image_jobs(settings)
     weights = [checkpoint_id(folder) for folder in (settings.model_path, settings.drafter_path)]
     head = {"id": "run", "grid": grid, "dtype": dtype, "prompts": prompts, "seeds": seeds, "weights": weights}
     lines = open_report(report, head)

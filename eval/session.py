@@ -1,12 +1,12 @@
 """From settings to a running engine: the one place where target, drafter, policy, proposal and verifier meet."""
 
 import platform
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
 from configs.schema import MethodSettings, RunSettings, SamplingSettings
-from decoding.calibration import Calibration, Calibrations
+from decoding.calibration import UNCALIBRATED, Calibration, Calibrations
 from decoding.engine import Engine, Speculation
 from decoding.policies import build_policy
 from decoding.proposals import PROPOSALS
@@ -29,7 +29,7 @@ class Session:
     settings: RunSettings
     target: TargetModel
     head: EagleHead | None
-    calibrations: Calibrations = field(default_factory=Calibrations)
+    calibrations: Calibrations = UNCALIBRATED
 
     @property
     def engine(self) -> Engine:
@@ -37,11 +37,12 @@ class Session:
 
     def engine_for(self, method: MethodSettings, sampling: SamplingSettings | None = None) -> Engine:
         """An engine for a method, under the session's sampling law or another."""
-        s = sampling or self.settings.sampling
-        law = SamplingLaw(s.temperature, s.top_k, s.top_p, s.cfg)
-        calibrated = method.calibration == "drafter"
-        calibration = self.calibrations.of(law, method.proposal) if calibrated else Calibration()
-        return build_engine(self.target, self.head, law, method, self.settings.batch_size, calibration)
+        law = sampling_law(sampling or self.settings.sampling)
+        return build_engine(self.target, self.head, law, method, self.settings.batch_size, self.calibrations)
+
+    def calibration(self, method: MethodSettings) -> Calibration:
+        """What a method calibrates its path scores with under the session's law."""
+        return calibration_of(method, sampling_law(self.settings.sampling), self.calibrations)
 
     def hardware(self) -> dict[str, object]:
         """The machine, in words and numbers, for run.json."""
@@ -56,22 +57,31 @@ class Session:
         }
 
 
+def sampling_law(settings: SamplingSettings) -> SamplingLaw:
+    """The law of the settings."""
+    return SamplingLaw(settings.temperature, settings.top_k, settings.top_p, settings.cfg)
+
+
+def calibration_of(method: MethodSettings, law: SamplingLaw, known: Calibrations) -> Calibration:
+    """The calibration that a method uses under a law; factors of 1 where it uses none."""
+    return known.of(law, method.proposal) if method.calibration == "drafter" else Calibration()
+
+
 def build_engine(
     target: TargetModel,
     head: EagleHead | None,
     law: SamplingLaw,
     method: MethodSettings,
     images: int,
-    calibration: Calibration = Calibration(),  # noqa: B008
+    calibrations: Calibrations = UNCALIBRATED,
 ) -> Engine:
     """Compose an engine; `head` may be None for methods that do not draft."""
     speculation = None
     if method.drafted:
         policy = build_policy(method, target.grid.columns)
         room = policy.largest.depth * policy.largest.width + policy.largest.nodes
-        speculation = Speculation(
-            EagleDrafter(head, target, law, room), policy, PROPOSALS[method.proposal](calibration)
-        )
+        proposal = PROPOSALS[method.proposal](calibration_of(method, law, calibrations))
+        speculation = Speculation(EagleDrafter(head, target, law, room), policy, proposal)
     return Engine(target, law, VERIFIERS[method.verifier], images, speculation)
 
 

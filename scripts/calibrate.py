@@ -13,15 +13,16 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from configs.methods import MethodSettings, SamplingSettings
+from configs.fields import refuse
+from configs.methods import SamplingSettings
 from configs.schema import RunSettings
 from decoding.calibration import FILE, Calibrations, fit_factor, law_key
 from decoding.engine import Engine
-from decoding.flight import FinishedImage, Job
-from decoding.noise import gumbel, image_seed
+from decoding.flight import FinishedImage
+from decoding.noise import gumbel
 from drafters.losses import Row, unroll
 from eval.durable import replace_file
-from eval.prompts import read_prompts
+from eval.jobs import image_jobs
 from eval.session import Session, open_session
 from models.transformer import Context
 from models.weights import checkpoint_folder
@@ -55,12 +56,21 @@ def noise_behind(image: FinishedImage, decided: int, like: Tensor) -> Tensor:
 
 
 def figures(values: Tensor, choices: Tensor) -> dict[str, float]:
-    """Factor, hit rates and likelihoods of values (n, vocab) for the target's choices (n,)."""
-    factor = fit_factor(values, choices)
-    likelihood = [(a * values).log_softmax(-1).gather(1, choices[:, None]).mean().item() for a in (1.0, factor)]
+    """Factor, hit rates, share of choices that the drafter's law cuts, and likelihoods of the others, for values
+    (n, vocab) and the target's choices (n,)."""
     hit = values.topk(10, -1).indices == choices[:, None]
     rates = {f"hit_{k}": hit[:, :k].any(-1).float().mean().item() for k in (1, 4, 10)}
-    return {"factor": factor, **rates, "likelihood": likelihood[0], "calibrated_likelihood": likelihood[1]}
+    possible = values.gather(1, choices[:, None])[:, 0] > -torch.inf  # the drafter's top-k or top-p cuts the others
+    values, choices = values[possible], choices[possible]
+    factor = fit_factor(values, choices)
+    likelihood = [(a * values).log_softmax(-1).gather(1, choices[:, None]).mean().item() for a in (1.0, factor)]
+    return {
+        "factor": factor,
+        **rates,
+        "cut": 1 - possible.float().mean().item(),
+        "likelihood": likelihood[0],
+        "calibrated_likelihood": likelihood[1],
+    }
 
 
 @torch.inference_mode()
@@ -81,7 +91,7 @@ def calibrate(
 
     Args:
         prompt: file of held-out prompts, one per line.
-        images: prompts used.
+        images: prompts used; -1 for all. Their laws are held in memory: depths x tokens x codes x 8 bytes each.
         model_path: the target's folder; the shipped model if None.
         drafter_path: the drafter's folder; the one beside the target if None.
         temperature, top_k, top_p, cfg: the sampling law.
@@ -89,12 +99,19 @@ def calibrate(
         seed: of the images.
     """
     law = SamplingSettings(temperature=temperature, top_k=top_k, top_p=top_p, cfg=cfg)
-    paths = {"model_path": model_path, "drafter_path": drafter_path}
-    settings = RunSettings(prompt=prompt, sampling=law, method=MethodSettings(method="adt"),
-                           **{name: path for name, path in paths.items() if path is not None})  # fmt: skip
+    settings = RunSettings(
+        prompt=prompt,
+        num_images=images,
+        seed=seed,
+        sampling=law,
+        model_path=model_path,
+        drafter_path=drafter_path,
+    )
     session = open_session(settings)
     engine = session.engine
-    jobs = [Job(str(i), text, image_seed(seed, text)) for i, text in enumerate(read_prompts(settings)[:images])]
+    if not 1 <= depths < session.target.grid.tokens:
+        refuse("depths", depths, f"1 to {session.target.grid.tokens - 1}")
+    jobs = image_jobs(settings)
     gathered: dict[str, list[list[Tensor]]] = {name: [[] for _ in range(depths)] for name in ("topk", "coupled")}
     choices: list[list[Tensor]] = [[] for _ in range(depths)]
     for step in engine.generate(tqdm(jobs, unit="image")):
@@ -108,9 +125,12 @@ def calibrate(
     for name, levels in gathered.items():
         for depth, (values, chosen) in enumerate(zip(levels, choices, strict=True), 1):
             row = figures(torch.cat(values), torch.cat(chosen))
-            found.setdefault(name, []).append(round(row["factor"], 4))
+            found.setdefault(name, []).append(float(f"{row['factor']:.4g}"))
             print(
-                json.dumps({"proposal": name, "depth": depth, **{key: round(value, 4) for key, value in row.items()}})
+                json.dumps(
+                    {"proposal": name, "depth": depth, **{key: round(value, 4) for key, value in row.items()}},
+                    allow_nan=False,
+                )
             )
     folder = checkpoint_folder(settings.drafter_path, "--drafter_path")
     known = Calibrations.read(folder).factors | {law_key(engine.law): found}

@@ -15,9 +15,7 @@ from transformers import ChameleonConfig, ChameleonModel
 
 from configs.methods import MethodSettings
 from configs.schema import RunSettings
-from decoding.flight import Job
-from decoding.noise import image_seed
-from eval.prompts import read_prompts
+from eval.jobs import image_jobs
 from eval.session import Session, open_session
 from models.weights import read_tensors, weight_files
 from scripts.reference_loop import transformers_decode
@@ -39,10 +37,10 @@ def compare(
     *, prompt: str = "configs/prompts/tiny_test.txt", images: int = 8, repeats: int = 3, dtype: str = "fp32"
 ) -> None:
     """Print tokens per second of both, their ratio and how many images have the same tokens."""
-    settings = RunSettings(prompt=prompt, dtype=dtype, method=MethodSettings(method="ar"))
+    settings = RunSettings(prompt=prompt, num_images=images, dtype=dtype, method=MethodSettings(method="ar"))
     session = open_session(settings)
     engine, model = session.engine, load_reference(session)
-    jobs = [Job(str(i), text, image_seed(0, text)) for i, text in enumerate(read_prompts(settings)[:images])]
+    jobs = image_jobs(settings)
 
     def ours() -> list[torch.Tensor]:
         return [image.codes for step in engine.generate(jobs) for image in step.finished]
@@ -59,9 +57,9 @@ def compare(
                 seconds[name].append(time.perf_counter() - started)
             if name == "ours":
                 expected = codes
-    tokens = images * session.target.grid.tokens
+    tokens = len(jobs) * session.target.grid.tokens
     print(json.dumps({
-        "images": images,
+        "images": len(jobs),
         "same_tokens": sum(torch.equal(a, b) for a, b in zip(expected, codes, strict=True)),
         **{f"tokens_per_second_{name}": tokens / median(times) for name, times in seconds.items()},
         "ratio": median(t / o for o, t in zip(seconds["ours"], seconds["transformers"], strict=True)),

@@ -1,33 +1,50 @@
 """Draft-tree settings on validation prompts: `python -m scripts.sweep --method adt --grid "nodes=8|12,adt_d_max=4|6"`.
 
-The tokens decided per round, the target forwards, the draft levels and the nodes of a method are the same on every
-machine and under any load; their cost is not. So a cell of the grid stores the counts, and `--costs` (milliseconds of a
-target forward of one token, of a further node, and of a draft level) turns them into a predicted speed-up. One JSON
-line per cell; the same command continues where it stopped.
+The tokens decided per round, the target forwards, the draft levels and the nodes of a method are the same on every CPU
+and under any load, but for near-ties; their cost is not. So a cell of the grid stores the counts, and `--costs`
+(milliseconds of a target forward of one token, of a further node, and of a draft level; those of the machine are in
+`ms_per_round` of `benchmark`) turns them into a predicted speed-up. Settings are compared by what they promise on one
+machine, then timed with `benchmark`. One JSON line per cell; the same command continues where it stopped.
 """
 
 import json
+from hashlib import sha256
 from itertools import product
 from pathlib import Path
 
 import fire
 
 from configs.cli import listed_method
+from configs.fields import refuse
 from configs.methods import MethodSettings, SamplingSettings
 from configs.schema import RunSettings
 from decoding.flight import Job
-from decoding.noise import image_seed
 from eval.benchmark import measure
 from eval.durable import append_lines, read_lines
-from eval.prompts import read_prompts
+from eval.jobs import image_jobs
+from eval.provenance import checkpoint_id
 from eval.session import Session, open_session
 
 
 def cells(method: str, grid: str) -> list[str]:
     """Every combination of the grid's values as an entry of `benchmark --methods`."""
-    axes = [axis.split("=") for axis in grid.split(",") if axis]
-    choices = product(*([f"{name}={value}" for value in values.split("|")] for name, values in axes))
+    axes = [axis.partition("=") for axis in grid.split(",")]
+    if not all(name and values for name, _, values in axes):
+        refuse("grid", grid, "flag=value|value, by commas, such as nodes=8|12,adt_d_max=4|6")
+    choices = product(*([f"{name}={value}" for value in values.split("|")] for name, _, values in axes))
     return [":".join((method, *chosen)) for chosen in choices]
+
+
+def numbers(flag: str, text: str | tuple, separator: str, count: int) -> list[float]:
+    """The numbers of a flag; fire has made a tuple of some."""
+    parts = text.split(separator) if isinstance(text, str) else text
+    try:
+        found = [float(part) for part in parts]
+    except (TypeError, ValueError):
+        found = []
+    if len(found) != count or min(found) < 0:
+        refuse(flag, text, f"{count} numbers from 0 with {separator!r} between them")
+    return found
 
 
 def counts(session: Session, method: MethodSettings, jobs: list[Job]) -> dict[str, float]:
@@ -69,29 +86,33 @@ def sweep(
         method: entry of `benchmark --methods` that all cells share, such as adt:proposal=topk.
         grid: axes by commas, values by bars: nodes=8|12,adt_d_max=4|6.
         prompt: file of validation prompts.
-        images: how many of them.
+        images: how many of them; -1 for all.
         temperature: of the sampling law; guidance 3.
         model_path: the target's folder; the shipped model if None.
-        costs: milliseconds of a target forward of one token, of a further node, of a draft level.
+        costs: on this machine, milliseconds of a target forward of one token, of a further node, of a draft level.
         report: JSON lines of all cells ever counted.
         part: i/n counts every n-th cell only, from cell i on.
     """
     law = SamplingSettings(temperature=temperature)
-    settings = RunSettings(prompt=prompt, sampling=law, model_path=model_path, method=MethodSettings(method="adt"))
-    session, path = open_session(settings), Path(report)
-    jobs = [Job(str(i), text, image_seed(0, text)) for i, text in enumerate(read_prompts(settings)[:images])]
+    settings = RunSettings(prompt=prompt, num_images=images, sampling=law, model_path=model_path)
+    methods = {cell: listed_method(cell, {}) for cell in cells(method, grid)}
+    token, node, level = numbers("costs", costs, ",", 3)
+    first, step = map(int, numbers("part", part, "/", 2))
+    if first >= step:
+        refuse("part", part, "i/n with i below n")
+    path, jobs = Path(report), image_jobs(settings)
+    weights = " ".join(checkpoint_id(folder)[:12] for folder in (settings.model_path, settings.drafter_path))
+    names = "\n".join(job.prompt for job in jobs)
+    run = f"T={temperature:g} prompts={sha256(names.encode()).hexdigest()[:12]} weights={weights}"
+    ids = {cell: f"{cell} {run}" for cell in methods}
     path.parent.mkdir(parents=True, exist_ok=True)
-    first, step = map(int, part.split("/"))
-    wanted = cells(method, grid)
     known = {row["id"]: row for row in read_lines(path)}
-    ids = {cell: f"{cell} T={temperature:g} images={images} prompt={prompt}" for cell in wanted}
-    for cell in wanted[first::step]:
+    session = open_session(settings)
+    for cell in list(methods)[first::step]:
         if ids[cell] not in known:
-            row = {"id": ids[cell], "cell": cell, "temperature": temperature}
-            known[ids[cell]] = row | counts(session, listed_method(cell, {}), jobs)
+            known[ids[cell]] = {"id": ids[cell], "cell": cell} | counts(session, methods[cell], jobs)
             append_lines(path, [known[ids[cell]]])
     rows = [known[name] for name in ids.values() if name in known]
-    token, node, level = (float(value) for value in (costs.split(",") if isinstance(costs, str) else costs))
     for row in sorted(rows, key=lambda row: predicted(row, token, node, level)):
         shown = {name: round(row[name], 3) for name in ("tau", "rounds", "levels", "nodes", "depth")}
         print(json.dumps({"cell": row["cell"], "predicted": round(predicted(row, token, node, level), 3), **shown}))

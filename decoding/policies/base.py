@@ -46,6 +46,10 @@ class TreePlan:
     def nodes(self) -> int:
         return max(shape.nodes for shape in self.shapes)
 
+    def budgets(self, device: torch.device) -> Tensor:
+        """(images,) node budgets."""
+        return torch.tensor([shape.nodes for shape in self.shapes], device=device)
+
     @property
     def uniform(self) -> bool:
         return all(shape == self.shapes[0] for shape in self.shapes)

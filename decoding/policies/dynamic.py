@@ -32,8 +32,7 @@ class DynamicTree:
         best."""
         best = tree.scores[:, -tree.newest :].amax(1, keepdim=True)
         ahead = (tree.scores[:, 1:] >= best).sum(1)
-        budget = torch.tensor([shape.nodes for shape in plan.shapes], device=best.device)
-        return bool(((ahead >= budget) | (best[:, 0] == -torch.inf)).all())
+        return bool(((ahead >= plan.budgets(best.device)) | (best[:, 0] == -torch.inf)).all())
 
     def prune(self, tree: DraftTree, plan: TreePlan) -> DraftTree:
         """The N best nodes. A path's scores never rise and the sort is stable, so parents come before their
@@ -41,9 +40,7 @@ class DynamicTree:
         count = min(plan.nodes, tree.nodes)
         scores, order = tree.scores[:, 1:].sort(dim=1, descending=True, stable=True)
         if not plan.uniform:
-            budget = torch.tensor([shape.nodes for shape in plan.shapes], device=scores.device)
-            scores = scores.masked_fill(
-                torch.arange(scores.shape[1], device=scores.device) >= budget[:, None], -torch.inf
-            )
+            place = torch.arange(scores.shape[1], device=scores.device)
+            scores = scores.masked_fill(place >= plan.budgets(scores.device)[:, None], -torch.inf)
         kept, position = (order[:, :count] + 1).sort(dim=1)
         return tree.keep(kept, scores[:, :count].gather(1, position))

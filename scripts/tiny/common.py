@@ -74,7 +74,7 @@ def cosine_lr(progress: float, peak: float, warmup: float = 0.02, floor: float =
 
 
 def fast_precision(device: torch.device) -> torch.dtype:
-    """bf16 where the hardware multiplies it, else fp32: CPUs without AVX-512 emulate bf16 at a tenth of the speed."""
+    """bf16 on GPUs and on CPUs with AVX-512, else fp32: CPUs with less emulate bf16 at a tenth of the speed."""
     native = device.type != "cpu" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return torch.bfloat16 if native else torch.float32
 

@@ -14,7 +14,7 @@ NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # quintic with the steepest slope at 
 
 
 def orthogonalise(matrix: Tensor, steps: int = 5) -> Tensor:
-    """Roughly the nearest semi-orthogonal matrix: the singular values of matrix (m, n) move into [0.7, 1.2]."""
+    """Roughly the nearest semi-orthogonal matrix: most singular values of matrix (m, n) move into [0.7, 1.2]."""
     a, b, c = NEWTON_SCHULZ
     wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
     x = wide / wide.norm().clamp_min(1e-7)
@@ -49,7 +49,9 @@ class Muon(torch.optim.Optimizer):
             for matrix in group["params"]:
                 if matrix.grad is None:
                     continue
-                average = self.state[matrix].setdefault("average", torch.zeros_like(matrix))
+                if "average" not in self.state[matrix]:
+                    self.state[matrix]["average"] = torch.zeros_like(matrix)
+                average = self.state[matrix]["average"]
                 average.lerp_(matrix.grad, 1 - momentum)
                 direction = orthogonalise(matrix.grad.lerp(average, momentum).to(self.precision))
                 matrix.mul_(1 - rate * group["weight_decay"])
@@ -70,7 +72,7 @@ def muon_and_adamw(model: nn.Module, precision: torch.dtype, weight_decay: float
     ]
 
 
-def step(optimizers: list[torch.optim.Optimizer], rate: float) -> None:
+def step_all(optimizers: list[torch.optim.Optimizer], rate: float) -> None:
     """One step of each at this learning rate."""
     for optimizer in optimizers:
         set_lr(optimizer, rate)

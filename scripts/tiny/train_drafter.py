@@ -19,7 +19,7 @@ from models.chameleon import BEGIN_IMAGE, BOS, Chameleon, chameleon_spec
 from models.transformer import Context
 from models.weights import public_state, read_json
 from scripts.tiny.common import JsonLog, cosine_lr, fast_autocast, fast_precision, load_state, save_state
-from scripts.tiny.muon import muon_and_adamw, step
+from scripts.tiny.muon import muon_and_adamw, step_all
 from scripts.tiny.train_model import Captions
 
 GUIDANCE = 3.0
@@ -64,7 +64,7 @@ class Trainer:
         self.head.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.head.parameters(), 0.5)
-        step(self.optimizers, rate)
+        step_all(self.optimizers, rate)
         self.step += 1
         return loss.item()
 
@@ -91,9 +91,9 @@ class Trainer:
         self.step, self.seconds = state["step"], state["seconds"]
         return True
 
-    def start_from(self, folder: str) -> None:
+    def start_from(self, folder: Path) -> None:
         """Begin with the weights of an exported head; the target's embedding is kept."""
-        weights = load_eagle_head(folder, self.target).state_dict()
+        weights = load_eagle_head(str(folder), self.target).state_dict()
         self.head.load_state_dict(weights | {"embedding.weight": self.target.transformer.embedding.weight})
 
     def export(self, folder: Path) -> None:
@@ -127,7 +127,7 @@ def train(
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     trainer = Trainer(work, Path(model_dir), batch_size, device)
     if not trainer.resume(work / "drafter.pt") and start is not None:
-        trainer.start_from(start)
+        trainer.start_from(Path(start))
     losses: list[float] = []
     while trainer.seconds < 60 * minutes:
         started = time.perf_counter()

@@ -30,7 +30,7 @@ from models.chameleon import (
 from models.transformer import Context, Transformer
 from models.weights import public_state, read_json
 from scripts.tiny.common import JsonLog, cosine_lr, fast_autocast, fast_precision, load_state, save_state
-from scripts.tiny.muon import muon_and_adamw, step
+from scripts.tiny.muon import muon_and_adamw, step_all
 
 DROPPED_CAPTIONS = 0.1
 EMA_DECAY = 0.998
@@ -97,7 +97,7 @@ class Trainer:
         self.model.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        step(self.optimizers, rate)
+        step_all(self.optimizers, rate)
         decay = min(EMA_DECAY, (1 + self.step) / (10 + self.step))
         torch._foreach_lerp_(list(self.average.values()), list(self.model.state_dict().values()), 1 - decay)
         self.step += 1

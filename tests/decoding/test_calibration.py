@@ -5,9 +5,13 @@ import json
 import pytest
 import torch
 
-from decoding.calibration import FILE, Calibration, Calibrations, fit_factor, law_key
+from configs.fields import SettingsError
+from configs.methods import MethodSettings
+from decoding.calibration import FILE, LEAST, MOST, UNCALIBRATED, Calibration, Calibrations, fit_factor, law_key
+from decoding.flight import Job
 from decoding.proposals import PROPOSALS
 from decoding.sampling import SamplingLaw
+from eval.session import build_engine, calibration_of
 
 LAW = SamplingLaw()
 
@@ -21,10 +25,11 @@ def test_the_factor_of_the_choices_is_found(factor) -> None:
     assert fit_factor(values, choices) == pytest.approx(factor, rel=0.05)
 
 
-def test_choices_that_contradict_the_values_give_a_small_positive_factor() -> None:
+def test_choices_that_contradict_the_values_give_the_least_factor() -> None:
     values = torch.tensor([[2.0, 0.0]]).repeat(50, 1)
     choices = torch.cat([torch.zeros(10, dtype=torch.long), torch.ones(40, dtype=torch.long)])
-    assert 0 < fit_factor(values, choices) < 1e-3
+    assert fit_factor(values, choices) == LEAST
+    assert 5 < fit_factor(values, torch.zeros(50, dtype=torch.long)) <= MOST
 
 
 def test_levels_beyond_the_last_take_its_factor() -> None:
@@ -50,8 +55,44 @@ def test_a_file_serves_its_laws_and_proposals_only(tmp_path) -> None:
     assert Calibrations.read(tmp_path / "none") == Calibrations()
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", '{"law": 3}', '{"law": {"topk": [0]}}', '{"law": {"topk": ["a"]}}'])
+@pytest.mark.parametrize(
+    "text", ["{", "[1]", '{"law": 3}', '{"law": {"topk": [0]}}', '{"law": {"topk": ["a"]}}', '{"law": {"topk": 1}}']
+)
 def test_a_damaged_file_is_named(tmp_path, text) -> None:
     (tmp_path / FILE).write_text(text)
     with pytest.raises(ValueError, match=FILE):
         Calibrations.read(tmp_path)
+
+
+def test_at_temperature_0_the_cuts_of_the_law_do_not_count() -> None:
+    assert law_key(SamplingLaw(temperature=0, top_k=5, top_p=0.5)) == law_key(SamplingLaw(temperature=0))
+    assert law_key(SamplingLaw(top_k=5)) != law_key(SamplingLaw())
+
+
+def test_settings_choose_the_calibration() -> None:
+    known = Calibrations({law_key(LAW): {"coupled": [0.5], "topk": [0.25]}})
+    for options, factors in (
+        ({}, (0.5,)),
+        ({"calibration": "none"}, (1.0,)),
+        ({"proposal": "topk"}, (1.0,)),  # as published
+        ({"proposal": "topk", "calibration": "drafter"}, (0.25,)),
+        ({"method": "static"}, (1.0,)),
+    ):
+        assert calibration_of(MethodSettings(**options), LAW, known).factors == factors
+    with pytest.raises(SettingsError, match="--calibration"):
+        MethodSettings(method="static", calibration="none")
+
+
+@pytest.mark.parametrize("factors", [[0.05, 3.0], [100.0], [0.01]])
+@pytest.mark.parametrize("method", ["eagle2", "adt"])
+def test_no_calibration_changes_a_token(session, method, factors) -> None:
+    known = Calibrations({law_key(LAW): {"coupled": factors, "topk": factors}})
+    jobs = [Job("0", "a red dot", 3), Job("1", "blue squares", 4)]
+
+    def codes(settings: MethodSettings, calibrations: Calibrations) -> dict[str, list[int]]:
+        engine = build_engine(session.target, session.head, LAW, settings, 2, calibrations)
+        return {image.job.id: image.codes.tolist() for step in engine.generate(jobs) for image in step.finished}
+
+    plain = codes(MethodSettings(method="ar"), UNCALIBRATED)
+    for proposal in PROPOSALS:
+        assert codes(MethodSettings(method=method, proposal=proposal, calibration="drafter"), known) == plain

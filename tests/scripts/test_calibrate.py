@@ -4,13 +4,14 @@ import pytest
 import torch
 from small import write_checkpoint
 
+from configs.fields import SettingsError
 from configs.methods import MethodSettings
 from configs.schema import RunSettings
 from decoding.calibration import Calibrations
 from decoding.flight import Job
 from decoding.sampling import SamplingLaw
 from eval.session import open_session
-from scripts.calibrate import calibrate, drafted_laws, noise_behind
+from scripts.calibrate import calibrate, drafted_laws, figures, noise_behind
 
 
 @pytest.fixture(scope="module")
@@ -56,3 +57,19 @@ def test_the_file_grows_by_laws(folder) -> None:
         for proposal in ("topk", "coupled"):
             assert len(read.of(law, proposal).factors) == 3
     assert read.of(SamplingLaw(), "coupled") != read.of(SamplingLaw(temperature=0.0), "coupled")
+
+
+def test_choices_that_the_drafter_cuts_do_not_spoil_the_fit() -> None:
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(4000, 30, generator=generator)
+    choices = torch.multinomial(values.softmax(-1), 1, generator=generator)[:, 0]
+    values[values < values.topk(20, -1).values[:, -1:]] = -torch.inf
+    row = figures(values, choices)
+    assert row["cut"] > 0.02 and 0.9 < row["factor"] < 1.4
+    assert row["calibrated_likelihood"] >= row["likelihood"] > -10
+
+
+@pytest.mark.parametrize("depths", [0, 16])
+def test_depths_that_no_tree_can_have_are_refused(folder, depths) -> None:
+    with pytest.raises(SettingsError, match="--depths"):
+        calibrate(prompt=str(folder / "prompts.txt"), model_path=str(folder / "model"), depths=depths)

@@ -79,7 +79,7 @@ def test_a_warm_start_begins_with_the_exported_weights(folders) -> None:
 
 def test_a_warm_drafter_keeps_the_embedding_of_its_target(folders) -> None:
     warm = drafter_trainer(folders)
-    warm.start_from(str(folders[1] / "drafter"))
+    warm.start_from(folders[1] / "drafter")
     loaded = load_eagle_head(str(folders[1] / "drafter"), warm.target)
     assert torch.equal(warm.head.fc.weight, loaded.fc.weight)
     assert torch.equal(warm.head.embedding.weight, warm.target.transformer.embedding.weight)

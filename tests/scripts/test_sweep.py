@@ -5,6 +5,7 @@ import json
 import pytest
 from small import write_checkpoint
 
+from configs.fields import SettingsError
 from scripts import sweep as module
 from scripts.sweep import cells, predicted, sweep
 
@@ -37,3 +38,13 @@ def test_a_sweep_counts_each_cell_once(tmp_path, monkeypatch, capsys) -> None:
     assert {row["cell"] for row in rows} == {"adt:nodes=2", "adt:nodes=6"}
     assert rows[0]["predicted"] <= rows[1]["predicted"] and all(1 <= row["tau"] <= 16 for row in rows)
     assert all(row["nodes"] <= int(row["cell"][-1]) for row in rows)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [{"grid": "nodes"}, {"grid": "nodes=8|x"}, {"part": "2/2"}, {"part": "1"}, {"costs": "1,2"}, {"costs": "a,1,1"}],
+)
+def test_bad_values_are_refused_by_name_before_anything_is_loaded(flags, monkeypatch) -> None:
+    monkeypatch.setattr(module, "open_session", lambda *_: pytest.fail("loaded"))
+    with pytest.raises(SettingsError, match=f"--{next(iter(flags))}|--nodes"):
+        sweep(**flags)
