@@ -39,10 +39,10 @@ class AdtSettings:
     prefix: ClassVar[str] = "adt_"
     group: ClassVar[str] = "ADT-Tree (--method adt)"
     beta: float = setting(0.5, "acceptance from which the next tree is deeper and narrower", low=0, high=1)
-    l_d: int = setting(2, "levels added or taken per step", low=0, high=64)
+    l_d: int = setting(1, "levels added or taken per step", low=0, high=64)
     l_k: int = setting(1, "width added or taken per step", low=0, high=64)
-    d_min: int = setting(2, "least depth", low=1, high=64)
-    d_max: int = setting(12, "greatest depth", low=1, high=64)
+    d_min: int = setting(1, "least depth", low=1, high=64)
+    d_max: int = setting(3, "greatest depth", low=1, high=64)
     k_min: int = setting(2, "least width", low=1, high=256)
     k_max: int = setting(8, "greatest width", low=1, high=256)
     d_init: int | None = setting(
@@ -84,7 +84,7 @@ METHODS: dict[str, dict[str, object]] = {
     "ar": {},
     "static": {"proposal": "coupled", "tree": "mc_sim_7b_63"},
     "eagle2": {"proposal": "coupled", "calibration": "drafter", "depth": 5, "width": 10, "nodes": 58},
-    "adt": {"proposal": "coupled", "calibration": "drafter", "nodes": 12, "adt": AdtSettings()},
+    "adt": {"proposal": "coupled", "calibration": "drafter", "nodes": 6, "adt": AdtSettings()},
 }
 # Other defaults of a method with a proposal: the published methods do not calibrate.
 PUBLISHED = {(method, "topk"): {"calibration": "none"} for method in ("eagle2", "adt")}
@@ -108,7 +108,7 @@ class MethodSettings:
     depth: int | None = setting(None, "levels of an eagle2 tree", low=1, high=64, shown="5")
     width: int | None = setting(None, "width of an eagle2 tree", low=1, high=256, shown="10")
     nodes: int | None = setting(
-        None, "most nodes that one target forward verifies", low=1, high=1024, shown="eagle2 58, adt 12"
+        None, "most nodes that one target forward verifies", low=1, high=1024, shown="eagle2 58, adt 6"
     )
     tree: str | None = setting(None, "named tree of --method static", choices=TREES, shown="mc_sim_7b_63")
     verifier: str = "exact"
