@@ -106,7 +106,7 @@ def test_a_run_of_a_list_refuses(flags):
 
 
 def test_defaults_of_the_methods():
-    assert MethodSettings() == MethodSettings("adt", "coupled", nodes=12, adt=AdtSettings())
+    assert MethodSettings() == MethodSettings("adt", "coupled", nodes=6, adt=AdtSettings())
     eagle = MethodSettings("eagle2")
     assert (eagle.proposal, eagle.depth, eagle.width, eagle.nodes, eagle.adt) == ("coupled", 5, 10, 58, None)
     assert MethodSettings("static").tree == "mc_sim_7b_63"
@@ -129,7 +129,7 @@ def test_what_a_method_does_not_use_is_refused(method):
 def test_first_adt_tree_stays_within_given_bounds():
     assert AdtSettings(d_max=3).d_init == 3
     assert AdtSettings(k_min=6).k_init == 6
-    assert (AdtSettings().d_init, AdtSettings().k_init) == (5, 4)
+    assert (AdtSettings().d_init, AdtSettings().k_init) == (3, 4)
 
 
 @pytest.mark.parametrize(
