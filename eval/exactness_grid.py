@@ -15,8 +15,6 @@ from itertools import product
 from pathlib import Path
 from statistics import mean
 
-import fire
-
 from configs.fields import refuse
 from configs.schema import AdtSettings, MethodSettings, RunSettings, SamplingSettings, SettingsError, settings_dict
 from decoding.flight import FinishedImage, Job
@@ -25,6 +23,7 @@ from eval.durable import append_lines, encode_lines, read_lines, replace_file
 from eval.exactness import Agreement, compare
 from eval.jobs import image_jobs
 from eval.provenance import checkpoint_id, revision
+from eval.script import run_script
 from eval.session import Session, build_engine, open_session, sampling_law
 
 MOST_NEAR_TIES = 0.01  # of all images compared
@@ -161,8 +160,4 @@ def exactness_grid(
 
 
 if __name__ == "__main__":
-    try:
-        fire.Fire(exactness_grid)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_script(exactness_grid)

@@ -8,7 +8,6 @@ mean log-likelihood of that token before and after.
 
 import json
 
-import fire
 import torch
 from torch import Tensor
 from tqdm import tqdm
@@ -23,6 +22,7 @@ from decoding.noise import gumbel
 from drafters.losses import Row, unroll
 from eval.durable import replace_file
 from eval.jobs import image_jobs
+from eval.script import run_script
 from eval.session import Session, open_session
 from models.transformer import Context
 from models.weights import checkpoint_folder
@@ -138,4 +138,4 @@ def calibrate(
 
 
 if __name__ == "__main__":
-    fire.Fire(calibrate)
+    run_script(calibrate)

@@ -9,13 +9,13 @@ import time
 from pathlib import Path
 from statistics import median
 
-import fire
 import torch
 from transformers import ChameleonConfig, ChameleonModel
 
 from configs.methods import MethodSettings
 from configs.schema import RunSettings
 from eval.jobs import image_jobs
+from eval.script import run_script
 from eval.session import Session, open_session
 from models.weights import read_tensors, weight_files
 from scripts.reference_loop import transformers_decode
@@ -67,4 +67,4 @@ def compare(
 
 
 if __name__ == "__main__":
-    fire.Fire(compare)
+    run_script(compare)

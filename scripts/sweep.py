@@ -12,8 +12,6 @@ from hashlib import sha256
 from itertools import product
 from pathlib import Path
 
-import fire
-
 from configs.cli import listed_method
 from configs.fields import refuse
 from configs.methods import MethodSettings, SamplingSettings
@@ -23,6 +21,7 @@ from eval.benchmark import measure
 from eval.durable import append_lines, read_lines
 from eval.jobs import image_jobs
 from eval.provenance import checkpoint_id
+from eval.script import run_script
 from eval.session import Session, open_session
 
 
@@ -119,4 +118,4 @@ def sweep(
 
 
 if __name__ == "__main__":
-    fire.Fire(sweep)
+    run_script(sweep)
