@@ -1,7 +1,7 @@
 """How far a drafter's values can be trusted: temperature scaling (Guo et al., arXiv 1706.04599) of path scores.
 
 A candidate's estimated hit probability is the softmax of a times the values it is ranked by. One number a per tree
-level, fitted on held-out images: below 1 where the drafter is surer than it should be, as it is on deep levels.
+level, fitted on held-out images: below 1 where the values promise too much, above 1 where they promise too little.
 """
 
 import json

@@ -73,6 +73,17 @@ def figures(values: Tensor, choices: Tensor) -> dict[str, float]:
     }
 
 
+def fitted(proposal: str, levels: list[list[Tensor]], choices: list[list[Tensor]]) -> list[float]:
+    """The factor of each level of a proposal, from the images' values (n, vocab) and choices (n,); prints the rest."""
+    factors = []
+    for depth, (values, chosen) in enumerate(zip(levels, choices, strict=True), 1):
+        row = figures(torch.cat(values), torch.cat(chosen))
+        factors.append(float(f"{row['factor']:.4g}"))
+        shown = {name: round(value, 4) for name, value in row.items()}
+        print(json.dumps({"proposal": proposal, "depth": depth, **shown}, allow_nan=False))
+    return factors
+
+
 @torch.inference_mode()
 def calibrate(
     *,
@@ -121,17 +132,7 @@ def calibrate(
                 gathered["topk"][depth].append(log_q)
                 gathered["coupled"][depth].append(log_q + noise_behind(image, depth, log_q) * (temperature > 0))
                 choices[depth].append(tokens[depth + 1 :])
-    found: dict[str, list[float]] = {}
-    for name, levels in gathered.items():
-        for depth, (values, chosen) in enumerate(zip(levels, choices, strict=True), 1):
-            row = figures(torch.cat(values), torch.cat(chosen))
-            found.setdefault(name, []).append(float(f"{row['factor']:.4g}"))
-            print(
-                json.dumps(
-                    {"proposal": name, "depth": depth, **{key: round(value, 4) for key, value in row.items()}},
-                    allow_nan=False,
-                )
-            )
+    found = {name: fitted(name, levels, choices) for name, levels in gathered.items()}
     folder = checkpoint_folder(settings.drafter_path, "--drafter_path")
     known = Calibrations.read(folder).factors | {law_key(engine.law): found}
     replace_file(folder / FILE, (json.dumps(known, indent=1) + "\n").encode())
