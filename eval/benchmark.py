@@ -79,7 +79,7 @@ def measure(engine: Engine, jobs: list[Job]) -> Run:
 def run_benchmark(settings: BenchmarkSettings) -> None:
     """Measure, print one table and, as the last line of standard output, one JSON document."""
     items = prompt_items(settings.run)
-    jobs = image_jobs(settings.run)
+    jobs = image_jobs(items, settings.run.seed)
     methods = settings.methods if BASELINE in settings.methods else (BASELINE, *settings.methods)
     drafter = next((method for method in methods if method.drafted), BASELINE)
     try:

@@ -22,6 +22,7 @@ from decoding.sampling import SamplingLaw
 from eval.durable import append_lines, encode_lines, read_lines, replace_file
 from eval.exactness import Agreement, compare
 from eval.jobs import image_jobs
+from eval.prompts import prompt_items
 from eval.provenance import checkpoint_id, revision
 from eval.script import run_script
 from eval.session import Session, build_engine, open_session, sampling_law
@@ -142,7 +143,7 @@ def exactness_grid(
         prompt="configs/prompts/tiny_test.txt", num_images=prompts, samples_per_prompt=seeds,
         model_path=model_path, dtype=dtype,
     )  # fmt: skip
-    jobs = image_jobs(settings)
+    jobs = image_jobs(prompt_items(settings), settings.seed)
     weights = [checkpoint_id(folder) for folder in (settings.model_path, settings.drafter_path)]
     head = {"id": "run", "grid": grid, "dtype": dtype, "prompts": prompts, "seeds": seeds, "weights": weights}
     lines = open_report(report, head)

@@ -1,14 +1,12 @@
 """The engine's jobs of a run."""
 
-from configs.schema import RunSettings
+from collections.abc import Iterable
+
 from decoding.flight import Job
 from decoding.noise import image_seed
-from eval.prompts import prompt_items
+from eval.prompts import PromptItem
 
 
-def image_jobs(settings: RunSettings) -> list[Job]:
-    """One job per image, with the image's seed."""
-    return [
-        Job(item.id, item.prompt, image_seed(settings.seed, item.prompt, item.occurrence, item.sample))
-        for item in prompt_items(settings)
-    ]
+def image_jobs(items: Iterable[PromptItem], seed: int) -> list[Job]:
+    """One job per image, with the image's seed; seed: the run's."""
+    return [Job(item.id, item.prompt, image_seed(seed, item.prompt, item.occurrence, item.sample)) for item in items]

@@ -22,6 +22,7 @@ from decoding.noise import gumbel
 from drafters.losses import Row, unroll
 from eval.durable import replace_file
 from eval.jobs import image_jobs
+from eval.prompts import prompt_items
 from eval.script import run_script
 from eval.session import Session, open_session
 from models.transformer import Context
@@ -122,7 +123,7 @@ def calibrate(
     engine = session.engine
     if not 1 <= depths < session.target.grid.tokens:
         refuse("depths", depths, f"1 to {session.target.grid.tokens - 1}")
-    jobs = image_jobs(settings)
+    jobs = image_jobs(prompt_items(settings), settings.seed)
     gathered: dict[str, list[list[Tensor]]] = {name: [[] for _ in range(depths)] for name in ("topk", "coupled")}
     choices: list[list[Tensor]] = [[] for _ in range(depths)]
     for step in engine.generate(tqdm(jobs, unit="image")):

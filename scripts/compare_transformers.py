@@ -15,6 +15,7 @@ from transformers import ChameleonConfig, ChameleonModel
 from configs.methods import MethodSettings
 from configs.schema import RunSettings
 from eval.jobs import image_jobs
+from eval.prompts import prompt_items
 from eval.script import run_script
 from eval.session import Session, open_session
 from models.weights import read_tensors, weight_files
@@ -40,7 +41,7 @@ def compare(
     settings = RunSettings(prompt=prompt, num_images=images, dtype=dtype, method=MethodSettings(method="ar"))
     session = open_session(settings)
     engine, model = session.engine, load_reference(session)
-    jobs = image_jobs(settings)
+    jobs = image_jobs(prompt_items(settings), settings.seed)
 
     def ours() -> list[torch.Tensor]:
         return [image.codes for step in engine.generate(jobs) for image in step.finished]

@@ -20,6 +20,7 @@ from decoding.flight import Job
 from eval.benchmark import measure
 from eval.durable import append_lines, read_lines
 from eval.jobs import image_jobs
+from eval.prompts import prompt_items
 from eval.provenance import checkpoint_id
 from eval.script import run_script
 from eval.session import Session, open_session
@@ -99,7 +100,7 @@ def sweep(
     first, step = map(int, numbers("part", part, "/", 2))
     if first >= step:
         refuse("part", part, "i/n with i below n")
-    path, jobs = Path(report), image_jobs(settings)
+    path, jobs = Path(report), image_jobs(prompt_items(settings), settings.seed)
     weights = " ".join(checkpoint_id(folder)[:12] for folder in (settings.model_path, settings.drafter_path))
     names = "\n".join(job.prompt for job in jobs)
     run = f"T={temperature:g} prompts={sha256(names.encode()).hexdigest()[:12]} weights={weights}"
