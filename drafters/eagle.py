@@ -16,6 +16,7 @@ from decoding.timing import Stopwatch
 from decoding.tree import DraftTree
 from drafters.base import Decided
 from models.base import PromptRows, TargetModel
+from models.linear import Linear
 from models.transformer import Blocks, Context, TransformerSpec
 
 
@@ -25,7 +26,7 @@ class EagleHead(nn.Module):
     def __init__(self, spec: TransformerSpec, bias: bool = True):
         super().__init__()
         self.embedding = nn.Embedding(spec.vocab, spec.hidden)
-        self.fc = nn.Linear(2 * spec.hidden, spec.hidden, bias=bias)
+        self.fc = Linear(2 * spec.hidden, spec.hidden, bias=bias)
         self.blocks = Blocks(spec)
 
     @property

@@ -7,7 +7,8 @@ import torch
 from drafters.eagle import EagleHead
 from models.base import TargetModel
 from models.chameleon import chameleon_spec
-from models.transformer import TransformerSpec, order_weights
+from models.linear import order_weights
+from models.transformer import TransformerSpec
 from models.weights import (
     KeyMap,
     Slot,

@@ -12,7 +12,8 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from models.base import ImageGrid, ImageVocab, PromptRows
-from models.transformer import Context, Transformer, TransformerSpec, order_weights
+from models.linear import order_weights
+from models.transformer import Context, Transformer, TransformerSpec
 from models.vqgan import ImageTokenizer, load_vqgan
 from models.weights import KeyMap, Slot, block_keys, load_strict, read_json, read_tensors, weight_files
 

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from models.linear import Linear
+
 
 @dataclass(frozen=True)
 class TransformerSpec:
@@ -115,8 +117,8 @@ class Attention(nn.Module):
     def __init__(self, spec: TransformerSpec, layer: int):
         super().__init__()
         self.layer, self.heads, self.kv_heads, self.head_dim = layer, spec.heads, spec.kv_heads, spec.head_dim
-        self.qkv = nn.Linear(spec.hidden, (spec.heads + 2 * spec.kv_heads) * spec.head_dim, bias=False)
-        self.out = nn.Linear(spec.hidden, spec.hidden, bias=False)
+        self.qkv = Linear(spec.hidden, (spec.heads + 2 * spec.kv_heads) * spec.head_dim, bias=False)
+        self.out = Linear(spec.hidden, spec.hidden, bias=False)
         self.qk_norm = HeadNorm(spec.heads + spec.kv_heads, spec.head_dim) if spec.qk_norm else None
 
     def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], context: Context) -> Tensor:
@@ -138,8 +140,8 @@ class Attention(nn.Module):
 class MLP(nn.Module):
     def __init__(self, spec: TransformerSpec):
         super().__init__()
-        self.gate_up = nn.Linear(spec.hidden, 2 * spec.intermediate, bias=False)
-        self.down = nn.Linear(spec.intermediate, spec.hidden, bias=False)
+        self.gate_up = Linear(spec.hidden, 2 * spec.intermediate, bias=False)
+        self.down = Linear(spec.intermediate, spec.hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         gate, up = self.gate_up(x).chunk(2, -1)
@@ -187,7 +189,7 @@ class Transformer(nn.Module):
         self.embedding = nn.Embedding(spec.vocab, spec.hidden)
         self.blocks = Blocks(spec)
         self.norm = RMSNorm(spec.hidden, spec.norm_eps)
-        self.head = nn.Linear(spec.hidden, scored, bias=False)
+        self.head = Linear(spec.hidden, scored, bias=False)
 
     @property
     def spec(self) -> TransformerSpec:
@@ -200,14 +202,3 @@ class Transformer(nn.Module):
     def score(self, features: Tensor) -> Tensor:
         """Features (rows, n, hidden) -> logits over the scored ids (rows, n, scored)."""
         return self.head(features)
-
-
-def order_weights(module: nn.Module) -> None:
-    """Transpose the memory of every linear weight, not its shape, on a CPU.
-
-    With a few tokens a product costs what reading the weight costs, and MKL reads a matrix of rows by input feature a
-    quarter faster. On a GPU the order does not matter.
-    """
-    for linear in module.modules():
-        if isinstance(linear, nn.Linear) and linear.weight.device.type == "cpu":
-            linear.weight.data = linear.weight.data.t().contiguous().t()

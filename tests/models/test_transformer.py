@@ -11,7 +11,7 @@ from small import randomised
 from torch import Tensor
 
 from decoding.cache import CacheShape, KVCache, chain
-from models.transformer import Context, HeadNorm, RMSNorm, Rotary, Transformer, TransformerSpec, order_weights, rotate
+from models.transformer import Context, HeadNorm, RMSNorm, Rotary, Transformer, TransformerSpec, rotate
 
 SPEC = TransformerSpec(vocab=40, hidden=32, intermediate=48, layers=2, heads=4, kv_heads=4, max_positions=32)
 
@@ -104,15 +104,6 @@ def test_bfloat16_is_near_and_scores_only_what_is_scored(ids) -> None:
     found = rounded.score(run(rounded, ids))
     assert found.shape == (2, 9, 10)
     assert (found.double() - exact.score(run(exact, ids))).abs().max() < 0.3
-
-
-def test_ordered_weights_are_the_same_matrices_stored_by_input_feature(ids) -> None:
-    model = model_of()
-    expected, weights = run(model, ids), {key: value.clone() for key, value in model.state_dict().items()}
-    order_weights(model)
-    assert torch.allclose(run(model, ids), expected, atol=1e-12)
-    assert all(torch.equal(value, weights[key]) for key, value in model.state_dict().items())
-    assert model.head.weight.stride() == (1, 10)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
