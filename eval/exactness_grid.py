@@ -11,7 +11,7 @@ import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
-from itertools import product
+from itertools import cycle, islice, product
 from pathlib import Path
 from statistics import mean
 
@@ -83,17 +83,27 @@ def cells_of(grid: str, codes: int) -> list[Cell]:
     return [Cell(*parts) for parts in every if parts[1:] != (PLAIN, 1)]
 
 
-def run_cells(session: Session, cells: Sequence[Cell], jobs: list[Job]) -> Iterator[Line]:
+def shares(cells: Sequence[Cell], jobs: list[Job], thin: bool) -> list[tuple[Cell, list[Job]]]:
+    """Every cell with what it decodes: all jobs; or, thin, as many as its batch holds, in turn, so that the cells
+    together take all."""
+    if not thin:
+        return [(cell, jobs) for cell in cells]
+    turn = cycle(jobs)
+    return [(cell, list(islice(turn, cell.batch))) for cell in cells]
+
+
+def run_cells(session: Session, work: Sequence[tuple[Cell, list[Job]]]) -> Iterator[Line]:
     """Decode and compare cell by cell."""
 
     @cache
-    def baseline(law: SamplingLaw) -> list[FinishedImage]:
-        return decode(session, law, PLAIN, 1, jobs)
+    def plain(law: SamplingLaw, job: Job) -> FinishedImage:
+        return decode(session, law, PLAIN, 1, [job])[0]
 
-    for cell in cells:
+    for cell, jobs in work:
         law = sampling_law(cell.law)
+        baseline = [plain(law, job) for job in jobs]
         images = decode(session, law, cell.method, cell.batch, jobs)
-        yield cell.line(compare(session.target, law, baseline(law), images), mean(image.tau for image in images))
+        yield cell.line(compare(session.target, law, baseline, images), mean(image.tau for image in images))
 
 
 def decode(
@@ -133,10 +143,11 @@ def exactness_grid(
     grid: str = "small",
     prompts: int = 20,
     seeds: int = 2,
+    thin: bool = False,
     dtype: str = "fp64",
     report: str | None = None,
 ) -> None:
-    """Run a grid on the first `prompts` test prompts, `seeds` images each."""
+    """Run a grid on the first `prompts` test prompts, `seeds` images each; thin: each cell on one batch of them."""
     if dtype not in ("fp64", "fp32"):
         refuse("dtype", dtype, "fp64, fp32; in bf16 only the law is the same")
     settings = RunSettings(
@@ -145,11 +156,12 @@ def exactness_grid(
     )  # fmt: skip
     jobs = image_jobs(prompt_items(settings), settings.seed)
     weights = [checkpoint_id(folder) for folder in (settings.model_path, settings.drafter_path)]
-    head = {"id": "run", "grid": grid, "dtype": dtype, "prompts": prompts, "seeds": seeds, "weights": weights}
+    images = {"prompts": prompts, "seeds": seeds, "thin": thin}
+    head = {"id": "run", "grid": grid, "dtype": dtype, **images, "weights": weights}
     lines = open_report(report, head)
     session = open_session(settings)
-    cells = cells_of(grid, session.target.vocab.size)
-    for line in run_cells(session, [cell for cell in cells if cell.id not in lines], jobs):
+    work = shares(cells_of(grid, session.target.vocab.size), jobs, thin)
+    for line in run_cells(session, [(cell, share) for cell, share in work if cell.id not in lines]):
         lines[line["id"]] = line
         print(json.dumps(line), flush=True)
         if report:

@@ -15,7 +15,7 @@ from decoding.noise import gumbel, image_seed
 from decoding.sampling import SamplingLaw
 from eval import exactness_grid
 from eval.exactness import Agreement, compare, gap
-from eval.exactness_grid import Cell, cells_of, conclude, run_cells
+from eval.exactness_grid import Cell, cells_of, conclude, run_cells, shares
 from models.base import ImageGrid, ImageVocab, PromptRows
 from models.transformer import Context, TransformerSpec
 
@@ -105,7 +105,7 @@ def jobs(count: int) -> list[Job]:
 
 def test_small_grid_in_fp64(session) -> None:
     """No difference at all, whatever law, tree, proposal, batch."""
-    lines = list(run_cells(session, cells_of("small", 24), jobs(4)))
+    lines = list(run_cells(session, shares(cells_of("small", 24), jobs(4), thin=False)))
     assert len(lines) == CELLS
     assert [line for line in lines if line["identical"] != 4] == []
     assert conclude(lines)["passed"]
@@ -114,15 +114,27 @@ def test_small_grid_in_fp64(session) -> None:
 
 def test_part_of_the_grid_in_fp32(session32) -> None:
     cells = [cell for cell in cells_of("small", 24) if cell.batch == 3 and cell.method.proposal == "coupled"]
-    lines = list(run_cells(session32, cells, jobs(5)))
+    lines = list(run_cells(session32, shares(cells, jobs(5), thin=False)))
     assert conclude(lines)["passed"], lines
 
 
 def test_a_wrong_engine_fails_the_grid(session, monkeypatch) -> None:
     """The control: a cache that forgets to move accepted tokens is found."""
     monkeypatch.setattr(KVCache, "keep", lambda self, path, counts: self.advance(counts))
-    lines = list(run_cells(session, [c for c in cells_of("small", 24) if c.method.method == "eagle2"][:2], jobs(4)))
+    cells = [cell for cell in cells_of("small", 24) if cell.method.method == "eagle2"][:2]
+    lines = list(run_cells(session, shares(cells, jobs(4), thin=False)))
     assert not conclude(lines)["passed"]
+
+
+def test_a_thin_grid_has_every_cell_and_in_every_law_every_image(session) -> None:
+    cells, images = cells_of("full", 1024), jobs(40)
+    work = shares(cells, images, thin=True)
+    assert [cell for cell, _ in work] == cells
+    assert all(len(share) == cell.batch for cell, share in work)
+    for law in {cell.law for cell in cells}:
+        assert {job for cell, share in work if cell.law == law for job in share} == set(images)
+    lines = list(run_cells(session, shares(cells_of("small", 24)[-4:], jobs(5), thin=True)))
+    assert [(line["batch"], line["images"], line["identical"]) for line in lines] == [(1, 1, 1), (3, 3, 3)] * 2
 
 
 def test_full_grid_has_every_policy_and_proposal() -> None:

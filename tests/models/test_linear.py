@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from models.linear import Linear, order_weights
 
-
 pytestmark = pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="torch without MKL cuts no weight")
 
 
