@@ -6,10 +6,12 @@ median of the ratios of the repeats. Image decoding is not counted.
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import combinations
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 import torch
 from tqdm import tqdm
 
@@ -20,6 +22,7 @@ from decoding.flight import FinishedImage, Job
 from eval.exactness import Agreement, compare
 from eval.generate import check_lengths
 from eval.jobs import image_jobs
+from eval.paired import paired_ratio
 from eval.prompts import prompt_items
 from eval.provenance import versions
 from eval.session import Session, open_session
@@ -71,9 +74,9 @@ class Run:
 
 
 def measure(engine: Engine, jobs: list[Job]) -> Run:
-    """Decode all jobs once."""
-    images = [image for step in engine.generate(jobs) for image in step.finished]
-    return Run(images, dict(engine.watch.seconds), dict(engine.watch.calls))
+    """Decode all jobs once; images in the order of the jobs, whichever was finished first."""
+    images = {image.job: image for step in engine.generate(jobs) for image in step.finished}
+    return Run([images[job] for job in jobs], dict(engine.watch.seconds), dict(engine.watch.calls))
 
 
 def run_benchmark(settings: BenchmarkSettings) -> None:
@@ -93,6 +96,7 @@ def run_benchmark(settings: BenchmarkSettings) -> None:
     rows = [_row(session, method, runs[method], runs[BASELINE]) for method in methods]
     document = {
         "rows": rows,
+        "pairs": _pairs(rows, [runs[method] for method in methods]),
         "images": len(jobs),
         "repeats": settings.repeats,
         "settings": settings_dict(settings.run.sampling) | {"seed": settings.run.seed, "prompt": settings.run.prompt},
@@ -147,6 +151,23 @@ def _row(session: Session, method: MethodSettings, runs: list[Run], baseline: li
         "ms_per_round": first.profile,
         "lossless": method.lossless,
     }
+
+
+def _pairs(rows: list[dict[str, object]], runs: list[list[Run]]) -> list[dict[str, object]]:
+    """Every two methods by their row numbers: how much faster the second is, and how much more it decides per round.
+
+    An image's seconds are their median over the repeats.
+    """
+    seconds = [np.median([[image.seconds for image in run.images] for run in own], axis=0) for own in runs]
+    rounds = [[image.target_forwards - 1 for image in own[0].images] for own in runs]
+    return [
+        {
+            "rows": [one, other],
+            "speedup": asdict(paired_ratio(seconds[one], seconds[other])),
+            "tau_ratio": asdict(paired_ratio(rounds[one], rounds[other])),
+        }
+        for one, other in combinations(range(len(rows)), 2)
+    ]
 
 
 def _agreement(session: Session, method: MethodSettings, run: Run, baseline: Run) -> Agreement:

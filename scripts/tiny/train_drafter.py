@@ -4,7 +4,6 @@ Features are computed on the fly by the frozen target, for the conditional and t
 stopped.
 """
 
-import time
 from pathlib import Path
 
 import fire
@@ -18,29 +17,30 @@ from drafters.losses import Row, agreement, eagle_loss
 from models.chameleon import BEGIN_IMAGE, BOS, Chameleon, chameleon_spec
 from models.transformer import Context
 from models.weights import public_state, read_json
-from scripts.tiny.common import JsonLog, cosine_lr, fast_autocast, fast_precision, load_state, save_state
-from scripts.tiny.muon import muon_and_adamw, step_all
+from scripts.tiny.common import fast_autocast
 from scripts.tiny.train_model import Captions
+from scripts.tiny.training import TrainingRun, torch_device, train_for
 
 GUIDANCE = 3.0
 FEATURE_NOISE = 0.05
 
 
-class Trainer:
+class DrafterRun(TrainingRun):
+    """Training of an EAGLE head beside its frozen target."""
+
     def __init__(self, work_dir: Path, model_dir: Path, batch_size: int, device: torch.device):
         self.target = Chameleon.load(model_dir, torch.float32, device)
-        self.batch_size, self.device, words = batch_size, device, self.target.words
-        self.train, self.validation = (Captions.read(work_dir, split, words) for split in ("train", "validation"))
+        words = self.target.words
         self.empty = [words[BOS], words[BEGIN_IMAGE]]
+        self.train, self.validation = (Captions.read(work_dir, split, words) for split in ("train", "validation"))
         torch.manual_seed(0)
-        self.head = EagleHead(chameleon_spec(read_json(model_dir / "drafter" / "config.json"))).to(device)
-        for name, parameter in self.head.named_parameters():
+        head = EagleHead(chameleon_spec(read_json(model_dir / "drafter" / "config.json"))).to(device)
+        for name, parameter in head.named_parameters():
             if parameter.ndim > 1 and "qk_norm" not in name:
                 torch.nn.init.normal_(parameter, std=0.02)
-        self.head.embedding.weight.data.copy_(self.target.transformer.embedding.weight)
-        self.head.embedding.requires_grad_(False)
-        self.optimizers = muon_and_adamw(self.head, fast_precision(device))
-        self.step, self.seconds = 0, 0.0
+        head.embedding.weight.data.copy_(self.target.transformer.embedding.weight)
+        head.embedding.requires_grad_(False)
+        super().__init__(head, batch_size, clip=0.5)
 
     def rows(self, captions: Captions, number: int) -> list[Row]:
         """Both guidance rows of batch `number`, with the target's features."""
@@ -56,49 +56,27 @@ class Trainer:
             features = self.target.features(ids, Context(positions))
         return Row(ids, features.float(), prompts.shape[1])
 
-    def update(self, rate: float) -> float:
+    def loss(self) -> Tensor:
         rows = self.rows(self.train, self.step)
         noise = [(torch.rand_like(row.features[:, :-1]) * 2 - 1) * FEATURE_NOISE for row in rows]
         with fast_autocast(self.device):
-            loss = eagle_loss(self.target.transformer, self.head, rows, GUIDANCE, noise)
-        self.head.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.head.parameters(), 0.5)
-        step_all(self.optimizers, rate)
-        self.step += 1
-        return loss.item()
+            return eagle_loss(self.target.transformer, self.module, rows, GUIDANCE, noise)
 
     def validate(self, batches: int = 4) -> dict[str, float]:
         """Mean depth-1 figures on validation images."""
         found = [
-            agreement(self.target.transformer, self.head, self.rows(self.validation, 10**9 + number), GUIDANCE)
+            agreement(self.target.transformer, self.module, self.rows(self.validation, 10**9 + number), GUIDANCE)
             for number in range(batches)
         ]
         return {name: sum(figures[name] for figures in found) / batches for name in found[0]}
 
-    def save(self, path: Path) -> None:
-        state = {"head": self.head.state_dict(), "step": self.step, "seconds": self.seconds}
-        save_state(path, state | {"optimizers": [optimizer.state_dict() for optimizer in self.optimizers]})
-
-    def resume(self, path: Path) -> bool:
-        """Continue from a checkpoint of `save`; False if there is none."""
-        state = load_state(path)
-        if state is None:
-            return False
-        self.head.load_state_dict(state["head"])
-        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-        self.step, self.seconds = state["step"], state["seconds"]
-        return True
-
     def start_from(self, folder: Path) -> None:
         """Begin with the weights of an exported head; the target's embedding is kept."""
         weights = load_eagle_head(str(folder), self.target).state_dict()
-        self.head.load_state_dict(weights | {"embedding.weight": self.target.transformer.embedding.weight})
+        self.module.load_state_dict(weights | {"embedding.weight": self.target.transformer.embedding.weight})
 
     def export(self, folder: Path) -> None:
-        """Write the head in the public drafter layout, in fp16."""
-        state = public_state(self.head, eagle_keys(self.head.spec, True))
+        state = public_state(self.module, eagle_keys(self.module.spec, True))
         save_file(
             {key: value.half().cpu() for key, value in state.items()}, folder / "model.safetensors", {"format": "pt"}
         )
@@ -123,28 +101,9 @@ def train(
         batch_size: images per step.
         lr: highest learning rate.
     """
-    work, log = Path(work_dir), JsonLog(Path(work_dir) / "train_drafter.jsonl")
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    trainer = Trainer(work, Path(model_dir), batch_size, device)
-    if not trainer.resume(work / "drafter.pt") and start is not None:
-        trainer.start_from(Path(start))
-    losses: list[float] = []
-    while trainer.seconds < 60 * minutes:
-        started = time.perf_counter()
-        losses.append(trainer.update(cosine_lr(trainer.seconds / (60 * minutes), lr)))
-        trainer.seconds += time.perf_counter() - started
-        if trainer.step % 25 == 0:
-            rate = trainer.step * batch_size / trainer.seconds
-            log.write(
-                step=trainer.step, loss=sum(losses) / len(losses), images_per_second=rate, seconds=trainer.seconds
-            )
-            losses = []
-        if trainer.step % 200 == 0:
-            log.write(step=trainer.step, **trainer.validate())
-            trainer.save(work / "drafter.pt")
-    log.write(step=trainer.step, seconds=trainer.seconds, images=trainer.step * batch_size, **trainer.validate(16))
-    trainer.save(work / "drafter.pt")
-    trainer.export(Path(model_dir) / "drafter")
+    run = DrafterRun(Path(work_dir), Path(model_dir), batch_size, torch_device())
+    train_for(minutes, run, Path(work_dir) / "drafter.pt", start, lr)
+    run.export(Path(model_dir) / "drafter")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ unconditional row of guidance. The loss is the cross-entropy of the image tokens
 """
 
 import json
-import time
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,8 +28,8 @@ from models.chameleon import (
 )
 from models.transformer import Context, Transformer
 from models.weights import public_state, read_json
-from scripts.tiny.common import JsonLog, cosine_lr, fast_autocast, fast_precision, load_state, save_state
-from scripts.tiny.muon import muon_and_adamw, step_all
+from scripts.tiny.common import fast_autocast
+from scripts.tiny.training import TrainingRun, torch_device, train_for
 
 DROPPED_CAPTIONS = 0.1
 EMA_DECAY = 0.998
@@ -76,82 +75,56 @@ def image_loss(model: Transformer, prompts: Tensor, codes: Tensor, first_id: int
     return F.cross_entropy(model.score(features).flatten(0, 1).float(), codes.flatten())
 
 
-class Trainer:
+class ModelRun(TrainingRun):
+    """Training of the transformer; what is validated and exported is the moving average of its weights."""
+
     def __init__(self, work_dir: Path, model_dir: Path, batch_size: int, device: torch.device):
         self.vocab = ChameleonVocab(load_tokenizer(model_dir / "tokenizer" / "text_tokenizer.json"))
-        self.image, self.batch_size, self.device = self.vocab.image, batch_size, device
-        self.empty = [self.vocab[BOS], self.vocab[BEGIN_IMAGE]]
+        self.image, self.empty = self.vocab.image, [self.vocab[BOS], self.vocab[BEGIN_IMAGE]]
         self.train, self.validation = (Captions.read(work_dir, split, self.vocab) for split in ("train", "validation"))
         torch.manual_seed(0)
         spec = chameleon_spec(read_json(model_dir / "config.json"))
-        self.model = initialise(Transformer(spec, self.image.size)).to(device)
-        self.average = {key: value.clone() for key, value in self.model.state_dict().items()}
-        self.optimizers = muon_and_adamw(self.model, fast_precision(device))
-        self.step, self.seconds = 0, 0.0
+        super().__init__(initialise(Transformer(spec, self.image.size)).to(device), batch_size, clip=1.0)
+        self.average = {key: value.clone() for key, value in self.module.state_dict().items()}
+
+    def _loss(self, captions: Captions, number: int) -> Tensor:
+        prompts, codes = (t.to(self.device) for t in captions.batch(number, self.batch_size, self.empty))
+        with fast_autocast(self.device):
+            return image_loss(self.module, prompts, codes, self.image.first_id)
+
+    def loss(self) -> Tensor:
+        return self._loss(self.train, self.step)
 
     def update(self, rate: float) -> float:
-        """One optimiser step at this learning rate; returns the loss."""
-        prompts, codes = (t.to(self.device) for t in self.train.batch(self.step, self.batch_size, self.empty))
-        with fast_autocast(self.device):
-            loss = image_loss(self.model, prompts, codes, self.image.first_id)
-        self.model.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        step_all(self.optimizers, rate)
         decay = min(EMA_DECAY, (1 + self.step) / (10 + self.step))
-        torch._foreach_lerp_(list(self.average.values()), list(self.model.state_dict().values()), 1 - decay)
-        self.step += 1
-        return loss.item()
+        loss = super().update(rate)
+        torch._foreach_lerp_(list(self.average.values()), list(self.module.state_dict().values()), 1 - decay)
+        return loss
 
     @torch.no_grad()
-    def validate(self, batches: int = 8) -> float:
-        """Mean validation loss of the averaged weights."""
-        current = {key: value.clone() for key, value in self.model.state_dict().items()}
-        self.model.load_state_dict(self.average)
-        losses = []
-        for number in range(batches):
-            prompts, codes = (
-                t.to(self.device) for t in self.validation.batch(10**9 + number, self.batch_size, self.empty)
-            )
-            with fast_autocast(self.device):
-                losses.append(image_loss(self.model, prompts, codes, self.image.first_id).item())
-        self.model.load_state_dict(current)
-        return sum(losses) / batches
+    def validate(self, batches: int = 8) -> dict[str, float]:
+        current = {key: value.clone() for key, value in self.module.state_dict().items()}
+        self.module.load_state_dict(self.average)
+        losses = [self._loss(self.validation, 10**9 + number).item() for number in range(batches)]
+        self.module.load_state_dict(current)
+        return {"validation_loss": sum(losses) / batches}
 
-    def save(self, path: Path) -> None:
-        save_state(
-            path,
-            {
-                "model": self.model.state_dict(),
-                "average": self.average,
-                "step": self.step,
-                "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-                "seconds": self.seconds,
-            },
-        )
+    def state(self) -> dict[str, object]:
+        return super().state() | {"average": self.average}
 
-    def resume(self, path: Path) -> bool:
-        """Continue from a checkpoint of `save`; False if there is none."""
-        state = load_state(path)
-        if state is None:
-            return False
-        self.model.load_state_dict(state["model"])
+    def load(self, state: dict[str, object]) -> None:
+        super().load(state)
         self.average = {key: value.to(self.device) for key, value in state["average"].items()}
-        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-        self.step, self.seconds = state["step"], state["seconds"]
-        return True
 
     def start_from(self, folder: Path) -> None:
-        """Begin with the weights that `export` wrote to a folder; the optimisers start anew."""
-        self.model.load_state_dict(Chameleon.load(folder, torch.float32, self.device).transformer.state_dict())
-        self.average = {key: value.clone() for key, value in self.model.state_dict().items()}
+        self.module.load_state_dict(Chameleon.load(folder, torch.float32, self.device).transformer.state_dict())
+        self.average = {key: value.clone() for key, value in self.module.state_dict().items()}
 
     def export(self, folder: Path) -> None:
         """Write the averaged weights in the public layout, in fp16; text rows of the head are zero: never scored."""
-        self.model.load_state_dict(self.average)
-        state = public_state(self.model, chameleon_keys(self.model.spec, None))
-        head = torch.zeros(self.model.spec.vocab, self.model.spec.hidden)
+        self.module.load_state_dict(self.average)
+        state = public_state(self.module, chameleon_keys(self.module.spec, None))
+        head = torch.zeros(self.module.spec.vocab, self.module.spec.hidden)
         head[self.image.first_id : self.image.first_id + self.image.size] = state["lm_head.weight"]
         state["lm_head.weight"] = head
         save_file(
@@ -188,30 +161,9 @@ def train(
         batch_size: images per step.
         lr: highest learning rate.
     """
-    work, log = Path(work_dir), JsonLog(Path(work_dir) / "train_model.jsonl")
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    trainer = Trainer(work, Path(model_dir), batch_size, device)
-    if not trainer.resume(work / "model.pt") and start is not None:
-        trainer.start_from(Path(start))
-    losses: list[float] = []
-    while trainer.seconds < 60 * minutes:
-        started = time.perf_counter()
-        losses.append(trainer.update(cosine_lr(trainer.seconds / (60 * minutes), lr)))
-        trainer.seconds += time.perf_counter() - started
-        if trainer.step % 25 == 0:
-            rate = trainer.step * batch_size / trainer.seconds
-            log.write(
-                step=trainer.step, loss=sum(losses) / len(losses), images_per_second=rate, seconds=trainer.seconds
-            )
-            losses = []
-        if trainer.step % 200 == 0:
-            log.write(step=trainer.step, validation_loss=trainer.validate())
-            trainer.save(work / "model.pt")
-    log.write(
-        step=trainer.step, validation_loss=trainer.validate(), images=trainer.step * batch_size, seconds=trainer.seconds
-    )
-    trainer.save(work / "model.pt")
-    trainer.export(Path(model_dir))
+    run = ModelRun(Path(work_dir), Path(model_dir), batch_size, torch_device())
+    train_for(minutes, run, Path(work_dir) / "model.pt", start, lr)
+    run.export(Path(model_dir))
 
 
 if __name__ == "__main__":

@@ -50,6 +50,16 @@ def test_the_baseline_is_the_round_with_the_empty_tree(document: dict) -> None:
     assert ar["proposal"] is None and ar["ms_per_draft_forward"] is None
 
 
+def test_every_two_methods_are_compared_on_the_same_images(document: dict) -> None:
+    rows, pairs = document["rows"], document["pairs"]
+    assert [pair["rows"] for pair in pairs] == [[i, j] for i in range(5) for j in range(i + 1, 5)]
+    for pair in pairs:
+        one, other = (rows[number] for number in pair["rows"])
+        assert pair["tau_ratio"]["value"] == pytest.approx(other["tau"] / one["tau"])
+        for ratio in (pair["tau_ratio"], pair["speedup"]):
+            assert ratio["low"] <= ratio["value"] <= ratio["high"]
+
+
 def test_node_budget_and_depth_are_kept(document: dict) -> None:
     small = document["rows"][3]
     assert 0 < small["mean_nodes"] <= 8 and small["mean_depth"] <= 3

@@ -9,8 +9,10 @@ from small import Sizes, write_checkpoint
 
 from drafters.loading import load_eagle_head
 from models.chameleon import Chameleon
-from scripts.tiny import train_drafter, train_model
+from scripts.tiny import train_drafter, train_model, training
+from scripts.tiny.common import load_state, save_state
 from scripts.tiny.muon import Muon, orthogonalise
+from scripts.tiny.training import TrainingRun, train_for
 
 SIZES = Sizes(layers=1)
 
@@ -27,12 +29,12 @@ def folders(tmp_path_factory):
     return work, model
 
 
-def model_trainer(folders) -> train_model.Trainer:
-    return train_model.Trainer(*folders, batch_size=4, device=torch.device("cpu"))
+def model_run(folders) -> train_model.ModelRun:
+    return train_model.ModelRun(*folders, batch_size=4, device=torch.device("cpu"))
 
 
-def drafter_trainer(folders) -> train_drafter.Trainer:
-    return train_drafter.Trainer(*folders, batch_size=4, device=torch.device("cpu"))
+def drafter_run(folders) -> train_drafter.DrafterRun:
+    return train_drafter.DrafterRun(*folders, batch_size=4, device=torch.device("cpu"))
 
 
 @pytest.mark.parametrize("shape", [(16, 40), (40, 16), (32, 32)])
@@ -59,43 +61,56 @@ def test_muon_solves_a_linear_regression() -> None:
     assert (weight - wanted).abs().max() < 0.05
 
 
-@pytest.mark.parametrize("make", [model_trainer, drafter_trainer])
+@pytest.mark.parametrize("make", [model_run, drafter_run])
 def test_every_trained_parameter_has_one_optimiser(make, folders) -> None:
     run = make(folders)
-    trained = [p for p in (run.model if make is model_trainer else run.head).parameters() if p.requires_grad]
+    trained = [p for p in run.module.parameters() if p.requires_grad]
     assert sorted(id(p) for o in run.optimizers for group in o.param_groups for p in group["params"]) == sorted(
         map(id, trained)
     )
 
 
 def test_a_warm_start_begins_with_the_exported_weights(folders) -> None:
-    fresh, warm = model_trainer(folders), model_trainer(folders)
+    fresh, warm = model_run(folders), model_run(folders)
     warm.start_from(folders[1])
     loaded = Chameleon.load(folders[1], torch.float32, torch.device("cpu")).transformer.state_dict()
-    assert all(torch.equal(value, loaded[key]) for key, value in warm.model.state_dict().items())
+    assert all(torch.equal(value, loaded[key]) for key, value in warm.module.state_dict().items())
     assert all(torch.equal(value, loaded[key]) for key, value in warm.average.items())
-    assert not torch.equal(fresh.model.head.weight, loaded["head.weight"])
+    assert not torch.equal(fresh.module.head.weight, loaded["head.weight"])
 
 
 def test_a_warm_drafter_keeps_the_embedding_of_its_target(folders) -> None:
-    warm = drafter_trainer(folders)
+    warm = drafter_run(folders)
     warm.start_from(folders[1] / "drafter")
     loaded = load_eagle_head(str(folders[1] / "drafter"), warm.target)
-    assert torch.equal(warm.head.fc.weight, loaded.fc.weight)
-    assert torch.equal(warm.head.embedding.weight, warm.target.transformer.embedding.weight)
+    assert torch.equal(warm.module.fc.weight, loaded.fc.weight)
+    assert torch.equal(warm.module.embedding.weight, warm.target.transformer.embedding.weight)
 
 
-@pytest.mark.parametrize("make", [model_trainer, drafter_trainer])
+def test_a_run_ends_with_its_budget_logs_and_continues(folders, tmp_path, monkeypatch) -> None:
+    clock = iter(range(10**6))
+    monkeypatch.setattr(training.time, "perf_counter", lambda: float(next(clock)))  # a step takes a second
+    first, second = model_run(folders), model_run(folders)
+    train_for(0.5, first, tmp_path / "model.pt", None, 1e-3)
+    assert (first.step, first.seconds) == (30, 30.0)
+    train_for(1.0, second, tmp_path / "model.pt", str(tmp_path / "not read"), 1e-3)
+    assert (second.step, second.seconds) == (60, 60.0)
+    lines = [json.loads(line) for line in (tmp_path / "train_model.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [25, 30, 50, 60]
+    assert lines[-1]["images"] == 240 and lines[-1]["validation_loss"] < lines[1]["validation_loss"]
+
+
+@pytest.mark.parametrize("make", [model_run, drafter_run])
 def test_a_resumed_run_is_the_uninterrupted_one(make, folders, tmp_path) -> None:
     whole, first, second = make(folders), make(folders), make(folders)
     losses = updates(whole, 6)
     updates(first, 3)
-    first.save(tmp_path / "run.pt")
-    assert second.resume(tmp_path / "run.pt") and not second.resume(tmp_path / "none.pt")
+    save_state(tmp_path / "run.pt", first.state())
+    second.load(load_state(tmp_path / "run.pt"))
     assert updates(second, 3, after=3) == pytest.approx(losses[3:], rel=1e-5)
 
 
-def updates(run: train_model.Trainer | train_drafter.Trainer, count: int, after: int = 0) -> list[float]:
+def updates(run: TrainingRun, count: int, after: int = 0) -> list[float]:
     """Losses of updates; the feature noise of each depends on its number alone."""
     losses = []
     for number in range(after, after + count):

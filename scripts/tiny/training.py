@@ -1,0 +1,95 @@
+"""What the training runs of the tiny transformer and its drafter share: updates, checkpoints, the budget of time."""
+
+import time
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from scripts.tiny.common import JsonLog, cosine_lr, fast_precision, load_state, save_state
+from scripts.tiny.muon import muon_and_adamw, step_all
+
+
+class TrainingRun(ABC):
+    """A module in training, which a checkpoint continues exactly."""
+
+    def __init__(self, module: nn.Module, batch_size: int, clip: float):
+        """batch_size: images per step; clip: greatest norm of a gradient."""
+        self.module, self.batch_size, self.clip = module, batch_size, clip
+        self.device = next(module.parameters()).device
+        self.optimizers = muon_and_adamw(module, fast_precision(self.device))
+        self.step, self.seconds = 0, 0.0
+
+    @abstractmethod
+    def loss(self) -> Tensor:
+        """The loss of batch number `step`."""
+
+    @abstractmethod
+    def validate(self, batches: int = 8) -> dict[str, float]:
+        """Figures on held-out batches."""
+
+    @abstractmethod
+    def start_from(self, folder: Path) -> None:
+        """Begin with the weights that `export` wrote to a folder; the optimisers start anew."""
+
+    @abstractmethod
+    def export(self, folder: Path) -> None:
+        """Write the weights in their public layout, in fp16."""
+
+    def update(self, rate: float) -> float:
+        """One optimiser step at this learning rate; returns the loss."""
+        loss = self.loss()
+        self.module.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.module.parameters(), self.clip)
+        step_all(self.optimizers, rate)
+        self.step += 1
+        return loss.item()
+
+    def state(self) -> dict[str, object]:
+        """Everything that the next update depends on."""
+        states = [optimizer.state_dict() for optimizer in self.optimizers]
+        return {"module": self.module.state_dict(), "optimizers": states, "step": self.step, "seconds": self.seconds}
+
+    def load(self, state: dict[str, object]) -> None:
+        """Continue from a `state`."""
+        self.module.load_state_dict(state["module"])
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        self.step, self.seconds = state["step"], state["seconds"]
+
+
+def train_for(minutes: float, run: TrainingRun, checkpoint: Path, start: str | None, lr: float) -> None:
+    """Train for a wall-clock budget, earlier sittings included; one log line per 25 steps beside the checkpoint.
+
+    Args:
+        minutes: budget.
+        run: what is trained; every 200 steps it is validated and saved.
+        checkpoint: file that an interrupted run continues from.
+        start: folder of exported weights to begin with where there is no checkpoint; the run's own if None.
+        lr: highest learning rate, after a warm-up; then it falls as a cosine.
+    """
+    log, losses = JsonLog(checkpoint.with_name(f"train_{checkpoint.stem}.jsonl")), []
+    if (state := load_state(checkpoint)) is not None:
+        run.load(state)
+    elif start is not None:
+        run.start_from(Path(start))
+    while run.seconds < 60 * minutes:
+        started = time.perf_counter()
+        losses.append(run.update(cosine_lr(run.seconds / (60 * minutes), lr)))
+        run.seconds += time.perf_counter() - started
+        if run.step % 25 == 0:
+            rate = run.step * run.batch_size / run.seconds
+            log.write(step=run.step, loss=sum(losses) / len(losses), images_per_second=rate, seconds=run.seconds)
+            losses = []
+        if run.step % 200 == 0:
+            log.write(step=run.step, **run.validate())
+            save_state(checkpoint, run.state())
+    log.write(step=run.step, seconds=run.seconds, images=run.step * run.batch_size, **run.validate(16))
+    save_state(checkpoint, run.state())
+
+
+def torch_device() -> torch.device:
+    """A GPU where there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
