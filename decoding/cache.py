@@ -7,6 +7,7 @@ starts later. Committed tokens fill the slots below `lengths[image]`; the tokens
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,30 +26,30 @@ class CacheShape:
 class KVCache:
     def __init__(self, spec: TransformerSpec, shape: CacheShape, dtype: torch.dtype, device: torch.device):
         rows = shape.images * shape.guidance
-        size = (2, spec.layers, rows, spec.kv_heads, shape.slots, spec.head_dim)
-        self.memory = torch.zeros(size, dtype=dtype, device=device)  # keys and values
+        size = (2 * spec.layers, rows, spec.kv_heads, shape.slots, spec.head_dim)
+        self.memory = torch.zeros(size, dtype=dtype, device=device)  # keys and values of every layer in turn
         self.pads = torch.zeros(rows, 1, 1, shape.slots, dtype=dtype, device=device)  # -inf before a row's first token
         self.starts = torch.zeros(rows, dtype=torch.long, device=device)
-        self.lengths = torch.zeros(shape.images, dtype=torch.long)  # on the host: known there after every round
+        self.lengths = np.zeros(shape.images, dtype=np.int64)  # on the host: known there after every round
         self.guidance, self.last_position = shape.guidance, spec.max_positions - 1
 
     @property
     def slots(self) -> int:
-        return self.memory.shape[4]
+        return self.memory.shape[3]
 
     def image(self, index: int) -> "KVCache":
         """The cache of one image; shares memory with this one."""
         rows = slice(index * self.guidance, (index + 1) * self.guidance)
-        return self._view(self.memory[:, :, rows], rows, self.lengths[index : index + 1])
+        return self._view(self.memory[:, rows], rows, self.lengths[index : index + 1])
 
     def select(self, images: list[int]) -> "KVCache":
         """A copy that holds these images only."""
         rows = torch.tensor(
             [i * self.guidance + g for i in images for g in range(self.guidance)], device=self.starts.device
         )
-        return self._view(self.memory[:, :, rows], rows, self.lengths[images])
+        return self._view(self.memory[:, rows], rows, self.lengths[images])
 
-    def _view(self, memory: Tensor, rows: slice | Tensor, lengths: Tensor) -> "KVCache":
+    def _view(self, memory: Tensor, rows: slice | Tensor, lengths: np.ndarray) -> "KVCache":
         view = object.__new__(KVCache)
         view.memory, view.pads, view.starts = memory, self.pads[rows], self.starts[rows]
         view.lengths, view.guidance, view.last_position = lengths, self.guidance, self.last_position
@@ -56,7 +57,7 @@ class KVCache:
 
     def reset(self, starts: Tensor) -> None:
         """Forget everything; row r will hold its first token at slot starts[r] (rows,)."""
-        self.lengths.zero_()
+        self.lengths[:] = 0
         self.starts.copy_(starts)
         before = torch.arange(self.slots, device=starts.device) < self.starts[:, None]
         self.pads.zero_().masked_fill_(before[:, None, None], -torch.inf)
@@ -70,29 +71,22 @@ class KVCache:
                 m - n others were written by earlier passes since the last commit.
         """
         n, m = block.shape[1:]
-        assert int(self.lengths.max()) + m <= self.slots, "cache overflow"
-        uniform = bool((self.lengths == self.lengths[0]).all())
-        self._stop = int(self.lengths.max()) + m
-        if uniform:
-            target = slice(self._stop - n, self._stop)
-            mask = self._uniform_mask(block)
-            lengths = int(self.lengths[0])
-            positions = depths.repeat_interleave(self.guidance, 0) + lengths - self.starts[:, None]
+        longest = int(self.lengths.max())
+        assert longest + m <= self.slots, "cache overflow"
+        self._stop = longest + m
+        self._visible = self.memory.narrow(3, 0, self._stop).unbind(0)
+        if longest == self.lengths.min():
+            self._target = None
+            self._new = self.memory.narrow(3, self._stop - n, n).unbind(0)  # all layers at once: cheaper than each
+            mask, committed = self._uniform_mask(block), longest
         else:
-            rows = self.lengths.repeat_interleave(self.guidance).to(self.starts.device)[:, None]  # (rows, 1)
-            target = rows + torch.arange(m - n, m, device=rows.device)
-            mask = self._ragged_mask(block, rows)
-            positions = depths.repeat_interleave(self.guidance, 0) + rows - self.starts[:, None]
-        self._aim(target)
+            committed = torch.from_numpy(self.lengths).to(self.starts.device).repeat_interleave(self.guidance)[:, None]
+            self._target = committed + torch.arange(m - n, m, device=committed.device)  # (rows, n)
+            self._rows = torch.arange(len(committed), device=committed.device)[:, None]
+            mask = self._ragged_mask(block, committed)
+        offset = committed - self.starts[:, None]  # (rows, 1)
+        positions = (depths[:, None] + offset.unflatten(0, (-1, self.guidance))).flatten(0, 1)
         return Context(positions.clamp_(0, self.last_position), mask, self)
-
-    def _aim(self, target: slice | Tensor) -> None:
-        """Take all layers' views at once: their cost would recur in every layer."""
-        self._target = target
-        self._visible = [self.memory[side, ..., : self._stop, :].unbind(0) for side in (0, 1)]
-        self._rows = torch.arange(len(self.starts), device=self.starts.device)[:, None]
-        if isinstance(target, slice):
-            self._new = [self.memory[side, ..., target, :].unbind(0) for side in (0, 1)]
 
     def _uniform_mask(self, block: Tensor) -> Tensor:
         n, m = block.shape[1:]
@@ -100,8 +94,8 @@ class KVCache:
         if n == m == 1:
             return past
         mask = past.repeat(1, 1, n, 1)
-        hidden = ~block.repeat_interleave(self.guidance, 0)[:, None]
-        mask[..., self._stop - m :].masked_fill_(hidden, -torch.inf)
+        latest = mask.narrow(3, self._stop - m, m).unflatten(0, (-1, self.guidance))
+        latest.masked_fill_(~block[:, None, None], -torch.inf)
         return self._self_visible(mask) if self._stop == m else mask
 
     def _self_visible(self, mask: Tensor) -> Tensor:
@@ -120,16 +114,16 @@ class KVCache:
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Store what `open` announced, (rows, kv_heads, n, head_dim); returns all slots up to the newest."""
-        for side, new in enumerate((keys, values)):
-            if isinstance(self._target, slice):
-                self._new[side][layer].copy_(new)
+        for place, new in ((2 * layer, keys), (2 * layer + 1, values)):
+            if self._target is None:
+                self._new[place].copy_(new)
             else:
-                self.memory[side, layer].transpose(1, 2)[self._rows, self._target] = new.transpose(1, 2)
-        return self._visible[0][layer], self._visible[1][layer]
+                self.memory[place].transpose(1, 2)[self._rows, self._target] = new.transpose(1, 2)
+        return self._visible[2 * layer], self._visible[2 * layer + 1]
 
     def advance(self, counts: list[int]) -> None:
         """Commit the first counts[i] of the new tokens of image i."""
-        self.lengths += torch.tensor(counts)
+        self.lengths += counts
 
     def keep(self, path: Tensor, counts: list[int]) -> None:
         """Commit the tokens of one path: the j-th committed token of image i is the new token path[i, j], j <
@@ -141,8 +135,8 @@ class KVCache:
         """
         for image, (length, count) in enumerate(zip(self.lengths.tolist(), counts, strict=True)):
             if count > 1:  # the root, at offset 0, already stands where it belongs
-                memory = self.memory[:, :, image * self.guidance : (image + 1) * self.guidance]
-                memory[..., length : length + count, :] = memory.index_select(4, path[image, :count] + length)
+                memory = self.memory[:, image * self.guidance : (image + 1) * self.guidance]
+                memory[..., length : length + count, :] = memory.index_select(3, path[image, :count] + length)
         self.advance(counts)
 
 

@@ -8,6 +8,7 @@ import hashlib
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 _GAMMA = 0x9E3779B97F4A7C15 - 2**64  # SplitMix64's increment and multipliers (Steele et al., OOPSLA 2014), as int64
@@ -81,5 +82,5 @@ class PositionalNoise:
     def __call__(self, positions: Tensor) -> Tensor:
         """Noise at positions (images, n), those behind the last one read as the last one: (images, n, vocab), or (…, 1)
         zeros."""
-        index = positions.clamp(max=self.shape.positions - 1)
-        return self.table[torch.arange(len(index), device=index.device)[:, None], index]
+        first = torch.arange(len(positions), device=positions.device)[:, None] * self.shape.positions
+        return F.embedding(positions.clamp(max=self.shape.positions - 1) + first, self.table.flatten(0, 1))

@@ -52,8 +52,8 @@ class Coupled:
 
 def _best(values: Tensor, count: int, factor: float) -> tuple[Tensor, Tensor]:
     """The best candidates by value, and their log softmax of factor times the values."""
-    best, tokens = values.topk(min(count, values.shape[-1]), dim=-1)
-    return tokens, factor * best - (factor * values).logsumexp(-1, keepdim=True)
+    scores, tokens = (factor * values).log_softmax(-1).topk(min(count, values.shape[-1]), dim=-1)
+    return tokens, scores
 
 
 PROPOSALS: dict[str, type[Proposal]] = {proposal.name: proposal for proposal in (TopK, Coupled)}

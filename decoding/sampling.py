@@ -32,7 +32,7 @@ class SamplingLaw:
         """Logits (images x guidance, n, vocab), an image's rows adjacent -> log p (images, n, vocab)."""
         scores = self.guide(logits)
         if not self.greedy:
-            scores = self._top_p(self._top_k(scores / self.temperature))
+            scores = self._top_p(self._top_k(scores / self.temperature if self.temperature != 1 else scores))
         return scores.log_softmax(-1)
 
     def guide(self, logits: Tensor) -> Tensor:

@@ -96,7 +96,7 @@ def test_ragged_batches_equal_single_images_and_no_cache(model) -> None:
             torch.testing.assert_close(features[i][:, paths[i]], expected, rtol=0, atol=1e-6)  # fp32 rotations
         keep(batch, paths)
     assert len(set(batch.lengths.tolist())) == 3
-    assert batch.lengths.tolist() == [int(cache.lengths) for cache in alone]
+    assert batch.lengths.tolist() == [int(cache.lengths[0]) for cache in alone]
 
 
 def test_a_batch_of_equal_lengths_equals_single_images(model) -> None:
