@@ -1,10 +1,9 @@
 """Draft-tree settings on validation prompts: `python -m scripts.sweep --method adt --grid "nodes=8|12,adt_d_max=4|6"`.
 
 The tokens decided per round, the target forwards, the draft levels and the nodes of a method are the same on every CPU
-and under any load, but for near-ties; their cost is not. So a cell of the grid stores the counts, and `--costs`
-(milliseconds of a target forward of one token, of a further node, and of a draft level; those of the machine are in
-`ms_per_round` of `benchmark`) turns them into a predicted speed-up. Settings are compared by what they promise on one
-machine, then timed with `benchmark`. One JSON line per cell; the same command continues where it stopped.
+and under any load, but for near-ties; their cost is not. So a cell of the grid stores the counts, and `--costs`, which
+`scripts.costs` measures, turn them into a predicted speed-up. Compare settings by what they promise on one machine,
+then time them with `benchmark`. One JSON line per cell; the same command continues where it stopped.
 """
 
 import json
@@ -13,11 +12,12 @@ from itertools import product
 from pathlib import Path
 
 from configs.cli import listed_method
-from configs.fields import refuse
+from configs.fields import SettingsError, refuse
 from configs.methods import MethodSettings, SamplingSettings
 from configs.schema import RunSettings
 from decoding.flight import Job
 from eval.benchmark import measure
+from eval.costs import Costs
 from eval.durable import append_lines, read_lines
 from eval.jobs import image_jobs
 from eval.prompts import prompt_items
@@ -35,16 +35,20 @@ def cells(method: str, grid: str) -> list[str]:
     return [":".join((method, *chosen)) for chosen in choices]
 
 
-def numbers(flag: str, text: str | tuple, separator: str, count: int) -> list[float]:
-    """The numbers of a flag; fire has made a tuple of some."""
-    parts = text.split(separator) if isinstance(text, str) else text
+def share(text: str) -> tuple[int, int]:
+    """The two numbers of --part i/n."""
+    first, slash, step = text.partition("/")
+    if not (slash and first.isdecimal() and step.isdecimal() and int(first) < int(step)):
+        refuse("part", text, "i/n with i below n")
+    return int(first), int(step)
+
+
+def read_costs(path: str) -> Costs:
+    """The file of --costs; SettingsError names the flag."""
     try:
-        found = [float(part) for part in parts]
-    except (TypeError, ValueError):
-        found = []
-    if len(found) != count or min(found) < 0:
-        refuse(flag, text, f"{count} numbers from 0 with {separator!r} between them")
-    return found
+        return Costs.read(Path(path))
+    except ValueError as error:
+        raise SettingsError(f"--costs: {error}") from error
 
 
 def counts(session: Session, method: MethodSettings, jobs: list[Job]) -> dict[str, float]:
@@ -62,10 +66,10 @@ def counts(session: Session, method: MethodSettings, jobs: list[Job]) -> dict[st
     }
 
 
-def predicted(row: dict[str, float], token: float, node: float, level: float) -> float:
-    """Speed-up over one target forward of `token` ms per token, at so many ms per further node and draft level."""
-    spent = row["rounds"] * (token + node * row["nodes"]) + row["levels"] * level
-    return row["tokens"] * token / spent
+def predicted(row: dict[str, float], costs: Costs) -> float:
+    """Speed-up over plain decoding at these costs."""
+    levels = row["levels"] / row["rounds"]
+    return row["tokens"] * costs.round(0, 0) / (row["rounds"] * costs.round(row["nodes"], levels))
 
 
 def sweep(
@@ -76,7 +80,7 @@ def sweep(
     images: int = 8,
     temperature: float = 1.0,
     model_path: str | None = None,
-    costs: str = "13,0.5,2.2",
+    costs: str = "work/costs.json",
     report: str = "work/sweep.jsonl",
     part: str = "0/1",
 ) -> None:
@@ -89,17 +93,15 @@ def sweep(
         images: how many of them; -1 for all.
         temperature: of the sampling law; guidance 3.
         model_path: the target's folder; the shipped model if None.
-        costs: on this machine, milliseconds of a target forward of one token, of a further node, of a draft level.
+        costs: file of this machine's costs, which `python -m scripts.costs` writes.
         report: JSON lines of all cells ever counted.
         part: i/n counts every n-th cell only, from cell i on.
     """
     law = SamplingSettings(temperature=temperature)
     settings = RunSettings(prompt=prompt, num_images=images, sampling=law, model_path=model_path)
     methods = {cell: listed_method(cell, {}) for cell in cells(method, grid)}
-    token, node, level = numbers("costs", costs, ",", 3)
-    first, step = map(int, numbers("part", part, "/", 2))
-    if first >= step:
-        refuse("part", part, "i/n with i below n")
+    first, step = share(part)
+    prices = read_costs(costs)
     path, jobs = Path(report), image_jobs(prompt_items(settings), settings.seed)
     weights = " ".join(checkpoint_id(folder)[:12] for folder in (settings.model_path, settings.drafter_path))
     names = "\n".join(job.prompt for job in jobs)
@@ -113,9 +115,9 @@ def sweep(
             known[ids[cell]] = {"id": ids[cell], "cell": cell} | counts(session, methods[cell], jobs)
             append_lines(path, [known[ids[cell]]])
     rows = [known[name] for name in ids.values() if name in known]
-    for row in sorted(rows, key=lambda row: predicted(row, token, node, level)):
+    for row in sorted(rows, key=lambda row: predicted(row, prices)):
         shown = {name: round(row[name], 3) for name in ("tau", "rounds", "levels", "nodes", "depth")}
-        print(json.dumps({"cell": row["cell"], "predicted": round(predicted(row, token, node, level), 3), **shown}))
+        print(json.dumps({"cell": row["cell"], "predicted": round(predicted(row, prices), 3), **shown}))
 
 
 if __name__ == "__main__":

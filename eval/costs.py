@@ -1,0 +1,62 @@
+"""What rounds cost on this machine: by the number of nodes that the target verifies, and per draft level."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from configs.methods import MethodSettings
+from decoding.flight import Job
+from eval.benchmark import BASELINE, Run, measure
+from eval.session import Session
+
+BUDGETS = (2, 4, 6, 8, 12, 16, 24, 40, 58)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """nodes: ascending, from 0. verify: milliseconds of a round without its draft that verifies so many nodes. level:
+    milliseconds of a draft level, with the growing of the tree."""
+
+    nodes: tuple[float, ...]
+    verify: tuple[float, ...]
+    level: float
+
+    def round(self, nodes: float, levels: float) -> float:
+        """Milliseconds of a round, straight lines between the numbers of nodes that were measured."""
+        return float(np.interp(nodes, self.nodes, self.verify)) + self.level * levels
+
+    @staticmethod
+    def read(path: Path) -> "Costs":
+        """The costs in a file that `scripts.costs` wrote; ValueError names what is wrong with it."""
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))["costs"]
+            nodes, verify = (tuple(map(float, content[name])) for name in ("nodes", "verify"))
+            costs = Costs(nodes, verify, float(content["level"]))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path} is not a file of costs: {error!r}; python -m scripts.costs writes one") from error
+        if not len(nodes) == len(verify) > 1 or list(nodes) != sorted(set(nodes)) or min(*verify, costs.level) <= 0:
+            raise ValueError(f"{path}: expected ascending nodes, as many times, and times above 0")
+        return costs
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def measure_costs(session: Session, jobs: list[Job], repeats: int) -> Costs:
+    """Decode the jobs with trees of several sizes, in alternating order, after one turn that warms up; medians."""
+    methods = [BASELINE, *(MethodSettings(method="eagle2", depth=3, width=8, nodes=nodes) for nodes in BUDGETS)]
+    engines = [session.engine_for(method) for method in methods]
+    runs: list[list[Run]] = [[] for _ in methods]
+    for repeat in range(repeats + 1):
+        for number in range(len(methods))[:: 1 - 2 * (repeat % 2)]:
+            run = measure(engines[number], jobs)
+            if repeat:
+                runs[number].append(run)
+    nodes = [own[0].mean("mean_nodes") for own in runs]
+    verify = [median(run.profile["round"] - run.profile["draft"] for run in own) for own in runs]
+    drafted = [run for own in runs[1:] for run in own]
+    levels = [1000 * run.seconds["draft"] / run.calls["draft_forward"] for run in drafted]
+    return Costs(tuple(nodes), tuple(np.maximum.accumulate(verify).tolist()), median(levels))

@@ -1,0 +1,47 @@
+"""Time rounds on this machine, for `scripts.sweep`: `python -m scripts.costs --output work/costs.json`."""
+
+import json
+from pathlib import Path
+
+from configs.methods import MethodSettings
+from configs.schema import RunSettings
+from eval.costs import measure_costs
+from eval.durable import replace_file
+from eval.jobs import image_jobs
+from eval.prompts import prompt_items
+from eval.script import run_script
+from eval.session import open_session
+
+
+def costs(
+    *,
+    output: str = "work/costs.json",
+    prompt: str = "configs/prompts/tiny_validation.txt",
+    images: int = 1,
+    repeats: int = 3,
+    model_path: str | None = None,
+    dtype: str = "fp32",
+) -> None:
+    """Measure and write the costs of rounds.
+
+    Args:
+        output: JSON file.
+        prompt: file of prompts to decode; guidance 3, T = 1.
+        images: how many of them.
+        repeats: turns after the one that warms up.
+        model_path: the target's folder; the shipped model if None.
+        dtype: fp32, fp64 or bf16.
+    """
+    settings = RunSettings(
+        prompt=prompt, num_images=images, model_path=model_path, dtype=dtype, method=MethodSettings(method="eagle2")
+    )
+    session = open_session(settings)
+    found = measure_costs(session, image_jobs(prompt_items(settings), settings.seed), repeats)
+    Path(output).parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"costs": found.as_dict(), "hardware": session.hardware()})
+    replace_file(Path(output), (text + "\n").encode())
+    print(text)
+
+
+if __name__ == "__main__":
+    run_script(costs)
