@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from itertools import cycle, islice, product
 from pathlib import Path
+from random import Random
 from statistics import mean
 
 from configs.fields import refuse
@@ -85,11 +86,13 @@ def cells_of(grid: str, codes: int) -> list[Cell]:
 
 def shares(cells: Sequence[Cell], jobs: list[Job], thin: bool) -> list[tuple[Cell, list[Job]]]:
     """Every cell with what it decodes: all jobs; or, thin, as many as its batch holds, in turn, so that the cells
-    together take all."""
+    together take all, and in shuffled order, so that a run that is stopped has seen something of everything."""
     if not thin:
         return [(cell, jobs) for cell in cells]
     turn = cycle(jobs)
-    return [(cell, list(islice(turn, cell.batch))) for cell in cells]
+    work = [(cell, list(islice(turn, cell.batch))) for cell in cells]
+    Random(0).shuffle(work)
+    return work
 
 
 def run_cells(session: Session, work: Sequence[tuple[Cell, list[Job]]]) -> Iterator[Line]:
