@@ -51,7 +51,7 @@ class Coupled:
 
 
 def _best(values: Tensor, count: int, factor: float) -> tuple[Tensor, Tensor]:
-    """The best candidates by value, and their log softmax of factor times the values."""
+    """The best candidates by log softmax of factor times the values, with that as their scores."""
     scores, tokens = (factor * values).log_softmax(-1).topk(min(count, values.shape[-1]), dim=-1)
     return tokens, scores
 

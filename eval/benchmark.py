@@ -154,16 +154,17 @@ def _row(session: Session, method: MethodSettings, runs: list[Run], baseline: li
 
 
 def _pairs(rows: list[dict[str, object]], runs: list[list[Run]]) -> list[dict[str, object]]:
-    """Every two methods by their row numbers: how much faster the second is, and how much more it decides per round.
-
-    An image's seconds are their median over the repeats.
-    """
+    """Every two methods by their row numbers: seconds of the first / seconds of the second, of all images (medians over
+    the repeats) and of all images in each repeat; and tau of the second / tau of the first."""
     seconds = [np.median([[image.seconds for image in run.images] for run in own], axis=0) for own in runs]
     rounds = [[image.target_forwards - 1 for image in own[0].images] for own in runs]
     return [
         {
             "rows": [one, other],
-            "speedup": asdict(paired_ratio(seconds[one], seconds[other])),
+            "seconds_ratio": asdict(paired_ratio(seconds[one], seconds[other])),
+            "by_repeat": [
+                a.seconds_per_image / b.seconds_per_image for a, b in zip(runs[one], runs[other], strict=True)
+            ],
             "tau_ratio": asdict(paired_ratio(rounds[one], rounds[other])),
         }
         for one, other in combinations(range(len(rows)), 2)

@@ -18,15 +18,18 @@ BUDGETS = (2, 4, 6, 8, 12, 16, 24, 40, 58)
 @dataclass(frozen=True)
 class Costs:
     """nodes: ascending, from 0. verify: milliseconds of a round without its draft that verifies so many nodes. level:
-    milliseconds of a draft level, with the growing of the tree."""
+    milliseconds of a draft level of eight nodes, with the growing of the tree."""
 
     nodes: tuple[float, ...]
     verify: tuple[float, ...]
     level: float
 
     def round(self, nodes: float, levels: float) -> float:
-        """Milliseconds of a round, straight lines between the numbers of nodes that were measured."""
-        return float(np.interp(nodes, self.nodes, self.verify)) + self.level * levels
+        """Milliseconds of a round: straight lines between the numbers of nodes that were measured, the last one
+        continued."""
+        last = (self.verify[-1] - self.verify[-2]) / (self.nodes[-1] - self.nodes[-2])
+        beyond = max(nodes - self.nodes[-1], 0) * last
+        return float(np.interp(nodes, self.nodes, self.verify)) + beyond + self.level * levels
 
     @staticmethod
     def read(path: Path) -> "Costs":
@@ -37,8 +40,9 @@ class Costs:
             costs = Costs(nodes, verify, float(content["level"]))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path} is not a file of costs: {error!r}; python -m scripts.costs writes one") from error
-        if not len(nodes) == len(verify) > 1 or list(nodes) != sorted(set(nodes)) or min(*verify, costs.level) <= 0:
-            raise ValueError(f"{path}: expected ascending nodes, as many times, and times above 0")
+        rising = nodes[:1] == (0,) and list(nodes) == sorted(set(nodes)) and len(nodes) == len(verify) > 1
+        if not rising or not all(0 < time < np.inf for time in (*verify, costs.level)):
+            raise ValueError(f"{path}: expected nodes that rise from 0, as many times, and times above 0")
         return costs
 
     def as_dict(self) -> dict[str, object]:
@@ -46,12 +50,14 @@ class Costs:
 
 
 def measure_costs(session: Session, jobs: list[Job], repeats: int) -> Costs:
-    """Decode the jobs with trees of several sizes, in alternating order, after one turn that warms up; medians."""
+    """Decode the jobs `repeats` times with trees of several sizes, in alternating order, after one turn that warms up;
+    medians."""
     methods = [BASELINE, *(MethodSettings(method="eagle2", depth=3, width=8, nodes=nodes) for nodes in BUDGETS)]
     engines = [session.engine_for(method) for method in methods]
     runs: list[list[Run]] = [[] for _ in methods]
     for repeat in range(repeats + 1):
-        for number in range(len(methods))[:: 1 - 2 * (repeat % 2)]:
+        order = range(len(methods))
+        for number in order if repeat % 2 == 0 else reversed(order):
             run = measure(engines[number], jobs)
             if repeat:
                 runs[number].append(run)
@@ -59,4 +65,4 @@ def measure_costs(session: Session, jobs: list[Job], repeats: int) -> Costs:
     verify = [median(run.profile["round"] - run.profile["draft"] for run in own) for own in runs]
     drafted = [run for own in runs[1:] for run in own]
     levels = [1000 * run.seconds["draft"] / run.calls["draft_forward"] for run in drafted]
-    return Costs(tuple(nodes), tuple(np.maximum.accumulate(verify).tolist()), median(levels))
+    return Costs(tuple(nodes), tuple(verify), median(levels))

@@ -85,12 +85,13 @@ def cells_of(grid: str, codes: int) -> list[Cell]:
 
 
 def shares(cells: Sequence[Cell], jobs: list[Job], thin: bool) -> list[tuple[Cell, list[Job]]]:
-    """Every cell with what it decodes: all jobs; or, thin, as many as its batch holds, in turn, so that the cells
-    together take all, and in shuffled order, so that a run that is stopped has seen something of everything."""
+    """Every cell with what it decodes: all jobs; or, thin, a batch of them in turn and one more that takes a free
+    place, so that the cells together take all, and in shuffled order: a stopped run has seen something of everything.
+    """
     if not thin:
         return [(cell, jobs) for cell in cells]
     turn = cycle(jobs)
-    work = [(cell, list(islice(turn, cell.batch))) for cell in cells]
+    work = [(cell, list(islice(turn, cell.batch + (cell.batch > 1)))) for cell in cells]
     Random(0).shuffle(work)
     return work
 
@@ -153,6 +154,8 @@ def exactness_grid(
     """Run a grid on the first `prompts` test prompts, `seeds` images each; thin: each cell on one batch of them."""
     if dtype not in ("fp64", "fp32"):
         refuse("dtype", dtype, "fp64, fp32; in bf16 only the law is the same")
+    if not isinstance(thin, bool):
+        refuse("thin", thin, "True, False")
     settings = RunSettings(
         prompt="configs/prompts/tiny_test.txt", num_images=prompts, samples_per_prompt=seeds,
         model_path=model_path, dtype=dtype,
@@ -160,7 +163,7 @@ def exactness_grid(
     jobs = image_jobs(prompt_items(settings), settings.seed)
     weights = [checkpoint_id(folder) for folder in (settings.model_path, settings.drafter_path)]
     images = {"prompts": prompts, "seeds": seeds, "thin": thin}
-    head = {"id": "run", "grid": grid, "dtype": dtype, **images, "weights": weights}
+    head = {"id": "run", "grid": grid, "dtype": dtype, **images, "weights": weights, "revision": revision()}
     lines = open_report(report, head)
     session = open_session(settings)
     work = shares(cells_of(grid, session.target.vocab.size), jobs, thin)
@@ -169,7 +172,7 @@ def exactness_grid(
         print(json.dumps(line), flush=True)
         if report:
             append_lines(Path(report), [line])
-    summary = {"dtype": dtype} | conclude(lines.values()) | {"revision": revision()} | session.hardware()
+    summary = {"dtype": dtype} | conclude(lines.values()) | {"revision": head["revision"]} | session.hardware()
     print(json.dumps(summary))
     if not summary["passed"]:
         sys.exit(1)

@@ -5,18 +5,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
+LEAST_IMAGES = 8  # for an interval: with fewer it is far too narrow
+
 
 @dataclass(frozen=True)
 class Ratio:
-    """A ratio of totals and the ends of its 95 % interval."""
+    """A ratio of totals and the ends of its 95 % interval, None for fewer than eight images."""
 
     value: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
 
 
 def paired_ratio(above: Sequence[float], below: Sequence[float], samples: int = 4000) -> Ratio:
     """sum(above) / sum(below), one pair of figures per image; the interval comes from drawing images anew, in pairs.
+
+    It says how far other images might move the ratio, not how far another hour of the same machine might.
 
     Raises:
         ValueError: the two have not one figure each per image.
@@ -25,5 +29,5 @@ def paired_ratio(above: Sequence[float], below: Sequence[float], samples: int = 
         raise ValueError(f"found {len(above)} and {len(below)} figures; expected one pair per image")
     pairs = np.array([above, below], dtype=float)
     drawn = pairs[:, np.random.default_rng(0).integers(pairs.shape[1], size=(samples, pairs.shape[1]))].sum(-1)
-    low, high = np.quantile(drawn[0] / drawn[1], (0.025, 0.975))
-    return Ratio(pairs[0].sum() / pairs[1].sum(), float(low), float(high))
+    ends = np.quantile(drawn[0] / drawn[1], (0.025, 0.975)).tolist() if len(above) >= LEAST_IMAGES else (None, None)
+    return Ratio(float(pairs[0].sum() / pairs[1].sum()), *ends)

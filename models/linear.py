@@ -19,9 +19,14 @@ class Linear(nn.Linear):
     by_input: Tensor | None = None  # (2, in / 2, out), a view of the weight
     by_output: Tensor | None = None  # (slices, in, out / slices), likewise
 
+    def _apply(self, *arguments) -> "Linear":
+        """A module that moves or changes its type loses the slices."""
+        self.by_input = self.by_output = None
+        return super()._apply(*arguments)
+
     def forward(self, x: Tensor) -> Tensor:
         tokens = x.shape[:-1].numel()
-        if self.by_input is None or tokens > _MANY:
+        if self.by_input is None or not 0 < tokens <= _MANY:
             return F.linear(x, self.weight, self.bias)
         rows = x.reshape(tokens, -1)
         if tokens <= _FEW:
@@ -36,13 +41,14 @@ class Linear(nn.Linear):
 def order_weights(module: nn.Module) -> None:
     """Transpose the memory of every frozen linear weight, not its shape, on a CPU with MKL, and cut it into slices.
 
-    MKL reads a matrix of rows by input feature a quarter faster. On a GPU the order does not matter.
+    MKL reads a matrix of rows by input feature a quarter faster. On a GPU the order does not matter. Weights that are
+    replaced afterwards, not written in place, must be ordered anew.
     """
     for linear in module.modules():
         if isinstance(linear, Linear) and linear.weight.device.type == "cpu" and torch.backends.mkl.is_available():
             weight = linear.weight.data.t().contiguous()
             linear.weight.data = weight.t()
             even = linear.in_features % 2 == linear.out_features % _SLICES == 0
-            if even and weight.dtype in (torch.float32, torch.float64):
+            if even and not linear.weight.requires_grad and weight.dtype in (torch.float32, torch.float64):
                 linear.by_input = weight.unflatten(0, (2, -1))
                 linear.by_output = weight.unflatten(1, (_SLICES, -1)).transpose(0, 1)

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from configs.fields import refuse
 from configs.methods import MethodSettings
 from configs.schema import RunSettings
 from eval.costs import measure_costs
@@ -32,6 +33,8 @@ def costs(
         model_path: the target's folder; the shipped model if None.
         dtype: fp32, fp64 or bf16.
     """
+    if not isinstance(repeats, int) or repeats < 1:
+        refuse("repeats", repeats, "a whole number from 1")
     settings = RunSettings(
         prompt=prompt, num_images=images, model_path=model_path, dtype=dtype, method=MethodSettings(method="eagle2")
     )

@@ -37,7 +37,7 @@ def cells(method: str, grid: str) -> list[str]:
 
 def share(text: str) -> tuple[int, int]:
     """The two numbers of --part i/n."""
-    first, slash, step = text.partition("/")
+    first, slash, step = str(text).partition("/")
     if not (slash and first.isdecimal() and step.isdecimal() and int(first) < int(step)):
         refuse("part", text, "i/n with i below n")
     return int(first), int(step)
@@ -45,6 +45,8 @@ def share(text: str) -> tuple[int, int]:
 
 def read_costs(path: str) -> Costs:
     """The file of --costs; SettingsError names the flag."""
+    if not isinstance(path, str):
+        refuse("costs", path, "a file that python -m scripts.costs has written")
     try:
         return Costs.read(Path(path))
     except ValueError as error:

@@ -58,6 +58,7 @@ class DrafterRun(TrainingRun):
 
     def loss(self) -> Tensor:
         rows = self.rows(self.train, self.step)
+        torch.manual_seed(self.step)  # a resumed run draws what the uninterrupted one would have drawn
         noise = [(torch.rand_like(row.features[:, :-1]) * 2 - 1) * FEATURE_NOISE for row in rows]
         with fast_autocast(self.device):
             return eagle_loss(self.target.transformer, self.module, rows, GUIDANCE, noise)

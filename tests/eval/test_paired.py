@@ -7,9 +7,11 @@ from eval.paired import paired_ratio
 
 
 def test_the_ratio_is_that_of_the_totals_and_lies_in_its_interval() -> None:
-    found = paired_ratio([2.0, 4.0, 6.0, 9.0], [1.0, 3.0, 2.0, 4.0])
+    found = paired_ratio([2.0, 4.0, 6.0, 9.0] * 2, [1.0, 3.0, 2.0, 4.0] * 2)
     assert found.value == pytest.approx(21 / 10)
     assert 4 / 3 < found.low < found.value < found.high < 3
+    few = paired_ratio([2.0] * 7, [1.0] * 7)
+    assert (few.value, few.low, few.high) == (2.0, None, None)
 
 
 def test_pairs_stay_together() -> None:

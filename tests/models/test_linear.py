@@ -22,7 +22,7 @@ def tokens(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
 
 
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("shape", [(1,), (2,), (1, 1), (2, 1), (1, 3), (2, 13), (64,), (65,), (3, 50)])
+@pytest.mark.parametrize("shape", [(1,), (2,), (1, 1), (2, 1), (1, 3), (2, 13), (64,), (65,), (3, 50), (0,), (2, 0)])
 def test_slices_multiply_as_the_whole_weight_does(shape, bias) -> None:
     linear, x = linear_of(bias=bias), tokens(*shape, 12)
     expected = F.linear(x, linear.weight.clone(), linear.bias)
@@ -59,6 +59,18 @@ def test_weights_that_cannot_be_cut_stay_whole(inputs, outputs, dtype) -> None:
     order_weights(linear)
     assert linear.by_input is None
     torch.testing.assert_close(linear(x), expected)
+
+
+def test_a_module_that_changes_its_type_or_is_trained_multiplies_by_its_weight() -> None:
+    linear, x = linear_of(), tokens(2, 12, dtype=torch.float32)
+    order_weights(linear)
+    linear.float().weight.data.zero_()
+    assert linear.by_input is linear.by_output is None and not linear(x).any()
+    trained = linear_of().requires_grad_()
+    order_weights(trained)
+    trained(tokens(2, 12)).sum().backward()
+    assert trained.weight.grad.any()
+    assert linear_of()(tokens(0, 12)).shape == (0, 8)
 
 
 @pytest.mark.parametrize("count", [2, 5])

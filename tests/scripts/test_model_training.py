@@ -107,13 +107,10 @@ def test_a_resumed_run_is_the_uninterrupted_one(make, folders, tmp_path) -> None
     updates(first, 3)
     save_state(tmp_path / "run.pt", first.state())
     second.load(load_state(tmp_path / "run.pt"))
-    assert updates(second, 3, after=3) == pytest.approx(losses[3:], rel=1e-5)
+    with pytest.raises(ValueError, match="earlier version"):
+        make(folders).load({"model": {}})
+    assert updates(second, 3) == pytest.approx(losses[3:], rel=1e-6)
 
 
-def updates(run: TrainingRun, count: int, after: int = 0) -> list[float]:
-    """Losses of updates; the feature noise of each depends on its number alone."""
-    losses = []
-    for number in range(after, after + count):
-        torch.manual_seed(number)
-        losses.append(run.update(1e-3))
-    return losses
+def updates(run: TrainingRun, count: int) -> list[float]:
+    return [run.update(1e-3) for _ in range(count)]

@@ -39,7 +39,21 @@ def test_costs_are_measured_written_and_read(tmp_path, capsys) -> None:
     assert found.round(3, 2) == pytest.approx(found.round(3, 0) + 2 * found.level)
 
 
-@pytest.mark.parametrize("change", [{"nodes": [0, 2]}, {"nodes": [0, 10, 2]}, {"level": 0}, {"verify": None}])
+def test_trees_larger_than_any_measured_cost_more() -> None:
+    assert COSTS.round(20, 1) == 30 + 10 * 2 + 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"nodes": [0, 2]},
+        {"nodes": [0, 10, 2]},
+        {"nodes": [1, 2, 10]},
+        {"level": 0},
+        {"level": float("nan")},
+        {"verify": None},
+    ],
+)
 def test_damaged_costs_are_refused(tmp_path, change) -> None:
     path = tmp_path / "costs.json"
     path.write_text(json.dumps({"costs": COSTS.as_dict() | change}))
@@ -72,7 +86,8 @@ def test_a_sweep_counts_each_cell_once(tmp_path, monkeypatch, capsys) -> None:
         {"grid": "nodes=8|x"},
         {"part": "2/2"},
         {"part": "1"},
-        {"part": "a/2"},
+        {"part": 1},
+        {"costs": (12.5, 0.6)},
         {"costs": "/none.json"},
     ],
 )
