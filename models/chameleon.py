@@ -53,7 +53,7 @@ def chameleon_keys(spec: TransformerSpec, vocab: ImageVocab | None) -> KeyMap:
     keys = {
         "model.embed_tokens.weight": Slot("embedding.weight"),
         "model.norm.weight": Slot("norm.weight"),
-        "lm_head.weight": Slot("head.weight", source=scored),
+        "lm_head.weight": Slot("head.weight", source=scored, height=spec.vocab),
     }
     for layer in range(spec.layers):
         keys |= block_keys(spec, "model.", "blocks.blocks.", layer)

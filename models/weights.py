@@ -19,11 +19,13 @@ _INDEXES = tuple(f"{name}.index.json" for name in _FILES)
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a tensor of the public layout belongs: a parameter, which of its rows, which rows of the public tensor."""
+    """Where a tensor of the public layout belongs: a parameter, which of its rows, which rows of the public tensor, and
+    how many it has to have."""
 
     parameter: str
     rows: slice = field(default_factory=lambda: slice(None))
     source: slice = field(default_factory=lambda: slice(None))
+    height: int | None = None
 
 
 KeyMap = dict[str, Slot]  # public key -> slot
@@ -124,6 +126,10 @@ def load_strict(
                 faults.append(f"unexpected key {key}")
             continue
         seen.add(key)
+        shape = tuple(tensor.shape)
+        if slot.height is not None and shape[:1] != (slot.height,):
+            faults.append(f"{key} has shape {shape}, expected {slot.height} rows")
+            continue
         place, tensor = parameters[slot.parameter].data[slot.rows], tensor[slot.source] if tensor.ndim else tensor
         if not _fits(key, tensor.shape, place.shape):
             faults.append(f"{key} has shape {tuple(tensor.shape)}, expected {tuple(place.shape)}")

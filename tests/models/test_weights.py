@@ -103,9 +103,13 @@ def damage(folder: Path, change) -> None:
             r"model.layers.1.mlp.down_proj.weight has shape \(1, 72\), expected \(32, 72\)",
         ),
         (lambda s: s.update({"lm_head.weight": s["lm_head.weight"][:20].clone()}), "lm_head.weight has shape"),
+        (
+            lambda s: s.update({"lm_head.weight": torch.cat([s["lm_head.weight"]] * 2)}),
+            r"lm_head.weight has shape \(\d+, 32\), expected \d+ rows",
+        ),
         (lambda s: s.update({"model.norm.weight": torch.tensor(1.0)}), r"model.norm.weight has shape \(\)"),
     ],
-    ids=["missing", "unexpected", "shape", "one row for all", "short head", "scalar"],
+    ids=["missing", "unexpected", "shape", "one row for all", "short head", "tall head", "scalar"],
 )
 def test_differences_are_named(change, words, folder) -> None:
     damage(folder, change)
