@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.transformer import Context, TransformerSpec
+from models.base import Context, TransformerSpec
 
 
 @dataclass(frozen=True)

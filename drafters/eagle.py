@@ -15,9 +15,9 @@ from decoding.sampling import SamplingLaw
 from decoding.timing import Stopwatch
 from decoding.tree import DraftTree
 from drafters.base import Decided
-from models.base import PromptRows, TargetModel
+from models.base import Context, PromptRows, TargetModel, TransformerSpec
 from models.linear import Linear
-from models.transformer import Blocks, Context, TransformerSpec
+from models.transformer import Blocks
 
 
 class EagleHead(nn.Module):

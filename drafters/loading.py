@@ -5,10 +5,9 @@ from dataclasses import replace
 import torch
 
 from drafters.eagle import EagleHead
-from models.base import TargetModel
+from models.base import TargetModel, TransformerSpec
 from models.chameleon import chameleon_spec
 from models.linear import order_weights
-from models.transformer import TransformerSpec
 from models.weights import (
     KeyMap,
     Slot,

@@ -9,7 +9,8 @@ from torch import Tensor
 from decoding.noise import gumbel
 from decoding.sampling import SamplingLaw
 from drafters.eagle import EagleHead
-from models.transformer import Context, Transformer
+from models.base import Context
+from models.transformer import Transformer
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from models.base import ImageGrid, ImageVocab, PromptRows
+from models.base import Context, ImageGrid, ImageVocab, PromptRows, TransformerSpec
 from models.linear import order_weights
-from models.transformer import Context, Transformer, TransformerSpec
+from models.transformer import Transformer
 from models.vqgan import ImageTokenizer, load_vqgan
 from models.weights import KeyMap, Slot, block_keys, load_strict, read_json, read_tensors, weight_files
 

@@ -4,53 +4,12 @@ Pre-norm (or Swin-norm) blocks with RMSNorm, rotary attention with optional quer
 values live in a cache that the caller passes in; without one the forward pass is causal over its own tokens (training).
 """
 
-from dataclasses import dataclass
-from typing import Protocol
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from models.base import Context, TransformerSpec
 from models.linear import Linear
-
-
-@dataclass(frozen=True)
-class TransformerSpec:
-    """Sizes and switches of a transformer."""
-
-    vocab: int
-    hidden: int
-    intermediate: int
-    layers: int
-    heads: int
-    kv_heads: int
-    max_positions: int
-    norm_eps: float = 1e-5
-    rope_theta: float = 10000.0
-    qk_norm: bool = True  # LayerNorm with an affine per head, on queries and keys before rotation (Chameleon)
-    swin_norm: bool = False  # norms on the outputs of attention and MLP instead of their inputs (Chameleon 34B)
-    first_norm: bool = True  # EAGLE heads of Llama targets have no input norm in layer 0
-
-    @property
-    def head_dim(self) -> int:
-        return self.hidden // self.heads
-
-
-class Cache(Protocol):
-    """What a forward pass needs of a cache."""
-
-    def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Store new keys and values (rows, kv_heads, n, head_dim); return all visible ones (rows, kv_heads, m,
-        head_dim)."""
-
-
-@dataclass(frozen=True)
-class Context:
-    """Where the tokens of one forward pass stand and what they may see."""
-
-    positions: Tensor  # (rows, n) rotary positions
-    mask: Tensor | None = None  # additive, broadcastable to (rows, 1, n, m); None without cache means causal
-    cache: Cache | None = None
 
 
 class RMSNorm(nn.Module):

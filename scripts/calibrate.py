@@ -25,7 +25,7 @@ from eval.jobs import image_jobs
 from eval.prompts import prompt_items
 from eval.script import run_script
 from eval.session import Session, open_session
-from models.transformer import Context
+from models.base import Context
 from models.weights import checkpoint_folder
 
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from drafters.eagle import EagleHead
 from drafters.loading import eagle_keys, load_eagle_head
 from drafters.losses import Row, agreement, eagle_loss
+from models.base import Context
 from models.chameleon import BEGIN_IMAGE, BOS, Chameleon, chameleon_spec
-from models.transformer import Context
 from models.weights import public_state, read_json
 from scripts.tiny.common import fast_autocast
 from scripts.tiny.train_model import Captions

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor
 
+from models.base import Context
 from models.chameleon import (
     BEGIN_IMAGE,
     BOS,
@@ -26,7 +27,7 @@ from models.chameleon import (
     chameleon_spec,
     load_tokenizer,
 )
-from models.transformer import Context, Transformer
+from models.transformer import Transformer
 from models.weights import public_state, read_json
 from scripts.tiny.common import fast_autocast
 from scripts.tiny.training import TrainingRun, torch_device, train_for

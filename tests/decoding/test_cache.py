@@ -10,7 +10,8 @@ from torch import Tensor
 
 from decoding.cache import CacheShape, KVCache, chain
 from decoding.tree import DraftTree
-from models.transformer import Context, Transformer, TransformerSpec
+from models.base import Context, TransformerSpec
+from models.transformer import Transformer
 
 SPEC = TransformerSpec(vocab=30, hidden=16, intermediate=24, layers=2, heads=2, kv_heads=1, max_positions=64)
 CPU = torch.device("cpu")

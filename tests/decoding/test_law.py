@@ -18,8 +18,8 @@ from decoding.flight import Job
 from decoding.sampling import SamplingLaw
 from drafters.eagle import EagleHead
 from eval.session import build_engine
-from models.base import ImageGrid, ImageVocab, PromptRows
-from models.transformer import Context, Transformer, TransformerSpec
+from models.base import Context, ImageGrid, ImageVocab, PromptRows, TransformerSpec
+from models.transformer import Transformer
 
 CODES, TOKENS, SEEDS = 4, 3, 2000
 SPEC = TransformerSpec(vocab=CODES + 2, hidden=16, intermediate=16, layers=1, heads=2, kv_heads=2, max_positions=8)

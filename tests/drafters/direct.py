@@ -10,7 +10,7 @@ from torch import Tensor
 
 from decoding.sampling import SamplingLaw
 from eval.session import Session
-from models.transformer import Context
+from models.base import Context
 
 
 class Image:

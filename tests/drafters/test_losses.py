@@ -9,7 +9,7 @@ from torch import Tensor
 
 from decoding.sampling import SamplingLaw
 from drafters.losses import Row, agreement, eagle_loss, guided, unroll
-from models.transformer import Context
+from models.base import Context
 
 CFG, TOKENS, IMAGES = 3.0, 16, 2
 LAW = SamplingLaw(cfg=CFG)

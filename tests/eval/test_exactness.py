@@ -16,8 +16,7 @@ from decoding.sampling import SamplingLaw
 from eval import exactness_grid
 from eval.exactness import Agreement, compare, gap
 from eval.exactness_grid import Cell, cells_of, conclude, run_cells, shares
-from models.base import ImageGrid, ImageVocab, PromptRows
-from models.transformer import Context, TransformerSpec
+from models.base import Context, ImageGrid, ImageVocab, PromptRows, TransformerSpec
 
 
 class TableTarget:

@@ -14,10 +14,9 @@ from transformers import ChameleonConfig, ChameleonForConditionalGeneration
 
 from decoding.cache import CacheShape, KVCache, chain
 from decoding.tree import DraftTree
-from models.base import TargetModel
+from models.base import Context, TargetModel
 from models.chameleon import Chameleon, chameleon_keys, chameleon_spec
 from models.registry import load_target
-from models.transformer import Context
 
 CPU = torch.device("cpu")
 VARIANTS = {

@@ -11,7 +11,8 @@ from small import randomised
 from torch import Tensor
 
 from decoding.cache import CacheShape, KVCache, chain
-from models.transformer import Context, HeadNorm, RMSNorm, Rotary, Transformer, TransformerSpec, rotate
+from models.base import Context, TransformerSpec
+from models.transformer import HeadNorm, RMSNorm, Rotary, Transformer, rotate
 
 SPEC = TransformerSpec(vocab=40, hidden=32, intermediate=48, layers=2, heads=4, kv_heads=4, max_positions=32)
 
