@@ -44,7 +44,7 @@ class AdtSettings:
     d_min: int = setting(1, "least depth", low=1, high=64)
     d_max: int = setting(3, "greatest depth", low=1, high=64)
     k_min: int = setting(2, "least width", low=1, high=256)
-    k_max: int = setting(8, "greatest width", low=1, high=256)
+    k_max: int = setting(4, "greatest width", low=1, high=256)
     d_init: int | None = setting(
         None, "depth of an image's first tree", low=1, high=64, shown="5, or the nearest bound"
     )
