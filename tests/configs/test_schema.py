@@ -128,7 +128,7 @@ def test_what_a_method_does_not_use_is_refused(method):
 
 def test_first_adt_tree_stays_within_given_bounds():
     assert AdtSettings(d_max=3).d_init == 3
-    assert AdtSettings(k_min=6).k_init == 6
+    assert AdtSettings(k_min=6, k_max=8).k_init == 6
     assert (AdtSettings().d_init, AdtSettings().k_init) == (3, 4)
 
 
