@@ -92,7 +92,7 @@ def run_benchmark(settings: BenchmarkSettings) -> None:
     check_lengths(session.target, items)
     if settings.output:
         Path(settings.output).mkdir(parents=True, exist_ok=True)
-    runs = _repeat(session, methods, jobs, settings)
+    runs = repeated(session, methods, jobs, settings.repeats, settings.warmup)
     rows = [_row(session, method, runs[method], runs[BASELINE]) for method in methods]
     document = {
         "rows": rows,
@@ -113,15 +113,16 @@ def run_benchmark(settings: BenchmarkSettings) -> None:
         sys.exit(1)
 
 
-def _repeat(
-    session: Session, methods: tuple[MethodSettings, ...], jobs: list[Job], settings: BenchmarkSettings
+def repeated(
+    session: Session, methods: tuple[MethodSettings, ...], jobs: list[Job], repeats: int, warmup: int
 ) -> dict[MethodSettings, list[Run]]:
+    """The runs of every method, `repeats` in alternating order after a warm-up of the first `warmup` jobs."""
     engines = {method: session.engine_for(method) for method in methods}
-    for engine in engines.values() if settings.warmup else ():
-        measure(engine, jobs[: settings.warmup])
+    for engine in engines.values() if warmup else ():
+        measure(engine, jobs[:warmup])
     runs: dict[MethodSettings, list[Run]] = {method: [] for method in methods}
-    with tqdm(total=settings.repeats * len(methods), unit="run", disable=not sys.stderr.isatty()) as bar:
-        for repeat in range(settings.repeats):
+    with tqdm(total=repeats * len(methods), unit="run", disable=not sys.stderr.isatty()) as bar:
+        for repeat in range(repeats):
             for method in methods if repeat % 2 == 0 else reversed(methods):
                 runs[method].append(measure(engines[method], jobs))
                 bar.update()

@@ -1,7 +1,7 @@
 """What rounds cost on this machine: by the number of nodes that the target verifies, and per draft level."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from configs.methods import MethodSettings
 from decoding.flight import Job
-from eval.benchmark import BASELINE, Run, measure
+from eval.benchmark import BASELINE, repeated
 from eval.session import Session
 
 BUDGETS = (2, 4, 6, 8, 12, 16, 24, 40, 58)
@@ -45,22 +45,12 @@ class Costs:
             raise ValueError(f"{path}: expected nodes that rise from 0, as many times, and times above 0")
         return costs
 
-    def as_dict(self) -> dict[str, object]:
-        return asdict(self)
-
 
 def measure_costs(session: Session, jobs: list[Job], repeats: int) -> Costs:
     """Decode the jobs `repeats` times with trees of several sizes, in alternating order, after one turn that warms up;
     medians."""
-    methods = [BASELINE, *(MethodSettings(method="eagle2", depth=3, width=8, nodes=nodes) for nodes in BUDGETS)]
-    engines = [session.engine_for(method) for method in methods]
-    runs: list[list[Run]] = [[] for _ in methods]
-    for repeat in range(repeats + 1):
-        order = range(len(methods))
-        for number in order if repeat % 2 == 0 else reversed(order):
-            run = measure(engines[number], jobs)
-            if repeat:
-                runs[number].append(run)
+    trees = (MethodSettings(method="eagle2", depth=3, width=8, nodes=nodes) for nodes in BUDGETS)
+    runs = list(repeated(session, (BASELINE, *trees), jobs, repeats, warmup=len(jobs)).values())
     nodes = [own[0].mean("mean_nodes") for own in runs]
     verify = [median(run.profile["round"] - run.profile["draft"] for run in own) for own in runs]
     drafted = [run for own in runs[1:] for run in own]

@@ -1,6 +1,7 @@
 """Time rounds on this machine, for `scripts.sweep`: `python -m scripts.costs --output work/costs.json`."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 from configs.fields import refuse
@@ -41,7 +42,7 @@ def costs(
     session = open_session(settings)
     found = measure_costs(session, image_jobs(prompt_items(settings), settings.seed), repeats)
     Path(output).parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"costs": found.as_dict(), "hardware": session.hardware()})
+    text = json.dumps({"costs": asdict(found), "hardware": session.hardware()})
     replace_file(Path(output), (text + "\n").encode())
     print(text)
 

@@ -1,6 +1,7 @@
 """The sweep: its cells, its counts, its prediction, and that it continues instead of counting again."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 from small import write_checkpoint
@@ -56,7 +57,7 @@ def test_trees_larger_than_any_measured_cost_more() -> None:
 )
 def test_damaged_costs_are_refused(tmp_path, change) -> None:
     path = tmp_path / "costs.json"
-    path.write_text(json.dumps({"costs": COSTS.as_dict() | change}))
+    path.write_text(json.dumps({"costs": asdict(COSTS) | change}))
     with pytest.raises(ValueError, match=r"costs\.json"):
         Costs.read(path)
 
@@ -65,7 +66,7 @@ def test_a_sweep_counts_each_cell_once(tmp_path, monkeypatch, capsys) -> None:
     write_checkpoint(tmp_path / "model")
     (tmp_path / "prompts.txt").write_text("a red dot\nblue squares\n")
     settings = {"grid": "nodes=2|6", "prompt": str(tmp_path / "prompts.txt"), "images": 2}
-    (tmp_path / "costs.json").write_text(json.dumps({"costs": COSTS.as_dict()}))
+    (tmp_path / "costs.json").write_text(json.dumps({"costs": asdict(COSTS)}))
     places = {"model_path": str(tmp_path / "model"), "report": str(tmp_path / "sweep.jsonl")}
     places["costs"] = str(tmp_path / "costs.json")
     sweep(**settings, **places, part="0/2")

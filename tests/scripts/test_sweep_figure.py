@@ -1,6 +1,7 @@
 """The picture of a sweep."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 from PIL import Image
@@ -31,7 +32,7 @@ def test_columns_are_the_parameters_that_vary_in_the_order_of_their_values() -> 
 def test_a_picture_per_run(tmp_path, capsys) -> None:
     rows = [row(f"adt:nodes={n}", 2 + n / 10, run) for run in ("T=1", "T=0") for n in (4, 8)]
     (tmp_path / "sweep.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
-    (tmp_path / "costs.json").write_text(json.dumps({"costs": COSTS.as_dict()}))
+    (tmp_path / "costs.json").write_text(json.dumps({"costs": asdict(COSTS)}))
     places = {"report": str(tmp_path / "sweep.jsonl"), "costs": str(tmp_path / "costs.json")}
     sweep_figure(**places, output=str(tmp_path / "new" / "sweep.png"))
     assert capsys.readouterr().out.count("2 cells") == 2
