@@ -82,5 +82,7 @@ class PositionalNoise:
     def __call__(self, positions: Tensor) -> Tensor:
         """Noise at positions (images, n), those behind the last one read as the last one: (images, n, vocab), or (…, 1)
         zeros."""
-        first = torch.arange(len(positions), device=positions.device)[:, None] * self.shape.positions
-        return F.embedding(positions.clamp(max=self.shape.positions - 1) + first, self.table.flatten(0, 1))
+        index = positions.clamp(max=self.shape.positions - 1)
+        if len(positions) > 1:
+            index += torch.arange(len(positions), device=positions.device)[:, None] * self.shape.positions
+        return F.embedding(index, self.table.flatten(0, 1))

@@ -47,8 +47,16 @@ class _Branches:
     # (images, slots, slots - 1) bool: the tree slots that a slot sees (the root's key lies among the committed)
     seen: Tensor
     slot_of: Tensor  # (images, tree nodes) slot of each expanded node
+    # the level grown last, not yet in the tables above: nobody asks for it behind the deepest level
+    latest: tuple[DraftTree, Tensor, Tensor, Tensor] | None = None
 
-    def add(self, tree: DraftTree, nodes: Tensor, outputs: Tensor, seen: Tensor) -> None:
+    def settle(self) -> None:
+        """Enter the level grown last into the tables."""
+        if self.latest is not None:
+            self._add(*self.latest)
+            self.latest = None
+
+    def _add(self, tree: DraftTree, nodes: Tensor, outputs: Tensor, seen: Tensor) -> None:
         count, used = nodes.shape[1], self.outputs.shape[2]
         slots = torch.arange(used, used + count, device=nodes.device).expand_as(nodes)
         known = F.pad(self.slot_of, (0, tree.nodes + 1 - self.slot_of.shape[1]))
@@ -113,6 +121,7 @@ class EagleDrafter:
     def _descend(self, tree: DraftTree, nodes: Tensor) -> Tensor:
         """Outputs (images, guidance, k, hidden) of the tree's nodes (images, k), fed with their parents' outputs."""
         b = self.branches
+        b.settle()
         slot = b.slot_of.gather(1, tree.parents.gather(1, nodes))  # (images, k) of the parents
         index = slot[:, None, :, None].expand(-1, b.outputs.shape[1], -1, b.outputs.shape[3])
         inherited = b.seen.gather(1, slot[..., None].expand(-1, -1, b.seen.shape[2]))
@@ -120,7 +129,7 @@ class EagleDrafter:
         seen = torch.cat([inherited, own], 2)
         context = self.cache.open(tree.depths.gather(1, nodes) - 1, seen)
         outputs = self._run(tree.tokens.gather(1, nodes), b.outputs.gather(2, index), context)
-        b.add(tree, nodes, outputs, seen)
+        b.latest = (tree, nodes, outputs, seen)
         return outputs
 
     def _run(self, codes: Tensor, features: Tensor, context: Context) -> Tensor:

@@ -30,6 +30,8 @@ class DynamicTree:
     def complete(self, tree: DraftTree, plan: TreePlan) -> bool:
         """A child scores at most its parent: it cannot enter a budget full of nodes as good as the newest level's
         best."""
+        if tree.nodes < min(shape.nodes for shape in plan.shapes):
+            return False
         best = tree.scores[:, -tree.newest :].amax(1, keepdim=True)
         ahead = (tree.scores[:, 1:] >= best).sum(1)
         return bool(((ahead >= plan.budgets(best.device)) | (best[:, 0] == -torch.inf)).all())

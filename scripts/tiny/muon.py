@@ -61,7 +61,7 @@ class Muon(torch.optim.Optimizer):
 def muon_and_adamw(model: nn.Module, precision: torch.dtype, weight_decay: float = 0.05) -> list[torch.optim.Optimizer]:
     """Muon for the trained matrices, AdamW for embedding and head, and without decay for norms and biases."""
     trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    tables = [p for name, p in trained if name in ("embedding.weight", "head.weight")]
+    tables = [p for name, p in trained if name.endswith(("embedding.weight", "head.weight"))]
     plain = [p for name, p in trained if p.ndim == 1 or "qk_norm" in name]
     taken = {id(p) for p in tables + plain}
     matrices = [p for _, p in trained if id(p) not in taken]

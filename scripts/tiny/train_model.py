@@ -1,10 +1,13 @@
 """Train the tiny Chameleon on captions and image codes: `python -m scripts.tiny.train_model --work_dir work/tiny`.
 
 A batch holds captions of one token length, so nothing is padded; one batch in ten drops its captions and trains the
-unconditional row of guidance. The loss is the cross-entropy of the image tokens. Continues where it stopped.
+unconditional row of guidance. Captions with plain backgrounds are drawn more often than others (each caption's law is
+as before): random textures hide what there is to learn of objects. The loss is the cross-entropy of the image tokens,
+with a share of that of naming their objects (`objects.py`). Continues where it stopped.
 """
 
 import json
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,38 +33,49 @@ from models.chameleon import (
 from models.transformer import Transformer
 from models.weights import public_state, read_json
 from scripts.tiny.common import fast_autocast
+from scripts.tiny.objects import ObjectNaming, object_labels
+from scripts.tiny.scenes import sample_scene
 from scripts.tiny.training import TrainingRun, torch_device, train_for
 
 DROPPED_CAPTIONS = 0.1
 EMA_DECAY = 0.998
+NAMING = 0.2  # share of the objects' names in the loss
+ODDS = {"plain": 3.0, "gradient": 2.0, "striped": 1.5, "checkered": 1.5, "cloudy": 1.0, "noisy": 0.6, "grassy": 0.6}
 
 
 @dataclass(frozen=True)
 class Captions:
     """Tokenised captions and image codes of a split."""
 
+    split: str
     prompts: list[list[int]]  # with their frame: <s> text <reserved08706> <racm3:break>
     codes: np.ndarray  # (images, tokens) uint16
+    odds: np.ndarray  # (images,) of being drawn
 
     @staticmethod
-    def read(work_dir: Path, split: str, vocab: ChameleonVocab) -> "Captions":
+    def read(work_dir: Path, split: str, vocab: ChameleonVocab, odds: dict[str, float] | None = None) -> "Captions":
+        """With `odds` by kind of background; all captions alike if None."""
         codes = np.load(work_dir / f"codes_{split}.npy", mmap_mode="r")
         with open(work_dir / f"captions_{split}.jsonl", encoding="utf-8") as lines:
-            texts = [json.loads(line)["caption"] for line, _ in zip(lines, codes, strict=False)]
+            captions = [json.loads(line) for line, _ in zip(lines, codes, strict=False)]
         tail = [vocab[END_OF_TURN], vocab[BEGIN_IMAGE]]
-        encoded = vocab.tokenizer.encode_batch(texts, add_special_tokens=False)
-        return Captions([[vocab[BOS], *text.ids, *tail] for text in encoded], codes)
+        encoded = vocab.tokenizer.encode_batch([line["caption"] for line in captions], add_special_tokens=False)
+        weights = [odds[line["background"]["kind"]] if odds else 1.0 for line in captions]
+        return Captions(split, [[vocab[BOS], *text.ids, *tail] for text in encoded], codes, np.array(weights))
 
-    def batch(self, seed: int, size: int, empty: list[int] | None) -> tuple[Tensor, Tensor]:
-        """Batch number `seed`: prompts (size, length), codes (size, tokens); with `empty`, one in ten has that
-        prompt."""
+    def batch(self, seed: int, size: int, empty: list[int] | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Batch number `seed`: prompts (size, length), codes (size, tokens), object labels (size, tokens, 2); with
+        `empty`, one in ten has that prompt."""
         rng = np.random.default_rng(seed)
-        length = len(self.prompts[rng.integers(len(self.prompts))])
-        chosen = rng.choice(np.flatnonzero(self._lengths == length), size)
+        length = len(self.prompts[rng.choice(len(self.odds), p=self.odds / self.odds.sum())])
+        alike = np.flatnonzero(self._lengths == length)
+        chosen = rng.choice(alike, size, p=self.odds[alike] / self.odds[alike].sum())
         prompts = [self.prompts[i] for i in chosen]
         if empty and rng.random() < DROPPED_CAPTIONS:
             prompts = [empty] * size
-        return torch.tensor(prompts), torch.from_numpy(self.codes[chosen].astype(np.int64))
+        side = math.isqrt(self.codes.shape[1])
+        labels = np.stack([object_labels(sample_scene(self.split, int(i)), side) for i in chosen])
+        return torch.tensor(prompts), torch.from_numpy(self.codes[chosen].astype(np.int64)), torch.from_numpy(labels)
 
     @cached_property
     def _lengths(self) -> np.ndarray:
@@ -82,19 +96,19 @@ class ModelRun(TrainingRun):
     def __init__(self, work_dir: Path, model_dir: Path, batch_size: int, device: torch.device):
         self.vocab = ChameleonVocab(load_tokenizer(model_dir / "tokenizer" / "text_tokenizer.json"))
         self.image, self.empty = self.vocab.image, [self.vocab[BOS], self.vocab[BEGIN_IMAGE]]
-        self.train, self.validation = (Captions.read(work_dir, split, self.vocab) for split in ("train", "validation"))
+        self.train = Captions.read(work_dir, "train", self.vocab, ODDS)
+        self.validation = Captions.read(work_dir, "validation", self.vocab)
         torch.manual_seed(0)
         spec = chameleon_spec(read_json(model_dir / "config.json"))
-        super().__init__(initialise(Transformer(spec, self.image.size)).to(device), batch_size, clip=1.0)
+        module = ObjectNaming(initialise(Transformer(spec, self.image.size)))
+        super().__init__(module.to(device), batch_size, clip=1.0)
         self.average = {key: value.clone() for key, value in self.module.state_dict().items()}
 
-    def _loss(self, captions: Captions, number: int) -> Tensor:
-        prompts, codes = (t.to(self.device) for t in captions.batch(number, self.batch_size, self.empty))
-        with fast_autocast(self.device):
-            return image_loss(self.module, prompts, codes, self.image.first_id)
-
     def loss(self) -> Tensor:
-        return self._loss(self.train, self.step)
+        prompts, codes, labels = (t.to(self.device) for t in self.train.batch(self.step, self.batch_size, self.empty))
+        with fast_autocast(self.device):
+            tokens = image_loss(self.module.transformer, prompts, codes, self.image.first_id)
+            return tokens + NAMING * self.module.loss(labels)
 
     def update(self, rate: float) -> float:
         decay = min(EMA_DECAY, (1 + self.step) / (10 + self.step))
@@ -106,9 +120,15 @@ class ModelRun(TrainingRun):
     def validate(self, batches: int = 8) -> dict[str, float]:
         current = {key: value.clone() for key, value in self.module.state_dict().items()}
         self.module.load_state_dict(self.average)
-        losses = [self._loss(self.validation, 10**9 + number).item() for number in range(batches)]
+        tokens, names = [], []
+        for number in range(batches):
+            batch = self.validation.batch(10**9 + number, self.batch_size, None)
+            prompts, codes, labels = (t.to(self.device) for t in batch)
+            with fast_autocast(self.device):
+                tokens.append(image_loss(self.module.transformer, prompts, codes, self.image.first_id).item())
+                names.append(self.module.loss(labels).item())
         self.module.load_state_dict(current)
-        return {"validation_loss": sum(losses) / batches}
+        return {"validation_loss": sum(tokens) / batches, "naming_loss": sum(names) / batches}
 
     def state(self) -> dict[str, object]:
         return super().state() | {"average": self.average}
@@ -118,14 +138,16 @@ class ModelRun(TrainingRun):
         self.average = {key: value.to(self.device) for key, value in state["average"].items()}
 
     def start_from(self, folder: Path) -> None:
-        self.module.load_state_dict(Chameleon.load(folder, torch.float32, self.device).transformer.state_dict())
+        loaded = Chameleon.load(folder, torch.float32, self.device).transformer
+        self.module.transformer.load_state_dict(loaded.state_dict())
         self.average = {key: value.clone() for key, value in self.module.state_dict().items()}
 
     def export(self, folder: Path) -> None:
         """Write the averaged weights in the public layout, in fp16; text rows of the head are zero: never scored."""
         self.module.load_state_dict(self.average)
-        state = public_state(self.module, chameleon_keys(self.module.spec, None))
-        head = torch.zeros(self.module.spec.vocab, self.module.spec.hidden)
+        transformer = self.module.transformer
+        state = public_state(transformer, chameleon_keys(transformer.spec, None))
+        head = torch.zeros(transformer.spec.vocab, transformer.spec.hidden)
         head[self.image.first_id : self.image.first_id + self.image.size] = state["lm_head.weight"]
         state["lm_head.weight"] = head
         save_file(

@@ -1,20 +1,24 @@
 """Training of the tiny transformer and drafter: optimiser, warm start, resumed runs."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from small import Sizes, write_checkpoint
 
 from drafters.loading import load_eagle_head
-from models.chameleon import Chameleon
+from models.chameleon import Chameleon, ChameleonVocab, load_tokenizer
 from scripts.tiny import train_drafter, train_model, training
 from scripts.tiny.common import load_state, save_state
 from scripts.tiny.muon import Muon, orthogonalise
+from scripts.tiny.train_model import Captions, image_loss
 from scripts.tiny.training import TrainingRun, train_for
 
 SIZES = Sizes(layers=1)
+TOKENIZER = Path("ckpts/tiny/tokenizer/text_tokenizer.json")
 
 
 @pytest.fixture(scope="module")
@@ -24,8 +28,9 @@ def folders(tmp_path_factory):
     write_checkpoint(model, SIZES)
     for split in ("train", "validation"):
         codes = np.random.default_rng(0).integers(SIZES.codes, size=(8, SIZES.side**2))
+        line = {"caption": "a dot", "background": {"kind": "plain", "colour": "red"}}
         np.save(work / f"codes_{split}.npy", codes.astype(np.uint16))
-        (work / f"captions_{split}.jsonl").write_text("".join(json.dumps({"caption": "a dot"}) + "\n" for _ in codes))
+        (work / f"captions_{split}.jsonl").write_text("".join(json.dumps(line) + "\n" for _ in codes))
     return work, model
 
 
@@ -74,9 +79,9 @@ def test_a_warm_start_begins_with_the_exported_weights(folders) -> None:
     fresh, warm = model_run(folders), model_run(folders)
     warm.start_from(folders[1])
     loaded = Chameleon.load(folders[1], torch.float32, torch.device("cpu")).transformer.state_dict()
-    assert all(torch.equal(value, loaded[key]) for key, value in warm.module.state_dict().items())
-    assert all(torch.equal(value, loaded[key]) for key, value in warm.average.items())
-    assert not torch.equal(fresh.module.head.weight, loaded["head.weight"])
+    assert all(torch.equal(warm.module.transformer.state_dict()[key], value) for key, value in loaded.items())
+    assert all(torch.equal(warm.average[f"transformer.{key}"], value) for key, value in loaded.items())
+    assert not torch.equal(fresh.module.transformer.head.weight, loaded["head.weight"])
 
 
 def test_a_warm_drafter_keeps_the_embedding_of_its_target(folders) -> None:
@@ -85,6 +90,47 @@ def test_a_warm_drafter_keeps_the_embedding_of_its_target(folders) -> None:
     loaded = load_eagle_head(str(folders[1] / "drafter"), warm.target)
     assert torch.equal(warm.module.fc.weight, loaded.fc.weight)
     assert torch.equal(warm.module.embedding.weight, warm.target.transformer.embedding.weight)
+
+
+def test_a_pool_of_batches_takes_turns_and_is_computed_once(folders, monkeypatch) -> None:
+    run = train_drafter.DrafterRun(*folders, batch_size=4, device=torch.device("cpu"), pool=2)
+    computed, rows = [], run.rows
+    monkeypatch.setattr(run, "rows", lambda captions, number: computed.append(number) or rows(captions, number))
+    losses = updates(run, 6)
+    assert computed == [0, 1]
+    assert losses[4] < losses[0] and losses[5] < losses[1]
+    expected = drafter_run(folders).update(1e-3)
+    assert losses[0] == pytest.approx(expected, rel=1e-3)  # its features are in fp16
+
+
+def test_the_naming_of_objects_is_learnt_beside_the_tokens(folders) -> None:
+    run = model_run(folders)
+    prompts, codes, labels = run.train.batch(0, 4, None)
+
+    def naming() -> float:
+        image_loss(run.module.transformer, prompts, codes, run.image.first_id)
+        return run.module.loss(labels).item()
+
+    before = naming()
+    updates(run, 30)
+    assert naming() < before - 0.5
+    assert not [key for key in load_file(folders[1] / "model.safetensors") if "names" in key]
+
+
+def test_odds_decide_how_often_captions_are_drawn(tmp_path) -> None:
+    codes = np.zeros((2, 16), np.uint16)
+    codes[1] = 1
+    np.save(tmp_path / "codes_train.npy", codes)
+    kinds = [{"caption": "x", "background": {"kind": kind}} for kind in ("plain", "noisy")]
+    (tmp_path / "captions_train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kinds))
+    vocab = ChameleonVocab(load_tokenizer(TOKENIZER))
+
+    def share(odds) -> float:
+        captions = Captions.read(tmp_path, "train", vocab, odds)
+        return sum(captions.batch(seed, 8, None)[1][:, 0].float().mean().item() for seed in range(100)) / 100
+
+    assert share(None) == pytest.approx(0.5, abs=0.06)
+    assert share({"plain": 3.0, "noisy": 1.0}) == pytest.approx(0.25, abs=0.05)
 
 
 def test_a_run_ends_with_its_budget_logs_and_continues(folders, tmp_path, monkeypatch) -> None:

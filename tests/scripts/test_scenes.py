@@ -7,6 +7,7 @@ import pytest
 
 from scripts.tiny import scenes
 from scripts.tiny.captions import caption
+from scripts.tiny.objects import NONE, object_labels
 from scripts.tiny.painting import RGB, render_scene
 from scripts.tiny.render import render
 from scripts.tiny.scenes import Background, Scene, SceneObject, sample_scene
@@ -108,3 +109,22 @@ def test_render_refuses_another_count(tmp_path):
     render(work_dir=str(tmp_path), split="test", count=3)
     with pytest.raises(ValueError, match="--count: found 4"):
         render(work_dir=str(tmp_path), split="test", count=4)
+
+
+def test_tokens_are_labelled_with_their_object_or_the_next_one():
+    first = SceneObject("square", "red", "large", "solid", x=64, y=40, diameter=50)
+    second = SceneObject("heart", "blue", "small", "solid", x=30, y=100, diameter=30)
+    labels = object_labels(Scene(Background("plain", "grey"), (second, first), 0), 16).reshape(16, 16, 2)
+    red, blue = [scenes.OBJECT_COLOURS.index(c) for c in ("red", "blue")]
+    square, heart = [scenes.SHAPES.index(c) for c in ("square", "heart")]
+    assert (labels[0] == (red, square)).all()  # nothing shown yet: the next to come
+    assert (labels[5, 8] == (red, square)).all() and (labels[5, 15] == (blue, heart)).all()
+    assert (labels[12, 3] == (blue, heart)).all()
+    assert (labels[15] == NONE).all()
+
+
+def test_every_object_is_labelled_somewhere():
+    for scene in SAMPLE:
+        named = {tuple(pair) for pair in object_labels(scene, 16)} - {NONE}
+        wanted = {(scenes.OBJECT_COLOURS.index(o.colour), scenes.SHAPES.index(o.shape)) for o in scene.objects}
+        assert named == wanted
