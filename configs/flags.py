@@ -72,7 +72,6 @@ _GONE = {
     "drafter_top_k": "use --width",
     "grid_search": "it never had an effect",
     "cfg_mode": "both guidance rows always run in one batch",
-    "target_size": "the model decides the size",
     "tokenizer_base_path": "tokenizer files lie in <model_path>/tokenizer",
 }
 

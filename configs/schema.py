@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 ROOT = Path(__file__).resolve().parent.parent
-MODELS = {"tiny": "ckpts/tiny"}  # target -> its folder, relative to the repository
+MODELS = {"tiny": "ckpts/tiny", "lumina_mgpt": "ckpts/lumina_mgpt"}  # target -> its folder, relative to the repository
 DATASETS = {"PartiPrompts": "PartiPrompts.tsv", "MSCOCO2017Val": "captions_val2017.json"}
 # What may differ between two commands that fill the same folder: it chooses images, not what an image is.
 FREE_FLAGS = (
@@ -75,6 +75,9 @@ class RunSettings:
     model: str = setting("tiny", "target model", choices=tuple(MODELS))
     model_path: str | None = setting(None, "its folder", shown="ckpts/<model>")
     drafter_path: str | None = setting(None, "the drafter's folder", shown="<model_path>/drafter")
+    target_size: str | None = setting(
+        None, "image size in pixels, as 768 or 1024x576, of models that draw in many sizes", shown="lumina_mgpt 768"
+    )
     dtype: str = setting("fp32", "number type", choices=("fp32", "fp64", "bf16"))
     device: str = setting("auto", "auto, cpu, cuda or cuda:N; auto = a GPU if there is one")
     batch_size: int = setting(1, "images decoded together", low=1, high=1024)

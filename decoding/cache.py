@@ -130,7 +130,7 @@ class KVCache:
         counts[i].
 
         Args:
-            path: (images, longest) ascending offsets of tokens written by the last pass.
+            path: (images, longest) offsets of tokens written by the last pass, the root's first.
             counts: tokens to commit per image.
         """
         for image, (length, count) in enumerate(zip(self.lengths.tolist(), counts, strict=True)):

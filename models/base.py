@@ -48,14 +48,22 @@ class Context:
 
 @dataclass(frozen=True)
 class ImageGrid:
-    """Image tokens in raster order."""
+    """Image tokens in raster order; in some models a token that nothing decides closes every row.
+
+    row_end: that token, as a code (id - first_id); None in models without one.
+    """
 
     rows: int
     columns: int
+    row_end: int | None = None
 
     @property
     def tokens(self) -> int:
         return self.rows * self.columns
+
+    def slots(self, position: Tensor | int) -> Tensor | int:
+        """Tokens of the sequence, row ends included, before image token number `position`."""
+        return position if self.row_end is None else position + position // self.columns
 
 
 @dataclass(frozen=True)
@@ -73,6 +81,15 @@ class PromptRows:
 
     ids: Tensor
     starts: Tensor
+
+
+@dataclass(frozen=True)
+class TargetOptions:
+    """How a target is loaded, and what only some models ask for."""
+
+    dtype: torch.dtype
+    device: torch.device
+    target_size: str | None = None  # pixels, "768" or "1024x576", of models that draw in many sizes
 
 
 class TargetModel(Protocol):

@@ -11,7 +11,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from models.base import Context, ImageGrid, ImageVocab, PromptRows, TransformerSpec
+from models.base import Context, ImageGrid, ImageVocab, PromptRows, TargetOptions, TransformerSpec
 from models.linear import order_weights
 from models.transformer import Transformer
 from models.vqgan import ImageTokenizer, load_vqgan
@@ -99,38 +99,45 @@ class Chameleon:
         self.dtype, self.device = transformer.norm.weight.dtype, transformer.norm.weight.device
 
     @classmethod
-    def load(cls, folder: Path, dtype: torch.dtype, device: torch.device) -> "Chameleon":
+    def load(cls, folder: Path, options: TargetOptions) -> "Chameleon":
         """Read a checkpoint folder; ValueError names what is missing, damaged or different."""
         config = read_json(folder / "config.json")
         spec = chameleon_spec(config)
         vocab = ChameleonVocab(load_tokenizer(folder / "tokenizer" / "text_tokenizer.json"))
         with torch.device("meta"):
-            transformer = Transformer(spec, vocab.image.size).to(dtype)
-        transformer = transformer.to_empty(device=device).requires_grad_(False).eval()
+            transformer = Transformer(spec, vocab.image.size).to(options.dtype)
+        transformer = transformer.to_empty(device=options.device).requires_grad_(False).eval()
         load_strict(transformer, read_tensors(weight_files(folder)), chameleon_keys(spec, vocab.image), _IGNORED)
         order_weights(transformer)
-        images = load_vqgan(folder / "tokenizer", device=str(device))
+        images = load_vqgan(folder / "tokenizer", device=str(options.device))
         if images.config.n_embed != vocab.image.size or max(vocab.ids.values()) >= spec.vocab:
             raise ValueError(
                 f"{folder}: text_tokenizer.json names {vocab.image.size} image codes and ids up to "
                 f"{max(vocab.ids.values())}; vqgan.yaml has {images.config.n_embed} codes, config.json {spec.vocab} ids"
             )
-        return cls(transformer, vocab, images, ImageGrid(*images.grid))
+        return cls(transformer, vocab, images, cls.image_grid(images, vocab, options))
+
+    @classmethod
+    def image_grid(cls, images: ImageTokenizer, words: ChameleonVocab, options: TargetOptions) -> ImageGrid:
+        """The grid of the image tokens."""
+        if options.target_size is not None:
+            raise ValueError(f"--target_size: found {options.target_size!r}; this model draws in one size only")
+        return ImageGrid(*images.grid)
 
     def prompt(self, text: str, guidance: int) -> PromptRows:
         words = self.words
-        row = [
-            words[BOS],
-            *words.tokenizer.encode(text, add_special_tokens=False).ids,
-            words[END_OF_TURN],
-            words[BEGIN_IMAGE],
-        ]
-        room = self.spec.max_positions - self.grid.tokens
+        tail, empty = [words[END_OF_TURN], words[BEGIN_IMAGE]], [words[BOS], words[BEGIN_IMAGE]]
+        return self.framed(text, tail, empty, guidance)
+
+    def framed(self, text: str, tail: list[int], empty: list[int], guidance: int) -> PromptRows:
+        """`<s> text tail` and, with guidance 2, the shorter row `empty`; ValueError if the image finds no room."""
+        row = [self.words[BOS], *self.words.tokenizer.encode(text, add_special_tokens=False).ids, *tail]
+        room = self.spec.max_positions - self.grid.slots(self.grid.tokens)
         if len(row) > room:
             raise ValueError(f"the prompt has {len(row)} tokens with its frame, the model takes {room}: {text[:60]!r}")
-        empty = [words[BOS], words[BEGIN_IMAGE]]
-        rows = [row, [words[PAD]] * (len(row) - 2) + empty][:guidance]
-        starts = [0, len(row) - 2][:guidance]
+        padding = len(row) - len(empty)
+        rows = [row, [self.words[PAD]] * padding + empty][:guidance]
+        starts = [0, padding][:guidance]
         return PromptRows(torch.tensor(rows, device=self.device), torch.tensor(starts, device=self.device))
 
     def features(self, ids: Tensor, context: Context) -> Tensor:
@@ -140,7 +147,7 @@ class Chameleon:
         return self.transformer.score(features)
 
     def to_image(self, codes: Tensor) -> Tensor:
-        return self.images.decode(codes)
+        return self.images.decode(codes, (self.grid.rows, self.grid.columns))
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
