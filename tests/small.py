@@ -107,7 +107,8 @@ def public_config(sizes: Sizes, tokenizer: Tokenizer) -> dict:
         "swin_norm": sizes.swin_norm,
         "tie_word_embeddings": False,
         "vq_config": {"embed_dim": 4, "num_embeddings": sizes.codes, "latent_channels": 4,
-                      "resolution": 2**sizes.halvings * sizes.side, "base_channels": 32, "channel_multiplier": [1, 1], "num_res_blocks": 1},
+                      "resolution": 2**sizes.halvings * sizes.side, "base_channels": 32,
+                      "channel_multiplier": [1, 1], "num_res_blocks": 1},
         "vocabulary_map": tokenizer.get_vocab(),
     }  # fmt: skip
 
