@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
-import os
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ import numpy as np
 import torch
 
 from models.vqgan import ImageTokenizer, load_vqgan
+from scripts.tiny.codes import open_codes, write_progress
 from scripts.tiny.common import JsonLog, fast_precision
 
 
@@ -46,7 +45,7 @@ def encode(
     if not images_path.exists():
         raise ValueError(f"{images_path}: not found; render the split first")
     count = len(np.load(images_path, mmap_mode="r"))
-    codes, first = _open_codes(codes_path, (count, int(np.prod(load_vqgan(vqgan).grid))))
+    codes, first = open_codes(codes_path, (count, int(np.prod(load_vqgan(vqgan).grid))))
     log = JsonLog(folder / f"encode_{split}.jsonl")
     started = time.perf_counter()
     starts = range(first, count, chunk)
@@ -56,7 +55,7 @@ def encode(
             done = start + len(part)
             codes[start:done] = part
             codes.flush()
-            _write_progress(codes_path, done)
+            write_progress(codes_path, done)
             rate = (done - first) / (time.perf_counter() - started)
             log.write(event="encode", split=split, done=done, count=count, images_per_second=round(rate, 1))
     log.write(event="done", split=split, count=count, codes_used=len(np.unique(codes)))
@@ -82,23 +81,6 @@ def _encode(start: int, count: int) -> np.ndarray:
     precision = fast_precision(torch.device("cpu"))
     images = torch.from_numpy(_worker[0].images[start : start + count].copy())
     return _worker[0].tokenizer.encode(images, chunk=2, precision=precision).numpy().astype(np.uint16)
-
-
-def _open_codes(path: Path, shape: tuple[int, int]) -> tuple[np.memmap, int]:
-    """The code file and the number of images already encoded in it."""
-    done = path.with_suffix(".done.json")
-    if not path.exists() or not done.exists():
-        return np.lib.format.open_memmap(path, mode="w+", dtype=np.uint16, shape=shape), 0
-    codes = np.lib.format.open_memmap(path, mode="r+")
-    if codes.shape != shape or codes.dtype != np.uint16:
-        raise ValueError(f"{path}: found {codes.dtype} {codes.shape}, expected uint16 {shape}; remove it to start anew")
-    return codes, json.loads(done.read_text(encoding="utf-8"))["images"]
-
-
-def _write_progress(path: Path, images: int) -> None:
-    partial = path.with_suffix(".done.partial")
-    partial.write_text(json.dumps({"images": images}), encoding="utf-8")
-    os.replace(partial, path.with_suffix(".done.json"))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ The frozen target computes the features of the conditional and the unconditional
 own update does; with a pool of batches they are computed once and kept. Continues where it stopped.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import fire
@@ -26,18 +26,31 @@ GUIDANCE = 3.0
 FEATURE_NOISE = 0.05
 
 
+@dataclass(frozen=True)
+class Source:
+    """What a head is trained on: a split, "own" for the target's own images; and the number of batches that take turns,
+    their features kept in memory in fp16, or None for always new ones."""
+
+    split: str = "train"
+    pool: int | None = None
+
+
 class DrafterRun(TrainingRun):
-    """Training of an EAGLE head beside its frozen target.
+    """Training of an EAGLE head beside its frozen target."""
 
-    pool: number of batches that take turns, their features kept in memory in fp16; always new batches if None.
-    """
-
-    def __init__(self, work_dir: Path, model_dir: Path, batch_size: int, device: torch.device, pool: int | None = None):
-        self.pool, self.kept = pool, {}
+    def __init__(
+        self,
+        work_dir: Path,
+        model_dir: Path,
+        batch_size: int,
+        device: torch.device,
+        source: Source = Source(),  # noqa: B008
+    ):
+        self.pool, self.kept = source.pool, {}
         self.target = Chameleon.load(model_dir, TargetOptions(torch.float32, device))
         words = self.target.words
         self.empty = [words[BOS], words[BEGIN_IMAGE]]
-        self.train, self.validation = (Captions.read(work_dir, split, words) for split in ("train", "validation"))
+        self.train, self.validation = (Captions.read(work_dir, part, words) for part in (source.split, "validation"))
         torch.manual_seed(0)
         head = EagleHead(chameleon_spec(read_json(model_dir / "drafter" / "config.json"))).to(device)
         for name, parameter in head.named_parameters():
@@ -49,7 +62,7 @@ class DrafterRun(TrainingRun):
 
     def rows(self, captions: Captions, number: int) -> list[Row]:
         """Both guidance rows of batch `number`, with the target's features."""
-        prompts, codes, _ = (t.to(self.device) for t in captions.batch(number, self.batch_size, None))
+        prompts, codes = (t.to(self.device) for t in captions.batch(number, self.batch_size, None)[:2])
         empty = torch.tensor(self.empty, device=self.device).expand(len(codes), -1)
         return [self._row(prompts, codes), self._row(empty, codes)]
 
@@ -105,6 +118,7 @@ def train(
     minutes: float = 14.0,
     batch_size: int = 16,
     lr: float = 2e-3,
+    split: str = "train",
     pool: int | None = None,
 ) -> None:
     """Train for a wall-clock budget of `minutes` in all, resumed time included; then export to model_dir/drafter.
@@ -116,9 +130,10 @@ def train(
         minutes: budget.
         batch_size: images per step.
         lr: highest learning rate.
+        split: "train", or "own" for what scripts.tiny.sample has drawn.
         pool: number of batches that take turns, their features kept in memory; always new batches if None.
     """
-    run = DrafterRun(Path(work_dir), Path(model_dir), batch_size, torch_device(), pool)
+    run = DrafterRun(Path(work_dir), Path(model_dir), batch_size, torch_device(), Source(split, pool))
     train_for(minutes, run, Path(work_dir) / "drafter.pt", start, lr)
     run.export(Path(model_dir) / "drafter")
 

@@ -47,7 +47,6 @@ ODDS = {"plain": 3.0, "gradient": 2.0, "striped": 1.5, "checkered": 1.5, "cloudy
 class Captions:
     """Tokenised captions and image codes of a split."""
 
-    split: str
     prompts: list[list[int]]  # with their frame: <s> text <reserved08706> <racm3:break>
     codes: np.ndarray  # (images, tokens) uint16
     odds: np.ndarray  # (images,) of being drawn
@@ -61,10 +60,10 @@ class Captions:
         tail = [vocab[END_OF_TURN], vocab[BEGIN_IMAGE]]
         encoded = vocab.tokenizer.encode_batch([line["caption"] for line in captions], add_special_tokens=False)
         weights = [odds[line["background"]["kind"]] if odds else 1.0 for line in captions]
-        return Captions(split, [[vocab[BOS], *text.ids, *tail] for text in encoded], codes, np.array(weights))
+        return Captions([[vocab[BOS], *text.ids, *tail] for text in encoded], codes, np.array(weights))
 
-    def batch(self, seed: int, size: int, empty: list[int] | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Batch number `seed`: prompts (size, length), codes (size, tokens), object labels (size, tokens, 2); with
+    def batch(self, seed: int, size: int, empty: list[int] | None) -> tuple[Tensor, Tensor, list[int]]:
+        """Batch number `seed`: prompts (size, length), codes (size, tokens) and the numbers of the images; with
         `empty`, one in ten has that prompt."""
         rng = np.random.default_rng(seed)
         length = len(self.prompts[rng.choice(len(self.odds), p=self.odds / self.odds.sum())])
@@ -73,9 +72,7 @@ class Captions:
         prompts = [self.prompts[i] for i in chosen]
         if empty and rng.random() < DROPPED_CAPTIONS:
             prompts = [empty] * size
-        side = math.isqrt(self.codes.shape[1])
-        labels = np.stack([object_labels(sample_scene(self.split, int(i)), side) for i in chosen])
-        return torch.tensor(prompts), torch.from_numpy(self.codes[chosen].astype(np.int64)), torch.from_numpy(labels)
+        return torch.tensor(prompts), torch.from_numpy(self.codes[chosen].astype(np.int64)), chosen.tolist()
 
     @cached_property
     def _lengths(self) -> np.ndarray:
@@ -104,11 +101,20 @@ class ModelRun(TrainingRun):
         super().__init__(module.to(device), batch_size, clip=1.0)
         self.average = {key: value.clone() for key, value in self.module.state_dict().items()}
 
-    def loss(self) -> Tensor:
-        prompts, codes, labels = (t.to(self.device) for t in self.train.batch(self.step, self.batch_size, self.empty))
+    def losses(self, split: str, number: int, empty: list[int] | None) -> tuple[Tensor, Tensor]:
+        """Cross-entropies of a batch's tokens and of their objects' names."""
+        captions = self.train if split == "train" else self.validation
+        prompts, codes, images = captions.batch(number, self.batch_size, empty)
+        side = math.isqrt(codes.shape[1])
+        labels = np.stack([object_labels(sample_scene(split, image), side) for image in images])
+        prompts, codes, labels = (t.to(self.device) for t in (prompts, codes, torch.from_numpy(labels)))
         with fast_autocast(self.device):
             tokens = image_loss(self.module.transformer, prompts, codes, self.image.first_id)
-            return tokens + NAMING * self.module.loss(labels)
+            return tokens, self.module.loss(labels)
+
+    def loss(self) -> Tensor:
+        tokens, names = self.losses("train", self.step, self.empty)
+        return tokens + NAMING * names
 
     def update(self, rate: float) -> float:
         decay = min(EMA_DECAY, (1 + self.step) / (10 + self.step))
@@ -120,15 +126,10 @@ class ModelRun(TrainingRun):
     def validate(self, batches: int = 8) -> dict[str, float]:
         current = {key: value.clone() for key, value in self.module.state_dict().items()}
         self.module.load_state_dict(self.average)
-        tokens, names = [], []
-        for number in range(batches):
-            batch = self.validation.batch(10**9 + number, self.batch_size, None)
-            prompts, codes, labels = (t.to(self.device) for t in batch)
-            with fast_autocast(self.device):
-                tokens.append(image_loss(self.module.transformer, prompts, codes, self.image.first_id).item())
-                names.append(self.module.loss(labels).item())
+        found = [self.losses("validation", 10**9 + number, None) for number in range(batches)]
         self.module.load_state_dict(current)
-        return {"validation_loss": sum(tokens) / batches, "naming_loss": sum(names) / batches}
+        tokens, names = (sum(loss.item() for loss in losses) / batches for losses in zip(*found, strict=True))
+        return {"validation_loss": tokens, "naming_loss": names}
 
     def state(self) -> dict[str, object]:
         return super().state() | {"average": self.average}

@@ -15,7 +15,8 @@ from models.chameleon import Chameleon, ChameleonVocab, load_tokenizer
 from scripts.tiny import train_drafter, train_model, training
 from scripts.tiny.common import load_state, save_state
 from scripts.tiny.muon import Muon, orthogonalise
-from scripts.tiny.train_model import Captions, image_loss
+from scripts.tiny.sample import sample
+from scripts.tiny.train_model import Captions
 from scripts.tiny.training import TrainingRun, train_for
 
 SIZES = Sizes(layers=1)
@@ -94,7 +95,7 @@ def test_a_warm_drafter_keeps_the_embedding_of_its_target(folders) -> None:
 
 
 def test_a_pool_of_batches_takes_turns_and_is_computed_once(folders, monkeypatch) -> None:
-    run = train_drafter.DrafterRun(*folders, batch_size=4, device=torch.device("cpu"), pool=2)
+    run = train_drafter.DrafterRun(*folders, 4, torch.device("cpu"), train_drafter.Source(pool=2))
     computed, rows = [], run.rows
     monkeypatch.setattr(run, "rows", lambda captions, number: computed.append(number) or rows(captions, number))
     losses = updates(run, 6)
@@ -106,15 +107,9 @@ def test_a_pool_of_batches_takes_turns_and_is_computed_once(folders, monkeypatch
 
 def test_the_naming_of_objects_is_learnt_beside_the_tokens(folders) -> None:
     run = model_run(folders)
-    prompts, codes, labels = run.train.batch(0, 4, None)
-
-    def naming() -> float:
-        image_loss(run.module.transformer, prompts, codes, run.image.first_id)
-        return run.module.loss(labels).item()
-
-    before = naming()
+    before = run.losses("train", 0, None)[1].item()
     updates(run, 30)
-    assert naming() < before - 0.5
+    assert run.losses("train", 0, None)[1].item() < before - 0.5
     assert not [key for key in load_file(folders[1] / "model.safetensors") if "names" in key]
 
 
@@ -132,6 +127,18 @@ def test_odds_decide_how_often_captions_are_drawn(tmp_path) -> None:
 
     assert share(None) == pytest.approx(0.5, abs=0.06)
     assert share({"plain": 3.0, "noisy": 1.0}) == pytest.approx(0.25, abs=0.05)
+
+
+def test_a_drafter_can_learn_from_its_targets_own_images(folders, tmp_path) -> None:
+    work, model = folders
+    sample(work_dir=str(work), model_dir=str(model), count=6, batch_size=2)
+    drawn = np.load(work / "codes_own.npy")
+    assert drawn.shape == (6, SIZES.side**2) and len({tuple(codes) for codes in drawn}) == 6
+    sample(work_dir=str(work), model_dir=str(model), count=6, batch_size=3)  # nothing is left to do
+    assert np.array_equal(np.load(work / "codes_own.npy"), drawn)
+    run = train_drafter.DrafterRun(work, model, 4, torch.device("cpu"), train_drafter.Source("own"))
+    losses = updates(run, 20)
+    assert losses[-1] < losses[0]
 
 
 def test_a_run_ends_with_its_budget_logs_and_continues(folders, tmp_path, monkeypatch) -> None:
