@@ -1,12 +1,9 @@
 """EAGLE heads in their public layout: config.json and pytorch_model.bin or model.safetensors."""
 
-from dataclasses import replace
-
 import torch
 
 from drafters.eagle import EagleHead
 from models.base import TargetModel, TransformerSpec
-from models.chameleon import chameleon_spec
 from models.linear import order_weights
 from models.weights import (
     KeyMap,
@@ -34,8 +31,7 @@ def load_eagle_head(path: str, target: TargetModel) -> EagleHead:
     """The drafter of a target, on its device and of its dtype; ValueError names what is missing or does not fit."""
     folder = checkpoint_folder(path, "--drafter_path")
     config = read_json(folder / "config.json")
-    spec, bias = chameleon_spec(config), config.get("bias", True)
-    spec = replace(spec, max_positions=target.spec.max_positions)  # a size of tables, not of weights
+    spec, bias = target.drafter_spec(config), config.get("bias", True)
     if (spec.hidden, spec.vocab) != (target.spec.hidden, target.spec.vocab):
         raise ValueError(
             f"{folder / 'config.json'}: hidden_size {spec.hidden} and vocab_size {spec.vocab} do not fit the target's "

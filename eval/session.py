@@ -15,7 +15,7 @@ from decoding.verifiers import VERIFIERS
 from drafters.eagle import EagleDrafter, EagleHead
 from drafters.loading import load_eagle_head
 from eval.devices import pick_device
-from models.base import TargetModel
+from models.base import TargetModel, TargetOptions
 from models.registry import load_target
 from models.weights import checkpoint_folder
 
@@ -92,7 +92,7 @@ def open_session(settings: RunSettings, drafted: bool | None = None) -> Session:
         ValueError: the device is not there, or a checkpoint is missing, damaged or does not fit; names flag or file.
     """
     device, dtype = pick_device(settings.device), DTYPES[settings.dtype]
-    target = load_target(settings.model, settings.model_path, dtype, device)
+    target = load_target(settings.model, settings.model_path, TargetOptions(dtype, device))
     wanted = settings.method.drafted if drafted is None else drafted
     if not wanted:
         return Session(settings, target, None)

@@ -4,6 +4,7 @@ A checkpoint folder holds config.json and the transformer's weights; its folder 
 text_tokenizer.json, vqgan.yaml and the VQGAN's weights.
 """
 
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from models.base import Context, ImageGrid, ImageVocab, PromptRows, TransformerSpec
+from models.base import Context, ImageGrid, ImageVocab, PromptRows, TargetOptions, TransformerSpec
 from models.linear import order_weights
 from models.transformer import Transformer
 from models.vqgan import ImageTokenizer, load_vqgan
@@ -99,17 +100,17 @@ class Chameleon:
         self.dtype, self.device = transformer.norm.weight.dtype, transformer.norm.weight.device
 
     @classmethod
-    def load(cls, folder: Path, dtype: torch.dtype, device: torch.device) -> "Chameleon":
+    def load(cls, folder: Path, options: TargetOptions) -> "Chameleon":
         """Read a checkpoint folder; ValueError names what is missing, damaged or different."""
         config = read_json(folder / "config.json")
         spec = chameleon_spec(config)
         vocab = ChameleonVocab(load_tokenizer(folder / "tokenizer" / "text_tokenizer.json"))
         with torch.device("meta"):
-            transformer = Transformer(spec, vocab.image.size).to(dtype)
-        transformer = transformer.to_empty(device=device).requires_grad_(False).eval()
+            transformer = Transformer(spec, vocab.image.size).to(options.dtype)
+        transformer = transformer.to_empty(device=options.device).requires_grad_(False).eval()
         load_strict(transformer, read_tensors(weight_files(folder)), chameleon_keys(spec, vocab.image), _IGNORED)
         order_weights(transformer)
-        images = load_vqgan(folder / "tokenizer", device=str(device))
+        images = load_vqgan(folder / "tokenizer", device=str(options.device))
         if images.config.n_embed != vocab.image.size or max(vocab.ids.values()) >= spec.vocab:
             raise ValueError(
                 f"{folder}: text_tokenizer.json names {vocab.image.size} image codes and ids up to "
@@ -133,11 +134,18 @@ class Chameleon:
         starts = [0, len(row) - 2][:guidance]
         return PromptRows(torch.tensor(rows, device=self.device), torch.tensor(starts, device=self.device))
 
+    def read(self, prompt: PromptRows, context: Context) -> Tensor:
+        return self.features(prompt.ids, context)
+
     def features(self, ids: Tensor, context: Context) -> Tensor:
         return self.transformer(ids, context)
 
     def score(self, features: Tensor) -> Tensor:
         return self.transformer.score(features)
+
+    def drafter_spec(self, config: dict) -> TransformerSpec:
+        """Of a drafter in the Chameleon layout, with room for the target's sequences."""
+        return replace(chameleon_spec(config), max_positions=self.spec.max_positions)
 
     def to_image(self, codes: Tensor) -> Tensor:
         return self.images.decode(codes)

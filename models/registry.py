@@ -3,17 +3,17 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
-from models.base import TargetModel
+from models.base import TargetModel, TargetOptions
 from models.chameleon import Chameleon
 from models.weights import checkpoint_folder
 
-TARGETS: dict[str, Callable[[Path, torch.dtype, torch.device], TargetModel]] = {"tiny": Chameleon.load}
+TARGETS: dict[str, Callable[[Path, TargetOptions], TargetModel]] = {
+    "tiny": Chameleon.load,
+}
 
 
-def load_target(name: str, path: str, dtype: torch.dtype, device: torch.device) -> TargetModel:
+def load_target(name: str, path: str, options: TargetOptions) -> TargetModel:
     """The target `name` from a folder or hub id; ValueError lists the names."""
     if name not in TARGETS:
         raise ValueError(f"--model: {name!r} is unknown; allowed: {', '.join(TARGETS)}")
-    return TARGETS[name](checkpoint_folder(path, "--model_path"), dtype, device)
+    return TARGETS[name](checkpoint_folder(path, "--model_path"), options)
