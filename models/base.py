@@ -129,6 +129,9 @@ class TargetModel(Protocol):
     def score(self, features: Tensor) -> Tensor:
         """Features (rows, n, hidden) -> logits of the image codes (rows, n, vocab.size)."""
 
+    def embedding(self) -> Tensor:
+        """Embeddings of all token ids (spec.vocab, hidden)."""
+
     def drafter_spec(self, config: dict) -> TransformerSpec:
         """The transformer of a drafter's config.json; ValueError if it is not for this target."""
 

@@ -143,6 +143,9 @@ class Chameleon:
     def score(self, features: Tensor) -> Tensor:
         return self.transformer.score(features)
 
+    def embedding(self) -> Tensor:
+        return self.transformer.embedding.weight
+
     def drafter_spec(self, config: dict) -> TransformerSpec:
         """Of a drafter in the Chameleon layout, with room for the target's sequences."""
         return replace(chameleon_spec(config), max_positions=self.spec.max_positions)
