@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 from argparse import Namespace
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
+from small_llamagen import public_vq, small_janus, write_vq
 from torch import Tensor
 from transformers.models.janus.configuration_janus import JanusVQVAEConfig
 from transformers.models.janus.modeling_janus import JanusVQVAE
@@ -22,40 +21,17 @@ from models.vqgan_layout import VqganConfig, build_vqmodel, to_public
 
 CPU = torch.device("cpu")
 SIDE, CODES = 4, 24
-SMALL = JanusVQVAEConfig(
-    embed_dim=4, num_embeddings=CODES, latent_channels=8, base_channels=32, channel_multiplier=[1, 2],
-    num_res_blocks=2, num_patches=SIDE,
-)  # fmt: skip
-
-
-def public_state(janus: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Janus's weights under LlamaGen's keys."""
-    state = {}
-    for key, value in janus.items():
-        key = re.sub(r"\.(down|up)\.(\d+)\.", r".conv_blocks.\2.", key).replace(".block.", ".res.")
-        for place, name in enumerate(("block_1", "attn_1", "block_2")):
-            key = key.replace(f".mid.{name}.", f".mid.{place}.")
-        state[key] = value
-    return state
 
 
 @pytest.fixture(scope="module")
 def janus() -> JanusVQVAE:
-    torch.manual_seed(0)
-    model = JanusVQVAE(SMALL).eval()
-    for name, weight in model.named_parameters():
-        if "norm" in name:
-            weight.data += 0.2 * torch.randn_like(weight)
-        elif weight.ndim > 1:
-            weight.data = torch.randn_like(weight) / weight[0].numel() ** 0.5
-    return model
+    return small_janus(CODES, SIDE)
 
 
 @pytest.fixture
 def file(janus, tmp_path) -> Path:
     """The codec as the public file lays it out."""
-    state = public_state(janus.state_dict()) | {"quantize.codebook_used": torch.zeros(65536)}
-    torch.save({"model": state}, tmp_path / "vq_ds16_t2i.pt")
+    write_vq(tmp_path / "vq_ds16_t2i.pt", janus)
     return tmp_path / "vq_ds16_t2i.pt"
 
 
@@ -105,7 +81,7 @@ def test_full_size_keys_shapes_and_number_of_parameters() -> None:
     with torch.device("meta"):
         model, reference = build_vqmodel(config), JanusVQVAE(JanusVQVAEConfig())
     found = {name: tuple(value.shape) for name, value in to_public(model.state_dict(), public_name).items()}
-    assert found == {name: tuple(value.shape) for name, value in public_state(reference.state_dict()).items()}
+    assert found == {name: tuple(value.shape) for name, value in public_vq(reference.state_dict()).items()}
     assert found["encoder.conv_blocks.4.attn.1.proj_out.weight"] == (512, 512, 1, 1)
     assert found["decoder.conv_blocks.0.attn.2.norm.weight"] == (512,)
     assert found["decoder.conv_blocks.3.upsample.conv.weight"] == (128, 128, 3, 3)
@@ -115,8 +91,8 @@ def test_full_size_keys_shapes_and_number_of_parameters() -> None:
 
 def test_safetensors_and_the_trainers_arguments_are_read(janus, file, tmp_path) -> None:
     codes = load(file).encode(images(1))
-    save_file(public_state(janus.state_dict()), tmp_path / "vq.safetensors")
-    torch.save({"model": public_state(janus.state_dict()), "args": Namespace(lr=1.0)}, tmp_path / "trained.pt")
+    save_file(public_vq(janus.state_dict()), tmp_path / "vq.safetensors")
+    torch.save({"model": public_vq(janus.state_dict()), "args": Namespace(lr=1.0)}, tmp_path / "trained.pt")
     assert torch.equal(load(tmp_path / "vq.safetensors").encode(images(1)), codes)
     assert torch.equal(load(tmp_path / "trained.pt").encode(images(1)), codes)
 
