@@ -17,7 +17,8 @@ from transformers import BertConfig
 
 from configs.cli import run_settings
 from configs.fields import SettingsError
-from configs.schema import ROOT, RunSettings
+from configs.schema import ROOT, RunSettings, SamplingSettings
+from eval.run_folder import _identity
 from eval.session import Session, open_session
 from main import main
 from models.text_encoder import TextEncoder
@@ -209,6 +210,25 @@ def test_parts_lie_beside_the_folder_unless_the_flags_say_where(folder) -> None:
     assert hub.vq_path == str(ROOT / "ckpts/llamagen/vq_ds16_t2i.pt")
     given = RunSettings(prompt="a cat", model="llamagen", text_encoder_path="google/flan-t5-xl", vq_path="~/vq.pt")
     assert given.text_encoder_path == "google/flan-t5-xl" and given.vq_path == str(Path("~/vq.pt").expanduser())
+
+
+def test_the_files_are_part_of_a_runs_identity(folder, original) -> None:
+    """Of their contents, wherever they lie: a folder of images belongs to one text encoder and one codec."""
+    ours, theirs = (_identity(llamagen_settings(path)) for path in (folder, original))
+    assert ours == theirs
+    with (folder.parent / "vq_ds16_t2i.pt").open("ab") as file:
+        file.write(b"x")
+    change_json(t5_of(folder) / "config.json", dropout_rate=0.2)
+    changed = _identity(llamagen_settings(folder))
+    assert {name for name in ours if changed[name] != ours[name]} == {"text_encoder_path", "vq_path"}
+
+
+@pytest.mark.parametrize("stage", ["llamagen", "llamagen2"])
+def test_recipes_are_those_of_the_public_sample_script(stage, folder) -> None:
+    texts = {"config": str(ROOT / f"configs/{stage}.yaml"), "prompt": "a cat", "model_path": str(folder)}
+    settings = run_settings(texts)
+    assert (settings.model, settings.dtype) == (stage, "bf16")
+    assert settings.sampling == SamplingSettings(temperature=1.0, top_k=1000, top_p=1.0, cfg=7.5)
 
 
 @pytest.mark.parametrize("flag", ["text_encoder_path", "vq_path"])
