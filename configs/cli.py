@@ -10,7 +10,7 @@ import yaml
 from configs.fields import SettingsError, parse_text, refuse, settings_fields
 from configs.flags import PaperFlags, RecipeFlags, check_known, flags_of
 from configs.methods import METHODS, AdtSettings, MethodSettings, SamplingSettings
-from configs.schema import MODELS, ROOT, BenchmarkSettings, RunSettings
+from configs.schema import MODELS, PARTS, ROOT, BenchmarkSettings, RunSettings
 
 Values = dict[str, Any]  # by flag name, converted
 # The files of a checkpoint folder; of each group one has to be there.
@@ -20,6 +20,7 @@ _TOKENIZER_FILES = tuple(
     tuple(f"tokenizer/{name}" for name in names)
     for names in (("text_tokenizer.json",), ("vqgan.yaml",), ("vqgan.safetensors", "vqgan.ckpt"))
 )
+_T5_TOKENIZER_FILES = (("tokenizer.json", "spiece.model"),)
 _DEFAULT_METHODS = "ar,eagle2:proposal=topk,eagle2,adt:proposal=topk,adt"
 _METHOD_FLAGS = [*settings_fields(MethodSettings), *settings_fields(AdtSettings)]
 
@@ -188,21 +189,26 @@ def _run(values: Values, method: MethodSettings) -> RunSettings:
 
 
 def check_folders(settings: RunSettings) -> None:
-    """A SettingsError unless the model's and the drafter's folders are there with their files, or are hub ids."""
+    """A SettingsError unless the folders of model, drafter and text encoder are there with their files, or are hub
+    ids, and the file of image codes is there."""
+    own = _NETWORK_FILES if settings.model in PARTS else (*_NETWORK_FILES, *_TOKENIZER_FILES)
     for flag, path, files in (
-        ("model_path", settings.model_path, (*_NETWORK_FILES, *_TOKENIZER_FILES)),
+        ("model_path", settings.model_path, own),
         ("drafter_path", settings.drafter_path, _NETWORK_FILES),
+        ("text_encoder_path", settings.text_encoder_path, (*_NETWORK_FILES, *_T5_TOKENIZER_FILES)),
     ):
         if path is None or _is_hub_id(path):
             continue
         if not Path(path).is_dir():
-            allowed = f"a folder such as {ROOT / MODELS['tiny']}, or owner/name"
+            allowed = f"a folder such as {ROOT / MODELS[settings.model]}, or owner/name"
             raise SettingsError(f"--{flag} {path}: found no such folder; allowed: {allowed}")
         for names in files:
             if not any((Path(path) / name).is_file() for name in names):
                 raise SettingsError(
                     f"--{flag} {path}: found a folder without {' or '.join(names)}; allowed: one with it"
                 )
+    if settings.vq_path is not None and not Path(settings.vq_path).is_file():
+        raise SettingsError(f"--vq_path {settings.vq_path}: found no such file; allowed: LlamaGen's vq_ds16_t2i.pt")
 
 
 def _is_hub_id(path: str) -> bool:

@@ -25,7 +25,16 @@ __all__ = [
 ]
 
 ROOT = Path(__file__).resolve().parent.parent
-MODELS = {"tiny": "ckpts/tiny", "lumina_mgpt": "ckpts/lumina_mgpt"}  # target -> its folder, relative to the repository
+MODELS = {  # target -> its folder, relative to the repository
+    "tiny": "ckpts/tiny",
+    "lumina_mgpt": "ckpts/lumina_mgpt",
+    "llamagen": "ckpts/llamagen/LlamaGen-T2I",
+    "llamagen2": "ckpts/llamagen/LlamaGen-T2I-2",
+}
+# Parts of a target that lie beside its folder: flag -> place there, as in LANTERN's layout.
+PARTS = {
+    name: {"text_encoder_path": "t5/flan-t5-xl", "vq_path": "vq_ds16_t2i.pt"} for name in ("llamagen", "llamagen2")
+}
 DATASETS = {"PartiPrompts": "PartiPrompts.tsv", "MSCOCO2017Val": "captions_val2017.json"}
 # What may differ between two commands that fill the same folder: it chooses images, not what an image is.
 FREE_FLAGS = (
@@ -73,11 +82,15 @@ class RunSettings:
     overwrite: bool = setting(False, "remove an earlier run from --output_dir first")
     trace: bool = setting(False, "write one line per round to trace.jsonl")
     model: str = setting("tiny", "target model", choices=tuple(MODELS))
-    model_path: str | None = setting(None, "its folder", shown="ckpts/<model>")
+    model_path: str | None = setting(None, "its folder, or a hub id", shown="ckpts/...")
     drafter_path: str | None = setting(None, "the drafter's folder", shown="<model_path>/drafter")
     target_size: str | None = setting(
         None, "image size in pixels, as 768 or 1024x576, of models that draw in many sizes", shown="lumina_mgpt 768"
     )
+    text_encoder_path: str | None = setting(
+        None, "LlamaGen's T5: a folder, or a hub id", shown="<model_path>/../t5/flan-t5-xl"
+    )
+    vq_path: str | None = setting(None, "LlamaGen's file of image codes", shown="<model_path>/../vq_ds16_t2i.pt")
     dtype: str = setting("fp32", "number type", choices=("fp32", "fp64", "bf16"))
     device: str = setting("auto", "auto, cpu, cuda or cuda:N; auto = a GPU if there is one")
     batch_size: int = setting(1, "images decoded together", low=1, high=1024)
@@ -92,6 +105,8 @@ class RunSettings:
             "output_dir",
             "model_path",
             "drafter_path",
+            "text_encoder_path",
+            "vq_path",
             "prompt_file",
         ):  # a shell leaves ~ alone in --flag=~/x
             if getattr(self, name) is not None:
@@ -103,6 +118,7 @@ class RunSettings:
         if self.drafter_path is not None and not self.method.drafted:
             refuse("drafter_path", self.drafter_path, "only with a method that drafts, not with --method ar")
         self._set("model_path", str(ROOT / MODELS[self.model]))
+        self._place_parts()
         self._set("drafter_path", str(Path(self.model_path) / "drafter") if self.method.drafted else None)
         self._set("output_dir", f"outputs/{self.model}_{self.method.method}_{self._slug()}_{self.fingerprint()[:8]}")
 
@@ -125,7 +141,9 @@ class RunSettings:
     def identity(self) -> dict[str, object]:
         """The settings that make an image and its record what they are, by flag; paths are made absolute."""
         values = {name: value for name, value in settings_dict(self).items() if name not in FREE_FLAGS}
-        paths = ["model_path", "drafter_path"] + (["prompt"] if self.source == "file" else [])
+        paths = ["model_path", "drafter_path", "text_encoder_path", "vq_path"] + (
+            ["prompt"] if self.source == "file" else []
+        )
         return values | {name: os.path.realpath(values[name]) for name in paths if os.path.exists(values[name] or "")}
 
     def fingerprint(self) -> str:
@@ -135,6 +153,17 @@ class RunSettings:
     def _set(self, name: str, default: object) -> None:
         if getattr(self, name) is None:
             object.__setattr__(self, name, default)
+
+    def _place_parts(self) -> None:
+        """Where the parts of the target lie that are not in its folder: beside it, or beside the folder that it has
+        here, for a hub id."""
+        parts = PARTS.get(self.model, {})
+        for name in ("text_encoder_path", "vq_path"):
+            if name not in parts and getattr(self, name) is not None:
+                refuse(name, getattr(self, name), f"only with --model {' or '.join(PARTS)}")
+        folder = Path(self.model_path if Path(self.model_path).is_dir() else ROOT / MODELS[self.model])
+        for name, place in parts.items():
+            self._set(name, str(folder.parent / place))
 
     def _slug(self) -> str:
         name = Path(self.prompt).stem if self.source == "file" else self.prompt

@@ -30,6 +30,7 @@ class KVCache:
         self.memory = torch.zeros(size, dtype=dtype, device=device)  # keys and values of every layer in turn
         self.pads = torch.zeros(rows, 1, 1, shape.slots, dtype=dtype, device=device)  # -inf before a row's first token
         self.starts = torch.zeros(rows, dtype=torch.long, device=device)
+        self.origins = torch.zeros_like(self.starts)
         self.lengths = np.zeros(shape.images, dtype=np.int64)  # on the host: known there after every round
         self.guidance, self.last_position = shape.guidance, spec.max_positions - 1
 
@@ -51,14 +52,17 @@ class KVCache:
 
     def _view(self, memory: Tensor, rows: slice | Tensor, lengths: np.ndarray) -> "KVCache":
         view = object.__new__(KVCache)
-        view.memory, view.pads, view.starts = memory, self.pads[rows], self.starts[rows]
+        view.memory, view.pads = memory, self.pads[rows]
+        view.starts, view.origins = self.starts[rows], self.origins[rows]
         view.lengths, view.guidance, view.last_position = lengths, self.guidance, self.last_position
         return view
 
-    def reset(self, starts: Tensor) -> None:
-        """Forget everything; row r will hold its first token at slot starts[r] (rows,)."""
+    def reset(self, starts: Tensor, origins: Tensor | None = None) -> None:
+        """Forget everything; row r will hold its first token at slot starts[r] (rows,), and rotary position 0 will be
+        that slot or, if given, slot origins[r] (rows,)."""
         self.lengths[:] = 0
         self.starts.copy_(starts)
+        self.origins.copy_(starts if origins is None else origins)
         before = torch.arange(self.slots, device=starts.device) < self.starts[:, None]
         self.pads.zero_().masked_fill_(before[:, None, None], -torch.inf)
 
@@ -84,7 +88,7 @@ class KVCache:
             self._target = committed + torch.arange(m - n, m, device=committed.device)  # (rows, n)
             self._rows = torch.arange(len(committed), device=committed.device)[:, None]
             mask = self._ragged_mask(block, committed)
-        offset = committed - self.starts[:, None]  # (rows, 1)
+        offset = committed - self.origins[:, None]  # (rows, 1)
         positions = (depths[:, None] + offset.unflatten(0, (-1, self.guidance))).flatten(0, 1)
         return Context(positions.clamp_(0, self.last_position), mask, self)
 

@@ -102,8 +102,8 @@ class Engine:
         started = time.perf_counter()
         prompt = self.target.prompt(job.prompt, self.law.guidance)
         cache, length = self.cache.image(place), prompt.ids.shape[1]
-        cache.reset(prompt.starts)
-        features = self.target.features(prompt.ids, cache.open(*chain(1, length, self.target.device)))
+        cache.reset(prompt.starts, prompt.origins)
+        features = self.target.read(prompt, cache.open(*chain(1, length, self.target.device)))
         cache.advance([length])
         self.noise.fill(place, job.seed)
         log_p = self.law(self.target.score(features[:, -1:]))

@@ -83,7 +83,8 @@ class EagleDrafter:
 
     def start(self, image: int, prompt: PromptRows, features: Tensor, code: Tensor) -> None:
         cache, n = self.cache.image(image), prompt.ids.shape[1] - 1
-        cache.reset(prompt.starts)
+        hidden = self.head.spec.hides_padding
+        cache.reset(prompt.starts if hidden else torch.zeros_like(prompt.starts), prompt.origins)
         context = cache.open(*chain(1, n, self.target.device))
         self.head(prompt.ids[:, 1:], features[:, :-1], context)
         cache.advance([n])

@@ -8,6 +8,18 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
+class ImageRope:
+    """Rotation by row and column of the image (LlamaGen, arXiv 2406.06525) in place of that by position.
+
+    condition: positions before the image; queries and keys there become zero vectors. side: image tokens per row and
+    column.
+    """
+
+    condition: int
+    side: int
+
+
+@dataclass(frozen=True)
 class TransformerSpec:
     """Sizes and switches of a transformer."""
 
@@ -23,6 +35,8 @@ class TransformerSpec:
     qk_norm: bool = True  # LayerNorm with an affine per head, on queries and keys before rotation (Chameleon)
     swin_norm: bool = False  # norms on the outputs of attention and MLP instead of their inputs (Chameleon 34B)
     first_norm: bool = True  # EAGLE heads of Llama targets have no input norm in layer 0
+    image_rope: ImageRope | None = None
+    hides_padding: bool = True  # LlamaGen's drafters were trained to see the padding before a prompt
 
     @property
     def head_dim(self) -> int:
@@ -77,10 +91,17 @@ class ImageVocab:
 
 @dataclass(frozen=True)
 class PromptRows:
-    """The prompt of one image: ids (guidance, length), padded on the left; row r begins at starts[r]."""
+    """The prompt of one image: ids (guidance, length), padded on the left; row r begins at slot starts[r].
+
+    origins: (guidance,) the slot of rotary position 0; None for that of the row's beginning. condition: (guidance,
+    length, width) what the target reads in place of ids, in models whose prompts are no tokens; a drafter reads the
+    ids.
+    """
 
     ids: Tensor
     starts: Tensor
+    origins: Tensor | None = None
+    condition: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -90,6 +111,8 @@ class TargetOptions:
     dtype: torch.dtype
     device: torch.device
     target_size: str | None = None  # pixels, "768" or "1024x576", of models that draw in many sizes
+    text_encoder_path: str | None = None  # folder or hub id, of models that read text through an encoder
+    vq_path: str | None = None  # file of the image codes, of models that have it apart from their folder
 
 
 class TargetModel(Protocol):
@@ -106,11 +129,20 @@ class TargetModel(Protocol):
         """The conditional row of a text and, with guidance 2, the unconditional one; ValueError if the text is too
         long."""
 
+    def read(self, prompt: PromptRows, context: Context) -> Tensor:
+        """A prompt -> features after the final norm (guidance, length, hidden); those of padding are arbitrary."""
+
     def features(self, ids: Tensor, context: Context) -> Tensor:
         """Token ids (rows, n) -> features after the final norm (rows, n, hidden)."""
 
     def score(self, features: Tensor) -> Tensor:
         """Features (rows, n, hidden) -> logits of the image codes (rows, n, vocab.size)."""
+
+    def embedding(self) -> Tensor:
+        """Embeddings of all token ids (spec.vocab, hidden)."""
+
+    def drafter_spec(self, config: dict) -> TransformerSpec:
+        """The transformer of a drafter's config.json; ValueError if it is not for this target."""
 
     def to_image(self, codes: Tensor) -> Tensor:
         """Codes (images, grid.tokens) -> pixels (images, height, width, 3), uint8 on the CPU."""

@@ -4,6 +4,7 @@ A checkpoint folder holds config.json and the transformer's weights; its folder 
 text_tokenizer.json, vqgan.yaml and the VQGAN's weights.
 """
 
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -140,11 +141,21 @@ class Chameleon:
         starts = [0, padding][:guidance]
         return PromptRows(torch.tensor(rows, device=self.device), torch.tensor(starts, device=self.device))
 
+    def read(self, prompt: PromptRows, context: Context) -> Tensor:
+        return self.features(prompt.ids, context)
+
     def features(self, ids: Tensor, context: Context) -> Tensor:
         return self.transformer(ids, context)
 
     def score(self, features: Tensor) -> Tensor:
         return self.transformer.score(features)
+
+    def embedding(self) -> Tensor:
+        return self.transformer.embedding.weight
+
+    def drafter_spec(self, config: dict) -> TransformerSpec:
+        """Of a drafter in the Chameleon layout, with room for the target's sequences."""
+        return replace(chameleon_spec(config), max_positions=self.spec.max_positions)
 
     def to_image(self, codes: Tensor) -> Tensor:
         return self.images.decode(codes, (self.grid.rows, self.grid.columns))

@@ -1,16 +1,20 @@
 """The list of target models."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from models.base import TargetModel, TargetOptions
 from models.chameleon import Chameleon
 from models.lumina_mgpt import LuminaMgpt
+from models.llamagen import LlamaGen
 from models.weights import checkpoint_folder
 
 TARGETS: dict[str, Callable[[Path, TargetOptions], TargetModel]] = {
     "tiny": Chameleon.load,
     "lumina_mgpt": LuminaMgpt.load,
+    "llamagen": partial(LlamaGen.load, side=16),
+    "llamagen2": partial(LlamaGen.load, side=32),
 }
 
 

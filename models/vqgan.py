@@ -35,11 +35,12 @@ class ImageTokenizer:
     Args:
         model: network with loaded weights.
         config: its sizes.
+        rounding: added before pixel values are cut to whole numbers: 0 as public readers of Chameleon do, or 0.5.
     """
 
-    def __init__(self, model: VQModel, config: VqganConfig) -> None:
+    def __init__(self, model: VQModel, config: VqganConfig, rounding: float = 0.0) -> None:
         self.model = model.eval().requires_grad_(False)
-        self.config = config
+        self.config, self.rounding = config, rounding
 
     @property
     def downsampling(self) -> int:
@@ -118,7 +119,8 @@ class ImageTokenizer:
         latents = self.codebook[codes].permute(2, 0, 1).unsqueeze(0)  # (1, embed_dim, rows, columns)
         latents = latents.contiguous(memory_format=torch.channels_last)
         output = self.model.decoder(self.model.post_quant_conv(latents))[0].float()
-        return ((output.clamp(-1, 1) + 1) / 2 * 255).to(torch.uint8).permute(1, 2, 0)  # truncates, as public readers do
+        pixels = (output.clamp(-1, 1) + 1) / 2 * 255 + self.rounding
+        return pixels.to(torch.uint8).permute(1, 2, 0)  # truncates
 
     def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
         """Write vqgan.yaml and vqgan.safetensors in the public layout; a file appears whole or not at all."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 import pickle
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ class VqganConfig:
     """Sizes of a VQGAN, named as in the `ddconfig` of vqgan.yaml.
 
     `num_groups` is the number of GroupNorm groups: 32 in every public file (then the key is absent).
+    `coarse_attention`: the blocks of the coarsest level attend (LlamaGen), not only those in the middle.
     """
 
     ch: int
@@ -50,9 +52,10 @@ class VqganConfig:
     n_embed: int
     resolution: int
     num_groups: int = 32
+    coarse_attention: bool = False
 
     def __post_init__(self) -> None:
-        numbers = {name: value for name, value in vars(self).items() if name != "ch_mult"}
+        numbers = {name: value for name, value in vars(self).items() if name not in ("ch_mult", "coarse_attention")}
         for name, value in [*numbers.items(), *(("ch_mult", factor) for factor in self.ch_mult)]:
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{name}: found {value!r}, allowed are whole numbers from 1")
@@ -88,7 +91,10 @@ def read_config(path: Path) -> VqganConfig:
 
 
 def write_config(config: VqganConfig, path: Path) -> None:
-    """Write `config` so that `read_config` and the public readers understand it."""
+    """Write `config` so that `read_config` and the public readers understand it; ValueError if the file cannot say
+    it."""
+    if config.coarse_attention:
+        raise ValueError(f"{path}: cannot describe attention at the coarsest level")
     ddconfig: dict[str, Any] = {
         **_FIXED,
         "ch": config.ch,
@@ -106,11 +112,11 @@ def write_config(config: VqganConfig, path: Path) -> None:
 
 def build_vqmodel(config: VqganConfig) -> VQModel:
     """The diffusers network of these sizes, with fresh weights."""
-    levels = len(config.ch_mult)
+    finer, coarse = len(config.ch_mult) - 1, "Attn" if config.coarse_attention else ""
     return VQModel(
         block_out_channels=tuple(config.ch * factor for factor in config.ch_mult),
-        down_block_types=("DownEncoderBlock2D",) * levels,
-        up_block_types=("UpDecoderBlock2D",) * levels,
+        down_block_types=("DownEncoderBlock2D",) * finer + (f"{coarse}DownEncoderBlock2D",),
+        up_block_types=(f"{coarse}UpDecoderBlock2D",) + ("UpDecoderBlock2D",) * finer,
         layers_per_block=config.num_res_blocks,
         latent_channels=config.z_channels,
         num_vq_embeddings=config.n_embed,
@@ -127,20 +133,38 @@ def taming_name(name: str, levels: int) -> str:
 
 
 def to_taming(state: Mapping[str, Tensor], levels: int) -> dict[str, Tensor]:
-    """Rename a diffusers state dict to the public layout; attention matrices become 1 x 1 convolutions."""
-    renamed = {taming_name(name, levels): value for name, value in state.items()}
-    return {name: value[:, :, None, None] if _is_attention_matrix(name) else value for name, value in renamed.items()}
+    """Rename a diffusers state dict to the public layout."""
+    return to_public(state, partial(taming_name, levels=levels))
 
 
 def from_taming(state: Mapping[str, Tensor], model: VQModel, levels: int) -> dict[str, Tensor]:
-    """Rename weights of the public layout to `model`'s keys, strictly; `loss.*` is ignored.
+    """Rename weights of the public layout to `model`'s keys, strictly; `loss.*` is ignored."""
+    return from_public(state, model, partial(taming_name, levels=levels), "loss.")
+
+
+def to_public(state: Mapping[str, Tensor], name_of: Callable[[str], str]) -> dict[str, Tensor]:
+    """Rename a diffusers state dict; attention matrices become 1 x 1 convolutions."""
+    matrix = {name: ".attentions." in name and value.ndim == 2 for name, value in state.items()}
+    return {name_of(name): value[:, :, None, None] if matrix[name] else value for name, value in state.items()}
+
+
+def from_public(
+    state: Mapping[str, Tensor], model: VQModel, name_of: Callable[[str], str], ignored: str
+) -> dict[str, Tensor]:
+    """Rename public weights to `model`'s keys, strictly, and to fp32.
+
+    Args:
+        state: public weights.
+        model: network on any device.
+        name_of: diffusers key -> public key.
+        ignored: prefix of public keys that are no weights of the network.
 
     Raises:
         ValueError: naming every missing, unexpected and mis-shaped key.
     """
     own = model.state_dict()
-    wanted = {name: tuple(value.shape) for name, value in to_taming(own, levels).items()}
-    found = {name: value for name, value in state.items() if not name.startswith("loss.")}
+    wanted = {name: tuple(value.shape) for name, value in to_public(own, name_of).items()}
+    found = {name: value for name, value in state.items() if not name.startswith(ignored)}
     problems = [f"missing {name} {shape}" for name, shape in wanted.items() if name not in found]
     problems += [f"unexpected {name} {tuple(value.shape)}" for name, value in found.items() if name not in wanted]
     problems += [
@@ -150,11 +174,7 @@ def from_taming(state: Mapping[str, Tensor], model: VQModel, levels: int) -> dic
     ]
     if problems:
         raise ValueError("the weights do not fit the configuration: " + "; ".join(problems))
-    return {name: found[taming_name(name, levels)].reshape(value.shape).float() for name, value in own.items()}
-
-
-def _is_attention_matrix(name: str) -> bool:
-    return re.search(r"\.attn_1\.(q|k|v|proj_out)\.weight$", name) is not None
+    return {name: found[name_of(name)].reshape(value.shape).float() for name, value in own.items()}
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

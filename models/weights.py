@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from models.base import TransformerSpec
 
 _FILES = ("model.safetensors", "pytorch_model.bin")
+_ENTRIES = ("state_dict", "model", "module")  # where training scripts put the weights
 _INDEXES = tuple(f"{name}.index.json" for name in _FILES)
 
 
@@ -87,7 +89,8 @@ def read_tensors(files: Iterable[Path]) -> Iterator[tuple[str, Tensor]]:
                     for key in shard.keys():  # noqa: SIM118 (not a dict)
                         yield key, shard.get_tensor(key)
             else:
-                content = torch.load(file, map_location="cpu", weights_only=True, mmap=is_zipfile(file))
+                with torch.serialization.safe_globals([Namespace]):  # training scripts keep their arguments in it
+                    content = torch.load(file, map_location="cpu", weights_only=True, mmap=is_zipfile(file))
                 yield from _state(content).items()
         except pickle.UnpicklingError as error:
             raise ValueError(f"cannot read {file}: damaged, or more than tensors and plain values") from error
@@ -96,8 +99,11 @@ def read_tensors(files: Iterable[Path]) -> Iterator[tuple[str, Tensor]]:
 
 
 def _state(content: object) -> dict[str, Tensor]:
-    """The tensors of a .bin file, or of its entry `state_dict`; ValueError if it holds something else."""
-    state = content.get("state_dict", content) if isinstance(content, dict) else None
+    """The tensors of a .bin file, or of its entry `state_dict`, `model` or `module`; ValueError if it holds something
+    else."""
+    state = content if isinstance(content, dict) else None
+    if state is not None:
+        state = next((state[entry] for entry in _ENTRIES if entry in state), state)
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise ValueError("expected tensors by name")
     return state
