@@ -6,8 +6,8 @@ from pathlib import Path
 
 from models.base import TargetModel, TargetOptions
 from models.chameleon import Chameleon
-from models.lumina_mgpt import LuminaMgpt
 from models.llamagen import LlamaGen
+from models.lumina_mgpt import LuminaMgpt
 from models.weights import checkpoint_folder
 
 TARGETS: dict[str, Callable[[Path, TargetOptions], TargetModel]] = {
