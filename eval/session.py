@@ -92,7 +92,7 @@ def open_session(settings: RunSettings, drafted: bool | None = None) -> Session:
         ValueError: the device is not there, or a checkpoint is missing, damaged or does not fit; names flag or file.
     """
     device, dtype = pick_device(settings.device), DTYPES[settings.dtype]
-    options = TargetOptions(dtype, device, settings.text_encoder_path, settings.vq_path)
+    options = TargetOptions(dtype, device, text_encoder_path=settings.text_encoder_path, vq_path=settings.vq_path)
     target = load_target(settings.model, settings.model_path, options)
     wanted = settings.method.drafted if drafted is None else drafted
     if not wanted:

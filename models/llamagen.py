@@ -157,7 +157,8 @@ class LlamaGen:
 def padding_visible(mask: Tensor, starts: Tensor) -> Tensor:
     """An additive mask (rows, 1, n, n) of a prompt, in which padding sees the padding up to itself, too.
 
-    No token of the prompt sees padding. LlamaGen's public drafters do, and they know features that were made so.
+    No token of the caption and no code sees padding. LlamaGen's public drafters do, and they were trained on features
+    of padding that were made so: it is what LANTERN's mask comes to in bf16.
     """
     slot = torch.arange(mask.shape[-1], device=mask.device)
     padding = slot < starts[:, None]  # (rows, n)

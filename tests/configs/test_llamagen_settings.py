@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,7 @@ def test_models_without_parts_refuse_the_flags(flag) -> None:
     ("place", "message"),
     [
         ("vq_ds16_t2i.pt", "--vq_path .*no such file"),
+        ("t5", "--text_encoder_path .*no such folder; allowed: a folder such as t5/flan-t5-xl .*, or owner/name"),
         ("t5/flan-t5-xl/tokenizer.json", "--text_encoder_path .*without tokenizer.json or spiece.model"),
         ("t5/flan-t5-xl/model.safetensors", "--text_encoder_path .*without model.safetensors"),
         ("LlamaGen-T2I/model.safetensors", "--model_path .*without model.safetensors"),
@@ -63,6 +65,7 @@ def test_models_without_parts_refuse_the_flags(flag) -> None:
     ],
 )
 def test_missing_files_are_named_before_anything_is_loaded(place, message, folder) -> None:
-    (folder.parent / place).unlink()
+    path = folder.parent / place
+    path.unlink() if path.is_file() else shutil.rmtree(path)
     with pytest.raises(SettingsError, match=message):
         run_settings({"prompt": "a cat", "model": "llamagen", "model_path": str(folder)})
