@@ -192,16 +192,19 @@ def check_folders(settings: RunSettings) -> None:
     """A SettingsError unless the folders of model, drafter and text encoder are there with their files, or are hub
     ids, and the file of image codes is there."""
     own = _NETWORK_FILES if settings.model in PARTS else (*_NETWORK_FILES, *_TOKENIZER_FILES)
-    for flag, path, files in (
-        ("model_path", settings.model_path, own),
-        ("drafter_path", settings.drafter_path, _NETWORK_FILES),
-        ("text_encoder_path", settings.text_encoder_path, (*_NETWORK_FILES, *_T5_TOKENIZER_FILES)),
+    home = ROOT / MODELS[settings.model]
+    for flag, files, example in (
+        ("model_path", own, home),
+        ("drafter_path", _NETWORK_FILES, home / "drafter"),
+        ("text_encoder_path", (*_NETWORK_FILES, *_T5_TOKENIZER_FILES), "t5/flan-t5-xl beside the model's"),
     ):
+        path = getattr(settings, flag)
         if path is None or _is_hub_id(path):
             continue
         if not Path(path).is_dir():
-            allowed = f"a folder such as {ROOT / MODELS[settings.model]}, or owner/name"
-            raise SettingsError(f"--{flag} {path}: found no such folder; allowed: {allowed}")
+            raise SettingsError(
+                f"--{flag} {path}: found no such folder; allowed: a folder such as {example}, or owner/name"
+            )
         for names in files:
             if not any((Path(path) / name).is_file() for name in names):
                 raise SettingsError(

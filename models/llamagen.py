@@ -116,22 +116,8 @@ class LlamaGen:
                 f"{folder / 'config.json'}: block_size is {config['block_size']}, expected {side**2}: "
                 "--model llamagen draws 256 codes, --model llamagen2 1024"
             )
-        for flag in ("text_encoder_path", "vq_path"):
-            if getattr(options, flag) is None:
-                raise ValueError(f"--{flag}: missing; LlamaGen needs it")
         network = _read_network(folder, spec, config["caption_dim"], options)
-        images = load_llamagen_vq(Path(options.vq_path), side, options.device)
-        text = TextEncoder.load(options.text_encoder_path, spec.image_rope.condition, options.device)
-        for flag, found, entry in (
-            ("vq_path", images.config.n_embed, "vocab_size"),
-            ("text_encoder_path", text.width, "caption_dim"),
-        ):
-            if found != config[entry]:
-                raise ValueError(
-                    f"--{flag}: {getattr(options, flag)} has {found}, "
-                    f"{folder / 'config.json'} has {entry} {config[entry]}"
-                )
-        return cls(network, text, images)
+        return cls(network, *_read_parts(folder, config, spec.image_rope, options))
 
     def prompt(self, text: str, guidance: int) -> PromptRows:
         features = self.text(text).to(self.caption.empty)  # (n, width)
@@ -171,12 +157,32 @@ class LlamaGen:
 def padding_visible(mask: Tensor, starts: Tensor) -> Tensor:
     """An additive mask (rows, 1, n, n) of a prompt, in which padding sees the padding up to itself, too.
 
-    No token of the prompt sees padding. LlamaGen's public drafters do, and they know features that were made so.
+    No token of the caption and no code sees padding. LlamaGen's public drafters do, and they were trained on features
+    of padding that were made so: it is what LANTERN's mask comes to in bf16.
     """
     slot = torch.arange(mask.shape[-1], device=mask.device)
     padding = slot < starts[:, None]  # (rows, n)
     seen = padding[:, :, None] & padding[:, None] & (slot <= slot[:, None])
     return mask.masked_fill(seen[:, None], 0.0)
+
+
+def _read_parts(
+    folder: Path, config: dict, image: ImageRope, options: TargetOptions
+) -> tuple[TextEncoder, ImageTokenizer]:
+    """Text encoder and codec; a ValueError names the flag of one that is missing or not for this target."""
+    for flag in ("text_encoder_path", "vq_path"):
+        if getattr(options, flag) is None:
+            raise ValueError(f"--{flag}: missing; LlamaGen needs it")
+    images = load_llamagen_vq(Path(options.vq_path), image.side, options.device)
+    text = TextEncoder.load(options.text_encoder_path, image.condition, options.device)
+    for flag, found, entry in (
+        ("vq_path", images.config.n_embed, "vocab_size"),
+        ("text_encoder_path", text.width, "caption_dim"),
+    ):
+        if found != config[entry]:
+            path = getattr(options, flag)
+            raise ValueError(f"--{flag}: {path} has {found}, {folder / 'config.json'} has {entry} {config[entry]}")
+    return text, images
 
 
 def _read_network(folder: Path, spec: TransformerSpec, width: int, options: TargetOptions) -> LlamaGenNetwork:

@@ -51,12 +51,7 @@ def sizes_of(state: Mapping[str, Tensor], side: int) -> VqganConfig:
     Raises:
         ValueError: if a weight that tells a size is missing, or the sizes fit no VQGAN.
     """
-
-    def count(prefix: str) -> int:
-        numbers = {int(key[len(prefix) :].split(".")[0]) for key in state if key.startswith(prefix)}
-        return len(numbers)
-
-    levels = count("encoder.conv_blocks.")
+    levels = _count(state, "encoder.conv_blocks.")
     try:
         ch = len(state["encoder.conv_in.weight"])
         widths = [len(state[f"encoder.conv_blocks.{level}.res.0.conv2.weight"]) for level in range(levels)]
@@ -64,7 +59,7 @@ def sizes_of(state: Mapping[str, Tensor], side: int) -> VqganConfig:
         return VqganConfig(
             ch=ch,
             ch_mult=tuple(width // ch for width in widths),
-            num_res_blocks=count("encoder.conv_blocks.0.res."),
+            num_res_blocks=_count(state, "encoder.conv_blocks.0.res."),
             z_channels=state["quant_conv.weight"].shape[1],
             embed_dim=embed_dim,
             n_embed=n_embed,
@@ -73,6 +68,11 @@ def sizes_of(state: Mapping[str, Tensor], side: int) -> VqganConfig:
         )
     except KeyError as error:
         raise ValueError(f"missing key {error.args[0]}") from error
+
+
+def _count(state: Mapping[str, Tensor], prefix: str) -> int:
+    """How many numbers follow `prefix` in the keys."""
+    return len({key[len(prefix) :].split(".")[0] for key in state if key.startswith(prefix)})
 
 
 def load_llamagen_vq(path: Path, side: int, device: torch.device) -> ImageTokenizer:

@@ -15,10 +15,7 @@ from safetensors.torch import load_file, save_file
 from small_llamagen import LlamaGenSizes, llamagen_settings, open_llamagen, small_janus, write_llamagen, write_vq
 from transformers import BertConfig
 
-from configs.cli import run_settings
-from configs.fields import SettingsError
-from configs.schema import ROOT, RunSettings, SamplingSettings
-from eval.run_folder import _identity
+from configs.schema import RunSettings
 from eval.session import Session, open_session
 from main import main
 from models.text_encoder import TextEncoder
@@ -199,58 +196,6 @@ def test_the_stage_is_that_of_the_name(tmp_path) -> None:
     settings = RunSettings(prompt="a cat", model="llamagen2", model_path=str(folder), device="cpu")
     with pytest.raises(ValueError, match="block_size is 256, expected 1024: --model llamagen draws 256"):
         open_session(settings)
-
-
-def test_parts_lie_beside_the_folder_unless_the_flags_say_where(folder) -> None:
-    settings = llamagen_settings(folder)
-    assert settings.text_encoder_path == str(t5_of(folder))
-    assert settings.vq_path == str(folder.parent / "vq_ds16_t2i.pt")
-    assert set(settings.identity()) >= {"text_encoder_path", "vq_path"}
-    hub = RunSettings(prompt="a cat", model="llamagen2", model_path="jadohu/LlamaGen-T2I-2")
-    assert hub.vq_path == str(ROOT / "ckpts/llamagen/vq_ds16_t2i.pt")
-    given = RunSettings(prompt="a cat", model="llamagen", text_encoder_path="google/flan-t5-xl", vq_path="~/vq.pt")
-    assert given.text_encoder_path == "google/flan-t5-xl" and given.vq_path == str(Path("~/vq.pt").expanduser())
-
-
-def test_the_files_are_part_of_a_runs_identity(folder, original) -> None:
-    """Of their contents, wherever they lie: a folder of images belongs to one text encoder and one codec."""
-    ours, theirs = (_identity(llamagen_settings(path)) for path in (folder, original))
-    assert ours == theirs
-    with (folder.parent / "vq_ds16_t2i.pt").open("ab") as file:
-        file.write(b"x")
-    change_json(t5_of(folder) / "config.json", dropout_rate=0.2)
-    changed = _identity(llamagen_settings(folder))
-    assert {name for name in ours if changed[name] != ours[name]} == {"text_encoder_path", "vq_path"}
-
-
-@pytest.mark.parametrize("stage", ["llamagen", "llamagen2"])
-def test_recipes_are_those_of_the_public_sample_script(stage, folder) -> None:
-    texts = {"config": str(ROOT / f"configs/{stage}.yaml"), "prompt": "a cat", "model_path": str(folder)}
-    settings = run_settings(texts)
-    assert (settings.model, settings.dtype) == (stage, "bf16")
-    assert settings.sampling == SamplingSettings(temperature=1.0, top_k=1000, top_p=1.0, cfg=7.5)
-
-
-@pytest.mark.parametrize("flag", ["text_encoder_path", "vq_path"])
-def test_models_without_parts_refuse_the_flags(flag) -> None:
-    with pytest.raises(SettingsError, match=f"--{flag}: found 'x'; allowed: only with --model llamagen or llamagen2"):
-        RunSettings(prompt="a cat", **{flag: "x"})
-
-
-@pytest.mark.parametrize(
-    ("place", "message"),
-    [
-        ("vq_ds16_t2i.pt", "--vq_path .*no such file"),
-        ("t5/flan-t5-xl/tokenizer.json", "--text_encoder_path .*without tokenizer.json or spiece.model"),
-        ("t5/flan-t5-xl/model.safetensors", "--text_encoder_path .*without model.safetensors"),
-        ("LlamaGen-T2I/model.safetensors", "--model_path .*without model.safetensors"),
-        ("LlamaGen-T2I/drafter/pytorch_model.bin", "--drafter_path .*without"),
-    ],
-)
-def test_missing_files_are_named_before_anything_is_loaded(place, message, folder) -> None:
-    (folder.parent / place).unlink()
-    with pytest.raises(SettingsError, match=message):
-        run_settings({"prompt": "a cat", "model": "llamagen", "model_path": str(folder)})
 
 
 def test_the_command_line_draws_an_image(tmp_path) -> None:
