@@ -31,7 +31,10 @@ def eagle_keys(spec: TransformerSpec, bias: bool) -> KeyMap:
 
 
 def load_eagle_head(path: str, target: TargetModel) -> EagleHead:
-    """The drafter of a target, on its device and of its dtype; ValueError names what is missing or does not fit."""
+    """The drafter of a target, on its device and of its dtype; ValueError names what is missing or does not fit.
+
+    A file without `embed_tokens.weight` is completed by the target's own embedding, which drafters are trained with.
+    """
     folder = checkpoint_folder(path, "--drafter_path")
     config = read_json(folder / "config.json")
     spec, bias = chameleon_spec(config), config.get("bias", True)
@@ -44,6 +47,10 @@ def load_eagle_head(path: str, target: TargetModel) -> EagleHead:
     with torch.device("meta"):
         head = EagleHead(spec, bias).to(target.dtype)
     head = head.to_empty(device=target.device).requires_grad_(False).eval()
-    load_strict(head, read_tensors(weight_files(folder)), eagle_keys(spec, bias))
+    absent = load_strict(
+        head, read_tensors(weight_files(folder)), eagle_keys(spec, bias), optional=("embed_tokens.weight",)
+    )
+    if absent:
+        head.embedding.weight = target.transformer.embedding.weight
     order_weights(head)
     return head

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,7 @@ class TargetModel(Protocol):
 
     name: str
     spec: TransformerSpec
+    transformer: nn.Module  # with `embedding` over all ids, `blocks` and `norm`
     grid: ImageGrid
     vocab: ImageVocab
     dtype: torch.dtype

@@ -1,7 +1,7 @@
 """Chameleon family in its public Hugging Face format: Anole, and ckpts/tiny with smaller numbers.
 
-A checkpoint folder holds config.json and the transformer's weights; its folder `tokenizer` (Meta's layout) holds
-text_tokenizer.json, vqgan.yaml and the VQGAN's weights.
+A checkpoint folder holds config.json and the transformer's weights; Meta's folder `tokenizer`, inside it or elsewhere
+(models/files.py), holds text_tokenizer.json, vqgan.yaml and the VQGAN's weights.
 """
 
 from functools import cached_property
@@ -12,14 +12,15 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from models.base import Context, ImageGrid, ImageVocab, PromptRows, TransformerSpec
+from models.files import BUNDLED_VQGAN, TokenizerFiles, find_tokenizer
 from models.linear import order_weights
 from models.transformer import Transformer
-from models.vqgan import ImageTokenizer, load_vqgan
+from models.vqgan import ImageTokenizer, load_bundled_vqgan, load_vqgan
 from models.weights import KeyMap, Slot, block_keys, load_strict, read_json, read_tensors, weight_files
 
 BOS, PAD, END_OF_TURN, BEGIN_IMAGE = "<s>", "<pad>", "<reserved08706>", "<racm3:break>"
 _IMAGE_PREFIX = "IMGIMG"
-_IGNORED = ("model.vqmodel.",)  # the image tokenizer is read from its own files
+IGNORED = (BUNDLED_VQGAN,)  # not the transformer's
 
 
 def chameleon_spec(config: dict) -> TransformerSpec:
@@ -99,22 +100,21 @@ class Chameleon:
         self.dtype, self.device = transformer.norm.weight.dtype, transformer.norm.weight.device
 
     @classmethod
-    def load(cls, folder: Path, dtype: torch.dtype, device: torch.device) -> "Chameleon":
-        """Read a checkpoint folder; ValueError names what is missing, damaged or different."""
-        config = read_json(folder / "config.json")
-        spec = chameleon_spec(config)
-        vocab = ChameleonVocab(load_tokenizer(folder / "tokenizer" / "text_tokenizer.json"))
+    def load(
+        cls, folder: Path, dtype: torch.dtype, device: torch.device, tokenizer: Path | None = None
+    ) -> "Chameleon":
+        """Read a checkpoint folder, with the tokenizer of another folder if one is given; ValueError names what is
+        missing, damaged or different."""
+        spec = chameleon_spec(read_json(folder / "config.json"))
+        files = find_tokenizer(folder, tokenizer)
+        vocab = ChameleonVocab(load_tokenizer(files.text))
         with torch.device("meta"):
             transformer = Transformer(spec, vocab.image.size).to(dtype)
         transformer = transformer.to_empty(device=device).requires_grad_(False).eval()
-        load_strict(transformer, read_tensors(weight_files(folder)), chameleon_keys(spec, vocab.image), _IGNORED)
+        load_strict(transformer, read_tensors(weight_files(folder)), chameleon_keys(spec, vocab.image), IGNORED)
         order_weights(transformer)
-        images = load_vqgan(folder / "tokenizer", device=str(device))
-        if images.config.n_embed != vocab.image.size or max(vocab.ids.values()) >= spec.vocab:
-            raise ValueError(
-                f"{folder}: text_tokenizer.json names {vocab.image.size} image codes and ids up to "
-                f"{max(vocab.ids.values())}; vqgan.yaml has {images.config.n_embed} codes, config.json {spec.vocab} ids"
-            )
+        images = load_images(folder, files, device)
+        check_sizes(files, vocab, images.config.n_embed, spec.vocab)
         return cls(transformer, vocab, images, ImageGrid(*images.grid))
 
     def prompt(self, text: str, guidance: int) -> PromptRows:
@@ -141,6 +141,23 @@ class Chameleon:
 
     def to_image(self, codes: Tensor) -> Tensor:
         return self.images.decode(codes)
+
+
+def load_images(folder: Path, files: TokenizerFiles, device: torch.device) -> ImageTokenizer:
+    """The VQGAN from Meta's files, or from a checkpoint's own weights where those are not there."""
+    if files.vqgan is None:
+        return load_bundled_vqgan(folder, str(device))
+    return load_vqgan(files.vqgan, device=str(device))
+
+
+def check_sizes(files: TokenizerFiles, vocab: ChameleonVocab, codes: int, ids: int) -> None:
+    """ValueError unless the text tokenizer fits a VQGAN of so many codes and a transformer of so many ids."""
+    highest = max(vocab.ids.values())
+    if codes != vocab.image.size or highest >= ids:
+        raise ValueError(
+            f"{files.text} names {vocab.image.size} image codes and ids up to {highest}; "
+            f"the VQGAN has {codes} codes, config.json {ids} ids"
+        )
 
 
 def load_tokenizer(path: Path) -> Tokenizer:

@@ -21,6 +21,18 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 _FIXED = {"double_z": False, "in_channels": 3, "out_ch": 3, "attn_resolutions": [], "attn_type": "vanilla"}
+# `vq_config` of config.json: its names, the older ones, and what transformers' Chameleon takes for an absent entry.
+_JSON_SIZES = {
+    "ch": ("base_channels", 128),
+    "ch_mult": ("channel_multiplier", (1, 1, 2, 2, 4)),
+    "num_res_blocks": ("num_res_blocks", 2),
+    "z_channels": ("latent_channels", 256),
+    "embed_dim": ("embed_dim", 256),
+    "n_embed": ("num_embeddings", 8192),
+    "resolution": ("resolution", 512),
+    "num_groups": ("num_groups", 32),
+}
+_JSON_FIXED = {"double_latent": False, "in_channels": 3, "attn_resolutions": [], "attn_type": "vanilla"}
 _RENAMES = (
     (r"^(\w+)\.mid_block\.resnets\.0\.", r"\1.mid.block_1."),
     (r"^(\w+)\.mid_block\.resnets\.1\.", r"\1.mid.block_2."),
@@ -85,6 +97,29 @@ def read_config(path: Path) -> VqganConfig:
         raise ValueError(f"{path}: the field {error} is missing; expected model.params.ddconfig") from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError, ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: cannot be read as a VQGAN configuration: {error}") from error
+
+
+def json_config(content: Mapping[str, Any], name: str) -> VqganConfig:
+    """The VQGAN that `vq_config` of a config.json describes, in transformers' names or the older ones of vqgan.yaml.
+
+    Args:
+        content: the parsed config.json.
+        name: of the file, for errors.
+
+    Raises:
+        ValueError: if `vq_config` is missing or describes a net not built here.
+    """
+    given = content.get("vq_config")
+    if not isinstance(given, dict):
+        raise ValueError(f"{name}: vq_config is {given!r}; expected the sizes of the VQGAN")
+    for entry, allowed in (*_JSON_FIXED.items(), *_FIXED.items()):
+        if given.get(entry) not in (None, allowed):
+            raise ValueError(f"{name}: vq_config.{entry} is {given[entry]!r}; allowed: {allowed!r}")
+    sizes = {old: given.get(new, given.get(old, default)) for old, (new, default) in _JSON_SIZES.items()}
+    try:
+        return VqganConfig(**{**sizes, "ch_mult": tuple(sizes["ch_mult"])})
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{name}: vq_config: {error}") from error
 
 
 def write_config(config: VqganConfig, path: Path) -> None:

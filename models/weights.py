@@ -12,9 +12,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from models.base import TransformerSpec
-
-_FILES = ("model.safetensors", "pytorch_model.bin")
-_INDEXES = tuple(f"{name}.index.json" for name in _FILES)
+from models.files import WEIGHT_FILES, WEIGHT_INDEXES
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ def read_json(path: Path) -> dict:
 
 def weight_files(folder: Path) -> list[Path]:
     """The weight files of a checkpoint folder, all shards; ValueError if there are none or a shard is missing."""
-    for index in _INDEXES:
+    for index in WEIGHT_INDEXES:
         if (folder / index).is_file():
             weight_map = read_json(folder / index).get("weight_map")
             if not isinstance(weight_map, dict):
@@ -72,23 +70,25 @@ def weight_files(folder: Path) -> list[Path]:
             if missing := [str(file) for file in files if not file.is_file()]:
                 raise ValueError(f"{folder / index} lists shards that are missing: {', '.join(missing)}")
             return files
-    for name in _FILES:
+    for name in WEIGHT_FILES:
         if (folder / name).is_file():
             return [folder / name]
-    raise ValueError(f"no weights in {folder}: expected one of {', '.join((*_FILES, *_INDEXES))}")
+    raise ValueError(f"no weights in {folder}: expected one of {', '.join((*WEIGHT_FILES, *WEIGHT_INDEXES))}")
 
 
-def read_tensors(files: Iterable[Path]) -> Iterator[tuple[str, Tensor]]:
-    """Key and tensor of every entry, one file and one tensor at a time; damaged files raise ValueError."""
+def read_tensors(files: Iterable[Path], prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Key and tensor of every entry whose key starts with `prefix`, one file and one tensor at a time; damaged files
+    raise ValueError."""
     for file in files:
         try:
             if file.suffix == ".safetensors":
                 with safe_open(file, framework="pt") as shard:
                     for key in shard.keys():  # noqa: SIM118 (not a dict)
-                        yield key, shard.get_tensor(key)
+                        if key.startswith(prefix):
+                            yield key, shard.get_tensor(key)
             else:
                 content = torch.load(file, map_location="cpu", weights_only=True, mmap=is_zipfile(file))
-                yield from _state(content).items()
+                yield from ((key, value) for key, value in _state(content).items() if key.startswith(prefix))
         except pickle.UnpicklingError as error:
             raise ValueError(f"cannot read {file}: damaged, or more than tensors and plain values") from error
         except (SafetensorError, RuntimeError, OSError, EOFError, ValueError) as error:
@@ -104,8 +104,12 @@ def _state(content: object) -> dict[str, Tensor]:
 
 
 def load_strict(
-    module: nn.Module, tensors: Iterable[tuple[str, Tensor]], keys: KeyMap, ignored: tuple[str, ...] = ()
-) -> None:
+    module: nn.Module,
+    tensors: Iterable[tuple[str, Tensor]],
+    keys: KeyMap,
+    ignored: tuple[str, ...] = (),
+    optional: tuple[str, ...] = (),
+) -> set[str]:
     """Copy public tensors into a module's parameters.
 
     Args:
@@ -113,6 +117,10 @@ def load_strict(
         tensors: public keys and values.
         keys: where each public key belongs; every one must occur.
         ignored: prefixes of public keys that are not weights of this module.
+        optional: keys that may be absent.
+
+    Returns:
+        The optional keys that were absent.
 
     Raises:
         ValueError: naming all missing and unexpected keys and all differing shapes.
@@ -120,30 +128,35 @@ def load_strict(
     parameters = dict(module.named_parameters())
     seen, faults = set(), []
     for key, tensor in tensors:
-        slot = keys.get(key)
-        if slot is None:
-            if not key.startswith(ignored):
-                faults.append(f"unexpected key {key}")
-            continue
         seen.add(key)
-        shape = tuple(tensor.shape)
-        if slot.height is not None and shape[:1] != (slot.height,):
-            faults.append(f"{key} has shape {shape}, expected {slot.height} rows")
-            continue
-        place, tensor = parameters[slot.parameter].data[slot.rows], tensor[slot.source] if tensor.ndim else tensor
-        if not _fits(key, tensor.shape, place.shape):
-            faults.append(f"{key} has shape {tuple(tensor.shape)}, expected {tuple(place.shape)}")
-        else:
-            place.copy_(tensor)
-    faults += [f"missing key {key}" for key in keys if key not in seen]
+        fault = difference(key, tuple(tensor.shape), parameters, keys)
+        if key in keys and fault is None:
+            slot = keys[key]
+            parameters[slot.parameter].data[slot.rows].copy_(tensor[slot.source])
+        elif fault is not None and not key.startswith(ignored):
+            faults.append(fault)
+    faults += [f"missing key {key}" for key in keys if key not in seen and key not in optional]
     if faults:
         shown = "; ".join(faults[:20]) + (f"; and {len(faults) - 20} more" if len(faults) > 20 else "")
         raise ValueError(f"the checkpoint does not fit the model: {shown}")
+    return set(optional) - seen
 
 
-def _fits(key: str, found: torch.Size, wanted: torch.Size) -> bool:
+def difference(key: str, found: tuple[int, ...], parameters: dict[str, nn.Parameter], keys: KeyMap) -> str | None:
+    """What is wrong with a public key of the shape `found`, in words; None if it fits."""
+    slot = keys.get(key)
+    if slot is None:
+        return f"unexpected key {key}"
+    if slot.height is not None and found[:1] != (slot.height,):
+        return f"{key} has shape {found}, expected {slot.height} rows"
+    place = tuple(parameters[slot.parameter][slot.rows].shape)
+    read = (len(range(*slot.source.indices(found[0]))), *found[1:]) if found else found
+    return None if _fits(key, read, place) else f"{key} has shape {read}, expected {place}"
+
+
+def _fits(key: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
     """Equal shapes, or one query/key norm (1, head_dim) or (head_dim,) shared by all heads (heads, head_dim)."""
-    shared = (".q_norm." in key or ".k_norm." in key) and tuple(found) in ((1, wanted[1]), (wanted[1],))
+    shared = (".q_norm." in key or ".k_norm." in key) and found in ((1, wanted[1]), (wanted[1],))
     return found == wanted or shared
 
 
