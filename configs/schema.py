@@ -25,7 +25,8 @@ __all__ = [
 ]
 
 ROOT = Path(__file__).resolve().parent.parent
-MODELS = {"tiny": "ckpts/tiny"}  # target -> its folder, relative to the repository
+# target -> its folder, relative to the repository; the others are laid out as in the paper's repository
+MODELS = {"tiny": "ckpts/tiny", "anole": "ckpts/anole/Anole-7b-v0.1-hf"}
 DATASETS = {"PartiPrompts": "PartiPrompts.tsv", "MSCOCO2017Val": "captions_val2017.json"}
 # What may differ between two commands that fill the same folder: it chooses images, not what an image is.
 FREE_FLAGS = (
@@ -39,6 +40,8 @@ FREE_FLAGS = (
     "output_dir",
     "overwrite",
     "prompt_file",
+    "cfg_mode",
+    "device_map",
 )
 
 
@@ -73,10 +76,25 @@ class RunSettings:
     overwrite: bool = setting(False, "remove an earlier run from --output_dir first")
     trace: bool = setting(False, "write one line per round to trace.jsonl")
     model: str = setting("tiny", "target model", choices=tuple(MODELS))
-    model_path: str | None = setting(None, "its folder", shown="ckpts/<model>")
-    drafter_path: str | None = setting(None, "the drafter's folder", shown="<model_path>/drafter")
+    model_path: str | None = setting(
+        None, "its folder, or its owner/name on the Hugging Face hub", shown=", ".join(MODELS.values())
+    )
+    tokenizer_path: str | None = setting(
+        None,
+        "folder of text_tokenizer.json, vqgan.yaml and the VQGAN's weights",
+        shown="<model_path>/tokenizer, or chameleon/tokenizer beside it",
+    )
+    drafter_path: str | None = setting(None, "the drafter's folder, or its owner/name", shown="<model_path>/drafter")
     dtype: str = setting("fp32", "number type", choices=("fp32", "fp64", "bf16"))
     device: str = setting("auto", "auto, cpu, cuda or cuda:N; auto = a GPU if there is one")
+    device_map: str = setting("single", "auto: the target's layers over all GPUs", choices=("single", "auto"))
+    vq_device: str = setting("same", "where tokens become pixels: the target's device, or the CPU",
+                             choices=("same", "cpu"))  # fmt: skip
+    cfg_mode: str = setting(
+        "parallel",
+        "guidance rows of the target in one forward, or one after the other: less memory, more time",
+        choices=("parallel", "sequential"),
+    )
     batch_size: int = setting(1, "images decoded together", low=1, high=1024)
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     method: MethodSettings = field(default_factory=MethodSettings)
@@ -88,6 +106,7 @@ class RunSettings:
         for name in (
             "output_dir",
             "model_path",
+            "tokenizer_path",
             "drafter_path",
             "prompt_file",
         ):  # a shell leaves ~ alone in --flag=~/x
@@ -95,6 +114,8 @@ class RunSettings:
                 object.__setattr__(self, name, os.path.expanduser(getattr(self, name)))
         if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", self.device):
             refuse("device", self.device, "auto, cpu, cuda, cuda:N")
+        if self.device_map == "auto" and self.device != "auto":
+            refuse("device_map", "auto", f"only with --device auto, not with --device {self.device}")
         self._check_prompt()
         self._decide_counts()
         if self.drafter_path is not None and not self.method.drafted:
@@ -122,7 +143,7 @@ class RunSettings:
     def identity(self) -> dict[str, object]:
         """The settings that make an image and its record what they are, by flag; paths are made absolute."""
         values = {name: value for name, value in settings_dict(self).items() if name not in FREE_FLAGS}
-        paths = ["model_path", "drafter_path"] + (["prompt"] if self.source == "file" else [])
+        paths = ["model_path", "tokenizer_path", "drafter_path"] + (["prompt"] if self.source == "file" else [])
         return values | {name: os.path.realpath(values[name]) for name in paths if os.path.exists(values[name] or "")}
 
     def fingerprint(self) -> str:

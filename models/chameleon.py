@@ -16,11 +16,10 @@ from models.files import BUNDLED_VQGAN, TokenizerFiles, find_tokenizer
 from models.linear import order_weights
 from models.transformer import Transformer
 from models.vqgan import ImageTokenizer, load_bundled_vqgan, load_vqgan
-from models.weights import KeyMap, Slot, block_keys, load_strict, read_json, read_tensors, weight_files
+from models.weights import KeyMap, Network, Slot, block_keys, read_json
 
 BOS, PAD, END_OF_TURN, BEGIN_IMAGE = "<s>", "<pad>", "<reserved08706>", "<racm3:break>"
 _IMAGE_PREFIX = "IMGIMG"
-IGNORED = (BUNDLED_VQGAN,)  # not the transformer's
 
 
 def chameleon_spec(config: dict) -> TransformerSpec:
@@ -59,6 +58,12 @@ def chameleon_keys(spec: TransformerSpec, vocab: ImageVocab | None) -> KeyMap:
     for layer in range(spec.layers):
         keys |= block_keys(spec, "model.", "blocks.blocks.", layer)
     return keys
+
+
+def chameleon_network(spec: TransformerSpec, vocab: ImageVocab) -> Network:
+    """The transformer, with a head for image codes only, and its public keys."""
+    with torch.device("meta"):
+        return Network(Transformer(spec, vocab.size), chameleon_keys(spec, vocab), ignored=(BUNDLED_VQGAN,))
 
 
 class ChameleonVocab:
@@ -108,14 +113,12 @@ class Chameleon:
         spec = chameleon_spec(read_json(folder / "config.json"))
         files = find_tokenizer(folder, tokenizer)
         vocab = ChameleonVocab(load_tokenizer(files.text))
-        with torch.device("meta"):
-            transformer = Transformer(spec, vocab.image.size).to(dtype)
-        transformer = transformer.to_empty(device=device).requires_grad_(False).eval()
-        load_strict(transformer, read_tensors(weight_files(folder)), chameleon_keys(spec, vocab.image), IGNORED)
-        order_weights(transformer)
+        network = chameleon_network(spec, vocab.image)
+        network.fill(folder, dtype, device)
+        order_weights(network.module)
         images = load_images(folder, files, device)
         check_sizes(files, vocab, images.config.n_embed, spec.vocab)
-        return cls(transformer, vocab, images, ImageGrid(*images.grid))
+        return cls(network.module, vocab, images, ImageGrid(*images.grid))
 
     def prompt(self, text: str, guidance: int) -> PromptRows:
         words = self.words

@@ -41,28 +41,50 @@ def tokenizer_places(folder: Path, given: Path | None) -> list[Path]:
 
 
 def find_tokenizer(folder: Path, given: Path | None = None) -> TokenizerFiles:
-    """The tokenizer files of a Chameleon checkpoint.
+    """The tokenizer files of a Chameleon checkpoint; ValueError says all that is missing."""
+    found, faults = [], []
+    for find in (find_text, find_vqgan):
+        try:
+            found.append(find(folder, given))
+        except ValueError as error:
+            faults.append(str(error))
+    if faults:
+        raise ValueError("; ".join(faults))
+    return TokenizerFiles(*found)
+
+
+def find_text(folder: Path, given: Path | None = None) -> Path:
+    """The text tokenizer of a Chameleon checkpoint.
 
     Args:
         folder: the checkpoint's.
         given: --tokenizer_path.
 
     Raises:
-        ValueError: naming each missing file, the places where it was looked for and where it comes from.
+        ValueError: naming the missing file, the places where it was looked for and where it comes from.
     """
     places = tokenizer_places(folder, given)
-    texts = [*(place / TEXT_TOKENIZER for place in places), folder / HUB_TOKENIZER]
-    text = next((path for path in texts if path.is_file()), None)
-    faults = [] if text else [f"{TEXT_TOKENIZER} (nor {HUB_TOKENIZER} in {folder})"]
+    for path in (*(place / TEXT_TOKENIZER for place in places), folder / HUB_TOKENIZER):
+        if path.is_file():
+            return path
+    raise _missing(TEXT_TOKENIZER, places, f"{HUB_TOKENIZER} in {folder}")
+
+
+def find_vqgan(folder: Path, given: Path | None = None) -> Path | None:
+    """The folder of a Chameleon checkpoint's VQGAN, None if it is among the checkpoint's own weights; arguments and
+    errors as `find_text`."""
+    places = tokenizer_places(folder, given)
     home = next((place for place in places if not missing_vqgan(place)), None)
     if home is None and not has_decoder(stored_names(folder)):
         begun = next((place for place in places if (place / VQGAN_CONFIG).is_file()), places[0])
-        faults += [f"{name} (nor {BUNDLED_VQGAN}decoder.* in the checkpoint)" for name in missing_vqgan(begun)]
-    if faults:
-        where = " or ".join(map(str, places))
-        raise ValueError(f"found no {' and no '.join(faults)} in {where}; --tokenizer_path names another; "
-                         f"the files come from {META_FILES}")  # fmt: skip
-    return TokenizerFiles(text, home)
+        raise _missing(" and no ".join(missing_vqgan(begun)), places, f"{BUNDLED_VQGAN}decoder.* in the weights")
+    return home
+
+
+def _missing(names: str, places: list[Path], instead: str) -> ValueError:
+    where = " or ".join(map(str, places))
+    return ValueError(f"found no {names} in {where}, and no {instead}; "
+                      f"--tokenizer_path names another folder; Meta's files come from {META_FILES}")  # fmt: skip
 
 
 def missing_vqgan(folder: Path) -> list[str]:

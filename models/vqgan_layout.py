@@ -174,18 +174,23 @@ def from_taming(state: Mapping[str, Tensor], model: VQModel, levels: int) -> dic
         ValueError: naming every missing, unexpected and mis-shaped key.
     """
     own = model.state_dict()
-    wanted = {name: tuple(value.shape) for name, value in to_taming(own, levels).items()}
     found = {name: value for name, value in state.items() if not name.startswith("loss.")}
-    problems = [f"missing {name} {shape}" for name, shape in wanted.items() if name not in found]
-    problems += [f"unexpected {name} {tuple(value.shape)}" for name, value in found.items() if name not in wanted]
-    problems += [
-        f"{name} has shape {tuple(found[name].shape)} instead of {shape}"
-        for name, shape in wanted.items()
-        if name in found and tuple(found[name].shape) != shape
-    ]
-    if problems:
+    if problems := layout_faults({name: tuple(value.shape) for name, value in found.items()}, model, levels):
         raise ValueError("the weights do not fit the configuration: " + "; ".join(problems))
     return {name: found[taming_name(name, levels)].reshape(value.shape).float() for name, value in own.items()}
+
+
+def layout_faults(found: Mapping[str, tuple[int, ...]], model: VQModel, levels: int) -> list[str]:
+    """Every missing, unexpected and mis-shaped key of weights in the public layout; none if they fit `model`."""
+    wanted = {name: tuple(value.shape) for name, value in to_taming(model.state_dict(), levels).items()}
+    problems = [f"missing {name} {shape}" for name, shape in wanted.items() if name not in found]
+    problems += [f"unexpected {name} {shape}" for name, shape in found.items() if name not in wanted]
+    problems += [
+        f"{name} has shape {found[name]} instead of {shape}"
+        for name, shape in wanted.items()
+        if name in found and found[name] != shape
+    ]
+    return problems
 
 
 def _is_attention_matrix(name: str) -> bool:
@@ -201,7 +206,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except pickle.UnpicklingError as error:
         raise ValueError("damaged, or it holds more than tensors and plain values") from error
     except (OSError, RuntimeError, EOFError, SafetensorError, zipfile.BadZipFile) as error:

@@ -2,7 +2,7 @@
 
 import json
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from zipfile import is_zipfile
@@ -29,20 +29,64 @@ class Slot:
 KeyMap = dict[str, Slot]  # public key -> slot
 
 
-def checkpoint_folder(path: str, flag: str) -> Path:
-    """The local folder of a checkpoint: `path` itself, or the hub's snapshot of a hub id (HF_HUB_OFFLINE is
-    honoured)."""
+@dataclass(frozen=True)
+class Network:
+    """A network as it is loaded, its weights still on the meta device, and the public keys that fill it.
+
+    ignored: prefixes of public keys that are not its weights. optional: keys that may be absent.
+    """
+
+    module: nn.Module
+    keys: KeyMap
+    ignored: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+
+    def fill(self, folder: Path, dtype: torch.dtype, device: torch.device) -> set[str]:
+        """Read the weights of a checkpoint folder into the module, frozen; the optional keys that were absent.
+
+        Memory is allocated once, in its type and place; the files are read tensor by tensor.
+        """
+        self.module.to(dtype).to_empty(device=device).requires_grad_(False).eval()
+        return load_strict(self.module, read_tensors(weight_files(folder)), self.keys, self.ignored, self.optional)
+
+    def faults(self, found: Mapping[str, tuple[int, ...]], unread: Collection[str] = ()) -> list[str]:
+        """Everything wrong with public keys and shapes, in words; unread: keys of files that cannot be read."""
+        parameters = dict(self.module.named_parameters())
+        differences = {key: difference(key, shape, parameters, self.keys) for key, shape in found.items()}
+        absent = [key for key in self.keys if key not in {*found, *unread, *self.optional}]
+        return [f"missing key {key}" for key in absent] + [
+            text for key, text in differences.items() if text is not None and not key.startswith(self.ignored)
+        ]
+
+
+def checkpoint_folder(path: str, flag: str, download: bool = True) -> Path:
+    """The local folder of a checkpoint: `path` itself, or the hub's snapshot of a hub id.
+
+    Args:
+        path: a folder, or owner/name.
+        flag: that named it, for errors.
+        download: whether a snapshot may be fetched; not with HF_HUB_OFFLINE in any case.
+
+    Raises:
+        ValueError: if it is neither, or the snapshot is not here and could not be fetched.
+    """
     folder = Path(path)
     if folder.is_dir():
         return folder
     if path.count("/") != 1 or path.startswith((".", "/", "~")) or folder.exists():
         raise ValueError(f"{flag}: {path!r} is neither a folder nor a hub id like 'owner/name'")
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
+    offline = constants.is_offline_mode() or not download
     try:
-        return Path(snapshot_download(path))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        return Path(snapshot_download(path, local_files_only=offline))
+    except LocalEntryNotFoundError as error:
+        why = f"HF_HUB_OFFLINE is set: `hf download {path}` where it is not" if constants.is_offline_mode() else None
+        why = why or (f"`hf download {path}` fetches it" if offline else f"the hub did not deliver it: {error}")
+        found = f"{path!r} is no folder here and not in the hub's cache {constants.HF_HUB_CACHE}"
+        raise ValueError(f"{flag}: {found}; {why}") from error
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
         raise ValueError(f"{flag}: {path!r} is no folder here, and the hub did not deliver it: {error}") from error
 
 
@@ -61,19 +105,31 @@ def read_json(path: Path) -> dict:
 
 def weight_files(folder: Path) -> list[Path]:
     """The weight files of a checkpoint folder, all shards; ValueError if there are none or a shard is missing."""
-    for index in WEIGHT_INDEXES:
-        if (folder / index).is_file():
-            weight_map = read_json(folder / index).get("weight_map")
-            if not isinstance(weight_map, dict):
-                raise ValueError(f"{folder / index} has no weight_map")
-            files = sorted({folder / name for name in weight_map.values()})
-            if missing := [str(file) for file in files if not file.is_file()]:
-                raise ValueError(f"{folder / index} lists shards that are missing: {', '.join(missing)}")
-            return files
+    files = listed_files(folder)
+    if missing := [str(file) for file in files if not file.is_file()]:
+        raise ValueError(f"the index in {folder} lists shards that are missing: {', '.join(missing)}")
+    return files
+
+
+def listed_files(folder: Path) -> list[Path]:
+    """The weight files that a folder has or that its index lists; ValueError if it names none."""
+    if placed := placed_keys(folder):
+        return sorted(set(placed.values()))
     for name in WEIGHT_FILES:
         if (folder / name).is_file():
             return [folder / name]
     raise ValueError(f"no weights in {folder}: expected one of {', '.join((*WEIGHT_FILES, *WEIGHT_INDEXES))}")
+
+
+def placed_keys(folder: Path) -> dict[str, Path]:
+    """Which shard holds which key, as the folder's index says; empty without an index."""
+    for index in WEIGHT_INDEXES:
+        if (folder / index).is_file():
+            weight_map = read_json(folder / index).get("weight_map")
+            if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+                raise ValueError(f"{folder / index} has no weight_map")
+            return {key: folder / name for key, name in weight_map.items()}
+    return {}
 
 
 def read_tensors(files: Iterable[Path], prefix: str = "") -> Iterator[tuple[str, Tensor]]:

@@ -118,7 +118,7 @@ def test_benchmark_gets_its_settings(model, seen):
         (["generate_images", "--prompt=a", "--seed=abc"], "--seed: found 'abc'; allowed: a whole number"),
         (["generate_images", "--prompt=a", "--lantern"], "--lantern: not available yet"),
         (["generate_images", "--prompt=no.txt"], "--prompt no.txt: found no such file"),
-        (["generate_images", "--prompt=a", "--model=anole"], "--model: found 'anole'; allowed: tiny"),
+        (["generate_images", "--prompt=a", "--model=anola"], "--model: found 'anola'; allowed: tiny, anole"),
         (["generate_images", "--prompt=a", "--config=no.yaml"], "--config no.yaml: cannot be read"),
         (["generate_images", "--prompt=a", "--method=ar", "--peanut"], "found together with --method ar"),
         (["benchmark", "--prompt=a", "--methods=ar,eagle"], "--methods: found 'eagle'"),

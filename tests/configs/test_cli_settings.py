@@ -149,7 +149,7 @@ def test_missing_folders_and_prompt(run, checkpoint, tmp_path):
     with pytest.raises(SettingsError, match="--model_path .*nowhere: found no such folder"):
         run(f"--model_path={tmp_path / 'nowhere'}")
     (checkpoint / "tokenizer" / "vqgan.yaml").unlink()
-    with pytest.raises(SettingsError, match=r"--model_path .*: found a folder without tokenizer/vqgan\.yaml"):
+    with pytest.raises(SettingsError, match=r"--model_path .*: found no vqgan\.yaml in .*/tokenizer"):
         run()
     (checkpoint / "tokenizer" / "vqgan.yaml").touch()
     (checkpoint / "drafter" / "config.json").unlink()
