@@ -30,6 +30,10 @@ def chameleon_spec(config: dict) -> TransformerSpec:
     rope = config.get("rope_parameters") or {}
     if rope.get("rope_type", "default") != "default":
         raise ValueError(f"config.json: rope_parameters.rope_type is {rope['rope_type']!r}; allowed: 'default'")
+    sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    for name in (*sizes, "max_position_embeddings"):
+        if name in config and (type(config[name]) is not int or config[name] < 1):
+            raise ValueError(f"config.json: {name} is {config[name]!r}; allowed: whole numbers from 1")
     try:
         return TransformerSpec(
             vocab=config["vocab_size"],
@@ -105,9 +109,7 @@ class Chameleon:
         self.dtype, self.device = transformer.norm.weight.dtype, transformer.norm.weight.device
 
     @classmethod
-    def load(
-        cls, folder: Path, dtype: torch.dtype, device: torch.device, tokenizer: Path | None = None
-    ) -> "Chameleon":
+    def load(cls, folder: Path, dtype: torch.dtype, device: torch.device, tokenizer: Path | None = None) -> "Chameleon":
         """Read a checkpoint folder, with the tokenizer of another folder if one is given; ValueError names what is
         missing, damaged or different."""
         spec = chameleon_spec(read_json(folder / "config.json"))

@@ -2,9 +2,9 @@
 
 Chameleon family: Meta's text_tokenizer.json, vqgan.yaml and the VQGAN's weights are looked for in --tokenizer_path
 (itself, its `tokenizer`, its `chameleon/tokenizer`) or, without that flag, in the checkpoint's folder `tokenizer`, then
-in `chameleon/tokenizer` beside the checkpoint. Where the VQGAN is in none of them, the weights `model.vqmodel.*` of the
-checkpoint itself take its place if they hold a decoder, sized by `vq_config` in config.json; where the text tokenizer is
-not, the checkpoint's tokenizer.json.
+in `chameleon/tokenizer` beside the checkpoint. Where the VQGAN is in none of them, the checkpoint's own weights
+`model.vqmodel.*` take its place if they hold a decoder, sized by `vq_config` in config.json; where the text tokenizer
+is not, the checkpoint's tokenizer.json does.
 """
 
 import json

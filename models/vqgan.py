@@ -152,7 +152,7 @@ def load_vqgan(source: str | Path, weights: str | Path | None = None, device: st
     """
     config_path = Path(source) / VQGAN_CONFIG if Path(source).is_dir() else Path(source)
     config = read_config(config_path)
-    weights_path = Path(weights) if weights else _find_weights(config_path.parent)
+    weights_path = Path(weights) if weights else vqgan_weights(config_path.parent)
     try:
         return _assemble(config, read_weights(weights_path), device)
     except ValueError as error:
@@ -184,7 +184,8 @@ def _assemble(config: VqganConfig, weights: Mapping[str, Tensor], device: str) -
     return ImageTokenizer(model.to(device, memory_format=torch.channels_last), config)
 
 
-def _find_weights(folder: Path) -> Path:
+def vqgan_weights(folder: Path) -> Path:
+    """The weights file in a VQGAN's folder; ValueError if there is none."""
     for name in VQGAN_WEIGHTS:
         if (folder / name).exists():
             return folder / name

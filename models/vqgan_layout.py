@@ -20,6 +20,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from models.headers import read_header
+
 _FIXED = {"double_z": False, "in_channels": 3, "out_ch": 3, "attn_resolutions": [], "attn_type": "vanilla"}
 # `vq_config` of config.json: its names, the older ones, and what transformers' Chameleon takes for an absent entry.
 _JSON_SIZES = {
@@ -191,6 +193,18 @@ def layout_faults(found: Mapping[str, tuple[int, ...]], model: VQModel, levels: 
         if name in found and found[name] != shape
     ]
     return problems
+
+
+def stored_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Shapes by public key of a VQGAN's weights file, without reading the weights; ValueError names a damaged one."""
+    if path.suffix == ".safetensors":
+        found = {name: info.shape for name, info in read_header(path).items()}
+    else:
+        try:
+            found = {name: tuple(value.shape) for name, value in read_weights(path).items()}
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+    return {name: shape for name, shape in found.items() if not name.startswith("loss.")}
 
 
 def _is_attention_matrix(name: str) -> bool:

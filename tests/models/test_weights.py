@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from small import Sizes, byte_tokenizer, write_checkpoint
+from small import Sizes, byte_tokenizer, write_checkpoint, write_shards
 from torch import nn
 
 from drafters.loading import load_eagle_head
@@ -33,21 +33,6 @@ def load(folder: Path):
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
-
-
-def write_shards(folder: Path, suffix: str) -> list[str]:
-    """Replace the single weight file by two shards with an index."""
-    state = weights(folder)
-    (folder / "model.safetensors").unlink()
-    stem = "model" if suffix == "safetensors" else "pytorch_model"
-    names = [f"{stem}-0000{i}-of-00002.{suffix}" for i in (1, 2)]
-    placed = {key: names[i % 2] for i, key in enumerate(state)}
-    for name in names:
-        part = {key: value for key, value in state.items() if placed[key] == name}
-        save_file(part, folder / name) if suffix == "safetensors" else torch.save(part, folder / name)
-    index = {"metadata": {}, "weight_map": placed}
-    (folder / f"{stem}.{suffix}.index.json").write_text(json.dumps(index))
-    return names
 
 
 def same_weights(one, other) -> bool:
