@@ -179,7 +179,10 @@ def from_taming(state: Mapping[str, Tensor], model: VQModel, levels: int) -> dic
     found = {name: value for name, value in state.items() if not name.startswith("loss.")}
     if problems := layout_faults({name: tuple(value.shape) for name, value in found.items()}, model, levels):
         raise ValueError("the weights do not fit the configuration: " + "; ".join(problems))
-    return {name: found[taming_name(name, levels)].reshape(value.shape).float() for name, value in own.items()}
+    return {  # copies: nothing keeps the mapped file open
+        name: found[taming_name(name, levels)].reshape(value.shape).to(torch.float32, copy=True)
+        for name, value in own.items()
+    }
 
 
 def layout_faults(found: Mapping[str, tuple[int, ...]], model: VQModel, levels: int) -> list[str]:
