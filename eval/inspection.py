@@ -174,7 +174,7 @@ def _network_memory(name: str, network: Network | None, settings: InspectSetting
     shape = CacheShape(settings.batch_size, settings.guidance, spec.max_positions + room)
     cache = KVCache(spec, shape, dtype, torch.device("meta"))
     weights = sum(parameter.numel() for parameter in network.module.parameters()) * dtype.itemsize
-    return {f"{name} weights": weights, f"{name} keys and values": cache.memory.nbytes + cache.pads.nbytes}
+    return {f"{name} weights": weights, f"{name} keys and values": cache.nbytes}
 
 
 def _spec_words(spec: TransformerSpec) -> str:

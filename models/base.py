@@ -23,6 +23,7 @@ class TransformerSpec:
     qk_norm: bool = True  # LayerNorm with an affine per head, on queries and keys before rotation (Chameleon)
     swin_norm: bool = False  # norms on the outputs of attention and MLP instead of their inputs (Chameleon 34B)
     first_norm: bool = True  # EAGLE heads of Llama targets have no input norm in layer 0
+    layer_devices: tuple[torch.device, ...] | None = None  # where each layer computes, if not all where the head is
 
     @property
     def head_dim(self) -> int:
@@ -37,6 +38,15 @@ class Cache(Protocol):
         head_dim)."""
 
 
+class RowsCache(Cache, Protocol):
+    """A cache whose rows may pass apart."""
+
+    guidance: int  # neighbouring rows that belong to one image
+
+    def part(self, rows: slice) -> Cache:
+        """What a forward pass over these rows alone writes and reads."""
+
+
 @dataclass(frozen=True)
 class Context:
     """Where the tokens of one forward pass stand and what they may see."""
@@ -44,6 +54,11 @@ class Context:
     positions: Tensor  # (rows, n) rotary positions
     mask: Tensor | None = None  # additive, broadcastable to (rows, 1, n, m); None without cache means causal
     cache: Cache | None = None
+
+    def to(self, device: torch.device) -> "Context":
+        """The same where another layer computes; the cache knows its layers' devices itself."""
+        mask = None if self.mask is None else self.mask.to(device)
+        return Context(self.positions.to(device), mask, self.cache)
 
 
 @dataclass(frozen=True)
