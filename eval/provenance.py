@@ -34,11 +34,12 @@ def revision() -> str | None:
 def checkpoint_id(folder: str | Path) -> str:
     """A hash that tells checkpoints apart: names, sizes, 16 blocks of 64 KiB of each of a folder's files.
 
-    Files of `tokenizer/` count, other folders (the drafter) do not. At most a megabyte per file is read.
+    Files of `tokenizer/` and `chameleon/tokenizer/` count, other folders (the drafter) do not. At most a megabyte per
+    file is read.
     """
     digest = hashlib.sha256()
     base = Path(folder)
-    for path in sorted([*base.glob("*"), *base.glob("tokenizer/*")]):
+    for path in sorted(path for places in ("*", "tokenizer/*", "chameleon/tokenizer/*") for path in base.glob(places)):
         if path.is_file():
             size = path.stat().st_size
             digest.update(f"{path.relative_to(base)}:{size}\n".encode())
