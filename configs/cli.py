@@ -12,7 +12,7 @@ from configs.flags import PaperFlags, RecipeFlags, check_known, flags_of
 from configs.methods import METHODS, AdtSettings, MethodSettings, SamplingSettings
 from configs.schema import MODELS, ROOT, BenchmarkSettings, RunSettings
 from configs.tools import DistanceSettings, InspectSettings
-from models.files import NEEDED, WEIGHT_FILES, WEIGHT_INDEXES
+from models.files import META_FILES, NEEDED, SOURCES, WEIGHT_FILES, WEIGHT_INDEXES
 
 Values = dict[str, Any]  # by flag name, converted
 _NETWORK_FILES = (("config.json",), WEIGHT_FILES + WEIGHT_INDEXES)  # of each group one has to be there
@@ -54,7 +54,7 @@ def inspect_settings(texts: Mapping[str, str]) -> InspectSettings:
     """The settings of `inspect`; a SettingsError for a folder that is not there, not for what is missing in it."""
     settings = InspectSettings(**_typed("inspect", texts))
     for flag in ("model_path", "drafter_path", "tokenizer_path"):
-        _check_place(flag, getattr(settings, flag))
+        _check_place(flag, getattr(settings, flag), settings.model)
     return settings
 
 
@@ -63,7 +63,7 @@ def distance_settings(texts: Mapping[str, str]) -> DistanceSettings:
     settings = DistanceSettings(**_typed("vq_distances", texts))
     if not Path(settings.model_path).is_dir():
         refuse("model_path", settings.model_path, "a folder, which will hold vq_distances")
-    _check_place("tokenizer_path", settings.tokenizer_path)
+    _check_place("tokenizer_path", settings.tokenizer_path, settings.model)
     return settings
 
 
@@ -214,7 +214,7 @@ def check_folders(settings: RunSettings) -> None:
     """A SettingsError unless the model's and the drafter's folders are there with their files, or are hub ids."""
     for flag in ("model_path", "drafter_path", "tokenizer_path"):
         path = getattr(settings, flag)
-        _check_place(flag, path)
+        _check_place(flag, path, settings.model)
         for names in _NETWORK_FILES if flag != "tokenizer_path" and Path(path or "").is_dir() else ():
             if path and not any((Path(path) / name).is_file() for name in names):
                 found = f"found a folder without {' or '.join(names)}"
@@ -229,11 +229,12 @@ def check_folders(settings: RunSettings) -> None:
         raise SettingsError(f"--{flag} {getattr(settings, flag)}: {error}") from error
 
 
-def _check_place(flag: str, path: str | None) -> None:
-    """A SettingsError unless a path is a folder or a hub id."""
+def _check_place(flag: str, path: str | None, model: str) -> None:
+    """A SettingsError, with the place where users get the files, unless a path is a folder or a hub id."""
     if path is not None and not Path(path).is_dir() and not _is_hub_id(path):
         allowed = f"a folder such as {ROOT / MODELS['tiny']}, or owner/name"
-        raise SettingsError(f"--{flag} {path}: found no such folder; allowed: {allowed}")
+        source = SOURCES[model].get({"model_path": "target", "drafter_path": "drafter"}.get(flag, ""), META_FILES)
+        raise SettingsError(f"--{flag} {path}: found no such folder; allowed: {allowed}; the files: {source}")
 
 
 def _is_hub_id(path: str) -> bool:

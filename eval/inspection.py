@@ -19,6 +19,7 @@ from drafters.loading import eagle_network
 from eval.session import DTYPES
 from models.base import TransformerSpec
 from models.family import Family
+from models.files import SOURCES
 from models.headers import TensorInfo, read_header
 from models.registry import FAMILIES
 from models.weights import Network, checkpoint_folder, listed_files, placed_keys, read_json
@@ -81,7 +82,7 @@ def inspect_checkpoint(settings: InspectSettings) -> None:
 def examine(settings: InspectSettings) -> Report:
     """Look at target, tokenizers and drafter."""
     family = FAMILIES[settings.model]
-    place = Place("target", "--model_path", settings.model_path, family.sources["target"])
+    place = Place("target", "--model_path", settings.model_path, SOURCES[settings.model]["target"])
     target = look_at(place, lambda config, name: family.network(config))
     parts, memory = [target], _network_memory("target", target.network, settings, _TREE["nodes"] + 1)
     findings = list(target.findings)
@@ -90,7 +91,7 @@ def examine(settings: InspectSettings) -> Report:
         findings += checks
         memory |= sizes
     if settings.drafter_path is not None:
-        place = Place("drafter", "--drafter_path", settings.drafter_path, family.sources["drafter"])
+        place = Place("drafter", "--drafter_path", settings.drafter_path, SOURCES[settings.model]["drafter"])
         parts.append(look_at(place, lambda config, name: eagle_network(config, _spec_of(target), name)))
         findings += parts[-1].findings
         room = _TREE["depth"] * _TREE["width"] + _TREE["nodes"]

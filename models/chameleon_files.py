@@ -73,19 +73,6 @@ def _bundled_shapes(folder: Path) -> tuple[str, dict[str, tuple[int, ...]]]:
     return f"{folder}, weights {BUNDLED_VQGAN}*", inside
 
 
-_CHECKS = {"text tokenizer": check_text, "image tokenizer": check_vqgan, "agreement": check_agreement}
-TINY = Family(
-    network,
-    _CHECKS,
-    codebook,
-    {"target": "it is shipped as ckpts/tiny", "drafter": "it is shipped as ckpts/tiny/drafter"},
-)
-ANOLE = Family(
-    network,
-    _CHECKS,
-    codebook,
-    {
-        "target": "`hf download leloy/Anole-7b-v0.1-hf`, into ckpts/anole/Anole-7b-v0.1-hf",
-        "drafter": "`hf download jadohu/anole_drafter`, into ckpts/anole/trained_drafters/anole_drafter",
-    },
+CHAMELEON = Family(
+    network, {"text tokenizer": check_text, "image tokenizer": check_vqgan, "agreement": check_agreement}, codebook
 )

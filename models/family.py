@@ -27,10 +27,8 @@ class Family:
     network: config.json -> the transformer and its public keys; ValueError names a missing entry.
     checks: of the other parts, by name; ValueError says all that is wrong.
     codebook: (checkpoint folder, --tokenizer_path) -> latents (codes, width) of the image codes.
-    sources: where users get the target's weights and its drafter's.
     """
 
     network: Callable[[dict], Network]
     checks: dict[str, Check]
     codebook: Callable[[Path, Path | None], Tensor]
-    sources: dict[str, str]

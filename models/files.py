@@ -23,6 +23,14 @@ META_FILES = (
     "the folder `tokenizer` of Meta's Chameleon download (github.com/facebookresearch/chameleon) or "
     "`original_tokenizers` of Alpha-VLLM/Chameleon_7B_mGPT on the Hugging Face hub"
 )
+# Where users get a target's weights and its drafter's.
+SOURCES = {
+    "tiny": {"target": "shipped as ckpts/tiny", "drafter": "shipped as ckpts/tiny/drafter"},
+    "anole": {
+        "target": "`hf download leloy/Anole-7b-v0.1-hf --local-dir ckpts/anole/Anole-7b-v0.1-hf`",
+        "drafter": "`hf download jadohu/anole_drafter --local-dir ckpts/anole/trained_drafters/anole_drafter`",
+    },
+}
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,16 @@ from pathlib import Path
 
 import torch
 
-from models import chameleon_files
 from models.base import TargetModel
 from models.chameleon import Chameleon
+from models.chameleon_files import CHAMELEON
 from models.family import Family
 from models.weights import checkpoint_folder
 
 # Checkpoint folder, dtype, device, folder of the tokenizer if it lies elsewhere -> target.
 Builder = Callable[[Path, torch.dtype, torch.device, Path | None], TargetModel]
 TARGETS: dict[str, Builder] = {"tiny": Chameleon.load, "anole": Chameleon.load}
-
-FAMILIES: dict[str, Family] = {"tiny": chameleon_files.TINY, "anole": chameleon_files.ANOLE}
+FAMILIES: dict[str, Family] = {"tiny": CHAMELEON, "anole": CHAMELEON}
 
 
 def load_target(

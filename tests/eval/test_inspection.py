@@ -10,8 +10,10 @@ from safetensors.torch import load_file, save_file
 from small import Sizes, write_checkpoint, write_shards
 
 import main
+from configs.schema import MODELS
 from decoding.cache import CacheShape, KVCache
 from drafters.loading import load_eagle_head
+from models.files import NEEDED, SOURCES
 from models.registry import FAMILIES, TARGETS, load_target
 
 
@@ -40,7 +42,7 @@ def rewrite(path: Path, change) -> None:
 
 
 def test_every_target_can_be_inspected() -> None:
-    assert FAMILIES.keys() == TARGETS.keys()
+    assert FAMILIES.keys() == TARGETS.keys() == MODELS.keys() == SOURCES.keys() == NEEDED.keys()
 
 
 @pytest.mark.parametrize("model", ["tiny", "anole"])
