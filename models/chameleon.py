@@ -19,6 +19,7 @@ from models.vqgan import ImageTokenizer, load_bundled_vqgan, load_vqgan
 from models.weights import KeyMap, Network, Slot, block_keys, read_json
 
 BOS, PAD, END_OF_TURN, BEGIN_IMAGE = "<s>", "<pad>", "<reserved08706>", "<racm3:break>"
+FRAME = (BOS, PAD, END_OF_TURN, BEGIN_IMAGE)  # the tokens around a prompt's text
 _IMAGE_PREFIX = "IMGIMG"
 
 

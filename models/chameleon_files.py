@@ -6,7 +6,15 @@ import torch
 from torch import Tensor
 
 from models.base import ImageVocab
-from models.chameleon import ChameleonVocab, chameleon_network, chameleon_spec, check_sizes, load_images, load_tokenizer
+from models.chameleon import (
+    FRAME,
+    ChameleonVocab,
+    chameleon_network,
+    chameleon_spec,
+    check_sizes,
+    load_images,
+    load_tokenizer,
+)
 from models.family import Checked, Family
 from models.files import BUNDLED_VQGAN, VQGAN_CONFIG, find_text, find_tokenizer, find_vqgan
 from models.headers import read_header
@@ -21,9 +29,11 @@ def network(config: dict) -> Network:
 
 
 def check_text(folder: Path, given: Path | None) -> Checked:
-    """The text tokenizer can be read and names the image codes in order."""
+    """The text tokenizer can be read, has the tokens of a prompt's frame and names the image codes in order."""
     path = find_text(folder, given)
     vocab = ChameleonVocab(load_tokenizer(path))
+    for name in FRAME:
+        _ = vocab[name]
     first, size = vocab.image.first_id, vocab.image.size
     return Checked(f"{path}: {len(vocab.ids)} ids, image codes {first} to {first + size - 1}")
 

@@ -18,6 +18,7 @@ from models.base import Context, TransformerSpec
 from models.guidance import SequentialGuidance
 from models.placement import Load, dispatch, load_of, plan
 from models.transformer import Transformer
+from models.vqgan import ImageTokenizer
 
 CPU = torch.device("cpu")
 JOBS = [Job(str(i), "word " * (i % 3) + str(i), 100 + i) for i in range(4)]  # prompts of three lengths
@@ -76,19 +77,15 @@ def test_rows_of_a_forward_without_cache_pass_together(session) -> None:
     assert target.rows == [2]
 
 
-@pytest.mark.parametrize("place", ["same", "cpu"])
-def test_pixels_on_the_cpu(place, checkpoint, session) -> None:
-    """The target's device is the CPU here, too: what is tested is that the flag arrives and changes nothing."""
-    opened = open_session(settings(checkpoint, vq_device=place, method=MethodSettings("ar")))
-    assert opened.target.images.codebook.device == CPU
+@pytest.mark.parametrize(("place", "moves"), [("same", []), ("cpu", [CPU])])
+def test_tokens_become_pixels_where_the_flag_says(place, moves, checkpoint, session, monkeypatch) -> None:
+    """No other device is here: what is tested is that the VQGAN is sent to the CPU, and that its pixels stay."""
+    seen, to = [], ImageTokenizer.to
+    monkeypatch.setattr(ImageTokenizer, "to", lambda images, device: seen.append(device) or to(images, device))
+    target = open_session(settings(checkpoint, vq_device=place, method=MethodSettings("ar"))).target
+    assert seen == moves
     tokens = torch.arange(16).view(1, 16)
-    assert torch.equal(opened.target.to_image(tokens), session.target.to_image(tokens))
-
-
-def test_codes_and_pixels_may_be_on_different_devices(session) -> None:
-    """The VQGAN moves the codes to where it is; a meta device stands for the other one."""
-    moved = session.target.images.to(torch.device("meta"))
-    assert moved.codebook.is_meta and moved.config == session.target.images.config
+    assert torch.equal(target.to_image(tokens), session.target.to_image(tokens))
 
 
 def test_a_device_map_needs_gpus(checkpoint, monkeypatch) -> None:
