@@ -19,13 +19,22 @@ from models.family import Checked, Family
 from models.files import BUNDLED_VQGAN, VQGAN_CONFIG, find_text, find_tokenizer, find_vqgan
 from models.headers import read_header
 from models.vqgan import vqgan_weights
-from models.vqgan_layout import VqganConfig, build_vqmodel, json_config, layout_faults, read_config, stored_shapes
+from models.vqgan_layout import (
+    VqganConfig,
+    build_vqmodel,
+    json_config,
+    layout_faults,
+    read_config,
+    stored_shapes,
+    trained_shapes,
+)
 from models.weights import Network, read_json, weight_files
 
 
 def network(config: dict) -> Network:
-    """The transformer of a config.json; its `vq_config` says how many codes the head scores."""
-    return chameleon_network(chameleon_spec(config), ImageVocab(0, json_config(config, "config.json").n_embed))
+    """The transformer of a config.json; its `vq_config`, if any, says how many codes the head scores."""
+    codes = json_config({"vq_config": {}} | config, "config.json").n_embed
+    return chameleon_network(chameleon_spec(config), ImageVocab(0, codes))
 
 
 def check_text(folder: Path, given: Path | None) -> Checked:
@@ -80,7 +89,7 @@ def _own_shapes(home: Path) -> tuple[str, dict[str, tuple[int, ...]]]:
 def _bundled_shapes(folder: Path) -> tuple[str, dict[str, tuple[int, ...]]]:
     stored = {key: info.shape for file in weight_files(folder) for key, info in read_header(file).items()}
     inside = {key.removeprefix(BUNDLED_VQGAN): shape for key, shape in stored.items() if key.startswith(BUNDLED_VQGAN)}
-    return f"{folder}, weights {BUNDLED_VQGAN}*", inside
+    return f"{folder}, weights {BUNDLED_VQGAN}*", trained_shapes(inside)
 
 
 CHAMELEON = Family(

@@ -207,6 +207,11 @@ def stored_shapes(path: Path) -> dict[str, tuple[int, ...]]:
             found = {name: tuple(value.shape) for name, value in read_weights(path).items()}
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
+    return trained_shapes(found)
+
+
+def trained_shapes(found: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Without `loss.*`, which only training needs."""
     return {name: shape for name, shape in found.items() if not name.startswith("loss.")}
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import main
 from models.files import find_tokenizer
 from models.registry import load_target
 from models.vqgan_layout import VqganConfig, json_config
@@ -66,10 +67,14 @@ def test_the_checkpoints_own_folder_comes_first_and_the_flag_before_it(folder) -
 
 
 @pytest.mark.parametrize("names", [{}, OLD_NAMES], ids=["new names", "old names"])
-def test_vqgan_among_the_checkpoints_own_weights(names, checkpoint, folder) -> None:
+def test_vqgan_among_the_checkpoints_own_weights(names, checkpoint, folder, capsys) -> None:
     pack(folder, names)
+    state = load_file(folder / "model.safetensors")
+    save_file(state | {"model.vqmodel.loss.scale": torch.zeros(1)}, folder / "model.safetensors")
     assert find_tokenizer(folder).vqgan is None
     assert torch.equal(pixels(folder), pixels(checkpoint))
+    assert main.main(["inspect", f"--model_path={folder}"]) == 0
+    assert "weights model.vqmodel.*: 24 codes, 8 x 8 pixels" in capsys.readouterr().out
 
 
 def test_bundled_weights_that_do_not_fit_are_all_named(folder) -> None:
@@ -107,9 +112,13 @@ def test_the_hubs_tokenizer_file_takes_the_place_of_metas(checkpoint, folder) ->
         {"embed_dim": 256, "n_embed": 8192, "double_z": False, "z_channels": 256, "resolution": 512, "in_channels": 3,
          "out_ch": 3, "ch": 128, "ch_mult": [1, 1, 2, 2, 4], "num_res_blocks": 2, "attn_resolutions": [],
          "dropout": 0.0},
+        {"embed_dim": 256, "n_embed": 8192, "num_embeddings": 8192, "double_z": False, "double_latent": False,
+         "z_channels": 256, "latent_channels": 256, "resolution": 512, "in_channels": 3, "out_ch": 3, "out_channels": 3,
+         "ch": 128, "base_channels": 128, "ch_mult": [1, 1, 2, 2, 4], "channel_multiplier": [1, 1, 2, 2, 4],
+         "num_res_blocks": 2, "attn_resolutions": [], "dropout": 0.0},
         {},
     ],
-    ids=["new names", "old names", "defaults"],
+    ids=["new names", "old names", "both", "defaults"],
 )  # fmt: skip
 def test_published_vq_configs(given) -> None:
     assert json_config({"vq_config": given}, "config.json") == VqganConfig(128, (1, 1, 2, 2, 4), 2, 256, 256, 8192, 512)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import struct
 from pathlib import Path
 
@@ -120,10 +121,31 @@ def anole(tmp_path) -> Path:
     (drafter / "config.json").write_text(json.dumps(CONFIG | {"num_hidden_layers": 1}))
     byte_tokenizer(CODES).save(str(tokenizer / "text_tokenizer.json"))
     write_config(VQGAN, tokenizer / "vqgan.yaml")
+    write_hollow(tokenizer / "vqgan.safetensors", vqgan_shapes())
+    return tmp_path / "anole"
+
+
+def vqgan_shapes() -> Shapes:
     with torch.device("meta"):
         state = to_taming(build_vqmodel(VQGAN).state_dict(), 5)
-    write_hollow(tokenizer / "vqgan.safetensors", {name: tuple(value.shape) for name, value in state.items()})
-    return tmp_path / "anole"
+    return {name: tuple(value.shape) for name, value in state.items()}
+
+
+def test_inspect_a_conversion_that_brings_the_whole_vqgan(anole, capsys) -> None:
+    """None of Meta's files: the VQGAN is in the third shard, the text tokenizer in tokenizer.json."""
+    folder, tokenizer = anole / "Anole-7b-v0.1-hf", anole / "chameleon" / "tokenizer"
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    last = "model-00003-of-00003.safetensors"
+    inside = {f"model.vqmodel.{name}": shape for name, shape in vqgan_shapes().items()}
+    own = {name: shape for name, shape in target_shapes(32).items() if index["weight_map"][name] == last}
+    write_hollow(folder / last, own | inside)
+    index["weight_map"] |= dict.fromkeys(inside, last)
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (tokenizer / "text_tokenizer.json").rename(folder / "tokenizer.json")
+    shutil.rmtree(tokenizer)
+    assert main.main(["inspect", "--model=anole", f"--model_path={folder}"]) == 0
+    said = capsys.readouterr().out
+    assert "weights model.vqmodel.*: 8192 codes, 512 x 512 pixels" in said and f"{folder}/tokenizer.json" in said
 
 
 def test_inspect_at_full_size(anole, capsys) -> None:
