@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class TransformerSpec:
     first_norm: bool = True  # EAGLE heads of Llama targets have no input norm in layer 0
     image_rope: ImageRope | None = None
     hides_padding: bool = True  # LlamaGen's drafters were trained to see the padding before a prompt
+    layer_devices: tuple[torch.device, ...] | None = None  # where each layer computes, if not all where the head is
 
     @property
     def head_dim(self) -> int:
@@ -51,6 +52,15 @@ class Cache(Protocol):
         head_dim)."""
 
 
+class RowsCache(Cache, Protocol):
+    """A cache whose rows may pass apart."""
+
+    guidance: int  # neighbouring rows that belong to one image
+
+    def part(self, rows: slice) -> Cache:
+        """What a forward pass over these rows alone writes and reads."""
+
+
 @dataclass(frozen=True)
 class Context:
     """Where the tokens of one forward pass stand and what they may see."""
@@ -58,6 +68,11 @@ class Context:
     positions: Tensor  # (rows, n) rotary positions
     mask: Tensor | None = None  # additive, broadcastable to (rows, 1, n, m); None without cache means causal
     cache: Cache | None = None
+
+    def to(self, device: torch.device) -> "Context":
+        """The same where another layer computes; the cache knows its layers' devices itself."""
+        mask = None if self.mask is None else self.mask.to(device)
+        return Context(self.positions.to(device), mask, self.cache)
 
 
 @dataclass(frozen=True)
@@ -110,6 +125,7 @@ class TargetOptions:
 
     dtype: torch.dtype
     device: torch.device
+    tokenizer_path: str | None = None  # folder or hub id of Chameleon's tokenizers, if not at their usual places
     target_size: str | None = None  # pixels, "768" or "1024x576", of models that draw in many sizes
     text_encoder_path: str | None = None  # folder or hub id, of models that read text through an encoder
     vq_path: str | None = None  # file of the image codes, of models that have it apart from their folder
@@ -120,6 +136,7 @@ class TargetModel(Protocol):
 
     name: str
     spec: TransformerSpec
+    transformer: nn.Module  # with `embedding` over all ids, `blocks` and `norm`
     grid: ImageGrid
     vocab: ImageVocab
     dtype: torch.dtype

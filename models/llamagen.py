@@ -23,7 +23,7 @@ from models.llamagen_vq import load_llamagen_vq
 from models.text_encoder import TextEncoder
 from models.transformer import Transformer
 from models.vqgan import ImageTokenizer
-from models.weights import KeyMap, Slot, load_strict, read_json, read_tensors, weight_files
+from models.weights import KeyMap, Network, Slot, read_json
 
 _STAGES = {16: "t2i", 32: "t2i2"}  # codes per side -> `input_type` of the public drafters
 
@@ -49,6 +49,10 @@ class LlamaGenNetwork(nn.Module):
         super().__init__()
         self.transformer = Transformer(spec, spec.vocab)
         self.caption = Caption(width, spec.hidden, spec.image_rope.condition)
+
+    @property
+    def spec(self) -> TransformerSpec:
+        return self.transformer.spec
 
 
 def decoder_spec(config: dict, image: ImageRope) -> TransformerSpec:
@@ -86,6 +90,13 @@ def llamagen_keys(spec: TransformerSpec) -> KeyMap:
     return keys
 
 
+def llamagen_network(config: dict) -> Network:
+    """The network of a target's config.json and its public keys; errors as `llamagen_spec`."""
+    spec = llamagen_spec(config)
+    with torch.device("meta"):
+        return Network(LlamaGenNetwork(spec, config["caption_dim"]), llamagen_keys(spec))
+
+
 class LlamaGen:
     """Text-to-image with LlamaGen; a caption longer than the model's slots is cut, as in the public recipe."""
 
@@ -116,7 +127,9 @@ class LlamaGen:
                 f"{folder / 'config.json'}: block_size is {config['block_size']}, expected {side**2}: "
                 "--model llamagen draws 256 codes, --model llamagen2 1024"
             )
-        network = _read_network(folder, spec, config["caption_dim"], options)
+        network = llamagen_network(config)
+        network.fill(folder, options.dtype, options.device)
+        order_weights(network.module)
         return cls(network, *_read_parts(folder, config, spec.image_rope, options))
 
     def prompt(self, text: str, guidance: int) -> PromptRows:
@@ -142,16 +155,21 @@ class LlamaGen:
         return self.transformer.embedding.weight
 
     def drafter_spec(self, config: dict) -> TransformerSpec:
-        """Of LlamaGen's EAGLE heads, which read token i + 1 at slot i: a condition of one slot less."""
-        image, stage = self.spec.image_rope, config.get("input_type")
-        wanted = _STAGES.get(image.side, stage)
-        if stage not in (None, wanted):
-            raise ValueError(f"config.json of the drafter: input_type is {stage!r}; the target needs {wanted!r}")
-        spec = decoder_spec(config, replace(image, condition=image.condition - 1))
-        return replace(spec, max_positions=self.spec.max_positions, first_norm=False, hides_padding=False)
+        return drafter_spec(config, self.spec)
 
     def to_image(self, codes: Tensor) -> Tensor:
         return self.images.decode(codes)
+
+
+def drafter_spec(config: dict, target: TransformerSpec) -> TransformerSpec:
+    """Of LlamaGen's EAGLE heads, which read token i + 1 at slot i: a condition of one slot less; ValueError for a head
+    of the other stage."""
+    image, stage = target.image_rope, config.get("input_type")
+    wanted = _STAGES.get(image.side, stage)
+    if stage not in (None, wanted):
+        raise ValueError(f"config.json of the drafter: input_type is {stage!r}; the target needs {wanted!r}")
+    spec = decoder_spec(config, replace(image, condition=image.condition - 1))
+    return replace(spec, max_positions=target.max_positions, first_norm=False, hides_padding=False)
 
 
 def padding_visible(mask: Tensor, starts: Tensor) -> Tensor:
@@ -183,12 +201,3 @@ def _read_parts(
             path = getattr(options, flag)
             raise ValueError(f"--{flag}: {path} has {found}, {folder / 'config.json'} has {entry} {config[entry]}")
     return text, images
-
-
-def _read_network(folder: Path, spec: TransformerSpec, width: int, options: TargetOptions) -> LlamaGenNetwork:
-    with torch.device("meta"):
-        network = LlamaGenNetwork(spec, width).to(options.dtype)
-    network = network.to_empty(device=options.device).requires_grad_(False).eval()
-    load_strict(network, read_tensors(weight_files(folder)), llamagen_keys(spec))
-    order_weights(network)
-    return network

@@ -6,15 +6,26 @@ from pathlib import Path
 
 from models.base import TargetModel, TargetOptions
 from models.chameleon import Chameleon
+from models.chameleon_files import CHAMELEON
+from models.family import Family
 from models.llamagen import LlamaGen
+from models.llamagen_files import LLAMAGEN
 from models.lumina_mgpt import LuminaMgpt
 from models.weights import checkpoint_folder
 
 TARGETS: dict[str, Callable[[Path, TargetOptions], TargetModel]] = {
     "tiny": Chameleon.load,
+    "anole": Chameleon.load,
     "lumina_mgpt": LuminaMgpt.load,
     "llamagen": partial(LlamaGen.load, side=16),
     "llamagen2": partial(LlamaGen.load, side=32),
+}
+FAMILIES: dict[str, Family] = {
+    "tiny": CHAMELEON,
+    "anole": CHAMELEON,
+    "lumina_mgpt": CHAMELEON,
+    "llamagen": LLAMAGEN,
+    "llamagen2": LLAMAGEN,
 }
 
 

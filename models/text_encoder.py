@@ -36,7 +36,7 @@ class TextEncoder:
         Raises:
             ValueError: naming the flag, the path and what is missing, damaged or of another kind.
         """
-        _check_kind(path)
+        check_kind(path)
         try:
             tokenizer = AutoTokenizer.from_pretrained(path)
             model, report = T5EncoderModel.from_pretrained(path, dtype=torch.bfloat16, output_loading_info=True)
@@ -67,7 +67,7 @@ class TextEncoder:
         return features[: int(mask.sum())]
 
 
-def _check_kind(path: str) -> None:
+def check_kind(path: str) -> None:
     """A ValueError unless `path` is a folder of a T5 model or looks like a hub id: transformers would take the sizes of
     a small T5 for a folder without config.json."""
     if Path(path).is_dir():

@@ -21,7 +21,21 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from models.headers import read_header
+
 _FIXED = {"double_z": False, "in_channels": 3, "out_ch": 3, "attn_resolutions": [], "attn_type": "vanilla"}
+# `vq_config` of config.json: its names, the older ones, and what transformers' Chameleon takes for an absent entry.
+_JSON_SIZES = {
+    "ch": ("base_channels", 128),
+    "ch_mult": ("channel_multiplier", (1, 1, 2, 2, 4)),
+    "num_res_blocks": ("num_res_blocks", 2),
+    "z_channels": ("latent_channels", 256),
+    "embed_dim": ("embed_dim", 256),
+    "n_embed": ("num_embeddings", 8192),
+    "resolution": ("resolution", 512),
+    "num_groups": ("num_groups", 32),
+}
+_JSON_FIXED = {"double_latent": False, "in_channels": 3, "attn_resolutions": [], "attn_type": "vanilla"}
 _RENAMES = (
     (r"^(\w+)\.mid_block\.resnets\.0\.", r"\1.mid.block_1."),
     (r"^(\w+)\.mid_block\.resnets\.1\.", r"\1.mid.block_2."),
@@ -88,6 +102,29 @@ def read_config(path: Path) -> VqganConfig:
         raise ValueError(f"{path}: the field {error} is missing; expected model.params.ddconfig") from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError, ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: cannot be read as a VQGAN configuration: {error}") from error
+
+
+def json_config(content: Mapping[str, Any], name: str) -> VqganConfig:
+    """The VQGAN that `vq_config` of a config.json describes, in transformers' names or the older ones of vqgan.yaml.
+
+    Args:
+        content: the parsed config.json.
+        name: of the file, for errors.
+
+    Raises:
+        ValueError: if `vq_config` is missing or describes a net not built here.
+    """
+    given = content.get("vq_config")
+    if not isinstance(given, dict):
+        raise ValueError(f"{name}: vq_config is {given!r}; expected the sizes of the VQGAN")
+    for entry, allowed in (*_JSON_FIXED.items(), *_FIXED.items()):
+        if given.get(entry) not in (None, allowed):
+            raise ValueError(f"{name}: vq_config.{entry} is {given[entry]!r}; allowed: {allowed!r}")
+    sizes = {old: given.get(new, given.get(old, default)) for old, (new, default) in _JSON_SIZES.items()}
+    try:
+        return VqganConfig(**{**sizes, "ch_mult": tuple(sizes["ch_mult"])})
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{name}: vq_config: {error}") from error
 
 
 def write_config(config: VqganConfig, path: Path) -> None:
@@ -163,18 +200,42 @@ def from_public(
         ValueError: naming every missing, unexpected and mis-shaped key.
     """
     own = model.state_dict()
-    wanted = {name: tuple(value.shape) for name, value in to_public(own, name_of).items()}
     found = {name: value for name, value in state.items() if not name.startswith(ignored)}
-    problems = [f"missing {name} {shape}" for name, shape in wanted.items() if name not in found]
-    problems += [f"unexpected {name} {tuple(value.shape)}" for name, value in found.items() if name not in wanted]
-    problems += [
-        f"{name} has shape {tuple(found[name].shape)} instead of {shape}"
-        for name, shape in wanted.items()
-        if name in found and tuple(found[name].shape) != shape
-    ]
-    if problems:
+    if problems := layout_faults({name: tuple(value.shape) for name, value in found.items()}, model, name_of):
         raise ValueError("the weights do not fit the configuration: " + "; ".join(problems))
-    return {name: found[name_of(name)].reshape(value.shape).float() for name, value in own.items()}
+    return {  # copies: nothing keeps the mapped file open
+        name: found[name_of(name)].reshape(value.shape).to(torch.float32, copy=True) for name, value in own.items()
+    }
+
+
+def layout_faults(found: Mapping[str, tuple[int, ...]], model: VQModel, name_of: Callable[[str], str]) -> list[str]:
+    """Every missing, unexpected and mis-shaped key of weights in a public layout; none if they fit `model`."""
+    wanted = {name: tuple(value.shape) for name, value in to_public(model.state_dict(), name_of).items()}
+    problems = [f"missing {name} {shape}" for name, shape in wanted.items() if name not in found]
+    problems += [f"unexpected {name} {shape}" for name, shape in found.items() if name not in wanted]
+    problems += [
+        f"{name} has shape {found[name]} instead of {shape}"
+        for name, shape in wanted.items()
+        if name in found and found[name] != shape
+    ]
+    return problems
+
+
+def stored_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Shapes by public key of a VQGAN's weights file, without reading the weights; ValueError names a damaged one."""
+    if path.suffix == ".safetensors":
+        found = {name: info.shape for name, info in read_header(path).items()}
+    else:
+        try:
+            found = {name: tuple(value.shape) for name, value in read_weights(path).items()}
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+    return trained_shapes(found)
+
+
+def trained_shapes(found: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Without `loss.*`, which only training needs."""
+    return {name: shape for name, shape in found.items() if not name.startswith("loss.")}
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -186,7 +247,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except pickle.UnpicklingError as error:
         raise ValueError("damaged, or it holds more than tensors and plain values") from error
     except (OSError, RuntimeError, EOFError, SafetensorError, zipfile.BadZipFile) as error:

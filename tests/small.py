@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor, nn
 
@@ -58,6 +58,21 @@ def write_checkpoint(folder: Path, sizes: Sizes = Sizes(), seed: int = 0) -> Pat
     (folder / "drafter" / "config.json").write_text(json.dumps(head_config))
     save_file(public_weights(head, sizes), folder / "drafter" / "model.safetensors")
     return folder
+
+
+def write_shards(folder: Path, suffix: str) -> list[str]:
+    """Replace the single weight file by two shards with an index."""
+    state = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    stem = "model" if suffix == "safetensors" else "pytorch_model"
+    names = [f"{stem}-0000{i}-of-00002.{suffix}" for i in (1, 2)]
+    placed = {key: names[i % 2] for i, key in enumerate(state)}
+    for name in names:
+        part = {key: value for key, value in state.items() if placed[key] == name}
+        save_file(part, folder / name) if suffix == "safetensors" else torch.save(part, folder / name)
+    index = {"metadata": {}, "weight_map": placed}
+    (folder / f"{stem}.{suffix}.index.json").write_text(json.dumps(index))
+    return names
 
 
 def make_kin(target: Transformer, head: EagleHead) -> None:
