@@ -81,7 +81,7 @@ class RunSettings:
     overwrite: bool = setting(False, "remove an earlier run from --output_dir first")
     trace: bool = setting(False, "write one line per round to trace.jsonl")
     model: str = setting("tiny", "target model", choices=tuple(MODELS))
-    model_path: str | None = setting(None, "its folder, or a hub id", shown="ckpts/...")
+    model_path: str | None = setting(None, "its folder, or a hub id", shown="the one that README names")
     drafter_path: str | None = setting(None, "the drafter's folder", shown="<model_path>/drafter")
     text_encoder_path: str | None = setting(
         None, "LlamaGen's T5: a folder, or a hub id", shown="<model_path>/../t5/flan-t5-xl"
