@@ -37,6 +37,12 @@ MODELS = {
 PARTS = {
     name: {"text_encoder_path": "t5/flan-t5-xl", "vq_path": "vq_ds16_t2i.pt"} for name in ("llamagen", "llamagen2")
 }
+OWN_FLAGS = {  # flags that only some targets have
+    "tokenizer_path": ("tiny", "anole", "lumina_mgpt"),
+    "target_size": ("lumina_mgpt",),
+    "text_encoder_path": tuple(PARTS),
+    "vq_path": tuple(PARTS),
+}
 DATASETS = {"PartiPrompts": "PartiPrompts.tsv", "MSCOCO2017Val": "captions_val2017.json"}
 # What may differ between two commands that fill the same folder: it chooses images, not what an image is.
 FREE_FLAGS = (
@@ -176,10 +182,9 @@ class RunSettings:
             object.__setattr__(self, name, default)
 
     def _place_parts(self) -> None:
-        parts = PARTS.get(self.model, {})
-        for name in ("text_encoder_path", "vq_path"):
-            if name not in parts and getattr(self, name) is not None:
-                refuse(name, getattr(self, name), f"only with --model {' or '.join(PARTS)}")
+        for name, models in OWN_FLAGS.items():
+            if self.model not in models and getattr(self, name) is not None:
+                refuse(name, getattr(self, name), f"only with --model {' or '.join(models)}")
         for name, place in parts_beside(self.model, self.model_path).items():
             self._set(name, place)
 

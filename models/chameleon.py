@@ -126,8 +126,6 @@ class Chameleon:
     @classmethod
     def image_grid(cls, images: ImageTokenizer, words: ChameleonVocab, options: TargetOptions) -> ImageGrid:
         """The grid of the image tokens."""
-        if options.target_size is not None:
-            raise ValueError(f"--target_size: found {options.target_size!r}; this model draws in one size only")
         return ImageGrid(*images.grid)
 
     def prompt(self, text: str, guidance: int) -> PromptRows:

@@ -109,8 +109,8 @@ def test_bad_sizes_are_refused(text) -> None:
 
 
 def test_one_sized_models_refuse_a_size(checkpoint) -> None:
-    with pytest.raises(ValueError, match="--target_size.*one size"):
-        open_session(replace(small_settings(checkpoint), target_size="768"))
+    with pytest.raises(ValueError, match="--target_size.*only with --model lumina_mgpt"):
+        replace(small_settings(checkpoint), target_size="768")
 
 
 def test_an_image_without_room_is_refused(lumina_folder) -> None:
