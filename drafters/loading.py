@@ -1,12 +1,9 @@
 """EAGLE heads in their public layout: config.json and pytorch_model.bin or model.safetensors."""
 
-from dataclasses import replace
-
 import torch
 
 from drafters.eagle import EagleHead
 from models.base import TargetModel, TransformerSpec
-from models.chameleon import chameleon_spec
 from models.linear import order_weights
 from models.weights import KeyMap, Network, Slot, block_keys, checkpoint_folder, read_json
 
@@ -27,26 +24,27 @@ def load_eagle_head(path: str, target: TargetModel) -> EagleHead:
     A file without `embed_tokens.weight` is completed by the target's own embedding, which drafters are trained with.
     """
     folder = checkpoint_folder(path, "--drafter_path")
-    network = eagle_network(read_json(folder / "config.json"), target.spec, str(folder / "config.json"))
+    config = read_json(folder / "config.json")
+    network = eagle_network(target.drafter_spec(config), config, target.spec, str(folder / "config.json"))
     if network.fill(folder, target.dtype, target.device):
-        network.module.embedding.weight = target.transformer.embedding.weight
+        network.module.embedding.weight = target.embedding()
     order_weights(network.module)
     return network.module
 
 
-def eagle_network(config: dict, target: TransformerSpec, name: str) -> Network:
+def eagle_network(spec: TransformerSpec, config: dict, target: TransformerSpec, name: str) -> Network:
     """The drafter that a config.json describes, and its public keys.
 
     Args:
+        spec: its transformer, as the target's family reads it from the file.
         config: the parsed config.json.
         target: of the model that it drafts for.
         name: of the file, for errors.
 
     Raises:
-        ValueError: if an entry is missing, or the drafter is another target's.
+        ValueError: if the drafter is another target's.
     """
-    spec, bias = chameleon_spec(config), config.get("bias", True)
-    spec = replace(spec, max_positions=target.max_positions)  # a size of tables, not of weights
+    bias = config.get("bias", True)
     if (spec.hidden, spec.vocab) != (target.hidden, target.vocab):
         raise ValueError(
             f"{name}: hidden_size {spec.hidden} and vocab_size {spec.vocab} do not fit the target's "

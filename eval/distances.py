@@ -6,7 +6,7 @@ from configs.fields import SettingsError
 from configs.tools import DistanceSettings
 from models.codebook import table_path, write_table
 from models.registry import FAMILIES
-from models.weights import checkpoint_folder
+from models.weights import given_folder
 
 
 def make_distances(settings: DistanceSettings) -> None:
@@ -17,8 +17,7 @@ def make_distances(settings: DistanceSettings) -> None:
     """
     folder = Path(settings.model_path)
     try:
-        given = settings.tokenizer_path
-        elsewhere = None if given is None else checkpoint_folder(given, "--tokenizer_path")
+        elsewhere = given_folder(settings.tokenizer_path, "--tokenizer_path")
         codebook = FAMILIES[settings.model].codebook(folder, elsewhere)
         path = table_path(folder, len(codebook), settings.neighbours)
         write_table(codebook, path, settings.neighbours)

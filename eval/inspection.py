@@ -22,7 +22,7 @@ from models.family import Family
 from models.files import SOURCES
 from models.headers import TensorInfo, read_header
 from models.registry import FAMILIES
-from models.weights import Network, checkpoint_folder, listed_files, placed_keys, read_json
+from models.weights import Network, checkpoint_folder, given_folder, listed_files, placed_keys, read_json
 
 _TREE = METHODS["eagle2"]  # the largest tree of the defaults: caches have room for its nodes
 
@@ -92,17 +92,18 @@ def examine(settings: InspectSettings) -> Report:
         memory |= sizes
     if settings.drafter_path is not None:
         place = Place("drafter", "--drafter_path", settings.drafter_path, SOURCES[settings.model]["drafter"])
-        parts.append(look_at(place, lambda config, name: eagle_network(config, _spec_of(target), name)))
+        parts.append(look_at(place, lambda config, name: _drafter(family, target, config, name)))
         findings += parts[-1].findings
         room = _TREE["depth"] * _TREE["width"] + _TREE["nodes"]
         memory |= _network_memory("drafter", parts[-1].network, settings, room)
     return Report(tuple(findings), memory)
 
 
-def _spec_of(target: Part) -> TransformerSpec:
+def _drafter(family: Family, target: Part, config: dict, name: str) -> Network:
     if target.network is None:
         raise ValueError("not compared: the target's own configuration cannot be used")
-    return target.network.module.spec
+    spec = target.network.module.spec
+    return eagle_network(family.drafter(config, spec), config, spec, name)
 
 
 def look_at(place: Place, build: Callable[[dict, str], Network]) -> Part:
@@ -158,8 +159,7 @@ def _checks(family: Family, folder: Path, tokenizer: str | None) -> tuple[list[F
     findings, sizes = [], {}
     for part, check in family.checks.items():
         try:
-            given = None if tokenizer is None else checkpoint_folder(tokenizer, "--tokenizer_path", download=False)
-            found = check(folder, given)
+            found = check(folder, given_folder(tokenizer, "--tokenizer_path", download=False))
             findings.append(Finding(part, "files", True, found.text))
             sizes |= {part: found.bytes} if found.bytes else {}
         except ValueError as error:

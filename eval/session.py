@@ -16,7 +16,7 @@ from decoding.verifiers import VERIFIERS
 from drafters.eagle import EagleDrafter, EagleHead
 from drafters.loading import load_eagle_head
 from eval.devices import pick_device
-from models.base import TargetModel
+from models.base import TargetModel, TargetOptions
 from models.guidance import SequentialGuidance
 from models.placement import spread
 from models.registry import load_target
@@ -111,7 +111,7 @@ def open_target(settings: RunSettings) -> TargetModel:
     if spreads and device.type == "cpu":
         refuse("device_map", "auto", "only where CUDA devices are")
     place = torch.device("cpu") if spreads else device
-    target = load_target(settings.model, settings.model_path, dtype, place, settings.tokenizer_path)
+    target = load_target(settings.model, settings.model_path, TargetOptions(dtype, place, settings.tokenizer_path))
     if spreads:
         rows = settings.batch_size * sampling_law(settings.sampling).guidance
         spread(target, rows, target.spec.max_positions + (settings.method.nodes or 0) + 1)

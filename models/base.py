@@ -90,12 +90,21 @@ class PromptRows:
     starts: Tensor
 
 
+@dataclass(frozen=True)
+class TargetOptions:
+    """How a target is loaded, and what only some models ask for."""
+
+    dtype: torch.dtype
+    device: torch.device
+    tokenizer_path: str | None = None  # folder or hub id, of models whose tokenizer files may lie apart
+
+
 class TargetModel(Protocol):
     """An autoregressive image model: text in, image codes out."""
 
     name: str
     spec: TransformerSpec
-    transformer: nn.Module  # with `embedding` over all ids, `blocks` and `norm`
+    transformer: nn.Module
     grid: ImageGrid
     vocab: ImageVocab
     dtype: torch.dtype
@@ -110,6 +119,12 @@ class TargetModel(Protocol):
 
     def score(self, features: Tensor) -> Tensor:
         """Features (rows, n, hidden) -> logits of the image codes (rows, n, vocab.size)."""
+
+    def embedding(self) -> Tensor:
+        """Embeddings of all token ids (spec.vocab, hidden)."""
+
+    def drafter_spec(self, config: dict) -> TransformerSpec:
+        """The transformer of a drafter's config.json; ValueError if it is not for this target."""
 
     def to_image(self, codes: Tensor) -> Tensor:
         """Codes (images, grid.tokens) -> pixels (images, height, width, 3), uint8 on the CPU."""

@@ -4,6 +4,7 @@ A checkpoint folder holds config.json and the transformer's weights; Meta's fold
 (models/files.py), holds text_tokenizer.json, vqgan.yaml and the VQGAN's weights.
 """
 
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -11,12 +12,12 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from models.base import Context, ImageGrid, ImageVocab, PromptRows, TransformerSpec
+from models.base import Context, ImageGrid, ImageVocab, PromptRows, TargetOptions, TransformerSpec
 from models.files import BUNDLED_VQGAN, TokenizerFiles, find_tokenizer
 from models.linear import order_weights
 from models.transformer import Transformer
 from models.vqgan import ImageTokenizer, load_bundled_vqgan, load_vqgan
-from models.weights import KeyMap, Network, Slot, block_keys, read_json
+from models.weights import KeyMap, Network, Slot, block_keys, given_folder, read_json
 
 BOS, PAD, END_OF_TURN, BEGIN_IMAGE = "<s>", "<pad>", "<reserved08706>", "<racm3:break>"
 FRAME = (BOS, PAD, END_OF_TURN, BEGIN_IMAGE)  # the tokens around a prompt's text
@@ -50,6 +51,12 @@ def chameleon_spec(config: dict) -> TransformerSpec:
         )
     except KeyError as error:
         raise ValueError(f"config.json lacks the entry {error}") from error
+
+
+def chameleon_drafter_spec(config: dict, target: TransformerSpec) -> TransformerSpec:
+    """The transformer of a drafter's config.json, with room for the target's sequences: a size of tables, not of
+    weights."""
+    return replace(chameleon_spec(config), max_positions=target.max_positions)
 
 
 def chameleon_keys(spec: TransformerSpec, vocab: ImageVocab | None) -> KeyMap:
@@ -110,16 +117,15 @@ class Chameleon:
         self.dtype, self.device = transformer.norm.weight.dtype, transformer.norm.weight.device
 
     @classmethod
-    def load(cls, folder: Path, dtype: torch.dtype, device: torch.device, tokenizer: Path | None = None) -> "Chameleon":
-        """Read a checkpoint folder, with the tokenizer of another folder if one is given; ValueError names what is
-        missing, damaged or different."""
+    def load(cls, folder: Path, options: TargetOptions) -> "Chameleon":
+        """Read a checkpoint folder; ValueError names what is missing, damaged or different."""
         spec = chameleon_spec(read_json(folder / "config.json"))
-        files = find_tokenizer(folder, tokenizer)
+        files = find_tokenizer(folder, given_folder(options.tokenizer_path, "--tokenizer_path"))
         vocab = ChameleonVocab(load_tokenizer(files.text))
         network = chameleon_network(spec, vocab.image)
-        network.fill(folder, dtype, device)
+        network.fill(folder, options.dtype, options.device)
         order_weights(network.module)
-        images = load_images(folder, files, device)
+        images = load_images(folder, files, options.device)
         check_sizes(files, vocab, images.config.n_embed, spec.vocab)
         return cls(network.module, vocab, images, ImageGrid(*images.grid))
 
@@ -144,6 +150,13 @@ class Chameleon:
 
     def score(self, features: Tensor) -> Tensor:
         return self.transformer.score(features)
+
+    def embedding(self) -> Tensor:
+        return self.transformer.embedding.weight
+
+    def drafter_spec(self, config: dict) -> TransformerSpec:
+        """Of a drafter in the Chameleon layout, with room for the target's sequences."""
+        return chameleon_drafter_spec(config, self.spec)
 
     def to_image(self, codes: Tensor) -> Tensor:
         return self.images.decode(codes)

@@ -9,6 +9,7 @@ from models.base import ImageVocab
 from models.chameleon import (
     FRAME,
     ChameleonVocab,
+    chameleon_drafter_spec,
     chameleon_network,
     chameleon_spec,
     check_sizes,
@@ -93,5 +94,8 @@ def _bundled_shapes(folder: Path) -> tuple[str, dict[str, tuple[int, ...]]]:
 
 
 CHAMELEON = Family(
-    network, {"text tokenizer": check_text, "image tokenizer": check_vqgan, "agreement": check_agreement}, codebook
+    network,
+    chameleon_drafter_spec,
+    {"text tokenizer": check_text, "image tokenizer": check_vqgan, "agreement": check_agreement},
+    codebook,
 )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from models.base import TransformerSpec
 from models.weights import Network
 
 
@@ -25,10 +26,12 @@ class Family:
     """A target's files.
 
     network: config.json -> the transformer and its public keys; ValueError names a missing entry.
+    drafter: (config.json, the target's transformer) -> that of its drafter; likewise.
     checks: of the other parts, by name; ValueError says all that is wrong.
     codebook: (checkpoint folder, --tokenizer_path) -> latents (codes, width) of the image codes.
     """
 
     network: Callable[[dict], Network]
+    drafter: Callable[[dict, TransformerSpec], TransformerSpec]
     checks: dict[str, Check]
     codebook: Callable[[Path, Path | None], Tensor]

@@ -90,6 +90,11 @@ def checkpoint_folder(path: str, flag: str, download: bool = True) -> Path:
         raise ValueError(f"{flag}: {path!r} is no folder here, and the hub did not deliver it: {error}") from error
 
 
+def given_folder(path: str | None, flag: str, download: bool = True) -> Path | None:
+    """As checkpoint_folder, for a flag that may not be given."""
+    return None if path is None else checkpoint_folder(path, flag, download)
+
+
 def read_json(path: Path) -> dict:
     """A JSON object; ValueError names a missing or damaged file."""
     try:

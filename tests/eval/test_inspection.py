@@ -13,6 +13,7 @@ import main
 from configs.schema import MODELS
 from decoding.cache import CacheShape, KVCache
 from drafters.loading import load_eagle_head
+from models.base import TargetOptions
 from models.files import NEEDED, SOURCES
 from models.registry import FAMILIES, TARGETS, load_target
 
@@ -68,7 +69,7 @@ def test_the_table_is_for_readers(checkpoint, capsys) -> None:
 def test_memory_is_that_of_a_loaded_model(words, images, rows, checkpoint, capsys) -> None:
     _, document = report(capsys, checkpoint, "--dtype=bf16", *words)
     memory, device = document["memory"], torch.device("cpu")
-    target = load_target("tiny", str(checkpoint), torch.bfloat16, device)
+    target = load_target("tiny", str(checkpoint), TargetOptions(torch.bfloat16, device))
     head = load_eagle_head(str(checkpoint / "drafter"), target)
     for name, module in (("target", target.transformer), ("drafter", head)):
         assert memory[f"{name} weights"] == sum(weight.nbytes for weight in module.parameters())

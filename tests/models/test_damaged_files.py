@@ -16,6 +16,7 @@ from small import write_shards
 
 import main
 from drafters.loading import load_eagle_head
+from models.base import TargetOptions
 from models.registry import load_target
 from models.vqgan import load_vqgan
 
@@ -33,8 +34,8 @@ def folder(checkpoint, tmp_path) -> Path:
 def part(request, checkpoint, folder) -> tuple[Path, Callable[[], object]]:
     """A network's folder, and what loads it."""
     if request.param == "target":
-        return folder, lambda: load_target("tiny", str(folder), torch.float32, CPU)
-    target = load_target("tiny", str(checkpoint), torch.float32, CPU)
+        return folder, lambda: load_target("tiny", str(folder), TargetOptions(torch.float32, CPU))
+    target = load_target("tiny", str(checkpoint), TargetOptions(torch.float32, CPU))
     return folder / "drafter", lambda: load_eagle_head(str(folder / "drafter"), target)
 
 
@@ -150,7 +151,7 @@ def test_files_that_run_code_are_refused(form, place, folder, tmp_path, capsys) 
     with pytest.raises(ValueError, match=path.name):
         if place.startswith("tokenizer"):
             load_vqgan(folder / "tokenizer")
-        target = load_target("tiny", str(folder), torch.float32, CPU)
+        target = load_target("tiny", str(folder), TargetOptions(torch.float32, CPU))
         load_eagle_head(str(folder / "drafter"), target)
     assert main.main(["inspect", "--model_path", str(folder)]) == 2
     assert path.name in capsys.readouterr().out and not witness.exists()

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import main
+from models.base import TargetOptions
 from models.files import find_tokenizer
 from models.registry import load_target
 from models.vqgan_layout import VqganConfig, json_config
@@ -30,7 +31,7 @@ def folder(checkpoint, tmp_path) -> Path:
 
 def pixels(folder: Path, tokenizer: Path | None = None) -> torch.Tensor:
     given = None if tokenizer is None else str(tokenizer)
-    target = load_target("anole", str(folder), torch.float32, CPU, given)
+    target = load_target("anole", str(folder), TargetOptions(torch.float32, CPU, given))
     return target.to_image(torch.arange(16).view(1, 16))
 
 

@@ -13,6 +13,7 @@ from small import byte_tokenizer
 
 import main
 from drafters.loading import eagle_network
+from models.chameleon import chameleon_drafter_spec
 from models.chameleon_files import network
 from models.files import META_FILES
 from models.vqgan_layout import VqganConfig, build_vqmodel, to_taming, write_config
@@ -70,7 +71,8 @@ def test_chameleon_7b(norm_rows, parameters) -> None:
 @pytest.mark.parametrize(("norm_rows", "parameters"), [(32, 504_393_728), (1, 504_377_856)], ids=["Anole", "Lumina"])
 def test_drafters(norm_rows, parameters) -> None:
     shapes = drafter_shapes(norm_rows)
-    built = eagle_network(CONFIG | {"num_hidden_layers": 1}, network(CONFIG).module.spec, "config.json")
+    config, target = CONFIG | {"num_hidden_layers": 1}, network(CONFIG).module.spec
+    built = eagle_network(chameleon_drafter_spec(config, target), config, target, "config.json")
     assert len(shapes) == 16 and count(shapes) == parameters
     assert built.keys.keys() == shapes.keys() and built.faults(shapes) == []
     assert sum(weight.numel() for weight in built.module.parameters()) == 504_393_728

@@ -13,6 +13,7 @@ from huggingface_hub import constants
 from huggingface_hub.errors import LocalEntryNotFoundError
 
 from configs.schema import ROOT
+from models.base import TargetOptions
 from models.registry import load_target
 from models.weights import checkpoint_folder
 
@@ -57,7 +58,7 @@ def test_a_snapshot_in_the_cache_is_read_offline(monkeypatch, checkpoint, tmp_pa
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
     assert checkpoint_folder("owner/name", "--model_path") == checkpoint
-    assert load_target("anole", "owner/name", torch.float32, torch.device("cpu")).vocab.size == 24
+    assert load_target("anole", "owner/name", TargetOptions(torch.float32, torch.device("cpu"))).vocab.size == 24
 
 
 def test_a_path_that_is_no_hub_id_either_names_the_flag() -> None:

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from small import Sizes, write_checkpoint, write_shards
 
 from configs.schema import ROOT
+from models.base import TargetOptions
 from models.registry import load_target
 
 SIZES = Sizes(hidden=512, layers=8, heads=8, kv_heads=8)
@@ -60,7 +61,7 @@ def peak(load: Callable[[], object]) -> int:
 
 
 def ours(folder: Path) -> object:
-    return load_target("tiny", str(folder), torch.float32, torch.device("cpu"))
+    return load_target("tiny", str(folder), TargetOptions(torch.float32, torch.device("cpu")))
 
 
 def greedy(folder: Path) -> object:

@@ -13,6 +13,7 @@ from small import Sizes, byte_tokenizer, write_checkpoint, write_shards
 from torch import nn
 
 from drafters.loading import load_eagle_head
+from models.base import TargetOptions
 from models.registry import load_target
 from models.weights import KeyMap, Slot, load_strict
 
@@ -26,7 +27,7 @@ def folder(checkpoint, tmp_path) -> Path:
 
 
 def load(folder: Path):
-    return load_target("tiny", str(folder), torch.float32, CPU)
+    return load_target("tiny", str(folder), TargetOptions(torch.float32, CPU))
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -201,7 +202,7 @@ def test_a_drafter_that_is_not_there(folder, checkpoint) -> None:
 
 def test_an_unknown_model_lists_the_names() -> None:
     with pytest.raises(ValueError, match="--model.*nonsense.*tiny"):
-        load_target("nonsense", ".", torch.float32, CPU)
+        load_target("nonsense", ".", TargetOptions(torch.float32, CPU))
 
 
 def test_load_strict_places_rows_of_a_fused_parameter() -> None:
