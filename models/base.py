@@ -136,7 +136,7 @@ class TargetModel(Protocol):
 
     name: str
     spec: TransformerSpec
-    transformer: nn.Module  # with `embedding` over all ids, `blocks` and `norm`
+    transformer: nn.Module
     grid: ImageGrid
     vocab: ImageVocab
     dtype: torch.dtype

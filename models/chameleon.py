@@ -17,7 +17,7 @@ from models.files import BUNDLED_VQGAN, TokenizerFiles, find_tokenizer
 from models.linear import order_weights
 from models.transformer import Transformer
 from models.vqgan import ImageTokenizer, load_bundled_vqgan, load_vqgan
-from models.weights import KeyMap, Network, Slot, block_keys, checkpoint_folder, read_json
+from models.weights import KeyMap, Network, Slot, block_keys, given_folder, read_json
 
 BOS, PAD, END_OF_TURN, BEGIN_IMAGE = "<s>", "<pad>", "<reserved08706>", "<racm3:break>"
 FRAME = (BOS, PAD, END_OF_TURN, BEGIN_IMAGE)  # the tokens around a prompt's text
@@ -114,7 +114,7 @@ class Chameleon:
     def load(cls, folder: Path, options: TargetOptions) -> "Chameleon":
         """Read a checkpoint folder; ValueError names what is missing, damaged or different."""
         spec = chameleon_spec(read_json(folder / "config.json"))
-        files = find_tokenizer(folder, tokenizer_folder(options))
+        files = find_tokenizer(folder, given_folder(options.tokenizer_path, "--tokenizer_path"))
         vocab = ChameleonVocab(load_tokenizer(files.text))
         network = chameleon_network(spec, vocab.image)
         network.fill(folder, options.dtype, options.device)
@@ -166,12 +166,6 @@ class Chameleon:
 def drafter_spec(config: dict, target: TransformerSpec) -> TransformerSpec:
     """Of a drafter in the Chameleon layout, with room for the target's sequences."""
     return replace(chameleon_spec(config), max_positions=target.max_positions)
-
-
-def tokenizer_folder(options: TargetOptions, download: bool = True) -> Path | None:
-    """The folder that --tokenizer_path names, if it is given."""
-    path = options.tokenizer_path
-    return None if path is None else checkpoint_folder(path, "--tokenizer_path", download)
 
 
 def load_images(folder: Path, files: TokenizerFiles, device: torch.device) -> ImageTokenizer:

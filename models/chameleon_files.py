@@ -16,7 +16,6 @@ from models.chameleon import (
     drafter_spec,
     load_images,
     load_tokenizer,
-    tokenizer_folder,
 )
 from models.family import Checked, Family
 from models.files import BUNDLED_VQGAN, VQGAN_CONFIG, find_text, find_tokenizer, find_vqgan
@@ -32,7 +31,7 @@ from models.vqgan_layout import (
     taming_name,
     trained_shapes,
 )
-from models.weights import Network, read_json, weight_files
+from models.weights import Network, given_folder, read_json, weight_files
 
 
 def network(config: dict) -> Network:
@@ -43,7 +42,7 @@ def network(config: dict) -> Network:
 
 def check_text(folder: Path, options: TargetOptions) -> Checked:
     """The text tokenizer can be read, has the tokens of a prompt's frame and names the image codes in order."""
-    path = find_text(folder, tokenizer_folder(options, download=False))
+    path = find_text(folder, _given(options))
     vocab = ChameleonVocab(load_tokenizer(path))
     for name in FRAME:
         _ = vocab[name]
@@ -53,7 +52,7 @@ def check_text(folder: Path, options: TargetOptions) -> Checked:
 
 def check_vqgan(folder: Path, options: TargetOptions) -> Checked:
     """The VQGAN's weights fit its configuration."""
-    home = find_vqgan(folder, tokenizer_folder(options, download=False))
+    home = find_vqgan(folder, _given(options))
     config = vqgan_config(folder, home)
     name, shapes = _bundled_shapes(folder) if home is None else _own_shapes(home)
     with torch.device("meta"):
@@ -67,10 +66,14 @@ def check_vqgan(folder: Path, options: TargetOptions) -> Checked:
 
 def check_agreement(folder: Path, options: TargetOptions) -> Checked:
     """Text tokenizer, VQGAN and transformer have the same image codes."""
-    files = find_tokenizer(folder, tokenizer_folder(options, download=False))
+    files = find_tokenizer(folder, _given(options))
     codes, spec = vqgan_config(folder, files.vqgan).n_embed, chameleon_spec(read_json(folder / "config.json"))
     check_sizes(files, ChameleonVocab(load_tokenizer(files.text)), codes, spec.vocab)
     return Checked("text tokenizer, VQGAN and config.json belong together")
+
+
+def _given(options: TargetOptions) -> Path | None:
+    return given_folder(options.tokenizer_path, "--tokenizer_path", download=False)
 
 
 def vqgan_config(folder: Path, home: Path | None) -> VqganConfig:
@@ -82,7 +85,9 @@ def vqgan_config(folder: Path, home: Path | None) -> VqganConfig:
 
 def codebook(folder: Path, options: TargetOptions) -> Tensor:
     """Latents of the image codes, (codes, width), fp32."""
-    return load_images(folder, find_tokenizer(folder, tokenizer_folder(options)), torch.device("cpu")).codebook
+    return load_images(
+        folder, find_tokenizer(folder, given_folder(options.tokenizer_path, "--tokenizer_path")), torch.device("cpu")
+    ).codebook
 
 
 def _own_shapes(home: Path) -> tuple[str, dict[str, tuple[int, ...]]]:

@@ -12,7 +12,7 @@ from configs.schema import AdtSettings, MethodSettings, SamplingSettings
 from decoding.flight import Job
 from decoding.noise import gumbel
 from decoding.sampling import SamplingLaw
-from eval.session import Session, open_session
+from eval.session import Session
 from models.base import Context
 from models.lumina_mgpt import parse_size
 
