@@ -130,7 +130,7 @@ class LlamaGen:
         network = llamagen_network(config)
         network.fill(folder, options.dtype, options.device)
         order_weights(network.module)
-        return cls(network, *_read_parts(folder, config, spec.image_rope, options))
+        return cls(network.module, *_read_parts(folder, config, spec.image_rope, options))
 
     def prompt(self, text: str, guidance: int) -> PromptRows:
         features = self.text(text).to(self.caption.empty)  # (n, width)

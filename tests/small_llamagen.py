@@ -77,7 +77,8 @@ def drafter_config(config: dict) -> dict:
     """config.json of jadohu/llamagen_drafter: without the grid, which its code knows by `input_type`."""
     names = ("block_size", "cls_token_num", "rope_base", "rope_theta", "attention_bias", "num_classes")
     kept = {name: value for name, value in config.items() if name not in names}
-    return kept | {"num_hidden_layers": 1, "rms_norm_eps": 1e-6, "class_dropout_p": 0.0}
+    stage = "t2i2" if config["block_size"] == 1024 else "t2i"
+    return kept | {"num_hidden_layers": 1, "rms_norm_eps": 1e-6, "class_dropout_p": 0.0, "input_type": stage}
 
 
 def small_janus(codes: int, side: int) -> JanusVQVAE:
