@@ -352,3 +352,24 @@ def test_wrong_benchmark_numbers(bench):
     for word in ("--repeats=0", "--warmup=-1", "--repeats=x"):
         with pytest.raises(SettingsError, match=word[:8]):
             bench(word)
+
+
+def test_the_papers_command():
+    """As its README has it: hub ids, all captions, the paper's names."""
+    settings = run_settings(
+        {
+            "model": "anole",
+            "model_type": "eagle",
+            "model_path": "leloy/Anole-7b-v0.1-hf",
+            "drafter_path": "jadohu/anole_drafter",
+            "peanut": "true",
+            "prompt": "MSCOCO2017Val",
+            "num_images": "-1",
+            "precision": "bf16",
+            "output_dir": "out",
+        }
+    )
+    assert (settings.model, settings.method.method, settings.dtype, settings.num_images) == ("anole", "adt", "bf16", -1)
+    assert settings.drafter_path == "jadohu/anole_drafter" and settings.source == "MSCOCO2017Val"
+    with pytest.raises(SettingsError, match="lantern"):
+        read_words("generate_images", ["--lantern", "--lantern_k", "100"])
