@@ -4,22 +4,22 @@ A command imports what it runs only after its settings have been checked, so a m
 """
 
 import difflib
-import inspect
 import sys
 from collections.abc import Callable, Sequence
+from inspect import Parameter, Signature
 
 import fire
 
-from configs.cli import benchmark_settings, run_settings
+from configs.cli import benchmark_settings, distance_settings, inspect_settings, run_settings
 from configs.fields import SettingsError
 from configs.flags import flags_of, help_text, read_words
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
     """Show fire the command's flags as keyword-only parameters, whose values it passes on as text."""
-    only = inspect.Parameter.KEYWORD_ONLY
-    parameters = [inspect.Parameter(name, only, default=None) for name in flags_of(function.__name__)]
-    function.__signature__ = inspect.Signature(parameters)
+    only = Parameter.KEYWORD_ONLY
+    parameters = [Parameter(name, only, default=None) for name in flags_of(function.__name__)]
+    function.__signature__ = Signature(parameters)
     return fire.decorators.SetParseFn(str)(function)
 
 
@@ -46,6 +46,24 @@ def benchmark(**texts: str) -> None:
     run_benchmark(settings)
 
 
+@command
+def inspect(**texts: str) -> None:
+    """Say what a checkpoint holds and lacks, and the memory that it needs."""
+    settings = inspect_settings(texts)
+    from eval.inspection import inspect_checkpoint
+
+    inspect_checkpoint(settings)
+
+
+@command
+def vq_distances(**texts: str) -> None:
+    """Make the table of nearest latents."""
+    settings = distance_settings(texts)
+    from eval.distances import make_distances
+
+    make_distances(settings)
+
+
 def _check_device(name: str) -> None:
     """Refuse a GPU that is not there before the slow imports."""
     if name.startswith("cuda"):
@@ -54,7 +72,7 @@ def _check_device(name: str) -> None:
         pick_device(name)
 
 
-COMMANDS = {"generate_images": generate_images, "benchmark": benchmark}
+COMMANDS = {function.__name__: function for function in (generate_images, benchmark, inspect, vq_distances)}
 
 
 def run(words: Sequence[str]) -> None:

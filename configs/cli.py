@@ -11,15 +11,12 @@ from configs.fields import SettingsError, parse_text, refuse, settings_fields
 from configs.flags import PaperFlags, RecipeFlags, check_known, flags_of
 from configs.methods import METHODS, AdtSettings, MethodSettings, SamplingSettings
 from configs.schema import MODELS, ROOT, BenchmarkSettings, RunSettings
+from configs.tools import DistanceSettings, InspectSettings
+from models.files import META_FILES, NEEDED, SOURCES, WEIGHT_FILES, WEIGHT_INDEXES
 
 Values = dict[str, Any]  # by flag name, converted
-# The files of a checkpoint folder; of each group one has to be there.
-_WEIGHTS = tuple(f"{name}{end}" for name in ("model.safetensors", "pytorch_model.bin") for end in ("", ".index.json"))
-_NETWORK_FILES = (("config.json",), _WEIGHTS)
-_TOKENIZER_FILES = tuple(
-    tuple(f"tokenizer/{name}" for name in names)
-    for names in (("text_tokenizer.json",), ("vqgan.yaml",), ("vqgan.safetensors", "vqgan.ckpt"))
-)
+_NETWORK_FILES = (("config.json",), WEIGHT_FILES + WEIGHT_INDEXES)  # of each group one has to be there
+_T5_TOKENIZER_FILES = (("tokenizer.json", "spiece.model"),)
 _DEFAULT_METHODS = "ar,eagle2:proposal=topk,eagle2,adt:proposal=topk,adt"
 _METHOD_FLAGS = [*settings_fields(MethodSettings), *settings_fields(AdtSettings)]
 
@@ -31,7 +28,8 @@ def run_settings(texts: Mapping[str, str]) -> RunSettings:
         kept = _applicable(given["method"])
         recipe = {name: v for name, v in recipe.items() if name not in _METHOD_FLAGS or name in kept}
     values = recipe | given
-    return _run(values, _method({name: values[name] for name in _METHOD_FLAGS if name in values}))
+    method = _method({name: values[name] for name in _METHOD_FLAGS if name in values})
+    return _run(recipe, given, method)
 
 
 def benchmark_settings(texts: Mapping[str, str]) -> BenchmarkSettings:
@@ -49,8 +47,25 @@ def benchmark_settings(texts: Mapping[str, str]) -> BenchmarkSettings:
     for name in ("overwrite", "trace"):
         if values.get(name):
             refuse(name, True, "only with generate_images")
-    run = _run(values, drafted)
+    run = _run(recipe, given, drafted)
     return BenchmarkSettings(run, methods, output=run.output_dir if "output_dir" in values else None, **own)
+
+
+def inspect_settings(texts: Mapping[str, str]) -> InspectSettings:
+    """The settings of `inspect`; a SettingsError for a folder that is not there, not for what is missing in it."""
+    settings = InspectSettings(**_typed("inspect", texts))
+    for flag in ("model_path", "drafter_path", "tokenizer_path"):
+        _check_place(flag, getattr(settings, flag), settings.model)
+    return settings
+
+
+def distance_settings(texts: Mapping[str, str]) -> DistanceSettings:
+    """The settings of `vq_distances`; the table is written into the folder --model_path, so no hub id will do."""
+    settings = DistanceSettings(**_typed("vq_distances", texts))
+    if not Path(settings.model_path).is_dir():
+        refuse("model_path", settings.model_path, "a folder, which will hold vq_distances")
+    _check_place("tokenizer_path", settings.tokenizer_path, settings.model)
+    return settings
 
 
 def _method_list(values: Values) -> str | None:
@@ -96,11 +111,17 @@ class _StrictLoader(yaml.SafeLoader):
 
 def _read(command: str, texts: Mapping[str, str]) -> tuple[Values, Values]:
     """What the recipe says and what the command line says."""
-    flags = flags_of(command)
-    given = {name: parse_text(flags[name], name, text) for name, text in texts.items()}
-    path = given.pop("config", None)
-    recipe = read_recipe(path, command) if path is not None else {}
+    given = _typed(command, texts)
+    path, recipe = given.pop("config", None), {}
+    for name in [] if path is None else path.split(","):
+        recipe |= read_recipe(name, command)
     return recipe, _without_aliases(given, recipe.get("method"))
+
+
+def _typed(command: str, texts: Mapping[str, str]) -> Values:
+    """The values that the texts stand for."""
+    flags = flags_of(command)
+    return {name: parse_text(flags[name], name, text) for name, text in texts.items()}
 
 
 def _without_aliases(given: Values, recipe_method: str | None) -> Values:
@@ -177,7 +198,10 @@ def listed_method(entry: str, shared: Values) -> MethodSettings:
         raise SettingsError(f"--methods, in {entry!r}: {error}") from error
 
 
-def _run(values: Values, method: MethodSettings) -> RunSettings:
+def _run(recipe: Values, given: Values, method: MethodSettings) -> RunSettings:
+    values = recipe | given
+    if not method.drafted and "drafter_path" not in given:
+        values.pop("drafter_path", None)  # a recipe's drafter is for the methods that have one
     if "prompt" not in values:
         raise SettingsError("--prompt: missing; allowed: a text, a .txt file, PartiPrompts, MSCOCO2017Val")
     sampling = {name: values[name] for name in settings_fields(SamplingSettings) if name in values}
@@ -188,21 +212,40 @@ def _run(values: Values, method: MethodSettings) -> RunSettings:
 
 
 def check_folders(settings: RunSettings) -> None:
-    """A SettingsError unless the model's and the drafter's folders are there with their files, or are hub ids."""
-    for flag, path, files in (
-        ("model_path", settings.model_path, (*_NETWORK_FILES, *_TOKENIZER_FILES)),
-        ("drafter_path", settings.drafter_path, _NETWORK_FILES),
+    """A SettingsError unless the folders of a run are there with their files, or are hub ids, and so is the file of
+    image codes."""
+    for flag, files in (
+        ("model_path", _NETWORK_FILES),
+        ("drafter_path", _NETWORK_FILES),
+        ("tokenizer_path", ()),
+        ("text_encoder_path", (*_NETWORK_FILES, *_T5_TOKENIZER_FILES)),
     ):
-        if path is None or _is_hub_id(path):
-            continue
-        if not Path(path).is_dir():
-            allowed = f"a folder such as {ROOT / MODELS['tiny']}, or owner/name"
-            raise SettingsError(f"--{flag} {path}: found no such folder; allowed: {allowed}")
-        for names in files:
-            if not any((Path(path) / name).is_file() for name in names):
-                raise SettingsError(
-                    f"--{flag} {path}: found a folder without {' or '.join(names)}; allowed: one with it"
-                )
+        path = getattr(settings, flag)
+        _check_place(flag, path, settings.model)
+        for names in files if Path(path or "").is_dir() else ():
+            if path and not any((Path(path) / name).is_file() for name in names):
+                found = f"found a folder without {' or '.join(names)}"
+                raise SettingsError(f"--{flag} {path}: {found}; allowed: one with it; `main.py inspect` says more")
+    if settings.vq_path is not None and not Path(settings.vq_path).is_file():
+        raise SettingsError(f"--vq_path {settings.vq_path}: found no such file; allowed: LlamaGen's vq_ds16_t2i.pt")
+    elsewhere = None if settings.tokenizer_path is None else Path(settings.tokenizer_path)
+    if not Path(settings.model_path).is_dir() or elsewhere is not None and not elsewhere.is_dir():
+        return  # the files of a hub id are known when it has been downloaded
+    try:
+        NEEDED.get(settings.model, lambda *_: None)(Path(settings.model_path), elsewhere)
+    except ValueError as error:
+        flag = "model_path" if elsewhere is None else "tokenizer_path"
+        raise SettingsError(f"--{flag} {getattr(settings, flag)}: {error}") from error
+
+
+def _check_place(flag: str, path: str | None, model: str) -> None:
+    """A SettingsError, with the place where users get the files, unless a path is a folder or a hub id."""
+    if path is not None and not Path(path).is_dir() and not _is_hub_id(path):
+        home = ROOT / MODELS[model]
+        examples = {"drafter_path": home / "drafter", "text_encoder_path": home.parent / "t5/flan-t5-xl"}
+        allowed = f"a folder such as {examples.get(flag, home)}, or owner/name"
+        source = SOURCES[model].get(flag, META_FILES)
+        raise SettingsError(f"--{flag} {path}: found no such folder; allowed: {allowed}; the files: {source}")
 
 
 def _is_hub_id(path: str) -> bool:

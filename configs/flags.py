@@ -14,6 +14,7 @@ from typing import ClassVar, NoReturn
 from configs.fields import SettingsError, allowed, check_fields, kind, setting, settings_fields
 from configs.methods import AdtSettings, MethodSettings, SamplingSettings
 from configs.schema import BenchmarkSettings, RunSettings
+from configs.tools import DistanceSettings, InspectSettings
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,9 @@ class RecipeFlags:
     """The recipe."""
 
     group: ClassVar[str] = "Recipe"
-    config: str | None = setting(None, "YAML file of `flag: value` lines; the command line wins", shown="none")
+    config: str | None = setting(
+        None, "YAML files of `flag: value` lines, by commas; a later one and the command line win", shown="none"
+    )
 
 
 @dataclass(frozen=True)
@@ -58,10 +61,14 @@ _SHARED = (RunSettings, MethodSettings, AdtSettings, SamplingSettings, RecipeFla
 OWNERS: dict[str, tuple[type, ...]] = {
     "generate_images": _SHARED,
     "benchmark": (MethodsFlag, BenchmarkSettings, *_SHARED),
+    "inspect": (InspectSettings,),
+    "vq_distances": (DistanceSettings,),
 }
 _SUMMARIES = {
     "generate_images": "generate images from prompts; the same command again continues where it stopped",
     "benchmark": "compare methods on the same prompts and seeds; prints a table and, last, one line of JSON",
+    "inspect": "what a checkpoint holds and lacks, and the memory that it needs; loads nothing",
+    "vq_distances": "make the table of nearest latents that relaxed acceptance reads",
 }
 # Flags of the paper's repository, or its relatives, that have no equal here: why, and what to use.
 _GONE = {
@@ -71,9 +78,7 @@ _GONE = {
     "tree_choices": "use --method static --tree NAME",
     "drafter_top_k": "use --width",
     "grid_search": "it never had an effect",
-    "cfg_mode": "both guidance rows always run in one batch",
-    "target_size": "the model decides the size",
-    "tokenizer_base_path": "tokenizer files lie in <model_path>/tokenizer",
+    "tokenizer_base_path": "use --tokenizer_path",
 }
 
 

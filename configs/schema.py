@@ -25,7 +25,24 @@ __all__ = [
 ]
 
 ROOT = Path(__file__).resolve().parent.parent
-MODELS = {"tiny": "ckpts/tiny"}  # target -> its folder, relative to the repository
+# target -> its folder, relative to the repository; the others than `tiny` are laid out as in the paper's repository
+MODELS = {
+    "tiny": "ckpts/tiny",
+    "anole": "ckpts/anole/Anole-7b-v0.1-hf",
+    "lumina_mgpt": "ckpts/lumina_mgpt/Lumina-mGPT-7B-768",
+    "llamagen": "ckpts/llamagen/LlamaGen-T2I",
+    "llamagen2": "ckpts/llamagen/LlamaGen-T2I-2",
+}
+# Parts of a target that lie beside its folder: flag -> place there, as in LANTERN's layout.
+PARTS = {
+    name: {"text_encoder_path": "t5/flan-t5-xl", "vq_path": "vq_ds16_t2i.pt"} for name in ("llamagen", "llamagen2")
+}
+OWN_FLAGS = {  # flags that only some targets have
+    "tokenizer_path": ("tiny", "anole", "lumina_mgpt"),
+    "target_size": ("lumina_mgpt",),
+    "text_encoder_path": tuple(PARTS),
+    "vq_path": tuple(PARTS),
+}
 DATASETS = {"PartiPrompts": "PartiPrompts.tsv", "MSCOCO2017Val": "captions_val2017.json"}
 # What may differ between two commands that fill the same folder: it chooses images, not what an image is.
 FREE_FLAGS = (
@@ -39,6 +56,8 @@ FREE_FLAGS = (
     "output_dir",
     "overwrite",
     "prompt_file",
+    "cfg_mode",
+    "device_map",
 )
 
 
@@ -73,10 +92,32 @@ class RunSettings:
     overwrite: bool = setting(False, "remove an earlier run from --output_dir first")
     trace: bool = setting(False, "write one line per round to trace.jsonl")
     model: str = setting("tiny", "target model", choices=tuple(MODELS))
-    model_path: str | None = setting(None, "its folder", shown="ckpts/<model>")
-    drafter_path: str | None = setting(None, "the drafter's folder", shown="<model_path>/drafter")
+    model_path: str | None = setting(
+        None, "its folder, or its owner/name on the Hugging Face hub", shown=", ".join(MODELS.values())
+    )
+    drafter_path: str | None = setting(None, "the drafter's folder, or its owner/name", shown="<model_path>/drafter")
+    tokenizer_path: str | None = setting(
+        None,
+        "Chameleon's folder of text_tokenizer.json, vqgan.yaml and the VQGAN's weights",
+        shown="<model_path>/tokenizer, or chameleon/tokenizer beside it",
+    )
+    target_size: str | None = setting(
+        None, "image size in pixels, as 768 or 1024x576, of models that draw in many sizes", shown="lumina_mgpt 768"
+    )
+    text_encoder_path: str | None = setting(
+        None, "LlamaGen's T5: a folder, or a hub id", shown="<model_path>/../t5/flan-t5-xl"
+    )
+    vq_path: str | None = setting(None, "LlamaGen's file of image codes", shown="<model_path>/../vq_ds16_t2i.pt")
     dtype: str = setting("fp32", "number type", choices=("fp32", "fp64", "bf16"))
     device: str = setting("auto", "auto, cpu, cuda or cuda:N; auto = a GPU if there is one")
+    device_map: str = setting("single", "auto: the target's layers over all GPUs", choices=("single", "auto"))
+    vq_device: str = setting("same", "where tokens become pixels: the target's device, or the CPU",
+                             choices=("same", "cpu"))  # fmt: skip
+    cfg_mode: str = setting(
+        "parallel",
+        "guidance rows of the target in one forward, or one after the other: less memory, more time",
+        choices=("parallel", "sequential"),
+    )
     batch_size: int = setting(1, "images decoded together", low=1, high=1024)
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     method: MethodSettings = field(default_factory=MethodSettings)
@@ -88,18 +129,24 @@ class RunSettings:
         for name in (
             "output_dir",
             "model_path",
+            "tokenizer_path",
             "drafter_path",
+            "text_encoder_path",
+            "vq_path",
             "prompt_file",
         ):  # a shell leaves ~ alone in --flag=~/x
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, os.path.expanduser(getattr(self, name)))
         if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", self.device):
             refuse("device", self.device, "auto, cpu, cuda, cuda:N")
+        if self.device_map == "auto" and self.device != "auto":
+            refuse("device_map", "auto", f"only with --device auto, not with --device {self.device}")
         self._check_prompt()
         self._decide_counts()
         if self.drafter_path is not None and not self.method.drafted:
             refuse("drafter_path", self.drafter_path, "only with a method that drafts, not with --method ar")
         self._set("model_path", str(ROOT / MODELS[self.model]))
+        self._place_parts()
         self._set("drafter_path", str(Path(self.model_path) / "drafter") if self.method.drafted else None)
         self._set("output_dir", f"outputs/{self.model}_{self.method.method}_{self._slug()}_{self.fingerprint()[:8]}")
 
@@ -122,7 +169,8 @@ class RunSettings:
     def identity(self) -> dict[str, object]:
         """The settings that make an image and its record what they are, by flag; paths are made absolute."""
         values = {name: value for name, value in settings_dict(self).items() if name not in FREE_FLAGS}
-        paths = ["model_path", "drafter_path"] + (["prompt"] if self.source == "file" else [])
+        paths = ["model_path", "tokenizer_path", "drafter_path", "text_encoder_path", "vq_path"]
+        paths += ["prompt"] if self.source == "file" else []
         return values | {name: os.path.realpath(values[name]) for name in paths if os.path.exists(values[name] or "")}
 
     def fingerprint(self) -> str:
@@ -132,6 +180,13 @@ class RunSettings:
     def _set(self, name: str, default: object) -> None:
         if getattr(self, name) is None:
             object.__setattr__(self, name, default)
+
+    def _place_parts(self) -> None:
+        for name, models in OWN_FLAGS.items():
+            if self.model not in models and getattr(self, name) is not None:
+                refuse(name, getattr(self, name), f"only with --model {' or '.join(models)}")
+        for name, place in parts_beside(self.model, self.model_path).items():
+            self._set(name, place)
 
     def _slug(self) -> str:
         name = Path(self.prompt).stem if self.source == "file" else self.prompt
@@ -193,6 +248,13 @@ class BenchmarkSettings:
         check_fields(self)
         if not self.methods or len(set(self.methods)) != len(self.methods):
             raise SettingsError("--methods: found none, or one twice; allowed: methods that differ")
+
+
+def parts_beside(model: str, model_path: str) -> dict[str, str]:
+    """Where the parts of a target lie that are not in its folder, by flag: beside it, or beside the folder that it has
+    here, for a hub id."""
+    folder = Path(model_path if Path(model_path).is_dir() else ROOT / MODELS[model])
+    return {name: str(folder.parent / place) for name, place in PARTS.get(model, {}).items()}
 
 
 def settings_dict(settings: object) -> dict[str, object]:

@@ -6,6 +6,8 @@ starts later. Committed tokens fill the slots below `lengths[image]`; the tokens
 """
 
 from dataclasses import dataclass
+from itertools import chain as joined
+from itertools import groupby
 
 import numpy as np
 import torch
@@ -25,40 +27,54 @@ class CacheShape:
 
 class KVCache:
     def __init__(self, spec: TransformerSpec, shape: CacheShape, dtype: torch.dtype, device: torch.device):
+        """device: of masks and, unless the spec says otherwise, of every layer's keys and values."""
         rows = shape.images * shape.guidance
-        size = (2 * spec.layers, rows, spec.kv_heads, shape.slots, spec.head_dim)
-        self.memory = torch.zeros(size, dtype=dtype, device=device)  # keys and values of every layer in turn
+        size = (rows, spec.kv_heads, shape.slots, spec.head_dim)
+        # keys and values of every layer in turn, one tensor for neighbouring layers on the same device
+        self.memory = tuple(
+            torch.zeros(2 * len(list(layers)), *size, dtype=dtype, device=place)
+            for place, layers in groupby(spec.layer_devices or (device,) * spec.layers)
+        )
         self.pads = torch.zeros(rows, 1, 1, shape.slots, dtype=dtype, device=device)  # -inf before a row's first token
         self.starts = torch.zeros(rows, dtype=torch.long, device=device)
+        self.origins = torch.zeros_like(self.starts)
         self.lengths = np.zeros(shape.images, dtype=np.int64)  # on the host: known there after every round
         self.guidance, self.last_position = shape.guidance, spec.max_positions - 1
 
     @property
     def slots(self) -> int:
-        return self.memory.shape[3]
+        return self.memory[0].shape[3]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys, values and masks."""
+        return sum(memory.nbytes for memory in self.memory) + self.pads.nbytes
 
     def image(self, index: int) -> "KVCache":
         """The cache of one image; shares memory with this one."""
         rows = slice(index * self.guidance, (index + 1) * self.guidance)
-        return self._view(self.memory[:, rows], rows, self.lengths[index : index + 1])
+        return self._view(rows, self.lengths[index : index + 1])
 
     def select(self, images: list[int]) -> "KVCache":
         """A copy that holds these images only."""
         rows = torch.tensor(
             [i * self.guidance + g for i in images for g in range(self.guidance)], device=self.starts.device
         )
-        return self._view(self.memory[:, rows], rows, self.lengths[images])
+        return self._view(rows, self.lengths[images])
 
-    def _view(self, memory: Tensor, rows: slice | Tensor, lengths: np.ndarray) -> "KVCache":
+    def _view(self, rows: slice | Tensor, lengths: np.ndarray) -> "KVCache":
         view = object.__new__(KVCache)
-        view.memory, view.pads, view.starts = memory, self.pads[rows], self.starts[rows]
+        view.memory = tuple(m[:, rows if isinstance(rows, slice) else rows.to(m.device)] for m in self.memory)
+        view.pads, view.starts, view.origins = self.pads[rows], self.starts[rows], self.origins[rows]
         view.lengths, view.guidance, view.last_position = lengths, self.guidance, self.last_position
         return view
 
-    def reset(self, starts: Tensor) -> None:
-        """Forget everything; row r will hold its first token at slot starts[r] (rows,)."""
+    def reset(self, starts: Tensor, origins: Tensor | None = None) -> None:
+        """Forget everything; row r will hold its first token at slot starts[r] (rows,), and rotary position 0 will be
+        that slot or, if given, slot origins[r] (rows,)."""
         self.lengths[:] = 0
         self.starts.copy_(starts)
+        self.origins.copy_(starts if origins is None else origins)
         before = torch.arange(self.slots, device=starts.device) < self.starts[:, None]
         self.pads.zero_().masked_fill_(before[:, None, None], -torch.inf)
 
@@ -74,19 +90,23 @@ class KVCache:
         longest = int(self.lengths.max())
         assert longest + m <= self.slots, "cache overflow"
         self._stop = longest + m
-        self._visible = self.memory.narrow(3, 0, self._stop).unbind(0)
+        self._visible = self._slots(0, self._stop)
         if longest == self.lengths.min():
             self._target = None
-            self._new = self.memory.narrow(3, self._stop - n, n).unbind(0)  # all layers at once: cheaper than each
+            self._new = self._slots(self._stop - n, n)
             mask, committed = self._uniform_mask(block), longest
         else:
             committed = torch.from_numpy(self.lengths).to(self.starts.device).repeat_interleave(self.guidance)[:, None]
             self._target = committed + torch.arange(m - n, m, device=committed.device)  # (rows, n)
             self._rows = torch.arange(len(committed), device=committed.device)[:, None]
             mask = self._ragged_mask(block, committed)
-        offset = committed - self.starts[:, None]  # (rows, 1)
+        offset = committed - self.origins[:, None]  # (rows, 1)
         positions = (depths[:, None] + offset.unflatten(0, (-1, self.guidance))).flatten(0, 1)
         return Context(positions.clamp_(0, self.last_position), mask, self)
+
+    def _slots(self, start: int, count: int) -> tuple[Tensor, ...]:
+        """Keys and values of every layer in turn, of some slots; all layers at once is cheaper than each."""
+        return tuple(joined.from_iterable(m.narrow(3, start, count).unbind(0) for m in self.memory))
 
     def _uniform_mask(self, block: Tensor) -> Tensor:
         n, m = block.shape[1:]
@@ -118,8 +138,12 @@ class KVCache:
             if self._target is None:
                 self._new[place].copy_(new)
             else:
-                self.memory[place].transpose(1, 2)[self._rows, self._target] = new.transpose(1, 2)
+                _scatter(self._visible[place], self._rows, self._target, new)
         return self._visible[2 * layer], self._visible[2 * layer + 1]
+
+    def part(self, rows: slice) -> "CachePart":
+        """What a forward pass over these rows alone, of those that `open` announced, writes and reads."""
+        return CachePart(self, rows)
 
     def advance(self, counts: list[int]) -> None:
         """Commit the first counts[i] of the new tokens of image i."""
@@ -130,14 +154,38 @@ class KVCache:
         counts[i].
 
         Args:
-            path: (images, longest) ascending offsets of tokens written by the last pass.
+            path: (images, longest) offsets of tokens written by the last pass, the root's first.
             counts: tokens to commit per image.
         """
         for image, (length, count) in enumerate(zip(self.lengths.tolist(), counts, strict=True)):
             if count > 1:  # the root, at offset 0, already stands where it belongs
-                memory = self.memory[:, image * self.guidance : (image + 1) * self.guidance]
-                memory[..., length : length + count, :] = memory.index_select(3, path[image, :count] + length)
+                rows, slots = slice(image * self.guidance, (image + 1) * self.guidance), path[image, :count] + length
+                for memory in (memory[:, rows] for memory in self.memory):
+                    memory[..., length : length + count, :] = memory.index_select(3, slots.to(memory.device))
         self.advance(counts)
+
+
+class CachePart:
+    """Some rows of a cache that has been opened for a forward pass."""
+
+    def __init__(self, cache: KVCache, rows: slice):
+        self.cache, self.rows = cache, rows
+
+    def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """As KVCache.write, for these rows."""
+        cache, rows = self.cache, self.rows
+        for place, new in ((2 * layer, keys), (2 * layer + 1, values)):
+            if cache._target is None:
+                cache._new[place][rows].copy_(new)
+            else:
+                _scatter(cache._visible[place], cache._rows[rows], cache._target[rows], new)
+        return cache._visible[2 * layer][rows], cache._visible[2 * layer + 1][rows]
+
+
+def _scatter(memory: Tensor, rows: Tensor, slots: Tensor, new: Tensor) -> None:
+    """Write new (rows, kv_heads, n, head_dim) into slots (rows, n) of these rows (rows, 1) of a layer's memory."""
+    device = memory.device
+    memory.transpose(1, 2)[rows.to(device), slots.to(device)] = new.transpose(1, 2)
 
 
 def chain(images: int, n: int, device: torch.device) -> tuple[Tensor, Tensor]:

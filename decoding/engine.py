@@ -18,6 +18,7 @@ from decoding.noise import NoiseShape, PositionalNoise
 from decoding.policies.base import TreePlan, TreePolicy
 from decoding.proposals import Proposal
 from decoding.sampling import SamplingLaw, choose
+from decoding.slots import Slots, accepted, lay_out
 from decoding.timing import Stopwatch
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict, Verifier
@@ -67,7 +68,8 @@ class Engine:
     @torch.inference_mode()
     def _allocate(self) -> None:
         target, nodes = self.target, self.speculation.policy.largest.nodes if self.speculation else 0
-        shape = CacheShape(self.images, self.law.guidance, target.spec.max_positions + nodes + 1)
+        block = (nodes + 1) * (1 if target.grid.row_end is None else 2)
+        shape = CacheShape(self.images, self.law.guidance, target.spec.max_positions + block)
         self.cache = KVCache(target.spec, shape, target.dtype, target.device)
         dtype = torch.float64 if target.dtype == torch.float64 else torch.float32
         noise = NoiseShape(target.grid.tokens, target.vocab.size, self.law.greedy, dtype, target.device)
@@ -100,8 +102,8 @@ class Engine:
         started = time.perf_counter()
         prompt = self.target.prompt(job.prompt, self.law.guidance)
         cache, length = self.cache.image(place), prompt.ids.shape[1]
-        cache.reset(prompt.starts)
-        features = self.target.features(prompt.ids, cache.open(*chain(1, length, self.target.device)))
+        cache.reset(prompt.starts, prompt.origins)
+        features = self.target.read(prompt, cache.open(*chain(1, length, self.target.device)))
         cache.advance([length])
         self.noise.fill(place, job.seed)
         log_p = self.law(self.target.score(features[:, -1:]))
@@ -118,12 +120,13 @@ class Engine:
         started = time.perf_counter()
         with self.watch.lap("draft"):
             tree = self._draft()
+        slots = lay_out(tree, [flight.decided - 1 for flight in self.flights], self.target.grid)
         with self.watch.lap("verify"):
-            features, log_p = self._score(tree)
+            features, log_p = self._score(slots)
             verdict = self.verifier(tree, log_p, self.noise(tree.depths + self._decided))
         figures = self._figures(tree, verdict, log_p)
         laps = self.watch.settle()
-        self._commit(tree, verdict, features, [int(row[0]) + 1 for row in figures])
+        self._commit(slots, verdict, features, [int(row[0]) + 1 for row in figures])
         rounds = tuple(flight.observe(row) for flight, row in zip(self.flights, figures, strict=True))
         seconds = time.perf_counter() - started
         self.watch.seconds["round"] += seconds
@@ -137,15 +140,19 @@ class Engine:
         plan = TreePlan(tuple(flight.shape() for flight in self.flights))
         return self.grow(root, plan, self.noise, self._decided)
 
-    def _score(self, tree: DraftTree) -> tuple[Tensor, Tensor]:
-        """One target forward over root and nodes: features (rows, 1 + nodes, hidden), log p (images, 1 + nodes,
-        vocab)."""
-        ids = (tree.tokens + self.target.vocab.first_id).repeat_interleave(self.law.guidance, 0)
-        context = self.cache.open(tree.depths, tree.visible)
+    def _score(self, slots: Slots) -> tuple[Tensor, Tensor]:
+        """One target forward over root and nodes: features (rows, slots, hidden), log p (images, 1 + nodes, vocab)."""
+        ids = (slots.codes + self.target.vocab.first_id).repeat_interleave(self.law.guidance, 0)
+        context = self.cache.open(slots.depths, slots.visible)
         with self.watch.lap("target_forward"):
             features = self.target.features(ids, context)
-            logits = self.target.score(features)
+            logits = self.target.score(features if slots.exits is None else self._rows(features, slots.exits))
         return features, self.law(logits)
+
+    def _rows(self, features: Tensor, index: Tensor) -> Tensor:
+        """Features (rows, slots, hidden) at slots index (images, n): (rows, n, hidden)."""
+        rows = index.repeat_interleave(self.law.guidance, 0)
+        return features.gather(1, rows[..., None].expand(-1, -1, features.shape[-1]))
 
     def _figures(self, tree: DraftTree, verdict: Verdict, log_p: Tensor) -> list[list[float]]:
         """Per image: accepted, levels, nodes, confidence, top-1 probability; the round's only wait for the device."""
@@ -159,16 +166,16 @@ class Engine:
         refuse_nan(any(row[6] for row in figures), "target")
         return figures
 
-    def _commit(self, tree: DraftTree, verdict: Verdict, features: Tensor, counts: list[int]) -> None:
+    def _commit(self, slots: Slots, verdict: Verdict, features: Tensor, counts: list[int]) -> None:
         longest = max(counts)
-        path, emitted = verdict.path[:, :longest], verdict.emitted[:, :longest]
-        self.cache.keep(path, counts)
+        emitted = verdict.emitted[:, :longest]
+        path = accepted(slots, verdict.path[:, :longest], emitted, counts, self.target.grid.row_end)
+        self.cache.keep(path.slots, path.counts)
         for image, (flight, count) in enumerate(zip(self.flights, counts, strict=True)):
             flight.codes.append(emitted[image, :count])
         if self.speculation:
-            rows = features.unflatten(0, (-1, self.law.guidance))  # (images, guidance, 1 + nodes, hidden)
-            index = path[:, None, :, None].expand(-1, self.law.guidance, -1, rows.shape[-1])
-            self.speculation.drafter.commit(Decided(rows.gather(2, index), emitted, counts))
+            kept = self._rows(features, path.slots).unflatten(0, (-1, self.law.guidance))
+            self.speculation.drafter.commit(Decided(kept, path.codes, path.counts))
 
     def _land(self, draft: float, verify: float, total: float) -> tuple[FinishedImage, ...]:
         """Share the round's seconds among the images; take out the finished ones."""

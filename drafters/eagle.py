@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from decoding.cache import CacheShape, KVCache, chain
 from decoding.sampling import SamplingLaw
+from decoding.slots import ends_row
 from decoding.timing import Stopwatch
 from decoding.tree import DraftTree
 from drafters.base import Decided
@@ -46,23 +47,22 @@ class _Branches:
     outputs: Tensor  # (images, guidance, slots, hidden) predicted features
     # (images, slots, slots - 1) bool: the tree slots that a slot sees (the root's key lies among the committed)
     seen: Tensor
-    slot_of: Tensor  # (images, tree nodes) slot of each expanded node
-    # the level grown last, not yet in the tables above: nobody asks for it behind the deepest level
-    latest: tuple[DraftTree, Tensor, Tensor, Tensor] | None = None
+    slot_of: Tensor  # (images, tree nodes) slot of each expanded node, or of the row end behind it
+    # the slots drafted last, not yet in the tables above: nobody asks for them behind the deepest level
+    latest: tuple[DraftTree, Tensor, Tensor, Tensor, Tensor] | None = None
 
     def settle(self) -> None:
-        """Enter the level grown last into the tables."""
-        if self.latest is not None:
-            self._add(*self.latest)
-            self.latest = None
-
-    def _add(self, tree: DraftTree, nodes: Tensor, outputs: Tensor, seen: Tensor) -> None:
+        """Enter the slots drafted last into the tables."""
+        if self.latest is None:
+            return
+        tree, nodes, moved, outputs, seen = self.latest
         count, used = nodes.shape[1], self.outputs.shape[2]
-        slots = torch.arange(used, used + count, device=nodes.device).expand_as(nodes)
         known = F.pad(self.slot_of, (0, tree.nodes + 1 - self.slot_of.shape[1]))
-        self.slot_of = known.scatter(1, nodes, slots)
+        slots = torch.arange(used, used + count, device=nodes.device).expand_as(nodes)
+        self.slot_of = known.scatter(1, nodes, torch.where(moved, slots, known.gather(1, nodes)))
         self.outputs = torch.cat([self.outputs, outputs], 2)
         self.seen = torch.cat([F.pad(self.seen, (0, count)), seen], 1)
+        self.latest = None
 
 
 class EagleDrafter:
@@ -74,21 +74,26 @@ class EagleDrafter:
 
     def open(self, images: int, watch: Stopwatch) -> None:
         self.watch = watch
-        shape = CacheShape(images, self.law.guidance, self.head.spec.max_positions + self.room)
+        room = self.room if self.target.grid.row_end is None else 2 * self.room
+        shape = CacheShape(images, self.law.guidance, self.head.spec.max_positions + room)
         self.cache = KVCache(self.head.spec, shape, self.target.dtype, self.target.device)
         self.pending: list[tuple[Tensor, Tensor] | None] = [None] * images  # decided, not yet read: features, codes
+        self.read = [0] * images  # slots of the image, row ends included, before its root
         self.branches: _Branches | None = None
 
     def start(self, image: int, prompt: PromptRows, features: Tensor, code: Tensor) -> None:
         cache, n = self.cache.image(image), prompt.ids.shape[1] - 1
-        cache.reset(prompt.starts)
+        hidden = self.head.spec.hides_padding
+        cache.reset(prompt.starts if hidden else torch.zeros_like(prompt.starts), prompt.origins)
         context = cache.open(*chain(1, n, self.target.device))
         self.head(prompt.ids[:, 1:], features[:, :-1], context)
         cache.advance([n])
-        self.pending[image] = (features[:, -1:], code)
+        self.pending[image], self.read[image] = (features[:, -1:], code), 0
 
     def expand(self, tree: DraftTree, nodes: Tensor) -> Tensor:
         outputs = self._absorb() if tree.nodes == 0 else self._descend(tree, nodes)
+        if any(ends := self._row_ends(tree.height)):
+            outputs = self._end_rows(tree, nodes, outputs, torch.tensor(ends, device=nodes.device)[:, None])
         with self.watch.lap("draft_head"):
             logits = self.target.score(outputs.flatten(0, 1))
         return self.law(logits)
@@ -99,10 +104,12 @@ class EagleDrafter:
                 torch.cat([self.pending[image][0], decided.features[image, :, :count]], 1),
                 torch.cat([self.pending[image][1], decided.codes[image, :count]]),
             )
+            self.read[image] += count
 
     def select(self, images: list[int]) -> None:
         self.cache = self.cache.select(images)
         self.pending = [self.pending[image] for image in images]
+        self.read = [self.read[image] for image in images]
 
     def _absorb(self) -> Tensor:
         """Read the newly decided tokens; the last one's output (images, guidance, 1, hidden) is the root's."""
@@ -120,17 +127,48 @@ class EagleDrafter:
 
     def _descend(self, tree: DraftTree, nodes: Tensor) -> Tensor:
         """Outputs (images, guidance, k, hidden) of the tree's nodes (images, k), fed with their parents' outputs."""
-        b = self.branches
-        b.settle()
-        slot = b.slot_of.gather(1, tree.parents.gather(1, nodes))  # (images, k) of the parents
-        index = slot[:, None, :, None].expand(-1, b.outputs.shape[1], -1, b.outputs.shape[3])
-        inherited = b.seen.gather(1, slot[..., None].expand(-1, -1, b.seen.shape[2]))
-        own = torch.eye(nodes.shape[1], dtype=torch.bool, device=nodes.device).expand(len(nodes), -1, -1)
-        seen = torch.cat([inherited, own], 2)
-        context = self.cache.open(tree.depths.gather(1, nodes) - 1, seen)
-        outputs = self._run(tree.tokens.gather(1, nodes), b.outputs.gather(2, index), context)
-        b.latest = (tree, nodes, outputs, seen)
+        self.branches.settle()
+        parents = self.branches.slot_of.gather(1, tree.parents.gather(1, nodes))
+        outputs, seen = self._grow(tree.tokens.gather(1, nodes), parents, self._distance(tree.height))
+        self.branches.latest = (tree, nodes, torch.ones_like(nodes, dtype=torch.bool), outputs, seen)
         return outputs
+
+    def _end_rows(self, tree: DraftTree, nodes: Tensor, outputs: Tensor, ends: Tensor) -> Tensor:
+        """The outputs behind the row ends that follow nodes in the images `ends` (images, 1); the others' as they
+        are."""
+        self.branches.settle()
+        codes = torch.full_like(nodes, self.target.grid.row_end)
+        slots = self.branches.slot_of.gather(1, nodes)
+        behind, seen = self._grow(codes, slots, self._distance(tree.height) + 1)
+        self.branches.latest = (tree, nodes, ends.expand_as(nodes), behind, seen)
+        return torch.where(ends[..., None, None], behind, outputs)
+
+    def _grow(self, codes: Tensor, parents: Tensor, distance: Tensor) -> tuple[Tensor, Tensor]:
+        """Run codes (images, k) behind the slots `parents` (images, k), at a distance (images, 1) from the committed
+        ones: outputs, and what the new slots see."""
+        b = self.branches
+        index = parents[:, None, :, None].expand(-1, b.outputs.shape[1], -1, b.outputs.shape[3])
+        inherited = b.seen.gather(1, parents[..., None].expand(-1, -1, b.seen.shape[2]))
+        own = torch.eye(codes.shape[1], dtype=torch.bool, device=codes.device).expand(len(codes), -1, -1)
+        seen = torch.cat([inherited, own], 2)
+        context = self.cache.open(distance.expand_as(codes), seen)
+        return self._run(codes, b.outputs.gather(2, index), context), seen
+
+    def _position(self, image: int) -> int:
+        """The image position of the root."""
+        grid, read = self.target.grid, self.read[image]
+        return read if grid.row_end is None else read - read // (grid.columns + 1)
+
+    def _distance(self, height: int) -> Tensor:
+        """Slots (images, 1) between the root and the nodes at depth `height`."""
+        grid, roots = self.target.grid, map(self._position, range(len(self.read)))
+        slots = [[grid.slots(root + height) - grid.slots(root) - 1] for root in roots]
+        return torch.tensor(slots, device=self.target.device)
+
+    def _row_ends(self, height: int) -> list[bool]:
+        """Per image, whether a row ends behind the nodes at depth `height`."""
+        grid = self.target.grid
+        return [ends_row(self._position(image) + height, 1, grid) for image in range(len(self.read))]
 
     def _run(self, codes: Tensor, features: Tensor, context: Context) -> Tensor:
         """Codes (images, n), features (images, guidance, n, hidden) -> predicted features (images, guidance, n,

@@ -1,23 +1,11 @@
 """EAGLE heads in their public layout: config.json and pytorch_model.bin or model.safetensors."""
 
-from dataclasses import replace
-
 import torch
 
 from drafters.eagle import EagleHead
 from models.base import TargetModel, TransformerSpec
-from models.chameleon import chameleon_spec
 from models.linear import order_weights
-from models.weights import (
-    KeyMap,
-    Slot,
-    block_keys,
-    checkpoint_folder,
-    load_strict,
-    read_json,
-    read_tensors,
-    weight_files,
-)
+from models.weights import KeyMap, Network, Slot, block_keys, checkpoint_folder, read_json
 
 
 def eagle_keys(spec: TransformerSpec, bias: bool) -> KeyMap:
@@ -31,19 +19,36 @@ def eagle_keys(spec: TransformerSpec, bias: bool) -> KeyMap:
 
 
 def load_eagle_head(path: str, target: TargetModel) -> EagleHead:
-    """The drafter of a target, on its device and of its dtype; ValueError names what is missing or does not fit."""
+    """The drafter of a target, on its device and of its dtype; ValueError names what is missing or does not fit.
+
+    A file without `embed_tokens.weight` is completed by the target's own embedding, which drafters are trained with.
+    """
     folder = checkpoint_folder(path, "--drafter_path")
     config = read_json(folder / "config.json")
-    spec, bias = chameleon_spec(config), config.get("bias", True)
-    spec = replace(spec, max_positions=target.spec.max_positions)  # a size of tables, not of weights
-    if (spec.hidden, spec.vocab) != (target.spec.hidden, target.spec.vocab):
+    network = eagle_network(config, target.drafter_spec(config), target.spec, str(folder / "config.json"))
+    if network.fill(folder, target.dtype, target.device):
+        network.module.embedding.weight = target.embedding()
+    order_weights(network.module)
+    return network.module
+
+
+def eagle_network(config: dict, spec: TransformerSpec, target: TransformerSpec, name: str) -> Network:
+    """The drafter that a config.json describes, and its public keys.
+
+    Args:
+        config: the parsed config.json.
+        spec: the drafter's sizes in it.
+        target: of the model that it drafts for.
+        name: of the file, for errors.
+
+    Raises:
+        ValueError: if the drafter is another target's.
+    """
+    bias = config.get("bias", True)
+    if (spec.hidden, spec.vocab) != (target.hidden, target.vocab):
         raise ValueError(
-            f"{folder / 'config.json'}: hidden_size {spec.hidden} and vocab_size {spec.vocab} do not fit the target's "
-            f"{target.spec.hidden} and {target.spec.vocab}"
+            f"{name}: hidden_size {spec.hidden} and vocab_size {spec.vocab} do not fit the target's "
+            f"{target.hidden} and {target.vocab}"
         )
     with torch.device("meta"):
-        head = EagleHead(spec, bias).to(target.dtype)
-    head = head.to_empty(device=target.device).requires_grad_(False).eval()
-    load_strict(head, read_tensors(weight_files(folder)), eagle_keys(spec, bias))
-    order_weights(head)
-    return head
+        return Network(EagleHead(spec, bias), eagle_keys(spec, bias), optional=("embed_tokens.weight",))

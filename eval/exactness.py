@@ -63,11 +63,14 @@ def gap(target: TargetModel, law: SamplingLaw, image: FinishedImage, codes: Tens
 
 
 def _logits(target: TargetModel, law: SamplingLaw, job: Job, codes: Tensor) -> Tensor:
-    """Logits (guidance, 1, vocab) behind the prompt and these codes, in one forward pass."""
+    """Logits (guidance, 1, vocab) behind the prompt and these codes, in a forward pass each."""
     prompt = target.prompt(job.prompt, law.guidance)
     image = (codes.to(target.device) + target.vocab.first_id).expand(law.guidance, -1)
-    ids = torch.cat([prompt.ids, image], 1)
-    cache = KVCache(target.spec, CacheShape(1, law.guidance, ids.shape[1]), target.dtype, target.device)
-    cache.reset(prompt.starts)
-    features = target.features(ids, cache.open(*chain(1, ids.shape[1], target.device)))
+    n, length = image.shape[1], prompt.ids.shape[1]
+    cache = KVCache(target.spec, CacheShape(1, law.guidance, length + n), target.dtype, target.device)
+    cache.reset(prompt.starts, prompt.origins)
+    features = target.read(prompt, cache.open(*chain(1, length, target.device)))
+    if n:
+        cache.advance([length])
+        features = target.features(image, cache.open(*chain(1, n, target.device)))
     return target.score(features[:, -1:])

@@ -31,14 +31,18 @@ def revision() -> str | None:
     return commit + ("+changes" if _git("status", "--porcelain", "--untracked-files=no") else "")
 
 
-def checkpoint_id(folder: str | Path) -> str:
-    """A hash that tells checkpoints apart: names, sizes, 16 blocks of 64 KiB of each of a folder's files.
+def checkpoint_id(path: str | Path) -> str:
+    """A hash that tells checkpoints apart: names, sizes, 16 blocks of 64 KiB of a file or of each of a folder's files.
 
-    Files of `tokenizer/` count, other folders (the drafter) do not. At most a megabyte per file is read.
+    Files of `tokenizer/` and `chameleon/tokenizer/` count, other folders (the drafter) do not. At most a megabyte per
+    file is read.
     """
     digest = hashlib.sha256()
-    base = Path(folder)
-    for path in sorted([*base.glob("*"), *base.glob("tokenizer/*")]):
+    base, files = Path(path).parent, [Path(path)]
+    if Path(path).is_dir():
+        base = Path(path)
+        files = sorted(file for place in ("*", "tokenizer/*", "chameleon/tokenizer/*") for file in base.glob(place))
+    for path in files:
         if path.is_file():
             size = path.stat().st_size
             digest.update(f"{path.relative_to(base)}:{size}\n".encode())

@@ -190,7 +190,7 @@ def _identity(settings: RunSettings) -> Line:
     """The settings that stay the same in a folder, with checkpoints' contents in place of their paths."""
     identity = settings.identity()
     paths = {name: path for name, path in identity.items() if name.endswith("_path") and path is not None}
-    return identity | {name: checkpoint_id(path) for name, path in paths.items() if Path(path).is_dir()}
+    return identity | {name: checkpoint_id(path) for name, path in paths.items() if Path(path).exists()}
 
 
 def _history(previous: Line | None) -> list[Line]:

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 import torch
 
+from configs.fields import refuse
 from configs.schema import MethodSettings, RunSettings, SamplingSettings
+from configs.tools import DistanceSettings, InspectSettings
 from decoding.calibration import UNCALIBRATED, Calibration, Calibrations
 from decoding.engine import Engine, Speculation
 from decoding.policies import build_policy
@@ -15,7 +17,9 @@ from decoding.verifiers import VERIFIERS
 from drafters.eagle import EagleDrafter, EagleHead
 from drafters.loading import load_eagle_head
 from eval.devices import pick_device
-from models.base import TargetModel
+from models.base import TargetModel, TargetOptions
+from models.guidance import SequentialGuidance
+from models.placement import spread
 from models.registry import load_target
 from models.weights import checkpoint_folder
 
@@ -91,8 +95,7 @@ def open_session(settings: RunSettings, drafted: bool | None = None) -> Session:
     Raises:
         ValueError: the device is not there, or a checkpoint is missing, damaged or does not fit; names flag or file.
     """
-    device, dtype = pick_device(settings.device), DTYPES[settings.dtype]
-    target = load_target(settings.model, settings.model_path, dtype, device)
+    target = open_target(settings)
     wanted = settings.method.drafted if drafted is None else drafted
     if not wanted:
         return Session(settings, target, None)
@@ -100,3 +103,27 @@ def open_session(settings: RunSettings, drafted: bool | None = None) -> Session:
     return Session(
         settings, target, head, Calibrations.read(checkpoint_folder(settings.drafter_path, "--drafter_path"))
     )
+
+
+def target_options(
+    settings: RunSettings | InspectSettings | DistanceSettings, dtype: torch.dtype, device: torch.device
+) -> TargetOptions:
+    """The settings of a command that concern only some targets."""
+    names = ("tokenizer_path", "target_size", "text_encoder_path", "vq_path")
+    return TargetOptions(dtype, device, **{name: getattr(settings, name, None) for name in names})
+
+
+def open_target(settings: RunSettings) -> TargetModel:
+    """The target of the settings, placed as they say; errors as open_session."""
+    device, dtype = pick_device(settings.device), DTYPES[settings.dtype]
+    spreads = settings.device_map == "auto"
+    if spreads and device.type == "cpu":
+        refuse("device_map", "auto", "only where CUDA devices are")
+    place = torch.device("cpu") if spreads else device
+    target = load_target(settings.model, settings.model_path, target_options(settings, dtype, place))
+    if spreads:
+        rows = settings.batch_size * sampling_law(settings.sampling).guidance
+        spread(target, rows, target.spec.max_positions + (settings.method.nodes or 0) + 1)
+    if settings.vq_device == "cpu":
+        target.images = target.images.to(torch.device("cpu"))
+    return SequentialGuidance(target) if settings.cfg_mode == "sequential" else target

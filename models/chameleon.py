@@ -1,9 +1,10 @@
 """Chameleon family in its public Hugging Face format: Anole, and ckpts/tiny with smaller numbers.
 
-A checkpoint folder holds config.json and the transformer's weights; its folder `tokenizer` (Meta's layout) holds
-text_tokenizer.json, vqgan.yaml and the VQGAN's weights.
+A checkpoint folder holds config.json and the transformer's weights; Meta's folder `tokenizer`, inside it or elsewhere
+(models/files.py), holds text_tokenizer.json, vqgan.yaml and the VQGAN's weights.
 """
 
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -11,15 +12,16 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from models.base import Context, ImageGrid, ImageVocab, PromptRows, TransformerSpec
+from models.base import Context, ImageGrid, ImageVocab, PromptRows, TargetOptions, TransformerSpec
+from models.files import BUNDLED_VQGAN, TokenizerFiles, find_tokenizer
 from models.linear import order_weights
 from models.transformer import Transformer
-from models.vqgan import ImageTokenizer, load_vqgan
-from models.weights import KeyMap, Slot, block_keys, load_strict, read_json, read_tensors, weight_files
+from models.vqgan import ImageTokenizer, load_bundled_vqgan, load_vqgan
+from models.weights import KeyMap, Network, Slot, block_keys, given_folder, read_json
 
 BOS, PAD, END_OF_TURN, BEGIN_IMAGE = "<s>", "<pad>", "<reserved08706>", "<racm3:break>"
+FRAME = (BOS, PAD, END_OF_TURN, BEGIN_IMAGE)  # the tokens around a prompt's text
 _IMAGE_PREFIX = "IMGIMG"
-_IGNORED = ("model.vqmodel.",)  # the image tokenizer is read from its own files
 
 
 def chameleon_spec(config: dict) -> TransformerSpec:
@@ -30,6 +32,10 @@ def chameleon_spec(config: dict) -> TransformerSpec:
     rope = config.get("rope_parameters") or {}
     if rope.get("rope_type", "default") != "default":
         raise ValueError(f"config.json: rope_parameters.rope_type is {rope['rope_type']!r}; allowed: 'default'")
+    sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    for name in (*sizes, "max_position_embeddings"):
+        if name in config and (type(config[name]) is not int or config[name] < 1):
+            raise ValueError(f"config.json: {name} is {config[name]!r}; allowed: whole numbers from 1")
     try:
         return TransformerSpec(
             vocab=config["vocab_size"],
@@ -58,6 +64,12 @@ def chameleon_keys(spec: TransformerSpec, vocab: ImageVocab | None) -> KeyMap:
     for layer in range(spec.layers):
         keys |= block_keys(spec, "model.", "blocks.blocks.", layer)
     return keys
+
+
+def chameleon_network(spec: TransformerSpec, vocab: ImageVocab) -> Network:
+    """The transformer, with a head for image codes only, and its public keys."""
+    with torch.device("meta"):
+        return Network(Transformer(spec, vocab.size), chameleon_keys(spec, vocab), ignored=(BUNDLED_VQGAN,))
 
 
 class ChameleonVocab:
@@ -99,39 +111,41 @@ class Chameleon:
         self.dtype, self.device = transformer.norm.weight.dtype, transformer.norm.weight.device
 
     @classmethod
-    def load(cls, folder: Path, dtype: torch.dtype, device: torch.device) -> "Chameleon":
+    def load(cls, folder: Path, options: TargetOptions) -> "Chameleon":
         """Read a checkpoint folder; ValueError names what is missing, damaged or different."""
-        config = read_json(folder / "config.json")
-        spec = chameleon_spec(config)
-        vocab = ChameleonVocab(load_tokenizer(folder / "tokenizer" / "text_tokenizer.json"))
-        with torch.device("meta"):
-            transformer = Transformer(spec, vocab.image.size).to(dtype)
-        transformer = transformer.to_empty(device=device).requires_grad_(False).eval()
-        load_strict(transformer, read_tensors(weight_files(folder)), chameleon_keys(spec, vocab.image), _IGNORED)
-        order_weights(transformer)
-        images = load_vqgan(folder / "tokenizer", device=str(device))
-        if images.config.n_embed != vocab.image.size or max(vocab.ids.values()) >= spec.vocab:
-            raise ValueError(
-                f"{folder}: text_tokenizer.json names {vocab.image.size} image codes and ids up to "
-                f"{max(vocab.ids.values())}; vqgan.yaml has {images.config.n_embed} codes, config.json {spec.vocab} ids"
-            )
-        return cls(transformer, vocab, images, ImageGrid(*images.grid))
+        spec = chameleon_spec(read_json(folder / "config.json"))
+        files = find_tokenizer(folder, given_folder(options.tokenizer_path, "--tokenizer_path"))
+        vocab = ChameleonVocab(load_tokenizer(files.text))
+        network = chameleon_network(spec, vocab.image)
+        network.fill(folder, options.dtype, options.device)
+        order_weights(network.module)
+        images = load_images(folder, files, options.device)
+        check_sizes(files, vocab, images.config.n_embed, spec.vocab)
+        return cls(network.module, vocab, images, cls.image_grid(images, vocab, options))
+
+    @classmethod
+    def image_grid(cls, images: ImageTokenizer, words: ChameleonVocab, options: TargetOptions) -> ImageGrid:
+        """The grid of the image tokens."""
+        return ImageGrid(*images.grid)
 
     def prompt(self, text: str, guidance: int) -> PromptRows:
         words = self.words
-        row = [
-            words[BOS],
-            *words.tokenizer.encode(text, add_special_tokens=False).ids,
-            words[END_OF_TURN],
-            words[BEGIN_IMAGE],
-        ]
-        room = self.spec.max_positions - self.grid.tokens
+        tail, empty = [words[END_OF_TURN], words[BEGIN_IMAGE]], [words[BOS], words[BEGIN_IMAGE]]
+        return self.framed(text, tail, empty, guidance)
+
+    def framed(self, text: str, tail: list[int], empty: list[int], guidance: int) -> PromptRows:
+        """`<s> text tail` and, with guidance 2, the shorter row `empty`; ValueError if the image finds no room."""
+        row = [self.words[BOS], *self.words.tokenizer.encode(text, add_special_tokens=False).ids, *tail]
+        room = self.spec.max_positions - self.grid.slots(self.grid.tokens)
         if len(row) > room:
             raise ValueError(f"the prompt has {len(row)} tokens with its frame, the model takes {room}: {text[:60]!r}")
-        empty = [words[BOS], words[BEGIN_IMAGE]]
-        rows = [row, [words[PAD]] * (len(row) - 2) + empty][:guidance]
-        starts = [0, len(row) - 2][:guidance]
+        padding = len(row) - len(empty)
+        rows = [row, [self.words[PAD]] * padding + empty][:guidance]
+        starts = [0, padding][:guidance]
         return PromptRows(torch.tensor(rows, device=self.device), torch.tensor(starts, device=self.device))
+
+    def read(self, prompt: PromptRows, context: Context) -> Tensor:
+        return self.features(prompt.ids, context)
 
     def features(self, ids: Tensor, context: Context) -> Tensor:
         return self.transformer(ids, context)
@@ -139,8 +153,36 @@ class Chameleon:
     def score(self, features: Tensor) -> Tensor:
         return self.transformer.score(features)
 
+    def embedding(self) -> Tensor:
+        return self.transformer.embedding.weight
+
+    def drafter_spec(self, config: dict) -> TransformerSpec:
+        return drafter_spec(config, self.spec)
+
     def to_image(self, codes: Tensor) -> Tensor:
-        return self.images.decode(codes)
+        return self.images.decode(codes, (self.grid.rows, self.grid.columns))
+
+
+def drafter_spec(config: dict, target: TransformerSpec) -> TransformerSpec:
+    """Of a drafter in the Chameleon layout, with room for the target's sequences."""
+    return replace(chameleon_spec(config), max_positions=target.max_positions)
+
+
+def load_images(folder: Path, files: TokenizerFiles, device: torch.device) -> ImageTokenizer:
+    """The VQGAN from Meta's files, or from a checkpoint's own weights where those are not there."""
+    if files.vqgan is None:
+        return load_bundled_vqgan(folder, str(device))
+    return load_vqgan(files.vqgan, device=str(device))
+
+
+def check_sizes(files: TokenizerFiles, vocab: ChameleonVocab, codes: int, ids: int) -> None:
+    """ValueError unless the text tokenizer fits a VQGAN of so many codes and a transformer of so many ids."""
+    highest = max(vocab.ids.values())
+    if codes != vocab.image.size or highest >= ids:
+        raise ValueError(
+            f"{files.text} names {vocab.image.size} image codes and ids up to {highest}; "
+            f"the VQGAN has {codes} codes, config.json {ids} ids"
+        )
 
 
 def load_tokenizer(path: Path) -> Tokenizer:

@@ -1,12 +1,14 @@
 """Nearest-latent table of a codebook, read by relaxed acceptance (LANTERN, section "vq_distances").
 
 Public layout: `vq_distances/top_{K-1}_indices.npy`, uint16 (K, K-1). Row c lists every other code by its
-Euclidean distance to code c, nearest first; c itself is left out, and ties go to the lowest code.
+Euclidean distance to code c, nearest first; c itself is left out, and ties go to the lowest code. A narrower table,
+`top_{n}_indices.npy` (K, n), holds the first n columns.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +16,12 @@ import torch
 from torch import Tensor
 
 _LARGEST = 2**16
+_NAME = re.compile(r"top_([0-9]{1,5})_indices\.npy")
 
 
-def table_path(folder: str | Path, codes: int) -> Path:
-    """Place of the table of a codebook with `codes` entries inside a checkpoint folder."""
-    return Path(folder) / "vq_distances" / f"top_{codes - 1}_indices.npy"
+def table_path(folder: str | Path, codes: int, neighbours: int | None = None) -> Path:
+    """Place of the table of a codebook with `codes` entries inside a checkpoint folder; all neighbours when None."""
+    return Path(folder) / "vq_distances" / f"top_{neighbours or codes - 1}_indices.npy"
 
 
 def nearest_codes(codebook: Tensor, neighbours: int | None = None, chunk: int = 256) -> np.ndarray:
@@ -44,22 +47,25 @@ def nearest_codes(codebook: Tensor, neighbours: int | None = None, chunk: int = 
     return table
 
 
-def write_table(codebook: Tensor, path: Path, chunk: int = 256) -> None:
-    """Compute the full table into `path`, uint16 (K, K-1); the file appears only when it is whole."""
-    _check(codebook, None)
+def write_table(codebook: Tensor, path: Path, neighbours: int | None = None, chunk: int = 256) -> None:
+    """Compute a table into `path`, uint16 (K, neighbours), `chunk` rows at a time straight to the disk; the file
+    appears only when it is whole. Arguments and errors as `nearest_codes`."""
+    _check(codebook, neighbours)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     count = len(codebook)
-    table = np.lib.format.open_memmap(partial, mode="w+", dtype=np.uint16, shape=(count, count - 1))
+    columns = count - 1 if neighbours is None else neighbours
+    table = np.lib.format.open_memmap(partial, mode="w+", dtype=np.uint16, shape=(count, columns))
     for start in range(0, count, chunk):
         stop = min(start + chunk, count)
-        table[start:stop] = _rows(codebook, start, stop)
+        table[start:stop] = _rows(codebook, start, stop)[:, :columns]
     table.flush()
     os.replace(partial, path)
 
 
-def load_table(path: str | Path, codes: int) -> np.ndarray:
-    """Memory-map the table of a codebook with `codes` entries, read-only.
+def load_table(path: str | Path, codes: int, neighbours: int | None = None) -> np.ndarray:
+    """The table of a codebook with `codes` entries, memory-mapped and read-only; or a copy in memory of its first
+    `neighbours` columns, read row by row, so that the rest of a public table never is in memory.
 
     Raises:
         ValueError: naming the file, if it is missing, damaged, or has another shape or dtype.
@@ -68,10 +74,28 @@ def load_table(path: str | Path, codes: int) -> np.ndarray:
         table = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise ValueError(f"{path}: cannot be read as a nearest-latent table: {error}") from error
-    wanted = (codes, codes - 1)
-    if table.shape != wanted or table.dtype != np.uint16:
+    least = codes - 1 if neighbours is None else neighbours
+    fits = table.ndim == 2 and len(table) == codes and least <= table.shape[1] < codes
+    if not fits or table.dtype != np.uint16:
+        wanted = f"({codes}, {codes - 1})" if neighbours is None else f"({codes}, {least} to {codes - 1})"
         raise ValueError(f"{path}: found {table.dtype} {table.shape}, expected uint16 {wanted}")
-    return table
+    return table if neighbours is None else np.ascontiguousarray(table[:, :neighbours])
+
+
+def find_table(folder: str | Path, codes: int, neighbours: int) -> Path:
+    """The narrowest table in a checkpoint folder with at least so many neighbours per code.
+
+    Raises:
+        ValueError: naming the folder and the command that makes one.
+    """
+    places = Path(folder) / "vq_distances"
+    widths = [int(match[1]) for path in places.glob("top_*.npy") if (match := _NAME.fullmatch(path.name))]
+    if fitting := [width for width in widths if neighbours <= width < codes]:
+        return table_path(folder, codes, min(fitting))
+    raise ValueError(
+        f"{places}: found no table of at least {neighbours} neighbours; "
+        f"`python main.py vq_distances --model_path {folder}` makes it"
+    )
 
 
 def _check(codebook: Tensor, neighbours: int | None) -> None:

@@ -52,3 +52,10 @@ def order_weights(module: nn.Module) -> None:
             if even and not linear.weight.requires_grad and weight.dtype in (torch.float32, torch.float64):
                 linear.by_input = weight.unflatten(0, (2, -1))
                 linear.by_output = weight.unflatten(1, (_SLICES, -1)).transpose(0, 1)
+
+
+def forget_slices(module: nn.Module) -> None:
+    """Undo the cutting, not the order, before weights are moved by anything but the module's own `.to`."""
+    for linear in module.modules():
+        if isinstance(linear, Linear):
+            linear.by_input = linear.by_output = None

@@ -1,19 +1,36 @@
 """The list of target models."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-import torch
-
-from models.base import TargetModel
+from models.base import TargetModel, TargetOptions
 from models.chameleon import Chameleon
+from models.chameleon_files import CHAMELEON
+from models.family import Family
+from models.llamagen import LlamaGen
+from models.llamagen_files import LLAMAGEN
+from models.lumina_mgpt import LuminaMgpt
 from models.weights import checkpoint_folder
 
-TARGETS: dict[str, Callable[[Path, torch.dtype, torch.device], TargetModel]] = {"tiny": Chameleon.load}
+TARGETS: dict[str, Callable[[Path, TargetOptions], TargetModel]] = {
+    "tiny": Chameleon.load,
+    "anole": Chameleon.load,
+    "lumina_mgpt": LuminaMgpt.load,
+    "llamagen": partial(LlamaGen.load, side=16),
+    "llamagen2": partial(LlamaGen.load, side=32),
+}
+FAMILIES: dict[str, Family] = {
+    "tiny": CHAMELEON,
+    "anole": CHAMELEON,
+    "lumina_mgpt": CHAMELEON,
+    "llamagen": LLAMAGEN,
+    "llamagen2": LLAMAGEN,
+}
 
 
-def load_target(name: str, path: str, dtype: torch.dtype, device: torch.device) -> TargetModel:
+def load_target(name: str, path: str, options: TargetOptions) -> TargetModel:
     """The target `name` from a folder or hub id; ValueError lists the names."""
     if name not in TARGETS:
         raise ValueError(f"--model: {name!r} is unknown; allowed: {', '.join(TARGETS)}")
-    return TARGETS[name](checkpoint_folder(path, "--model_path"), dtype, device)
+    return TARGETS[name](checkpoint_folder(path, "--model_path"), options)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.base import Context, TransformerSpec
+from models.base import Context, ImageRope, TransformerSpec
 from models.linear import Linear
 
 
@@ -66,10 +66,37 @@ class Rotary(nn.Module):
         return torch.cat([cos, cos, -sin, sin], -1).to(device)
 
 
+class RotaryGrid(Rotary):
+    """Rotation of neighbouring channels, the first half of them by row and the second by column (LlamaGen).
+
+    Zero cosines and sines before the image make queries and keys there zero vectors; so they are behind it, too.
+    """
+
+    def __init__(self, head_dim: int, max_positions: int, theta: float, image: ImageRope):
+        super().__init__(head_dim, max_positions, theta)
+        self.image = image
+
+    def _build(self, device: torch.device) -> Tensor:
+        half, side = self.head_dim // 2, self.image.side
+        frequency = self.theta ** -(torch.arange(0, half, 2, dtype=torch.float32) / half)
+        angle = torch.outer(torch.arange(side, dtype=torch.float32), frequency)  # (side, head_dim / 4)
+        rows, columns = angle[:, None].expand(-1, side, -1), angle[None].expand(side, -1, -1)
+        pairs = torch.cat([rows, columns], -1).flatten(0, 1)  # (side^2, head_dim / 2)
+        cos, sin = pairs.cos().repeat_interleave(2, -1), torch.stack([-pairs.sin(), pairs.sin()], -1).flatten(1)
+        table = torch.zeros(self.max_positions, 2 * self.head_dim)
+        table.narrow(0, self.image.condition, side * side).copy_(torch.cat([cos, sin], -1))
+        return table.to(device)
+
+
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate (rows, n, heads, head_dim) by cos, sin (rows, n, 1, head_dim); the sines carry the sign."""
     left, right = x.chunk(2, -1)
     return torch.addcmul(x * cos, torch.cat([right, left], -1), sin)
+
+
+def rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """As `rotate`, of channels 2 i and 2 i + 1 instead of i and i + head_dim / 2."""
+    return torch.addcmul(x * cos, x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2), sin)
 
 
 class Attention(nn.Module):
@@ -79,6 +106,7 @@ class Attention(nn.Module):
         self.qkv = Linear(spec.hidden, (spec.heads + 2 * spec.kv_heads) * spec.head_dim, bias=False)
         self.out = Linear(spec.hidden, spec.hidden, bias=False)
         self.qk_norm = HeadNorm(spec.heads + spec.kv_heads, spec.head_dim) if spec.qk_norm else None
+        self.rotate = rotate if spec.image_rope is None else rotate_pairs
 
     def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], context: Context) -> Tensor:
         rows, n, _ = x.shape
@@ -86,7 +114,7 @@ class Attention(nn.Module):
         qk, v = qkv.split([self.heads + self.kv_heads, self.kv_heads], 2)
         if self.qk_norm is not None:
             qk = self.qk_norm(qk)
-        q, k = rotate(qk, *rotation).transpose(1, 2).split([self.heads, self.kv_heads], 1)
+        q, k = self.rotate(qk, *rotation).transpose(1, 2).split([self.heads, self.kv_heads], 1)
         v = v.transpose(1, 2)
         if context.cache is not None:
             k, v = context.cache.write(self.layer, k, v)
@@ -129,7 +157,8 @@ class Blocks(nn.Module):
     def __init__(self, spec: TransformerSpec):
         super().__init__()
         self.spec = spec
-        self.rotary = Rotary(spec.head_dim, spec.max_positions, spec.rope_theta)
+        sizes = (spec.head_dim, spec.max_positions, spec.rope_theta)
+        self.rotary = Rotary(*sizes) if spec.image_rope is None else RotaryGrid(*sizes, spec.image_rope)
         self.blocks = nn.ModuleList(Block(spec, layer) for layer in range(spec.layers))
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
@@ -156,7 +185,11 @@ class Transformer(nn.Module):
 
     def forward(self, ids: Tensor, context: Context) -> Tensor:
         """Token ids (rows, n) -> features after the final norm (rows, n, hidden)."""
-        return self.norm(self.blocks(self.embedding(ids), context))
+        return self.read(self.embedding(ids), context)
+
+    def read(self, embeddings: Tensor, context: Context) -> Tensor:
+        """Embeddings (rows, n, hidden) -> features after the final norm (rows, n, hidden)."""
+        return self.norm(self.blocks(embeddings, context))
 
     def score(self, features: Tensor) -> Tensor:
         """Features (rows, n, hidden) -> logits over the scored ids (rows, n, scored)."""

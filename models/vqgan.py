@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -15,18 +16,18 @@ from diffusers import VQModel
 from safetensors.torch import save_file
 from torch import Tensor
 
+from models.files import BUNDLED_VQGAN, VQGAN_CONFIG, VQGAN_WEIGHTS
 from models.vqgan_layout import (
     VqganConfig,
     build_vqmodel,
     from_taming,
+    json_config,
     read_config,
     read_weights,
     to_taming,
     write_config,
 )
-
-CONFIG_NAME = "vqgan.yaml"
-WEIGHT_NAMES = ("vqgan.safetensors", "vqgan.ckpt")
+from models.weights import read_json, read_tensors, weight_files
 
 
 class ImageTokenizer:
@@ -35,11 +36,16 @@ class ImageTokenizer:
     Args:
         model: network with loaded weights.
         config: its sizes.
+        rounding: added before pixel values are cut to whole numbers: 0 as public readers of Chameleon do, or 0.5.
     """
 
-    def __init__(self, model: VQModel, config: VqganConfig) -> None:
+    def __init__(self, model: VQModel, config: VqganConfig, rounding: float = 0.0) -> None:
         self.model = model.eval().requires_grad_(False)
-        self.config = config
+        self.config, self.rounding = config, rounding
+
+    def to(self, device: torch.device) -> ImageTokenizer:
+        """The same network on another device."""
+        return ImageTokenizer(self.model.to(device), self.config)
 
     @property
     def downsampling(self) -> int:
@@ -118,7 +124,8 @@ class ImageTokenizer:
         latents = self.codebook[codes].permute(2, 0, 1).unsqueeze(0)  # (1, embed_dim, rows, columns)
         latents = latents.contiguous(memory_format=torch.channels_last)
         output = self.model.decoder(self.model.post_quant_conv(latents))[0].float()
-        return ((output.clamp(-1, 1) + 1) / 2 * 255).to(torch.uint8).permute(1, 2, 0)  # truncates, as public readers do
+        pixels = (output.clamp(-1, 1) + 1) / 2 * 255 + self.rounding
+        return pixels.to(torch.uint8).permute(1, 2, 0)  # truncates
 
     def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
         """Write vqgan.yaml and vqgan.safetensors in the public layout; a file appears whole or not at all."""
@@ -126,8 +133,8 @@ class ImageTokenizer:
         state = to_taming(self.model.state_dict(), len(self.config.ch_mult))
         weights = {name: value.detach().cpu().to(dtype).contiguous() for name, value in state.items()}
         for name, write in (
-            (CONFIG_NAME, lambda path: write_config(self.config, path)),
-            (WEIGHT_NAMES[0], lambda path: save_file(weights, path)),
+            (VQGAN_CONFIG, lambda path: write_config(self.config, path)),
+            (VQGAN_WEIGHTS[0], lambda path: save_file(weights, path)),
         ):
             partial = folder / f"{name}.partial"
             write(partial)
@@ -145,21 +152,43 @@ def load_vqgan(source: str | Path, weights: str | Path | None = None, device: st
     Raises:
         ValueError: naming the missing or damaged file, or every key that does not fit.
     """
-    config_path = Path(source) / CONFIG_NAME if Path(source).is_dir() else Path(source)
+    config_path = Path(source) / VQGAN_CONFIG if Path(source).is_dir() else Path(source)
     config = read_config(config_path)
-    weights_path = Path(weights) if weights else _find_weights(config_path.parent)
-    with torch.device("meta"):
-        model = build_vqmodel(config)
+    weights_path = Path(weights) if weights else vqgan_weights(config_path.parent)
     try:
-        state = from_taming(read_weights(weights_path), model, len(config.ch_mult))
+        return _assemble(config, read_weights(weights_path), device)
     except ValueError as error:
         raise ValueError(f"{weights_path}: {error}") from error
-    model.load_state_dict(state, assign=True)
+
+
+def load_bundled_vqgan(folder: Path, device: str = "cpu") -> ImageTokenizer:
+    """Load the VQGAN among the weights of a Hugging Face Chameleon checkpoint, keys `model.vqmodel.*`, in fp32.
+
+    Args:
+        folder: the checkpoint's; `vq_config` of its config.json gives the sizes.
+        device: where the network goes.
+
+    Raises:
+        ValueError: naming the damaged file, or every key that does not fit.
+    """
+    config = json_config(read_json(folder / "config.json"), str(folder / "config.json"))
+    stored = read_tensors(weight_files(folder), BUNDLED_VQGAN)
+    try:
+        return _assemble(config, {name.removeprefix(BUNDLED_VQGAN): value for name, value in stored}, device)
+    except ValueError as error:
+        raise ValueError(f"{folder}, weights {BUNDLED_VQGAN}*: {error}") from error
+
+
+def _assemble(config: VqganConfig, weights: Mapping[str, Tensor], device: str) -> ImageTokenizer:
+    with torch.device("meta"):
+        model = build_vqmodel(config)
+    model.load_state_dict(from_taming(weights, model, len(config.ch_mult)), assign=True)
     return ImageTokenizer(model.to(device, memory_format=torch.channels_last), config)
 
 
-def _find_weights(folder: Path) -> Path:
-    for name in WEIGHT_NAMES:
+def vqgan_weights(folder: Path) -> Path:
+    """The weights file in a VQGAN's folder; ValueError if there is none."""
+    for name in VQGAN_WEIGHTS:
         if (folder / name).exists():
             return folder / name
-    raise ValueError(f"{folder}: found none of {', '.join(WEIGHT_NAMES)}")
+    raise ValueError(f"{folder}: found none of {', '.join(VQGAN_WEIGHTS)}")

@@ -8,8 +8,9 @@ from __future__ import annotations
 import pickle
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,21 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from models.headers import read_header
+
 _FIXED = {"double_z": False, "in_channels": 3, "out_ch": 3, "attn_resolutions": [], "attn_type": "vanilla"}
+# `vq_config` of config.json: its names, the older ones, and what transformers' Chameleon takes for an absent entry.
+_JSON_SIZES = {
+    "ch": ("base_channels", 128),
+    "ch_mult": ("channel_multiplier", (1, 1, 2, 2, 4)),
+    "num_res_blocks": ("num_res_blocks", 2),
+    "z_channels": ("latent_channels", 256),
+    "embed_dim": ("embed_dim", 256),
+    "n_embed": ("num_embeddings", 8192),
+    "resolution": ("resolution", 512),
+    "num_groups": ("num_groups", 32),
+}
+_JSON_FIXED = {"double_latent": False, "in_channels": 3, "attn_resolutions": [], "attn_type": "vanilla"}
 _RENAMES = (
     (r"^(\w+)\.mid_block\.resnets\.0\.", r"\1.mid.block_1."),
     (r"^(\w+)\.mid_block\.resnets\.1\.", r"\1.mid.block_2."),
@@ -40,6 +55,7 @@ class VqganConfig:
     """Sizes of a VQGAN, named as in the `ddconfig` of vqgan.yaml.
 
     `num_groups` is the number of GroupNorm groups: 32 in every public file (then the key is absent).
+    `coarse_attention`: the blocks of the coarsest level attend (LlamaGen), not only those in the middle.
     """
 
     ch: int
@@ -50,9 +66,10 @@ class VqganConfig:
     n_embed: int
     resolution: int
     num_groups: int = 32
+    coarse_attention: bool = False
 
     def __post_init__(self) -> None:
-        numbers = {name: value for name, value in vars(self).items() if name != "ch_mult"}
+        numbers = {name: value for name, value in vars(self).items() if name not in ("ch_mult", "coarse_attention")}
         for name, value in [*numbers.items(), *(("ch_mult", factor) for factor in self.ch_mult)]:
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{name}: found {value!r}, allowed are whole numbers from 1")
@@ -87,8 +104,34 @@ def read_config(path: Path) -> VqganConfig:
         raise ValueError(f"{path}: cannot be read as a VQGAN configuration: {error}") from error
 
 
+def json_config(content: Mapping[str, Any], name: str) -> VqganConfig:
+    """The VQGAN that `vq_config` of a config.json describes, in transformers' names or the older ones of vqgan.yaml.
+
+    Args:
+        content: the parsed config.json.
+        name: of the file, for errors.
+
+    Raises:
+        ValueError: if `vq_config` is missing or describes a net not built here.
+    """
+    given = content.get("vq_config")
+    if not isinstance(given, dict):
+        raise ValueError(f"{name}: vq_config is {given!r}; expected the sizes of the VQGAN")
+    for entry, allowed in (*_JSON_FIXED.items(), *_FIXED.items()):
+        if given.get(entry) not in (None, allowed):
+            raise ValueError(f"{name}: vq_config.{entry} is {given[entry]!r}; allowed: {allowed!r}")
+    sizes = {old: given.get(new, given.get(old, default)) for old, (new, default) in _JSON_SIZES.items()}
+    try:
+        return VqganConfig(**{**sizes, "ch_mult": tuple(sizes["ch_mult"])})
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{name}: vq_config: {error}") from error
+
+
 def write_config(config: VqganConfig, path: Path) -> None:
-    """Write `config` so that `read_config` and the public readers understand it."""
+    """Write `config` so that `read_config` and the public readers understand it; ValueError if the file cannot say
+    it."""
+    if config.coarse_attention:
+        raise ValueError(f"{path}: cannot describe attention at the coarsest level")
     ddconfig: dict[str, Any] = {
         **_FIXED,
         "ch": config.ch,
@@ -106,11 +149,11 @@ def write_config(config: VqganConfig, path: Path) -> None:
 
 def build_vqmodel(config: VqganConfig) -> VQModel:
     """The diffusers network of these sizes, with fresh weights."""
-    levels = len(config.ch_mult)
+    finer, coarse = len(config.ch_mult) - 1, "Attn" if config.coarse_attention else ""
     return VQModel(
         block_out_channels=tuple(config.ch * factor for factor in config.ch_mult),
-        down_block_types=("DownEncoderBlock2D",) * levels,
-        up_block_types=("UpDecoderBlock2D",) * levels,
+        down_block_types=("DownEncoderBlock2D",) * finer + (f"{coarse}DownEncoderBlock2D",),
+        up_block_types=(f"{coarse}UpDecoderBlock2D",) + ("UpDecoderBlock2D",) * finer,
         layers_per_block=config.num_res_blocks,
         latent_channels=config.z_channels,
         num_vq_embeddings=config.n_embed,
@@ -127,34 +170,72 @@ def taming_name(name: str, levels: int) -> str:
 
 
 def to_taming(state: Mapping[str, Tensor], levels: int) -> dict[str, Tensor]:
-    """Rename a diffusers state dict to the public layout; attention matrices become 1 x 1 convolutions."""
-    renamed = {taming_name(name, levels): value for name, value in state.items()}
-    return {name: value[:, :, None, None] if _is_attention_matrix(name) else value for name, value in renamed.items()}
+    """Rename a diffusers state dict to the public layout."""
+    return to_public(state, partial(taming_name, levels=levels))
 
 
 def from_taming(state: Mapping[str, Tensor], model: VQModel, levels: int) -> dict[str, Tensor]:
-    """Rename weights of the public layout to `model`'s keys, strictly; `loss.*` is ignored.
+    """Rename weights of the public layout to `model`'s keys, strictly; `loss.*` is ignored."""
+    return from_public(state, model, partial(taming_name, levels=levels), "loss.")
+
+
+def to_public(state: Mapping[str, Tensor], name_of: Callable[[str], str]) -> dict[str, Tensor]:
+    """Rename a diffusers state dict; attention matrices become 1 x 1 convolutions."""
+    matrix = {name: ".attentions." in name and value.ndim == 2 for name, value in state.items()}
+    return {name_of(name): value[:, :, None, None] if matrix[name] else value for name, value in state.items()}
+
+
+def from_public(
+    state: Mapping[str, Tensor], model: VQModel, name_of: Callable[[str], str], ignored: str
+) -> dict[str, Tensor]:
+    """Rename public weights to `model`'s keys, strictly, and to fp32.
+
+    Args:
+        state: public weights.
+        model: network on any device.
+        name_of: diffusers key -> public key.
+        ignored: prefix of public keys that are no weights of the network.
 
     Raises:
         ValueError: naming every missing, unexpected and mis-shaped key.
     """
     own = model.state_dict()
-    wanted = {name: tuple(value.shape) for name, value in to_taming(own, levels).items()}
-    found = {name: value for name, value in state.items() if not name.startswith("loss.")}
-    problems = [f"missing {name} {shape}" for name, shape in wanted.items() if name not in found]
-    problems += [f"unexpected {name} {tuple(value.shape)}" for name, value in found.items() if name not in wanted]
-    problems += [
-        f"{name} has shape {tuple(found[name].shape)} instead of {shape}"
-        for name, shape in wanted.items()
-        if name in found and tuple(found[name].shape) != shape
-    ]
-    if problems:
+    found = {name: value for name, value in state.items() if not name.startswith(ignored)}
+    if problems := layout_faults({name: tuple(value.shape) for name, value in found.items()}, model, name_of):
         raise ValueError("the weights do not fit the configuration: " + "; ".join(problems))
-    return {name: found[taming_name(name, levels)].reshape(value.shape).float() for name, value in own.items()}
+    return {  # copies: nothing keeps the mapped file open
+        name: found[name_of(name)].reshape(value.shape).to(torch.float32, copy=True) for name, value in own.items()
+    }
 
 
-def _is_attention_matrix(name: str) -> bool:
-    return re.search(r"\.attn_1\.(q|k|v|proj_out)\.weight$", name) is not None
+def layout_faults(found: Mapping[str, tuple[int, ...]], model: VQModel, name_of: Callable[[str], str]) -> list[str]:
+    """Every missing, unexpected and mis-shaped key of weights in a public layout; none if they fit `model`."""
+    wanted = {name: tuple(value.shape) for name, value in to_public(model.state_dict(), name_of).items()}
+    problems = [f"missing {name} {shape}" for name, shape in wanted.items() if name not in found]
+    problems += [f"unexpected {name} {shape}" for name, shape in found.items() if name not in wanted]
+    problems += [
+        f"{name} has shape {found[name]} instead of {shape}"
+        for name, shape in wanted.items()
+        if name in found and found[name] != shape
+    ]
+    return problems
+
+
+def stored_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Shapes by public key of a VQGAN's weights file, without reading the weights; ValueError names a damaged one."""
+    if path.suffix == ".safetensors":
+        found = {name: info.shape for name, info in read_header(path).items()}
+    else:
+        try:
+            found = {name: tuple(value.shape) for name, value in read_weights(path).items()}
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+    return trained_shapes(found)
+
+
+def trained_shapes(found: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Without `loss.*`, which only training needs."""
+    return {name: shape for name, shape in found.items() if not name.startswith("loss.")}
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -166,7 +247,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except pickle.UnpicklingError as error:
         raise ValueError("damaged, or it holds more than tensors and plain values") from error
     except (OSError, RuntimeError, EOFError, SafetensorError, zipfile.BadZipFile) as error:

@@ -2,7 +2,8 @@
 
 import json
 import pickle
-from collections.abc import Iterable, Iterator
+from argparse import Namespace
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from zipfile import is_zipfile
@@ -12,9 +13,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from models.base import TransformerSpec
+from models.files import WEIGHT_FILES, WEIGHT_INDEXES
 
-_FILES = ("model.safetensors", "pytorch_model.bin")
-_INDEXES = tuple(f"{name}.index.json" for name in _FILES)
+_ENTRIES = ("state_dict", "model", "module")  # where training scripts put the weights
 
 
 @dataclass(frozen=True)
@@ -31,21 +32,68 @@ class Slot:
 KeyMap = dict[str, Slot]  # public key -> slot
 
 
-def checkpoint_folder(path: str, flag: str) -> Path:
-    """The local folder of a checkpoint: `path` itself, or the hub's snapshot of a hub id (HF_HUB_OFFLINE is
-    honoured)."""
+@dataclass(frozen=True)
+class Network:
+    """A network as it is loaded, its weights still on the meta device, and the public keys that fill it.
+
+    ignored: prefixes of public keys that are not its weights. optional: keys that may be absent.
+    """
+
+    module: nn.Module
+    keys: KeyMap
+    ignored: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+
+    def fill(self, folder: Path, dtype: torch.dtype, device: torch.device) -> set[str]:
+        """Read the weights of a checkpoint folder into the module, frozen; the optional keys that were absent.
+
+        Memory is allocated once, in its type and place; the files are read tensor by tensor.
+        """
+        self.module.to(dtype).to_empty(device=device).requires_grad_(False).eval()
+        return load_strict(self.module, read_tensors(weight_files(folder)), self.keys, self.ignored, self.optional)
+
+    def faults(self, found: Mapping[str, tuple[int, ...]], unread: Collection[str] = ()) -> list[str]:
+        """Everything wrong with public keys and shapes, in words; unread: keys of files that cannot be read."""
+        parameters = dict(self.module.named_parameters())
+        differences = {key: difference(key, shape, parameters, self.keys) for key, shape in found.items()}
+        absent = [key for key in self.keys if key not in {*found, *unread, *self.optional}]
+        return [f"missing key {key}" for key in absent] + [
+            text for key, text in differences.items() if text is not None and not key.startswith(self.ignored)
+        ]
+
+
+def checkpoint_folder(path: str, flag: str, download: bool = True) -> Path:
+    """The local folder of a checkpoint: `path` itself, or the hub's snapshot of a hub id.
+
+    Args:
+        path: a folder, or owner/name; flag: that named it, for errors.
+        download: whether a snapshot may be fetched; not with HF_HUB_OFFLINE in any case.
+
+    Raises ValueError if it is neither, or the snapshot is not here and could not be fetched.
+    """
     folder = Path(path)
     if folder.is_dir():
         return folder
     if path.count("/") != 1 or path.startswith((".", "/", "~")) or folder.exists():
         raise ValueError(f"{flag}: {path!r} is neither a folder nor a hub id like 'owner/name'")
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
+    offline = constants.HF_HUB_OFFLINE
     try:
-        return Path(snapshot_download(path))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        return Path(snapshot_download(path, local_files_only=offline or not download))
+    except LocalEntryNotFoundError as error:
+        why = f"the hub did not deliver it: {error}" if download else f"`hf download {path}` fetches it"
+        why = f"HF_HUB_OFFLINE is set: `hf download {path}` where it is not" if offline else why
+        found = f"{path!r} is no folder here and not in the hub's cache {constants.HF_HUB_CACHE}"
+        raise ValueError(f"{flag}: {found}; {why}") from error
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
         raise ValueError(f"{flag}: {path!r} is no folder here, and the hub did not deliver it: {error}") from error
+
+
+def given_folder(path: str | None, flag: str, download: bool = True) -> Path | None:
+    """As checkpoint_folder, for a flag that may not be given."""
+    return None if path is None else checkpoint_folder(path, flag, download)
 
 
 def read_json(path: Path) -> dict:
@@ -63,32 +111,47 @@ def read_json(path: Path) -> dict:
 
 def weight_files(folder: Path) -> list[Path]:
     """The weight files of a checkpoint folder, all shards; ValueError if there are none or a shard is missing."""
-    for index in _INDEXES:
-        if (folder / index).is_file():
-            weight_map = read_json(folder / index).get("weight_map")
-            if not isinstance(weight_map, dict):
-                raise ValueError(f"{folder / index} has no weight_map")
-            files = sorted({folder / name for name in weight_map.values()})
-            if missing := [str(file) for file in files if not file.is_file()]:
-                raise ValueError(f"{folder / index} lists shards that are missing: {', '.join(missing)}")
-            return files
-    for name in _FILES:
+    files = listed_files(folder)
+    if missing := [str(file) for file in files if not file.is_file()]:
+        raise ValueError(f"the index in {folder} lists shards that are missing: {', '.join(missing)}")
+    return files
+
+
+def listed_files(folder: Path) -> list[Path]:
+    """The weight files that a folder has or that its index lists; ValueError if it names none."""
+    if placed := placed_keys(folder):
+        return sorted(set(placed.values()))
+    for name in WEIGHT_FILES:
         if (folder / name).is_file():
             return [folder / name]
-    raise ValueError(f"no weights in {folder}: expected one of {', '.join((*_FILES, *_INDEXES))}")
+    raise ValueError(f"no weights in {folder}: expected one of {', '.join((*WEIGHT_FILES, *WEIGHT_INDEXES))}")
 
 
-def read_tensors(files: Iterable[Path]) -> Iterator[tuple[str, Tensor]]:
-    """Key and tensor of every entry, one file and one tensor at a time; damaged files raise ValueError."""
+def placed_keys(folder: Path) -> dict[str, Path]:
+    """Which shard holds which key, as the folder's index says; empty without an index."""
+    for index in WEIGHT_INDEXES:
+        if (folder / index).is_file():
+            weight_map = read_json(folder / index).get("weight_map")
+            if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+                raise ValueError(f"{folder / index} has no weight_map")
+            return {key: folder / name for key, name in weight_map.items()}
+    return {}
+
+
+def read_tensors(files: Iterable[Path], prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Key and tensor of every entry whose key starts with `prefix`, one file and one tensor at a time; damaged files
+    raise ValueError."""
     for file in files:
         try:
             if file.suffix == ".safetensors":
                 with safe_open(file, framework="pt") as shard:
                     for key in shard.keys():  # noqa: SIM118 (not a dict)
-                        yield key, shard.get_tensor(key)
+                        if key.startswith(prefix):
+                            yield key, shard.get_tensor(key)
             else:
-                content = torch.load(file, map_location="cpu", weights_only=True, mmap=is_zipfile(file))
-                yield from _state(content).items()
+                with torch.serialization.safe_globals([Namespace]):  # training scripts keep their arguments in it
+                    content = torch.load(file, map_location="cpu", weights_only=True, mmap=is_zipfile(file))
+                yield from ((key, value) for key, value in _state(content).items() if key.startswith(prefix))
         except pickle.UnpicklingError as error:
             raise ValueError(f"cannot read {file}: damaged, or more than tensors and plain values") from error
         except (SafetensorError, RuntimeError, OSError, EOFError, ValueError) as error:
@@ -96,16 +159,23 @@ def read_tensors(files: Iterable[Path]) -> Iterator[tuple[str, Tensor]]:
 
 
 def _state(content: object) -> dict[str, Tensor]:
-    """The tensors of a .bin file, or of its entry `state_dict`; ValueError if it holds something else."""
-    state = content.get("state_dict", content) if isinstance(content, dict) else None
+    """The tensors of a .bin file, or of its entry `state_dict`, `model` or `module`; ValueError if it holds something
+    else."""
+    state = content if isinstance(content, dict) else None
+    if state is not None:
+        state = next((state[entry] for entry in _ENTRIES if entry in state), state)
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise ValueError("expected tensors by name")
     return state
 
 
 def load_strict(
-    module: nn.Module, tensors: Iterable[tuple[str, Tensor]], keys: KeyMap, ignored: tuple[str, ...] = ()
-) -> None:
+    module: nn.Module,
+    tensors: Iterable[tuple[str, Tensor]],
+    keys: KeyMap,
+    ignored: tuple[str, ...] = (),
+    optional: tuple[str, ...] = (),
+) -> set[str]:
     """Copy public tensors into a module's parameters.
 
     Args:
@@ -113,6 +183,10 @@ def load_strict(
         tensors: public keys and values.
         keys: where each public key belongs; every one must occur.
         ignored: prefixes of public keys that are not weights of this module.
+        optional: keys that may be absent.
+
+    Returns:
+        The optional keys that were absent.
 
     Raises:
         ValueError: naming all missing and unexpected keys and all differing shapes.
@@ -120,30 +194,35 @@ def load_strict(
     parameters = dict(module.named_parameters())
     seen, faults = set(), []
     for key, tensor in tensors:
-        slot = keys.get(key)
-        if slot is None:
-            if not key.startswith(ignored):
-                faults.append(f"unexpected key {key}")
-            continue
         seen.add(key)
-        shape = tuple(tensor.shape)
-        if slot.height is not None and shape[:1] != (slot.height,):
-            faults.append(f"{key} has shape {shape}, expected {slot.height} rows")
-            continue
-        place, tensor = parameters[slot.parameter].data[slot.rows], tensor[slot.source] if tensor.ndim else tensor
-        if not _fits(key, tensor.shape, place.shape):
-            faults.append(f"{key} has shape {tuple(tensor.shape)}, expected {tuple(place.shape)}")
-        else:
-            place.copy_(tensor)
-    faults += [f"missing key {key}" for key in keys if key not in seen]
+        fault = difference(key, tuple(tensor.shape), parameters, keys)
+        if key in keys and fault is None:
+            slot = keys[key]
+            parameters[slot.parameter].data[slot.rows].copy_(tensor[slot.source])
+        elif fault is not None and not key.startswith(ignored):
+            faults.append(fault)
+    faults += [f"missing key {key}" for key in keys if key not in seen and key not in optional]
     if faults:
         shown = "; ".join(faults[:20]) + (f"; and {len(faults) - 20} more" if len(faults) > 20 else "")
         raise ValueError(f"the checkpoint does not fit the model: {shown}")
+    return set(optional) - seen
 
 
-def _fits(key: str, found: torch.Size, wanted: torch.Size) -> bool:
+def difference(key: str, found: tuple[int, ...], parameters: dict[str, nn.Parameter], keys: KeyMap) -> str | None:
+    """What is wrong with a public key of the shape `found`, in words; None if it fits."""
+    slot = keys.get(key)
+    if slot is None:
+        return f"unexpected key {key}"
+    if slot.height is not None and found[:1] != (slot.height,):
+        return f"{key} has shape {found}, expected {slot.height} rows"
+    place = tuple(parameters[slot.parameter][slot.rows].shape)
+    read = (len(range(*slot.source.indices(found[0]))), *found[1:]) if found else found
+    return None if _fits(key, read, place) else f"{key} has shape {read}, expected {place}"
+
+
+def _fits(key: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
     """Equal shapes, or one query/key norm (1, head_dim) or (head_dim,) shared by all heads (heads, head_dim)."""
-    shared = (".q_norm." in key or ".k_norm." in key) and tuple(found) in ((1, wanted[1]), (wanted[1],))
+    shared = (".q_norm." in key or ".k_norm." in key) and found in ((1, wanted[1]), (wanted[1],))
     return found == wanted or shared
 
 

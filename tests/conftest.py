@@ -14,6 +14,14 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def lumina_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small random Lumina-mGPT checkpoint; tests read it only."""
+    from small import LUMINA, write_checkpoint
+
+    return write_checkpoint(tmp_path_factory.mktemp("lumina") / "checkpoint", LUMINA)
+
+
+@pytest.fixture(scope="session")
 def session(checkpoint: Path):
     """The small checkpoint in fp64: target and drafter."""
     from small import small_settings

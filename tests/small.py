@@ -1,17 +1,18 @@
 """A complete small checkpoint in the public format: random weights whose laws are neither flat nor certain."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor, nn
 
 from configs.schema import RunSettings, SamplingSettings
 from drafters.eagle import EagleHead
 from drafters.loading import eagle_keys
+from eval.session import Session, open_session
 from models.chameleon import chameleon_keys, chameleon_spec
 from models.transformer import Transformer
 from models.vqgan import ImageTokenizer
@@ -36,6 +37,12 @@ class Sizes:
     swin_norm: bool = False
     shared_norm: bool = False  # query/key norms of the shape (1, head_dim), as in Lumina's drafter
     spread: float = 0.8
+    halvings: int = 1  # of an image's side on the way to its tokens
+    words: tuple[str, ...] = ()  # more names of the tokenizer
+
+
+SIZE_WORDS = tuple(f"<reserved{8799 + i:05d}>" for i in range(6))  # the row's end, and sizes up to 5 cells
+LUMINA = Sizes(halvings=4, words=SIZE_WORDS, positions=260)
 
 
 def write_checkpoint(folder: Path, sizes: Sizes = Sizes(), seed: int = 0) -> Path:  # noqa: B008
@@ -53,6 +60,21 @@ def write_checkpoint(folder: Path, sizes: Sizes = Sizes(), seed: int = 0) -> Pat
     return folder
 
 
+def write_shards(folder: Path, suffix: str) -> list[str]:
+    """Replace the single weight file by two shards with an index."""
+    state = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    stem = "model" if suffix == "safetensors" else "pytorch_model"
+    names = [f"{stem}-0000{i}-of-00002.{suffix}" for i in (1, 2)]
+    placed = {key: names[i % 2] for i, key in enumerate(state)}
+    for name in names:
+        part = {key: value for key, value in state.items() if placed[key] == name}
+        save_file(part, folder / name) if suffix == "safetensors" else torch.save(part, folder / name)
+    index = {"metadata": {}, "weight_map": placed}
+    (folder / f"{stem}.{suffix}.index.json").write_text(json.dumps(index))
+    return names
+
+
 def make_kin(target: Transformer, head: EagleHead) -> None:
     """Let features follow the last token first and the context second, in both, so that drafts are often right."""
     for module, share in ((target, 0.6), (head, 0.4)):
@@ -66,12 +88,12 @@ def make_kin(target: Transformer, head: EagleHead) -> None:
 
 def write_parts(folder: Path, sizes: Sizes) -> dict:
     """Write config.json, the tokenizer and the VQGAN, all but the transformers; returns the configuration."""
-    tokenizer = byte_tokenizer(sizes.codes)
+    tokenizer = byte_tokenizer(sizes.codes, sizes.words)
     (folder / "tokenizer").mkdir(parents=True)
     tokenizer.save(str(folder / "tokenizer" / "text_tokenizer.json"))
     vqgan = VqganConfig(
-        ch=8, ch_mult=(1, 2), num_res_blocks=1, z_channels=4, embed_dim=4, n_embed=sizes.codes,
-        resolution=2 * sizes.side, num_groups=4,
+        ch=8, ch_mult=(1,) * sizes.halvings + (2,), num_res_blocks=1, z_channels=4, embed_dim=4,
+        n_embed=sizes.codes, resolution=2**sizes.halvings * sizes.side, num_groups=4,
     )  # fmt: skip
     torch.manual_seed(7)
     ImageTokenizer(build_vqmodel(vqgan), vqgan).save(folder / "tokenizer")
@@ -99,16 +121,17 @@ def public_config(sizes: Sizes, tokenizer: Tokenizer) -> dict:
         "hidden_act": "silu",
         "swin_norm": sizes.swin_norm,
         "tie_word_embeddings": False,
-        "vq_config": {"embed_dim": 4, "num_embeddings": sizes.codes, "latent_channels": 4, "resolution": 2 * sizes.side,
-                      "base_channels": 32, "channel_multiplier": [1, 1], "num_res_blocks": 1},
+        "vq_config": {"embed_dim": 4, "num_embeddings": sizes.codes, "latent_channels": 4,
+                      "resolution": 2**sizes.halvings * sizes.side, "base_channels": 32,
+                      "channel_multiplier": [1, 1], "num_res_blocks": 1},
         "vocabulary_map": tokenizer.get_vocab(),
     }  # fmt: skip
 
 
-def byte_tokenizer(codes: int) -> Tokenizer:
+def byte_tokenizer(codes: int, words: tuple[str, ...] = ()) -> Tokenizer:
     """The tiny model's layout of ids with few image codes and no merges: one token per byte of text."""
     names = [*LEADING_NAMES, *map(image_token_name, range(codes)), *CLOSING_NAMES]
-    names += sorted(pre_tokenizers.ByteLevel.alphabet())
+    names += [*sorted(pre_tokenizers.ByteLevel.alphabet()), *words]
     tokenizer = Tokenizer(models.BPE(vocab={name: i for i, name in enumerate(names)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -150,3 +173,8 @@ def small_settings(folder: Path, dtype: str = "fp64", **sampling: float) -> RunS
     return RunSettings(
         prompt="a cat", model_path=str(folder), dtype=dtype, device="cpu", sampling=SamplingSettings(**sampling)
     )
+
+
+def open_lumina(folder: Path, size: str) -> Session:
+    """A checkpoint of the sizes LUMINA in fp64, asked for images of this many pixels."""
+    return open_session(replace(small_settings(folder), model="lumina_mgpt", target_size=size))

@@ -118,7 +118,9 @@ def test_benchmark_gets_its_settings(model, seen):
         (["generate_images", "--prompt=a", "--seed=abc"], "--seed: found 'abc'; allowed: a whole number"),
         (["generate_images", "--prompt=a", "--lantern"], "--lantern: not available yet"),
         (["generate_images", "--prompt=no.txt"], "--prompt no.txt: found no such file"),
-        (["generate_images", "--prompt=a", "--model=anole"], "--model: found 'anole'; allowed: tiny"),
+        (["generate_images", "--prompt=a", "--model=anola"], "--model: found 'anola'; allowed: tiny, anole"),
+        (["inspect", "--model=anole", "--drafter_path=./no"], "the files: `hf download jadohu/anole_drafter"),
+        (["vq_distances", "--tokenizer_path=./no"], "--tokenizer_path ./no: found no such folder"),
         (["generate_images", "--prompt=a", "--config=no.yaml"], "--config no.yaml: cannot be read"),
         (["generate_images", "--prompt=a", "--method=ar", "--peanut"], "found together with --method ar"),
         (["benchmark", "--prompt=a", "--methods=ar,eagle"], "--methods: found 'eagle'"),
@@ -145,7 +147,7 @@ def test_a_missing_model_is_refused_in_a_process_of_its_own(tmp_path):
     assert done.stdout == "" and "Traceback" not in done.stderr
     assert done.stderr == (
         f"error: --model_path {tmp_path / 'nowhere'}: found no such folder; "
-        f"allowed: a folder such as {ROOT / 'ckpts/tiny'}, or owner/name\n"
+        f"allowed: a folder such as {ROOT / 'ckpts/tiny'}, or owner/name; the files: shipped as ckpts/tiny\n"
     )
     assert list(tmp_path.iterdir()) == []
 

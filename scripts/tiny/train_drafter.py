@@ -15,7 +15,7 @@ from torch import Tensor
 from drafters.eagle import EagleHead
 from drafters.loading import eagle_keys, load_eagle_head
 from drafters.losses import Row, agreement, eagle_loss
-from models.base import Context
+from models.base import Context, TargetOptions
 from models.chameleon import BEGIN_IMAGE, BOS, Chameleon, chameleon_spec
 from models.weights import public_state, read_json
 from scripts.tiny.common import fast_autocast
@@ -47,7 +47,7 @@ class DrafterRun(TrainingRun):
         source: Source = Source(),  # noqa: B008
     ):
         self.pool, self.kept = source.pool, {}
-        self.target = Chameleon.load(model_dir, torch.float32, device)
+        self.target = Chameleon.load(model_dir, TargetOptions(torch.float32, device))
         words = self.target.words
         self.empty = [words[BOS], words[BEGIN_IMAGE]]
         self.train, self.validation = (Captions.read(work_dir, part, words) for part in (source.split, "validation"))

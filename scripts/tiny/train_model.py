@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor
 
-from models.base import Context
+from models.base import Context, TargetOptions
 from models.chameleon import (
     BEGIN_IMAGE,
     BOS,
@@ -139,7 +139,7 @@ class ModelRun(TrainingRun):
         self.average = {key: value.to(self.device) for key, value in state["average"].items()}
 
     def start_from(self, folder: Path) -> None:
-        loaded = Chameleon.load(folder, torch.float32, self.device).transformer
+        loaded = Chameleon.load(folder, TargetOptions(torch.float32, self.device)).transformer
         self.module.transformer.load_state_dict(loaded.state_dict())
         self.average = {key: value.clone() for key, value in self.module.state_dict().items()}
 

@@ -149,7 +149,7 @@ def test_missing_folders_and_prompt(run, checkpoint, tmp_path):
     with pytest.raises(SettingsError, match="--model_path .*nowhere: found no such folder"):
         run(f"--model_path={tmp_path / 'nowhere'}")
     (checkpoint / "tokenizer" / "vqgan.yaml").unlink()
-    with pytest.raises(SettingsError, match=r"--model_path .*: found a folder without tokenizer/vqgan\.yaml"):
+    with pytest.raises(SettingsError, match=r"--model_path .*: found no vqgan\.yaml in .*/tokenizer"):
         run()
     (checkpoint / "tokenizer" / "vqgan.yaml").touch()
     (checkpoint / "drafter" / "config.json").unlink()
@@ -239,6 +239,43 @@ def test_paper_rows_are_the_published_ones(run):
     assert adt.d_min <= 3 and adt.d_max > 5  # from the paper's mean depths 3.86 and 5.15
 
 
+def test_recipes_by_commas(run, bench, checkpoint):
+    """A target's recipe and a row of the paper: the later one wins, the command line over both."""
+    anole, row = ROOT / "configs" / "anole.yaml", ROOT / "configs" / "paper" / "eagle2.yaml"
+    paths = [f"--drafter_path={checkpoint}/drafter", f"--tokenizer_path={checkpoint}/tokenizer"]
+    settings = run(f"--config={anole},{row}", *paths)
+    assert (settings.model, settings.dtype, settings.sampling) == ("anole", "bf16", SamplingSettings(top_k=2000))
+    assert settings.method == MethodSettings("eagle2", "topk", depth=5, width=10, nodes=58)
+    assert settings.drafter_path == f"{checkpoint}/drafter"
+    assert run(f"--config={anole}", "--top_k=5", *paths).sampling.top_k == 5
+    with pytest.raises(SettingsError, match="--drafter_path ckpts/anole/trained_drafters/anole_drafter: found no such"):
+        run(f"--config={anole}")
+    with pytest.raises(SettingsError, match="--config .*nowhere.yaml: cannot be read"):
+        run(f"--config={row},{ROOT}/nowhere.yaml")
+
+
+def test_a_recipes_drafter_is_for_methods_that_draft(run, bench):
+    config = f"--config={ROOT / 'configs' / 'anole.yaml'}"
+    assert run(config, "--method=ar").drafter_path is None
+    assert bench(config, "--methods=ar").run.drafter_path is None
+    with pytest.raises(SettingsError, match="--drafter_path: found 'x/y'; allowed: only with a method that drafts"):
+        run(config, "--method=ar", "--drafter_path=x/y")
+
+
+def test_the_tokenizer_may_lie_elsewhere(run, checkpoint, tmp_path):
+    (checkpoint / "tokenizer").rename(tmp_path / "elsewhere")
+    assert run(f"--tokenizer_path={tmp_path}/elsewhere").tokenizer_path == f"{tmp_path}/elsewhere"
+    with pytest.raises(SettingsError, match=r"--model_path .*: found no text_tokenizer\.json in .*tokenizer_path"):
+        run()
+    with pytest.raises(SettingsError, match=r"--tokenizer_path .*drafter: found no text_tokenizer\.json in .*drafter"):
+        run(f"--tokenizer_path={checkpoint}/drafter")
+    with pytest.raises(SettingsError, match="--tokenizer_path nowhere: found no such folder"):
+        run("--tokenizer_path=nowhere")
+    (tmp_path / "chameleon").mkdir()
+    (tmp_path / "elsewhere").rename(tmp_path / "chameleon" / "tokenizer")
+    assert run().tokenizer_path is None  # beside the checkpoint, as in the paper's repository
+
+
 def test_default_benchmark(bench):
     settings = bench()
     assert settings.methods == (
@@ -315,3 +352,24 @@ def test_wrong_benchmark_numbers(bench):
     for word in ("--repeats=0", "--warmup=-1", "--repeats=x"):
         with pytest.raises(SettingsError, match=word[:8]):
             bench(word)
+
+
+def test_the_papers_command():
+    """As its README has it: hub ids, all captions, the paper's names."""
+    settings = run_settings(
+        {
+            "model": "anole",
+            "model_type": "eagle",
+            "model_path": "leloy/Anole-7b-v0.1-hf",
+            "drafter_path": "jadohu/anole_drafter",
+            "peanut": "true",
+            "prompt": "MSCOCO2017Val",
+            "num_images": "-1",
+            "precision": "bf16",
+            "output_dir": "out",
+        }
+    )
+    assert (settings.model, settings.method.method, settings.dtype, settings.num_images) == ("anole", "adt", "bf16", -1)
+    assert settings.drafter_path == "jadohu/anole_drafter" and settings.source == "MSCOCO2017Val"
+    with pytest.raises(SettingsError, match="lantern"):
+        read_words("generate_images", ["--lantern", "--lantern_k", "100"])

@@ -129,7 +129,7 @@ def test_select_copies_the_chosen_images(model) -> None:
     expected = continued(model, batch, 7)
     chosen = batch.select([2, 0])
     torch.testing.assert_close(continued(model, chosen, 7), expected[[2, 0]], rtol=0, atol=1e-12)
-    chosen.memory.fill_(0)
+    chosen.memory[0].fill_(0)
     chosen.advance([1, 1])
     assert batch.lengths.tolist() == [5, 3, 8]
     torch.testing.assert_close(continued(model, batch, 7), expected, rtol=0, atol=1e-12)

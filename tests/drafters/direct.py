@@ -23,30 +23,45 @@ class Image:
         starts = self.prompt.starts.tolist()
         self.rows = [ids[start:].tolist() for ids, start in zip(self.prompt.ids, starts, strict=True)]
 
+    def sequence(self, codes: list[int]) -> list[int]:
+        """Ids of the first codes of the image, each row closed where the model closes rows."""
+        grid, first = self.target.grid, self.target.vocab.first_id
+        ids = []
+        for position, code in enumerate(codes):
+            ids.append(code + first)
+            if grid.row_end is not None and position % grid.columns == grid.columns - 1:
+                ids.append(grid.row_end + first)
+        return ids
+
     @torch.inference_mode()
     def features(self, count: int) -> list[Tensor]:
         """The target's features of each row's prompt and its first `count` codes, (n, hidden)."""
         found = []
         for row in self.rows:
-            ids = torch.tensor([row + (self.codes[:count] + self.target.vocab.first_id).tolist()])
+            ids = torch.tensor([row + self.sequence(self.codes[:count].tolist())])
             found.append(self.target.features(ids, Context(torch.arange(ids.shape[1])[None]))[0])
         return found
 
     def decided(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Features (guidance, n, hidden) of the positions before the codes start to stop, and these codes (n,)."""
-        return torch.stack([f[-(stop - start) :] for f in self.features(stop - 1)]), self.codes[start:stop]
+        """Features (guidance, n, hidden) from the code before number start on, and what follows them, up to the code
+        before number stop (n,)."""
+        first, known = (len(self.sequence(self.codes[: end - 1].tolist())) for end in (start, stop))
+        behind = self.sequence(self.codes[:stop].tolist())[first + 1 : known + 1]
+        codes = torch.tensor(behind) - self.target.vocab.first_id
+        return torch.stack([f[-(known - first) :] for f in self.features(stop - 1)]), codes
 
     @torch.inference_mode()
     def law_behind(self, count: int, path: tuple[int, ...] = ()) -> Tensor:
         """log q (vocab,) behind `count` decided codes and a path of drafted ones, by definition."""
         last = []
         for row, features in zip(self.rows, self.features(count - 1), strict=True):
-            tokens = row + (self.codes[:count] + self.target.vocab.first_id).tolist()
-            ids, inputs = torch.tensor([tokens[1:]]), features[None]
-            for code in (*path, None):
-                outputs = self.head(ids, inputs, Context(torch.arange(ids.shape[1])[None]))
-                if code is not None:
-                    ids = torch.cat([ids, torch.tensor([[code + self.target.vocab.first_id]])], 1)
-                    inputs = torch.cat([inputs, outputs[:, -1:]], 1)
+            ids = torch.tensor([row + self.sequence([*self.codes[:count].tolist(), *path])])[:, 1:]
+            inputs = features[None]
+            while True:
+                n = inputs.shape[1]
+                outputs = self.head(ids[:, :n], inputs, Context(torch.arange(n)[None]))
+                if n == ids.shape[1]:
+                    break
+                inputs = torch.cat([inputs, outputs[:, -1:]], 1)
             last.append(outputs[:, -1:])
         return self.law(self.target.score(torch.cat(last)))[0, 0]

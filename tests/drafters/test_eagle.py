@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from direct import Image
 from torch import Tensor
 
@@ -36,13 +37,12 @@ def drafter_of(session: Session, law: SamplingLaw, images: list[Image]) -> Eagle
 @torch.inference_mode()
 def commit(drafter: EagleDrafter, images: list[Image], done: list[int], counts: list[int]) -> None:
     """Tell the drafter the next counts[i] codes of each image, padded with nonsense to equal length."""
-    longest = max(counts)
-    features, codes = [], []
-    for image, start, count in zip(images, done, counts, strict=True):
-        f, c = image.decided(start, start + count)
-        features.append(torch.cat([f, torch.full((f.shape[0], longest - count, f.shape[2]), 7.0)], 1))
-        codes.append(torch.cat([c, torch.zeros(longest - count, dtype=torch.long)]))
-    drafter.commit(Decided(torch.stack(features), torch.stack(codes), counts))
+    new = [image.decided(start, start + count) for image, start, count in zip(images, done, counts, strict=True)]
+    lengths = [len(codes) for _, codes in new]
+    missing = [max(lengths) - length for length in lengths]
+    features = [F.pad(f, (0, 0, 0, n), value=7.0) for (f, _), n in zip(new, missing, strict=True)]
+    codes = [F.pad(c, (0, n)) for (_, c), n in zip(new, missing, strict=True)]
+    drafter.commit(Decided(torch.stack(features), torch.stack(codes), lengths))
 
 
 def root_of(images: list[Image], done: list[int]) -> DraftTree:

@@ -31,6 +31,9 @@ class TableTarget:
     def prompt(self, text: str, guidance: int) -> PromptRows:
         return PromptRows(torch.zeros(guidance, 3, dtype=torch.long), torch.zeros(guidance, dtype=torch.long))
 
+    def read(self, prompt: PromptRows, context: Context) -> Tensor:
+        return self.features(prompt.ids, context)
+
     def features(self, ids: Tensor, context: Context) -> Tensor:
         return torch.zeros(*ids.shape, 4)
 

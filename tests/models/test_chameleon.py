@@ -14,7 +14,7 @@ from transformers import ChameleonConfig, ChameleonForConditionalGeneration
 
 from decoding.cache import CacheShape, KVCache, chain
 from decoding.tree import DraftTree
-from models.base import Context, TargetModel
+from models.base import Context, TargetModel, TargetOptions
 from models.chameleon import Chameleon, chameleon_keys, chameleon_spec
 from models.registry import load_target
 
@@ -54,7 +54,7 @@ def pair(request, tmp_path_factory) -> Pair:
     theirs.save_pretrained(folder)
     if sizes.shared_norm:
         share_norms(folder / "model.safetensors")
-    return Pair(theirs, load_target("tiny", str(folder), torch.float32, CPU))
+    return Pair(theirs, load_target("tiny", str(folder), TargetOptions(torch.float32, CPU)))
 
 
 def share_norms(path: Path) -> None:
@@ -139,7 +139,7 @@ def test_transformers_reads_what_we_write(tmp_path) -> None:
     theirs, report = ChameleonForConditionalGeneration.from_pretrained(folder, output_loading_info=True)
     assert not report["unexpected_keys"] and not report["mismatched_keys"]
     assert all(key.startswith("model.vqmodel.") for key in report["missing_keys"])
-    pair = Pair(theirs.eval(), load_target("tiny", str(folder), torch.float32, CPU))
+    pair = Pair(theirs.eval(), load_target("tiny", str(folder), TargetOptions(torch.float32, CPU)))
     ids = random_ids(2, 10)
     pair.compare(pair.ours.features(ids, Context(torch.arange(10).expand(2, -1))), pair.reference(ids))
 

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from small import Sizes, write_checkpoint
 
 from drafters.loading import load_eagle_head
+from models.base import TargetOptions
 from models.chameleon import Chameleon, ChameleonVocab, load_tokenizer
 from scripts.tiny import train_drafter, train_model, training
 from scripts.tiny.common import load_state, save_state
@@ -79,7 +80,7 @@ def test_every_trained_parameter_has_one_optimiser(make, folders) -> None:
 def test_a_warm_start_begins_with_the_exported_weights(folders) -> None:
     fresh, warm = model_run(folders), model_run(folders)
     warm.start_from(folders[1])
-    loaded = Chameleon.load(folders[1], torch.float32, torch.device("cpu")).transformer.state_dict()
+    loaded = Chameleon.load(folders[1], TargetOptions(torch.float32, torch.device("cpu"))).transformer.state_dict()
     assert all(torch.equal(warm.module.transformer.state_dict()[key], value) for key, value in loaded.items())
     assert all(torch.equal(warm.average[f"transformer.{key}"], value) for key, value in loaded.items())
     assert not torch.equal(fresh.module.transformer.head.weight, loaded["head.weight"])

@@ -1,0 +1,88 @@
+"""Tokens that a model forces on an image, the ends of rows: they stand in the sequence, yet nothing decides them.
+
+Trees, policies, verifiers and noise know image tokens only. A slot is a place in the sequence that the networks read.
+Where a node ends a row, the row's end takes a slot of its own behind it, in the same forward pass; its features then
+score the node's children. So trees run on across row ends, and a forced token costs no round and no score.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from decoding.tree import DraftTree
+from models.base import ImageGrid
+
+
+@dataclass(frozen=True)
+class Slots:
+    """The sequence of one forward pass over a tree: its nodes, then the row ends behind some of them.
+
+    codes, depths: (images, m), a depth being the distance in slots from the root. visible: (images, m, m) as in a tree.
+    exits: (images, 1 + nodes) the slot whose features score a node's children, None if it is always the node's own.
+    """
+
+    codes: Tensor
+    depths: Tensor
+    visible: Tensor
+    exits: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Path:
+    """The slots of the accepted paths and the codes that follow them, both (images, n); counts[i] of them count."""
+
+    slots: Tensor
+    codes: Tensor
+    counts: list[int]
+
+
+def lay_out(tree: DraftTree, roots: list[int], grid: ImageGrid) -> Slots:
+    """The slots of trees whose roots are the image tokens at positions `roots`, one per image."""
+    if not any(ends_row(root, tree.height + 1, grid) for root in roots):
+        return Slots(tree.tokens, tree.depths, tree.visible)
+    root = torch.tensor(roots, device=tree.tokens.device)[:, None]
+    position = root + tree.depths
+    ends = (position + 1) % grid.columns == 0  # (images, 1 + nodes)
+    count = int(ends.sum(1).max())
+    present, node = ends.int().sort(dim=1, descending=True, stable=True)
+    present, node = present[:, :count].bool(), node[:, :count]  # (images, e): e row ends and the nodes they follow
+    nodes = tree.nodes + 1
+    own = torch.arange(nodes, device=node.device).expand(len(roots), -1)
+    depths = grid.slots(position) - grid.slots(root)
+    codes = torch.cat([tree.tokens, torch.full_like(node, grid.row_end)], 1)
+    exits = own.scatter(1, node, torch.where(present, nodes + torch.arange(count, device=node.device), node))
+    depths = torch.cat([depths, depths.gather(1, node) + 1], 1)
+    return Slots(codes, depths, _visible(tree.visible, node, present), exits)
+
+
+def _visible(visible: Tensor, node: Tensor, present: Tensor) -> Tensor:
+    """Nodes see the row ends behind their ancestors; a row end sees what its node (images, e) sees, and itself."""
+    every = torch.arange(visible.shape[1], device=node.device)[:, None]
+    behind = visible.gather(2, node[:, None].expand(-1, visible.shape[1], -1))  # (images, 1 + nodes, e)
+    behind = behind & (every != node[:, None]) & present[:, None]
+    rows = torch.cat([visible, behind], 2)
+    ends = rows.gather(1, node[..., None].expand(-1, -1, rows.shape[2]))
+    ends[:, :, visible.shape[1] :] |= torch.eye(node.shape[1], dtype=torch.bool, device=node.device)
+    return torch.cat([rows, ends], 1)
+
+
+def ends_row(position: int, count: int, grid: ImageGrid) -> bool:
+    """Whether a row ends behind one of `count` image tokens from a position on."""
+    return grid.row_end is not None and position % grid.columns + count >= grid.columns
+
+
+def accepted(slots: Slots, path: Tensor, emitted: Tensor, counts: list[int], row_end: int | None) -> Path:
+    """The slots of accepted nodes path (images, n) and what follows them: row ends, and the codes emitted (images,
+    n)."""
+    if slots.exits is None:
+        return Path(path, emitted, counts)
+    exits = slots.exits.gather(1, path)
+    place = torch.arange(path.shape[1], device=path.device)
+    taken = place < torch.tensor(counts, device=path.device)[:, None]  # (images, n)
+    ends = exits != path
+    pairs = torch.stack([taken, taken & ends], 2).flatten(1)  # a node, then its row end
+    totals = pairs.sum(1).tolist()
+    order = pairs.int().sort(dim=1, descending=True, stable=True).indices[:, : max(totals)]
+    codes = torch.stack([torch.where(ends, row_end, emitted), emitted], 2).flatten(1)
+    return Path(torch.stack([path, exits], 2).flatten(1).gather(1, order), codes.gather(1, order), totals)

@@ -1,0 +1,142 @@
+"""Where the files of a checkpoint lie, and where users get them; free of slow imports, for the command line too.
+
+Chameleon family: Meta's text_tokenizer.json, vqgan.yaml and the VQGAN's weights are looked for in --tokenizer_path
+(itself, its `tokenizer`, its `chameleon/tokenizer`) or, without that flag, in the checkpoint's folder `tokenizer`, then
+in `chameleon/tokenizer` beside the checkpoint. Where the VQGAN is in none of them, the checkpoint's own weights
+`model.vqmodel.*` take its place if they hold a decoder, sized by `vq_config` in config.json; where the text tokenizer
+is not, the checkpoint's tokenizer.json does.
+"""
+
+import json
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from models.headers import read_header
+
+WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+WEIGHT_INDEXES = tuple(f"{name}.index.json" for name in WEIGHT_FILES)
+TEXT_TOKENIZER, HUB_TOKENIZER = "text_tokenizer.json", "tokenizer.json"
+VQGAN_CONFIG, VQGAN_WEIGHTS = "vqgan.yaml", ("vqgan.safetensors", "vqgan.ckpt")
+BUNDLED_VQGAN = "model.vqmodel."
+META_FILES = (
+    "the folder `tokenizer` of Meta's Chameleon download (github.com/facebookresearch/chameleon) or "
+    "`original_tokenizers` of Alpha-VLLM/Chameleon_7B_mGPT on the Hugging Face hub"
+)
+# Where users get the files of a target, by flag.
+_T5 = "`hf download google/flan-t5-xl --local-dir ckpts/llamagen/t5/flan-t5-xl`"
+SOURCES = {
+    "tiny": {"model_path": "shipped as ckpts/tiny", "drafter_path": "shipped as ckpts/tiny/drafter"},
+    "anole": {
+        "model_path": "`hf download leloy/Anole-7b-v0.1-hf --local-dir ckpts/anole/Anole-7b-v0.1-hf`",
+        "drafter_path": "`hf download jadohu/anole_drafter --local-dir ckpts/anole/trained_drafters/anole_drafter`",
+    },
+    "lumina_mgpt": {
+        "model_path": "`hf download Alpha-VLLM/Lumina-mGPT-7B-768 --local-dir ckpts/lumina_mgpt/Lumina-mGPT-7B-768`",
+        "drafter_path": "LANTERN's release (github.com/jadohu/LANTERN)",
+    },
+    "llamagen": {
+        "model_path": "`hf download jadohu/LlamaGen-T2I --local-dir ckpts/llamagen/LlamaGen-T2I`",
+        "drafter_path": "`hf download jadohu/llamagen_drafter`",
+        "text_encoder_path": _T5,
+    },
+    "llamagen2": {
+        "model_path": "`hf download jadohu/LlamaGen-T2I-2 --local-dir ckpts/llamagen/LlamaGen-T2I-2`",
+        "drafter_path": "`hf download jadohu/llamagen2_drafter`",
+        "text_encoder_path": _T5,
+    },
+}
+
+
+@dataclass(frozen=True)
+class TokenizerFiles:
+    """The text tokenizer's file and the VQGAN's folder; vqgan is None where the checkpoint's own weights hold it."""
+
+    text: Path
+    vqgan: Path | None
+
+
+def tokenizer_places(folder: Path, given: Path | None) -> list[Path]:
+    """The folders in which a Chameleon checkpoint's tokenizer is looked for, in this order."""
+    if given is not None:
+        return [given, given / "tokenizer", given / "chameleon" / "tokenizer"]
+    return [folder / "tokenizer", folder.parent / "chameleon" / "tokenizer"]
+
+
+def find_tokenizer(folder: Path, given: Path | None = None) -> TokenizerFiles:
+    """The tokenizer files of a Chameleon checkpoint; ValueError says all that is missing."""
+    found, faults = [], []
+    for find in (find_text, find_vqgan):
+        try:
+            found.append(find(folder, given))
+        except ValueError as error:
+            faults.append(str(error))
+    if faults:
+        raise ValueError("; ".join(faults))
+    return TokenizerFiles(*found)
+
+
+def find_text(folder: Path, given: Path | None = None) -> Path:
+    """The text tokenizer of a Chameleon checkpoint.
+
+    Args:
+        folder: the checkpoint's.
+        given: --tokenizer_path.
+
+    Raises:
+        ValueError: naming the missing file, the places where it was looked for and where it comes from.
+    """
+    places = tokenizer_places(folder, given)
+    for path in (*(place / TEXT_TOKENIZER for place in places), folder / HUB_TOKENIZER):
+        if path.is_file():
+            return path
+    raise _missing(TEXT_TOKENIZER, places, f"{HUB_TOKENIZER} in {folder}")
+
+
+def find_vqgan(folder: Path, given: Path | None = None) -> Path | None:
+    """The folder of a Chameleon checkpoint's VQGAN, None if it is among the checkpoint's own weights; arguments and
+    errors as `find_text`."""
+    places = tokenizer_places(folder, given)
+    home = next((place for place in places if not missing_vqgan(place)), None)
+    if home is None and not has_decoder(stored_names(folder)):
+        begun = next((place for place in places if (place / VQGAN_CONFIG).is_file()), places[0])
+        raise _missing(" and no ".join(missing_vqgan(begun)), places, f"{BUNDLED_VQGAN}decoder.* in the weights")
+    return home
+
+
+def _missing(names: str, places: list[Path], instead: str) -> ValueError:
+    where = " or ".join(map(str, places))
+    return ValueError(f"found no {names} in {where}, and no {instead}; "
+                      f"--tokenizer_path names another folder; Meta's files come from {META_FILES}")  # fmt: skip
+
+
+def missing_vqgan(folder: Path) -> list[str]:
+    """Which of the VQGAN's two files a folder lacks."""
+    missing = [] if (folder / VQGAN_CONFIG).is_file() else [VQGAN_CONFIG]
+    weights = any((folder / name).is_file() for name in VQGAN_WEIGHTS)
+    return missing if weights else [*missing, " or ".join(VQGAN_WEIGHTS)]
+
+
+def has_decoder(names: Collection[str]) -> bool:
+    """Whether a checkpoint with these keys brings a VQGAN that can decode."""
+    return f"{BUNDLED_VQGAN}decoder.conv_out.weight" in names
+
+
+def stored_names(folder: Path) -> set[str]:
+    """The keys of a checkpoint, from its index or a single safetensors file; none where these cannot be read."""
+    for index in WEIGHT_INDEXES:
+        if (folder / index).is_file():
+            try:
+                return set(json.loads((folder / index).read_text(encoding="utf-8"))["weight_map"])
+            except (ValueError, KeyError, TypeError):
+                return set()
+    try:
+        return set(read_header(folder / WEIGHT_FILES[0]))
+    except ValueError:
+        return set()
+
+
+# What a target's folder needs besides config.json and weights: raises ValueError where something is missing.
+NEEDED: dict[str, Callable[[Path, Path | None], TokenizerFiles]] = dict.fromkeys(
+    ("tiny", "anole", "lumina_mgpt"), find_tokenizer
+)

@@ -1,0 +1,203 @@
+"""LlamaGen, text to image (arXiv 2406.06525), in the Hugging Face layout of LANTERN's jadohu/LlamaGen-T2I and -T2I-2.
+
+A checkpoint folder holds config.json and the weights. Codec and text encoder are files of their own: `--vq_path`,
+`--text_encoder_path`.
+
+A prompt is no tokens but T5's features of the caption in the last of 120 slots, the slots before them padding; the
+unconditional row holds a learned table instead, behind the same padding. Image token c stands at position 120 + c
+however long the caption is, and is rotated by its row and column; the slots of the prompt are not rotated but zero.
+"""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from models.base import Context, ImageGrid, ImageRope, ImageVocab, PromptRows, TargetOptions, TransformerSpec
+from models.chameleon import chameleon_keys, chameleon_spec
+from models.linear import Linear, order_weights
+from models.llamagen_vq import load_llamagen_vq
+from models.text_encoder import TextEncoder
+from models.transformer import Transformer
+from models.vqgan import ImageTokenizer
+from models.weights import KeyMap, Network, Slot, read_json
+
+_STAGES = {16: "t2i", 32: "t2i2"}  # codes per side -> `input_type` of the public drafters
+
+
+class Caption(nn.Module):
+    """Features of a caption -> what the transformer reads; and the rows that stand for no caption."""
+
+    def __init__(self, width: int, hidden: int, slots: int):
+        super().__init__()
+        self.fc1 = Linear(width, hidden, bias=False)
+        self.fc2 = Linear(hidden, hidden, bias=False)
+        self.empty = nn.Parameter(torch.zeros(slots, width))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(rows, n, width) -> (rows, n, hidden)."""
+        return self.fc2(F.gelu(self.fc1(features), approximate="tanh"))
+
+
+class LlamaGenNetwork(nn.Module):
+    """Transformer and caption projection: all that a checkpoint folder holds."""
+
+    def __init__(self, spec: TransformerSpec, width: int):
+        super().__init__()
+        self.transformer = Transformer(spec, spec.vocab)
+        self.caption = Caption(width, spec.hidden, spec.image_rope.condition)
+
+    @property
+    def spec(self) -> TransformerSpec:
+        return self.transformer.spec
+
+
+def decoder_spec(config: dict, image: ImageRope) -> TransformerSpec:
+    """Llama's entries of a config.json, of a target or a drafter, with LlamaGen's rotation; ValueError names a missing
+    entry."""
+    spec = chameleon_spec({"max_position_embeddings": image.condition + image.side**2} | config)
+    if spec.head_dim % 4:
+        raise ValueError(f"config.json: {spec.hidden} / {spec.heads} channels per head; allowed: a multiple of 4")
+    theta = config.get("rope_base", 10000.0)
+    return replace(spec, qk_norm=False, swin_norm=False, rope_theta=theta, image_rope=image)
+
+
+def llamagen_spec(config: dict) -> TransformerSpec:
+    """The transformer of a target's config.json; ValueError names a missing entry or one that is not allowed."""
+    for name, only in (("input_type", "t2i"), ("pretraining_tp", 1)):
+        if config.get(name, only) != only:
+            raise ValueError(f"config.json: {name} is {config[name]!r}; allowed: {only!r}")
+    for name in ("block_size", "cls_token_num", "caption_dim"):
+        if not isinstance(config.get(name), int) or config[name] < 1:
+            raise ValueError(f"config.json: {name} is {config.get(name)!r}; allowed: a whole number from 1")
+    side = math.isqrt(config["block_size"])
+    if side**2 != config["block_size"]:
+        raise ValueError(f"config.json: block_size is {config['block_size']}; allowed: a square")
+    spec = decoder_spec(config, ImageRope(config["cls_token_num"], side))
+    return replace(spec, max_positions=config["cls_token_num"] + config["block_size"])
+
+
+def llamagen_keys(spec: TransformerSpec) -> KeyMap:
+    """Public keys -> parameters of `LlamaGenNetwork`."""
+    slots = chameleon_keys(spec, None)
+    keys = {key: replace(slot, parameter=f"transformer.{slot.parameter}") for key, slot in slots.items()}
+    for name in ("fc1", "fc2"):
+        keys[f"model.cls_embedding.cap_proj.{name}.weight"] = Slot(f"caption.{name}.weight")
+    keys["model.cls_embedding.uncond_embedding"] = Slot("caption.empty")
+    return keys
+
+
+def llamagen_network(config: dict) -> Network:
+    """The network of a target's config.json and its public keys; errors as `llamagen_spec`."""
+    spec = llamagen_spec(config)
+    with torch.device("meta"):
+        return Network(LlamaGenNetwork(spec, config["caption_dim"]), llamagen_keys(spec))
+
+
+class LlamaGen:
+    """Text-to-image with LlamaGen; a caption longer than the model's slots is cut, as in the public recipe."""
+
+    name = "llamagen"
+
+    def __init__(self, network: LlamaGenNetwork, text: TextEncoder, images: ImageTokenizer):
+        self.transformer, self.caption = network.transformer, network.caption
+        self.text, self.images, self.spec = text, images, network.transformer.spec
+        self.grid, self.vocab = ImageGrid(*images.grid), ImageVocab(0, self.spec.vocab)
+        self.dtype, self.device = self.caption.empty.dtype, self.caption.empty.device
+
+    @classmethod
+    def load(cls, folder: Path, options: TargetOptions, side: int) -> "LlamaGen":
+        """Read a checkpoint folder and the files beside it.
+
+        Args:
+            folder: config.json and weights.
+            options: paths of text encoder and codec.
+            side: codes per row and column that the folder has to have.
+
+        Raises:
+            ValueError: naming what is missing, damaged or does not fit.
+        """
+        config = read_json(folder / "config.json")
+        spec = llamagen_spec(config)
+        if spec.image_rope.side != side:
+            raise ValueError(
+                f"{folder / 'config.json'}: block_size is {config['block_size']}, expected {side**2}: "
+                "--model llamagen draws 256 codes, --model llamagen2 1024"
+            )
+        network = llamagen_network(config)
+        network.fill(folder, options.dtype, options.device)
+        order_weights(network.module)
+        return cls(network.module, *_read_parts(folder, config, spec.image_rope, options))
+
+    def prompt(self, text: str, guidance: int) -> PromptRows:
+        features = self.text(text).to(self.caption.empty)  # (n, width)
+        slots = len(self.caption.empty)
+        caption = F.pad(features, (0, 0, slots - len(features), 0))
+        ids = torch.zeros(guidance, slots, dtype=torch.long, device=self.device)  # what drafters read
+        starts = torch.full((guidance,), slots - len(features), device=self.device)
+        condition = torch.stack([caption, self.caption.empty][:guidance])
+        return PromptRows(ids, starts, torch.zeros_like(starts), condition)
+
+    def read(self, prompt: PromptRows, context: Context) -> Tensor:
+        mask = padding_visible(context.mask, prompt.starts)
+        return self.transformer.read(self.caption(prompt.condition), replace(context, mask=mask))
+
+    def features(self, ids: Tensor, context: Context) -> Tensor:
+        return self.transformer(ids, context)
+
+    def score(self, features: Tensor) -> Tensor:
+        return self.transformer.score(features)
+
+    def embedding(self) -> Tensor:
+        return self.transformer.embedding.weight
+
+    def drafter_spec(self, config: dict) -> TransformerSpec:
+        return drafter_spec(config, self.spec)
+
+    def to_image(self, codes: Tensor) -> Tensor:
+        return self.images.decode(codes)
+
+
+def drafter_spec(config: dict, target: TransformerSpec) -> TransformerSpec:
+    """Of LlamaGen's EAGLE heads, which read token i + 1 at slot i: a condition of one slot less; ValueError for a head
+    of the other stage."""
+    image, stage = target.image_rope, config.get("input_type")
+    wanted = _STAGES.get(image.side, stage)
+    if stage not in (None, wanted):
+        raise ValueError(f"config.json of the drafter: input_type is {stage!r}; the target needs {wanted!r}")
+    spec = decoder_spec(config, replace(image, condition=image.condition - 1))
+    return replace(spec, max_positions=target.max_positions, first_norm=False, hides_padding=False)
+
+
+def padding_visible(mask: Tensor, starts: Tensor) -> Tensor:
+    """An additive mask (rows, 1, n, n) of a prompt, in which padding sees the padding up to itself, too.
+
+    No token of the caption and no code sees padding. LlamaGen's public drafters do, and they were trained on features
+    of padding that were made so: it is what LANTERN's mask comes to in bf16.
+    """
+    slot = torch.arange(mask.shape[-1], device=mask.device)
+    padding = slot < starts[:, None]  # (rows, n)
+    seen = padding[:, :, None] & padding[:, None] & (slot <= slot[:, None])
+    return mask.masked_fill(seen[:, None], 0.0)
+
+
+def _read_parts(
+    folder: Path, config: dict, image: ImageRope, options: TargetOptions
+) -> tuple[TextEncoder, ImageTokenizer]:
+    """Text encoder and codec; a ValueError names the flag of one that is missing or not for this target."""
+    for flag in ("text_encoder_path", "vq_path"):
+        if getattr(options, flag) is None:
+            raise ValueError(f"--{flag}: missing; LlamaGen needs it")
+    images = load_llamagen_vq(Path(options.vq_path), image.side, options.device)
+    text = TextEncoder.load(options.text_encoder_path, image.condition, options.device)
+    for flag, found, entry in (
+        ("vq_path", images.config.n_embed, "vocab_size"),
+        ("text_encoder_path", text.width, "caption_dim"),
+    ):
+        if found != config[entry]:
+            path = getattr(options, flag)
+            raise ValueError(f"--{flag}: {path} has {found}, {folder / 'config.json'} has {entry} {config[entry]}")
+    return text, images

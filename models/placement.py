@@ -1,0 +1,92 @@
+"""A target that is larger than one GPU: its layers spread over all of them by accelerate's hooks.
+
+Embedding, final norm and head stay on the first GPU, where drafter, law and tree live, so features come back there. A
+layer's keys and values lie where the layer computes. Layers that fit on no GPU stay in the CPU's memory and are copied
+to the first GPU for every pass, which is slow.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from models.base import TargetModel, TransformerSpec
+from models.linear import forget_slices
+
+_KEPT_FREE = 0.1  # of every GPU, for activations
+_IMAGE_BYTES = 2 * 2**30  # on the first GPU, for turning tokens into pixels
+
+
+@dataclass(frozen=True)
+class Load:
+    """Bytes of a layer with its keys and values, and of what stays on the first device."""
+
+    layer: int
+    first: int
+
+
+def load_of(transformer: nn.Module, rows: int, slots: int) -> Load:
+    """What a transformer takes with a cache of so many rows and slots; the first device has room for a drafter of one
+    layer."""
+    spec: TransformerSpec = transformer.spec
+    weights = sum(parameter.nbytes for parameter in transformer.parameters())
+    itemsize = transformer.norm.weight.itemsize
+    layer = sum(parameter.nbytes for parameter in transformer.blocks.parameters()) // spec.layers
+    cache = 2 * rows * spec.kv_heads * spec.head_dim * slots * itemsize
+    drafter = transformer.embedding.weight.nbytes + 2 * spec.hidden**2 * itemsize + layer + cache
+    return Load(layer + cache, weights - layer * spec.layers + drafter + _IMAGE_BYTES)
+
+
+def plan(layers: int, load: Load, free: Sequence[int]) -> list[int | None]:
+    """The device of every layer, in order, the first devices filled first; None where none has room left.
+
+    free: bytes of every device.
+    """
+    room = [free[0] - load.first, *free[1:]]
+    places: list[int | None] = []
+    device = 0
+    for _ in range(layers):
+        while device < len(room) and room[device] < load.layer:
+            device += 1
+        places.append(device if device < len(room) else None)
+        if device < len(room):
+            room[device] -= load.layer
+    return places
+
+
+def spread(target: TargetModel, rows: int, slots: int) -> None:
+    """Spread a target that lies in the CPU's memory over all GPUs; rows and slots are those of its cache."""
+    count = torch.cuda.device_count()
+    free = [int(torch.cuda.mem_get_info(number)[0] * (1 - _KEPT_FREE)) for number in range(count)]
+    places = plan(target.spec.layers, load_of(target.transformer, rows, slots), free)
+    if None in places:
+        slow = places.count(None)
+        print(f"--device_map auto: {slow} of {len(places)} layers fit on no GPU and stay in the CPU's memory: slow")
+    dispatch(target, ["cpu" if place is None else place for place in places], torch.device("cuda", 0))
+
+
+def dispatch(target: TargetModel, places: Sequence[int | str], main: torch.device, offload: str | None = None) -> None:
+    """Put every layer where `places` says, all else on `main`.
+
+    Args:
+        target: its transformer lies in the CPU's memory.
+        places: of every layer a CUDA device's number, "cpu" or "disk".
+        main: device of ids and features, on which layers in the CPU's memory or on the disk compute.
+        offload: folder of the layers on the disk.
+
+    Raises:
+        ValueError: if accelerate is not installed.
+    """
+    try:
+        from accelerate import dispatch_model
+    except ImportError as error:
+        raise ValueError("--device_map: found 'auto', which needs the package accelerate; it is not here") from error
+    forget_slices(target.transformer)
+    first = main.index if main.type == "cuda" else "cpu"
+    device_map = dict.fromkeys(("embedding", "norm", "head"), first)
+    device_map |= {f"blocks.blocks.{layer}": place for layer, place in enumerate(places)}
+    dispatch_model(target.transformer, device_map, first, offload_dir=offload, force_hooks=True)
+    computing = tuple(torch.device("cuda", place) if isinstance(place, int) else main for place in places)
+    target.spec = target.transformer.blocks.spec = replace(target.spec, layer_devices=computing)
+    target.device, target.images = main, target.images.to(main)

@@ -1,0 +1,3 @@
+#!/usr/bin/env bash
+# Lumina-mGPT on the MS-COCO 2017 validation captions; run.sh tells its variables.
+exec bash "$(dirname "$0")/run.sh" lumina_mgpt MSCOCO2017Val

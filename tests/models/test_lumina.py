@@ -1,0 +1,118 @@
+"""Lumina-mGPT: prompts, sizes, forced row ends; every method decodes what a plain loop over whole rows decodes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from small import open_lumina, small_settings
+
+from configs.schema import AdtSettings, MethodSettings, SamplingSettings
+from decoding.flight import Job
+from decoding.noise import gumbel
+from decoding.sampling import SamplingLaw
+from eval.session import Session
+from models.base import Context
+from models.lumina_mgpt import parse_size
+
+JOBS = [Job("a", "a cat", 11), Job("b", "two large dogs", 12), Job("c", "fog", 13)]
+METHODS = {
+    "static": MethodSettings(method="static"),
+    "eagle2 topk": MethodSettings(method="eagle2", proposal="topk", depth=3, width=3, nodes=9),
+    "deep eagle2": MethodSettings(method="eagle2", depth=7, width=3, nodes=12),
+    "adt": MethodSettings(method="adt", adt=AdtSettings(d_max=5)),
+}
+LAWS = [SamplingLaw(), SamplingLaw(temperature=0.0), SamplingLaw(cfg=1.0), SamplingLaw(top_k=5, top_p=0.9)]
+
+
+@pytest.fixture(scope="module", params=["64", "96x64", "32x96"])
+def lumina(request, lumina_folder) -> Session:
+    """4 x 4, 4 rows of 6 and 6 rows of 2 image tokens: trees cross several row ends at once in the last."""
+    return open_lumina(lumina_folder, request.param)
+
+
+@torch.inference_mode()
+def plain_decode(session: Session, job: Job, law: SamplingLaw) -> list[int]:
+    """Both guidance contexts as sequences of their own, read whole at every token; rows closed by hand."""
+    target, words = session.target, session.target.words
+    grid, first = target.grid, words.image.first_id
+    size = [words[f"<reserved{8800 + side // 2:05d}>"] for side in (grid.rows, grid.columns)]
+    text = f"Generate an image of {16 * grid.columns}x{16 * grid.rows} according to the following prompt:\n{job.prompt}"
+    image = [words["<racm3:break>"], *size]
+    rows = [[0, *words.tokenizer.encode(text).ids, words["<reserved08706>"], *image], image][: law.guidance]
+    codes = []
+    for position in range(grid.tokens):
+        ids = [torch.tensor([row]) for row in rows]
+        logits = [target.score(target.features(i, Context(torch.arange(i.shape[1])[None]))[:, -1:]) for i in ids]
+        log_p = law(torch.cat(logits))[0, 0]
+        noise = 0 if law.greedy else gumbel(job.seed, "target", torch.tensor([position]), target.vocab.size)[0]
+        codes.append(int((log_p + noise).argmax()))
+        new = [codes[-1] + first] + [words["<reserved08799>"]] * ((position + 1) % grid.columns == 0)
+        rows = [row + new for row in rows]
+    return codes
+
+
+def decode(session: Session, method: MethodSettings, law: SamplingLaw, batch: int) -> dict[str, list[int]]:
+    sampling = SamplingSettings(law.temperature, law.top_k, law.top_p, law.cfg)
+    engine = replace(session, settings=replace(session.settings, batch_size=batch)).engine_for(method, sampling)
+    return {image.job.id: image.codes.tolist() for step in engine.generate(JOBS) for image in step.finished}
+
+
+@pytest.mark.parametrize("law", LAWS, ids=str)
+def test_every_method_decodes_what_a_plain_loop_decodes(law, lumina) -> None:
+    truth = {job.id: plain_decode(lumina, job, law) for job in JOBS}
+    assert len({tuple(codes) for codes in truth.values()}) == 3
+    for batch in (1, 3):
+        assert decode(lumina, MethodSettings(method="ar"), law, batch) == truth
+        for name, method in METHODS.items():
+            assert decode(lumina, method, law, batch) == truth, (name, batch)
+
+
+def test_trees_run_on_across_row_ends(lumina_folder) -> None:
+    """Where rows hold two tokens, a round that accepts two has crossed an end."""
+    session = open_lumina(lumina_folder, "32x96")
+    engine = session.engine_for(METHODS["deep eagle2"])
+    accepted = [stats.accepted for step in engine.generate(JOBS) for stats in step.rounds]
+    assert max(accepted) >= 2
+
+
+def test_prompt_rows(lumina_folder) -> None:
+    target = open_lumina(lumina_folder, "96x64").target
+    rows = target.prompt("a cat", 2)
+    names = [target.words.tokenizer.id_to_token(i) for i in rows.ids[0].tolist()]
+    text = target.words.tokenizer.decode(rows.ids[0].tolist()[1:-4])
+    assert names[0] == "<s>"
+    assert names[-4:] == ["<reserved08706>", "<racm3:break>", "<reserved08802>", "<reserved08803>"]
+    assert text == "Generate an image of 96x64 according to the following prompt:\na cat"
+    start = rows.starts.tolist()[1]
+    assert rows.starts.tolist()[0] == 0 and rows.ids[1, start:].tolist() == rows.ids[0, -3:].tolist()
+
+
+def test_images_have_the_asked_size(lumina_folder) -> None:
+    target = open_lumina(lumina_folder, "96x64").target
+    assert target.to_image(torch.zeros(1, 24, dtype=torch.long)).shape == (1, 64, 96, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("768", (768, 768)), ("1024x576", (1024, 576)), ("512x1024", (512, 1024)), ("1024", (1024, 1024))],
+)
+def test_sizes(text, size) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "0", "770", "768x", "768x768x768", "1056x1024", "1024x224", "-768", "768 x 768"])
+def test_bad_sizes_are_refused(text) -> None:
+    with pytest.raises(ValueError, match="--target_size.*multiples of 32"):
+        parse_size(text)
+
+
+def test_one_sized_models_refuse_a_size(checkpoint) -> None:
+    with pytest.raises(ValueError, match="--target_size.*only with --model lumina_mgpt"):
+        replace(small_settings(checkpoint), target_size="768")
+
+
+def test_an_image_without_room_is_refused(lumina_folder) -> None:
+    with pytest.raises(ValueError, match="the model takes"):
+        open_lumina(lumina_folder, "64").target.prompt("word " * 60, 2)

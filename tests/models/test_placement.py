@@ -1,0 +1,166 @@
+"""Guidance rows one after the other, tokens to pixels on the CPU, layers in several places: the same tokens."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from configs.fields import SettingsError
+from configs.schema import MethodSettings, RunSettings, SamplingSettings
+from decoding.cache import CacheShape, KVCache, chain
+from decoding.flight import Job
+from eval.session import Session, open_session
+from models.base import Context, TransformerSpec
+from models.guidance import SequentialGuidance
+from models.placement import Load, dispatch, load_of, plan
+from models.transformer import Transformer
+from models.vqgan import ImageTokenizer
+
+CPU = torch.device("cpu")
+JOBS = [Job(str(i), "word " * (i % 3) + str(i), 100 + i) for i in range(4)]  # prompts of three lengths
+METHODS = [MethodSettings("ar"), MethodSettings("adt"), MethodSettings("eagle2", depth=3, width=4, nodes=7)]
+GIB = 2**30
+
+
+def settings(folder: Path, **flags: object) -> RunSettings:
+    base = {"prompt": "a cat", "model_path": str(folder), "dtype": "fp64", "device": "cpu"}
+    return RunSettings(**{**base, **flags})
+
+
+def codes(session: Session, method: MethodSettings, **law: float) -> dict[str, list[int]]:
+    engine = session.engine_for(method, SamplingSettings(**law))
+    steps = engine.generate(JOBS)
+    return {image.job.id: image.codes.tolist() for step in steps for image in step.finished}
+
+
+@dataclass
+class Counted:
+    """A target that notes the rows of its forward passes."""
+
+    target: object
+    rows: list[int]
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.target, name)
+
+    def features(self, ids: torch.Tensor, context: Context) -> torch.Tensor:
+        self.rows.append(len(ids))
+        return self.target.features(ids, context)
+
+
+@pytest.mark.parametrize("images", [1, 3])
+@pytest.mark.parametrize("law", [{}, {"temperature": 0.0}, {"cfg": 1.0}], ids=["T = 1", "T = 0", "no guidance"])
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.method)
+def test_sequential_guidance_gives_the_same_tokens(method, law, images, checkpoint, session) -> None:
+    """fp64; three images of different lengths run apart in one batch."""
+    target = Counted(session.target, [])
+    apart = replace(session, settings=settings(checkpoint, batch_size=images), target=SequentialGuidance(target))
+    found = codes(apart, method, **law)
+    assert found == codes(session, method, **law)
+    assert max(target.rows) == images  # not 2 * images
+
+
+def test_the_flag_wraps_the_target(checkpoint) -> None:
+    opened = open_session(settings(checkpoint, cfg_mode="sequential", method=MethodSettings("ar")))
+    assert isinstance(opened.target, SequentialGuidance)
+    assert codes(opened, MethodSettings("ar")) == codes(replace(opened, target=opened.target.target), METHODS[0])
+
+
+def test_rows_of_a_forward_without_cache_pass_together(session) -> None:
+    target = Counted(session.target, [])
+    ids = session.target.prompt("a", 2).ids
+    SequentialGuidance(target).features(ids, Context(torch.arange(ids.shape[1]).expand(2, -1)))
+    assert target.rows == [2]
+
+
+@pytest.mark.parametrize(("place", "moves"), [("same", []), ("cpu", [CPU])])
+def test_tokens_become_pixels_where_the_flag_says(place, moves, checkpoint, session, monkeypatch) -> None:
+    """No other device is here: what is tested is that the VQGAN is sent to the CPU, and that its pixels stay."""
+    seen, to = [], ImageTokenizer.to
+    monkeypatch.setattr(ImageTokenizer, "to", lambda images, device: seen.append(device) or to(images, device))
+    target = open_session(settings(checkpoint, vq_device=place, method=MethodSettings("ar"))).target
+    assert seen == moves
+    tokens = torch.arange(16).view(1, 16)
+    assert torch.equal(target.to_image(tokens), session.target.to_image(tokens))
+
+
+def test_a_device_map_needs_gpus(checkpoint, monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(SettingsError, match="--device_map: found 'auto'; allowed: only where CUDA devices are"):
+        open_session(settings(checkpoint, device="auto", device_map="auto"))
+
+
+@pytest.mark.parametrize(
+    ("free", "places"),
+    [
+        ([60], [0, 0, 0, 0]),
+        ([35, 20], [0, 0, 1, 1]),
+        ([25, 12, 100], [0, 1, 2, 2]),
+        ([10, 20, 20], [1, 1, 2, 2]),
+        ([35, 5], [0, 0, None, None]),
+        ([0], [None] * 4),
+    ],
+)
+def test_plan(free, places) -> None:
+    """Ten units per layer, fifteen for what stays on the first device."""
+    assert plan(4, Load(10, 15), free) == places
+
+
+def test_chameleon_7b_on_smaller_gpus() -> None:
+    """bf16, one image with guidance: two GPUs of 24 GiB hold what one cannot with 8 images in a batch."""
+    spec = TransformerSpec(
+        vocab=65536, hidden=4096, intermediate=11008, layers=32, heads=32, kv_heads=32, max_positions=4096
+    )
+    with torch.device("meta"):
+        transformer = Transformer(spec, 8192).to(torch.bfloat16)
+    one, eight = (load_of(transformer, 2 * images, 4096 + 59) for images in (1, 8))
+    cache = 2 * 2 * 32 * 128 * 4155 * 2
+    assert one.layer == 2 * 202_399_744 + cache
+    assert set(plan(32, one, [24 * GIB])) == {0}
+    assert set(plan(32, eight, [24 * GIB])) == {0, None}
+    assert set(plan(32, eight, [24 * GIB, 24 * GIB, 24 * GIB])) == {0, 1, 2}
+
+
+def test_keys_and_values_lie_where_their_layers_are(session) -> None:
+    """Two names of the CPU are two places to the cache: what is read and kept does not depend on the cut."""
+    spec = session.target.spec
+    cut = replace(spec, layer_devices=(torch.device("cpu", 0), CPU))
+    whole, parts = (KVCache(s, CacheShape(2, 2, 20), torch.float64, CPU) for s in (spec, cut))
+    assert [len(memory) for memory in parts.memory] == [2, 2] and parts.nbytes == whole.nbytes
+    generator = torch.Generator().manual_seed(0)
+    for counts in ([3, 3], [1, 2], [2, 1]):  # equal lengths, then ragged ones
+        new = torch.randn(2, 4, spec.kv_heads, 3, spec.head_dim, generator=generator, dtype=torch.float64)
+        for cache in (whole, parts):
+            cache.open(*chain(2, 3, CPU))
+        for layer in range(2):
+            found = [cache.write(layer, new[0] + layer, new[1] + layer) for cache in (whole, parts)]
+            assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
+        for cache in (whole, parts):
+            cache.keep(torch.tensor([[0, 2, 2], [0, 1, 2]]), counts)
+    assert torch.equal(whole.memory[0], torch.cat(parts.memory))
+    assert torch.equal(whole.select([1]).memory[0], torch.cat(parts.select([1]).memory))
+
+
+@pytest.mark.parametrize("places", [["cpu", "cpu"], ["cpu", "disk"], ["disk", "disk"]])
+@pytest.mark.parametrize("mode", ["parallel", "sequential"])
+def test_layers_that_accelerate_holds(mode, places, checkpoint, session, tmp_path) -> None:
+    """Without GPUs: layers in memory and on the disk. Features come back on the head's device, tokens are the same."""
+    pytest.importorskip("accelerate")
+    opened = open_session(settings(checkpoint, cfg_mode=mode))
+    target = getattr(opened.target, "target", opened.target)
+    dispatch(target, places, CPU, str(tmp_path / "offload"))
+    held = [block.mlp.down.weight.device.type for block in target.transformer.blocks.blocks]
+    assert held == ["meta" if place == "disk" else "cpu" for place in places]
+    assert target.spec.layer_devices == (CPU, CPU)
+    for method in METHODS[:2]:
+        assert codes(opened, method) == codes(session, method)
+
+
+def test_without_accelerate_the_error_names_it(session, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "accelerate", None)
+    with pytest.raises(ValueError, match="--device_map.*accelerate"):
+        dispatch(session.target, ["cpu", "cpu"], CPU)

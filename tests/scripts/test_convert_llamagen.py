@@ -1,0 +1,77 @@
+"""Original LlamaGen weights, laid out by hand from a small checkpoint, become that checkpoint again."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from small_llamagen import llamagen_settings, open_llamagen, write_llamagen
+from torch import Tensor
+
+from models.llamagen import llamagen_spec
+from models.weights import read_json
+from scripts.convert_llamagen import convert
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    return write_llamagen(tmp_path / "llamagen")
+
+
+def original(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The original's layout, by the description of its network."""
+    found = {
+        "tok_embeddings.weight": state["model.embed_tokens.weight"],
+        "norm.weight": state["model.norm.weight"],
+        "output.weight": state["lm_head.weight"],
+    }
+    for name in ("cap_proj.fc1.weight", "cap_proj.fc2.weight", "uncond_embedding"):
+        found[f"cls_embedding.{name}"] = state[f"model.cls_embedding.{name}"]
+    for i in range(2):
+        theirs = {key.removeprefix(f"model.layers.{i}."): value for key, value in state.items()}
+        found[f"layers.{i}.attention.wqkv.weight"] = torch.cat([theirs[f"self_attn.{p}_proj.weight"] for p in "qkv"])
+        found[f"layers.{i}.attention.wo.weight"] = theirs["self_attn.o_proj.weight"]
+        found[f"layers.{i}.feed_forward.w1.weight"] = theirs["mlp.gate_proj.weight"]
+        found[f"layers.{i}.feed_forward.w2.weight"] = theirs["mlp.down_proj.weight"]
+        found[f"layers.{i}.feed_forward.w3.weight"] = theirs["mlp.up_proj.weight"]
+        found[f"layers.{i}.attention_norm.weight"] = theirs["input_layernorm.weight"]
+        found[f"layers.{i}.ffn_norm.weight"] = theirs["post_attention_layernorm.weight"]
+    return found
+
+
+def test_there_and_back(folder) -> None:
+    state = load_file(folder / "model.safetensors")
+    source, output = folder.parent / "t2i_S.pt", folder.parent / "converted"
+    torch.save({"model": original(state), "steps": 3, "args": Namespace(lr=1e-4)}, source)
+    convert(source=str(source), output=str(output), side=4, head_dim=16)
+    found = load_file(output / "model.safetensors")
+    assert found.keys() == state.keys() and all(torch.equal(found[key], state[key]) for key in state)
+    (folder / "drafter").rename(output / "drafter")
+    session = open_llamagen(llamagen_settings(output))
+    assert session.target.spec == llamagen_spec(read_json(folder / "config.json"))
+
+
+def test_the_name_tells_the_side_and_nothing_else_does(tmp_path) -> None:
+    with pytest.raises(ValueError, match=r"--side: found None; allowed: .* t2i\.pt does not end in _256 or _512"):
+        convert(source=str(tmp_path / "t2i.pt"), output=str(tmp_path))
+    with pytest.raises(ValueError, match=r"--source .*t2i_XL_stage1_256\.pt: cannot read"):
+        convert(source=str(tmp_path / "t2i_XL_stage1_256.pt"), output=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"cls_embedding.embedding_table.weight": torch.zeros(1)}, "unexpected key cls_embedding.embedding_table"),
+        ({"tok_embeddings.weight": None}, "missing key model.embed_tokens.weight"),
+    ],
+)
+def test_other_weights_are_refused(change, message, folder) -> None:
+    state = original(load_file(folder / "model.safetensors")) | change
+    source = folder.parent / "t2i_512.pt"
+    torch.save({"model": {key: value for key, value in state.items() if value is not None}}, source)
+    with pytest.raises(ValueError, match=f"--source .*t2i_512.pt: {message}"):
+        convert(source=str(source), output=str(folder.parent / "converted"))
+    assert not (folder.parent / "converted").exists()
