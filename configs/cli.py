@@ -229,10 +229,11 @@ def check_folders(settings: RunSettings) -> None:
     if settings.vq_path is not None and not Path(settings.vq_path).is_file():
         raise SettingsError(f"--vq_path {settings.vq_path}: found no such file; allowed: LlamaGen's vq_ds16_t2i.pt")
     elsewhere = None if settings.tokenizer_path is None else Path(settings.tokenizer_path)
-    if not Path(settings.model_path).is_dir() or elsewhere is not None and not elsewhere.is_dir():
+    folders = [Path(settings.model_path), *([] if elsewhere is None else [elsewhere])]
+    if settings.model not in NEEDED or not all(folder.is_dir() for folder in folders):
         return  # the files of a hub id are known when it has been downloaded
     try:
-        NEEDED.get(settings.model, lambda *_: None)(Path(settings.model_path), elsewhere)
+        NEEDED[settings.model](Path(settings.model_path), elsewhere)
     except ValueError as error:
         flag = "model_path" if elsewhere is None else "tokenizer_path"
         raise SettingsError(f"--{flag} {getattr(settings, flag)}: {error}") from error

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
-from torch import Tensor
 
-from models.base import Context, ImageGrid, ImageVocab, PromptRows, TargetOptions, TransformerSpec
+from models.base import ImageGrid, ImageVocab, PromptRows, TargetOptions, TransformerSpec
 from models.files import BUNDLED_VQGAN, TokenizerFiles, find_tokenizer
 from models.linear import order_weights
+from models.target import TransformerTarget
 from models.transformer import Transformer
 from models.vqgan import ImageTokenizer, load_bundled_vqgan, load_vqgan
 from models.weights import KeyMap, Network, Slot, block_keys, given_folder, read_json
@@ -100,7 +100,7 @@ class ChameleonVocab:
         return ImageVocab(first, len(code_of))
 
 
-class Chameleon:
+class Chameleon(TransformerTarget):
     """Text-to-image with a Chameleon transformer: `<s> text <reserved08706> <racm3:break>`, then the image's tokens."""
 
     name = "chameleon"
@@ -144,23 +144,8 @@ class Chameleon:
         starts = [0, padding][:guidance]
         return PromptRows(torch.tensor(rows, device=self.device), torch.tensor(starts, device=self.device))
 
-    def read(self, prompt: PromptRows, context: Context) -> Tensor:
-        return self.features(prompt.ids, context)
-
-    def features(self, ids: Tensor, context: Context) -> Tensor:
-        return self.transformer(ids, context)
-
-    def score(self, features: Tensor) -> Tensor:
-        return self.transformer.score(features)
-
-    def embedding(self) -> Tensor:
-        return self.transformer.embedding.weight
-
     def drafter_spec(self, config: dict) -> TransformerSpec:
         return drafter_spec(config, self.spec)
-
-    def to_image(self, codes: Tensor) -> Tensor:
-        return self.images.decode(codes, (self.grid.rows, self.grid.columns))
 
 
 def drafter_spec(config: dict, target: TransformerSpec) -> TransformerSpec:

@@ -20,6 +20,7 @@ from models.base import Context, ImageGrid, ImageRope, ImageVocab, PromptRows, T
 from models.chameleon import chameleon_keys, chameleon_spec
 from models.linear import Linear, order_weights
 from models.llamagen_vq import load_llamagen_vq
+from models.target import TransformerTarget
 from models.text_encoder import TextEncoder
 from models.transformer import Transformer
 from models.vqgan import ImageTokenizer
@@ -97,7 +98,7 @@ def llamagen_network(config: dict) -> Network:
         return Network(LlamaGenNetwork(spec, config["caption_dim"]), llamagen_keys(spec))
 
 
-class LlamaGen:
+class LlamaGen(TransformerTarget):
     """Text-to-image with LlamaGen; a caption longer than the model's slots is cut, as in the public recipe."""
 
     name = "llamagen"
@@ -145,20 +146,8 @@ class LlamaGen:
         mask = padding_visible(context.mask, prompt.starts)
         return self.transformer.read(self.caption(prompt.condition), replace(context, mask=mask))
 
-    def features(self, ids: Tensor, context: Context) -> Tensor:
-        return self.transformer(ids, context)
-
-    def score(self, features: Tensor) -> Tensor:
-        return self.transformer.score(features)
-
-    def embedding(self) -> Tensor:
-        return self.transformer.embedding.weight
-
     def drafter_spec(self, config: dict) -> TransformerSpec:
         return drafter_spec(config, self.spec)
-
-    def to_image(self, codes: Tensor) -> Tensor:
-        return self.images.decode(codes)
 
 
 def drafter_spec(config: dict, target: TransformerSpec) -> TransformerSpec:

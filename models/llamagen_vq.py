@@ -5,7 +5,6 @@ file's codebook is normalised once, here. The encoder's outputs need no normalis
 which vector of length 1 is nearest.
 """
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from models.vqgan import ImageTokenizer
-from models.vqgan_layout import VqganConfig, build_vqmodel, from_public
+from models.vqgan_layout import VqganConfig, build_vqmodel, from_public, renamed
 from models.weights import read_tensors
 
 _RENAMES = (
@@ -36,9 +35,7 @@ _IGNORED = "quantize.codebook_used"  # a training statistic
 
 def public_name(name: str) -> str:
     """LlamaGen's key of the diffusers key `name`."""
-    for pattern, replacement in _RENAMES:
-        name = re.sub(pattern, replacement, name)
-    return name
+    return renamed(name, _RENAMES)
 
 
 def sizes_of(state: Mapping[str, Tensor], side: int) -> VqganConfig:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pickle
 import re
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -162,10 +162,16 @@ def build_vqmodel(config: VqganConfig) -> VQModel:
     )
 
 
+def renamed(name: str, rules: Sequence[tuple[str, str]]) -> str:
+    """`name` with every pattern replaced, one rule after the other."""
+    for pattern, replacement in rules:
+        name = re.sub(pattern, replacement, name)
+    return name
+
+
 def taming_name(name: str, levels: int) -> str:
     """Public key of the diffusers key `name`; taming counts the decoder's levels from the finest."""
-    for pattern, replacement in _RENAMES:
-        name = re.sub(pattern, replacement, name)
+    name = renamed(name, _RENAMES)
     return re.sub(r"^decoder\.up\.(\d+)", lambda match: f"decoder.up.{levels - 1 - int(match[1])}", name)
 
 

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -48,8 +48,7 @@ def write_llamagen(root: Path, sizes: LlamaGenSizes = LlamaGenSizes()) -> Path: 
     network.caption.empty.data.normal_(generator=torch.Generator().manual_seed(2))
     head_config = drafter_config(config)
     rope = ImageRope(sizes.slots - 1, sizes.side)
-    head_spec = decoder_spec(head_config, rope)
-    head = randomised(EagleHead(head_spec.__class__(**vars(head_spec) | {"first_norm": False})), 1)
+    head = randomised(EagleHead(replace(decoder_spec(head_config, rope), first_norm=False)), 1)
     make_kin(network.transformer, head)
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "drafter" / "config.json").write_text(json.dumps(head_config))

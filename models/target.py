@@ -1,0 +1,30 @@
+"""What all targets share that are a transformer and an image tokenizer."""
+
+from torch import Tensor
+
+from models.base import Context, ImageGrid, PromptRows
+from models.transformer import Transformer
+from models.vqgan import ImageTokenizer
+
+
+class TransformerTarget:
+    """The forward passes of a `TargetModel`; its families add loading and prompts."""
+
+    transformer: Transformer
+    images: ImageTokenizer
+    grid: ImageGrid
+
+    def read(self, prompt: PromptRows, context: Context) -> Tensor:
+        return self.features(prompt.ids, context)
+
+    def features(self, ids: Tensor, context: Context) -> Tensor:
+        return self.transformer(ids, context)
+
+    def score(self, features: Tensor) -> Tensor:
+        return self.transformer.score(features)
+
+    def embedding(self) -> Tensor:
+        return self.transformer.embedding.weight
+
+    def to_image(self, codes: Tensor) -> Tensor:
+        return self.images.decode(codes, (self.grid.rows, self.grid.columns))
