@@ -133,6 +133,11 @@ class LlamaGen(TransformerTarget):
         order_weights(network.module)
         return cls(network.module, *_read_parts(folder, config, spec.image_rope, options))
 
+    def place(self, device: torch.device) -> None:
+        super().place(device)
+        self.caption.to(device)
+        self.text.model.to(device)
+
     def prompt(self, text: str, guidance: int) -> PromptRows:
         features = self.text(text).to(self.caption.empty)  # (n, width)
         slots = len(self.caption.empty)

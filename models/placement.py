@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from models.base import TargetModel, TransformerSpec
+from models.base import TransformerSpec
 from models.linear import forget_slices
+from models.target import TransformerTarget
 
 _KEPT_FREE = 0.1  # of every GPU, for activations
 _IMAGE_BYTES = 2 * 2**30  # on the first GPU, for turning tokens into pixels
@@ -55,7 +56,7 @@ def plan(layers: int, load: Load, free: Sequence[int]) -> list[int | None]:
     return places
 
 
-def spread(target: TargetModel, rows: int, slots: int) -> None:
+def spread(target: TransformerTarget, rows: int, slots: int) -> None:
     """Spread a target that lies in the CPU's memory over all GPUs; rows and slots are those of its cache."""
     count = torch.cuda.device_count()
     free = [int(torch.cuda.mem_get_info(number)[0] * (1 - _KEPT_FREE)) for number in range(count)]
@@ -66,7 +67,9 @@ def spread(target: TargetModel, rows: int, slots: int) -> None:
     dispatch(target, ["cpu" if place is None else place for place in places], torch.device("cuda", 0))
 
 
-def dispatch(target: TargetModel, places: Sequence[int | str], main: torch.device, offload: str | None = None) -> None:
+def dispatch(
+    target: TransformerTarget, places: Sequence[int | str], main: torch.device, offload: str | None = None
+) -> None:
     """Put every layer where `places` says, all else on `main`.
 
     Args:
@@ -89,4 +92,4 @@ def dispatch(target: TargetModel, places: Sequence[int | str], main: torch.devic
     dispatch_model(target.transformer, device_map, first, offload_dir=offload, force_hooks=True)
     computing = tuple(torch.device("cuda", place) if isinstance(place, int) else main for place in places)
     target.spec = target.transformer.blocks.spec = replace(target.spec, layer_devices=computing)
-    target.device, target.images = main, target.images.to(main)
+    target.place(main)

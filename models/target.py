@@ -1,5 +1,6 @@
 """What all targets share that are a transformer and an image tokenizer."""
 
+import torch
 from torch import Tensor
 
 from models.base import Context, ImageGrid, PromptRows
@@ -13,6 +14,11 @@ class TransformerTarget:
     transformer: Transformer
     images: ImageTokenizer
     grid: ImageGrid
+    device: torch.device
+
+    def place(self, device: torch.device) -> None:
+        """Take ids and give features on a device, to which all but the transformer is moved."""
+        self.device, self.images = device, self.images.to(device)
 
     def read(self, prompt: PromptRows, context: Context) -> Tensor:
         return self.features(prompt.ids, context)

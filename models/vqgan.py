@@ -45,7 +45,7 @@ class ImageTokenizer:
 
     def to(self, device: torch.device) -> ImageTokenizer:
         """The same network on another device."""
-        return ImageTokenizer(self.model.to(device), self.config)
+        return ImageTokenizer(self.model.to(device), self.config, self.rounding)
 
     @property
     def downsampling(self) -> int:

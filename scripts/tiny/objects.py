@@ -29,6 +29,15 @@ def object_labels(scene: Scene, side: int) -> np.ndarray:
     return labels
 
 
+def near_objects(scene: Scene, side: int) -> np.ndarray:
+    """Tokens in raster order whose left neighbour or one of whose three upper neighbours shows an object: (side^2,)
+    bool. The tokens before tell which these are, so a loss that heeds them more has the same optimum."""
+    shown = np.zeros((side + 1, side + 2), bool)  # an empty row above, an empty column on either side
+    for item in scene.objects:
+        shown[1:, 1:-1] |= np.isin(np.arange(side * side), _tokens(item, side)).reshape(side, side)
+    return (shown[1:, :-2] | shown[:-1, :-2] | shown[:-1, 1:-1] | shown[:-1, 2:]).ravel()
+
+
 def _tokens(item: SceneObject, side: int) -> np.ndarray:
     """Tokens that show the object, in raster order; at least the one that shows most of it."""
     mask = shape_masks(item.shape, item.diameter)[0]

@@ -1,9 +1,10 @@
 """Train the tiny Chameleon on captions and image codes: `python -m scripts.tiny.train_model --work_dir work/tiny`.
 
 A batch holds captions of one token length, so nothing is padded; one batch in ten drops its captions and trains the
-unconditional row of guidance. Captions with plain backgrounds are drawn more often than others (each caption's law is
-as before): random textures hide what there is to learn of objects. The loss is the cross-entropy of the image tokens,
-with a share of that of naming their objects (`objects.py`). Continues where it stopped.
+unconditional row of guidance. Random textures hide what there is to learn of objects, so captions with plain
+backgrounds are drawn more often, and tokens beside an object that the tokens before have begun to show weigh more; each
+caption's law is as before. The loss is the cross-entropy of the image tokens and that of naming their objects
+(`objects.py`). Continues where it stopped.
 """
 
 import json
@@ -33,13 +34,14 @@ from models.chameleon import (
 from models.transformer import Transformer
 from models.weights import public_state, read_json
 from scripts.tiny.common import fast_autocast
-from scripts.tiny.objects import ObjectNaming, object_labels
+from scripts.tiny.objects import ObjectNaming, near_objects, object_labels
 from scripts.tiny.scenes import sample_scene
 from scripts.tiny.training import TrainingRun, torch_device, train_for
 
 DROPPED_CAPTIONS = 0.1
 EMA_DECAY = 0.998
-NAMING = 0.2  # share of the objects' names in the loss
+NAMING = 1.0  # weight of the objects' names in the loss
+ELSEWHERE = 0.3  # weight of an image token that no shown object touches, against one that it does
 ODDS = {"plain": 3.0, "gradient": 2.0, "striped": 1.5, "checkered": 1.5, "cloudy": 1.0, "noisy": 0.6, "grassy": 0.6}
 
 
@@ -79,12 +81,13 @@ class Captions:
         return np.array([len(prompt) for prompt in self.prompts])
 
 
-def image_loss(model: Transformer, prompts: Tensor, codes: Tensor, first_id: int) -> Tensor:
-    """Mean cross-entropy (nats per token) of codes (images, tokens) behind prompts (images, length)."""
+def image_losses(model: Transformer, prompts: Tensor, codes: Tensor, first_id: int) -> Tensor:
+    """Cross-entropy (nats) of every one of codes (images, tokens) behind prompts (images, length)."""
     ids = torch.cat([prompts, codes[:, :-1] + first_id], 1)
     positions = torch.arange(ids.shape[1], device=ids.device).expand(len(ids), -1)
     features = model(ids, Context(positions))[:, prompts.shape[1] - 1 :]
-    return F.cross_entropy(model.score(features).flatten(0, 1).float(), codes.flatten())
+    logits = model.score(features).flatten(0, 1).float()
+    return F.cross_entropy(logits, codes.flatten(), reduction="none").view(codes.shape)
 
 
 class ModelRun(TrainingRun):
@@ -101,19 +104,23 @@ class ModelRun(TrainingRun):
         super().__init__(module.to(device), batch_size, clip=1.0)
         self.average = {key: value.clone() for key, value in self.module.state_dict().items()}
 
-    def losses(self, split: str, number: int, empty: list[int] | None) -> tuple[Tensor, Tensor]:
-        """Cross-entropies of a batch's tokens and of their objects' names."""
+    def losses(self, split: str, number: int, empty: list[int] | None, elsewhere: float) -> tuple[Tensor, Tensor]:
+        """Cross-entropies of a batch's tokens, where those that no shown object touches weigh `elsewhere`, and of their
+        objects' names."""
         captions = self.train if split == "train" else self.validation
         prompts, codes, images = captions.batch(number, self.batch_size, empty)
         side = math.isqrt(codes.shape[1])
-        labels = np.stack([object_labels(sample_scene(split, image), side) for image in images])
-        prompts, codes, labels = (t.to(self.device) for t in (prompts, codes, torch.from_numpy(labels)))
+        scenes = [sample_scene(split, image) for image in images]
+        labels = torch.from_numpy(np.stack([object_labels(scene, side) for scene in scenes]))
+        near = torch.from_numpy(np.stack([near_objects(scene, side) for scene in scenes]))
+        prompts, codes, labels, near = (t.to(self.device) for t in (prompts, codes, labels, near))
+        weights = torch.where(near, 1.0, elsewhere)
         with fast_autocast(self.device):
-            tokens = image_loss(self.module.transformer, prompts, codes, self.image.first_id)
-            return tokens, self.module.loss(labels)
+            tokens = image_losses(self.module.transformer, prompts, codes, self.image.first_id)
+            return (weights * tokens).sum() / weights.sum(), self.module.loss(labels)
 
     def loss(self) -> Tensor:
-        tokens, names = self.losses("train", self.step, self.empty)
+        tokens, names = self.losses("train", self.step, self.empty, ELSEWHERE)
         return tokens + NAMING * names
 
     def update(self, rate: float) -> float:
@@ -126,7 +133,7 @@ class ModelRun(TrainingRun):
     def validate(self, batches: int = 8) -> dict[str, float]:
         current = {key: value.clone() for key, value in self.module.state_dict().items()}
         self.module.load_state_dict(self.average)
-        found = [self.losses("validation", 10**9 + number, None) for number in range(batches)]
+        found = [self.losses("validation", 10**9 + number, None, 1.0) for number in range(batches)]
         self.module.load_state_dict(current)
         tokens, names = (sum(loss.item() for loss in losses) / batches for losses in zip(*found, strict=True))
         return {"validation_loss": tokens, "naming_loss": names}

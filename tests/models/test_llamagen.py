@@ -218,3 +218,11 @@ def test_images_are_those_of_the_codec(session) -> None:
     pixels = session.target.to_image(codes)
     assert pixels.shape == (2, 8, 8, 3) and pixels.dtype == torch.uint8
     assert torch.equal(pixels[1:], session.target.images.decode(codes[1:]))
+
+
+def test_all_parts_beside_the_transformer_are_placed(folder) -> None:
+    target = open_llamagen(llamagen_settings(folder)).target
+    target.place(torch.device("meta"))
+    parts = (target.caption, target.text.model, target.images.model)
+    assert {weight.device.type for part in parts for weight in part.parameters()} == {"meta"}
+    assert target.device.type == "meta" and target.transformer.head.weight.device == CPU

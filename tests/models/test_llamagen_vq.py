@@ -67,6 +67,7 @@ def test_decoder_equals_janus_and_rounds_to_the_nearest_byte(janus, file) -> Non
     exact = ((expected.clamp(-1, 1) + 1) * 127.5).permute(0, 2, 3, 1)
     assert pixels.shape == (2, 8, 8, 3) and pixels.dtype == torch.uint8
     assert (pixels - exact).abs().max() <= 0.5 + 1e-2
+    assert torch.equal(ours.to(CPU).decode(codes), pixels)
 
 
 def test_sizes_are_those_of_the_weights(file) -> None:

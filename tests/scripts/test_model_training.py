@@ -15,7 +15,9 @@ from models.chameleon import Chameleon, ChameleonVocab, load_tokenizer
 from scripts.tiny import train_drafter, train_model, training
 from scripts.tiny.common import load_state, save_state
 from scripts.tiny.muon import Muon, orthogonalise
+from scripts.tiny.objects import near_objects
 from scripts.tiny.sample import sample
+from scripts.tiny.scenes import sample_scene
 from scripts.tiny.train_model import Captions
 from scripts.tiny.training import TrainingRun, train_for
 
@@ -107,10 +109,20 @@ def test_a_pool_of_batches_takes_turns_and_is_computed_once(folders, monkeypatch
 
 def test_the_naming_of_objects_is_learnt_beside_the_tokens(folders) -> None:
     run = model_run(folders)
-    before = run.losses("train", 0, None)[1].item()
+    before = run.losses("train", 0, None, 1.0)[1].item()
     updates(run, 30)
-    assert run.losses("train", 0, None)[1].item() < before - 0.5
+    assert run.losses("train", 0, None, 1.0)[1].item() < before - 0.5
     assert not [key for key in load_file(folders[1] / "model.safetensors") if "names" in key]
+
+
+def test_tokens_near_objects_weigh_more(folders) -> None:
+    run = model_run(folders)
+    _, codes, images = run.train.batch(0, 4, None)
+    near = sum(int(near_objects(sample_scene("train", image), SIZES.side).sum()) for image in images)
+    alone, weighted, alike = (run.losses("train", 0, None, elsewhere)[0].item() for elsewhere in (0.0, 0.3, 1.0))
+    assert 0 < near < codes.numel() and alone != alike
+    far = alike * codes.numel() - alone * near
+    assert weighted == pytest.approx((alone * near + 0.3 * far) / (near + 0.3 * (codes.numel() - near)), rel=1e-5)
 
 
 def test_odds_decide_how_often_captions_are_drawn(tmp_path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from scripts.tiny import scenes
 from scripts.tiny.captions import caption
-from scripts.tiny.objects import NONE, object_labels
+from scripts.tiny.objects import NONE, near_objects, object_labels
 from scripts.tiny.painting import RGB, render_scene
 from scripts.tiny.render import render
 from scripts.tiny.scenes import Background, Scene, SceneObject, sample_scene
@@ -128,3 +128,12 @@ def test_every_object_is_labelled_somewhere():
         named = {tuple(pair) for pair in object_labels(scene, 16)} - {NONE}
         wanted = {(scenes.OBJECT_COLOURS.index(o.colour), scenes.SHAPES.index(o.shape)) for o in scene.objects}
         assert named == wanted
+
+
+def test_tokens_near_objects_follow_from_the_tokens_before_them() -> None:
+    item = SceneObject("square", "red", "large", "solid", 36, 68, 24)  # tokens in rows 7 to 9, columns 3 to 5
+    near = near_objects(Scene(Background("plain", "grey"), (item,), 0), 16).reshape(16, 16)
+    expected = np.zeros((16, 16), bool)
+    expected[7, 4:7] = True
+    expected[8:11, 2:7] = True
+    assert np.array_equal(near, expected)
