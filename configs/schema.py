@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from configs.fields import SettingsError, check_fields, refuse, setting
 from configs.methods import AdtSettings, MethodSettings, SamplingSettings
+from models.image_size import parse_size
 
 __all__ = [
     "AdtSettings",
@@ -182,9 +183,12 @@ class RunSettings:
             object.__setattr__(self, name, default)
 
     def _place_parts(self) -> None:
-        for name, models in OWN_FLAGS.items():
-            if self.model not in models and getattr(self, name) is not None:
-                refuse(name, getattr(self, name), f"only with --model {' or '.join(models)}")
+        refuse_foreign_flags(self)
+        if self.target_size is not None:
+            try:
+                parse_size(self.target_size)
+            except ValueError as error:
+                raise SettingsError(str(error)) from error
         for name, place in parts_beside(self.model, self.model_path).items():
             self._set(name, place)
 
@@ -248,6 +252,14 @@ class BenchmarkSettings:
         check_fields(self)
         if not self.methods or len(set(self.methods)) != len(self.methods):
             raise SettingsError("--methods: found none, or one twice; allowed: methods that differ")
+
+
+def refuse_foreign_flags(settings: object) -> None:
+    """A SettingsError for a flag that only other targets than the settings' model have."""
+    for name, models in OWN_FLAGS.items():
+        found = getattr(settings, name, None)
+        if found is not None and settings.model not in models:
+            refuse(name, found, f"only with --model {' or '.join(models)}")
 
 
 def parts_beside(model: str, model_path: str) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from configs.fields import check_fields, setting, settings_fields
 from configs.methods import SamplingSettings
-from configs.schema import MODELS, ROOT, RunSettings, parts_beside
+from configs.schema import MODELS, ROOT, RunSettings, parts_beside, refuse_foreign_flags
 
 
 def _like(owner: type, name: str) -> Any:
@@ -17,7 +17,8 @@ def _like(owner: type, name: str) -> Any:
 
 
 def _settle_paths(settings: "InspectSettings | DistanceSettings") -> None:
-    """Write out `~` and the defaults of the paths."""
+    """Refuse paths that the model does not have; write out `~` and the defaults of the others."""
+    refuse_foreign_flags(settings)
     for name in settings_fields(settings):
         if name.endswith("_path") and getattr(settings, name) is not None:
             object.__setattr__(settings, name, os.path.expanduser(getattr(settings, name)))

@@ -11,6 +11,7 @@ from stand_ins import empty_llamagen
 from configs.cli import run_settings
 from configs.fields import SettingsError
 from configs.schema import ROOT, RunSettings, SamplingSettings
+from configs.tools import InspectSettings
 from eval.provenance import checkpoint_id
 
 
@@ -51,6 +52,8 @@ def test_recipes_are_those_of_the_public_sample_script(stage, folder) -> None:
 def test_models_without_parts_refuse_the_flags(flag) -> None:
     with pytest.raises(SettingsError, match=f"--{flag}: found 'x'; allowed: only with --model llamagen or llamagen2"):
         RunSettings(prompt="a cat", **{flag: "x"})
+    with pytest.raises(SettingsError, match=f"--{flag}: found 'x'; allowed: only with --model llamagen or llamagen2"):
+        InspectSettings(model="anole", **{flag: "x"})
 
 
 @pytest.mark.parametrize(

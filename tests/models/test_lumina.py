@@ -8,13 +8,14 @@ import pytest
 import torch
 from small import open_lumina, small_settings
 
-from configs.schema import AdtSettings, MethodSettings, SamplingSettings
+from configs.fields import SettingsError
+from configs.schema import AdtSettings, MethodSettings, RunSettings, SamplingSettings
 from decoding.flight import Job
 from decoding.noise import gumbel
 from decoding.sampling import SamplingLaw
 from eval.session import Session
 from models.base import Context
-from models.lumina_mgpt import parse_size
+from models.image_size import parse_size
 
 JOBS = [Job("a", "a cat", 11), Job("b", "two large dogs", 12), Job("c", "fog", 13)]
 METHODS = {
@@ -106,6 +107,11 @@ def test_sizes(text, size) -> None:
 def test_bad_sizes_are_refused(text) -> None:
     with pytest.raises(ValueError, match="--target_size.*multiples of 32"):
         parse_size(text)
+
+
+def test_a_bad_size_is_refused_before_anything_is_loaded() -> None:
+    with pytest.raises(SettingsError, match="--target_size: found '770'"):
+        RunSettings(prompt="a cat", model="lumina_mgpt", target_size="770")
 
 
 def test_one_sized_models_refuse_a_size(checkpoint) -> None:
