@@ -98,7 +98,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         run(words)
     except SettingsError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print("error:", " ".join(str(error).split()), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         more = "; the same command continues where it stopped" if words[0].startswith("generate") else ""

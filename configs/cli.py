@@ -7,17 +7,18 @@ from typing import Any
 
 import yaml
 
-from configs.fields import SettingsError, parse_text, refuse, settings_fields
+from configs.fields import SettingsError, kind, parse_text, refuse, settings_fields
 from configs.flags import PaperFlags, RecipeFlags, check_known, flags_of
 from configs.methods import METHODS, AdtSettings, MethodSettings, SamplingSettings
-from configs.schema import MODELS, ROOT, BenchmarkSettings, RunSettings
+from configs.schema import BenchmarkSettings, RunSettings
+from configs.targets import MODELS, OWN_FLAGS, ROOT
 from configs.tools import DistanceSettings, InspectSettings
-from models.files import META_FILES, NEEDED, SOURCES, WEIGHT_FILES, WEIGHT_INDEXES
+from models.files import META_FILES, NEEDED, SOURCES, T5_TOKENIZERS, WEIGHT_FILES, WEIGHT_INDEXES
 
 Values = dict[str, Any]  # by flag name, converted
 _NETWORK_FILES = (("config.json",), WEIGHT_FILES + WEIGHT_INDEXES)  # of each group one has to be there
-_T5_TOKENIZER_FILES = (("tokenizer.json", "spiece.model"),)
 _DEFAULT_METHODS = "ar,eagle2:proposal=topk,eagle2,adt:proposal=topk,adt"
+_FILE_FLAGS = ("model_path", "drafter_path", *OWN_FLAGS)  # what belongs to one model
 _METHOD_FLAGS = [*settings_fields(MethodSettings), *settings_fields(AdtSettings)]
 
 
@@ -93,8 +94,8 @@ def read_recipe(path: str, command: str) -> Values:
         check_known(str(name), flags, f"--config {path}")
         if value is None:
             refuse(name, None, f"a value, or no line at all (in {path})")
-        if isinstance(value, str):
-            content[name] = parse_text(flags[name], name, value)
+        if isinstance(value, str) or type(value) is int and kind(flags[name]) is str:  # YAML takes 768 for a number
+            content[name] = parse_text(flags[name], name, str(value))
     return content
 
 
@@ -110,11 +111,15 @@ class _StrictLoader(yaml.SafeLoader):
 
 
 def _read(command: str, texts: Mapping[str, str]) -> tuple[Values, Values]:
-    """What the recipe says and what the command line says."""
+    """What the recipe says and what the command line says; a recipe's files are those of the model it names."""
     given = _typed(command, texts)
-    path, recipe = given.pop("config", None), {}
-    for name in [] if path is None else path.split(","):
-        recipe |= read_recipe(name, command)
+    path = given.pop("config", None)
+    recipes = [read_recipe(name, command) for name in ([] if path is None else path.split(","))]
+    model = next((values["model"] for values in (given, *reversed(recipes)) if "model" in values), None)
+    recipe: Values = {}
+    for values in recipes:
+        foreign = _FILE_FLAGS if values.get("model", model) != model else ()
+        recipe |= {name: value for name, value in values.items() if name not in foreign}
     return recipe, _without_aliases(given, recipe.get("method"))
 
 
@@ -218,7 +223,7 @@ def check_folders(settings: RunSettings) -> None:
         ("model_path", _NETWORK_FILES),
         ("drafter_path", _NETWORK_FILES),
         ("tokenizer_path", ()),
-        ("text_encoder_path", (*_NETWORK_FILES, *_T5_TOKENIZER_FILES)),
+        ("text_encoder_path", (*_NETWORK_FILES, T5_TOKENIZERS)),
     ):
         path = getattr(settings, flag)
         _check_place(flag, path, settings.model)

@@ -13,37 +13,20 @@ from typing import ClassVar
 
 from configs.fields import SettingsError, check_fields, refuse, setting
 from configs.methods import AdtSettings, MethodSettings, SamplingSettings
+from configs.targets import MODELS, ROOT, parts_beside, refuse_foreign_flags
 from models.image_size import parse_size
 
 __all__ = [
     "AdtSettings",
     "BenchmarkSettings",
     "MethodSettings",
+    "ROOT",
     "RunSettings",
     "SamplingSettings",
     "SettingsError",
     "settings_dict",
 ]
 
-ROOT = Path(__file__).resolve().parent.parent
-# target -> its folder, relative to the repository; the others than `tiny` are laid out as in the paper's repository
-MODELS = {
-    "tiny": "ckpts/tiny",
-    "anole": "ckpts/anole/Anole-7b-v0.1-hf",
-    "lumina_mgpt": "ckpts/lumina_mgpt/Lumina-mGPT-7B-768",
-    "llamagen": "ckpts/llamagen/LlamaGen-T2I",
-    "llamagen2": "ckpts/llamagen/LlamaGen-T2I-2",
-}
-# Parts of a target that lie beside its folder: flag -> place there, as in LANTERN's layout.
-PARTS = {
-    name: {"text_encoder_path": "t5/flan-t5-xl", "vq_path": "vq_ds16_t2i.pt"} for name in ("llamagen", "llamagen2")
-}
-OWN_FLAGS = {  # flags that only some targets have
-    "tokenizer_path": ("tiny", "anole", "lumina_mgpt"),
-    "target_size": ("lumina_mgpt",),
-    "text_encoder_path": tuple(PARTS),
-    "vq_path": tuple(PARTS),
-}
 DATASETS = {"PartiPrompts": "PartiPrompts.tsv", "MSCOCO2017Val": "captions_val2017.json"}
 # What may differ between two commands that fill the same folder: it chooses images, not what an image is.
 FREE_FLAGS = (
@@ -142,6 +125,8 @@ class RunSettings:
             refuse("device", self.device, "auto, cpu, cuda, cuda:N")
         if self.device_map == "auto" and self.device != "auto":
             refuse("device_map", "auto", f"only with --device auto, not with --device {self.device}")
+        if self.cfg_mode == "sequential" and self.sampling.cfg == 1:
+            refuse("cfg_mode", "sequential", "parallel: with --cfg 1 there is one row")
         self._check_prompt()
         self._decide_counts()
         if self.drafter_path is not None and not self.method.drafted:
@@ -252,21 +237,6 @@ class BenchmarkSettings:
         check_fields(self)
         if not self.methods or len(set(self.methods)) != len(self.methods):
             raise SettingsError("--methods: found none, or one twice; allowed: methods that differ")
-
-
-def refuse_foreign_flags(settings: object) -> None:
-    """A SettingsError for a flag that only other targets than the settings' model have."""
-    for name, models in OWN_FLAGS.items():
-        found = getattr(settings, name, None)
-        if found is not None and settings.model not in models:
-            refuse(name, found, f"only with --model {' or '.join(models)}")
-
-
-def parts_beside(model: str, model_path: str) -> dict[str, str]:
-    """Where the parts of a target lie that are not in its folder, by flag: beside it, or beside the folder that it has
-    here, for a hub id."""
-    folder = Path(model_path if Path(model_path).is_dir() else ROOT / MODELS[model])
-    return {name: str(folder.parent / place) for name, place in PARTS.get(model, {}).items()}
 
 
 def settings_dict(settings: object) -> dict[str, object]:

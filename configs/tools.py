@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 from configs.fields import check_fields, setting, settings_fields
 from configs.methods import SamplingSettings
-from configs.schema import MODELS, ROOT, RunSettings, parts_beside, refuse_foreign_flags
+from configs.schema import RunSettings
+from configs.targets import MODELS, ROOT, parts_beside, refuse_foreign_flags
 
 
 def _like(owner: type, name: str) -> Any:

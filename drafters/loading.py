@@ -4,8 +4,10 @@ import torch
 
 from drafters.eagle import EagleHead
 from models.base import TargetModel, TransformerSpec
+from models.family import Family
+from models.folders import checkpoint_folder
 from models.linear import order_weights
-from models.weights import KeyMap, Network, Slot, block_keys, checkpoint_folder, read_json
+from models.weights import KeyMap, Network, Slot, block_keys, folder_shapes, read_json, refuse_faults
 
 
 def eagle_keys(spec: TransformerSpec, bias: bool) -> KeyMap:
@@ -30,6 +32,14 @@ def load_eagle_head(path: str, target: TargetModel) -> EagleHead:
         network.module.embedding.weight = target.embedding()
     order_weights(network.module)
     return network.module
+
+
+def check_eagle_head(path: str, family: Family, target: TransformerSpec) -> None:
+    """ValueError unless the drafter's files fit a target of this family and these sizes; reads no weights."""
+    folder = checkpoint_folder(path, "--drafter_path")
+    config = read_json(folder / "config.json")
+    network = eagle_network(config, family.drafter(config, target), target, str(folder / "config.json"))
+    refuse_faults(network.faults(folder_shapes(folder)))
 
 
 def eagle_network(config: dict, spec: TransformerSpec, target: TransformerSpec, name: str) -> Network:

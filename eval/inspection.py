@@ -20,9 +20,10 @@ from eval.session import DTYPES, target_options
 from models.base import TargetOptions, TransformerSpec
 from models.family import Family
 from models.files import SOURCES
+from models.folders import checkpoint_folder
 from models.headers import TensorInfo, read_header
 from models.registry import FAMILIES
-from models.weights import Network, checkpoint_folder, listed_files, placed_keys, read_json
+from models.weights import Network, listed_files, placed_keys, read_json
 
 _TREE = METHODS["eagle2"]  # the largest tree of the defaults: caches have room for its nodes
 
@@ -98,6 +99,10 @@ def examine(settings: InspectSettings) -> Report:
         findings += parts[-1].findings
         room = _TREE["depth"] * _TREE["width"] + _TREE["nodes"]
         memory |= _network_memory("drafter", parts[-1].network, settings, room)
+    else:
+        source = SOURCES[settings.model]["drafter_path"]
+        words = f"no --drafter_path and none in {settings.model_path}: only --method ar runs; source: {source}"
+        findings.append(Finding("drafter", "folder", True, words))
     return Report(tuple(findings), memory)
 
 
@@ -169,6 +174,11 @@ def _checks(family: Family, folder: Path, options: TargetOptions) -> tuple[list[
             sizes |= {part: found.bytes} if found.bytes else {}
         except ValueError as error:
             findings.append(Finding(part, "files", False, str(error)))
+    if family.agreement is not None and all(finding.fits for finding in findings):
+        try:
+            findings.append(Finding("agreement", "files", True, family.agreement(folder, options).text))
+        except ValueError as error:
+            findings.append(Finding("agreement", "files", False, str(error)))
     return findings, sizes
 
 

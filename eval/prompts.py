@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from configs.fields import SettingsError, refuse
-from configs.schema import DATASETS, ROOT, RunSettings
+from configs.schema import DATASETS, RunSettings
+from configs.targets import ROOT
 
 _SOURCES = {
     "PartiPrompts": "https://raw.githubusercontent.com/google-research/parti/main/PartiPrompts.tsv",

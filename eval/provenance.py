@@ -6,7 +6,7 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 
-from configs.schema import ROOT
+from configs.targets import ROOT
 
 _PACKAGES = ("torch", "transformers", "diffusers", "numpy")
 _BLOCKS, _BLOCK_BYTES = 16, 1 << 16

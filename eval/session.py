@@ -15,13 +15,14 @@ from decoding.proposals import PROPOSALS
 from decoding.sampling import SamplingLaw
 from decoding.verifiers import VERIFIERS
 from drafters.eagle import EagleDrafter, EagleHead
-from drafters.loading import load_eagle_head
+from drafters.loading import check_eagle_head, load_eagle_head
 from eval.devices import pick_device
 from models.base import TargetModel, TargetOptions
+from models.folders import checkpoint_folder
 from models.guidance import SequentialGuidance
 from models.placement import spread
-from models.registry import load_target
-from models.weights import checkpoint_folder
+from models.registry import FAMILIES, load_target
+from models.weights import read_json
 
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64, "bf16": torch.bfloat16}
 
@@ -95,8 +96,12 @@ def open_session(settings: RunSettings, drafted: bool | None = None) -> Session:
     Raises:
         ValueError: the device is not there, or a checkpoint is missing, damaged or does not fit; names flag or file.
     """
-    target = open_target(settings)
     wanted = settings.method.drafted if drafted is None else drafted
+    if wanted:  # looked at first: the target's weights take minutes to read
+        family = FAMILIES[settings.model]
+        config = read_json(checkpoint_folder(settings.model_path, "--model_path") / "config.json")
+        check_eagle_head(settings.drafter_path, family, family.network(config).module.spec)
+    target = open_target(settings)
     if not wanted:
         return Session(settings, target, None)
     head = load_eagle_head(settings.drafter_path, target)

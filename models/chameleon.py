@@ -4,6 +4,7 @@ A checkpoint folder holds config.json and the transformer's weights; Meta's fold
 (models/files.py), holds text_tokenizer.json, vqgan.yaml and the VQGAN's weights.
 """
 
+import math
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -13,44 +14,56 @@ from tokenizers import Tokenizer
 
 from models.base import ImageGrid, ImageVocab, PromptRows, TargetOptions, TransformerSpec
 from models.files import BUNDLED_VQGAN, TokenizerFiles, find_tokenizer
+from models.folders import given_folder
 from models.linear import order_weights
 from models.target import TransformerTarget
 from models.transformer import Transformer
 from models.vqgan import ImageTokenizer, load_bundled_vqgan, load_vqgan
-from models.weights import KeyMap, Network, Slot, block_keys, given_folder, read_json
+from models.weights import KeyMap, Network, Slot, block_keys, read_json
 
 BOS, PAD, END_OF_TURN, BEGIN_IMAGE = "<s>", "<pad>", "<reserved08706>", "<racm3:break>"
 FRAME = (BOS, PAD, END_OF_TURN, BEGIN_IMAGE)  # the tokens around a prompt's text
 _IMAGE_PREFIX = "IMGIMG"
+_SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "max_position_embeddings",
+)
 
 
 def chameleon_spec(config: dict) -> TransformerSpec:
-    """The transformer that a config.json describes; ValueError names a missing entry."""
+    """The transformer that a config.json describes; ValueError names a missing entry or one that is not allowed."""
+    config = {name: value for name, value in config.items() if value is not None}
     for name, only in (("hidden_act", "silu"), ("rope_scaling", None), ("attention_bias", False), ("mlp_bias", False)):
         if config.get(name, only) != only:
             raise ValueError(f"config.json: {name} is {config[name]!r}; allowed: {only!r}")
-    rope = config.get("rope_parameters") or {}
-    if rope.get("rope_type", "default") != "default":
-        raise ValueError(f"config.json: rope_parameters.rope_type is {rope['rope_type']!r}; allowed: 'default'")
-    sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-    for name in (*sizes, "max_position_embeddings"):
+    rope = config.get("rope_parameters", {})
+    if not isinstance(rope, dict) or rope.get("rope_type", "default") != "default":
+        raise ValueError(f"config.json: rope_parameters is {rope!r}; allowed: rope_type 'default'")
+    config.setdefault("rope_theta", rope.get("rope_theta") or 10000.0)
+    for name in (*_SIZES, "num_key_value_heads"):
         if name in config and (type(config[name]) is not int or config[name] < 1):
             raise ValueError(f"config.json: {name} is {config[name]!r}; allowed: whole numbers from 1")
-    try:
-        return TransformerSpec(
-            vocab=config["vocab_size"],
-            hidden=config["hidden_size"],
-            intermediate=config["intermediate_size"],
-            layers=config["num_hidden_layers"],
-            heads=config["num_attention_heads"],
-            kv_heads=config.get("num_key_value_heads") or config["num_attention_heads"],
-            max_positions=config["max_position_embeddings"],
-            norm_eps=config.get("rms_norm_eps", 1e-5),
-            rope_theta=config.get("rope_theta") or rope.get("rope_theta", 10000.0),
-            swin_norm=config.get("swin_norm", False),
-        )
-    except KeyError as error:
-        raise ValueError(f"config.json lacks the entry {error}") from error
+    for name in ("rms_norm_eps", "rope_theta"):
+        if name in config and (type(config[name]) not in (int, float) or not 0 < config[name] < math.inf):
+            raise ValueError(f"config.json: {name} is {config[name]!r}; allowed: numbers above 0")
+    if missing := [name for name in _SIZES if name not in config]:
+        raise ValueError(f"config.json lacks the entry {missing[0]!r}")
+    return TransformerSpec(
+        vocab=config["vocab_size"],
+        hidden=config["hidden_size"],
+        intermediate=config["intermediate_size"],
+        layers=config["num_hidden_layers"],
+        heads=config["num_attention_heads"],
+        kv_heads=config.get("num_key_value_heads", config["num_attention_heads"]),
+        max_positions=config["max_position_embeddings"],
+        norm_eps=config.get("rms_norm_eps", 1e-5),
+        rope_theta=config["rope_theta"],
+        swin_norm=config.get("swin_norm", False),
+    )
 
 
 def chameleon_keys(spec: TransformerSpec, vocab: ImageVocab | None) -> KeyMap:
@@ -116,12 +129,16 @@ class Chameleon(TransformerTarget):
         spec = chameleon_spec(read_json(folder / "config.json"))
         files = find_tokenizer(folder, given_folder(options.tokenizer_path, "--tokenizer_path"))
         vocab = ChameleonVocab(load_tokenizer(files.text))
+        images = load_images(folder, files.vqgan, options.device)
+        check_sizes(files, vocab, images.config.n_embed, spec.vocab)
+        grid = cls.image_grid(images, vocab, options)
+        if spec.max_positions <= (needed := grid.slots(grid.tokens)):
+            size = f"an image of {grid.rows} x {grid.columns} tokens takes {needed}"
+            raise ValueError(f"config.json: max_position_embeddings is {spec.max_positions}; {size}")
         network = chameleon_network(spec, vocab.image)
         network.fill(folder, options.dtype, options.device)
         order_weights(network.module)
-        images = load_images(folder, files, options.device)
-        check_sizes(files, vocab, images.config.n_embed, spec.vocab)
-        return cls(network.module, vocab, images, cls.image_grid(images, vocab, options))
+        return cls(network.module, vocab, images, grid)
 
     @classmethod
     def image_grid(cls, images: ImageTokenizer, words: ChameleonVocab, options: TargetOptions) -> ImageGrid:
@@ -153,11 +170,9 @@ def drafter_spec(config: dict, target: TransformerSpec) -> TransformerSpec:
     return replace(chameleon_spec(config), max_positions=target.max_positions)
 
 
-def load_images(folder: Path, files: TokenizerFiles, device: torch.device) -> ImageTokenizer:
-    """The VQGAN from Meta's files, or from a checkpoint's own weights where those are not there."""
-    if files.vqgan is None:
-        return load_bundled_vqgan(folder, str(device))
-    return load_vqgan(files.vqgan, device=str(device))
+def load_images(folder: Path, home: Path | None, device: torch.device) -> ImageTokenizer:
+    """The VQGAN from the folder of Meta's files, or from a checkpoint's own weights if that is None."""
+    return load_bundled_vqgan(folder, str(device)) if home is None else load_vqgan(home, device=str(device))
 
 
 def check_sizes(files: TokenizerFiles, vocab: ChameleonVocab, codes: int, ids: int) -> None:

@@ -1,5 +1,6 @@
 """The files of a Chameleon checkpoint, looked at without loading the model."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +20,8 @@ from models.chameleon import (
 )
 from models.family import Checked, Family
 from models.files import BUNDLED_VQGAN, VQGAN_CONFIG, find_text, find_tokenizer, find_vqgan
-from models.headers import read_header
+from models.folders import given_folder
+from models.lumina_mgpt import ROW_END
 from models.vqgan import vqgan_weights
 from models.vqgan_layout import (
     VqganConfig,
@@ -31,7 +33,7 @@ from models.vqgan_layout import (
     taming_name,
     trained_shapes,
 )
-from models.weights import Network, given_folder, read_json, weight_files
+from models.weights import Network, folder_shapes, read_json
 
 
 def network(config: dict) -> Network:
@@ -40,11 +42,11 @@ def network(config: dict) -> Network:
     return chameleon_network(chameleon_spec(config), ImageVocab(0, codes))
 
 
-def check_text(folder: Path, options: TargetOptions) -> Checked:
+def check_text(folder: Path, options: TargetOptions, frame: tuple[str, ...] = FRAME) -> Checked:
     """The text tokenizer can be read, has the tokens of a prompt's frame and names the image codes in order."""
     path = find_text(folder, _given(options))
     vocab = ChameleonVocab(load_tokenizer(path))
-    for name in FRAME:
+    for name in frame:
         _ = vocab[name]
     first, size = vocab.image.first_id, vocab.image.size
     return Checked(f"{path}: {len(vocab.ids)} ids, image codes {first} to {first + size - 1}")
@@ -85,9 +87,8 @@ def vqgan_config(folder: Path, home: Path | None) -> VqganConfig:
 
 def codebook(folder: Path, options: TargetOptions) -> Tensor:
     """Latents of the image codes, (codes, width), fp32."""
-    return load_images(
-        folder, find_tokenizer(folder, given_folder(options.tokenizer_path, "--tokenizer_path")), torch.device("cpu")
-    ).codebook
+    home = find_vqgan(folder, given_folder(options.tokenizer_path, "--tokenizer_path"))
+    return load_images(folder, home, torch.device("cpu")).codebook
 
 
 def _own_shapes(home: Path) -> tuple[str, dict[str, tuple[int, ...]]]:
@@ -96,14 +97,14 @@ def _own_shapes(home: Path) -> tuple[str, dict[str, tuple[int, ...]]]:
 
 
 def _bundled_shapes(folder: Path) -> tuple[str, dict[str, tuple[int, ...]]]:
-    stored = {key: info.shape for file in weight_files(folder) for key, info in read_header(file).items()}
-    inside = {key.removeprefix(BUNDLED_VQGAN): shape for key, shape in stored.items() if key.startswith(BUNDLED_VQGAN)}
+    shapes = folder_shapes(folder).items()
+    inside = {key.removeprefix(BUNDLED_VQGAN): shape for key, shape in shapes if key.startswith(BUNDLED_VQGAN)}
     return f"{folder}, weights {BUNDLED_VQGAN}*", trained_shapes(inside)
 
 
 CHAMELEON = Family(
-    network,
-    drafter_spec,
-    {"text tokenizer": check_text, "image tokenizer": check_vqgan, "agreement": check_agreement},
-    codebook,
+    network, drafter_spec, {"text tokenizer": check_text, "image tokenizer": check_vqgan}, codebook, check_agreement
+)
+LUMINA_MGPT = replace(
+    CHAMELEON, checks=CHAMELEON.checks | {"text tokenizer": partial(check_text, frame=(*FRAME, ROW_END))}
 )

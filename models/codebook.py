@@ -104,7 +104,7 @@ def _check(codebook: Tensor, neighbours: int | None) -> None:
     if not torch.isfinite(codebook).all():
         raise ValueError("codebook: found a latent that is not finite")
     if neighbours is not None and not 1 <= neighbours < len(codebook):
-        raise ValueError(f"neighbours: found {neighbours}, allowed are 1..{len(codebook) - 1}")
+        raise ValueError(f"--neighbours: found {neighbours}; allowed: 1 to {len(codebook) - 1}")
 
 
 def _rows(codebook: Tensor, start: int, stop: int) -> np.ndarray:

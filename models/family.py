@@ -29,9 +29,11 @@ class Family:
     drafter: a drafter's config.json, the target's sizes -> the drafter's sizes; ValueError as above.
     checks: of the other parts, by name; ValueError says all that is wrong.
     codebook: latents (codes, width) of the image codes, from the checkpoint's folder.
+    agreement: whether parts that are right in themselves belong together, where their checks do not tell.
     """
 
     network: Callable[[dict], Network]
     drafter: Callable[[dict, TransformerSpec], TransformerSpec]
     checks: dict[str, Check]
     codebook: Callable[[Path, TargetOptions], Tensor]
+    agreement: Check | None = None

@@ -4,7 +4,8 @@ Chameleon family: Meta's text_tokenizer.json, vqgan.yaml and the VQGAN's weights
 (itself, its `tokenizer`, its `chameleon/tokenizer`) or, without that flag, in the checkpoint's folder `tokenizer`, then
 in `chameleon/tokenizer` beside the checkpoint. Where the VQGAN is in none of them, the checkpoint's own weights
 `model.vqmodel.*` take its place if they hold a decoder, sized by `vq_config` in config.json; where the text tokenizer
-is not, the checkpoint's tokenizer.json does.
+is not, the checkpoint's tokenizer.json does. For a hub id, --tokenizer_path is by default `chameleon/tokenizer` in
+`ckpts`, as for a folder there, where that exists (configs/targets.py).
 """
 
 import json
@@ -19,6 +20,8 @@ WEIGHT_INDEXES = tuple(f"{name}.index.json" for name in WEIGHT_FILES)
 TEXT_TOKENIZER, HUB_TOKENIZER = "text_tokenizer.json", "tokenizer.json"
 VQGAN_CONFIG, VQGAN_WEIGHTS = "vqgan.yaml", ("vqgan.safetensors", "vqgan.ckpt")
 BUNDLED_VQGAN = "model.vqmodel."
+CHAMELEON_TOKENIZER = Path("chameleon/tokenizer")  # beside a checkpoint, as in the paper's repository
+T5_TOKENIZERS = ("tokenizer.json", "spiece.model")
 META_FILES = (
     "the folder `tokenizer` of Meta's Chameleon download (github.com/facebookresearch/chameleon) or "
     "`original_tokenizers` of Alpha-VLLM/Chameleon_7B_mGPT on the Hugging Face hub"
@@ -57,10 +60,14 @@ class TokenizerFiles:
 
 
 def tokenizer_places(folder: Path, given: Path | None) -> list[Path]:
-    """The folders in which a Chameleon checkpoint's tokenizer is looked for, in this order."""
-    if given is not None:
-        return [given, given / "tokenizer", given / "chameleon" / "tokenizer"]
-    return [folder / "tokenizer", folder.parent / "chameleon" / "tokenizer"]
+    """The folders in which a Chameleon checkpoint's tokenizer is looked for, in this order; a ValueError if a given one
+    holds neither the text tokenizer nor the VQGAN."""
+    if given is None:
+        return [folder / "tokenizer", folder.absolute().parent / CHAMELEON_TOKENIZER]
+    places = [given, given / "tokenizer", given / CHAMELEON_TOKENIZER]
+    if not any((place / TEXT_TOKENIZER).is_file() or not missing_vqgan(place) for place in places):
+        raise _missing(f"{TEXT_TOKENIZER} and no {VQGAN_CONFIG} with weights", places)
+    return places
 
 
 def find_tokenizer(folder: Path, given: Path | None = None) -> TokenizerFiles:
@@ -72,7 +79,7 @@ def find_tokenizer(folder: Path, given: Path | None = None) -> TokenizerFiles:
         except ValueError as error:
             faults.append(str(error))
     if faults:
-        raise ValueError("; ".join(faults))
+        raise ValueError("; ".join(dict.fromkeys(faults)))
     return TokenizerFiles(*found)
 
 
@@ -104,10 +111,10 @@ def find_vqgan(folder: Path, given: Path | None = None) -> Path | None:
     return home
 
 
-def _missing(names: str, places: list[Path], instead: str) -> ValueError:
-    where = " or ".join(map(str, places))
-    return ValueError(f"found no {names} in {where}, and no {instead}; "
-                      f"--tokenizer_path names another folder; Meta's files come from {META_FILES}")  # fmt: skip
+def _missing(names: str, places: list[Path], instead: str = "") -> ValueError:
+    where = " or ".join(map(str, places)) + (f", and no {instead}" if instead else "")
+    source = f"--tokenizer_path names another folder; Meta's files come from {META_FILES}"
+    return ValueError(f"found no {names} in {where}; {source}")
 
 
 def missing_vqgan(folder: Path) -> list[str]:

@@ -66,18 +66,24 @@ def decoder_spec(config: dict, image: ImageRope) -> TransformerSpec:
     return replace(spec, qk_norm=False, swin_norm=False, rope_theta=theta, image_rope=image)
 
 
-def llamagen_spec(config: dict) -> TransformerSpec:
-    """The transformer of a target's config.json; ValueError names a missing entry or one that is not allowed."""
+def llamagen_spec(config: dict, side: int | None = None) -> TransformerSpec:
+    """The transformer of a target's config.json, with `side` codes per row and column if given; ValueError names a
+    missing entry or one that is not allowed."""
     for name, only in (("input_type", "t2i"), ("pretraining_tp", 1)):
         if config.get(name, only) != only:
             raise ValueError(f"config.json: {name} is {config[name]!r}; allowed: {only!r}")
     for name in ("block_size", "cls_token_num", "caption_dim"):
         if not isinstance(config.get(name), int) or config[name] < 1:
             raise ValueError(f"config.json: {name} is {config.get(name)!r}; allowed: a whole number from 1")
-    side = math.isqrt(config["block_size"])
-    if side**2 != config["block_size"]:
+    found = math.isqrt(config["block_size"])
+    if found**2 != config["block_size"]:
         raise ValueError(f"config.json: block_size is {config['block_size']}; allowed: a square")
-    spec = decoder_spec(config, ImageRope(config["cls_token_num"], side))
+    if side not in (None, found):
+        raise ValueError(
+            f"config.json: block_size is {config['block_size']}, expected {side**2}: "
+            "--model llamagen draws 256 codes, --model llamagen2 1024"
+        )
+    spec = decoder_spec(config, ImageRope(config["cls_token_num"], found))
     return replace(spec, max_positions=config["cls_token_num"] + config["block_size"])
 
 
@@ -91,9 +97,9 @@ def llamagen_keys(spec: TransformerSpec) -> KeyMap:
     return keys
 
 
-def llamagen_network(config: dict) -> Network:
-    """The network of a target's config.json and its public keys; errors as `llamagen_spec`."""
-    spec = llamagen_spec(config)
+def llamagen_network(config: dict, side: int | None = None) -> Network:
+    """The network of a target's config.json and its public keys; arguments and errors as `llamagen_spec`."""
+    spec = llamagen_spec(config, side)
     with torch.device("meta"):
         return Network(LlamaGenNetwork(spec, config["caption_dim"]), llamagen_keys(spec))
 
@@ -122,16 +128,11 @@ class LlamaGen(TransformerTarget):
             ValueError: naming what is missing, damaged or does not fit.
         """
         config = read_json(folder / "config.json")
-        spec = llamagen_spec(config)
-        if spec.image_rope.side != side:
-            raise ValueError(
-                f"{folder / 'config.json'}: block_size is {config['block_size']}, expected {side**2}: "
-                "--model llamagen draws 256 codes, --model llamagen2 1024"
-            )
+        parts = _read_parts(folder, config, llamagen_spec(config, side).image_rope, options)
         network = llamagen_network(config)
         network.fill(folder, options.dtype, options.device)
         order_weights(network.module)
-        return cls(network.module, *_read_parts(folder, config, spec.image_rope, options))
+        return cls(network.module, *parts)
 
     def place(self, device: torch.device) -> None:
         super().place(device)

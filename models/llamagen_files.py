@@ -1,5 +1,6 @@
 """The files of a LlamaGen checkpoint, looked at without loading the model."""
 
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -7,22 +8,29 @@ from torch import Tensor
 
 from models.base import TargetOptions
 from models.family import Checked, Family
+from models.files import T5_TOKENIZERS
+from models.folders import checkpoint_folder
+from models.headers import read_header
 from models.llamagen import drafter_spec, llamagen_network, llamagen_spec
 from models.llamagen_vq import load_llamagen_vq
 from models.text_encoder import check_kind
-from models.weights import checkpoint_folder, read_json, weight_files
+from models.weights import read_json, weight_files
 
 
 def check_text(folder: Path, options: TargetOptions) -> Checked:
-    """The text encoder is a T5 as wide as the checkpoint's captions, with weights; they are not compared with it."""
+    """The text encoder is a T5 as wide as the checkpoint's captions, with a tokenizer and weights that can be read;
+    they are not compared with it."""
     flag, path = "--text_encoder_path", options.text_encoder_path
     home = checkpoint_folder(path, flag, download=False)
     check_kind(str(home))
     width, wanted = read_json(home / "config.json").get("d_model"), read_json(folder / "config.json").get("caption_dim")
     if width != wanted:
         raise ValueError(f"{flag}: {home} has {width}, {folder / 'config.json'} has caption_dim {wanted}")
-    size = sum(file.stat().st_size for file in weight_files(home))
-    return Checked(f"{home}: T5 of width {width}, {size / 2**30:.2f} GiB on the disk")
+    if not any((home / name).is_file() for name in T5_TOKENIZERS):
+        raise ValueError(f"{flag}: {home} has no tokenizer: none of {', '.join(T5_TOKENIZERS)}")
+    stored = [item for file in weight_files(home) for item in read_header(file).items()]
+    count = sum(info.count for key, info in stored if key.startswith(("encoder.", "shared.")))
+    return Checked(f"{home}: T5 of width {width}, {count / 1e6:.1f} M parameters of the encoder", 2 * count)
 
 
 def check_vq(folder: Path, options: TargetOptions) -> Checked:
@@ -41,4 +49,7 @@ def codebook(folder: Path, options: TargetOptions) -> Tensor:
     return load_llamagen_vq(Path(options.vq_path), side, torch.device("cpu")).codebook
 
 
-LLAMAGEN = Family(llamagen_network, drafter_spec, {"text encoder": check_text, "image tokenizer": check_vq}, codebook)
+def llamagen_family(side: int) -> Family:
+    """The family of the stage with `side` codes per row and column."""
+    checks = {"text encoder": check_text, "image tokenizer": check_vq}
+    return Family(partial(llamagen_network, side=side), drafter_spec, checks, codebook)

@@ -21,14 +21,18 @@ class LuminaMgpt(Chameleon):
     def image_grid(cls, images: ImageTokenizer, words: ChameleonVocab, options: TargetOptions) -> ImageGrid:
         width, height = parse_size(options.target_size or DEFAULT_SIZE)
         rows, columns = height // images.downsampling, width // images.downsampling
+        _ = words[size_token(height)], words[size_token(width)]
         return ImageGrid(rows, columns, words[ROW_END] - words.image.first_id)
 
     def prompt(self, text: str, guidance: int) -> PromptRows:
         """The user's turn, an empty answer's begin and the image's size; the unconditional row begins at the image."""
-        rows, columns = (side * self.images.downsampling // CELL for side in (self.grid.rows, self.grid.columns))
-        request = f"Generate an image of {columns * CELL}x{rows * CELL} according to the following prompt:\n{text}"
-        image = [self.words[BEGIN_IMAGE], self._size(rows), self._size(columns)]
+        height, width = (side * self.images.downsampling for side in (self.grid.rows, self.grid.columns))
+        request = f"Generate an image of {width}x{height} according to the following prompt:\n{text}"
+        sizes = [self.words[size_token(side)] for side in (height, width)]
+        image = [self.words[BEGIN_IMAGE], *sizes]
         return self.framed(request, [self.words[END_OF_TURN], *image], image, guidance)
 
-    def _size(self, cells: int) -> int:
-        return self.words[f"<reserved{8800 + cells:05d}>"]
+
+def size_token(side: int) -> str:
+    """The token of a height or width in pixels."""
+    return f"<reserved{8800 + side // CELL:05d}>"

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from models.base import TargetModel, TargetOptions
 from models.chameleon import Chameleon
-from models.chameleon_files import CHAMELEON
+from models.chameleon_files import CHAMELEON, LUMINA_MGPT
 from models.family import Family
+from models.folders import checkpoint_folder
 from models.llamagen import LlamaGen
-from models.llamagen_files import LLAMAGEN
+from models.llamagen_files import llamagen_family
 from models.lumina_mgpt import LuminaMgpt
-from models.weights import checkpoint_folder
 
 TARGETS: dict[str, Callable[[Path, TargetOptions], TargetModel]] = {
     "tiny": Chameleon.load,
@@ -23,9 +23,9 @@ TARGETS: dict[str, Callable[[Path, TargetOptions], TargetModel]] = {
 FAMILIES: dict[str, Family] = {
     "tiny": CHAMELEON,
     "anole": CHAMELEON,
-    "lumina_mgpt": CHAMELEON,
-    "llamagen": LLAMAGEN,
-    "llamagen2": LLAMAGEN,
+    "lumina_mgpt": LUMINA_MGPT,
+    "llamagen": llamagen_family(16),
+    "llamagen2": llamagen_family(32),
 }
 
 

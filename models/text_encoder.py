@@ -8,6 +8,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, T5Config, T5EncoderModel
+from transformers.utils import logging
 
 from models.captions import clean_caption
 from models.weights import read_json
@@ -37,11 +38,14 @@ class TextEncoder:
             ValueError: naming the flag, the path and what is missing, damaged or of another kind.
         """
         check_kind(path)
+        logging.disable_progress_bar()
         try:
             tokenizer = AutoTokenizer.from_pretrained(path)
             model, report = T5EncoderModel.from_pretrained(path, dtype=torch.bfloat16, output_loading_info=True)
         except _FAULTS as error:
-            raise ValueError(f"{_FLAG}: {path} cannot be read as a T5 encoder with its tokenizer: {error}") from error
+            pickled = isinstance(error, pickle.UnpicklingError)
+            why = "damaged, or more than tensors and plain values" if pickled else error
+            raise ValueError(f"{_FLAG}: {path} cannot be read as a T5 encoder with its tokenizer: {why}") from error
         if report["missing_keys"]:
             raise ValueError(f"{_FLAG}: {path} lacks the weights {', '.join(sorted(report['missing_keys']))}")
         if tokenizer.pad_token is None:

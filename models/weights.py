@@ -3,7 +3,7 @@
 import json
 import pickle
 from argparse import Namespace
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from zipfile import is_zipfile
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from models.base import TransformerSpec
 from models.files import WEIGHT_FILES, WEIGHT_INDEXES
+from models.headers import read_header
 
 _ENTRIES = ("state_dict", "model", "module")  # where training scripts put the weights
 
@@ -62,40 +63,6 @@ class Network:
         ]
 
 
-def checkpoint_folder(path: str, flag: str, download: bool = True) -> Path:
-    """The local folder of a checkpoint: `path` itself, or the hub's snapshot of a hub id.
-
-    Args:
-        path: a folder, or owner/name; flag: that named it, for errors.
-        download: whether a snapshot may be fetched; not with HF_HUB_OFFLINE in any case.
-
-    Raises ValueError if it is neither, or the snapshot is not here and could not be fetched.
-    """
-    folder = Path(path)
-    if folder.is_dir():
-        return folder
-    if path.count("/") != 1 or path.startswith((".", "/", "~")) or folder.exists():
-        raise ValueError(f"{flag}: {path!r} is neither a folder nor a hub id like 'owner/name'")
-    from huggingface_hub import constants, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    offline = constants.HF_HUB_OFFLINE
-    try:
-        return Path(snapshot_download(path, local_files_only=offline or not download))
-    except LocalEntryNotFoundError as error:
-        why = f"the hub did not deliver it: {error}" if download else f"`hf download {path}` fetches it"
-        why = f"HF_HUB_OFFLINE is set: `hf download {path}` where it is not" if offline else why
-        found = f"{path!r} is no folder here and not in the hub's cache {constants.HF_HUB_CACHE}"
-        raise ValueError(f"{flag}: {found}; {why}") from error
-    except (HfHubHTTPError, HFValidationError, OSError) as error:
-        raise ValueError(f"{flag}: {path!r} is no folder here, and the hub did not deliver it: {error}") from error
-
-
-def given_folder(path: str | None, flag: str, download: bool = True) -> Path | None:
-    """As checkpoint_folder, for a flag that may not be given."""
-    return None if path is None else checkpoint_folder(path, flag, download)
-
-
 def read_json(path: Path) -> dict:
     """A JSON object; ValueError names a missing or damaged file."""
     try:
@@ -104,6 +71,8 @@ def read_json(path: Path) -> dict:
         raise ValueError(f"missing file: {path}") from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not valid JSON: {error}") from error
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds a {type(content).__name__}, expected a JSON object")
     return content
@@ -136,6 +105,12 @@ def placed_keys(folder: Path) -> dict[str, Path]:
                 raise ValueError(f"{folder / index} has no weight_map")
             return {key: folder / name for key, name in weight_map.items()}
     return {}
+
+
+def folder_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """The shapes of all tensors of a checkpoint folder, by key, from the headers of its files; errors as weight_files
+    and read_header."""
+    return {key: info.shape for file in weight_files(folder) for key, info in read_header(file).items()}
 
 
 def read_tensors(files: Iterable[Path], prefix: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -202,10 +177,15 @@ def load_strict(
         elif fault is not None and not key.startswith(ignored):
             faults.append(fault)
     faults += [f"missing key {key}" for key in keys if key not in seen and key not in optional]
+    refuse_faults(faults)
+    return set(optional) - seen
+
+
+def refuse_faults(faults: Sequence[str]) -> None:
+    """A ValueError with the first of them, if there are any."""
     if faults:
         shown = "; ".join(faults[:20]) + (f"; and {len(faults) - 20} more" if len(faults) > 20 else "")
         raise ValueError(f"the checkpoint does not fit the model: {shown}")
-    return set(optional) - seen
 
 
 def difference(key: str, found: tuple[int, ...], parameters: dict[str, nn.Parameter], keys: KeyMap) -> str | None:

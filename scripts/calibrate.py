@@ -26,7 +26,7 @@ from eval.prompts import prompt_items
 from eval.script import run_script
 from eval.session import Session, open_session
 from models.base import Context
-from models.weights import checkpoint_folder
+from models.folders import checkpoint_folder
 
 
 def target_rows(session: Session, image: FinishedImage, guidance: int) -> list[Row]:

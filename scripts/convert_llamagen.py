@@ -60,6 +60,8 @@ def config_of(state: dict[str, Tensor], side: int, head_dim: int) -> dict:
         intermediate = len(state["model.layers.0.mlp.gate_proj.weight"])
     except KeyError as error:
         raise ValueError(f"missing key {error.args[0]}") from error
+    if hidden % head_dim:
+        raise ValueError(f"the width {hidden} is no multiple of --head_dim {head_dim}")
     heads = hidden // head_dim
     return {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "input_type": "t2i",
@@ -80,8 +82,12 @@ def convert(*, source: str, output: str, side: int | None = None, head_dim: int 
         side: codes per row and column, which the weights do not tell; without it 16 or 32, by the file's name.
         head_dim: channels per head, which they do not tell either: 64 up to GPT-1B.
     """
+    source = str(source)  # a name of digits alone comes as a number
     named = {"_256": 16, "_512": 32}.get(Path(source).stem[-4:])
     side = named if side is None else side
+    for flag, value in (("side", side), ("head_dim", head_dim)):
+        if value is not None and (type(value) is not int or value < 1):
+            refuse(flag, value, "whole numbers from 1")
     if side is None:
         refuse("side", None, f"a whole number such as 16: the name {Path(source).name} does not end in _256 or _512")
     try:
@@ -89,7 +95,7 @@ def convert(*, source: str, output: str, side: int | None = None, head_dim: int 
         config = config_of(state, side, head_dim)
     except ValueError as error:
         raise ValueError(f"--source {source}: {error}") from error
-    folder = Path(output)
+    folder = Path(str(output))
     folder.mkdir(parents=True, exist_ok=True)
     save_file(state, folder / "model.safetensors", {"format": "pt"})
     replace_file(folder / "config.json", (json.dumps(config, indent=1) + "\n").encode())

@@ -23,7 +23,8 @@ from drafters.loading import eagle_keys
 from eval.session import Session, open_session
 from models.base import ImageRope
 from models.llamagen import LlamaGen, LlamaGenNetwork, decoder_spec, llamagen_keys, llamagen_spec
-from models.registry import TARGETS
+from models.llamagen_files import llamagen_family
+from models.registry import FAMILIES, TARGETS
 from models.weights import public_state
 
 WORDS = ["a", "red", "blue", "cat", "dog", "on", "the", "mat", "and", "two", "three", ",", "."]
@@ -138,4 +139,5 @@ def open_llamagen(settings: RunSettings, side: int = 4) -> Session:
     """Open a session as a user's run does, but for the number of codes that `llamagen` stands for."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(TARGETS, "llamagen", partial(LlamaGen.load, side=side))
+        patch.setitem(FAMILIES, "llamagen", llamagen_family(side))
         return open_session(settings)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
 
-import fire
 import numpy as np
 import torch
 
+from eval.script import run_script
 from models.vqgan import ImageTokenizer, load_vqgan
 from scripts.tiny.codes import open_codes, write_progress
 from scripts.tiny.common import JsonLog, fast_precision
@@ -84,4 +84,4 @@ def _encode(start: int, count: int) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    fire.Fire(encode)
+    run_script(encode)

@@ -6,12 +6,12 @@ For a run over a prompt file of scripts.tiny.prompts: the prompt number in an im
 import json
 from pathlib import Path
 
-import fire
 import numpy as np
 from PIL import Image
 
 from eval.attributes import AttributeClassifier, prompt_accuracy
 from eval.durable import read_lines
+from eval.script import run_script
 from scripts.tiny.captions import caption
 from scripts.tiny.scenes import sample_scene
 
@@ -36,4 +36,4 @@ def judge(*, run: str, split: str = "test", model_dir: str = "ckpts/tiny") -> No
 
 
 if __name__ == "__main__":
-    fire.Fire(judge)
+    run_script(judge)

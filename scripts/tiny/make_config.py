@@ -4,8 +4,7 @@ scripts.tiny.make_config`."""
 import json
 from pathlib import Path
 
-import fire
-
+from eval.script import run_script
 from models.chameleon import BOS, PAD, ChameleonVocab, load_tokenizer
 
 DECODER = {
@@ -60,4 +59,4 @@ def make(*, model_dir: str = "ckpts/tiny", layers: int = 16) -> None:
 
 
 if __name__ == "__main__":
-    fire.Fire(make)
+    run_script(make)

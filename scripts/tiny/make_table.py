@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-import fire
-
+from eval.script import run_script
 from models.codebook import table_path, write_table
 from models.vqgan import load_vqgan
 
@@ -15,4 +14,4 @@ def make_table(*, model_dir: str = "ckpts/tiny") -> None:
 
 
 if __name__ == "__main__":
-    fire.Fire(make_table)
+    run_script(make_table)

@@ -12,8 +12,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import fire
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from eval.script import run_script
 
 IMAGE_CODES = 1024
 LEADING_NAMES = ("<s>", "<pad>", "</s>", "<unk>")
@@ -93,4 +94,4 @@ def _captions(path: Path) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    fire.Fire(make_tokenizer)
+    run_script(make_tokenizer)

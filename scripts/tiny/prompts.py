@@ -3,8 +3,7 @@ FILE`."""
 
 from pathlib import Path
 
-import fire
-
+from eval.script import run_script
 from scripts.tiny.captions import caption
 from scripts.tiny.scenes import sample_scene
 
@@ -16,4 +15,4 @@ def write_prompts(*, split: str, count: int, output: str) -> None:
 
 
 if __name__ == "__main__":
-    fire.Fire(write_prompts)
+    run_script(write_prompts)

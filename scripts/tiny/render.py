@@ -7,9 +7,9 @@ import sys
 import time
 from pathlib import Path
 
-import fire
 import numpy as np
 
+from eval.script import run_script
 from scripts.tiny.captions import caption
 from scripts.tiny.painting import render_scene
 from scripts.tiny.scenes import IMAGE_SIZE, sample_scene
@@ -81,4 +81,4 @@ def _log(**fields: object) -> None:
 
 
 if __name__ == "__main__":
-    fire.Fire(render)
+    run_script(render)

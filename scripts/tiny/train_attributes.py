@@ -10,13 +10,13 @@ import os
 import time
 from pathlib import Path
 
-import fire
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from eval.attributes import AttributeClassifier, prompt_accuracy, to_pixels
+from eval.script import run_script
 from scripts.tiny.attribute_data import LABELS, Split, Targets, batch, degrade, reconstruct
 from scripts.tiny.common import JsonLog, cosine_lr, load_state, save_state, set_lr
 
@@ -126,4 +126,4 @@ def _measure(model: AttributeClassifier, test: Split, log: JsonLog) -> None:
 
 
 if __name__ == "__main__":
-    fire.Fire(train_attributes)
+    run_script(train_attributes)

@@ -7,7 +7,6 @@ own update does; with a pool of batches they are computed once and kept. Continu
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import fire
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
@@ -15,6 +14,7 @@ from torch import Tensor
 from drafters.eagle import EagleHead
 from drafters.loading import eagle_keys, load_eagle_head
 from drafters.losses import Row, agreement, eagle_loss
+from eval.script import run_script
 from models.base import Context, TargetOptions
 from models.chameleon import BEGIN_IMAGE, BOS, Chameleon, chameleon_spec
 from models.weights import public_state, read_json
@@ -139,4 +139,4 @@ def train(
 
 
 if __name__ == "__main__":
-    fire.Fire(train)
+    run_script(train)

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import fire
 import numpy as np
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor
 
+from eval.script import run_script
 from models.base import Context, TargetOptions
 from models.chameleon import (
     BEGIN_IMAGE,
@@ -198,4 +198,4 @@ def train(
 
 
 if __name__ == "__main__":
-    fire.Fire(train)
+    run_script(train)

@@ -10,12 +10,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import fire
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from eval.script import run_script
 from models.vqgan import ImageTokenizer
 from models.vqgan_layout import VqganConfig, build_vqmodel
 from scripts.tiny.common import JsonLog, cosine_lr, fast_autocast, load_state, save_state, set_lr
@@ -212,4 +212,4 @@ def evaluate(run: Run, count: int = 64) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    fire.Fire(train)
+    run_script(train)

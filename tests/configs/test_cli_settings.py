@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from stand_ins import empty_checkpoint
 
+from configs import targets
 from configs.cli import benchmark_settings, read_recipe, run_settings
-from configs.fields import SettingsError
+from configs.fields import SettingsError, settings_fields
 from configs.flags import read_words
 from configs.schema import ROOT, AdtSettings, MethodSettings, RunSettings, SamplingSettings, settings_dict
 
@@ -203,7 +204,7 @@ def test_another_method_leaves_the_recipes_numbers_for_its_own_behind(run, recip
         ("seed: 1.5", "--seed: found 1.5"),
         ("seed: abc", "--seed: found 'abc'"),
         ("seed:", "--seed: found None"),
-        ("prompt: 123", "--prompt: found 123"),
+        ("prompt: [123]", r"--prompt: found \[123\]"),
         ("method: no", "--method: found False"),
         ("- seed", "found list; allowed: `flag: value` lines"),
         ("seed", "found str; allowed"),
@@ -267,7 +268,7 @@ def test_the_tokenizer_may_lie_elsewhere(run, checkpoint, tmp_path):
     assert run(f"--tokenizer_path={tmp_path}/elsewhere").tokenizer_path == f"{tmp_path}/elsewhere"
     with pytest.raises(SettingsError, match=r"--model_path .*: found no text_tokenizer\.json in .*tokenizer_path"):
         run()
-    with pytest.raises(SettingsError, match=r"--tokenizer_path .*drafter: found no text_tokenizer\.json in .*drafter"):
+    with pytest.raises(SettingsError, match=r"--tokenizer_path .*drafter: found no text_tokenizer\.json and no "):
         run(f"--tokenizer_path={checkpoint}/drafter")
     with pytest.raises(SettingsError, match="--tokenizer_path nowhere: found no such folder"):
         run("--tokenizer_path=nowhere")
@@ -373,3 +374,40 @@ def test_the_papers_command():
     assert settings.drafter_path == "jadohu/anole_drafter" and settings.source == "MSCOCO2017Val"
     with pytest.raises(SettingsError, match="lantern"):
         read_words("generate_images", ["--lantern", "--lantern_k", "100"])
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_models_recipe_is_valid_as_it_is(path):
+    values = read_recipe(str(path), "generate_images")
+    own = {name: value for name, value in values.items() if name in settings_fields(RunSettings)}
+    assert RunSettings(prompt="a cat", **own).model == path.stem
+    SamplingSettings(**{name: value for name, value in values.items() if name not in own})
+
+
+def test_another_model_leaves_the_recipes_files_behind(recipe, checkpoint):
+    words = [recipe(f"model: anole\nmodel_path: {checkpoint}\ndrafter_path: {checkpoint}/drafter\ncfg: 2")]
+    words += ["--prompt=a cat"]
+    assert run_settings(read_words("generate_images", words)).model_path == str(checkpoint)
+    other = run_settings(read_words("generate_images", [*words, "--model=tiny"]))
+    tiny = ROOT / "ckpts" / "tiny"
+    assert (other.sampling.cfg, other.model_path, other.drafter_path) == (2.0, str(tiny), str(tiny / "drafter"))
+
+
+def test_sequential_guidance_needs_two_rows(run):
+    with pytest.raises(SettingsError, match="--cfg_mode: found 'sequential'; allowed: parallel: with --cfg 1"):
+        run("--cfg=1", "--cfg_mode=sequential")
+
+
+def test_the_tokenizer_of_a_hub_id_is_looked_for_where_a_folder_has_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(targets, "ROOT", tmp_path)
+    assert RunSettings(prompt="a cat", model="anole", model_path="leloy/Anole").tokenizer_path is None
+    (tmp_path / "ckpts/anole/chameleon/tokenizer").mkdir(parents=True)
+    found = RunSettings(prompt="a cat", model="anole", model_path="leloy/Anole").tokenizer_path
+    assert found == str(tmp_path / "ckpts/anole/chameleon/tokenizer")
+
+
+def test_parts_lie_beside_a_folder_without_a_path(tmp_path, monkeypatch):
+    (tmp_path / "LlamaGen-T2I").mkdir()
+    monkeypatch.chdir(tmp_path)
+    settings = RunSettings(prompt="a cat", model="llamagen", model_path="LlamaGen-T2I")
+    assert settings.text_encoder_path == str(tmp_path / "t5/flan-t5-xl")

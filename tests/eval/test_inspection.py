@@ -11,11 +11,12 @@ from small import Sizes, write_checkpoint, write_shards
 from small_llamagen import write_llamagen
 
 import main
-from configs.schema import MODELS
+from configs.targets import MODELS
 from decoding.cache import CacheShape, KVCache
 from drafters.loading import load_eagle_head
 from models.base import TargetOptions
 from models.files import NEEDED, SOURCES
+from models.llamagen_files import llamagen_family
 from models.registry import FAMILIES, TARGETS, load_target
 
 
@@ -136,8 +137,8 @@ def test_bin_files(zipped, cut, folder, capsys) -> None:
     [
         ("config.json", {("target", "config.json"), ("drafter", "config.json"), ("agreement", "files")}),
         ("model.safetensors", {("target", "weights")}),
-        ("tokenizer/text_tokenizer.json", {("text tokenizer", "files"), ("agreement", "files")}),
-        ("tokenizer/vqgan.yaml", {("image tokenizer", "files"), ("agreement", "files")}),
+        ("tokenizer/text_tokenizer.json", {("text tokenizer", "files")}),
+        ("tokenizer/vqgan.yaml", {("image tokenizer", "files")}),
         ("drafter/config.json", {("drafter", "config.json")}),
         ("drafter/model.safetensors", {("drafter", "weights")}),
     ],
@@ -182,9 +183,41 @@ def test_settings_are_checked_like_those_of_other_commands(words, message, capsy
     assert said.out == "" and message in said.err
 
 
+def test_a_checkpoint_without_a_drafter_says_so(folder, capsys) -> None:
+    shutil.rmtree(folder / "drafter")
+    code, document = report(capsys, folder)
+    assert code == 0
+    line = next(line for line in document["findings"] if line["part"] == "drafter")
+    assert "only --method ar runs; source: " in line["text"]
+
+
+def test_lumina_needs_the_token_of_row_ends(lumina_folder, folder, capsys) -> None:
+    assert report(capsys, lumina_folder, "--model", "lumina_mgpt")[0] == 0
+    code, document = report(capsys, folder, "--model", "lumina_mgpt")
+    assert code == 2 and "<reserved08799>" in faults(document)["text tokenizer", "files"]["text"]
+
+
 @pytest.fixture
-def llamagen(tmp_path) -> Path:
+def llamagen(tmp_path, monkeypatch) -> Path:
+    """A checkpoint of 4 x 4 codes, which `llamagen` stands for here."""
+    monkeypatch.setitem(FAMILIES, "llamagen", llamagen_family(4))
     return write_llamagen(tmp_path / "LlamaGen-T2I")
+
+
+def test_the_other_stage_is_a_fault(llamagen, capsys) -> None:
+    code, document = report(capsys, llamagen, "--model", "llamagen2")
+    assert code == 2 and "block_size is 16, expected 1024" in faults(document)["target", "config.json"]["text"]
+
+
+@pytest.mark.parametrize("damage", ["tokenizer.json", "model.safetensors"])
+def test_a_damaged_text_encoder_is_a_fault(damage, llamagen, capsys) -> None:
+    path = llamagen.parent / "t5" / "flan-t5-xl" / damage
+    content = path.read_bytes()
+    path.unlink()
+    if damage == "model.safetensors":
+        path.write_bytes(content[:-500])
+    code, document = report(capsys, llamagen, "--model", "llamagen")
+    assert code == 2 and damage in faults(document)["text encoder", "files"]["text"]
 
 
 def test_a_whole_llamagen_checkpoint_fits(llamagen, capsys) -> None:
@@ -192,7 +225,10 @@ def test_a_whole_llamagen_checkpoint_fits(llamagen, capsys) -> None:
     assert code == 0, faults(document)
     texts = {(line["part"], line["item"]): line["text"] for line in document["findings"]}
     assert "T5 of width" in texts["text encoder", "files"] and "codes" in texts["image tokenizer", "files"]
-    assert {"target weights", "drafter weights", "image tokenizer"} < document["memory"].keys()
+    assert {"target weights", "drafter weights", "image tokenizer", "text encoder"} < document["memory"].keys()
+    encoder = load_file(llamagen.parent / "t5" / "flan-t5-xl" / "model.safetensors")
+    count = sum(value.numel() for key, value in encoder.items() if key.startswith(("encoder.", "shared.")))
+    assert document["memory"]["text encoder"] == 2 * count > 0
 
 
 def test_every_fault_of_a_llamagen_checkpoint_is_named(llamagen, capsys) -> None:

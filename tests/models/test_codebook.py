@@ -77,7 +77,7 @@ def test_command(checkpoint, tmp_path, capsys) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--neighbours=24"], "neighbours: found 24, allowed are 1..23"),
+        (["--neighbours=24"], "--neighbours: found 24; allowed: 1 to 23"),
         (["--neighbours=0"], "--neighbours: found 0"),
         (["--model_path=owner/name"], "--model_path: found 'owner/name'; allowed: a folder"),
         (["--tokenizer_path=./nowhere"], "--tokenizer_path ./nowhere: found no such folder"),

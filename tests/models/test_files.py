@@ -63,7 +63,7 @@ def test_the_checkpoints_own_folder_comes_first_and_the_flag_before_it(folder) -
     assert find_tokenizer(folder).text == folder / "tokenizer" / "text_tokenizer.json"
     given = folder.parent / "chameleon"
     assert find_tokenizer(folder, given).vqgan == given / "tokenizer"
-    with pytest.raises(ValueError, match=r"text_tokenizer\.json in .*empty"):
+    with pytest.raises(ValueError, match=r"text_tokenizer\.json and no vqgan\.yaml .*empty"):
         find_tokenizer(folder, folder.parent / "empty")
 
 

@@ -14,8 +14,8 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 
 from configs.schema import ROOT
 from models.base import TargetOptions
+from models.folders import checkpoint_folder
 from models.registry import load_target
-from models.weights import checkpoint_folder
 
 
 @pytest.mark.parametrize("path", ["./nowhere", "/nowhere/at/all", "nowhere", "a/b/c"])

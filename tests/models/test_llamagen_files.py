@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from small_llamagen import LlamaGenSizes, llamagen_settings, open_llamagen, small_janus, write_llamagen, write_vq
 from transformers import BertConfig
 
-from configs.schema import RunSettings
+from configs.schema import MethodSettings, RunSettings
 from eval.session import Session, open_session
 from main import main
 from models.text_encoder import TextEncoder
@@ -32,8 +32,8 @@ def folder(original, tmp_path) -> Path:
     return Path(shutil.copytree(original.parent, tmp_path / "copy")) / original.name
 
 
-def load(folder: Path) -> Session:
-    return open_llamagen(llamagen_settings(folder))
+def load(folder: Path, method: str = "adt") -> Session:
+    return open_llamagen(llamagen_settings(folder).with_method(MethodSettings(method)))
 
 
 def change_json(path: Path, **entries: object) -> None:
@@ -62,13 +62,13 @@ def change_weights(path: Path, **entries: torch.Tensor | None) -> None:
         ("hidden_size", None, "lacks the entry 'hidden_size'"),
         ("hidden_size", 36, "36 / 2 channels per head; allowed: a multiple of 4"),
         ("cls_token_num", 10, r"model\.cls_embedding\.uncond_embedding has shape \(9, 16\), expected \(10, 16\)"),
-        ("vocab_size", 25, r"lm_head\.weight has shape \(24, 32\), expected 25 rows"),
+        ("vocab_size", 25, r"--vq_path: .* has 24, .*config\.json has vocab_size 25"),
     ],
 )
 def test_a_config_that_does_not_fit(entry, value, message, folder) -> None:
     change_json(folder / "config.json", **{entry: value})
     with pytest.raises(ValueError, match=message):
-        load(folder)
+        load(folder, "ar")
 
 
 @pytest.mark.parametrize(
