@@ -13,8 +13,8 @@ from typing import ClassVar
 
 from configs.fields import SettingsError, check_fields, refuse, setting
 from configs.methods import AdtSettings, MethodSettings, SamplingSettings
-from configs.targets import MODELS, ROOT, parts_beside, refuse_foreign_flags
-from models.image_size import parse_size
+from configs.targets import MODELS, OWN_FLAGS, ROOT, parts_beside, refuse_foreign_flags
+from models.image_size import default_size, parse_size
 
 __all__ = [
     "AdtSettings",
@@ -86,7 +86,9 @@ class RunSettings:
         shown="<model_path>/tokenizer, or chameleon/tokenizer beside it",
     )
     target_size: str | None = setting(
-        None, "image size in pixels, as 768 or 1024x576, of models that draw in many sizes", shown="lumina_mgpt 768"
+        None,
+        "image size in pixels, as 768 or 1024x576, of models that draw in many sizes",
+        shown="that of the folder's name, such as Lumina-mGPT-7B-768, or 768",
     )
     text_encoder_path: str | None = setting(
         None, "LlamaGen's T5: a folder, or a hub id", shown="<model_path>/../t5/flan-t5-xl"
@@ -169,7 +171,8 @@ class RunSettings:
 
     def _place_parts(self) -> None:
         refuse_foreign_flags(self)
-        if self.target_size is not None:
+        if self.model in OWN_FLAGS["target_size"]:
+            self._set("target_size", default_size(self.model_path))
             try:
                 parse_size(self.target_size)
             except ValueError as error:

@@ -11,9 +11,13 @@ from itertools import groupby
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from decoding.transfer import on_device
 from models.base import Context, TransformerSpec
+
+_LEAST_GROWTH = 64  # slots
 
 
 @dataclass(frozen=True)
@@ -56,15 +60,26 @@ class KVCache:
         return self._view(rows, self.lengths[index : index + 1])
 
     def select(self, images: list[int]) -> "KVCache":
-        """A copy that holds these images only."""
-        rows = torch.tensor(
-            [i * self.guidance + g for i in images for g in range(self.guidance)], device=self.starts.device
-        )
-        return self._view(rows, self.lengths[images])
+        """The cache of these images only, ascending; takes over this one's memory, where it moves them to the front."""
+        rows = [image * self.guidance + row for image in images for row in range(self.guidance)]
+        for place, row in enumerate(rows):
+            if place != row:
+                for memory in self.memory:
+                    memory[:, place] = memory[:, row]
+                for values in (self.pads, self.starts, self.origins):
+                    values[place] = values[row]
+        return self._view(slice(len(rows)), self.lengths[images])
 
-    def _view(self, rows: slice | Tensor, lengths: np.ndarray) -> "KVCache":
+    def grow(self, slots: int) -> None:
+        """Make room for so many slots per row; what is cached stays."""
+        if slots > self.slots:
+            more = max(slots - self.slots, _LEAST_GROWTH)
+            self.memory = tuple(F.pad(memory, (0, 0, 0, more)) for memory in self.memory)
+            self.pads = F.pad(self.pads, (0, more))
+
+    def _view(self, rows: slice, lengths: np.ndarray) -> "KVCache":
         view = object.__new__(KVCache)
-        view.memory = tuple(m[:, rows if isinstance(rows, slice) else rows.to(m.device)] for m in self.memory)
+        view.memory = tuple(memory[:, rows] for memory in self.memory)
         view.pads, view.starts, view.origins = self.pads[rows], self.starts[rows], self.origins[rows]
         view.lengths, view.guidance, view.last_position = lengths, self.guidance, self.last_position
         return view
@@ -96,7 +111,8 @@ class KVCache:
             self._new = self._slots(self._stop - n, n)
             mask, committed = self._uniform_mask(block), longest
         else:
-            committed = torch.from_numpy(self.lengths).to(self.starts.device).repeat_interleave(self.guidance)[:, None]
+            lengths = on_device(self.lengths, self.starts.device)
+            committed = lengths.repeat_interleave(self.guidance)[:, None]
             self._target = committed + torch.arange(m - n, m, device=committed.device)  # (rows, n)
             self._rows = torch.arange(len(committed), device=committed.device)[:, None]
             mask = self._ragged_mask(block, committed)

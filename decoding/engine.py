@@ -7,6 +7,8 @@ Plain autoregressive decoding is the round with the empty tree.
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain as joined
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -20,6 +22,7 @@ from decoding.proposals import Proposal
 from decoding.sampling import SamplingLaw, choose
 from decoding.slots import Slots, accepted, lay_out
 from decoding.timing import Stopwatch
+from decoding.transfer import on_device
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict, Verifier
 from drafters.base import Decided, Drafter
@@ -61,23 +64,30 @@ class Engine:
     def generate(self, jobs: Iterable[Job]) -> Iterator[StepStats]:
         """Decode all jobs; draws them one by one as places become free."""
         queue = iter(jobs)
-        self._allocate()
-        while self._admit(queue):
+        if first := list(islice(queue, self.images)):
+            self._allocate(first)
+        queue = joined(first, queue)
+        while first and self._admit(queue):
             yield self._step()
 
     @torch.inference_mode()
-    def _allocate(self) -> None:
-        target, nodes = self.target, self.speculation.policy.largest.nodes if self.speculation else 0
-        block = (nodes + 1) * (1 if target.grid.row_end is None else 2)
-        shape = CacheShape(self.images, self.law.guidance, target.spec.max_positions + block)
-        self.cache = KVCache(target.spec, shape, target.dtype, target.device)
+    def _allocate(self, first: list[Job]) -> None:
+        """Room for as many images as there are first jobs, with prompts as long as theirs."""
+        target, images = self.target, len(first)
+        slots = self._slots(max(target.length(job.prompt) for job in first))
+        self.cache = KVCache(target.spec, CacheShape(images, self.law.guidance, slots), target.dtype, target.device)
         dtype = torch.float64 if target.dtype == torch.float64 else torch.float32
         noise = NoiseShape(target.grid.tokens, target.vocab.size, self.law.greedy, dtype, target.device)
-        self.noise = PositionalNoise(noise, self.images)
-        self.flights: list[Flight | None] = [None] * self.images
+        self.noise = PositionalNoise(noise, images)
+        self.flights: list[Flight | None] = [None] * images
         self.watch = Stopwatch(target.device)
         if self.speculation:
-            self.speculation.drafter.open(self.images, self.watch)
+            self.speculation.drafter.open(images, self.watch)
+
+    def _slots(self, length: int) -> int:
+        """Slots that an image takes behind a prompt of this length, the last round's tree included."""
+        grid, nodes = self.target.grid, self.speculation.policy.largest.nodes if self.speculation else 0
+        return length + grid.slots(grid.tokens) + grid.block(nodes)
 
     @torch.inference_mode()
     def _admit(self, queue: Iterator[Job]) -> bool:
@@ -101,7 +111,9 @@ class Engine:
         """Read the prompt and decide the first token."""
         started = time.perf_counter()
         prompt = self.target.prompt(job.prompt, self.law.guidance)
-        cache, length = self.cache.image(place), prompt.ids.shape[1]
+        length = prompt.ids.shape[1]
+        self.cache.grow(self._slots(length))
+        cache = self.cache.image(place)
         cache.reset(prompt.starts, prompt.origins)
         features = self.target.read(prompt, cache.open(*chain(1, length, self.target.device)))
         cache.advance([length])
@@ -120,7 +132,7 @@ class Engine:
         started = time.perf_counter()
         with self.watch.lap("draft"):
             tree = self._draft()
-        slots = lay_out(tree, [flight.decided - 1 for flight in self.flights], self.target.grid)
+        slots = lay_out(tree, self._roots(), self.target.grid)
         with self.watch.lap("verify"):
             features, log_p = self._score(slots)
             verdict = self.verifier(tree, log_p, self.noise(tree.depths + self._decided))
@@ -132,8 +144,12 @@ class Engine:
         self.watch.seconds["round"] += seconds
         return StepStats(rounds, self._land(laps["draft"], laps["verify"], seconds))
 
+    def _roots(self) -> list[int]:
+        """The position of the last decided token of every image."""
+        return [flight.decided - 1 for flight in self.flights]
+
     def _draft(self) -> DraftTree:
-        self._decided = torch.tensor([[flight.decided] for flight in self.flights], device=self.target.device)
+        self._decided = on_device(self._roots(), self.target.device)[:, None] + 1
         root = DraftTree.root(torch.cat([flight.codes[-1][-1:] for flight in self.flights]), self.noise.table.dtype)
         if self.grow is None:
             return root
@@ -169,7 +185,7 @@ class Engine:
     def _commit(self, slots: Slots, verdict: Verdict, features: Tensor, counts: list[int]) -> None:
         longest = max(counts)
         emitted = verdict.emitted[:, :longest]
-        path = accepted(slots, verdict.path[:, :longest], emitted, counts, self.target.grid.row_end)
+        path = accepted(slots, verdict.path[:, :longest], emitted, counts, self._roots(), self.target.grid)
         self.cache.keep(path.slots, path.counts)
         for image, (flight, count) in enumerate(zip(self.flights, counts, strict=True)):
             flight.codes.append(emitted[image, :count])

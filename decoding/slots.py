@@ -8,8 +8,10 @@ score the node's children. So trees run on across row ends, and a forced token c
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from decoding.transfer import on_device
 from decoding.tree import DraftTree
 from models.base import ImageGrid
 
@@ -41,10 +43,10 @@ def lay_out(tree: DraftTree, roots: list[int], grid: ImageGrid) -> Slots:
     """The slots of trees whose roots are the image tokens at positions `roots`, one per image."""
     if not any(ends_row(root, tree.height + 1, grid) for root in roots):
         return Slots(tree.tokens, tree.depths, tree.visible)
-    root = torch.tensor(roots, device=tree.tokens.device)[:, None]
+    root = on_device(roots, tree.tokens.device)[:, None]
     position = root + tree.depths
     ends = (position + 1) % grid.columns == 0  # (images, 1 + nodes)
-    count = int(ends.sum(1).max())
+    count = int(ends.sum(1).max())  # waits for the device, in rounds over a row's end
     present, node = ends.int().sort(dim=1, descending=True, stable=True)
     present, node = present[:, :count].bool(), node[:, :count]  # (images, e): e row ends and the nodes they follow
     nodes = tree.nodes + 1
@@ -72,17 +74,25 @@ def ends_row(position: int, count: int, grid: ImageGrid) -> bool:
     return grid.row_end is not None and position % grid.columns + count >= grid.columns
 
 
-def accepted(slots: Slots, path: Tensor, emitted: Tensor, counts: list[int], row_end: int | None) -> Path:
-    """The slots of accepted nodes path (images, n) and what follows them: row ends, and the codes emitted (images,
-    n)."""
+def with_row_ends(codes: Tensor, grid: ImageGrid) -> Tensor:
+    """An image's first codes (n,), every full row of them closed by its row end where the grid has row ends."""
+    if grid.row_end is None:
+        return codes
+    rows = codes.split(grid.columns)
+    return torch.cat([F.pad(row, (0, int(len(row) == grid.columns)), value=grid.row_end) for row in rows])
+
+
+def accepted(slots: Slots, path: Tensor, emitted: Tensor, counts: list[int], roots: list[int], grid: ImageGrid) -> Path:
+    """The slots of accepted nodes path (images, n), from the root at position roots[i] on, and what follows them: row
+    ends, and the codes emitted (images, n)."""
     if slots.exits is None:
         return Path(path, emitted, counts)
     exits = slots.exits.gather(1, path)
     place = torch.arange(path.shape[1], device=path.device)
-    taken = place < torch.tensor(counts, device=path.device)[:, None]  # (images, n)
+    taken = place < on_device(counts, path.device)[:, None]  # (images, n)
     ends = exits != path
     pairs = torch.stack([taken, taken & ends], 2).flatten(1)  # a node, then its row end
-    totals = pairs.sum(1).tolist()
+    totals = [grid.slots(root + count) - grid.slots(root) for root, count in zip(roots, counts, strict=True)]
     order = pairs.int().sort(dim=1, descending=True, stable=True).indices[:, : max(totals)]
-    codes = torch.stack([torch.where(ends, row_end, emitted), emitted], 2).flatten(1)
+    codes = torch.stack([torch.where(ends, grid.row_end, emitted), emitted], 2).flatten(1)
     return Path(torch.stack([path, exits], 2).flatten(1).gather(1, order), codes.gather(1, order), totals)

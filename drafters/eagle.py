@@ -14,6 +14,7 @@ from decoding.cache import CacheShape, KVCache, chain
 from decoding.sampling import SamplingLaw
 from decoding.slots import ends_row
 from decoding.timing import Stopwatch
+from decoding.transfer import on_device
 from decoding.tree import DraftTree
 from drafters.base import Decided
 from models.base import Context, PromptRows, TargetModel, TransformerSpec
@@ -93,7 +94,7 @@ class EagleDrafter:
     def expand(self, tree: DraftTree, nodes: Tensor) -> Tensor:
         outputs = self._absorb() if tree.nodes == 0 else self._descend(tree, nodes)
         if any(ends := self._row_ends(tree.height)):
-            outputs = self._end_rows(tree, nodes, outputs, torch.tensor(ends, device=nodes.device)[:, None])
+            outputs = self._end_rows(tree, nodes, outputs, on_device(ends, nodes.device)[:, None])
         with self.watch.lap("draft_head"):
             logits = self.target.score(outputs.flatten(0, 1))
         return self.law(logits)
@@ -163,7 +164,7 @@ class EagleDrafter:
         """Slots (images, 1) between the root and the nodes at depth `height`."""
         grid, roots = self.target.grid, map(self._position, range(len(self.read)))
         slots = [[grid.slots(root + height) - grid.slots(root) - 1] for root in roots]
-        return torch.tensor(slots, device=self.target.device)
+        return on_device(slots, self.target.device)
 
     def _row_ends(self, height: int) -> list[bool]:
         """Per image, whether a row ends behind the nodes at depth `height`."""

@@ -16,7 +16,8 @@ def pick_device(name: str) -> torch.device:
         name = "cuda" if available else "cpu"
     device = torch.device(name)
     if device.type == "cuda":
-        if (device.index or 0) >= available:
+        device = torch.device("cuda", device.index or 0)
+        if device.index >= available:
             raise SettingsError(f"--device: found {name!r}, but {available} CUDA devices are here; allowed: auto, cpu")
         torch.cuda.set_device(device)  # streams and events of the timings are the current device's
     return device

@@ -10,6 +10,7 @@ from decoding.cache import CacheShape, KVCache, chain
 from decoding.flight import FinishedImage, Job
 from decoding.noise import gumbel
 from decoding.sampling import SamplingLaw
+from decoding.slots import with_row_ends
 from models.base import TargetModel
 
 NEAR_TIE = 1e-3  # largest gap that rounding in fp32 may decide
@@ -65,7 +66,8 @@ def gap(target: TargetModel, law: SamplingLaw, image: FinishedImage, codes: Tens
 def _logits(target: TargetModel, law: SamplingLaw, job: Job, codes: Tensor) -> Tensor:
     """Logits (guidance, 1, vocab) behind the prompt and these codes, in a forward pass each."""
     prompt = target.prompt(job.prompt, law.guidance)
-    image = (codes.to(target.device) + target.vocab.first_id).expand(law.guidance, -1)
+    sequence = with_row_ends(codes.to(target.device), target.grid)
+    image = (sequence + target.vocab.first_id).expand(law.guidance, -1)
     n, length = image.shape[1], prompt.ids.shape[1]
     cache = KVCache(target.spec, CacheShape(1, law.guidance, length + n), target.dtype, target.device)
     cache.reset(prompt.starts, prompt.origins)

@@ -90,7 +90,7 @@ def check_lengths(target: Any, missing: Sequence[PromptItem]) -> None:
     faults = []
     for prompt, name in {item.prompt: item.id for item in reversed(missing)}.items():
         try:
-            target.prompt(prompt, 1)
+            target.length(prompt)
         except ValueError as error:
             faults.append(f"image {name}: {error}")
     if faults:

@@ -128,7 +128,8 @@ def open_target(settings: RunSettings) -> TargetModel:
     target = load_target(settings.model, settings.model_path, target_options(settings, dtype, place))
     if spreads:
         rows = settings.batch_size * sampling_law(settings.sampling).guidance
-        spread(target, rows, target.spec.max_positions + (settings.method.nodes or 0) + 1)
+        nodes = build_policy(settings.method, target.grid.columns).largest.nodes if settings.method.drafted else 0
+        spread(target, rows, target.spec.max_positions + target.grid.block(nodes))
     if settings.vq_device == "cpu":
         target.images = target.images.to(torch.device("cpu"))
     return SequentialGuidance(target) if settings.cfg_mode == "sequential" else target

@@ -94,6 +94,10 @@ class ImageGrid:
         """Tokens of the sequence, row ends included, before image token number `position`."""
         return position if self.row_end is None else position + position // self.columns
 
+    def block(self, nodes: int) -> int:
+        """The most tokens of the sequence that a tree with so many nodes takes, its root and row ends included."""
+        return (nodes + 1) * (1 if self.row_end is None else 2)
+
 
 @dataclass(frozen=True)
 class ImageVocab:
@@ -117,6 +121,11 @@ class PromptRows:
     starts: Tensor
     origins: Tensor | None = None
     condition: Tensor | None = None
+
+    def part(self, rows: slice) -> "PromptRows":
+        """Some of the rows."""
+        origins, condition = (None if values is None else values[rows] for values in (self.origins, self.condition))
+        return PromptRows(self.ids[rows], self.starts[rows], origins, condition)
 
 
 @dataclass(frozen=True)
@@ -145,6 +154,9 @@ class TargetModel(Protocol):
     def prompt(self, text: str, guidance: int) -> PromptRows:
         """The conditional row of a text and, with guidance 2, the unconditional one; ValueError if the text is too
         long."""
+
+    def length(self, text: str) -> int:
+        """Tokens of a text's prompt, found with less work than the prompt itself; ValueError as there."""
 
     def read(self, prompt: PromptRows, context: Context) -> Tensor:
         """A prompt -> features after the final norm (guidance, length, hidden); those of padding are arbitrary."""

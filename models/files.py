@@ -27,6 +27,7 @@ META_FILES = (
     "`original_tokenizers` of Alpha-VLLM/Chameleon_7B_mGPT on the Hugging Face hub"
 )
 # Where users get the files of a target, by flag.
+_TRAINED = "ckpts/llamagen/trained_drafters"
 _T5 = "`hf download google/flan-t5-xl --local-dir ckpts/llamagen/t5/flan-t5-xl`"
 SOURCES = {
     "tiny": {"model_path": "shipped as ckpts/tiny", "drafter_path": "shipped as ckpts/tiny/drafter"},
@@ -40,12 +41,12 @@ SOURCES = {
     },
     "llamagen": {
         "model_path": "`hf download jadohu/LlamaGen-T2I --local-dir ckpts/llamagen/LlamaGen-T2I`",
-        "drafter_path": "`hf download jadohu/llamagen_drafter`",
+        "drafter_path": f"`hf download jadohu/llamagen_drafter --local-dir {_TRAINED}/llamagen_drafter`",
         "text_encoder_path": _T5,
     },
     "llamagen2": {
         "model_path": "`hf download jadohu/LlamaGen-T2I-2 --local-dir ckpts/llamagen/LlamaGen-T2I-2`",
-        "drafter_path": "`hf download jadohu/llamagen2_drafter`",
+        "drafter_path": f"`hf download jadohu/llamagen2_drafter --local-dir {_TRAINED}/llamagen2_drafter`",
         "text_encoder_path": _T5,
     },
 }

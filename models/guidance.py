@@ -3,12 +3,13 @@
 The drafter still runs both rows in one batch; weights, caches and tokens are the same.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from models.base import Context, RowsCache, TargetModel
+from models.base import Context, PromptRows, RowsCache, TargetModel
 
 
 class SequentialGuidance:
@@ -20,14 +21,21 @@ class SequentialGuidance:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.target, name)
 
+    def read(self, prompt: PromptRows, context: Context) -> Tensor:
+        """As the target's."""
+        return self._in_turn(context, lambda rows, part: self.target.read(prompt.part(rows), part))
+
     def features(self, ids: Tensor, context: Context) -> Tensor:
-        """As the target's; without a cache, which knows which rows belong together, all rows pass together."""
+        """As the target's."""
+        return self._in_turn(context, lambda rows, part: self.target.features(ids[rows], part))
+
+    def _in_turn(self, context: Context, forward: Callable[[slice, Context], Tensor]) -> Tensor:
+        """The features of all rows; without a cache, which knows which rows belong together, they pass together."""
         cache: RowsCache | None = context.cache
         if cache is None or cache.guidance == 1:
-            return self.target.features(ids, context)
+            return forward(slice(None), context)
         parts = [slice(row, None, cache.guidance) for row in range(cache.guidance)]
-        features = [self.target.features(ids[rows], self._part(context, rows)) for rows in parts]
-        return torch.stack(features, 1).flatten(0, 1)
+        return torch.stack([forward(rows, self._part(context, rows)) for rows in parts], 1).flatten(0, 1)
 
     @staticmethod
     def _part(context: Context, rows: slice) -> Context:

@@ -5,7 +5,13 @@ import re
 CELL = 32  # pixels: sides are given to the model in cells
 LARGEST = 1024  # side of the largest square that a public checkpoint was trained on
 STRETCH = 4.0  # greatest ratio of the sides
-DEFAULT_SIZE = "768x768"
+DEFAULT_SIZE = "768"
+
+
+def default_size(model_path: str) -> str:
+    """The size that a public checkpoint is named after, as Lumina-mGPT-7B-512, or else 768."""
+    match = re.search(r"-(512|768|1024)/*$", model_path)
+    return match[1] if match else DEFAULT_SIZE
 
 
 def parse_size(text: str) -> tuple[int, int]:

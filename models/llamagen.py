@@ -148,6 +148,9 @@ class LlamaGen(TransformerTarget):
         condition = torch.stack([caption, self.caption.empty][:guidance])
         return PromptRows(ids, starts, torch.zeros_like(starts), condition)
 
+    def length(self, text: str) -> int:
+        return len(self.caption.empty)
+
     def read(self, prompt: PromptRows, context: Context) -> Tensor:
         mask = padding_visible(context.mask, prompt.starts)
         return self.transformer.read(self.caption(prompt.condition), replace(context, mask=mask))

@@ -30,6 +30,7 @@ _RENAMES = (
     (r"\.conv_shortcut\.", ".nin_shortcut."),
     (r"\.conv_norm_out\.", ".norm_out."),
 )
+CODEBOOK = "quantize.embedding.weight"
 _IGNORED = "quantize.codebook_used"  # a training statistic
 
 
@@ -52,7 +53,7 @@ def sizes_of(state: Mapping[str, Tensor], side: int) -> VqganConfig:
     try:
         ch = len(state["encoder.conv_in.weight"])
         widths = [len(state[f"encoder.conv_blocks.{level}.res.0.conv2.weight"]) for level in range(levels)]
-        n_embed, embed_dim = state["quantize.embedding.weight"].shape
+        n_embed, embed_dim = state[CODEBOOK].shape
         return VqganConfig(
             ch=ch,
             ch_mult=tuple(width // ch for width in widths),
@@ -93,7 +94,7 @@ def load_llamagen_vq(path: Path, side: int, device: torch.device) -> ImageTokeni
         weights = from_public(state, model, public_name, _IGNORED)
     except ValueError as error:
         raise ValueError(f"--vq_path: {path}: {error}") from error
-    weights["quantize.embedding.weight"] = F.normalize(weights["quantize.embedding.weight"], dim=-1)
+    weights[CODEBOOK] = F.normalize(weights[CODEBOOK], dim=-1)
     model.load_state_dict(weights, assign=True)
     model = model.to(device, memory_format=torch.channels_last)
     return ImageTokenizer(model, config, rounding=0.5)

@@ -21,9 +21,10 @@ _IMAGE_BYTES = 2 * 2**30  # on the first GPU, for turning tokens into pixels
 
 @dataclass(frozen=True)
 class Load:
-    """Bytes of a layer with its keys and values, and of what stays on the first device."""
+    """Bytes of a layer's weights, of its keys and values, and of what stays on the first device."""
 
     layer: int
+    cache: int
     first: int
 
 
@@ -36,35 +37,48 @@ def load_of(transformer: nn.Module, rows: int, slots: int) -> Load:
     layer = sum(parameter.nbytes for parameter in transformer.blocks.parameters()) // spec.layers
     cache = 2 * rows * spec.kv_heads * spec.head_dim * slots * itemsize
     drafter = transformer.embedding.weight.nbytes + 2 * spec.hidden**2 * itemsize + layer + cache
-    return Load(layer + cache, weights - layer * spec.layers + drafter + _IMAGE_BYTES)
+    return Load(layer, cache, weights - layer * spec.layers + drafter + _IMAGE_BYTES)
 
 
 def plan(layers: int, load: Load, free: Sequence[int]) -> list[int | None]:
     """The device of every layer, in order, the first devices filled first; None where none has room left.
 
+    The first device also holds the keys and values of the layers without a device, and the weights of one of them.
+
     free: bytes of every device.
     """
-    room = [free[0] - load.first, *free[1:]]
+    places: list[int | None] = []
+    for homeless in range(layers + 1):
+        copied = load.layer + homeless * load.cache if homeless else 0
+        places = _fill(layers, load.layer + load.cache, [free[0] - load.first - copied, *free[1:]])
+        if places.count(None) <= homeless:
+            break
+    return places
+
+
+def _fill(layers: int, size: int, room: list[int]) -> list[int | None]:
     places: list[int | None] = []
     device = 0
     for _ in range(layers):
-        while device < len(room) and room[device] < load.layer:
+        while device < len(room) and room[device] < size:
             device += 1
         places.append(device if device < len(room) else None)
         if device < len(room):
-            room[device] -= load.layer
+            room[device] -= size
     return places
 
 
 def spread(target: TransformerTarget, rows: int, slots: int) -> None:
     """Spread a target that lies in the CPU's memory over all GPUs; rows and slots are those of its cache."""
+    main = torch.device("cuda", 0)
+    target.place(main)
     count = torch.cuda.device_count()
     free = [int(torch.cuda.mem_get_info(number)[0] * (1 - _KEPT_FREE)) for number in range(count)]
     places = plan(target.spec.layers, load_of(target.transformer, rows, slots), free)
     if None in places:
         slow = places.count(None)
         print(f"--device_map auto: {slow} of {len(places)} layers fit on no GPU and stay in the CPU's memory: slow")
-    dispatch(target, ["cpu" if place is None else place for place in places], torch.device("cuda", 0))
+    dispatch(target, ["cpu" if place is None else place for place in places], main)
 
 
 def dispatch(

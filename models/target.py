@@ -20,6 +20,9 @@ class TransformerTarget:
         """Take ids and give features on a device, to which all but the transformer is moved."""
         self.device, self.images = device, self.images.to(device)
 
+    def length(self, text: str) -> int:
+        return self.prompt(text, 1).ids.shape[1]
+
     def read(self, prompt: PromptRows, context: Context) -> Tensor:
         return self.features(prompt.ids, context)
 

@@ -6,6 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from decoding.transfer import on_device
 from decoding.tree import DraftTree
 
 
@@ -48,7 +49,7 @@ class TreePlan:
 
     def budgets(self, device: torch.device) -> Tensor:
         """(images,) node budgets."""
-        return torch.tensor([shape.nodes for shape in self.shapes], device=device)
+        return on_device([shape.nodes for shape in self.shapes], device)
 
     @property
     def uniform(self) -> bool:
@@ -61,7 +62,7 @@ class TreePlan:
             return scores
         widths = [s.width if s.width < self.width else max(scores.shape[1:]) for s in self.shapes]
         columns = [(width if level <= s.depth else 0, width) for width, s in zip(widths, self.shapes, strict=True)]
-        width = torch.tensor(columns, device=scores.device)  # (images, 2): children per node, expanded nodes
+        width = on_device(columns, scores.device)  # (images, 2): children per node, expanded nodes
         child = torch.arange(scores.shape[2], device=scores.device) < width[:, :1]
         node = torch.arange(scores.shape[1], device=scores.device) < width[:, 1:]
         return scores.masked_fill(~(node[:, :, None] & child[:, None, :]), -torch.inf)

@@ -2,10 +2,10 @@
 
 from functools import cached_property
 
-import torch
 from torch import Tensor
 
 from decoding.policies.base import Controller, FixedController, Shape, TreePlan
+from decoding.transfer import on_device
 from decoding.tree import DraftTree
 
 # `path:n` gives the node of that rank path n children, of ranks 0 to n - 1; sizes and shapes as published.
@@ -87,4 +87,4 @@ class StaticTree:
 
     @staticmethod
     def _rows(tree: DraftTree, index: list[int]) -> Tensor:
-        return torch.tensor(index, device=tree.tokens.device).expand(len(tree.tokens), -1)
+        return on_device(index, tree.tokens.device).expand(len(tree.tokens), -1)

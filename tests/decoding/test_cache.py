@@ -122,17 +122,28 @@ def continued(model: Transformer, cache: KVCache, token: int) -> Tensor:
     return verify(model, cache, tree)
 
 
-def test_select_copies_the_chosen_images(model) -> None:
+@pytest.mark.parametrize("kept", [[0, 2], [1, 2], [2], [0, 1, 2]])
+def test_select_keeps_the_chosen_images_in_the_same_memory(kept, model) -> None:
     images, batch = [Image(i) for i in range(3)], new_cache(3)
     for i, image in enumerate(images):
         image.prefill(model, batch.image(i))
     expected = continued(model, batch, 7)
-    chosen = batch.select([2, 0])
-    torch.testing.assert_close(continued(model, chosen, 7), expected[[2, 0]], rtol=0, atol=1e-12)
-    chosen.memory[0].fill_(0)
-    chosen.advance([1, 1])
-    assert batch.lengths.tolist() == [5, 3, 8]
-    torch.testing.assert_close(continued(model, batch, 7), expected, rtol=0, atol=1e-12)
+    chosen = batch.select(kept)
+    torch.testing.assert_close(continued(model, chosen, 7), expected[kept], rtol=0, atol=1e-12)
+    assert chosen.memory[0].data_ptr() == batch.memory[0].data_ptr()
+
+
+def test_a_cache_that_grows_keeps_what_it_holds(model) -> None:
+    batch, wide = new_cache(2), new_cache(2)
+    for cache in (batch, wide):
+        for i in range(2):
+            Image(i).prefill(model, cache.image(i))
+    wide.grow(61)
+    assert batch.slots == 60 and wide.slots >= 61
+    torch.testing.assert_close(continued(model, wide, 7), continued(model, batch, 7), rtol=0, atol=0)
+    wide.grow(60)
+    wide.advance([40, 60 - 8])
+    wide.open(*chain(2, 3, CPU))
 
 
 def test_a_place_is_reused_without_traces(model) -> None:

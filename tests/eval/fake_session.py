@@ -52,9 +52,10 @@ def fake_pixels(codes: np.ndarray) -> np.ndarray:
     return (codes.reshape(-1, 4, 4, 1) // 4).astype(np.uint8).repeat(3, axis=-1)
 
 
-def fake_prompt(text: str, guidance: int) -> None:
+def fake_length(text: str) -> int:
     if len(text) > 100:
         raise ValueError(f"{len(text)} letters are too many")
+    return len(text)
 
 
 @dataclass
@@ -96,7 +97,7 @@ def fake_backend(engine: FakeEngine) -> Backend:
     def open_session(settings: RunSettings) -> Any:
         if settings.device == "cuda":
             raise ValueError("--device: found 'cuda'; allowed: cpu")
-        target = SimpleNamespace(to_image=fake_pixels, prompt=fake_prompt)
+        target = SimpleNamespace(to_image=fake_pixels, length=fake_length)
         return SimpleNamespace(engine=engine, target=target, hardware=lambda: {"device": "fake"})
 
     return Backend(open_session, FakeJob, fake_seed)

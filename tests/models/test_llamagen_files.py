@@ -18,7 +18,10 @@ from transformers import BertConfig
 from configs.schema import MethodSettings, RunSettings
 from eval.session import Session, open_session
 from main import main
+from models.base import TargetOptions
+from models.registry import FAMILIES
 from models.text_encoder import TextEncoder
+from models.weights import Network
 
 
 @pytest.fixture(scope="module")
@@ -204,3 +207,40 @@ def test_the_command_line_draws_an_image(tmp_path) -> None:
     assert main([*words.split(), "--prompt", "a red cat on the mat"]) == 0
     (path,) = (tmp_path / "out" / "img").iterdir()
     assert Image.open(path).size == (32, 32)
+
+
+def test_lengths_of_prompts_are_known_without_the_text_encoder(folder, monkeypatch) -> None:
+    target = load(folder, "ar").target
+    monkeypatch.setattr(TextEncoder, "__call__", None)
+    assert target.length("a cat") == LlamaGenSizes().slots
+
+
+def test_the_table_of_neighbours_is_of_the_stored_vectors(folder) -> None:
+    """As published: not of the vectors of length 1 that are decoded."""
+    options = TargetOptions(torch.float32, torch.device("cpu"), vq_path=str(folder.parent / "vq_ds16_t2i.pt"))
+    found = FAMILIES["llamagen"].codebook(folder, options)
+    assert torch.equal(found, torch.load(options.vq_path)["model"]["quantize.embedding.weight"])
+    assert (found.norm(dim=-1) - 1).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("part", ["drafter", "codec", "text encoder"])
+def test_faults_of_parts_are_found_before_the_weights_are_read(part, folder, monkeypatch) -> None:
+    monkeypatch.setattr(Network, "fill", None)
+    if part == "drafter":
+        change_json(folder / "drafter" / "config.json", hidden_size=64)
+    elif part == "codec":
+        (folder.parent / "vq_ds16_t2i.pt").write_bytes(b"nonsense")
+    else:
+        change_json(folder.parent / "t5" / "flan-t5-xl" / "config.json", d_model=8)
+    with pytest.raises(ValueError, match="hidden_size|vq_ds16_t2i|--text_encoder_path"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("entry", "value"),
+    [("num_key_value_heads", "2"), ("rope_parameters", [1]), ("rms_norm_eps", "abc"), ("rope_theta", -1.0)],
+)
+def test_values_of_other_types_are_named(entry, value, folder) -> None:
+    change_json(folder / "config.json", **{entry: value})
+    with pytest.raises(ValueError, match=f"config.json: {entry} is "):
+        load(folder, "ar")

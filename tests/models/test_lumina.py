@@ -13,7 +13,8 @@ from configs.schema import AdtSettings, MethodSettings, RunSettings, SamplingSet
 from decoding.flight import Job
 from decoding.noise import gumbel
 from decoding.sampling import SamplingLaw
-from eval.session import Session
+from eval.exactness import _logits
+from eval.session import Session, sampling_law
 from models.base import Context
 from models.image_size import parse_size
 
@@ -122,3 +123,21 @@ def test_one_sized_models_refuse_a_size(checkpoint) -> None:
 def test_an_image_without_room_is_refused(lumina_folder) -> None:
     with pytest.raises(ValueError, match="the model takes"):
         open_lumina(lumina_folder, "64").target.prompt("word " * 60, 2)
+
+
+@pytest.mark.parametrize(
+    ("path", "size"), [("a/Lumina-mGPT-7B-512", "512"), ("x/y-1024/", "1024"), ("ckpts/mine", "768"), ("b-512x", "768")]
+)
+def test_the_size_is_that_of_the_folders_name(path, size) -> None:
+    assert RunSettings(prompt="a cat", model="lumina_mgpt", model_path=path).target_size == size
+
+
+def test_images_are_judged_with_their_row_ends(lumina_folder) -> None:
+    """Read anew, every token is the choice of the law behind the tokens before it."""
+    session = open_lumina(lumina_folder, "96x64")
+    law, engine = sampling_law(session.settings.sampling), session.engine_for(MethodSettings("ar"))
+    image = next(image for step in engine.generate(JOBS[:1]) for image in step.finished)
+    for position in range(1, session.target.grid.tokens):
+        logits = _logits(session.target, law, image.job, image.codes[:position])
+        noise = gumbel(image.job.seed, "target", torch.tensor([position]), logits.shape[-1])
+        assert (law(logits)[0] + noise).argmax() == image.codes[position], position

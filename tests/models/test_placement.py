@@ -13,8 +13,9 @@ from configs.fields import SettingsError
 from configs.schema import MethodSettings, RunSettings, SamplingSettings
 from decoding.cache import CacheShape, KVCache, chain
 from decoding.flight import Job
+from eval.devices import pick_device
 from eval.session import Session, open_session
-from models.base import Context, TransformerSpec
+from models.base import Context, PromptRows, TransformerSpec
 from models.guidance import SequentialGuidance
 from models.placement import Load, dispatch, load_of, plan
 from models.transformer import Transformer
@@ -46,6 +47,10 @@ class Counted:
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.target, name)
+
+    def read(self, prompt: PromptRows, context: Context) -> torch.Tensor:
+        self.rows.append(len(prompt.ids))
+        return self.target.read(prompt, context)
 
     def features(self, ids: torch.Tensor, context: Context) -> torch.Tensor:
         self.rows.append(len(ids))
@@ -101,13 +106,15 @@ def test_a_device_map_needs_gpus(checkpoint, monkeypatch) -> None:
         ([35, 20], [0, 0, 1, 1]),
         ([25, 12, 100], [0, 1, 2, 2]),
         ([10, 20, 20], [1, 1, 2, 2]),
-        ([35, 5], [0, 0, None, None]),
+        ([45, 5], [0, None, None, None]),
+        ([35, 5], [None] * 4),
         ([0], [None] * 4),
     ],
 )
 def test_plan(free, places) -> None:
-    """Ten units per layer, fifteen for what stays on the first device."""
-    assert plan(4, Load(10, 15), free) == places
+    """Eight units for a layer, two for its keys and values, fifteen for what stays on the first device, which takes the
+    keys and values of homeless layers and a copy of one of them, too."""
+    assert plan(4, Load(8, 2, 15), free) == places
 
 
 def test_chameleon_7b_on_smaller_gpus() -> None:
@@ -118,11 +125,14 @@ def test_chameleon_7b_on_smaller_gpus() -> None:
     with torch.device("meta"):
         transformer = Transformer(spec, 8192).to(torch.bfloat16)
     one, eight = (load_of(transformer, 2 * images, 4096 + 59) for images in (1, 8))
-    cache = 2 * 2 * 32 * 128 * 4155 * 2
-    assert one.layer == 2 * 202_399_744 + cache
+    assert (one.layer, one.cache) == (2 * 202_399_744, 2 * 2 * 32 * 128 * 4155 * 2)
     assert set(plan(32, one, [24 * GIB])) == {0}
-    assert set(plan(32, eight, [24 * GIB])) == {0, None}
     assert set(plan(32, eight, [24 * GIB, 24 * GIB, 24 * GIB])) == {0, 1, 2}
+    for load, size in ((one, 12), (eight, 48)):
+        places = plan(32, load, [size * GIB])
+        here, homeless = places.count(0), places.count(None)
+        held = load.first + here * load.layer + 32 * load.cache + load.layer
+        assert 0 < here < 32 == here + homeless and held <= size * GIB
 
 
 def test_keys_and_values_lie_where_their_layers_are(session) -> None:
@@ -164,3 +174,14 @@ def test_without_accelerate_the_error_names_it(session, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "accelerate", None)
     with pytest.raises(ValueError, match="--device_map.*accelerate"):
         dispatch(session.target, ["cpu", "cpu"], CPU)
+
+
+@pytest.mark.parametrize(("name", "found"), [("auto", "cuda:0"), ("cuda", "cuda:0"), ("cuda:1", "cuda:1")])
+def test_devices_have_numbers(name, found, monkeypatch) -> None:
+    """torch sets no current device without its number."""
+    chosen = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    assert str(pick_device(name)) == found and chosen == [torch.device(found)]
+    with pytest.raises(SettingsError, match="--device: found 'cuda:2', but 2 CUDA devices are here"):
+        pick_device("cuda:2")

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from small_llamagen import llamagen_settings, open_llamagen, write_llamagen
 from torch import Tensor
 
+from eval.script import run_script
 from models.llamagen import llamagen_spec
 from models.weights import read_json
 from scripts.convert_llamagen import convert
@@ -75,3 +76,25 @@ def test_other_weights_are_refused(change, message, folder) -> None:
     with pytest.raises(ValueError, match=f"--source .*t2i_512.pt: {message}"):
         convert(source=str(source), output=str(folder.parent / "converted"))
     assert not (folder.parent / "converted").exists()
+
+
+@pytest.mark.parametrize(("flag", "value"), [("side", "abc"), ("side", 0), ("head_dim", 0), ("head_dim", "x")])
+def test_sizes_are_whole_numbers(flag, value, tmp_path) -> None:
+    with pytest.raises(ValueError, match=f"--{flag}: found .*; allowed: whole numbers from 1"):
+        convert(source="a_256.pt", output=str(tmp_path), **{flag: value})
+
+
+def test_a_flag_that_a_script_does_not_have_is_refused_before_it_runs(monkeypatch, capsys) -> None:
+    ran = []
+
+    def script(*, source: str, layers: int = 2) -> None:
+        ran.append((source, layers))
+
+    monkeypatch.setattr("sys.argv", ["script", "--source=x", "--layrs", "3"])
+    with pytest.raises(SystemExit) as stop:
+        run_script(script)
+    assert stop.value.code == 2 and not ran
+    assert capsys.readouterr().err == "error: --layrs: unknown flag; allowed: --source, --layers\n"
+    monkeypatch.setattr("sys.argv", ["script", "--source=x", "--layers", "3"])
+    run_script(script)
+    assert ran == [("x", 3)]
