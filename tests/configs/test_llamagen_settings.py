@@ -43,6 +43,7 @@ def test_a_codec_is_told_by_its_contents(folder) -> None:
 @pytest.mark.parametrize("stage", ["llamagen", "llamagen2"])
 def test_recipes_are_those_of_the_public_sample_script(stage, folder) -> None:
     texts = {"config": str(ROOT / f"configs/{stage}.yaml"), "prompt": "a cat", "model_path": str(folder)}
+    texts["drafter_path"] = str(folder / "drafter")
     settings = run_settings(texts)
     assert (settings.model, settings.dtype) == (stage, "bf16")
     assert settings.sampling == SamplingSettings(temperature=1.0, top_k=1000, top_p=1.0, cfg=7.5)

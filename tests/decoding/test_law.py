@@ -39,6 +39,9 @@ class SmallTarget:
     def prompt(self, text: str, guidance: int) -> PromptRows:
         return PromptRows(torch.tensor([[0, 1], [0, 0]])[:guidance], torch.tensor([0, 1])[:guidance])
 
+    def length(self, text: str) -> int:
+        return 2
+
     def read(self, prompt: PromptRows, context: Context) -> Tensor:
         return self.features(prompt.ids, context)
 
