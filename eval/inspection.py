@@ -216,10 +216,11 @@ def as_table(report: Report, settings: InspectSettings) -> str:
     lines = []
     for finding in report.findings:
         state = "ok   " if finding.fits else "FAULT"
-        lines.append(f"{finding.part:{widths[0]}}  {finding.item:{widths[1]}}  {state}  {finding.text}")
+        text = " ".join(finding.text.split())
+        lines.append(f"{finding.part:{widths[0]}}  {finding.item:{widths[1]}}  {state}  {text}")
         lines += [f"    {detail}" for detail in finding.details]
     rows = f"{settings.batch_size} images x {settings.guidance} rows"
-    lines += ["", f"memory, {settings.dtype}, {rows}, without activations:"]
+    lines += ["", f"memory, {settings.dtype}, {rows}, prompts as long as they may be, without activations:"]
     memory = report.memory | {"together": sum(report.memory.values())}
     return "\n".join([*lines, *(f"  {name:24} {_size(count):>12}" for name, count in memory.items())])
 
