@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Make ckpts/tiny from nothing: render, train the VQGAN, encode, train the transformer, train the EAGLE head on rendered
 # images and then on the transformer's own.
-# Every step continues where it stopped. On two CPU cores it takes about two and a half hours.
+# Every step continues where it stopped. On two CPU cores it takes about six hours.
 set -euo pipefail
 PY=${PY:-.venv/bin/python}
 WORK=${WORK:-work/tiny}
@@ -18,7 +18,7 @@ for split in train validation test; do
 done
 "$PY" -m scripts.tiny.make_table --model_dir "$MODEL"
 "$PY" -m scripts.tiny.train_attributes --work_dir "$WORK" --output "$MODEL/attributes.safetensors"
-"$PY" -m scripts.tiny.train_model --work_dir "$WORK" --model_dir "$MODEL"
+"$PY" -m scripts.tiny.train_model --work_dir "$WORK" --model_dir "$MODEL" --minutes 270
 "$PY" -m scripts.tiny.train_drafter --work_dir "$WORK" --model_dir "$MODEL"
 "$PY" -m scripts.tiny.sample --work_dir "$WORK" --model_dir "$MODEL"
 mkdir -p "$WORK/own" # a second run beside the first one's checkpoint
