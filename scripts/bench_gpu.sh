@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # Forward passes, draft levels and one image by `ar` and by `adt` with Anole's architecture and random weights.
-# Variables: PY interpreter; SCALE divides the widths (1: 7 B weights, 15 GB on the disk; 8: for a CPU); DTYPE; WORK folder.
+# Variables: PY interpreter; SCALE divides the widths (1: 7 B weights, 15 GB on the disk; 8: for a CPU); DTYPE; WORK folder;
+# METHODS of the images: on a CPU, where a tree of 58 nodes is dear, "ar,adt".
 set -euo pipefail
 PY=${PY:-python}
 SCALE=${SCALE:-1}
 DTYPE=${DTYPE:-bf16}
+METHODS=${METHODS:-ar,adt:proposal=topk:nodes=58}
 WORK=${WORK:-work/random_anole_$SCALE}
 cd "$(dirname "$0")/.."
 [ -f "$WORK/tokenizer/text_tokenizer.json" ] || "$PY" -m scripts.random_checkpoint --scale "$SCALE" --output "$WORK"
 "$PY" -m scripts.bench_forward --model anole --model_path "$WORK" --dtype "$DTYPE"
 "$PY" main.py benchmark --model anole --model_path "$WORK" --dtype "$DTYPE" --prompt "a red fox in the snow" \
-  --methods ar,adt:proposal=topk:nodes=58 --top_k 2000 --repeats 1 --warmup 0
+  --methods "$METHODS" --top_k 2000 --repeats 1 --warmup 0
