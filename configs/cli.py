@@ -232,7 +232,9 @@ def check_folders(settings: RunSettings) -> None:
                 found = f"found a folder without {' or '.join(names)}"
                 raise SettingsError(f"--{flag} {path}: {found}; allowed: one with it; `main.py inspect` says more")
     if settings.vq_path is not None and not Path(settings.vq_path).is_file():
-        raise SettingsError(f"--vq_path {settings.vq_path}: found no such file; allowed: LlamaGen's vq_ds16_t2i.pt")
+        raise SettingsError(
+            f"--vq_path {settings.vq_path}: found no such file; allowed: {SOURCES['llamagen']['vq_path']}"
+        )
     elsewhere = None if settings.tokenizer_path is None else Path(settings.tokenizer_path)
     folders = [Path(settings.model_path), *([] if elsewhere is None else [elsewhere])]
     if settings.model not in NEEDED or not all(folder.is_dir() for folder in folders):

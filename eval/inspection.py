@@ -25,6 +25,7 @@ from models.headers import TensorInfo, read_header
 from models.registry import FAMILIES
 from models.weights import Network, listed_files, placed_keys, read_json
 
+_FLAGS = {"text encoder": "text_encoder_path", "image tokenizer": "vq_path"}  # of LlamaGen's parts
 _TREE = METHODS["eagle2"]  # the largest tree of the defaults: caches have room for its nodes
 
 
@@ -88,9 +89,8 @@ def examine(settings: InspectSettings) -> Report:
     parts, memory = [target], _network_memory("target", target.network, settings, _TREE["nodes"] + 1)
     findings = list(target.findings)
     if target.folder is not None:
-        checks, sizes = _checks(
-            family, target.folder, target_options(settings, DTYPES[settings.dtype], torch.device("cpu"))
-        )
+        options = target_options(settings, DTYPES[settings.dtype], torch.device("cpu"))
+        checks, sizes = _checks(family, target.folder, options, SOURCES[settings.model])
         findings += checks
         memory |= sizes
     if settings.drafter_path is not None:
@@ -164,8 +164,10 @@ def _look_at_files(place: Place, folder: Path) -> tuple[dict[str, TensorInfo], s
     return stored, unread, findings
 
 
-def _checks(family: Family, folder: Path, options: TargetOptions) -> tuple[list[Finding], dict[str, int]]:
-    """A line, and the bytes, of every other part."""
+def _checks(
+    family: Family, folder: Path, options: TargetOptions, sources: Mapping[str, str]
+) -> tuple[list[Finding], dict[str, int]]:
+    """A line, and the bytes, of every other part; sources: where users get the parts that have flags, by flag."""
     findings, sizes = [], {}
     for part, check in family.checks.items():
         try:
@@ -173,7 +175,8 @@ def _checks(family: Family, folder: Path, options: TargetOptions) -> tuple[list[
             findings.append(Finding(part, "files", True, found.text))
             sizes |= {part: found.bytes} if found.bytes else {}
         except ValueError as error:
-            findings.append(Finding(part, "files", False, str(error)))
+            source = sources.get(_FLAGS[part]) if part in _FLAGS else None
+            findings.append(Finding(part, "files", False, f"{error}; source: {source}" if source else str(error)))
     if family.agreement is not None and all(finding.fits for finding in findings):
         try:
             findings.append(Finding("agreement", "files", True, family.agreement(folder, options).text))

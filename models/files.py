@@ -28,6 +28,7 @@ META_FILES = (
 )
 # Where users get the files of a target, by flag.
 _TRAINED = "ckpts/llamagen/trained_drafters"
+_VQ = "`hf download peizesun/llamagen_t2i vq_ds16_t2i.pt --local-dir ckpts/llamagen`"
 _T5 = "`hf download google/flan-t5-xl --local-dir ckpts/llamagen/t5/flan-t5-xl`"
 SOURCES = {
     "tiny": {"model_path": "shipped as ckpts/tiny", "drafter_path": "shipped as ckpts/tiny/drafter"},
@@ -43,11 +44,13 @@ SOURCES = {
         "model_path": "`hf download jadohu/LlamaGen-T2I --local-dir ckpts/llamagen/LlamaGen-T2I`",
         "drafter_path": f"`hf download jadohu/llamagen_drafter --local-dir {_TRAINED}/llamagen_drafter`",
         "text_encoder_path": _T5,
+        "vq_path": _VQ,
     },
     "llamagen2": {
         "model_path": "`hf download jadohu/LlamaGen-T2I-2 --local-dir ckpts/llamagen/LlamaGen-T2I-2`",
         "drafter_path": f"`hf download jadohu/llamagen2_drafter --local-dir {_TRAINED}/llamagen2_drafter`",
         "text_encoder_path": _T5,
+        "vq_path": _VQ,
     },
 }
 

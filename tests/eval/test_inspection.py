@@ -239,5 +239,6 @@ def test_every_fault_of_a_llamagen_checkpoint_is_named(llamagen, capsys) -> None
     found = faults(document)
     assert code == 2
     assert found["target", "keys"]["details"] == ["missing key model.cls_embedding.uncond_embedding"]
-    assert "vq_ds16_t2i.pt" in found["image tokenizer", "files"]["text"]
+    assert "source: `hf download peizesun/llamagen_t2i vq_ds16" in found["image tokenizer", "files"]["text"]
     assert "--text_encoder_path" in found["text encoder", "files"]["text"]
+    assert "source: `hf download google/flan-t5-xl" in found["text encoder", "files"]["text"]
