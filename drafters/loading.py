@@ -1,5 +1,8 @@
 """EAGLE heads in their public layout: config.json and pytorch_model.bin or model.safetensors."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import torch
 
 from drafters.eagle import EagleHead
@@ -25,9 +28,7 @@ def load_eagle_head(path: str, target: TargetModel) -> EagleHead:
 
     A file without `embed_tokens.weight` is completed by the target's own embedding, which drafters are trained with.
     """
-    folder = checkpoint_folder(path, "--drafter_path")
-    config = read_json(folder / "config.json")
-    network = eagle_network(config, target.drafter_spec(config), target.spec, str(folder / "config.json"))
+    folder, network = _find_head(path, target.drafter_spec, target.spec)
     if network.fill(folder, target.dtype, target.device):
         network.module.embedding.weight = target.embedding()
     order_weights(network.module)
@@ -36,10 +37,15 @@ def load_eagle_head(path: str, target: TargetModel) -> EagleHead:
 
 def check_eagle_head(path: str, family: Family, target: TransformerSpec) -> None:
     """ValueError unless the drafter's files fit a target of this family and these sizes; reads no weights."""
+    folder, network = _find_head(path, lambda config: family.drafter(config, target), target)
+    refuse_faults(network.faults(folder_shapes(folder)))
+
+
+def _find_head(path: str, sizes: Callable[[dict], TransformerSpec], target: TransformerSpec) -> tuple[Path, Network]:
+    """The folder of --drafter_path and its network, of the sizes that config.json gives; nothing is loaded."""
     folder = checkpoint_folder(path, "--drafter_path")
     config = read_json(folder / "config.json")
-    network = eagle_network(config, family.drafter(config, target), target, str(folder / "config.json"))
-    refuse_faults(network.faults(folder_shapes(folder)))
+    return folder, eagle_network(config, sizes(config), target, str(folder / "config.json"))
 
 
 def eagle_network(config: dict, spec: TransformerSpec, target: TransformerSpec, name: str) -> Network:

@@ -169,19 +169,16 @@ def _checks(
 ) -> tuple[list[Finding], dict[str, int]]:
     """A line, and the bytes, of every other part; sources: where users get the parts that have flags, by flag."""
     findings, sizes = [], {}
-    for part, check in family.checks.items():
+    for part, check in {**family.checks, "agreement": family.agreement}.items():
+        if check is None or part == "agreement" and not all(finding.fits for finding in findings):
+            continue  # there is nothing to compare, or it would only repeat a fault
         try:
             found = check(folder, options)
             findings.append(Finding(part, "files", True, found.text))
             sizes |= {part: found.bytes} if found.bytes else {}
         except ValueError as error:
-            source = sources.get(_FLAGS[part]) if part in _FLAGS else None
+            source = sources.get(_FLAGS.get(part, ""))
             findings.append(Finding(part, "files", False, f"{error}; source: {source}" if source else str(error)))
-    if family.agreement is not None and all(finding.fits for finding in findings):
-        try:
-            findings.append(Finding("agreement", "files", True, family.agreement(folder, options).text))
-        except ValueError as error:
-            findings.append(Finding("agreement", "files", False, str(error)))
     return findings, sizes
 
 

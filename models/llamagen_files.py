@@ -12,9 +12,9 @@ from models.files import T5_TOKENIZERS
 from models.folders import checkpoint_folder
 from models.headers import read_header
 from models.llamagen import drafter_spec, llamagen_network, llamagen_spec
-from models.llamagen_vq import CODEBOOK, load_llamagen_vq
+from models.llamagen_vq import CODEBOOK, load_llamagen_vq, read_vq
 from models.text_encoder import check_kind
-from models.weights import read_json, read_tensors, weight_files
+from models.weights import read_json, weight_files
 
 
 def check_text(folder: Path, options: TargetOptions) -> Checked:
@@ -46,12 +46,9 @@ def check_vq(folder: Path, options: TargetOptions) -> Checked:
 def codebook(folder: Path, options: TargetOptions) -> Tensor:
     """Latents of the image codes, (codes, width), fp32, as they are stored: LANTERN's published table is of these, not
     of the vectors of length 1 that the decoder reads."""
-    path = Path(options.vq_path)
-    if not path.is_file():
-        raise ValueError(f"--vq_path: {path} is not there; allowed: LlamaGen's file vq_ds16_t2i.pt")
-    found = dict(read_tensors([path], prefix=CODEBOOK))
+    found = read_vq(Path(options.vq_path), CODEBOOK)
     if CODEBOOK not in found:
-        raise ValueError(f"--vq_path: {path}: missing key {CODEBOOK}")
+        raise ValueError(f"--vq_path: {options.vq_path}: missing key {CODEBOOK}")
     return found[CODEBOOK].float()
 
 

@@ -73,6 +73,13 @@ def _count(state: Mapping[str, Tensor], prefix: str) -> int:
     return len({key[len(prefix) :].split(".")[0] for key in state if key.startswith(prefix)})
 
 
+def read_vq(path: Path, prefix: str = "") -> dict[str, Tensor]:
+    """The weights in the file of --vq_path whose keys start with `prefix`; ValueError if it is missing or damaged."""
+    if not path.is_file():
+        raise ValueError(f"--vq_path: {path} is not there; allowed: LlamaGen's file vq_ds16_t2i.pt")
+    return dict(read_tensors([path], prefix))
+
+
 def load_llamagen_vq(path: Path, side: int, device: torch.device) -> ImageTokenizer:
     """Read LlamaGen's image codes in fp32.
 
@@ -84,9 +91,7 @@ def load_llamagen_vq(path: Path, side: int, device: torch.device) -> ImageTokeni
     Raises:
         ValueError: naming the flag and the file that is missing or damaged, would run code, or does not fit.
     """
-    if not path.is_file():
-        raise ValueError(f"--vq_path: {path} is not there; allowed: LlamaGen's file vq_ds16_t2i.pt")
-    state = dict(read_tensors([path]))
+    state = read_vq(path)
     try:
         config = sizes_of(state, side)
         with torch.device("meta"):

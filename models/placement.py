@@ -84,10 +84,10 @@ def spread(target: TransformerTarget, rows: int, slots: int) -> None:
 def dispatch(
     target: TransformerTarget, places: Sequence[int | str], main: torch.device, offload: str | None = None
 ) -> None:
-    """Put every layer where `places` says, all else on `main`.
+    """Put every layer where `places` says, all else of the transformer on `main`.
 
     Args:
-        target: its transformer lies in the CPU's memory.
+        target: its transformer lies in the CPU's memory, its other parts on `main`.
         places: of every layer a CUDA device's number, "cpu" or "disk".
         main: device of ids and features, on which layers in the CPU's memory or on the disk compute.
         offload: folder of the layers on the disk.
@@ -106,4 +106,3 @@ def dispatch(
     dispatch_model(target.transformer, device_map, first, offload_dir=offload, force_hooks=True)
     computing = tuple(torch.device("cuda", place) if isinstance(place, int) else main for place in places)
     target.spec = target.transformer.blocks.spec = replace(target.spec, layer_devices=computing)
-    target.place(main)
