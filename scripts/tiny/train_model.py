@@ -41,8 +41,8 @@ from scripts.tiny.training import TrainingRun, torch_device, train_for
 DROPPED_CAPTIONS = 0.1
 EMA_DECAY = 0.998
 NAMING = 1.0  # weight of the objects' names in the loss
-ELSEWHERE = 0.3  # weight of an image token that no shown object touches, against one that it does
-ODDS = {"plain": 3.0, "gradient": 2.0, "striped": 1.5, "checkered": 1.5, "cloudy": 1.0, "noisy": 0.6, "grassy": 0.6}
+ELSEWHERE = 0.4  # weight of an image token that no shown object touches, against one that it does
+ODDS = {"plain": 3.0, "gradient": 2.0, "striped": 2.5, "checkered": 3.0, "cloudy": 1.0, "noisy": 0.6, "grassy": 0.6}
 
 
 @dataclass(frozen=True)
