@@ -79,12 +79,34 @@ class AdtSettings:
                 refuse(f"adt_{axis}_init", start, f"{low} to {high} (--adt_{axis}_min to --adt_{axis}_max)")
 
 
+_PRICED = {"proposal": "coupled", "calibration": "drafter", "size": "priced", "costs": None}
 # The settings that apply to each method, with their defaults.
 METHODS: dict[str, dict[str, object]] = {
     "ar": {},
     "static": {"proposal": "coupled", "tree": "mc_sim_7b_63"},
     "eagle2": {"proposal": "coupled", "calibration": "drafter", "depth": 5, "width": 10, "nodes": 58},
     "adt": {"proposal": "coupled", "calibration": "drafter", "nodes": 6, "adt": AdtSettings()},
+    "jacobi": {"proposal": "coupled", "window": 16, "start": "above"},
+    "marginal": {
+        "proposal": "coupled",
+        "calibration": "drafter",
+        "depth": 6,
+        "width": 4,
+        "nodes": 58,
+        "size": "priced",
+        "costs": None,
+    },
+    "graft": {
+        "proposal": "coupled",
+        "calibration": "drafter",
+        "depth": 3,
+        "width": 4,
+        "nodes": 58,
+        "size": "priced",
+        "costs": None,
+        "window": 32,
+        "start": "above",
+    },
 }
 # Other defaults of a method with a proposal: the published methods do not calibrate.
 PUBLISHED = {(method, "topk"): {"calibration": "none"} for method in ("eagle2", "adt")}
@@ -111,6 +133,27 @@ class MethodSettings:
         None, "most nodes that one target forward verifies", low=1, high=1024, shown="eagle2 58, adt 6"
     )
     tree: str | None = setting(None, "named tree of --method static", choices=TREES, shown="mc_sim_7b_63")
+    size: str | None = setting(
+        None,
+        "size of the tree: as many levels and nodes as pay for themselves at the machine's prices, within --depth and "
+        "--nodes; or just these",
+        choices=("priced", "fixed"),
+        shown="priced",
+    )
+    costs: str | None = setting(
+        None,
+        "file of this machine's prices, as scripts.costs writes it",
+        shown="measured at the start and kept in ~/.cache/adt-tree",
+    )
+    window: int | None = setting(
+        None, "how many positions ahead the target's earlier laws draft", low=1, high=256, shown="16"
+    )
+    start: str | None = setting(
+        None,
+        "what stands for the law of a position that no pass has reached: that above it, to its left, any token",
+        choices=("above", "left", "random"),
+        shown="above",
+    )
     verifier: str = "exact"
     adt: AdtSettings | None = None
 
@@ -121,7 +164,19 @@ class MethodSettings:
         if self.adt is not None and not isinstance(self.adt, AdtSettings):
             raise SettingsError(f"adt: found {self.adt!r}; allowed: AdtSettings")
         defaults = METHODS[self.method] | PUBLISHED.get((self.method, self.proposal), {})
-        for name in ("proposal", "calibration", "depth", "width", "nodes", "tree", "adt"):
+        for name in (
+            "proposal",
+            "calibration",
+            "depth",
+            "width",
+            "nodes",
+            "tree",
+            "size",
+            "costs",
+            "window",
+            "start",
+            "adt",
+        ):
             value = getattr(self, name)
             if value is None:
                 object.__setattr__(self, name, defaults.get(name))
@@ -131,9 +186,14 @@ class MethodSettings:
                 refuse(flag, value, f"only with --method {methods}, not with --method {self.method}")
 
     @property
-    def drafted(self) -> bool:
-        """Whether the method needs a drafter."""
+    def speculative(self) -> bool:
+        """Whether the method verifies drafts."""
         return self.method != "ar"
+
+    @property
+    def drafted(self) -> bool:
+        """Whether the method needs a drafter's weights."""
+        return self.method not in ("ar", "jacobi")
 
     @property
     def lossless(self) -> bool:

@@ -31,11 +31,13 @@ from models.base import TargetModel
 
 @dataclass(frozen=True)
 class Speculation:
-    """A way to draft: who proposes, which nodes, which children."""
+    """A way to draft: who proposes, which nodes, which children; and how tokens that the drafter foresees are taken, if
+    not as children are."""
 
     drafter: Drafter
     policy: TreePolicy
     proposal: Proposal
+    foreseen: Proposal | None = None
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,10 @@ class Engine:
     ):
         self.target, self.law, self.verifier = target, law, verifier
         self.images, self.speculation = images, speculation
-        self.grow = Grower(speculation.policy, speculation.drafter, speculation.proposal) if speculation else None
+        self.grow = None
+        if speculation:
+            s = speculation
+            self.grow = Grower(s.policy, s.drafter, s.proposal, s.foreseen)
 
     def generate(self, jobs: Iterable[Job]) -> Iterator[StepStats]:
         """Decode all jobs; draws them one by one as places become free."""
@@ -138,6 +143,8 @@ class Engine:
             verdict = self.verifier(tree, log_p, self.noise(tree.depths + self._decided))
         figures = self._figures(tree, verdict, log_p)
         laps = self.watch.settle()
+        if self.speculation:
+            self.speculation.drafter.observe(tree, log_p, verdict)
         self._commit(slots, verdict, features, [int(row[0]) + 1 for row in figures])
         rounds = tuple(flight.observe(row) for flight, row in zip(self.flights, figures, strict=True))
         seconds = time.perf_counter() - started
@@ -171,15 +178,17 @@ class Engine:
         return features.gather(1, rows[..., None].expand(-1, -1, features.shape[-1]))
 
     def _figures(self, tree: DraftTree, verdict: Verdict, log_p: Tensor) -> list[list[float]]:
-        """Per image: accepted, levels, nodes, confidence, top-1 probability; the round's only wait for the device."""
+        """Per image: accepted, levels, nodes, confidence, top-1 probability, expected draft tokens. Waits for the
+        device."""
         levels = tree.levels
         deepest = tree.scores.masked_fill(tree.depths != levels[:, None], -torch.inf).amax(1)
         confidence = (deepest / levels.clamp(min=1)).exp()
+        expected = tree.scores.exp().sum(1) - 1
         faults = [tree.scores.isnan().any(1), log_p.isnan().flatten(1).any(1)]
-        columns = [verdict.accepted, levels, tree.present.sum(1) - 1, confidence, log_p[:, 0].amax(1).exp(), *faults]
-        figures = torch.stack([column.double() for column in columns], 1).tolist()
-        refuse_nan(any(row[5] for row in figures), "drafter")
-        refuse_nan(any(row[6] for row in figures), "target")
+        columns = [verdict.accepted, levels, tree.present.sum(1) - 1, confidence, log_p[:, 0].amax(1).exp(), expected]
+        figures = torch.stack([column.double() for column in (*columns, *faults)], 1).tolist()
+        refuse_nan(any(row[-2] for row in figures), "drafter")
+        refuse_nan(any(row[-1] for row in figures), "target")
         return figures
 
     def _commit(self, slots: Slots, verdict: Verdict, features: Tensor, counts: list[int]) -> None:

@@ -84,13 +84,13 @@ class Flight:
         return self.planned
 
     def observe(self, figures: list[float]) -> RoundStats:
-        """Count a round: accepted, levels, nodes, confidence, top-1 probability."""
+        """Count a round: accepted, levels, nodes, confidence, top-1 probability, expected draft tokens."""
         accepted, levels, nodes = map(int, figures[:3])
         stats = RoundStats(
             self.job.id, self.rounds, self.decided, self.planned.depth, self.planned.width, nodes, accepted, figures[4]
         )
         if self.controller is not None:
-            self.controller.observe(Outcome(self.decided, accepted, levels, figures[3]))
+            self.controller.observe(Outcome(self.decided, accepted, levels, figures[3], figures[5]))
         self.decided += accepted + 1
         self.rounds += 1
         self.levels += levels

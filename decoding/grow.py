@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
+from decoding.graft import Foreseen, graft
 from decoding.policies.base import TreePlan, TreePolicy
 from decoding.proposals import Proposal
 from decoding.tree import DraftTree
@@ -18,8 +20,10 @@ class Grower:
     On a CPU growth stops as soon as deeper levels cannot change the result; on a GPU asking would cost a wait.
     """
 
-    def __init__(self, policy: TreePolicy, drafter: Drafter, proposal: Proposal):
+    def __init__(self, policy: TreePolicy, drafter: Drafter, proposal: Proposal, foreseen: Proposal | None = None):
+        """proposal: of grown levels; foreseen: of tokens that continue them, the same if None."""
         self.policy, self.drafter, self.proposal = policy, drafter, proposal
+        self.foreseen = foreseen or proposal
 
     def __call__(self, root: DraftTree, plan: TreePlan, noise: Noise, decided: Tensor) -> DraftTree:
         """Grow the trees of a round.
@@ -40,4 +44,13 @@ class Grower:
             tree = tree.extend(nodes, tokens, plan.restrict(scores, level))
             if level < plan.levels and tokens.is_cpu and self.policy.complete(tree, plan):
                 break
-        return self.policy.prune(tree, plan) if plan.levels else tree
+        if self.drafter.window:
+            tree = self._continue(tree, plan, noise, decided)
+        return self.policy.prune(tree, plan) if tree.nodes else tree
+
+    def _continue(self, tree: DraftTree, plan: TreePlan, noise: Noise, decided: Tensor) -> DraftTree:
+        """Graft the tokens that the drafter foresees onto every node."""
+        log_q = self.drafter.foresee()  # (images, window, vocab)
+        position = decided + torch.arange(log_q.shape[1], device=decided.device)
+        tokens, hits = self.foreseen.children(log_q, noise(position), 1, 1)
+        return graft(tree, Foreseen(tokens[..., 0], hits[..., 0], plan.windows(decided.device)))

@@ -9,11 +9,12 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class DraftTree:
-    """Nodes in the order of their depth; index 0 is the root, the last decided token.
+    """Parents stand before their children; index 0 is the root, the last decided token.
 
     tokens, parents, depths, scores: (images, 1 + nodes). A score is the logarithm of the estimated probability that the
     target follows the path to the node; -inf marks an absent node (images of a batch may have fewer nodes than others).
-    height: levels grown, before pruning; no node is deeper. newest: nodes of the level grown last, at the end.
+    height: no node is deeper. newest: nodes of the level grown last, at the end. drafted: levels grown. worth (images,
+    1 + nodes): tokens that a node stands for, where that is more than its probability.
     """
 
     tokens: Tensor
@@ -22,6 +23,8 @@ class DraftTree:
     scores: Tensor
     height: int
     newest: int = 0
+    drafted: int = 0
+    worth: Tensor | None = None
 
     @staticmethod
     def root(tokens: Tensor, dtype: torch.dtype) -> "DraftTree":
@@ -65,6 +68,7 @@ class DraftTree:
             torch.cat([self.scores, scores.flatten(1)], 1),
             height=self.height + 1,
             newest=nodes.shape[1] * children,
+            drafted=self.drafted + 1,
         )
 
     def keep(self, kept: Tensor, scores: Tensor) -> "DraftTree":

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from decoding.timing import Stopwatch
 from decoding.tree import DraftTree
+from decoding.verifiers.base import Verdict
 from models.base import PromptRows
 
 
@@ -24,7 +25,12 @@ class Decided:
 
 
 class Drafter(Protocol):
-    """Keeps its own state per image of the batch, in the batch's order."""
+    """Keeps its own state per image of the batch, in the batch's order.
+
+    window: how many positions behind the root it can foresee without knowing the tokens between; 0 for none.
+    """
+
+    window: int
 
     def open(self, images: int, watch: Stopwatch) -> None:
         """Allocate the state of so many images in flight, forgetting all earlier ones; laps are `draft_forward`."""
@@ -35,6 +41,12 @@ class Drafter(Protocol):
     def expand(self, tree: DraftTree, nodes: Tensor) -> Tensor:
         """log q (images, k, vocab) of the tokens behind nodes (images, k); the first call of a round is for the
         root."""
+
+    def foresee(self) -> Tensor:
+        """log q (images, window, vocab) of the next positions, whatever stands between; asked if window is not 0."""
+
+    def observe(self, tree: DraftTree, log_p: Tensor, verdict: Verdict) -> None:
+        """See the target's laws log_p (images, 1 + nodes, vocab) behind a round's tree and what they came to."""
 
     def commit(self, decided: Decided) -> None:
         """Learn what the last round has decided; drops the round's tree."""

@@ -16,6 +16,7 @@ from decoding.slots import ends_row
 from decoding.timing import Stopwatch
 from decoding.transfer import on_device
 from decoding.tree import DraftTree
+from decoding.verifiers.base import Verdict
 from drafters.base import Decided
 from models.base import Context, PromptRows, TargetModel, TransformerSpec
 from models.linear import Linear
@@ -69,6 +70,8 @@ class _Branches:
 class EagleDrafter:
     """Runs an EAGLE head beside a target, both guidance rows in one batch."""
 
+    window = 0
+
     def __init__(self, head: EagleHead, target: TargetModel, law: SamplingLaw, room: int):
         """room: the most tree nodes that one round expands."""
         self.head, self.target, self.law, self.room = head, target, law, room
@@ -98,6 +101,9 @@ class EagleDrafter:
         with self.watch.lap("draft_head"):
             logits = self.target.score(outputs.flatten(0, 1))
         return self.law(logits)
+
+    def observe(self, tree: DraftTree, log_p: Tensor, verdict: Verdict) -> None:
+        pass
 
     def commit(self, decided: Decided) -> None:
         for image, count in enumerate(decided.counts):

@@ -141,7 +141,7 @@ def _row(session: Session, method: MethodSettings, runs: list[Run], baseline: li
         **{name: first.mean(name) for name in ("mean_depth", "mean_nodes", "target_forwards")},
         "ms_per_target_forward": median(run.milliseconds("target_forward") for run in runs),
         "ms_per_draft_forward": median(run.milliseconds("draft_forward", "draft_head") for run in runs)
-        if method.drafted
+        if method.drafted and "draft_forward" in first.calls
         else None,
         "overhead_share": median(run.overhead_share for run in runs),
         "speedup": median(b.seconds_per_image / run.seconds_per_image for run, b in zip(runs, baseline, strict=True)),

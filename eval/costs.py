@@ -1,18 +1,24 @@
 """What rounds cost on this machine: by the number of nodes that the target verifies, and per draft level."""
 
 import json
-from dataclasses import dataclass
+import os
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 
 from configs.methods import MethodSettings
+from decoding.engine import Engine
 from decoding.flight import Job
-from eval.benchmark import BASELINE, repeated
-from eval.session import Session
+from decoding.policies.marginal import Prices
+from eval.durable import replace_file
 
 BUDGETS = (2, 4, 6, 8, 12, 16, 24, 40, 58)
+WARM_UP, ROUNDS = 2, 7
 
 
 @dataclass(frozen=True)
@@ -23,6 +29,11 @@ class Costs:
     nodes: tuple[float, ...]
     verify: tuple[float, ...]
     level: float
+
+    def prices(self, nodes: int) -> Prices:
+        """The same for a policy that verifies at most so many nodes; times never fall with the number of nodes."""
+        verify = np.maximum.accumulate([self.round(count, 0) for count in range(nodes + 1)])
+        return Prices(tuple(verify.tolist()), self.level)
 
     def round(self, nodes: float, levels: float) -> float:
         """Milliseconds of a round: straight lines between the numbers of nodes that were measured, the last one
@@ -46,13 +57,39 @@ class Costs:
         return costs
 
 
-def measure_costs(session: Session, jobs: list[Job], repeats: int) -> Costs:
-    """Decode the jobs `repeats` times with trees of several sizes, in alternating order, after one turn that warms up;
-    medians."""
+def measure_costs(engine_for: Callable[[MethodSettings], Engine], jobs: list[Job], repeats: int) -> Costs:
+    """Time the first rounds of these jobs, decoded together, with trees of several sizes; medians over `repeats` turns.
+
+    engine_for: a method's engine, for as many images as there are jobs, of a target with a drafter.
+    """
     trees = (MethodSettings(method="eagle2", depth=3, width=8, nodes=nodes) for nodes in BUDGETS)
-    runs = list(repeated(session, (BASELINE, *trees), jobs, repeats, warmup=len(jobs)).values())
-    nodes = [own[0].mean("mean_nodes") for own in runs]
-    verify = [median(run.profile["round"] - run.profile["draft"] for run in own) for own in runs]
-    drafted = [run for own in runs[1:] for run in own]
-    levels = [1000 * run.seconds["draft"] / run.calls["draft_forward"] for run in drafted]
+    engines = [engine_for(method) for method in (MethodSettings(method="ar"), *trees)]
+    rounds = [[row for _ in range(repeats) for row in _timed(engine, jobs)] for engine in engines]
+    nodes, verify, levels = (
+        [median(row[column] for row in own if row[column] is not None) for own in rounds[first:]]
+        for column, first in ((0, 0), (1, 0), (2, 1))
+    )
     return Costs(tuple(nodes), tuple(verify), median(levels))
+
+
+def _timed(engine: Engine, jobs: list[Job]) -> list[tuple[float, float, float | None]]:
+    """Nodes, milliseconds without the draft, milliseconds per draft level of some rounds behind those that warm up."""
+    rows, before = [], Counter()
+    for step in islice(engine.generate(jobs), WARM_UP + ROUNDS):
+        now = Counter(engine.watch.seconds) + Counter(levels=engine.watch.calls["draft_forward"])
+        spent = {name: 1000 * (now[name] - before[name]) for name in ("round", "draft", "levels")}
+        level = 1000 * spent["draft"] / spent["levels"] if spent["levels"] else None
+        rows.append((median(row.nodes for row in step.rounds), spent["round"] - spent["draft"], level))
+        before = now
+    return rows[WARM_UP:]
+
+
+def machine_costs(key: str, measure: Callable[[], Costs]) -> Costs:
+    """The costs that an earlier run has kept under this key on this machine; else measures and keeps them."""
+    path = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "adt-tree" / f"costs-{key}.json"
+    if path.is_file():
+        return Costs.read(path)
+    costs = measure()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, (json.dumps({"costs": asdict(costs)}) + "\n").encode())
+    return costs

@@ -2,6 +2,8 @@
 
 import platform
 from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
 
 import torch
 
@@ -10,12 +12,19 @@ from configs.schema import MethodSettings, RunSettings, SamplingSettings
 from configs.tools import DistanceSettings, InspectSettings
 from decoding.calibration import UNCALIBRATED, Calibration, Calibrations
 from decoding.engine import Engine, Speculation
+from decoding.flight import Job
 from decoding.policies import build_policy
+from decoding.policies.base import Shape
+from decoding.policies.marginal import Prices
 from decoding.proposals import PROPOSALS
 from decoding.sampling import SamplingLaw
 from decoding.verifiers import VERIFIERS
+from drafters.base import Drafter
 from drafters.eagle import EagleDrafter, EagleHead
+from drafters.graft import GraftDrafter
+from drafters.jacobi import JacobiDrafter
 from drafters.loading import check_eagle_head, load_eagle_head
+from eval.costs import Costs, machine_costs, measure_costs
 from eval.devices import pick_device
 from models.base import TargetModel, TargetOptions
 from models.folders import checkpoint_folder
@@ -43,7 +52,17 @@ class Session:
     def engine_for(self, method: MethodSettings, sampling: SamplingSettings | None = None) -> Engine:
         """An engine for a method, under the session's sampling law or another."""
         law = sampling_law(sampling or self.settings.sampling)
-        return build_engine(self.target, self.head, law, method, self.settings.batch_size, self.calibrations)
+        prices = self.costs(method).prices(method.nodes) if method.size == "priced" else None
+        return build_engine(self.target, self.head, law, method, self.settings.batch_size, self.calibrations, prices)
+
+    def costs(self, method: MethodSettings) -> Costs:
+        """The costs in a method's file, or else those of this machine, with this target, dtype and batch."""
+        if method.costs is not None:
+            return Costs.read(Path(method.costs))
+        images, rows = self.settings.batch_size, sampling_law(self.settings.sampling).guidance
+        key = sha256(repr((self.target.spec, self.head.spec, rows, images, self.hardware())).encode()).hexdigest()[:16]
+        jobs = [Job(str(number), "a circle", number) for number in range(images)]
+        return machine_costs(key, lambda: measure_costs(self.engine_for, jobs, repeats=1))
 
     def calibration(self, method: MethodSettings) -> Calibration:
         """What a method calibrates its path scores with under the session's law."""
@@ -78,16 +97,29 @@ def build_engine(
     law: SamplingLaw,
     method: MethodSettings,
     images: int,
-    calibrations: Calibrations = UNCALIBRATED,
+    known: Calibrations = UNCALIBRATED,
+    prices: Prices | None = None,
 ) -> Engine:
-    """Compose an engine; `head` may be None for methods that do not draft."""
+    """Compose an engine; `head` may be None for methods that need none."""
     speculation = None
-    if method.drafted:
-        policy = build_policy(method, target.grid.columns)
-        room = policy.largest.depth * policy.largest.width + policy.largest.nodes
-        proposal = PROPOSALS[method.proposal](calibration_of(method, law, calibrations))
-        speculation = Speculation(EagleDrafter(head, target, law, room), policy, proposal)
+    if method.speculative:
+        policy = build_policy(method, target.grid.columns, prices)
+        drafter = build_drafter(target, head, law, method, policy.largest)
+        proposal = PROPOSALS[method.proposal]
+        foreseen = proposal(known.of(law, f"foreseen_{method.proposal}"))
+        speculation = Speculation(drafter, policy, proposal(calibration_of(method, law, known)), foreseen)
     return Engine(target, law, VERIFIERS[method.verifier], images, speculation)
+
+
+def build_drafter(
+    target: TargetModel, head: EagleHead | None, law: SamplingLaw, method: MethodSettings, largest: Shape
+) -> Drafter:
+    """The drafter of a speculative method; `largest`: of its trees."""
+    jacobi = None if method.window is None else JacobiDrafter(target, method.window, method.start)
+    if not method.drafted:
+        return jacobi
+    eagle = EagleDrafter(head, target, law, room=largest.depth * largest.width + largest.nodes)
+    return eagle if jacobi is None else GraftDrafter(eagle, jacobi)
 
 
 def open_session(settings: RunSettings, drafted: bool | None = None) -> Session:
@@ -128,7 +160,7 @@ def open_target(settings: RunSettings) -> TargetModel:
     target = load_target(settings.model, settings.model_path, target_options(settings, dtype, place))
     if spreads:
         rows = settings.batch_size * sampling_law(settings.sampling).guidance
-        nodes = build_policy(settings.method, target.grid.columns).largest.nodes if settings.method.drafted else 0
+        nodes = build_policy(settings.method, target.grid.columns).largest.nodes if settings.method.speculative else 0
         spread(target, rows, target.spec.max_positions + target.grid.block(nodes))
     if settings.vq_device == "cpu":
         target.images = target.images.to(torch.device("cpu"))

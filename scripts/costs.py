@@ -28,19 +28,24 @@ def costs(
 
     Args:
         output: JSON file.
-        prompt: file of prompts to decode; guidance 3, T = 1.
-        images: how many of them.
-        repeats: turns after the one that warms up.
+        prompt: file of prompts; the first rounds of their images are timed, guidance 3, T = 1.
+        images: how many of them, in one batch.
+        repeats: turns.
         model_path: the target's folder; the shipped model if None.
         dtype: fp32, fp64 or bf16.
     """
     if not isinstance(repeats, int) or repeats < 1:
         refuse("repeats", repeats, "a whole number from 1")
     settings = RunSettings(
-        prompt=prompt, num_images=images, model_path=model_path, dtype=dtype, method=MethodSettings(method="eagle2")
+        prompt=prompt,
+        num_images=images,
+        batch_size=images,
+        model_path=model_path,
+        dtype=dtype,
+        method=MethodSettings(method="eagle2"),
     )
     session = open_session(settings)
-    found = measure_costs(session, image_jobs(prompt_items(settings), settings.seed), repeats)
+    found = measure_costs(session.engine_for, image_jobs(prompt_items(settings), settings.seed), repeats)
     Path(output).parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"costs": asdict(found), "hardware": session.hardware()})
     replace_file(Path(output), (text + "\n").encode())

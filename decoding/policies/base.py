@@ -1,6 +1,6 @@
 """What a tree policy is: it decides the shape of every round's draft tree and learns from the verdict."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -12,11 +12,15 @@ from decoding.tree import DraftTree
 
 @dataclass(frozen=True)
 class Shape:
-    """Shape of one image's tree: levels, children per expanded node, node budget."""
+    """Shape of one image's tree: levels grown, children per expanded node, node budget; how deep a node may stand that
+    continues the grown ones by foreseen tokens; and the power that path probabilities are taken to, above 1 where they
+    promised too much."""
 
     depth: int
     width: int
     nodes: int
+    window: int = 0
+    doubt: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,7 @@ class Outcome:
     accepted: int  # draft tokens on the accepted path
     levels: int  # levels of the verified tree, after pruning
     confidence: float  # drafter's mean probability per level along the tree's best path
+    expected: float = 0.0  # accepted draft tokens that the verified tree's scores promised
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,10 @@ class TreePlan:
     def budgets(self, device: torch.device) -> Tensor:
         """(images,) node budgets."""
         return on_device([shape.nodes for shape in self.shapes], device)
+
+    def windows(self, device: torch.device) -> Tensor:
+        """(images, 1) depths to which foreseen tokens may continue a tree."""
+        return on_device([[shape.window] for shape in self.shapes], device)
 
     @property
     def uniform(self) -> bool:
@@ -107,7 +116,8 @@ class FixedController:
     fixed: Shape
 
     def shape(self, position: int, remaining: int) -> Shape:
-        return Shape(min(self.fixed.depth, remaining - 1), self.fixed.width, self.fixed.nodes)
+        depth, window = (min(levels, remaining - 1) for levels in (self.fixed.depth, self.fixed.window))
+        return replace(self.fixed, depth=depth, window=window)
 
     def observe(self, outcome: Outcome) -> None:
         pass

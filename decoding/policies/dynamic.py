@@ -37,10 +37,12 @@ class DynamicTree:
         return bool(((ahead >= plan.budgets(best.device)) | (best[:, 0] == -torch.inf)).all())
 
     def prune(self, tree: DraftTree, plan: TreePlan) -> DraftTree:
-        """The N best nodes. A path's scores never rise and the sort is stable, so parents come before their
-        children."""
+        """The N best nodes. Scores and worth never rise along a path and the sort is stable, so parents come before
+        their children."""
         count = min(plan.nodes, tree.nodes)
-        scores, order = tree.scores[:, 1:].sort(dim=1, descending=True, stable=True)
+        worth = tree.scores if tree.worth is None else tree.worth
+        order = worth[:, 1:].sort(dim=1, descending=True, stable=True).indices
+        scores = tree.scores[:, 1:].gather(1, order)
         if not plan.uniform:
             place = torch.arange(scores.shape[1], device=scores.device)
             scores = scores.masked_fill(place >= plan.budgets(scores.device)[:, None], -torch.inf)

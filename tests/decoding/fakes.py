@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from decoding.tree import DraftTree
+from decoding.verifiers.base import Verdict
 from drafters.base import Decided
 
 Path = tuple[int, ...]
@@ -60,7 +61,16 @@ def random_law(image: int, path: Path, vocab: int = 9, spread: float = 2.0) -> T
     return (spread * torch.randn(vocab, generator=generator, dtype=torch.float64)).log_softmax(-1)
 
 
-class PathDrafter:
+class Unseeing:
+    """A drafter without foresight, and without interest in what was verified."""
+
+    window = 0
+
+    def observe(self, tree: DraftTree, log_p: Tensor, verdict: Verdict) -> None:
+        pass
+
+
+class PathDrafter(Unseeing):
     """log q behind a node = law(image, path below the root)."""
 
     def __init__(self, law: Callable[[int, Path], Tensor]):
@@ -73,7 +83,7 @@ class PathDrafter:
         return torch.stack([torch.stack([self.law(i, path_to(tree, i, node)) for node in row]) for i, row in rows])
 
 
-class ScriptedDrafter:
+class ScriptedDrafter(Unseeing):
     """log q behind a node = law(text of the prompt's ids, image position), whatever the path."""
 
     def __init__(self, law: Callable[[Path, int], Tensor]):

@@ -1,0 +1,92 @@
+"""Grafting: tokens that are foreseen per position continue every node of a tree.
+
+Under the exact rule any proposal may stand in a tree, so two sources meet in one forward pass: a short tree of a
+drafter that follows paths, and a chain of tokens that another one foresees for the next positions, whatever stands
+between.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from decoding.tree import DraftTree
+
+# Tokens that a law renewed in this round saves in later ones: so many beside the root, half as many at HALVED, then
+# faster and faster less (measured by windows of 8 to 32).
+RENEWAL, HALVED = 0.2, 14
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """What stands at the next positions, whatever stands between.
+
+    tokens: (images, window). hits: (images, window) the logarithms of the probabilities that each of them follows if
+    those before it did. reach: (images, 1) the greatest depth that a node may have.
+    """
+
+    tokens: Tensor
+    hits: Tensor
+    reach: Tensor
+
+    @property
+    def window(self) -> int:
+        return self.tokens.shape[1]
+
+
+def graft(tree: DraftTree, foreseen: Foreseen) -> DraftTree:
+    """Continue the root and every node of a tree with the tokens foreseen behind it.
+
+    A child that is the foreseen token already takes the continuation over from its parent, and the better estimate of
+    the two. All continuations stand behind the nodes of the tree; a policy chooses among them by their worth. On the
+    best path, along which this round renews the laws of the window, it is more than the probability.
+    """
+    window, count = foreseen.window, tree.nodes + 1
+    tree, bare = _agreed(tree, foreseen)
+    step = torch.arange(1, window + 1, device=tree.tokens.device)
+    depths = (tree.depths[..., None] + step).flatten(1)  # (images, count x window)
+    total = F.pad(foreseen.hits.cumsum(1), (1, 0))  # (images, 1 + window)
+    gains = _at(total, depths).unflatten(1, (count, window)) - _at(total, tree.depths)[..., None]
+    chains = (tree.scores[..., None] + gains).masked_fill(~bare[..., None], -torch.inf).flatten(1)
+    node = torch.arange(count, device=step.device)[:, None]
+    parents = torch.cat([node, count + node * window + step[:-1] - 1], 1).flatten()
+    grafted = DraftTree(
+        torch.cat([tree.tokens, _at(foreseen.tokens, depths - 1)], 1),
+        torch.cat([tree.parents, parents.expand(len(depths), -1)], 1),
+        torch.cat([tree.depths, depths], 1),
+        torch.cat([tree.scores, chains.masked_fill(depths > foreseen.reach.clamp(max=window), -torch.inf)], 1),
+        height=max(tree.height, window),
+        drafted=tree.drafted,
+    )
+    renewal = RENEWAL * 2 ** -(grafted.depths / HALVED).square()
+    renewed = _best_path(tree, window) & grafted.present
+    return replace(grafted, worth=grafted.scores.exp() + renewal * renewed)
+
+
+def _agreed(tree: DraftTree, foreseen: Foreseen) -> tuple[DraftTree, Tensor]:
+    """The tree with the better estimates of nodes that are foreseen as well; and (images, 1 + nodes) which nodes have
+    no such child."""
+    own = tree.scores - tree.scores.gather(1, tree.parents)
+    agreed = (tree.depths > 0) & (tree.tokens == _at(foreseen.tokens, tree.depths - 1)) & tree.present
+    own = torch.where(agreed, own.maximum(_at(foreseen.hits, tree.depths - 1)), own)
+    own = own.where(tree.present, -torch.inf)
+    scores = own
+    for _ in range(tree.height - 1):
+        scores = own + scores.gather(1, tree.parents)
+    children = torch.zeros_like(tree.parents).scatter_add(1, tree.parents, agreed.long())
+    return replace(tree, scores=scores), children == 0
+
+
+def _best_path(tree: DraftTree, window: int) -> Tensor:
+    """(images, (1 + nodes) (1 + window)) which nodes lie on the path to the best of an image's deepest nodes, or
+    continue it."""
+    count = tree.nodes + 1
+    leaf = tree.scores.masked_fill(tree.depths < tree.levels[:, None], -torch.inf).argmax(1)
+    path = tree.visible.gather(1, leaf[:, None, None].expand(-1, 1, count))[:, 0]
+    return torch.cat([path, F.one_hot(leaf, count).bool().repeat_interleave(window, 1)], 1)
+
+
+def _at(values: Tensor, index: Tensor) -> Tensor:
+    """values (images, n) at index (images, m), beyond its ends those there."""
+    return values.gather(1, index.clamp(0, values.shape[1] - 1))

@@ -1,0 +1,105 @@
+"""Marginal-value trees: every draft level and every node has to pay for itself, at this machine's prices.
+
+With estimated path probabilities P(v), a tree of nodes V decides 1 + sum P(v) tokens in the time of a target forward
+over |V| nodes and of its draft levels. The best nodes are kept up to the number that promises most tokens per
+second; a level is grown while it raises that rate. Where earlier trees nearby kept less or more than they promised,
+the probabilities are taken to a power.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from decoding.policies.base import Controller, Outcome, Shape, TreePlan
+from decoding.policies.dynamic import DynamicTree
+from decoding.transfer import on_device
+from decoding.tree import DraftTree
+
+PRIOR = 2.0  # tokens that a neighbourhood is thought to have promised and kept before it has been seen
+LEAST_DOUBT, MOST_DOUBT = 0.5, 2.0
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Milliseconds of a round: verify[n] of verifying n nodes, drafts apart; level of a draft level."""
+
+    verify: tuple[float, ...]
+    level: float
+
+    @property
+    def node(self) -> float:
+        """Mean price of a node."""
+        return (self.verify[-1] - self.verify[0]) / (len(self.verify) - 1)
+
+
+class MarginalController:
+    """What an image's trees promised, and what they came to, at the left and the upper neighbour."""
+
+    def __init__(self, largest: Shape, columns: int):
+        self.largest, self.columns = largest, columns
+        self.rounds: list[tuple[float, int]] = [(0.0, 0)]  # per image position: expected and accepted draft tokens
+
+    def shape(self, position: int, remaining: int) -> Shape:
+        depth, window = (min(levels, remaining - 1) for levels in (self.largest.depth, self.largest.window))
+        return replace(self.largest, depth=depth, window=window, doubt=self._doubt(position))
+
+    def _doubt(self, position: int) -> float:
+        near = [self.rounds[-1]] + ([self.rounds[position - self.columns]] if position >= self.columns else [])
+        expected, accepted = (PRIOR + sum(values) for values in zip(*near, strict=True))
+        return min(max((expected / accepted) ** 0.5, LEAST_DOUBT), MOST_DOUBT)
+
+    def observe(self, outcome: Outcome) -> None:
+        self.rounds += [(outcome.expected, outcome.accepted)] * (outcome.accepted + 1)
+
+
+class MarginalTree(DynamicTree):
+    """A dynamic tree that is given bounds, not a size. To choose the number of nodes it waits for the device."""
+
+    name = "marginal"
+
+    def __init__(self, largest: Shape, prices: Prices, columns: int):
+        """largest: bounds; prices: of up to as many nodes; columns: image tokens per row."""
+        super().__init__(largest)
+        assert len(prices.verify) > largest.nodes
+        self.prices, self.columns = prices, columns
+
+    def controller(self, seed: int) -> Controller:
+        return MarginalController(self.largest, self.columns)
+
+    def complete(self, tree: DraftTree, plan: TreePlan) -> bool:
+        """Whether another level, as fruitful as the newest one, would lower the rate."""
+        chances = self._doubted(tree, plan).scores.exp()
+        newest, parents = chances[:, -tree.newest :], tree.parents[:, -tree.newest :]
+        expanded = torch.zeros_like(chances).scatter(1, parents, 1.0)
+        share = newest.sum() / (chances * expanded).sum()  # of an expanded node's chance, that its children have
+        gain = share * newest.topk(min(plan.width, tree.newest), 1).values.sum()
+        tokens, milliseconds = self._yields(chances, tree.drafted)
+        best = (tokens / milliseconds).argmax()
+        more = self.prices.level + self.prices.node * plan.width
+        return bool((tokens[best] + gain) / (milliseconds[best] + more) <= tokens[best] / milliseconds[best])
+
+    def prune(self, tree: DraftTree, plan: TreePlan) -> DraftTree:
+        """The best nodes, up to the number that promises most tokens per second."""
+        tree = self._doubted(tree, plan)
+        worth = tree.scores.exp() if tree.worth is None else tree.worth
+        tokens, milliseconds = self._yields(worth, tree.drafted)
+        nodes = int((tokens / milliseconds).argmax())
+        return super().prune(tree, TreePlan(tuple(replace(s, nodes=min(s.nodes, nodes)) for s in plan.shapes)))
+
+    def _yields(self, worth: Tensor, levels: int) -> tuple[Tensor, Tensor]:
+        """Tokens that the best 0, 1, 2, ... nodes of worth (images, 1 + nodes) yield with the bonus tokens, all images
+        together, and the milliseconds of such a round."""
+        ordered = worth[:, 1:].sort(dim=1, descending=True).values[:, : self.largest.nodes]
+        tokens = F.pad(ordered.cumsum(1), (1, 0)).sum(0) + len(worth)
+        verify = on_device(list(self.prices.verify[: len(tokens)]), tokens.device)
+        return tokens, verify + levels * self.prices.level
+
+    @staticmethod
+    def _doubted(tree: DraftTree, plan: TreePlan) -> DraftTree:
+        """The tree with its probabilities taken to the images' powers."""
+        power = on_device([[shape.doubt] for shape in plan.shapes], tree.scores.device).to(tree.scores)
+        scores = tree.scores * power
+        worth = None if tree.worth is None else tree.worth - tree.scores.exp() + scores.exp()
+        return replace(tree, scores=scores, worth=worth)
