@@ -1,15 +1,12 @@
 """Growing a draft tree level by level."""
 
-from collections.abc import Callable
-
 from torch import Tensor
 
+from decoding.noise import Noise
 from decoding.policies.base import TreePlan, TreePolicy
 from decoding.proposals import Proposal
 from decoding.tree import DraftTree
 from drafters.base import Drafter
-
-Noise = Callable[[Tensor], Tensor]  # positions (images, n) -> (images, n, vocab)
 
 
 class Grower:
@@ -18,8 +15,9 @@ class Grower:
     On a CPU growth stops as soon as deeper levels cannot change the result; on a GPU asking would cost a wait.
     """
 
-    def __init__(self, policy: TreePolicy, drafter: Drafter, proposal: Proposal):
-        self.policy, self.drafter, self.proposal = policy, drafter, proposal
+    def __init__(self, policy: TreePolicy, drafter: Drafter, proposal: Proposal, laws: bool = False):
+        """laws: whether the trees carry the drafter's laws."""
+        self.policy, self.drafter, self.proposal, self.laws = policy, drafter, proposal, laws
 
     def __call__(self, root: DraftTree, plan: TreePlan, noise: Noise, decided: Tensor) -> DraftTree:
         """Grow the trees of a round.
@@ -27,7 +25,7 @@ class Grower:
         Args:
             root: the trees without nodes.
             plan: depth, width and node budget of each image's tree.
-            noise: the target's positional noise.
+            noise: the positional noise that the proposal reads.
             decided: (images, 1) image tokens decided so far: the position of the root's children.
         """
         tree = root
@@ -37,7 +35,7 @@ class Grower:
             position = tree.depths.gather(1, nodes) + decided
             tokens, hits = self.proposal.children(log_q, noise(position), self.policy.branching(plan, level), level)
             scores = tree.scores.gather(1, nodes)[..., None] + hits  # (images, k, c)
-            tree = tree.extend(nodes, tokens, plan.restrict(scores, level))
+            tree = tree.extend(nodes, tokens, plan.restrict(scores, level), log_q if self.laws else None)
             if level < plan.levels and tokens.is_cpu and self.policy.complete(tree, plan):
                 break
         return self.policy.prune(tree, plan) if plan.levels else tree

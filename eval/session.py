@@ -1,9 +1,10 @@
 """From settings to a running engine: the one place where target, drafter, policy, proposal and verifier meet."""
 
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from configs.fields import refuse
 from configs.schema import MethodSettings, RunSettings, SamplingSettings
@@ -13,10 +14,11 @@ from decoding.engine import Engine, Speculation
 from decoding.policies import build_policy
 from decoding.proposals import PROPOSALS
 from decoding.sampling import SamplingLaw
-from decoding.verifiers import VERIFIERS
+from decoding.verifiers import build_verifier
 from drafters.eagle import EagleDrafter, EagleHead
 from drafters.loading import check_eagle_head, load_eagle_head
 from eval.devices import pick_device
+from eval.nearest import find_nearest, load_nearest, nearest_columns
 from models.base import TargetModel, TargetOptions
 from models.folders import checkpoint_folder
 from models.guidance import SequentialGuidance
@@ -28,6 +30,18 @@ DTYPES = {"fp32": torch.float32, "fp64": torch.float64, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
+class Tables:
+    """Numbers from beside the weights: calibrations of the drafter; nearest (codes, n) codes to every code, for relaxed
+    acceptance."""
+
+    calibrations: Calibrations = UNCALIBRATED
+    nearest: Tensor | None = None
+
+
+NO_TABLES = Tables()
+
+
+@dataclass(frozen=True)
 class Session:
     """Loaded weights and the engine of one method; `engine_for` gives those of others on the same weights."""
 
@@ -35,6 +49,7 @@ class Session:
     target: TargetModel
     head: EagleHead | None
     calibrations: Calibrations = UNCALIBRATED
+    _nearest: dict[int, Tensor] = field(default_factory=dict)  # by columns
 
     @property
     def engine(self) -> Engine:
@@ -43,7 +58,17 @@ class Session:
     def engine_for(self, method: MethodSettings, sampling: SamplingSettings | None = None) -> Engine:
         """An engine for a method, under the session's sampling law or another."""
         law = sampling_law(sampling or self.settings.sampling)
-        return build_engine(self.target, self.head, law, method, self.settings.batch_size, self.calibrations)
+        return build_engine(self.target, self.head, law, method, self.settings.batch_size, self.tables(method))
+
+    def tables(self, method: MethodSettings) -> Tables:
+        """What a method reads besides the weights; a SettingsError if its nearest codes are not there."""
+        if method.lantern is None:
+            return Tables(self.calibrations)
+        codes = self.target.vocab.size
+        columns = nearest_columns(method.lantern, codes)
+        if columns not in self._nearest:
+            self._nearest[columns] = load_nearest(self.settings, columns, codes, self.target.device)
+        return Tables(self.calibrations, self._nearest[columns])
 
     def calibration(self, method: MethodSettings) -> Calibration:
         """What a method calibrates its path scores with under the session's law."""
@@ -69,7 +94,8 @@ def sampling_law(settings: SamplingSettings) -> SamplingLaw:
 
 def calibration_of(method: MethodSettings, law: SamplingLaw, known: Calibrations) -> Calibration:
     """The calibration that a method uses under a law; factors of 1 where it uses none."""
-    return known.of(law, method.proposal) if method.calibration == "drafter" else Calibration()
+    fitted = "topk" if method.proposal == "sampled" else method.proposal  # both estimate by q
+    return known.of(law, fitted) if method.calibration == "drafter" else Calibration()
 
 
 def build_engine(
@@ -78,16 +104,16 @@ def build_engine(
     law: SamplingLaw,
     method: MethodSettings,
     images: int,
-    calibrations: Calibrations = UNCALIBRATED,
+    tables: Tables = NO_TABLES,
 ) -> Engine:
     """Compose an engine; `head` may be None for methods that do not draft."""
     speculation = None
     if method.drafted:
         policy = build_policy(method, target.grid.columns)
         room = policy.largest.depth * policy.largest.width + policy.largest.nodes
-        proposal = PROPOSALS[method.proposal](calibration_of(method, law, calibrations))
+        proposal = PROPOSALS[method.proposal](calibration_of(method, law, tables.calibrations))
         speculation = Speculation(EagleDrafter(head, target, law, room), policy, proposal)
-    return Engine(target, law, VERIFIERS[method.verifier], images, speculation)
+    return Engine(target, law, build_verifier(method, tables.nearest), images, speculation)
 
 
 def open_session(settings: RunSettings, drafted: bool | None = None) -> Session:
@@ -97,6 +123,8 @@ def open_session(settings: RunSettings, drafted: bool | None = None) -> Session:
         ValueError: the device is not there, or a checkpoint is missing, damaged or does not fit; names flag or file.
     """
     wanted = settings.method.drafted if drafted is None else drafted
+    if settings.method.lantern is not None:
+        find_nearest(settings, settings.method.lantern.k)
     if wanted:  # looked at first: the target's weights take minutes to read
         family = FAMILIES[settings.model]
         config = read_json(checkpoint_folder(settings.model_path, "--model_path") / "config.json")
