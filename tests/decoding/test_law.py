@@ -98,10 +98,7 @@ def test_the_law_to_compare_with_is_worth_comparing(target) -> None:
 METHODS = {
     "ranked by q": MethodSettings(method="eagle2", proposal="topk", depth=2, width=2, nodes=4),
     "coupled": MethodSettings(method="adt", nodes=3),
-    "drawn from q": MethodSettings(method="eagle2", proposal="sampled", depth=2, width=2, nodes=4),
-    "rejection": MethodSettings(method="eagle2", proposal="topk", verifier="rejection", depth=2, width=2, nodes=4),
-    "rejection, coupled": MethodSettings(method="adt", nodes=3, verifier="rejection"),
-    "rejection, drawn": MethodSettings(method="adt", proposal="sampled", nodes=3, verifier="rejection"),
+    "rejection": MethodSettings(method="adt", proposal="sampled", nodes=3, verifier="rejection"),
     "sampled": MethodSettings(method="static", proposal="sampled", verifier="sampled"),
 }
 
