@@ -9,7 +9,7 @@ import yaml
 
 from configs.fields import SettingsError, kind, parse_text, refuse, settings_fields
 from configs.flags import PaperFlags, RecipeFlags, check_known, flags_of
-from configs.methods import METHODS, AdtSettings, MethodSettings, SamplingSettings
+from configs.methods import METHODS, RELAXED, AdtSettings, LanternSettings, MethodSettings, SamplingSettings
 from configs.schema import BenchmarkSettings, RunSettings
 from configs.targets import MODELS, OWN_FLAGS, ROOT
 from configs.tools import DistanceSettings, InspectSettings
@@ -19,16 +19,17 @@ Values = dict[str, Any]  # by flag name, converted
 _NETWORK_FILES = (("config.json",), WEIGHT_FILES + WEIGHT_INDEXES)  # of each group one has to be there
 _DEFAULT_METHODS = "ar,eagle2:proposal=topk,eagle2,adt:proposal=topk,adt"
 _FILE_FLAGS = ("model_path", "drafter_path", *OWN_FLAGS)  # what belongs to one model
-_METHOD_FLAGS = [*settings_fields(MethodSettings), *settings_fields(AdtSettings)]
+_METHOD_FLAGS = [*settings_fields(MethodSettings), *settings_fields(AdtSettings), *settings_fields(LanternSettings)]
 
 
 def run_settings(texts: Mapping[str, str]) -> RunSettings:
     """The settings of `generate_images` from texts by flag name; a SettingsError also for missing folders."""
     recipe, given = _read("generate_images", texts)
-    if "method" in recipe and given.get("method", recipe["method"]) != recipe["method"]:
-        kept = _applicable(given["method"])
-        recipe = {name: v for name, v in recipe.items() if name not in _METHOD_FLAGS or name in kept}
     values = recipe | given
+    if any(name in recipe and values[name] != recipe[name] for name in ("method", "verifier")):
+        kept = _applicable(values)
+        recipe = {name: v for name, v in recipe.items() if name not in _METHOD_FLAGS or name in kept}
+        values = recipe | given
     method = _method({name: values[name] for name in _METHOD_FLAGS if name in values})
     return _run(recipe, given, method)
 
@@ -41,7 +42,7 @@ def benchmark_settings(texts: Mapping[str, str]) -> BenchmarkSettings:
     shared = {name: values[name] for name in _METHOD_FLAGS if name in values and name != "method"}
     methods = tuple(listed_method(entry.strip(), shared) for entry in listed.split(","))
     for name in shared:
-        if name in given and not any(name in _applicable(method.method) for method in methods):
+        if name in given and not any(name in _applicable(vars(method)) for method in methods):
             refuse(name, given[name], f"only for a method that has it; --methods is {listed}")
     drafted = next((method for method in methods if method.drafted), methods[0])
     own = {name: values[name] for name in settings_fields(BenchmarkSettings) if name in values}
@@ -140,6 +141,7 @@ def _without_aliases(given: Values, recipe_method: str | None) -> Values:
     for alias, name, value in (
         ("precision", "dtype", paper.precision),
         ("random_seed", "seed", paper.random_seed),
+        ("lantern", "verifier", "lantern" if paper.lantern else None),
     ):
         if value is not None and values.setdefault(name, value) != value:
             refuse(alias, value, f"{values[name]!r}, as --{name} says")
@@ -166,21 +168,29 @@ def _paper_method(paper: PaperFlags, method: str | None) -> str | None:
     return min(claims.values(), key=len)[0] if claims else None
 
 
-def _applicable(method: str) -> list[str]:
-    """The method flags that have an effect with this method."""
-    adt = list(settings_fields(AdtSettings)) if "adt" in METHODS.get(method, {}) else []
-    return ["method", *METHODS.get(method, {}), *adt]
+def _applicable(values: Values) -> list[str]:
+    """The method flags that have an effect with the method and the verifier of these values."""
+    method, verifier = values.get("method", "adt"), values.get("verifier", "exact")
+    adt = settings_fields(AdtSettings) if "adt" in METHODS.get(method, {}) else ()
+    lantern = settings_fields(LanternSettings) if verifier in RELAXED and method != "ar" else ()
+    return ["method", *METHODS.get(method, {}), *([] if method == "ar" else ["verifier"]), *adt, *lantern]
 
 
 def _method(values: Values) -> MethodSettings:
     plain = {name: value for name, value in values.items() if name in settings_fields(MethodSettings)}
-    adt = {name: value for name, value in values.items() if name not in plain}
-    method = MethodSettings(method=plain.get("method", "adt"))
-    if adt and method.method != "adt":
-        name = next(iter(adt))
-        refuse(name, adt[name], f"only with --method adt, not with --method {method.method}")
-    own = AdtSettings(**{name.removeprefix(AdtSettings.prefix): value for name, value in adt.items()}) if adt else None
-    return MethodSettings(**plain, adt=own)
+    method, verifier = MethodSettings(method=plain.get("method", "adt")).method, plain.get("verifier", "exact")
+    parts = {}
+    for name, owner, fits, where in (
+        ("adt", AdtSettings, method == "adt", f"--method adt, not with --method {method}"),
+        ("lantern", LanternSettings, verifier in RELAXED,
+         f"--verifier {' or '.join(RELAXED)}, not with --verifier {verifier}"),
+    ):  # fmt: skip
+        flags = {flag: f.name for flag, f in settings_fields(owner).items() if flag in values}
+        if flags and not fits:
+            flag = next(iter(flags))
+            refuse(flag, values[flag], f"only with {where}")
+        parts[name] = owner(**{field: values[flag] for flag, field in flags.items()}) if flags else None
+    return MethodSettings(**plain, **parts)
 
 
 def listed_method(entry: str, shared: Values) -> MethodSettings:
@@ -197,7 +207,8 @@ def listed_method(entry: str, shared: Values) -> MethodSettings:
             if not equals or flag in own:
                 refuse(flag, option, "flag=value, once")
             own[flag] = parse_text(flags[flag], flag, text)
-        kept = {flag: value for flag, value in shared.items() if flag in _applicable(name)}
+        applicable = _applicable(shared | own | {"method": name})
+        kept = {flag: value for flag, value in shared.items() if flag in applicable}
         return _method(kept | own | {"method": name})
     except SettingsError as error:
         raise SettingsError(f"--methods, in {entry!r}: {error}") from error

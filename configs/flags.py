@@ -12,7 +12,7 @@ from dataclasses import Field, dataclass
 from typing import ClassVar, NoReturn
 
 from configs.fields import SettingsError, allowed, check_fields, kind, setting, settings_fields
-from configs.methods import AdtSettings, MethodSettings, SamplingSettings
+from configs.methods import AdtSettings, LanternSettings, MethodSettings, SamplingSettings
 from configs.schema import BenchmarkSettings, RunSettings
 from configs.tools import DistanceSettings, InspectSettings
 
@@ -27,6 +27,7 @@ class PaperFlags:
     )
     peanut: bool | None = setting(None, "--method adt", shown="off")
     static_tree: bool | None = setting(None, "--method static", shown="off")
+    lantern: bool | None = setting(None, "--verifier lantern", shown="off")
     precision: str | None = setting(None, "--dtype", shown="off")
     random_seed: int | None = setting(None, "--seed", shown="off")
     set_seed: bool | None = setting(None, "accepted; every image has a seed of its own anyway", shown="on")
@@ -57,7 +58,7 @@ class MethodsFlag:
     )
 
 
-_SHARED = (RunSettings, MethodSettings, AdtSettings, SamplingSettings, RecipeFlags, PaperFlags)
+_SHARED = (RunSettings, MethodSettings, AdtSettings, LanternSettings, SamplingSettings, RecipeFlags, PaperFlags)
 OWNERS: dict[str, tuple[type, ...]] = {
     "generate_images": _SHARED,
     "benchmark": (MethodsFlag, BenchmarkSettings, *_SHARED),
@@ -114,8 +115,6 @@ def check_known(name: str, known: Mapping[str, object], where: str = "") -> None
     if name in known:
         return
     shown = f"{where}: {name}" if where else f"--{name}"
-    if name.startswith("lantern"):
-        raise SettingsError(f"{shown}: not available yet: it arrives with relaxed acceptance; allowed: without it")
     if name in _GONE:
         raise SettingsError(f"{shown}: no such flag here; {_GONE[name]}")
     near = difflib.get_close_matches(name, known, 3, 0.6)

@@ -13,7 +13,7 @@ TREES = (
     "reverse_balanced_25",
     "chain",
 )
-LOSSLESS_VERIFIERS = ("exact",)
+PROPOSALS = ("topk", "coupled", "sampled")
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,61 @@ class AdtSettings:
                 refuse(f"adt_{axis}_init", start, f"{low} to {high} (--adt_{axis}_min to --adt_{axis}_max)")
 
 
+@dataclass(frozen=True)
+class LanternSettings:
+    """Relaxed acceptance: LANTERN (arXiv 2410.03355), LANTERN++ (arXiv 2502.06352)."""
+
+    prefix: ClassVar[str] = "lantern_"
+    group: ClassVar[str] = "Relaxed acceptance (--verifier lantern, lantern_coupled)"
+    k: int = setting(1000, "nearest codes that may give their probability to a draft", low=1, high=2**16 - 1)
+    delta: float = setting(
+        0.1, "most probability that is moved; above 1 it is LANTERN++'s lambda, most growth of a draft's own", low=0
+    )
+    residual: str = setting(
+        "exact",
+        "what a refused draft takes out of the law: the codes that it claimed, or k + 1 of them as published code does",
+        choices=("exact", "reference"),
+    )
+    budget: str | None = setting(
+        None,
+        "whether siblings share delta or have it each, as published; not for lambda, which bounds every draft",
+        choices=("shared", "per_candidate"),
+        shown="shared",
+    )
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.delta <= 1 and self.budget is None:
+            object.__setattr__(self, "budget", "shared")
+        elif self.delta > 1 and self.budget is not None:
+            refuse("lantern_budget", self.budget, f"only with --lantern_delta up to 1, not with {self.delta:g}")
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """What an acceptance rule keeps, and what it goes with.
+
+    lossless: the images have the target's own law. same_tokens: they are those of plain decoding with the same seeds
+    also above temperature 0. proposals, methods: it goes with these; None: no proposal, all methods.
+    """
+
+    lossless: bool
+    same_tokens: bool
+    proposals: tuple[str | None, ...]
+    methods: tuple[str, ...] | None = None
+
+    def fits(self, method: str, proposal: str | None) -> bool:
+        return proposal in self.proposals and (self.methods is None or method in self.methods)
+
+
+VERIFIERS: dict[str, Acceptance] = {
+    "exact": Acceptance(True, True, (None, *PROPOSALS)),
+    "rejection": Acceptance(True, False, PROPOSALS),
+    "sampled": Acceptance(True, False, ("sampled",), ("static", "jacobi")),  # others drop children by their values
+    "lantern": Acceptance(False, False, ("topk", "coupled")),
+    "lantern_coupled": Acceptance(False, False, ("topk", "coupled")),
+}
+RELAXED = tuple(name for name, rule in VERIFIERS.items() if not rule.lossless)
 _PRICED = {"proposal": "coupled", "calibration": "drafter", "size": "priced", "costs": None}
 # The settings that apply to each method, with their defaults.
 METHODS: dict[str, dict[str, object]] = {
@@ -87,29 +142,13 @@ METHODS: dict[str, dict[str, object]] = {
     "eagle2": {"proposal": "coupled", "calibration": "drafter", "depth": 5, "width": 10, "nodes": 58},
     "adt": {"proposal": "coupled", "calibration": "drafter", "nodes": 6, "adt": AdtSettings()},
     "jacobi": {"proposal": "coupled", "window": 16, "start": "above"},
-    "marginal": {
-        "proposal": "coupled",
-        "calibration": "drafter",
-        "depth": 6,
-        "width": 4,
-        "nodes": 58,
-        "size": "priced",
-        "costs": None,
-    },
-    "graft": {
-        "proposal": "coupled",
-        "calibration": "drafter",
-        "depth": 3,
-        "width": 4,
-        "nodes": 58,
-        "size": "priced",
-        "costs": None,
-        "window": 32,
-        "start": "above",
-    },
+    "marginal": _PRICED | {"depth": 6, "width": 4, "nodes": 58},
+    "graft": _PRICED | {"depth": 2, "width": 4, "nodes": 58, "window": 32, "start": "above"},
 }
 # Other defaults of a method with a proposal: the published methods do not calibrate.
-PUBLISHED = {(method, "topk"): {"calibration": "none"} for method in ("eagle2", "adt")}
+PUBLISHED = {
+    (method, proposal): {"calibration": "none"} for method in ("eagle2", "adt") for proposal in ("topk", "sampled")
+}
 
 
 @dataclass(frozen=True)
@@ -118,14 +157,12 @@ class MethodSettings:
 
     group: ClassVar[str] = "Method"
     method: str = setting("adt", "ar: plain autoregressive decoding; the others draft trees", choices=tuple(METHODS))
-    proposal: str | None = setting(
-        None, "how children are taken from the drafter", choices=("topk", "coupled"), shown="coupled"
-    )
+    proposal: str | None = setting(None, "how children are taken from the drafter", choices=PROPOSALS, shown="coupled")
     calibration: str | None = setting(
         None,
         "path scores of eagle2 and adt: by the calibration.json beside the drafter, where there is one, or as they are",
         choices=("drafter", "none"),
-        shown="drafter; with topk none, as published",
+        shown="drafter; with topk and sampled none, as published",
     )
     depth: int | None = setting(None, "levels of an eagle2 tree", low=1, high=64, shown="5")
     width: int | None = setting(None, "width of an eagle2 tree", low=1, high=256, shown="10")
@@ -146,7 +183,7 @@ class MethodSettings:
         shown="measured at the start and kept in ~/.cache/adt-tree",
     )
     window: int | None = setting(
-        None, "how many positions ahead the target's earlier laws draft", low=1, high=256, shown="16"
+        None, "how many positions ahead the target's earlier laws draft", low=1, high=256, shown="jacobi 16, graft 32"
     )
     start: str | None = setting(
         None,
@@ -154,29 +191,21 @@ class MethodSettings:
         choices=("above", "left", "random"),
         shown="above",
     )
-    verifier: str = "exact"
+    verifier: str = setting(
+        "exact",
+        "acceptance rule; exact draws the images of plain decoding, rejection and sampled others of the same law",
+        choices=tuple(VERIFIERS),
+    )
     adt: AdtSettings | None = None
+    lantern: LanternSettings | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.verifier not in LOSSLESS_VERIFIERS:
-            refuse("verifier", self.verifier, ", ".join(LOSSLESS_VERIFIERS))
-        if self.adt is not None and not isinstance(self.adt, AdtSettings):
-            raise SettingsError(f"adt: found {self.adt!r}; allowed: AdtSettings")
+        for name, owner in (("adt", AdtSettings), ("lantern", LanternSettings)):
+            if not isinstance(getattr(self, name), owner | None):
+                raise SettingsError(f"{name}: found {getattr(self, name)!r}; allowed: {owner.__name__}")
         defaults = METHODS[self.method] | PUBLISHED.get((self.method, self.proposal), {})
-        for name in (
-            "proposal",
-            "calibration",
-            "depth",
-            "width",
-            "nodes",
-            "tree",
-            "size",
-            "costs",
-            "window",
-            "start",
-            "adt",
-        ):
+        for name in sorted({name for settings in METHODS.values() for name in settings}):
             value = getattr(self, name)
             if value is None:
                 object.__setattr__(self, name, defaults.get(name))
@@ -184,6 +213,25 @@ class MethodSettings:
                 methods = " or ".join(method for method in METHODS if name in METHODS[method])
                 flag = "adt_*" if name == "adt" else name
                 refuse(flag, value, f"only with --method {methods}, not with --method {self.method}")
+        self._check_acceptance()
+
+    def _check_acceptance(self) -> None:
+        """Refuse combinations that VERIFIERS does not have; settle the numbers of relaxed acceptance."""
+        fitting = [name for name, rule in VERIFIERS.items() if rule.fits(self.method, self.proposal)]
+        if self.verifier not in fitting:
+            rule, own = VERIFIERS[self.verifier], f"--method {self.method}"
+            own += f" and --proposal {self.proposal}" if self.proposal else ""
+            wanted = f"--proposal {' or '.join(filter(None, rule.proposals))}"
+            wanted += f" and --method {' or '.join(rule.methods)}" if rule.methods else ""
+            refuse("verifier", self.verifier, f"with {own} {', '.join(fitting)}; {self.verifier} goes with {wanted}")
+        if self.verifier not in RELAXED:
+            if self.lantern is not None:
+                only = f"only with --verifier {' or '.join(RELAXED)}, not with --verifier {self.verifier}"
+                refuse("lantern_*", self.lantern, only)
+        elif self.lantern is None:
+            object.__setattr__(self, "lantern", LanternSettings())
+        elif self.verifier == "lantern_coupled" and self.lantern.residual != "exact":
+            refuse("lantern_residual", self.lantern.residual, "only with --verifier lantern; lantern_coupled has none")
 
     @property
     def speculative(self) -> bool:
@@ -198,4 +246,8 @@ class MethodSettings:
     @property
     def lossless(self) -> bool:
         """Whether the images have the target's own law."""
-        return self.verifier in LOSSLESS_VERIFIERS
+        return VERIFIERS[self.verifier].lossless
+
+    def same_tokens(self, temperature: float) -> bool:
+        """Whether the images are those of plain decoding with the same seeds."""
+        return VERIFIERS[self.verifier].same_tokens or self.lossless and temperature == 0

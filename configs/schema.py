@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import ClassVar
 
 from configs.fields import SettingsError, check_fields, refuse, setting
-from configs.methods import AdtSettings, MethodSettings, SamplingSettings
+from configs.methods import AdtSettings, LanternSettings, MethodSettings, SamplingSettings
 from configs.targets import MODELS, OWN_FLAGS, ROOT, parts_beside, refuse_foreign_flags
 from models.image_size import default_size, parse_size
 
 __all__ = [
     "AdtSettings",
     "BenchmarkSettings",
+    "LanternSettings",
     "MethodSettings",
     "ROOT",
     "RunSettings",

@@ -7,6 +7,7 @@ Plain autoregressive decoding is the round with the empty tree.
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain as joined
 from itertools import islice
 
@@ -61,10 +62,10 @@ class Engine:
     ):
         self.target, self.law, self.verifier = target, law, verifier
         self.images, self.speculation = images, speculation
-        self.grow = None
+        self.grow: Grower | None = None
         if speculation:
             s = speculation
-            self.grow = Grower(s.policy, s.drafter, s.proposal, s.foreseen)
+            self.grow = Grower(s.policy, s.drafter, s.proposal, s.foreseen, verifier.reads_laws)
 
     def generate(self, jobs: Iterable[Job]) -> Iterator[StepStats]:
         """Decode all jobs; draws them one by one as places become free."""
@@ -83,7 +84,7 @@ class Engine:
         self.cache = KVCache(target.spec, CacheShape(images, self.law.guidance, slots), target.dtype, target.device)
         dtype = torch.float64 if target.dtype == torch.float64 else torch.float32
         noise = NoiseShape(target.grid.tokens, target.vocab.size, self.law.greedy, dtype, target.device)
-        self.noise = PositionalNoise(noise, images)
+        self.noise = PositionalNoise(noise, images, self.verifier.streams)
         self.flights: list[Flight | None] = [None] * images
         self.watch = Stopwatch(target.device)
         if self.speculation:
@@ -140,7 +141,7 @@ class Engine:
         slots = lay_out(tree, self._roots(), self.target.grid)
         with self.watch.lap("verify"):
             features, log_p = self._score(slots)
-            verdict = self.verifier(tree, log_p, self.noise(tree.depths + self._decided))
+            verdict = self.verifier(tree, log_p, partial(self.noise, tree.depths + self._decided))
         figures = self._figures(tree, verdict, log_p)
         laps = self.watch.settle()
         if self.speculation:
@@ -161,7 +162,8 @@ class Engine:
         if self.grow is None:
             return root
         plan = TreePlan(tuple(flight.shape() for flight in self.flights))
-        return self.grow(root, plan, self.noise, self._decided)
+        rounds = [(flight.job.seed, flight.rounds) for flight in self.flights]
+        return self.grow(root, plan, self.noise.drawing(self.speculation.proposal.stream, rounds), self._decided)
 
     def _score(self, slots: Slots) -> tuple[Tensor, Tensor]:
         """One target forward over root and nodes: features (rows, slots, hidden), log p (images, 1 + nodes, vocab)."""

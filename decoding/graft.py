@@ -35,13 +35,17 @@ class Foreseen:
         return self.tokens.shape[1]
 
 
-def graft(tree: DraftTree, foreseen: Foreseen) -> DraftTree:
+def graft(tree: DraftTree, foreseen: Foreseen, laws: Tensor | None = None) -> DraftTree:
     """Continue the root and every node of a tree with the tokens foreseen behind it.
 
     A child that is the foreseen token already takes the continuation over from its parent, and the better estimate of
     the two. All continuations stand behind the nodes of the tree; a policy chooses among them by their worth. On the
     best path, along which this round renews the laws of the window, it is more than the probability.
+
+    laws: (images, window, vocab) log q of the foreseen positions, to go with the nodes of a tree that is grown of them
+    alone.
     """
+    assert laws is None or tree.nodes == 0
     window, count = foreseen.window, tree.nodes + 1
     tree, bare = _agreed(tree, foreseen)
     step = torch.arange(1, window + 1, device=tree.tokens.device)
@@ -58,6 +62,8 @@ def graft(tree: DraftTree, foreseen: Foreseen) -> DraftTree:
         torch.cat([tree.scores, chains.masked_fill(depths > foreseen.reach.clamp(max=window), -torch.inf)], 1),
         height=max(tree.height, window),
         drafted=tree.drafted,
+        width=None if tree.width is None else tree.width + 1,
+        laws=None if laws is None else torch.cat([laws, laws[:, -1:]], 1),  # nobody stands behind the last one
     )
     renewal = RENEWAL * 2 ** -(grafted.depths / HALVED).square()
     renewed = _best_path(tree, window) & grafted.present

@@ -1,17 +1,14 @@
 """Growing a draft tree level by level."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from decoding.graft import Foreseen, graft
+from decoding.noise import Noise
 from decoding.policies.base import TreePlan, TreePolicy
 from decoding.proposals import Proposal
 from decoding.tree import DraftTree
 from drafters.base import Drafter
-
-Noise = Callable[[Tensor], Tensor]  # positions (images, n) -> (images, n, vocab)
 
 
 class Grower:
@@ -20,10 +17,18 @@ class Grower:
     On a CPU growth stops as soon as deeper levels cannot change the result; on a GPU asking would cost a wait.
     """
 
-    def __init__(self, policy: TreePolicy, drafter: Drafter, proposal: Proposal, foreseen: Proposal | None = None):
-        """proposal: of grown levels; foreseen: of tokens that continue them, the same if None."""
+    def __init__(
+        self,
+        policy: TreePolicy,
+        drafter: Drafter,
+        proposal: Proposal,
+        foreseen: Proposal | None = None,
+        laws: bool = False,
+    ):
+        """proposal: of grown levels; foreseen: of tokens that continue them, the same if None. laws: whether the trees
+        carry the drafter's laws."""
         self.policy, self.drafter, self.proposal = policy, drafter, proposal
-        self.foreseen = foreseen or proposal
+        self.foreseen, self.laws = foreseen or proposal, laws
 
     def __call__(self, root: DraftTree, plan: TreePlan, noise: Noise, decided: Tensor) -> DraftTree:
         """Grow the trees of a round.
@@ -31,7 +36,7 @@ class Grower:
         Args:
             root: the trees without nodes.
             plan: depth, width and node budget of each image's tree.
-            noise: the target's positional noise.
+            noise: the positional noise that the proposal reads.
             decided: (images, 1) image tokens decided so far: the position of the root's children.
         """
         tree = root
@@ -41,7 +46,7 @@ class Grower:
             position = tree.depths.gather(1, nodes) + decided
             tokens, hits = self.proposal.children(log_q, noise(position), self.policy.branching(plan, level), level)
             scores = tree.scores.gather(1, nodes)[..., None] + hits  # (images, k, c)
-            tree = tree.extend(nodes, tokens, plan.restrict(scores, level))
+            tree = tree.extend(nodes, tokens, plan.restrict(scores, level), log_q if self.laws else None)
             if level < plan.levels and tokens.is_cpu and self.policy.complete(tree, plan):
                 break
         if self.drafter.window:
@@ -53,4 +58,5 @@ class Grower:
         log_q = self.drafter.foresee()  # (images, window, vocab)
         position = decided + torch.arange(log_q.shape[1], device=decided.device)
         tokens, hits = self.foreseen.children(log_q, noise(position), 1, 1)
-        return graft(tree, Foreseen(tokens[..., 0], hits[..., 0], plan.windows(decided.device)))
+        foreseen = Foreseen(tokens[..., 0], hits[..., 0], plan.windows(decided.device))
+        return graft(tree, foreseen, log_q if self.laws else None)

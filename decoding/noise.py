@@ -2,15 +2,21 @@
 
 With it, the token that a target emits after a prefix is a function of that prefix (Gumbel-max trick; drafter-invariant
 speculative decoding, arXiv 2408.07978), the same on CPU and CUDA and in every batch.
+
+Roles are independent streams: `target` chooses the target's tokens, `accept` and `residual` serve randomised acceptance
+(a position is decided once, so an entry is used once), `draft` draws the children of a sampling proposal.
 """
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+Noise = Callable[[Tensor], Tensor]  # positions (images, n) -> (images, n, vocab)
 _GAMMA = 0x9E3779B97F4A7C15 - 2**64  # SplitMix64's increment and multipliers (Steele et al., OOPSLA 2014), as int64
 _MIX = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64))
 
@@ -62,27 +68,44 @@ class NoiseShape:
 
 
 class PositionalNoise:
-    """The `target` noise of the images in flight: one table per image, looked up by position."""
+    """The noise of the images in flight: one table per role and image, looked up by position."""
 
-    def __init__(self, shape: NoiseShape, images: int):
+    def __init__(self, shape: NoiseShape, images: int, roles: tuple[str, ...] = ("target",)):
         self.shape = shape
-        width = 1 if shape.greedy else shape.width
-        self.table = torch.zeros(images, shape.positions, width, dtype=shape.dtype, device=shape.device)
+        size = (images, shape.positions, 1 if shape.greedy else shape.width)
+        self.tables = {role: torch.zeros(size, dtype=shape.dtype, device=shape.device) for role in roles}
+
+    @property
+    def table(self) -> Tensor:
+        """The target's, (images, positions, vocab)."""
+        return self.tables["target"]
 
     def fill(self, image: int, seed: int) -> None:
         """Use the noise of `seed` for this image from now on."""
         if not self.shape.greedy:
             positions = torch.arange(self.shape.positions, device=self.shape.device)
-            self.table[image] = gumbel(seed, "target", positions, self.shape.width)
+            for role, table in self.tables.items():
+                table[image] = gumbel(seed, role, positions, self.shape.width)
 
     def select(self, images: list[int]) -> None:
         """Keep these images only."""
-        self.table = self.table[images]
+        self.tables = {role: table[images] for role, table in self.tables.items()}
 
-    def __call__(self, positions: Tensor) -> Tensor:
+    def __call__(self, positions: Tensor, role: str = "target") -> Tensor:
         """Noise at positions (images, n), those behind the last one read as the last one: (images, n, vocab), or (…, 1)
         zeros."""
         index = positions.clamp(max=self.shape.positions - 1)
         if len(positions) > 1:
             index += torch.arange(len(positions), device=positions.device)[:, None] * self.shape.positions
-        return F.embedding(index, self.table.flatten(0, 1))
+        return F.embedding(index, self.tables[role].flatten(0, 1))
+
+    def drawing(self, role: str, rounds: list[tuple[int, int]]) -> Noise:
+        """What a round's children are taken with. `draft` has no table: each image's (seed, round) makes a new one."""
+        return partial(self._draft, rounds) if role == "draft" else partial(self, role=role)
+
+    def _draft(self, rounds: list[tuple[int, int]], positions: Tensor) -> Tensor:
+        if self.shape.greedy:
+            return self.table.new_zeros(*positions.shape, 1)
+        rows = zip(rounds, positions, strict=True)
+        drawn = [gumbel(seed, f"draft {number}", row, self.shape.width) for (seed, number), row in rows]
+        return torch.stack(drawn).to(self.shape.dtype)

@@ -10,14 +10,15 @@ from decoding.calibration import Calibration
 
 class Proposal(Protocol):
     """Chooses candidates for the next token and estimates, per candidate, the probability that the target chooses
-    it."""
+    it. stream: the role of the noise that it reads."""
 
     name: str
+    stream: str
 
     def children(self, log_q: Tensor, noise: Tensor, count: int, level: int) -> tuple[Tensor, Tensor]:
-        """Drafter's law log q (images, k, vocab), the target's noise at these positions (same shape, or zeros),
-        candidates per node, their level -> tokens (images, k, count), best first, and the logarithms of their
-        estimated hit probabilities."""
+        """Drafter's law log q (images, k, vocab), the noise at these positions (same shape, or zeros), candidates per
+        node, their level -> tokens (images, k, count) in the order in which they are to be tried, and the logarithms of
+        their estimated hit probabilities; -inf where there is no candidate."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class TopK:
 
     calibration: Calibration = Calibration()
     name = "topk"
+    stream = "target"
 
     def children(self, log_q: Tensor, noise: Tensor, count: int, level: int) -> tuple[Tensor, Tensor]:
         factor = self.calibration.at(level)
@@ -45,9 +47,26 @@ class Coupled:
 
     calibration: Calibration = Calibration()
     name = "coupled"
+    stream = "target"
 
     def children(self, log_q: Tensor, noise: Tensor, count: int, level: int) -> tuple[Tensor, Tensor]:
         return _best(log_q + noise, count, self.calibration.at(level))
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Drawn from q without replacement, in draw order (EAGLE-1, arXiv 2401.15077), by the best log q + g with noise of
+    its own (Gumbel-top-k trick, Kool et al., arXiv 1903.06059). The estimate is that of `topk`."""
+
+    calibration: Calibration = Calibration()
+    name = "sampled"
+    stream = "draft"
+
+    def children(self, log_q: Tensor, noise: Tensor, count: int, level: int) -> tuple[Tensor, Tensor]:
+        tokens = (log_q + noise).topk(min(count, log_q.shape[-1]), dim=-1).indices
+        factor = self.calibration.at(level)
+        scores = log_q if factor == 1 else (factor * log_q).log_softmax(-1)
+        return tokens, scores.gather(-1, tokens)
 
 
 def _best(values: Tensor, count: int, factor: float) -> tuple[Tensor, Tensor]:
@@ -56,4 +75,4 @@ def _best(values: Tensor, count: int, factor: float) -> tuple[Tensor, Tensor]:
     return tokens, scores
 
 
-PROPOSALS: dict[str, type[Proposal]] = {proposal.name: proposal for proposal in (TopK, Coupled)}
+PROPOSALS: dict[str, type[Proposal]] = {proposal.name: proposal for proposal in (TopK, Coupled, Sampled)}

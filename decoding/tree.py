@@ -13,8 +13,10 @@ class DraftTree:
 
     tokens, parents, depths, scores: (images, 1 + nodes). A score is the logarithm of the estimated probability that the
     target follows the path to the node; -inf marks an absent node (images of a batch may have fewer nodes than others).
-    height: no node is deeper. newest: nodes of the level grown last, at the end. drafted: levels grown. worth (images,
-    1 + nodes): tokens that a node stands for, where that is more than its probability.
+    height: no node is deeper. newest: nodes of the level grown last, at the end. drafted: levels grown. width: no node
+    has more children; None where nobody has counted. worth (images, 1 + nodes): tokens that a node stands for, where
+    that is more than its probability. laws: (images, 1 + nodes, vocab) log q, from which the children of a node were
+    drawn, for rules that read it.
     """
 
     tokens: Tensor
@@ -24,13 +26,15 @@ class DraftTree:
     height: int
     newest: int = 0
     drafted: int = 0
+    width: int | None = None
     worth: Tensor | None = None
+    laws: Tensor | None = None
 
     @staticmethod
     def root(tokens: Tensor, dtype: torch.dtype) -> "DraftTree":
         """The tree without nodes over the last decided tokens (images,)."""
         zero = torch.zeros_like(tokens)[:, None]
-        return DraftTree(tokens[:, None], zero, zero, zero.to(dtype), height=0)
+        return DraftTree(tokens[:, None], zero, zero, zero.to(dtype), height=0, width=0)
 
     @property
     def nodes(self) -> int:
@@ -57,8 +61,9 @@ class DraftTree:
             reach = (reach @ reach).clamp_(max=1.0)
         return reach > 0
 
-    def extend(self, nodes: Tensor, tokens: Tensor, scores: Tensor) -> "DraftTree":
-        """Add children: tokens, scores (images, k, c) below nodes (images, k)."""
+    def extend(self, nodes: Tensor, tokens: Tensor, scores: Tensor, log_q: Tensor | None = None) -> "DraftTree":
+        """Add children: tokens, scores (images, k, c) below nodes (images, k), drawn from log_q (images, k, vocab) if
+        the tree carries laws."""
         children = tokens.shape[2]
         parents = nodes.repeat_interleave(children, 1)
         return DraftTree(
@@ -69,7 +74,16 @@ class DraftTree:
             height=self.height + 1,
             newest=nodes.shape[1] * children,
             drafted=self.drafted + 1,
+            width=None if self.width is None else max(self.width, children),
+            laws=None if log_q is None else self._extended(nodes, log_q, nodes.shape[1] * children),
         )
+
+    def _extended(self, nodes: Tensor, log_q: Tensor, newest: int) -> Tensor:
+        """The laws with these behind nodes (images, k), and room for so many new nodes."""
+        images, _, vocab = log_q.shape
+        laws = log_q.new_zeros(images, 1, vocab) if self.laws is None else self.laws
+        laws = torch.cat([laws, log_q.new_zeros(images, newest, vocab)], 1)
+        return laws.scatter_(1, nodes[..., None].expand_as(log_q), log_q)
 
     def keep(self, kept: Tensor, scores: Tensor) -> "DraftTree":
         """Keep the nodes kept (images, n), ascending and closed under parents, with these scores (images, n)."""
@@ -80,6 +94,13 @@ class DraftTree:
         index = torch.cat([root, kept], 1)
         parents = place.gather(1, self.parents.gather(1, index))
         scores = torch.cat([self.scores[:, :1], scores], 1)
+        laws = None if self.laws is None else self.laws.gather(1, index[..., None].expand(-1, -1, self.laws.shape[2]))
         return DraftTree(
-            self.tokens.gather(1, index), parents, self.depths.gather(1, index), scores, height=self.height
+            self.tokens.gather(1, index),
+            parents,
+            self.depths.gather(1, index),
+            scores,
+            height=self.height,
+            width=self.width,
+            laws=laws,
         )

@@ -28,9 +28,9 @@ from eval.provenance import versions
 from eval.session import Session, open_session
 
 BASELINE = MethodSettings(method="ar")
-COLUMNS = ("method", "proposal", "seconds_per_image", "tokens_per_second", "tau", "mean_depth", "mean_nodes",
-           "target_forwards", "ms_per_target_forward", "ms_per_draft_forward", "overhead_share", "speedup", "identical",
-           "near_ties", "lossless")  # fmt: skip
+COLUMNS = ("method", "proposal", "verifier", "seconds_per_image", "tokens_per_second", "tau", "mean_depth",
+           "mean_nodes", "target_forwards", "ms_per_target_forward", "ms_per_draft_forward", "overhead_share",
+           "speedup", "identical", "near_ties", "lossless")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -173,8 +173,9 @@ def _pairs(rows: list[dict[str, object]], runs: list[list[Run]]) -> list[dict[st
 
 
 def _agreement(session: Session, method: MethodSettings, run: Run, baseline: Run) -> Agreement:
-    """In bf16 only the law is the same: differing images are neither near-ties nor wrong."""
-    if method.lossless and session.target.dtype != torch.bfloat16:
+    """In bf16, and of rules that decide otherwise than plain decoding, differing images are neither near-ties nor
+    wrong."""
+    if method.same_tokens(session.settings.sampling.temperature) and session.target.dtype != torch.bfloat16:
         return compare(session.target, session.engine_for(BASELINE).law, baseline.images, run.images)
     theirs = {image.job.id: image.codes for image in run.images}
     same = sum(torch.equal(theirs[image.job.id], image.codes) for image in baseline.images)

@@ -114,7 +114,7 @@ def decode(
     session: Session, law: SamplingLaw, method: MethodSettings, batch: int, jobs: list[Job]
 ) -> list[FinishedImage]:
     """The images of all jobs."""
-    engine = build_engine(session.target, session.head, law, method, batch, session.calibrations)
+    engine = build_engine(session.target, session.head, law, method, batch, session.tables(method))
     return [image for step in engine.generate(jobs) for image in step.finished]
 
 

@@ -1,11 +1,12 @@
 """From settings to a running engine: the one place where target, drafter, policy, proposal and verifier meet."""
 
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from configs.fields import refuse
 from configs.schema import MethodSettings, RunSettings, SamplingSettings
@@ -18,7 +19,7 @@ from decoding.policies.base import Shape
 from decoding.policies.marginal import Prices
 from decoding.proposals import PROPOSALS
 from decoding.sampling import SamplingLaw
-from decoding.verifiers import VERIFIERS
+from decoding.verifiers import build_verifier
 from drafters.base import Drafter
 from drafters.eagle import EagleDrafter, EagleHead
 from drafters.graft import GraftDrafter
@@ -26,6 +27,7 @@ from drafters.jacobi import JacobiDrafter
 from drafters.loading import check_eagle_head, load_eagle_head
 from eval.costs import Costs, machine_costs, measure_costs
 from eval.devices import pick_device
+from eval.nearest import find_nearest, load_nearest, nearest_columns
 from models.base import TargetModel, TargetOptions
 from models.folders import checkpoint_folder
 from models.guidance import SequentialGuidance
@@ -37,6 +39,19 @@ DTYPES = {"fp32": torch.float32, "fp64": torch.float64, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
+class Tables:
+    """Numbers from beside the weights: calibrations of the drafter; nearest (codes, n) codes to every code, for relaxed
+    acceptance; prices of nodes and levels, for trees that weigh them."""
+
+    calibrations: Calibrations = UNCALIBRATED
+    nearest: Tensor | None = None
+    prices: Prices | None = None
+
+
+NO_TABLES = Tables()
+
+
+@dataclass(frozen=True)
 class Session:
     """Loaded weights and the engine of one method; `engine_for` gives those of others on the same weights."""
 
@@ -44,18 +59,32 @@ class Session:
     target: TargetModel
     head: EagleHead | None
     calibrations: Calibrations = UNCALIBRATED
+    _nearest: dict[int, Tensor] = field(default_factory=dict)  # by columns
 
     @property
     def engine(self) -> Engine:
         return self.engine_for(self.settings.method)
 
-    def engine_for(self, method: MethodSettings, sampling: SamplingSettings | None = None) -> Engine:
-        """An engine for a method, under the session's sampling law or another."""
+    def engine_for(
+        self, method: MethodSettings, sampling: SamplingSettings | None = None, images: int | None = None
+    ) -> Engine:
+        """An engine for a method, under the session's sampling law and batch size or others."""
         law = sampling_law(sampling or self.settings.sampling)
-        prices = self.costs(method).prices(method.nodes) if method.size == "priced" else None
-        return build_engine(self.target, self.head, law, method, self.settings.batch_size, self.calibrations, prices)
+        images = self.settings.batch_size if images is None else images
+        return build_engine(self.target, self.head, law, method, images, self.tables(method))
 
-    def costs(self, method: MethodSettings) -> Costs:
+    def tables(self, method: MethodSettings) -> Tables:
+        """What a method reads besides the weights; a SettingsError if its nearest codes are not there."""
+        prices = self._costs(method).prices(method.nodes) if method.size == "priced" else None
+        if method.lantern is None:
+            return Tables(self.calibrations, prices=prices)
+        codes = self.target.vocab.size
+        columns = nearest_columns(method.lantern, codes)
+        if columns not in self._nearest:
+            self._nearest[columns] = load_nearest(self.settings, columns, codes, self.target.device)
+        return Tables(self.calibrations, self._nearest[columns], prices)
+
+    def _costs(self, method: MethodSettings) -> Costs:
         """The costs in a method's file, or else those of this machine, with this target, dtype and batch."""
         if method.costs is not None:
             return Costs.read(Path(method.costs))
@@ -88,7 +117,8 @@ def sampling_law(settings: SamplingSettings) -> SamplingLaw:
 
 def calibration_of(method: MethodSettings, law: SamplingLaw, known: Calibrations) -> Calibration:
     """The calibration that a method uses under a law; factors of 1 where it uses none."""
-    return known.of(law, method.proposal) if method.calibration == "drafter" else Calibration()
+    fitted = "topk" if method.proposal == "sampled" else method.proposal  # both estimate by q
+    return known.of(law, fitted) if method.calibration == "drafter" else Calibration()
 
 
 def build_engine(
@@ -97,18 +127,17 @@ def build_engine(
     law: SamplingLaw,
     method: MethodSettings,
     images: int,
-    known: Calibrations = UNCALIBRATED,
-    prices: Prices | None = None,
+    tables: Tables = NO_TABLES,
 ) -> Engine:
     """Compose an engine; `head` may be None for methods that need none."""
     speculation = None
     if method.speculative:
-        policy = build_policy(method, target.grid.columns, prices)
+        policy = build_policy(method, target.grid.columns, tables.prices)
         drafter = build_drafter(target, head, law, method, policy.largest)
-        proposal = PROPOSALS[method.proposal]
+        proposal, known = PROPOSALS[method.proposal], tables.calibrations
         foreseen = proposal(known.of(law, f"foreseen_{method.proposal}"))
         speculation = Speculation(drafter, policy, proposal(calibration_of(method, law, known)), foreseen)
-    return Engine(target, law, VERIFIERS[method.verifier], images, speculation)
+    return Engine(target, law, build_verifier(method, tables.nearest), images, speculation)
 
 
 def build_drafter(
@@ -129,6 +158,8 @@ def open_session(settings: RunSettings, drafted: bool | None = None) -> Session:
         ValueError: the device is not there, or a checkpoint is missing, damaged or does not fit; names flag or file.
     """
     wanted = settings.method.drafted if drafted is None else drafted
+    if settings.method.lantern is not None:
+        find_nearest(settings, settings.method.lantern.k)
     if wanted:  # looked at first: the target's weights take minutes to read
         family = FAMILIES[settings.model]
         config = read_json(checkpoint_folder(settings.model_path, "--model_path") / "config.json")

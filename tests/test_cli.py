@@ -116,7 +116,7 @@ def test_benchmark_gets_its_settings(model, seen):
         (["generate_images", "--prompt", "a", "cat"], "'cat': a word without a flag"),
         (["generate_images", "--prompt=a", "--sede=3"], "--sede: unknown flag; did you mean --seed?"),
         (["generate_images", "--prompt=a", "--seed=abc"], "--seed: found 'abc'; allowed: a whole number"),
-        (["generate_images", "--prompt=a", "--lantern"], "--lantern: not available yet"),
+        (["generate_images", "--prompt=a", "--lantern_k=5"], "--lantern_k: found 5; allowed: only with --verifier"),
         (["generate_images", "--prompt=no.txt"], "--prompt no.txt: found no such file"),
         (["generate_images", "--prompt=a", "--model=anola"], "--model: found 'anola'; allowed: tiny, anole"),
         (["inspect", "--model=anole", "--drafter_path=./no"], "the files: `hf download jadohu/anole_drafter"),

@@ -9,7 +9,15 @@ from configs import targets
 from configs.cli import benchmark_settings, read_recipe, run_settings
 from configs.fields import SettingsError, settings_fields
 from configs.flags import read_words
-from configs.schema import ROOT, AdtSettings, MethodSettings, RunSettings, SamplingSettings, settings_dict
+from configs.schema import (
+    ROOT,
+    AdtSettings,
+    LanternSettings,
+    MethodSettings,
+    RunSettings,
+    SamplingSettings,
+    settings_dict,
+)
 
 
 @pytest.fixture
@@ -198,7 +206,7 @@ def test_another_method_leaves_the_recipes_numbers_for_its_own_behind(run, recip
         ("dephth: 5", "recipe.yaml: dephth: unknown flag; did you mean depth"),
         ("peanut: true", "recipe.yaml: peanut: unknown flag"),
         ("config: x.yaml", "recipe.yaml: config: unknown flag"),
-        ("lantern: true", "recipe.yaml: lantern: not available yet"),
+        ("lantern: true", "recipe.yaml: lantern: unknown flag; did you mean lantern_"),
         ("seed: 1\nseed: 2", "cannot be read: key 'seed' twice"),
         ("seed: [1]", r"--seed: found \[1\]"),
         ("seed: 1.5", "--seed: found 1.5"),
@@ -229,7 +237,10 @@ def test_recipe_files(run, recipe, tmp_path):
 @pytest.mark.parametrize("path", sorted((ROOT / "configs" / "paper").glob("*.yaml")), ids=lambda path: path.stem)
 def test_paper_rows(run, path):
     values = settings_dict(run(f"--config={path}"))
-    assert values["method"] == path.stem and values["proposal"] == "topk" and values["nodes"] == 58
+    method = {"lantern": "eagle2", "lantern_pp": "static", "adt_lantern": "adt"}.get(path.stem, path.stem)
+    assert values["method"] == method and values["proposal"] == "topk"
+    assert values["nodes"] == (None if method == "static" else 58)
+    assert values["verifier"] == ("lantern" if "lantern" in path.stem else "exact")
     assert read_recipe(str(path), "generate_images").items() <= values.items()
 
 
@@ -356,7 +367,7 @@ def test_wrong_benchmark_numbers(bench):
 
 
 def test_the_papers_command():
-    """As its README has it: hub ids, all captions, the paper's names."""
+    """As its README has it: hub ids, all captions, the paper's names, relaxed acceptance."""
     settings = run_settings(
         {
             "model": "anole",
@@ -366,14 +377,16 @@ def test_the_papers_command():
             "peanut": "true",
             "prompt": "MSCOCO2017Val",
             "num_images": "-1",
+            "lantern": "true",
+            "lantern_k": "100",
+            "lantern_delta": "0.5",
             "precision": "bf16",
             "output_dir": "out",
         }
     )
     assert (settings.model, settings.method.method, settings.dtype, settings.num_images) == ("anole", "adt", "bf16", -1)
     assert settings.drafter_path == "jadohu/anole_drafter" and settings.source == "MSCOCO2017Val"
-    with pytest.raises(SettingsError, match="lantern"):
-        read_words("generate_images", ["--lantern", "--lantern_k", "100"])
+    assert (settings.method.verifier, settings.method.lantern) == ("lantern", LanternSettings(100, 0.5))
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.stem)

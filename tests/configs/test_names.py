@@ -1,9 +1,10 @@
 """The names that the command line offers are those that the decoding code knows."""
 
-from configs.methods import LOSSLESS_VERIFIERS, TREES, MethodSettings
+import configs.methods
+from configs.methods import TREES
 from decoding.policies.static import NAMED_TREES
 from decoding.proposals import PROPOSALS
-from decoding.verifiers import VERIFIERS
+from decoding.verifiers import RELAXED, VERIFIERS
 
 
 def test_named_trees():
@@ -11,8 +12,10 @@ def test_named_trees():
 
 
 def test_proposals():
-    assert {MethodSettings(proposal=name).proposal for name in PROPOSALS} == set(PROPOSALS)
+    assert set(configs.methods.PROPOSALS) == set(PROPOSALS)
 
 
-def test_lossless_verifiers():
-    assert set(LOSSLESS_VERIFIERS) == {name for name, verifier in VERIFIERS.items() if verifier.lossless}
+def test_verifiers():
+    known = {verifier.name: verifier.lossless for verifier in (*VERIFIERS.values(), *RELAXED.values())}
+    assert known == {name: rule.lossless for name, rule in configs.methods.VERIFIERS.items()}
+    assert set(RELAXED) == set(configs.methods.RELAXED)

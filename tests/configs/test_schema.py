@@ -11,6 +11,7 @@ from configs.schema import (
     ROOT,
     AdtSettings,
     BenchmarkSettings,
+    LanternSettings,
     MethodSettings,
     RunSettings,
     SamplingSettings,
@@ -42,9 +43,11 @@ from configs.schema import (
         (AdtSettings, "adapt", "off"),
         (AdtSettings, "alpha", "next"),
         (MethodSettings, "method", "eagle"),
-        (MethodSettings, "proposal", "sampled"),
+        (MethodSettings, "proposal", "best"),
         (MethodSettings, "nodes", 0),
-        (MethodSettings, "verifier", "lantern"),
+        (MethodSettings, "verifier", "sampled"),
+        (MethodSettings, "lantern", LanternSettings()),  # the default rule, exact, has no use for it
+        (MethodSettings, "lantern", {"k": 5}),
         (MethodSettings, "depth", 5),  # the default method, adt, sets its own
         (MethodSettings, "adt", {"beta": 0.5}),
     ],

@@ -8,10 +8,15 @@ import torch
 from torch import Tensor
 
 from decoding.tree import DraftTree
-from decoding.verifiers.base import Verdict
+from decoding.verifiers.base import Streams, Verdict
 from drafters.base import Decided
 
 Path = tuple[int, ...]
+
+
+def streams(target: Tensor, accept: Tensor | None = None, residual: Tensor | None = None) -> Streams:
+    """The noise that a verifier asks for by role."""
+    return {"target": target, "accept": accept, "residual": residual}.__getitem__
 
 
 def random_tree(generator: torch.Generator, images: int, nodes: int, vocab: int, absent: float = 0.0) -> DraftTree:
@@ -107,3 +112,12 @@ class ScriptedDrafter(Unseeing):
 
     def select(self, images: list[int]) -> None:
         self.keys, self.decided = [self.keys[i] for i in images], [self.decided[i] for i in images]
+
+
+def p_value(counts: Tensor, probabilities: Tensor) -> float:
+    """Chi-square test; outcomes expected less than five times are pooled."""
+    expected = probabilities * counts.sum()
+    rare = expected < 5
+    pooled = [torch.cat([x[~rare], x[rare].sum()[None]]) if rare.any() else x for x in (counts, expected)]
+    statistic = ((pooled[0] - pooled[1]) ** 2 / pooled[1]).sum()
+    return float(torch.special.gammaincc(torch.tensor((len(pooled[0]) - 1) / 2), statistic / 2))

@@ -11,7 +11,7 @@ from decoding.calibration import FILE, LEAST, MOST, UNCALIBRATED, Calibration, C
 from decoding.flight import Job
 from decoding.proposals import PROPOSALS
 from decoding.sampling import SamplingLaw
-from eval.session import build_engine, calibration_of
+from eval.session import Tables, build_engine, calibration_of
 
 LAW = SamplingLaw()
 
@@ -90,7 +90,7 @@ def test_no_calibration_changes_a_token(session, method, factors) -> None:
     jobs = [Job("0", "a red dot", 3), Job("1", "blue squares", 4)]
 
     def codes(settings: MethodSettings, calibrations: Calibrations) -> dict[str, list[int]]:
-        engine = build_engine(session.target, session.head, LAW, settings, 2, calibrations)
+        engine = build_engine(session.target, session.head, LAW, settings, 2, Tables(calibrations))
         return {image.job.id: image.codes.tolist() for step in engine.generate(jobs) for image in step.finished}
 
     plain = codes(MethodSettings(method="ar"), UNCALIBRATED)

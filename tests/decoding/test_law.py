@@ -9,6 +9,7 @@ import itertools
 
 import pytest
 import torch
+from fakes import p_value
 from small import Sizes, randomised
 from torch import Tensor
 
@@ -88,15 +89,6 @@ def sampled(target: SmallTarget, head: EagleHead, law: SamplingLaw, method: Meth
     return torch.bincount(index, minlength=CODES**TOKENS).double()
 
 
-def p_value(counts: Tensor, probabilities: Tensor) -> float:
-    """Chi-square test; outcomes expected less than five times are pooled."""
-    expected = probabilities * counts.sum()
-    rare = expected < 5
-    pooled = [torch.cat([x[~rare], x[rare].sum()[None]]) if rare.any() else x for x in (counts, expected)]
-    statistic = ((pooled[0] - pooled[1]) ** 2 / pooled[1]).sum()
-    return float(torch.special.gammaincc(torch.tensor((len(pooled[0]) - 1) / 2), statistic / 2))
-
-
 def test_the_law_to_compare_with_is_worth_comparing(target) -> None:
     p = enumerated(target, LAW)
     assert abs(float(p.sum()) - 1) < 1e-5
@@ -106,6 +98,8 @@ def test_the_law_to_compare_with_is_worth_comparing(target) -> None:
 METHODS = {
     "ranked by q": MethodSettings(method="eagle2", proposal="topk", depth=2, width=2, nodes=4),
     "coupled": MethodSettings(method="adt", nodes=3),
+    "rejection": MethodSettings(method="adt", proposal="sampled", nodes=3, verifier="rejection"),
+    "sampled": MethodSettings(method="static", proposal="sampled", verifier="sampled"),
 }
 
 

@@ -1,0 +1,148 @@
+"""Relaxed acceptance: LANTERN (arXiv 2410.03355), LANTERN++ (2502.06352), and the same with positional noise.
+
+A child x may take over probability of its nearest codes n_1, n_2, ...: with C_m = p(n_1) + ... + p(n_m), m <= k, and m*
+the largest m with C_m <= B, x is accepted as if its probability were p(x) + C_m*. B = delta (LANTERN, delta <= 1) or
+B = (lambda - 1) p(x) (LANTERN++, lambda > 1). One child so changes the law by C_m* in total variation.
+"""
+
+import torch
+from torch import Tensor
+
+from configs.schema import LanternSettings
+from decoding.sampling import choose
+from decoding.tree import DraftTree
+from decoding.verifiers.base import Streams, Verdict, follow, verdict
+from decoding.verifiers.rejection import PointMasses, Rejection
+from decoding.verifiers.siblings import Siblings, at, children_of, walk
+
+
+class Neighbourhoods:
+    """What a child may take over, by the settings and the table of nearest codes."""
+
+    def __init__(self, settings: LanternSettings, nearest: Tensor):
+        """nearest: (codes, n) the codes nearest to every code, nearest first; the first k count."""
+        self.settings, self.nearest = settings, nearest
+
+    def bound(self, own: Tensor, moved: Tensor | float = 0.0, left: Tensor | float = 1.0) -> Tensor:
+        """B for children of probability own. Siblings share delta: moved of the law's mass has been taken over by
+        earlier ones, left remains to be decided."""
+        if self.settings.delta > 1:
+            return (self.settings.delta - 1) * own
+        if self.settings.budget == "per_candidate":
+            return torch.full_like(own, self.settings.delta)
+        return torch.zeros_like(own) + (self.settings.delta - moved) / left
+
+    def of(self, law: Tensor, tokens: Tensor, bound: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The k nearest codes of tokens (...), which of them are among the first m*, and C_m* (...).
+
+        law: (..., vocab); bound: (...) B.
+        """
+        codes = self.nearest[tokens, : self.settings.k].long()  # (..., k)
+        mass = law.gather(-1, codes).cumsum(-1)
+        within = mass <= bound[..., None]
+        return codes, within, (mass * within).amax(-1)
+
+
+class Relaxed(PointMasses):
+    """A refused child leaves p together with the m* codes that it would have taken over: what is left then is exactly
+    what no child has claimed. Published code removes the k + 1 nearest codes instead (`reference`)."""
+
+    def __init__(self, law: Tensor, noise: Tensor, near: Neighbourhoods):
+        super().__init__(law, noise)
+        self.near = near
+        self.moved, self.left = law.new_zeros(len(law)), law.new_ones(len(law))  # of p as it was before the first child
+
+    def visit(self, tokens: Tensor, asked: Tensor) -> Tensor:
+        own = at(self.law, tokens)
+        codes, within, mass = self.near.of(self.law, tokens, self.near.bound(own, self.moved, self.left))
+        hit = asked & (self.uniform(tokens) < own + mass)
+        refused = asked & ~hit
+        if self.near.settings.residual == "reference":
+            codes = self.near.nearest[tokens].long()  # k + 1 of them
+            within = within[:, :1].expand_as(codes)  # all, if the nearest alone fits
+        law = self.law.scatter(1, tokens[:, None], 0.0)
+        law = law.scatter(1, codes, law.gather(1, codes).masked_fill(within, 0.0))
+        self.leave(refused, law)
+        self.moved = torch.where(refused, self.moved + self.left * mass, self.moved)
+        left = (self.left * (1 - own - mass)).clamp(min=torch.finfo(law.dtype).tiny)
+        self.left = torch.where(refused, left, self.left)
+        return hit
+
+
+class Lantern(Rejection):
+    """The published rule, for children as point masses. At T = 0 a child is accepted if it is the argmax once its
+    probability is replaced, and the longest accepted path counts."""
+
+    name = "lantern"
+    lossless = False
+    emptied = (
+        "no token has probability left, since refused children took their neighbours along; "
+        "less does --lantern_residual exact, a smaller --lantern_k or --lantern_delta"
+    )
+
+    def __init__(self, settings: LanternSettings, nearest: Tensor):
+        self.near = Neighbourhoods(settings, nearest)
+
+    def __call__(self, tree: DraftTree, log_p: Tensor, noise: Streams) -> Verdict:
+        if noise("target").shape[-1] > 1:
+            return super().__call__(tree, log_p, noise)
+        choices = choose(log_p, noise("target"))
+        accepted, path = follow(tree, self._likeliest(tree, log_p))
+        return verdict(tree, choices, accepted, path, choices.gather(1, path.gather(1, accepted[:, None]))[:, 0])
+
+    def siblings(self, law: Tensor, accept: Tensor, tree: DraftTree, node: Tensor) -> Siblings:
+        return Relaxed(law, accept, self.near)
+
+    def _likeliest(self, tree: DraftTree, log_p: Tensor) -> Tensor:
+        """(images, 1 + nodes) bool: nodes whose token is the argmax behind their parent, with its neighbours' mass."""
+        law = log_p.gather(1, tree.parents[..., None].expand_as(log_p)).double().exp()
+        own = law.gather(2, tree.tokens[..., None])[..., 0]
+        mass = self.near.of(law, tree.tokens, self.near.bound(own))[2]
+        best, first = law.amax(-1), law.argmax(-1)
+        relaxed = own + mass
+        return (tree.tokens == first) | (relaxed > best) | ((relaxed == best) & (tree.tokens < first))
+
+
+class Substitutes:
+    """A child equal to the target's choice is taken; if there is none, the first child whose m* neighbours hold it. The
+    neighbours of siblings do not overlap, and a child is nobody's neighbour."""
+
+    def __init__(self, law: Tensor, choice: Tensor, children: Tensor, near: Neighbourhoods):
+        """law: (images, vocab) p; choice: (images,); children: (images, vocab) bool, the children's tokens."""
+        self.own, self.choice, self.near = law, choice, near
+        self.law = law.masked_fill(children, 0.0)  # what can be taken over
+        self.moved, self.matched = law.new_zeros(len(law)), at(children, choice)
+
+    def visit(self, tokens: Tensor, asked: Tensor) -> Tensor:
+        bound = self.near.bound(at(self.own, tokens), self.moved)
+        codes, within, mass = self.near.of(self.law, tokens, bound)
+        inside = ((codes == self.choice[:, None]) & within).any(1)
+        self.law = self.law.scatter(1, codes, self.law.gather(1, codes).masked_fill(within, 0.0))
+        self.moved = self.moved + mass
+        return asked & ((tokens == self.choice) | (inside & ~self.matched))
+
+
+class LanternCoupled:
+    """Relaxed acceptance with positional noise: like the exact rule, but a choice of the target that no child carries
+    may be replaced by a child near it. Delta = 0 is the exact rule. For children that do not know the target's noise
+    the law moves by the mass of the neighbourhoods, so by at most delta; for coupled ones that is measured, not proved.
+    """
+
+    name = "lantern_coupled"
+    lossless = False
+    streams = ("target",)
+    reads_laws = False
+
+    def __init__(self, settings: LanternSettings, nearest: Tensor):
+        self.near = Neighbourhoods(settings, nearest)
+
+    def __call__(self, tree: DraftTree, log_p: Tensor, noise: Streams) -> Verdict:
+        choices = choose(log_p, noise("target"))
+
+        def siblings_at(node: Tensor) -> Siblings:
+            law = at(log_p, node).double().softmax(-1)
+            children = torch.zeros_like(law).scatter_add(1, tree.tokens, children_of(tree, node).to(law)) > 0
+            return Substitutes(law, at(choices, node), children, self.near)
+
+        accepted, path, _ = walk(tree, siblings_at)
+        return verdict(tree, choices, accepted, path, at(choices, at(path, accepted)))

@@ -1,0 +1,36 @@
+"""Randomised acceptance of children drawn from the drafter's law: the rule of EAGLE-1 (arXiv 2401.15077)."""
+
+from torch import Tensor
+
+from decoding.tree import DraftTree
+from decoding.verifiers.rejection import PointMasses, Rejection
+from decoding.verifiers.siblings import Siblings, at, normalised
+
+
+class Draws(PointMasses):
+    """Children drawn without replacement from q: x is accepted with probability min(1, p(x) / q(x)); if it is refused,
+    p becomes norm(max(p - q, 0)), and x leaves q."""
+
+    def __init__(self, law: Tensor, noise: Tensor, draft: Tensor):
+        """draft: (images, vocab) q, fp64; the others as for point masses."""
+        super().__init__(law, noise)
+        self.draft = draft
+
+    def visit(self, tokens: Tensor, asked: Tensor) -> Tensor:
+        hit = asked & (self.uniform(tokens) * at(self.draft, tokens) < at(self.law, tokens))
+        self.leave(asked & ~hit, (self.law - self.draft).clamp(min=0))
+        self.draft = normalised(self.draft.scatter(1, tokens[:, None], 0.0))  # read again only where x was refused
+        return hit
+
+
+class Sampled(Rejection):
+    """Lossless if no child is dropped after its value was seen: it goes with the proposal `sampled` in trees of fixed
+    shape."""
+
+    name = "sampled"
+    reads_laws = True
+
+    def siblings(self, law: Tensor, accept: Tensor, tree: DraftTree, node: Tensor) -> Siblings:
+        if tree.nodes == 0:
+            return super().siblings(law, accept, tree, node)
+        return Draws(law, accept, at(tree.laws, node).double().softmax(-1))

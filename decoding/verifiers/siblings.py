@@ -1,0 +1,79 @@
+"""The walk that all rules but the exact one share: down the tree, at every node its children one after the other."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from decoding.tree import DraftTree
+
+
+class Siblings(Protocol):
+    """The children of one node per image.
+
+    law: (images, vocab) what is left of the target's law, fp64; sums to 1, or to 0 where nothing is left.
+    """
+
+    law: Tensor
+
+    def visit(self, tokens: Tensor, asked: Tensor) -> Tensor:
+        """Judge one child per image by its token (images,), where asked (images,); (images,) bool: accepted."""
+
+
+def walk(tree: DraftTree, siblings_at: Callable[[Tensor], Siblings]) -> tuple[Tensor, Tensor, Tensor]:
+    """Descend while a child is accepted.
+
+    Args:
+        siblings_at: nodes (images,) -> their children.
+
+    Returns:
+        accepted (images,), path (images, 1 + nodes), both as in a verdict, and the law (images, vocab) that is left
+        where the walk ends.
+    """
+    node = tree.tokens.new_zeros(len(tree.tokens))
+    going, accepted, path, law = node == 0, node, [node], None
+    for _ in range(min(tree.height, tree.nodes) + 1):
+        siblings = siblings_at(node)
+        child = _first_accepted(tree, node, siblings, going)
+        law = siblings.law if law is None else torch.where(going[:, None], siblings.law, law)
+        going = going & (child > 0)
+        if going.is_cpu and not going.any():
+            break
+        node = torch.where(going, child, node)
+        accepted = accepted + going
+        path.append(node)
+    path = torch.stack(path[: tree.nodes + 1], 1)
+    return accepted, F.pad(path, (0, tree.nodes + 1 - path.shape[1])), law
+
+
+def _first_accepted(tree: DraftTree, node: Tensor, siblings: Siblings, going: Tensor) -> Tensor:
+    """The index (images,) of the child of a node that is accepted first, in the order of the tree; 0 for none."""
+    children = children_of(tree, node)
+    order = children.int().argsort(dim=1, descending=True, stable=True)
+    found = torch.zeros_like(node)
+    for child in order[:, : tree.nodes if tree.width is None else tree.width].unbind(1):
+        asked = going & (found == 0) & at(children, child)
+        if asked.is_cpu and not asked.any():
+            break
+        found = torch.where(siblings.visit(at(tree.tokens, child), asked), child, found)
+    return found
+
+
+def children_of(tree: DraftTree, node: Tensor) -> Tensor:
+    """(images, 1 + nodes) bool: the children of one node per image."""
+    children = (tree.parents == node[:, None]) & tree.present
+    children[:, 0] = False  # the root's parent is the root
+    return children
+
+
+def at(values: Tensor, index: Tensor) -> Tensor:
+    """values[i, index[i]] of every image i: (images, n, ...) -> (images, ...)."""
+    return values[torch.arange(len(index), device=index.device), index]
+
+
+def normalised(law: Tensor) -> Tensor:
+    """Weights (images, n) that sum to 1; rows of zeros stay."""
+    total = law.sum(1, keepdim=True)
+    return law / total.masked_fill(total == 0, 1.0)

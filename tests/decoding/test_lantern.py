@@ -1,0 +1,173 @@
+"""Relaxed acceptance: what one candidate does to the law, the bound with several, delta = 0, temperature 0."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from fakes import p_value, streams
+from rules import Laws, emitted, one_round, outcome_counts, random_noise
+from torch import Tensor
+
+from configs.schema import LanternSettings
+from decoding.policies.base import Shape
+from decoding.policies.dynamic import DynamicTree
+from decoding.policies.static import StaticTree, rank_paths
+from decoding.tree import DraftTree
+from decoding.verifiers.base import Verifier
+from decoding.verifiers.exact import Exact
+from decoding.verifiers.lantern import Lantern, LanternCoupled
+from decoding.verifiers.rejection import Rejection
+
+VOCAB, IMAGES, DELTA = 24, 20_000, 0.1
+LAWS = Laws(VOCAB, 1)
+NOISE = random_noise(IMAGES, 1, VOCAB, seed=3)
+BOTH = {"lantern": Lantern, "lantern_coupled": LanternCoupled}
+
+
+def nearest(codes: int = VOCAB) -> Tensor:
+    """(codes, codes - 1) the other codes, nearest first, in a plane."""
+    latents = torch.rand(codes, 2, generator=torch.Generator().manual_seed(0))
+    return torch.cdist(latents, latents).argsort(dim=1)[:, 1:].int()
+
+
+def siblings(count: int) -> StaticTree:
+    return StaticTree(rank_paths(f"root:{count}"))
+
+
+def first_tokens(verifier: Verifier, children: int, proposal: str = "topk") -> Tensor:
+    """How often (vocab,) each first token is emitted."""
+    verdict = one_round(LAWS, siblings(children), proposal, verifier, NOISE)[1]
+    return outcome_counts(verdict.emitted[:, :1], VOCAB)
+
+
+def distance(counts: Tensor) -> float:
+    """Total variation from the target's law; sampling alone makes about 0.01 of it."""
+    return float((counts / counts.sum() - LAWS.log_p[0].exp()).abs().sum() / 2)
+
+
+def claimed(delta: float, k: int) -> tuple[int, Tensor]:
+    """The drafter's first candidate, and the codes whose probability it takes over: plain Python."""
+    p, x = LAWS.log_p[0].exp().tolist(), int(LAWS.log_q[0].argmax())
+    bound, mass, codes = delta if delta <= 1 else (delta - 1) * p[x], 0.0, []
+    for code in nearest()[x, :k].tolist():
+        mass += p[code]
+        if mass > bound:
+            break
+        codes.append(code)
+    return x, torch.tensor(codes, dtype=torch.long)
+
+
+@pytest.mark.parametrize(("delta", "k"), [(0.1, 23), (0.4, 23), (0.4, 3), (1.0, 5), (1.5, 23), (4.0, 23)])
+@pytest.mark.parametrize("name", BOTH)
+def test_one_candidate_moves_just_the_mass_of_its_neighbours(name, delta, k) -> None:
+    """For lambda = delta > 1 as for delta <= 1; the codes that are not claimed keep their probability."""
+    x, codes = claimed(delta, k)
+    law = LAWS.log_p[0].exp()
+    expected = law.clone()
+    expected[codes] = 0
+    expected[x] += law[codes].sum()
+    counts = first_tokens(BOTH[name](LanternSettings(k=k, delta=delta), nearest()), 1)
+    assert len(codes) > 0 and not counts[codes].any()
+    assert p_value(counts[expected > 0], expected[expected > 0]) > 1e-4
+    assert delta <= 1 or float(expected[x]) <= delta * float(law[x]) + 1e-12
+
+
+def test_the_published_residual_loses_k_plus_1_codes() -> None:
+    x, codes = claimed(0.2, 6)
+    gone = nearest()[x, :7].long()
+    assert 0 < len(codes) < 6
+    law = LAWS.log_p[0].exp()
+    accepted = law[x] + law[codes].sum()
+    rest = law.clone()
+    rest[gone], rest[x] = 0, 0
+    expected = (1 - accepted) * rest / rest.sum()
+    expected[x] = accepted
+    counts = first_tokens(Lantern(LanternSettings(k=6, delta=0.2, residual="reference"), nearest()[:, :7]), 1)
+    assert p_value(counts[expected > 0], expected[expected > 0]) > 1e-4
+
+
+@pytest.mark.parametrize("children", [1, 2, 4, 10])
+@pytest.mark.parametrize("proposal", ["topk", "coupled"])
+@pytest.mark.parametrize("name", BOTH)
+def test_siblings_share_the_bound(name, proposal, children) -> None:
+    """Randomised with both proposals; of the coupled rule with coupled children the same was measured."""
+    counts = first_tokens(BOTH[name](LanternSettings(k=23, delta=DELTA), nearest()), children, proposal)
+    assert distance(counts) <= DELTA + 0.015
+    assert proposal != "topk" or distance(counts) > 0.03
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_a_bound_for_each_candidate_adds_up(name) -> None:
+    settings = LanternSettings(k=23, delta=DELTA, budget="per_candidate")
+    assert distance(first_tokens(BOTH[name](settings, nearest()), 10)) > 1.5 * DELTA
+
+
+@pytest.mark.parametrize("proposal", ["topk", "coupled"])
+@pytest.mark.parametrize("budget", ["shared", "per_candidate"])
+@pytest.mark.parametrize(("relaxed", "lossless"), [(Lantern, Rejection), (LanternCoupled, Exact)])
+def test_delta_0_is_the_lossless_rule(relaxed, lossless, budget, proposal) -> None:
+    """Token for token, with cut laws too, where a neighbour may have no probability at all."""
+    laws, noise = Laws(4, 2, cut=True), random_noise(2000, 3, 4, seed=1)
+    settings = LanternSettings(k=3, delta=0.0, budget=budget)
+    tree = DynamicTree(Shape(2, 3, 5))
+    found = one_round(laws, tree, proposal, relaxed(settings, nearest(4)), noise)[1]
+    expected = one_round(laws, tree, proposal, lossless(), noise)[1]
+    assert torch.equal(emitted(found), emitted(expected)) and expected.accepted.max() == 2
+
+
+def tree_of(*children: tuple[int, int]) -> DraftTree:
+    """One tree; children: (parent, token) in order."""
+    parents, depths = [0], [0]
+    for parent, _ in children:
+        parents.append(parent)
+        depths.append(depths[parent] + 1)
+    rows = torch.tensor([[[0, *(token for _, token in children)], parents, depths]])
+    return DraftTree(*rows.unbind(1), torch.zeros(1, len(children) + 1), height=max(depths))
+
+
+ROOT = [0.40, 0.35, 0.15, 0.10]  # the target's law behind the root; elsewhere token 3 is certain
+NEAR = torch.tensor([[2, 3, 1], [2, 3, 0], [3, 1, 0], [2, 1, 0]], dtype=torch.int32)
+
+
+def greedy(verifier: Verifier, tree: DraftTree) -> list[int]:
+    """What a verifier decides at temperature 0."""
+    law = torch.tensor([ROOT] + [[0.01, 0.01, 0.01, 0.97]] * tree.nodes)
+    noise = torch.zeros(1, tree.nodes + 1, 1)
+    verdict = verifier(tree, law.log()[None], streams(noise, noise, noise))
+    return verdict.emitted[0, : int(verdict.accepted[0]) + 1].tolist()
+
+
+@pytest.mark.parametrize(
+    ("delta", "k", "token", "published", "coupled"),
+    [
+        (0.20, 3, 1, [1, 3], [0]),  # 0.35 + 0.15 > 0.40; the argmax is no neighbour
+        (0.20, 3, 0, [0, 3], [0, 3]),
+        (0.10, 3, 1, [0], [0]),  # the nearest code alone is too much
+        (0.30, 2, 2, [0], [0]),  # 0.15 + 0.10 < 0.40, and token 1 does not fit
+        (0.50, 3, 2, [2, 3], [0]),  # 0.15 + 0.10 + 0.35
+        (1.00, 3, 2, [2, 3], [2, 3]),  # the argmax among the neighbours
+        (2.00, 3, 1, [1, 3], [0]),  # lambda: at most 0.35 more, so 0.15 + 0.10
+    ],
+)
+def test_temperature_0_by_hand(delta, k, token, published, coupled) -> None:
+    settings = LanternSettings(k=k, delta=delta)
+    tree = tree_of((0, token))
+    assert greedy(Lantern(settings, NEAR), tree) == published
+    assert greedy(LanternCoupled(settings, NEAR), tree) == coupled
+
+
+def test_at_temperature_0_the_longest_path_counts() -> None:
+    tree = tree_of((0, 0), (0, 1), (1, 2), (2, 3))
+    assert greedy(Lantern(LanternSettings(k=3, delta=0.2), NEAR), tree) == [1, 3, 3]
+    assert greedy(LanternCoupled(LanternSettings(k=3, delta=0.2), NEAR), tree) == [0, 3]
+
+
+def test_a_residual_without_a_token_is_an_error() -> None:
+    """As published, a refused child takes k + 1 codes along, here all that the law has."""
+    log_p = torch.tensor([0.5, 0.5, 0.0, 0.0]).log().expand(1, 2, 4)
+    noise = torch.full((1, 2, 4), 5.0)
+    settings = LanternSettings(k=2, delta=0.1, residual="reference")
+    with pytest.raises(FloatingPointError, match="--lantern_residual exact"):
+        Lantern(settings, NEAR)(tree_of((0, 0)), log_p, streams(noise, noise, noise))
+    exact = Lantern(LanternSettings(k=2, delta=0.1), NEAR)(tree_of((0, 0)), log_p, streams(noise, noise, noise))
+    assert exact.emitted[0, 0] == 1

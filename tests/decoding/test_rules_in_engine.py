@@ -1,0 +1,101 @@
+"""Every acceptance rule in the engine, fp64: streams by image and position, batches, temperature 0, delta = 0."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from test_engine import JOBS, VOCAB, codes
+
+from configs.schema import AdtSettings, LanternSettings, MethodSettings
+from decoding.noise import NoiseShape, PositionalNoise
+from decoding.sampling import SamplingLaw
+from eval.session import Tables, build_engine
+
+WARM, GREEDY = SamplingLaw(top_k=12), SamplingLaw(temperature=0.0)
+TREE = {"method": "eagle2", "depth": 3, "width": 4, "nodes": 10}
+LANTERN = LanternSettings(k=6, delta=0.3)
+LOSSLESS = {
+    "rejection": MethodSettings(**TREE, proposal="topk", verifier="rejection"),
+    "rejection, coupled": MethodSettings(method="adt", verifier="rejection", adt=AdtSettings(d_max=5)),
+    "rejection, drawn": MethodSettings(**TREE, proposal="sampled", verifier="rejection"),
+    "sampled": MethodSettings(method="static", proposal="sampled", verifier="sampled"),
+}
+RELAXED = {
+    "lantern": MethodSettings(**TREE, proposal="topk", verifier="lantern", lantern=LANTERN),
+    "lantern_coupled": MethodSettings(**TREE, verifier="lantern_coupled", lantern=LANTERN),
+}
+
+
+def made(session, method: MethodSettings, law: SamplingLaw, images: int) -> dict[str, list[int]]:
+    generator = torch.Generator().manual_seed(0)
+    nearest = torch.stack(
+        [(code + 1 + torch.randperm(VOCAB - 1, generator=generator)) % VOCAB for code in range(VOCAB)]
+    )
+    return codes(build_engine(session.target, session.head, law, method, images, Tables(nearest=nearest.int())), JOBS)
+
+
+@pytest.mark.parametrize("law", [WARM, GREEDY], ids=["T=1", "T=0"])
+@pytest.mark.parametrize("name", LOSSLESS | RELAXED)
+def test_images_do_not_depend_on_their_batch(name, law, session) -> None:
+    method = (LOSSLESS | RELAXED)[name]
+    assert made(session, method, law, 3) == made(session, method, law, 1)
+
+
+@pytest.mark.parametrize("name", LOSSLESS)
+def test_temperature_0_is_plain_decoding(name, session) -> None:
+    plain = made(session, MethodSettings(method="ar"), GREEDY, 1)
+    assert made(session, LOSSLESS[name], GREEDY, 3) == plain
+
+
+def test_drawn_children_leave_the_exact_rule_exact(session) -> None:
+    plain = made(session, MethodSettings(method="ar"), WARM, 1)
+    assert made(session, MethodSettings(method="adt", proposal="sampled"), WARM, 3) == plain
+    assert made(session, LOSSLESS["rejection"], WARM, 3) != plain  # the same law, other images
+
+
+@pytest.mark.parametrize(("verifier", "lossless"), [("lantern", "rejection"), ("lantern_coupled", "exact")])
+def test_delta_0_is_the_lossless_rule(verifier, lossless, session) -> None:
+    relaxed = MethodSettings(**TREE, verifier=verifier, lantern=LanternSettings(k=6, delta=0.0))
+    found, expected = (
+        made(session, method, WARM, 3) for method in (relaxed, MethodSettings(**TREE, verifier=lossless))
+    )
+    assert found == expected
+
+
+def test_relaxed_images_are_others(session) -> None:
+    plain = made(session, MethodSettings(method="ar"), WARM, 1)
+    assert made(session, RELAXED["lantern_coupled"], WARM, 1) != plain
+
+
+def table(roles: tuple[str, ...], seed: int, greedy: bool = False) -> PositionalNoise:
+    noise = PositionalNoise(NoiseShape(6, 4, greedy, torch.float64, torch.device("cpu")), 2, roles)
+    for image in range(2):
+        noise.fill(image, seed + image)
+    return noise
+
+
+def test_streams_are_those_that_a_verifier_asks_for(session) -> None:
+    for method, roles in ((MethodSettings(), {"target"}), (LOSSLESS["sampled"], {"target", "accept", "residual"})):
+        engine = build_engine(session.target, session.head, WARM, method, 1)
+        next(engine.generate(JOBS[:1]))
+        assert set(engine.noise.tables) == roles
+
+
+def test_streams_differ_by_role_and_draws_by_round() -> None:
+    noise, positions = table(("target", "accept"), 7), torch.tensor([[0, 1], [2, 2]])
+    assert not torch.isclose(noise(positions), noise(positions, "accept")).any()
+    rounds = [(7, 0), (8, 3)]
+    draws = noise.drawing("draft", rounds)(positions)
+    assert torch.equal(draws, noise.drawing("draft", rounds)(positions)) and draws.shape == (2, 2, 4)
+    assert torch.equal(draws[1, 0], draws[1, 1])
+    later = noise.drawing("draft", [(7, 1), (8, 3)])(positions)
+    assert not torch.isclose(later[0], draws[0]).any() and torch.equal(later[1], draws[1])
+    assert torch.equal(noise.drawing("target", rounds)(positions), noise(positions))
+    noise.select([1])
+    assert torch.equal(noise(positions[1:], "accept"), table(("accept",), 8)(positions[1:].expand(2, -1), "accept")[:1])
+
+
+def test_greedy_streams_hold_no_noise() -> None:
+    noise, positions = table(("target", "accept"), 7, greedy=True), torch.tensor([[0, 1], [2, 2]])
+    for found in (noise(positions, "accept"), noise.drawing("draft", [(7, 0), (8, 0)])(positions)):
+        assert found.shape == (2, 2, 1) and not found.any()
