@@ -63,6 +63,10 @@ class Sweep:
         for name in self.axes:
             if name in given:
                 refuse(name, given[name], f"not with {self.where}, which varies it")
+        if (ar := MethodSettings(method="ar")) in methods:
+            raise SettingsError(
+                f"{self.where}: found {self.entries[methods.index(ar)]}; allowed: without it: it is always measured"
+            )
         for (one, method), (other, twin) in combinations(zip(self.entries, methods, strict=True), 2):
             if method == twin:
                 raise SettingsError(

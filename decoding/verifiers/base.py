@@ -14,7 +14,7 @@ class Verdict:
 
     choices: (images, 1 + nodes) the target's token behind the root and behind every node, accepted or not.
     accepted: (images,) draft tokens on the accepted path.
-    path: (images, 1 + nodes) tree indices of the root and the accepted nodes in order; indices behind them mean nothing.
+    path: (images, 1 + nodes) tree indices of the root and the accepted nodes in order; those behind mean nothing.
     emitted: (images, 1 + nodes) the decided tokens; the first accepted + 1 count, the last of them is the bonus token.
     """
 
