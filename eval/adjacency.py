@@ -79,7 +79,7 @@ class Correlation:
 
 
 def correlations(
-    traces: Sequence[ImageTrace], columns: int, samples: int = 4000
+    traces: Sequence[ImageTrace], columns: int, samples: int = 2000
 ) -> dict[str, dict[str, Correlation | None]]:
     """level -> name of PAIRS -> correlation; None where it is not defined: a constant, or too few images or pairs."""
     draw = np.random.default_rng(0)
@@ -114,7 +114,7 @@ def _variables(
     }
 
 
-def correlation(variables: Sequence[np.ndarray], samples: int = 4000) -> Correlation | None:
+def correlation(variables: Sequence[np.ndarray], samples: int = 2000) -> Correlation | None:
     """The correlation of two variables, given a third if there is one.
 
     Args:
@@ -146,14 +146,13 @@ def _moments(table: np.ndarray) -> np.ndarray:
     return extended @ extended.T
 
 
-def _partial(moments: np.ndarray) -> np.ndarray:
-    """The correlation of the first two variables, given the third if there is one, from sums (..., 1 + k, 1 + k)."""
+def _partial(moments: np.ndarray) -> float:
+    """The correlation of the first two variables, given the third if there is one, from sums (1 + k, 1 + k)."""
+    mean = moments[0, 1:] / moments[0, 0]
+    covariance = moments[1:, 1:] / moments[0, 0] - np.outer(mean, mean)
+    deviation = np.sqrt(covariance.diagonal())
     with np.errstate(divide="ignore", invalid="ignore"):
-        mean = moments[..., 0, 1:] / moments[..., :1, 0]
-        covariance = moments[..., 1:, 1:] / moments[..., :1, :1] - mean[..., :, None] * mean[..., None, :]
-        deviation = np.sqrt(covariance.diagonal(0, -2, -1))
-        r = covariance / (deviation[..., :, None] * deviation[..., None, :])
-        if r.shape[-1] == 2:
-            return r[..., 0, 1]
-        rest = (1 - r[..., 0, 2] ** 2) * (1 - r[..., 1, 2] ** 2)
-        return (r[..., 0, 1] - r[..., 0, 2] * r[..., 1, 2]) / np.sqrt(rest)
+        r = covariance / np.outer(deviation, deviation)
+        if len(r) == 2:
+            return float(r[0, 1])
+        return float((r[0, 1] - r[0, 2] * r[1, 2]) / np.sqrt((1 - r[0, 2] ** 2) * (1 - r[1, 2] ** 2)))

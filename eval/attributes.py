@@ -65,16 +65,16 @@ class Attributes:
             ValueError: it names no background, or no object.
         """
         kinds, grounds, colours, shapes = (
-            "|".join(map(re.escape, names))
+            "|".join(names)
             for names in (labels.background_kinds, labels.background_colours, labels.colours, labels.shapes)
         )
-        ground = re.search(rf"\b({kinds}) ({grounds}) back(?:ground|drop)\b", prompt)
-        swapped = re.search(rf"\b({grounds}) ({kinds}) back(?:ground|drop)\b", prompt)
+        prompt = prompt.lower()
+        ground = re.search(rf"\b(?:({kinds}) ({grounds})|({grounds}) ({kinds})) (?:background|backdrop)\b", prompt)
         pairs = frozenset(re.findall(rf"\b({colours}) ({shapes})\b", prompt))
-        if not (ground or swapped) or not pairs:
+        if not ground or not pairs:
             like = "'a red circle on a plain blue background', in the classifier's words"
             raise ValueError(f"prompt: found {prompt!r}; allowed: such as {like}")
-        kind, colour = ground.groups() if ground else reversed(swapped.groups())
+        kind, colour = ground[1] or ground[4], ground[2] or ground[3]
         return cls(kind, colour, frozenset(c for c, _ in pairs), frozenset(s for _, s in pairs), pairs)
 
 

@@ -17,20 +17,19 @@ class Estimate:
     high: float | None
 
 
-def estimate(figure: Callable[[np.ndarray], np.ndarray], images: int, samples: int = 4000) -> Estimate:
+def estimate(figure: Callable[[np.ndarray], float], images: int, samples: int = 4000) -> Estimate:
     """The interval comes from drawing images anew; draws in which the figure is not defined (NaN) are left out.
 
     Args:
-        figure: how often each image counts, (samples, images) -> (samples,).
+        figure: of how often each image counts, (images,).
         images: how many there are.
         samples: draws.
     """
-    value = float(figure(np.ones((1, images)))[0])
+    value, random = float(figure(np.ones(images))), np.random.default_rng(0)
     if images < LEAST_IMAGES:
         return Estimate(value, None, None)
-    drawn = np.random.default_rng(0).integers(images, size=(samples, images))
-    counts = np.stack([np.bincount(row, minlength=images) for row in drawn])
-    return Estimate(value, *np.nanquantile(figure(counts), (0.025, 0.975)).tolist())
+    drawn = [figure(np.bincount(random.integers(images, size=images), minlength=images)) for _ in range(samples)]
+    return Estimate(value, *np.nanquantile(drawn, (0.025, 0.975)).tolist())
 
 
 def paired_ratio(above: Sequence[float], below: Sequence[float], samples: int = 4000) -> Estimate:

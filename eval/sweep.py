@@ -53,7 +53,7 @@ def _report(settings: BenchmarkSettings, rows: list[Row], speed: str) -> None:
     pictures = [draw_speed(grid, beside, sweep.axes, speed, folder / "speed.png")]
     pictures += [draw_quality(rows, speed, folder / "quality.png")] if settings.quality else []
     ordered = sorted(rows, key=lambda row: row[speed])
-    hidden = ("method", "proposal")  # the cell says them
+    hidden = ("method", "proposal", "verifier")  # the cell says them
     images = ordered[0]["conditions"]["images"]
     print(table([{name: row[name] for name in row if name not in hidden} for row in ordered], images))
     files = [str(folder / "sweep.jsonl"), *map(str, pictures)]

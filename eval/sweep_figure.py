@@ -18,7 +18,7 @@ LABELS = {"speedup": "speed-up over ar", "promised": "speed-up that the costs pr
 
 def draw_speed(grid: Sequence[Row], beside: Sequence[Row], axes: Sequence[str], speed: str, output: Path) -> Path:
     """Speed above, tau below; a column per axis and one for the mean number of nodes. Every cell of the grid is a
-    point, a line joins the best of each value; dashed lines are the methods beside the grid. Returns the picture."""
+    point, a line joins the best of each value; dashed lines and squares are the methods beside. Returns the picture."""
     axes = [name for name in axes if len({row[name] for row in grid}) > 1]
     figure, panels = plt.subplots(
         2, len(axes) + 1, figsize=(2.8 * len(axes) + 3.6, 5), squeeze=False, sharex="col", sharey="row"
@@ -29,8 +29,9 @@ def draw_speed(grid: Sequence[Row], beside: Sequence[Row], axes: Sequence[str], 
             _points(panel, [str(row[name]) for row in grid], [row[measure] for row in grid])
         line[-1].plot([row["mean_nodes"] for row in grid], [row[measure] for row in grid], "o", color="tab:orange")
         for number, row in enumerate(beside):
-            for panel in line:
-                panel.axhline(row[measure], ls="--", lw=1, color=f"C{2 + number}", label=row["cell"])
+            for panel in line[:-1]:
+                panel.axhline(row[measure], ls="--", lw=1, color=f"C{2 + number}")
+            line[-1].plot(row["mean_nodes"], row[measure], "s", color=f"C{2 + number}", label=row["cell"])
     for panel, name in zip(panels[1], [*axes, "mean nodes"], strict=True):
         panel.set_xlabel(name)
     if beside:
