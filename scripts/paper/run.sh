@@ -14,17 +14,18 @@ recipe=$1 prompts=$2
 cd "$(dirname "$0")/../.."
 OUT=${OUT:-outputs/paper/${recipe}_$(basename "$prompts" .txt)}
 read -ra flags <<<"${FLAGS:-}"
-flags+=(${DRAFTER:+--drafter_path "$DRAFTER"} --prompt "$prompts")
+flags+=(--prompt "$prompts")
+drafter=(${DRAFTER:+--drafter_path "$DRAFTER"})
 
 for temperature in ${TEMPERATURES:-1 0}; do
   out=$OUT/T$temperature
   mkdir -p "$out"
   "$PY" main.py benchmark --config "configs/$recipe.yaml" --temperature "$temperature" --num_images "$BENCH" \
-    --methods ar,eagle2:proposal=topk,adt:proposal=topk:nodes=58,adt "${flags[@]}" | tee "$out/benchmark.txt"
+    --methods ar,eagle2:proposal=topk,adt:proposal=topk:nodes=58,adt "${drafter[@]}" "${flags[@]}" | tee "$out/benchmark.txt"
   for method in $METHODS; do
-    recipes=configs/paper/$method.yaml,configs/$recipe.yaml
-    [ "$method" != ar ] || recipes=configs/$recipe.yaml
-    "$PY" main.py generate_images --config "$recipes" --method "$method" --temperature "$temperature" \
+    row=(--config "configs/paper/$method.yaml,configs/$recipe.yaml" "${drafter[@]}")
+    [ "$method" != ar ] || row=(--config "configs/$recipe.yaml")
+    "$PY" main.py generate_images "${row[@]}" --method "$method" --temperature "$temperature" \
       --num_images "$IMAGES" --output_dir "$out/$method" "${flags[@]}"
   done
 done
