@@ -41,9 +41,14 @@ def benchmark(**texts: str) -> None:
     from eval.prompts import prompt_items
 
     prompt_items(settings.run)  # a prompt file that cannot be used is reported before the model is loaded
-    from eval.benchmark import run_benchmark
+    if settings.sweep is not None:
+        from eval.sweep import run_sweep
 
-    run_benchmark(settings)
+        run_sweep(settings)
+    else:
+        from eval.benchmark import run_benchmark
+
+        run_benchmark(settings)
 
 
 @command
@@ -101,7 +106,8 @@ def main(words: Sequence[str] | None = None) -> int:
         print("error:", " ".join(str(error).split()), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        more = "; the same command continues where it stopped" if words[0].startswith("generate") else ""
+        resumes = words[0].startswith("generate") or any(word.startswith("--sweep") for word in words)
+        more = "; the same command continues where it stopped" if resumes else ""
         print(f"\ninterrupted{more}", file=sys.stderr)
         return 130
     return 0

@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from configs.fields import SettingsError, kind, parse_text, refuse, settings_fields
 from configs.flags import PaperFlags, RecipeFlags, check_known, flags_of
 from configs.methods import METHODS, RELAXED, AdtSettings, LanternSettings, MethodSettings, SamplingSettings
 from configs.schema import BenchmarkSettings, RunSettings
+from configs.sweep import Sweep, read_sweep
 from configs.targets import MODELS, OWN_FLAGS, ROOT
 from configs.tools import DistanceSettings, InspectSettings
+from configs.yaml_file import read_yaml
 from models.files import META_FILES, NEEDED, SOURCES, T5_TOKENIZERS, WEIGHT_FILES, WEIGHT_INDEXES
 
 Values = dict[str, Any]  # by flag name, converted
@@ -35,22 +35,39 @@ def run_settings(texts: Mapping[str, str]) -> RunSettings:
 
 
 def benchmark_settings(texts: Mapping[str, str]) -> BenchmarkSettings:
-    """The settings of `benchmark`; method flags apply to all methods of the list that have them."""
+    """The settings of `benchmark`; method flags apply to all methods of the list, or of the sweep, that have them."""
     recipe, given = _read("benchmark", texts)
-    listed = next((text for text in map(_method_list, (given, recipe)) if text is not None), _DEFAULT_METHODS)
     values = recipe | given
+    sweep = _sweep(values, given)
+    listed = next((text for text in map(_method_list, (given, recipe)) if text is not None), _DEFAULT_METHODS)
+    entries = [entry.strip() for entry in listed.split(",")] if sweep is None else sweep.entries
+    source = "--methods" if sweep is None else sweep.where
     shared = {name: values[name] for name in _METHOD_FLAGS if name in values and name != "method"}
-    methods = tuple(listed_method(entry.strip(), shared) for entry in listed.split(","))
+    methods = tuple(listed_method(entry, shared, source) for entry in entries)
     for name in shared:
         if name in given and not any(name in _applicable(vars(method)) for method in methods):
-            refuse(name, given[name], f"only for a method that has it; --methods is {listed}")
-    drafted = next((method for method in methods if method.drafted), methods[0])
-    own = {name: values[name] for name in settings_fields(BenchmarkSettings) if name in values}
+            refuse(name, given[name], f"only for a method that has it; {source} has {', '.join(entries)}")
     for name in ("overwrite", "trace"):
         if values.get(name):
             refuse(name, True, "only with generate_images")
-    run = _run(recipe, given, drafted)
-    return BenchmarkSettings(run, methods, output=run.output_dir if "output_dir" in values else None, **own)
+    own = {name: values[name] for name in settings_fields(BenchmarkSettings) if name in values}
+    if sweep is not None:
+        sweep.check(methods, given)
+        own.setdefault("quality", bool(sweep.quality))
+    run = _run(recipe, given, next((method for method in methods if method.drafted), methods[0]))
+    output = run.output_dir if "output_dir" in values else sweep and sweep.output_dir
+    return BenchmarkSettings(run, methods, output=output, sweep=sweep, **own)
+
+
+def _sweep(values: Values, given: Values) -> Sweep | None:
+    """The sweep of --sweep, without the cells that --cells leaves out."""
+    if "sweep" not in values:
+        if "cells" in values:
+            refuse("cells", values["cells"], "only with --sweep")
+        return None
+    if name := next((name for name in ("method", "methods") if name in given), None):
+        refuse(name, given[name], "not together with --sweep")
+    return read_sweep(values["sweep"]).part(values.get("cells"))
 
 
 def inspect_settings(texts: Mapping[str, str]) -> InspectSettings:
@@ -80,15 +97,8 @@ def _method_list(values: Values) -> str | None:
 
 
 def read_recipe(path: str, command: str) -> Values:
-    """The settings in a YAML file of `flag: value` lines; unknown keys are errors."""
-    try:
-        content = yaml.load(Path(path).read_text("utf-8"), _StrictLoader)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise SettingsError(f"--config {path}: cannot be read: {error}; allowed: a YAML file") from error
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise SettingsError(f"--config {path}: found {type(content).__name__}; allowed: `flag: value` lines")
+    """The settings in a YAML file of `flag: value` lines; unknown flags are errors."""
+    content = read_yaml(path, "config")
     hidden = [*settings_fields(PaperFlags), *settings_fields(RecipeFlags)]
     flags = {name: f for name, f in flags_of(command).items() if name not in hidden}
     for name, value in content.items():
@@ -98,17 +108,6 @@ def read_recipe(path: str, command: str) -> Values:
         if isinstance(value, str) or type(value) is int and kind(flags[name]) is str:  # YAML takes 768 for a number
             content[name] = parse_text(flags[name], name, str(value))
     return content
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """YAML in which a key may stand only once."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} twice", node.start_mark)
-        return super().construct_mapping(node, deep)
 
 
 def _read(command: str, texts: Mapping[str, str]) -> tuple[Values, Values]:
@@ -152,7 +151,7 @@ def _without_aliases(given: Values, recipe_method: str | None) -> Values:
 
 def _paper_method(paper: PaperFlags, method: str | None) -> str | None:
     """The method that --method and the paper's three flags agree on; None if none of them is given."""
-    drafted = tuple(name for name in METHODS if name != "ar")
+    drafted = tuple(name for name in METHODS if MethodSettings(name).drafted)
     claims = {f"--method {method}": (method,)} if method is not None else {}  # flag -> the methods it goes with
     claims |= {"--peanut": ("adt",)} if paper.peanut else {}
     claims |= {"--static_tree": ("static",)} if paper.static_tree else {}
@@ -193,11 +192,12 @@ def _method(values: Values) -> MethodSettings:
     return MethodSettings(**plain, **parts)
 
 
-def listed_method(entry: str, shared: Values) -> MethodSettings:
-    """One method of --methods, `name[:flag=value...]`, with the shared values that apply to it."""
+def listed_method(entry: str, shared: Values, source: str = "--methods") -> MethodSettings:
+    """One method of --methods, `name[:flag=value...]`, with the shared values that apply to it; source: for errors."""
     name, *options = entry.split(":")
     if name not in METHODS:
-        refuse("methods", entry, f"name[:flag=value...], by commas, with a name of {', '.join(METHODS)}")
+        allowed = f"name[:flag=value...], by commas, with a name of {', '.join(METHODS)}"
+        raise SettingsError(f"{source}: found {entry!r}; allowed: {allowed}")
     flags = {flag: f for flag, f in flags_of("benchmark").items() if flag in _METHOD_FLAGS and flag != "method"}
     own: Values = {}
     try:
@@ -211,7 +211,7 @@ def listed_method(entry: str, shared: Values) -> MethodSettings:
         kept = {flag: value for flag, value in shared.items() if flag in applicable}
         return _method(kept | own | {"method": name})
     except SettingsError as error:
-        raise SettingsError(f"--methods, in {entry!r}: {error}") from error
+        raise SettingsError(f"{source}, in {entry!r}: {error}") from error
 
 
 def _run(recipe: Values, given: Values, method: MethodSettings) -> RunSettings:

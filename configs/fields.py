@@ -77,6 +77,14 @@ def parse_text(f: Field, flag: str, text: str) -> bool | int | float | str:
     refuse(flag, text, allowed(f))
 
 
+def bounds(flag: str, text: str) -> tuple[int, int]:
+    """The two numbers of a-b, a part of a list: the first index and the one behind the last."""
+    match = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})", text)
+    if not match or int(match[1]) >= int(match[2]):
+        refuse(flag, text, "a-b with whole numbers a < b, such as 0-100")
+    return int(match[1]), int(match[2])
+
+
 def check_fields(settings: object) -> None:
     """Check type and limits of a frozen dataclass's fields; whole numbers in float fields become floats."""
     for flag, f in settings_fields(settings).items():

@@ -47,8 +47,8 @@ class RecipeFlags:
 
 
 @dataclass(frozen=True)
-class MethodsFlag:
-    """The list of methods that a benchmark compares."""
+class MethodsFlags:
+    """The methods that a benchmark compares."""
 
     group: ClassVar[str] = "Benchmark"
     methods: str | None = setting(
@@ -56,12 +56,20 @@ class MethodsFlag:
         "methods to compare, name[:flag=value...], by commas; method flags go to all they apply to",
         shown="ar,eagle2:proposal=topk,eagle2,adt:proposal=topk,adt; with --method X: ar,X",
     )
+    sweep: str | None = setting(
+        None,
+        "YAML file of a grid of methods (configs/sweeps); each is measured beside ar; the same command continues",
+        shown="off",
+    )
+    cells: str | None = setting(
+        None, "a-b: of the sweep's cells, a (counted from 0) up to, not including, b", shown="all"
+    )
 
 
 _SHARED = (RunSettings, MethodSettings, AdtSettings, LanternSettings, SamplingSettings, RecipeFlags, PaperFlags)
 OWNERS: dict[str, tuple[type, ...]] = {
     "generate_images": _SHARED,
-    "benchmark": (MethodsFlag, BenchmarkSettings, *_SHARED),
+    "benchmark": (MethodsFlags, BenchmarkSettings, *_SHARED),
     "inspect": (InspectSettings,),
     "vq_distances": (DistanceSettings,),
 }

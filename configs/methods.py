@@ -134,7 +134,7 @@ VERIFIERS: dict[str, Acceptance] = {
     "lantern_coupled": Acceptance(False, False, ("topk", "coupled")),
 }
 RELAXED = tuple(name for name, rule in VERIFIERS.items() if not rule.lossless)
-_PRICED = {"proposal": "coupled", "calibration": "drafter", "size": "priced", "costs": None}
+_PRICED = {"proposal": "coupled", "calibration": "drafter", "size": "priced", "prices": None}
 # The settings that apply to each method, with their defaults.
 METHODS: dict[str, dict[str, object]] = {
     "ar": {},
@@ -172,14 +172,14 @@ class MethodSettings:
     tree: str | None = setting(None, "named tree of --method static", choices=TREES, shown="mc_sim_7b_63")
     size: str | None = setting(
         None,
-        "size of the tree: as many levels and nodes as pay for themselves at the machine's prices, within --depth and "
+        "size of the tree: as many levels and nodes as pay for themselves on this machine, within --depth and "
         "--nodes; or just these",
         choices=("priced", "fixed"),
         shown="priced",
     )
-    costs: str | None = setting(
+    prices: str | None = setting(
         None,
-        "file of this machine's prices, as scripts.costs writes it",
+        "file of this machine's costs, as scripts.costs writes it",
         shown="measured at the start and kept in ~/.cache/adt-tree",
     )
     window: int | None = setting(

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from configs.fields import SettingsError, check_fields, refuse, setting
+from configs.fields import SettingsError, bounds, check_fields, refuse, setting
 from configs.methods import AdtSettings, LanternSettings, MethodSettings, SamplingSettings
+from configs.sweep import Sweep
 from configs.targets import MODELS, OWN_FLAGS, ROOT, parts_beside, refuse_foreign_flags
 from models.image_size import default_size, parse_size
 
@@ -29,6 +30,7 @@ __all__ = [
 ]
 
 DATASETS = {"PartiPrompts": "PartiPrompts.tsv", "MSCOCO2017Val": "captions_val2017.json"}
+CLASSIFIER = "attributes.safetensors"  # beside the tiny model's weights: what --quality judges images with
 # What may differ between two commands that fill the same folder: it chooses images, not what an image is.
 FREE_FLAGS = (
     "num_images",
@@ -149,7 +151,7 @@ class RunSettings:
     @property
     def slice_bounds(self) -> tuple[int, int] | None:
         """First index and the one behind the last, within the prompts taken."""
-        return None if self.slice is None else tuple(map(int, self.slice.split("-")))
+        return None if self.slice is None else bounds("slice", self.slice)
 
     def with_method(self, method: MethodSettings) -> "RunSettings":
         """The same run by another method, with this run's drafter or the default one where it needs one."""
@@ -197,9 +199,7 @@ class RunSettings:
                 if getattr(self, name) is not None:
                     refuse(name, getattr(self, name), "only with a list of prompts; --prompt is a single text")
         if self.slice is not None:
-            match = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})", self.slice)
-            if not match or int(match[1]) >= int(match[2]):
-                refuse("slice", self.slice, "a-b with whole numbers a < b, such as 0-100")
+            bounds("slice", self.slice)
         if self.sample_seed is not None and self.sample is None:
             refuse("sample_seed", self.sample_seed, "only with --sample")
 
@@ -235,10 +235,19 @@ class BenchmarkSettings:
     methods: tuple[MethodSettings, ...]
     repeats: int = setting(3, "measurements per method; the table shows medians", low=1, high=1000)
     warmup: int = setting(1, "images per method that are decoded first and not counted", low=0, high=1000)
+    quality: bool = setting(False, "say how well images show their prompts, by the classifier beside the tiny model")
+    costs: str | None = setting(
+        None, "with --sweep: count tokens only, and promise speed-ups by this file of scripts.costs", shown="off"
+    )
     output: str | None = None  # folder for what the benchmark writes, if --output_dir was given
+    sweep: Sweep | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.costs is not None and self.sweep is None:
+            refuse("costs", self.costs, "only with --sweep")
+        if self.quality and not (Path(self.run.model_path) / CLASSIFIER).is_file():
+            refuse("quality", True, f"only with {CLASSIFIER} in --model_path, which ckpts/tiny has")
         if not self.methods or len(set(self.methods)) != len(self.methods):
             raise SettingsError("--methods: found none, or one twice; allowed: methods that differ")
 

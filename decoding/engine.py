@@ -180,18 +180,19 @@ class Engine:
         return features.gather(1, rows[..., None].expand(-1, -1, features.shape[-1]))
 
     def _figures(self, tree: DraftTree, verdict: Verdict, log_p: Tensor) -> list[list[float]]:
-        """Per image: accepted, levels, nodes, confidence, top-1 probability, expected draft tokens. Waits for the
-        device."""
+        """Per image: accepted, levels, nodes, confidence, expected draft tokens, and the target's top-1 probability
+        along the accepted path. Waits for the device."""
         levels = tree.levels
         deepest = tree.scores.masked_fill(tree.depths != levels[:, None], -torch.inf).amax(1)
-        confidence = (deepest / levels.clamp(min=1)).exp()
-        expected = tree.scores.exp().sum(1) - 1
-        faults = [tree.scores.isnan().any(1), log_p.isnan().flatten(1).any(1)]
-        columns = [verdict.accepted, levels, tree.present.sum(1) - 1, confidence, log_p[:, 0].amax(1).exp(), expected]
-        figures = torch.stack([column.double() for column in (*columns, *faults)], 1).tolist()
-        refuse_nan(any(row[-2] for row in figures), "drafter")
-        refuse_nan(any(row[-1] for row in figures), "target")
-        return figures
+        confidence, expected = (deepest / levels.clamp(min=1)).exp(), tree.scores.exp().sum(1) - 1
+        likeliest = log_p.amax(-1)  # (images, 1 + nodes); NaN where the law holds one
+        faults = [tree.scores.isnan().any(1), likeliest.isnan().any(1)]
+        columns = [*faults, verdict.accepted, levels, tree.present.sum(1) - 1, confidence, expected]
+        top1 = likeliest.gather(1, verdict.path).exp()
+        figures = torch.cat([torch.stack([column.double() for column in columns], 1), top1.double()], 1).tolist()
+        refuse_nan(any(row[0] for row in figures), "drafter")
+        refuse_nan(any(row[1] for row in figures), "target")
+        return [row[2:] for row in figures]
 
     def _commit(self, slots: Slots, verdict: Verdict, features: Tensor, counts: list[int]) -> None:
         longest = max(counts)

@@ -20,7 +20,7 @@ class Job:
 @dataclass(frozen=True)
 class RoundStats:
     """A round of one image. position: image position of its first token; depth, width: as planned; nodes: as
-    verified."""
+    verified; top1: the target's greatest probability at each position that the round decided."""
 
     id: str
     round: int
@@ -29,7 +29,7 @@ class RoundStats:
     width: int
     nodes: int
     accepted: int
-    top1: float
+    top1: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -84,13 +84,13 @@ class Flight:
         return self.planned
 
     def observe(self, figures: list[float]) -> RoundStats:
-        """Count a round: accepted, levels, nodes, confidence, top-1 probability, expected draft tokens."""
+        """Count a round: accepted, levels, nodes, confidence, expected draft tokens, top-1 probabilities of the decided
+        positions and more."""
         accepted, levels, nodes = map(int, figures[:3])
-        stats = RoundStats(
-            self.job.id, self.rounds, self.decided, self.planned.depth, self.planned.width, nodes, accepted, figures[4]
-        )
+        top1, planned = tuple(figures[5 : 6 + accepted]), self.planned
+        stats = RoundStats(self.job.id, self.rounds, self.decided, planned.depth, planned.width, nodes, accepted, top1)
         if self.controller is not None:
-            self.controller.observe(Outcome(self.decided, accepted, levels, figures[3], figures[5]))
+            self.controller.observe(Outcome(self.decided, accepted, levels, figures[3], figures[4]))
         self.decided += accepted + 1
         self.rounds += 1
         self.levels += levels

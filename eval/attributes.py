@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -55,6 +56,26 @@ class Attributes:
             shapes=frozenset(shape for _, shape in pairs),
             pairs=pairs,
         )
+
+    @classmethod
+    def from_prompt(cls, prompt: str, labels: Labels) -> Attributes:
+        """The attributes a caption of the tiny model's kind states: "a red circle ... on a plain blue background".
+
+        Raises:
+            ValueError: it names no background, or no object.
+        """
+        kinds, grounds, colours, shapes = (
+            "|".join(names)
+            for names in (labels.background_kinds, labels.background_colours, labels.colours, labels.shapes)
+        )
+        prompt = prompt.lower()
+        ground = re.search(rf"\b(?:({kinds}) ({grounds})|({grounds}) ({kinds})) (?:background|backdrop)\b", prompt)
+        pairs = frozenset(re.findall(rf"\b({colours}) ({shapes})\b", prompt))
+        if not ground or not pairs:
+            like = "'a red circle on a plain blue background', in the classifier's words"
+            raise ValueError(f"prompt: found {prompt!r}; allowed: such as {like}")
+        kind, colour = ground[1] or ground[4], ground[2] or ground[3]
+        return cls(kind, colour, frozenset(c for c, _ in pairs), frozenset(s for _, s in pairs), pairs)
 
 
 class AttributeClassifier(nn.Module):

@@ -25,12 +25,13 @@ from eval.jobs import image_jobs
 from eval.paired import paired_ratio
 from eval.prompts import prompt_items
 from eval.provenance import versions
+from eval.quality import QUALITIES, Judge
 from eval.session import Session, open_session
 
 BASELINE = MethodSettings(method="ar")
-COLUMNS = ("method", "proposal", "verifier", "seconds_per_image", "tokens_per_second", "tau", "mean_depth",
+COLUMNS = ("cell", "method", "proposal", "verifier", "seconds_per_image", "tokens_per_second", "tau", "mean_depth",
            "mean_nodes", "target_forwards", "ms_per_target_forward", "ms_per_draft_forward", "overhead_share",
-           "speedup", "identical", "near_ties", "lossless")  # fmt: skip
+           "speedup", "promised", "identical", "near_ties", "lossless", *QUALITIES)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -79,36 +80,90 @@ def measure(engine: Engine, jobs: list[Job]) -> Run:
     return Run([images[job] for job in jobs], dict(engine.watch.seconds), dict(engine.watch.calls))
 
 
+@dataclass(frozen=True)
+class Bench:
+    """What is measured on: loaded weights, the jobs, and a judge of the images if --quality was given."""
+
+    session: Session
+    jobs: list[Job]
+    judge: Judge | None
+
+    @staticmethod
+    def open(settings: BenchmarkSettings) -> "Bench":
+        """Load what the methods need; a SettingsError if prompts or checkpoint cannot be used."""
+        items = prompt_items(settings.run)
+        jobs = image_jobs(items, settings.run.seed)
+        drafter = next((method for method in settings.methods if method.drafted), BASELINE)
+        try:
+            session = open_session(settings.run.with_method(drafter))
+        except ValueError as error:
+            raise SettingsError(str(error)) from error
+        check_lengths(session.target, items)
+        if settings.output:
+            Path(settings.output).mkdir(parents=True, exist_ok=True)
+        judge = Judge(session.target, settings.run.model_path, jobs) if settings.quality else None
+        return Bench(session, jobs, judge)
+
+    def counts(self, method: MethodSettings, run: Run) -> dict[str, object]:
+        """The settings of a method, and what does not depend on the machine: its counts and its images' quality."""
+        return settings_dict(method) | {
+            "temperature": self.session.settings.sampling.temperature,
+            "tau": run.tau,
+            **{name: run.mean(name) for name in ("mean_depth", "mean_nodes", "target_forwards")},
+            "draft_forwards": run.calls.get("draft_forward", 0) / len(run.images),
+            "calibration_factors": list(self.session.calibration(method).factors),
+            "lossless": method.lossless,
+            **(self.judge(run.images) if self.judge else {}),
+        }
+
+    def row(self, method: MethodSettings, runs: list[Run], baseline: list[Run]) -> dict[str, object]:
+        """A method's line of the table: its counts, its times, and how it compares with the baseline."""
+        first, tokens = runs[0], self.session.target.grid.tokens
+        agreement = _agreement(self.session, method, first, baseline[0])
+        seconds = median(run.seconds_per_image for run in runs)
+        ratios = [base.seconds_per_image / run.seconds_per_image for run, base in zip(runs, baseline, strict=True)]
+        drafted = method.drafted and "draft_forward" in first.calls
+        drafts = [run.milliseconds("draft_forward", "draft_head") for run in runs] if drafted else None
+        return self.counts(method, first) | {
+            "seconds_per_image": seconds,
+            "tokens_per_second": tokens / seconds,
+            "ms_per_target_forward": median(run.milliseconds("target_forward") for run in runs),
+            "ms_per_draft_forward": median(drafts) if drafts else None,
+            "overhead_share": median(run.overhead_share for run in runs),
+            "speedup": median(ratios),
+            "identical": agreement.identical,
+            "near_ties": agreement.near_ties,
+            "wrong": list(agreement.wrong),
+            "ms_per_round": first.profile,
+        }
+
+
 def run_benchmark(settings: BenchmarkSettings) -> None:
     """Measure, print one table and, as the last line of standard output, one JSON document."""
-    items = prompt_items(settings.run)
-    jobs = image_jobs(items, settings.run.seed)
+    bench = Bench.open(settings)
     methods = settings.methods if BASELINE in settings.methods else (BASELINE, *settings.methods)
-    drafter = next((method for method in methods if method.drafted), BASELINE)
-    try:
-        session = open_session(settings.run.with_method(drafter))
-    except ValueError as error:
-        raise SettingsError(str(error)) from error
-    check_lengths(session.target, items)
-    if settings.output:
-        Path(settings.output).mkdir(parents=True, exist_ok=True)
-    runs = repeated(session, methods, jobs, settings.repeats, settings.warmup)
-    rows = [_row(session, method, runs[method], runs[BASELINE]) for method in methods]
+    runs = repeated(bench.session, methods, bench.jobs, settings.repeats, settings.warmup)
+    rows = [bench.row(method, runs[method], runs[BASELINE]) for method in methods]
     document = {
         "rows": rows,
-        "pairs": _pairs(rows, [runs[method] for method in methods]),
-        "images": len(jobs),
+        "pairs": pairs([runs[method] for method in methods]),
+        "images": len(bench.jobs),
         "repeats": settings.repeats,
         "settings": settings_dict(settings.run.sampling) | {"seed": settings.run.seed, "prompt": settings.run.prompt},
-        "hardware": session.hardware(),
+        "hardware": bench.session.hardware(),
         "versions": versions(),
     }
-    print(table(rows, len(jobs)))
+    print(table(rows, len(bench.jobs)))
     line = json.dumps(document)
     print(line, flush=True)
     if settings.output:
         (Path(settings.output) / "benchmark.json").write_text(line + "\n", encoding="utf-8")
-    if wrong := [f"{row['method']}: {', '.join(row['wrong'])}" for row in rows if row["wrong"]]:
+    exit_if_wrong(rows)
+
+
+def exit_if_wrong(rows: list[dict[str, object]]) -> None:
+    """End with exit code 1 if a lossless method made other images than the baseline."""
+    if wrong := [f"{row['method']}: {', '.join(row['wrong'])}" for row in rows if row.get("wrong")]:
         print(f"error: lossless methods made other images than ar: {'; '.join(wrong)}", file=sys.stderr)
         sys.exit(1)
 
@@ -129,32 +184,7 @@ def repeated(
     return runs
 
 
-def _row(session: Session, method: MethodSettings, runs: list[Run], baseline: list[Run]) -> dict[str, object]:
-    first, tokens = runs[0], session.target.grid.tokens
-    agreement = _agreement(session, method, first, baseline[0])
-    seconds = median(run.seconds_per_image for run in runs)
-    return settings_dict(method) | {
-        "temperature": session.settings.sampling.temperature,
-        "tau": first.tau,
-        "seconds_per_image": seconds,
-        "tokens_per_second": tokens / seconds,
-        **{name: first.mean(name) for name in ("mean_depth", "mean_nodes", "target_forwards")},
-        "ms_per_target_forward": median(run.milliseconds("target_forward") for run in runs),
-        "ms_per_draft_forward": median(run.milliseconds("draft_forward", "draft_head") for run in runs)
-        if method.drafted and "draft_forward" in first.calls
-        else None,
-        "overhead_share": median(run.overhead_share for run in runs),
-        "speedup": median(b.seconds_per_image / run.seconds_per_image for run, b in zip(runs, baseline, strict=True)),
-        "identical": agreement.identical,
-        "near_ties": agreement.near_ties,
-        "calibration_factors": list(session.calibration(method).factors),
-        "wrong": list(agreement.wrong),
-        "ms_per_round": first.profile,
-        "lossless": method.lossless,
-    }
-
-
-def _pairs(rows: list[dict[str, object]], runs: list[list[Run]]) -> list[dict[str, object]]:
+def pairs(runs: list[list[Run]]) -> list[dict[str, object]]:
     """Every two methods by their row numbers: seconds of the first / seconds of the second, of all images (medians over
     the repeats) and of all images in each repeat; and tau of the second / tau of the first."""
     seconds = [np.median([[image.seconds for image in run.images] for run in own], axis=0) for own in runs]
@@ -168,7 +198,7 @@ def _pairs(rows: list[dict[str, object]], runs: list[list[Run]]) -> list[dict[st
             ],
             "tau_ratio": asdict(paired_ratio(rounds[one], rounds[other])),
         }
-        for one, other in combinations(range(len(rows)), 2)
+        for one, other in combinations(range(len(runs)), 2)
     ]
 
 
@@ -183,12 +213,14 @@ def _agreement(session: Session, method: MethodSettings, run: Run, baseline: Run
 
 
 def table(rows: list[dict[str, object]], images: int) -> str:
-    """The rows as a Markdown table; `identical` and `near_ties` count images."""
-    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + " --- |" * len(COLUMNS)]
+    """The rows as a Markdown table of the columns that a row has; `identical` and `near_ties` count images."""
+    columns = [name for name in COLUMNS if any(name in row for row in rows)]
+    lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
     for row in rows:
-        cells = [_cell(row.get(name)) for name in COLUMNS]
-        cells[COLUMNS.index("identical")] += f"/{images}"
-        lines.append("| " + " | ".join(cells) + " |")
+        cells = {name: _cell(row.get(name)) for name in columns}
+        if "identical" in row:
+            cells["identical"] += f"/{images}"
+        lines.append("| " + " | ".join(cells.values()) + " |")
     return "\n".join(lines)
 
 

@@ -42,6 +42,11 @@ class Costs:
         beyond = max(nodes - self.nodes[-1], 0) * last
         return float(np.interp(nodes, self.nodes, self.verify)) + beyond + self.level * levels
 
+    def speedup(self, row: dict[str, float]) -> float:
+        """What the counts of a method (a row of `benchmark`) promise over plain decoding."""
+        levels = row["draft_forwards"] / (row["target_forwards"] - 1)
+        return row["tau"] * self.round(0, 0) / self.round(row["mean_nodes"], levels)
+
     @staticmethod
     def read(path: Path) -> "Costs":
         """The costs in a file that `scripts.costs` wrote; ValueError names what is wrong with it."""

@@ -1,6 +1,6 @@
-"""Is one method faster than another on the same images? Ratios with paired bootstrap intervals (Efron 1979)."""
+"""Figures over images with bootstrap intervals (Efron 1979); is one method faster than another on the same images?"""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,25 +9,38 @@ LEAST_IMAGES = 8  # for an interval: with fewer it is far too narrow
 
 
 @dataclass(frozen=True)
-class Ratio:
-    """A ratio of totals and the ends of its 95 % interval, None for fewer than eight images."""
+class Estimate:
+    """A figure and the ends of its 95 % interval, None for fewer than eight images."""
 
     value: float
     low: float | None
     high: float | None
 
 
-def paired_ratio(above: Sequence[float], below: Sequence[float], samples: int = 4000) -> Ratio:
-    """sum(above) / sum(below), one pair of figures per image; the interval comes from drawing images anew, in pairs.
+def estimate(figure: Callable[[np.ndarray], float], images: int, samples: int = 4000) -> Estimate:
+    """The interval comes from drawing images anew; draws in which the figure is not defined (NaN) are left out.
 
-    It says how far other images might move the ratio, not how far another hour of the same machine might.
+    Args:
+        figure: of how often each image counts, (images,).
+        images: how many there are.
+        samples: draws.
+    """
+    value, random = float(figure(np.ones(images))), np.random.default_rng(0)
+    if images < LEAST_IMAGES:
+        return Estimate(value, None, None)
+    drawn = [figure(np.bincount(random.integers(images, size=images), minlength=images)) for _ in range(samples)]
+    return Estimate(value, *np.nanquantile(drawn, (0.025, 0.975)).tolist())
+
+
+def paired_ratio(above: Sequence[float], below: Sequence[float], samples: int = 4000) -> Estimate:
+    """sum(above) / sum(below), one pair of figures per image, which stay together when images are drawn.
+
+    The interval says how far other images might move the ratio, not how far another hour of the same machine might.
 
     Raises:
         ValueError: the two have not one figure each per image.
     """
     if len(above) != len(below) or not len(above):
         raise ValueError(f"found {len(above)} and {len(below)} figures; expected one pair per image")
-    pairs = np.array([above, below], dtype=float)
-    drawn = pairs[:, np.random.default_rng(0).integers(pairs.shape[1], size=(samples, pairs.shape[1]))].sum(-1)
-    ends = np.quantile(drawn[0] / drawn[1], (0.025, 0.975)).tolist() if len(above) >= LEAST_IMAGES else (None, None)
-    return Ratio(float(pairs[0].sum() / pairs[1].sum()), *ends)
+    over, under = np.array(above, dtype=float), np.array(below, dtype=float)
+    return estimate(lambda counts: (counts @ over) / (counts @ under), len(over), samples)

@@ -128,7 +128,7 @@ class RunFolder:
 
     def _read(self) -> None:
         """Read what is there; nothing changes yet."""
-        self._identity = _identity(self.settings)
+        self._identity = identity(self.settings)
         self._previous = None if self.settings.overwrite else self._manifest()
         if self._previous is not None:
             self._refuse_other(self._previous["identity"])
@@ -186,11 +186,11 @@ class RunFolder:
         return SettingsError(f"--output_dir {self.path}: {found}; allowed: {allowed}")
 
 
-def _identity(settings: RunSettings) -> Line:
+def identity(settings: RunSettings) -> Line:
     """The settings that stay the same in a folder, with checkpoints' contents in place of their paths."""
-    identity = settings.identity()
-    paths = {name: path for name, path in identity.items() if name.endswith("_path") and path is not None}
-    return identity | {name: checkpoint_id(path) for name, path in paths.items() if Path(path).exists()}
+    values = settings.identity()
+    paths = {name: path for name, path in values.items() if name.endswith("_path") and path is not None}
+    return values | {name: checkpoint_id(path) for name, path in paths.items() if Path(path).exists()}
 
 
 def _history(previous: Line | None) -> list[Line]:

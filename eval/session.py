@@ -86,8 +86,8 @@ class Session:
 
     def _costs(self, method: MethodSettings) -> Costs:
         """The costs in a method's file, or else those of this machine, with this target, dtype and batch."""
-        if method.costs is not None:
-            return Costs.read(Path(method.costs))
+        if method.prices is not None:
+            return Costs.read(Path(method.prices))
         images, rows = self.settings.batch_size, sampling_law(self.settings.sampling).guidance
         key = sha256(repr((self.target.spec, self.head.spec, rows, images, self.hardware())).encode()).hexdigest()[:16]
         jobs = [Job(str(number), "a circle", number) for number in range(images)]

@@ -1,4 +1,4 @@
-"""Time rounds on this machine, for `scripts.sweep`: `python -m scripts.costs --output work/costs.json`."""
+"""Time rounds on this machine, for `benchmark --sweep --costs`: `python -m scripts.costs --output work/costs.json`."""
 
 import json
 from dataclasses import asdict

@@ -18,9 +18,8 @@ class Verdict:
 
     choices: (images, 1 + nodes) the target's token behind the root and behind every node, accepted or not.
     accepted: (images,) draft tokens on the accepted path.
-    path: (images, 1 + nodes) tree indices of the root and the accepted nodes in order; entries behind them mean
-    nothing. emitted: (images, 1 + nodes) the decided tokens; the first accepted + 1 count, the last of them is the
-    bonus token.
+    path: (images, 1 + nodes) tree indices of the root and the accepted nodes in order; those behind mean nothing.
+    emitted: (images, 1 + nodes) the decided tokens; the first accepted + 1 count, the last of them is the bonus token.
     """
 
     choices: Tensor

@@ -214,7 +214,7 @@ def test_another_method_leaves_the_recipes_numbers_for_its_own_behind(run, recip
         ("seed:", "--seed: found None"),
         ("prompt: [123]", r"--prompt: found \[123\]"),
         ("method: no", "--method: found False"),
-        ("- seed", "found list; allowed: `flag: value` lines"),
+        ("- seed", "found list; allowed: `name: value` lines"),
         ("seed", "found str; allowed"),
         ("a: b: c", "cannot be read"),
         ("sampling:\n  cfg: 3", "recipe.yaml: sampling: unknown flag"),

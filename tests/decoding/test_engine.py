@@ -143,6 +143,10 @@ def rounds_of(engine: Engine, jobs: list[Job]) -> dict[str, list[RoundStats]]:
     return found
 
 
+def top1s(rounds: list[RoundStats]) -> list[float]:
+    return [probability for stats in rounds for probability in stats.top1]
+
+
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_an_images_trees_do_not_depend_on_its_batch(method, session) -> None:
     """Not only the tokens: every round's position, shape, nodes and acceptance, hence tau."""
@@ -150,7 +154,15 @@ def test_an_images_trees_do_not_depend_on_its_batch(method, session) -> None:
     batch = rounds_of(build_engine(session.target, session.head, LAWS[0], method, 3), JOBS)
     for name, rounds in alone.items():
         assert [vars(stats) | {"top1": 0} for stats in rounds] == [vars(s) | {"top1": 0} for s in batch[name]]
-        assert [stats.top1 for stats in rounds] == pytest.approx([stats.top1 for stats in batch[name]])
+        assert top1s(rounds) == pytest.approx(top1s(batch[name]))
+
+
+def test_top1_is_the_targets_own_at_every_position(session) -> None:
+    """Plain decoding asks the target at one position after the other, a tree at several at once."""
+    plain = rounds_of(build_engine(session.target, None, LAWS[0], MethodSettings(method="ar"), 1), JOBS)
+    trees = build_engine(session.target, session.head, LAWS[0], METHODS["small eagle2"], 3)
+    for name, rounds in rounds_of(trees, JOBS).items():
+        assert len(rounds) < len(plain[name]) and top1s(rounds) == pytest.approx(top1s(plain[name]))
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
@@ -167,7 +179,7 @@ def test_figures_agree_with_the_trace(method, session) -> None:
         for number, stats in enumerate(rounds):
             assert (stats.round, stats.position) == (number, position)
             assert stats.accepted <= stats.depth <= largest.depth and stats.nodes <= largest.nodes
-            assert 0 < stats.top1 <= 1
+            assert len(stats.top1) == stats.accepted + 1 and all(0 < probability <= 1 for probability in stats.top1)
             position += stats.accepted + 1
         assert position == TOKENS == len(image.codes)
         assert image.target_forwards == len(rounds) + 1

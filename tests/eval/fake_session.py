@@ -85,7 +85,7 @@ class FakeEngine:
         rounds, finished = [], []
         for job, position in list(active.items()):
             active[job] += PER_ROUND
-            shape = {"depth": 5, "width": 4, "nodes": 12, "accepted": PER_ROUND - 1, "top1": 0.5}
+            shape = {"depth": 5, "width": 4, "nodes": 12, "accepted": PER_ROUND - 1, "top1": (0.5,) * PER_ROUND}
             rounds.append(SimpleNamespace(id=job.id, round=position // PER_ROUND, position=position, **shape))
             if active[job] >= TOKENS:
                 del active[job]

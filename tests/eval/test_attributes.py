@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 
 from eval.attributes import AttributeClassifier, Attributes, Labels, compare, prompt_accuracy, to_pixels
 from scripts.tiny.attribute_data import LABELS, Split, Targets, batch, degrade, reconstruct
+from scripts.tiny.captions import caption
 from scripts.tiny.painting import render_scene
 from scripts.tiny.scenes import Background, Scene, SceneObject, sample_scene
 from scripts.tiny.train_attributes import train_attributes, train_step
@@ -179,3 +180,16 @@ def test_training_continues_where_it_stopped(scenes, tmp_path):
     log = [json.loads(line) for line in (tmp_path / "train_attributes.jsonl").read_text().splitlines()]
     assert [line["step"] for line in log if "step" in line] == [2]
     assert [line["images"] for line in log if "images" in line] == ["clean", "degraded"] * 2
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_a_caption_says_what_its_scene_holds(split):
+    for index in range(300):
+        scene = sample_scene(split, index)
+        assert Attributes.from_prompt(caption(scene, index), LABELS) == Attributes.from_record(scene.attributes())
+
+
+@pytest.mark.parametrize("prompt", ["a cat", "a red star", "on a plain blue background"])
+def test_other_prompts_are_refused(prompt):
+    with pytest.raises(ValueError, match="prompt: found"):
+        Attributes.from_prompt(prompt, LABELS)

@@ -11,17 +11,25 @@ import pytest
 from small_llamagen import LlamaGenSizes, write_llamagen
 
 import main
+from configs.flags import flags_of
+from configs.methods import METHODS
 from configs.schema import ROOT
 from models.llamagen import LlamaGen
 from models.llamagen_files import llamagen_family
 from models.registry import FAMILIES, TARGETS
+from scripts.maps import maps
 
-SCRIPTS = sorted(path.name for path in (ROOT / "scripts" / "paper").glob("*_*.sh"))
+FOLDER = ROOT / "scripts" / "paper"
+SCRIPTS = sorted(path.name for path in FOLDER.glob("*_*.sh"))
+ABLATIONS = sorted(
+    path.stem for path in FOLDER.glob("*.sh") if "ablation.sh" in path.read_text() and path.stem != "ablation"
+)
 COCO = {
     "images": [{"id": 7, "file_name": "7.jpg"}, {"id": 3, "file_name": "3.jpg"}],
     "annotations": [{"id": 1, "image_id": 3, "caption": "a cat"}, {"id": 2, "image_id": 7, "caption": "two dogs"}],
 }
 SIDES = {"llamagen": 4, "llamagen2": 6}  # of small images, in place of 16 and 32 codes
+WAITS = {"window": "jacobi" not in METHODS, "lantern": "lantern_k" not in flags_of("benchmark")}
 PARTI = "Prompt\tCategory\tChallenge\tNote\na cat\tAnimals\tBasic\t\ntwo dogs\tAnimals\tBasic\t\n"
 
 
@@ -31,41 +39,92 @@ def places(checkpoint, lumina_folder, tmp_path_factory) -> dict[str, Path]:
     stages = {
         name: write_llamagen(tmp_path_factory.mktemp(name), LlamaGenSizes(side=side)) for name, side in SIDES.items()
     }
-    return {"anole": checkpoint, "lumina_mgpt": lumina_folder} | stages
+    return {"anole": checkpoint, "tiny": checkpoint, "lumina_mgpt": lumina_folder} | stages
 
 
 def test_every_recipe_has_a_script_per_prompt_set() -> None:
-    recipes = {path.stem for path in (ROOT / "configs").glob("*.yaml")}
-    assert sorted(f"{recipe}_{prompts}.sh" for recipe in recipes for prompts in ("coco", "parti")) == SCRIPTS
+    recipes = {path.stem for path in (ROOT / "configs").glob("*.yaml")} - {"tiny"}
+    public = [f"{recipe}_{prompts}.sh" for recipe in recipes for prompts in ("coco", "parti")]
+    assert sorted([*public, "tiny_test.sh"]) == SCRIPTS
+
+
+def test_every_sweep_has_a_script() -> None:
+    assert [path.stem for path in sorted((ROOT / "configs" / "sweeps").glob("*.yaml"))] == sorted([*ABLATIONS, "nodes"])
+
+
+def commands(script: str, folder: Path, given: dict[str, str]) -> list[list[str]]:
+    """The words of every command that a script gives: a stand-in for the interpreter, whose start takes seconds, notes
+    them."""
+    recorder, log = folder / "recorder", folder / "commands"
+    recorder.write_text(f'#!/usr/bin/env bash\nprintf "%q " "$@" >> {log}\necho >> {log}\n')
+    recorder.chmod(0o755)
+    given = {"PY": str(recorder), "OUT": str(folder / "out"), "IMAGES": "2"} | given
+    subprocess.run(["bash", FOLDER / script], env=os.environ | given, check=True, capture_output=True, timeout=60)
+    return [shlex.split(line)[1:] for line in log.read_text().splitlines()]
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_script_makes_images_and_a_table(script, places, tmp_path, capsys, monkeypatch) -> None:
-    """Its commands are noted by a stand-in for the interpreter and run in this process: a start takes seconds."""
     recipe, _, prompts = script.removesuffix(".sh").rpartition("_")
     prompt_file = tmp_path / ("captions.json" if prompts == "coco" else "prompts.tsv")
     prompt_file.write_text(json.dumps(COCO) if prompts == "coco" else PARTI)
-    recorder, log = tmp_path / "recorder", tmp_path / "commands"
-    recorder.write_text(f'#!/usr/bin/env bash\nprintf "%q " "$@" >> {log}\necho >> {log}\n')
-    recorder.chmod(0o755)
-    given = {"PY": str(recorder), "OUT": str(tmp_path / "out"), "IMAGES": "2", "BENCH": "2"}
     size = "--target_size 64" if recipe == "lumina_mgpt" else ""  # the recipe's own is too large for the checkpoint
-    given["FLAGS"] = f"--model_path {places[recipe]} {size} --dtype fp64 --device cpu --prompt_file {prompt_file}"
-    given["DRAFTER"] = str(places[recipe] / "drafter")
-    path = ROOT / "scripts" / "paper" / script
-    subprocess.run(["bash", path], env=os.environ | given, check=True, capture_output=True, timeout=60)
+    flags = f"--model_path {places[recipe]} {size} --dtype fp64 --device cpu"
+    flags += f" --prompt_file {prompt_file}" if recipe != "tiny" else ""
+    temperatures = ("1", "0") if recipe == "tiny" else ("1",)
+    given = {"BENCH": "2", "FLAGS": flags, "DRAFTER": str(places[recipe] / "drafter")}
+    given |= {} if recipe == "tiny" else {"TEMPERATURES": "1"}
+    given_commands = commands(script, tmp_path, given)
     monkeypatch.chdir(ROOT)
     for name, side in SIDES.items():
         monkeypatch.setitem(TARGETS, name, partial(LlamaGen.load, side=side))
         monkeypatch.setitem(FAMILIES, name, llamagen_family(side))
-    commands = [shlex.split(line)[1:] for line in log.read_text().splitlines()]
-    assert [words[0] for words in commands] == ["benchmark"] + ["generate_images"] * 3
-    for words in commands:
+    assert [words[0] for words in given_commands] == (["benchmark"] + ["generate_images"] * 3) * len(temperatures)
+    for words in given_commands:
         assert main.main([*words, *(["--repeats", "1"] if words[0] == "benchmark" else [])]) == 0, words
-    table = json.loads(next(line for line in capsys.readouterr().out.splitlines() if line.startswith("{")))
-    assert [row["identical"] for row in table["rows"]] == [2] * 4
-    images = [pictures(tmp_path / "out" / method) for method in ("ar", "eagle2", "adt")]
-    assert len(images[0]) == 2 and images[0] == images[1] == images[2]
+    tables = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    assert [table["settings"]["temperature"] for table in tables] == list(map(float, temperatures))
+    assert all([row["identical"] for row in table["rows"]] == [2] * 4 for table in tables)
+    for temperature in temperatures:
+        images = [pictures(tmp_path / "out" / f"T{temperature}" / method) for method in ("ar", "eagle2", "adt")]
+        assert len(images[0]) == 2 and images[0] == images[1] == images[2]
+
+
+@pytest.mark.parametrize("name", ABLATIONS)
+def test_an_ablation_measures_its_sweep_at_both_temperatures(name, checkpoint, tmp_path, capsys, monkeypatch) -> None:
+    if WAITS.get(name):
+        pytest.skip("its methods are not there yet")
+    (tmp_path / "prompts.txt").write_text("a cat\ntwo dogs\nmore\n")
+    flags = f"--model_path {checkpoint} --dtype fp64 --device cpu --cells 0-2 --repeats 1 --warmup 0"
+    flags += " --noquality" if name == "lantern" else ""  # no classifier beside the small checkpoint
+    monkeypatch.chdir(ROOT)
+    for words in commands(f"{name}.sh", tmp_path, {"PROMPTS": str(tmp_path / "prompts.txt"), "FLAGS": flags}):
+        assert main.main(words) == 0, words
+    for temperature in (1, 0):
+        folder = tmp_path / "out" / f"T{temperature}"
+        rows = [json.loads(line) for line in (folder / "sweep.jsonl").read_text().splitlines()]
+        assert len(rows) == 2 and {row["temperature"] for row in rows} == {temperature}
+        assert (folder / "speed.png").stat().st_size > 5000
+    assert capsys.readouterr().out.count("| cell |") == 2
+
+
+def test_maps_of_runs_with_a_trace(checkpoint, tmp_path, capsys, monkeypatch) -> None:
+    (tmp_path / "prompts.txt").write_text("a cat\ntwo dogs\nmore\n")
+    flags = f"--model_path {checkpoint} --dtype fp64 --device cpu"
+    monkeypatch.chdir(ROOT)
+    found = commands("maps.sh", tmp_path, {"PROMPTS": str(tmp_path / "prompts.txt"), "FLAGS": flags})
+    assert [words[0] for words in found] == ["generate_images", "scripts.maps"] * 2
+    for words in found:
+        if words[0] == "generate_images":
+            assert main.main(words) == 0, words
+        else:
+            maps(run=words[2])
+    assert capsys.readouterr().out.count("| rounds | upper |") == 2
+    for method in ("eagle2", "adt"):
+        folder = tmp_path / "out" / method / "maps"
+        assert {path.name for path in folder.iterdir()} == {
+            "mean.png", "00000_0.png", "00001_0.png", "correlations.json"
+        }  # fmt: skip
 
 
 def pictures(folder: Path) -> dict[str, bytes]:

@@ -1,0 +1,114 @@
+"""The file of `benchmark --sweep`: which methods are measured, each against plain decoding.
+
+base: adt:proposal=topk         entries of --methods, by commas, that the grid starts from
+axes:                           flag -> list of values; every combination is a cell
+  adt_beta: [0.1, 0.5, 0.9]
+methods: eagle2,adt             further entries, beside the grid (may be left out)
+quality: true                   as --quality; has to be there, true or false, if a cell is relaxed
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, product
+from pathlib import Path
+from typing import Any, NoReturn
+
+from configs.fields import SettingsError, bounds, refuse
+from configs.methods import MethodSettings
+from configs.yaml_file import read_yaml
+
+KEYS = ("base", "axes", "methods", "quality")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """grid, beside: entries of --methods, those of the grid and those beside it; axes: the flags that the grid varies;
+    quality: None where the file says nothing."""
+
+    path: str
+    axes: tuple[str, ...]
+    grid: tuple[str, ...]
+    beside: tuple[str, ...]
+    quality: bool | None
+
+    @property
+    def where(self) -> str:
+        """The file, for errors."""
+        return f"--sweep {self.path}"
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """All cells."""
+        return self.grid + self.beside
+
+    @property
+    def output_dir(self) -> str:
+        """Where results go by default."""
+        return f"outputs/sweeps/{Path(self.path).stem}"
+
+    def part(self, cells: str | None) -> "Sweep":
+        """The sweep of the cells a-b, as --cells says; None: of all."""
+        if cells is None:
+            return self
+        first, end = bounds("cells", cells)
+        border = len(self.grid)
+        part = replace(self, grid=self.grid[first:end], beside=self.entries[max(first, border) : end])
+        if not part.entries:
+            refuse("cells", cells, f"a-b with a below {len(self.entries)}, the number of cells")
+        return part
+
+    def check(self, methods: Sequence[MethodSettings], given: Mapping[str, object]) -> None:
+        """A SettingsError unless the cells' methods differ, their price is asked for where it is due, and no flag of
+        the command line is one that the grid varies."""
+        for name in self.axes:
+            if name in given:
+                refuse(name, given[name], f"not with {self.where}, which varies it")
+        if (ar := MethodSettings(method="ar")) in methods:
+            raise SettingsError(
+                f"{self.where}: found {self.entries[methods.index(ar)]}; allowed: without it: it is always measured"
+            )
+        for (one, method), (other, twin) in combinations(zip(self.entries, methods, strict=True), 2):
+            if method == twin:
+                raise SettingsError(
+                    f"{self.where}: found {one} and {other}, the same method; allowed: cells that differ"
+                )
+        for entry, method in zip(self.entries, methods, strict=True):
+            if self.quality is None and not method.lossless:
+                allowed = f"true or false, since {entry} is relaxed"
+                raise SettingsError(f"{self.where}: quality: missing; allowed: {allowed}")
+
+
+def read_sweep(path: str) -> Sweep:
+    """The sweep in a file; a SettingsError names file and key. Flags and values are checked with the methods."""
+    content = read_yaml(path, "sweep")
+    for key in content:
+        if key not in KEYS:
+            raise SettingsError(f"--sweep {path}: {key}: unknown key; allowed: {', '.join(KEYS)}")
+    axes, quality = content.get("axes"), content.get("quality")
+    if not isinstance(axes, dict) or not axes:
+        _refuse(path, "axes", axes, "flag: [value, ...] lines")
+    if quality not in (None, True, False):
+        _refuse(path, "quality", quality, "true or false")
+    choices = product(*([f"{flag}={value}" for value in _values(path, flag, axes[flag])] for flag in axes))
+    grid = [":".join((entry, *chosen)) for entry, chosen in product(_entries(path, content, "base"), choices)]
+    beside = _entries(path, content, "methods") if "methods" in content else []
+    return Sweep(path, tuple(axes), tuple(grid), tuple(beside), quality)
+
+
+def _entries(path: str, content: Mapping[str, Any], key: str) -> list[str]:
+    text = content.get(key)
+    if not isinstance(text, str) or not text.strip():
+        _refuse(path, key, text, "name[:flag=value...], by commas, as in --methods")
+    return [entry.strip() for entry in text.split(",")]
+
+
+def _values(path: str, flag: object, values: object) -> list[object]:
+    plain = isinstance(values, list) and all(isinstance(value, bool | int | float | str) for value in values)
+    if not plain or not values:
+        _refuse(path, f"axes: {flag}", values, "a list of values")
+    return values
+
+
+def _refuse(path: str, key: str, found: object, allowed: str) -> NoReturn:
+    shown = "missing" if found is None else f"found {found!r}"
+    raise SettingsError(f"--sweep {path}: {key}: {shown}; allowed: {allowed}")

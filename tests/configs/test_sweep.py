@@ -1,0 +1,139 @@
+"""The file of a sweep: its cells, and errors that name file and key."""
+
+from pathlib import Path
+
+import pytest
+from stand_ins import empty_checkpoint
+
+from configs.cli import benchmark_settings
+from configs.fields import SettingsError
+from configs.flags import flags_of, read_words
+from configs.methods import METHODS, MethodSettings
+from configs.schema import CLASSIFIER, ROOT, BenchmarkSettings
+from configs.sweep import read_sweep
+
+GOOD = "base: adt\naxes:\n  adt_beta: [0.1, 0.9]\n  nodes: [4, 8]\nmethods: eagle2, eagle2:nodes=8\n"
+FILES = sorted((ROOT / "configs" / "sweeps").glob("*.yaml"))
+WAITS = {"window": "jacobi" not in METHODS, "lantern": "lantern_k" not in flags_of("benchmark")}
+
+
+@pytest.fixture
+def bench(tmp_path):
+    def build(text: str, *words: str) -> BenchmarkSettings:
+        (tmp_path / "mine.yaml").write_text(text)
+        if not (tmp_path / "model").exists():
+            empty_checkpoint(tmp_path / "model")
+        defaults = {"prompt": "a cat", "model_path": str(tmp_path / "model"), "sweep": str(tmp_path / "mine.yaml")}
+        return benchmark_settings(defaults | read_words("benchmark", words))
+
+    return build
+
+
+def test_cells_are_all_combinations_and_the_methods_beside(bench) -> None:
+    settings = bench(GOOD)
+    grid = [f"adt:adt_beta={beta}:nodes={nodes}" for beta in ("0.1", "0.9") for nodes in (4, 8)]
+    assert settings.sweep.grid == tuple(grid) and settings.sweep.beside == ("eagle2", "eagle2:nodes=8")
+    assert settings.sweep.axes == ("adt_beta", "nodes")
+    assert [(method.method, method.nodes) for method in settings.methods][3:] == [
+        ("adt", 8), ("eagle2", 58), ("eagle2", 8)
+    ]  # fmt: skip
+    assert [method.adt.beta for method in settings.methods[:4]] == [0.1, 0.1, 0.9, 0.9]
+    assert (settings.output, settings.quality) == ("outputs/sweeps/mine", False)
+
+
+def test_several_bases_share_the_axes(bench) -> None:
+    entries = bench("base: static,eagle2\naxes:\n  proposal: [topk, coupled]\n").sweep.entries
+    assert entries == tuple(f"{name}:proposal={p}" for name in ("static", "eagle2") for p in ("topk", "coupled"))
+
+
+@pytest.mark.parametrize(
+    ("cells", "grid", "beside"), [("0-2", 2, 0), ("2-5", 2, 1), ("5-99", 0, 1), ("0-6", 4, 2), ("4-6", 0, 2)]
+)
+def test_a_part_of_the_cells(bench, cells, grid, beside) -> None:
+    first, end = map(int, cells.split("-"))
+    sweep, whole = bench(GOOD, "--cells", cells).sweep, bench(GOOD).sweep
+    assert (len(sweep.grid), len(sweep.beside)) == (grid, beside) and sweep.entries == whole.entries[first:end]
+
+
+def test_method_flags_go_to_all_cells_that_do_not_vary_them(bench) -> None:
+    settings = bench(GOOD, "--proposal", "topk", "--adt_d_max", "2", "--output_dir", "here")
+    assert {method.proposal for method in settings.methods} == {"topk"} and settings.output == "here"
+    assert [method.adt.d_max for method in settings.methods[:4]] == [2] * 4
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("axes:\n  nodes: [4]\n", "base: missing; allowed: name"),
+        ("base: 3\naxes:\n  nodes: [4]\n", "base: found 3; allowed: name"),
+        ("base: adt\n", "axes: missing; allowed: flag"),
+        ("base: adt\naxes: [nodes]\n", r"axes: found \['nodes'\]; allowed: flag"),
+        ("base: adt\naxes:\n  nodes: 4\n", "axes: nodes: found 4; allowed: a list of values"),
+        ("base: adt\naxes:\n  nodes: []\n", r"axes: nodes: found \[\]; allowed: a list of values"),
+        ("base: adt\naxes:\n  nodes: [[4], 5]\n", "axes: nodes: found .*; allowed: a list of values"),
+        ("base: adt\naxes:\n  nods: [4]\n", r"in 'adt:nods=4': --nods: unknown flag; did you mean --nodes"),
+        ("base: adt\naxes:\n  nodes: [4, many]\n", "in 'adt:nodes=many': --nodes: found 'many'; allowed: a whole"),
+        ("base: adt\naxes:\n  depth: [4]\n", "in 'adt:depth=4': --depth: .*only with --method eagle2"),
+        ("base: adt:nodes=3\naxes:\n  nodes: [4]\n", "in 'adt:nodes=3:nodes=4': .*once"),
+        ("base: adt\naxes:\n  adt_k_min: [2, 9]\n", "in 'adt:adt_k_min=9': --adt_k_min: found 9; allowed: at most"),
+        ("base: atd\naxes:\n  nodes: [4]\n", "found 'atd:nodes=4'; allowed: name.* with a name of ar, "),
+        ("base: adt\naxes:\n  nodes: [4, 6]\nmethods: adt\n", "found adt:nodes=6 and adt, the same method"),
+        ("base: adt\naxes:\n  nodes: [4]\nmethods: ar\n", "found ar; allowed: without it"),
+        ("base: adt\naxes:\n  nodes: [4]\nmethods: [ar]\n", "methods: found .*; allowed: name"),
+        ("base: adt\naxes:\n  nodes: [4]\nquality: 3\n", "quality: found 3; allowed: true or false"),
+        ("base: adt\naxes:\n  nodes: [4]\nmethod: ar\n", "method: unknown key; allowed: base, axes, methods, quality"),
+        ("base: adt\nbase: adt\n", "cannot be read: .*key 'base' twice"),
+        ("- adt\n", "found list; allowed: `name: value` lines"),
+    ],
+)
+def test_bad_files_are_refused_by_file_and_key(bench, text, error) -> None:
+    with pytest.raises(SettingsError, match=f"--sweep .*mine.yaml[:,] {error}"):
+        bench(text)
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["--methods", "adt"], "--methods: found 'adt'; allowed: not together with --sweep"),
+        (["--peanut"], "--method: found 'adt'; allowed: not together with --sweep"),
+        (["--nodes", "3"], "--nodes: found 3; allowed: not with --sweep .*mine.yaml, which varies it"),
+        (["--cells", "6-9"], "--cells: found '6-9'; allowed: a-b with a below 6"),
+        (["--cells", "2"], "--cells: found '2'; allowed: a-b"),
+        (["--tree", "chain"], "--tree: found 'chain'; allowed: only for a method that has it; --sweep"),
+        (["--quality"], f"--quality: found True; allowed: only with {CLASSIFIER}"),
+        (["--sweep", "no.yaml"], "--sweep no.yaml: cannot be read"),
+    ],
+)
+def test_flags_that_do_not_go_with_a_sweep(bench, words, error) -> None:
+    with pytest.raises(SettingsError, match=error):
+        bench(GOOD, *words)
+
+
+@pytest.mark.parametrize("flag", [["--cells", "0-1"], ["--costs", "costs.json"]])
+def test_flags_that_need_a_sweep(flag, tmp_path) -> None:
+    empty_checkpoint(tmp_path / "model")
+    words = ["--prompt", "a cat", "--model_path", str(tmp_path / "model"), *flag]
+    with pytest.raises(SettingsError, match=f"{flag[0]}: .*only with --sweep"):
+        benchmark_settings(read_words("benchmark", words))
+
+
+def test_relaxed_cells_need_a_word_on_quality(bench, monkeypatch) -> None:
+    text = "base: eagle2\naxes:\n  nodes: [4]\n"
+    monkeypatch.setattr(MethodSettings, "lossless", property(lambda method: method.method != "eagle2"))
+    with pytest.raises(
+        SettingsError, match="mine.yaml: quality: missing; allowed: true or false, since eagle2:nodes=4"
+    ):
+        bench(text)
+    assert not bench(text + "quality: false\n").quality
+    with pytest.raises(SettingsError, match="--quality: found True"):  # no classifier beside this model
+        bench(text + "quality: true\n")
+    assert not bench(text + "quality: true\n", "--noquality").quality
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_projects_own_sweeps(path: Path, bench) -> None:
+    if WAITS.get(path.stem):
+        pytest.skip("its methods are not there yet")
+    settings = bench(path.read_text(), *(["--noquality"] if read_sweep(str(path)).quality else []))
+    assert len(settings.methods) == len(settings.sweep.entries) > 3
+    assert read_sweep(str(path)).quality or all(method.lossless for method in settings.methods)

@@ -1,0 +1,51 @@
+"""What rounds cost: measured, kept in a file, and the speed-up that they promise."""
+
+import json
+from dataclasses import asdict
+
+import pytest
+from small import write_checkpoint
+
+from eval.costs import BUDGETS, Costs
+from scripts.costs import costs as measure
+
+COSTS = Costs((0.0, 2.0, 10.0), (10.0, 14.0, 30.0), 2.0)
+
+
+def test_a_method_without_drafts_has_speed_up_one_and_nodes_cost() -> None:
+    plain = {"tau": 1.0, "target_forwards": 256.0, "mean_nodes": 0.0, "draft_forwards": 0}
+    assert COSTS.speedup(plain) == 1
+    half = {"tau": 2.0, "target_forwards": 128.5, "mean_nodes": 6.0, "draft_forwards": 255}
+    assert COSTS.speedup(half) == pytest.approx(255 * 10 / (127.5 * 22 + 255 * 2))
+
+
+def test_costs_are_measured_written_and_read(tmp_path, capsys) -> None:
+    write_checkpoint(tmp_path / "model")
+    output, model = tmp_path / "new" / "costs.json", str(tmp_path / "model")
+    measure(output=str(output), prompt="a red dot", repeats=2, model_path=model, dtype="fp64")
+    found = Costs.read(output)
+    assert json.loads(capsys.readouterr().out)["costs"]["level"] == found.level > 0
+    assert found.nodes[0] == 0 and len(found.nodes) == len(BUDGETS) + 1 and found.nodes[-1] <= BUDGETS[-1]
+    assert found.round(3, 2) == pytest.approx(found.round(3, 0) + 2 * found.level)
+
+
+def test_trees_larger_than_any_measured_cost_more() -> None:
+    assert COSTS.round(20, 1) == 30 + 10 * 2 + 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"nodes": [0, 2]},
+        {"nodes": [0, 10, 2]},
+        {"nodes": [1, 2, 10]},
+        {"level": 0},
+        {"level": float("nan")},
+        {"verify": None},
+    ],
+)
+def test_damaged_costs_are_refused(tmp_path, change) -> None:
+    path = tmp_path / "costs.json"
+    path.write_text(json.dumps({"costs": asdict(COSTS) | change}))
+    with pytest.raises(ValueError, match=r"costs\.json"):
+        Costs.read(path)
