@@ -28,6 +28,7 @@ def paired_ratio(above: Sequence[float], below: Sequence[float], samples: int = 
     if len(above) != len(below) or not len(above):
         raise ValueError(f"found {len(above)} and {len(below)} figures; expected one pair per image")
     pairs = np.array([above, below], dtype=float)
-    drawn = pairs[:, np.random.default_rng(0).integers(pairs.shape[1], size=(samples, pairs.shape[1]))].sum(-1)
+    random, count = np.random.default_rng(0), pairs.shape[1]
+    drawn = np.stack([pairs[:, random.integers(count, size=count)].sum(-1) for _ in range(samples)], axis=1)
     ends = np.quantile(drawn[0] / drawn[1], (0.025, 0.975)).tolist() if len(above) >= LEAST_IMAGES else (None, None)
     return Ratio(float(pairs[0].sum() / pairs[1].sum()), *ends)
