@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from configs.evaluation import EvaluateSettings
 from configs.fields import SettingsError, kind, parse_text, refuse, settings_fields
 from configs.flags import PaperFlags, RecipeFlags, check_known, flags_of
 from configs.methods import METHODS, AdtSettings, MethodSettings, SamplingSettings
@@ -50,6 +51,15 @@ def benchmark_settings(texts: Mapping[str, str]) -> BenchmarkSettings:
             refuse(name, True, "only with generate_images")
     run = _run(recipe, given, drafted)
     return BenchmarkSettings(run, methods, output=run.output_dir if "output_dir" in values else None, **own)
+
+
+def evaluate_settings(texts: Mapping[str, str]) -> EvaluateSettings:
+    """The settings of `evaluate`; a SettingsError for folders that are not there."""
+    recipe, given = _read("evaluate", texts)
+    settings = EvaluateSettings(**recipe | given)
+    if settings.ref_dir is not None and not Path(settings.ref_dir).is_dir():
+        refuse("ref_dir", settings.ref_dir, "a folder of images")
+    return settings
 
 
 def inspect_settings(texts: Mapping[str, str]) -> InspectSettings:
