@@ -67,7 +67,7 @@ class EvaluateSettings:
         for name in ("baseline", "ref_dir", "report_dir", "cache_dir", *SOURCES):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, os.path.expanduser(getattr(self, name)))
-        self.chosen_metrics("tiny")
+        _ = self.folders, self.chosen_metrics("tiny")  # lists that cannot be used are refused at birth
 
     @property
     def folders(self) -> tuple[str, ...]:

@@ -12,8 +12,7 @@ from eval.speed import SpeedRow
 from eval.tables import Table
 
 PAPER_NOTE = (
-    "The paper's figures are its own (arXiv 2512.21857): Anole, a machine that it does not name, its own plain decoding "
-    "as 1.00."
+    "The paper's figures are its own (arXiv 2512.21857): Anole, an unnamed machine, its own plain decoding as 1.00."
 )
 NOTES = (
     "SR: seconds of the baseline / seconds, over images with the same prompt and seed; image decoding is not counted. "

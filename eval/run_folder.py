@@ -37,6 +37,7 @@ from eval.provenance import checkpoint_id, revision, versions
 
 Line = dict[str, Any]
 _IMAGE_NAME = re.compile(r"[0-9]{5,}_[0-9]+\.png")
+_RECORDED = re.compile(rb'^\{"id": "([^"/]+)"', re.MULTILINE)  # ids, also in a file that is damaged elsewhere
 
 
 class RunFolder:
@@ -161,10 +162,14 @@ class RunFolder:
 
     def _clear(self) -> None:
         """Remove the images, records and trace of an earlier run, and nothing else."""
+        records = self.path / "records.jsonl"
+        names = {
+            f"{name.decode()}.png" for name in _RECORDED.findall(records.read_bytes() if records.exists() else b"")
+        }
         for name in ("records.jsonl", "trace.jsonl"):
             (self.path / name).unlink(missing_ok=True)
         for path in (self.path / "img").glob("*.png"):
-            if _IMAGE_NAME.fullmatch(path.name):
+            if path.name in names or _IMAGE_NAME.fullmatch(path.name):
                 path.unlink()
 
     def _lines(self, name: str) -> list[Line]:
