@@ -92,23 +92,15 @@ def metric_table(scores: dict[str, Sequence[Score]], rows: Sequence[SpeedRow]) -
 
 
 def sources_table(scores: dict[str, Sequence[Score]]) -> Table:
-    """What every figure rests on: network, resize, count, reference, interval, warning."""
-    rows = [
-        (
-            score.metric,
-            run,
-            str(score.count),
-            score.network,
-            score.resize,
-            score.reference or "-",
-            score.interval or "-",
-            score.warning or "-",
-        )
-        for run, own in scores.items()
-        for score in own
-    ]
-    columns = ("figure", "run", "images", "library and weights", "resize", "reference", "interval", "warning")
-    return Table("What the figures rest on", columns, tuple(rows))
+    """What every figure rests on: network, resize, count, reference, interval, warning; one line for all that agree."""
+    figures: dict[tuple[str, ...], list[str]] = {}
+    for run, own in scores.items():
+        for score in own:
+            notes = (score.reference or "-", score.interval or "-", score.warning or "-")
+            key = (run, str(score.count), score.network, score.resize, *notes)
+            figures.setdefault(key, []).append(score.metric)
+    columns = ("figures", "run", "images", "library and weights", "resize", "reference", "interval", "warning")
+    return Table("What the figures rest on", columns, tuple((", ".join(own), *key) for key, own in figures.items()))
 
 
 def _method(row: SpeedRow) -> str:

@@ -9,7 +9,7 @@ from PIL import Image
 from eval.metrics.base import Unavailable
 from eval.metrics.networks import ImageNetwork
 from eval.metrics.store import FeatureStore
-from eval.metrics.weights import library, require_weights, weights_label
+from eval.metrics.weights import find_weights, library, weights_label
 
 
 class ClipNetwork(ImageNetwork):
@@ -26,7 +26,7 @@ class ClipNetwork(ImageNetwork):
         Raises Unavailable if library or weights are not there, or do not fit each other.
         """
         open_clip = library("open_clip", "open_clip_torch")
-        place = require_weights(flag, path)
+        place = find_weights(flag, path)
         name, file = (model, str(place)) if place.is_file() else (f"local-dir:{place}", None)
         mode = "longest" if longest else None
         try:

@@ -16,6 +16,7 @@ from eval.metrics import registry
 from eval.metrics.base import ImageSet, Unavailable
 from eval.metrics.registry import build_metric
 from eval.metrics.store import FeatureStore
+from eval.metrics.weights import find_weights
 from eval.runs import image_set
 
 CPU = torch.device("cpu")
@@ -77,6 +78,21 @@ def test_clip_score_is_the_mean_cosine(tmp_path, images):
     assert score.network.startswith("open_clip ") and "clip [" in score.network and score.count == 4
 
 
+def test_weights_from_the_hub(tmp_path, images, monkeypatch):
+    write_clip(pytest.importorskip("open_clip"), tmp_path / "clip")
+    asked = []
+
+    def deliver(repository: str, file: str) -> str:
+        asked.append((repository, file))
+        return str(tmp_path / "clip" / file)
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", deliver)
+    scores(tmp_path, "clip", images, clip_path="someone/clip")
+    assert asked == [("someone/clip", "open_clip_config.json"), ("someone/clip", "open_clip_model.safetensors")]
+    assert find_weights("hpsv2_path", "xswu/HPSv2/a/b.pt") == tmp_path / "clip/a/b.pt"
+    assert asked[-1] == ("xswu/HPSv2", "a/b.pt")
+
+
 def test_clip_prefix_changes_the_texts(tmp_path, images):
     write_clip(pytest.importorskip("open_clip"), tmp_path / "clip")
     plain = scores(tmp_path, "clip", images, clip_path=str(tmp_path / "clip"), clip_prefix="none")[1][0]
@@ -104,7 +120,7 @@ def test_hps_pads_the_shorter_edge(tmp_path, images, monkeypatch):
     top, middle, bottom = white[:, 0], white[:, 16], white[:, 31]  # (3, 32) each
     assert (top == bottom).all() and (top < middle).all() and (middle[:, 0] == middle[:, 31]).all()
     assert score.resize == "longest edge, padded with zeros" and -1 <= score.value <= 1
-    with pytest.raises(Unavailable, match="--hpsv2_path .*xswu/HPSv2"):
+    with pytest.raises(Unavailable, match="--hpsv2_path .*no such file.*xswu/HPSv2"):
         scores(tmp_path, "hpsv2", images, hpsv2_path=str(tmp_path / "absent.pt"))
 
 
