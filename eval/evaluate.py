@@ -14,6 +14,7 @@ from eval.durable import replace_file
 from eval.metrics.base import ImageSet, Score, Unavailable
 from eval.metrics.registry import NEED_REFERENCE, build_metric
 from eval.metrics.store import FeatureStore
+from eval.processes import ALONE, Processes, launched
 from eval.provenance import revision, versions
 from eval.report import PAPER_NOTE, report
 from eval.runs import Run, read_reference
@@ -29,9 +30,12 @@ def evaluate(settings: EvaluateSettings, runs: Sequence[Run], tiny_reference: Ca
     tiny_reference: gives a folder of rendered scenes, below the one it takes, for runs of the tiny model without
     --ref_dir. What cannot be computed is named on stderr and in the files.
     """
+    processes = launched()
     baseline = baseline_of(runs, settings.baseline)
     rows = [speed_row(run, baseline) for run in runs]
-    scores, skipped = compute_scores(settings, runs, tiny_reference)
+    scores, skipped = compute_scores(settings, runs, tiny_reference, processes)
+    if processes.rank > 0:
+        return
     tables = [speed_table(rows), metric_table(scores, rows), sources_table(scores)]
     remarks = [*(f"{run.name}: left out {text}" for run in runs for text in run.images.left_out)]
     remarks += [f"{row.run}: {text}" for row in rows for text in row.warnings] + skipped
@@ -54,17 +58,23 @@ def evaluate(settings: EvaluateSettings, runs: Sequence[Run], tiny_reference: Ca
 
 
 def compute_scores(
-    settings: EvaluateSettings, runs: Sequence[Run], tiny_reference: Callable[[Path], Path]
+    settings: EvaluateSettings,
+    runs: Sequence[Run],
+    tiny_reference: Callable[[Path], Path],
+    processes: Processes = ALONE,
 ) -> tuple[Scores, list[str]]:
-    """The scores by run, metric after metric, and what was not computed and why."""
+    """The scores by run, metric after metric, and what was not computed and why; processes share the features."""
     tiny = all(run.settings["model"] == "tiny" for run in runs)
-    store = FeatureStore(settings.cache_dir, settings.batch_size)
+    store = FeatureStore(settings.cache_dir, settings.batch_size, processes)
     device = pick_device(settings.device)
 
     @cache
     def reference() -> ImageSet:
         if settings.ref_dir is None and not tiny:
             raise Unavailable("it compares with real images, but there is no --ref_dir")
+        if settings.ref_dir is None and processes.rank == 0:
+            tiny_reference(Path(settings.cache_dir))
+        processes.gather(None)  # it is rendered
         return read_reference(settings.ref_dir or str(tiny_reference(Path(settings.cache_dir))))
 
     scores: Scores = {run.name: [] for run in runs}

@@ -12,6 +12,7 @@ from PIL import Image, UnidentifiedImageError
 from configs.fields import SettingsError
 from eval.durable import read_lines
 from eval.metrics.base import ImageSet
+from eval.run_folder import files_of
 
 Line = dict[str, object]
 _IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
@@ -46,8 +47,9 @@ class Run:
     def trace(self) -> dict[str, list[Line]]:
         """The rounds of each image, where --trace recorded them."""
         rounds: dict[str, list[Line]] = {}
-        for line in read_lines(self.folder / "trace.jsonl"):
-            rounds.setdefault(line["id"], []).append(line)
+        for path in files_of(self.folder, "trace.jsonl"):
+            for line in read_lines(path):
+                rounds.setdefault(line["id"], []).append(line)
         return rounds
 
     def path(self, record: Line) -> Path:
@@ -61,13 +63,13 @@ def read_run(folder: str, name: str) -> Run:
     Raises SettingsError for a folder that holds no run, or none of whose images can be used.
     """
     place = Path(folder)
-    if not (place / "run.json").is_file() or not (place / "records.jsonl").is_file():
+    if not (place / "run.json").is_file() or not files_of(place, "records.jsonl"):
         found = "no such folder" if not place.is_dir() else "no run.json or no records.jsonl"
         raise SettingsError(f"--output_dir {folder}: found {found}; allowed: folders that generate_images wrote")
     try:
         manifest = json.loads((place / "run.json").read_text("utf-8"))
         manifest["settings"].items()
-        lines = read_lines(place / "records.jsonl")
+        lines = [line for path in files_of(place, "records.jsonl") for line in read_lines(path)]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SettingsError(
             f"--output_dir {folder}: found, in its files, that {error}; allowed: a whole run"

@@ -15,7 +15,8 @@ from PIL import Image
 from tqdm import tqdm
 
 from eval.durable import replace_file
-from eval.metrics.base import ImageSet
+from eval.metrics.base import ImageSet, Unavailable
+from eval.processes import ALONE, Processes
 
 Encode = Callable[[list], np.ndarray]  # images or texts -> (number, features)
 
@@ -23,9 +24,10 @@ Encode = Callable[[list], np.ndarray]  # images or texts -> (number, features)
 class FeatureStore:
     """Rows by content. Only one batch of images is in memory at a time, and one row of numbers per image."""
 
-    def __init__(self, folder: str | Path, batch_size: int):
-        """folder: of all networks' rows; batch_size: images or texts per call of a network."""
-        self.folder, self.batch_size = Path(folder), batch_size
+    def __init__(self, folder: str | Path, batch_size: int, processes: Processes = ALONE):
+        """folder: of all networks' rows; batch_size: images or texts per call of a network; processes: that compute
+        their shares and then have all."""
+        self.folder, self.batch_size, self.processes = Path(folder), batch_size, processes
 
     def images(self, network: str, images: ImageSet, encode: Encode) -> np.ndarray:
         """Features of the images, (images, features) float32; encode: of RGB images, for those not yet on disk."""
@@ -44,15 +46,21 @@ class FeatureStore:
     def _rows(self, network: str, keys: Sequence[str], load: Callable, encode: Encode) -> np.ndarray:
         folder = self.folder / hashlib.sha256(network.encode()).hexdigest()[:16]
         places = {key: folder / key[:2] / f"{key}.npy" for key in keys}
-        missing = {key: number for number, key in enumerate(keys) if not places[key].is_file()}
-        wanted = list(missing.items())
-        with tqdm(total=len(wanted), unit="item", desc=network[:40], disable=not sys.stderr.isatty()) as bar:
-            for start in range(0, len(wanted), self.batch_size):
-                batch = wanted[start : start + self.batch_size]
-                rows = encode([load(number) for _, number in batch])
-                for (key, _), row in zip(batch, rows, strict=True):
-                    _write(places[key], row)
-                bar.update(len(batch))
+        numbers = {key: number for number, key in enumerate(keys)}
+        wanted = [key for key in self.processes.share(list(places)) if not places[key].is_file()]
+        fault = None
+        try:
+            with tqdm(total=len(wanted), unit="item", desc=network[:40], disable=not sys.stderr.isatty()) as bar:
+                for start in range(0, len(wanted), self.batch_size):
+                    batch = wanted[start : start + self.batch_size]
+                    for key, row in zip(batch, encode([load(numbers[key]) for key in batch]), strict=True):
+                        _write(places[key], row)
+                    bar.update(len(batch))
+        except Unavailable as error:
+            fault = error
+        for each in self.processes.gather(fault):
+            if each is not None:
+                raise each
         return np.stack([np.load(places[key]) for key in keys])
 
 
