@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -81,7 +82,7 @@ def tau_plot(runs: Sequence[Run]) -> str:
     return _svg(figure)
 
 
-def _axes(rows: int):
+def _axes(rows: int) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(7, 1.2 + 0.45 * rows), layout="constrained")
     axes = figure.subplots()
     axes.spines[["top", "right"]].set_visible(False)

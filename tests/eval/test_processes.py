@@ -159,8 +159,7 @@ def test_torchrun_with_a_real_model(checkpoint, tmp_path):
     """Two processes, gloo, the small checkpoint: the images that one process makes."""
     (tmp_path / "p.txt").write_text("a cat\na dog\na bus\n")
     flags = [f"--model_path={checkpoint}", f"--prompt={tmp_path / 'p.txt'}", "--device=cpu", "--method=ar"]
-    words = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0", "--rdzv_backend=c10d"]
-    words += ["--rdzv_endpoint=localhost:0", "main.py", "generate_images", *flags]
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "main.py", "generate_images", *flags]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, *words, f"--output_dir={tmp_path / 'two'}"],
