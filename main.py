@@ -10,7 +10,7 @@ from inspect import Parameter, Signature
 
 import fire
 
-from configs.cli import benchmark_settings, distance_settings, inspect_settings, run_settings
+from configs.cli import benchmark_settings, distance_settings, evaluate_settings, inspect_settings, run_settings
 from configs.fields import SettingsError
 from configs.flags import flags_of, help_text, read_words
 
@@ -52,6 +52,20 @@ def benchmark(**texts: str) -> None:
 
 
 @command
+def evaluate(**texts: str) -> None:
+    """Make tables, image metrics and a report from run folders."""
+    settings = evaluate_settings(texts)
+    _check_device(settings.device)
+    from eval.runs import read_runs
+
+    runs = read_runs(settings.folders)  # folders that cannot be used are reported before the slow imports
+    from eval.evaluate import evaluate as evaluate_runs
+    from scripts.tiny.reference import rendered_scenes
+
+    evaluate_runs(settings, runs, rendered_scenes)
+
+
+@command
 def inspect(**texts: str) -> None:
     """Say what a checkpoint holds and lacks, and the memory that it needs."""
     settings = inspect_settings(texts)
@@ -77,7 +91,7 @@ def _check_device(name: str) -> None:
         pick_device(name)
 
 
-COMMANDS = {function.__name__: function for function in (generate_images, benchmark, inspect, vq_distances)}
+COMMANDS = {function.__name__: function for function in (generate_images, benchmark, evaluate, inspect, vq_distances)}
 
 
 def run(words: Sequence[str]) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from configs.evaluation import EvaluateSettings
 from configs.fields import SettingsError, kind, parse_text, refuse, settings_fields
 from configs.flags import PaperFlags, RecipeFlags, check_known, flags_of
 from configs.methods import METHODS, RELAXED, AdtSettings, LanternSettings, MethodSettings, SamplingSettings
@@ -68,6 +69,15 @@ def _sweep(values: Values, given: Values) -> Sweep | None:
     if name := next((name for name in ("method", "methods") if name in given), None):
         refuse(name, given[name], "not together with --sweep")
     return read_sweep(values["sweep"]).part(values.get("cells"))
+
+
+def evaluate_settings(texts: Mapping[str, str]) -> EvaluateSettings:
+    """The settings of `evaluate`; a SettingsError for folders that are not there."""
+    recipe, given = _read("evaluate", texts)
+    settings = EvaluateSettings(**recipe | given)
+    if settings.ref_dir is not None and not Path(settings.ref_dir).is_dir():
+        refuse("ref_dir", settings.ref_dir, "a folder of images")
+    return settings
 
 
 def inspect_settings(texts: Mapping[str, str]) -> InspectSettings:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass
 from typing import ClassVar, NoReturn
 
+from configs.evaluation import EvaluateSettings
 from configs.fields import SettingsError, allowed, check_fields, kind, setting, settings_fields
 from configs.methods import AdtSettings, LanternSettings, MethodSettings, SamplingSettings
 from configs.schema import BenchmarkSettings, RunSettings
@@ -70,12 +71,14 @@ _SHARED = (RunSettings, MethodSettings, AdtSettings, LanternSettings, SamplingSe
 OWNERS: dict[str, tuple[type, ...]] = {
     "generate_images": _SHARED,
     "benchmark": (MethodsFlags, BenchmarkSettings, *_SHARED),
+    "evaluate": (EvaluateSettings, RecipeFlags),
     "inspect": (InspectSettings,),
     "vq_distances": (DistanceSettings,),
 }
 _SUMMARIES = {
     "generate_images": "generate images from prompts; the same command again continues where it stopped",
     "benchmark": "compare methods on the same prompts and seeds; prints a table and, last, one line of JSON",
+    "evaluate": "tables, image metrics and a report from run folders",
     "inspect": "what a checkpoint holds and lacks, and the memory that it needs; loads nothing",
     "vq_distances": "make the table of nearest latents that relaxed acceptance reads",
 }

@@ -53,8 +53,18 @@ class RunSettings:
     """Everything `generate_images` needs. Settings left None at birth are decided there, from the others."""
 
     group: ClassVar[str] = "Images"
-    prompt: str = setting("", f"a text, a .txt file (one prompt per line), {' or '.join(DATASETS)}", shown="required")
+    prompt: str = setting(
+        "",
+        f"a text, a file (.txt: a prompt per line; .jsonl: id and prompt), {' or '.join(DATASETS)}",
+        shown="required",
+    )
     prompt_file: str | None = setting(None, "file of the named dataset", shown="configs/prompts/<its name>")
+    caption: str | None = setting(
+        None,
+        "which captions of an image of MSCOCO2017Val are prompts",
+        choices=("first", "longest", "all"),
+        shown="first",
+    )
     num_images: int | None = setting(
         None,
         "prompts to take from the list, -1 = all; of one text: images",
@@ -146,7 +156,7 @@ class RunSettings:
         """What `prompt` is: "text", "file", or the name of a dataset."""
         if self.prompt in DATASETS:
             return self.prompt
-        return "file" if self.prompt.lower().endswith(".txt") else "text"
+        return "file" if self.prompt.lower().endswith((".txt", ".jsonl")) else "text"
 
     @property
     def slice_bounds(self) -> tuple[int, int] | None:
@@ -194,6 +204,8 @@ class RunSettings:
             refuse("prompt", self.prompt, "text in UTF-8")
         if self.prompt_file is not None and self.source not in DATASETS:
             refuse("prompt_file", self.prompt_file, f"only with --prompt {' or '.join(DATASETS)}")
+        if self.caption is not None and self.source != "MSCOCO2017Val":
+            refuse("caption", self.caption, "only with --prompt MSCOCO2017Val")
         if self.source == "text":
             for name in ("sample", "slice"):
                 if getattr(self, name) is not None:

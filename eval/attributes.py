@@ -198,29 +198,42 @@ def prompt_accuracy(
 
 
 def compare(seen: Sequence[Attributes], said: Sequence[Attributes]) -> dict[str, float]:
-    """Shares in [0, 1] of what was said that is seen.
+    """Shares in [0, 1] of what was said that is seen, over all images; see `hits`.
 
-    `background_kind`, `background_colour`, `background` (both) are shares of images; `colour`, `shape` and
-    `object` are shares of the colours, shapes and (colour, shape) pairs said that are seen; `exact` is the
-    share of images whose background, colours and shapes are those said and no others.
+    Raises:
+        ValueError: if the lists are empty or differ in length.
+    """
+    return {name: float(counts[:, 0].sum() / counts[:, 1].sum()) for name, counts in hits(seen, said).items()}
+
+
+def hits(seen: Sequence[Attributes], said: Sequence[Attributes]) -> dict[str, np.ndarray]:
+    """Per image how much of what was said is seen, and how much was said: (images, 2) by aspect.
+
+    `background_kind`, `background_colour`, `background` (both) count 1 per image; `colour`, `shape` and `object` the
+    colours, shapes and (colour, shape) pairs said; `exact` is met by an image whose background, colours and shapes
+    are those said and no others.
 
     Raises:
         ValueError: if the lists are empty or differ in length.
     """
     if len(seen) != len(said) or not said:
         raise ValueError(f"images, records: found {len(seen)} and {len(said)}, allowed are equal, positive numbers")
-    both = list(zip(seen, said, strict=True))
-    kind = [a.background_kind == b.background_kind for a, b in both]
-    ground = [a.background_colour == b.background_colour for a, b in both]
-    things = [a.colours == b.colours and a.shapes == b.shapes for a, b in both]
+    rows = [_hits(a, b) for a, b in zip(seen, said, strict=True)]
+    return {name: np.array([row[name] for row in rows]) for name in rows[0]}
+
+
+def _hits(seen: Attributes, said: Attributes) -> dict[str, tuple[int, int]]:
+    kind = seen.background_kind == said.background_kind
+    ground = seen.background_colour == said.background_colour
+    things = seen.colours == said.colours and seen.shapes == said.shapes
     return {
-        "background_kind": float(np.mean(kind)),
-        "background_colour": float(np.mean(ground)),
-        "background": float(np.mean(np.logical_and(kind, ground))),
-        "colour": float(np.mean([name in a.colours for a, b in both for name in b.colours])),
-        "shape": float(np.mean([name in a.shapes for a, b in both for name in b.shapes])),
-        "object": float(np.mean([name in a.pairs for a, b in both for name in b.pairs])),
-        "exact": float(np.mean(np.logical_and.reduce([kind, ground, things]))),
+        "background_kind": (kind, 1),
+        "background_colour": (ground, 1),
+        "background": (kind and ground, 1),
+        "colour": (len(said.colours & seen.colours), len(said.colours)),
+        "shape": (len(said.shapes & seen.shapes), len(said.shapes)),
+        "object": (len(said.pairs & seen.pairs), len(said.pairs)),
+        "exact": (kind and ground and things, 1),
     }
 
 

@@ -1,5 +1,7 @@
 """--device: which processor runs the networks."""
 
+import os
+
 import torch
 
 from configs.fields import SettingsError
@@ -16,7 +18,8 @@ def pick_device(name: str) -> torch.device:
         name = "cuda" if available else "cpu"
     device = torch.device(name)
     if device.type == "cuda":
-        device = torch.device("cuda", device.index or 0)
+        own = int(os.environ.get("LOCAL_RANK", "0"))  # of several processes each takes a GPU of its own
+        device = torch.device("cuda", own if device.index is None else device.index)
         if device.index >= available:
             raise SettingsError(f"--device: found {name!r}, but {available} CUDA devices are here; allowed: auto, cpu")
         torch.cuda.set_device(device)  # streams and events of the timings are the current device's

@@ -1,6 +1,8 @@
 """`generate_images`: prompts in; images, records and a trace out. Imports torch when there is work for it."""
 
 import hashlib
+import io
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -9,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from configs.fields import SettingsError
+from configs.fields import SettingsError, refuse
 from configs.schema import RunSettings
+from eval.processes import Processes, launched
 from eval.progress import Progress
 from eval.prompts import PromptItem, prompt_items
 from eval.run_folder import Line, RunFolder
@@ -50,18 +53,26 @@ def torch_backend() -> Backend:
     return Backend(open_session, Job, image_seed)
 
 
-def generate_images(settings: RunSettings, make_backend: Callable[[], Backend] = torch_backend) -> None:
+def generate_images(
+    settings: RunSettings, make_backend: Callable[[], Backend] = torch_backend, processes: Processes | None = None
+) -> None:
     """Make the images of `settings` that its folder does not hold yet, and say what is there in the end.
 
     What can be wrong with settings, files or folder is a SettingsError before `make_backend` is called, and
-    nothing in the folder changes before the model is loaded.
+    nothing in the folder changes before the model is loaded. processes: that share the images; by default those of
+    the launcher (torchrun), or this one alone.
     """
     items = prompt_items(settings)
-    with RunFolder(settings) as folder:
+    processes = processes or launched()
+    if processes.count > 1 and settings.device_map != "single":
+        refuse("device_map", settings.device_map, "single, with several processes")
+    with RunFolder(settings, processes=processes) as folder:
         folder.check_prompts(items)
         missing = [item for item in items if item.id not in folder.records]
-        seconds = _make(settings, folder, missing, make_backend()) if missing else 0.0
-        print(_summary(folder, items, missing, seconds))
+        seconds = _make(settings, folder, processes.share(missing), make_backend()) if missing else 0.0
+        folder.finish()
+        if processes.rank == 0:
+            print(_summary(folder, items, missing, seconds))
 
 
 def _make(settings: RunSettings, folder: RunFolder, missing: Sequence[PromptItem], backend: Backend) -> float:
@@ -74,7 +85,7 @@ def _make(settings: RunSettings, folder: RunFolder, missing: Sequence[PromptItem
     folder.begin(session.hardware())
     traces: dict[str, list[Line]] = defaultdict(list)
     started = time.perf_counter()
-    with Progress(len(missing)) as progress:
+    with Progress(len(missing), sys.stderr if folder.processes.rank == 0 else io.StringIO()) as progress:
         for step in session.engine.generate(_jobs(settings, missing, backend)):
             for stats in step.rounds if settings.trace else ():
                 traces[stats.id].append({name: getattr(stats, name) for name in _TRACE_FIELDS})

@@ -5,9 +5,11 @@ import difflib
 import hashlib
 import io
 import json
+import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from configs.fields import SettingsError, refuse
 from configs.schema import DATASETS, RunSettings
@@ -18,6 +20,7 @@ _SOURCES = {
     "MSCOCO2017Val": "annotations/captions_val2017.json in "
     "http://images.cocodataset.org/annotations/annotations_trainval2017.zip",
 }
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,99}")  # an id in a .jsonl file: it becomes a file's name
 _ABSENT = ("MSCOCO2014Val", "MSCOCO2017Train", "SJDPrompts")  # data sets of related programs
 
 
@@ -26,30 +29,31 @@ class PromptItem:
     """One image to make.
 
     number: place of the prompt in the whole list, from 0; sample: number of the image among its prompt's;
-    occurrence: how many earlier prompts of the whole list are the same text.
+    occurrence: how many earlier prompts of the whole list are the same text; name: the prompt's own id, if it has one.
     """
 
     prompt: str
     number: int
     sample: int
     occurrence: int
+    name: str | None = None
 
     @property
     def id(self) -> str:
         """The name of the image, the same whatever else is made beside it."""
-        return f"{self.number:05d}_{self.sample}"
+        return f"{self.name or format(self.number, '05d')}_{self.sample}"
 
 
 def prompt_items(settings: RunSettings) -> list[PromptItem]:
     """The images of a run, prompt by prompt; a SettingsError for a prompt source that cannot be used."""
-    prompts = read_prompts(settings)
+    names, prompts = _named_prompts(settings)
     seen: Counter[str] = Counter()
     occurrences = []
     for prompt in prompts:
         occurrences.append(seen[prompt])
         seen[prompt] += 1
     return [
-        PromptItem(prompts[number], number, sample, occurrences[number])
+        PromptItem(prompts[number], number, sample, occurrences[number], names[number])
         for number in _chosen(settings, len(prompts))
         for sample in range(settings.samples_per_prompt)
     ]
@@ -57,8 +61,21 @@ def prompt_items(settings: RunSettings) -> list[PromptItem]:
 
 def read_prompts(settings: RunSettings) -> list[str]:
     """The whole list that the prompt source holds, in its order."""
+    return _named_prompts(settings)[1]
+
+
+def _named_prompts(settings: RunSettings) -> tuple[list[str | None], list[str]]:
+    """The ids of the prompts, None for those without one, and the prompts."""
+    if settings.source == "file" and settings.prompt.lower().endswith(".jsonl"):
+        return _read_jsonl(Path(settings.prompt))
+    prompts = _plain_prompts(settings)
+    return [None] * len(prompts), prompts
+
+
+def _plain_prompts(settings: RunSettings) -> list[str]:
     if settings.source == "text":
         _refuse_near_name(settings.prompt)
+        _refuse_file(settings.prompt)
         return [settings.prompt]
     if settings.source == "file":
         return _read_lines(Path(settings.prompt))
@@ -67,9 +84,9 @@ def read_prompts(settings: RunSettings) -> list[str]:
     if not path.is_file():
         raise SettingsError(
             f"--prompt {settings.source}: found no file {path}; allowed: {default} or --prompt_file; "
-            f"get it from {_SOURCES[settings.source]}"
+            f"get it from {_SOURCES[settings.source]}, or by scripts/get_prompts.sh"
         )
-    return {"PartiPrompts": _read_parti, "MSCOCO2017Val": _read_coco}[settings.source](path)
+    return _read_parti(path) if settings.source == "PartiPrompts" else _read_coco(path, settings.caption or "first")
 
 
 def _chosen(settings: RunSettings, total: int) -> list[int]:
@@ -113,6 +130,17 @@ def _refuse_near_name(prompt: str) -> None:
         )
 
 
+def _refuse_file(prompt: str) -> None:
+    """A SettingsError for the path of a file of another kind, rather than an image of its name."""
+    try:
+        exists = Path(prompt).is_file()
+    except OSError:  # too long for a path
+        return
+    if exists:
+        sets = " or ".join(DATASETS)
+        refuse("prompt", prompt, f"a text, a .txt or .jsonl file; other files with --prompt {sets} --prompt_file FILE")
+
+
 def _read_text(path: Path, flag: str) -> str:
     if not path.is_file():
         found = "a folder" if path.is_dir() else "no such file"
@@ -132,6 +160,36 @@ def _read_lines(path: Path) -> list[str]:
     return prompts
 
 
+def _read_jsonl(path: Path) -> tuple[list[str | None], list[str]]:
+    """Ids and prompts of lines `{"id": "fox-1", "prompt": "a red fox"}`; all lines have an id, or none has."""
+    names, prompts = [], []
+    for number, line in enumerate(_read_text(path, "prompt").split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+            prompt, name = entry["prompt"], entry.get("id")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            _refuse_line(path, number, f"{type(error).__name__} ({error})")
+        if not isinstance(prompt, str) or not prompt.strip():
+            _refuse_line(path, number, f"prompt {prompt!r}")
+        name = str(name) if isinstance(name, int) else name
+        if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
+            _refuse_line(path, number, f"id {name!r}")
+        if (name is None) != (None in names) and names or name is not None and name in names:
+            _refuse_line(path, number, f"id {name!r} after {len(names)} others")
+        names.append(name)
+        prompts.append(prompt)
+    if not prompts:
+        raise SettingsError(f"--prompt {path}: found no prompt; allowed: one object with `prompt` per line")
+    return names, prompts
+
+
+def _refuse_line(path: Path, number: int, found: str) -> NoReturn:
+    allowed = 'lines {"id": "fox-1", "prompt": "a red fox"}, ids of letters, digits, . and -, each once or nowhere'
+    raise SettingsError(f"--prompt {path}: found in line {number} {found}; allowed: {allowed}")
+
+
 def _read_parti(path: Path) -> list[str]:
     rows = csv.DictReader(io.StringIO(_read_text(path, "prompt_file")), delimiter="\t")
     try:
@@ -143,15 +201,19 @@ def _read_parti(path: Path) -> list[str]:
     return prompts
 
 
-def _read_coco(path: Path) -> list[str]:
-    """Per image, in the order of the list `images`, its first annotation, as in the paper's repository."""
+def _read_coco(path: Path, caption: str) -> list[str]:
+    """Per image, in the order of the list `images`, its first annotation, as in the paper's repository, its longest, or
+    all of them, in the order of the file."""
     text = _read_text(path, "prompt_file")
     try:
         content = json.loads(text)
-        first: dict[int, str] = {}
+        captions: dict[int, list[str]] = {}
         for annotation in content["annotations"]:
-            first.setdefault(annotation["image_id"], annotation["caption"])
-        prompts = [first[image["id"]] for image in content["images"] if image["id"] in first]
+            captions.setdefault(annotation["image_id"], []).append(annotation["caption"])
+        pick = {"first": lambda own: own[:1], "longest": lambda own: [max(own, key=len)], "all": list}[caption]
+        prompts = [
+            text for image in content["images"] if image["id"] in captions for text in pick(captions[image["id"]])
+        ]
     except (ValueError, KeyError, TypeError) as error:
         raise SettingsError(
             f"--prompt_file {path}: found {type(error).__name__} ({error}); allowed: COCO captions as JSON, "

@@ -200,3 +200,62 @@ def test_real_files(dataset, file, total, first, last):
 def test_torch_is_not_imported():
     code = "import eval.prompts, eval.generate, eval.run_folder, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(ROOT), check=False).returncode == 0
+
+
+def test_captions_of_an_image(coco):
+    flags = {"prompt": "MSCOCO2017Val", "prompt_file": coco}
+    assert read_prompts(RunSettings(**flags, caption="first")) == read_prompts(RunSettings(**flags))
+    assert read_prompts(RunSettings(**flags, caption="longest")) == ["two cats", "a red bus", "a bus "]
+    assert read_prompts(RunSettings(**flags, caption="all")) == ["a cat", "two cats", "a bus ", "a red bus", "a bus "]
+    for other, message in (({"prompt": "a cat"}, "only with --prompt MSCOCO2017Val"), (flags, "first, longest, all")):
+        with pytest.raises(SettingsError, match=f"--caption: found 'both'; allowed: {message}|--caption: found 'all'"):
+            RunSettings(**other, caption="all" if "prompt_file" not in other else "both")
+
+
+def test_real_captions_by_length():
+    path = REAL / "captions_val2017.json"
+    if not path.exists():
+        pytest.skip("the captions are not here")
+    flags = {"prompt": "MSCOCO2017Val", "prompt_file": str(path)}
+    first, longest, every = (read_prompts(RunSettings(**flags, caption=name)) for name in ("first", "longest", "all"))
+    assert (len(first), len(longest), len(every)) == (5000, 5000, 25014)
+    assert all(len(a) <= len(b) for a, b in zip(first, longest, strict=True)) and set(longest) <= set(every)
+
+
+def test_lines_with_ids(tmp_path):
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"id": "fox-1", "prompt": "a fox", "note": 1}\n\n{"id": 7, "prompt": "a fox"}\n')
+    assert items(str(path), samples_per_prompt=2)[1:3] == [
+        PromptItem("a fox", 0, 1, 0, "fox-1"),
+        PromptItem("a fox", 1, 0, 1, "7"),
+    ]
+    assert ids(str(path)) == ["fox-1_0", "7_0"]
+    path.write_text('{"prompt": "a fox"}\n{"prompt": "a cat"}')
+    assert ids(str(path)) == ["00000_0", "00001_0"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("a fox", "line 1 JSONDecodeError"),
+        ('{"prompt": "a"}\n["b"]', "line 2 TypeError"),
+        ('{"text": "a"}', "line 1 KeyError"),
+        ('{"prompt": " "}', "line 1 prompt ' '"),
+        ('{"id": "../x", "prompt": "a"}', "line 1 id '../x'"),
+        ('{"id": "a", "prompt": "a"}\n{"id": "a", "prompt": "b"}', "line 2 id 'a' after 1 others"),
+        ('{"id": "a", "prompt": "a"}\n{"prompt": "b"}', "line 2 id None"),
+        ("\n", "found no prompt"),
+    ],
+)
+def test_lines_that_cannot_be_used(tmp_path, lines, message):
+    path = tmp_path / "p.jsonl"
+    path.write_text(lines)
+    with pytest.raises(SettingsError, match=f"--prompt .*p.jsonl: found .*{message}|{message}"):
+        items(str(path))
+
+
+def test_files_of_another_kind_are_no_texts(tmp_path):
+    path = tmp_path / "captions.json"
+    path.write_text("[]")
+    with pytest.raises(SettingsError, match="--prompt: found .*captions.json'; allowed: .*--prompt_file FILE"):
+        items(str(path))

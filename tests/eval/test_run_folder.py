@@ -163,6 +163,15 @@ def test_overwrite_starts_anew_and_removes_only_what_is_ours(settings, tmp_path)
     assert list(open_folder(settings(seed=1))) == ["00000_0"]
 
 
+def test_overwrite_removes_images_named_by_their_prompts(settings, tmp_path):
+    fill(settings(), "fox-1_0")
+    with (tmp_path / "out/records.jsonl").open("a") as file:
+        file.write("damaged\n" * 2)
+    (tmp_path / "out/img/fox-2_0.png").write_text("mine")
+    fill(settings(seed=1, overwrite=True), "00000_0")
+    assert sorted(os.listdir(tmp_path / "out/img")) == ["00000_0.png", "fox-2_0.png"]
+
+
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_folders_of_others_are_left_alone(settings, tmp_path, overwrite):
     (tmp_path / "out/img").mkdir(parents=True)

@@ -183,5 +183,7 @@ def test_devices_have_numbers(name, found, monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     assert str(pick_device(name)) == found and chosen == [torch.device(found)]
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert str(pick_device(name)) == ("cuda:1" if name != "cuda:0" else found)
     with pytest.raises(SettingsError, match="--device: found 'cuda:2', but 2 CUDA devices are here"):
         pick_device("cuda:2")

@@ -1,0 +1,108 @@
+"""Settings of `evaluate`: which runs, which figures, and where the networks of the metrics lie."""
+
+import os
+import re
+from dataclasses import dataclass
+from typing import ClassVar
+
+from configs.fields import check_fields, refuse, setting
+from configs.targets import ROOT
+
+TINY_METRICS = ("accuracy", "tiny_fid", "tiny_is", "tiny_pr")  # by the classifier of ckpts/tiny
+GENERAL_METRICS = ("fid", "is", "pr", "clip", "aesthetic", "hpsv2", "hpsv21")
+_HOME = ROOT / "ckpts/metrics"
+
+
+def _weights(place: str, what: str) -> str:
+    return setting(str(_HOME / place), what, shown=f"ckpts/metrics/{place}")
+
+
+@dataclass(frozen=True)
+class EvaluateSettings:
+    """What to evaluate. The lists are written with commas."""
+
+    group: ClassVar[str] = "Evaluation"
+    output_dir: str = setting("", "folders that generate_images wrote, by commas: the tables' rows", shown="required")
+    baseline: str | None = setting(
+        None, "folder of the run whose seconds are 1.00", shown="the first of the runs with --method ar"
+    )
+    ref_dir: str | None = setting(
+        None, "folder of real images (.png, .jpg), for FID, precision and recall", shown="tiny: 1,000 rendered scenes"
+    )
+    report_dir: str | None = setting(None, "folder of tables and report", shown="<first run>/evaluation")
+    metrics: str | None = setting(
+        None,
+        f"any of {', '.join(TINY_METRICS + GENERAL_METRICS)}, by commas; or all; or none",
+        shown=f"{','.join(TINY_METRICS)} for runs of the tiny model, the others for other runs",
+    )
+    images: int = setting(8, "prompts in the report's comparison", low=0, high=1000)
+    cache_dir: str = setting("outputs/features", "folder of the images' features, by content")
+    batch_size: int = setting(16, "images per forward pass of a metric's network", low=1, high=4096)
+    device: str = setting("auto", "auto, cpu, cuda or cuda:N; auto = a GPU if there is one")
+    attributes_path: str = setting(
+        str(ROOT / "ckpts/tiny/attributes.safetensors"),
+        "the tiny domain's classifier",
+        shown="ckpts/tiny/attributes.safetensors",
+    )
+    inception_path: str = _weights("weights-inception-2015-12-05-6726825d.pth", "torch-fidelity's Inception v3")
+    vgg_path: str = _weights("vgg16-397923af.pth", "torchvision's VGG16, of precision and recall")
+    clip_path: str = _weights(
+        "vit_base_patch32_clip_224.openai", "CLIP score: an open_clip folder or hub id, or a file of --clip_model"
+    )
+    clip_model: str = setting("ViT-B-32-quickgelu", "open_clip's name of the model in the file --clip_path")
+    clip_prefix: str = setting("A photo depicts ", "text before prompts, as in LANTERN's evaluation; none = nothing")
+    aesthetic_clip_path: str = _weights(
+        "vit_large_patch14_clip_224.openai", "features of the aesthetic score: OpenAI's ViT-L/14, as --clip_path"
+    )
+    aesthetic_path: str = _weights("sac+logos+ava1-l14-linearMSE.pth", "head of the aesthetic score")
+    hpsv2_path: str = _weights("HPS_v2_compressed.pt", "HPSv2's weights, a file of open_clip's ViT-H-14")
+    hpsv21_path: str = _weights("HPS_v2.1_compressed.pt", "HPSv2.1's weights, likewise")
+
+    def __post_init__(self) -> None:
+        if not self.output_dir.strip():
+            refuse("output_dir", self.output_dir, "run folders that generate_images wrote, by commas")
+        check_fields(self)
+        if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", self.device):
+            refuse("device", self.device, "auto, cpu, cuda, cuda:N")
+        for name in ("baseline", "ref_dir", "report_dir", "cache_dir", *SOURCES):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, os.path.expanduser(getattr(self, name)))
+        _ = self.folders, self.chosen_metrics("tiny")  # lists that cannot be used are refused at birth
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The run folders, in the order given, each once; the baseline's among them."""
+        names = [os.path.expanduser(name.strip()) for name in self.output_dir.split(",")]
+        if not all(names):
+            refuse("output_dir", self.output_dir, "folder names between the commas")
+        names += [] if self.baseline is None else [self.baseline]
+        kept = {os.path.realpath(name): name for name in reversed(names)}
+        return tuple(dict.fromkeys(kept[os.path.realpath(name)] for name in names))
+
+    def chosen_metrics(self, model: str) -> tuple[str, ...]:
+        """The names in --metrics, or those that suit the runs' model."""
+        everything = TINY_METRICS + GENERAL_METRICS
+        if self.metrics is None:
+            return TINY_METRICS if model == "tiny" else GENERAL_METRICS
+        if self.metrics in ("all", "none"):
+            return everything if self.metrics == "all" else ()
+        names = tuple(name.strip() for name in self.metrics.split(","))
+        if not set(names) <= set(everything) or len(set(names)) != len(names):
+            refuse("metrics", self.metrics, f"all, none, or some of {', '.join(everything)}, each once, by commas")
+        return names
+
+
+_CLIP_SOURCE = "hf download timm/{0} open_clip_config.json open_clip_model.safetensors --local-dir ckpts/metrics/{0}"
+# Where users get the files, by flag.
+SOURCES = {
+    "attributes_path": "part of the repository: ckpts/tiny/attributes.safetensors",
+    "inception_path": "https://github.com/toshas/torch-fidelity/releases/download/v0.2.0/"
+    "weights-inception-2015-12-05-6726825d.pth",
+    "vgg_path": "https://download.pytorch.org/models/vgg16-397923af.pth",
+    "clip_path": _CLIP_SOURCE.format("vit_base_patch32_clip_224.openai"),
+    "aesthetic_clip_path": _CLIP_SOURCE.format("vit_large_patch14_clip_224.openai"),
+    "aesthetic_path": "https://github.com/christophschuhmann/improved-aesthetic-predictor/raw/main/"
+    "sac%2Blogos%2Bava1-l14-linearMSE.pth",
+    "hpsv2_path": "hf download xswu/HPSv2 HPS_v2_compressed.pt --local-dir ckpts/metrics",
+    "hpsv21_path": "hf download xswu/HPSv2 HPS_v2.1_compressed.pt --local-dir ckpts/metrics",
+}

@@ -1,0 +1,42 @@
+"""Aesthetic score: LAION's head on CLIP ViT-L/14 features of OpenAI's weights; about 1 to 10."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from eval.metrics.base import ImageSet, Score, Unavailable
+from eval.metrics.clip import ClipNetwork
+from eval.metrics.intervals import mean_interval
+from eval.metrics.store import FeatureStore
+from eval.metrics.weights import require_file, weights_label
+
+
+def layers(state: Mapping[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """Weight and bias of the head's linear layers, in order: `layers.N.weight` (nothing between the layers but
+    dropout), or one layer's `weight`."""
+    names = [name.removesuffix("weight") for name in state if name.endswith("weight")]
+    ordered = sorted(names, key=lambda name: int("0" + "".join(filter(str.isdigit, name))))
+    return [(state[f"{name}weight"].float(), state[f"{name}bias"].float()) for name in ordered]
+
+
+class Aesthetic:
+    """The mean score. The published head has no activations, so it is affine in the features."""
+
+    def __init__(self, path: str, network: ClipNetwork, store: FeatureStore):
+        """path: of the head; Unavailable if it is not there or does not fit the network's features."""
+        place = require_file("aesthetic_path", path)
+        self.network, self.store = network, store
+        self.head = layers(torch.load(place, map_location="cpu", weights_only=True))
+        if not self.head or self.head[0][0].shape[1] != network.width or self.head[-1][0].shape[0] != 1:
+            raise Unavailable(f"--aesthetic_path {path}: not a head from {network.width} features to one score")
+        self.label = f"{network.label}; head {weights_label(place)}"
+
+    def scores(self, images: ImageSet, reference: ImageSet | None) -> list[Score]:
+        """One score."""
+        rows = torch.from_numpy(self.network.features(self.store, images))  # (images, features)
+        for weight, bias in self.head:
+            rows = torch.nn.functional.linear(rows, weight, bias)
+        figures = mean_interval(np.asarray(rows[:, 0], dtype=float))
+        return [Score("aesthetic", count=len(images), network=self.label, resize=self.network.resize, **figures)]

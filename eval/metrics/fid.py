@@ -1,0 +1,85 @@
+"""Frechet distance between the features of two sets of images (FID; Heusel et al. 2017)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from eval.metrics.base import ImageSet, Score, Unavailable
+from eval.metrics.intervals import jackknife
+from eval.metrics.networks import ImageNetwork
+from eval.metrics.store import FeatureStore
+
+_USUAL = 10_000  # images from which figures are usually compared
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """Mean (features,) and unbiased covariance (features, features), float64."""
+
+    mean: np.ndarray
+    covariance: np.ndarray
+
+    @classmethod
+    def of(cls, features: np.ndarray) -> "Gaussian":
+        """Of rows (images, features), of which there have to be two."""
+        rows = features.astype(np.float64)
+        return cls(rows.mean(axis=0), np.cov(rows, rowvar=False).reshape(rows.shape[1], rows.shape[1]))
+
+
+def square_root(matrix: np.ndarray) -> np.ndarray:
+    """The symmetric root of a positive semi-definite matrix; eigenvalues below 0 come from rounding."""
+    values, vectors = np.linalg.eigh(matrix)
+    return (vectors * np.sqrt(values.clip(0))) @ vectors.T
+
+
+def frechet_distance(one: Gaussian, other: Gaussian, root: np.ndarray | None = None) -> float:
+    """|m1 - m2|^2 + tr(C1 + C2 - 2 (C1 C2)^(1/2)); root: of `other`'s covariance, if it is known.
+
+    C1 C2 and R C1 R have the same eigenvalues for R R = C2, and the second is symmetric.
+    """
+    root = square_root(other.covariance) if root is None else root
+    shared = np.sqrt(np.linalg.eigvalsh(root @ one.covariance @ root).clip(0)).sum()
+    apart = ((one.mean - other.mean) ** 2).sum()
+    return float(apart + np.trace(one.covariance) + np.trace(other.covariance) - 2 * shared)
+
+
+class Fid:
+    """The distance, with an interval for other generated images."""
+
+    def __init__(self, name: str, network: ImageNetwork, store: FeatureStore):
+        self.name, self.network, self.store = name, network, store
+
+    def scores(self, images: ImageSet, reference: ImageSet | None) -> list[Score]:
+        """One score. Raises Unavailable without two images on each side."""
+        assert reference is not None
+        if min(len(images), len(reference)) < 2:
+            raise Unavailable(f"{len(images)} images and {len(reference)} of reference; a covariance needs two of each")
+        rows, theirs = (self.network.features(self.store, each) for each in (images, reference))
+        target = Gaussian.of(theirs)
+        root = square_root(target.covariance)
+
+        def distance(left_out: np.ndarray) -> float:
+            return frechet_distance(Gaussian.of(np.delete(rows, left_out, axis=0)), target, root)
+
+        figures = jackknife(len(rows), distance, distance(np.array([], dtype=int)))
+        return [
+            Score(
+                self.name,
+                count=len(images),
+                network=self.network.label,
+                resize=self.network.resize,
+                reference=f"{reference.name}, {len(reference)} images",
+                higher=False,
+                warning=_warning(min(len(images), len(reference)), rows.shape[1]),
+                **figures,
+            )
+        ]
+
+
+def _warning(count: int, features: int) -> str | None:
+    if count <= features:
+        return (
+            f"{count} images are too few for {features} features: the covariance is singular and the figure mostly "
+            "bias; it says nothing about quality"
+        )
+    return None if count >= _USUAL else f"biased upwards by {count} images; compare it with the same count only"

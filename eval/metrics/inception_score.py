@@ -1,0 +1,49 @@
+"""Inception score: exp of the mean KL divergence of p(class | image) from p(class) (Salimans et al. 2016)."""
+
+import numpy as np
+
+from eval.metrics.base import ImageSet, Score, Unavailable
+from eval.metrics.networks import ImageNetwork
+from eval.metrics.store import FeatureStore
+
+_SPLITS = 10
+_SPREAD = f"mean +- standard deviation of {_SPLITS} splits"
+
+
+def inception_score(log_probabilities: np.ndarray) -> float:
+    """The score of rows of log p(class | image), (images, classes)."""
+    rows = log_probabilities.astype(np.float64)
+    p = np.exp(rows)
+    mean = np.log(p.mean(axis=0).clip(1e-300))
+    return float(np.exp((p * (rows - mean)).sum(axis=1).mean()))
+
+
+class InceptionScore:
+    """Mean of the scores of ten splits in a fixed random order, as published figures are."""
+
+    def __init__(self, name: str, network: ImageNetwork, store: FeatureStore):
+        self.name, self.network, self.store = name, network, store
+
+    def scores(self, images: ImageSet, reference: ImageSet | None) -> list[Score]:
+        """One score. Raises Unavailable for fewer images than splits."""
+        if len(images) < _SPLITS:
+            raise Unavailable(f"{len(images)} images; the mean over {_SPLITS} splits needs one in each")
+        rows = self.network.log_probabilities(self.store, images)
+        order = np.random.default_rng(0).permutation(len(rows))
+        parts = np.array([inception_score(rows[part]) for part in np.array_split(order, _SPLITS)])
+        mean, spread = float(parts.mean()), float(parts.std())
+        share, classes = len(images) // _SPLITS, rows.shape[1]
+        few = f"biased downwards: {share} images per split for {classes} classes" if share < classes else None
+        return [
+            Score(
+                self.name,
+                mean,
+                len(images),
+                self.network.label,
+                self.network.resize,
+                mean - spread,
+                mean + spread,
+                _SPREAD,
+                warning=few,
+            )
+        ]

@@ -1,0 +1,135 @@
+"""Networks that turn images into features, and for some into log p(class | image)."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from eval.attributes import AttributeClassifier, to_pixels
+from eval.metrics.base import ImageSet, Unavailable
+from eval.metrics.store import FeatureStore
+from eval.metrics.weights import library, require_file, weights_label
+
+_SIDE = 256  # pixels to which LANTERN's evaluation reduces images before FID
+_IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean and deviation of the channels
+
+
+class ImageNetwork:
+    """A network and what its numbers depend on: `label` (library, weights), `resize`. `width` features come first in a
+    row, logits of classes behind them."""
+
+    label: str
+    resize: str
+    width: int
+
+    def encode(self, images: list[Image.Image]) -> np.ndarray:
+        """Features and logits of RGB images, (images, width + classes)."""
+        raise NotImplementedError
+
+    def features(self, store: FeatureStore, images: ImageSet) -> np.ndarray:
+        """(images, width) float32."""
+        return self._rows(store, images)[:, : self.width]
+
+    def log_probabilities(self, store: FeatureStore, images: ImageSet) -> np.ndarray:
+        """log p(class | image), (images, classes)."""
+        return torch.from_numpy(self._rows(store, images)[:, self.width :]).log_softmax(dim=1).numpy()
+
+    def _rows(self, store: FeatureStore, images: ImageSet) -> np.ndarray:
+        return store.images(f"{self.label}, {self.resize}", images, self.encode)
+
+
+class AttributeNetwork(ImageNetwork):
+    """The tiny domain's classifier: mean and maximum of its last features; classes: kind and colour of the ground."""
+
+    resize = "none (128 x 128)"
+    width = 256
+
+    def __init__(self, path: str, device: torch.device):
+        """path: of attributes.safetensors; raises Unavailable where it is not."""
+        place = require_file("attributes_path", path)
+        self.classifier, self.device = AttributeClassifier.load(place, str(device)), device
+        self.label = f"attribute classifier, {weights_label(place)}"
+
+    @torch.inference_mode()
+    def encode(self, images: list[Image.Image]) -> np.ndarray:
+        """Raises Unavailable for images of another size."""
+        maps = self.classifier.trunk(to_pixels(tiny_pixels(images).to(self.device)))  # (images, 128, 8, 8)
+        summary = torch.cat([maps.mean(dim=(2, 3)), maps.amax(dim=(2, 3))], dim=1)
+        kinds, colours, *_ = self.classifier.labels.heads()
+        kind, colour = self.classifier.background(summary).split([kinds, colours], dim=1)
+        both = (kind.log_softmax(1)[:, :, None] + colour.log_softmax(1)[:, None]).flatten(1)
+        return torch.cat([summary, both], dim=1).cpu().numpy()
+
+
+class Inception(ImageNetwork):
+    """Inception v3 of the original FID: 2,048 pooled features and 1,008 logits without bias."""
+
+    resize = f"centre crop, Lanczos to {_SIDE}, TensorFlow's bilinear to 299"
+    width = 2048
+
+    def __init__(self, path: str, device: torch.device):
+        """path: of the weights; raises Unavailable where they or the library are not."""
+        fidelity = library("torch_fidelity", "torch-fidelity")
+        place = require_file("inception_path", path)
+        _refuse_code("inception_path", place)
+        parts = ["2048", "logits_unbiased"]
+        module = fidelity.FeatureExtractorInceptionV3("inception", parts, str(place))
+        self.module, self.device = module.to(device), device
+        self.label = f"torch-fidelity {fidelity.__version__} Inception v3, {weights_label(place)}"
+
+    @torch.inference_mode()
+    def encode(self, images: list[Image.Image]) -> np.ndarray:
+        pixels = np.stack([np.asarray(_square(image, _SIDE)) for image in images])
+        parts = self.module(torch.from_numpy(pixels).permute(0, 3, 1, 2).to(self.device))
+        return torch.cat(parts, dim=1).cpu().numpy()
+
+
+class Vgg(ImageNetwork):
+    """VGG16 up to its second fully connected layer, before the ReLU: 4,096 features, as LANTERN's evaluation."""
+
+    resize = "bilinear to 224 x 224, without keeping the aspect"
+    width = 4096
+
+    def __init__(self, path: str, device: torch.device):
+        """path: of the weights; raises Unavailable where they or the library are not."""
+        vision = library("torchvision", "torchvision")
+        place = require_file("vgg_path", path)
+        module = vision.models.vgg16()
+        module.load_state_dict(torch.load(place, map_location="cpu", weights_only=True))
+        module.classifier = module.classifier[:4]
+        self.module, self.device = module.eval().to(device), device
+        self.label = f"torchvision {vision.__version__} VGG16, {weights_label(place)}"
+
+    @torch.inference_mode()
+    def encode(self, images: list[Image.Image]) -> np.ndarray:
+        reduced = [np.asarray(image.resize((224, 224), Image.Resampling.BILINEAR)) for image in images]
+        pixels = torch.from_numpy(np.stack(reduced)).permute(0, 3, 1, 2) / 255.0
+        mean, deviation = (torch.tensor(values).view(3, 1, 1) for values in _IMAGENET)
+        return self.module(((pixels - mean) / deviation).to(self.device)).cpu().numpy()
+
+
+def tiny_pixels(images: list[Image.Image]) -> Tensor:
+    """uint8 (images, 128, 128, 3) of the tiny domain's images; raises Unavailable for others."""
+    sizes = {image.size for image in images} - {(128, 128)}
+    if sizes:
+        width, height = sizes.pop()
+        raise Unavailable(f"an image of {width} x {height} pixels; the tiny domain's have 128 x 128")
+    return torch.from_numpy(np.stack([np.asarray(image) for image in images]))
+
+
+def _square(image: Image.Image, side: int) -> Image.Image:
+    short = min(image.size)
+    left, top = (image.width - short) // 2, (image.height - short) // 2
+    return image.crop((left, top, left + short, top + short)).resize((side, side), Image.Resampling.LANCZOS)
+
+
+def _refuse_code(flag: str, place: Path) -> None:
+    """torch-fidelity reads its file as a pickle: Unavailable if that holds more than tensors."""
+    try:
+        content = torch.load(place, map_location="cpu", weights_only=True)
+    except (RuntimeError, ValueError, EOFError, OSError, torch.serialization.pickle.UnpicklingError) as error:
+        raise Unavailable(f"--{flag} {place}: cannot be read as weights: {error}") from error
+    if isinstance(content, nn.Module) or "fc.weight" not in content:
+        raise Unavailable(f"--{flag} {place}: not torch-fidelity's weights, fc.weight is missing")

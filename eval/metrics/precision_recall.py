@@ -1,0 +1,67 @@
+"""Improved precision and recall (Kynkaanniemi et al. 2019, arXiv 1904.06991), k = 3."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from eval.metrics.base import ImageSet, Score, Unavailable
+from eval.metrics.intervals import share_interval
+from eval.metrics.networks import ImageNetwork
+from eval.metrics.store import FeatureStore
+
+K = 3
+_BLOCK = 1024  # rows of the distance matrix that are in memory at a time
+_FEW = 1000
+
+
+def radii(points: np.ndarray, k: int = K) -> np.ndarray:
+    """Distance of each point (points, features) to its k-th nearest other one."""
+    nearest = [block.topk(k + 1, dim=1, largest=False).values[:, k] for block in _distances(points, points)]
+    return torch.cat(nearest).numpy()
+
+
+def covered(points: np.ndarray, manifold: np.ndarray, reach: np.ndarray) -> np.ndarray:
+    """Whether each point lies in the ball of some manifold point with its radius; bool (points,)."""
+    limits = torch.from_numpy(reach)
+    return torch.cat([(block <= limits).any(dim=1) for block in _distances(points, manifold)]).numpy()
+
+
+def _distances(points: np.ndarray, others: np.ndarray) -> Iterator[torch.Tensor]:
+    """Distances in float64, block by block: (rows, others) each."""
+    rows, columns = torch.from_numpy(points.astype(np.float64)), torch.from_numpy(others.astype(np.float64))
+    for part in rows.split(_BLOCK):
+        yield torch.cdist(part, columns)
+
+
+class PrecisionRecall:
+    """Precision: share of images among the real ones; recall: share of real images among them."""
+
+    def __init__(self, name: str, network: ImageNetwork, store: FeatureStore):
+        self.name, self.network, self.store = name, network, store
+
+    def scores(self, images: ImageSet, reference: ImageSet | None) -> list[Score]:
+        """Two scores; their intervals keep the balls as they are. Raises Unavailable for three images or fewer."""
+        assert reference is not None
+        few = min(len(images), len(reference))
+        if few <= K:
+            raise Unavailable(f"{few} images on one side; the {K} nearest others need more than {K}")
+        rows, theirs = (self.network.features(self.store, each) for each in (images, reference))
+        inside = {
+            "precision": covered(rows, theirs, radii(theirs)),
+            "recall": covered(theirs, rows, radii(rows)),
+        }
+        return [
+            Score(
+                f"{self.name}.{part}",
+                count=len(images),
+                network=self.network.label,
+                resize=self.network.resize,
+                reference=f"{reference.name}, {len(reference)} images",
+                warning=f"{few} images span a coarse manifold; compare with the same counts only"
+                if few < _FEW
+                else None,
+                **share_interval(hits, np.ones(len(hits))),
+            )
+            for part, hits in inside.items()
+        ]

@@ -1,0 +1,71 @@
+"""Features of images and texts, computed once and kept on disk by the content that they belong to.
+
+<folder>/<network>/<first letters>/<sha256 of the content>.npy, a vector each; `network` stands for library, weights and
+resize, so another one never reads them.
+"""
+
+import hashlib
+import io
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from tqdm import tqdm
+
+from eval.durable import replace_file
+from eval.metrics.base import ImageSet, Unavailable
+from eval.processes import ALONE, Processes
+
+Encode = Callable[[list], np.ndarray]  # images or texts -> (number, features)
+
+
+class FeatureStore:
+    """Rows by content. Only one batch of images is in memory at a time, and one row of numbers per image."""
+
+    def __init__(self, folder: str | Path, batch_size: int, processes: Processes = ALONE):
+        """folder: of all networks' rows; batch_size: images or texts per call of a network; processes: that compute
+        their shares and then have all."""
+        self.folder, self.batch_size, self.processes = Path(folder), batch_size, processes
+
+    def images(self, network: str, images: ImageSet, encode: Encode) -> np.ndarray:
+        """Features of the images, (images, features) float32; encode: of RGB images, for those not yet on disk."""
+
+        def load(number: int) -> Image.Image:
+            with Image.open(images.paths[number]) as image:
+                return image.convert("RGB")
+
+        return self._rows(network, images.keys, load, encode)
+
+    def texts(self, network: str, texts: Sequence[str], encode: Encode) -> np.ndarray:
+        """Features of the texts, (texts, features) float32."""
+        keys = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
+        return self._rows(f"{network}, texts", keys, lambda number: texts[number], encode)
+
+    def _rows(self, network: str, keys: Sequence[str], load: Callable, encode: Encode) -> np.ndarray:
+        folder = self.folder / hashlib.sha256(network.encode()).hexdigest()[:16]
+        places = {key: folder / key[:2] / f"{key}.npy" for key in keys}
+        numbers = {key: number for number, key in enumerate(keys)}
+        wanted = [key for key in self.processes.share(list(places)) if not places[key].is_file()]
+        fault = None
+        try:
+            with tqdm(total=len(wanted), unit="item", desc=network[:40], disable=not sys.stderr.isatty()) as bar:
+                for start in range(0, len(wanted), self.batch_size):
+                    batch = wanted[start : start + self.batch_size]
+                    for key, row in zip(batch, encode([load(numbers[key]) for key in batch]), strict=True):
+                        _write(places[key], row)
+                    bar.update(len(batch))
+        except Unavailable as error:
+            fault = error
+        for each in self.processes.gather(fault):
+            if each is not None:
+                raise each
+        return np.stack([np.load(places[key]) for key in keys])
+
+
+def _write(path: Path, row: np.ndarray) -> None:
+    buffer = io.BytesIO()
+    np.save(buffer, row.astype(np.float32), allow_pickle=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, buffer.getvalue())

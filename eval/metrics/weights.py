@@ -1,0 +1,57 @@
+"""Libraries and weights that metrics need and users may not have."""
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+
+from configs.evaluation import SOURCES
+from eval.metrics.base import Unavailable
+from eval.provenance import checkpoint_id
+
+_OPEN_CLIP_FILES = ["open_clip_config.json", "open_clip_model.safetensors"]
+
+
+def library(module: str, package: str) -> ModuleType:
+    """An optional library; Unavailable with the command that installs it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise Unavailable(f"{package} is not installed: pip install -r requirements-metrics.txt ({error})") from error
+
+
+def find_weights(flag: str, path: str) -> Path:
+    """The file or folder that a flag names, or from the hub: owner/name, in open_clip's layout, or owner/name/file.
+
+    Raises Unavailable with the place where users get it.
+    """
+    if Path(path).exists():
+        return Path(path)
+    if "/" not in path or path.startswith(("/", ".", "~")) or Path(path.split("/")[0]).exists():
+        raise Unavailable(f"--{flag} {path}: no such file or folder; {SOURCES[flag]}")
+    return _from_hub(flag, path)
+
+
+def require_file(flag: str, path: str) -> Path:
+    """As find_weights, of what has to be one file."""
+    place = find_weights(flag, path)
+    if not place.is_file():
+        raise Unavailable(f"--{flag} {path}: a folder, not a file; {SOURCES[flag]}")
+    return place
+
+
+def _from_hub(flag: str, path: str) -> Path:
+    import huggingface_hub
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    owner, name, *rest = path.split("/")
+    files = ["/".join(rest)] if rest else _OPEN_CLIP_FILES
+    try:
+        places = [Path(huggingface_hub.hf_hub_download(f"{owner}/{name}", file)) for file in files]
+    except (HfHubHTTPError, HFValidationError, OSError) as error:  # offline, or not there
+        raise Unavailable(f"--{flag} {path}: not here, and the hub did not deliver it: {error}") from error
+    return places[0] if rest else places[0].parent
+
+
+def weights_label(place: Path) -> str:
+    """Name and fingerprint of weights, for the tables."""
+    return f"{place.name} [{checkpoint_id(place)}]"
