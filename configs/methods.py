@@ -224,6 +224,9 @@ class MethodSettings:
             wanted = f"--proposal {' or '.join(filter(None, rule.proposals))}"
             wanted += f" and --method {' or '.join(rule.methods)}" if rule.methods else ""
             refuse("verifier", self.verifier, f"with {own} {', '.join(fitting)}; {self.verifier} goes with {wanted}")
+        if self.size == "priced" and self.prices is None and not VERIFIERS[self.verifier].same_tokens:
+            allowed = "fixed, or with --prices: trees by measured times would make images that nobody can repeat"
+            refuse("size", "priced", f"with --verifier {self.verifier} {allowed}")
         if self.verifier not in RELAXED:
             if self.lantern is not None:
                 only = f"only with --verifier {' or '.join(RELAXED)}, not with --verifier {self.verifier}"

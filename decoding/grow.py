@@ -14,7 +14,7 @@ from drafters.base import Drafter
 class Grower:
     """policy.select(tree) -> drafter.expand(nodes) -> proposal.children, until the plan's depth; then policy.prune.
 
-    On a CPU growth stops as soon as deeper levels cannot change the result; on a GPU asking would cost a wait.
+    On a CPU the policy is asked behind every level whether more are wanted; on a GPU asking would cost a wait.
     """
 
     def __init__(
@@ -39,16 +39,17 @@ class Grower:
             noise: the positional noise that the proposal reads.
             decided: (images, 1) image tokens decided so far: the position of the root's children.
         """
-        tree = root
-        for level in range(1, plan.levels + 1):
+        tree, level = root, 1
+        while level <= plan.levels:
             nodes = self.policy.select(tree, plan, level)  # (images, k)
             log_q = self.drafter.expand(tree, nodes)  # (images, k, vocab)
             position = tree.depths.gather(1, nodes) + decided
             tokens, hits = self.proposal.children(log_q, noise(position), self.policy.branching(plan, level), level)
             scores = tree.scores.gather(1, nodes)[..., None] + hits  # (images, k, c)
             tree = tree.extend(nodes, tokens, plan.restrict(scores, level), log_q if self.laws else None)
-            if level < plan.levels and tokens.is_cpu and self.policy.complete(tree, plan):
-                break
+            if level < plan.levels and tokens.is_cpu:
+                plan = self.policy.narrow(tree, plan)
+            level += 1
         if self.drafter.window:
             tree = self._continue(tree, plan, noise, decided)
         return self.policy.prune(tree, plan) if tree.nodes else tree

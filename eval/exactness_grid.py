@@ -31,6 +31,7 @@ from eval.session import Session, build_engine, open_session, sampling_law
 MOST_NEAR_TIES = 0.01  # of all images compared
 PROPOSALS = ("topk", "coupled")
 PLAIN = MethodSettings(method="ar")
+FIXED = {"size": "fixed", "nodes": 12}  # sizes by measured prices would differ from run to run
 Line = dict[str, object]
 
 
@@ -68,9 +69,9 @@ def methods(grid: str) -> list[MethodSettings]:
         variants = [("horizontal", "acceptance", "previous"), ("vertical", "acceptance", "neighbour")]
     else:
         refuse("grid", grid, "small, full")
-    found = [
-        MethodSettings(method=name, proposal=proposal) for name, proposal in product(("static", "eagle2"), PROPOSALS)
-    ]
+    plain = [{"method": "static"}, {"method": "eagle2"}, {"method": "jacobi"}, {"method": "marginal", **FIXED},
+             {"method": "graft", **FIXED, "window": 16}]  # fmt: skip
+    found = [MethodSettings(**settings, proposal=proposal) for settings, proposal in product(plain, PROPOSALS)]
     for (init, adapt, alpha), proposal in product(variants, PROPOSALS):
         if alpha == "previous" or (init, adapt) == ("vertical", "acceptance"):  # elsewhere alpha changes nothing
             adt = AdtSettings(init=init, adapt=adapt, alpha=alpha)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from eval.paired import Ratio, paired_ratio
+from eval.paired import Estimate, paired_ratio
 from eval.published import PublishedCell, published
 from eval.runs import Run
 
@@ -32,7 +32,7 @@ class SpeedRow:
     mean_nodes: float
     forwards: float
     seconds: float
-    speedup: Ratio | None = None
+    speedup: Estimate | None = None
     compression: float | None = None
     common: int | None = None
     identical: int | None = None

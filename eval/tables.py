@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eval.metrics.base import Score
-from eval.paired import Ratio
+from eval.paired import Estimate
 from eval.speed import SpeedRow
 
 _LATEX = {c: f"\\{c}" for c in "&%$#_{}"} | {"~": r"\textasciitilde{}", "^": r"\^{}", "\\": r"\textbackslash{}"}
@@ -114,7 +114,7 @@ def _number(value: float | None) -> str:
     )
 
 
-def _ratio(ratio: Ratio | None) -> str:
+def _ratio(ratio: Estimate | None) -> str:
     if ratio is None:
         return "-"
     return f"{ratio.value:.2f}" + ("" if ratio.low is None else f" [{ratio.low:.2f}, {ratio.high:.2f}]")

@@ -22,6 +22,11 @@ class Shape:
     window: int = 0
     doubt: float = 1.0
 
+    @property
+    def reach(self) -> int:
+        """Depth that no node exceeds."""
+        return max(self.depth, self.window)
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -59,6 +64,11 @@ class TreePlan:
     def windows(self, device: torch.device) -> Tensor:
         """(images, 1) depths to which foreseen tokens may continue a tree."""
         return on_device([[shape.window] for shape in self.shapes], device)
+
+    def end(self, done: list[bool], level: int) -> "TreePlan":
+        """The plan in which some images grow no level behind this one."""
+        shapes = zip(self.shapes, done, strict=True)
+        return TreePlan(tuple(replace(s, depth=min(s.depth, level)) if stop else s for s, stop in shapes))
 
     @property
     def uniform(self) -> bool:
@@ -102,8 +112,8 @@ class TreePolicy(Protocol):
     def select(self, tree: DraftTree, plan: TreePlan, level: int) -> Tensor:
         """Indices (images, k) of the nodes to expand into this level (1: the root's children)."""
 
-    def complete(self, tree: DraftTree, plan: TreePlan) -> bool:
-        """Whether no deeper level can change the tree to verify."""
+    def narrow(self, tree: DraftTree, plan: TreePlan) -> TreePlan:
+        """The plan without the deeper levels that an image is better off without, or that cannot change its tree."""
 
     def prune(self, tree: DraftTree, plan: TreePlan) -> DraftTree:
         """The tree to verify; a kept node keeps its parent."""

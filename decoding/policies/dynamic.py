@@ -27,14 +27,15 @@ class DynamicTree:
         first = tree.nodes + 1 - tree.newest
         return tree.scores[:, first:].topk(min(plan.width, tree.newest), dim=1).indices + first
 
-    def complete(self, tree: DraftTree, plan: TreePlan) -> bool:
+    def narrow(self, tree: DraftTree, plan: TreePlan) -> TreePlan:
         """A child scores at most its parent: it cannot enter a budget full of nodes as good as the newest level's
         best."""
         if tree.nodes < min(shape.nodes for shape in plan.shapes):
-            return False
+            return plan
         best = tree.scores[:, -tree.newest :].amax(1, keepdim=True)
         ahead = (tree.scores[:, 1:] >= best).sum(1)
-        return bool(((ahead >= plan.budgets(best.device)) | (best[:, 0] == -torch.inf)).all())
+        full = (ahead >= plan.budgets(best.device)) | (best[:, 0] == -torch.inf)
+        return plan.end([True] * len(plan.shapes), tree.height) if bool(full.all()) else plan
 
     def prune(self, tree: DraftTree, plan: TreePlan) -> DraftTree:
         """The N best nodes. Scores and worth never rise along a path and the sort is stable, so parents come before

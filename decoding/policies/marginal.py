@@ -55,7 +55,10 @@ class MarginalController:
 
 
 class MarginalTree(DynamicTree):
-    """A dynamic tree that is given bounds, not a size. To choose the number of nodes it waits for the device."""
+    """A dynamic tree that is given bounds, not a size. To choose the number of nodes it waits for the device.
+
+    Every image is sized by itself, so that its trees do not depend on its batch; the batch pays for the largest one.
+    """
 
     name = "marginal"
 
@@ -68,32 +71,35 @@ class MarginalTree(DynamicTree):
     def controller(self, seed: int) -> Controller:
         return MarginalController(self.largest, self.columns)
 
-    def complete(self, tree: DraftTree, plan: TreePlan) -> bool:
-        """Whether another level, as fruitful as the newest one, would lower the rate."""
+    def narrow(self, tree: DraftTree, plan: TreePlan) -> TreePlan:
+        """No further level for images whose rate it would lower if it were as fruitful as the newest one."""
         chances = self._doubted(tree, plan).scores.exp()
         newest, parents = chances[:, -tree.newest :], tree.parents[:, -tree.newest :]
         expanded = torch.zeros_like(chances).scatter(1, parents, 1.0)
-        share = newest.sum() / (chances * expanded).sum()  # of an expanded node's chance, that its children have
-        gain = share * newest.topk(min(plan.width, tree.newest), 1).values.sum()
-        tokens, milliseconds = self._yields(chances, tree.drafted)
-        best = (tokens / milliseconds).argmax()
+        share = newest.sum(1) / (chances * expanded).sum(1)  # of an expanded node's chance, that its children have
+        gain = share * newest.topk(min(plan.width, tree.newest), 1).values.sum(1)
+        tokens, milliseconds = self._yields(chances, plan, tree.drafted)
+        best = (tokens / milliseconds).argmax(1, keepdim=True)
+        tokens, milliseconds = tokens.gather(1, best)[:, 0], milliseconds.gather(1, best)[:, 0]
         more = self.prices.level + self.prices.node * plan.width
-        return bool((tokens[best] + gain) / (milliseconds[best] + more) <= tokens[best] / milliseconds[best])
+        done = (tokens + gain) * milliseconds <= tokens * (milliseconds + more)
+        return plan.end(done.tolist(), tree.height)
 
     def prune(self, tree: DraftTree, plan: TreePlan) -> DraftTree:
         """The best nodes, up to the number that promises most tokens per second."""
         tree = self._doubted(tree, plan)
-        worth = tree.scores.exp() if tree.worth is None else tree.worth
-        tokens, milliseconds = self._yields(worth, tree.drafted)
-        nodes = int((tokens / milliseconds).argmax())
-        return super().prune(tree, TreePlan(tuple(replace(s, nodes=min(s.nodes, nodes)) for s in plan.shapes)))
+        tokens, milliseconds = self._yields(tree.scores.exp() if tree.worth is None else tree.worth, plan, tree.drafted)
+        counts = (tokens / milliseconds).argmax(1).tolist()
+        shapes = zip(plan.shapes, counts, strict=True)
+        return super().prune(tree, TreePlan(tuple(replace(s, nodes=min(s.nodes, count)) for s, count in shapes)))
 
-    def _yields(self, worth: Tensor, levels: int) -> tuple[Tensor, Tensor]:
-        """Tokens that the best 0, 1, 2, ... nodes of worth (images, 1 + nodes) yield with the bonus tokens, all images
-        together, and the milliseconds of such a round."""
+    def _yields(self, worth: Tensor, plan: TreePlan, grown: int) -> tuple[Tensor, Tensor]:
+        """Tokens that the best 0, 1, 2, ... nodes of worth (images, 1 + nodes) yield with the bonus token, and the
+        milliseconds of such a round, if all images were like this one; both (images, 1 + most nodes)."""
         ordered = worth[:, 1:].sort(dim=1, descending=True).values[:, : self.largest.nodes]
-        tokens = F.pad(ordered.cumsum(1), (1, 0)).sum(0) + len(worth)
-        verify = on_device(list(self.prices.verify[: len(tokens)]), tokens.device)
+        tokens = 1 + F.pad(ordered.cumsum(1), (1, 0))
+        levels = on_device([[min(shape.depth, grown)] for shape in plan.shapes], worth.device)
+        verify = on_device(list(self.prices.verify[: tokens.shape[1]]), worth.device)
         return tokens, verify + levels * self.prices.level
 
     @staticmethod

@@ -78,8 +78,8 @@ class StaticTree:
     def select(self, tree: DraftTree, plan: TreePlan, level: int) -> Tensor:
         return self._rows(tree, [self._index[parent] for parent in self._expanded[level - 1]])
 
-    def complete(self, tree: DraftTree, plan: TreePlan) -> bool:
-        return False
+    def narrow(self, tree: DraftTree, plan: TreePlan) -> TreePlan:
+        return plan
 
     def prune(self, tree: DraftTree, plan: TreePlan) -> DraftTree:
         kept = self._rows(tree, [self._index[path] for path in self.paths if len(path) <= plan.levels])

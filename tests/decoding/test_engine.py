@@ -16,11 +16,12 @@ from decoding.flight import FinishedImage, Job
 from decoding.policies.adaptive import AdaptiveTree
 from decoding.policies.base import Shape, TreePolicy
 from decoding.policies.dynamic import DynamicTree
+from decoding.policies.marginal import Prices
 from decoding.policies.static import NAMED_TREES, StaticTree, rank_paths
 from decoding.proposals import PROPOSALS
 from decoding.sampling import SamplingLaw
 from decoding.verifiers import VERIFIERS
-from eval.session import Session, build_engine
+from eval.session import Session, Tables, build_engine
 
 VOCAB, TOKENS = 24, 16
 JOBS = [Job(str(i), "word " * (i % 4) + str(i), 100 + i) for i in range(7)]  # prompts of four lengths
@@ -37,7 +38,15 @@ METHODS = {
     "small eagle2": MethodSettings(method="eagle2", depth=3, width=4, nodes=7),
     "adt": MethodSettings(method="adt"),
     "adt topk": MethodSettings(method="adt", proposal="topk", adt=AdtSettings(init="vertical", adapt="random")),
+    "jacobi": MethodSettings(method="jacobi", window=5),
+    "jacobi from the left": MethodSettings(method="jacobi", window=9, start="left"),
+    "jacobi, drawn anew": MethodSettings(method="jacobi", proposal="sampled", window=5, start="random"),
+    "marginal": MethodSettings(method="marginal", depth=4, width=3, nodes=20),
+    "graft": MethodSettings(method="graft", window=6),
+    "graft of fixed size": MethodSettings(method="graft", size="fixed", depth=3, width=3, nodes=9, window=5),
+    "graft of rank": MethodSettings(method="graft", proposal="topk", size="fixed", depth=1, width=2, nodes=7, window=4),
 }
+TABLES = Tables(prices=Prices((1.0, *(1.05 + 0.03 * nodes for nodes in range(58))), 0.02))
 
 
 def decode(engine: Engine, jobs: list[Job]) -> dict[str, FinishedImage]:
@@ -130,9 +139,18 @@ def test_plain_decoding_in_a_batch(law, session, truth) -> None:
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_eagle_drafts_in_batches_and_in_any_order(method, session, truth) -> None:
     """Seven jobs through three places; reversed; and the same engine again."""
-    engine = build_engine(session.target, session.head, LAWS[0], method, 3)
+    engine = build_engine(session.target, session.head, LAWS[0], method, 3, TABLES)
     assert codes(engine, JOBS) == truth[LAWS[0]]
     assert codes(engine, JOBS[::-1]) == truth[LAWS[0]]
+
+
+@pytest.mark.parametrize("law", LAWS[1:], ids=str)
+@pytest.mark.parametrize("name", ["jacobi", "marginal", "graft"])
+def test_foreseen_and_priced_drafts_under_every_law(name, law, session, truth) -> None:
+    engine = build_engine(session.target, session.head, law, METHODS[name], 2, TABLES)
+    found = decode(engine, JOBS)
+    assert {job: image.codes.tolist() for job, image in found.items()} == truth[law]
+    assert sum(image.tau for image in found.values()) > len(JOBS)
 
 
 def rounds_of(engine: Engine, jobs: list[Job]) -> dict[str, list[RoundStats]]:
@@ -150,8 +168,8 @@ def top1s(rounds: list[RoundStats]) -> list[float]:
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_an_images_trees_do_not_depend_on_its_batch(method, session) -> None:
     """Not only the tokens: every round's position, shape, nodes and acceptance, hence tau."""
-    alone = rounds_of(build_engine(session.target, session.head, LAWS[0], method, 1), JOBS)
-    batch = rounds_of(build_engine(session.target, session.head, LAWS[0], method, 3), JOBS)
+    alone = rounds_of(build_engine(session.target, session.head, LAWS[0], method, 1, TABLES), JOBS)
+    batch = rounds_of(build_engine(session.target, session.head, LAWS[0], method, 3, TABLES), JOBS)
     for name, rounds in alone.items():
         assert [vars(stats) | {"top1": 0} for stats in rounds] == [vars(s) | {"top1": 0} for s in batch[name]]
         assert top1s(rounds) == pytest.approx(top1s(batch[name]))
@@ -167,7 +185,7 @@ def test_top1_is_the_targets_own_at_every_position(session) -> None:
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_figures_agree_with_the_trace(method, session) -> None:
-    engine = build_engine(session.target, session.head, LAWS[0], method, 2)
+    engine = build_engine(session.target, session.head, LAWS[0], method, 2, TABLES)
     largest = engine.speculation.policy.largest
     images, traces = {}, {}
     for step in engine.generate(JOBS[:3]):
@@ -178,7 +196,7 @@ def test_figures_agree_with_the_trace(method, session) -> None:
         rounds, position = traces[name], 1
         for number, stats in enumerate(rounds):
             assert (stats.round, stats.position) == (number, position)
-            assert stats.accepted <= stats.depth <= largest.depth and stats.nodes <= largest.nodes
+            assert stats.accepted <= stats.depth <= largest.reach and stats.nodes <= largest.nodes
             assert len(stats.top1) == stats.accepted + 1 and all(0 < probability <= 1 for probability in stats.top1)
             position += stats.accepted + 1
         assert position == TOKENS == len(image.codes)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from configs.methods import METHODS
 from configs.schema import MethodSettings, SamplingSettings, SettingsError
 from decoding.cache import KVCache
 from decoding.flight import FinishedImage, Job
@@ -151,7 +152,7 @@ def test_full_grid_has_every_policy_and_proposal() -> None:
         (0.0, False, False, 1.0), (0.0, False, False, 3.0),
     }  # fmt: skip
     plain = {(cell.method.method, cell.method.proposal, cell.batch) for cell in cells}
-    drafted = {(m, p, batch) for m in ("static", "eagle2", "adt") for p in ("topk", "coupled") for batch in (1, 3)}
+    drafted = {(m, p, batch) for m in METHODS if m != "ar" for p in ("topk", "coupled") for batch in (1, 3)}
     assert plain == {("ar", None, 3), *drafted}
     adaptive = {(m.adt.init, m.adt.adapt, m.proposal) for m in (cell.method for cell in cells) if m.method == "adt"}
     assert len(adaptive) == 4 * 4 * 2

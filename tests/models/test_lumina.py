@@ -24,6 +24,8 @@ METHODS = {
     "eagle2 topk": MethodSettings(method="eagle2", proposal="topk", depth=3, width=3, nodes=9),
     "deep eagle2": MethodSettings(method="eagle2", depth=7, width=3, nodes=12),
     "adt": MethodSettings(method="adt", adt=AdtSettings(d_max=5)),
+    "jacobi": MethodSettings(method="jacobi", window=7),
+    "graft": MethodSettings(method="graft", size="fixed", depth=3, width=3, nodes=10, window=6),
 }
 LAWS = [SamplingLaw(), SamplingLaw(temperature=0.0), SamplingLaw(cfg=1.0), SamplingLaw(top_k=5, top_p=0.9)]
 
