@@ -68,6 +68,20 @@ def test_keep_renumbers_parents(generator) -> None:
         assert small.depths[image].tolist() == [0, *(len(path_to(tree, image, i)) for i in kept[image])]
 
 
+def test_laws_stay_with_their_nodes() -> None:
+    """Grown over two levels, then cut: a node's children and the law that they were drawn from move together."""
+    tree, zeros = DraftTree.root(torch.zeros(2, dtype=torch.long), torch.float64), torch.zeros(2, 1, 3)
+    first, second = torch.randn(2, 1, 5), torch.randn(2, 2, 5)
+    tree = tree.extend(torch.zeros(2, 1, dtype=torch.long), torch.tensor([[[4, 1, 2]]] * 2), zeros, first)
+    nodes = torch.tensor([[1, 3], [2, 3]])
+    tree = tree.extend(nodes, torch.zeros(2, 2, 2, dtype=torch.long), torch.zeros(2, 2, 2), second)
+    assert tree.width == 3 and torch.equal(tree.laws[:, 0], first[:, 0])
+    assert torch.equal(tree.laws.gather(1, nodes[..., None].expand(-1, -1, 5)), second)
+    small = tree.keep(torch.tensor([[3, 6], [3, 6]]), torch.zeros(2, 2))  # the third child, and its first
+    assert small.parents.tolist() == [[0, 0, 1]] * 2 and small.width == 3
+    assert torch.equal(small.laws[:, :2], torch.stack([first[:, 0], second[:, 1]], 1))
+
+
 def test_absent_nodes_are_no_levels(generator) -> None:
     tree = random_tree(generator, 2, 9, vocab=4)
     scores = tree.scores.masked_fill(tree.depths == tree.depths.amax(1, keepdim=True), -torch.inf)
