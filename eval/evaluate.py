@@ -75,10 +75,12 @@ def compute_scores(
         if settings.ref_dir is None and processes.rank == 0:
             tiny_reference(Path(settings.cache_dir))
         processes.gather(None)  # it is rendered
-        return read_reference(settings.ref_dir or str(tiny_reference(Path(settings.cache_dir))))
+        real = read_reference(settings.ref_dir or str(tiny_reference(Path(settings.cache_dir))))
+        skipped.extend(f"{real.name}: left out {text}" for text in real.left_out)
+        return real
 
     scores: Scores = {run.name: [] for run in runs}
-    skipped = []
+    skipped: list[str] = []
     for name in settings.chosen_metrics("tiny" if tiny else "other"):
         try:
             theirs = reference() if name in NEED_REFERENCE else None

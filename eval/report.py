@@ -46,7 +46,7 @@ def report(
     if remarks:
         parts.append(_section("Remarks", _items(remarks)))
     if images:
-        parts.append(_section("The same prompts and seeds", _comparison(runs, rows, images)))
+        parts.append(_section("The same prompts and seeds", _comparison(runs, images)))
     parts.append(_section("Settings", "".join(map(_settings, runs))))
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
     head += f"<title>Evaluation</title><style>{_STYLE}</style>"
@@ -59,7 +59,7 @@ def _plots(runs: Sequence[Run], rows: Sequence[SpeedRow]) -> str:
     return f'<p><img alt="Seconds per image" src="{speed}"></p><p><img alt="Tokens per round" src="{tau}"></p>'
 
 
-def _comparison(runs: Sequence[Run], rows: Sequence[SpeedRow], images: int) -> str:
+def _comparison(runs: Sequence[Run], images: int) -> str:
     """A row of pictures per prompt and seed; those that all runs have come first."""
     keys = list(dict.fromkeys(key for run in runs for key in run.by_image))
     keys.sort(key=lambda key: -sum(key in run.by_image for run in runs))

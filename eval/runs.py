@@ -15,6 +15,18 @@ from eval.metrics.base import ImageSet
 from eval.run_folder import files_of
 
 Line = dict[str, object]
+_FIELDS = [
+    "prompt",
+    "seed",
+    "tokens_sha256",
+    "lossless",
+    "tokens",
+    "target_forwards",
+    "tau",
+    "mean_depth",
+    "mean_nodes",
+    "seconds",
+]
 _IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
 
@@ -123,10 +135,13 @@ def image_set(name: str, files: Iterable[tuple[Path, str]]) -> ImageSet:
 
 
 def _unique(lines: Sequence[Line]) -> tuple[dict[str, Line], list[str]]:
-    """The records by id; ids with different records are left out, and said so."""
+    """The records by id; ids with different records and records that lack a figure are left out, and said so."""
     records: dict[str, Line] = {}
     doubted: dict[str, str] = {}
     for line in lines:
+        if missing := [field for field in _FIELDS if field not in line]:
+            doubted[line["id"]] = f"{line['id']}: a record without {', '.join(missing)}"
+            continue
         before = records.setdefault(line["id"], line)
         if before["tokens_sha256"] != line["tokens_sha256"]:
             doubted[line["id"]] = f"{line['id']}: an id with two different records"

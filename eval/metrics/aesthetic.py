@@ -10,7 +10,7 @@ from eval.metrics.base import ImageSet, Score, Unavailable
 from eval.metrics.clip import ClipNetwork
 from eval.metrics.intervals import mean_interval
 from eval.metrics.store import FeatureStore
-from eval.metrics.weights import require_file, weights_label
+from eval.metrics.weights import read_state, require_file, weights_label
 
 
 def layers(state: Mapping[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
@@ -26,9 +26,9 @@ class Aesthetic:
 
     def __init__(self, path: str, network: ClipNetwork, store: FeatureStore):
         """path: of the head; Unavailable if it is not there or does not fit the network's features."""
-        place = require_file("aesthetic_path", path)
         self.network, self.store = network, store
-        self.head = layers(torch.load(place, map_location="cpu", weights_only=True))
+        place = require_file("aesthetic_path", path)
+        self.head = layers(read_state("aesthetic_path", place))
         if not self.head or self.head[0][0].shape[1] != network.width or self.head[-1][0].shape[0] != 1:
             raise Unavailable(f"--aesthetic_path {path}: not a head from {network.width} features to one score")
         self.label = f"{network.label}; head {weights_label(place)}"

@@ -1,10 +1,12 @@
 """CLIP models of open_clip: normalised features of images and texts."""
 
+import pickle
 from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image
+from safetensors import SafetensorError
 
 from eval.metrics.base import Unavailable
 from eval.metrics.networks import ImageNetwork
@@ -32,7 +34,7 @@ class ClipNetwork(ImageNetwork):
         try:
             loaded = open_clip.create_model_from_pretrained(name, file, device=device, image_resize_mode=mode)
             self.tokenizer = open_clip.get_tokenizer(name)
-        except (RuntimeError, ValueError, OSError, KeyError) as error:
+        except (RuntimeError, ValueError, OSError, KeyError, SafetensorError, pickle.UnpicklingError) as error:
             raise Unavailable(f"--{flag} {path}: open_clip cannot load it: {error}") from error
         self.module, self.transform = loaded[0].eval(), loaded[1]
         self.device = device

@@ -1,16 +1,15 @@
 """Networks that turn images into features, and for some into log p(class | image)."""
 
-from pathlib import Path
-
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor, nn
+from safetensors import SafetensorError
+from torch import Tensor
 
 from eval.attributes import AttributeClassifier, to_pixels
 from eval.metrics.base import ImageSet, Unavailable
 from eval.metrics.store import FeatureStore
-from eval.metrics.weights import library, require_file, weights_label
+from eval.metrics.weights import library, read_state, require_file, weights_label
 
 _SIDE = 256  # pixels to which LANTERN's evaluation reduces images before FID
 _IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean and deviation of the channels
@@ -49,7 +48,10 @@ class AttributeNetwork(ImageNetwork):
     def __init__(self, path: str, device: torch.device):
         """path: of attributes.safetensors; raises Unavailable where it is not."""
         place = require_file("attributes_path", path)
-        self.classifier, self.device = AttributeClassifier.load(place, str(device)), device
+        try:
+            self.classifier, self.device = AttributeClassifier.load(place, str(device)), device
+        except (ValueError, RuntimeError, SafetensorError) as error:
+            raise Unavailable(f"--attributes_path {path}: not an attribute classifier: {error}") from error
         self.label = f"attribute classifier, {weights_label(place)}"
 
     @torch.inference_mode()
@@ -73,9 +75,12 @@ class Inception(ImageNetwork):
         """path: of the weights; raises Unavailable where they or the library are not."""
         fidelity = library("torch_fidelity", "torch-fidelity")
         place = require_file("inception_path", path)
-        _refuse_code("inception_path", place)
-        parts = ["2048", "logits_unbiased"]
-        module = fidelity.FeatureExtractorInceptionV3("inception", parts, str(place))
+        if "fc.weight" not in read_state("inception_path", place):  # torch-fidelity itself would run code in the file
+            raise Unavailable(f"--inception_path {path}: not torch-fidelity's weights, fc.weight is missing")
+        try:
+            module = fidelity.FeatureExtractorInceptionV3("inception", ["2048", "logits_unbiased"], str(place))
+        except RuntimeError as error:
+            raise Unavailable(f"--inception_path {path}: not torch-fidelity's weights: {error}") from error
         self.module, self.device = module.to(device), device
         self.label = f"torch-fidelity {fidelity.__version__} Inception v3, {weights_label(place)}"
 
@@ -97,7 +102,10 @@ class Vgg(ImageNetwork):
         vision = library("torchvision", "torchvision")
         place = require_file("vgg_path", path)
         module = vision.models.vgg16()
-        module.load_state_dict(torch.load(place, map_location="cpu", weights_only=True))
+        try:
+            module.load_state_dict(read_state("vgg_path", place))
+        except RuntimeError as error:
+            raise Unavailable(f"--vgg_path {path}: not VGG16's weights: {error}") from error
         module.classifier = module.classifier[:4]
         self.module, self.device = module.eval().to(device), device
         self.label = f"torchvision {vision.__version__} VGG16, {weights_label(place)}"
@@ -123,13 +131,3 @@ def _square(image: Image.Image, side: int) -> Image.Image:
     short = min(image.size)
     left, top = (image.width - short) // 2, (image.height - short) // 2
     return image.crop((left, top, left + short, top + short)).resize((side, side), Image.Resampling.LANCZOS)
-
-
-def _refuse_code(flag: str, place: Path) -> None:
-    """torch-fidelity reads its file as a pickle: Unavailable if that holds more than tensors."""
-    try:
-        content = torch.load(place, map_location="cpu", weights_only=True)
-    except (RuntimeError, ValueError, EOFError, OSError, torch.serialization.pickle.UnpicklingError) as error:
-        raise Unavailable(f"--{flag} {place}: cannot be read as weights: {error}") from error
-    if isinstance(content, nn.Module) or "fc.weight" not in content:
-        raise Unavailable(f"--{flag} {place}: not torch-fidelity's weights, fc.weight is missing")

@@ -1,8 +1,12 @@
 """Libraries and weights that metrics need and users may not have."""
 
 import importlib
+import pickle
 from pathlib import Path
 from types import ModuleType
+
+import torch
+from torch import Tensor
 
 from configs.evaluation import SOURCES
 from eval.metrics.base import Unavailable
@@ -15,8 +19,8 @@ def library(module: str, package: str) -> ModuleType:
     """An optional library; Unavailable with the command that installs it."""
     try:
         return importlib.import_module(module)
-    except ImportError as error:
-        raise Unavailable(f"{package} is not installed: pip install -r requirements-metrics.txt ({error})") from error
+    except (ImportError, RuntimeError) as error:  # the second where it was built for another torch
+        raise Unavailable(f"{package} cannot be imported: pip install -r requirements-metrics.txt ({error})") from error
 
 
 def find_weights(flag: str, path: str) -> Path:
@@ -37,6 +41,17 @@ def require_file(flag: str, path: str) -> Path:
     if not place.is_file():
         raise Unavailable(f"--{flag} {path}: a folder, not a file; {SOURCES[flag]}")
     return place
+
+
+def read_state(flag: str, place: Path) -> dict[str, Tensor]:
+    """The tensors of a file of torch.save, by key; no code in it is run. Raises Unavailable for any other file."""
+    try:
+        state = torch.load(place, map_location="cpu", weights_only=True)
+    except (RuntimeError, ValueError, EOFError, OSError, pickle.UnpicklingError) as error:
+        raise Unavailable(f"--{flag} {place}: cannot be read as weights: {error}") from error
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise Unavailable(f"--{flag} {place}: found no tensors by name; {SOURCES[flag]}")
+    return state
 
 
 def _from_hub(flag: str, path: str) -> Path:

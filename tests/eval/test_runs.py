@@ -32,13 +32,15 @@ def test_faults_are_named_and_the_rest_is_used(folder):
     (folder / "img/00001_0.png").unlink()
     Image.fromarray(GREY[0]).save(folder / "img/00009_0.png")
     lines = read_records(folder)
-    write_records(folder, [*lines, lines[3] | {"tokens_sha256": "other"}, lines[2]])
+    poor = {name: value for name, value in lines[2].items() if name != "seconds"} | {"id": "00004_0"}
+    write_records(folder, [*lines, lines[3] | {"tokens_sha256": "other"}, lines[2], poor])
     run = read_run(str(folder), "run")
     assert list(run.records) == ["00002_0"] and len(run.images) == 1
     assert sorted(run.images.left_out) == [
         "00000_0: an image that cannot be read (UnidentifiedImageError)",
         "00001_0: a record without an image",
         "00003_0: an id with two different records",
+        "00004_0: a record without seconds",
         "00009_0.png: an image without a record",
     ]
 

@@ -138,8 +138,10 @@ def test_aesthetic_heads_of_both_layouts(tmp_path, images):
         rows = torch.from_numpy(metric.network.features(metric.store, images))
         assert score.value == pytest.approx(head(rows).mean().item(), abs=1e-6)
     torch.save(torch.nn.Linear(17, 1).state_dict(), tmp_path / "wrong.pth")
-    with pytest.raises(Unavailable, match="not a head from 16 features"):
-        scores(tmp_path, "aesthetic", images, **flags | {"aesthetic_path": str(tmp_path / "wrong.pth")})
+    (tmp_path / "noise.pth").write_bytes(b"noise")
+    for path, message in (("wrong.pth", "not a head from 16 features"), ("noise.pth", "cannot be read as weights")):
+        with pytest.raises(Unavailable, match=f"--aesthetic_path .*{message}"):
+            scores(tmp_path, "aesthetic", images, **flags | {"aesthetic_path": str(tmp_path / path)})
 
 
 def test_inception_through_the_users_path(tmp_path, images, monkeypatch):
