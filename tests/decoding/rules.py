@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import torch
+from fakes import Unseeing
 from torch import Tensor
 
 from decoding.grow import Grower
@@ -17,7 +18,7 @@ from decoding.verifiers.base import Verdict, Verifier
 ROLES = ("target", "accept", "residual", "draft")
 
 
-class Laws:
+class Laws(Unseeing):
     """Target's and drafter's laws (rows, vocab) after every prefix of up to `length` tokens, in heap order: the root is
     row 0, and token t behind row r leads to row r vocab + 1 + t."""
 
@@ -66,7 +67,7 @@ def one_round(
     images = len(noise.table)
     drawing = partial(noise, role=PROPOSALS[proposal].stream)
     root = DraftTree.root(torch.zeros(images, dtype=torch.long), torch.float64)
-    grower = Grower(policy, laws, PROPOSALS[proposal](), verifier.reads_laws)
+    grower = Grower(policy, laws, PROPOSALS[proposal](), laws=verifier.reads_laws)
     tree = grower(root, TreePlan((policy.largest,) * images), drawing, torch.zeros(images, 1, dtype=torch.long))
     return tree, verifier(tree, laws.log_p[laws.rows(tree)], partial(noise, tree.depths))
 
