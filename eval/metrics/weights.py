@@ -20,7 +20,7 @@ def library(module: str, package: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except (ImportError, RuntimeError) as error:  # the second where it was built for another torch
-        raise Unavailable(f"{package} cannot be imported: pip install -r requirements-metrics.txt ({error})") from error
+        raise Unavailable(f"{package} cannot be imported: pip install -r requirements.txt ({error})") from error
 
 
 def find_weights(flag: str, path: str) -> Path:

@@ -1,14 +1,14 @@
-"""Networks of the optional libraries, with random weights in the public files' layout, through a user's flags.
-
-Skipped where requirements-metrics.txt is not installed.
-"""
+"""Networks of the metrics' libraries, with random weights in the public files' layout, through a user's flags."""
 
 import json
 from pathlib import Path
 
 import numpy as np
+import open_clip
 import pytest
 import torch
+import torch_fidelity as fidelity
+import torchvision as vision
 from PIL import Image
 
 from configs.evaluation import SOURCES, EvaluateSettings
@@ -66,7 +66,6 @@ def write_clip(open_clip, folder: Path) -> torch.nn.Module:
 
 
 def test_clip_score_is_the_mean_cosine(tmp_path, images):
-    open_clip = pytest.importorskip("open_clip")
     model = write_clip(open_clip, tmp_path / "clip")
     _, (score,) = scores(tmp_path, "clip", images, clip_path=str(tmp_path / "clip"), clip_prefix="none")
     transform = open_clip.image_transform((32, 32), is_train=False)
@@ -79,7 +78,7 @@ def test_clip_score_is_the_mean_cosine(tmp_path, images):
 
 
 def test_weights_from_the_hub(tmp_path, images, monkeypatch):
-    write_clip(pytest.importorskip("open_clip"), tmp_path / "clip")
+    write_clip(open_clip, tmp_path / "clip")
     asked = []
 
     def deliver(repository: str, file: str) -> str:
@@ -94,21 +93,20 @@ def test_weights_from_the_hub(tmp_path, images, monkeypatch):
 
 
 def test_clip_prefix_changes_the_texts(tmp_path, images):
-    write_clip(pytest.importorskip("open_clip"), tmp_path / "clip")
+    write_clip(open_clip, tmp_path / "clip")
     plain = scores(tmp_path, "clip", images, clip_path=str(tmp_path / "clip"), clip_prefix="none")[1][0]
     prefixed = scores(tmp_path, "clip", images, clip_path=str(tmp_path / "clip"))[1][0]
     assert plain.value != prefixed.value and "prefix 'A photo depicts '" in prefixed.network
 
 
 def test_a_folder_without_weights_is_no_random_model(tmp_path, images):
-    write_clip(pytest.importorskip("open_clip"), tmp_path / "clip")
+    write_clip(open_clip, tmp_path / "clip")
     (tmp_path / "clip/open_clip_model.safetensors").unlink()
     with pytest.raises(Unavailable, match="--clip_path .*open_clip cannot load it"):
         scores(tmp_path, "clip", images, clip_path=str(tmp_path / "clip"))
 
 
 def test_hps_pads_the_shorter_edge(tmp_path, images, monkeypatch):
-    open_clip = pytest.importorskip("open_clip")
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs/small-hps.json").write_text(json.dumps(SMALL_CLIP))
     open_clip.add_model_config(tmp_path / "configs")
@@ -125,7 +123,7 @@ def test_hps_pads_the_shorter_edge(tmp_path, images, monkeypatch):
 
 
 def test_aesthetic_heads_of_both_layouts(tmp_path, images):
-    write_clip(pytest.importorskip("open_clip"), tmp_path / "clip")
+    write_clip(open_clip, tmp_path / "clip")
     deep = torch.nn.ModuleDict(
         {"layers": torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.Dropout(), torch.nn.Linear(8, 1))}
     ).eval()
@@ -145,7 +143,6 @@ def test_aesthetic_heads_of_both_layouts(tmp_path, images):
 
 
 def test_inception_through_the_users_path(tmp_path, images, monkeypatch):
-    fidelity = pytest.importorskip("torch_fidelity")
     from torch_fidelity import feature_extractor_inceptionv3 as module
 
     monkeypatch.setattr(module, "load_state_dict_from_url", lambda *_, **__: {})
@@ -165,7 +162,6 @@ def test_inception_through_the_users_path(tmp_path, images, monkeypatch):
 
 @pytest.mark.parametrize(("content", "message"), [(b"no weights", "cannot be read"), (None, "fc.weight is missing")])
 def test_files_that_are_not_inceptions_are_refused(tmp_path, images, content, message):
-    pytest.importorskip("torch_fidelity")
     path = tmp_path / "inception.pth"
     torch.save({"other": torch.zeros(1)}, path) if content is None else path.write_bytes(content)
     with pytest.raises(Unavailable, match=rf"--inception_path .*{message}"):
@@ -173,7 +169,6 @@ def test_files_that_are_not_inceptions_are_refused(tmp_path, images, content, me
 
 
 def test_vgg_features_are_those_before_the_second_relu(tmp_path, images, monkeypatch):
-    vision = pytest.importorskip("torchvision")
     whole = vision.models.vgg16
 
     def small(**options):
@@ -193,8 +188,6 @@ def test_vgg_features_are_those_before_the_second_relu(tmp_path, images, monkeyp
 @pytest.mark.parametrize("name", ["fid", "pr", "clip", "aesthetic", "hpsv2"])
 def test_missing_weights_say_where_users_get_them(tmp_path, images, name):
     flag = {"fid": "inception_path", "pr": "vgg_path", "aesthetic": "aesthetic_clip_path"}.get(name, f"{name}_path")
-    for module in ("open_clip", "torch_fidelity", "torchvision"):
-        pytest.importorskip(module)
     with pytest.raises(Unavailable) as error:
         scores(tmp_path, name, images, **{flag: str(tmp_path / "nowhere")})
     assert f"--{flag}" in str(error.value) and SOURCES[flag] in str(error.value)
