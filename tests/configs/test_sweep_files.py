@@ -7,14 +7,13 @@ from stand_ins import empty_checkpoint
 
 from configs.cli import benchmark_settings
 from configs.fields import SettingsError
-from configs.flags import flags_of, read_words
-from configs.methods import METHODS, MethodSettings
+from configs.flags import read_words
+from configs.methods import MethodSettings
 from configs.schema import CLASSIFIER, ROOT, BenchmarkSettings
 from configs.sweep import read_sweep
 
 GOOD = "base: adt\naxes:\n  adt_beta: [0.1, 0.9]\n  nodes: [4, 8]\nmethods: eagle2, eagle2:nodes=8\n"
 FILES = sorted((ROOT / "configs" / "sweeps").glob("*.yaml"))
-WAITS = {"window": "jacobi" not in METHODS, "lantern": "lantern_k" not in flags_of("benchmark")}
 
 
 @pytest.fixture
@@ -132,8 +131,6 @@ def test_relaxed_cells_need_a_word_on_quality(bench, monkeypatch) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_the_projects_own_sweeps(path: Path, bench) -> None:
-    if WAITS.get(path.stem):
-        pytest.skip("its methods are not there yet")
     settings = bench(path.read_text(), *(["--noquality"] if read_sweep(str(path)).quality else []))
     assert len(settings.methods) == len(settings.sweep.entries) > 3
     assert read_sweep(str(path)).quality or all(method.lossless for method in settings.methods)

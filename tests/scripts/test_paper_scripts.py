@@ -11,8 +11,6 @@ import pytest
 from small_llamagen import LlamaGenSizes, write_llamagen
 
 import main
-from configs.flags import flags_of
-from configs.methods import METHODS
 from configs.schema import ROOT
 from models.llamagen import LlamaGen
 from models.llamagen_files import llamagen_family
@@ -29,7 +27,6 @@ COCO = {
     "annotations": [{"id": 1, "image_id": 3, "caption": "a cat"}, {"id": 2, "image_id": 7, "caption": "two dogs"}],
 }
 SIDES = {"llamagen": 4, "llamagen2": 6}  # of small images, in place of 16 and 32 codes
-WAITS = {"window": "jacobi" not in METHODS, "lantern": "lantern_k" not in flags_of("benchmark")}
 PARTI = "Prompt\tCategory\tChallenge\tNote\na cat\tAnimals\tBasic\t\ntwo dogs\tAnimals\tBasic\t\n"
 
 
@@ -92,8 +89,6 @@ def test_a_script_makes_images_and_a_table(script, places, tmp_path, capsys, mon
 
 @pytest.mark.parametrize("name", ABLATIONS)
 def test_an_ablation_measures_its_sweep_at_both_temperatures(name, checkpoint, tmp_path, capsys, monkeypatch) -> None:
-    if WAITS.get(name):
-        pytest.skip("its methods are not there yet")
     (tmp_path / "prompts.txt").write_text("a cat\ntwo dogs\nmore\n")
     flags = f"--model_path {checkpoint} --dtype fp64 --device cpu --cells 0-2 --repeats 1 --warmup 0"
     flags += " --noquality" if name == "lantern" else ""  # no classifier beside the small checkpoint
