@@ -1,5 +1,6 @@
 """How images are drawn and decoded: sampling law, method, ADT-Tree's numbers."""
 
+import os
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -160,14 +161,16 @@ class MethodSettings:
     proposal: str | None = setting(None, "how children are taken from the drafter", choices=PROPOSALS, shown="coupled")
     calibration: str | None = setting(
         None,
-        "path scores of eagle2 and adt: by the calibration.json beside the drafter, where there is one, or as they are",
+        "path scores of grown trees: by the calibration.json beside the drafter, where there is one, or as they are",
         choices=("drafter", "none"),
         shown="drafter; with topk and sampled none, as published",
     )
-    depth: int | None = setting(None, "levels of an eagle2 tree", low=1, high=64, shown="5")
-    width: int | None = setting(None, "width of an eagle2 tree", low=1, high=256, shown="10")
+    depth: int | None = setting(
+        None, "levels of a tree, at most", low=1, high=64, shown="eagle2 5, marginal 6, graft 2"
+    )
+    width: int | None = setting(None, "width of a tree", low=1, high=256, shown="eagle2 10, others 4")
     nodes: int | None = setting(
-        None, "most nodes that one target forward verifies", low=1, high=1024, shown="eagle2 58, adt 6"
+        None, "most nodes that one target forward verifies", low=1, high=1024, shown="adt 6, others 58"
     )
     tree: str | None = setting(None, "named tree of --method static", choices=TREES, shown="mc_sim_7b_63")
     size: str | None = setting(
@@ -175,7 +178,7 @@ class MethodSettings:
         "size of the tree: as many levels and nodes as pay for themselves on this machine, within --depth and "
         "--nodes; or just these",
         choices=("priced", "fixed"),
-        shown="priced",
+        shown="priced; fixed with rules that draw other images than ar",
     )
     prices: str | None = setting(
         None,
@@ -201,10 +204,14 @@ class MethodSettings:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.prices is not None:  # a shell leaves ~ alone in --flag=~/x
+            object.__setattr__(self, "prices", os.path.expanduser(self.prices))
         for name, owner in (("adt", AdtSettings), ("lantern", LanternSettings)):
             if not isinstance(getattr(self, name), owner | None):
                 raise SettingsError(f"{name}: found {getattr(self, name)!r}; allowed: {owner.__name__}")
         defaults = METHODS[self.method] | PUBLISHED.get((self.method, self.proposal), {})
+        if "size" in defaults and not VERIFIERS[self.verifier].same_tokens and self.prices is None:
+            defaults["size"] = "fixed"
         for name in sorted({name for settings in METHODS.values() for name in settings}):
             value = getattr(self, name)
             if value is None:
@@ -227,6 +234,8 @@ class MethodSettings:
         if self.size == "priced" and self.prices is None and not VERIFIERS[self.verifier].same_tokens:
             allowed = "fixed, or with --prices: trees by measured times would make images that nobody can repeat"
             refuse("size", "priced", f"with --verifier {self.verifier} {allowed}")
+        if self.size == "fixed" and self.prices is not None:
+            refuse("prices", self.prices, "only with --size priced")
         if self.verifier not in RELAXED:
             if self.lantern is not None:
                 only = f"only with --verifier {' or '.join(RELAXED)}, not with --verifier {self.verifier}"

@@ -145,7 +145,11 @@ class RunSettings:
         self._check_prompt()
         self._decide_counts()
         if self.drafter_path is not None and not self.method.drafted:
-            refuse("drafter_path", self.drafter_path, "only with a method that drafts, not with --method ar")
+            refuse(
+                "drafter_path",
+                self.drafter_path,
+                f"only with a method that has a drafter, not with --method {self.method.method}",
+            )
         self._set("model_path", str(ROOT / MODELS[self.model]))
         self._place_parts()
         self._set("drafter_path", str(Path(self.model_path) / "drafter") if self.method.drafted else None)
@@ -170,9 +174,11 @@ class RunSettings:
     def identity(self) -> dict[str, object]:
         """The settings that make an image and its record what they are, by flag; paths are made absolute."""
         values = {name: value for name, value in settings_dict(self).items() if name not in FREE_FLAGS}
-        paths = ["model_path", "tokenizer_path", "drafter_path", "text_encoder_path", "vq_path"]
+        paths = ["model_path", "tokenizer_path", "drafter_path", "text_encoder_path", "vq_path", "prices"]
         paths += ["prompt"] if self.source == "file" else []
-        return values | {name: os.path.realpath(values[name]) for name in paths if os.path.exists(values[name] or "")}
+        return values | {
+            name: os.path.realpath(values[name]) for name in paths if os.path.exists(values.get(name) or "")
+        }
 
     def fingerprint(self) -> str:
         """A hash of the identity."""
@@ -258,6 +264,8 @@ class BenchmarkSettings:
         check_fields(self)
         if self.costs is not None and self.sweep is None:
             refuse("costs", self.costs, "only with --sweep")
+        if self.costs is not None and self.run.batch_size > 1:
+            refuse("costs", self.costs, f"only with --batch_size 1, not {self.run.batch_size}")
         if self.quality and not (Path(self.run.model_path) / CLASSIFIER).is_file():
             refuse("quality", True, f"only with {CLASSIFIER} in --model_path, which ckpts/tiny has")
         if not self.methods or len(set(self.methods)) != len(self.methods):

@@ -50,7 +50,7 @@ def graft(tree: DraftTree, foreseen: Foreseen, laws: Tensor | None = None) -> Dr
     tree, bare = _agreed(tree, foreseen)
     step = torch.arange(1, window + 1, device=tree.tokens.device)
     depths = (tree.depths[..., None] + step).flatten(1)  # (images, count x window)
-    total = F.pad(foreseen.hits.cumsum(1), (1, 0))  # (images, 1 + window)
+    total = F.pad(foreseen.hits.cumsum(1).cummin(1).values, (1, 0))  # (images, 1 + window); falls in spite of rounding
     gains = _at(total, depths).unflatten(1, (count, window)) - _at(total, tree.depths)[..., None]
     chains = (tree.scores[..., None] + gains).masked_fill(~bare[..., None], -torch.inf).flatten(1)
     node = torch.arange(count, device=step.device)[:, None]

@@ -14,7 +14,8 @@ from drafters.base import Drafter
 class Grower:
     """policy.select(tree) -> drafter.expand(nodes) -> proposal.children, until the plan's depth; then policy.prune.
 
-    On a CPU the policy is asked behind every level whether more are wanted; on a GPU asking would cost a wait.
+    Behind every level the policy may stop growth; where that only saves work, it is asked on a CPU alone: on a GPU
+    asking costs a wait.
     """
 
     def __init__(
@@ -47,16 +48,16 @@ class Grower:
             tokens, hits = self.proposal.children(log_q, noise(position), self.policy.branching(plan, level), level)
             scores = tree.scores.gather(1, nodes)[..., None] + hits  # (images, k, c)
             tree = tree.extend(nodes, tokens, plan.restrict(scores, level), log_q if self.laws else None)
-            if level < plan.levels and tokens.is_cpu:
+            if level < plan.levels and (tokens.is_cpu or self.policy.sizes_itself):
                 plan = self.policy.narrow(tree, plan)
             level += 1
-        if self.drafter.window:
+        if plan.window:
             tree = self._continue(tree, plan, noise, decided)
         return self.policy.prune(tree, plan) if tree.nodes else tree
 
     def _continue(self, tree: DraftTree, plan: TreePlan, noise: Noise, decided: Tensor) -> DraftTree:
         """Graft the tokens that the drafter foresees onto every node."""
-        log_q = self.drafter.foresee()  # (images, window, vocab)
+        log_q = self.drafter.foresee()[:, : plan.window]  # (images, window, vocab)
         position = decided + torch.arange(log_q.shape[1], device=decided.device)
         tokens, hits = self.foreseen.children(log_q, noise(position), 1, 1)
         foreseen = Foreseen(tokens[..., 0], hits[..., 0], plan.windows(decided.device))

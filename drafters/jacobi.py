@@ -17,8 +17,6 @@ from decoding.verifiers.base import Verdict
 from drafters.base import Decided
 from models.base import PromptRows, TargetModel
 
-STARTS = ("above", "left", "random")
-
 
 class JacobiDrafter:
     """Remembers the target's latest law at every position of an image.
@@ -59,7 +57,7 @@ class JacobiDrafter:
     def observe(self, tree: DraftTree, log_p: Tensor, verdict: Verdict) -> None:
         """Take over the laws along the branch that shares most of the accepted path, the longest of those."""
         accepted, place = verdict.accepted[:, None], torch.arange(tree.nodes + 1, device=self.device)
-        taken = torch.zeros_like(tree.present).scatter(1, verdict.path, place <= accepted)
+        taken = torch.zeros_like(tree.parents).scatter_add(1, verdict.path, (place <= accepted).long()) > 0
         shared = (tree.visible & taken[:, None]).sum(2)  # accepted nodes among a node and its ancestors
         merit = (shared * (tree.height + 1) + tree.depths).masked_fill(~tree.present, -1)
         last = merit.argmax(1)[:, None]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -38,7 +39,7 @@ class Costs:
     def round(self, nodes: float, levels: float) -> float:
         """Milliseconds of a round: straight lines between the numbers of nodes that were measured, the last one
         continued."""
-        last = (self.verify[-1] - self.verify[-2]) / (self.nodes[-1] - self.nodes[-2])
+        last = max(self.verify[-1] - self.verify[-2], 0) / (self.nodes[-1] - self.nodes[-2])
         beyond = max(nodes - self.nodes[-1], 0) * last
         return float(np.interp(nodes, self.nodes, self.verify)) + beyond + self.level * levels
 
@@ -68,13 +69,13 @@ def measure_costs(engine_for: Callable[[MethodSettings], Engine], jobs: list[Job
     engine_for: a method's engine, for as many images as there are jobs, of a target with a drafter.
     """
     trees = (MethodSettings(method="eagle2", depth=3, width=8, nodes=nodes) for nodes in BUDGETS)
-    engines = [engine_for(method) for method in (MethodSettings(method="ar"), *trees)]
-    rounds = [[row for _ in range(repeats) for row in _timed(engine, jobs)] for engine in engines]
-    nodes, verify, levels = (
-        [median(row[column] for row in own if row[column] is not None) for own in rounds[first:]]
-        for column, first in ((0, 0), (1, 0), (2, 1))
-    )
-    return Costs(tuple(nodes), tuple(verify), median(levels))
+    methods = (MethodSettings(method="ar"), *trees)
+    rounds = [row for _ in range(repeats) for method in methods for row in _timed(engine_for(method), jobs)]
+    times: dict[float, list[float]] = {}  # by nodes: a small image may have fewer than a budget
+    for nodes, milliseconds, _ in rounds:
+        times.setdefault(nodes, []).append(milliseconds)
+    levels = [level for _, _, level in rounds if level is not None]
+    return Costs(tuple(sorted(times)), tuple(median(times[nodes]) for nodes in sorted(times)), median(levels))
 
 
 def _timed(engine: Engine, jobs: list[Job]) -> list[tuple[float, float, float | None]]:
@@ -86,15 +87,23 @@ def _timed(engine: Engine, jobs: list[Job]) -> list[tuple[float, float, float | 
         level = 1000 * spent["draft"] / spent["levels"] if spent["levels"] else None
         rows.append((median(row.nodes for row in step.rounds), spent["round"] - spent["draft"], level))
         before = now
-    return rows[WARM_UP:]
+    return rows[WARM_UP:] or rows
 
 
 def machine_costs(key: str, measure: Callable[[], Costs]) -> Costs:
-    """The costs that an earlier run has kept under this key on this machine; else measures and keeps them."""
-    path = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "adt-tree" / f"costs-{key}.json"
-    if path.is_file():
-        return Costs.read(path)
+    """The costs that an earlier run has kept under this key on this machine; else measures and keeps them. Says so on
+    standard error where they cannot be read or kept."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    path = Path(home) / "adt-tree" / f"costs-{key}.json"
+    try:
+        if path.is_file():
+            return Costs.read(path)
+    except ValueError as error:
+        print(f"{error}: measured anew", file=sys.stderr)
     costs = measure()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, (json.dumps({"costs": asdict(costs)}) + "\n").encode())
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, (json.dumps({"costs": asdict(costs)}) + "\n").encode())
+    except OSError as error:
+        print(f"{path}: costs cannot be kept: {error}", file=sys.stderr)
     return costs

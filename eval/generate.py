@@ -79,14 +79,15 @@ def _make(settings: RunSettings, folder: RunFolder, missing: Sequence[PromptItem
     """Make these images; returns the seconds it took, without loading the model."""
     try:
         session = backend.open_session(settings)
-    except ValueError as error:  # a device or a checkpoint that cannot be used
+        engine = session.engine
+    except ValueError as error:  # a device, a checkpoint or a table that cannot be used
         raise SettingsError(str(error)) from error
     check_lengths(session.target, missing)
     folder.begin(session.hardware())
     traces: dict[str, list[Line]] = defaultdict(list)
     started = time.perf_counter()
     with Progress(len(missing), sys.stderr if folder.processes.rank == 0 else io.StringIO()) as progress:
-        for step in session.engine.generate(_jobs(settings, missing, backend)):
+        for step in engine.generate(_jobs(settings, missing, backend)):
             for stats in step.rounds if settings.trace else ():
                 traces[stats.id].append({name: getattr(stats, name) for name in _TRACE_FIELDS})
             for image in step.finished:

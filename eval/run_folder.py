@@ -238,7 +238,9 @@ def files_of(folder: Path, name: str) -> list[Path]:
 def identity(settings: RunSettings) -> Line:
     """The settings that stay the same in a folder, with checkpoints' contents in place of their paths."""
     values = settings.identity()
-    paths = {name: path for name, path in values.items() if name.endswith("_path") and path is not None}
+    paths = {
+        name: path for name, path in values.items() if (name.endswith("_path") or name == "prices") and path is not None
+    }
     return values | {name: checkpoint_id(path) for name, path in paths.items() if Path(path).exists()}
 
 

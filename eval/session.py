@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from configs.fields import refuse
+from configs.fields import SettingsError, refuse
 from configs.schema import MethodSettings, RunSettings, SamplingSettings
 from configs.tools import DistanceSettings, InspectSettings
 from decoding.calibration import UNCALIBRATED, Calibration, Calibrations
@@ -87,11 +87,18 @@ class Session:
     def _costs(self, method: MethodSettings) -> Costs:
         """The costs in a method's file, or else those of this machine, with this target, dtype and batch."""
         if method.prices is not None:
-            return Costs.read(Path(method.prices))
-        images, rows = self.settings.batch_size, sampling_law(self.settings.sampling).guidance
-        key = sha256(repr((self.target.spec, self.head.spec, rows, images, self.hardware())).encode()).hexdigest()[:16]
+            try:
+                return Costs.read(Path(method.prices))
+            except ValueError as error:
+                raise SettingsError(f"--prices: {error}") from error
+        images, law = self.settings.batch_size, SamplingSettings(cfg=self.settings.sampling.cfg)  # no codes are cut
+        place = (platform.node(), torch.__version__, self.settings.cfg_mode, self.hardware())
+        key = repr((self.target.spec, self.head.spec, sampling_law(law).guidance, images, place))
         jobs = [Job(str(number), "a circle", number) for number in range(images)]
-        return machine_costs(key, lambda: measure_costs(self.engine_for, jobs, repeats=1))
+        return machine_costs(
+            sha256(key.encode()).hexdigest()[:16],
+            lambda: measure_costs(lambda tree: self.engine_for(tree, law), jobs, repeats=1),
+        )
 
     def calibration(self, method: MethodSettings) -> Calibration:
         """What a method calibrates its path scores with under the session's law."""
@@ -134,9 +141,9 @@ def build_engine(
     if method.speculative:
         policy = build_policy(method, target.grid.columns, tables.prices)
         drafter = build_drafter(target, head, law, method, policy.largest)
-        proposal, known = PROPOSALS[method.proposal], tables.calibrations
-        foreseen = proposal(known.of(law, f"foreseen_{method.proposal}"))
-        speculation = Speculation(drafter, policy, proposal(calibration_of(method, law, known)), foreseen)
+        proposal = PROPOSALS[method.proposal]
+        grown = proposal(calibration_of(method, law, tables.calibrations))
+        speculation = Speculation(drafter, policy, grown, foreseen=proposal())
     return Engine(target, law, build_verifier(method, tables.nearest), images, speculation)
 
 

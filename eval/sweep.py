@@ -7,7 +7,7 @@ under any load but for near-ties, promise a speed-up. A line of sweep.jsonl per 
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,9 @@ def run_sweep(settings: BenchmarkSettings) -> None:
     """Measure the cells that `<output_dir>/sweep.jsonl` lacks; draw all, print a table of them, best last, and one line
     of JSON."""
     costs = _costs(settings.costs)
+    if costs:  # trees that weigh prices take these, not the machine's own
+        methods = (replace(m, prices=settings.costs) if m.size == "priced" else m for m in settings.methods)
+        settings = replace(settings, methods=tuple(methods))
     bench = Bench.open(settings)
     path = Path(settings.output) / "sweep.jsonl"
     known = {row["id"]: row for row in _mended(path)}

@@ -57,6 +57,10 @@ class TreePlan:
     def nodes(self) -> int:
         return max(shape.nodes for shape in self.shapes)
 
+    @property
+    def window(self) -> int:
+        return max(shape.window for shape in self.shapes)
+
     def budgets(self, device: torch.device) -> Tensor:
         """(images,) node budgets."""
         return on_device([shape.nodes for shape in self.shapes], device)
@@ -102,6 +106,7 @@ class TreePolicy(Protocol):
 
     name: str
     largest: Shape  # the largest tree it can ask for
+    sizes_itself: bool  # whether `narrow` decides the tree, and does not only save work
 
     def controller(self, seed: int) -> Controller:
         """A fresh controller for an image; `seed` feeds policies that draw random numbers."""

@@ -11,6 +11,7 @@ class DynamicTree:
     """Every level is grown from the best nodes of the one before; the best nodes of all levels are verified."""
 
     name = "eagle2"
+    sizes_itself = False
 
     def __init__(self, shape: Shape):
         self.largest = shape
@@ -29,8 +30,8 @@ class DynamicTree:
 
     def narrow(self, tree: DraftTree, plan: TreePlan) -> TreePlan:
         """A child scores at most its parent: it cannot enter a budget full of nodes as good as the newest level's
-        best."""
-        if tree.nodes < min(shape.nodes for shape in plan.shapes):
+        best. Where foreseen tokens join, it can: they raise the scores of nodes."""
+        if plan.window or tree.nodes < min(shape.nodes for shape in plan.shapes):
             return plan
         best = tree.scores[:, -tree.newest :].amax(1, keepdim=True)
         ahead = (tree.scores[:, 1:] >= best).sum(1)

@@ -55,12 +55,13 @@ class MarginalController:
 
 
 class MarginalTree(DynamicTree):
-    """A dynamic tree that is given bounds, not a size. To choose the number of nodes it waits for the device.
+    """A dynamic tree that is given bounds, not a size. To choose levels and nodes it waits for the device.
 
     Every image is sized by itself, so that its trees do not depend on its batch; the batch pays for the largest one.
     """
 
     name = "marginal"
+    sizes_itself = True
 
     def __init__(self, largest: Shape, prices: Prices, columns: int):
         """largest: bounds; prices: of up to as many nodes; columns: image tokens per row."""

@@ -37,6 +37,7 @@ class StaticTree:
     """The same rank paths in every round."""
 
     name = "static"
+    sizes_itself = False
 
     def __init__(self, paths: list[RankPath]):
         self.paths = paths

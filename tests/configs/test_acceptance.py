@@ -30,7 +30,7 @@ def test_every_combination_is_allowed_or_refused_by_name() -> None:
         allowed = {
             "exact": True,
             "rejection": True,
-            "sampled": method == "static" and proposal == "sampled",
+            "sampled": method in ("static", "jacobi") and proposal == "sampled",
             "lantern": proposal != "sampled",
             "lantern_coupled": proposal != "sampled",
         }[verifier]
@@ -82,7 +82,7 @@ def test_numbers_of_relaxed_acceptance() -> None:
         (["--lantern", "--lantern_residual=none"], "--lantern_residual: found 'none'; allowed: exact, reference"),
         (["--lantern", "--lantern_delta=2", "--lantern_budget=shared"], "--lantern_budget: .*--lantern_delta up to 1"),
         (["--verifier=lantern_coupled", "--lantern_residual=reference"], "--lantern_residual: .*only with --verifier"),
-        (["--verifier=sampled", "--method=static"], "sampled goes with --proposal sampled and --method static"),
+        (["--verifier=sampled", "--method=static"], "sampled goes with --proposal sampled and --method static or j"),
         (["--verifier=lossy"], "--verifier: found 'lossy'; allowed: exact, rejection"),
     ],
 )  # fmt: skip

@@ -44,6 +44,7 @@ METHODS = {
     "marginal": MethodSettings(method="marginal", depth=4, width=3, nodes=20),
     "graft": MethodSettings(method="graft", window=6),
     "graft of fixed size": MethodSettings(method="graft", size="fixed", depth=3, width=3, nodes=9, window=5),
+    "graft of few nodes": MethodSettings(method="graft", size="fixed", depth=4, width=3, nodes=3, window=5),
     "graft of rank": MethodSettings(method="graft", proposal="topk", size="fixed", depth=1, width=2, nodes=7, window=4),
 }
 TABLES = Tables(prices=Prices((1.0, *(1.05 + 0.03 * nodes for nodes in range(58))), 0.02))

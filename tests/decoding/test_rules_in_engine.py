@@ -19,10 +19,13 @@ LOSSLESS = {
     "rejection, coupled": MethodSettings(method="adt", verifier="rejection", adt=AdtSettings(d_max=5)),
     "rejection, drawn": MethodSettings(**TREE, proposal="sampled", verifier="rejection"),
     "sampled": MethodSettings(method="static", proposal="sampled", verifier="sampled"),
+    "rejection, grafted": MethodSettings("graft", depth=3, width=3, nodes=9, window=6, verifier="rejection"),
+    "SJD": MethodSettings("jacobi", proposal="sampled", verifier="sampled", window=5),
 }
 RELAXED = {
     "lantern": MethodSettings(**TREE, proposal="topk", verifier="lantern", lantern=LANTERN),
     "lantern_coupled": MethodSettings(**TREE, verifier="lantern_coupled", lantern=LANTERN),
+    "lantern, grafted": MethodSettings("graft", nodes=9, window=6, verifier="lantern", lantern=LANTERN),
 }
 
 

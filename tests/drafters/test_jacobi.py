@@ -40,9 +40,9 @@ def tree_of(parents: list[int]) -> DraftTree:
     return DraftTree(size, torch.tensor([parents]), torch.tensor([depths]), size.double(), height=max(depths))
 
 
-def verdict(path: list[int], nodes: int) -> Verdict:
-    """The accepted path, from the root on; the rest of the entries is rubbish."""
-    entries = torch.tensor([path + [nodes] * (nodes + 1 - len(path))])
+def verdict(path: list[int], nodes: int, rest: int | None = None) -> Verdict:
+    """The accepted path, from the root on; the other entries are rubbish, or one node again and again."""
+    entries = torch.tensor([path + [nodes if rest is None else rest] * (nodes + 1 - len(path))])
     return Verdict(entries, torch.tensor([len(path) - 1]), entries, entries)
 
 
@@ -58,6 +58,15 @@ def test_laws_come_from_the_branch_that_shares_most_of_the_accepted_path() -> No
     assert found.root.item() == 2  # node 1 and the bonus token
     assert found.reached.item() == 4
     assert names(found.foresee())[:2] == [13, 15]  # behind nodes 3 and 5: positions 3 and 4
+
+
+def test_entries_behind_the_accepted_path_mean_nothing() -> None:
+    """A walk repeats the last node for images that are done while others go on."""
+    tree, laws = tree_of([0, 0, 0, 1, 2, 3, 4, 6]), torch.stack([law(10 + n) for n in range(8)])[None]
+    once, again = drafter(), drafter()
+    once.observe(tree, laws, verdict([0, 1], 7))
+    again.observe(tree, laws, verdict([0, 1], 7, rest=1))
+    assert torch.equal(once.foresee(), again.foresee())
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,18 @@
 import json
 import os
 import shlex
+import shutil
 import subprocess
 from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 from small_llamagen import LlamaGenSizes, write_llamagen
 
 import main
 from configs.schema import ROOT
+from models.codebook import table_path, write_table
 from models.llamagen import LlamaGen
 from models.llamagen_files import llamagen_family
 from models.registry import FAMILIES, TARGETS
@@ -26,6 +29,7 @@ COCO = {
     "images": [{"id": 7, "file_name": "7.jpg"}, {"id": 3, "file_name": "3.jpg"}],
     "annotations": [{"id": 1, "image_id": 3, "caption": "a cat"}, {"id": 2, "image_id": 7, "caption": "two dogs"}],
 }
+CODES = 24  # of the small checkpoint
 SIDES = {"llamagen": 4, "llamagen2": 6}  # of small images, in place of 16 and 32 codes
 PARTI = "Prompt\tCategory\tChallenge\tNote\na cat\tAnimals\tBasic\t\ntwo dogs\tAnimals\tBasic\t\n"
 
@@ -87,11 +91,21 @@ def test_a_script_makes_images_and_a_table(script, places, tmp_path, capsys, mon
         assert len(images[0]) == 2 and images[0] == images[1] == images[2]
 
 
+def with_table(checkpoint: Path, copy: Path) -> Path:
+    """A copy of a checkpoint with ten nearest codes for each of its own."""
+    shutil.copytree(checkpoint, copy)
+    latents = torch.randn(CODES, 4, generator=torch.Generator().manual_seed(0))
+    write_table(latents, table_path(copy, CODES, 10), 10)
+    return copy
+
+
 @pytest.mark.parametrize("name", ABLATIONS)
 def test_an_ablation_measures_its_sweep_at_both_temperatures(name, checkpoint, tmp_path, capsys, monkeypatch) -> None:
     (tmp_path / "prompts.txt").write_text("a cat\ntwo dogs\nmore\n")
-    flags = f"--model_path {checkpoint} --dtype fp64 --device cpu --cells 0-2 --repeats 1 --warmup 0"
-    flags += " --noquality" if name == "lantern" else ""  # no classifier beside the small checkpoint
+    flags = "--dtype fp64 --device cpu --cells 0-2 --repeats 1 --warmup 0"
+    if name == "lantern":  # a table of nearest codes is beside this checkpoint, but no classifier
+        checkpoint, flags = with_table(checkpoint, tmp_path / "checkpoint"), flags + " --noquality"
+    flags += f" --model_path {checkpoint}"
     monkeypatch.chdir(ROOT)
     for words in commands(f"{name}.sh", tmp_path, {"PROMPTS": str(tmp_path / "prompts.txt"), "FLAGS": flags}):
         assert main.main(words) == 0, words
