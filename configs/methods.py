@@ -144,7 +144,7 @@ METHODS: dict[str, dict[str, object]] = {
     "adt": {"proposal": "coupled", "calibration": "drafter", "nodes": 6, "adt": AdtSettings()},
     "jacobi": {"proposal": "coupled", "window": 16, "start": "above"},
     "marginal": _PRICED | {"depth": 6, "width": 4, "nodes": 58},
-    "graft": _PRICED | {"depth": 2, "width": 4, "nodes": 58, "window": 32, "start": "above"},
+    "graft": _PRICED | {"depth": 1, "width": 4, "nodes": 58, "window": 16, "start": "above"},
 }
 # Other defaults of a method with a proposal: the published methods do not calibrate.
 PUBLISHED = {
@@ -166,7 +166,7 @@ class MethodSettings:
         shown="drafter; with topk and sampled none, as published",
     )
     depth: int | None = setting(
-        None, "levels of a tree, at most", low=1, high=64, shown="eagle2 5, marginal 6, graft 2"
+        None, "levels of a tree, at most", low=1, high=64, shown="eagle2 5, marginal 6, graft 1"
     )
     width: int | None = setting(None, "width of a tree", low=1, high=256, shown="eagle2 10, others 4")
     nodes: int | None = setting(
@@ -186,7 +186,7 @@ class MethodSettings:
         shown="measured at the start and kept in ~/.cache/adt-tree",
     )
     window: int | None = setting(
-        None, "how many positions ahead the target's earlier laws draft", low=1, high=256, shown="jacobi 16, graft 32"
+        None, "how many positions ahead the target's earlier laws draft", low=1, high=256, shown="16"
     )
     start: str | None = setting(
         None,
