@@ -41,7 +41,7 @@ class Baseline:
 
 def compared(run: Run, other: Run) -> Baseline:
     """What `other` is to `run` as its baseline."""
-    ours, theirs = (each.manifest.get("identity", each.settings) for each in (run, other))
+    ours, theirs = (each.manifest.get("identity") or each.settings for each in (run, other))
     doubts = _differences(_MACHINE, ours, theirs) + _differences(("batch_size",), run.settings, other.settings)
     doubts += [
         f"other {name} than {other.name}"

@@ -45,8 +45,8 @@ def evaluate(settings: EvaluateSettings, runs: Sequence[Run], tiny_reference: Ca
     keys = shown_keys(runs, settings.images)
     read = {run.name: accepted_lengths(run, _ids(run, keys)) for run in runs}
     tables = [speed_table(rows), metric_table(scores, rows), sources_table(scores)]
-    kinds = [[f"{run.name}: left out {text}" for text in run.images.left_out] for run in runs]
-    kinds += [[f"{name}: left out {text}" for text in faults] for name, (_, faults) in read.items()]
+    left_out = [(run.name, (*run.images.left_out, *read[run.name][1])) for run in runs]
+    kinds = [[f"{name}: left out {text}" for text in texts] for name, texts in left_out]
     kinds += [[f"{row.run}: {text}" for row in rows for text in row.warnings], skipped]
     document = {
         "settings": settings_dict(settings),

@@ -48,7 +48,7 @@ def compute_scores(
             continue
         for own in images:
             try:
-                scores[own.name] += map(_finite, metric.scores(own, theirs))
+                scores[own.name] += [_finite(score) for score in metric.scores(own, theirs)]
             except Unavailable as error:
                 remarks.append(f"{name} of {own.name} was not computed: {error}")
     return scores, remarks

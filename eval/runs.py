@@ -156,10 +156,10 @@ def _manifest(path: Path) -> Line:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as fault:
         raise SettingsError(f"{error} a run.json that cannot be read ({fault}); allowed: a whole run") from fault
     wrong = [name for name, kind in _SETTINGS.items() if not isinstance(settings[name], kind)]
-    if settings["verifier"] not in VERIFIERS:
+    if not wrong and settings["verifier"] not in VERIFIERS:
         wrong.append("verifier")
     if wrong:
-        shown = ", ".join(f"--{name} {settings[name]!r}" for name in dict.fromkeys(wrong))
+        shown = ", ".join(f"--{name} {settings[name]!r}" for name in wrong)
         raise SettingsError(f"{error} a run.json with {shown}; allowed: settings that generate_images wrote")
     manifest["settings"].setdefault("proposal", None)
     return manifest
