@@ -24,7 +24,7 @@ class EvaluateSettings:
     group: ClassVar[str] = "Evaluation"
     output_dir: str = setting("", "folders that generate_images wrote, by commas: the tables' rows", shown="required")
     baseline: str | None = setting(
-        None, "folder of the run whose seconds are 1.00", shown="the first of the runs with --method ar"
+        None, "folder of the run whose seconds are 1.00", shown="per run one of --method ar and the same law"
     )
     ref_dir: str | None = setting(
         None, "folder of real images (.png, .jpg), for FID, precision and recall", shown="tiny: 1,000 rendered scenes"

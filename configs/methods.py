@@ -126,6 +126,10 @@ class Acceptance:
     def fits(self, method: str, proposal: str | None) -> bool:
         return proposal in self.proposals and (self.methods is None or method in self.methods)
 
+    def repeats(self, temperature: float) -> bool:
+        """Whether the images are those of plain decoding with the same seeds."""
+        return self.same_tokens or self.lossless and temperature == 0
+
 
 VERIFIERS: dict[str, Acceptance] = {
     "exact": Acceptance(True, True, (None, *PROPOSALS)),
@@ -262,4 +266,4 @@ class MethodSettings:
 
     def same_tokens(self, temperature: float) -> bool:
         """Whether the images are those of plain decoding with the same seeds."""
-        return VERIFIERS[self.verifier].same_tokens or self.lossless and temperature == 0
+        return VERIFIERS[self.verifier].repeats(temperature)

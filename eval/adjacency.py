@@ -69,6 +69,14 @@ class ImageTrace:
         return 1 + np.flatnonzero(np.diff(self.rounds))
 
 
+def grid_columns(tokens: int, size: tuple[int, int]) -> int:
+    """Image tokens per row of an image of (width, height) pixels; ValueError if the tokens do not fill the rows."""
+    columns = max(1, round((tokens * size[0] / size[1]) ** 0.5))
+    if tokens % columns:
+        raise ValueError(f"found {tokens} tokens for {size[0]} x {size[1]} pixels; they fill no grid of its shape")
+    return columns
+
+
 @dataclass(frozen=True)
 class Correlation:
     """Over all pairs of all images; the intervals are over images."""

@@ -3,7 +3,7 @@
 import fcntl
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,7 +32,7 @@ def flush_to_disk(file: IO[bytes]) -> None:
 
 def replace_file(path: Path, content: bytes) -> None:
     """Give the file this content; whoever reads it sees the old or the new one, never a part."""
-    hidden = path.with_name(f".{path.name}.tmp")
+    hidden = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # two processes may write the same file
     with hidden.open("wb") as file:
         file.write(content)
         flush_to_disk(file)
@@ -62,6 +62,13 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         elif number < len(texts) - 1:
             raise ValueError(f"line {number} is not one that this program wrote")
     return lines
+
+
+def scan_lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
+    """The lines one by one with their numbers; None stands for text that `append_lines` did not write."""
+    with path.open("rb") as file:
+        for number, text in enumerate(file, 1):
+            yield number, _parse(text)
 
 
 def is_whole_png(path: Path) -> bool:

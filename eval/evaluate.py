@@ -4,24 +4,25 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import cache
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from configs.evaluation import EvaluateSettings
+from configs.fields import refuse
 from configs.schema import settings_dict
-from eval.devices import pick_device
+from eval.baselines import baseline_of
 from eval.durable import replace_file
-from eval.metrics.base import ImageSet, Score, Unavailable
-from eval.metrics.registry import NEED_REFERENCE, build_metric
-from eval.metrics.store import FeatureStore
-from eval.processes import ALONE, Processes, launched
+from eval.figures import Scores, compute_scores, with_prices
+from eval.metrics.base import Score
+from eval.processes import launched
 from eval.provenance import revision, versions
-from eval.report import PAPER_NOTE, report
-from eval.runs import Run, read_reference
-from eval.speed import SpeedRow, baseline_of, speed_row
+from eval.report import PAPER_NOTE, report, shown_keys
+from eval.runs import Run, common_keys, reference_files
+from eval.speed import SpeedRow, speed_row
 from eval.tables import Table, metric_table, sources_table, speed_table
+from eval.traces import accepted_lengths
 
-Scores = dict[str, list[Score]]
+_SHOWN = 8  # remarks of a kind on paper and screen
 
 
 def evaluate(settings: EvaluateSettings, runs: Sequence[Run], tiny_reference: Callable[[Path], Path]) -> None:
@@ -29,76 +30,79 @@ def evaluate(settings: EvaluateSettings, runs: Sequence[Run], tiny_reference: Ca
 
     tiny_reference: gives a folder of rendered scenes, below the one it takes, for runs of the tiny model without
     --ref_dir. What cannot be computed is named on stderr and in the files.
+
+    Raises SettingsError, before anything is computed, for folders that cannot be read or written.
     """
+    folder = Path(settings.report_dir or runs[0].folder / "evaluation")
+    check_places(settings, folder)
     processes = launched()
-    baseline = baseline_of(runs, settings.baseline)
-    rows = [speed_row(run, baseline) for run in runs]
+    baselines = {run.name: baseline_of(run, runs, settings.baseline) for run in runs}
+    rows = [speed_row(run, baselines[run.name]) for run in runs]
     scores, skipped = compute_scores(settings, runs, tiny_reference, processes)
     if processes.rank > 0:
         return
+    scores = with_prices(scores, _lossless_others(runs, rows))
+    keys = shown_keys(runs, settings.images)
+    read = {run.name: accepted_lengths(run, _ids(run, keys)) for run in runs}
     tables = [speed_table(rows), metric_table(scores, rows), sources_table(scores)]
-    remarks = [*(f"{run.name}: left out {text}" for run in runs for text in run.images.left_out)]
-    remarks += [f"{row.run}: {text}" for row in rows for text in row.warnings] + skipped
-    folder = Path(settings.report_dir or runs[0].folder / "evaluation")
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, table in zip(("speed", "images", "sources"), tables, strict=True):
-        _write_table(folder / name, table)
+    left_out = [(run.name, (*run.images.left_out, *read[run.name][1])) for run in runs]
+    kinds = [[f"{name}: left out {text}" for text in texts] for name, texts in left_out]
+    kinds += [[f"{row.run}: {text}" for row in rows for text in row.warnings], skipped]
     document = {
         "settings": settings_dict(settings),
-        "runs": [_run_entry(run, baseline) for run in runs],
+        "runs": [_run_entry(run, row) for run, row in zip(runs, rows, strict=True)],
         "speed": [asdict(row) for row in rows],
-        "images": {name: [asdict(score) for score in own] for name, own in scores.items()},
-        "remarks": remarks,
+        "images": {name: [_score_entry(score) for score in own] for name, own in scores.items()},
+        "remarks": [text for kind in kinds for text in kind],
         "versions": versions(),
         "revision": revision(),
     }
-    replace_file(folder / "evaluation.json", (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode())
-    replace_file(folder / "report.html", report(runs, rows, tables, remarks, settings.images).encode())
-    _tell(folder, tables, rows, scores, remarks)
+    shown = [text for kind in kinds for text in _capped(kind)]
+    page = report(runs, rows, tables, shown, keys, {name: maps for name, (maps, _) in read.items()})
+    for name, table in zip(("speed", "images", "sources"), tables, strict=True):
+        _write_table(folder / name, table)
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    replace_file(folder / "evaluation.json", text.encode())
+    replace_file(folder / "report.html", page.encode())
+    _tell(folder, tables, rows, scores, shown)
 
 
-def compute_scores(
-    settings: EvaluateSettings,
-    runs: Sequence[Run],
-    tiny_reference: Callable[[Path], Path],
-    processes: Processes = ALONE,
-) -> tuple[Scores, list[str]]:
-    """The scores by run, metric after metric, and what was not computed and why; processes share the features."""
-    tiny = all(run.settings["model"] == "tiny" for run in runs)
-    store = FeatureStore(settings.cache_dir, settings.batch_size, processes)
-    device = pick_device(settings.device)
-
-    @cache
-    def reference() -> ImageSet:
-        if settings.ref_dir is None and not tiny:
-            raise Unavailable("it compares with real images, but there is no --ref_dir")
-        if settings.ref_dir is None and processes.rank == 0:
-            tiny_reference(Path(settings.cache_dir))
-        processes.gather(None)  # it is rendered
-        real = read_reference(settings.ref_dir or str(tiny_reference(Path(settings.cache_dir))))
-        skipped.extend(f"{real.name}: left out {text}" for text in real.left_out)
-        return real
-
-    scores: Scores = {run.name: [] for run in runs}
-    skipped: list[str] = []
-    for name in settings.chosen_metrics("tiny" if tiny else "other"):
+def check_places(settings: EvaluateSettings, report_dir: Path) -> None:
+    """A SettingsError for a folder that cannot be written, and for a --ref_dir without images."""
+    for flag, place in (("report_dir", report_dir), ("cache_dir", Path(settings.cache_dir))):
         try:
-            theirs = reference() if name in NEED_REFERENCE else None
-            metric = build_metric(name, settings, store, device)
-        except Unavailable as error:
-            skipped.append(f"{name} was not computed: {error}")
-            continue
-        for run in runs:
-            try:
-                scores[run.name] += metric.scores(run.images, theirs)
-            except Unavailable as error:
-                skipped.append(f"{name} of {run.name} was not computed: {error}")
-    return scores, skipped
+            place.mkdir(parents=True, exist_ok=True)
+            with TemporaryFile(dir=place):
+                pass
+        except OSError as error:
+            refuse(flag, str(place), f"a folder that can be written ({error.strerror})")
+    if settings.ref_dir is not None:
+        reference_files(settings.ref_dir)
 
 
-def _run_entry(run: Run, baseline: Run | None) -> dict[str, object]:
+def _lossless_others(runs: Sequence[Run], rows: Sequence[SpeedRow]) -> dict[str, str]:
+    """The baselines of runs that have another one, which is lossless, by run; none unless all runs share images."""
+    lossless = {run.name for run in runs if run.lossless} if common_keys(runs) else set()
+    return {row.run: row.baseline for row in rows if row.baseline in lossless - {row.run}}
+
+
+def _ids(run: Run, keys: Sequence[tuple[str, int]]) -> set[str]:
+    return {run.by_image[key]["id"] for key in keys if key in run.by_image}
+
+
+def _capped(remarks: Sequence[str]) -> list[str]:
+    """The first remarks of a kind, and how many there are more."""
+    more = len(remarks) - _SHOWN
+    return [*remarks[:_SHOWN], *([f"{more} more like the last; evaluation.json has them"] if more > 0 else [])]
+
+
+def _score_entry(score: Score) -> dict[str, object]:
+    return {name: value for name, value in asdict(score).items() if name != "shares"}
+
+
+def _run_entry(run: Run, row: SpeedRow) -> dict[str, object]:
     names = ("settings", "identity", "hardware", "versions", "revision", "started")
-    return {"name": run.name, "folder": str(run.folder), "baseline": run is baseline} | {
+    return {"name": run.name, "folder": str(run.folder), "baseline": row.baseline} | {
         name: run.manifest.get(name) for name in names
     }
 

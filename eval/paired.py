@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+Share = tuple[float, float]  # an image's hits, and how many it could have
 LEAST_IMAGES = 8  # for an interval: with fewer it is far too narrow
 
 
@@ -30,6 +31,23 @@ def estimate(figure: Callable[[np.ndarray], float], images: int, samples: int = 
         return Estimate(value, None, None)
     drawn = [figure(np.bincount(random.integers(images, size=images), minlength=images)) for _ in range(samples)]
     return Estimate(value, *np.nanquantile(drawn, (0.025, 0.975)).tolist())
+
+
+def paired_difference(ours: Sequence[Share], theirs: Sequence[Share], samples: int = 4000) -> Estimate:
+    """sum(hits) / sum(totals) of one method minus that of another, over the same images, which are drawn together.
+
+    Args:
+        ours, theirs: (hits, total) of each image.
+        samples: draws.
+    """
+    one, other = (np.array(shares, dtype=float) for shares in (ours, theirs))  # (images, 2) each
+    assert one.shape == other.shape
+
+    def apart(counts: np.ndarray) -> float:
+        (hits, total), (their_hits, their_total) = counts @ one, counts @ other
+        return hits / total - their_hits / their_total
+
+    return estimate(apart, len(one), samples)
 
 
 def paired_ratio(above: Sequence[float], below: Sequence[float], samples: int = 4000) -> Estimate:

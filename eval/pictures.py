@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
-from eval.runs import Line, Run
+from eval.runs import Run
 from eval.speed import SpeedRow
 
 _SIDE = 384  # pixels of a thumbnail's longer edge
@@ -36,21 +36,9 @@ def difference(image: Image.Image, lossless: Image.Image) -> tuple[str, float] |
     return thumbnail(shown), float(apart.mean())
 
 
-def accepted_lengths(rounds: Sequence[Line], tokens: int, columns: int) -> np.ndarray:
-    """The drafts accepted in the round that decided each token, (rows, columns); NaN for tokens of no round.
-
-    rounds: an image's lines of trace.jsonl: a round at `position` decides `accepted` + 1 tokens.
-    """
-    lengths = np.full(tokens, np.nan)
-    for line in rounds:
-        lengths[line["position"] : line["position"] + line["accepted"] + 1] = line["accepted"]
-    return lengths.reshape(-1, columns)
-
-
-def acceptance_map(rounds: Sequence[Line], tokens: int, size: tuple[int, int]) -> str:
-    """The lengths as colours from dark (0) to yellow (8 and more); size: of the image, (width, height) in pixels."""
-    columns = round((tokens * size[0] / size[1]) ** 0.5)
-    shares = accepted_lengths(rounds, tokens, columns) / 8
+def acceptance_map(lengths: np.ndarray) -> str:
+    """Accepted lengths (rows, columns) as colours, from dark (0) to yellow (8 and more)."""
+    shares = lengths / 8
     colours = matplotlib.colormaps["viridis"](np.ma.masked_invalid(shares), bytes=True)[..., :3]
     side = max(1, _SIDE // max(shares.shape))
     picture = Image.fromarray(colours).resize(

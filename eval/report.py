@@ -4,6 +4,7 @@ import html
 import json
 from collections.abc import Sequence
 
+import numpy as np
 from PIL import Image
 
 from eval.pictures import acceptance_map, difference, speed_plot, tau_plot, thumbnail
@@ -16,9 +17,12 @@ PAPER_NOTE = (
 )
 NOTES = (
     "SR: seconds of the baseline / seconds, over images with the same prompt and seed; image decoding is not counted. "
+    "The baseline is a run of the same model and sampling law; -: none; (!): on another machine or batch size. "
     "tau: tokens decided in rounds / rounds, bonus token included. In brackets: 95 % intervals over images. "
     "Relaxed runs draw other images than plain decoding: their speed has a price."
 )
+Key = tuple[str, int]  # prompt and seed
+Maps = dict[str, dict[str, np.ndarray]]  # run, image -> accepted lengths (rows, columns)
 _STYLE = """
 :root { color-scheme: light dark; font: 16px/1.45 system-ui, sans-serif; }
 body { max-width: 72rem; margin: 0 auto; padding: 1rem; }
@@ -28,25 +32,38 @@ th, td { padding: .3rem .6rem; border-bottom: 1px solid #8886; text-align: left;
 th { white-space: nowrap; } img { max-width: 100%; height: auto; background: #fff; }
 .row { display: grid; grid-template-columns: repeat(auto-fill, minmax(9.5rem, 1fr)); gap: .75rem; }
 figure { margin: 0; } figure img { width: 100%; image-rendering: auto; } figcaption { font-size: .8rem; }
-pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: .75rem; } li, h3 { overflow-wrap: anywhere; }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: .75rem; max-height: 16rem; overflow: auto; }
+li, h3 { overflow-wrap: anywhere; }
 @media print { body { max-width: none; padding: 0; font-size: 10pt; } .scroll { overflow: visible; }
-  section, figure, tr { break-inside: avoid; } table { font-size: 7.5pt; } details > * { display: block; } }
+  section, figure, tr { break-inside: avoid; } table { font-size: 7.5pt; }
+  pre { max-height: none; overflow: visible; } }
 """
 
 
+def shown_keys(runs: Sequence[Run], images: int) -> list[Key]:
+    """The first prompts and seeds; those that all runs have come first."""
+    keys = list(dict.fromkeys(key for run in runs for key in run.by_image))
+    return sorted(keys, key=lambda key: -sum(key in run.by_image for run in runs))[:images]
+
+
 def report(
-    runs: Sequence[Run], rows: Sequence[SpeedRow], tables: Sequence[Table], remarks: Sequence[str], images: int
+    runs: Sequence[Run],
+    rows: Sequence[SpeedRow],
+    tables: Sequence[Table],
+    remarks: Sequence[str],
+    keys: Sequence[Key],
+    maps: Maps,
 ) -> str:
-    """The page: tables, plots, remarks, the first `images` prompts by all runs, settings. tables: the first is speed;
-    remarks: warnings and what was not computed."""
+    """The page: tables, plots, remarks, the images of `keys` by all runs, settings. tables: the first is speed; rows:
+    one per run; remarks: warnings and what was not computed."""
     note = f"{NOTES} {PAPER_NOTE}" if any(row.paper for row in rows) else NOTES
     parts = [f"<h1>Evaluation of {html.escape(', '.join(run.name for run in runs))}</h1>"]
     parts += [_section(tables[0].title, f"{tables[0].html()}<p>{html.escape(note)}</p>{_plots(runs, rows)}")]
     parts += [_section(table.title, table.html()) for table in tables[1:] if table.rows]
     if remarks:
         parts.append(_section("Remarks", _items(remarks)))
-    if images:
-        parts.append(_section("The same prompts and seeds", _comparison(runs, images)))
+    if keys:
+        parts.append(_section("The same prompts and seeds", _comparison(runs, rows, keys, maps)))
     parts.append(_section("Settings", "".join(map(_settings, runs))))
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
     head += f"<title>Evaluation</title><style>{_STYLE}</style>"
@@ -59,38 +76,39 @@ def _plots(runs: Sequence[Run], rows: Sequence[SpeedRow]) -> str:
     return f'<p><img alt="Seconds per image" src="{speed}"></p><p><img alt="Tokens per round" src="{tau}"></p>'
 
 
-def _comparison(runs: Sequence[Run], images: int) -> str:
-    """A row of pictures per prompt and seed; those that all runs have come first."""
-    keys = list(dict.fromkeys(key for run in runs for key in run.by_image))
-    keys.sort(key=lambda key: -sum(key in run.by_image for run in runs))
-    exact = [run for run in runs if run.lossless]
+def _comparison(runs: Sequence[Run], rows: Sequence[SpeedRow], keys: Sequence[Key], maps: Maps) -> str:
+    """A row of pictures per prompt and seed."""
+    named = {run.name: run for run in runs}
+    baselines = [named.get(row.baseline) for row in rows]
     legend = (
         "<p>Differences are shown four times as strong. Acceptance maps: the drafts accepted in the round that decided "
         "each token, from dark (none) to yellow (8 and more).</p>"
     )
     blocks = []
-    for prompt, seed in keys[:images]:
-        figures = "".join(_figures(run, (prompt, seed), exact) for run in runs if (prompt, seed) in run.by_image)
+    for prompt, seed in keys:
+        figures = "".join(
+            _figures(run, (prompt, seed), baseline, maps[run.name])
+            for run, baseline in zip(runs, baselines, strict=True)
+            if (prompt, seed) in run.by_image
+        )
         title = f"<h3>{html.escape(prompt)} <small>seed {seed}</small></h3>"
         blocks.append(f'<section>{title}<div class="row">{figures}</div></section>')
     return legend + "".join(blocks)
 
 
-def _figures(run: Run, key: tuple[str, int], exact: Sequence[Run]) -> str:
-    """The image, its difference to a lossless one if the run is relaxed, its map if there is a trace."""
+def _figures(run: Run, key: Key, baseline: Run | None, maps: dict[str, np.ndarray]) -> str:
+    """The image, its difference to the baseline's if it need not be the same, its map if there is a trace."""
     record = run.by_image[key]
     with Image.open(run.path(record)) as image:
         image.load()
     figures = [_figure(thumbnail(image), f"{run.name}: {record['seconds']:.3g} s, tau {record['tau']:.2f}")]
-    lossless = next((other for other in exact if key in other.by_image), None)
-    if not run.lossless and lossless is not None:
-        with Image.open(lossless.path(lossless.by_image[key])) as plain:
+    if not run.same_tokens and baseline is not None and baseline is not run and key in baseline.by_image:
+        with Image.open(baseline.path(baseline.by_image[key])) as plain:
             apart = difference(image, plain)
         if apart is not None:
-            figures.append(_figure(apart[0], f"difference to {lossless.name}: {apart[1]:.1f} of 255 on average"))
-    if record["id"] in run.trace:
-        rounds = run.trace[record["id"]]
-        figures.append(_figure(acceptance_map(rounds, record["tokens"], image.size), f"{run.name}: accepted lengths"))
+            figures.append(_figure(apart[0], f"difference to {baseline.name}: {apart[1]:.1f} of 255 on average"))
+    if record["id"] in maps:
+        figures.append(_figure(acceptance_map(maps[record["id"]]), f"{run.name}: accepted lengths"))
     return "".join(figures)
 
 
@@ -103,7 +121,7 @@ def _settings(run: Run) -> str:
     shown: Line = {name: run.manifest.get(name) for name in ("settings", "hardware", "versions", "revision")}
     text = html.escape(json.dumps(shown, indent=1, ensure_ascii=False))
     title = html.escape(f"{run.name}: {run.folder}")
-    return f"<details><summary>{title}</summary><pre>{text}</pre></details>"
+    return f"<h3>{title}</h3><pre>{text}</pre>"
 
 
 def _section(title: str, content: str) -> str:

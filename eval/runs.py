@@ -10,23 +10,13 @@ from pathlib import Path
 from PIL import Image, UnidentifiedImageError
 
 from configs.fields import SettingsError
-from eval.durable import read_lines
-from eval.metrics.base import ImageSet
-from eval.run_folder import files_of
+from configs.methods import VERIFIERS
+from eval.metrics.base import ImageSet, Unavailable
+from eval.records import read_records
+from eval.run_folder import Line, files_of
 
-Line = dict[str, object]
-_FIELDS = [
-    "prompt",
-    "seed",
-    "tokens_sha256",
-    "lossless",
-    "tokens",
-    "target_forwards",
-    "tau",
-    "mean_depth",
-    "mean_nodes",
-    "seconds",
-]
+_SETTINGS = {"model": str, "method": str, "prompt": str, "verifier": str, "dtype": str, "temperature": int | float,
+             "batch_size": int}  # fmt: skip
 _IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
 
@@ -50,19 +40,25 @@ class Run:
         """Whether the images have the target's own law."""
         return all(record["lossless"] for record in self.records.values())
 
+    @property
+    def same_tokens(self) -> bool:
+        """Whether the images are to be those of plain decoding with the same seeds, up to rounding."""
+        return self.lossless and VERIFIERS[self.settings["verifier"]].repeats(self.settings["temperature"])
+
     @cached_property
     def by_image(self) -> dict[tuple[str, int], Line]:
         """The records by what decides a lossless image: prompt and seed."""
         return {(record["prompt"], record["seed"]): record for record in self.records.values()}
 
-    @cached_property
-    def trace(self) -> dict[str, list[Line]]:
-        """The rounds of each image, where --trace recorded them."""
-        rounds: dict[str, list[Line]] = {}
-        for path in files_of(self.folder, "trace.jsonl"):
-            for line in read_lines(path):
-                rounds.setdefault(line["id"], []).append(line)
-        return rounds
+    def part(self, keys: Sequence[tuple[str, int]]) -> ImageSet:
+        """The images of these prompts and seeds, in this order."""
+        places = {path.stem: number for number, path in enumerate(self.images.paths)}
+        order = [places[self.by_image[key]["id"]] for key in keys]
+        paths, hashes, prompts = (
+            tuple(values[number] for number in order)
+            for values in (self.images.paths, self.images.keys, self.images.prompts)
+        )
+        return ImageSet(self.name, paths, hashes, prompts)
 
     def path(self, record: Line) -> Path:
         """The image of a record."""
@@ -78,15 +74,8 @@ def read_run(folder: str, name: str) -> Run:
     if not (place / "run.json").is_file() or not files_of(place, "records.jsonl"):
         found = "no such folder" if not place.is_dir() else "no run.json or no records.jsonl"
         raise SettingsError(f"--output_dir {folder}: found {found}; allowed: folders that generate_images wrote")
-    try:
-        manifest = json.loads((place / "run.json").read_text("utf-8"))
-        manifest["settings"].items()
-        lines = [line for path in files_of(place, "records.jsonl") for line in read_lines(path)]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SettingsError(
-            f"--output_dir {folder}: found, in its files, that {error}; allowed: a whole run"
-        ) from error
-    records, faults = _unique(lines)
+    manifest = _manifest(place / "run.json")
+    records, faults = read_records(place)
     faults += [
         f"{path.name}: an image without a record"
         for path in sorted((place / "img").glob("*.png"))
@@ -109,13 +98,37 @@ def read_runs(folders: Sequence[str]) -> list[Run]:
     return [read_run(folder, "/".join(part[-depth:])) for folder, part in zip(folders, parts, strict=True)]
 
 
-def read_reference(folder: str) -> ImageSet:
-    """The images of a folder and the folders in it; SettingsError if none can be read."""
+def reference_files(folder: str) -> list[Path]:
+    """The image files of a folder and the folders in it; SettingsError if there is none."""
     paths = [path for path in sorted(Path(folder).rglob("*")) if path.suffix.lower() in _IMAGE_ENDINGS]
-    images = image_set(Path(folder).name, [(path, "") for path in paths])
-    if not len(images):
+    if not paths:
         raise SettingsError(f"--ref_dir {folder}: found no image; allowed: a folder of {', '.join(_IMAGE_ENDINGS)}")
+    return paths
+
+
+def read_reference(folder: str) -> ImageSet:
+    """The images of a folder and the folders in it; Unavailable if none can be read."""
+    images = image_set(Path(folder).name, [(path, "") for path in reference_files(folder)])
+    if not len(images):
+        raise Unavailable(f"no image in {folder} can be read")
     return images
+
+
+def common_keys(runs: Sequence[Run]) -> list[tuple[str, int]]:
+    """The prompts and seeds that all runs have."""
+    return [key for key in runs[0].by_image if all(key in run.by_image for run in runs)]
+
+
+def common_images(runs: Sequence[Run]) -> tuple[list[ImageSet], str | None]:
+    """The runs' images of the prompts and seeds that all runs have, in the same order, and a remark if some have more;
+    all images of each, and a remark, if the runs have none in common."""
+    shared = common_keys(runs)
+    counts = ", ".join(f"{run.name} {len(run.images)}" for run in runs)
+    if not shared:
+        return [run.images for run in runs], f"images of other prompts and seeds by run, not to be compared: {counts}"
+    more = any(len(run.images) > len(shared) for run in runs)
+    remark = f"image metrics are of the {len(shared)} prompts and seeds that all runs have, of {counts}"
+    return [run.part(shared) for run in runs], remark if more else None
 
 
 def image_set(name: str, files: Iterable[tuple[Path, str]]) -> ImageSet:
@@ -134,15 +147,23 @@ def image_set(name: str, files: Iterable[tuple[Path, str]]) -> ImageSet:
     return ImageSet(name, paths, keys, prompts, tuple(left_out))
 
 
-def _unique(lines: Sequence[Line]) -> tuple[dict[str, Line], list[str]]:
-    """The records by id; ids with different records and records that lack a figure are left out, and said so."""
-    records: dict[str, Line] = {}
-    doubted: dict[str, str] = {}
-    for line in lines:
-        if missing := [field for field in _FIELDS if field not in line]:
-            doubted[line["id"]] = f"{line['id']}: a record without {', '.join(missing)}"
-            continue
-        before = records.setdefault(line["id"], line)
-        if before["tokens_sha256"] != line["tokens_sha256"]:
-            doubted[line["id"]] = f"{line['id']}: an id with two different records"
-    return {key: line for key, line in records.items() if key not in doubted}, list(doubted.values())
+def _manifest(path: Path) -> Line:
+    """run.json; a SettingsError if it cannot be read or lacks settings that the tables need."""
+    error = f"--output_dir {path.parent}: found"
+    try:
+        manifest = json.loads(path.read_text("utf-8"), parse_constant=_no_number)
+        settings = {name: manifest["settings"].get(name) for name in (*_SETTINGS, "proposal")}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as fault:
+        raise SettingsError(f"{error} a run.json that cannot be read ({fault}); allowed: a whole run") from fault
+    wrong = [name for name, kind in _SETTINGS.items() if not isinstance(settings[name], kind)]
+    if not wrong and settings["verifier"] not in VERIFIERS:
+        wrong.append("verifier")
+    if wrong:
+        shown = ", ".join(f"--{name} {settings[name]!r}" for name in wrong)
+        raise SettingsError(f"{error} a run.json with {shown}; allowed: settings that generate_images wrote")
+    manifest["settings"].setdefault("proposal", None)
+    return manifest
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is no number of JSON")

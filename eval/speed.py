@@ -1,24 +1,24 @@
-"""How fast the runs are: seconds, forwards and tokens per round, against the run that is the baseline."""
+"""How fast the runs are: seconds, forwards and tokens per round, against the run's baseline."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
 
+from eval.baselines import Baseline
 from eval.paired import Estimate, paired_ratio
 from eval.published import PublishedCell, published
 from eval.runs import Run
 
-_MAY_DIFFER = ("method", "proposal", "calibration", "depth", "width", "nodes", "tree", "verifier", "drafter_path")
-
 
 @dataclass(frozen=True)
 class SpeedRow:
-    """A run's figures, over its images; those against the baseline over the images that both have.
+    """A run's figures, over its images; those against the baseline over the images that both have, and None where the
+    two cannot be compared.
 
+    lossless, same_tokens: whether law and images are to be those of plain decoding; baseline: its name;
     tau: tokens decided in rounds / rounds; forwards, seconds: per image, without the VQ decoder; speedup: seconds of
     the baseline / seconds; compression: forwards of the baseline / forwards; common: images in both; identical: of
-    these, with the same tokens; paper: its figures for the same cell; warnings: why figures may mislead.
+    these, with the same tokens; doubtful: machine or batch size are not the baseline's; paper: its figures for the same
+    cell; warnings: why figures may mislead or are missing.
     """
 
     run: str
@@ -26,28 +26,24 @@ class SpeedRow:
     proposal: str | None
     temperature: float
     lossless: bool
+    same_tokens: bool
     images: int
     tau: float
     mean_depth: float
     mean_nodes: float
     forwards: float
     seconds: float
+    baseline: str | None = None
     speedup: Estimate | None = None
     compression: float | None = None
     common: int | None = None
     identical: int | None = None
+    doubtful: bool = False
     paper: PublishedCell | None = None
     warnings: tuple[str, ...] = ()
 
 
-def baseline_of(runs: Sequence[Run], folder: str | None) -> Run | None:
-    """The run in the folder, or the first that decodes plainly; None if there is none."""
-    if folder is not None:
-        return next(run for run in runs if run.folder.resolve() == Path(folder).resolve())
-    return next((run for run in runs if run.settings["method"] == "ar"), None)
-
-
-def speed_row(run: Run, baseline: Run | None) -> SpeedRow:
+def speed_row(run: Run, baseline: Baseline | None) -> SpeedRow:
     """The figures of a run."""
     records = list(run.records.values())
     rounds = sum(record["target_forwards"] - 1 for record in records)
@@ -57,6 +53,7 @@ def speed_row(run: Run, baseline: Run | None) -> SpeedRow:
         "proposal": run.settings["proposal"],
         "temperature": run.settings["temperature"],
         "lossless": run.lossless,
+        "same_tokens": run.same_tokens,
         "images": len(records),
         "tau": sum(record["tokens"] - 1 for record in records) / max(rounds, 1),
         "mean_depth": fmean(record["mean_depth"] for record in records),
@@ -68,35 +65,26 @@ def speed_row(run: Run, baseline: Run | None) -> SpeedRow:
     return SpeedRow(**figures, **_against(run, baseline))
 
 
-def _against(run: Run, baseline: Run | None) -> dict[str, object]:
+def _against(run: Run, baseline: Baseline | None) -> dict[str, object]:
     if baseline is None:
         return {}
-    keys = [key for key in baseline.by_image if key in run.by_image]
-    warnings = _differences(run, baseline)
-    if not keys:
-        return {"common": 0, "warnings": (*warnings, f"no image with the prompt and seed of one of {baseline.name}")}
-    pairs = [(baseline.by_image[key], run.by_image[key]) for key in keys]
+    if not baseline.usable:
+        nothing = f"not compared with {baseline.run.name}: "
+        nothing += "; ".join(baseline.laws) or "no image with the prompt and seed of one of its"
+        return {"common": len(baseline.keys), "warnings": (nothing,)}
+    pairs = [(baseline.run.by_image[key], run.by_image[key]) for key in baseline.keys]
     identical = sum(a["tokens_sha256"] == b["tokens_sha256"] for a, b in pairs)
-    if identical < len(pairs) and run.lossless and run.settings["dtype"] != "bf16":
-        warnings.append(f"{len(pairs) - identical} images differ from {baseline.name}'s: near-ties in fp32, or a fault")
+    warnings, expected = list(baseline.doubts), run.same_tokens and baseline.run.same_tokens
+    if identical < len(pairs) and expected and run.settings["dtype"] != "bf16":
+        warnings.append(
+            f"{len(pairs) - identical} images differ from {baseline.run.name}'s: near-ties in fp32, or a fault"
+        )
     return {
+        "baseline": baseline.run.name,
         "speedup": paired_ratio([a["seconds"] for a, _ in pairs], [b["seconds"] for _, b in pairs]),
         "compression": sum(a["target_forwards"] for a, _ in pairs) / sum(b["target_forwards"] for _, b in pairs),
         "common": len(pairs),
         "identical": identical,
+        "doubtful": bool(baseline.doubts),
         "warnings": tuple(warnings),
     }
-
-
-def _differences(run: Run, baseline: Run) -> list[str]:
-    """What makes seconds or tokens of two runs incomparable."""
-    ours, theirs = (each.manifest.get("identity", {}) for each in (run, baseline))
-    names = [name for name in sorted(ours | theirs) if not name.startswith(("adt_", "lantern_", *_MAY_DIFFER))]
-    faults = [f"--{name} {ours.get(name)!r}, baseline {theirs.get(name)!r}" for name in names
-              if ours.get(name) != theirs.get(name)]  # fmt: skip
-    for name in ("hardware", "versions"):
-        if run.manifest.get(name) != baseline.manifest.get(name):
-            faults.append(f"other {name} than the baseline")
-    if run.settings["batch_size"] != baseline.settings["batch_size"]:
-        faults.append(f"--batch_size {run.settings['batch_size']}, baseline {baseline.settings['batch_size']}")
-    return faults

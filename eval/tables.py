@@ -12,6 +12,8 @@ from eval.speed import SpeedRow
 
 _LATEX = {c: f"\\{c}" for c in "&%$#_{}"} | {"~": r"\textasciitilde{}", "^": r"\^{}", "\\": r"\textbackslash{}"}
 
+_WIDE = 40  # letters from which a column of LaTeX is broken into lines
+
 
 @dataclass(frozen=True)
 class Table:
@@ -34,9 +36,11 @@ class Table:
         return text.getvalue()
 
     def latex(self) -> str:
-        """A tabular with booktabs' rules."""
-        lines = [" & ".join(map(_latex, row)) + r" \\" for row in (self.columns, *self.rows)]
-        head = rf"\begin{{tabular}}{{l{'r' * (len(self.columns) - 1)}}}"
+        """A tabular with booktabs' rules; columns of long texts are broken into lines."""
+        lines = [_latex_row(row) for row in (self.columns, *self.rows)]
+        wide = [max(map(len, column)) > _WIDE for column in zip(self.columns, *self.rows, strict=True)]
+        layout = "".join("p{4cm}" if long else "r" if place else "l" for place, long in enumerate(wide))
+        head = rf"\begin{{tabular}}{{{layout}}}"
         return "\n".join([head, r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule", r"\end{tabular}", ""])
 
     def html(self) -> str:
@@ -49,19 +53,21 @@ class Table:
 
 def speed_table(rows: Sequence[SpeedRow]) -> Table:
     """A line per run; the paper's figures stand beside ours where it has the same cell."""
-    names = ["run", "method", "T", "s/image", "SR", "tau", "mean depth", "forwards", "fewer forwards", "same tokens"]
+    names = ["run", "method", "T", "s/image", "baseline", "SR", "tau", "mean depth", "forwards", "fewer forwards"]
+    names += ["same tokens"]
     ours = [
         (
             row.run,
             _method(row),
             f"{row.temperature:g}",
             _number(row.seconds),
-            _ratio(row.speedup),
+            row.baseline or "-",
+            _ratio(row.speedup) + _doubt(row),
             _number(row.tau),
             _number(row.mean_depth),
             _number(row.forwards),
             _number(row.compression),
-            "-" if row.identical is None else f"{row.identical}/{row.common}",
+            "-" if row.identical is None else f"{row.identical}/{row.common}" + _doubt(row),
         )
         for row in rows
     ]
@@ -78,7 +84,8 @@ def speed_table(rows: Sequence[SpeedRow]) -> Table:
 
 
 def metric_table(scores: dict[str, Sequence[Score]], rows: Sequence[SpeedRow]) -> Table:
-    """A line per figure, a column per run; the paper's CLIP scores in columns of their own."""
+    """A line per figure, a column per run; below it the differences to the lossless baselines, over the same images;
+    the paper's CLIP scores in columns of their own."""
     names = list(dict.fromkeys(score.metric for own in scores.values() for score in own))
     by_run = {run: {score.metric: score for score in own} for run, own in scores.items()}
     higher = {score.metric: score.higher for own in scores.values() for score in own}
@@ -88,6 +95,10 @@ def metric_table(scores: dict[str, Sequence[Score]], rows: Sequence[SpeedRow]) -
         arrow = " (higher is better)" if higher[name] else " (lower is better)"
         cells = [_score(by_run[run].get(name)) for run in scores]
         lines.append((name + arrow, *cells, *(_number(clip[run]) if name == "clip" else "-" for run in clip)))
+        prices = [own[name].price if name in own else None for own in by_run.values()]
+        if any(prices):
+            cells = [_difference(price) for price in prices]
+            lines.append((f"{name}, minus the baseline's", *cells, *("-" for _ in clip)))
     return Table("Images", ("figure", *scores, *(f"paper's {run}" for run in clip)), tuple(lines))
 
 
@@ -105,7 +116,12 @@ def sources_table(scores: dict[str, Sequence[Score]]) -> Table:
 
 def _method(row: SpeedRow) -> str:
     proposal = f", {row.proposal}" if row.proposal else ""
-    return row.method + proposal + ("" if row.lossless else " (relaxed: other images than plain decoding)")
+    other = " (relaxed: other images than plain decoding)" if not row.lossless else " (same law, other images)"
+    return row.method + proposal + ("" if row.same_tokens else other)
+
+
+def _doubt(row: SpeedRow) -> str:
+    return " (!)" if row.doubtful else ""
 
 
 def _number(value: float | None) -> str:
@@ -120,11 +136,22 @@ def _ratio(ratio: Estimate | None) -> str:
     return f"{ratio.value:.2f}" + ("" if ratio.low is None else f" [{ratio.low:.2f}, {ratio.high:.2f}]")
 
 
+def _difference(price: Estimate | None) -> str:
+    if price is None:
+        return "-"
+    return f"{price.value:+.3g}" + ("" if price.low is None else f" [{price.low:+.3g}, {price.high:+.3g}]")
+
+
 def _score(score: Score | None) -> str:
     if score is None:
         return "-"
     ends = "" if score.low is None else f" [{score.low:.4g}, {score.high:.4g}]"
     return f"{score.value:.4g}{ends}" + (" (!)" if score.warning else "")
+
+
+def _latex_row(row: Sequence[str]) -> str:
+    text = " & ".join(map(_latex, row)) + r" \\"
+    return "{}" + text if text.startswith(("[", "*")) else text  # the line break before it would take these as its own
 
 
 def _latex(text: str) -> str:

@@ -6,7 +6,6 @@ single ones beside the image. Prints and writes (correlations.json) what `eval.a
 """
 
 import json
-import math
 from collections import defaultdict
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from configs.fields import SettingsError
-from eval.adjacency import Correlation, ImageTrace, correlations
+from eval.adjacency import Correlation, ImageTrace, correlations, grid_columns
 from eval.durable import read_lines, replace_file
 from eval.paired import Estimate
 from eval.script import run_script
@@ -43,14 +42,17 @@ def read_traces(run: Path) -> dict[str, ImageTrace]:
     return traces
 
 
-def grid_columns(run: Path, traces: dict[str, ImageTrace]) -> int:
+def columns_of(run: Path, traces: dict[str, ImageTrace]) -> int:
     """Image tokens per row, from the shape of the first picture; a SettingsError unless all images have its size."""
-    name, trace = next(iter(traces.items()))
-    with Image.open(run / "img" / f"{name}.png") as picture:
-        tokens, columns = len(trace.rounds), math.sqrt(len(trace.rounds) * picture.width / picture.height)
-    if tokens % round(columns) or {len(trace.rounds) for trace in traces.values()} != {tokens}:
+    lengths = {len(trace.rounds) for trace in traces.values()}
+    with Image.open(run / "img" / f"{next(iter(traces))}.png") as picture:
+        size = picture.size
+    if len(lengths) > 1:
         raise SettingsError(f"--run {run}: found images of several sizes; allowed: one")
-    return round(columns)
+    try:
+        return grid_columns(lengths.pop(), size)
+    except ValueError as error:
+        raise SettingsError(f"--run {run}: {error}; allowed: a whole run") from error
 
 
 def draw(maps: tuple[np.ndarray, np.ndarray], columns: int, output: Path, picture: Path | None = None) -> None:
@@ -93,7 +95,7 @@ def maps(*, run: str, output_dir: str | None = None, images: int = 4) -> None:
     """
     folder = Path(str(run))
     traces = read_traces(folder)
-    columns = grid_columns(folder, traces)
+    columns = columns_of(folder, traces)
     output = folder / "maps" if output_dir is None else Path(str(output_dir))
     output.mkdir(parents=True, exist_ok=True)
     stacked = [np.stack([getattr(trace, name) for trace in traces.values()]) for name in ("accepted", "top1")]

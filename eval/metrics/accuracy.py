@@ -1,7 +1,5 @@
 """Prompt accuracy of the tiny domain: do images show the background, colours and shapes that their prompts name?"""
 
-import re
-
 from PIL import Image
 
 from eval.attributes import Attributes, Labels, hits
@@ -10,23 +8,6 @@ from eval.metrics.intervals import share_interval
 from eval.metrics.networks import AttributeNetwork, tiny_pixels
 
 _BATCH = 64
-
-
-def said(prompt: str, labels: Labels) -> Attributes | None:
-    """What a prompt of the tiny domain says: "a plain blue background", "a small dotted red star"; None for others.
-
-    Needed are a background with kind and colour, in either order, and an object with colour and shape.
-    """
-    kinds, grounds, colours, shapes = (
-        "|".join(names) for names in (labels.background_kinds, labels.background_colours, labels.colours, labels.shapes)
-    )
-    text = prompt.lower()
-    ground = re.search(rf"\b(?:({kinds}) ({grounds})|({grounds}) ({kinds})) (?:background|backdrop)\b", text)
-    pairs = frozenset(re.findall(rf"\b({colours}) ({shapes})\b", text))
-    if ground is None or not pairs:
-        return None
-    kind, colour = ground[1] or ground[4], ground[2] or ground[3]
-    return Attributes(kind, colour, frozenset(c for c, _ in pairs), frozenset(s for _, s in pairs), pairs)
 
 
 class Accuracy:
@@ -38,7 +19,7 @@ class Accuracy:
     def scores(self, images: ImageSet, reference: ImageSet | None) -> list[Score]:
         """A score per aspect. Raises Unavailable if no prompt is one of the tiny domain."""
         classifier = self.network.classifier
-        facts = [said(prompt, classifier.labels) for prompt in images.prompts]
+        facts = [_said(prompt, classifier.labels) for prompt in images.prompts]
         chosen = [number for number, fact in enumerate(facts) if fact is not None]
         if not chosen:
             raise Unavailable("no prompt names a background and objects of the tiny domain")
@@ -58,3 +39,11 @@ class Accuracy:
             )
             for aspect, counts in hits(seen, [facts[number] for number in chosen]).items()
         ]
+
+
+def _said(prompt: str, labels: Labels) -> Attributes | None:
+    """What a prompt says; None for one that is not the tiny domain's."""
+    try:
+        return Attributes.from_prompt(prompt, labels)
+    except ValueError:
+        return None

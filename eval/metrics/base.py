@@ -1,8 +1,10 @@
 """What metrics take and give."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
+
+from eval.paired import Estimate, Share
 
 
 class Unavailable(ValueError):
@@ -31,7 +33,8 @@ class Score:
     """A figure and what makes it comparable. low, high: an interval, and `interval` what it means.
 
     metric: name, by a dot its part; count: images it rests on; network: library and weights; reference: name and count
-    of the other images; higher: whether more is better; warning: why the figure may mislead.
+    of the other images; higher: whether more is better; warning: why the figure may mislead; shares: (hits, total) of
+    each image, of figures that are sum(hits) / sum(totals); price: this minus that of the run's lossless baseline.
     """
 
     metric: str
@@ -45,6 +48,8 @@ class Score:
     reference: str | None = None
     higher: bool = True
     warning: str | None = None
+    shares: tuple[Share, ...] | None = field(default=None, repr=False)
+    price: Estimate | None = None
 
 
 class Metric(Protocol):

@@ -41,15 +41,16 @@ class PrecisionRecall:
         self.name, self.network, self.store = name, network, store
 
     def scores(self, images: ImageSet, reference: ImageSet | None) -> list[Score]:
-        """Two scores; their intervals keep the balls as they are. Raises Unavailable for three images or fewer."""
+        """Two scores. The interval of precision keeps the balls as they are; recall has none, since other generated
+        images would have other balls. Raises Unavailable for three images or fewer."""
         assert reference is not None
         few = min(len(images), len(reference))
         if few <= K:
             raise Unavailable(f"{few} images on one side; the {K} nearest others need more than {K}")
         rows, theirs = (self.network.features(self.store, each) for each in (images, reference))
-        inside = {
-            "precision": covered(rows, theirs, radii(theirs)),
-            "recall": covered(theirs, rows, radii(rows)),
+        figures = {
+            "precision": share_interval(covered(rows, theirs, radii(theirs)), np.ones(len(rows))),
+            "recall": {"value": float(covered(theirs, rows, radii(rows)).mean())},
         }
         return [
             Score(
@@ -61,7 +62,7 @@ class PrecisionRecall:
                 warning=f"{few} images span a coarse manifold; compare with the same counts only"
                 if few < _FEW
                 else None,
-                **share_interval(hits, np.ones(len(hits))),
+                **own,
             )
-            for part, hits in inside.items()
+            for part, own in figures.items()
         ]

@@ -16,7 +16,7 @@ def rendered_scenes(folder: Path, count: int = 1000) -> Path:
     for index in range(count):
         path = place / f"{index:05d}.png"
         if not path.exists():
-            hidden = path.with_suffix(".tmp")
+            hidden = path.with_suffix(f".{os.getpid()}.tmp")
             Image.fromarray(render_scene(sample_scene("test", index))).save(hidden, "PNG")
             os.replace(hidden, path)
     return place

@@ -24,7 +24,7 @@ def write_run(
 ) -> Path:
     """A run folder with one image per prompt; settings, record: what differs from plain decoding in 2 s."""
     chosen = {"model": "tiny", "method": "ar", "proposal": None, "prompt": "p.txt", "temperature": 1.0,
-              "dtype": "fp32", "batch_size": 1} | (settings or {})  # fmt: skip
+              "verifier": "exact", "dtype": "fp32", "batch_size": 1} | (settings or {})  # fmt: skip
     (folder / "img").mkdir(parents=True)
     identity = {name: value for name, value in chosen.items() if name != "batch_size"}
     manifest = {"settings": chosen, "identity": identity, "hardware": {"device": "cpu"}, "versions": {"torch": "x"}}

@@ -14,9 +14,13 @@ from configs.cli import evaluate_settings
 from configs.evaluation import GENERAL_METRICS, SOURCES, TINY_METRICS, EvaluateSettings
 from configs.fields import SettingsError
 from configs.schema import ROOT
-from eval.evaluate import compute_scores
+from eval.evaluate import evaluate
+from eval.figures import compute_scores, with_prices
 from eval.metrics import registry
+from eval.metrics.base import Score, Unavailable
 from eval.metrics.networks import AttributeNetwork
+from eval.paired import Estimate
+from eval.processes import Processes
 from eval.runs import read_run, read_runs
 
 COUNT = 24
@@ -41,8 +45,9 @@ def folders(tmp_path, drawn) -> tuple[Path, Path]:
     plain = write_run(tmp_path / "ar", images, prompts)
     noisy = [np.clip(image.astype(int) + 3, 0, 255).astype(np.uint8) for image in images]
     relaxed = {"lossless": False, "seconds": 1.0, "tau": 2.0, "target_forwards": 128}
-    other = write_run(tmp_path / "relaxed", noisy, prompts, {"method": "adt"}, **relaxed)
-    lines = [{"id": "00000_0", "round": n, "position": 1 + 3 * n, "accepted": 2} for n in range(85)]
+    other = write_run(tmp_path / "relaxed", noisy, prompts, {"method": "adt", "verifier": "lantern"}, **relaxed)
+    rounds = {"id": "00000_0", "accepted": 2, "depth": 2, "top1": [0.5] * 3}
+    lines = [rounds | {"round": n, "position": 1 + 3 * n} for n in range(85)]
     (other / "trace.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return plain, other
 
@@ -80,7 +85,9 @@ def test_files_of_an_evaluation(folders, tmp_path, capsys):
         "report.html",
     }
     document = json.loads((tmp_path / "out/evaluation.json").read_text())
-    assert document["speed"][1]["speedup"]["value"] == 2.0 and document["runs"][0]["baseline"]
+    assert document["speed"][1]["speedup"]["value"] == 2.0 and document["runs"][1]["baseline"] == "ar"
+    price = next(score["price"] for score in document["images"]["relaxed"] if score["metric"] == "accuracy.shape")
+    assert price["low"] <= price["value"] <= price["high"] and "shares" not in document["images"]["ar"][0]
     missing = [text for text in document["remarks"] if "was not computed" in text]
     assert len(missing) == 2 and SOURCES["inception_path"] in missing[0]
     captured = capsys.readouterr()
@@ -119,6 +126,45 @@ def test_shuffled_prompts_lower_the_accuracy(drawn, folders, tmp_path):
     scores, _ = scores_of(settings(tmp_path, folders[0], shuffled, metrics="accuracy"))
     right, wrong = (scores[name]["accuracy.background"] for name in ("ar", "shuffled"))
     assert right.value > 0.95 and wrong.value < 0.5 and wrong.high < right.low
+
+
+def test_runs_are_compared_on_the_images_that_all_have(drawn, folders, tmp_path):
+    images, prompts = drawn
+    shorter = write_run(tmp_path / "short", images[:10], prompts[:10], {"verifier": "lantern"}, lossless=False)
+    scores, skipped = scores_of(settings(tmp_path, folders[0], shorter, metrics="accuracy"))
+    assert scores["ar"]["accuracy.shape"].count == scores["short"]["accuracy.shape"].count == 10
+    assert skipped == ["image metrics are of the 10 prompts and seeds that all runs have, of ar 24, short 10"]
+    strange = write_run(tmp_path / "strange", images, [f"{prompt} again" for prompt in prompts])
+    scores, skipped = scores_of(settings(tmp_path, folders[0], strange, metrics="accuracy"))
+    assert scores["ar"]["accuracy.shape"].count == COUNT and "not to be compared: ar 24, strange 24" in skipped[0]
+
+
+def test_the_price_of_a_run_by_hand():
+    plain, own = (Score("m", 0.0, 9, "n", "r", shares=((hit, 1.0),) * 9) for hit in (0.5, 0.25))
+    other = Score("m", 0.0, 9, "n", "r")
+    scores = with_prices({"a": [plain], "b": [own], "c": [other]}, {"b": "a", "c": "a"})
+    assert scores["b"][0].price == Estimate(-0.25, -0.25, -0.25)
+    assert scores["a"][0].price is scores["c"][0].price is scores["a"][0].shares is None
+
+
+def test_what_one_process_lacks_is_skipped_by_all(folders, tmp_path):
+    lacks = Unavailable("the other has no library")
+    other = Processes(0, 2, lambda value: [value, lacks])
+    chosen = settings(tmp_path, folders[0], ref_dir=str(folders[0] / "img"), metrics="tiny_is,tiny_fid")
+    scores, skipped = compute_scores(chosen, read_runs(chosen.folders), lambda folder: folder, other)
+    assert scores == {"ar": []} and len(skipped) == 2 and all("no library" in text for text in skipped)
+
+
+@pytest.mark.parametrize("flag", ["report_dir", "cache_dir", "ref_dir"])
+def test_places_are_tested_first(folders, tmp_path, flag, monkeypatch):
+    monkeypatch.setattr("eval.evaluate.compute_scores", lambda *_: pytest.fail("computed"))
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
+    place = tmp_path / ("empty" if flag == "ref_dir" else "file")
+    flags = {"cache_dir": str(tmp_path / "features"), flag: str(place)}
+    chosen = EvaluateSettings(str(folders[0]), **flags)
+    with pytest.raises(SettingsError, match=f"--{flag}"):
+        evaluate(chosen, read_runs(chosen.folders), lambda folder: folder)
 
 
 def test_prompts_of_other_domains_are_counted_out(drawn, tmp_path):

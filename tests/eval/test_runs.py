@@ -9,7 +9,9 @@ from made_runs import read_records, write_records, write_run
 from PIL import Image
 
 from configs.fields import SettingsError
+from eval.metrics.base import Unavailable
 from eval.runs import read_reference, read_run, read_runs
+from eval.traces import accepted_lengths
 
 GREY = [np.full((8, 8, 3), 30 * number, dtype=np.uint8) for number in range(4)]
 
@@ -55,8 +57,9 @@ def test_a_cut_image_is_left_out(folder):
     ("spoil", "found"),
     [
         (lambda folder: (folder / "run.json").unlink(), "no run.json"),
-        (lambda folder: (folder / "run.json").write_text("[]"), "indices must be integers"),
-        (lambda folder: (folder / "records.jsonl").write_text("nothing\n{}\n\n"), "line 1 is not one"),
+        (lambda folder: (folder / "run.json").write_text("[]"), "a run.json that cannot be read .*indices must be"),
+        (lambda folder: (folder / "run.json").write_text('{"settings": {}}'), "a run.json with --model None"),
+        (lambda folder: (folder / "records.jsonl").write_text("nothing\n{}\n\n"), "no image that can be used"),
         (lambda folder: (folder / "records.jsonl").write_text(""), "no image that can be used"),
     ],
 )
@@ -79,11 +82,42 @@ def test_reference_folders(tmp_path):
     images = read_reference(str(tmp_path))
     assert [path.name for path in images.paths] == ["a.JPG"] and len(images.left_out) == 1
     (tmp_path / "none").mkdir()
+    (tmp_path / "deep/a.JPG").unlink()
+    with pytest.raises(Unavailable, match="no image in .* can be read"):
+        read_reference(str(tmp_path))
     with pytest.raises(SettingsError, match="--ref_dir .*found no image"):
         read_reference(str(tmp_path / "none"))
 
 
-def test_traces_belong_to_images(folder):
-    lines = [{"id": "00001_0", "round": n, "position": n, "accepted": 0} for n in range(2)]
-    (folder / "trace.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert list(read_run(str(folder), "run").trace) == ["00001_0"]
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"seconds": 0}, "with seconds 0"),
+        ({"tau": None}, "without tau"),
+        ({"target_forwards": "many", "seed": 1.5}, "with seed 1.5, target_forwards 'many'"),
+        ({"mean_depth": float("nan")}, "with mean_depth nan"),
+    ],
+)
+def test_records_without_figures_are_left_out(folder, change, fault):
+    lines = read_records(folder)
+    write_records(folder, [lines[0] | change, *lines[1:]])
+    run = read_run(str(folder), "run")
+    assert run.images.left_out == (f"00000_0: a record {fault}",) and len(run.records) == 3
+
+
+def test_lines_that_are_no_records_are_left_out(folder):
+    path = folder / "records.jsonl"
+    path.write_bytes(b"\xff\n" + path.read_bytes() + b'{"id": "0')
+    run = read_run(str(folder), "run")
+    assert run.images.left_out == ("records.jsonl, line 1: not a record", "records.jsonl, line 6: not a record")
+
+
+def test_traces_of_the_images_on_show(folder):
+    whole = [{"id": name, "round": n, "position": 1 + 3 * n, "accepted": 2, "depth": 2, "top1": [0.5] * 3}
+             for name in ("00000_0", "00001_0") for n in range(85)]  # fmt: skip
+    text = "".join(json.dumps(line) + "\n" for line in [*whole, whole[84], whole[0] | {"id": "00002_0"}])
+    (folder / "trace.jsonl").write_text(f"nothing\n{text}")
+    lengths, faults = accepted_lengths(read_run(str(folder), "run"), {"00001_0", "00002_0"})
+    assert list(lengths) == ["00001_0"] and lengths["00001_0"].shape == (16, 16)
+    assert np.isnan(lengths["00001_0"][0, 0]) and (lengths["00001_0"].reshape(-1)[1:] == 2).all()
+    assert faults[0] == "trace.jsonl, line 1: not a round" and faults[1].startswith("00002_0: a trace that cannot")

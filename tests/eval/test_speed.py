@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from made_runs import made_record, write_records, write_run
 
-from eval.pictures import accepted_lengths, difference
+from eval.baselines import baseline_of, compared
+from eval.pictures import difference
 from eval.runs import read_run
-from eval.speed import baseline_of, speed_row
+from eval.speed import speed_row
 from eval.tables import Table, speed_table
 
 GREY = [np.full((8, 8, 3), 20 * number, dtype=np.uint8) for number in range(9)]
@@ -26,8 +27,12 @@ def faster(tmp_path, settings=None, **record):
     return write_run(tmp_path / "adt", GREY, PROMPTS, {"method": "adt"} | (settings or {}), **figures | record)
 
 
+def row_of(run, baseline):
+    return speed_row(run, compared(run, baseline))
+
+
 def test_figures_by_hand(plain, tmp_path):
-    row = speed_row(read_run(str(faster(tmp_path)), "adt"), plain)
+    row = row_of(read_run(str(faster(tmp_path)), "adt"), plain)
     assert (row.images, row.seconds, row.forwards, row.mean_depth) == (9, 1.0, 86, 4.0)
     assert row.tau == 255 / 85
     assert (row.speedup.value, row.compression) == (2.0, pytest.approx(256 / 86))
@@ -44,7 +49,7 @@ def test_images_are_matched_by_prompt_and_seed(plain, tmp_path):
         ),
     ]
     write_records(folder, lines)
-    row = speed_row(read_run(str(folder), "adt"), plain)
+    row = row_of(read_run(str(folder), "adt"), plain)
     assert (row.images, row.common, row.identical) == (3, 2, 1)
     assert row.speedup.value == (2 + 2) / (1 + 4) and row.speedup.low is None
     assert any("1 images differ from plain's" in text for text in row.warnings)
@@ -53,23 +58,55 @@ def test_images_are_matched_by_prompt_and_seed(plain, tmp_path):
 def test_nothing_in_common_and_no_baseline(plain, tmp_path):
     folder = faster(tmp_path, seed=77)
     run = read_run(str(folder), "adt")
-    row = speed_row(run, plain)
+    row = row_of(run, plain)
     assert row.common == 0 and row.speedup is None and "no image" in row.warnings[-1]
     assert speed_row(run, None).speedup is None
-    assert baseline_of([run], None) is None and baseline_of([run, plain], None) is plain
-    assert baseline_of([plain, run], str(folder)) is run
+    assert baseline_of(run, [run], None) is None and baseline_of(run, [run, plain], None) is None
+    assert baseline_of(plain, [plain, run], str(folder)).run is run
 
 
-def test_other_laws_and_machines_are_warned_of(plain, tmp_path):
-    row = speed_row(read_run(str(faster(tmp_path, {"temperature": 0.0, "batch_size": 4})), "adt"), plain)
-    assert row.warnings == ("--temperature 0.0, baseline 1.0", "--batch_size 4, baseline 1")
+def test_each_run_has_the_baseline_of_its_own_law(plain, tmp_path):
+    cold = {"temperature": 0.0}
+    slow = read_run(str(write_run(tmp_path / "cold", GREY, PROMPTS, cold, seconds=6.0)), "cold")
+    fast = read_run(str(faster(tmp_path)), "adt")
+    other = write_run(tmp_path / "adt0", GREY, PROMPTS, cold | {"method": "adt", "verifier": "rejection"}, seconds=2.0)
+    runs = [plain, slow, fast, read_run(str(other), "adt0")]
+    rows = [speed_row(run, baseline_of(run, runs, None)) for run in runs]
+    assert [row.baseline for row in rows] == ["plain", "cold", "plain", "cold"]
+    assert [row.speedup.value for row in rows] == [1, 1, 2, 3]
+    rows = [speed_row(run, baseline_of(run, runs, str(plain.folder))) for run in runs]
+    assert [row[4:6] for row in speed_table(rows).rows][1] == ("-", "-") and rows[3].speedup is None
+
+
+def test_other_laws_are_not_compared(plain, tmp_path):
+    row = row_of(read_run(str(faster(tmp_path, {"temperature": 0.0, "batch_size": 4})), "adt"), plain)
+    assert row.speedup is row.identical is row.baseline is None
+    assert row.warnings == ("not compared with plain: --temperature 0.0, baseline 1.0",)
+
+
+def test_other_machines_and_batch_sizes_are_marked(plain, tmp_path):
+    row = row_of(read_run(str(faster(tmp_path, {"batch_size": 4})), "adt"), plain)
+    assert row.warnings == ("--batch_size 4, baseline 1",)
+    cells = dict(zip(speed_table([row]).columns, speed_table([row]).rows[0], strict=True))
+    assert cells["SR"].startswith("2.00 [") and cells["SR"].endswith(" (!)") and cells["same tokens"] == "9/9 (!)"
+
+
+@pytest.mark.parametrize(("temperature", "expected"), [(0.0, True), (1.0, False)])
+def test_rejection_draws_the_same_tokens_at_temperature_zero_only(tmp_path, temperature, expected):
+    law = {"temperature": temperature}
+    plain = read_run(str(write_run(tmp_path / "plain", GREY, PROMPTS, law)), "plain")
+    run = read_run(str(faster(tmp_path, law | {"verifier": "rejection"}, tokens_sha256="x")), "adt")
+    row = row_of(run, plain)
+    assert row.lossless and row.same_tokens is expected
+    assert any("9 images differ" in text for text in row.warnings) is expected
+    assert ("same law, other images" in speed_table([row]).rows[0][1]) is not expected
 
 
 def test_the_papers_figures_stand_beside_the_same_cell(plain, tmp_path):
     cell = {"model": "anole", "prompt": "MSCOCO2017Val", "temperature": 0.0}
-    row = speed_row(read_run(str(faster(tmp_path, cell, lossless=False)), "adt"), plain)
+    row = row_of(read_run(str(faster(tmp_path, cell, lossless=False)), "adt"), plain)
     assert (row.paper.speedup, row.paper.tau, row.paper.mean_depth) == (3.13, 4.86, 5.15)
-    table = speed_table([speed_row(plain, plain), row])
+    table = speed_table([row_of(plain, plain), row])
     assert table.columns[-3:] == ("paper's SR", "paper's tau", "paper's mean depth")
     assert table.rows[0][-3:] == ("-", "-", "-") and table.rows[1][-3:] == ("3.13", "4.86", "5.15")
     assert "relaxed" in table.rows[1][1]
@@ -83,11 +120,9 @@ def test_tables_in_every_format():
     assert "<td>&amp;</td>" in table.html()
 
 
-def test_accepted_lengths_by_position():
-    rounds = [{"position": 1, "accepted": 2}, {"position": 4, "accepted": 0}, {"position": 5, "accepted": 3}]
-    lengths = accepted_lengths(rounds, 8, 4)
-    assert np.isnan(lengths[0, 0])
-    assert lengths.reshape(-1)[1:].tolist() == [2, 2, 2, 0, 3, 3, 3]
+def test_latex_breaks_long_texts_and_keeps_brackets_out_of_line_breaks():
+    text = Table("t", ("a", "b"), (("[1]", "x" * 50),)).latex()
+    assert r"\begin{tabular}{lp{4cm}}" in text and "\n{}[1] & x" in text
 
 
 def test_differences_of_images():

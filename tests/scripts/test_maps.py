@@ -9,7 +9,7 @@ from PIL import Image
 
 from configs.fields import SettingsError
 from eval.durable import append_lines
-from scripts.maps import grid_columns, maps, read_traces
+from scripts.maps import columns_of, maps, read_traces
 
 SIDE = 6
 
@@ -56,7 +56,7 @@ def test_what_is_drawn_is_the_grid_of_the_image(tmp_path, monkeypatch) -> None:
     run = write_run(tmp_path / "run", images=1)
     for path in (run / "img").iterdir():
         Image.new("RGB", (72, 32)).save(path)
-    assert grid_columns(run, read_traces(run)) == 9  # 9 x 4 tokens
+    assert columns_of(run, read_traces(run)) == 9  # 9 x 4 tokens
     drawn = []
     monkeypatch.setattr("scripts.maps.draw", lambda maps, columns, *_: drawn.append((maps, columns)))
     maps(run=str(run), output_dir=str(tmp_path / "elsewhere"), images=0)

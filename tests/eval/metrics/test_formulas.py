@@ -88,8 +88,17 @@ def test_interval_of_a_share_weighs_images_by_what_they_said():
     assert share_interval([1, 0], [3, 1])["value"] == 0.25
 
 
+def test_interval_of_images_that_have_all_or_nothing():
+    figures = share_interval([1] * 10, [1] * 10)
+    assert (figures["low"], figures["high"]) == pytest.approx((0.7225, 1), abs=1e-4)
+    half = share_interval([1, 0] * 5, [1] * 10)
+    assert (half["low"], half["high"]) == pytest.approx((0.2366, 0.7634), abs=1e-4)
+    assert share_interval([2, 3] * 5, [2, 3] * 5)["low"] == figures["low"]
+    assert "bootstrap" in share_interval([1, 2] * 5, [2, 2] * 5)["interval"]
+
+
 def test_jackknife_of_a_mean_is_its_standard_error():
     values = np.random.default_rng(3).normal(size=1000)
     figures = jackknife(1000, lambda out: float(np.delete(values, out).mean()), float(values.mean()))
-    assert (figures["high"] - figures["low"]) / (2 * 1.96 * values.std() / 1000**0.5) == pytest.approx(1, abs=0.4)
+    assert (figures["high"] - figures["low"]) / (2 * 2.262 * values.std() / 1000**0.5) == pytest.approx(1, abs=0.4)
     assert jackknife(19, lambda out: 0.0, 1.0) == {"value": 1.0}
