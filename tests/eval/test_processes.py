@@ -17,7 +17,7 @@ from configs.evaluation import EvaluateSettings
 from configs.fields import SettingsError
 from configs.schema import ROOT, RunSettings
 from eval.durable import read_lines
-from eval.evaluate import compute_scores
+from eval.figures import compute_scores
 from eval.generate import generate_images
 from eval.metrics.networks import AttributeNetwork
 from eval.processes import Processes, launched
