@@ -270,7 +270,7 @@ def test_a_recipes_drafter_is_for_methods_that_draft(run, bench):
     config = f"--config={ROOT / 'configs' / 'anole.yaml'}"
     assert run(config, "--method=ar").drafter_path is None
     assert bench(config, "--methods=ar").run.drafter_path is None
-    with pytest.raises(SettingsError, match="--drafter_path: found 'x/y'; allowed: only with a method that drafts"):
+    with pytest.raises(SettingsError, match="--drafter_path: found 'x/y'; allowed: only with a method that has a d"):
         run(config, "--method=ar", "--drafter_path=x/y")
 
 

@@ -42,7 +42,7 @@ class TableTarget:
         return self.logits.expand(*features.shape[:2], -1)
 
 
-CELLS = 6 * (1 + 2 * 8)  # laws, plain decoding in a batch, batch sizes times methods
+CELLS = 6 * (1 + 2 * 14)  # laws, plain decoding in a batch, batch sizes times methods
 GREEDY = SamplingLaw(temperature=0.0, cfg=1.0)
 JOB = Job("a", "a cat", 3)
 
