@@ -26,7 +26,7 @@ from eval.paired import paired_ratio
 from eval.prompts import prompt_items
 from eval.provenance import versions
 from eval.quality import QUALITIES, Judge
-from eval.session import Session, open_session
+from eval.session import Session, open_session, sampling_law
 
 BASELINE = MethodSettings(method="ar")
 COLUMNS = ("cell", "method", "proposal", "verifier", "seconds_per_image", "tokens_per_second", "tau", "mean_depth",
@@ -206,7 +206,7 @@ def _agreement(session: Session, method: MethodSettings, run: Run, baseline: Run
     """In bf16, and of rules that decide otherwise than plain decoding, differing images are neither near-ties nor
     wrong."""
     if method.same_tokens(session.settings.sampling.temperature) and session.target.dtype != torch.bfloat16:
-        return compare(session.target, session.engine_for(BASELINE).law, baseline.images, run.images)
+        return compare(session.target, sampling_law(session.settings.sampling), baseline.images, run.images)
     theirs = {image.job.id: image.codes for image in run.images}
     same = sum(torch.equal(theirs[image.job.id], image.codes) for image in baseline.images)
     return Agreement(len(baseline.images), same, 0, ())

@@ -5,6 +5,17 @@ from pathlib import Path
 import pytest
 
 
+@pytest.fixture(scope="module")
+def one_thread():
+    """Small networks are faster on one thread."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small random checkpoint in the public format; tests read it only."""

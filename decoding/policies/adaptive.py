@@ -28,7 +28,7 @@ class AdaptiveController:
         depth = min(max(depth + step * s.l_d, s.d_min), s.d_max)
         width = min(max(width - step * s.l_k, s.k_min), s.k_max)
         self.planned = Shape(depth, width, self.nodes)
-        return Shape(min(depth, remaining - 1), width, self.nodes)
+        return self.planned.within(remaining)
 
     def _step(self, position: int) -> int:
         evidence = self._evidence(position)

@@ -27,6 +27,10 @@ class Shape:
         """Depth that no node exceeds."""
         return max(self.depth, self.window)
 
+    def within(self, remaining: int) -> "Shape":
+        """The shape cut where an image ends, with `remaining` tokens still to decide: the last one needs no draft."""
+        return replace(self, depth=min(self.depth, remaining - 1), window=min(self.window, remaining - 1))
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -126,13 +130,12 @@ class TreePolicy(Protocol):
 
 @dataclass(frozen=True)
 class FixedController:
-    """The same shape in every round, cut where the image ends: the last token needs no draft."""
+    """The same shape in every round, as far as the image goes."""
 
     fixed: Shape
 
     def shape(self, position: int, remaining: int) -> Shape:
-        depth, window = (min(levels, remaining - 1) for levels in (self.fixed.depth, self.fixed.window))
-        return replace(self.fixed, depth=depth, window=window)
+        return self.fixed.within(remaining)
 
     def observe(self, outcome: Outcome) -> None:
         pass

@@ -42,8 +42,7 @@ class MarginalController:
         self.rounds: list[tuple[float, int]] = [(0.0, 0)]  # per image position: expected and accepted draft tokens
 
     def shape(self, position: int, remaining: int) -> Shape:
-        depth, window = (min(levels, remaining - 1) for levels in (self.largest.depth, self.largest.window))
-        return replace(self.largest, depth=depth, window=window, doubt=self._doubt(position))
+        return replace(self.largest.within(remaining), doubt=self._doubt(position))
 
     def _doubt(self, position: int) -> float:
         near = [self.rounds[-1]] + ([self.rounds[position - self.columns]] if position >= self.columns else [])
