@@ -2,8 +2,8 @@
 
 With estimated path probabilities P(v), a tree of nodes V decides 1 + sum P(v) tokens in the time of a target forward
 over |V| nodes and of its draft levels. The best nodes are kept up to the number that promises most tokens per
-second; a level is grown while it raises that rate. Where earlier trees nearby kept less or more than they promised,
-the probabilities are taken to a power.
+second; a level is grown if one like the newest would raise that rate. Where earlier trees nearby kept less or more than
+they promised, the probabilities are taken to a power.
 """
 
 from dataclasses import dataclass, replace
@@ -27,11 +27,6 @@ class Prices:
 
     verify: tuple[float, ...]
     level: float
-
-    @property
-    def node(self) -> float:
-        """Mean price of a node."""
-        return (self.verify[-1] - self.verify[0]) / (len(self.verify) - 1)
 
 
 class MarginalController:
@@ -72,35 +67,34 @@ class MarginalTree(DynamicTree):
         return MarginalController(self.largest, self.columns)
 
     def narrow(self, tree: DraftTree, plan: TreePlan) -> TreePlan:
-        """No further level for images whose rate it would lower if it were as fruitful as the newest one."""
+        """No further level for images whose rate it would lower if its nodes' parents had children as fruitful, rank by
+        rank, as those of the newest level."""
         chances = self._doubted(tree, plan).scores.exp()
+        family = (-1, plan.width)  # parents, children by rank
         newest, parents = chances[:, -tree.newest :], tree.parents[:, -tree.newest :]
-        expanded = torch.zeros_like(chances).scatter(1, parents, 1.0)
-        share = newest.sum(1) / (chances * expanded).sum(1)  # of an expanded node's chance, that its children have
-        gain = share * newest.topk(min(plan.width, tree.newest), 1).values.sum(1)
-        tokens, milliseconds = self._yields(chances, plan, tree.drafted)
-        best = (tokens / milliseconds).argmax(1, keepdim=True)
-        tokens, milliseconds = tokens.gather(1, best)[:, 0], milliseconds.gather(1, best)[:, 0]
-        more = self.prices.level + self.prices.node * plan.width
-        done = (tokens + gain) * milliseconds <= tokens * (milliseconds + more)
-        return plan.end(done.tolist(), tree.height)
+        expected = chances.gather(1, parents).unflatten(1, family).sum(1).clamp_min(1e-30)
+        share = newest.unflatten(1, family).sum(1) / expected
+        expanded = newest.topk(min(plan.width, tree.newest), 1).values
+        children = (expanded[..., None] * share[:, None]).flatten(1)
+        now = self._rates(chances, plan, tree.drafted)
+        deeper = self._rates(torch.cat([chances, children], 1), plan, tree.drafted, more=1)
+        return plan.end((deeper.amax(1) <= now.amax(1)).tolist(), tree.height)
 
     def prune(self, tree: DraftTree, plan: TreePlan) -> DraftTree:
         """The best nodes, up to the number that promises most tokens per second."""
         tree = self._doubted(tree, plan)
-        tokens, milliseconds = self._yields(tree.scores.exp() if tree.worth is None else tree.worth, plan, tree.drafted)
-        counts = (tokens / milliseconds).argmax(1).tolist()
-        shapes = zip(plan.shapes, counts, strict=True)
+        rates = self._rates(tree.scores.exp() if tree.worth is None else tree.worth, plan, tree.drafted)
+        shapes = zip(plan.shapes, rates.argmax(1).tolist(), strict=True)
         return super().prune(tree, TreePlan(tuple(replace(s, nodes=min(s.nodes, count)) for s, count in shapes)))
 
-    def _yields(self, worth: Tensor, plan: TreePlan, grown: int) -> tuple[Tensor, Tensor]:
-        """Tokens that the best 0, 1, 2, ... nodes of worth (images, 1 + nodes) yield with the bonus token, and the
-        milliseconds of such a round, if all images were like this one; both (images, 1 + most nodes)."""
+    def _rates(self, worth: Tensor, plan: TreePlan, grown: int, more: int = 0) -> Tensor:
+        """Tokens per millisecond (images, 1 + most nodes), the bonus token included, of rounds that verify the best 0,
+        1, 2, ... nodes of worth (images, 1 + nodes), if all images were like this one; more: levels still to grow."""
         ordered = worth[:, 1:].sort(dim=1, descending=True).values[:, : self.largest.nodes]
         tokens = 1 + F.pad(ordered.cumsum(1), (1, 0))
-        levels = on_device([[min(shape.depth, grown)] for shape in plan.shapes], worth.device)
+        levels = on_device([[min(shape.depth, grown) + more] for shape in plan.shapes], worth.device)
         verify = on_device(list(self.prices.verify[: tokens.shape[1]]), worth.device)
-        return tokens, verify + levels * self.prices.level
+        return tokens / (verify + levels * self.prices.level)
 
     @staticmethod
     def _doubted(tree: DraftTree, plan: TreePlan) -> DraftTree:

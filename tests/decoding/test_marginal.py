@@ -62,6 +62,24 @@ def test_levels_are_grown_while_they_pay() -> None:
     assert counts[0] == LARGEST.depth and counts[-1] == 1 and len(set(counts)) > 2
 
 
+@pytest.mark.parametrize("level", [0.1, 1.0, 2.5, 3.5, 4.5, 6.0, 20.0])
+def test_the_next_level_is_taken_for_one_like_the_newest(level) -> None:
+    """Children of 0.6 and 0.2 promise theirs 0.36, 0.12, 0.12 and 0.04."""
+    cost, shape = prices(0.3, level), Shape(4, 2, 12)
+    root = DraftTree.root(torch.zeros(1, dtype=torch.long), torch.float64)
+    nodes, tokens = torch.zeros(1, 1).long(), torch.tensor([[[3, 5]]])
+    tree = root.extend(nodes, tokens, torch.tensor([[[0.6, 0.2]]], dtype=torch.float64).log())
+    plan = MarginalTree(LARGEST, cost, 4).narrow(tree, TreePlan((shape,)))
+
+    def rate(chances: list[float], levels: int) -> float:
+        count = best_count(chances, cost, levels)
+        return (1 + sum(sorted(chances)[::-1][:count])) / (cost.verify[count] + levels * level)
+
+    pays = rate([0.6, 0.2, 0.36, 0.12, 0.12, 0.04], 2) > rate([0.6, 0.2], 1)
+    assert plan.levels == (4 if pays else 1)
+    assert pays == (level < 4)  # both answers occur
+
+
 def test_an_image_has_the_same_tree_in_every_batch() -> None:
     policy = MarginalTree(LARGEST, prices(0.9, 0.3), 4)
 
