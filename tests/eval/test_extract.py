@@ -3,6 +3,8 @@
 import hashlib
 import io
 import json
+import os
+import shutil
 import tarfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -176,6 +178,18 @@ def test_what_cannot_be_used_is_counted_by_reason(checkpoint, images, tmp_path, 
     white = torch.full((1, SIDE, SIDE, 3), 255, dtype=torch.uint8)
     codec = load_vqgan(checkpoint / "tokenizer")
     assert by_caption(tmp_path / "out")["white"] == codec.encode(white)[0].tolist()
+
+
+def test_names_and_captions_in_no_encoding_do_not_stop_it(checkpoint, images, tmp_path):
+    shutil.copy(images / "1.png", os.fsencode(images) + b"/\xff.png")
+    (images / "all.jsonl").write_bytes(
+        b'{"image": "1.png", "caption": "\\ud800"}\n{"image": "2.png", "caption": "good"}\n'
+        b'{"image": "\\udcff.png", "caption": "odd"}\n'
+    )
+    run(settings(tmp_path / "out", checkpoint, data_dir=images))
+    ids, captions, _, _, skipped = content(tmp_path / "out")
+    assert (ids, captions) == (["2.png", "\\udcff.png"], ["good", "odd"])
+    assert skipped == [("1.png", "no caption: it is not UTF-8")]
 
 
 @pytest.fixture
