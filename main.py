@@ -10,7 +10,14 @@ from inspect import Parameter, Signature
 
 import fire
 
-from configs.cli import benchmark_settings, distance_settings, evaluate_settings, inspect_settings, run_settings
+from configs.cli import (
+    benchmark_settings,
+    distance_settings,
+    evaluate_settings,
+    extraction_settings,
+    inspect_settings,
+    run_settings,
+)
 from configs.fields import SettingsError
 from configs.flags import flags_of, help_text, read_words
 
@@ -66,6 +73,17 @@ def evaluate(**texts: str) -> None:
 
 
 @command
+def extract_tokens(**texts: str) -> None:
+    """Turn images and captions, or the target's own samples, into token shards."""
+    settings = extraction_settings(texts)
+    _check_device(settings.run.device)
+    from eval.extract import extract_tokens as extract
+    from scripts.tiny.prompts import scene_captions
+
+    extract(settings, scene_captions)
+
+
+@command
 def inspect(**texts: str) -> None:
     """Say what a checkpoint holds and lacks, and the memory that it needs."""
     settings = inspect_settings(texts)
@@ -91,7 +109,10 @@ def _check_device(name: str) -> None:
         pick_device(name)
 
 
-COMMANDS = {function.__name__: function for function in (generate_images, benchmark, evaluate, inspect, vq_distances)}
+COMMANDS = {
+    function.__name__: function
+    for function in (generate_images, benchmark, evaluate, extract_tokens, inspect, vq_distances)
+}
 
 
 def run(words: Sequence[str]) -> None:
@@ -120,7 +141,7 @@ def main(words: Sequence[str] | None = None) -> int:
         print("error:", " ".join(str(error).split()), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        resumes = words[0].startswith("generate") or any(word.startswith("--sweep") for word in words)
+        resumes = words[0].startswith(("generate", "extract")) or any(word.startswith("--sweep") for word in words)
         more = "; the same command continues where it stopped" if resumes else ""
         print(f"\ninterrupted{more}", file=sys.stderr)
         return 130

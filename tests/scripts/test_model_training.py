@@ -16,7 +16,6 @@ from scripts.tiny import train_drafter, train_model, training
 from scripts.tiny.common import load_state, save_state
 from scripts.tiny.muon import Muon, orthogonalise
 from scripts.tiny.objects import near_objects
-from scripts.tiny.sample import sample
 from scripts.tiny.scenes import sample_scene
 from scripts.tiny.train_model import Captions
 from scripts.tiny.training import TrainingRun, train_for
@@ -139,18 +138,6 @@ def test_odds_decide_how_often_captions_are_drawn(tmp_path) -> None:
 
     assert share(None) == pytest.approx(0.5, abs=0.06)
     assert share({"plain": 3.0, "noisy": 1.0}) == pytest.approx(0.25, abs=0.05)
-
-
-def test_a_drafter_can_learn_from_its_targets_own_images(folders, tmp_path) -> None:
-    work, model = folders
-    sample(work_dir=str(work), model_dir=str(model), count=6, batch_size=2)
-    drawn = np.load(work / "codes_own.npy")
-    assert drawn.shape == (6, SIZES.side**2) and len({tuple(codes) for codes in drawn}) == 6
-    sample(work_dir=str(work), model_dir=str(model), count=6, batch_size=3)  # nothing is left to do
-    assert np.array_equal(np.load(work / "codes_own.npy"), drawn)
-    run = train_drafter.DrafterRun(work, model, 4, torch.device("cpu"), train_drafter.Source("own"))
-    losses = updates(run, 20)
-    assert losses[-1] < losses[0]
 
 
 def test_a_run_ends_with_its_budget_logs_and_continues(folders, tmp_path, monkeypatch) -> None:

@@ -1,0 +1,1 @@
+"""Training of drafters for any target: token shards in, drafters out."""
