@@ -1,13 +1,14 @@
 """Run folders and folders of real images, as `evaluate` reads them; nothing in them is changed."""
 
 import hashlib
+import io
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from configs.fields import SettingsError
 from configs.methods import VERIFIERS
@@ -136,12 +137,13 @@ def image_set(name: str, files: Iterable[tuple[Path, str]]) -> ImageSet:
     whole, left_out = [], []
     for path, prompt in files:
         try:
-            with Image.open(path) as image:
-                image.load()
-            whole.append((path, hashlib.sha256(path.read_bytes()).hexdigest(), prompt))
+            content = path.read_bytes()
+            with Image.open(io.BytesIO(content)) as image:
+                image.verify() if image.format == "PNG" else image.load()  # a PNG's checksums take no decoding
+            whole.append((path, hashlib.sha256(content).hexdigest(), prompt))
         except FileNotFoundError:
             left_out.append(f"{path.stem}: a record without an image")
-        except (OSError, UnidentifiedImageError, SyntaxError, ValueError) as error:
+        except (OSError, SyntaxError, ValueError, IndexError, Image.DecompressionBombError) as error:
             left_out.append(f"{path.stem}: an image that cannot be read ({type(error).__name__})")
     paths, keys, prompts = zip(*whole, strict=True) if whole else ((), (), ())
     return ImageSet(name, paths, keys, prompts, tuple(left_out))

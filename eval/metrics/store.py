@@ -33,8 +33,11 @@ class FeatureStore:
         """Features of the images, (images, features) float32; encode: of RGB images, for those not yet on disk."""
 
         def load(number: int) -> Image.Image:
-            with Image.open(images.paths[number]) as image:
-                return image.convert("RGB")
+            try:
+                with Image.open(images.paths[number]) as image:
+                    return image.convert("RGB")
+            except (OSError, SyntaxError, ValueError) as error:
+                raise Unavailable(f"{images.paths[number]} cannot be read: {error}") from error
 
         return self._rows(network, images.keys, load, encode)
 

@@ -53,6 +53,14 @@ def test_a_cut_image_is_left_out(folder):
     assert "00002_0: an image that cannot be read (OSError)" in read_run(str(folder), "run").images.left_out
 
 
+@pytest.mark.parametrize("spoil", [lambda png: b"", lambda png: png[:40], lambda png: png[:50] + b"?" + png[51:]])
+def test_damaged_images_are_left_out_before_the_networks(folder, spoil):
+    path = folder / "img/00002_0.png"
+    path.write_bytes(spoil(path.read_bytes()))
+    run = read_run(str(folder), "run")
+    assert len(run.images) == 3 and run.images.left_out[0].startswith("00002_0: an image that cannot be read")
+
+
 @pytest.mark.parametrize(
     ("spoil", "found"),
     [
