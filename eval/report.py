@@ -21,8 +21,8 @@ NOTES = (
     "Relaxed runs draw other images than plain decoding: their speed has a price."
 )
 IMAGE_NOTES = (
-    "\u2191, \u2193: more, or less, is better. In brackets: the interval that is named below; (!): a warning there. "
-    "\u201cMinus the baseline's\u201d: over the same images."
+    "↑, ↓: more, or less, is better. In brackets: the interval that is named below; (!): a warning there. "
+    "Differences to the baseline are over the same images."
 )
 Key = tuple[str, int]  # prompt and seed
 Maps = dict[str, dict[str, np.ndarray]]  # run, image -> accepted lengths (rows, columns)

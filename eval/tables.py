@@ -13,7 +13,7 @@ from eval.speed import SpeedRow
 
 _LATEX = {c: f"\\{c}" for c in "&%$#_{}"} | {"~": r"\textasciitilde{}", "^": r"\^{}", "\\": r"\textbackslash{}"}
 _LATEX |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
-_LATEX |= {"\u2191": r"$\uparrow$", "\u2193": r"$\downarrow$"}
+_LATEX |= {"↑": r"$\uparrow$", "↓": r"$\downarrow$"}
 _LONG = 40  # letters from which a column is broken into lines
 
 
@@ -101,7 +101,7 @@ def metric_table(scores: dict[str, Sequence[Score]], rows: Sequence[SpeedRow]) -
     clip = {row.run: row.paper.clip for row in rows if row.paper is not None and row.paper.clip is not None}
     lines = []
     for name in names:
-        arrow = "\u2191" if higher[name] else "\u2193"
+        arrow = "↑" if higher[name] else "↓"
         cells = [_score(by_run[run].get(name)) for run in scores]
         lines.append((f"{name} {arrow}", *cells, *(_number(clip[run]) if name == "clip" else "-" for run in clip)))
         prices = [own[name].price if name in own else None for own in by_run.values()]

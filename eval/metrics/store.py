@@ -64,7 +64,14 @@ class FeatureStore:
         for each in self.processes.gather(fault):
             if each is not None:
                 raise each
-        return np.stack([np.load(places[key]) for key in keys])
+        return np.stack([_read(places[key]) for key in keys])
+
+
+def _read(path: Path) -> np.ndarray:
+    try:
+        return np.load(path)
+    except (OSError, ValueError, EOFError) as error:
+        raise Unavailable(f"{path} is damaged ({error}); without it, it is computed anew") from error
 
 
 def _write(path: Path, row: np.ndarray) -> None:

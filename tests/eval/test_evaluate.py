@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from made_runs import scenes, write_run
 
 import main
@@ -18,6 +19,7 @@ from eval.figures import compute_scores, with_prices
 from eval.metrics import registry
 from eval.metrics.base import Score, Unavailable
 from eval.metrics.networks import AttributeNetwork
+from eval.metrics.store import FeatureStore
 from eval.paired import Estimate
 from eval.processes import Processes
 from eval.runs import read_run, read_runs
@@ -178,6 +180,17 @@ def test_features_are_computed_once_by_content(folders, tmp_path, monkeypatch):
     assert scores_of(chosen)[0] == first
     (folders[0] / "img/00000_0.png").write_bytes((folders[0] / "img/00001_0.png").read_bytes())
     scores_of(chosen)
+
+
+def test_damaged_features_are_a_named_skip(folders, tmp_path):
+    chosen = settings(tmp_path, folders[0], metrics="tiny_is,accuracy")
+    store = FeatureStore(tmp_path / "features", 8)
+    AttributeNetwork(chosen.attributes_path, torch.device("cpu")).features(
+        store, read_run(str(folders[0]), "ar").images
+    )
+    next((tmp_path / "features").rglob("*.npy")).write_bytes(b"")
+    scores, (remark,) = scores_of(chosen)
+    assert "tiny_is" not in scores["ar"] and "accuracy.exact" in scores["ar"] and ".npy is damaged" in remark
 
 
 def test_images_of_another_size_are_a_named_skip(tmp_path):

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 
 import numpy as np
 import pytest
@@ -118,6 +119,22 @@ def test_tables_in_every_format():
     assert list(csv.reader(io.StringIO(table.csv()))) == [["a_b", "50 %"], ["x|y", "1, 2"], ["~", "&"]]
     assert r"a\_b & 50 \% \\" in table.latex() and r"\textasciitilde{} & \& \\" in table.latex()
     assert "<td>&amp;</td>" in table.html()
+
+
+def test_latex_has_a_cell_per_column_and_no_letter_that_it_would_take_as_its_own():
+    nasty = (r"a_b & 50 % \ {x} ~ ^ # $", "[1]", "*", "<|> ↑ ↓", "--fid", "x" * 50)
+    table = Table("t", nasty, (nasty, nasty[::-1]))
+    begin, *lines = table.latex().split("\n")
+    layout = begin.removeprefix(r"\begin{tabular}{").removesuffix("}")
+    assert lines[-2:] == [r"\end{tabular}", ""] and len(re.findall(r"l|r|p\{4cm\}", layout)) == len(nasty)
+    rows = [line for line in lines if line.endswith(r" \\")]
+    assert [line for line in lines[:-2] if line not in rows] == [r"\toprule", r"\midrule", r"\bottomrule"]
+    known = re.compile(r"\\(textbackslash|textasciitilde|textless|textgreater|textbar|\^)\{\}|\\[&%$#_{}]")
+    for row in rows:
+        text = known.sub("", row.removesuffix(r" \\").removeprefix("{}"))
+        text = re.sub(r"\$\\(up|down)arrow\$", "", text)
+        assert text.count("&") == len(nasty) - 1 and text.isascii() and not set(text) & set("\\%$#_{}~^<>|")
+        assert not row.startswith(("[", "*"))
 
 
 def test_latex_breaks_long_texts_and_keeps_brackets_out_of_line_breaks():
