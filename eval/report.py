@@ -35,7 +35,7 @@ p, li { max-width: 52rem; } .note { font-size: .875rem; } h3 small { font-weight
 th, td { padding: .3rem .6rem; border-bottom: 1px solid #8886; text-align: left; vertical-align: top; }
 th, td { white-space: nowrap; overflow-wrap: break-word; font-variant-numeric: tabular-nums; }
 th:first-child, td:first-child { position: sticky; left: 0; background: Canvas; padding-left: 0; }
-.text { white-space: normal; min-width: 9rem; } wbr { display: none; }
+.words td, .text { white-space: normal; } .text { min-width: 9rem; } wbr { display: none; }
 .row { display: grid; grid-template-columns: repeat(auto-fill, minmax(9.5rem, 1fr)); gap: .75rem; }
 .plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 1.5rem; }
 img { width: 100%; height: auto; background: #fff; } figure { margin: 0; } figcaption { font-size: .8rem; }
@@ -77,7 +77,7 @@ def report(
     if keys:
         parts.append(_section("The same prompts and seeds", _comparison(runs, rows, keys, maps)))
     if sources.rows:
-        parts.append(_section(sources.title, sources.html()))
+        parts.append(_section(sources.title, f'<div class="words">{sources.html()}</div>'))
     parts.append(_section("Settings", _settings(runs)))
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
     head += f"<title>Evaluation of {names}</title><style>{_STYLE}</style>"

@@ -139,7 +139,8 @@ def settings_table(runs: Sequence[Run]) -> tuple[Table, str]:
 
 def _facts(run: Run) -> dict[str, str]:
     machine = {name: run.manifest.get(name) for name in ("hardware", "versions", "revision")}
-    facts = {"folder": run.folder} | {f"--{flag}": value for flag, value in run.settings.items()} | machine
+    flags = {f"--{flag}": value for flag, value in run.settings.items() if flag != "output_dir"}
+    facts = {"folder": run.folder} | flags | machine
     return {name: _text(value) for name, value in facts.items() if value is not None}
 
 
