@@ -65,7 +65,9 @@ def evaluate(**texts: str) -> None:
     _check_device(settings.device)
     from eval.runs import read_runs
 
-    runs = read_runs(settings.folders)  # folders that cannot be used are reported before the slow imports
+    runs = read_runs(
+        settings.folders, settings.baseline
+    )  # folders that cannot be used are reported before the slow imports
     from eval.evaluate import evaluate as evaluate_runs
     from scripts.tiny.reference import rendered_scenes
 

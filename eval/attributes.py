@@ -164,10 +164,11 @@ class AttributeClassifier(nn.Module):
         return [
             attributes
             for batch in batches.split(batch_size)
-            for attributes in self._name(self(to_pixels(batch.to(device))))
+            for attributes in self.named(self(to_pixels(batch.to(device))))
         ]
 
-    def _name(self, logits: tuple[Tensor, ...]) -> list[Attributes]:
+    def named(self, logits: Sequence[Tensor]) -> list[Attributes]:
+        """Attributes of each image, from what `forward` gives."""
         kinds, grounds = (head.argmax(dim=1).tolist() for head in logits[:2])
         present = [(head > 0).tolist() for head in logits[2:]]
         names = self.labels.colours, self.labels.shapes, self.labels.pairs

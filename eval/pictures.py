@@ -71,7 +71,7 @@ def tau_plot(runs: Sequence[Run]) -> str:
 
 
 def _axes(rows: int) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(7, 1.2 + 0.45 * rows), layout="constrained")
+    figure = Figure(figsize=(4.8, 0.9 + 0.4 * rows), layout="constrained")
     axes = figure.subplots()
     axes.spines[["top", "right"]].set_visible(False)
     axes.invert_yaxis()

@@ -1,16 +1,15 @@
 """The report: one HTML file that opens from disk, at a phone's width and on paper, and needs nothing else."""
 
 import html
-import json
 from collections.abc import Sequence
 
 import numpy as np
 from PIL import Image
 
 from eval.pictures import acceptance_map, difference, speed_plot, tau_plot, thumbnail
-from eval.runs import Line, Run
+from eval.runs import Run
 from eval.speed import SpeedRow
-from eval.tables import Table
+from eval.tables import Table, settings_table
 
 PAPER_NOTE = (
     "The paper's figures are its own (arXiv 2512.21857): Anole, an unnamed machine, its own plain decoding as 1.00."
@@ -21,22 +20,33 @@ NOTES = (
     "tau: tokens decided in rounds / rounds, bonus token included. In brackets: 95 % intervals over images. "
     "Relaxed runs draw other images than plain decoding: their speed has a price."
 )
+IMAGE_NOTES = (
+    "↑, ↓: more, or less, is better. In brackets: the interval that is named below; (!): a warning there. "
+    "Differences to the baseline are over the same images."
+)
 Key = tuple[str, int]  # prompt and seed
 Maps = dict[str, dict[str, np.ndarray]]  # run, image -> accepted lengths (rows, columns)
 _STYLE = """
 :root { color-scheme: light dark; font: 16px/1.45 system-ui, sans-serif; }
-body { max-width: 72rem; margin: 0 auto; padding: 1rem; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.2rem; margin-top: 2rem; } h3 { font-size: 1rem; font-weight: 600; }
+body { max-width: 72rem; margin: 0 auto; padding: 1rem; overflow-wrap: anywhere; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.2rem; margin-top: 2rem; } h3 { font-size: 1rem; margin-bottom: .5rem; }
+p, li { max-width: 52rem; } .note { font-size: .875rem; } h3 small { font-weight: 400; }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .875rem; }
 th, td { padding: .3rem .6rem; border-bottom: 1px solid #8886; text-align: left; vertical-align: top; }
-th { white-space: nowrap; } img { max-width: 100%; height: auto; background: #fff; }
+th, td { white-space: nowrap; overflow-wrap: break-word; font-variant-numeric: tabular-nums; }
+th:first-child, td:first-child { position: sticky; left: 0; background: Canvas; padding-left: 0; }
+.words td, .text { white-space: normal; } .text { min-width: 9rem; } wbr { display: none; }
 .row { display: grid; grid-template-columns: repeat(auto-fill, minmax(9.5rem, 1fr)); gap: .75rem; }
-figure { margin: 0; } figure img { width: 100%; image-rendering: auto; } figcaption { font-size: .8rem; }
-pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: .75rem; max-height: 16rem; overflow: auto; }
-li, h3 { overflow-wrap: anywhere; }
-@media print { body { max-width: none; padding: 0; font-size: 10pt; } .scroll { overflow: visible; }
-  section, figure, tr { break-inside: avoid; } table { font-size: 7.5pt; }
-  pre { max-height: none; overflow: visible; } }
+.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 1.5rem; }
+img { width: 100%; height: auto; background: #fff; } figure { margin: 0; } figcaption { font-size: .8rem; }
+@media (max-width: 40rem) { td:first-child { white-space: normal; max-width: 10.5rem; } wbr { display: inline; } }
+@media print {
+  @page { margin: 12mm; } :root { color-scheme: light; font-size: 9pt; } body { max-width: none; padding: 0; }
+  .scroll { overflow: visible; } table { font-size: 6.5pt; } wbr { display: inline; }
+  th, td { white-space: normal; position: static !important; } .text { min-width: 0; }
+  .row { grid-template-columns: repeat(6, 1fr); } .plots { grid-template-columns: 1fr 1fr; }
+  tr, figure, .together { break-inside: avoid; } h2, h3 { break-after: avoid; }
+}
 """
 
 
@@ -54,26 +64,33 @@ def report(
     keys: Sequence[Key],
     maps: Maps,
 ) -> str:
-    """The page: tables, plots, remarks, the images of `keys` by all runs, settings. tables: the first is speed; rows:
-    one per run; remarks: warnings and what was not computed."""
+    """The page: tables, plots, remarks, the images of `keys` by all runs, settings. tables: speed, images, sources;
+    rows: one per run; remarks: warnings and what was not computed."""
+    speed, images, sources = tables
+    names = html.escape(", ".join(run.name for run in runs))
     note = f"{NOTES} {PAPER_NOTE}" if any(row.paper for row in rows) else NOTES
-    parts = [f"<h1>Evaluation of {html.escape(', '.join(run.name for run in runs))}</h1>"]
-    parts += [_section(tables[0].title, f"{tables[0].html()}<p>{html.escape(note)}</p>{_plots(runs, rows)}")]
-    parts += [_section(table.title, table.html()) for table in tables[1:] if table.rows]
+    parts = [_section(speed.title, speed.html() + _note(note) + _plots(runs, rows))]
+    if images.rows:
+        parts.append(_section(images.title, images.html() + _note(IMAGE_NOTES)))
     if remarks:
         parts.append(_section("Remarks", _items(remarks)))
     if keys:
         parts.append(_section("The same prompts and seeds", _comparison(runs, rows, keys, maps)))
-    parts.append(_section("Settings", "".join(map(_settings, runs))))
+    if sources.rows:
+        parts.append(_section(sources.title, f'<div class="words">{sources.html()}</div>'))
+    parts.append(_section("Settings", _settings(runs)))
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-    head += f"<title>Evaluation</title><style>{_STYLE}</style>"
-    body = "\n".join(parts)
-    return f'<!doctype html><html lang="en"><head>{head}</head><body>{body}</body></html>\n'
+    head += f"<title>Evaluation of {names}</title><style>{_STYLE}</style>"
+    body = "\n".join([f"<h1>Evaluation of {names}</h1>", *parts])
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>{body}</body></html>\n'
 
 
 def _plots(runs: Sequence[Run], rows: Sequence[SpeedRow]) -> str:
-    speed, tau = speed_plot(rows), tau_plot(runs)
-    return f'<p><img alt="Seconds per image" src="{speed}"></p><p><img alt="Tokens per round" src="{tau}"></p>'
+    seconds = ", ".join(f"{row.run} {row.seconds:.3g}" for row in rows)
+    taus = ", ".join(f"{row.run} {row.tau:.2f}" for row in rows)
+    speed = _image(speed_plot(rows), f"Seconds per image: {seconds}")
+    tau = _image(tau_plot(runs), f"Tokens per round (tau), over all images: {taus}")
+    return f'<div class="plots">{speed}{tau}</div>'
 
 
 def _comparison(runs: Sequence[Run], rows: Sequence[SpeedRow], keys: Sequence[Key], maps: Maps) -> str:
@@ -81,8 +98,8 @@ def _comparison(runs: Sequence[Run], rows: Sequence[SpeedRow], keys: Sequence[Ke
     named = {run.name: run for run in runs}
     baselines = [named.get(row.baseline) for row in rows]
     legend = (
-        "<p>Differences are shown four times as strong. Acceptance maps: the drafts accepted in the round that decided "
-        "each token, from dark (none) to yellow (8 and more).</p>"
+        "Differences are shown four times as strong. Maps of accepted lengths: the drafts accepted in the round that "
+        "decided each token, from dark (none) to yellow (8 and more)."
     )
     blocks = []
     for prompt, seed in keys:
@@ -92,8 +109,8 @@ def _comparison(runs: Sequence[Run], rows: Sequence[SpeedRow], keys: Sequence[Ke
             if (prompt, seed) in run.by_image
         )
         title = f"<h3>{html.escape(prompt)} <small>seed {seed}</small></h3>"
-        blocks.append(f'<section>{title}<div class="row">{figures}</div></section>')
-    return legend + "".join(blocks)
+        blocks.append(f'<div class="together">{title}<div class="row">{figures}</div></div>')
+    return _note(legend) + "".join(blocks)
 
 
 def _figures(run: Run, key: Key, baseline: Run | None, maps: dict[str, np.ndarray]) -> str:
@@ -113,15 +130,21 @@ def _figures(run: Run, key: Key, baseline: Run | None, maps: dict[str, np.ndarra
 
 
 def _figure(source: str, caption: str) -> str:
-    text = html.escape(caption)
-    return f'<figure><img alt="{text}" src="{source}"><figcaption>{text}</figcaption></figure>'
+    return f"<figure>{_image(source, caption)}<figcaption>{html.escape(caption)}</figcaption></figure>"
 
 
-def _settings(run: Run) -> str:
-    shown: Line = {name: run.manifest.get(name) for name in ("settings", "hardware", "versions", "revision")}
-    text = html.escape(json.dumps(shown, indent=1, ensure_ascii=False))
-    title = html.escape(f"{run.name}: {run.folder}")
-    return f"<h3>{title}</h3><pre>{text}</pre>"
+def _image(source: str, text: str) -> str:
+    return f'<img alt="{html.escape(text)}" src="{source}">'
+
+
+def _settings(runs: Sequence[Run]) -> str:
+    table, common = settings_table(runs)
+    shared = f"<p>{'The same for all: ' if len(runs) > 1 else ''}{html.escape(common)}</p>"
+    return (table.html() if table.rows else "") + shared
+
+
+def _note(text: str) -> str:
+    return f'<p class="note">{html.escape(text)}</p>'
 
 
 def _section(title: str, content: str) -> str:

@@ -1,13 +1,14 @@
 """Run folders and folders of real images, as `evaluate` reads them; nothing in them is changed."""
 
 import hashlib
+import io
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from configs.fields import SettingsError
 from configs.methods import VERIFIERS
@@ -65,16 +66,16 @@ class Run:
         return self.folder / "img" / f"{record['id']}.png"
 
 
-def read_run(folder: str, name: str) -> Run:
-    """A run; what cannot be used in it is named in its images' `left_out`.
+def read_run(folder: str, name: str, flag: str = "--output_dir") -> Run:
+    """A run; what cannot be used in it is named in its images' `left_out`. flag: that gave the folder, for errors.
 
     Raises SettingsError for a folder that holds no run, or none of whose images can be used.
     """
     place = Path(folder)
     if not (place / "run.json").is_file() or not files_of(place, "records.jsonl"):
         found = "no such folder" if not place.is_dir() else "no run.json or no records.jsonl"
-        raise SettingsError(f"--output_dir {folder}: found {found}; allowed: folders that generate_images wrote")
-    manifest = _manifest(place / "run.json")
+        raise SettingsError(f"{flag} {folder}: found {found}; allowed: folders that generate_images wrote")
+    manifest = _manifest(place / "run.json", flag)
     records, faults = read_records(place)
     faults += [
         f"{path.name}: an image without a record"
@@ -84,18 +85,20 @@ def read_run(folder: str, name: str) -> Run:
     images = image_set(name, [(place / "img" / f"{key}.png", line["prompt"]) for key, line in records.items()])
     kept = {path.stem for path in images.paths}
     if not kept:
-        raise SettingsError(f"--output_dir {folder}: found no image that can be used; allowed: a run with images")
+        raise SettingsError(f"{flag} {folder}: found no image that can be used; allowed: a run with images")
     images = ImageSet(name, images.paths, images.keys, images.prompts, (*faults, *images.left_out))
     return Run(name, place, manifest, {key: line for key, line in records.items() if key in kept}, images)
 
 
-def read_runs(folders: Sequence[str]) -> list[Run]:
-    """All runs, named by their folders, with as much of the path as tells them apart."""
+def read_runs(folders: Sequence[str], baseline: str | None = None) -> list[Run]:
+    """All runs, named by their folders, with as much of the path as tells them apart. baseline: that of --baseline."""
     parts = [Path(folder).resolve().parts for folder in folders]
     depth = 1
     while len({part[-depth:] for part in parts}) < len(parts):
         depth += 1
-    return [read_run(folder, "/".join(part[-depth:])) for folder, part in zip(folders, parts, strict=True)]
+    flags = ["--baseline" if folder == baseline else "--output_dir" for folder in folders]
+    names = ["/".join(part[-depth:]) for part in parts]
+    return [read_run(*each) for each in zip(folders, names, flags, strict=True)]
 
 
 def reference_files(folder: str) -> list[Path]:
@@ -136,23 +139,25 @@ def image_set(name: str, files: Iterable[tuple[Path, str]]) -> ImageSet:
     whole, left_out = [], []
     for path, prompt in files:
         try:
-            with Image.open(path) as image:
-                image.load()
-            whole.append((path, hashlib.sha256(path.read_bytes()).hexdigest(), prompt))
+            content = path.read_bytes()
+            with Image.open(io.BytesIO(content)) as image:
+                image.verify() if image.format == "PNG" else image.load()  # a PNG's checksums take no decoding
+            whole.append((path, hashlib.sha256(content).hexdigest(), prompt))
         except FileNotFoundError:
             left_out.append(f"{path.stem}: a record without an image")
-        except (OSError, UnidentifiedImageError, SyntaxError, ValueError) as error:
+        except (OSError, SyntaxError, ValueError, IndexError, Image.DecompressionBombError) as error:
             left_out.append(f"{path.stem}: an image that cannot be read ({type(error).__name__})")
     paths, keys, prompts = zip(*whole, strict=True) if whole else ((), (), ())
     return ImageSet(name, paths, keys, prompts, tuple(left_out))
 
 
-def _manifest(path: Path) -> Line:
+def _manifest(path: Path, flag: str) -> Line:
     """run.json; a SettingsError if it cannot be read or lacks settings that the tables need."""
-    error = f"--output_dir {path.parent}: found"
+    error = f"{flag} {path.parent}: found"
     try:
         manifest = json.loads(path.read_text("utf-8"), parse_constant=_no_number)
         settings = {name: manifest["settings"].get(name) for name in (*_SETTINGS, "proposal")}
+        dict(manifest.get("identity") or {})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as fault:
         raise SettingsError(f"{error} a run.json that cannot be read ({fault}); allowed: a whole run") from fault
     wrong = [name for name, kind in _SETTINGS.items() if not isinstance(settings[name], kind)]

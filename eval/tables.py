@@ -8,11 +8,13 @@ from dataclasses import dataclass
 
 from eval.metrics.base import Score
 from eval.paired import Estimate
+from eval.runs import Run
 from eval.speed import SpeedRow
 
 _LATEX = {c: f"\\{c}" for c in "&%$#_{}"} | {"~": r"\textasciitilde{}", "^": r"\^{}", "\\": r"\textbackslash{}"}
-
-_WIDE = 40  # letters from which a column of LaTeX is broken into lines
+_LATEX |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
+_LATEX |= {"↑": r"$\uparrow$", "↓": r"$\downarrow$"}
+_LONG = 40  # letters from which a column is broken into lines
 
 
 @dataclass(frozen=True)
@@ -38,17 +40,24 @@ class Table:
     def latex(self) -> str:
         """A tabular with booktabs' rules; columns of long texts are broken into lines."""
         lines = [_latex_row(row) for row in (self.columns, *self.rows)]
-        wide = [max(map(len, column)) > _WIDE for column in zip(self.columns, *self.rows, strict=True)]
-        layout = "".join("p{4cm}" if long else "r" if place else "l" for place, long in enumerate(wide))
+        layout = "".join("p{4cm}" if long else "r" if place else "l" for place, long in enumerate(self._long))
         head = rf"\begin{{tabular}}{{{layout}}}"
         return "\n".join([head, r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule", r"\end{tabular}", ""])
 
     def html(self) -> str:
-        """A table in a box that scrolls sideways."""
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in self.columns)
-        rows = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in self.rows]
+        """In a box that scrolls sideways; columns of long texts have the class `text`, names may break at _."""
+        tags = ['<td class="text">' if long else "<td>" for long in self._long]
+        head = "".join(f"<th>{_breakable(name)}</th>" for name in self.columns)
+        rows = [
+            "".join(f"{tag}{_breakable(cell)}</td>" for tag, cell in zip(tags, row, strict=True)) for row in self.rows
+        ]
         body = "".join(f"<tr>{row}</tr>" for row in rows)
         return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+    @property
+    def _long(self) -> list[bool]:
+        """Whether a column has long texts."""
+        return [max(map(len, column)) > _LONG for column in zip(self.columns, *self.rows, strict=True)]
 
 
 def speed_table(rows: Sequence[SpeedRow]) -> Table:
@@ -92,9 +101,9 @@ def metric_table(scores: dict[str, Sequence[Score]], rows: Sequence[SpeedRow]) -
     clip = {row.run: row.paper.clip for row in rows if row.paper is not None and row.paper.clip is not None}
     lines = []
     for name in names:
-        arrow = " (higher is better)" if higher[name] else " (lower is better)"
+        arrow = "↑" if higher[name] else "↓"
         cells = [_score(by_run[run].get(name)) for run in scores]
-        lines.append((name + arrow, *cells, *(_number(clip[run]) if name == "clip" else "-" for run in clip)))
+        lines.append((f"{name} {arrow}", *cells, *(_number(clip[run]) if name == "clip" else "-" for run in clip)))
         prices = [own[name].price if name in own else None for own in by_run.values()]
         if any(prices):
             cells = [_difference(price) for price in prices]
@@ -103,15 +112,41 @@ def metric_table(scores: dict[str, Sequence[Score]], rows: Sequence[SpeedRow]) -
 
 
 def sources_table(scores: dict[str, Sequence[Score]]) -> Table:
-    """What every figure rests on: network, resize, count, reference, interval, warning; one line for all that agree."""
-    figures: dict[tuple[str, ...], list[str]] = {}
+    """What every figure rests on: network, resize, count, reference, interval, warning; one line for all figures and
+    runs that agree."""
+    runs: dict[tuple[str, ...], list[str]] = {}  # by figure and notes
     for run, own in scores.items():
         for score in own:
             notes = (score.reference or "-", score.interval or "-", score.warning or "-")
-            key = (run, str(score.count), score.network, score.resize, *notes)
-            figures.setdefault(key, []).append(score.metric)
-    columns = ("figures", "run", "images", "library and weights", "resize", "reference", "interval", "warning")
+            key = (score.metric, str(score.count), score.network, score.resize, *notes)
+            runs.setdefault(key, []).append(run)
+    figures: dict[tuple[str, ...], list[str]] = {}  # by runs and notes
+    for (figure, *notes), names in runs.items():
+        figures.setdefault((", ".join(names), *notes), []).append(figure)
+    columns = ("figures", "runs", "images", "library and weights", "resize", "reference", "interval", "warning")
     return Table("What the figures rest on", columns, tuple((", ".join(own), *key) for key, own in figures.items()))
+
+
+def settings_table(runs: Sequence[Run]) -> tuple[Table, str]:
+    """Settings, machines and versions: what differs between the runs, and in words what all have in common."""
+    facts = [_facts(run) for run in runs]
+    names = dict.fromkeys(name for own in facts for name in own)
+    found = {name: tuple(own.get(name, "-") for own in facts) for name in names}
+    rows = tuple((name, *cells) for name, cells in found.items() if len(set(cells)) > 1)
+    common = [f"{name} {cells[0]}" for name, cells in found.items() if len(set(cells)) == 1]
+    return Table("Settings", ("setting", *(run.name for run in runs)), rows), "; ".join(common)
+
+
+def _facts(run: Run) -> dict[str, str]:
+    machine = {name: run.manifest.get(name) for name in ("hardware", "versions", "revision")}
+    flags = {f"--{flag}": value for flag, value in run.settings.items() if flag != "output_dir"}
+    facts = {"folder": run.folder} | flags | machine
+    return {name: _text(value) for name, value in facts.items() if value is not None}
+
+
+def _text(value: object) -> str:
+    parts = value.items() if isinstance(value, dict) else ()
+    return ", ".join(f"{name} {part}" for name, part in parts if part is not None) if parts else str(value)
 
 
 def _method(row: SpeedRow) -> str:
@@ -139,14 +174,23 @@ def _ratio(ratio: Estimate | None) -> str:
 def _difference(price: Estimate | None) -> str:
     if price is None:
         return "-"
-    return f"{price.value:+.3g}" + ("" if price.low is None else f" [{price.low:+.3g}, {price.high:+.3g}]")
+    ends = "" if price.low is None else f" [{_places(price.low, '+')}, {_places(price.high, '+')}]"
+    return _places(price.value, "+") + ends
 
 
 def _score(score: Score | None) -> str:
     if score is None:
         return "-"
-    ends = "" if score.low is None else f" [{score.low:.4g}, {score.high:.4g}]"
-    return f"{score.value:.4g}{ends}" + (" (!)" if score.warning else "")
+    ends = "" if score.low is None else f" [{_places(score.low)}, {_places(score.high)}]"
+    return _places(score.value) + ends + (" (!)" if score.warning else "")
+
+
+def _places(value: float, sign: str = "") -> str:
+    return f"{value:{sign}.4f}" if abs(value) < 10 else f"{value:{sign}.4g}"
+
+
+def _breakable(text: str) -> str:
+    return html.escape(text).replace("_", "_<wbr>")
 
 
 def _latex_row(row: Sequence[str]) -> str:

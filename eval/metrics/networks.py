@@ -6,7 +6,7 @@ from PIL import Image
 from safetensors import SafetensorError
 from torch import Tensor
 
-from eval.attributes import AttributeClassifier, to_pixels
+from eval.attributes import AttributeClassifier, Attributes, to_pixels
 from eval.metrics.base import ImageSet, Unavailable
 from eval.metrics.store import FeatureStore
 from eval.metrics.weights import library, read_state, require_file, weights_label
@@ -63,6 +63,16 @@ class AttributeNetwork(ImageNetwork):
         kind, colour = self.classifier.background(summary).split([kinds, colours], dim=1)
         both = (kind.log_softmax(1)[:, :, None] + colour.log_softmax(1)[:, None]).flatten(1)
         return torch.cat([summary, both], dim=1).cpu().numpy()
+
+    def attributes(self, store: FeatureStore, images: ImageSet) -> list[Attributes]:
+        """What every image shows."""
+        rows = torch.from_numpy(store.images(f"{self.label}, classes, {self.resize}", images, self._classes))
+        return self.classifier.named(rows.split(list(self.classifier.labels.heads()), dim=1))
+
+    @torch.inference_mode()
+    def _classes(self, images: list[Image.Image]) -> np.ndarray:
+        """The classifier's logits, (images, classes of all heads)."""
+        return torch.cat(self.classifier(to_pixels(tiny_pixels(images).to(self.device))), dim=1).cpu().numpy()
 
 
 class Inception(ImageNetwork):

@@ -36,7 +36,7 @@ def _network(kind: Callable, *arguments: object) -> object:
 
 
 def _accuracy(settings: EvaluateSettings, store: FeatureStore, device: torch.device) -> Metric:
-    return Accuracy(_network(AttributeNetwork, settings.attributes_path, device))
+    return Accuracy(_network(AttributeNetwork, settings.attributes_path, device), store)
 
 
 def _on_features(name: str, kind: Callable, flag: str) -> Callable[..., Metric]:

@@ -33,8 +33,11 @@ class FeatureStore:
         """Features of the images, (images, features) float32; encode: of RGB images, for those not yet on disk."""
 
         def load(number: int) -> Image.Image:
-            with Image.open(images.paths[number]) as image:
-                return image.convert("RGB")
+            try:
+                with Image.open(images.paths[number]) as image:
+                    return image.convert("RGB")
+            except (OSError, SyntaxError, ValueError) as error:
+                raise Unavailable(f"{images.paths[number]} cannot be read: {error}") from error
 
         return self._rows(network, images.keys, load, encode)
 
@@ -61,7 +64,14 @@ class FeatureStore:
         for each in self.processes.gather(fault):
             if each is not None:
                 raise each
-        return np.stack([np.load(places[key]) for key in keys])
+        return np.stack([_read(places[key]) for key in keys])
+
+
+def _read(path: Path) -> np.ndarray:
+    try:
+        return np.load(path)
+    except (OSError, ValueError, EOFError) as error:
+        raise Unavailable(f"{path} is damaged ({error}); without it, it is computed anew") from error
 
 
 def _write(path: Path, row: np.ndarray) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from made_runs import scenes, write_run
 
 import main
@@ -18,12 +19,12 @@ from eval.figures import compute_scores, with_prices
 from eval.metrics import registry
 from eval.metrics.base import Score, Unavailable
 from eval.metrics.networks import AttributeNetwork
+from eval.metrics.store import FeatureStore
 from eval.paired import Estimate
 from eval.processes import Processes
 from eval.runs import read_run, read_runs
 
 COUNT = 24
-
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -69,10 +70,8 @@ class Page(HTMLParser):
 def test_files_of_an_evaluation(folders, tmp_path, capsys):
     words = ["evaluate", "--output_dir", ",".join(map(str, folders)), "--ref_dir", str(folders[0] / "img")]
     words += ["--cache_dir", str(tmp_path / "features"), "--images", "2", "--report_dir", str(tmp_path / "out")]
-    assert (
-        main.main([*words, "--metrics", ",".join((*TINY_METRICS, "fid", "hpsv2")), f"--inception_path={tmp_path}/i"])
-        == 0
-    )
+    words += ["--metrics", ",".join((*TINY_METRICS, "fid", "hpsv2")), f"--inception_path={tmp_path}/i"]
+    assert main.main(words) == 0
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {f"{t}.{e}" for t in ("speed", "images", "sources") for e in ("md", "csv", "tex")} | {
         "evaluation.json",
@@ -178,6 +177,17 @@ def test_features_are_computed_once_by_content(folders, tmp_path, monkeypatch):
     assert scores_of(chosen)[0] == first
     (folders[0] / "img/00000_0.png").write_bytes((folders[0] / "img/00001_0.png").read_bytes())
     scores_of(chosen)
+
+
+def test_damaged_features_are_a_named_skip(folders, tmp_path):
+    chosen = settings(tmp_path, folders[0], metrics="tiny_is,accuracy")
+    store = FeatureStore(tmp_path / "features", 8)
+    AttributeNetwork(chosen.attributes_path, torch.device("cpu")).features(
+        store, read_run(str(folders[0]), "ar").images
+    )
+    next((tmp_path / "features").rglob("*.npy")).write_bytes(b"")
+    scores, (remark,) = scores_of(chosen)
+    assert "tiny_is" not in scores["ar"] and "accuracy.exact" in scores["ar"] and ".npy is damaged" in remark
 
 
 def test_images_of_another_size_are_a_named_skip(tmp_path):

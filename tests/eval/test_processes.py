@@ -122,16 +122,20 @@ def test_no_launcher_means_alone(monkeypatch):
     assert launched().share([1, 2]) == [1, 2]
 
 
+def torchrun(*words: str) -> subprocess.CompletedProcess:
+    """main.py in two processes."""
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "main.py"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [*launch, *words], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500, check=False
+    )
+
+
 def test_torchrun_with_a_real_model(checkpoint, tmp_path):
     """Two processes, gloo, the small checkpoint: the images that one process makes."""
     (tmp_path / "p.txt").write_text("a cat\na dog\na bus\n")
     flags = [f"--model_path={checkpoint}", f"--prompt={tmp_path / 'p.txt'}", "--device=cpu", "--method=ar"]
-    words = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "main.py", "generate_images", *flags]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, *words, f"--output_dir={tmp_path / 'two'}"],
-        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500, check=False,
-    )  # fmt: skip
+    done = torchrun("generate_images", *flags, f"--output_dir={tmp_path / 'two'}")
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.count("3 images in") == 1
     import main
@@ -144,3 +148,29 @@ def test_torchrun_with_a_real_model(checkpoint, tmp_path):
         for n in ("one", "two")
     ]
     assert images[0] == images[1]
+
+
+def test_torchrun_evaluates_as_one_process_does(tmp_path, one_thread):
+    """Two processes, gloo, the shipped classifier: the figures of one process, up to the rounding of other batches."""
+    import main
+
+    images, prompts = scenes(20)
+    folder, real = (write_run(tmp_path / name, images[part], prompts[part])
+                    for name, part in (("run", slice(12)), ("real", slice(12, 20))))  # fmt: skip
+    (folder / "img/00000_0.png").write_bytes(b"no image")
+
+    def words(name: str) -> list[str]:
+        places = [f"--report_dir={tmp_path / name}", f"--cache_dir={tmp_path / name / 'features'}"]
+        return ["evaluate", f"--output_dir={folder}", f"--ref_dir={real / 'img'}", "--device=cpu", *places]
+
+    done = torchrun(*words("two"))
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("computed: speed, accuracy, tiny_fid, tiny_is, tiny_pr") == 1
+    assert main.main(words("one")) == 0
+    one, two = (json.loads((tmp_path / name / "evaluation.json").read_text()) for name in ("one", "two"))
+    assert one["speed"] == two["speed"] and one["remarks"] == two["remarks"] and len(one["images"]["run"]) == 11
+    ends = ("value", "low", "high")
+    for ours, theirs in zip(one["images"]["run"], two["images"]["run"], strict=True):
+        for name, value in ours.items():
+            close = name in ends and value is not None
+            assert theirs[name] == (pytest.approx(value, rel=1e-4) if close else value)

@@ -53,12 +53,26 @@ def test_a_cut_image_is_left_out(folder):
     assert "00002_0: an image that cannot be read (OSError)" in read_run(str(folder), "run").images.left_out
 
 
+def test_a_baseline_that_is_no_run_is_refused_by_its_own_flag(folder, tmp_path):
+    with pytest.raises(SettingsError, match="^--baseline .*nowhere: found no such folder"):
+        read_runs([str(folder), str(tmp_path / "nowhere")], str(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize("spoil", [lambda png: b"", lambda png: png[:40], lambda png: png[:50] + b"?" + png[51:]])
+def test_damaged_images_are_left_out_before_the_networks(folder, spoil):
+    path = folder / "img/00002_0.png"
+    path.write_bytes(spoil(path.read_bytes()))
+    run = read_run(str(folder), "run")
+    assert len(run.images) == 3 and run.images.left_out[0].startswith("00002_0: an image that cannot be read")
+
+
 @pytest.mark.parametrize(
     ("spoil", "found"),
     [
         (lambda folder: (folder / "run.json").unlink(), "no run.json"),
         (lambda folder: (folder / "run.json").write_text("[]"), "a run.json that cannot be read .*indices must be"),
         (lambda folder: (folder / "run.json").write_text('{"settings": {}}'), "a run.json with --model None"),
+        (lambda folder: (folder / "run.json").write_text('{"settings": {}, "identity": 5}'), "a run.json that cannot"),
         (lambda folder: (folder / "records.jsonl").write_text("nothing\n{}\n\n"), "no image that can be used"),
         (lambda folder: (folder / "records.jsonl").write_text(""), "no image that can be used"),
     ],

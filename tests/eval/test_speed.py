@@ -2,16 +2,18 @@
 
 import csv
 import io
+import re
 
 import numpy as np
 import pytest
 from made_runs import made_record, write_records, write_run
 
 from eval.baselines import baseline_of, compared
+from eval.metrics.base import Score
 from eval.pictures import difference
 from eval.runs import read_run
 from eval.speed import speed_row
-from eval.tables import Table, speed_table
+from eval.tables import Table, settings_table, sources_table, speed_table
 
 GREY = [np.full((8, 8, 3), 20 * number, dtype=np.uint8) for number in range(9)]
 PROMPTS = [f"prompt {number}" for number in range(9)]
@@ -118,6 +120,40 @@ def test_tables_in_every_format():
     assert list(csv.reader(io.StringIO(table.csv()))) == [["a_b", "50 %"], ["x|y", "1, 2"], ["~", "&"]]
     assert r"a\_b & 50 \% \\" in table.latex() and r"\textasciitilde{} & \& \\" in table.latex()
     assert "<td>&amp;</td>" in table.html()
+
+
+def test_figures_and_runs_that_rest_on_the_same_share_a_line():
+    def scores(count: int) -> list[Score]:
+        return [Score(name, 1.0, count, "network", "resize") for name in ("a", "b")]
+
+    table = sources_table({"x": scores(9), "y": scores(9), "z": scores(8)})
+    assert [row[:3] for row in table.rows] == [("a, b", "x, y", "9"), ("a, b", "z", "8")]
+
+
+def test_settings_that_differ_stand_in_columns(plain, tmp_path):
+    run = read_run(str(faster(tmp_path, {"nodes": 6})), "adt")
+    table, common = settings_table([plain, run])
+    rows = {name: tuple(cells) for name, *cells in table.rows}
+    assert rows["--method"] == ("ar", "adt") and rows["--nodes"] == ("-", "6")
+    assert rows["folder"] == (str(plain.folder), str(run.folder)) and len(rows) == 3
+    assert "--temperature 1.0" in common and "hardware device cpu" in common
+    assert not settings_table([run])[0].rows and "--nodes 6" in settings_table([run])[1]
+
+
+def test_latex_has_a_cell_per_column_and_no_letter_that_it_would_take_as_its_own():
+    nasty = (r"a_b & 50 % \ {x} ~ ^ # $", "[1]", "*", "<|> ↑ ↓", "--fid", "x" * 50)
+    table = Table("t", nasty, (nasty, nasty[::-1]))
+    begin, *lines = table.latex().split("\n")
+    layout = begin.removeprefix(r"\begin{tabular}{").removesuffix("}")
+    assert lines[-2:] == [r"\end{tabular}", ""] and len(re.findall(r"l|r|p\{4cm\}", layout)) == len(nasty)
+    rows = [line for line in lines if line.endswith(r" \\")]
+    assert [line for line in lines[:-2] if line not in rows] == [r"\toprule", r"\midrule", r"\bottomrule"]
+    known = re.compile(r"\\(textbackslash|textasciitilde|textless|textgreater|textbar|\^)\{\}|\\[&%$#_{}]")
+    for row in rows:
+        text = known.sub("", row.removesuffix(r" \\").removeprefix("{}"))
+        text = re.sub(r"\$\\(up|down)arrow\$", "", text)
+        assert text.count("&") == len(nasty) - 1 and text.isascii() and not set(text) & set("\\%$#_{}~^<>|")
+        assert not row.startswith(("[", "*"))
 
 
 def test_latex_breaks_long_texts_and_keeps_brackets_out_of_line_breaks():

@@ -2,7 +2,11 @@
 
 import numpy as np
 import pytest
+import torch
 from scipy import linalg
+from torch_fidelity.metric_fid import fid_features_to_statistics, fid_statistics_to_metric
+from torch_fidelity.metric_isc import isc_features_to_metric
+from torch_fidelity.metric_prc import prc_features_to_metric
 
 from eval.metrics.fid import Gaussian, frechet_distance
 from eval.metrics.inception_score import inception_score
@@ -54,6 +58,36 @@ def test_inception_score_by_hand():
     p = np.array([[0.9, 0.1], [0.5, 0.5]])
     divergence = [sum(x * np.log(x / m) for x, m in zip(row, (0.7, 0.3), strict=True)) for row in p]
     assert inception_score(np.log(p)) == pytest.approx(np.exp(np.mean(divergence)))
+
+
+@pytest.fixture
+def features() -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of generated and of real images, float64, that overlap in part."""
+    random = np.random.default_rng(5)
+    mix = np.eye(12) + 0.2 * random.normal(size=(12, 12))
+    return torch.from_numpy(random.normal(size=(300, 12)) @ mix), torch.from_numpy(random.normal(0.5, 1.2, (200, 12)))
+
+
+def test_distance_against_torch_fidelity(features):
+    expected = fid_statistics_to_metric(*map(fid_features_to_statistics, features), verbose=False)
+    one, other = (Gaussian.of(rows.numpy()) for rows in features)
+    assert frechet_distance(one, other) == pytest.approx(expected["frechet_inception_distance"], rel=1e-9)
+
+
+def test_inception_score_against_torch_fidelity(features):
+    expected = isc_features_to_metric(features[0], splits=10, shuffle=False)
+    parts = [inception_score(part) for part in np.split(features[0].log_softmax(dim=1).numpy(), 10)]
+    assert np.mean(parts) == pytest.approx(expected["inception_score_mean"])
+    assert np.std(parts) == pytest.approx(expected["inception_score_std"])
+
+
+def test_precision_and_recall_against_torch_fidelity(features):
+    options = {"prc_neighborhood": 3, "prc_batch_size": 64, "save_cpu_ram": True, "verbose": False}
+    expected = prc_features_to_metric(*features, **options)
+    rows, theirs = (each.numpy() for each in features)
+    precision, recall = covered(rows, theirs, radii(theirs)).mean(), covered(theirs, rows, radii(rows)).mean()
+    assert (precision, recall) == pytest.approx((expected["precision"], expected["recall"]))
+    assert 0.1 < precision < 0.9 and 0.1 < recall < 0.9
 
 
 def test_radii_and_coverage_on_a_line():
