@@ -10,7 +10,14 @@ from inspect import Parameter, Signature
 
 import fire
 
-from configs.cli import benchmark_settings, distance_settings, evaluate_settings, inspect_settings, run_settings
+from configs.cli import (
+    benchmark_settings,
+    distance_settings,
+    evaluate_settings,
+    inspect_settings,
+    run_settings,
+    train_settings,
+)
 from configs.fields import SettingsError
 from configs.flags import flags_of, help_text, read_words
 
@@ -83,6 +90,16 @@ def vq_distances(**texts: str) -> None:
     make_distances(settings)
 
 
+@command
+def train_drafter(**texts: str) -> None:
+    """Train a drafter."""
+    settings = train_settings(texts)
+    _check_device(settings.device)
+    from drafters.training.train import train
+
+    train(settings)
+
+
 def _check_device(name: str) -> None:
     """Refuse a GPU that is not there before the slow imports."""
     if name.startswith("cuda"):
@@ -91,7 +108,10 @@ def _check_device(name: str) -> None:
         pick_device(name)
 
 
-COMMANDS = {function.__name__: function for function in (generate_images, benchmark, evaluate, inspect, vq_distances)}
+COMMANDS = {
+    function.__name__: function
+    for function in (generate_images, benchmark, evaluate, inspect, vq_distances, train_drafter)
+}
 
 
 def run(words: Sequence[str]) -> None:
@@ -120,7 +140,7 @@ def main(words: Sequence[str] | None = None) -> int:
         print("error:", " ".join(str(error).split()), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        resumes = words[0].startswith("generate") or any(word.startswith("--sweep") for word in words)
+        resumes = words[0].startswith(("generate", "train")) or any(word.startswith("--sweep") for word in words)
         more = "; the same command continues where it stopped" if resumes else ""
         print(f"\ninterrupted{more}", file=sys.stderr)
         return 130

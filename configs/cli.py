@@ -13,6 +13,7 @@ from configs.schema import BenchmarkSettings, RunSettings
 from configs.sweep import Sweep, read_sweep
 from configs.targets import MODELS, OWN_FLAGS, ROOT
 from configs.tools import DistanceSettings, InspectSettings
+from configs.training import TrainSettings
 from configs.yaml_file import read_yaml
 from models.files import META_FILES, NEEDED, SOURCES, T5_TOKENIZERS, WEIGHT_FILES, WEIGHT_INDEXES
 
@@ -94,6 +95,23 @@ def distance_settings(texts: Mapping[str, str]) -> DistanceSettings:
     if not Path(settings.model_path).is_dir():
         refuse("model_path", settings.model_path, "a folder, which will hold vq_distances")
     _check_place("tokenizer_path", settings.tokenizer_path, settings.model)
+    return settings
+
+
+def train_settings(texts: Mapping[str, str]) -> TrainSettings:
+    """The settings of `train_drafter`; a SettingsError also for missing folders."""
+    recipe, given = _read("train_drafter", texts)
+    values = recipe | given
+    for name, allowed in (("tokens", "a folder that extract_tokens wrote"), ("output_dir", "a folder")):
+        if name not in values:
+            raise SettingsError(f"--{name}: missing; allowed: {allowed}")
+    sampling = {name: values.pop(name) for name in settings_fields(SamplingSettings) if name in values}
+    method = listed_method(values.get("eval_method", "adt"), {}, "--eval_method")
+    settings = TrainSettings(**values, sampling=SamplingSettings(**sampling), evaluated=method)
+    if not (Path(settings.tokens) / "about.json").is_file():
+        refuse("tokens", settings.tokens, "a folder with about.json, which extract_tokens wrote")
+    check_folders(settings.run)
+    _check_place("start", settings.start, settings.model)
     return settings
 
 
@@ -271,9 +289,13 @@ def _check_place(flag: str, path: str | None, model: str) -> None:
     """A SettingsError, with the place where users get the files, unless a path is a folder or a hub id."""
     if path is not None and not Path(path).is_dir() and not _is_hub_id(path):
         home = ROOT / MODELS[model]
-        examples = {"drafter_path": home / "drafter", "text_encoder_path": home.parent / "t5/flan-t5-xl"}
+        examples = {
+            "drafter_path": home / "drafter",
+            "start": home / "drafter",
+            "text_encoder_path": home.parent / "t5/flan-t5-xl",
+        }
         allowed = f"a folder such as {examples.get(flag, home)}, or owner/name"
-        source = SOURCES[model].get(flag, META_FILES)
+        source = SOURCES[model].get("drafter_path" if flag == "start" else flag, META_FILES)
         raise SettingsError(f"--{flag} {path}: found no such folder; allowed: {allowed}; the files: {source}")
 
 

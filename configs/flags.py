@@ -16,6 +16,7 @@ from configs.fields import SettingsError, allowed, check_fields, kind, setting, 
 from configs.methods import AdtSettings, LanternSettings, MethodSettings, SamplingSettings
 from configs.schema import BenchmarkSettings, RunSettings
 from configs.tools import DistanceSettings, InspectSettings
+from configs.training import TrainSettings
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ OWNERS: dict[str, tuple[type, ...]] = {
     "evaluate": (EvaluateSettings, RecipeFlags),
     "inspect": (InspectSettings,),
     "vq_distances": (DistanceSettings,),
+    "train_drafter": (TrainSettings, SamplingSettings, RecipeFlags),
 }
 _SUMMARIES = {
     "generate_images": "generate images from prompts; the same command again continues where it stopped",
@@ -81,6 +83,7 @@ _SUMMARIES = {
     "evaluate": "tables, image metrics and a report from run folders",
     "inspect": "what a checkpoint holds and lacks, and the memory that it needs; loads nothing",
     "vq_distances": "make the table of nearest latents that relaxed acceptance reads",
+    "train_drafter": "train a drafter for a target; the same command again continues where it stopped",
 }
 # Flags of the paper's repository, or its relatives, that have no equal here: why, and what to use.
 _GONE = {

@@ -29,12 +29,13 @@ def target_law(target: TargetModel, rows: Rows, law: SamplingLaw) -> Tensor:
 
 
 class Gathered:
-    """The drafter's values and the target's choices at many positions, level by level, on the CPU.
+    """The drafter's values and the target's choices at every `stride`-th position, level by level, on the CPU.
 
     They take levels x positions x codes x 4 bytes, twice.
     """
 
-    def __init__(self):
+    def __init__(self, stride: int = 1):
+        self.stride = stride
         self.values: dict[str, dict[int, list[Tensor]]] = {name: {} for name in PROPOSALS}
         self.choices: dict[int, list[Tensor]] = {}
         self.distances: dict[int, list[Tensor]] = {}
@@ -49,12 +50,14 @@ class Gathered:
             log_p: (tokens - 1, vocab) the target's law, for the total variation.
         """
         for level, log_q in enumerate(laws, 1):
-            rows = {"topk": log_q, "coupled": log_q + noise[level - 1 :]}
+            part = slice(level - 1, None, self.stride)
+            log_q = log_q[:: self.stride]
+            rows = {"topk": log_q, "coupled": log_q + noise[part]}
             for name, values in rows.items():
                 self.values[name].setdefault(level, []).append(values.cpu())
-            self.choices.setdefault(level, []).append(choices[level - 1 :].cpu())
+            self.choices.setdefault(level, []).append(choices[part].cpu())
             if log_p is not None:
-                apart = (log_p[level - 1 :].exp() - log_q.exp()).abs().sum(-1) / 2
+                apart = (log_p[part].exp() - log_q.exp()).abs().sum(-1) / 2
                 self.distances.setdefault(level, []).append(apart.cpu())
 
     def table(self) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from decoding.noise import gumbel
 from decoding.sampling import SamplingLaw
 from drafters.agreement import PROPOSALS, Gathered, drafted_laws, factors
 from drafters.rows import target_rows
-from eval.durable import replace_file
+from eval.durable import encode_json, replace_file
 from eval.jobs import image_jobs
 from eval.prompts import prompt_items
 from eval.script import run_script
@@ -100,7 +100,7 @@ def calibrate(
     show(table)
     folder = checkpoint_folder(settings.drafter_path, "--drafter_path")
     known = Calibrations.read(folder).factors | {law_key(engine.law): factors(table)}
-    replace_file(folder / FILE, (json.dumps(known, indent=1) + "\n").encode())
+    replace_file(folder / FILE, encode_json(known))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Rows, losses and figures of training: the slots and laws that decoding uses, and what a perfect drafter would score."""
+"""Rows, losses and figures of training: slots and laws are those of decoding; what a perfect drafter would score."""
 
 from __future__ import annotations
 
