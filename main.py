@@ -108,10 +108,8 @@ def _check_device(name: str) -> None:
         pick_device(name)
 
 
-COMMANDS = {
-    function.__name__: function
-    for function in (generate_images, benchmark, evaluate, inspect, vq_distances, train_drafter)
-}
+_FUNCTIONS = (generate_images, benchmark, evaluate, inspect, vq_distances, train_drafter)
+COMMANDS = {function.__name__: function for function in _FUNCTIONS}
 
 
 def run(words: Sequence[str]) -> None:

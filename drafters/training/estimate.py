@@ -1,4 +1,4 @@
-"""What a training takes: bytes by what needs them, from the sizes of target and drafter; seconds from what was measured.
+"""What a training takes: bytes from the sizes of target and drafter, seconds from a measured speed.
 
 Counted are the tensors that formulas know. What the allocator keeps in reserve and libraries take comes on top.
 """
@@ -33,8 +33,8 @@ def layer_floats(spec: TransformerSpec) -> int:
 
 
 def head_activations(spec: TransformerSpec, rows: int, slots: tuple[int, int], depths: int) -> int:
-    """Bytes that the unrolled drafter keeps for its gradients, in fp32: every depth has the image's slots, the first the
-    prompt's, too; a depth's attention has a copy of the keys and values of all depths so far."""
+    """Bytes that the unrolled drafter keeps for its gradients, in fp32: every depth has the image's slots, the first
+    the prompt's, too; a depth's attention has a copy of the keys and values of all depths so far."""
     prompt, image = slots
     tokens = prompt + image * depths
     copies = sum(prompt + image * depth for depth in range(2, depths + 1))

@@ -1,4 +1,4 @@
-"""What a drafter in training is worth: agreement on held-out images by level, and real decoding beside plain decoding."""
+"""What a drafter in training is worth: agreement on held-out images by level, and decoding beside ar."""
 
 import math
 from dataclasses import replace

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from small import LUMINA, write_checkpoint
+from small import LUMINA, Sizes, write_checkpoint
 from small_llamagen import llamagen_settings, open_llamagen, write_llamagen
 
 import main
@@ -20,10 +20,10 @@ from configs.schema import ROOT, RunSettings
 from decoding.calibration import Calibrations
 from decoding.flight import Job
 from decoding.sampling import SamplingLaw
+from drafters.training.crew import Crew
 from drafters.training.features import Cached
 from drafters.training.shards import Example, ShardWriter
 from drafters.training.train import Training, read_tokens
-from drafters.training.crew import Crew
 from eval.benchmark import measure
 from eval.provenance import checkpoint_id
 from eval.session import open_session, open_target
@@ -80,9 +80,8 @@ def curve(out: Path) -> list[dict]:
 
 
 def test_one_batch_is_learnt(folders, tmp_path) -> None:
-    training = open_training(folders, tmp_path, steps=60, lr=1e-2, feature_noise=0, weight_start=0) if False else (
-        open_training(folders, tmp_path, steps=60, lr=1e-2, feature_noise=0, batch_size=20)
-    )  # fmt: skip
+    """Twenty images, the same in every batch."""
+    training = open_training(folders, tmp_path, steps=60, lr=1e-2, feature_noise=0, batch_size=20)
     losses = [training.lessons.update()[:, 0].mean().item() for _ in range(60)]
     assert losses[-1] < 0.6 * losses[0]
 
@@ -172,13 +171,13 @@ def test_an_exported_drafter_decodes_what_ar_decodes(model, layers, tmp_path, mo
         folder = write_llamagen(tmp_path)
         target = open_llamagen(llamagen_settings(folder, "fp32")).target
         monkeypatch.setattr("drafters.training.train.open_target", lambda run: target)
-        monkeypatch.setattr("drafters.training.estimate.FAMILIES", {})
     else:
-        folder = write_checkpoint(tmp_path / "model", LUMINA if model == "lumina_mgpt" else write_checkpoint.__defaults__[0])
+        folder = write_checkpoint(tmp_path / "model", LUMINA if model == "lumina_mgpt" else Sizes())
     grid = (4, 6) if model == "lumina_mgpt" else (4, 4)
     write_tokens(tmp_path / "tokens", model, folder, grid, 8)
     out = tmp_path / "out"
-    run(tmp_path, out, model=model, model_path=folder, layers=layers, steps=3, holdout=2, eval_images=2, **LAYOUTS[model])
+    more = {"layers": layers, "steps": 3, "holdout": 2, "eval_images": 2} | LAYOUTS[model]
+    run(tmp_path, out, model=model, model_path=folder, **more)
     found = json.loads((out / "evaluation.json").read_text())
     assert found["decoding"]["identical"] == found["decoding"]["images"] == 2 and found["decoding"]["tau"] >= 1
     assert json.loads((out / "drafter/config.json").read_text())["num_hidden_layers"] == layers
