@@ -14,6 +14,7 @@ from configs.cli import (
     benchmark_settings,
     distance_settings,
     evaluate_settings,
+    extraction_settings,
     inspect_settings,
     run_settings,
     train_settings,
@@ -73,6 +74,17 @@ def evaluate(**texts: str) -> None:
 
 
 @command
+def extract_tokens(**texts: str) -> None:
+    """Turn images and captions, or the target's own samples, into token shards."""
+    settings = extraction_settings(texts)
+    _check_device(settings.run.device)
+    from eval.extract import extract_tokens as extract
+    from scripts.tiny.prompts import scene_captions
+
+    extract(settings, scene_captions)
+
+
+@command
 def inspect(**texts: str) -> None:
     """Say what a checkpoint holds and lacks, and the memory that it needs."""
     settings = inspect_settings(texts)
@@ -108,7 +120,7 @@ def _check_device(name: str) -> None:
         pick_device(name)
 
 
-_FUNCTIONS = (generate_images, benchmark, evaluate, inspect, vq_distances, train_drafter)
+_FUNCTIONS = (generate_images, benchmark, evaluate, extract_tokens, inspect, vq_distances, train_drafter)
 COMMANDS = {function.__name__: function for function in _FUNCTIONS}
 
 
@@ -138,7 +150,7 @@ def main(words: Sequence[str] | None = None) -> int:
         print("error:", " ".join(str(error).split()), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        resumes = words[0].startswith(("generate", "train")) or any(word.startswith("--sweep") for word in words)
+        resumes = words[0].startswith(("generate", "extract", "train")) or any(w.startswith("--sweep") for w in words)
         more = "; the same command continues where it stopped" if resumes else ""
         print(f"\ninterrupted{more}", file=sys.stderr)
         return 130

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.evaluation import EvaluateSettings
+from configs.extraction import OF_SAMPLES, OWN_CAPTIONS, ExtractionSettings
 from configs.fields import SettingsError, kind, parse_text, refuse, settings_fields
 from configs.flags import PaperFlags, RecipeFlags, check_known, flags_of
 from configs.methods import METHODS, RELAXED, AdtSettings, LanternSettings, MethodSettings, SamplingSettings
@@ -26,14 +27,18 @@ _METHOD_FLAGS = [*settings_fields(MethodSettings), *settings_fields(AdtSettings)
 
 def run_settings(texts: Mapping[str, str]) -> RunSettings:
     """The settings of `generate_images` from texts by flag name; a SettingsError also for missing folders."""
-    recipe, given = _read("generate_images", texts)
+    return _run(*_with_method(*_read("generate_images", texts)))
+
+
+def _with_method(recipe: Values, given: Values) -> tuple[Values, Values, MethodSettings]:
+    """Recipe, command line and the method that they say; a method of the command line leaves out what the recipe sets
+    for another one."""
     values = recipe | given
     if any(name in recipe and values[name] != recipe[name] for name in ("method", "verifier")):
         kept = _applicable(values)
         recipe = {name: v for name, v in recipe.items() if name not in _METHOD_FLAGS or name in kept}
         values = recipe | given
-    method = _method({name: values[name] for name in _METHOD_FLAGS if name in values})
-    return _run(recipe, given, method)
+    return recipe, given, _method({name: values[name] for name in _METHOD_FLAGS if name in values})
 
 
 def benchmark_settings(texts: Mapping[str, str]) -> BenchmarkSettings:
@@ -79,6 +84,24 @@ def evaluate_settings(texts: Mapping[str, str]) -> EvaluateSettings:
     if settings.ref_dir is not None and not Path(settings.ref_dir).is_dir():
         refuse("ref_dir", settings.ref_dir, "a folder of images")
     return settings
+
+
+def extraction_settings(texts: Mapping[str, str]) -> ExtractionSettings:
+    """The settings of `extract_tokens`; a SettingsError also for missing folders."""
+    recipe, given = _read("extract_tokens", texts)
+    values = recipe | given
+    own = {name: values[name] for name in settings_fields(ExtractionSettings) if name in values}
+    sampled = own.get("from_prompts", False)
+    if sampled == ("data_dir" in own):
+        found = "found together with --from_prompts" if sampled else "missing"
+        raise SettingsError(f"--data_dir: {found}; allowed: images with captions, or --from_prompts without it")
+    if not sampled:
+        if name := next((name for name in given if name in OF_SAMPLES), None):
+            refuse(name, given[name], "only with --from_prompts")
+        recipe = {name: value for name, value in recipe.items() if name not in OF_SAMPLES}
+    given |= {"prompt": own.get("prompt", OWN_CAPTIONS), "num_images": -1}
+    run = _run(*_with_method({"method": "jacobi"} | recipe, given))
+    return ExtractionSettings(run, **own)
 
 
 def inspect_settings(texts: Mapping[str, str]) -> InspectSettings:

@@ -12,6 +12,7 @@ from dataclasses import Field, dataclass
 from typing import ClassVar, NoReturn
 
 from configs.evaluation import EvaluateSettings
+from configs.extraction import ExtractionSettings
 from configs.fields import SettingsError, allowed, check_fields, kind, setting, settings_fields
 from configs.methods import AdtSettings, LanternSettings, MethodSettings, SamplingSettings
 from configs.schema import BenchmarkSettings, RunSettings
@@ -73,6 +74,7 @@ OWNERS: dict[str, tuple[type, ...]] = {
     "generate_images": _SHARED,
     "benchmark": (MethodsFlags, BenchmarkSettings, *_SHARED),
     "evaluate": (EvaluateSettings, RecipeFlags),
+    "extract_tokens": (ExtractionSettings, RunSettings, MethodSettings, AdtSettings, SamplingSettings, RecipeFlags),
     "inspect": (InspectSettings,),
     "vq_distances": (DistanceSettings,),
     "train_drafter": (TrainSettings, SamplingSettings, RecipeFlags),
@@ -81,9 +83,14 @@ _SUMMARIES = {
     "generate_images": "generate images from prompts; the same command again continues where it stopped",
     "benchmark": "compare methods on the same prompts and seeds; prints a table and, last, one line of JSON",
     "evaluate": "tables, image metrics and a report from run folders",
+    "extract_tokens": "images and captions, or the target's own samples, to token shards: what drafters are trained on",
     "inspect": "what a checkpoint holds and lacks, and the memory that it needs; loads nothing",
     "vq_distances": "make the table of nearest latents that relaxed acceptance reads",
     "train_drafter": "train a drafter for a target; the same command again continues where it stopped",
+}
+# Flags of a command's settings that it has no use for.
+_UNUSED = {
+    "extract_tokens": ("samples_per_prompt", "sample", "sample_seed", "slice", "overwrite", "trace", "vq_device")
 }
 # Flags of the paper's repository, or its relatives, that have no equal here: why, and what to use.
 _GONE = {
@@ -98,8 +105,12 @@ _GONE = {
 
 
 def flags_of(command: str) -> dict[str, Field]:
-    """All flags of a command, by name."""
-    return {name: f for owner in OWNERS[command] for name, f in settings_fields(owner).items()}
+    """All flags of a command, by name; of two with the same name, the first."""
+    flags: dict[str, Field] = {}
+    for owner in OWNERS[command]:
+        unused = (*flags, *_UNUSED.get(command, ()))
+        flags |= {name: f for name, f in settings_fields(owner).items() if name not in unused}
+    return flags
 
 
 def read_words(command: str, words: Sequence[str]) -> dict[str, str]:
@@ -145,11 +156,11 @@ def help_text(command: str | None = None) -> str:
         example = 'python main.py generate_images --prompt "a small red circle on a grassy background"'
         return "\n".join([*lines, f"  {example} --num_images 4"])
     lines = [f"python main.py {command} --flag value ...", f"  {_SUMMARIES[command]}"]
-    group = ""
+    group, known = "", flags_of(command)
     for owner in OWNERS[command]:
         lines += ["", f"{owner.group}:"] if owner.group != group else []
         group = owner.group
-        lines += [_help_line(name, f) for name, f in settings_fields(owner).items()]
+        lines += [_help_line(name, f) for name, f in settings_fields(owner).items() if known.get(name) is f]
     return "\n".join(lines)
 
 

@@ -161,7 +161,12 @@ class MethodSettings:
     """How images are decoded. Settings that do not apply to `method` are None."""
 
     group: ClassVar[str] = "Method"
-    method: str = setting("adt", "ar: plain autoregressive decoding; the others draft trees", choices=tuple(METHODS))
+    method: str = setting(
+        "adt",
+        "ar: plain autoregressive decoding; the others draft trees",
+        choices=tuple(METHODS),
+        shown="adt; of extract_tokens jacobi, which needs no drafter",
+    )
     proposal: str | None = setting(None, "how children are taken from the drafter", choices=PROPOSALS, shown="coupled")
     calibration: str | None = setting(
         None,

@@ -29,7 +29,11 @@ __all__ = [
     "settings_dict",
 ]
 
-DATASETS = {"PartiPrompts": "PartiPrompts.tsv", "MSCOCO2017Val": "captions_val2017.json"}
+DATASETS = {
+    "PartiPrompts": "PartiPrompts.tsv",
+    "MSCOCO2017Val": "captions_val2017.json",
+    "MSCOCO2017Train": "captions_train2017.json",
+}
 CLASSIFIER = "attributes.safetensors"  # beside the tiny model's weights: what --quality judges images with
 # What may differ between two commands that fill the same folder: it chooses images, not what an image is.
 FREE_FLAGS = (
@@ -61,7 +65,7 @@ class RunSettings:
     prompt_file: str | None = setting(None, "file of the named dataset", shown="configs/prompts/<its name>")
     caption: str | None = setting(
         None,
-        "which captions of an image of MSCOCO2017Val are prompts",
+        "which captions of an image of MSCOCO2017Val or -Train are prompts",
         choices=("first", "longest", "all"),
         shown="first",
     )
@@ -210,8 +214,8 @@ class RunSettings:
             refuse("prompt", self.prompt, "text in UTF-8")
         if self.prompt_file is not None and self.source not in DATASETS:
             refuse("prompt_file", self.prompt_file, f"only with --prompt {' or '.join(DATASETS)}")
-        if self.caption is not None and self.source != "MSCOCO2017Val":
-            refuse("caption", self.caption, "only with --prompt MSCOCO2017Val")
+        if self.caption is not None and not self.source.startswith("MSCOCO"):
+            refuse("caption", self.caption, "only with --prompt MSCOCO2017Val or MSCOCO2017Train")
         if self.source == "text":
             for name in ("sample", "slice"):
                 if getattr(self, name) is not None:

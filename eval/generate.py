@@ -64,8 +64,7 @@ def generate_images(
     """
     items = prompt_items(settings)
     processes = processes or launched()
-    if processes.count > 1 and settings.device_map != "single":
-        refuse("device_map", settings.device_map, "single, with several processes")
+    refuse_spread(settings, processes)
     with RunFolder(settings, processes=processes) as folder:
         folder.check_prompts(items)
         missing = [item for item in items if item.id not in folder.records]
@@ -73,6 +72,12 @@ def generate_images(
         folder.finish()
         if processes.rank == 0:
             print(_summary(folder, items, missing, seconds))
+
+
+def refuse_spread(settings: RunSettings, processes: Processes) -> None:
+    """A SettingsError for several processes that would each take all GPUs."""
+    if processes.count > 1 and settings.device_map != "single":
+        refuse("device_map", settings.device_map, "single, with several processes")
 
 
 def _make(settings: RunSettings, folder: RunFolder, missing: Sequence[PromptItem], backend: Backend) -> float:

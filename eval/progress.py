@@ -1,4 +1,4 @@
-"""What a waiting user sees: a bar on a terminal, a line now and then in a log."""
+"""Progress of a run: a bar on a terminal, a line now and then in a log."""
 
 import sys
 import time
@@ -7,14 +7,14 @@ from typing import Any, Self, TextIO
 from tqdm import tqdm
 
 
-class Progress:
-    """Images done, tokens per second and tau of a run, from the engine's steps; a context manager."""
+class _Shown:
+    """Images done, out of so many if that is known, and words of a subclass; a context manager."""
 
-    def __init__(self, images: int, stream: TextIO | None = None, every: float = 30.0):
+    def __init__(self, images: int | None, stream: TextIO | None = None, every: float = 30.0):
         """images: how many will be made; stream: stderr by default; every: seconds between lines in a log."""
         self.images, self.every = images, every
         self.stream = sys.stderr if stream is None else stream
-        self.done = self.rounds = self.tokens = 0
+        self.done = 0
         self.started = self.told = time.perf_counter()
         self.bar = tqdm(total=images, unit="image", file=self.stream) if self.stream.isatty() else None
 
@@ -25,18 +25,48 @@ class Progress:
         if self.bar is not None:
             self.bar.close()
 
+    def _tell(self, done: int) -> None:
+        self.done += done
+        if self.bar is not None:
+            self.bar.set_postfix_str(self._words(), refresh=False)
+            self.bar.update(done)
+        elif time.perf_counter() - self.told >= self.every:
+            self.told = time.perf_counter()
+            total = "" if self.images is None else f"/{self.images}"
+            print(f"{self.done}{total} images, {self._words()}", file=self.stream, flush=True)
+
+    @property
+    def _seconds(self) -> float:
+        return max(time.perf_counter() - self.started, 1e-9)
+
+    def _words(self) -> str:
+        raise NotImplementedError
+
+
+class Progress(_Shown):
+    """Images done, tokens per second and tau of a run, from the engine's steps."""
+
+    rounds = tokens = 0
+
     def show(self, step: Any) -> None:
         """Count a step (StepStats) of the engine, and show the new state."""
         self.rounds += len(step.rounds)
         self.tokens += sum(stats.accepted + 1 for stats in step.rounds)
-        self.done += len(step.finished)
-        if self.bar is not None:
-            self.bar.set_postfix_str(self._speed(), refresh=False)
-            self.bar.update(len(step.finished))
-        elif time.perf_counter() - self.told >= self.every:
-            self.told = time.perf_counter()
-            print(f"{self.done}/{self.images} images, {self._speed()}", file=self.stream, flush=True)
+        self._tell(len(step.finished))
 
-    def _speed(self) -> str:
-        seconds = max(time.perf_counter() - self.started, 1e-9)
-        return f"{self.tokens / seconds:.1f} tokens/s, tau {self.tokens / max(self.rounds, 1):.2f}"
+    def _words(self) -> str:
+        return f"{self.tokens / self._seconds:.1f} tokens/s, tau {self.tokens / max(self.rounds, 1):.2f}"
+
+
+class ImageCount(_Shown):
+    """Images done and left out, and images per second."""
+
+    skipped = 0
+
+    def show(self, done: int = 0, skipped: int = 0) -> None:
+        """Count images, and show the new state."""
+        self.skipped += skipped
+        self._tell(done)
+
+    def _words(self) -> str:
+        return f"{self.done / self._seconds:.2f} images/s, {self.skipped} skipped"

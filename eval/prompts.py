@@ -7,7 +7,8 @@ import io
 import json
 import re
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -15,13 +16,14 @@ from configs.fields import SettingsError, refuse
 from configs.schema import DATASETS, RunSettings
 from configs.targets import ROOT
 
+_COCO = "http://images.cocodataset.org/annotations/annotations_trainval2017.zip"
 _SOURCES = {
     "PartiPrompts": "https://raw.githubusercontent.com/google-research/parti/main/PartiPrompts.tsv",
-    "MSCOCO2017Val": "annotations/captions_val2017.json in "
-    "http://images.cocodataset.org/annotations/annotations_trainval2017.zip",
+    "MSCOCO2017Val": f"annotations/captions_val2017.json in {_COCO}",
+    "MSCOCO2017Train": f"annotations/captions_train2017.json in {_COCO}",
 }
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,99}")  # an id in a .jsonl file: it becomes a file's name
-_ABSENT = ("MSCOCO2014Val", "MSCOCO2017Train", "SJDPrompts")  # data sets of related programs
+_ABSENT = ("MSCOCO2014Val", "SJDPrompts")  # data sets of related programs
 
 
 @dataclass(frozen=True)
@@ -47,16 +49,22 @@ class PromptItem:
 def prompt_items(settings: RunSettings) -> list[PromptItem]:
     """The images of a run, prompt by prompt; a SettingsError for a prompt source that cannot be used."""
     names, prompts = _named_prompts(settings)
-    seen: Counter[str] = Counter()
-    occurrences = []
-    for prompt in prompts:
-        occurrences.append(seen[prompt])
-        seen[prompt] += 1
+    items = numbered(prompts, names)
     return [
-        PromptItem(prompts[number], number, sample, occurrences[number], names[number])
+        replace(items[number], sample=sample)
         for number in _chosen(settings, len(prompts))
         for sample in range(settings.samples_per_prompt)
     ]
+
+
+def numbered(prompts: Sequence[str], names: Sequence[str | None] | None = None) -> list[PromptItem]:
+    """The first image of every prompt of a list; names: their own ids, if they have some."""
+    seen: Counter[str] = Counter()
+    items = []
+    for number, prompt in enumerate(prompts):
+        items.append(PromptItem(prompt, number, 0, seen[prompt], names[number] if names else None))
+        seen[prompt] += 1
+    return items
 
 
 def read_prompts(settings: RunSettings) -> list[str]:

@@ -13,6 +13,7 @@ import torch
 from tokenizers import Tokenizer
 
 from models.base import ImageGrid, ImageVocab, PromptRows, TargetOptions, TransformerSpec
+from models.codec import META, Codec
 from models.files import BUNDLED_VQGAN, TokenizerFiles, find_tokenizer
 from models.folders import given_folder
 from models.linear import order_weights
@@ -117,6 +118,7 @@ class Chameleon(TransformerTarget):
     """Text-to-image with a Chameleon transformer: `<s> text <reserved08706> <racm3:break>`, then the image's tokens."""
 
     name = "chameleon"
+    fit = META
 
     def __init__(self, transformer: Transformer, vocab: ChameleonVocab, images: ImageTokenizer, grid: ImageGrid):
         self.transformer, self.words, self.images, self.grid = transformer, vocab, images, grid
@@ -126,6 +128,23 @@ class Chameleon(TransformerTarget):
     @classmethod
     def load(cls, folder: Path, options: TargetOptions) -> "Chameleon":
         """Read a checkpoint folder; ValueError names what is missing, damaged or different."""
+        network, *parts = cls._outline(folder, options)
+        network.fill(folder, options.dtype, options.device)
+        order_weights(network.module)
+        return cls(network.module, *parts)
+
+    @classmethod
+    def codec(cls, folder: Path, options: TargetOptions) -> Codec:
+        """What a checkpoint does with pictures and captions; its transformer is not read. Errors as `load`."""
+        network, *parts = cls._outline(folder, options)
+        target = cls(network.module, *parts)
+        return Codec(target.images, target.grid, target.vocab.size, target.length, cls.fit)
+
+    @classmethod
+    def _outline(
+        cls, folder: Path, options: TargetOptions
+    ) -> tuple[Network, ChameleonVocab, ImageTokenizer, ImageGrid]:
+        """The network, still without weights, and the other parts."""
         spec = chameleon_spec(read_json(folder / "config.json"))
         files = find_tokenizer(folder, given_folder(options.tokenizer_path, "--tokenizer_path"))
         vocab = ChameleonVocab(load_tokenizer(files.text))
@@ -135,10 +154,7 @@ class Chameleon(TransformerTarget):
         if spec.max_positions <= (needed := grid.slots(grid.tokens)):
             size = f"an image of {grid.rows} x {grid.columns} tokens takes {needed}"
             raise ValueError(f"config.json: max_position_embeddings is {spec.max_positions}; {size}")
-        network = chameleon_network(spec, vocab.image)
-        network.fill(folder, options.dtype, options.device)
-        order_weights(network.module)
-        return cls(network.module, vocab, images, grid)
+        return chameleon_network(spec, vocab.image), vocab, images, grid
 
     @classmethod
     def image_grid(cls, images: ImageTokenizer, words: ChameleonVocab, options: TargetOptions) -> ImageGrid:

@@ -10,6 +10,7 @@ from torch import Tensor
 from models.base import ImageVocab, TargetOptions
 from models.chameleon import (
     FRAME,
+    Chameleon,
     ChameleonVocab,
     chameleon_network,
     chameleon_spec,
@@ -21,7 +22,7 @@ from models.chameleon import (
 from models.family import Checked, Family
 from models.files import BUNDLED_VQGAN, VQGAN_CONFIG, find_text, find_tokenizer, find_vqgan
 from models.folders import given_folder
-from models.lumina_mgpt import ROW_END
+from models.lumina_mgpt import ROW_END, LuminaMgpt
 from models.vqgan import vqgan_weights
 from models.vqgan_layout import (
     VqganConfig,
@@ -103,8 +104,15 @@ def _bundled_shapes(folder: Path) -> tuple[str, dict[str, tuple[int, ...]]]:
 
 
 CHAMELEON = Family(
-    network, drafter_spec, {"text tokenizer": check_text, "image tokenizer": check_vqgan}, codebook, check_agreement
+    network,
+    drafter_spec,
+    {"text tokenizer": check_text, "image tokenizer": check_vqgan},
+    Chameleon.codec,
+    codebook,
+    check_agreement,
 )
 LUMINA_MGPT = replace(
-    CHAMELEON, checks=CHAMELEON.checks | {"text tokenizer": partial(check_text, frame=(*FRAME, ROW_END))}
+    CHAMELEON,
+    checks=CHAMELEON.checks | {"text tokenizer": partial(check_text, frame=(*FRAME, ROW_END))},
+    codec=LuminaMgpt.codec,
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 from torch import Tensor
 
 from models.base import TargetOptions, TransformerSpec
+from models.codec import Codec
 from models.weights import Network
 
 
@@ -28,6 +29,7 @@ class Family:
     network: config.json -> the network and its public keys; ValueError names a missing entry.
     drafter: a drafter's config.json, the target's sizes -> the drafter's sizes; ValueError as above.
     checks: of the other parts, by name; ValueError says all that is wrong.
+    codec: pictures -> codes, from the checkpoint's folder, without the transformer's weights.
     codebook: latents (codes, width) of the image codes, from the checkpoint's folder.
     agreement: whether parts that are right in themselves belong together, where their checks do not tell.
     """
@@ -35,5 +37,6 @@ class Family:
     network: Callable[[dict], Network]
     drafter: Callable[[dict, TransformerSpec], TransformerSpec]
     checks: dict[str, Check]
+    codec: Callable[[Path, TargetOptions], Codec]
     codebook: Callable[[Path, TargetOptions], Tensor]
     agreement: Check | None = None

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from models.base import Context, ImageGrid, ImageRope, ImageVocab, PromptRows, TargetOptions, TransformerSpec
 from models.chameleon import chameleon_keys, chameleon_spec
+from models.codec import ADM, Codec
 from models.linear import Linear, order_weights
 from models.llamagen_vq import load_llamagen_vq
 from models.target import TransformerTarget
@@ -134,6 +135,15 @@ class LlamaGen(TransformerTarget):
         order_weights(network.module)
         return cls(network.module, *parts)
 
+    @classmethod
+    def codec(cls, folder: Path, options: TargetOptions, side: int | None = None) -> Codec:
+        """What a checkpoint does with pictures and captions; transformer and text encoder are not read. Arguments and
+        errors as `load`."""
+        config = read_json(folder / "config.json")
+        image = llamagen_spec(config, side).image_rope
+        images = _read_images(folder, config, image, options)
+        return Codec(images, ImageGrid(*images.grid), images.config.n_embed, lambda text: image.condition, ADM)
+
     def place(self, device: torch.device) -> None:
         super().place(device)
         self.caption.to(device)
@@ -186,16 +196,26 @@ def _read_parts(
     folder: Path, config: dict, image: ImageRope, options: TargetOptions
 ) -> tuple[TextEncoder, ImageTokenizer]:
     """Text encoder and codec; a ValueError names the flag of one that is missing or not for this target."""
-    for flag in ("text_encoder_path", "vq_path"):
-        if getattr(options, flag) is None:
-            raise ValueError(f"--{flag}: missing; LlamaGen needs it")
-    images = load_llamagen_vq(Path(options.vq_path), image.side, options.device)
-    text = TextEncoder.load(options.text_encoder_path, image.condition, options.device)
-    for flag, found, entry in (
-        ("vq_path", images.config.n_embed, "vocab_size"),
-        ("text_encoder_path", text.width, "caption_dim"),
-    ):
-        if found != config[entry]:
-            path = getattr(options, flag)
-            raise ValueError(f"--{flag}: {path} has {found}, {folder / 'config.json'} has {entry} {config[entry]}")
+    path = _given(options, "text_encoder_path")
+    images = _read_images(folder, config, image, options)
+    text = TextEncoder.load(path, image.condition, options.device)
+    _refuse_other("text_encoder_path", path, text.width, folder, config, "caption_dim")
     return text, images
+
+
+def _read_images(folder: Path, config: dict, image: ImageRope, options: TargetOptions) -> ImageTokenizer:
+    path = _given(options, "vq_path")
+    images = load_llamagen_vq(Path(path), image.side, options.device)
+    _refuse_other("vq_path", path, images.config.n_embed, folder, config, "vocab_size")
+    return images
+
+
+def _given(options: TargetOptions, flag: str) -> str:
+    if getattr(options, flag) is None:
+        raise ValueError(f"--{flag}: missing; LlamaGen needs it")
+    return getattr(options, flag)
+
+
+def _refuse_other(flag: str, path: str, found: int, folder: Path, config: dict, entry: str) -> None:
+    if found != config[entry]:
+        raise ValueError(f"--{flag}: {path} has {found}, {folder / 'config.json'} has {entry} {config[entry]}")

@@ -11,7 +11,7 @@ from models.family import Checked, Family
 from models.files import T5_TOKENIZERS
 from models.folders import checkpoint_folder
 from models.headers import read_header
-from models.llamagen import drafter_spec, llamagen_network, llamagen_spec
+from models.llamagen import LlamaGen, drafter_spec, llamagen_network, llamagen_spec
 from models.llamagen_vq import CODEBOOK, load_llamagen_vq, read_vq
 from models.text_encoder import check_kind
 from models.weights import read_json, weight_files
@@ -55,4 +55,6 @@ def codebook(folder: Path, options: TargetOptions) -> Tensor:
 def llamagen_family(side: int) -> Family:
     """The family of the stage with `side` codes per row and column."""
     checks = {"text encoder": check_text, "image tokenizer": check_vq}
-    return Family(partial(llamagen_network, side=side), drafter_spec, checks, codebook)
+    return Family(
+        partial(llamagen_network, side=side), drafter_spec, checks, partial(LlamaGen.codec, side=side), codebook
+    )

@@ -6,6 +6,7 @@ An image is `<racm3:break>`, its height and its width in cells of 32 pixels, the
 
 from models.base import ImageGrid, PromptRows, TargetOptions
 from models.chameleon import BEGIN_IMAGE, END_OF_TURN, Chameleon, ChameleonVocab
+from models.codec import ADM
 from models.image_size import CELL, DEFAULT_SIZE, parse_size
 from models.vqgan import ImageTokenizer
 
@@ -16,6 +17,7 @@ class LuminaMgpt(Chameleon):
     """Text-to-image with a Lumina-mGPT checkpoint."""
 
     name = "lumina_mgpt"
+    fit = ADM
 
     @classmethod
     def image_grid(cls, images: ImageTokenizer, words: ChameleonVocab, options: TargetOptions) -> ImageGrid:

@@ -7,6 +7,7 @@ from pathlib import Path
 from models.base import TargetModel, TargetOptions
 from models.chameleon import Chameleon
 from models.chameleon_files import CHAMELEON, LUMINA_MGPT
+from models.codec import Codec
 from models.family import Family
 from models.folders import checkpoint_folder
 from models.llamagen import LlamaGen
@@ -34,3 +35,8 @@ def load_target(name: str, path: str, options: TargetOptions) -> TargetModel:
     if name not in TARGETS:
         raise ValueError(f"--model: {name!r} is unknown; allowed: {', '.join(TARGETS)}")
     return TARGETS[name](checkpoint_folder(path, "--model_path"), options)
+
+
+def load_codec(name: str, path: str, options: TargetOptions) -> Codec:
+    """The codec of the target `name` from a folder or hub id, without its transformer."""
+    return FAMILIES[name].codec(checkpoint_folder(path, "--model_path"), options)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Make ckpts/tiny from nothing: render, train the VQGAN, encode, train the transformer, train the EAGLE head on rendered
-# images and then on the transformer's own.
+# images, draw the transformer's own.
 # Every step continues where it stopped. On two CPU cores it takes about six hours.
 set -euo pipefail
 PY=${PY:-.venv/bin/python}
@@ -20,10 +20,5 @@ done
 "$PY" -m scripts.tiny.train_attributes --work_dir "$WORK" --output "$MODEL/attributes.safetensors"
 "$PY" -m scripts.tiny.train_model --work_dir "$WORK" --model_dir "$MODEL" --minutes 270
 "$PY" -m scripts.tiny.train_drafter --work_dir "$WORK" --model_dir "$MODEL"
-"$PY" -m scripts.tiny.sample --work_dir "$WORK" --model_dir "$MODEL"
-mkdir -p "$WORK/own" # a second run beside the first one's checkpoint
-for file in captions_own.jsonl codes_own.npy captions_validation.jsonl codes_validation.npy; do
-  ln -sf "../$file" "$WORK/own/$file"
-done
-"$PY" -m scripts.tiny.train_drafter --work_dir "$WORK/own" --model_dir "$MODEL" --start "$MODEL/drafter" \
-  --split own --pool 120 --minutes 20
+"$PY" main.py extract_tokens --model_path "$MODEL" --from_prompts --num_images 2000 --batch_size 16 --method ar \
+  --output_dir "$WORK/own"

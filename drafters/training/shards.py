@@ -44,17 +44,19 @@ class ShardWriter:
     Args:
         folder: made if it is not there.
         about: the content of about.json; the same at every opening.
-        rank: this process's number; every process writes files of its own.
+        rank: this process's number; every process writes files of its own, and the first one opens the folder first.
         size: examples of a shard.
 
     Raises:
         ValueError: the folder holds tokens of another `about`, which names the entry; or a file in it is damaged.
-        BlockingIOError: another process of this rank is at work in it.
+        BlockingIOError: another command is at work in it.
     """
 
     def __init__(self, folder: str | Path, about: dict[str, Any], rank: int = 0, size: int = 256):
         self.folder, self.rank, self.size = Path(folder), rank, size
         self.folder.mkdir(parents=True, exist_ok=True)
+        for left in self.folder.glob(".lock.*") if rank == 0 else ():  # of a command whose first process is gone
+            lock(left).close()
         self._lock = lock(self.folder / f".lock.{rank}")
         try:
             self._claim(json.loads(json.dumps(about)))
@@ -68,13 +70,14 @@ class ShardWriter:
         self._examples: list[Example] = []
 
     def _claim(self, about: dict[str, Any]) -> None:
-        path = self.folder / "about.json"
-        if not path.exists():
-            if shard_paths(self.folder):
-                raise ValueError(f"{self.folder}: found tokens but no about.json; allowed: a new folder")
+        path, begun = self.folder / "about.json", shard_paths(self.folder) or any(self.folder.glob("skipped*.jsonl"))
+        if begun and not path.exists():
+            raise ValueError(f"{self.folder}: found tokens but no about.json; allowed: another folder")
+        if not begun:
             replace_file(path, (json.dumps(about, indent=2, ensure_ascii=False) + "\n").encode())
-        before, now = _flat(_read_about(self.folder)), _flat(about)
-        if changed := [name for name in now | before if before.get(name) != now.get(name)]:
+        before, now = _by_flag(_read_about(self.folder)), _by_flag(about)
+        changed = [name for name in now | before if before.get(name) != now.get(name)]
+        if changed := [name for name in changed if name.startswith("--")] or changed:
             words = ", ".join(f"{name} {before.get(name)!r} (now {now.get(name)!r})" for name in changed)
             raise ValueError(f"{self.folder}: found tokens with {words}; allowed: the same, or another folder")
 
@@ -216,7 +219,7 @@ def _read_shard(path: Path) -> tuple[list[dict[str, Any]], int]:
     return entries, tokens
 
 
-def _flat(about: dict[str, Any]) -> dict[str, Any]:
+def _by_flag(about: dict[str, Any]) -> dict[str, Any]:
     """The entries, the settings by their flags."""
     settings = {f"--{name}": value for name, value in about.get("settings", {}).items()}
     return {name: value for name, value in about.items() if name != "settings"} | settings

@@ -10,8 +10,12 @@ from scripts.tiny.scenes import sample_scene
 
 def write_prompts(*, split: str, count: int, output: str) -> None:
     """Line i is the caption of scene i of the split (train, validation or test)."""
-    lines = [caption(sample_scene(split, index), index) for index in range(count)]
-    Path(output).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    Path(output).write_text("\n".join(scene_captions(split, count)) + "\n", encoding="utf-8")
+
+
+def scene_captions(split: str, count: int) -> list[str]:
+    """The captions of the first scenes of a split."""
+    return [caption(sample_scene(split, index), index) for index in range(count)]
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ import pytest
 from fake_session import FakeEngine, fake_backend
 from made_runs import scenes, write_run
 from stand_ins import empty_checkpoint
+from together import Together
 
 from configs.evaluation import EvaluateSettings
 from configs.fields import SettingsError
@@ -23,39 +23,6 @@ from eval.metrics.networks import AttributeNetwork
 from eval.processes import Processes, launched
 from eval.run_folder import RunFolder
 from eval.runs import read_run
-
-
-class Together:
-    """Stand-ins for processes: threads that wait for each other."""
-
-    def __init__(self, count: int):
-        self.count, self.values = count, [None] * count
-        self.barrier = threading.Barrier(count, timeout=60)
-
-    def run(self, work) -> list[BaseException | None]:
-        """Call work(processes) in every thread; what each one raised. One that fails sets the others free."""
-        faults: list[BaseException | None] = [None] * self.count
-
-        def one(rank: int) -> None:
-            try:
-                work(Processes(rank, self.count, lambda value: self._gather(rank, value)))
-            except BaseException as error:
-                faults[rank] = error
-                self.barrier.abort()
-
-        threads = [threading.Thread(target=one, args=(rank,)) for rank in range(self.count)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return faults
-
-    def _gather(self, rank: int, value: object) -> list[object]:
-        self.values[rank] = value
-        self.barrier.wait()
-        values = list(self.values)
-        self.barrier.wait()
-        return values
 
 
 @pytest.fixture
