@@ -8,7 +8,7 @@ from typing import Any
 from configs.evaluation import EvaluateSettings
 from configs.extraction import OF_SAMPLES, OWN_CAPTIONS, ExtractionSettings
 from configs.fields import SettingsError, kind, parse_text, refuse, settings_fields
-from configs.flags import PaperFlags, RecipeFlags, check_known, flags_of
+from configs.flags import OWNERS, PaperFlags, RecipeFlags, check_known, flags_of
 from configs.methods import METHODS, RELAXED, AdtSettings, LanternSettings, MethodSettings, SamplingSettings
 from configs.schema import BenchmarkSettings, RunSettings
 from configs.sweep import Sweep, read_sweep
@@ -150,7 +150,7 @@ def _method_list(values: Values) -> str | None:
 def read_recipe(path: str, command: str) -> Values:
     """The settings in a YAML file of `flag: value` lines; unknown flags are errors."""
     content = read_yaml(path, "config")
-    hidden = [*settings_fields(PaperFlags), *settings_fields(RecipeFlags)]
+    hidden = [*settings_fields(RecipeFlags), *_aliases(command)]
     flags = {name: f for name, f in flags_of(command).items() if name not in hidden}
     for name, value in content.items():
         check_known(str(name), flags, f"--config {path}")
@@ -171,7 +171,12 @@ def _read(command: str, texts: Mapping[str, str]) -> tuple[Values, Values]:
     for values in recipes:
         foreign = _FILE_FLAGS if values.get("model", model) != model else ()
         recipe |= {name: value for name, value in values.items() if name not in foreign}
-    return recipe, _without_aliases(given, recipe.get("method"))
+    return recipe, _without_aliases(given, recipe.get("method")) if _aliases(command) else given
+
+
+def _aliases(command: str) -> list[str]:
+    """The paper's flags that a command has; `--precision` of train_drafter is a setting of its own."""
+    return list(settings_fields(PaperFlags)) if PaperFlags in OWNERS[command] else []
 
 
 def _typed(command: str, texts: Mapping[str, str]) -> Values:

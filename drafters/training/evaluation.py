@@ -1,5 +1,6 @@
 """What a drafter in training is worth: agreement on held-out images by level, and decoding beside ar."""
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +46,11 @@ class Evaluation:
         found["decoding"] = self.decoding(folder, head)
         replace_file(self.settings.folder / "evaluation.json", encode_json(found))
         return found
+
+    def done(self, step: int) -> bool:
+        """Whether evaluation.json has the figures of a step."""
+        path = self.settings.folder / "evaluation.json"
+        return path.is_file() and json.loads(path.read_text("utf-8"))["step"] == step
 
     @torch.inference_mode()
     def levels(self, head: EagleHead) -> list[dict[str, Any]]:

@@ -99,7 +99,7 @@ class Training:
         self.recent: list[Tensor] = []  # parts of the losses since the last line of the log
 
     def run(self) -> None:
-        """All steps that are missing."""
+        """All steps that are missing, and the last evaluation."""
         settings, lessons = self.settings, self.lessons
         self._resume()
         started = time.perf_counter()
@@ -111,9 +111,15 @@ class Training:
                 started = self._log(rate, started)
             if lessons.step % settings.save_every == 0 or last:
                 self._save()
-            if lessons.step % settings.eval_every == 0 or last:
+            if lessons.step % settings.eval_every == 0 and not last:
                 self._evaluate()
                 started = time.perf_counter()
+        done = self.evaluation.done(settings.steps)
+        self.crew.wait()
+        if not done:
+            self._evaluate()
+        if self.crew.rank == 0:
+            print(f"{settings.steps} steps are done: {settings.folder / 'drafter'}")
 
     def _log(self, rate: float, started: float) -> float:
         """Write a line; returns the time."""

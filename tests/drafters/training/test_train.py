@@ -25,6 +25,7 @@ from drafters.training.features import Cached
 from drafters.training.shards import Example, ShardWriter
 from drafters.training.train import Training, read_tokens
 from eval.benchmark import measure
+from eval.durable import lock
 from eval.provenance import checkpoint_id
 from eval.session import open_session, open_target
 
@@ -87,8 +88,9 @@ def test_one_batch_is_learnt(folders, tmp_path) -> None:
 
 
 def test_a_resumed_run_is_the_uninterrupted_one(folders, tmp_path, monkeypatch) -> None:
-    whole = run(folders, tmp_path / "whole", save_every=2, log_every=2)
-    training = open_training(folders, tmp_path / "part", save_every=2, log_every=2)
+    """Interrupted between two lines of the log, after a line that is made again."""
+    whole = run(folders, tmp_path / "whole", save_every=2, log_every=3)
+    training = open_training(folders, tmp_path / "part", save_every=2, log_every=3)
 
     def stop() -> None:
         if training.lessons.step == 4:
@@ -98,7 +100,9 @@ def test_a_resumed_run_is_the_uninterrupted_one(folders, tmp_path, monkeypatch) 
     monkeypatch.setattr(training, "_save", lambda: (save(), stop()))
     with pytest.raises(KeyboardInterrupt):
         training.run()
-    assert run(folders, tmp_path / "part", save_every=2, log_every=2) == whole
+    with (tmp_path / "part" / "log.jsonl").open("a") as log:
+        log.write('{"step": 5, "loss": 0}\n')
+    assert run(folders, tmp_path / "part", save_every=2, log_every=3) == whole and len(whole) == 2
     found, expected = (load_file(tmp_path / name / "drafter/model.safetensors") for name in ("part", "whole"))
     assert all(torch.equal(found[key], expected[key]) for key in expected)
 
@@ -284,3 +288,49 @@ def test_tokens_of_another_model_checkpoint_or_grid_are_refused(folders, tmp_pat
         assert main.main(["train_drafter", *(f"--{name}={value}" for name, value in given.items())]) == 2
         error = capsys.readouterr().err
         assert error.startswith("error: --tokens: found") and words in error
+
+
+def test_precision_is_the_drafters_own(folders, tmp_path) -> None:
+    """Elsewhere --precision is another name of --dtype."""
+    settings = train_settings(flags(folders, tmp_path, precision="bf16"))
+    assert (settings.precision, settings.dtype) == ("bf16", "fp32")
+    parts = open_training(folders, tmp_path, precision="bf16").lessons.update()
+    expected = open_training(folders, tmp_path).lessons.update()
+    assert not torch.equal(parts, expected)
+    torch.testing.assert_close(parts, expected, rtol=0.05, atol=0.01)
+
+
+def test_a_target_in_bf16(folders, tmp_path) -> None:
+    """Its features are cached as they are, and its head takes the drafter's."""
+    cache = {"cache_features": tmp_path / "cache"}
+    first, second = (open_training(folders, tmp_path, dtype="bf16", **more) for more in ({}, cache))
+    torch.testing.assert_close(first.lessons.update(), second.lessons.update(), rtol=0.02, atol=0.01)
+    assert second.lessons.rows([0]).features.dtype == torch.bfloat16
+    assert second.lessons.head.fc.weight.dtype == torch.float32
+
+
+def test_an_evaluation_that_was_interrupted_is_made(folders, tmp_path) -> None:
+    run(folders, tmp_path, steps=1)
+    path = tmp_path / "evaluation.json"
+    first = path.stat().st_mtime_ns, path.read_text()
+    run(folders, tmp_path, steps=1)
+    assert path.stat().st_mtime_ns == first[0], "nothing is left to do"
+    path.unlink()
+    run(folders, tmp_path, steps=1)
+    assert path.read_text() == first[1]
+
+
+def test_a_folder_that_is_in_use_is_refused(folders, tmp_path, capsys) -> None:
+    with lock(tmp_path / ".lock"):
+        assert main.main(["train_drafter", *(f"--{n}={v}" for n, v in flags(folders, tmp_path).items())]) == 2
+    assert "--output_dir: found" in capsys.readouterr().err
+
+
+def test_training_brings_the_laws_together(folders, tmp_path) -> None:
+    """Held-out images: training lowers the distance between the laws."""
+    settings = {"steps": 40, "lr": 1e-2, "batch_size": 20, "log_every": 40, "ema": 0.9}
+    run(folders, tmp_path, eval_every=1, **settings | {"steps": 1})
+    before = json.loads((tmp_path / "evaluation.json").read_text())["levels"][0]["total_variation"]
+    run(folders, tmp_path / "more", **settings)
+    after = json.loads((tmp_path / "more" / "evaluation.json").read_text())["levels"][0]["total_variation"]
+    assert after < before - 0.01
