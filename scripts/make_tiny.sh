@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Make ckpts/tiny from nothing: render, train the VQGAN, encode, train the transformer, draw its own
-# images, train the EAGLE head on them.
+# Make ckpts/tiny from nothing: render, train the VQGAN, encode, train the transformer, draw its own images, train the
+# EAGLE head on them.
 # Every step continues where it stopped. On two CPU cores it takes about six hours.
 set -euo pipefail
 PY=${PY:-.venv/bin/python}
