@@ -68,6 +68,8 @@ class ExtractionSettings:
                 object.__setattr__(self, name, os.path.expanduser(getattr(self, name)))
         if self.data_dir is not None and not Path(self.data_dir).exists():
             refuse("data_dir", self.data_dir, "a folder, a .jsonl file or a .tar file that is there")
+        if self.data_dir is not None and os.path.realpath(self.data_dir) == os.path.realpath(self.output_dir):
+            refuse("output_dir", self.output_dir, "another folder than --data_dir")
         if self.from_prompts:
             self._check_samples()
 

@@ -8,7 +8,7 @@ import os
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, groupby
 from pathlib import Path
@@ -67,13 +67,13 @@ def _read(place: Path) -> Iterator[Captioned]:
 
 
 def _distinct(items: Iterable[Captioned]) -> Iterator[Captioned]:
-    """The items; those whose id was there before get another one and a fault."""
+    """The items, their ids in UTF-8; those whose id was there before get another one and a fault."""
     seen: Counter[str] = Counter()
     for item in items:
-        seen[item.id] += 1
-        if (count := seen[item.id]) > 1:
-            item = Captioned(f"{item.id} ({count})", partial(_fail, f"named twice: {item.id}"))
-        yield item
+        id = item.id.encode(errors="backslashreplace").decode()  # names of files may be any bytes
+        seen[id] += 1
+        again = Captioned(f"{id} ({seen[id]})", partial(_fail, f"named twice: {id}"))
+        yield again if seen[id] > 1 else replace(item, id=id)
 
 
 def _fail(reason: str) -> NoReturn:

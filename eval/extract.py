@@ -30,7 +30,7 @@ from eval.prompts import PromptItem, numbered, prompt_items
 from eval.provenance import checkpoint_id
 from eval.run_folder import identity
 from eval.session import open_session, target_options
-from models.codec import Codec
+from models.codec import Codec, on_white
 from models.folders import checkpoint_folder
 from models.registry import load_codec
 
@@ -71,13 +71,10 @@ def extract_tokens(
         own = islice(images, processes.rank, None, processes.count)
         todo = (image for image in own if image.id not in writer.done)
         stream = sys.stderr if processes.rank == 0 else io.StringIO()
-        if prompts is None:
-            _encode(todo, codec, writer, stream)
-        else:
-            _draw(run, todo, codec, writer, stream)
-    processes.gather(None)
+        new = _encode(todo, codec, writer, stream) if prompts is None else _draw(run, todo, codec, writer, stream)
+    new = sum(processes.gather(new))
     if processes.rank == 0:
-        print(_summary(Path(settings.output_dir)))
+        print(_summary(Path(settings.output_dir), new))
 
 
 def _prompts(settings: ExtractionSettings, training_captions: Callable[[str, int], Sequence[str]]) -> list[PromptItem]:
@@ -133,8 +130,8 @@ def _opened(
         yield writer
 
 
-def _encode(images: Iterable[Captioned], codec: Codec, writer: ShardWriter, stream: TextIO) -> None:
-    """The codes of pictures."""
+def _encode(images: Iterable[Captioned], codec: Codec, writer: ShardWriter, stream: TextIO) -> int:
+    """Add the codes of pictures; how many."""
     with ImageCount(None, stream) as progress:
         for image in images:
             try:
@@ -147,20 +144,25 @@ def _encode(images: Iterable[Captioned], codec: Codec, writer: ShardWriter, stre
             else:
                 writer.add(Example(image.id, caption, codes))
                 progress.show(done=1)
+    return progress.done
 
 
 def _check_caption(caption: str, codec: Codec) -> None:
     try:
+        caption.encode()
         codec.length(caption)
+    except UnicodeEncodeError as error:  # half a character, which JSON can spell
+        raise Fault("no caption: it is not UTF-8") from error
     except ValueError as error:
         raise Fault(f"caption too long: {error}") from error
 
 
 def _picture(content: bytes, size: tuple[int, int]) -> Image.Image:
-    """The picture in a file, upright; a Fault if it cannot be read or does not suit the model's width and height."""
+    """The picture in a file, upright, in RGB; a Fault if it cannot be read or does not suit the model's width and
+    height."""
     try:
         with Image.open(io.BytesIO(content)) as opened:
-            image = ImageOps.exif_transpose(opened)
+            image = on_white(ImageOps.exif_transpose(opened))
     except Exception as error:  # decoders raise errors of many kinds
         raise Fault(f"image cannot be read: {type(error).__name__}") from error
     scale = max(wanted / found for wanted, found in zip(size, image.size, strict=True))
@@ -174,8 +176,8 @@ def _picture(content: bytes, size: tuple[int, int]) -> Image.Image:
 
 def _draw(
     settings: RunSettings, prompts: Iterable[PromptItem], codec: Codec, writer: ShardWriter, stream: TextIO
-) -> None:
-    """The target's own codes; the target is loaded when there is something to draw."""
+) -> int:
+    """Add the target's own codes; how many. The target is loaded when there is something to draw."""
     fitting = []
     for item in prompts:
         try:
@@ -184,7 +186,7 @@ def _draw(
         except Fault as fault:
             writer.skip(item.id, str(fault))
     if not fitting:
-        return
+        return 0
     try:
         engine = open_session(settings).engine
     except ValueError as error:
@@ -194,12 +196,13 @@ def _draw(
             for image in step.finished:
                 writer.add(Example(image.job.id, image.job.prompt, image.codes, image.job.seed))
             progress.show(done=len(step.finished))
+    return progress.done
 
 
-def _summary(folder: Path) -> str:
+def _summary(folder: Path, new: int) -> str:
     """One line: how many images are where, and how many were left out for which reasons."""
     lines = [line for path in sorted(folder.glob("skipped*.jsonl")) for line in read_lines(path)]
     reasons = Counter(line["reason"].partition(":")[0] for line in lines).most_common()
     images = len(Tokens.read(folder)) if shard_paths(folder) else 0
     listed = "".join(f", {number} {reason}" for reason, number in reasons)
-    return f"{images} images in {folder}, {len(lines)} skipped{listed and ':' + listed[1:]}"
+    return f"{images} images in {folder} ({new} new), {len(lines)} skipped{listed and ':' + listed[1:]}"

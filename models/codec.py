@@ -23,8 +23,8 @@ class Fit:
     halves: bool
 
     def __call__(self, image: Image.Image, size: tuple[int, int]) -> Image.Image:
-        """The picture in RGB, transparency on white, at size (width, height)."""
-        image, (width, height) = on_white(image), size
+        """The RGB picture at size (width, height)."""
+        width, height = size
         while self.halves and image.width >= 2 * width and image.height >= 2 * height:
             image = image.resize((image.width // 2, image.height // 2), Image.Resampling.BOX)
         scale = max(width / image.width, height / image.height)
@@ -64,6 +64,6 @@ class Codec:
         return self.grid.columns * self.images.downsampling, self.grid.rows * self.images.downsampling
 
     def encode(self, image: Image.Image) -> Tensor:
-        """The codes (tokens,) of a picture of any size, in raster order; they do not depend on other pictures."""
+        """The codes (tokens,) of an RGB picture of any size, in raster order; they do not depend on other pictures."""
         pixels = np.asarray(self.fit(image, self.size))  # (height, width, 3)
         return self.images.encode(torch.from_numpy(pixels.copy())[None])[0]

@@ -124,6 +124,8 @@ def test_benchmark_gets_its_settings(model, seen):
         (["generate_images", "--prompt=a", "--config=no.yaml"], "--config no.yaml: cannot be read"),
         (["generate_images", "--prompt=a", "--method=ar", "--peanut"], "found together with --method ar"),
         (["benchmark", "--prompt=a", "--methods=ar,eagle"], "--methods: found 'eagle'"),
+        (["extract_tokens", "--output_dir=o"], "--data_dir: missing; allowed: images with captions, or --from_prompts"),
+        (["extract_tokens", "--data_dir=no", "--output_dir=o"], "--data_dir: found 'no'; allowed: a folder, a .jsonl"),
         (
             ["benchmark", "--prompt=PartiPrompts", "--prompt_file=no"],
             "--prompt PartiPrompts: found no file no",
@@ -159,6 +161,7 @@ def test_a_missing_model_is_refused_in_a_process_of_its_own(tmp_path):
         (["--help"], 0),
         (["generate_images", "--help"], 0),
         (["benchmark", "--", "--help"], 0),
+        (["extract_tokens", "--output_dir=o"], 2),
         (["generate_images", "--sede", "3"], 2),
         (["generate_images", "--prompt", "x.txt"], 2),
         (["generate_images", "--prompt", "PartiPrompts", "--prompt_file", "nowhere"], 2),

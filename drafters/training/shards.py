@@ -4,12 +4,13 @@ about.json      what the codes are: model and checkpoint (a fingerprint); rows, 
                 (codes below it); width, height (pixels); origin: "images", or "own" for the target's own samples; law:
                 the sampling law of these, or null; settings: the flags that decide what the folder holds
 tokens-<rank>-<number>.safetensors   codes int32 (images, tokens); the metadata entry `examples` is a JSON list of id,
-                caption and seed. Written in one step, so a shard is there as a whole or not at all
+                caption and seed. Written in one step, so a file is there as a whole or not at all
 skipped.jsonl   id and reason of what was left out; of process N > 0: skipped.N.jsonl
 """
 
 import hashlib
 import json
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from torch import Tensor
 from eval.durable import append_lines, lock, read_lines, replace_file
 
 _SHARDS = "tokens-*-*.safetensors"
+_SECONDS = 300.0  # after which an unfinished shard is written, to be replaced by the whole one
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Example:
 
 
 class ShardWriter:
-    """Adds examples to a folder, `size` to a shard; at most one unfinished shard is lost by a kill.
+    """Adds examples to a folder, `size` to a shard; a kill takes those of the last five minutes in an unfinished shard.
 
     `done`: ids that are there, or were skipped, when the folder was opened, by all processes, and those added since.
 
@@ -68,6 +70,7 @@ class ShardWriter:
         numbers = [int(path.stem.split("-")[2]) for path in self.folder.glob(f"tokens-{rank}-*.safetensors")]
         self._number = max(numbers, default=-1) + 1
         self._examples: list[Example] = []
+        self._written = time.monotonic()
 
     def _claim(self, about: dict[str, Any]) -> None:
         path, begun = self.folder / "about.json", shard_paths(self.folder) or any(self.folder.glob("skipped*.jsonl"))
@@ -87,8 +90,12 @@ class ShardWriter:
             raise ValueError(f"{self.folder}: the id {example.id!r} is there already")
         self.done.add(example.id)
         self._examples.append(example)
-        if len(self._examples) == self.size:
+        whole = len(self._examples) == self.size
+        if whole or time.monotonic() - self._written >= _SECONDS:
             self._write()
+        if whole:
+            self._number += 1
+            self._examples = []
 
     def skip(self, id: str, reason: str) -> None:
         """Note that an example was left out, and why."""
@@ -109,8 +116,7 @@ class ShardWriter:
         codes = torch.stack([each.codes.to(torch.int32) for each in self._examples])  # (images, tokens)
         content = save({"codes": codes}, {"examples": json.dumps(entries, ensure_ascii=False)})
         replace_file(self.folder / f"tokens-{self.rank}-{self._number:05d}.safetensors", content)
-        self._number += 1
-        self._examples = []
+        self._written = time.monotonic()
 
 
 class Tokens:

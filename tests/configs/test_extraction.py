@@ -94,7 +94,9 @@ def test_test_and_validation_prompts_are_not_for_training(read, tmp_path, file):
             read("--output_dir=out", *OWN, f"--prompt={path}")
 
 
-def test_a_place_that_is_not_there(read, tmp_path):
+def test_places_that_cannot_be_used(read, tmp_path):
+    with pytest.raises(SettingsError, match="--output_dir: .* another folder than --data_dir"):
+        read(f"--output_dir={tmp_path}/", data=True)
     with pytest.raises(SettingsError, match="--data_dir: .* that is there"):
         read("--output_dir=out", f"--data_dir={tmp_path / 'no'}")
     assert not Path("out").exists()

@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from drafters.training import shards
 from drafters.training.shards import Example, ShardWriter, Tokens
 from eval.durable import read_lines
 
@@ -68,6 +69,18 @@ def test_an_unfinished_shard_is_all_that_a_kill_takes(tmp_path):
     fill(tmp_path, range(5))
     assert Tokens.read(tmp_path).ids == [example(n).id for n in range(5)]
     assert read_lines(tmp_path / "skipped.jsonl") == [{"id": "bad", "reason": "no caption: nothing"}]
+
+
+def test_an_unfinished_shard_is_written_now_and_then(tmp_path, monkeypatch):
+    monkeypatch.setattr(shards, "_SECONDS", 0.0)
+    writer = ShardWriter(tmp_path, ABOUT, size=3)
+    for number in range(5):
+        writer.add(example(number))
+        assert Tokens.read(tmp_path).ids == [example(n).id for n in range(number + 1)]
+    writer._lock.close()  # as a kill does
+    assert len(list(tmp_path.glob("tokens-*"))) == 2
+    fill(tmp_path, range(8))
+    assert Tokens.read(tmp_path).ids == [example(n).id for n in range(8)]
 
 
 def test_every_process_sees_what_all_have_done(tmp_path):

@@ -3,6 +3,8 @@
 import hashlib
 import io
 import json
+import os
+import shutil
 import tarfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -102,7 +104,7 @@ def test_a_folder_a_list_and_shards_give_the_same_codes(checkpoint, images, tmp_
         found.append(by_caption(tmp_path / name))
     assert found[0] == found[1] == found[2] and len(found[0]) == 9
     assert capsys.readouterr().out.splitlines() == [
-        f"9 images in {tmp_path / name}, 0 skipped" for name in ("folder", "list", "tar")
+        f"9 images in {tmp_path / name} (9 new), 0 skipped" for name in ("folder", "list", "tar")
     ]
     codec = load_vqgan(checkpoint / "tokenizer")
     expected = codec.encode(torch.from_numpy(np.stack([pixels(n) for n in range(9)])))
@@ -171,12 +173,23 @@ def test_what_cannot_be_used_is_counted_by_reason(checkpoint, images, tmp_path, 
         "long": "caption too long", "small": "image too small", "narrow": "image too long", "mute": "no caption",
     }  # fmt: skip
     said = capsys.readouterr().out.splitlines()
-    assert said[0] == said[1] and said[0].startswith(
-        f"10 images in {tmp_path / 'out'}, 7 skipped: 2 image cannot be read"
-    )
+    for line, new in zip(said, (10, 0), strict=True):
+        assert line.startswith(f"10 images in {tmp_path / 'out'} ({new} new), 7 skipped: 2 image cannot be read, 1 ")
     white = torch.full((1, SIDE, SIDE, 3), 255, dtype=torch.uint8)
     codec = load_vqgan(checkpoint / "tokenizer")
     assert by_caption(tmp_path / "out")["white"] == codec.encode(white)[0].tolist()
+
+
+def test_names_and_captions_in_no_encoding_do_not_stop_it(checkpoint, images, tmp_path):
+    shutil.copy(images / "1.png", os.fsencode(images) + b"/\xff.png")
+    (images / "all.jsonl").write_bytes(
+        b'{"image": "1.png", "caption": "\\ud800"}\n{"image": "2.png", "caption": "good"}\n'
+        b'{"image": "\\udcff.png", "caption": "odd"}\n'
+    )
+    run(settings(tmp_path / "out", checkpoint, data_dir=images))
+    ids, captions, _, _, skipped = content(tmp_path / "out")
+    assert (ids, captions) == (["2.png", "\\udcff.png"], ["good", "odd"])
+    assert skipped == [("1.png", "no caption: it is not UTF-8")]
 
 
 @pytest.fixture

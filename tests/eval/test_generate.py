@@ -19,7 +19,7 @@ from configs.fields import SettingsError
 from configs.schema import ROOT, MethodSettings, RunSettings
 from eval.durable import read_lines
 from eval.generate import generate_images
-from eval.progress import Progress
+from eval.progress import ImageCount, Progress
 
 FIELDS = (
     "id prompt seed method proposal verifier lossless tokens target_forwards tau mean_depth mean_nodes "
@@ -226,3 +226,8 @@ def test_progress_in_a_log_and_on_a_terminal(capsys):
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == len(steps) and lines[-1].startswith("2/2 images, ") and lines[-1].endswith("tau 4.00")
     assert "2/2" in terminal.text and "tokens/s, tau 4.00" in terminal.text
+    with ImageCount(None, every=0.0) as progress:
+        progress.show(done=2)
+        progress.show(skipped=1)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[1].startswith("2 images, ") and lines[1].endswith(" images/s, 1 skipped")
