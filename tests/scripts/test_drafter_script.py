@@ -54,7 +54,7 @@ def test_a_table_of_two_rows(checkpoint, tmp_path, monkeypatch, capsys) -> None:
 
     monkeypatch.chdir(ROOT)
     tokens = write_tokens(tmp_path / "tokens", "tiny", checkpoint, (4, 4), 8)
-    flags = f"--model_path {checkpoint} --device cpu --steps 2 --batch_size 2 --holdout 2 --eval_images 1"
+    flags = f"--model_path {checkpoint} --device cpu --steps 2 --batch_size 4 --holdout 2 --eval_images 1"
     given = {"TOKENS": str(tokens), "ROWS": "plain shifted", "FLAGS": flags}
     *trainings, last = commands("drafter.sh", tmp_path, given)
     for words in trainings:
