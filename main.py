@@ -17,6 +17,7 @@ from configs.cli import (
     extraction_settings,
     inspect_settings,
     run_settings,
+    train_settings,
 )
 from configs.fields import SettingsError
 from configs.flags import flags_of, help_text, read_words
@@ -103,6 +104,16 @@ def vq_distances(**texts: str) -> None:
     make_distances(settings)
 
 
+@command
+def train_drafter(**texts: str) -> None:
+    """Train a drafter."""
+    settings = train_settings(texts)
+    _check_device(settings.device)
+    from drafters.training.train import train
+
+    train(settings)
+
+
 def _check_device(name: str) -> None:
     """Refuse a GPU that is not there before the slow imports."""
     if name.startswith("cuda"):
@@ -111,10 +122,8 @@ def _check_device(name: str) -> None:
         pick_device(name)
 
 
-COMMANDS = {
-    function.__name__: function
-    for function in (generate_images, benchmark, evaluate, extract_tokens, inspect, vq_distances)
-}
+_FUNCTIONS = (generate_images, benchmark, evaluate, extract_tokens, inspect, vq_distances, train_drafter)
+COMMANDS = {function.__name__: function for function in _FUNCTIONS}
 
 
 def run(words: Sequence[str]) -> None:
@@ -143,7 +152,7 @@ def main(words: Sequence[str] | None = None) -> int:
         print("error:", " ".join(str(error).split()), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        resumes = words[0].startswith(("generate", "extract")) or any(word.startswith("--sweep") for word in words)
+        resumes = words[0].startswith(("generate", "extract", "train")) or any(w.startswith("--sweep") for w in words)
         more = "; the same command continues where it stopped" if resumes else ""
         print(f"\ninterrupted{more}", file=sys.stderr)
         return 130

@@ -8,12 +8,13 @@ from typing import Any
 from configs.evaluation import EvaluateSettings
 from configs.extraction import OF_SAMPLES, OWN_CAPTIONS, ExtractionSettings
 from configs.fields import SettingsError, kind, parse_text, refuse, settings_fields
-from configs.flags import PaperFlags, RecipeFlags, check_known, flags_of
+from configs.flags import OWNERS, PaperFlags, RecipeFlags, check_known, flags_of
 from configs.methods import METHODS, RELAXED, AdtSettings, LanternSettings, MethodSettings, SamplingSettings
 from configs.schema import BenchmarkSettings, RunSettings
 from configs.sweep import Sweep, read_sweep
 from configs.targets import MODELS, OWN_FLAGS, ROOT
 from configs.tools import DistanceSettings, InspectSettings
+from configs.training import TrainSettings
 from configs.yaml_file import read_yaml
 from models.files import META_FILES, NEEDED, SOURCES, T5_TOKENIZERS, WEIGHT_FILES, WEIGHT_INDEXES
 
@@ -120,6 +121,23 @@ def distance_settings(texts: Mapping[str, str]) -> DistanceSettings:
     return settings
 
 
+def train_settings(texts: Mapping[str, str]) -> TrainSettings:
+    """The settings of `train_drafter`; a SettingsError also for missing folders."""
+    recipe, given = _read("train_drafter", texts)
+    values = recipe | given
+    for name, allowed in (("tokens", "a folder that extract_tokens wrote"), ("output_dir", "a folder")):
+        if name not in values:
+            raise SettingsError(f"--{name}: missing; allowed: {allowed}")
+    sampling = {name: values.pop(name) for name in settings_fields(SamplingSettings) if name in values}
+    method = listed_method(values.get("eval_method", "adt"), {}, "--eval_method")
+    settings = TrainSettings(**values, sampling=SamplingSettings(**sampling), evaluated=method)
+    if not (Path(settings.tokens) / "about.json").is_file():
+        refuse("tokens", settings.tokens, "a folder with about.json, which extract_tokens wrote")
+    check_folders(settings.run)
+    _check_place("start", settings.start, settings.model)
+    return settings
+
+
 def _method_list(values: Values) -> str | None:
     """--methods, or the list that --method stands for in a benchmark: plain decoding and that method."""
     if "methods" in values and "method" in values:
@@ -132,7 +150,7 @@ def _method_list(values: Values) -> str | None:
 def read_recipe(path: str, command: str) -> Values:
     """The settings in a YAML file of `flag: value` lines; unknown flags are errors."""
     content = read_yaml(path, "config")
-    hidden = [*settings_fields(PaperFlags), *settings_fields(RecipeFlags)]
+    hidden = [*settings_fields(RecipeFlags), *_aliases(command)]
     flags = {name: f for name, f in flags_of(command).items() if name not in hidden}
     for name, value in content.items():
         check_known(str(name), flags, f"--config {path}")
@@ -153,7 +171,12 @@ def _read(command: str, texts: Mapping[str, str]) -> tuple[Values, Values]:
     for values in recipes:
         foreign = _FILE_FLAGS if values.get("model", model) != model else ()
         recipe |= {name: value for name, value in values.items() if name not in foreign}
-    return recipe, _without_aliases(given, recipe.get("method"))
+    return recipe, _without_aliases(given, recipe.get("method")) if _aliases(command) else given
+
+
+def _aliases(command: str) -> list[str]:
+    """The paper's flags that a command has; `--precision` of train_drafter is a setting of its own."""
+    return list(settings_fields(PaperFlags)) if PaperFlags in OWNERS[command] else []
 
 
 def _typed(command: str, texts: Mapping[str, str]) -> Values:
@@ -294,9 +317,10 @@ def _check_place(flag: str, path: str | None, model: str) -> None:
     """A SettingsError, with the place where users get the files, unless a path is a folder or a hub id."""
     if path is not None and not Path(path).is_dir() and not _is_hub_id(path):
         home = ROOT / MODELS[model]
-        examples = {"drafter_path": home / "drafter", "text_encoder_path": home.parent / "t5/flan-t5-xl"}
+        examples = dict.fromkeys(("drafter_path", "start"), home / "drafter")
+        examples["text_encoder_path"] = home.parent / "t5/flan-t5-xl"
         allowed = f"a folder such as {examples.get(flag, home)}, or owner/name"
-        source = SOURCES[model].get(flag, META_FILES)
+        source = SOURCES[model].get("drafter_path" if flag == "start" else flag, META_FILES)
         raise SettingsError(f"--{flag} {path}: found no such folder; allowed: {allowed}; the files: {source}")
 
 

@@ -17,6 +17,7 @@ from configs.fields import SettingsError, allowed, check_fields, kind, setting, 
 from configs.methods import AdtSettings, LanternSettings, MethodSettings, SamplingSettings
 from configs.schema import BenchmarkSettings, RunSettings
 from configs.tools import DistanceSettings, InspectSettings
+from configs.training import TrainSettings
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ OWNERS: dict[str, tuple[type, ...]] = {
     "extract_tokens": (ExtractionSettings, RunSettings, MethodSettings, AdtSettings, SamplingSettings, RecipeFlags),
     "inspect": (InspectSettings,),
     "vq_distances": (DistanceSettings,),
+    "train_drafter": (TrainSettings, SamplingSettings, RecipeFlags),
 }
 _SUMMARIES = {
     "generate_images": "generate images from prompts; the same command again continues where it stopped",
@@ -84,6 +86,7 @@ _SUMMARIES = {
     "extract_tokens": "images and captions, or the target's own samples, to token shards: what drafters are trained on",
     "inspect": "what a checkpoint holds and lacks, and the memory that it needs; loads nothing",
     "vq_distances": "make the table of nearest latents that relaxed acceptance reads",
+    "train_drafter": "train a drafter for a target; the same command again continues where it stopped",
 }
 # Flags of a command's settings that it has no use for.
 _UNUSED = {

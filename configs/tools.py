@@ -11,7 +11,7 @@ from configs.schema import RunSettings
 from configs.targets import MODELS, ROOT, parts_beside, refuse_foreign_flags
 
 
-def _like(owner: type, name: str) -> Any:
+def like(owner: type, name: str) -> Any:
     """A field with the default, the limits and the help of another command's flag of this name."""
     shared = settings_fields(owner)[name]
     return field(default=shared.default, metadata=shared.metadata)
@@ -35,17 +35,17 @@ class InspectSettings:
     """What to look at, and the run whose memory is computed."""
 
     group: ClassVar[str] = "Checkpoint"
-    model: str = _like(RunSettings, "model")
-    model_path: str | None = _like(RunSettings, "model_path")
-    tokenizer_path: str | None = _like(RunSettings, "tokenizer_path")
-    text_encoder_path: str | None = _like(RunSettings, "text_encoder_path")
-    vq_path: str | None = _like(RunSettings, "vq_path")
+    model: str = like(RunSettings, "model")
+    model_path: str | None = like(RunSettings, "model_path")
+    tokenizer_path: str | None = like(RunSettings, "tokenizer_path")
+    text_encoder_path: str | None = like(RunSettings, "text_encoder_path")
+    vq_path: str | None = like(RunSettings, "vq_path")
     drafter_path: str | None = setting(
         None, "the drafter's folder, or its owner/name", shown="<model_path>/drafter if it is there"
     )
-    dtype: str = _like(RunSettings, "dtype")
-    batch_size: int = _like(RunSettings, "batch_size")
-    cfg: float = _like(SamplingSettings, "cfg")
+    dtype: str = like(RunSettings, "dtype")
+    batch_size: int = like(RunSettings, "batch_size")
+    cfg: float = like(SamplingSettings, "cfg")
     json: bool = setting(False, "print one JSON document instead of the table")
 
     def __post_init__(self) -> None:
@@ -65,10 +65,10 @@ class DistanceSettings:
     """Whose codebook, and how wide a table."""
 
     group: ClassVar[str] = "Table"
-    model: str = _like(RunSettings, "model")
-    model_path: str | None = _like(RunSettings, "model_path")
-    tokenizer_path: str | None = _like(RunSettings, "tokenizer_path")
-    vq_path: str | None = _like(RunSettings, "vq_path")
+    model: str = like(RunSettings, "model")
+    model_path: str | None = like(RunSettings, "model_path")
+    tokenizer_path: str | None = like(RunSettings, "tokenizer_path")
+    vq_path: str | None = like(RunSettings, "vq_path")
     neighbours: int | None = setting(None, "nearest codes per code", low=1, high=2**16 - 1, shown="all others")
 
     def __post_init__(self) -> None:

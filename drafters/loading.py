@@ -23,13 +23,14 @@ def eagle_keys(spec: TransformerSpec, bias: bool) -> KeyMap:
     return keys
 
 
-def load_eagle_head(path: str, target: TargetModel) -> EagleHead:
-    """The drafter of a target, on its device and of its dtype; ValueError names what is missing or does not fit.
+def load_eagle_head(path: str, target: TargetModel, dtype: torch.dtype | None = None) -> EagleHead:
+    """The drafter of a target, on its device and of its dtype or another one; ValueError names what is missing or does
+    not fit.
 
     A file without `embed_tokens.weight` is completed by the target's own embedding, which drafters are trained with.
     """
     folder, network = _find_head(path, target.drafter_spec, target.spec)
-    if network.fill(folder, target.dtype, target.device):
+    if network.fill(folder, dtype or target.dtype, target.device):
         network.module.embedding.weight = target.embedding()
     order_weights(network.module)
     return network.module

@@ -1,109 +1,129 @@
 """Losses of EAGLE heads (arXiv 2401.15077, section 4.2), with guidance-aware laws and unrolled depths."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoding.noise import gumbel
 from decoding.sampling import SamplingLaw
 from drafters.eagle import EagleHead
-from models.base import Context
-from models.transformer import Transformer
+from drafters.rows import Joined, Rows, behind_padding, mask_of, positions_of
+from models.base import Context, ImageGrid, TargetModel
 
 
-@dataclass(frozen=True)
-class Row:
-    """One guidance row of a batch of sequences.
+def unroll(head: EagleHead, rows: Rows, depths: int, noise: Tensor | None = None, shift: int = 1) -> list[Tensor]:
+    """Predicted features of the slots that decoding uses, one tensor per depth.
 
-    ids: (images, prompt + tokens - 1) prompt and image tokens without the last. features: the target's, same length.
-    prompt: length of the prompt; slot prompt - 1 is the first that decoding uses.
+    Slot i reads feature i and token i + 1. At depth 1 the features are the target's, plus `noise`. At depth d + 1 a
+    slot reads the head's own prediction of depth d and sees the target's features up to its branch point and the slots
+    of its own branch: what a node of a draft tree sees (training-time test, arXiv 2503.01840). What earlier depths have
+    written is kept, not computed again.
+
+    Args:
+        head: the drafter; or what stands for it.
+        rows: of the dtype that the head computes in.
+        depths: how many.
+        noise: (rows, drafted, hidden), added to the features of the slots that decoding uses.
+        shift: 1; 0 for the pairing of earlier code, feature i with token i, for comparisons only.
+
+    Returns:
+        Per depth d (rows, drafted - d + 1, hidden): the predictions of slots prompt + d - 2 on, of the feature behind.
     """
-
-    ids: Tensor
-    features: Tensor
-    prompt: int
-
-
-def unroll(head: EagleHead, row: Row, depths: int, noise: Tensor | None = None) -> list[Tensor]:
-    """Predicted features of the slots that decoding uses, (images, tokens - 1, hidden), one tensor per depth.
-
-    Slot i reads feature i and token i + 1. At depth 1 the features are the target's, plus `noise` of the same shape. At
-    depth d + 1 a slot reads the head's own prediction of depth d and sees the target's features up to its branch point
-    and the slots of its own branch: what a node of a draft tree sees (training-time test, arXiv 2503.01840).
-    """
-    given, prompt = row.features[:, :-1], row.prompt
-    n = given.shape[1]
-    positions = torch.arange(n, device=given.device).expand(len(given), -1)
-    inputs, outputs = [given if noise is None else given + noise], []
-    for depth in range(1, depths + 1):
-        context = Context(positions.repeat(1, depth), branches(n, depth, given))
-        predicted = head(row.ids[:, 1:].repeat(1, depth), torch.cat(inputs, 1), context)[:, -n:]
-        outputs.append(predicted[:, prompt - 1 :])
-        inputs.append(torch.cat([given[:, :prompt], predicted[:, prompt - 1 : -1]], 1))
+    given, first = rows.features[:, :-1], rows.prompt - 1
+    n, drafted = given.shape[1], rows.drafted
+    ids = rows.ids[:, shift : shift + n]
+    starts = rows.starts if head.spec.hides_padding else torch.zeros_like(rows.starts)
+    starts = starts if bool(starts.any()) else starts[:1]
+    positions = positions_of(rows.origins, n, head.spec.max_positions - 1)
+    visible, cache = behind_padding(starts, n), Joined()
+    inputs = given if noise is None else torch.cat([given[:, :first], given[:, first:] + noise], 1)
+    outputs = [head(ids, inputs, Context(positions, mask_of(visible, given), cache))[:, first:]]
+    slots = [torch.arange(n, device=given.device)]
+    for depth in range(2, depths + 1):
+        slots.append(torch.arange(n - drafted + depth - 1, n, device=given.device))
+        cache.keeps = depth < depths
+        own = slots[-1][0]
+        seen = torch.cat([_branch(slots, depth, level) for level in range(1, depth + 1)], 1)
+        seen = seen & F.pad(slots[0] >= starts[:, None], (0, seen.shape[1] - n), value=True)[:, None]
+        context = Context(positions[:, own:], mask_of(seen, given), cache)
+        outputs.append(head(ids[:, own:], outputs[-1][:, :-1], context))
     return outputs
 
 
-def branches(n: int, depths: int, like: Tensor) -> Tensor:
-    """Additive mask (depths n, depths n): slot i of depth k + 1 sees slots up to i - k of depth 1, and of each depth
-    l + 1 <= k + 1 the slot i - (k - l) of its own branch. Of the dtype of `like`: SDPA reads an fp32 mask beside fp64
-    queries wrongly."""
-    device = like.device
-    i, j = torch.arange(n, device=device)[:, None], torch.arange(n, device=device)[None]
-    never = torch.zeros(n, n, dtype=torch.bool, device=device)
-    blocks = [
-        [j <= i - k, *(j == i - (k - depth) if depth <= k else never for depth in range(1, depths))]
-        for k in range(depths)
-    ]
-    blocks[0][0] = j <= i
-    visible = torch.cat([torch.cat(row, 1) for row in blocks])
-    visible |= torch.eye(
-        len(visible), dtype=torch.bool, device=device
-    )  # the first slots of deeper levels: no empty row
-    return torch.zeros(visible.shape, dtype=like.dtype, device=device).masked_fill_(~visible, -torch.inf)
+def _branch(slots: list[Tensor], depth: int, level: int) -> Tensor:
+    """Which slots of a level the slots of a depth see (queries, keys): of level 1 all up to the branch point."""
+    point = slots[depth - 1][:, None] - (depth - level)
+    return slots[level - 1] <= point if level == 1 else slots[level - 1] == point
 
 
-def guided(target: Transformer, features: list[Tensor], cfg: float) -> Tensor:
-    """Guided logits in fp32 of both rows' features (images, n, hidden)."""
-    with torch.autocast(features[0].device.type, enabled=False):  # guidance would enlarge the rounding of bf16
-        logits = torch.stack([target.score(row.float()) for row in features], 1).flatten(0, 1)
-    return SamplingLaw(cfg=cfg).guide(logits)
+@dataclass(frozen=True)
+class Levels:
+    """Which predictions of `unroll` a tree reads: level k drafts token number c from the root c - k on; where a row
+    ends in between, its end takes a slot of its own.
 
-
-def eagle_loss(target: Transformer, head: EagleHead, rows: list[Row], cfg: float, noise: list[Tensor]) -> Tensor:
-    """Feature regression plus cross-entropy to the target's guided law over image codes, mean of two depths.
-
-    Args:
-        target: frozen; its head turns features into logits.
-        head: the drafter.
-        rows: the conditional and the unconditional row of the same images.
-        cfg: guidance scale of the law.
-        noise: what is added to each row's features without the last.
+    slots: (tokens - 1,) slot behind slot prompt - 1 that drafts token 1, 2, ... places: per level the numbers, in the
+    depths' predictions one behind the other, of those of tokens k, k + 1, ... depths: how many `unroll` has to give.
     """
-    depths = 2
-    wanted = [row.features[:, row.prompt :] for row in rows]  # (images, tokens - 1, hidden)
-    law = guided(target, wanted, cfg).softmax(-1)
-    predicted = zip(*(unroll(head, row, depths, added) for row, added in zip(rows, noise, strict=True)), strict=True)
-    loss = torch.zeros((), device=law.device)
-    for features in predicted:
-        regression = sum(F.smooth_l1_loss(found, true) for found, true in zip(features, wanted, strict=True))
-        log_q = guided(target, list(features), cfg).log_softmax(-1)
-        loss = loss + regression - 0.2 * (law * log_q).sum(-1).mean()
-    return loss / depths
+
+    slots: Tensor
+    places: tuple[Tensor, ...]
+    depths: int
+
+    @staticmethod
+    def of(grid: ImageGrid, levels: int, device: torch.device) -> "Levels":
+        """The levels of a grid's images."""
+        tokens = torch.arange(grid.tokens, device=device)
+        drafted = grid.slots(grid.tokens - 1)
+        places, deepest = [], 0
+        for level in range(1, levels + 1):
+            above = grid.slots(tokens[level:]) - grid.slots(tokens[:-level])  # slots from the root on
+            before = (above - 1) * drafted - (above - 1) * (above - 2) // 2  # predictions of lesser depths
+            places.append(before + grid.slots(tokens[level:]) - above)
+            deepest = max(deepest, int(above.max()))
+        return Levels(grid.slots(tokens[1:]) - 1, tuple(places), deepest)
+
+    def wanted(self, rows: Rows) -> Tensor:
+        """The target's features (rows, tokens - 1, hidden) that score tokens 1, 2, ..."""
+        return rows.features[:, rows.prompt + self.slots]
+
+    def read(self, outputs: list[Tensor]) -> list[Tensor]:
+        """Per level k the predicted features (rows, tokens - k, hidden) that score tokens k, k + 1, ..."""
+        joined = torch.cat(outputs, 1)
+        return [joined.index_select(1, place) for place in self.places]
 
 
-@torch.no_grad()
-def agreement(target: Transformer, head: EagleHead, rows: list[Row], cfg: float) -> dict[str, float]:
-    """Depth-1 figures on held-out images: total variation between guided laws, hit rates of k candidates by q alone and
-    with shared Gumbel noise."""
-    law = guided(target, [row.features[:, row.prompt :] for row in rows], cfg).softmax(-1)
-    q = guided(target, [unroll(head, row, 1)[0] for row in rows], cfg).softmax(-1)
-    places = torch.arange(law[..., 0].numel(), device=law.device)
-    noise = gumbel(0, "target", places, law.shape[-1]).to(law).view_as(law)
-    choice = (law.log() + noise).argmax(-1, keepdim=True)
-    figures = {"total_variation": (law - q).abs().sum(-1).div(2).mean().item()}
-    for name, ranked in (("topk", q.log()), ("coupled", q.log() + noise)):
-        best = ranked.topk(10).indices == choice
-        figures |= {f"hit_{name}_{k}": best[..., :k].any(-1).float().mean().item() for k in (1, 4, 10)}
-    return figures
+def guided(target: TargetModel, features: Tensor, cfg: float) -> Tensor:
+    """Guided logits in fp32 of features (images x guidance, n, hidden)."""
+    with torch.autocast(features.device.type, enabled=False):  # guidance would enlarge the rounding of bf16
+        return SamplingLaw(cfg=cfg).guide(target.score(features.to(target.dtype)))
+
+
+@dataclass(frozen=True)
+class EagleLoss:
+    """Feature regression plus cross-entropy to the target's guided law over image codes, mean of all levels.
+
+    target: frozen; its head turns features into logits. levels: what is scored. cfg: guidance scale of the law; 1:
+    every row has its own. weight: of the cross-entropy. shift: as `unroll`.
+    """
+
+    target: TargetModel
+    levels: Levels
+    cfg: float = 3.0
+    weight: float = 0.1
+    shift: int = 1
+
+    def __call__(self, head: Callable[..., Tensor], rows: Rows, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The loss, and its parts (levels, 2) detached: regression and cross-entropy."""
+        wanted = self.levels.wanted(rows)
+        with torch.no_grad():
+            law = guided(self.target, wanted, self.cfg).softmax(-1)
+        predicted = self.levels.read(unroll(head, rows, self.levels.depths, noise, self.shift))
+        parts = []
+        for level, features in enumerate(predicted):
+            log_q = guided(self.target, features, self.cfg).log_softmax(-1)
+            regression = F.smooth_l1_loss(features.float(), wanted[:, level:].float())
+            parts.append(torch.stack([regression, -(law[:, level:] * log_q).sum(-1).mean()]))
+        found = torch.stack(parts)
+        return found[:, 0].mean() + self.weight * found[:, 1].mean(), found.detach()

@@ -44,6 +44,11 @@ def encode_lines(lines: Sequence[dict[str, Any]]) -> bytes:
     return "".join(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in lines).encode()
 
 
+def encode_json(content: object) -> bytes:
+    """A JSON document for readers; a ValueError for NaN and infinities."""
+    return (json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
 def append_lines(path: Path, lines: Sequence[dict[str, Any]]) -> None:
     """Add lines of JSON, with one write."""
     with path.open("ab") as file:

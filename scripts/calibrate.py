@@ -7,6 +7,7 @@ mean log-likelihood of that token before and after.
 """
 
 import json
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,74 +16,39 @@ from tqdm import tqdm
 from configs.fields import refuse
 from configs.methods import SamplingSettings
 from configs.schema import RunSettings
-from decoding.calibration import FILE, Calibrations, fit_factor, law_key
-from decoding.engine import Engine
+from decoding.calibration import FILE, Calibrations, law_key
 from decoding.flight import FinishedImage
 from decoding.noise import gumbel
-from drafters.losses import Row, unroll
-from eval.durable import replace_file
+from decoding.sampling import SamplingLaw
+from drafters.agreement import PROPOSALS, Gathered, drafted_laws, factors
+from drafters.rows import target_rows
+from eval.durable import encode_json, replace_file
 from eval.jobs import image_jobs
 from eval.prompts import prompt_items
 from eval.script import run_script
 from eval.session import Session, open_session
-from models.base import Context
 from models.folders import checkpoint_folder
 
 
-def target_rows(session: Session, image: FinishedImage, guidance: int) -> list[Row]:
-    """The rows of a decoded image with the target's features."""
-    target, prompt = session.target, session.target.prompt(image.job.prompt, guidance)
-    rows = []
-    for ids, start in zip(prompt.ids, prompt.starts.tolist(), strict=True):
-        length = len(ids) - start
-        ids = torch.cat([ids[start:], image.codes[:-1].to(ids) + target.vocab.first_id])[None]
-        rows.append(
-            Row(ids, target.features(ids, Context(torch.arange(ids.shape[1], device=ids.device)[None])), length)
-        )
-    return rows
+def laws_of(session: Session, law: SamplingLaw, image: FinishedImage, depths: int) -> list[Tensor]:
+    """log q (tokens - k, vocab) of a decoded image per tree level k."""
+    prompt = session.target.prompt(image.job.prompt, law.guidance)
+    rows = target_rows(session.target, prompt, image.codes[None].to(session.target.device))
+    return [log_q[0] for log_q in drafted_laws(session.target, session.head, rows, law, depths)]
 
 
-def drafted_laws(session: Session, engine: Engine, image: FinishedImage, depths: int) -> list[Tensor]:
-    """log q (tokens - depth, vocab) per depth, of the tokens from number `depth` on: earlier ones have no such slot."""
-    unrolled = zip(*(unroll(session.head, row, depths) for row in target_rows(session, image, engine.law.guidance)),
-                   strict=True)  # fmt: skip
-    laws = [engine.law(session.target.score(torch.cat(features)))[0] for features in unrolled]
-    return [law[depth - 1 :] for depth, law in enumerate(laws, 1)]
-
-
-def noise_behind(image: FinishedImage, decided: int, like: Tensor) -> Tensor:
-    """The image's noise (n, vocab) at its last positions; the first of them has `decided` + 1 tokens before it."""
-    positions = torch.arange(decided + 1, len(image.codes), device=like.device)
+def noise_of(image: FinishedImage, like: Tensor) -> Tensor:
+    """The image's noise (tokens - 1, vocab) from its second token on."""
+    positions = torch.arange(1, len(image.codes), device=like.device)
     return gumbel(image.job.seed, "target", positions, like.shape[-1]).to(like.dtype)
 
 
-def figures(values: Tensor, choices: Tensor) -> dict[str, float]:
-    """Factor, hit rates, share of choices that the drafter's law cuts, and likelihoods of the others, for values
-    (n, vocab) and the target's choices (n,)."""
-    hit = values.topk(10, -1).indices == choices[:, None]
-    rates = {f"hit_{k}": hit[:, :k].any(-1).float().mean().item() for k in (1, 4, 10)}
-    possible = values.gather(1, choices[:, None])[:, 0] > -torch.inf  # the drafter's top-k or top-p cuts the others
-    values, choices = values[possible], choices[possible]
-    factor = fit_factor(values, choices)
-    likelihood = [(a * values).log_softmax(-1).gather(1, choices[:, None]).mean().item() for a in (1.0, factor)]
-    return {
-        "factor": factor,
-        **rates,
-        "cut": 1 - possible.float().mean().item(),
-        "likelihood": likelihood[0],
-        "calibrated_likelihood": likelihood[1],
-    }
-
-
-def fitted(proposal: str, levels: list[list[Tensor]], choices: list[list[Tensor]]) -> list[float]:
-    """The factor of each level of a proposal, from the images' values (n, vocab) and choices (n,); prints the rest."""
-    factors = []
-    for depth, (values, chosen) in enumerate(zip(levels, choices, strict=True), 1):
-        row = figures(torch.cat(values), torch.cat(chosen))
-        factors.append(float(f"{row['factor']:.4g}"))
-        shown = {name: round(value, 4) for name, value in row.items()}
-        print(json.dumps({"proposal": proposal, "depth": depth, **shown}, allow_nan=False))
-    return factors
+def show(table: list[dict[str, Any]]) -> None:
+    """Print a line per proposal and level."""
+    for proposal in PROPOSALS:
+        for line in table:
+            shown = {name: round(value, 4) for name, value in line[proposal].items()}
+            print(json.dumps({"proposal": proposal, "depth": line["depth"], **shown}, allow_nan=False))
 
 
 @torch.inference_mode()
@@ -124,19 +90,17 @@ def calibrate(
     if not 1 <= depths < session.target.grid.tokens:
         refuse("depths", depths, f"1 to {session.target.grid.tokens - 1}")
     jobs = image_jobs(prompt_items(settings), settings.seed)
-    gathered: dict[str, list[list[Tensor]]] = {name: [[] for _ in range(depths)] for name in ("topk", "coupled")}
-    choices: list[list[Tensor]] = [[] for _ in range(depths)]
+    gathered = Gathered()
     for step in engine.generate(tqdm(jobs, unit="image")):
         for image in step.finished:
-            tokens = image.codes.to(session.target.device)
-            for depth, log_q in enumerate(drafted_laws(session, engine, image, depths)):
-                gathered["topk"][depth].append(log_q)
-                gathered["coupled"][depth].append(log_q + noise_behind(image, depth, log_q) * (temperature > 0))
-                choices[depth].append(tokens[depth + 1 :])
-    found = {name: fitted(name, levels, choices) for name, levels in gathered.items()}
+            laws = laws_of(session, engine.law, image, depths)
+            noise = noise_of(image, laws[0]) * (temperature > 0)
+            gathered.add(laws, image.codes[1:].to(noise.device), noise)
+    table = gathered.table()
+    show(table)
     folder = checkpoint_folder(settings.drafter_path, "--drafter_path")
-    known = Calibrations.read(folder).factors | {law_key(engine.law): found}
-    replace_file(folder / FILE, (json.dumps(known, indent=1) + "\n").encode())
+    known = Calibrations.read(folder).factors | {law_key(engine.law): factors(table)}
+    replace_file(folder / FILE, encode_json(known))
 
 
 if __name__ == "__main__":

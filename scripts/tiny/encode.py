@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from drafters.training.log import JsonLog
 from eval.script import run_script
 from models.vqgan import ImageTokenizer, load_vqgan
 from scripts.tiny.codes import open_codes, write_progress
-from scripts.tiny.common import JsonLog, fast_precision
+from scripts.tiny.common import fast_precision
 
 
 def encode(

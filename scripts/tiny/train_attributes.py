@@ -15,10 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from drafters.training.checkpoint import load_state, save_state
+from drafters.training.log import JsonLog
+from drafters.training.schedule import cosine_lr, set_lr
 from eval.attributes import AttributeClassifier, prompt_accuracy, to_pixels
 from eval.script import run_script
 from scripts.tiny.attribute_data import LABELS, Split, Targets, batch, degrade, reconstruct
-from scripts.tiny.common import JsonLog, cosine_lr, load_state, save_state, set_lr
 
 _LOG_EVERY = 50
 _SAVE_EVERY = 100

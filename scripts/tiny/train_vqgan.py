@@ -15,10 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from drafters.training.checkpoint import load_state, save_state
+from drafters.training.log import JsonLog
+from drafters.training.schedule import cosine_lr, set_lr
 from eval.script import run_script
 from models.vqgan import ImageTokenizer
 from models.vqgan_layout import VqganConfig, build_vqmodel
-from scripts.tiny.common import JsonLog, cosine_lr, fast_autocast, load_state, save_state, set_lr
+from scripts.tiny.common import fast_autocast
 from scripts.tiny.ema_codebook import EmaCodebook, kmeans
 from scripts.tiny.painting import render_scene
 from scripts.tiny.scenes import sample_scene

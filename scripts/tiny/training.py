@@ -7,8 +7,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from scripts.tiny.common import JsonLog, cosine_lr, fast_precision, load_state, save_state
-from scripts.tiny.muon import muon_and_adamw, step_all
+from drafters.training.checkpoint import load_state, save_state
+from drafters.training.log import JsonLog
+from drafters.training.muon import muon_and_adamw, step_all
+from drafters.training.schedule import cosine_lr
+from scripts.tiny.common import fast_precision
 
 
 class TrainingRun(ABC):

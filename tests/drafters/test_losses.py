@@ -1,106 +1,208 @@
-"""Training losses: the slots and laws that decoding uses, and what a perfect drafter would score."""
+"""Rows, losses and figures of training: slots and laws are those of decoding; what a perfect drafter would score."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pytest
 import torch
 from direct import Image
+from small import open_lumina
+from small_llamagen import llamagen_settings, open_llamagen, write_llamagen
 from torch import Tensor
 
+from decoding.noise import gumbel
 from decoding.sampling import SamplingLaw
-from drafters.losses import Row, agreement, eagle_loss, guided, unroll
-from models.base import Context
+from decoding.timing import Stopwatch
+from decoding.tree import DraftTree
+from drafters.agreement import Gathered, drafted_laws, target_law
+from drafters.base import Decided
+from drafters.eagle import EagleDrafter
+from drafters.losses import EagleLoss, Levels, guided, unroll
+from drafters.rows import Rows, join_prompts, join_rows, part_of, target_rows
+from eval.session import Session
+from models.base import Context, TransformerSpec
 
-CFG, TOKENS, IMAGES = 3.0, 16, 2
+CFG = 3.0
 LAW = SamplingLaw(cfg=CFG)
+TEXTS = ["a cat", "two red dogs and a cat on the mat"]  # of different lengths
 
 
-@pytest.fixture(scope="module")
-def images(session32) -> list[Image]:
-    codes = torch.randint(24, (IMAGES, TOKENS), generator=torch.Generator().manual_seed(0)).tolist()
-    return [Image(session32, LAW, "a cat", row) for row in codes]
+@pytest.fixture(scope="module", params=["chameleon", "lumina", "llamagen"])
+def opened(request, session, lumina_folder, tmp_path_factory) -> Session:
+    """A small checkpoint of every family in fp64."""
+    if request.param == "chameleon":
+        return session
+    if request.param == "lumina":
+        return open_lumina(lumina_folder, "96x64")  # rows of six tokens
+    return open_llamagen(llamagen_settings(write_llamagen(tmp_path_factory.mktemp("llamagen"))))
 
 
-@pytest.fixture(scope="module")
-def rows(session32, images) -> list[Row]:
-    """Both guidance rows of two images of the same prompt, unpadded, as training has them."""
-    first = session32.target.vocab.first_id
-    found = []
-    for g, prompt in enumerate(images[0].rows):
-        ids = torch.stack([torch.cat([torch.tensor(prompt), image.codes[:-1] + first]) for image in images])
-        features = torch.stack([image.features(TOKENS - 1)[g] for image in images])
-        found.append(Row(ids, features.clone(), len(prompt)))
-    return found
+def codes_for(session: Session, seed: int = 0) -> Tensor:
+    shape = (len(TEXTS), session.target.grid.tokens)
+    return torch.randint(session.target.vocab.size, shape, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.fixture(scope="module")
-def quiet(rows) -> list[Tensor]:
-    return [torch.zeros_like(row.features[:, :-1]) for row in rows]
+def rows_of(session: Session) -> Rows:
+    prompts = [session.target.prompt(text, 2) for text in TEXTS]
+    return target_rows(session.target, join_prompts(prompts), codes_for(session))
 
 
-@pytest.mark.parametrize("depth", [1, 2, 3])
-def test_training_computes_what_decoding_computes(depth, session32, images, rows) -> None:
-    """Output j of depth d is the prediction behind code j when the last d - 1 codes are drafted, the others decided."""
-    predicted = [unroll(session32.head, row, depth)[-1] for row in rows]
-    assert [p.shape for p in predicted] == [(IMAGES, TOKENS - 1, 32)] * 2
-    trained = guided(session32.target.transformer, predicted, CFG).log_softmax(-1)
-    for number, image in enumerate(images):
-        for j in range(depth - 1, TOKENS - 1):
-            decided = j + 2 - depth
-            expected = image.law_behind(decided, tuple(image.codes[decided : j + 1].tolist()))
-            torch.testing.assert_close(trained[number, j], expected, rtol=0, atol=1e-4)
+def test_a_batch_has_the_features_of_single_images(opened) -> None:
+    rows, codes = rows_of(opened), codes_for(opened)
+    for number, text in enumerate(TEXTS):
+        alone = target_rows(opened.target, opened.target.prompt(text, 2), codes[number : number + 1])
+        part = part_of(rows, number, 2)
+        assert part.prompt == alone.prompt and torch.equal(part.starts, alone.starts)
+        for row, start in enumerate(alone.starts.tolist()):
+            assert torch.equal(part.ids[row, start:], alone.ids[row, start:])
+            torch.testing.assert_close(part.features[row, start:], alone.features[row, start:], rtol=0, atol=1e-9)
+    again = join_rows([part_of(rows, number, 2) for number in range(len(TEXTS))])
+    for row, start in enumerate(rows.starts.tolist()):
+        assert torch.equal(again.features[row, start:], rows.features[row, start:])
+    assert torch.equal(again.starts, rows.starts) and torch.equal(again.origins, rows.origins)
 
 
-def test_noise_spares_deeper_levels(rows) -> None:
-    seen = []
+def test_the_features_are_those_of_unpadded_rows(session) -> None:
+    rows, codes = rows_of(session), codes_for(session)
+    for number, text in enumerate(TEXTS):
+        image = Image(session, LAW, text, codes[number].tolist())
+        for row, expected in enumerate(image.features(len(codes[0]) - 1)):
+            found = rows.features[2 * number + row, rows.starts[2 * number + row] :]
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+
+
+@torch.inference_mode()
+def test_training_scores_what_the_drafter_computes(opened) -> None:
+    """Laws of levels 1 to 3 against those of a tree of one branch behind every decided token."""
+    codes, rows = codes_for(opened), rows_of(opened)
+    laws = drafted_laws(opened.target, opened.head, rows, LAW, 3)
+    for number, text in enumerate(TEXTS):
+        checked = 0
+        for level, token, log_q in decoded_laws(opened, text, codes[number], 3):
+            torch.testing.assert_close(log_q, laws[level - 1][number, token - level], rtol=0, atol=1e-6)
+            checked += 1
+        assert checked == sum(law.shape[1] for law in laws)
+
+
+def decoded_laws(session: Session, text: str, codes: Tensor, levels: int) -> Iterator[tuple[int, int, Tensor]]:
+    """Level, number of the token and log q of a drafter that is told one token after the other."""
+    target, prompt = session.target, session.target.prompt(text, 2)
+    rows = target_rows(target, prompt, codes[None])
+    drafter = EagleDrafter(session.head, target, LAW, room=levels)
+    drafter.open(1, Stopwatch(target.device))
+    drafter.start(0, prompt, rows.features[:, : rows.prompt], codes[:1])
+    sequence = rows.ids[0, rows.prompt :] - target.vocab.first_id
+    for decided in range(1, len(codes)):
+        tree = DraftTree.root(codes[decided - 1 : decided], torch.float64)
+        for level in range(1, min(levels, len(codes) - decided) + 1):
+            nodes = torch.tensor([[level - 1]])
+            yield level, decided + level - 1, drafter.expand(tree, nodes)[0, 0]
+            token = codes[decided + level - 1].view(1, 1, 1)
+            tree = tree.extend(nodes, token, -torch.ones(1, 1, 1, dtype=torch.float64))
+        if decided < len(codes) - 1:
+            first, last = target.grid.slots(decided - 1), target.grid.slots(decided)
+            features = rows.features[:, rows.prompt + first : rows.prompt + last]
+            drafter.commit(Decided(features[None], sequence[None, first + 1 : last + 1], [last - first]))
+
+
+def test_noise_spares_deeper_levels(session) -> None:
+    rows, seen = rows_of(session), []
 
     def head(ids: Tensor, inputs: Tensor, context: Context) -> Tensor:
         seen.append(inputs)
         return torch.zeros_like(inputs)
 
-    row = rows[0]
-    unroll(head, row, 2, torch.full_like(row.features[:, :-1], 0.25))
-    n = seen[0].shape[1]
-    assert torch.equal(seen[0], row.features[:, :-1] + 0.25) and torch.equal(seen[1][:, :n], seen[0])
-    assert not seen[1][:, n + row.prompt :].any(), "below the root the head reads its own features"
+    head.spec = session.head.spec
+    unroll(head, rows, 2, torch.full((4, rows.drafted, 32), 0.25))
+    given, first = rows.features[:, :-1], rows.prompt - 1
+    assert torch.equal(seen[0][:, :first], given[:, :first]), "the prompt stays as it is"
+    assert torch.equal(seen[0][:, first:], given[:, first:] + 0.25)
+    assert seen[1].shape[1] == rows.drafted - 1 and not seen[1].any(), "below the root the head reads its own features"
 
 
+def test_the_wrong_pairing_of_earlier_code(session) -> None:
+    rows, seen = rows_of(session), []
+
+    def head(ids: Tensor, inputs: Tensor, context: Context) -> Tensor:
+        seen.append(ids)
+        return torch.zeros_like(inputs)
+
+    head.spec = session.head.spec
+    unroll(head, rows, 2)
+    unroll(head, rows, 2, shift=0)
+    assert torch.equal(seen[0], rows.ids[:, 1:]) and torch.equal(seen[2], rows.ids[:, :-1])
+    assert torch.equal(seen[1], rows.ids[:, rows.prompt + 1 :])
+    assert torch.equal(seen[3], rows.ids[:, rows.prompt : -1])
+
+
+@dataclass
 class Perfect:
-    """A head that knows the features to come; `wrong` is added to its prediction of slot prompt - 1."""
+    """A head that knows the features to come; `wrong` is added to its predictions of slot `at`."""
 
-    def __init__(self, rows: list[Row], wrong: float = 0.0):
-        self.features = {}
-        for row in rows:
-            features = row.features[:, 1:].clone()
-            features[:, row.prompt - 1] += wrong
-            self.features[features.shape[1]] = features
+    rows: Rows
+    spec: TransformerSpec
+    wrong: float = 0.0
+    at: int = -1
 
     def __call__(self, ids: Tensor, inputs: Tensor, context: Context) -> Tensor:
-        sizes = [n for n in self.features if ids.shape[1] % n == 0]  # depths stand one behind the other
-        return self.features[sizes[0]].repeat(1, ids.shape[1] // sizes[0], 1)
+        features = self.rows.features[:, 1:].clone()
+        features[:, self.at] += self.wrong
+        return features[:, -ids.shape[1] :]
 
 
-def test_a_perfect_drafter(session32, rows, quiet) -> None:
+def loss_of(session: Session, levels: int = 2) -> EagleLoss:
+    return EagleLoss(session.target, Levels.of(session.target.grid, levels, torch.device("cpu")), CFG)
+
+
+def agreement(session: Session, head: object, rows: Rows) -> dict:
+    """The figures of level 1, the target's choices drawn anew."""
+    log_p, laws = target_law(session.target, rows, LAW), drafted_laws(session.target, head, rows, LAW, 1)
+    gathered = Gathered()
+    for number in range(len(log_p)):
+        noise = gumbel(number, "target", torch.arange(log_p.shape[1]), log_p.shape[2])
+        choices = (log_p[number] + noise).argmax(-1)
+        gathered.add([law[number] for law in laws], choices, noise, log_p[number])
+    return gathered.table()[0]
+
+
+def test_a_perfect_drafter(session) -> None:
     """No distance to the target, its first coupled candidate always hits, and no drafter has a smaller loss."""
-    transformer = session32.target.transformer
-    figures = agreement(transformer, Perfect(rows), rows, CFG)
+    rows = rows_of(session)
+    figures = agreement(session, Perfect(rows, session.head.spec), rows)
     assert figures["total_variation"] < 1e-6
-    assert figures["hit_coupled_1"] == figures["hit_coupled_10"] == 1.0
-    assert figures["hit_topk_1"] < figures["hit_topk_4"] <= 1.0
-    best = eagle_loss(transformer, Perfect(rows), rows, CFG, quiet)
-    law = guided(transformer, [row.features[:, row.prompt :] for row in rows], CFG).softmax(-1)
-    torch.testing.assert_close(best, 0.2 * torch.special.entr(law).sum(-1).mean())
-    assert eagle_loss(transformer, session32.head, rows, CFG, quiet) > best + 0.1
+    assert figures["coupled"]["hit_1"] == figures["coupled"]["hit_10"] == 1.0
+    assert figures["topk"]["hit_1"] < figures["topk"]["hit_4"] <= 1.0
+    best, parts = loss_of(session)(Perfect(rows, session.head.spec), rows, None)
+    law = guided(session.target, loss_of(session).levels.wanted(rows), CFG).softmax(-1)
+    entropy = torch.special.entr(law).sum(-1)
+    torch.testing.assert_close(best, 0.1 * (entropy.mean() + entropy[:, 1:].mean()) / 2)
+    assert not parts[:, 0].any() and loss_of(session)(session.head, rows, None)[0] > best + 0.05
 
 
-def test_the_first_slot_that_decoding_uses_gets_loss(session32, rows, quiet) -> None:
-    transformer = session32.target.transformer
-    best, worse = (eagle_loss(transformer, Perfect(rows, wrong), rows, CFG, quiet) for wrong in (0.0, 2.0))
-    assert worse > best + 2 * 1.5 / (TOKENS - 1) * 0.9, "two rows, smooth L1 of 2 is 1.5"
+def test_the_first_slot_that_decoding_uses_gets_loss(session) -> None:
+    rows = rows_of(session)
+    best, worse, same = (
+        loss_of(session)(Perfect(rows, session.head.spec, wrong, at), rows, None)[0]
+        for wrong, at in ((0.0, 0), (2.0, rows.prompt - 1), (2.0, rows.prompt - 2))
+    )
+    assert worse > best + 1.5 / (session.target.grid.tokens - 1) / 2 * 0.9, "smooth L1 of 2 is 1.5"
+    assert same == best, "the prompt gets none"
 
 
-def test_figures_of_a_random_drafter_are_between(session32, rows) -> None:
-    figures = agreement(session32.target.transformer, session32.head, rows, CFG)
+def test_ends_of_rows_get_no_loss(lumina_folder) -> None:
+    session = open_lumina(lumina_folder, "96x64")
+    rows, columns = rows_of(session), session.target.grid.columns
+    best, end, token = (
+        loss_of(session)(Perfect(rows, session.head.spec, wrong, rows.prompt - 1 + at), rows, None)[0]
+        for wrong, at in ((0.0, 0), (2.0, columns - 1), (2.0, columns))
+    )
+    assert end == best < token, "a row's last token is followed by its end, which nothing decides"
+
+
+def test_figures_of_a_random_drafter_are_between(session) -> None:
+    figures = agreement(session, session.head, rows_of(session))
     assert 0.05 < figures["total_variation"] < 1
     for name in ("topk", "coupled"):
-        assert 0 <= figures[f"hit_{name}_1"] <= figures[f"hit_{name}_4"] <= figures[f"hit_{name}_10"] <= 1
+        assert 0 <= figures[name]["hit_1"] <= figures[name]["hit_4"] <= figures[name]["hit_10"] <= 1

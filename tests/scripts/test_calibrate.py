@@ -10,8 +10,9 @@ from configs.schema import RunSettings
 from decoding.calibration import Calibrations
 from decoding.flight import Job
 from decoding.sampling import SamplingLaw
+from drafters.agreement import figures
 from eval.session import open_session
-from scripts.calibrate import calibrate, drafted_laws, figures, noise_behind
+from scripts.calibrate import calibrate, laws_of, noise_of
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +31,8 @@ def test_a_chain_is_accepted_where_the_fitted_laws_say(folder, depth) -> None:
     engine = session.engine
     (image,) = [image for step in engine.generate([Job("0", "a red dot", 5)]) for image in step.finished]
     hits = {}  # number of the token, depth at which it is drafted -> whether it is drafted right
-    for level, log_q in enumerate(drafted_laws(session, engine, image, depth)):
-        drafted = (log_q + noise_behind(image, level, log_q)).argmax(-1)
+    for level, log_q in enumerate(laws_of(session, engine.law, image, depth)):
+        drafted = (log_q + noise_of(image, log_q)[level:]).argmax(-1)
         for number, hit in enumerate((drafted == image.codes[level + 1 :]).tolist(), level + 1):
             hits[number, level] = hit
     number, rounds, last = 1, 0, len(image.codes) - 1

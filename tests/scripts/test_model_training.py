@@ -1,4 +1,4 @@
-"""Training of the tiny transformer and drafter: optimiser, warm start, resumed runs."""
+"""Training of the tiny transformer: optimiser, warm start, resumed runs."""
 
 import json
 from pathlib import Path
@@ -9,12 +9,11 @@ import torch
 from safetensors.torch import load_file
 from small import Sizes, write_checkpoint
 
-from drafters.loading import load_eagle_head
+from drafters.training.checkpoint import load_state, save_state
+from drafters.training.muon import Muon, orthogonalise
 from models.base import TargetOptions
 from models.chameleon import Chameleon, ChameleonVocab, load_tokenizer
-from scripts.tiny import train_drafter, train_model, training
-from scripts.tiny.common import load_state, save_state
-from scripts.tiny.muon import Muon, orthogonalise
+from scripts.tiny import train_model, training
 from scripts.tiny.objects import near_objects
 from scripts.tiny.scenes import sample_scene
 from scripts.tiny.train_model import Captions
@@ -41,10 +40,6 @@ def model_run(folders) -> train_model.ModelRun:
     return train_model.ModelRun(*folders, batch_size=4, device=torch.device("cpu"))
 
 
-def drafter_run(folders) -> train_drafter.DrafterRun:
-    return train_drafter.DrafterRun(*folders, batch_size=4, device=torch.device("cpu"))
-
-
 @pytest.mark.parametrize("shape", [(16, 40), (40, 16), (32, 32)])
 def test_orthogonalised_matrices_have_singular_values_near_one(shape) -> None:
     torch.manual_seed(0)
@@ -69,9 +64,8 @@ def test_muon_solves_a_linear_regression() -> None:
     assert (weight - wanted).abs().max() < 0.05
 
 
-@pytest.mark.parametrize("make", [model_run, drafter_run])
-def test_every_trained_parameter_has_one_optimiser(make, folders) -> None:
-    run = make(folders)
+def test_every_trained_parameter_has_one_optimiser(folders) -> None:
+    run = model_run(folders)
     trained = [p for p in run.module.parameters() if p.requires_grad]
     assert sorted(id(p) for o in run.optimizers for group in o.param_groups for p in group["params"]) == sorted(
         map(id, trained)
@@ -85,25 +79,6 @@ def test_a_warm_start_begins_with_the_exported_weights(folders) -> None:
     assert all(torch.equal(warm.module.transformer.state_dict()[key], value) for key, value in loaded.items())
     assert all(torch.equal(warm.average[f"transformer.{key}"], value) for key, value in loaded.items())
     assert not torch.equal(fresh.module.transformer.head.weight, loaded["head.weight"])
-
-
-def test_a_warm_drafter_keeps_the_embedding_of_its_target(folders) -> None:
-    warm = drafter_run(folders)
-    warm.start_from(folders[1] / "drafter")
-    loaded = load_eagle_head(str(folders[1] / "drafter"), warm.target)
-    assert torch.equal(warm.module.fc.weight, loaded.fc.weight)
-    assert torch.equal(warm.module.embedding.weight, warm.target.transformer.embedding.weight)
-
-
-def test_a_pool_of_batches_takes_turns_and_is_computed_once(folders, monkeypatch) -> None:
-    run = train_drafter.DrafterRun(*folders, 4, torch.device("cpu"), train_drafter.Source(pool=2))
-    computed, rows = [], run.rows
-    monkeypatch.setattr(run, "rows", lambda captions, number: computed.append(number) or rows(captions, number))
-    losses = updates(run, 6)
-    assert computed == [0, 1]
-    assert losses[4] < losses[0] and losses[5] < losses[1]
-    expected = drafter_run(folders).update(1e-3)
-    assert losses[0] == pytest.approx(expected, rel=1e-3)  # its features are in fp16
 
 
 def test_the_naming_of_objects_is_learnt_beside_the_tokens(folders) -> None:
@@ -153,15 +128,14 @@ def test_a_run_ends_with_its_budget_logs_and_continues(folders, tmp_path, monkey
     assert lines[-1]["images"] == 240 and lines[-1]["validation_loss"] < lines[1]["validation_loss"]
 
 
-@pytest.mark.parametrize("make", [model_run, drafter_run])
-def test_a_resumed_run_is_the_uninterrupted_one(make, folders, tmp_path) -> None:
-    whole, first, second = make(folders), make(folders), make(folders)
+def test_a_resumed_run_is_the_uninterrupted_one(folders, tmp_path) -> None:
+    whole, first, second = model_run(folders), model_run(folders), model_run(folders)
     losses = updates(whole, 6)
     updates(first, 3)
     save_state(tmp_path / "run.pt", first.state())
     second.load(load_state(tmp_path / "run.pt"))
     with pytest.raises(ValueError, match="earlier version"):
-        make(folders).load({"model": {}})
+        model_run(folders).load({"model": {}})
     assert updates(second, 3) == pytest.approx(losses[3:], rel=1e-6)
 
 

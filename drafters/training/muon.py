@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from scripts.tiny.common import set_lr
+from drafters.training.schedule import set_lr
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # quintic with the steepest slope at zero (Jordan et al.)
 

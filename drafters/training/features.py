@@ -1,0 +1,154 @@
+"""Where the rows of a batch come from: the frozen target at every step, or a folder that it has filled once.
+
+about.json                  what the features are of: tokens, checkpoint, rows per image, their type
+rows-<number>.safetensors   of 16 images: per image i the tensors i.ids, i.features, i.starts, i.origins
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+from tqdm import tqdm
+
+from configs.fields import refuse
+from drafters.rows import Rows, join_prompts, join_rows, part_of, target_rows
+from drafters.training.crew import Crew
+from drafters.training.shards import Tokens
+from eval.durable import replace_file
+from models.base import TargetModel
+
+_SHARD = 16  # images
+_TOGETHER = 4  # images that pass the target at once on a CPU: more of them leave its caches
+_NAMES = ("ids", "features", "starts", "origins")
+Rower = Callable[[Sequence[int], Sequence[int] | None], Rows]
+
+
+@dataclass(frozen=True)
+class Computed:
+    """Rows that the target computes: `rows(images, picks)`.
+
+    images: numbers of the images; picks: of each the one guidance row that is wanted, or None for all.
+    """
+
+    target: TargetModel
+    tokens: Tokens
+    guidance: int
+
+    def __call__(self, images: Sequence[int], picks: Sequence[int] | None = None) -> Rows:
+        size = _TOGETHER if self.target.device.type == "cpu" else len(images)
+        parts = [slice(first, first + size) for first in range(0, len(images), size)]
+        return join_rows([self._pass(images[part], None if picks is None else picks[part]) for part in parts])
+
+    def _pass(self, images: Sequence[int], picks: Sequence[int] | None) -> Rows:
+        prompts = [self.target.prompt(self.tokens.captions[image], self.guidance) for image in images]
+        if picks is not None:
+            prompts = [prompt.part(slice(row, row + 1)) for prompt, row in zip(prompts, picks, strict=True)]
+        return target_rows(self.target, join_prompts(prompts), self.tokens.codes(images))
+
+
+@dataclass(frozen=True)
+class Cached:
+    """The same rows from a folder."""
+
+    folder: Path
+    device: torch.device
+
+    def __call__(self, images: Sequence[int], picks: Sequence[int] | None = None) -> Rows:
+        rows = [self._read(image) for image in images]
+        if picks is not None:
+            rows = [part_of(row, pick, 1) for row, pick in zip(rows, picks, strict=True)]
+        return join_rows(rows).to(self.device, rows[0].features.dtype)
+
+    def _read(self, image: int) -> Rows:
+        path = shard_path(self.folder, image // _SHARD)
+        try:
+            with safe_open(path, framework="pt") as shard:
+                ids, features, starts, origins = (shard.get_tensor(f"{image}.{name}") for name in _NAMES)
+                return Rows(ids, features, starts, origins, int(shard.metadata()[str(image)]))
+        except (SafetensorError, OSError, KeyError, TypeError) as error:
+            raise ValueError(f"{path}: damaged or missing; delete it, and it is made again: {error}") from error
+
+
+def shard_path(folder: Path, number: int) -> Path:
+    """The file of a shard."""
+    return folder / f"rows-{number:05d}.safetensors"
+
+
+def fingerprint(tokens: Tokens) -> str:
+    """A hash of the captions and codes."""
+    digest = hashlib.sha256(json.dumps([tokens.ids, tokens.captions]).encode())
+    for first in range(0, len(tokens), 1024):
+        digest.update(tokens.codes(range(first, min(first + 1024, len(tokens)))).numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def storage(target: TargetModel) -> torch.dtype:
+    """The type of features on the disk: 16 bits."""
+    return torch.bfloat16 if target.dtype == torch.bfloat16 else torch.float16
+
+
+def bytes_of(computed: Computed, images: Sequence[int]) -> int:
+    """Bytes of these images' features on the disk."""
+    grid, spec = computed.target.grid, computed.target.spec
+    slots = sum(computed.target.length(computed.tokens.captions[i]) + grid.slots(grid.tokens - 1) for i in images)
+    return slots * computed.guidance * spec.hidden * storage(computed.target).itemsize
+
+
+def cached(computed: Computed, folder: Path, checkpoint: str, crew: Crew) -> Cached:
+    """Fill the folder with what is missing, each process its shards, and read from it.
+
+    Raises:
+        SettingsError: the folder holds features of other tokens or of another checkpoint, or the disk has no room.
+    """
+    target, tokens = computed.target, computed.tokens
+    about = {"tokens": fingerprint(tokens), "checkpoint": checkpoint, "guidance": computed.guidance,
+             "dtype": str(storage(target)).removeprefix("torch.")}  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    _claim(folder, about)
+    crew.wait()
+    shards = [range(first, min(first + _SHARD, len(tokens))) for first in range(0, len(tokens), _SHARD)]
+    missing = [n for n in range(len(shards)) if not shard_path(folder, n).is_file()]
+    wanted = [image for number in missing for image in shards[number]]
+    need, free = bytes_of(computed, wanted), shutil.disk_usage(folder).free
+    if crew.rank == 0 and missing:
+        print(f"features of {len(wanted)} images into {folder}: {need:,} bytes; the disk has {free:,}")
+    if need > free:
+        refuse("cache_features", str(folder), f"a folder on a disk with {need:,} bytes free; this one has {free:,}")
+    crew.wait()
+    for number in tqdm(missing[crew.rank :: crew.count], unit="shard", disable=crew.rank > 0):
+        replace_file(shard_path(folder, number), _shard(computed, shards[number]))
+    crew.wait()
+    return Cached(folder, target.device)
+
+
+def _shard(computed: Computed, images: range) -> bytes:
+    tensors: dict[str, Tensor] = {}
+    prompts: dict[str, str] = {}
+    for image in images:
+        rows = computed([image]).to(torch.device("cpu"), storage(computed.target))
+        tensors |= {f"{image}.{name}": getattr(rows, name).contiguous() for name in _NAMES}
+        prompts[str(image)] = str(rows.prompt)
+    return save(tensors, prompts)
+
+
+def _claim(folder: Path, about: dict[str, Any]) -> None:
+    """Say what the folder's features are of; a SettingsError if they are of something else."""
+    path = folder / "about.json"
+    if not path.exists():
+        replace_file(path, json.dumps(about).encode())
+    found = json.loads(path.read_text("utf-8"))
+    if changed := [name for name in about if found.get(name) != about[name]]:
+        name = changed[0]
+        refuse(
+            "cache_features",
+            str(folder),
+            f"a new folder: this one is of {name} {found.get(name)!r}, not {about[name]!r}",
+        )

@@ -1,0 +1,75 @@
+"""The drafter that is trained: where it begins, and how it is written in the public layout."""
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import save
+
+from configs.fields import refuse
+from configs.training import TrainSettings
+from drafters.eagle import EagleHead
+from drafters.loading import eagle_keys, load_eagle_head
+from eval.durable import replace_file
+from models.base import TargetModel
+from models.folders import checkpoint_folder
+from models.linear import forget_slices
+from models.weights import public_state, read_json
+
+# What a drafter's config.json has of its target's.
+_SHARED = (
+    "model_type", "vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads",
+    "max_position_embeddings", "rms_norm_eps", "rope_theta", "rope_parameters", "rope_base", "hidden_act",
+    "attention_bias", "mlp_bias", "swin_norm",
+)  # fmt: skip
+
+
+def head_config(settings: TrainSettings) -> dict:
+    """The drafter's config.json: that of --start, or the target's with its own number of layers.
+
+    Raises:
+        SettingsError: --layers is not that of --start.
+    """
+    if settings.start is None:
+        config = read_json(checkpoint_folder(settings.model_path, "--model_path") / "config.json")
+        shared = {name: config[name] for name in _SHARED if name in config}
+        return shared | {"num_hidden_layers": settings.layers or 1, "bias": True}
+    config = read_json(checkpoint_folder(settings.start, "--start") / "config.json")
+    if settings.layers not in (None, config.get("num_hidden_layers")):
+        refuse("layers", settings.layers, f"{config.get('num_hidden_layers')}, as --start has")
+    return config
+
+
+def open_head(settings: TrainSettings, target: TargetModel) -> EagleHead:
+    """The drafter at step 0, in fp32 on the target's device; its embedding is the target's own and stays as it is."""
+    config = head_config(settings)
+    if settings.start is None:
+        with target.device:
+            head = EagleHead(target.drafter_spec(config), config["bias"])
+        _initialise(head, settings.seed)
+    else:
+        head = load_eagle_head(settings.start, target, torch.float32)
+        forget_slices(head)
+    head.requires_grad_(True)
+    head.embedding.weight = target.embedding()
+    head.embedding.requires_grad_(False)
+    return head
+
+
+@torch.no_grad()
+def _initialise(head: EagleHead, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in head.named_parameters():
+        if parameter.ndim > 1 and "norm" not in name and "embedding" not in name:
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.02)
+    if head.fc.bias is not None:
+        head.fc.bias.zero_()
+
+
+def export(head: EagleHead, config: dict, folder: Path) -> None:
+    """Write config.json and model.safetensors, in fp16 as they are shipped; --drafter_path reads the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    state = public_state(head, eagle_keys(head.spec, head.fc.bias is not None))
+    content = save({key: value.half().cpu().contiguous() for key, value in state.items()}, {"format": "pt"})
+    replace_file(folder / "model.safetensors", content)
+    replace_file(folder / "config.json", (json.dumps(config, indent=2) + "\n").encode())

@@ -1,0 +1,133 @@
+"""One update of a drafter: the batch's share, its loss and gradients, the optimiser's step, the averaged weights."""
+
+from collections.abc import Iterable
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from configs.training import TrainSettings
+from drafters.eagle import EagleHead
+from drafters.losses import EagleLoss, Levels
+from drafters.training.crew import Crew
+from drafters.training.features import Rower
+from drafters.training.muon import muon_and_adamw, step_all
+from drafters.training.order import batch, captionless, feature_noise
+from drafters.training.schedule import cosine_lr
+from models.base import TargetModel
+
+
+class Lessons:
+    """A head in training beside its frozen target; everything that the next update depends on is in `state`."""
+
+    def __init__(
+        self, settings: TrainSettings, target: TargetModel, head: EagleHead, source: tuple[Rower, list[int]], crew: Crew
+    ):
+        """source: where rows come from, and the numbers of the images that are trained on."""
+        self.settings, self.head, self.crew = settings, head, crew
+        self.rows, self.images = source
+        self.device = target.device
+        self.trained = {name: p for name, p in head.named_parameters() if p.requires_grad}
+        self.average = {name: p.detach().clone() for name, p in self.trained.items()} if settings.ema else {}
+        self.optimizers = optimizers_of(settings, head)
+        levels = Levels.of(target.grid, settings.depths, self.device)
+        cfg = settings.sampling.cfg if settings.guidance_aware else 1.0
+        self.loss = EagleLoss(target, levels, cfg, settings.ce_weight, int(settings.alignment == "inference"))
+        self.step = 0
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of the next update."""
+        done = (self.step + 1) / self.settings.steps
+        return cosine_lr(done, self.settings.lr, self.settings.warmup)
+
+    def update(self) -> Tensor:
+        """The next update; returns the loss's parts (levels, 2) over the whole batch."""
+        parts = []
+        for _, parameter in self.trained.items():
+            parameter.grad = None
+        for places in self._shares():
+            loss, found = self._loss(places)
+            (loss / self.settings.accumulate).backward()
+            parts.append(found)
+        mean = torch.stack(parts).mean(0)
+        gradients = [parameter.grad for parameter in self.trained.values()]
+        self.crew.average([*gradients, mean])
+        nn.utils.clip_grad_norm_(self.trained.values(), self.settings.clip)
+        step_all(self.optimizers, self.rate)
+        for name, value in self.average.items():
+            decay = min(self.settings.ema, (self.step + 1) / (self.step + 10))  # the first weights are soon forgotten
+            value.lerp_(self.trained[name].detach(), 1 - decay)
+        self.step += 1
+        return mean
+
+    def _shares(self) -> Iterable[list[int]]:
+        """The places in the batch of what this process computes, part by part."""
+        size = self.settings.batch_size // (self.settings.accumulate * self.crew.count)
+        for part in range(self.settings.accumulate):
+            first = (part * self.crew.count + self.crew.rank) * size
+            yield list(range(first, first + size))
+
+    def _loss(self, places: list[int]) -> tuple[Tensor, Tensor]:
+        s = self.settings
+        chosen = batch(s.seed, self.step, s.batch_size, len(self.images))
+        picks = None
+        if not s.guidance_aware:
+            dropped = captionless(s.seed, self.step, s.batch_size)
+            picks = [int(dropped[place]) * (s.guidance - 1) for place in places]
+        rows = self.rows([self.images[chosen[place]] for place in places], picks)
+        rows = rows.to(self.device, self.head.fc.weight.dtype)
+        noise = None
+        if s.feature_noise:
+            shape = torch.Size((len(rows.ids), rows.drafted, rows.features.shape[-1]))
+            noise = s.feature_noise * feature_noise(s.seed, self.step, places, shape, self.device)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=s.precision == "bf16"):
+            return self.loss(self.head, rows, noise)
+
+    @contextmanager
+    def averaged(self):
+        """The head with the averaged weights."""
+        own = {name: self.trained[name].detach().clone() for name in self.average}
+        try:
+            self._put(self.average)
+            yield self.head
+        finally:
+            self._put(own)
+
+    @torch.no_grad()
+    def _put(self, weights: dict[str, Tensor]) -> None:
+        for name, value in weights.items():
+            self.trained[name].copy_(value)
+
+    def state(self) -> dict[str, object]:
+        """Everything that the next update depends on."""
+        return {
+            "step": self.step,
+            "weights": {name: parameter.detach() for name, parameter in self.trained.items()},
+            "average": self.average,
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+        }
+
+    def load(self, state: dict[str, object]) -> None:
+        """Continue from a `state`."""
+        self.step = state["step"]
+        self._put(state["weights"])
+        for name, value in self.average.items():
+            value.copy_(state["average"][name])
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+
+
+def optimizers_of(settings: TrainSettings, head: EagleHead) -> list[torch.optim.Optimizer]:
+    """AdamW, without decay for norms and biases; or Muon for the matrices beside it."""
+    if settings.optimizer == "muon":
+        precision = torch.bfloat16 if settings.precision == "bf16" else torch.float32
+        return muon_and_adamw(head, precision)
+    trained = [(name, p) for name, p in head.named_parameters() if p.requires_grad]
+    plain = [p for name, p in trained if p.ndim == 1 or "norm" in name]
+    taken = {id(p) for p in plain}
+    groups = [
+        {"params": [p for _, p in trained if id(p) not in taken], "weight_decay": 0.05},
+        {"params": plain, "weight_decay": 0.0},
+    ]
+    return [torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.95), fused=True)]

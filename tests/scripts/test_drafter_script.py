@@ -1,0 +1,68 @@
+"""The ablation of the drafter's training: its rows, their flags, its table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from test_paper_scripts import commands
+
+import main
+from configs.cli import read_recipe, train_settings
+from configs.schema import ROOT
+from scripts.drafter_table import table
+
+ROWS = ["plain", "full", "shifted", "depths1", "depths2", "unguided", "noiseless", "layers2"]
+
+
+def settings_of(words: list[str], tokens: Path) -> dict:
+    from configs.flags import read_words
+
+    texts = read_words("train_drafter", words[1:]) | {"tokens": str(tokens), "model_path": str(ROOT / "ckpts/tiny")}
+    settings = train_settings(texts)
+    names = ("depths", "guidance_aware", "feature_noise", "layers", "alignment")
+    return {name: getattr(settings, name) for name in names}
+
+
+def test_each_row_changes_what_it_names(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(ROOT)
+    (tmp_path / "about.json").write_text("{}")
+    *found, last = commands("drafter.sh", tmp_path, {"TOKENS": str(tmp_path)})
+    names = [Path(words[words.index("--output_dir") + 1]).name for words in found]
+    assert names == ROWS and [Path(word).name for word in last[1:]] == ROWS
+    rows = dict(zip(names, (settings_of(words, tmp_path) for words in found), strict=True))
+    full = {"depths": 4, "guidance_aware": True, "feature_noise": 0.05, "layers": 1, "alignment": "inference"}
+    assert rows["full"] == full
+    changes = {"plain": {"depths": 1, "guidance_aware": False}, "shifted": {"alignment": "shifted"},
+               "depths1": {"depths": 1}, "depths2": {"depths": 2}, "unguided": {"guidance_aware": False},
+               "noiseless": {"feature_noise": 0.0}, "layers2": {"layers": 2}}  # fmt: skip
+    assert {name: rows[name] for name in changes} == {name: full | change for name, change in changes.items()}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs" / "training").glob("*.yaml")), ids=lambda path: path.stem)
+def test_recipes_are_settings_of_the_command(path) -> None:
+    assert read_recipe(str(path), "train_drafter")["model"] == path.stem
+
+
+def test_a_table_of_two_rows(checkpoint, tmp_path, monkeypatch, capsys) -> None:
+    """Both trained by the script's own commands, on a small checkpoint."""
+    import sys
+
+    sys.path.insert(0, str(ROOT / "tests" / "drafters" / "training"))
+    from test_train import write_tokens
+
+    monkeypatch.chdir(ROOT)
+    tokens = write_tokens(tmp_path / "tokens", "tiny", checkpoint, (4, 4), 8)
+    flags = f"--model_path {checkpoint} --device cpu --steps 2 --batch_size 4 --holdout 2 --eval_images 1"
+    given = {"TOKENS": str(tokens), "ROWS": "plain shifted", "FLAGS": flags}
+    *trainings, last = commands("drafter.sh", tmp_path, given)
+    for words in trainings:
+        assert main.main(words) == 0
+    lines = table([Path(word) for word in last[1:]]).splitlines()
+    assert len(lines) == 4 and lines[0].startswith("| drafter | steps | depths |")
+    assert lines[2].startswith("| plain | 2 | 1 | False |") and lines[3].startswith("| shifted | 2 | 4 | True |")
+    tau = json.loads((tmp_path / "out" / "plain" / "evaluation.json").read_text())["decoding"]["tau"]
+    assert f"{tau:.3f}" in lines[2] and lines[2].endswith("| 1/1 |")
+    with pytest.raises(ValueError, match="evaluation.json: missing"):
+        table([tmp_path])
