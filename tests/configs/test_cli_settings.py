@@ -6,9 +6,10 @@ import pytest
 from stand_ins import empty_checkpoint
 
 from configs import targets
-from configs.cli import benchmark_settings, read_recipe, run_settings
+from configs.cli import benchmark_settings, run_settings
 from configs.fields import SettingsError, settings_fields
 from configs.flags import read_words
+from configs.given import read_recipe
 from configs.schema import (
     ROOT,
     AdtSettings,

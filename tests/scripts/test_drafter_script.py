@@ -9,7 +9,8 @@ import pytest
 from test_paper_scripts import commands
 
 import main
-from configs.cli import read_recipe, train_settings
+from configs.cli import train_settings
+from configs.given import read_recipe
 from configs.schema import ROOT
 from scripts.drafter_table import table
 
