@@ -10,7 +10,7 @@ from configs.given import Values, read, typed
 from configs.method_flags import METHOD_FLAGS, applicable, listed_method, with_method
 from configs.methods import MethodSettings, SamplingSettings
 from configs.places import check_folders, check_place
-from configs.schema import BenchmarkSettings, RunSettings
+from configs.schema import CLASSIFIER, BenchmarkSettings, RunSettings
 from configs.sweep import Sweep, read_sweep
 from configs.tools import DistanceSettings, InspectSettings
 from configs.training import TrainSettings
@@ -40,10 +40,10 @@ def benchmark_settings(texts: Mapping[str, str]) -> BenchmarkSettings:
         if values.get(name):
             refuse(name, True, "only with generate_images")
     own = {name: values[name] for name in settings_fields(BenchmarkSettings) if name in values}
+    run = _run(recipe, given, next((method for method in methods if method.drafted), methods[0]))
     if sweep is not None:
         sweep.check(methods, given)
-        own.setdefault("quality", bool(sweep.quality))
-    run = _run(recipe, given, next((method for method in methods if method.drafted), methods[0]))
+        own.setdefault("quality", bool(sweep.quality) and (Path(run.model_path) / CLASSIFIER).is_file())
     output = run.output_dir if "output_dir" in values else sweep and sweep.output_dir
     return BenchmarkSettings(run, methods, output=output, sweep=sweep, **own)
 

@@ -4,7 +4,7 @@ base: adt:proposal=topk         entries of --methods, by commas, that the grid s
 axes:                           flag -> list of values; every combination is a cell
   adt_beta: [0.1, 0.5, 0.9]
 methods: eagle2,adt             further entries, beside the grid (may be left out)
-quality: true                   as --quality; has to be there, true or false, if a cell is relaxed
+quality: true                   --quality, where a model has a classifier; relaxed cells need the line, true or false
 """
 
 from collections.abc import Mapping, Sequence

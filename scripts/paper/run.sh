@@ -3,8 +3,9 @@
 # their images of all of it with the same seeds, by the methods as published: run.sh RECIPE PROMPT_SET. The speed comes
 # first because it tells at once which files are missing. An interrupted run measures again and continues its images
 # where they stopped.
-# Variables: PY interpreter; OUT folder; METHODS; IMAGES prompts per method (-1: all); BENCH prompts of the speed table;
-# TEMPERATURES; DRAFTER its folder, if not the recipe's; FLAGS further flags of main.py, such as "--batch_size 4".
+# Variables: PY interpreter; OUT folder; METHODS: ar and names in configs/paper, such as lantern; IMAGES prompts per
+# method (-1: all); BENCH prompts of the speed table; TEMPERATURES; DRAFTER its folder, if not the recipe's; FLAGS further
+# flags of main.py, such as "--batch_size 4".
 set -euo pipefail
 PY=${PY:-python}
 METHODS=${METHODS:-ar eagle2 adt}
@@ -23,9 +24,12 @@ for temperature in ${TEMPERATURES:-1 0}; do
   "$PY" main.py benchmark --config "configs/$recipe.yaml" --temperature "$temperature" --num_images "$BENCH" \
     --methods ar,eagle2:proposal=topk,adt:proposal=topk:nodes=58,adt "${drafter[@]}" "${flags[@]}" | tee "$out/benchmark.txt"
   for method in $METHODS; do
-    row=(--config "configs/paper/$method.yaml,configs/$recipe.yaml" "${drafter[@]}")
-    [ "$method" != ar ] || row=(--config "configs/$recipe.yaml")
-    "$PY" main.py generate_images "${row[@]}" --method "$method" --temperature "$temperature" \
+    row=(--config "configs/$recipe.yaml" --method ar)
+    if [ "$method" != ar ]; then
+      paper=configs/paper/$method.yaml
+      row=(--config "$paper,configs/$recipe.yaml" --method "$(sed -n 's/^method: //p' "$paper")" "${drafter[@]}")
+    fi
+    "$PY" main.py generate_images "${row[@]}" --temperature "$temperature" \
       --num_images "$IMAGES" --output_dir "$out/$method" "${flags[@]}"
   done
 done

@@ -124,13 +124,17 @@ def test_relaxed_cells_need_a_word_on_quality(bench, monkeypatch) -> None:
     ):
         bench(text)
     assert not bench(text + "quality: false\n").quality
-    with pytest.raises(SettingsError, match="--quality: found True"):  # no classifier beside this model
-        bench(text + "quality: true\n")
+    assert not bench(text + "quality: true\n").quality  # no classifier beside this model
+    with pytest.raises(SettingsError, match="--quality: found True"):
+        bench(text + "quality: true\n", "--quality")
+    monkeypatch.setattr("configs.cli.CLASSIFIER", "config.json")  # as if there were one
+    monkeypatch.setattr("configs.schema.CLASSIFIER", "config.json")
+    assert bench(text + "quality: true\n").quality
     assert not bench(text + "quality: true\n", "--noquality").quality
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_the_projects_own_sweeps(path: Path, bench) -> None:
-    settings = bench(path.read_text(), *(["--noquality"] if read_sweep(str(path)).quality else []))
+    settings = bench(path.read_text())
     assert len(settings.methods) == len(settings.sweep.entries) > 3
     assert read_sweep(str(path)).quality or all(method.lossless for method in settings.methods)

@@ -91,6 +91,18 @@ def test_a_script_makes_images_and_a_table(script, places, tmp_path, capsys, mon
         assert len(images[0]) == 2 and images[0] == images[1] == images[2]
 
 
+def test_relaxed_rows_of_the_main_table(checkpoint, tmp_path, monkeypatch) -> None:
+    checkpoint = with_table(checkpoint, tmp_path / "checkpoint")
+    flags = f"--model_path {checkpoint} --dtype fp64 --device cpu"
+    methods = {"lantern": "eagle2", "lantern_pp": "static", "adt_lantern": "adt"}
+    _, *rows = commands("tiny_test.sh", tmp_path, {"METHODS": " ".join(methods), "TEMPERATURES": "1", "FLAGS": flags})
+    monkeypatch.chdir(ROOT)
+    for words, (name, method) in zip(rows, methods.items(), strict=True):
+        assert main.main([*words, "--lantern_k", "10"]) == 0, words  # the small checkpoint has 24 codes
+        settings = json.loads((tmp_path / "out" / "T1" / name / "run.json").read_text())["settings"]
+        assert (settings["method"], settings["verifier"]) == (method, "lantern")
+
+
 def with_table(checkpoint: Path, copy: Path) -> Path:
     """A copy of a checkpoint with ten nearest codes for each of its own."""
     shutil.copytree(checkpoint, copy)
@@ -104,7 +116,7 @@ def test_an_ablation_measures_its_sweep_at_both_temperatures(name, checkpoint, t
     (tmp_path / "prompts.txt").write_text("a cat\ntwo dogs\nmore\n")
     flags = "--dtype fp64 --device cpu --cells 0-2 --repeats 1 --warmup 0"
     if name == "lantern":  # a table of nearest codes is beside this checkpoint, but no classifier
-        checkpoint, flags = with_table(checkpoint, tmp_path / "checkpoint"), flags + " --noquality"
+        checkpoint = with_table(checkpoint, tmp_path / "checkpoint")
     flags += f" --model_path {checkpoint}"
     monkeypatch.chdir(ROOT)
     for words in commands(f"{name}.sh", tmp_path, {"PROMPTS": str(tmp_path / "prompts.txt"), "FLAGS": flags}):
