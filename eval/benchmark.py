@@ -1,13 +1,16 @@
 """`benchmark`: several methods on the same prompts and seeds, in one process, against our own autoregressive baseline.
 
-After a warm-up every repeat runs all methods, in alternating order. Times are medians over repeats; a speed-up is the
-median of the ratios of the repeats. Image decoding is not counted.
+After a warm-up every repeat runs all methods, in alternating order; where images are decoded one by one, on the first
+image, then on the second one, so that a machine that slows down slows all methods. Times are medians over repeats; a
+speed-up is the median of the ratios of the repeats. Image decoding is not counted.
 """
 
 import json
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from statistics import median
 
@@ -171,17 +174,31 @@ def exit_if_wrong(rows: list[dict[str, object]]) -> None:
 def repeated(
     session: Session, methods: tuple[MethodSettings, ...], jobs: list[Job], repeats: int, warmup: int
 ) -> dict[MethodSettings, list[Run]]:
-    """The runs of every method, `repeats` in alternating order after a warm-up of the first `warmup` jobs."""
+    """The runs of every method, `repeats` in alternating order after a warm-up of the first `warmup` jobs.
+
+    Where images are decoded one by one, the methods take turns image by image.
+    """
     engines = {method: session.engine_for(method) for method in methods}
     for engine in engines.values() if warmup else ():
         measure(engine, jobs[:warmup])
-    runs: dict[MethodSettings, list[Run]] = {method: [] for method in methods}
-    with tqdm(total=repeats * len(methods), unit="run", disable=not sys.stderr.isatty()) as bar:
-        for repeat in range(repeats):
-            for method in methods if repeat % 2 == 0 else reversed(methods):
-                runs[method].append(measure(engines[method], jobs))
+    turns = [[job] for job in jobs] if session.settings.batch_size == 1 else [jobs]
+    parts: dict[MethodSettings, list[list[Run]]] = {method: [[] for _ in range(repeats)] for method in methods}
+    with tqdm(total=repeats * len(turns) * len(methods), unit="run", disable=not sys.stderr.isatty()) as bar:
+        for number, (repeat, turn) in enumerate(product(range(repeats), turns)):
+            for method in methods if number % 2 == 0 else reversed(methods):
+                parts[method][repeat].append(measure(engines[method], turn))
                 bar.update()
-    return runs
+    return {method: [joined(own) for own in parts[method]] for method in methods}
+
+
+def joined(runs: Sequence[Run]) -> Run:
+    """Runs over different prompts as one."""
+    images = [image for run in runs for image in run.images]
+    seconds, calls = (Counter() for _ in range(2))
+    for run in runs:
+        seconds.update(run.seconds)
+        calls.update(run.calls)
+    return Run(images, dict(seconds), dict(calls))
 
 
 def pairs(runs: list[list[Run]]) -> list[dict[str, object]]:
