@@ -1,7 +1,7 @@
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
-TOOLS := "ruff>=0.15,<0.18" "pytest>=8,<10" "scipy>=1.13,<2"
+TOOLS := "ruff>=0.15,<0.18" "pytest>=8,<10" "pytest-xdist>=3.6,<4" "scipy>=1.13,<2"
 
 .PHONY: demo test lint
 
@@ -18,4 +18,4 @@ lint: $(VENV)/installed
 	$(PY) -m ruff format --check .
 
 test: lint
-	$(PY) -m pytest
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile
