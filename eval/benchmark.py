@@ -183,7 +183,8 @@ def repeated(
         measure(engine, jobs[:warmup])
     turns = [[job] for job in jobs] if session.settings.batch_size == 1 else [jobs]
     parts: dict[MethodSettings, list[list[Run]]] = {method: [[] for _ in range(repeats)] for method in methods}
-    with tqdm(total=repeats * len(turns) * len(methods), unit="run", disable=not sys.stderr.isatty()) as bar:
+    pause = 0.1 if sys.stderr.isatty() else 60.0  # seconds between two states of the bar
+    with tqdm(total=repeats * len(turns) * len(methods), unit="run", mininterval=pause) as bar:
         for number, (repeat, turn) in enumerate(product(range(repeats), turns)):
             for method in methods if number % 2 == 0 else reversed(methods):
                 parts[method][repeat].append(measure(engines[method], turn))
