@@ -32,8 +32,12 @@ class Costs:
     level: float
 
     def prices(self, nodes: int) -> Prices:
-        """The same for a policy that verifies at most so many nodes; times never fall with the number of nodes."""
-        verify = np.maximum.accumulate([self.round(count, 0) for count in range(nodes + 1)])
+        """The same for a policy that verifies at most so many nodes.
+
+        Times that fall with more nodes are noise, and evened out from both sides.
+        """
+        times = np.array([self.round(count, 0) for count in range(nodes + 1)])
+        verify = (np.maximum.accumulate(times) + np.minimum.accumulate(times[::-1])[::-1]) / 2
         return Prices(tuple(verify.tolist()), self.level)
 
     def round(self, nodes: float, levels: float) -> float:
@@ -64,18 +68,22 @@ class Costs:
 
 
 def measure_costs(engine_for: Callable[[MethodSettings], Engine], jobs: list[Job], repeats: int) -> Costs:
-    """Time the first rounds of these jobs, decoded together, with trees of several sizes; medians over `repeats` turns.
+    """Time the first rounds of these jobs, decoded together, with trees of several sizes, in `repeats` turns: of each
+    turn the median, of these the least, since other work on the machine only adds to it.
 
     engine_for: a method's engine, for as many images as there are jobs, of a target with a drafter.
     """
     trees = (MethodSettings(method="eagle2", depth=3, width=8, nodes=nodes) for nodes in BUDGETS)
     methods = (MethodSettings(method="ar"), *trees)
-    rounds = [row for _ in range(repeats) for method in methods for row in _timed(engine_for(method), jobs)]
     times: dict[float, list[float]] = {}  # by nodes: a small image may have fewer than a budget
-    for nodes, milliseconds, _ in rounds:
-        times.setdefault(nodes, []).append(milliseconds)
-    levels = [level for _, _, level in rounds if level is not None]
-    return Costs(tuple(sorted(times)), tuple(median(times[nodes]) for nodes in sorted(times)), median(levels))
+    levels = []
+    for _ in range(repeats):
+        for method in methods:
+            rounds = _timed(engine_for(method), jobs)
+            times.setdefault(median(row[0] for row in rounds), []).append(median(row[1] for row in rounds))
+            drafted = [row[2] for row in rounds if row[2] is not None]
+            levels += [median(drafted)] if drafted else []
+    return Costs(tuple(sorted(times)), tuple(min(times[nodes]) for nodes in sorted(times)), min(levels))
 
 
 def _timed(engine: Engine, jobs: list[Job]) -> list[tuple[float, float, float | None]]:

@@ -97,7 +97,7 @@ class Session:
         jobs = [Job(str(number), "a circle", number) for number in range(images)]
         return machine_costs(
             sha256(key.encode()).hexdigest()[:16],
-            lambda: measure_costs(lambda tree: self.engine_for(tree, law), jobs, repeats=1),
+            lambda: measure_costs(lambda tree: self.engine_for(tree, law), jobs, repeats=4),
         )
 
     def calibration(self, method: MethodSettings) -> Calibration:

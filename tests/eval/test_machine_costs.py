@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from configs.schema import MethodSettings, SettingsError
-from eval.costs import Costs, machine_costs
+from eval.costs import Costs, machine_costs, measure_costs
 from eval.session import Session
 
 COSTS = Costs((0.0, 2.0, 8.0), (10.0, 9.0, 15.0), 1.5)
@@ -49,8 +49,31 @@ def test_a_home_that_takes_nothing_does_not_stop_the_run(home, capsys) -> None:
 
 def test_prices_never_fall() -> None:
     prices = COSTS.prices(10)
-    assert prices.verify == pytest.approx((10, 10, 10, 10, 11, 12, 13, 14, 15, 16, 17))
+    assert prices.verify == pytest.approx((9.5, 9.5, 9.5, 10, 11, 12, 13, 14, 15, 16, 17))
     assert prices.level == 1.5
+
+
+def test_one_time_that_is_too_high_does_not_make_more_nodes_free() -> None:
+    costs = Costs((0, 12, 16, 24), (10.0, 23.0, 15.0, 18.0), 1.0)
+    verify = costs.prices(24).verify
+    assert list(verify) == sorted(verify) and verify[24] > verify[16] + 1
+
+
+def test_other_work_on_the_machine_does_not_count(session, monkeypatch) -> None:
+    """The second of three turns takes five times as long."""
+    turns = []
+
+    def timed(engine, jobs):
+        tree = engine.speculation
+        turns.append(tree)
+        nodes = tree.policy.largest.nodes if tree else 0
+        slow = 5.0 if len(turns) in range(11, 21) else 1.0
+        return [(nodes, slow * (10 + nodes), slow * 2.0 if tree else None)] * 3
+
+    monkeypatch.setattr("eval.costs._timed", timed)
+    costs = measure_costs(session.engine_for, [], repeats=3)
+    assert len(turns) == 30 and costs.level == 2.0
+    assert costs.verify == tuple(10.0 + nodes for nodes in costs.nodes) and len(costs.nodes) == 10
 
 
 def test_a_session_measures_under_a_law_that_cuts_nothing(home, session: Session) -> None:
