@@ -1,6 +1,6 @@
 """One update of a drafter: the batch's share, its loss and gradients, the optimiser's step, the averaged weights."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -44,7 +44,7 @@ class Lessons:
     def update(self) -> Tensor:
         """The next update; returns the loss's parts (levels, 2) over the whole batch."""
         parts = []
-        for _, parameter in self.trained.items():
+        for parameter in self.trained.values():
             parameter.grad = None
         for places in self._shares():
             loss, found = self._loss(places)
@@ -85,7 +85,7 @@ class Lessons:
             return self.loss(self.head, rows, noise)
 
     @contextmanager
-    def averaged(self):
+    def averaged(self) -> Iterator[EagleHead]:
         """The head with the averaged weights."""
         own = {name: self.trained[name].detach().clone() for name in self.average}
         try:
