@@ -70,7 +70,7 @@ def evaluate(**texts: str) -> None:
         settings.folders, settings.baseline
     )  # folders that cannot be used are reported before the slow imports
     from eval.evaluate import evaluate as evaluate_runs
-    from scripts.tiny.reference import rendered_scenes
+    from scripts.tiny.pictures import rendered_scenes
 
     evaluate_runs(settings, runs, rendered_scenes)
 

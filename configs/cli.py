@@ -113,8 +113,9 @@ def train_settings(texts: Mapping[str, str]) -> TrainSettings:
     sampling = {name: values.pop(name) for name in settings_fields(SamplingSettings) if name in values}
     method = listed_method(values.get("eval_method", "adt"), {}, "--eval_method")
     settings = TrainSettings(**values, sampling=SamplingSettings(**sampling), evaluated=method)
-    if not (Path(settings.tokens) / "about.json").is_file():
-        refuse("tokens", settings.tokens, "a folder with about.json, which extract_tokens wrote")
+    for folder in settings.tokens.split(","):
+        if not (Path(folder) / "about.json").is_file():
+            refuse("tokens", folder, "a folder with about.json, which extract_tokens wrote")
     check_folders(settings.run)
     check_place("start", settings.start, settings.model)
     return settings

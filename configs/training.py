@@ -20,7 +20,7 @@ class TrainSettings:
     """What a drafter is trained on, and how. A batch is that of all processes together."""
 
     group: ClassVar[str] = "Training"
-    tokens: str = setting("", "folder that extract_tokens wrote", shown="required")
+    tokens: str = setting("", "folder that extract_tokens wrote; several by commas", shown="required")
     output_dir: str = setting("", "folder of the log, the checkpoint and the drafter", shown="required")
     model: str = like(RunSettings, "model")
     model_path: str | None = like(RunSettings, "model_path")
@@ -40,7 +40,7 @@ class TrainSettings:
     warmup: float = setting(0.03, "share of the steps in which the learning rate rises", low=0, high=1)
     clip: float = setting(0.5, "greatest norm of an update's gradient", above=0)
     ema: float = setting(0.998, "decay of the averaged weights, which are exported; 0 = off", low=0, high=0.99999)
-    precision: str = setting("fp32", "of the drafter's matrix products", choices=("fp32", "bf16"))
+    precision: str = setting("fp32", "of matrix products in training", choices=("fp32", "bf16"))
     seed: int = setting(0, "of weights, order and noise", low=0, high=2**63 - 1)
     depths: int = setting(2, "unrolled levels of the draft tree", low=1, high=8)
     guidance_aware: bool = setting(
@@ -68,8 +68,9 @@ class TrainSettings:
     def __post_init__(self) -> None:
         check_fields(self)
         for name in ("tokens", "output_dir", "start", "cache_features"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, os.path.expanduser(getattr(self, name)))
+            if (given := getattr(self, name)) is not None:
+                folders = given.split(",") if name == "tokens" else [given]
+                object.__setattr__(self, name, ",".join(os.path.expanduser(folder) for folder in folders))
         if self.batch_size % self.accumulate:
             refuse("accumulate", self.accumulate, f"a divisor of --batch_size, which is {self.batch_size}")
         if not self.evaluated.drafted:

@@ -35,12 +35,14 @@ Rower = Callable[[Sequence[int], Sequence[int] | None], Rows]
 class Computed:
     """Rows that the target computes: `rows(images, picks)`.
 
-    images: numbers of the images; picks: of each the one guidance row that is wanted, or None for all.
+    images: numbers of the images; picks: of each the one guidance row that is wanted, or None for all. precision: of
+    the matrix products.
     """
 
     target: TargetModel
     tokens: Tokens
     guidance: int
+    precision: str = "fp32"
 
     def __call__(self, images: Sequence[int], picks: Sequence[int] | None = None) -> Rows:
         size = _TOGETHER if self.target.device.type == "cpu" else len(images)
@@ -51,7 +53,8 @@ class Computed:
         prompts = [self.target.prompt(self.tokens.captions[image], self.guidance) for image in images]
         if picks is not None:
             prompts = [prompt.part(slice(row, row + 1)) for prompt, row in zip(prompts, picks, strict=True)]
-        return target_rows(self.target, join_prompts(prompts), self.tokens.codes(images))
+        with torch.autocast(self.target.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+            return target_rows(self.target, join_prompts(prompts), self.tokens.codes(images))
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ def cached(computed: Computed, folder: Path, checkpoint: str, crew: Crew) -> Cac
     """
     target, tokens = computed.target, computed.tokens
     about = {"tokens": fingerprint(tokens), "checkpoint": checkpoint, "guidance": computed.guidance,
-             "dtype": str(storage(target)).removeprefix("torch.")}  # fmt: skip
+             "precision": computed.precision, "dtype": str(storage(target)).removeprefix("torch.")}  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     _claim(folder, about)
     crew.wait()

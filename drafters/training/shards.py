@@ -127,7 +127,7 @@ class Tokens:
 
     def __init__(self, about: dict[str, Any], entries: Sequence[dict[str, Any]], places: Sequence[tuple[Path, int]]):
         """entries: id, caption, seed; places: shard and row of each."""
-        self.about, self._places = about, list(places)
+        self.about, self._entries, self._places = about, list(entries), list(places)
         self.ids: list[str] = [entry["id"] for entry in entries]
         self.captions: list[str] = [entry["caption"] for entry in entries]
         self.seeds: list[int | None] = [entry["seed"] for entry in entries]
@@ -156,6 +156,22 @@ class Tokens:
             raise ValueError(f"{folder}: found no {_SHARDS}")
         ordered = [found[name] for name in sorted(found)]
         return cls(about, *zip(*ordered, strict=True))
+
+    @classmethod
+    def joined(cls, folders: Sequence[str | Path]) -> Self:
+        """The tokens of several folders, one folder behind the other; with the first one's `about`.
+
+        Raises:
+            ValueError: as `read`, or a folder's codes are of another model, checkpoint, grid or codebook.
+        """
+        parts = [cls.read(folder) for folder in folders]
+        first = parts[0].about
+        for folder, part in zip(folders, parts, strict=True):
+            for name in ("model", "checkpoint", "rows", "columns", "vocab"):
+                if (found := part.about.get(name)) != first.get(name):
+                    raise ValueError(f"{folder}: its {name} is {found!r}; that of {folders[0]} is {first.get(name)!r}")
+        entries = [entry for part in parts for entry in part._entries]
+        return cls(first, entries, [place for part in parts for place in part._places])
 
     def __len__(self) -> int:
         return len(self.ids)

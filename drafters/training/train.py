@@ -58,7 +58,7 @@ def train(settings: TrainSettings) -> None:
 def read_tokens(settings: TrainSettings) -> Tokens:
     """The tokens of --tokens; a SettingsError if they are damaged, or another model's or checkpoint's."""
     try:
-        tokens = Tokens.read(settings.tokens)
+        tokens = Tokens.joined(settings.tokens.split(","))
         model = checkpoint_folder(settings.model_path, "--model_path")
     except ValueError as error:
         raise SettingsError(f"--tokens: {error}") from error
@@ -88,7 +88,7 @@ class Training:
         except ValueError as error:
             raise SettingsError(f"--holdout: {error}") from error
         self.settings, self.crew, self.target = settings, crew, target
-        rows = Computed(target, tokens, settings.guidance)
+        rows = Computed(target, tokens, settings.guidance, settings.precision)
         if settings.cache_features is not None:
             rows = cached(rows, Path(settings.cache_features), tokens.about["checkpoint"], crew)
         self.config = head_config(settings)

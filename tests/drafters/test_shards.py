@@ -185,3 +185,22 @@ def test_no_caption_stands_on_both_sides_of_a_split(tmp_path):
         assert set(held) <= set(tokens.split(holdout + 1)[1])
     with pytest.raises(ValueError, match="10 images; holding out 10"):
         tokens.split(10)
+
+
+def test_folders_are_joined_one_behind_the_other(tmp_path):
+    fill(tmp_path / "real", range(3))
+    fill(tmp_path / "own", range(2, 7))
+    tokens, parts = Tokens.joined([tmp_path / "real", tmp_path / "own"]), [range(3), range(2, 7)]
+    examples = [example(number) for part in parts for number in part]
+    assert tokens.ids == [each.id for each in examples] and tokens.captions == [each.caption for each in examples]
+    assert torch.equal(tokens.codes(range(8)), torch.stack([each.codes for each in examples]).long())
+    train, held = tokens.split(2)
+    assert not {tokens.captions[i] for i in train} & {tokens.captions[i] for i in held}
+    ShardWriter(tmp_path / "other", ABOUT | {"vocab": 10}).close()
+    with pytest.raises(ValueError, match="other: found no tokens"):
+        Tokens.joined([tmp_path / "real", tmp_path / "other"])
+    writer = ShardWriter(tmp_path / "other", ABOUT | {"vocab": 10})
+    writer.add(example(0))
+    writer.close()
+    with pytest.raises(ValueError, match="other: its vocab is 10; that of .*real is 9"):
+        Tokens.joined([tmp_path / "real", tmp_path / "other"])

@@ -200,7 +200,7 @@ def test_images_of_another_size_are_a_named_skip(tmp_path):
 
 
 def test_rendered_scenes_are_the_tiny_models_reference(folders, tmp_path):
-    from scripts.tiny.reference import rendered_scenes
+    from scripts.tiny.pictures import rendered_scenes
 
     runs = [read_run(str(folders[0]), "ar")]
     chosen = settings(tmp_path, folders[0], metrics="tiny_fid")

@@ -153,6 +153,8 @@ def test_a_cache_without_room_or_of_other_tokens_is_refused(folders, tmp_path, m
     open_training(folders, tmp_path / "out", cache_features=tmp_path / "cache")
     with pytest.raises(SettingsError, match="--cache_features.*of tokens"):
         open_training(folders, tmp_path / "out", cache_features=tmp_path / "cache", tokens=other)
+    with pytest.raises(SettingsError, match="--cache_features.*of precision 'fp32', not 'bf16'"):
+        open_training(folders, tmp_path / "out", cache_features=tmp_path / "cache", precision="bf16")
 
 
 @pytest.mark.parametrize("guided", [True, False])
@@ -163,6 +165,23 @@ def test_cached_rows_are_the_computed_ones(guided, folders, tmp_path) -> None:
     assert isinstance(cached.lessons.rows, Cached)
     for _ in range(2):
         torch.testing.assert_close(computed.lessons.update(), cached.lessons.update(), rtol=2e-3, atol=1e-4)
+
+
+def test_bf16_rounds_the_targets_products_in_training(folders, tmp_path) -> None:
+    exact, rounded = (open_training(folders, tmp_path / name, precision=name) for name in ("fp32", "bf16"))
+    wanted, found = (training.lessons.rows([0, 1]) for training in (exact, rounded))
+    difference = (found.features - wanted.features).abs().max()
+    assert found.features.dtype == torch.float32 and 1e-4 < difference < 0.05 * wanted.features.abs().max()
+
+
+def test_several_folders_of_tokens_are_one(folders, tmp_path) -> None:
+    more = write_tokens(tmp_path / "more", "tiny", folders / "model", (4, 4), 12)
+    training = open_training(folders, tmp_path / "out", tokens=f"{folders / 'tokens'},{more}")
+    assert len(training.lessons.images) + len(training.evaluation.held) == 36
+    training.lessons.update()
+    other = write_tokens(tmp_path / "other", "llamagen", folders / "model", (4, 4), 12)
+    with pytest.raises(SettingsError, match="--tokens.*other: its model is 'llamagen'"):
+        open_training(folders, tmp_path / "out", tokens=f"{folders / 'tokens'},{other}")
 
 
 LAYOUTS = {"tiny": {}, "lumina_mgpt": {"target_size": "96x64"}, "llamagen": {}}
