@@ -60,7 +60,7 @@ class TrainSettings:
     eval_every: int = setting(1000, "steps between evaluations; one is at the end in any case", low=1)
     save_every: int = setting(200, "steps between checkpoints", low=1)
     log_every: int = setting(10, "steps that a line of the log is the mean of", low=1)
-    estimate: bool = setting(False, "print the memory that training needs, and stop")
+    estimate: bool = setting(False, "print the memory and the work that training needs, and stop")
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     evaluated: MethodSettings = field(default_factory=MethodSettings)  # what --eval_method says
     run: RunSettings = field(init=False)  # target and sampling law

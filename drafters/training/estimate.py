@@ -1,9 +1,12 @@
-"""What a training takes: bytes from the sizes of target and drafter, seconds from a measured speed.
+"""What a training takes: bytes and operations from the sizes of target and drafter, seconds from a measured speed.
 
 Counted are the tensors that formulas know. What the allocator keeps in reserve and libraries take comes on top.
 """
 
+from torch import nn
+
 from configs.training import TrainSettings
+from drafters.eagle import EagleHead
 from drafters.loading import eagle_network
 from drafters.training.heads import head_config
 from drafters.training.shards import Tokens
@@ -11,6 +14,7 @@ from eval.session import DTYPES
 from models.base import TransformerSpec
 from models.folders import checkpoint_folder
 from models.registry import FAMILIES
+from models.transformer import Transformer
 from models.weights import read_json
 
 _OPTIMIZER = {"adamw": 8, "muon": 4}  # bytes of the optimiser's state per weight, in fp32
@@ -58,12 +62,7 @@ def target_activations(spec: TransformerSpec, rows: int, slots: tuple[int, int],
 def memory(settings: TrainSettings, tokens: Tokens) -> dict[str, int]:
     """Bytes on each of the processes' devices, by what needs them; a pass has batch_size / accumulate images of one
     process."""
-    folder = checkpoint_folder(settings.model_path, "--model_path")
-    family = FAMILIES[settings.model]
-    network = family.network(read_json(folder / "config.json")).module
-    config = head_config(settings)
-    spec = family.drafter(config, network.spec)
-    head = eagle_network(config, spec, network.spec, "the drafter").module
+    network, head, spec = _networks(settings)
     itemsize = DTYPES[settings.dtype].itemsize
     slots, codes = slots_of(settings, tokens, network.spec), tokens.about["vocab"]
     guidance = settings.guidance if settings.guidance_aware else 1
@@ -80,6 +79,35 @@ def memory(settings: TrainSettings, tokens: Tokens) -> dict[str, int]:
     }
 
 
+def work(settings: TrainSettings, tokens: Tokens) -> dict[str, int]:
+    """Operations of an update, two per multiplication with a weight, by what does them, without attention
+    and the optimiser. A backward pass counts as two forward, of a law, which has no weights to learn, as one."""
+    network, head, _ = _networks(settings)
+    (prompt, image), codes = slots_of(settings, tokens, network.spec), tokens.about["vocab"]
+    rows = settings.batch_size * (settings.guidance if settings.guidance_aware else 1)
+    return {
+        "target": 2 * rows * (prompt + image) * _in_layers(network),
+        "drafter": 6 * rows * (prompt + image * settings.depths) * _in_layers(head),
+        "laws": 2 * rows * image * (1 + 2 * settings.depths) * network.spec.hidden * codes,
+    }
+
+
+def _networks(settings: TrainSettings) -> tuple[Transformer, EagleHead, TransformerSpec]:
+    """Target and drafter without their numbers, and the drafter's sizes."""
+    folder = checkpoint_folder(settings.model_path, "--model_path")
+    family = FAMILIES[settings.model]
+    network = family.network(read_json(folder / "config.json")).module
+    config = head_config(settings)
+    spec = family.drafter(config, network.spec)
+    return network, eagle_network(config, spec, network.spec, "the drafter").module, spec
+
+
+def _in_layers(network: nn.Module) -> int:
+    """Numbers in the matrices that every token passes: neither embedding nor head."""
+    tables = ("embedding.weight", "head.weight")
+    return sum(p.numel() for name, p in network.named_parameters() if p.ndim > 1 and not name.endswith(tables))
+
+
 def seconds_left(steps: int, batch_size: int, images_per_second: float) -> float:
     """Seconds that so many steps take at a measured speed."""
     return steps * batch_size / images_per_second
@@ -92,4 +120,7 @@ def estimate_table(settings: TrainSettings, tokens: Tokens) -> str:
     widest = max(map(len, found))
     rows = [f"{name:{widest}}  {count / 2**30:9.3f} GiB" for name, count in found.items()]
     head = f"memory per process, of {settings.batch_size // settings.accumulate} images at once in one process:"
-    return "\n".join([head, *rows, "time: the log has images_per_second and seconds_left as they are measured"])
+    done = work(settings, tokens)
+    parts = ", ".join(f"{name} {count / 1e12:.3g}" for name, count in done.items())
+    total = f"work of an update: {sum(done.values()) / 1e12:.3g} TFLOP ({parts}), without attention"
+    return "\n".join([head, *rows, total, "time: the log has images_per_second and seconds_left as they are measured"])

@@ -14,16 +14,16 @@ read -ra flags <<<"${FLAGS:-}"
 # depths, guidance, noise, layers, alignment of each row
 declare -A table=(
   [plain]="1 false 0.05 1 inference"
-  [full]="4 true 0.05 1 inference"
-  [shifted]="4 true 0.05 1 shifted"
+  [full]="2 true 0.05 1 inference"
+  [shifted]="2 true 0.05 1 shifted"
   [depths1]="1 true 0.05 1 inference"
-  [depths2]="2 true 0.05 1 inference"
-  [unguided]="4 false 0.05 1 inference"
-  [noiseless]="4 true 0 1 inference"
-  [layers2]="4 true 0.05 2 inference"
+  [depths4]="4 true 0.05 1 inference"
+  [unguided]="2 false 0.05 1 inference"
+  [noiseless]="2 true 0 1 inference"
+  [layers2]="2 true 0.05 2 inference"
 )
 folders=()
-for name in ${ROWS:-plain full shifted depths1 depths2 unguided noiseless layers2}; do
+for name in ${ROWS:-plain full shifted depths1 depths4 unguided noiseless layers2}; do
   read -r depths guidance noise layers alignment <<<"${table[$name]}"
   "$PY" main.py train_drafter --config "configs/training/$RECIPE.yaml" --tokens "$TOKENS" --output_dir "$OUT/$name" \
     --depths "$depths" --guidance_aware "$guidance" --feature_noise "$noise" --layers "$layers" \

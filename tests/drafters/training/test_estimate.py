@@ -6,16 +6,20 @@ from types import SimpleNamespace
 import pytest
 import torch
 from small import small_settings
+from test_train import write_tokens
+from torch.utils.flop_counter import FlopCounterMode
 
 import main
 from configs.training import TrainSettings
 from drafters.eagle import EagleHead
 from drafters.losses import unroll
 from drafters.rows import join_prompts, target_rows
-from drafters.training.estimate import head_activations, memory, seconds_left, slots_of
+from drafters.training.crew import Crew
+from drafters.training.estimate import head_activations, memory, seconds_left, slots_of, work
 from drafters.training.heads import open_head
 from drafters.training.lesson import optimizers_of
-from eval.session import open_session
+from drafters.training.train import Training, read_tokens
+from eval.session import open_session, open_target
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +79,22 @@ def test_activations_of_the_drafter(depths, checkpoint, session) -> None:
     assert 0.6 < found / expected < 1.6
 
 
+@pytest.mark.parametrize("layers", [1, 2])
+def test_work_is_what_an_update_multiplies(layers, checkpoint, tmp_path) -> None:
+    """Against torch's count of an update, without attention. Prompts are shorter than their bytes, and the head's first
+    layer has no gradient for what it reads."""
+    write_tokens(tmp_path / "tokens", "tiny", checkpoint, (4, 4), 8)
+    given = {"layers": layers, "holdout": 2, "batch_size": 4, "eval_images": 0}
+    settings = replace(settings_of(checkpoint, **given), tokens=str(tmp_path / "tokens"))
+    tokens = read_tokens(settings)
+    training = Training(settings, open_target(settings.run), tokens, Crew(torch.device("cpu")))
+    with FlopCounterMode(display=False) as counter:
+        training.lessons.update()
+    products = (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm)
+    counted = sum(counter.get_flop_counts()["Global"].get(product, 0) for product in products)
+    assert 0.8 < counted / sum(work(settings, tokens).values()) < 1.05
+
+
 def test_memory_grows_with_what_it_depends_on(checkpoint, session) -> None:
     tokens, base = made_tokens(session), settings_of(checkpoint)
     first = memory(base, tokens)
@@ -99,10 +119,8 @@ def test_slots(checkpoint, session) -> None:
 
 
 def test_the_command_prints_it_and_stops(checkpoint, tmp_path, capsys) -> None:
-    from test_train import write_tokens
-
     write_tokens(tmp_path / "tokens", "tiny", checkpoint, (4, 4), 8)
     words = [f"--model_path={checkpoint}", f"--tokens={tmp_path / 'tokens'}", f"--output_dir={tmp_path / 'out'}"]
     assert main.main(["train_drafter", *words, "--device=cpu", "--estimate"]) == 0
     out = capsys.readouterr().out
-    assert "target weights" in out and "together" in out and not (tmp_path / "out").exists()
+    assert "target weights" in out and "TFLOP" in out and "together" in out and not (tmp_path / "out").exists()
