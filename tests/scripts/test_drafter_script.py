@@ -14,7 +14,7 @@ from configs.given import read_recipe
 from configs.schema import ROOT
 from scripts.drafter_table import table
 
-ROWS = ["plain", "full", "shifted", "depths1", "depths2", "unguided", "noiseless", "layers2"]
+ROWS = ["plain", "full", "shifted", "depths1", "depths4", "unguided", "noiseless", "layers2"]
 
 
 def settings_of(words: list[str], tokens: Path) -> dict:
@@ -33,10 +33,10 @@ def test_each_row_changes_what_it_names(tmp_path, monkeypatch) -> None:
     names = [Path(words[words.index("--output_dir") + 1]).name for words in found]
     assert names == ROWS and [Path(word).name for word in last[1:]] == ROWS
     rows = dict(zip(names, (settings_of(words, tmp_path) for words in found), strict=True))
-    full = {"depths": 4, "guidance_aware": True, "feature_noise": 0.05, "layers": 1, "alignment": "inference"}
+    full = {"depths": 2, "guidance_aware": True, "feature_noise": 0.05, "layers": 1, "alignment": "inference"}
     assert rows["full"] == full
     changes = {"plain": {"depths": 1, "guidance_aware": False}, "shifted": {"alignment": "shifted"},
-               "depths1": {"depths": 1}, "depths2": {"depths": 2}, "unguided": {"guidance_aware": False},
+               "depths1": {"depths": 1}, "depths4": {"depths": 4}, "unguided": {"guidance_aware": False},
                "noiseless": {"feature_noise": 0.0}, "layers2": {"layers": 2}}  # fmt: skip
     assert {name: rows[name] for name in changes} == {name: full | change for name, change in changes.items()}
 
@@ -62,7 +62,7 @@ def test_a_table_of_two_rows(checkpoint, tmp_path, monkeypatch, capsys) -> None:
         assert main.main(words) == 0
     lines = table([Path(word) for word in last[1:]]).splitlines()
     assert len(lines) == 4 and lines[0].startswith("| drafter | steps | depths |")
-    assert lines[2].startswith("| plain | 2 | 1 | False |") and lines[3].startswith("| shifted | 2 | 4 | True |")
+    assert lines[2].startswith("| plain | 2 | 1 | False |") and lines[3].startswith("| shifted | 2 | 2 | True |")
     tau = json.loads((tmp_path / "out" / "plain" / "evaluation.json").read_text())["decoding"]["tau"]
     assert f"{tau:.3f}" in lines[2] and lines[2].endswith("| 1/1 |")
     with pytest.raises(ValueError, match="evaluation.json: missing"):
