@@ -47,6 +47,9 @@ class TrainSettings:
         True, "score the guided law of both rows; off: each row's own, one row in ten without its caption"
     )
     ce_weight: float = setting(0.1, "weight of the cross-entropy beside the regression of features", low=0)
+    agreement_weight: float = setting(
+        0.0, "weight of the share of choices that differ from the target's under the image's noise", low=0
+    )
     feature_noise: float = setting(0.05, "the target's features are shifted by up to this, uniformly", low=0)
     alignment: str = setting(
         "inference", "shifted: feature t with token t, as earlier code, for ablations", choices=("inference", "shifted")

@@ -12,6 +12,8 @@ from drafters.eagle import EagleHead
 from drafters.rows import Joined, Rows, behind_padding, mask_of, positions_of
 from models.base import Context, ImageGrid, TargetModel
 
+PARTS = ("regression", "cross_entropy", "disagreement")  # of the loss
+
 
 def unroll(head: EagleHead, rows: Rows, depths: int, noise: Tensor | None = None, shift: int = 1) -> list[Tensor]:
     """Predicted features of the slots that decoding uses, one tensor per depth.
@@ -100,30 +102,48 @@ def guided(target: TargetModel, features: Tensor, cfg: float) -> Tensor:
         return SamplingLaw(cfg=cfg).guide(target.score(features.to(target.dtype)))
 
 
+def agreement(p: Tensor, q: Tensor) -> Tensor:
+    """Probability that laws p and q (..., codes) choose the same code under the same Gumbel noise, (...): at least
+    (1 - TV) / (1 + TV), where TV is their total variation (arXiv 2408.07978).
+
+    Both choose x with probability 1 / sum_y max(p_y / p_x, q_y / q_x). With the codes in falling order of p / q, the sum
+    is that of p up to x over p_x, and of q behind x over q_x.
+    """
+    order = (p.log() - q.log()).detach().argsort(-1, descending=True)
+    p, q = p.gather(-1, order), q.gather(-1, order)
+    before, behind = p.cumsum(-1), (1 - q.cumsum(-1)).clamp_min(0)
+    return (p * q / (before * q + behind * p).clamp_min(torch.finfo(p.dtype).tiny)).sum(-1)
+
+
 @dataclass(frozen=True)
 class EagleLoss:
-    """Feature regression plus cross-entropy to the target's guided law over image codes, mean of all levels.
+    """Feature regression, cross-entropy to the target's guided law over image codes, and the share of choices that
+    differ under the same noise; mean of all levels.
 
     target: frozen; its head turns features into logits. levels: what is scored. cfg: guidance scale of the law; 1:
-    every row has its own. weight: of the cross-entropy. shift: as `unroll`.
+    every row has its own. weights: of the three parts; a last one of zero is not computed. shift: as `unroll`.
     """
 
     target: TargetModel
     levels: Levels
     cfg: float = 3.0
-    weight: float = 0.1
+    weights: tuple[float, float, float] = (1.0, 0.1, 0.0)
     shift: int = 1
 
     def __call__(self, head: Callable[..., Tensor], rows: Rows, noise: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The loss, and its parts (levels, 2) detached: regression and cross-entropy."""
+        """The loss, and its parts (levels, 3) detached."""
         wanted = self.levels.wanted(rows)
         with torch.no_grad():
             law = guided(self.target, wanted, self.cfg).softmax(-1)
         predicted = self.levels.read(unroll(head, rows, self.levels.depths, noise, self.shift))
         parts = []
         for level, features in enumerate(predicted):
-            log_q = guided(self.target, features, self.cfg).log_softmax(-1)
+            p, log_q = law[:, level:], guided(self.target, features, self.cfg).log_softmax(-1)
             regression = F.smooth_l1_loss(features.float(), wanted[:, level:].float())
-            parts.append(torch.stack([regression, -(law[:, level:] * log_q).sum(-1).mean()]))
-        found = torch.stack(parts)
-        return found[:, 0].mean() + self.weight * found[:, 1].mean(), found.detach()
+            differ = 1 - agreement(p, log_q.exp()).mean() if self.weights[2] else torch.zeros_like(regression)
+            parts.append(torch.stack([regression, -(p * log_q).sum(-1).mean(), differ]))
+        return self.total(found := torch.stack(parts)), found.detach()
+
+    def total(self, parts: Tensor) -> Tensor:
+        """The loss of parts (levels, 3)."""
+        return parts.mean(0) @ parts.new_tensor(self.weights)

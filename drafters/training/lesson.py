@@ -32,7 +32,8 @@ class Lessons:
         self.optimizers = optimizers_of(settings, head)
         levels = Levels.of(target.grid, settings.depths, self.device)
         cfg = settings.sampling.cfg if settings.guidance_aware else 1.0
-        self.loss = EagleLoss(target, levels, cfg, settings.ce_weight, int(settings.alignment == "inference"))
+        weights = 1.0, settings.ce_weight, settings.agreement_weight
+        self.loss = EagleLoss(target, levels, cfg, weights, int(settings.alignment == "inference"))
         self.step = 0
 
     @property
@@ -42,7 +43,7 @@ class Lessons:
         return cosine_lr(done, self.settings.lr, self.settings.warmup)
 
     def update(self) -> Tensor:
-        """The next update; returns the loss's parts (levels, 2) over the whole batch."""
+        """The next update; returns the loss's parts (levels, 3) over the whole batch."""
         parts = []
         for parameter in self.trained.values():
             parameter.grad = None

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from configs.fields import SettingsError, refuse
 from configs.training import FREE_FLAGS, TrainSettings
+from drafters.losses import PARTS
 from drafters.training.checkpoint import load_state, save_state
 from drafters.training.crew import Crew
 from drafters.training.estimate import estimate_table, seconds_left
@@ -127,10 +128,10 @@ class Training:
         parts, speed = torch.stack(self.recent).mean(0), self.settings.batch_size * steps / (now - started)
         self.recent = []
         if self.crew.rank == 0:
-            regression, entropy = ([round(x, 6) for x in part] for part in parts.T.tolist())
-            loss = float(parts[:, 0].mean() + self.settings.ce_weight * parts[:, 1].mean())
+            named = dict(zip(PARTS, ([round(x, 6) for x in part] for part in parts.T.tolist()), strict=True))
+            loss = self.lessons.loss.total(parts).item()
             left = seconds_left(self.settings.steps - self.lessons.step, self.settings.batch_size, speed)
-            self.log.write(step=self.lessons.step, loss=loss, regression=regression, cross_entropy=entropy, lr=rate,
+            self.log.write(step=self.lessons.step, loss=loss, **named, lr=rate,
                            images_per_second=round(speed, 3), seconds_left=round(left))  # fmt: skip
         return now
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -20,6 +20,7 @@ from drafters.agreement import Gathered, drafted_laws, target_law
 from drafters.base import Decided
 from drafters.eagle import EagleDrafter
 from drafters.losses import EagleLoss, Levels, guided, unroll
+from drafters.losses import agreement as agreement_of
 from drafters.rows import Rows, join_prompts, join_rows, part_of, target_rows
 from eval.session import Session
 from models.base import Context, TransformerSpec
@@ -152,6 +153,34 @@ class Perfect:
         return features[:, -ids.shape[1] :]
 
 
+def laws(spread: float) -> Tensor:
+    """Two laws (2, 40, 12) of 12 codes, some of which neither or only one has."""
+    logits = spread * torch.randn((2, 40, 12), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    logits[:, :, 3] = logits[0, :, 5] = logits[1, :, 7] = -torch.inf
+    return logits.softmax(-1)
+
+
+@pytest.mark.parametrize("spread", [0.3, 3.0])
+def test_agreement_is_the_share_of_equal_choices_under_the_same_noise(spread) -> None:
+    p, q = laws(spread)
+    noise = (
+        -torch.empty((20_000, *p.shape), dtype=p.dtype).exponential_(generator=torch.Generator().manual_seed(1)).log()
+    )
+    same = ((p.log() + noise).argmax(-1) == (q.log() + noise).argmax(-1)).double().mean(0)
+    found = agreement_of(p, q)
+    torch.testing.assert_close(found, same, rtol=0, atol=0.02)
+    apart = (p - q).abs().sum(-1) / 2
+    assert ((found >= (1 - apart) / (1 + apart) - 1e-9) & (found <= 1 - apart + 1e-9)).all()
+    torch.testing.assert_close(agreement_of(p, p), torch.ones_like(same))
+
+
+def test_agreement_has_the_gradient_of_its_value() -> None:
+    p, q = (law[:5] for law in laws(1.0))
+    some = p[..., [0, 1, 2, 4, 6, 8]].softmax(-1)
+    logits = q[..., [0, 1, 2, 4, 6, 8]].clone().requires_grad_()
+    assert torch.autograd.gradcheck(lambda given: agreement_of(some, given.softmax(-1)), logits)
+
+
 def loss_of(session: Session, levels: int = 2) -> EagleLoss:
     return EagleLoss(session.target, Levels.of(session.target.grid, levels, torch.device("cpu")), CFG)
 
@@ -179,6 +208,9 @@ def test_a_perfect_drafter(session) -> None:
     entropy = torch.special.entr(law).sum(-1)
     torch.testing.assert_close(best, 0.1 * (entropy.mean() + entropy[:, 1:].mean()) / 2)
     assert not parts[:, 0].any() and loss_of(session)(session.head, rows, None)[0] > best + 0.05
+    whole = replace(loss_of(session), weights=(1.0, 0.1, 2.0))
+    torch.testing.assert_close(whole(Perfect(rows, session.head.spec), rows, None)[0], best, rtol=0, atol=1e-5)
+    assert whole(session.head, rows, None)[1][:, 2].min() > 0.1
 
 
 def test_the_first_slot_that_decoding_uses_gets_loss(session) -> None:
