@@ -106,8 +106,8 @@ def agreement(p: Tensor, q: Tensor) -> Tensor:
     """Probability that laws p and q (..., codes) choose the same code under the same Gumbel noise, (...): at least
     (1 - TV) / (1 + TV), where TV is their total variation (arXiv 2408.07978).
 
-    Both choose x with probability 1 / sum_y max(p_y / p_x, q_y / q_x). With the codes in falling order of p / q, the sum
-    is that of p up to x over p_x, and of q behind x over q_x.
+    Both choose x with probability 1 / sum_y max(p_y / p_x, q_y / q_x). With the codes in falling order of p / q, that
+    sum is p's up to x over p_x, and q's behind x over q_x.
     """
     order = (p.log() - q.log()).detach().argsort(-1, descending=True)
     p, q = p.gather(-1, order), q.gather(-1, order)

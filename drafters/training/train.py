@@ -128,10 +128,10 @@ class Training:
         parts, speed = torch.stack(self.recent).mean(0), self.settings.batch_size * steps / (now - started)
         self.recent = []
         if self.crew.rank == 0:
-            named = dict(zip(PARTS, ([round(x, 6) for x in part] for part in parts.T.tolist()), strict=True))
-            loss = self.lessons.loss.total(parts).item()
+            loss, weighed = self.lessons.loss, zip(PARTS, self.lessons.loss.weights, parts.T.tolist(), strict=True)
+            named = {name: [round(x, 6) for x in part] for name, weight, part in weighed if weight}
             left = seconds_left(self.settings.steps - self.lessons.step, self.settings.batch_size, speed)
-            self.log.write(step=self.lessons.step, loss=loss, **named, lr=rate,
+            self.log.write(step=self.lessons.step, loss=loss.total(parts).item(), **named, lr=rate,
                            images_per_second=round(speed, 3), seconds_left=round(left))  # fmt: skip
         return now
 

@@ -87,6 +87,20 @@ def test_one_batch_is_learnt(folders, tmp_path) -> None:
     assert losses[-1] < 0.6 * losses[0]
 
 
+def test_choices_that_differ_are_a_loss_of_their_own(folders, tmp_path) -> None:
+    """It falls when it alone is learnt, and is in the log when it has a weight."""
+    training = open_training(
+        folders, tmp_path / "a", steps=60, lr=1e-2, batch_size=20, agreement_weight=20, ce_weight=0
+    )
+    losses = [training.lessons.update()[:, 2].mean().item() for _ in range(60)]
+    assert losses[-1] < 0.9 * losses[0]
+    run(folders, tmp_path / "with", steps=1, agreement_weight=1)
+    run(folders, tmp_path / "without", steps=1)
+    lines = [json.loads((tmp_path / name / "log.jsonl").read_text().splitlines()[0]) for name in ("with", "without")]
+    whole = lines[0]["regression"][0] + 0.1 * lines[0]["cross_entropy"][0] + lines[0]["disagreement"][0]
+    assert "disagreement" not in lines[1] and whole == pytest.approx(lines[0]["loss"], rel=0.1)
+
+
 def test_a_resumed_run_is_the_uninterrupted_one(folders, tmp_path, monkeypatch) -> None:
     """Interrupted between two lines of the log, after a line that is made again."""
     whole = run(folders, tmp_path / "whole", save_every=2, log_every=3)
