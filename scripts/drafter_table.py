@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-_SHOWN = ("steps", "depths", "guidance_aware", "feature_noise", "layers", "alignment")
+_SHOWN = ("steps", "depths", "guidance_aware", "feature_noise", "layers", "alignment", "agreement_weight")
 
 
 def line_of(folder: Path) -> dict[str, Any]:

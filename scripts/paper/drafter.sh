@@ -11,23 +11,24 @@ OUT=${OUT:-outputs/paper/drafter_$RECIPE}
 TOKENS=${TOKENS:-work/$RECIPE/own}
 read -ra flags <<<"${FLAGS:-}"
 
-# depths, guidance, noise, layers, alignment of each row
+# depths, guidance, noise, layers, alignment, weight of agreement of each row
 declare -A table=(
-  [plain]="1 false 0.05 1 inference"
-  [full]="2 true 0.05 1 inference"
-  [shifted]="2 true 0.05 1 shifted"
-  [depths1]="1 true 0.05 1 inference"
-  [depths4]="4 true 0.05 1 inference"
-  [unguided]="2 false 0.05 1 inference"
-  [noiseless]="2 true 0 1 inference"
-  [layers2]="2 true 0.05 2 inference"
+  [plain]="1 false 0.05 1 inference 0"
+  [full]="2 true 0.05 1 inference 0"
+  [agreement]="2 true 0.05 1 inference 2"
+  [shifted]="2 true 0.05 1 shifted 0"
+  [depths1]="1 true 0.05 1 inference 0"
+  [depths4]="4 true 0.05 1 inference 0"
+  [unguided]="2 false 0.05 1 inference 0"
+  [noiseless]="2 true 0 1 inference 0"
+  [layers2]="2 true 0.05 2 inference 0"
 )
 folders=()
-for name in ${ROWS:-plain full shifted depths1 depths4 unguided noiseless layers2}; do
-  read -r depths guidance noise layers alignment <<<"${table[$name]}"
+for name in ${ROWS:-plain full agreement shifted depths1 depths4 unguided noiseless layers2}; do
+  read -r depths guidance noise layers alignment agreement <<<"${table[$name]}"
   "$PY" main.py train_drafter --config "configs/training/$RECIPE.yaml" --tokens "$TOKENS" --output_dir "$OUT/$name" \
     --depths "$depths" --guidance_aware "$guidance" --feature_noise "$noise" --layers "$layers" \
-    --alignment "$alignment" "${flags[@]}"
+    --alignment "$alignment" --agreement_weight "$agreement" "${flags[@]}"
   folders+=("$OUT/$name")
 done
 mkdir -p "$OUT"

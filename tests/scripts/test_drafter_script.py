@@ -14,7 +14,7 @@ from configs.given import read_recipe
 from configs.schema import ROOT
 from scripts.drafter_table import table
 
-ROWS = ["plain", "full", "shifted", "depths1", "depths4", "unguided", "noiseless", "layers2"]
+ROWS = ["plain", "full", "agreement", "shifted", "depths1", "depths4", "unguided", "noiseless", "layers2"]
 
 
 def settings_of(words: list[str], tokens: Path) -> dict:
@@ -22,7 +22,7 @@ def settings_of(words: list[str], tokens: Path) -> dict:
 
     texts = read_words("train_drafter", words[1:]) | {"tokens": str(tokens), "model_path": str(ROOT / "ckpts/tiny")}
     settings = train_settings(texts)
-    names = ("depths", "guidance_aware", "feature_noise", "layers", "alignment")
+    names = ("depths", "guidance_aware", "feature_noise", "layers", "alignment", "agreement_weight")
     return {name: getattr(settings, name) for name in names}
 
 
@@ -33,9 +33,11 @@ def test_each_row_changes_what_it_names(tmp_path, monkeypatch) -> None:
     names = [Path(words[words.index("--output_dir") + 1]).name for words in found]
     assert names == ROWS and [Path(word).name for word in last[1:]] == ROWS
     rows = dict(zip(names, (settings_of(words, tmp_path) for words in found), strict=True))
-    full = {"depths": 2, "guidance_aware": True, "feature_noise": 0.05, "layers": 1, "alignment": "inference"}
+    full = {"depths": 2, "guidance_aware": True, "feature_noise": 0.05, "layers": 1, "alignment": "inference",
+            "agreement_weight": 0}  # fmt: skip
     assert rows["full"] == full
     changes = {"plain": {"depths": 1, "guidance_aware": False}, "shifted": {"alignment": "shifted"},
+               "agreement": {"agreement_weight": 2},
                "depths1": {"depths": 1}, "depths4": {"depths": 4}, "unguided": {"guidance_aware": False},
                "noiseless": {"feature_noise": 0.0}, "layers2": {"layers": 2}}  # fmt: skip
     assert {name: rows[name] for name in changes} == {name: full | change for name, change in changes.items()}
