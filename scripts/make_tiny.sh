@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Make ckpts/tiny from nothing: render, train the VQGAN, encode, train the transformer, draw its own images, train the
-# EAGLE head on them.
+# EAGLE head on them and on rendered ones.
 # Every step continues where it stopped. On two CPU cores it takes about six hours.
 set -euo pipefail
 PY=${PY:-.venv/bin/python}
@@ -21,7 +21,9 @@ done
 "$PY" -m scripts.tiny.train_model --work_dir "$WORK" --model_dir "$MODEL" --minutes 270
 "$PY" main.py extract_tokens --model tiny --model_path "$MODEL" --from_prompts --num_images 2000 --batch_size 16 \
   --method ar --output_dir "$WORK/own"
-"$PY" main.py train_drafter --config configs/training/tiny.yaml --model_path "$MODEL" --tokens "$WORK/own" \
+"$PY" -m scripts.tiny.pictures --count 8000 --output_dir "$WORK/scenes"
+"$PY" main.py extract_tokens --model tiny --model_path "$MODEL" --data_dir "$WORK/scenes" --output_dir "$WORK/real"
+"$PY" main.py train_drafter --config configs/training/tiny.yaml --model_path "$MODEL" --tokens "$WORK/own,$WORK/real" \
   --cache_features "$WORK/features" --output_dir "$WORK/drafter"
 mkdir -p "$MODEL/drafter"
 cp "$WORK"/drafter/drafter/* "$MODEL/drafter/"

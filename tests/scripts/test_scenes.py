@@ -1,14 +1,18 @@
 """Scenes: determinism, allowed attributes, geometry that matches the words, captions that name everything."""
 
+import io
 import json
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from eval.captioned_images import captioned_images
 from scripts.tiny import scenes
 from scripts.tiny.captions import caption
 from scripts.tiny.objects import NONE, near_objects, object_labels
 from scripts.tiny.painting import RGB, render_scene
+from scripts.tiny.pictures import pictures
 from scripts.tiny.render import render
 from scripts.tiny.scenes import Background, Scene, SceneObject, sample_scene
 
@@ -137,3 +141,17 @@ def test_tokens_near_objects_follow_from_the_tokens_before_them() -> None:
     expected[7, 4:7] = True
     expected[8:11, 2:7] = True
     assert np.array_equal(near, expected)
+
+
+def test_pictures_are_what_extract_tokens_reads(tmp_path):
+    pictures(output_dir=str(tmp_path), split="validation", count=2)
+    (tmp_path / "00001.png").unlink()
+    first = (tmp_path / "00000.png").stat().st_mtime_ns
+    pictures(output_dir=str(tmp_path), split="validation", count=3)
+    assert (tmp_path / "00000.png").stat().st_mtime_ns == first, "what is there stays"
+    found = [item.load() for item in captioned_images(tmp_path)]
+    assert [text for text, _ in found] == [caption(SAMPLE[i], i) for i in range(3)]
+    for scene, (_, content) in zip(SAMPLE, found, strict=False):
+        assert np.array_equal(np.asarray(Image.open(io.BytesIO(content))), render_scene(scene))
+    with pytest.raises(ValueError, match="--count: found 0"):
+        pictures(output_dir=str(tmp_path), count=0)
