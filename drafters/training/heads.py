@@ -1,10 +1,16 @@
-"""The drafter that is trained: where it begins, and how it is written in the public layout."""
+"""The drafter that is trained: where it begins, and how it is written in the public layout.
+
+A head reads a token's embedding beside a feature, and embeddings are many times smaller (34 times in the shipped
+model): from equal weights it learns next to nothing of the token that was drawn. So in training the embeddings are
+enlarged to the features' size; in the public layout the head's weights for them are.
+"""
 
 import json
 from pathlib import Path
 
 import torch
 from safetensors.torch import save
+from torch import Tensor, nn
 
 from configs.fields import refuse
 from configs.training import TrainSettings
@@ -41,7 +47,8 @@ def head_config(settings: TrainSettings) -> dict:
 
 
 def open_head(settings: TrainSettings, target: TargetModel) -> EagleHead:
-    """The drafter at step 0, in fp32 on the target's device; its embedding is the target's own and stays as it is."""
+    """The drafter at step 0, in fp32 on the target's device; its embedding is the target's own, `token_scale` times as
+    large, and stays as it is."""
     config = head_config(settings)
     if settings.start is None:
         with target.device:
@@ -50,10 +57,23 @@ def open_head(settings: TrainSettings, target: TargetModel) -> EagleHead:
     else:
         head = load_eagle_head(settings.start, target, torch.float32)
         forget_slices(head)
+        _scale_tokens(head.fc.weight.data, 1 / token_scale(target))
     head.requires_grad_(True)
-    head.embedding.weight = target.embedding()
-    head.embedding.requires_grad_(False)
+    head.embedding = nn.Embedding.from_pretrained(target.embedding() * token_scale(target))
     return head
+
+
+def token_scale(target: TargetModel) -> float:
+    """The size of the target's features over that of its image tokens' embeddings (root mean squares); the final norm's
+    weights are the features'."""
+    codes = target.embedding()[target.vocab.first_id :][: target.vocab.size]
+    features, tokens = (weights.float().square().mean().sqrt() for weights in (target.transformer.norm.weight, codes))
+    return (features / tokens).item()
+
+
+def _scale_tokens(weight: Tensor, factor: float) -> None:
+    """Multiply the head's weights (hidden, 2 hidden) for embeddings."""
+    weight[:, : len(weight)] *= factor
 
 
 @torch.no_grad()
@@ -66,10 +86,12 @@ def _initialise(head: EagleHead, seed: int) -> None:
         head.fc.bias.zero_()
 
 
-def export(head: EagleHead, config: dict, folder: Path) -> None:
+def export(head: EagleHead, config: dict, folder: Path, target: TargetModel) -> None:
     """Write config.json and model.safetensors, in fp16 as they are shipped; --drafter_path reads the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     state = public_state(head, eagle_keys(head.spec, head.fc.bias is not None))
+    state["embed_tokens.weight"] = target.embedding()
+    _scale_tokens(state["fc.weight"], token_scale(target))
     content = save({key: value.half().cpu().contiguous() for key, value in state.items()}, {"format": "pt"})
     replace_file(folder / "model.safetensors", content)
     replace_file(folder / "config.json", (json.dumps(config, indent=2) + "\n").encode())

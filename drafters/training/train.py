@@ -163,7 +163,7 @@ class Training:
         if self.crew.rank == 0:
             folder = self.settings.folder / "drafter"
             with self.lessons.averaged() as head:
-                export(head, self.config, folder)
+                export(head, self.config, folder, self.target)
             found = self.evaluation(folder, self.lessons.step)
             self.log.write(step=self.lessons.step, **{name: found[name] for name in ("levels", "decoding")})
         self.crew.wait()

@@ -22,6 +22,7 @@ from decoding.flight import Job
 from decoding.sampling import SamplingLaw
 from drafters.training.crew import Crew
 from drafters.training.features import Cached
+from drafters.training.heads import export, token_scale
 from drafters.training.shards import Example, ShardWriter
 from drafters.training.train import Training, read_tokens
 from eval.benchmark import measure
@@ -237,12 +238,15 @@ def test_a_user_loads_the_drafter(folders, tmp_path) -> None:
     assert torch.equal(*images)
 
 
-def test_the_embedding_is_the_targets_and_stays(folders, tmp_path) -> None:
+def test_the_embedding_is_the_targets_of_the_features_size_and_stays(folders, tmp_path) -> None:
     training = open_training(folders, tmp_path)
     head, target = training.lessons.head, training.target
-    before = target.embedding().clone()
+    before, enlarged = target.embedding().clone(), target.embedding() * token_scale(target)
     training.lessons.update()
-    assert head.embedding.weight is target.embedding() and torch.equal(target.embedding(), before)
+    assert torch.equal(target.embedding(), before) and torch.equal(head.embedding.weight, enlarged)
+    sizes = [x.square().mean().sqrt().item() for x in (head.embedding.weight[target.vocab.first_id :][:24],
+                                                       training.lessons.rows([0, 1]).features)]  # fmt: skip
+    assert sizes[0] == pytest.approx(sizes[1], rel=0.1)
     trained = {id(p) for p in head.parameters() if p.requires_grad}
     assert trained == {id(p) for group in training.lessons.optimizers[0].param_groups for p in group["params"]}
 
@@ -251,7 +255,9 @@ def test_a_start_begins_with_its_weights_and_layers(folders, tmp_path) -> None:
     start = folders / "model" / "drafter"
     head = open_training(folders, tmp_path / "a", start=start).lessons.head
     stored = load_file(start / "model.safetensors")
-    assert torch.equal(head.fc.weight, stored["fc.weight"])
+    export(head, {}, tmp_path / "written", open_target(train_settings(flags(folders, tmp_path)).run))
+    for name, weights in load_file(tmp_path / "written" / "model.safetensors").items():
+        torch.testing.assert_close(weights.float(), stored[name].float(), rtol=2e-3, atol=1e-6)
     losses = [open_training(folders, tmp_path / "b", **more).lessons.update()[0, 0].item()
               for more in ({}, {"start": start})]  # fmt: skip
     assert losses[1] < losses[0], "the fixture's drafter is its target's kin"
@@ -276,7 +282,7 @@ def test_flags_change_what_is_learnt(folders, tmp_path) -> None:
     changes += [{"seed": 1}]
     found = [open_training(folders, tmp_path, **base | change).lessons.update().mean().item() for change in changes]
     assert len(set(found)) == len(found)
-    assert open_training(folders, tmp_path, depths=3).lessons.update().shape == (3, 2)
+    assert open_training(folders, tmp_path, depths=3).lessons.update().shape == (3, 3)
 
 
 @pytest.mark.parametrize(
