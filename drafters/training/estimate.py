@@ -73,6 +73,7 @@ def memory(settings: TrainSettings, tokens: Tokens) -> dict[str, int]:
         "drafter weights and gradients": trained * 8,
         "optimiser": trained * _OPTIMIZER[settings.optimizer],
         "averaged weights": trained * 4 if settings.ema else 0,
+        "drafter embeddings": network.spec.vocab * network.spec.hidden * itemsize,
         "target activations": target_activations(network.spec, rows, slots, itemsize),
         "drafter activations": head_activations(spec, rows, slots, settings.depths),
         "laws": law_activations(codes, rows, guidance, slots[1], settings.depths),

@@ -50,6 +50,7 @@ def test_weights_and_optimiser(optimizer, layers, checkpoint, session) -> None:
     found = memory(settings, made_tokens(session))
     assert found["drafter weights and gradients"] == sum(p.nbytes + p.grad.nbytes for p in trained)
     assert found["averaged weights"] == sum(p.nbytes for p in trained)
+    assert found["drafter embeddings"] == head.embedding.weight.nbytes
     states = [value for each in optimizers for state in each.state.values() for value in state.values()]
     held = sum(value.nbytes for value in states if torch.is_tensor(value) and value.ndim)
     assert found["optimiser"] == pytest.approx(held, rel=0.05)  # Muon leaves norms and biases to AdamW
