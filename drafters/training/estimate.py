@@ -47,9 +47,11 @@ def head_activations(spec: TransformerSpec, rows: int, slots: tuple[int, int], d
     return 4 * rows * kept
 
 
-def law_activations(codes: int, rows: int, guidance: int, image: int, depths: int) -> int:
-    """Bytes of the laws in fp32: the target's and one per depth are kept, three of every row's logits pass."""
-    return 4 * image * codes * (rows // guidance * (depths + 1) + 3 * rows)
+def law_activations(codes: int, rows: int, guidance: int, image: int, depths: int, agreement: bool) -> int:
+    """Bytes of the laws in fp32: the target's and one per depth are kept, three of every row's logits pass; agreement
+    keeps per depth the order, both laws in it and their sums."""
+    kept = depths + 1 + 6 * depths * agreement
+    return 4 * image * codes * (rows // guidance * kept + 3 * rows)
 
 
 def target_activations(spec: TransformerSpec, rows: int, slots: tuple[int, int], itemsize: int) -> int:
@@ -76,7 +78,7 @@ def memory(settings: TrainSettings, tokens: Tokens) -> dict[str, int]:
         "drafter embeddings": network.spec.vocab * network.spec.hidden * itemsize,
         "target activations": target_activations(network.spec, rows, slots, itemsize),
         "drafter activations": head_activations(spec, rows, slots, settings.depths),
-        "laws": law_activations(codes, rows, guidance, slots[1], settings.depths),
+        "laws": law_activations(codes, rows, guidance, slots[1], settings.depths, settings.agreement_weight > 0),
     }
 
 

@@ -1,7 +1,7 @@
 """The drafter that is trained: where it begins, and how it is written in the public layout.
 
 A head reads a token's embedding beside a feature, and embeddings are many times smaller (34 times in the shipped
-model): from equal weights it learns next to nothing of the token that was drawn. So in training the embeddings are
+model): from equal weights it learns late what follows from the token that was drawn. So in training the embeddings are
 enlarged to the features' size; in the public layout the head's weights for them are.
 """
 

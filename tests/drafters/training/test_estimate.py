@@ -103,6 +103,7 @@ def test_memory_grows_with_what_it_depends_on(checkpoint, session) -> None:
         ({"batch_size": 32}, "target activations"),
         ({"depths": 3}, "drafter activations"),
         ({"depths": 3}, "laws"),
+        ({"agreement_weight": 1.0}, "laws"),
         ({"layers": 2}, "optimiser"),
     ):
         assert memory(replace(base, **change), tokens)[name] > first[name]
