@@ -9,6 +9,7 @@ from pathlib import Path
 from configs.targets import ROOT
 
 _PACKAGES = ("torch", "transformers", "diffusers", "numpy")
+_FOR_READERS = (".md", ".png", ".jpg")
 _BLOCKS, _BLOCK_BYTES = 16, 1 << 16
 
 
@@ -34,8 +35,8 @@ def revision() -> str | None:
 def checkpoint_id(path: str | Path) -> str:
     """A hash that tells checkpoints apart: names, sizes, 16 blocks of 64 KiB of a file or of each of a folder's files.
 
-    Files of `tokenizer/` and `chameleon/tokenizer/` count, other folders (the drafter) do not. At most a megabyte per
-    file is read.
+    Files of `tokenizer/` and `chameleon/tokenizer/` count; other folders (the drafter), texts and pictures for readers
+    do not. At most a megabyte per file is read.
     """
     digest = hashlib.sha256()
     base, files = Path(path).parent, [Path(path)]
@@ -43,7 +44,7 @@ def checkpoint_id(path: str | Path) -> str:
         base = Path(path)
         files = sorted(file for place in ("*", "tokenizer/*", "chameleon/tokenizer/*") for file in base.glob(place))
     for path in files:
-        if path.is_file():
+        if path.is_file() and path.suffix not in _FOR_READERS:
             size = path.stat().st_size
             digest.update(f"{path.relative_to(base)}:{size}\n".encode())
             with path.open("rb") as file:

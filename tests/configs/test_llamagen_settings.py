@@ -40,6 +40,15 @@ def test_a_codec_is_told_by_its_contents(folder) -> None:
     assert checkpoint_id(file) != before
 
 
+def test_what_readers_get_beside_a_checkpoint_is_no_part_of_it(folder) -> None:
+    before = checkpoint_id(folder)
+    (folder / "README.md").write_text("A model.")
+    (folder / "samples.png").write_bytes(b"a picture")
+    assert checkpoint_id(folder) == before
+    (folder / "config.json").write_text("{}")
+    assert checkpoint_id(folder) != before
+
+
 @pytest.mark.parametrize("stage", ["llamagen", "llamagen2"])
 def test_recipes_are_those_of_the_public_sample_script(stage, folder) -> None:
     texts = {"config": str(ROOT / f"configs/{stage}.yaml"), "prompt": "a cat", "model_path": str(folder)}
