@@ -45,7 +45,7 @@ def test_what_readers_get_beside_a_checkpoint_is_no_part_of_it(folder) -> None:
     (folder / "README.md").write_text("A model.")
     (folder / "samples.png").write_bytes(b"a picture")
     assert checkpoint_id(folder) == before
-    (folder / "config.json").write_text("{}")
+    (folder / "config.json").write_text("{ }")
     assert checkpoint_id(folder) != before
 
 
