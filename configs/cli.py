@@ -113,7 +113,7 @@ def train_settings(texts: Mapping[str, str]) -> TrainSettings:
     sampling = {name: values.pop(name) for name in settings_fields(SamplingSettings) if name in values}
     method = listed_method(values.get("eval_method", "adt"), {}, "--eval_method")
     settings = TrainSettings(**values, sampling=SamplingSettings(**sampling), evaluated=method)
-    for folder in settings.tokens.split(","):
+    for folder in settings.token_folders:
         if not (Path(folder) / "about.json").is_file():
             refuse("tokens", folder, "a folder with about.json, which extract_tokens wrote")
     check_folders(settings.run)

@@ -70,10 +70,10 @@ class TrainSettings:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for name in ("tokens", "output_dir", "start", "cache_features"):
-            if (given := getattr(self, name)) is not None:
-                folders = given.split(",") if name == "tokens" else [given]
-                object.__setattr__(self, name, ",".join(os.path.expanduser(folder) for folder in folders))
+        for name in ("output_dir", "start", "cache_features"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, os.path.expanduser(getattr(self, name)))
+        object.__setattr__(self, "tokens", ",".join(map(os.path.expanduser, self.token_folders)))
         if self.batch_size % self.accumulate:
             refuse("accumulate", self.accumulate, f"a divisor of --batch_size, which is {self.batch_size}")
         if not self.evaluated.drafted:
@@ -86,9 +86,19 @@ class TrainSettings:
             object.__setattr__(self, name, getattr(plain, name))
 
     @property
+    def token_folders(self) -> list[str]:
+        """The folders of --tokens."""
+        return self.tokens.split(",")
+
+    @property
     def guidance(self) -> int:
         """Rows per image of the sampling law."""
         return 1 if self.sampling.cfg == 1 else 2
+
+    @property
+    def rows(self) -> int:
+        """Rows per image that an update computes."""
+        return self.guidance if self.guidance_aware else 1
 
     @property
     def folder(self) -> Path:

@@ -67,8 +67,7 @@ def memory(settings: TrainSettings, tokens: Tokens) -> dict[str, int]:
     network, head, spec = _networks(settings)
     itemsize = DTYPES[settings.dtype].itemsize
     slots, codes = slots_of(settings, tokens, network.spec), tokens.about["vocab"]
-    guidance = settings.guidance if settings.guidance_aware else 1
-    rows = settings.batch_size // settings.accumulate * guidance
+    rows = settings.batch_size // settings.accumulate * settings.rows
     trained = sum(p.numel() for name, p in head.named_parameters() if not name.startswith("embedding."))
     return {
         "target weights": sum(p.numel() for p in network.parameters()) * itemsize,
@@ -78,7 +77,7 @@ def memory(settings: TrainSettings, tokens: Tokens) -> dict[str, int]:
         "drafter embeddings": network.spec.vocab * network.spec.hidden * itemsize,
         "target activations": target_activations(network.spec, rows, slots, itemsize),
         "drafter activations": head_activations(spec, rows, slots, settings.depths),
-        "laws": law_activations(codes, rows, guidance, slots[1], settings.depths, settings.agreement_weight > 0),
+        "laws": law_activations(codes, rows, settings.rows, slots[1], settings.depths, settings.agreement_weight > 0),
     }
 
 
@@ -87,7 +86,7 @@ def work(settings: TrainSettings, tokens: Tokens) -> dict[str, int]:
     and the optimiser. A backward pass counts as two forward, of a law, which has no weights to learn, as one."""
     network, head, _ = _networks(settings)
     (prompt, image), codes = slots_of(settings, tokens, network.spec), tokens.about["vocab"]
-    rows = settings.batch_size * (settings.guidance if settings.guidance_aware else 1)
+    rows = settings.batch_size * settings.rows
     return {
         "target": 2 * rows * (prompt + image) * _in_layers(network),
         "drafter": 6 * rows * (prompt + image * settings.depths) * _in_layers(head),

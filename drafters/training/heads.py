@@ -49,7 +49,7 @@ def head_config(settings: TrainSettings) -> dict:
 def open_head(settings: TrainSettings, target: TargetModel) -> EagleHead:
     """The drafter at step 0, in fp32 on the target's device; its embedding is the target's own, `token_scale` times as
     large, and stays as it is."""
-    config = head_config(settings)
+    config, scale = head_config(settings), token_scale(target)
     if settings.start is None:
         with target.device:
             head = EagleHead(target.drafter_spec(config), config["bias"])
@@ -57,9 +57,9 @@ def open_head(settings: TrainSettings, target: TargetModel) -> EagleHead:
     else:
         head = load_eagle_head(settings.start, target, torch.float32)
         forget_slices(head)
-        _scale_tokens(head.fc.weight.data, 1 / token_scale(target))
+        _scale_tokens(head.fc.weight.data, 1 / scale)
     head.requires_grad_(True)
-    head.embedding = nn.Embedding.from_pretrained(target.embedding() * token_scale(target))
+    head.embedding = nn.Embedding.from_pretrained(target.embedding() * scale)
     return head
 
 

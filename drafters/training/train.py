@@ -59,7 +59,7 @@ def train(settings: TrainSettings) -> None:
 def read_tokens(settings: TrainSettings) -> Tokens:
     """The tokens of --tokens; a SettingsError if they are damaged, or another model's or checkpoint's."""
     try:
-        tokens = Tokens.joined(settings.tokens.split(","))
+        tokens = Tokens.joined(settings.token_folders)
         model = checkpoint_folder(settings.model_path, "--model_path")
     except ValueError as error:
         raise SettingsError(f"--tokens: {error}") from error
@@ -128,7 +128,8 @@ class Training:
         parts, speed = torch.stack(self.recent).mean(0), self.settings.batch_size * steps / (now - started)
         self.recent = []
         if self.crew.rank == 0:
-            loss, weighed = self.lessons.loss, zip(PARTS, self.lessons.loss.weights, parts.T.tolist(), strict=True)
+            loss = self.lessons.loss
+            weighed = zip(PARTS, loss.weights, parts.T.tolist(), strict=True)
             named = {name: [round(x, 6) for x in part] for name, weight, part in weighed if weight}
             left = seconds_left(self.settings.steps - self.lessons.step, self.settings.batch_size, speed)
             self.log.write(step=self.lessons.step, loss=loss.total(parts).item(), **named, lr=rate,
