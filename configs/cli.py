@@ -117,7 +117,7 @@ def train_settings(texts: Mapping[str, str]) -> TrainSettings:
         if not (Path(folder) / "about.json").is_file():
             refuse("tokens", folder, "a folder with about.json, which extract_tokens wrote")
     check_folders(settings.run)
-    check_place("start", settings.start, settings.model)
+    check_place("start_from", settings.start_from, settings.model)
     return settings
 
 

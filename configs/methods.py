@@ -146,9 +146,9 @@ METHODS: dict[str, dict[str, object]] = {
     "static": {"proposal": "coupled", "tree": "mc_sim_7b_63"},
     "eagle2": {"proposal": "coupled", "calibration": "drafter", "depth": 5, "width": 10, "nodes": 58},
     "adt": {"proposal": "coupled", "calibration": "drafter", "nodes": 6, "adt": AdtSettings()},
-    "jacobi": {"proposal": "coupled", "window": 16, "start": "above"},
+    "jacobi": {"proposal": "coupled", "window": 16, "guess": "above"},
     "marginal": _PRICED | {"depth": 6, "width": 4, "nodes": 58},
-    "graft": _PRICED | {"depth": 1, "width": 4, "nodes": 58, "window": 16, "start": "above"},
+    "graft": _PRICED | {"depth": 1, "width": 4, "nodes": 58, "window": 16, "guess": "above"},
 }
 # Other defaults of a method with a proposal: the published methods do not calibrate.
 PUBLISHED = {
@@ -197,7 +197,7 @@ class MethodSettings:
     window: int | None = setting(
         None, "how many positions ahead the target's earlier laws draft", low=1, high=256, shown="16"
     )
-    start: str | None = setting(
+    guess: str | None = setting(
         None,
         "what stands for the law of a position that no pass has reached: that above it, to its left, any token",
         choices=("above", "left", "random"),

@@ -45,10 +45,10 @@ def check_place(flag: str, path: str | None, model: str) -> None:
     """A SettingsError, with the place where users get the files, unless a path is a folder or a hub id."""
     if path is not None and not Path(path).is_dir() and not _is_hub_id(path):
         home = ROOT / MODELS[model]
-        examples = dict.fromkeys(("drafter_path", "start"), home / "drafter")
+        examples = dict.fromkeys(("drafter_path", "start_from"), home / "drafter")
         examples["text_encoder_path"] = home.parent / "t5/flan-t5-xl"
         allowed = f"a folder such as {examples.get(flag, home)}, or owner/name"
-        source = SOURCES[model].get("drafter_path" if flag == "start" else flag, META_FILES)
+        source = SOURCES[model].get("drafter_path" if flag == "start_from" else flag, META_FILES)
         raise SettingsError(f"--{flag} {path}: found no such folder; allowed: {allowed}; the files: {source}")
 
 

@@ -30,8 +30,8 @@ class TrainSettings:
     vq_path: str | None = like(RunSettings, "vq_path")
     dtype: str = like(RunSettings, "dtype")
     device: str = like(RunSettings, "device")
-    start: str | None = setting(None, "a drafter's folder, or its owner/name, to begin with", shown="random weights")
-    layers: int | None = setting(None, "decoder layers of the drafter", low=1, high=16, shown="1, or as --start")
+    start_from: str | None = setting(None, "a drafter's folder, or owner/name, to begin with", shown="random weights")
+    layers: int | None = setting(None, "decoder layers of the drafter", low=1, high=16, shown="1, or as --start_from")
     steps: int = setting(2000, "updates", low=1)
     batch_size: int = setting(16, "images per update, of all processes together", low=1, high=65536)
     accumulate: int = setting(1, "parts that a process computes its images of an update in, for less memory", low=1)
@@ -70,7 +70,7 @@ class TrainSettings:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for name in ("output_dir", "start", "cache_features"):
+        for name in ("output_dir", "start_from", "cache_features"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, os.path.expanduser(getattr(self, name)))
         object.__setattr__(self, "tokens", ",".join(map(os.path.expanduser, self.token_folders)))

@@ -25,11 +25,11 @@ class JacobiDrafter:
     (`left`), or with the uniform law (`random`); without a position above it, with that of the last one reached.
     """
 
-    def __init__(self, target: TargetModel, window: int, start: str):
+    def __init__(self, target: TargetModel, window: int, guess: str):
         """window: positions behind the root that are drafted at most."""
         self.grid, self.codes, self.device = target.grid, target.vocab.size, target.device
         self.dtype = torch.float64 if target.dtype == torch.float64 else torch.float32
-        self.window, self.begin = window, start
+        self.window, self.guess = window, guess
 
     def open(self, images: int, watch: Stopwatch) -> None:
         rows = self.grid.tokens + 2  # the uniform law and a row for what nobody reads stand behind the positions
@@ -83,10 +83,10 @@ class JacobiDrafter:
         """The row of the table that stands for each position."""
         uniform = self.grid.tokens
         left = torch.where(self.reached > 0, self.reached, uniform)
-        if self.begin == "above":
+        if self.guess == "above":
             columns = self.grid.columns
             above = position - (position - self.reached).add(columns - 1).div(columns, rounding_mode="floor") * columns
             new = torch.where(above > 0, above, left)
         else:
-            new = left if self.begin == "left" else torch.full_like(left, uniform)
+            new = left if self.guess == "left" else torch.full_like(left, uniform)
         return torch.where(position <= self.reached, position, new)

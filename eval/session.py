@@ -151,7 +151,7 @@ def build_drafter(
     target: TargetModel, head: EagleHead | None, law: SamplingLaw, method: MethodSettings, largest: Shape
 ) -> Drafter:
     """The drafter of a speculative method; `largest`: of its trees."""
-    jacobi = None if method.window is None else JacobiDrafter(target, method.window, method.start)
+    jacobi = None if method.window is None else JacobiDrafter(target, method.window, method.guess)
     if not method.drafted:
         return jacobi
     eagle = EagleDrafter(head, target, law, room=largest.depth * largest.width + largest.nodes)

@@ -31,18 +31,18 @@ _SHARED = (
 
 
 def head_config(settings: TrainSettings) -> dict:
-    """The drafter's config.json: that of --start, or the target's with its own number of layers.
+    """The drafter's config.json: that of --start_from, or the target's with its own number of layers.
 
     Raises:
-        SettingsError: --layers is not that of --start.
+        SettingsError: --layers is not that of --start_from.
     """
-    if settings.start is None:
+    if settings.start_from is None:
         config = read_json(checkpoint_folder(settings.model_path, "--model_path") / "config.json")
         shared = {name: config[name] for name in _SHARED if name in config}
         return shared | {"num_hidden_layers": settings.layers or 1, "bias": True}
-    config = read_json(checkpoint_folder(settings.start, "--start") / "config.json")
+    config = read_json(checkpoint_folder(settings.start_from, "--start_from") / "config.json")
     if settings.layers not in (None, config.get("num_hidden_layers")):
-        refuse("layers", settings.layers, f"{config.get('num_hidden_layers')}, as --start has")
+        refuse("layers", settings.layers, f"{config.get('num_hidden_layers')}, as --start_from has")
     return config
 
 
@@ -50,12 +50,12 @@ def open_head(settings: TrainSettings, target: TargetModel) -> EagleHead:
     """The drafter at step 0, in fp32 on the target's device; its embedding is the target's own, `token_scale` times as
     large, and stays as it is."""
     config, scale = head_config(settings), token_scale(target)
-    if settings.start is None:
+    if settings.start_from is None:
         with target.device:
             head = EagleHead(target.drafter_spec(config), config["bias"])
         _initialise(head, settings.seed)
     else:
-        head = load_eagle_head(settings.start, target, torch.float32)
+        head = load_eagle_head(settings.start_from, target, torch.float32)
         forget_slices(head)
         _scale_tokens(head.fc.weight.data, 1 / scale)
     head.requires_grad_(True)

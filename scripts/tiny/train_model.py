@@ -3,8 +3,8 @@
 A batch holds captions of one token length, so nothing is padded; one batch in ten drops its captions and trains the
 unconditional row of guidance. Random textures hide what there is to learn of objects, so captions with plain
 backgrounds are drawn more often, and tokens beside an object that the tokens before have begun to show weigh more; each
-caption's law is as before. The loss is the cross-entropy of the image tokens and that of naming their objects
-(`objects.py`). Continues where it stopped.
+caption's law is as before. The loss is the cross-entropy of the image tokens and those of naming and outlining their
+objects (`objects.py`). Continues where it stopped.
 """
 
 import json
@@ -33,14 +33,16 @@ from models.chameleon import (
 )
 from models.transformer import Transformer
 from models.weights import public_state, read_json
-from scripts.tiny.common import fast_autocast
-from scripts.tiny.objects import ObjectNaming, near_objects, object_labels
+from scripts.tiny.common import fast_attention, fast_autocast
+from scripts.tiny.objects import ObjectReading, near_objects, object_labels, outlines
 from scripts.tiny.scenes import sample_scene
 from scripts.tiny.training import TrainingRun, torch_device, train_for
 
 DROPPED_CAPTIONS = 0.1
 EMA_DECAY = 0.998
 NAMING = 1.0  # weight of the objects' names in the loss
+OUTLINING = 0.25  # weight of the objects' outlines
+HEAD_STEPS = 60  # batches that the object heads learn from before weights loaded without them change
 ELSEWHERE = 0.4  # weight of an image token that no shown object touches, against one that it does
 ODDS = {"plain": 3.0, "gradient": 2.0, "striped": 2.5, "checkered": 3.0, "cloudy": 1.0, "noisy": 0.6, "grassy": 0.6}
 
@@ -100,28 +102,36 @@ class ModelRun(TrainingRun):
         self.validation = Captions.read(work_dir, "validation", self.vocab)
         torch.manual_seed(0)
         spec = chameleon_spec(read_json(model_dir / "config.json"))
-        module = ObjectNaming(initialise(Transformer(spec, self.image.size)))
+        module = ObjectReading(initialise(Transformer(spec, self.image.size)))
         super().__init__(module.to(device), batch_size, clip=1.0)
+        self.part = slice(self.crew.rank, None, self.crew.count)
         self.average = {key: value.clone() for key, value in self.module.state_dict().items()}
 
-    def losses(self, split: str, number: int, empty: list[int] | None, elsewhere: float) -> tuple[Tensor, Tensor]:
-        """Cross-entropies of a batch's tokens, where those that no shown object touches weigh `elsewhere`, and of their
-        objects' names."""
+    def losses(
+        self, split: str, number: int, empty: list[int] | None, elsewhere: float, part: slice = slice(None)
+    ) -> dict[str, Tensor]:
+        """Cross-entropies of a part of a batch's tokens, of their objects' names and of their outlines; tokens and
+        outlines that no shown object touches weigh `elsewhere`."""
         captions = self.train if split == "train" else self.validation
-        prompts, codes, images = captions.batch(number, self.batch_size, empty)
+        prompts, codes, images = (found[part] for found in captions.batch(number, self.batch_size, empty))
         side = math.isqrt(codes.shape[1])
         scenes = [sample_scene(split, image) for image in images]
-        labels = torch.from_numpy(np.stack([object_labels(scene, side) for scene in scenes]))
-        near = torch.from_numpy(np.stack([near_objects(scene, side) for scene in scenes]))
-        prompts, codes, labels, near = (t.to(self.device) for t in (prompts, codes, labels, near))
+        found = ([f(scene, side) for scene in scenes] for f in (object_labels, near_objects, outlines))
+        labels, near, shares = (torch.from_numpy(np.stack(of_scenes)).to(self.device) for of_scenes in found)
+        prompts, codes = prompts.to(self.device), codes.to(self.device)
         weights = torch.where(near, 1.0, elsewhere)
-        with fast_autocast(self.device):
+        weights /= weights.sum()
+        with fast_autocast(self.device), fast_attention(self.device):
             tokens = image_losses(self.module.transformer, prompts, codes, self.image.first_id)
-            return (weights * tokens).sum() / weights.sum(), self.module.loss(labels)
+            return {
+                "tokens": (weights * tokens).sum(),
+                "names": self.module.naming(labels),
+                "outlines": (weights * self.module.outlining(shares)).sum(),
+            }
 
     def loss(self) -> Tensor:
-        tokens, names = self.losses("train", self.step, self.empty, ELSEWHERE)
-        return tokens + NAMING * names
+        losses = self.losses("train", self.step, self.empty, ELSEWHERE, self.part)
+        return losses["tokens"] + NAMING * losses["names"] + OUTLINING * losses["outlines"]
 
     def update(self, rate: float) -> float:
         decay = min(EMA_DECAY, (1 + self.step) / (10 + self.step))
@@ -135,8 +145,7 @@ class ModelRun(TrainingRun):
         self.module.load_state_dict(self.average)
         found = [self.losses("validation", 10**9 + number, None, 1.0) for number in range(batches)]
         self.module.load_state_dict(current)
-        tokens, names = (sum(loss.item() for loss in losses) / batches for losses in zip(*found, strict=True))
-        return {"validation_loss": tokens, "naming_loss": names}
+        return {f"validation_{part}": sum(losses[part].item() for losses in found) / batches for part in found[0]}
 
     def state(self) -> dict[str, object]:
         return super().state() | {"average": self.average}
@@ -148,7 +157,21 @@ class ModelRun(TrainingRun):
     def start_from(self, folder: Path) -> None:
         loaded = Chameleon.load(folder, TargetOptions(torch.float32, self.device)).transformer
         self.module.transformer.load_state_dict(loaded.state_dict())
+        self._fit_heads(HEAD_STEPS)
         self.average = {key: value.clone() for key, value in self.module.state_dict().items()}
+
+    def _fit_heads(self, steps: int) -> None:
+        """Train the object heads alone: gradients through random ones would first undo what the transformer knows."""
+        heads = [*self.module.names.parameters(), *self.module.cells.parameters()]
+        optimizer = torch.optim.AdamW(heads, lr=1e-2, weight_decay=0.0)
+        self.module.transformer.requires_grad_(False)
+        for step in range(steps):
+            losses = self.losses("train", 10**8 + step, self.empty, ELSEWHERE, self.part)
+            optimizer.zero_grad()
+            (losses["names"] + losses["outlines"]).backward()
+            self.crew.average(weight.grad for weight in heads)
+            optimizer.step()
+        self.module.transformer.requires_grad_(True)
 
     def export(self, folder: Path) -> None:
         """Write the averaged weights in the public layout, in fp16; text rows of the head are zero: never scored."""
@@ -177,24 +200,25 @@ def train(
     *,
     work_dir: str,
     model_dir: str = "ckpts/tiny",
-    start: str | None = None,
+    start_from: str | None = None,
     minutes: float = 56.0,
-    batch_size: int = 16,
-    lr: float = 1.2e-3,
+    batch_size: int = 32,
+    lr: float = 1.7e-3,
 ) -> None:
     """Train for a wall-clock budget of `minutes` in all, resumed time included; then export to model_dir.
 
     Args:
         work_dir: folder with codes, captions and the checkpoint that an interrupted run continues from.
         model_dir: folder of the config and the tokenizer; the weights are written there.
-        start: folder of exported weights to begin with when work_dir holds no checkpoint; random weights if None.
+        start_from: folder of exported weights to begin with when work_dir holds no checkpoint; random weights if None.
         minutes: budget.
-        batch_size: images per step.
+        batch_size: images per step, shared between a launcher's processes.
         lr: highest learning rate.
     """
     run = ModelRun(Path(work_dir), Path(model_dir), batch_size, torch_device())
-    train_for(minutes, run, Path(work_dir) / "model.pt", start, lr)
-    run.export(Path(model_dir))
+    train_for(minutes, run, Path(work_dir) / "model.pt", start_from, lr)
+    if run.crew.rank == 0:
+        run.export(Path(model_dir))
 
 
 if __name__ == "__main__":

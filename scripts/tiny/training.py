@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from drafters.training.checkpoint import load_state, save_state
+from drafters.training.crew import Crew
 from drafters.training.log import JsonLog
 from drafters.training.muon import muon_and_adamw, step_all
 from drafters.training.schedule import cosine_lr
@@ -15,18 +16,21 @@ from scripts.tiny.common import fast_precision
 
 
 class TrainingRun(ABC):
-    """A module in training, which a checkpoint continues exactly."""
+    """A module in training, which a checkpoint continues exactly; a launcher's processes share every batch."""
 
     def __init__(self, module: nn.Module, batch_size: int, clip: float):
-        """batch_size: images per step; clip: greatest norm of a gradient."""
+        """batch_size: images per step of all processes; clip: greatest norm of a gradient."""
         self.module, self.batch_size, self.clip = module, batch_size, clip
         self.device = next(module.parameters()).device
+        self.crew = Crew(self.device)
+        if batch_size % self.crew.count:
+            raise ValueError(f"--batch_size: found {batch_size}, allowed are multiples of {self.crew.count} processes")
         self.optimizers = muon_and_adamw(module, fast_precision(self.device))
         self.step, self.seconds = 0, 0.0
 
     @abstractmethod
     def loss(self) -> Tensor:
-        """The loss of batch number `step`."""
+        """The loss of this process's part of batch number `step`."""
 
     @abstractmethod
     def validate(self, batches: int = 8) -> dict[str, float]:
@@ -41,13 +45,19 @@ class TrainingRun(ABC):
         """Write the weights in their public layout, in fp16."""
 
     def update(self, rate: float) -> float:
-        """One optimiser step at this learning rate; returns the loss."""
+        """One optimiser step at this learning rate; returns the loss, of all processes, and adds its seconds."""
+        started = time.perf_counter()
         loss = self.loss()
         self.module.zero_grad(set_to_none=True)
         loss.backward()
+        loss = loss.detach()
+        self.crew.average([*(p.grad for p in self.module.parameters()), loss])
         nn.utils.clip_grad_norm_(self.module.parameters(), self.clip)
         step_all(self.optimizers, rate)
         self.step += 1
+        seconds = torch.tensor(time.perf_counter() - started, dtype=torch.float64)
+        self.crew.average([seconds])
+        self.seconds += seconds.item()
         return loss.item()
 
     def state(self) -> dict[str, object]:
@@ -81,9 +91,9 @@ def train_for(minutes: float, run: TrainingRun, checkpoint: Path, start: str | N
     elif start is not None:
         run.start_from(Path(start))
     while run.seconds < 60 * minutes:
-        started = time.perf_counter()
         losses.append(run.update(cosine_lr(run.seconds / (60 * minutes), lr)))
-        run.seconds += time.perf_counter() - started
+        if run.crew.rank > 0:
+            continue
         if run.step % 25 == 0:
             rate = run.step * run.batch_size / run.seconds
             log.write(step=run.step, loss=sum(losses) / len(losses), images_per_second=rate, seconds=run.seconds)
@@ -91,8 +101,9 @@ def train_for(minutes: float, run: TrainingRun, checkpoint: Path, start: str | N
         if run.step % 200 == 0:
             log.write(step=run.step, **run.validate())
             save_state(checkpoint, run.state())
-    log.write(step=run.step, seconds=run.seconds, images=run.step * run.batch_size, **run.validate(16))
-    save_state(checkpoint, run.state())
+    if run.crew.rank == 0:
+        log.write(step=run.step, seconds=run.seconds, images=run.step * run.batch_size, **run.validate(16))
+        save_state(checkpoint, run.state())
 
 
 def torch_device() -> torch.device:

@@ -1,6 +1,8 @@
 """Words of a command line: every word out of place is refused, every text survives."""
 
 import pytest
+from accelerate.commands.launch import launch_command_parser
+from torch.distributed.run import get_args_parser
 
 from configs.fields import SettingsError
 from configs.flags import OWNERS, flags_of, help_text, read_words
@@ -91,6 +93,15 @@ def test_negative_numbers_and_dashes_in_names():
 def test_words_out_of_place(words, message):
     with pytest.raises(SettingsError, match=message):
         read(*words)
+
+
+@pytest.mark.parametrize("parser", [get_args_parser(), launch_command_parser()], ids=["torchrun", "accelerate"])
+@pytest.mark.parametrize("command", OWNERS)
+def test_launchers_leave_every_flag_to_the_program(command, parser):
+    for flag in flags_of(command):
+        words = [command, f"--{flag}", "1"]
+        read = parser.parse_args(["main.py", *words])
+        assert (read.training_script, read.training_script_args) == ("main.py", words)
 
 
 @pytest.mark.parametrize("command", OWNERS)

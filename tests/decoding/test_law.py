@@ -100,7 +100,7 @@ METHODS = {
     "coupled": MethodSettings(method="adt", nodes=3),
     "rejection": MethodSettings(method="adt", proposal="sampled", nodes=3, verifier="rejection"),
     "sampled": MethodSettings(method="static", proposal="sampled", verifier="sampled"),
-    "SJD": MethodSettings(method="jacobi", proposal="sampled", verifier="sampled", window=2, start="left"),
+    "SJD": MethodSettings(method="jacobi", proposal="sampled", verifier="sampled", window=2, guess="left"),
     "grafted, rejection": MethodSettings(method="graft", size="fixed", nodes=4, window=2, verifier="rejection"),
 }
 

@@ -17,12 +17,12 @@ from models.base import ImageGrid, ImageVocab
 VOCAB = 4
 
 
-def drafter(start: str = "above", window: int = 6, images: int = 1) -> JacobiDrafter:
+def drafter(guess: str = "above", window: int = 6, images: int = 1) -> JacobiDrafter:
     cpu = torch.device("cpu")
     target = SimpleNamespace(
         grid=ImageGrid(4, 5), vocab=ImageVocab(0, VOCAB), device=cpu, dtype=torch.float64, name="made"
     )
-    found = JacobiDrafter(target, window, start)
+    found = JacobiDrafter(target, window, guess)
     found.open(images, Stopwatch(cpu))
     return found
 
@@ -70,12 +70,12 @@ def test_entries_behind_the_accepted_path_mean_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "expected"),
+    ("guess", "expected"),
     # positions 3 and 4 are known; 5 to 8: above them 0 (without law), 1, 2, 3
     [("above", [13, 15, 15, 10, 11, 13]), ("left", [13, 15] + 4 * [15]), ("random", [13, 15] + 4 * [None])],
 )
-def test_positions_that_no_pass_has_reached(start, expected) -> None:
-    found = drafter(start)
+def test_positions_that_no_pass_has_reached(guess, expected) -> None:
+    found = drafter(guess)
     tree = tree_of([0, 0, 0, 1, 2, 3, 4, 6])
     found.observe(tree, torch.stack([law(10 + n) for n in range(8)])[None], verdict([0, 1], 7))
     uniform = pytest.approx(-torch.tensor(VOCAB).log().item())

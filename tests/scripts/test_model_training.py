@@ -81,19 +81,36 @@ def test_a_warm_start_begins_with_the_exported_weights(folders) -> None:
     assert not torch.equal(fresh.module.transformer.head.weight, loaded["head.weight"])
 
 
-def test_the_naming_of_objects_is_learnt_beside_the_tokens(folders) -> None:
+def test_naming_and_outlining_objects_is_learnt_beside_the_tokens(folders) -> None:
     run = model_run(folders)
-    before = run.losses("train", 0, None, 1.0)[1].item()
+    before = run.losses("train", 0, None, 1.0)
     updates(run, 30)
-    assert run.losses("train", 0, None, 1.0)[1].item() < before - 0.5
-    assert not [key for key in load_file(folders[1] / "model.safetensors") if "names" in key]
+    after = run.losses("train", 0, None, 1.0)
+    assert after["names"] < before["names"] - 0.5 and after["outlines"] < before["outlines"] - 2.0
+    assert not [key for key in load_file(folders[1] / "model.safetensors") if "names" in key or "cells" in key]
+
+
+def test_a_warm_start_fits_the_object_heads_first(folders) -> None:
+    fresh, warm = model_run(folders), model_run(folders)
+    warm.start_from(folders[1])
+    for part, margin in (("names", 0.3), ("outlines", 1.0)):
+        assert warm.losses("train", 0, None, 1.0)[part] < fresh.losses("train", 0, None, 1.0)[part] - margin
+    assert all(weight.requires_grad for weight in warm.module.parameters())
+
+
+def test_processes_share_a_batch(folders) -> None:
+    run = model_run(folders)
+    parts = [run.losses("train", 0, None, 1.0, slice(rank, None, 2)) for rank in (0, 1)]
+    whole = run.losses("train", 0, None, 1.0)
+    for name, loss in whole.items():
+        assert loss.item() == pytest.approx(sum(part[name].item() for part in parts) / 2, rel=1e-5)
 
 
 def test_tokens_near_objects_weigh_more(folders) -> None:
     run = model_run(folders)
     _, codes, images = run.train.batch(0, 4, None)
     near = sum(int(near_objects(sample_scene("train", image), SIZES.side).sum()) for image in images)
-    alone, weighted, alike = (run.losses("train", 0, None, elsewhere)[0].item() for elsewhere in (0.0, 0.3, 1.0))
+    alone, weighted, alike = (run.losses("train", 0, None, elsewhere)["tokens"].item() for elsewhere in (0.0, 0.3, 1.0))
     assert 0 < near < codes.numel() and alone != alike
     far = alike * codes.numel() - alone * near
     assert weighted == pytest.approx((alone * near + 0.3 * far) / (near + 0.3 * (codes.numel() - near)), rel=1e-5)
@@ -125,7 +142,9 @@ def test_a_run_ends_with_its_budget_logs_and_continues(folders, tmp_path, monkey
     assert (second.step, second.seconds) == (60, 60.0)
     lines = [json.loads(line) for line in (tmp_path / "train_model.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [25, 30, 50, 60]
-    assert lines[-1]["images"] == 240 and lines[-1]["validation_loss"] < lines[1]["validation_loss"]
+    assert lines[-1]["images"] == 240 and all(
+        lines[-1][f"validation_{part}"] < lines[1][f"validation_{part}"] for part in ("tokens", "names", "outlines")
+    )
 
 
 def test_a_resumed_run_is_the_uninterrupted_one(folders, tmp_path) -> None:

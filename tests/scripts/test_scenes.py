@@ -10,7 +10,7 @@ from PIL import Image
 from eval.captioned_images import captioned_images
 from scripts.tiny import scenes
 from scripts.tiny.captions import caption
-from scripts.tiny.objects import NONE, near_objects, object_labels
+from scripts.tiny.objects import NONE, near_objects, object_labels, outlines
 from scripts.tiny.painting import RGB, render_scene
 from scripts.tiny.pictures import pictures
 from scripts.tiny.render import render
@@ -141,6 +141,16 @@ def test_tokens_near_objects_follow_from_the_tokens_before_them() -> None:
     expected[7, 4:7] = True
     expected[8:11, 2:7] = True
     assert np.array_equal(near, expected)
+
+
+def test_outlines_are_the_pixels_of_the_objects() -> None:
+    small = SceneObject("square", "red", "small", "solid", x=24, y=100, diameter=26)
+    scene = Scene(Background("plain", "grey"), (SceneObject("ring", "blue", "large", "solid", 70, 50, 52), small), 0)
+    shares = outlines(scene, 16)
+    assert shares.shape == (256, 16) and (shares.min(), shares.max()) == (0.0, 1.0)
+    empty = render_scene(Scene(scene.background, (), 0)).astype(int)
+    painted = (np.abs(render_scene(scene) - empty).sum(-1) > 0).reshape(16, 4, 2, 16, 4, 2).any((2, 5))
+    assert np.array_equal(painted.swapaxes(1, 2).reshape(256, 16), shares > 0)
 
 
 def test_pictures_are_what_extract_tokens_reads(tmp_path):

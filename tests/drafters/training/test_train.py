@@ -253,16 +253,16 @@ def test_the_embedding_is_the_targets_of_the_features_size_and_stays(folders, tm
 
 def test_a_start_begins_with_its_weights_and_layers(folders, tmp_path) -> None:
     start = folders / "model" / "drafter"
-    head = open_training(folders, tmp_path / "a", start=start).lessons.head
+    head = open_training(folders, tmp_path / "a", start_from=start).lessons.head
     stored = load_file(start / "model.safetensors")
     export(head, {}, tmp_path / "written", open_target(train_settings(flags(folders, tmp_path)).run))
     for name, weights in load_file(tmp_path / "written" / "model.safetensors").items():
         torch.testing.assert_close(weights.float(), stored[name].float(), rtol=2e-3, atol=1e-6)
     losses = [open_training(folders, tmp_path / "b", **more).lessons.update()[0, 0].item()
-              for more in ({}, {"start": start})]  # fmt: skip
+              for more in ({}, {"start_from": start})]  # fmt: skip
     assert losses[1] < losses[0], "the fixture's drafter is its target's kin"
-    with pytest.raises(SettingsError, match="--layers: found 2; allowed: 1, as --start has"):
-        open_training(folders, tmp_path / "c", start=start, layers=2)
+    with pytest.raises(SettingsError, match="--layers: found 2; allowed: 1, as --start_from has"):
+        open_training(folders, tmp_path / "c", start_from=start, layers=2)
 
 
 def test_the_average_is_exported(folders, tmp_path) -> None:
@@ -305,7 +305,7 @@ def test_other_flags_on_resume_are_refused_by_name(flag, value, folders, tmp_pat
         ({"holdout": 24}, "--holdout: found 24 images"),
         ({"eval_method": "ar"}, "--eval_method: found 'ar'"),
         ({"eval_method": "best"}, "--eval_method: found 'best'"),
-        ({"start": "nowhere"}, "--start nowhere: found no such folder"),
+        ({"start_from": "nowhere"}, "--start_from nowhere: found no such folder"),
         ({"tokens": "nowhere"}, "--tokens: found 'nowhere'"),
         ({"target_size": "64"}, "--target_size: found '64'; allowed: only with --model lumina_mgpt"),
         ({"alignment": "both"}, "--alignment: found 'both'; allowed: inference, shifted"),
