@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from configs.benchmarking import BenchmarkSettings
 from configs.evaluation import EvaluateSettings
 from configs.extraction import OF_SAMPLES, OWN_CAPTIONS, ExtractionSettings
 from configs.fields import SettingsError, refuse, settings_fields
@@ -10,7 +11,7 @@ from configs.given import Values, read, typed
 from configs.method_flags import METHOD_FLAGS, applicable, listed_method, with_method
 from configs.methods import MethodSettings, SamplingSettings
 from configs.places import check_folders, check_place
-from configs.schema import CLASSIFIER, BenchmarkSettings, RunSettings
+from configs.schema import CLASSIFIER, RunSettings
 from configs.sweep import Sweep, read_sweep
 from configs.tools import DistanceSettings, InspectSettings
 from configs.training import TrainSettings

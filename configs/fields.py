@@ -2,7 +2,7 @@
 
 import math
 import re
-from dataclasses import Field, field, fields
+from dataclasses import Field, field, fields, is_dataclass
 from typing import Any, NoReturn, get_args
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
@@ -108,3 +108,15 @@ def _within(value: Any, limits: Any) -> bool:
         or ("high" in limits and value > limits["high"])
         or ("above" in limits and value <= limits["above"])
     )
+
+
+def settings_dict(settings: object) -> dict[str, object]:
+    """The settings, nested ones included, by the names of their flags."""
+    values: dict[str, object] = {}
+    for f in fields(settings):
+        value = getattr(settings, f.name)
+        if is_dataclass(value):
+            values |= settings_dict(value)
+        elif value is not None or "help" in f.metadata:
+            values[getattr(settings, "prefix", "") + f.name] = value
+    return values

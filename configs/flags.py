@@ -11,11 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass
 from typing import ClassVar, NoReturn
 
+from configs.acceptance import LanternSettings
+from configs.benchmarking import BenchmarkSettings
 from configs.evaluation import EvaluateSettings
 from configs.extraction import ExtractionSettings
 from configs.fields import SettingsError, allowed, check_fields, kind, setting, settings_fields
-from configs.methods import AdtSettings, LanternSettings, MethodSettings, SamplingSettings
-from configs.schema import BenchmarkSettings, RunSettings
+from configs.methods import AdtSettings, MethodSettings, SamplingSettings
+from configs.schema import RunSettings
 from configs.tools import DistanceSettings, InspectSettings
 from configs.training import TrainSettings
 

@@ -1,9 +1,10 @@
 """The flags of methods: which of them a method has, and the settings that they make."""
 
+from configs.acceptance import RELAXED, LanternSettings
 from configs.fields import SettingsError, parse_text, refuse, settings_fields
 from configs.flags import check_known, flags_of
 from configs.given import Values
-from configs.methods import METHODS, RELAXED, AdtSettings, LanternSettings, MethodSettings
+from configs.methods import METHODS, AdtSettings, MethodSettings
 
 METHOD_FLAGS = [*settings_fields(MethodSettings), *settings_fields(AdtSettings), *settings_fields(LanternSettings)]
 

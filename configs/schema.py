@@ -7,26 +7,24 @@ import hashlib
 import json
 import os
 import re
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
-from configs.fields import SettingsError, bounds, check_fields, refuse, setting
-from configs.methods import AdtSettings, LanternSettings, MethodSettings, SamplingSettings
-from configs.sweep import Sweep
+from configs.acceptance import LanternSettings
+from configs.fields import SettingsError, bounds, check_fields, refuse, setting, settings_dict
+from configs.methods import AdtSettings, MethodSettings, SamplingSettings
 from configs.targets import MODELS, OWN_FLAGS, ROOT, parts_beside, refuse_foreign_flags
 from models.image_size import default_size, parse_size
 
 __all__ = [
     "AdtSettings",
-    "BenchmarkSettings",
     "LanternSettings",
     "MethodSettings",
     "ROOT",
     "RunSettings",
     "SamplingSettings",
     "SettingsError",
-    "settings_dict",
 ]
 
 DATASETS = {
@@ -246,43 +244,3 @@ class RunSettings:
         self._set("num_images", -1 if everything else 10)
         self._set("samples_per_prompt", 1)
         self._set("sample_seed", 0 if self.sample is not None else None)
-
-
-@dataclass(frozen=True)
-class BenchmarkSettings:
-    """Several methods on the same prompts and seeds; `run.with_method` gives each one's settings."""
-
-    group: ClassVar[str] = "Benchmark"
-    run: RunSettings
-    methods: tuple[MethodSettings, ...]
-    repeats: int = setting(3, "measurements per method; the table shows medians", low=1, high=1000)
-    warmup: int = setting(1, "images per method that are decoded first and not counted", low=0, high=1000)
-    quality: bool = setting(False, "say how well images show their prompts, by the classifier beside the tiny model")
-    costs: str | None = setting(
-        None, "with --sweep: count tokens only, and promise speed-ups by this file of scripts.costs", shown="off"
-    )
-    output: str | None = None  # folder for what the benchmark writes, if --output_dir was given
-    sweep: Sweep | None = None
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if self.costs is not None and self.sweep is None:
-            refuse("costs", self.costs, "only with --sweep")
-        if self.costs is not None and self.run.batch_size > 1:
-            refuse("costs", self.costs, f"only with --batch_size 1, not {self.run.batch_size}")
-        if self.quality and not (Path(self.run.model_path) / CLASSIFIER).is_file():
-            refuse("quality", True, f"only with {CLASSIFIER} in --model_path, which ckpts/tiny has")
-        if not self.methods or len(set(self.methods)) != len(self.methods):
-            raise SettingsError("--methods: found none, or one twice; allowed: methods that differ")
-
-
-def settings_dict(settings: object) -> dict[str, object]:
-    """The settings, nested ones included, by the names of their flags."""
-    values: dict[str, object] = {}
-    for f in fields(settings):
-        value = getattr(settings, f.name)
-        if is_dataclass(value):
-            values |= settings_dict(value)
-        elif value is not None or "help" in f.metadata:
-            values[getattr(settings, "prefix", "") + f.name] = value
-    return values

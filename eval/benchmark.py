@@ -18,23 +18,22 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from configs.fields import SettingsError
-from configs.schema import BenchmarkSettings, MethodSettings, settings_dict
+from configs.benchmarking import BenchmarkSettings
+from configs.fields import SettingsError, settings_dict
+from configs.schema import MethodSettings
 from decoding.engine import Engine
 from decoding.flight import FinishedImage, Job
+from eval.benchmark_table import table
 from eval.exactness import Agreement, compare
 from eval.generate import check_lengths
 from eval.jobs import image_jobs
 from eval.paired import paired_ratio
 from eval.prompts import prompt_items
 from eval.provenance import versions
-from eval.quality import QUALITIES, Judge
+from eval.quality import Judge
 from eval.session import Session, open_session, sampling_law
 
 BASELINE = MethodSettings(method="ar")
-COLUMNS = ("cell", "method", "proposal", "verifier", "seconds_per_image", "tokens_per_second", "tau", "mean_depth",
-           "mean_nodes", "target_forwards", "ms_per_target_forward", "ms_per_draft_forward", "overhead_share",
-           "speedup", "promised", "identical", "near_ties", "lossless", *QUALITIES)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -228,27 +227,3 @@ def _agreement(session: Session, method: MethodSettings, run: Run, baseline: Run
     theirs = {image.job.id: image.codes for image in run.images}
     same = sum(torch.equal(theirs[image.job.id], image.codes) for image in baseline.images)
     return Agreement(len(baseline.images), same, 0, ())
-
-
-def table(rows: list[dict[str, object]], images: int) -> str:
-    """The rows as a Markdown table of the columns that a row has; `identical` and `near_ties` count images."""
-    columns = [name for name in COLUMNS if any(name in row for row in rows)]
-    lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
-    for row in rows:
-        cells = {name: _cell(row.get(name)) for name in columns}
-        if "identical" in row:
-            cells["identical"] += f"/{images}"
-        lines.append("| " + " | ".join(cells.values()) + " |")
-    return "\n".join(lines)
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return "-"
-    return (
-        f"{value:.3g}"
-        if isinstance(value, float) and abs(value) < 100
-        else f"{value:.0f}"
-        if isinstance(value, float)
-        else str(value)
-    )

@@ -8,8 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 from configs.evaluation import EvaluateSettings
-from configs.fields import refuse
-from configs.schema import settings_dict
+from configs.fields import refuse, settings_dict
 from eval.baselines import baseline_of
 from eval.durable import replace_file
 from eval.figures import Scores, compute_scores, with_prices

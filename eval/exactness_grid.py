@@ -16,8 +16,8 @@ from pathlib import Path
 from random import Random
 from statistics import mean
 
-from configs.fields import refuse
-from configs.schema import AdtSettings, MethodSettings, RunSettings, SamplingSettings, SettingsError, settings_dict
+from configs.fields import refuse, settings_dict
+from configs.schema import AdtSettings, MethodSettings, RunSettings, SamplingSettings, SettingsError
 from decoding.flight import FinishedImage, Job
 from decoding.sampling import SamplingLaw
 from eval.durable import append_lines, encode_lines, read_lines, replace_file

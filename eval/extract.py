@@ -16,8 +16,8 @@ import torch
 from PIL import Image, ImageOps
 
 from configs.extraction import ExtractionSettings
-from configs.fields import SettingsError
-from configs.schema import RunSettings, settings_dict
+from configs.fields import SettingsError, settings_dict
+from configs.schema import RunSettings
 from drafters.training.shards import Example, ShardWriter, Tokens, shard_paths
 from eval.captioned_images import Captioned, Fault, captioned_images
 from eval.devices import pick_device
@@ -27,8 +27,7 @@ from eval.jobs import image_jobs
 from eval.processes import Processes, launched
 from eval.progress import ImageCount
 from eval.prompts import PromptItem, numbered, prompt_items
-from eval.provenance import checkpoint_id
-from eval.run_folder import identity
+from eval.provenance import checkpoint_id, identity
 from eval.session import open_session, target_options
 from models.codec import Codec, on_white
 from models.folders import checkpoint_folder

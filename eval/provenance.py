@@ -1,4 +1,4 @@
-"""Where results come from: versions, revision, the identity of a checkpoint. Does not import torch."""
+"""Where results come from: versions, revision, the identity of a checkpoint and of a run. Does not import torch."""
 
 import hashlib
 import platform
@@ -6,6 +6,7 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 
+from configs.schema import RunSettings
 from configs.targets import ROOT
 
 _PACKAGES = ("torch", "transformers", "diffusers", "numpy")
@@ -60,3 +61,12 @@ def _git(*arguments: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
+
+
+def identity(settings: RunSettings) -> dict[str, object]:
+    """The settings that stay the same in a folder, with checkpoints' contents in place of their paths."""
+    values = settings.identity()
+    paths = {
+        name: path for name, path in values.items() if (name.endswith("_path") or name == "prices") and path is not None
+    }
+    return values | {name: checkpoint_id(path) for name, path in paths.items() if Path(path).exists()}

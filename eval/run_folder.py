@@ -24,8 +24,8 @@ from typing import Any, Self
 import numpy as np
 from PIL import Image
 
-from configs.fields import SettingsError
-from configs.schema import RunSettings, settings_dict
+from configs.fields import SettingsError, settings_dict
+from configs.schema import RunSettings
 from eval.durable import (
     append_lines,
     encode_lines,
@@ -37,7 +37,7 @@ from eval.durable import (
 )
 from eval.processes import ALONE, Processes
 from eval.prompts import PromptItem
-from eval.provenance import checkpoint_id, revision, versions
+from eval.provenance import identity, revision, versions
 
 Line = dict[str, Any]
 _IMAGE_NAME = re.compile(r"[0-9]{5,}_[0-9]+\.png")
@@ -233,15 +233,6 @@ def files_of(folder: Path, name: str) -> list[Path]:
     """records.jsonl or trace.jsonl of a run folder, if it is there, and the parts of it that processes have written."""
     parts = sorted(folder.glob(name.replace(".", ".*.")))
     return [path for path in (folder / name, *parts) if path.exists()]
-
-
-def identity(settings: RunSettings) -> Line:
-    """The settings that stay the same in a folder, with checkpoints' contents in place of their paths."""
-    values = settings.identity()
-    paths = {
-        name: path for name, path in values.items() if (name.endswith("_path") or name == "prices") and path is not None
-    }
-    return values | {name: checkpoint_id(path) for name, path in paths.items() if Path(path).exists()}
 
 
 def _history(previous: Line | None) -> list[Line]:

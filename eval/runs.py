@@ -10,8 +10,8 @@ from pathlib import Path
 
 from PIL import Image
 
+from configs.acceptance import VERIFIERS
 from configs.fields import SettingsError
-from configs.methods import VERIFIERS
 from eval.metrics.base import ImageSet, Unavailable
 from eval.records import read_records
 from eval.run_folder import Line, files_of

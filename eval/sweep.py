@@ -12,13 +12,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from configs.benchmarking import BenchmarkSettings
 from configs.fields import SettingsError
-from configs.schema import BenchmarkSettings, MethodSettings
-from eval.benchmark import BASELINE, Bench, exit_if_wrong, measure, pairs, repeated, table
+from configs.schema import MethodSettings
+from eval.benchmark import BASELINE, Bench, exit_if_wrong, measure, pairs, repeated
+from eval.benchmark_table import table
 from eval.costs import Costs
 from eval.durable import append_lines, encode_lines, read_lines, replace_file
-from eval.provenance import revision, versions
-from eval.run_folder import identity
+from eval.provenance import identity, revision, versions
 from eval.sweep_figure import draw_quality, draw_speed
 
 Row = dict[str, Any]

@@ -24,16 +24,8 @@ from models.files import BUNDLED_VQGAN, VQGAN_CONFIG, find_text, find_tokenizer,
 from models.folders import given_folder
 from models.lumina_mgpt import ROW_END, LuminaMgpt
 from models.vqgan import vqgan_weights
-from models.vqgan_layout import (
-    VqganConfig,
-    build_vqmodel,
-    json_config,
-    layout_faults,
-    read_config,
-    stored_shapes,
-    taming_name,
-    trained_shapes,
-)
+from models.vqgan_config import VqganConfig, json_config, read_config
+from models.vqgan_layout import build_vqmodel, layout_faults, stored_shapes, taming_name, trained_shapes
 from models.weights import Network, folder_shapes, read_json
 
 

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from models.vqgan import ImageTokenizer
-from models.vqgan_layout import VqganConfig, build_vqmodel, from_public, renamed
+from models.vqgan_config import VqganConfig
+from models.vqgan_layout import build_vqmodel, from_public, renamed
 from models.weights import read_tensors
 
 _RENAMES = (

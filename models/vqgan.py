@@ -17,16 +17,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from models.files import BUNDLED_VQGAN, VQGAN_CONFIG, VQGAN_WEIGHTS
-from models.vqgan_layout import (
-    VqganConfig,
-    build_vqmodel,
-    from_taming,
-    json_config,
-    read_config,
-    read_weights,
-    to_taming,
-    write_config,
-)
+from models.vqgan_config import VqganConfig, json_config, read_config, write_config
+from models.vqgan_layout import build_vqmodel, from_taming, read_weights, to_taming
 from models.weights import read_json, read_tensors, weight_files
 
 

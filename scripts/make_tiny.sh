@@ -19,7 +19,8 @@ for split in train validation test; do
 done
 "$PY" -m scripts.tiny.make_table --model_dir "$MODEL"
 "$PY" -m scripts.tiny.train_attributes --work_dir "$WORK" --output "$MODEL/attributes.safetensors"
-"$PY" -m torch.distributed.run --nproc_per_node "$PROCESSES" -m scripts.tiny.train_model --work_dir "$WORK" --model_dir "$MODEL" --minutes 270
+"$PY" -m torch.distributed.run --nproc_per_node "$PROCESSES" -m scripts.tiny.train_model \
+  --work_dir "$WORK" --model_dir "$MODEL" --minutes 270
 "$PY" main.py extract_tokens --model tiny --model_path "$MODEL" --from_prompts --num_images 2000 --batch_size 16 \
   --method ar --output_dir "$WORK/own"
 "$PY" -m scripts.tiny.pictures --count 8000 --output_dir "$WORK/scenes"

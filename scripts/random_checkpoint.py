@@ -21,7 +21,8 @@ from eval.script import run_script
 from models.chameleon import chameleon_keys, chameleon_spec
 from models.transformer import Transformer
 from models.vqgan import ImageTokenizer
-from models.vqgan_layout import VqganConfig, build_vqmodel
+from models.vqgan_config import VqganConfig
+from models.vqgan_layout import build_vqmodel
 from models.weights import public_state
 from scripts.tiny.make_tokenizer import image_token_name
 

@@ -11,8 +11,10 @@ OUT=${OUT:-outputs/paper/drafter_$RECIPE}
 TOKENS=${TOKENS:-work/$RECIPE/own}
 read -ra flags <<<"${FLAGS:-}"
 
-# depths, guidance, noise, layers, alignment, weight of agreement of each row
+# depths, guidance, noise, layers, alignment, weight of agreement, further flags of each row; `published` is EAGLE's recipe,
+# `plain` the same with the recipe's own optimiser and weights
 declare -A table=(
+  [published]="1 false 0.05 1 inference 0 --optimizer adamw --ce_weight 0.1"
   [plain]="1 false 0.05 1 inference 0"
   [full]="2 true 0.05 1 inference 0"
   [agreement]="2 true 0.05 1 inference 2"
@@ -24,11 +26,12 @@ declare -A table=(
   [layers2]="2 true 0.05 2 inference 0"
 )
 folders=()
-for name in ${ROWS:-plain full agreement shifted depths1 depths4 unguided noiseless layers2}; do
-  read -r depths guidance noise layers alignment agreement <<<"${table[$name]}"
+for name in ${ROWS:-published plain full agreement shifted depths1 depths4 unguided noiseless layers2}; do
+  read -r depths guidance noise layers alignment agreement own <<<"${table[$name]}"
+  read -ra own <<<"$own"
   "$PY" main.py train_drafter --config "configs/training/$RECIPE.yaml" --tokens "$TOKENS" --output_dir "$OUT/$name" \
     --depths "$depths" --guidance_aware "$guidance" --feature_noise "$noise" --layers "$layers" \
-    --alignment "$alignment" --agreement_weight "$agreement" "${flags[@]}"
+    --alignment "$alignment" --agreement_weight "$agreement" "${own[@]}" "${flags[@]}"
   folders+=("$OUT/$name")
 done
 mkdir -p "$OUT"

@@ -20,7 +20,8 @@ from drafters.training.log import JsonLog
 from drafters.training.schedule import cosine_lr, set_lr
 from eval.script import run_script
 from models.vqgan import ImageTokenizer
-from models.vqgan_layout import VqganConfig, build_vqmodel
+from models.vqgan_config import VqganConfig
+from models.vqgan_layout import build_vqmodel
 from scripts.tiny.common import fast_autocast
 from scripts.tiny.ema_codebook import EmaCodebook, kmeans
 from scripts.tiny.painting import render_scene

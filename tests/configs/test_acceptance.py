@@ -5,10 +5,11 @@ import itertools
 import pytest
 from stand_ins import empty_checkpoint
 
+from configs.acceptance import PROPOSALS, RELAXED, VERIFIERS
 from configs.cli import benchmark_settings, run_settings
 from configs.fields import SettingsError
 from configs.flags import read_words
-from configs.methods import METHODS, PROPOSALS, RELAXED, VERIFIERS
+from configs.methods import METHODS
 from configs.schema import ROOT, LanternSettings, MethodSettings
 
 

@@ -7,18 +7,10 @@ from stand_ins import empty_checkpoint
 
 from configs import targets
 from configs.cli import benchmark_settings, run_settings
-from configs.fields import SettingsError, settings_fields
+from configs.fields import SettingsError, settings_dict, settings_fields
 from configs.flags import read_words
 from configs.given import read_recipe
-from configs.schema import (
-    ROOT,
-    AdtSettings,
-    LanternSettings,
-    MethodSettings,
-    RunSettings,
-    SamplingSettings,
-    settings_dict,
-)
+from configs.schema import ROOT, AdtSettings, LanternSettings, MethodSettings, RunSettings, SamplingSettings
 
 
 @pytest.fixture

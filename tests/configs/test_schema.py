@@ -4,19 +4,10 @@ import dataclasses
 
 import pytest
 
-from configs.fields import SettingsError
+from configs.benchmarking import BenchmarkSettings
+from configs.fields import SettingsError, settings_dict
 from configs.methods import METHODS
-from configs.schema import (
-    MODELS,
-    ROOT,
-    AdtSettings,
-    BenchmarkSettings,
-    LanternSettings,
-    MethodSettings,
-    RunSettings,
-    SamplingSettings,
-    settings_dict,
-)
+from configs.schema import MODELS, ROOT, AdtSettings, LanternSettings, MethodSettings, RunSettings, SamplingSettings
 
 
 @pytest.mark.parametrize(

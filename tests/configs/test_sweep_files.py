@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 from stand_ins import empty_checkpoint
 
+from configs.benchmarking import BenchmarkSettings
 from configs.cli import benchmark_settings
 from configs.fields import SettingsError
 from configs.flags import read_words
 from configs.methods import MethodSettings
-from configs.schema import CLASSIFIER, ROOT, BenchmarkSettings
+from configs.schema import CLASSIFIER, ROOT
 from configs.sweep import read_sweep
 
 GOOD = "base: adt\naxes:\n  adt_beta: [0.1, 0.9]\n  nodes: [4, 8]\nmethods: eagle2, eagle2:nodes=8\n"
@@ -128,7 +129,7 @@ def test_relaxed_cells_need_a_word_on_quality(bench, monkeypatch) -> None:
     with pytest.raises(SettingsError, match="--quality: found True"):
         bench(text + "quality: true\n", "--quality")
     monkeypatch.setattr("configs.cli.CLASSIFIER", "config.json")  # as if there were one
-    monkeypatch.setattr("configs.schema.CLASSIFIER", "config.json")
+    monkeypatch.setattr("configs.benchmarking.CLASSIFIER", "config.json")
     assert bench(text + "quality: true\n").quality
     assert not bench(text + "quality: true\n", "--noquality").quality
 

@@ -14,7 +14,7 @@ import main
 from models.base import TargetOptions
 from models.files import find_tokenizer
 from models.registry import load_target
-from models.vqgan_layout import VqganConfig, json_config
+from models.vqgan_config import VqganConfig, json_config
 
 CPU = torch.device("cpu")
 SMALL_VQ = {"base_channels": 8, "channel_multiplier": [1, 2], "num_res_blocks": 1, "latent_channels": 4, "embed_dim": 4,

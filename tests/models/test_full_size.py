@@ -16,7 +16,8 @@ from drafters.loading import eagle_network
 from models.chameleon import drafter_spec
 from models.chameleon_files import network
 from models.files import META_FILES
-from models.vqgan_layout import VqganConfig, build_vqmodel, to_taming, write_config
+from models.vqgan_config import VqganConfig, write_config
+from models.vqgan_layout import build_vqmodel, to_taming
 
 HIDDEN, MLP, VOCAB, CODES = 4096, 11008, 65536, 8192
 CONFIG = {

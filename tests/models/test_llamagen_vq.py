@@ -17,7 +17,8 @@ from transformers.models.janus.modeling_janus import JanusVQVAE
 
 from models.llamagen_vq import load_llamagen_vq, public_name
 from models.vqgan import ImageTokenizer
-from models.vqgan_layout import VqganConfig, build_vqmodel, to_public
+from models.vqgan_config import VqganConfig
+from models.vqgan_layout import build_vqmodel, to_public
 
 CPU = torch.device("cpu")
 SIDE, CODES = 4, 24

@@ -10,7 +10,8 @@ from transformers.models.chameleon.configuration_chameleon import ChameleonVQVAE
 from transformers.models.chameleon.modeling_chameleon import ChameleonVQVAE
 
 from models.vqgan import ImageTokenizer, load_vqgan
-from models.vqgan_layout import VqganConfig, build_vqmodel, read_config, to_taming, write_config
+from models.vqgan_config import VqganConfig, read_config, write_config
+from models.vqgan_layout import build_vqmodel, to_taming
 
 SMALL = VqganConfig(ch=32, ch_mult=(1, 2), num_res_blocks=1, z_channels=8, embed_dim=4, n_embed=16, resolution=16)
 CHAMELEON = VqganConfig(

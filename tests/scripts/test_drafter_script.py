@@ -14,7 +14,8 @@ from configs.given import read_recipe
 from configs.schema import ROOT
 from scripts.drafter_table import table
 
-ROWS = ["plain", "full", "agreement", "shifted", "depths1", "depths4", "unguided", "noiseless", "layers2"]
+ROWS = ["published", "plain", "full", "agreement", "shifted", "depths1", "depths4", "unguided", "noiseless",
+        "layers2"]  # fmt: skip
 
 
 def settings_of(words: list[str], tokens: Path) -> dict:
@@ -22,7 +23,8 @@ def settings_of(words: list[str], tokens: Path) -> dict:
 
     texts = read_words("train_drafter", words[1:]) | {"tokens": str(tokens), "model_path": str(ROOT / "ckpts/tiny")}
     settings = train_settings(texts)
-    names = ("depths", "guidance_aware", "feature_noise", "layers", "alignment", "agreement_weight")
+    names = ("depths", "guidance_aware", "feature_noise", "layers", "alignment", "agreement_weight", "optimizer",
+             "ce_weight")  # fmt: skip
     return {name: getattr(settings, name) for name in names}
 
 
@@ -34,10 +36,11 @@ def test_each_row_changes_what_it_names(tmp_path, monkeypatch) -> None:
     assert names == ROWS and [Path(word).name for word in last[1:]] == ROWS
     rows = dict(zip(names, (settings_of(words, tmp_path) for words in found), strict=True))
     full = {"depths": 2, "guidance_aware": True, "feature_noise": 0.05, "layers": 1, "alignment": "inference",
-            "agreement_weight": 0}  # fmt: skip
+            "agreement_weight": 0, "optimizer": "muon", "ce_weight": 0.5}  # fmt: skip
     assert rows["full"] == full
-    changes = {"plain": {"depths": 1, "guidance_aware": False}, "shifted": {"alignment": "shifted"},
-               "agreement": {"agreement_weight": 2},
+    plain = {"depths": 1, "guidance_aware": False}
+    changes = {"published": plain | {"optimizer": "adamw", "ce_weight": 0.1}, "plain": plain,
+               "shifted": {"alignment": "shifted"}, "agreement": {"agreement_weight": 2},
                "depths1": {"depths": 1}, "depths4": {"depths": 4}, "unguided": {"guidance_aware": False},
                "noiseless": {"feature_noise": 0.0}, "layers2": {"layers": 2}}  # fmt: skip
     assert {name: rows[name] for name in changes} == {name: full | change for name, change in changes.items()}

@@ -12,7 +12,8 @@ from drafters.training.checkpoint import load_state, save_state
 from drafters.training.log import JsonLog
 from drafters.training.schedule import cosine_lr
 from models.vqgan import ImageTokenizer, load_vqgan
-from models.vqgan_layout import VqganConfig, build_vqmodel
+from models.vqgan_config import VqganConfig
+from models.vqgan_layout import build_vqmodel
 from scripts.tiny.common import fast_precision
 from scripts.tiny.ema_codebook import EmaCodebook, kmeans
 from scripts.tiny.encode import encode
