@@ -66,6 +66,4 @@ VERIFIERS: dict[str, Acceptance] = {
     "lantern": Acceptance(False, False, ("topk", "coupled")),
     "lantern_coupled": Acceptance(False, False, ("topk", "coupled")),
 }
-
-
 RELAXED = tuple(name for name, rule in VERIFIERS.items() if not rule.lossless)

@@ -10,8 +10,6 @@ from typing import Any
 import yaml
 
 _FIXED = {"double_z": False, "in_channels": 3, "out_ch": 3, "attn_resolutions": [], "attn_type": "vanilla"}
-
-
 # `vq_config` of config.json: its names, the older ones, and what transformers' Chameleon takes for an absent entry.
 _JSON_SIZES = {
     "ch": ("base_channels", 128),
@@ -23,8 +21,6 @@ _JSON_SIZES = {
     "resolution": ("resolution", 512),
     "num_groups": ("num_groups", 32),
 }
-
-
 _JSON_FIXED = {"double_latent": False, "in_channels": 3, "attn_resolutions": [], "attn_type": "vanilla"}
 
 

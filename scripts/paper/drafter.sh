@@ -11,8 +11,8 @@ OUT=${OUT:-outputs/paper/drafter_$RECIPE}
 TOKENS=${TOKENS:-work/$RECIPE/own}
 read -ra flags <<<"${FLAGS:-}"
 
-# depths, guidance, noise, layers, alignment, weight of agreement, further flags of each row; `published` is EAGLE's recipe,
-# `plain` the same with the recipe's own optimiser and weights
+# depths, guidance, noise, layers, alignment, weight of agreement, further flags of each row; `published` is EAGLE's
+# recipe, `plain` the same with the recipe's own optimiser and weights
 declare -A table=(
   [published]="1 false 0.05 1 inference 0 --optimizer adamw --ce_weight 0.1"
   [plain]="1 false 0.05 1 inference 0"

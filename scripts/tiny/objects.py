@@ -24,10 +24,7 @@ NONE = (len(OBJECT_COLOURS), len(SHAPES))
 def object_labels(scene: Scene, side: int) -> np.ndarray:
     """Colour and shape, as indices with NONE for no object to come, per token in raster order: (side^2, 2) int64."""
     labels = np.full((side * side, 2), NONE)
-    named = [
-        (_tokens(_canvas(item), side), (OBJECT_COLOURS.index(item.colour), SHAPES.index(item.shape)))
-        for item in scene.objects
-    ]
+    named = [(_tokens(o, side), (OBJECT_COLOURS.index(o.colour), SHAPES.index(o.shape))) for o in scene.objects]
     for tokens, names in sorted(named, key=lambda pair: -pair[0][0]):
         labels[: tokens[0]] = names
     for tokens, names in named:
@@ -40,7 +37,7 @@ def near_objects(scene: Scene, side: int) -> np.ndarray:
     bool. The tokens before tell which these are, so a loss that heeds them more has the same optimum."""
     shown = np.zeros((side + 1, side + 2), bool)  # an empty row above, an empty column on either side
     for item in scene.objects:
-        shown[1:, 1:-1] |= np.isin(np.arange(side * side), _tokens(_canvas(item), side)).reshape(side, side)
+        shown[1:, 1:-1] |= np.isin(np.arange(side * side), _tokens(item, side)).reshape(side, side)
     return (shown[1:, :-2] | shown[:-1, :-2] | shown[:-1, 1:-1] | shown[:-1, 2:]).ravel()
 
 
@@ -65,9 +62,9 @@ def _shares(canvas: np.ndarray, side: int) -> np.ndarray:
     return canvas.reshape(side, IMAGE_SIZE // side, side, IMAGE_SIZE // side).mean((1, 3))
 
 
-def _tokens(canvas: np.ndarray, side: int) -> np.ndarray:
+def _tokens(item: SceneObject, side: int) -> np.ndarray:
     """Tokens that show the object, in raster order; at least the one that shows most of it."""
-    share = _shares(canvas, side).ravel()
+    share = _shares(_canvas(item), side).ravel()
     return np.flatnonzero(share >= min(COVERED, share.max()))
 
 
