@@ -39,7 +39,7 @@ class AdtSettings:
 
     prefix: ClassVar[str] = "adt_"
     group: ClassVar[str] = "ADT-Tree (--method adt)"
-    beta: float = setting(0.5, "acceptance from which the next tree is deeper and narrower", low=0, high=1)
+    beta: float = setting(0.7, "acceptance from which the next tree is deeper and narrower", low=0, high=1)
     l_d: int = setting(1, "levels added or taken per step", low=0, high=64)
     l_k: int = setting(1, "width added or taken per step", low=0, high=64)
     d_min: int = setting(1, "least depth", low=1, high=64)

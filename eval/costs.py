@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from statistics import median
+from statistics import median_low
 
 import numpy as np
 
@@ -68,8 +68,8 @@ class Costs:
 
 
 def measure_costs(engine_for: Callable[[MethodSettings], Engine], jobs: list[Job], repeats: int) -> Costs:
-    """Time the first rounds of these jobs, decoded together, with trees of several sizes, in `repeats` turns: of each
-    turn the median, of these the least, since other work on the machine only adds to it.
+    """Time the first rounds of these jobs, decoded together, with trees of several sizes, in `repeats` turns. The least
+    time counts, since other work on the machine only adds to it.
 
     engine_for: a method's engine, for as many images as there are jobs, of a target with a drafter.
     """
@@ -80,9 +80,9 @@ def measure_costs(engine_for: Callable[[MethodSettings], Engine], jobs: list[Job
     for _ in range(repeats):
         for method in methods:
             rounds = _timed(engine_for(method), jobs)
-            times.setdefault(median(row[0] for row in rounds), []).append(median(row[1] for row in rounds))
-            drafted = [row[2] for row in rounds if row[2] is not None]
-            levels += [median(drafted)] if drafted else []
+            nodes = median_low(row[0] for row in rounds)
+            times.setdefault(nodes, []).extend(row[1] for row in rounds if row[0] == nodes)
+            levels += [row[2] for row in rounds if row[2] is not None]
     return Costs(tuple(sorted(times)), tuple(min(times[nodes]) for nodes in sorted(times)), min(levels))
 
 
@@ -93,7 +93,7 @@ def _timed(engine: Engine, jobs: list[Job]) -> list[tuple[float, float, float | 
         now = Counter(engine.watch.seconds) + Counter(levels=engine.watch.calls["draft_forward"])
         spent = {name: 1000 * (now[name] - before[name]) for name in ("round", "draft", "levels")}
         level = 1000 * spent["draft"] / spent["levels"] if spent["levels"] else None
-        rows.append((median(row.nodes for row in step.rounds), spent["round"] - spent["draft"], level))
+        rows.append((median_low(row.nodes for row in step.rounds), spent["round"] - spent["draft"], level))
         before = now
     return rows[WARM_UP:] or rows
 
