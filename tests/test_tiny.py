@@ -18,7 +18,7 @@ from scripts.tiny.captions import caption
 from scripts.tiny.scenes import sample_scene
 
 TINY = ROOT / "ckpts" / "tiny"
-INDICES = range(300, 308)  # test scenes
+INDICES = range(300, 316)  # test scenes
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def test_drafting_changes_no_token(session: Session, images: dict[str, list[Fini
 
 def test_drafts_are_accepted_and_the_noise_helps(images: dict[str, list[FinishedImage]]) -> None:
     tau = {name: np.mean([image.tau for image in found]) for name, found in images.items()}
-    assert tau["ar"] == 1 and tau["topk"] > 1.15 and tau["coupled"] > tau["topk"] + 0.2
+    assert tau["ar"] == 1 and tau["topk"] > 1.15 and tau["coupled"] > tau["topk"] + 0.3
 
 
 def test_backgrounds_are_what_the_prompts_say(session: Session, images: dict[str, list[FinishedImage]]) -> None:
