@@ -54,6 +54,9 @@ class TrainSettings:
     alignment: str = setting(
         "inference", "shifted: feature t with token t, as earlier code, for ablations", choices=("inference", "shifted")
     )
+    enlarge_embeddings: bool = setting(
+        True, "to the features' size, in training; off: as they are, as EAGLE does, for ablations"
+    )
     cache_features: str | None = setting(
         None, "folder of the target's features, computed once and read again", shown="off: computed at every step"
     )

@@ -49,7 +49,7 @@ def head_config(settings: TrainSettings) -> dict:
 def open_head(settings: TrainSettings, target: TargetModel) -> EagleHead:
     """The drafter at step 0, in fp32 on the target's device; its embedding is the target's own, `token_scale` times as
     large, and stays as it is."""
-    config, scale = head_config(settings), token_scale(target)
+    config, scale = head_config(settings), token_scale(settings, target)
     if settings.start_from is None:
         with target.device:
             head = EagleHead(target.drafter_spec(config), config["bias"])
@@ -63,9 +63,11 @@ def open_head(settings: TrainSettings, target: TargetModel) -> EagleHead:
     return head
 
 
-def token_scale(target: TargetModel) -> float:
+def token_scale(settings: TrainSettings, target: TargetModel) -> float:
     """The size of the target's features over that of its image tokens' embeddings (root mean squares); the final norm's
-    weights are the features'."""
+    weights are the features'. 1 without --enlarge_embeddings."""
+    if not settings.enlarge_embeddings:
+        return 1.0
     codes = target.embedding()[target.vocab.first_id :][: target.vocab.size]
     features, tokens = (weights.float().square().mean().sqrt() for weights in (target.transformer.norm.weight, codes))
     return (features / tokens).item()
@@ -86,12 +88,12 @@ def _initialise(head: EagleHead, seed: int) -> None:
         head.fc.bias.zero_()
 
 
-def export(head: EagleHead, config: dict, folder: Path, target: TargetModel) -> None:
+def export(head: EagleHead, settings: TrainSettings, folder: Path, target: TargetModel) -> None:
     """Write config.json and model.safetensors, in fp16 as they are shipped; --drafter_path reads the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     state = public_state(head, eagle_keys(head.spec, head.fc.bias is not None))
     state["embed_tokens.weight"] = target.embedding()
-    _scale_tokens(state["fc.weight"], token_scale(target))
+    _scale_tokens(state["fc.weight"], token_scale(settings, target))
     content = save({key: value.half().cpu().contiguous() for key, value in state.items()}, {"format": "pt"})
     replace_file(folder / "model.safetensors", content)
-    replace_file(folder / "config.json", (json.dumps(config, indent=2) + "\n").encode())
+    replace_file(folder / "config.json", (json.dumps(head_config(settings), indent=2) + "\n").encode())

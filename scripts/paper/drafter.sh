@@ -12,9 +12,9 @@ TOKENS=${TOKENS:-work/$RECIPE/own}
 read -ra flags <<<"${FLAGS:-}"
 
 # depths, guidance, noise, layers, alignment, weight of agreement, further flags of each row; `published` is EAGLE's
-# recipe, `plain` the same with the recipe's own optimiser and weights
+# recipe, `plain` the same with the recipe's own optimiser, weights and enlarged embeddings
 declare -A table=(
-  [published]="1 false 0.05 1 inference 0 --optimizer adamw --ce_weight 0.1"
+  [published]="1 false 0.05 1 inference 0 --optimizer adamw --ce_weight 0.1 --noenlarge_embeddings"
   [plain]="1 false 0.05 1 inference 0"
   [full]="2 true 0.05 1 inference 0"
   [agreement]="2 true 0.05 1 inference 2"

@@ -24,7 +24,7 @@ def settings_of(words: list[str], tokens: Path) -> dict:
     texts = read_words("train_drafter", words[1:]) | {"tokens": str(tokens), "model_path": str(ROOT / "ckpts/tiny")}
     settings = train_settings(texts)
     names = ("depths", "guidance_aware", "feature_noise", "layers", "alignment", "agreement_weight", "optimizer",
-             "ce_weight")  # fmt: skip
+             "ce_weight", "enlarge_embeddings")  # fmt: skip
     return {name: getattr(settings, name) for name in names}
 
 
@@ -36,10 +36,11 @@ def test_each_row_changes_what_it_names(tmp_path, monkeypatch) -> None:
     assert names == ROWS and [Path(word).name for word in last[1:]] == ROWS
     rows = dict(zip(names, (settings_of(words, tmp_path) for words in found), strict=True))
     full = {"depths": 2, "guidance_aware": True, "feature_noise": 0.05, "layers": 1, "alignment": "inference",
-            "agreement_weight": 0, "optimizer": "muon", "ce_weight": 0.5}  # fmt: skip
+            "agreement_weight": 0, "optimizer": "muon", "ce_weight": 0.5, "enlarge_embeddings": True}  # fmt: skip
     assert rows["full"] == full
     plain = {"depths": 1, "guidance_aware": False}
-    changes = {"published": plain | {"optimizer": "adamw", "ce_weight": 0.1}, "plain": plain,
+    published = plain | {"optimizer": "adamw", "ce_weight": 0.1, "enlarge_embeddings": False}
+    changes = {"published": published, "plain": plain,
                "shifted": {"alignment": "shifted"}, "agreement": {"agreement_weight": 2},
                "depths1": {"depths": 1}, "depths4": {"depths": 4}, "unguided": {"guidance_aware": False},
                "noiseless": {"feature_noise": 0.0}, "layers2": {"layers": 2}}  # fmt: skip

@@ -241,7 +241,7 @@ def test_a_user_loads_the_drafter(folders, tmp_path) -> None:
 def test_the_embedding_is_the_targets_of_the_features_size_and_stays(folders, tmp_path) -> None:
     training = open_training(folders, tmp_path)
     head, target = training.lessons.head, training.target
-    before, enlarged = target.embedding().clone(), target.embedding() * token_scale(target)
+    before, enlarged = target.embedding().clone(), target.embedding() * token_scale(training.settings, target)
     training.lessons.update()
     assert torch.equal(target.embedding(), before) and torch.equal(head.embedding.weight, enlarged)
     sizes = [x.square().mean().sqrt().item() for x in (head.embedding.weight[target.vocab.first_id :][:24],
@@ -253,11 +253,12 @@ def test_the_embedding_is_the_targets_of_the_features_size_and_stays(folders, tm
 
 def test_a_start_begins_with_its_weights_and_layers(folders, tmp_path) -> None:
     start = folders / "model" / "drafter"
-    head = open_training(folders, tmp_path / "a", start_from=start).lessons.head
     stored = load_file(start / "model.safetensors")
-    export(head, {}, tmp_path / "written", open_target(train_settings(flags(folders, tmp_path)).run))
-    for name, weights in load_file(tmp_path / "written" / "model.safetensors").items():
-        torch.testing.assert_close(weights.float(), stored[name].float(), rtol=2e-3, atol=1e-6)
+    for enlarged in (True, False):
+        training = open_training(folders, tmp_path / "a", start_from=start, enlarge_embeddings=enlarged)
+        export(training.lessons.head, training.settings, tmp_path / "written", training.target)
+        for name, weights in load_file(tmp_path / "written" / "model.safetensors").items():
+            torch.testing.assert_close(weights.float(), stored[name].float(), rtol=2e-3, atol=1e-6)
     losses = [open_training(folders, tmp_path / "b", **more).lessons.update()[0, 0].item()
               for more in ({}, {"start_from": start})]  # fmt: skip
     assert losses[1] < losses[0], "the fixture's drafter is its target's kin"
@@ -279,7 +280,7 @@ def test_the_average_is_exported(folders, tmp_path) -> None:
 def test_flags_change_what_is_learnt(folders, tmp_path) -> None:
     base = {"steps": 1, "batch_size": 8}
     changes = [{}, {"depths": 1}, {"alignment": "shifted"}, {"feature_noise": 0}, {"guidance_aware": False}, {"cfg": 1}]
-    changes += [{"seed": 1}]
+    changes += [{"seed": 1}, {"enlarge_embeddings": False}]
     found = [open_training(folders, tmp_path, **base | change).lessons.update().mean().item() for change in changes]
     assert len(set(found)) == len(found)
     assert open_training(folders, tmp_path, depths=3).lessons.update().shape == (3, 3)
