@@ -88,12 +88,13 @@ def _initialise(head: EagleHead, seed: int) -> None:
         head.fc.bias.zero_()
 
 
-def export(head: EagleHead, settings: TrainSettings, folder: Path, target: TargetModel) -> None:
-    """Write config.json and model.safetensors, in fp16 as they are shipped; --drafter_path reads the folder."""
+def export(head: EagleHead, config: dict, folder: Path, target: TargetModel, scale: float) -> None:
+    """Write config.json and model.safetensors, in fp16 as they are shipped; --drafter_path reads the folder. scale: of
+    the head's embedding, over the target's."""
     folder.mkdir(parents=True, exist_ok=True)
     state = public_state(head, eagle_keys(head.spec, head.fc.bias is not None))
     state["embed_tokens.weight"] = target.embedding()
-    _scale_tokens(state["fc.weight"], token_scale(settings, target))
+    _scale_tokens(state["fc.weight"], scale)
     content = save({key: value.half().cpu().contiguous() for key, value in state.items()}, {"format": "pt"})
     replace_file(folder / "model.safetensors", content)
-    replace_file(folder / "config.json", (json.dumps(head_config(settings), indent=2) + "\n").encode())
+    replace_file(folder / "config.json", (json.dumps(config, indent=2) + "\n").encode())

@@ -21,7 +21,7 @@ from drafters.training.crew import Crew
 from drafters.training.estimate import estimate_table, seconds_left
 from drafters.training.evaluation import Evaluation, trained_settings
 from drafters.training.features import Computed, cached
-from drafters.training.heads import export, open_head
+from drafters.training.heads import export, head_config, open_head, token_scale
 from drafters.training.lesson import Lessons
 from drafters.training.log import JsonLog
 from drafters.training.shards import Tokens
@@ -92,6 +92,7 @@ class Training:
         rows = Computed(target, tokens, settings.guidance, settings.precision)
         if settings.cache_features is not None:
             rows = cached(rows, Path(settings.cache_features), tokens.about["checkpoint"], crew)
+        self.config = head_config(settings)  # --start_from need not outlive the start
         self.lessons = Lessons(settings, target, open_head(settings, target), (rows, images), crew)
         self.evaluation = Evaluation(settings, target, tokens, rows, held)
         self.checkpoint = settings.folder / "checkpoint" / "state.pt"
@@ -163,7 +164,7 @@ class Training:
         if self.crew.rank == 0:
             folder = self.settings.folder / "drafter"
             with self.lessons.averaged() as head:
-                export(head, self.settings, folder, self.target)
+                export(head, self.config, folder, self.target, token_scale(self.settings, self.target))
             found = self.evaluation(folder, self.lessons.step)
             self.log.write(step=self.lessons.step, **{name: found[name] for name in ("levels", "decoding")})
         self.crew.wait()

@@ -256,7 +256,8 @@ def test_a_start_begins_with_its_weights_and_layers(folders, tmp_path) -> None:
     stored = load_file(start / "model.safetensors")
     for enlarged in (True, False):
         training = open_training(folders, tmp_path / "a", start_from=start, enlarge_embeddings=enlarged)
-        export(training.lessons.head, training.settings, tmp_path / "written", training.target)
+        scale = token_scale(training.settings, training.target)
+        export(training.lessons.head, {}, tmp_path / "written", training.target, scale)
         for name, weights in load_file(tmp_path / "written" / "model.safetensors").items():
             torch.testing.assert_close(weights.float(), stored[name].float(), rtol=2e-3, atol=1e-6)
     losses = [open_training(folders, tmp_path / "b", **more).lessons.update()[0, 0].item()
