@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor
 
+from drafters.training.muon import muon_and_adamw
 from eval.script import run_script
 from models.base import Context, TargetOptions
 from models.chameleon import (
@@ -33,7 +34,7 @@ from models.chameleon import (
 )
 from models.transformer import Transformer
 from models.weights import public_state, read_json
-from scripts.tiny.common import fast_attention, fast_autocast
+from scripts.tiny.common import fast_attention, fast_autocast, fast_precision
 from scripts.tiny.objects import ObjectReading, near_objects, object_labels, outlines
 from scripts.tiny.scenes import sample_scene
 from scripts.tiny.training import TrainingRun, torch_device, train_for
@@ -43,7 +44,7 @@ EMA_DECAY = 0.998
 NAMING = 1.0  # weight of the objects' names in the loss
 OUTLINING = 0.25  # weight of the objects' outlines
 HEAD_STEPS = 60  # batches that the object heads learn from before weights loaded without them change
-ELSEWHERE = 0.4  # weight of an image token that no shown object touches, against one that it does
+ELSEWHERE = 0.25  # weight of an image token that no shown object touches, against one that it does
 ODDS = {"plain": 3.0, "gradient": 2.0, "striped": 2.5, "checkered": 3.0, "cloudy": 1.0, "noisy": 0.6, "grassy": 0.6}
 
 
@@ -102,8 +103,8 @@ class ModelRun(TrainingRun):
         self.validation = Captions.read(work_dir, "validation", self.vocab)
         torch.manual_seed(0)
         spec = chameleon_spec(read_json(model_dir / "config.json"))
-        module = ObjectReading(initialise(Transformer(spec, self.image.size)))
-        super().__init__(module.to(device), batch_size, clip=1.0)
+        module = ObjectReading(initialise(Transformer(spec, self.image.size))).to(device)
+        super().__init__(module, batch_size, muon_and_adamw(module, fast_precision(device)), clip=1.0)
         self.part = slice(self.crew.rank, None, self.crew.count)
         self.average = {key: value.clone() for key, value in self.module.state_dict().items()}
 

@@ -22,11 +22,11 @@ from eval.script import run_script
 from models.vqgan import ImageTokenizer
 from models.vqgan_config import VqganConfig
 from models.vqgan_layout import build_vqmodel
-from scripts.tiny.common import fast_autocast
+from scripts.tiny.common import fast_autocast, with_float_norms
 from scripts.tiny.ema_codebook import EmaCodebook, kmeans
 from scripts.tiny.painting import render_scene
 from scripts.tiny.scenes import sample_scene
-from scripts.tiny.vqgan_loss import NOISY_KINDS, pixel_weights, reconstruction_terms
+from scripts.tiny.vqgan_loss import pixel_weights, psnr_figures, reconstruction_terms
 
 TINY = VqganConfig(
     ch=32,
@@ -68,15 +68,6 @@ class Run:
         self.step, self.seconds = state["step"], state["seconds"]
 
 
-class FloatGroupNorm(nn.GroupNorm):
-    """Group norm in fp32 inside bf16 autocast; its bf16 backward is several times slower on CPUs."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Normalise (n, c, h, w) and return the input's dtype."""
-        hidden = F.group_norm(input.float(), self.num_groups, self.weight, self.bias, self.eps)
-        return hidden.to(input.dtype)
-
-
 def train(
     *,
     work_dir: str = "work/tiny",
@@ -96,10 +87,7 @@ def train(
     """
     folder = Path(work_dir)
     torch.manual_seed(seed)
-    model = build_vqmodel(TINY).to(memory_format=torch.channels_last)
-    for module in model.modules():
-        if isinstance(module, nn.GroupNorm):
-            module.__class__ = FloatGroupNorm
+    model = with_float_norms(build_vqmodel(TINY)).to(memory_format=torch.channels_last)
     model.quantize.requires_grad_(False)
     codebook = EmaCodebook(TINY.n_embed, TINY.embed_dim)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -209,10 +197,7 @@ def evaluate(run: Run, count: int = 64) -> dict[str, float]:
         with fast_autocast(torch.device("cpu")):
             output = run.model.decoder(run.model.post_quant_conv(latent)).float().clamp(-1, 1)
         scores.append(((output - pixels) * 127.5).square().flatten(1).mean(1))
-    psnr = 10 * torch.log10(255.0**2 / torch.cat(scores))
-    clean = torch.tensor([scene.background.kind not in NOISY_KINDS for scene in scenes])
-    figures = {"psnr": psnr.mean(), "psnr_clean": psnr[clean].mean(), "psnr_noisy": psnr[~clean].mean()}
-    return {**{name: round(float(value), 2) for name, value in figures.items()}, "codes_used": len(used)}
+    return {**psnr_figures(torch.cat(scores), scenes), "codes_used": len(used)}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the training runs of the tiny transformer and its drafter share: updates, checkpoints, the budget of time."""
+"""What the training of the tiny transformer and of its image decoder share: updates, checkpoints, the time budget."""
 
 import time
 from abc import ABC, abstractmethod
@@ -10,22 +10,20 @@ from torch import Tensor, nn
 from drafters.training.checkpoint import load_state, save_state
 from drafters.training.crew import Crew
 from drafters.training.log import JsonLog
-from drafters.training.muon import muon_and_adamw, step_all
+from drafters.training.muon import step_all
 from drafters.training.schedule import cosine_lr
-from scripts.tiny.common import fast_precision
 
 
 class TrainingRun(ABC):
     """A module in training, which a checkpoint continues exactly; a launcher's processes share every batch."""
 
-    def __init__(self, module: nn.Module, batch_size: int, clip: float):
+    def __init__(self, module: nn.Module, batch_size: int, optimizers: list[torch.optim.Optimizer], clip: float):
         """batch_size: images per step of all processes; clip: greatest norm of a gradient."""
-        self.module, self.batch_size, self.clip = module, batch_size, clip
+        self.module, self.batch_size, self.optimizers, self.clip = module, batch_size, optimizers, clip
         self.device = next(module.parameters()).device
         self.crew = Crew(self.device)
         if batch_size % self.crew.count:
             raise ValueError(f"--batch_size: found {batch_size}, allowed are multiples of {self.crew.count} processes")
-        self.optimizers = muon_and_adamw(module, fast_precision(self.device))
         self.step, self.seconds = 0, 0.0
 
     @abstractmethod

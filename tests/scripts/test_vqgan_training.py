@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,10 @@ from models.vqgan_layout import build_vqmodel
 from scripts.tiny.common import fast_precision
 from scripts.tiny.ema_codebook import EmaCodebook, kmeans
 from scripts.tiny.encode import encode
+from scripts.tiny.painting import render_scene
 from scripts.tiny.scenes import sample_scene
+from scripts.tiny.train_decoder import REPLACED, replaced
+from scripts.tiny.train_decoder import train as train_decoder
 from scripts.tiny.vqgan_loss import pixel_weights, reconstruction_terms
 
 
@@ -108,3 +112,37 @@ def test_encoding_continues_and_equals_the_tokenizer(tmp_path: Path) -> None:
 def test_encoding_names_missing_images(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"images_test\.npy"):
         encode(work_dir=str(tmp_path), split="test", vqgan=str(tmp_path))
+
+
+def test_codes_are_replaced_by_near_ones_in_half_of_the_images() -> None:
+    near = np.array([[1], [0], [3], [2]])
+    codes = np.random.default_rng(0).integers(4, size=(400, 256))
+    found = replaced(codes, near, np.random.default_rng(1))
+    changed = found != codes
+    assert (found[changed] == near[codes[changed], 0]).all()
+    assert 0.4 < changed.any(1).mean() < 0.6
+    assert 0.8 * REPLACED / 4 < changed.mean() < 1.2 * REPLACED / 4
+
+
+def test_the_decoder_learns_alone(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    sizes = {"ch": 8, "ch_mult": (1, 1, 1, 1), "num_res_blocks": 1, "num_groups": 8, "resolution": 128}
+    config = VqganConfig(z_channels=8, embed_dim=8, n_embed=32, **sizes)
+    model = build_vqmodel(config)
+    torch.nn.init.normal_(model.quantize.embedding.weight)
+    before, after = tmp_path / "before", tmp_path / "after"
+    ImageTokenizer(model, config).save(before)
+    for split in ("train", "validation"):
+        images = np.stack([render_scene(sample_scene(split, index)) for index in range(4)])
+        np.save(tmp_path / f"images_{split}.npy", images)
+        np.save(tmp_path / f"codes_{split}.npy", load_vqgan(before).encode(torch.from_numpy(images)).numpy())
+    flags = {"work_dir": str(tmp_path), "tokenizer": str(before), "output": str(after)}
+    train_decoder(**flags, minutes=0.0)
+    train_decoder(**flags, minutes=0.05, batch_size=2, lr=3e-3)
+    log = [json.loads(line) for line in (tmp_path / "train_decoder.jsonl").read_text().splitlines()]
+    assert log[-1]["psnr"] > log[0]["psnr"] + 1
+    first, last = load_vqgan(before), load_vqgan(after)
+    images = torch.from_numpy(np.load(tmp_path / "images_train.npy"))
+    assert torch.equal(first.encode(images), last.encode(images))
+    errors = [(t.decode(t.encode(images)).float() - images).square().mean() for t in (first, last)]
+    assert errors[1] < errors[0]

@@ -1,0 +1,115 @@
+"""Train the tiny image tokenizer's decoder on: `python -m scripts.tiny.train_decoder --work_dir work/tiny`.
+
+Encoder and codebook stay, and so does every token: the transformer and its drafter need not be trained again. In half
+of the images some codes are replaced by near ones of the codebook, since a transformer errs as well: the decoder learns
+to draw the shape that the codes around tell of. Continues where it stopped.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from eval.attributes import to_pixels
+from eval.script import run_script
+from models.vqgan import load_vqgan
+from scripts.tiny.common import fast_autocast, with_float_norms
+from scripts.tiny.scenes import sample_scene
+from scripts.tiny.training import TrainingRun, torch_device, train_for
+from scripts.tiny.vqgan_loss import pixel_weights, psnr_figures, reconstruction_terms
+
+REPLACED = 0.12  # greatest share of an image's codes that others replace
+NEAREST = 24  # codes that one may be replaced by
+HELD_OUT = 64  # validation images of `validate`
+_CHUNK = 8
+
+
+class DecoderRun(TrainingRun):
+    """Training of the decoder and of the convolution before it."""
+
+    def __init__(self, work_dir: Path, tokenizer: Path, batch_size: int, device: torch.device):
+        self.tokenizer = load_vqgan(tokenizer).to(device)
+        model = self.tokenizer.model
+        decoder = nn.Sequential(model.post_quant_conv, model.decoder).requires_grad_(True)
+        decoder = with_float_norms(decoder).to(memory_format=torch.channels_last)
+        adamw = torch.optim.AdamW(decoder.parameters(), lr=0.0, betas=(0.9, 0.99), weight_decay=1e-4, fused=True)
+        super().__init__(decoder, batch_size, [adamw], clip=1.0)
+        self.work_dir = work_dir
+        distances = torch.cdist(self.tokenizer.codebook, self.tokenizer.codebook)
+        self.near = distances.argsort(1)[:, 1 : NEAREST + 1].cpu().numpy()
+        self.images = np.load(work_dir / "images_train.npy", mmap_mode="r")
+        self.codes = np.load(work_dir / "codes_train.npy", mmap_mode="r")
+
+    def draw(self, codes: Tensor) -> Tensor:
+        """Images (n, 3, h, w), about -1 to 1, of codes (n, rows, columns)."""
+        latents = self.tokenizer.codebook[codes.to(self.device)].permute(0, 3, 1, 2)
+        with fast_autocast(self.device):
+            return self.module(latents.contiguous(memory_format=torch.channels_last)).float()
+
+    def loss(self) -> Tensor:
+        rng = np.random.default_rng((17, self.step))
+        chosen = np.sort(rng.choice(len(self.codes), self.batch_size, replace=False))[self.crew.rank :: self.crew.count]
+        codes = replaced(self.codes[chosen].astype(np.int64), self.near, rng)
+        weights = np.stack([pixel_weights(sample_scene("train", int(image))) for image in chosen])[:, None]
+        target = to_pixels(torch.from_numpy(self.images[chosen])).to(self.device)
+        output = self.draw(square(codes))
+        terms = reconstruction_terms(output, target, torch.from_numpy(weights).to(self.device))
+        return sum(terms.values())
+
+    @torch.no_grad()
+    def validate(self, batches: int = HELD_OUT // _CHUNK) -> dict[str, float]:
+        count = batches * _CHUNK
+        codes, images = (np.load(self.work_dir / f"{name}_validation.npy")[:count] for name in ("codes", "images"))
+        drawn = torch.cat([self.draw(part).clamp(-1, 1).cpu() for part in square(codes.astype(np.int64)).split(_CHUNK)])
+        errors = ((drawn - to_pixels(torch.from_numpy(images))) * 127.5).square().flatten(1).mean(1)
+        return psnr_figures(errors, [sample_scene("validation", image) for image in range(len(images))])
+
+    def start_from(self, folder: Path) -> None:
+        """The run begins with the tokenizer that it was made of."""
+
+    def export(self, folder: Path) -> None:
+        self.tokenizer.save(folder, dtype=torch.float16)
+
+
+def replaced(codes: np.ndarray, near: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Codes (n, tokens) with, in every second row on average, up to REPLACED of them changed to one of near (codes,
+    k)."""
+    share = rng.uniform(0, REPLACED, (len(codes), 1)) * rng.integers(2, size=(len(codes), 1))
+    other = near[codes, rng.integers(near.shape[1], size=codes.shape)]
+    return np.where(rng.random(codes.shape) < share, other, codes)
+
+
+def square(codes: np.ndarray) -> Tensor:
+    """Codes (n, tokens) in rows and columns."""
+    side = round(codes.shape[1] ** 0.5)
+    return torch.from_numpy(codes).unflatten(1, (side, side))
+
+
+def train(
+    *,
+    work_dir: str = "work/tiny",
+    tokenizer: str = "ckpts/tiny/tokenizer",
+    output: str = "ckpts/tiny/tokenizer",
+    minutes: float = 20.0,
+    batch_size: int = 8,
+    lr: float = 5e-4,
+) -> None:
+    """Train for a wall-clock budget of `minutes` in all, resumed time included; then write the tokenizer.
+
+    Args:
+        work_dir: folder with images and codes of both splits, and the checkpoint.
+        tokenizer: folder of the tokenizer to begin with.
+        output: folder that receives vqgan.yaml and vqgan.safetensors.
+        minutes: budget.
+        batch_size: images per step, shared between a launcher's processes.
+        lr: highest learning rate.
+    """
+    run = DecoderRun(Path(work_dir), Path(tokenizer), batch_size, torch_device())
+    train_for(minutes, run, Path(work_dir) / "decoder.pt", None, lr)
+    if run.crew.rank == 0:
+        run.export(Path(output))
+
+
+if __name__ == "__main__":
+    run_script(train)
