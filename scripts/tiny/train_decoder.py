@@ -21,8 +21,7 @@ from scripts.tiny.vqgan_loss import pixel_weights, psnr_figures, reconstruction_
 
 REPLACED = 0.12  # greatest share of an image's codes that others replace
 NEAREST = 24  # codes that one may be replaced by
-HELD_OUT = 64  # validation images of `validate`
-_CHUNK = 8
+_CHUNK = 8  # images of a validation batch
 
 
 class DecoderRun(TrainingRun):
@@ -41,27 +40,29 @@ class DecoderRun(TrainingRun):
         self.images = np.load(work_dir / "images_train.npy", mmap_mode="r")
         self.codes = np.load(work_dir / "codes_train.npy", mmap_mode="r")
 
-    def draw(self, codes: Tensor) -> Tensor:
-        """Images (n, 3, h, w), about -1 to 1, of codes (n, rows, columns)."""
-        latents = self.tokenizer.codebook[codes.to(self.device)].permute(0, 3, 1, 2)
+    def draw(self, codes: np.ndarray) -> Tensor:
+        """Images (n, 3, h, w), about -1 to 1, of codes (n, tokens)."""
+        squares = torch.from_numpy(codes).to(self.device).unflatten(1, self.tokenizer.grid)
+        latents = self.tokenizer.codebook[squares].permute(0, 3, 1, 2)
         with fast_autocast(self.device):
             return self.module(latents.contiguous(memory_format=torch.channels_last)).float()
 
     def loss(self) -> Tensor:
         rng = np.random.default_rng((17, self.step))
-        chosen = np.sort(rng.choice(len(self.codes), self.batch_size, replace=False))[self.crew.rank :: self.crew.count]
+        chosen = np.sort(rng.choice(len(self.codes), self.batch_size, replace=False))[self.part]
         codes = replaced(self.codes[chosen].astype(np.int64), self.near, rng)
         weights = np.stack([pixel_weights(sample_scene("train", int(image))) for image in chosen])[:, None]
         target = to_pixels(torch.from_numpy(self.images[chosen])).to(self.device)
-        output = self.draw(square(codes))
+        output = self.draw(codes)
         terms = reconstruction_terms(output, target, torch.from_numpy(weights).to(self.device))
         return sum(terms.values())
 
     @torch.no_grad()
-    def validate(self, batches: int = HELD_OUT // _CHUNK) -> dict[str, float]:
+    def validate(self, batches: int = 8) -> dict[str, float]:
         count = batches * _CHUNK
         codes, images = (np.load(self.work_dir / f"{name}_validation.npy")[:count] for name in ("codes", "images"))
-        drawn = torch.cat([self.draw(part).clamp(-1, 1).cpu() for part in square(codes.astype(np.int64)).split(_CHUNK)])
+        parts = np.array_split(codes.astype(np.int64), range(_CHUNK, len(codes), _CHUNK))
+        drawn = torch.cat([self.draw(part).clamp(-1, 1).cpu() for part in parts])
         errors = ((drawn - to_pixels(torch.from_numpy(images))) * 127.5).square().flatten(1).mean(1)
         return psnr_figures(errors, [sample_scene("validation", image) for image in range(len(images))])
 
@@ -78,12 +79,6 @@ def replaced(codes: np.ndarray, near: np.ndarray, rng: np.random.Generator) -> n
     share = rng.uniform(0, REPLACED, (len(codes), 1)) * rng.integers(2, size=(len(codes), 1))
     other = near[codes, rng.integers(near.shape[1], size=codes.shape)]
     return np.where(rng.random(codes.shape) < share, other, codes)
-
-
-def square(codes: np.ndarray) -> Tensor:
-    """Codes (n, tokens) in rows and columns."""
-    side = round(codes.shape[1] ** 0.5)
-    return torch.from_numpy(codes).unflatten(1, (side, side))
 
 
 def train(

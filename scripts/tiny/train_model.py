@@ -105,7 +105,6 @@ class ModelRun(TrainingRun):
         spec = chameleon_spec(read_json(model_dir / "config.json"))
         module = ObjectReading(initialise(Transformer(spec, self.image.size))).to(device)
         super().__init__(module, batch_size, muon_and_adamw(module, fast_precision(device)), clip=1.0)
-        self.part = slice(self.crew.rank, None, self.crew.count)
         self.average = {key: value.clone() for key, value in self.module.state_dict().items()}
 
     def losses(

@@ -24,6 +24,7 @@ class TrainingRun(ABC):
         self.crew = Crew(self.device)
         if batch_size % self.crew.count:
             raise ValueError(f"--batch_size: found {batch_size}, allowed are multiples of {self.crew.count} processes")
+        self.part = slice(self.crew.rank, None, self.crew.count)  # of every batch: this process's images
         self.step, self.seconds = 0, 0.0
 
     @abstractmethod
