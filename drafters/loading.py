@@ -9,7 +9,7 @@ from drafters.eagle import EagleHead
 from models.base import TargetModel, TransformerSpec
 from models.family import Family
 from models.folders import checkpoint_folder
-from models.linear import order_weights
+from models.linear import pack_weights
 from models.weights import KeyMap, Network, Slot, block_keys, folder_shapes, read_json, refuse_faults
 
 
@@ -32,7 +32,7 @@ def load_eagle_head(path: str, target: TargetModel, dtype: torch.dtype | None = 
     folder, network = _find_head(path, target.drafter_spec, target.spec)
     if network.fill(folder, dtype or target.dtype, target.device):
         network.module.embedding.weight = target.embedding()
-    order_weights(network.module)
+    pack_weights(network.module)
     return network.module
 
 

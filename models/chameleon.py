@@ -16,7 +16,7 @@ from models.base import ImageGrid, ImageVocab, PromptRows, TargetOptions, Transf
 from models.codec import META, Codec
 from models.files import BUNDLED_VQGAN, TokenizerFiles, find_tokenizer
 from models.folders import given_folder
-from models.linear import order_weights
+from models.linear import pack_weights
 from models.target import TransformerTarget
 from models.transformer import Transformer
 from models.vqgan import ImageTokenizer, load_bundled_vqgan, load_vqgan
@@ -130,7 +130,7 @@ class Chameleon(TransformerTarget):
         """Read a checkpoint folder; ValueError names what is missing, damaged or different."""
         network, *parts = cls._outline(folder, options)
         network.fill(folder, options.dtype, options.device)
-        order_weights(network.module)
+        pack_weights(network.module)
         return cls(network.module, *parts)
 
     @classmethod

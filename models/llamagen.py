@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from models.base import Context, ImageGrid, ImageRope, ImageVocab, PromptRows, TargetOptions, TransformerSpec
 from models.chameleon import chameleon_keys, chameleon_spec
 from models.codec import ADM, Codec
-from models.linear import Linear, order_weights
+from models.linear import Linear, pack_weights
 from models.llamagen_vq import load_llamagen_vq
 from models.target import TransformerTarget
 from models.text_encoder import TextEncoder
@@ -132,7 +132,7 @@ class LlamaGen(TransformerTarget):
         parts = _read_parts(folder, config, llamagen_spec(config, side).image_rope, options)
         network = llamagen_network(config)
         network.fill(folder, options.dtype, options.device)
-        order_weights(network.module)
+        pack_weights(network.module)
         return cls(network.module, *parts)
 
     @classmethod

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from models.base import TransformerSpec
-from models.linear import forget_slices
+from models.linear import forget_packed
 from models.target import TransformerTarget
 
 _KEPT_FREE = 0.1  # of every GPU, for activations
@@ -99,7 +99,7 @@ def dispatch(
         from accelerate import dispatch_model
     except ImportError as error:
         raise ValueError("--device_map: found 'auto', which needs the package accelerate; it is not here") from error
-    forget_slices(target.transformer)
+    forget_packed(target.transformer)
     first = main.index if main.type == "cuda" else "cpu"
     device_map = dict.fromkeys(("embedding", "norm", "head"), first)
     device_map |= {f"blocks.blocks.{layer}": place for layer, place in enumerate(places)}

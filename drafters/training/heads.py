@@ -19,7 +19,7 @@ from drafters.loading import eagle_keys, load_eagle_head
 from eval.durable import replace_file
 from models.base import TargetModel
 from models.folders import checkpoint_folder
-from models.linear import forget_slices
+from models.linear import forget_packed
 from models.weights import public_state, read_json
 
 # What a drafter's config.json has of its target's.
@@ -56,7 +56,7 @@ def open_head(settings: TrainSettings, target: TargetModel) -> EagleHead:
         _initialise(head, settings.seed)
     else:
         head = load_eagle_head(settings.start_from, target, torch.float32)
-        forget_slices(head)
+        forget_packed(head)
         _scale_tokens(head.fc.weight.data, 1 / scale)
     head.requires_grad_(True)
     head.embedding = nn.Embedding.from_pretrained(target.embedding() * scale)
