@@ -29,9 +29,13 @@ class Linear(nn.Linear):
 
 
 def pack_weights(module: nn.Module) -> None:
-    """Give every frozen linear fp32 weight on a CPU its packed copy, where torch has oneDNN; matrices of more than 16
-    million weights stay as they are. Weights that are replaced or written afterwards must be packed anew."""
-    if not (torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")):
+    """Give every frozen linear fp32 weight on a CPU its packed copy, where torch has MKL and oneDNN, as on x86.
+
+    Matrices of more than 16 million weights stay as they are. Weights that are replaced or written later must be packed
+    anew.
+    """
+    both = torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()
+    if not both or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         return
     for linear in module.modules():
         if isinstance(linear, Linear) and _is_packable(linear.weight):

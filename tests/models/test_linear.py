@@ -10,7 +10,10 @@ from torch import Tensor, nn
 from models import linear as module
 from models.linear import Linear, forget_packed, pack_weights
 
-pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch without oneDNN packs no weight")
+pytestmark = pytest.mark.skipif(
+    not (torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()),
+    reason="torch without MKL and oneDNN packs no weight",
+)
 
 
 def linear_of(bias: bool = False, dtype: torch.dtype = torch.float32) -> Linear:
