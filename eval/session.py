@@ -28,6 +28,7 @@ from drafters.loading import check_eagle_head, load_eagle_head
 from eval.costs import Costs, machine_costs, measure_costs
 from eval.devices import pick_device
 from eval.nearest import find_nearest, load_nearest, nearest_columns
+from eval.provenance import revision
 from models.base import TargetModel, TargetOptions
 from models.folders import checkpoint_folder
 from models.guidance import SequentialGuidance
@@ -85,14 +86,14 @@ class Session:
         return Tables(self.calibrations, self._nearest[columns], prices)
 
     def _costs(self, method: MethodSettings) -> Costs:
-        """The costs in a method's file, or else those of this machine, with this target, dtype and batch."""
+        """The costs in a method's file, or else those of this machine and code, with this target, dtype and batch."""
         if method.prices is not None:
             try:
                 return Costs.read(Path(method.prices))
             except ValueError as error:
                 raise SettingsError(f"--prices: {error}") from error
         images, law = self.settings.batch_size, SamplingSettings(cfg=self.settings.sampling.cfg)  # no codes are cut
-        place = (platform.node(), torch.__version__, self.settings.cfg_mode, self.hardware())
+        place = (platform.node(), torch.__version__, revision(), self.settings.cfg_mode, self.hardware())
         key = repr((self.target.spec, self.head.spec, sampling_law(law).guidance, images, place))
         jobs = [Job(str(number), "a circle", number) for number in range(images)]
         return machine_costs(

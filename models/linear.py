@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-_LARGEST = 2**24  # weights of a matrix that may lie in memory twice
+_MOST = 16_000_000  # weights of a matrix that may lie in memory twice
 
 
 class Linear(nn.Linear):
@@ -17,13 +17,23 @@ class Linear(nn.Linear):
 
     packed: Tensor | None = None  # opaque: of no use but to oneDNN
 
-    def _apply(self, *arguments) -> "Linear":
+    def _apply(self, *arguments, **flags) -> "Linear":
         """A module that moves or changes its type loses the copy."""
         self.packed = None
-        return super()._apply(*arguments)
+        return super()._apply(*arguments, **flags)
+
+    def _load_from_state_dict(self, *arguments) -> None:
+        """So does one that gets other weights."""
+        self.packed = None
+        super()._load_from_state_dict(*arguments)
+
+    def __getstate__(self) -> dict[str, object]:
+        """And one that is copied or written."""
+        return self.__dict__ | {"packed": None}
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.packed is None or x.requires_grad or torch.is_autocast_enabled("cpu"):
+        trains = x.requires_grad or self.weight.requires_grad
+        if self.packed is None or trains or torch.is_autocast_enabled("cpu"):
             return F.linear(x, self.weight, self.bias)
         return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
 
@@ -31,8 +41,7 @@ class Linear(nn.Linear):
 def pack_weights(module: nn.Module) -> None:
     """Give every frozen linear fp32 weight on a CPU its packed copy, where torch has MKL and oneDNN, as on x86.
 
-    Matrices of more than 16 million weights stay as they are. Weights that are replaced or written later must be packed
-    anew.
+    Matrices of more than 16 million weights stay as they are. Weights that are written in place must be packed anew.
     """
     both = torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()
     if not both or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
@@ -51,4 +60,4 @@ def forget_packed(module: nn.Module) -> None:
 
 def _is_packable(weight: Tensor) -> bool:
     frozen = weight.device.type == "cpu" and weight.dtype == torch.float32 and not weight.requires_grad
-    return frozen and weight.numel() <= _LARGEST
+    return frozen and weight.numel() <= _MOST

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -53,7 +55,7 @@ def test_weights_of_other_types_in_training_or_too_large_are_not_packed(monkeypa
     for linear in others:
         pack_weights(linear)
         assert linear.packed is None and linear(tokens(2, 12, dtype=linear.weight.dtype)).shape == (2, 8)
-    monkeypatch.setattr(module, "_LARGEST", 95)
+    monkeypatch.setattr(module, "_MOST", 95)
     large = linear_of()
     pack_weights(large)
     assert large.packed is None
@@ -66,6 +68,20 @@ def test_copies_are_dropped_before_weights_change(forget) -> None:
     forget(linear)
     linear.weight.data.zero_()
     assert not linear(tokens(2, 12)).any()
+
+
+def test_weights_that_are_loaded_count() -> None:
+    linear = linear_of()
+    pack_weights(linear)
+    linear.load_state_dict({"weight": torch.zeros(8, 12)})
+    assert not linear(tokens(2, 12)).any()
+
+
+def test_a_packed_layer_can_be_copied() -> None:
+    linear, x = linear_of(), tokens(2, 12)
+    pack_weights(linear)
+    other = deepcopy(linear)
+    assert linear.packed is not None and torch.allclose(other(x), linear(x), rtol=0, atol=1e-5)
 
 
 def test_autocast_rounds_as_it_does_unpacked() -> None:
@@ -83,3 +99,10 @@ def test_the_gradient_flows_to_the_tokens() -> None:
     linear(x).square().sum().backward()
     expected = 2 * F.linear(x.detach(), linear.weight) @ linear.weight
     assert torch.allclose(x.grad, expected, rtol=0, atol=1e-4)
+
+
+def test_the_gradient_flows_to_a_weight_that_is_trained_after_packing() -> None:
+    linear, x = linear_of(), tokens(5, 12)
+    pack_weights(linear)
+    linear.requires_grad_(True)(x).sum().backward()
+    assert torch.allclose(linear.weight.grad, x.sum(0).expand(8, -1), rtol=0, atol=1e-5)
