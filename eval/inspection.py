@@ -22,6 +22,7 @@ from models.family import Family
 from models.files import SOURCES
 from models.folders import checkpoint_folder
 from models.headers import TensorInfo, read_header
+from models.linear import packed_bytes
 from models.registry import FAMILIES
 from models.weights import Network, listed_files, placed_keys, read_json
 
@@ -183,14 +184,16 @@ def _checks(
 
 
 def _network_memory(name: str, network: Network | None, settings: InspectSettings, room: int) -> dict[str, int]:
-    """Bytes of the weights as they are loaded, and of the keys and values of the batch."""
+    """Bytes of the weights as they are loaded, of their copies, and of the keys and values of the batch."""
     if network is None:
         return {}
     dtype, spec = DTYPES[settings.dtype], network.module.spec
     shape = CacheShape(settings.batch_size, settings.guidance, spec.max_positions + room)
     cache = KVCache(spec, shape, dtype, torch.device("meta"))
     weights = sum(parameter.numel() for parameter in network.module.parameters()) * dtype.itemsize
-    return {f"{name} weights": weights, f"{name} keys and values": cache.nbytes}
+    packed = packed_bytes(network.module, dtype)
+    copies = {f"{name} copies on x86 CPUs": packed} if packed else {}
+    return {f"{name} weights": weights, **copies, f"{name} keys and values": cache.nbytes}
 
 
 def _spec_words(spec: TransformerSpec) -> str:
@@ -222,7 +225,7 @@ def as_table(report: Report, settings: InspectSettings) -> str:
     rows = f"{settings.batch_size} images x {settings.guidance} rows"
     lines += ["", f"memory, {settings.dtype}, {rows}, prompts as long as they may be, without activations:"]
     memory = report.memory | {"together": sum(report.memory.values())}
-    return "\n".join([*lines, *(f"  {name:24} {_size(count):>12}" for name, count in memory.items())])
+    return "\n".join([*lines, *(f"  {name:26} {_size(count):>10}" for name, count in memory.items())])
 
 
 def as_json(report: Report) -> str:

@@ -51,6 +51,12 @@ def pack_weights(module: nn.Module) -> None:
             linear.packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), None)
 
 
+def packed_bytes(module: nn.Module, dtype: torch.dtype) -> int:
+    """What the copies of a frozen module's weights of this type take on such a CPU."""
+    sizes = (linear.weight.numel() for linear in module.modules() if isinstance(linear, Linear))
+    return sum(4 * size for size in sizes if size <= _MOST and dtype == torch.float32)
+
+
 def forget_packed(module: nn.Module) -> None:
     """Drop the copies before weights are trained, or moved by anything but the module's own `.to`."""
     for linear in module.modules():

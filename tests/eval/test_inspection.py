@@ -16,6 +16,7 @@ from decoding.cache import CacheShape, KVCache
 from drafters.loading import load_eagle_head
 from models.base import TargetOptions
 from models.files import NEEDED, SOURCES
+from models.linear import Linear
 from models.llamagen_files import llamagen_family
 from models.registry import FAMILIES, TARGETS, load_target
 
@@ -78,6 +79,15 @@ def test_memory_is_that_of_a_loaded_model(words, images, rows, checkpoint, capsy
     cache = KVCache(target.spec, CacheShape(images, rows, target.spec.max_positions + 59), target.dtype, device)
     assert memory["target keys and values"] == cache.nbytes
     assert memory["image tokenizer"] == sum(weight.nbytes for weight in target.images.model.parameters())
+
+
+@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="torch without MKL packs no weight")
+def test_copies_in_fp32_are_counted(checkpoint, capsys) -> None:
+    memory = report(capsys, checkpoint)[1]["memory"]
+    target = load_target("tiny", str(checkpoint), TargetOptions(torch.float32, torch.device("cpu")))
+    linears = (part for part in target.transformer.modules() if isinstance(part, Linear))
+    packed = [linear.weight for linear in linears if linear.packed is not None]
+    assert memory["target copies on x86 CPUs"] == sum(weight.nbytes for weight in packed) > 0
 
 
 def test_all_differences_of_both_networks_are_listed(folder, capsys) -> None:
