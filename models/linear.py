@@ -1,5 +1,7 @@
 """Matrix products of a few tokens on CPUs."""
 
+from collections.abc import Iterator
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -43,27 +45,29 @@ def pack_weights(module: nn.Module) -> None:
 
     Matrices of more than 16 million weights stay as they are. Weights that are written in place must be packed anew.
     """
-    both = torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()
-    if not both or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
-        return
-    for linear in module.modules():
-        if isinstance(linear, Linear) and _is_packable(linear.weight):
-            linear.packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), None)
+    for linear in _packable(module) if can_pack() else ():
+        weight = linear.weight.detach()
+        if weight.device.type == "cpu" and weight.dtype == torch.float32 and not linear.weight.requires_grad:
+            linear.packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
 
 
 def packed_bytes(module: nn.Module, dtype: torch.dtype) -> int:
     """What the copies of a frozen module's weights of this type take on such a CPU."""
-    sizes = (linear.weight.numel() for linear in module.modules() if isinstance(linear, Linear))
-    return sum(4 * size for size in sizes if size <= _MOST and dtype == torch.float32)
+    return sum(4 * linear.weight.numel() for linear in _packable(module)) if dtype == torch.float32 else 0
 
 
 def forget_packed(module: nn.Module) -> None:
     """Drop the copies before weights are trained, or moved by anything but the module's own `.to`."""
-    for linear in module.modules():
-        if isinstance(linear, Linear):
-            linear.packed = None
+    for linear in _packable(module):
+        linear.packed = None
 
 
-def _is_packable(weight: Tensor) -> bool:
-    frozen = weight.device.type == "cpu" and weight.dtype == torch.float32 and not weight.requires_grad
-    return frozen and weight.numel() <= _MOST
+def can_pack() -> bool:
+    """Whether this torch has MKL, which packed weights were measured against, and oneDNN's products."""
+    both = torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()
+    return both and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+def _packable(module: nn.Module) -> Iterator[Linear]:
+    """A module's linears whose weights may lie in memory twice."""
+    return (part for part in module.modules() if isinstance(part, Linear) and part.weight.numel() <= _MOST)

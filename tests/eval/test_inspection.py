@@ -16,7 +16,7 @@ from decoding.cache import CacheShape, KVCache
 from drafters.loading import load_eagle_head
 from models.base import TargetOptions
 from models.files import NEEDED, SOURCES
-from models.linear import Linear
+from models.linear import Linear, can_pack
 from models.llamagen_files import llamagen_family
 from models.registry import FAMILIES, TARGETS, load_target
 
@@ -81,7 +81,7 @@ def test_memory_is_that_of_a_loaded_model(words, images, rows, checkpoint, capsy
     assert memory["image tokenizer"] == sum(weight.nbytes for weight in target.images.model.parameters())
 
 
-@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="torch without MKL packs no weight")
+@pytest.mark.skipif(not can_pack(), reason="this torch packs no weight")
 def test_copies_in_fp32_are_counted(checkpoint, capsys) -> None:
     memory = report(capsys, checkpoint)[1]["memory"]
     target = load_target("tiny", str(checkpoint), TargetOptions(torch.float32, torch.device("cpu")))

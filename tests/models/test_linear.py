@@ -10,12 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models import linear as module
-from models.linear import Linear, forget_packed, pack_weights
+from models.linear import Linear, can_pack, forget_packed, pack_weights
 
-pytestmark = pytest.mark.skipif(
-    not (torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()),
-    reason="torch without MKL and oneDNN packs no weight",
-)
+pytestmark = pytest.mark.skipif(not can_pack(), reason="this torch packs no weight")
 
 
 def linear_of(bias: bool = False, dtype: torch.dtype = torch.float32) -> Linear:
