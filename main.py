@@ -10,7 +10,9 @@ from inspect import Parameter, Signature
 
 import fire
 
-from configs.cli import (
+from configs.fields import SettingsError
+from configs.flags import flags_of, help_text, read_words
+from runs.commands import (
     benchmark_settings,
     distance_settings,
     evaluate_settings,
@@ -19,8 +21,6 @@ from configs.cli import (
     run_settings,
     train_settings,
 )
-from configs.fields import SettingsError
-from configs.flags import flags_of, help_text, read_words
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
@@ -36,7 +36,7 @@ def generate_images(**texts: str) -> None:
     """Generate images from prompts."""
     settings = run_settings(texts)
     _check_device(settings.device)
-    from eval.generate import generate_images as generate
+    from runs.generate import generate_images as generate
 
     generate(settings)
 
@@ -46,15 +46,17 @@ def benchmark(**texts: str) -> None:
     """Compare methods on the same prompts and seeds."""
     settings = benchmark_settings(texts)
     _check_device(settings.run.device)
-    from eval.prompts import prompt_items
+    from runs.prompts import prompt_items
 
-    prompt_items(settings.run)  # a prompt file that cannot be used is reported before the model is loaded
+    prompt_items(
+        settings.run
+    )  # a prompt file that cannot be used is reported before the model is loaded
     if settings.sweep is not None:
-        from eval.sweep import run_sweep
+        from eval.bench.sweep import run_sweep
 
         run_sweep(settings)
     else:
-        from eval.benchmark import run_benchmark
+        from eval.bench.benchmark import run_benchmark
 
         run_benchmark(settings)
 
@@ -64,15 +66,14 @@ def evaluate(**texts: str) -> None:
     """Make tables, image metrics and a report from run folders."""
     settings = evaluate_settings(texts)
     _check_device(settings.device)
-    from eval.runs import read_runs
+    from eval.report.runs import read_runs
 
     runs = read_runs(
         settings.folders, settings.baseline
     )  # folders that cannot be used are reported before the slow imports
-    from eval.evaluate import evaluate as evaluate_runs
-    from scripts.tiny.pictures import rendered_scenes
+    from eval.report.evaluate import evaluate as evaluate_runs
 
-    evaluate_runs(settings, runs, rendered_scenes)
+    evaluate_runs(settings, runs)
 
 
 @command
@@ -80,17 +81,16 @@ def extract_tokens(**texts: str) -> None:
     """Turn images and captions, or the target's own samples, into token shards."""
     settings = extraction_settings(texts)
     _check_device(settings.run.device)
-    from eval.extract import extract_tokens as extract
-    from scripts.tiny.prompts import scene_captions
+    from runs.extract import extract_tokens as extract
 
-    extract(settings, scene_captions)
+    extract(settings)
 
 
 @command
 def inspect(**texts: str) -> None:
     """Say what a checkpoint holds and lacks, and the memory that it needs."""
     settings = inspect_settings(texts)
-    from eval.inspection import inspect_checkpoint
+    from runs.inspection import inspect_checkpoint
 
     inspect_checkpoint(settings)
 
@@ -99,7 +99,7 @@ def inspect(**texts: str) -> None:
 def vq_distances(**texts: str) -> None:
     """Make the table of nearest latents."""
     settings = distance_settings(texts)
-    from eval.distances import make_distances
+    from runs.distances import make_distances
 
     make_distances(settings)
 
@@ -109,7 +109,7 @@ def train_drafter(**texts: str) -> None:
     """Train a drafter."""
     settings = train_settings(texts)
     _check_device(settings.device)
-    from drafters.training.train import train
+    from runs.training.train import train
 
     train(settings)
 
@@ -117,12 +117,20 @@ def train_drafter(**texts: str) -> None:
 def _check_device(name: str) -> None:
     """Refuse a GPU that is not there before the slow imports."""
     if name.startswith("cuda"):
-        from eval.devices import pick_device
+        from support.devices import pick_device
 
         pick_device(name)
 
 
-_FUNCTIONS = (generate_images, benchmark, evaluate, extract_tokens, inspect, vq_distances, train_drafter)
+_FUNCTIONS = (
+    generate_images,
+    benchmark,
+    evaluate,
+    extract_tokens,
+    inspect,
+    vq_distances,
+    train_drafter,
+)
 COMMANDS = {function.__name__: function for function in _FUNCTIONS}
 
 
@@ -135,12 +143,18 @@ def run(words: Sequence[str]) -> None:
     if name not in COMMANDS:
         near = difflib.get_close_matches(name, COMMANDS, 1)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise SettingsError(f"{words[0]!r}: found as first word; {hint}allowed: {', '.join(COMMANDS)}, --help")
+        raise SettingsError(
+            f"{words[0]!r}: found as first word; {hint}allowed: {', '.join(COMMANDS)}, --help"
+        )
     if "--help" in words or "-h" in words:
         print(help_text(name))
         return
     texts = read_words(name, words[1:])
-    fire.Fire(COMMANDS, command=[name, *(f"--{flag}={text}" for flag, text in texts.items())], name="main.py")
+    fire.Fire(
+        COMMANDS,
+        command=[name, *(f"--{flag}={text}" for flag, text in texts.items())],
+        name="main.py",
+    )
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -152,7 +166,9 @@ def main(words: Sequence[str] | None = None) -> int:
         print("error:", " ".join(str(error).split()), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        resumes = words[0].startswith(("generate", "extract", "train")) or any(w.startswith("--sweep") for w in words)
+        resumes = words[0].startswith(("generate", "extract", "train")) or any(
+            w.startswith("--sweep") for w in words
+        )
         more = "; the same command continues where it stopped" if resumes else ""
         print(f"\ninterrupted{more}", file=sys.stderr)
         return 130

@@ -14,9 +14,13 @@ class LanternSettings:
 
     prefix: ClassVar[str] = "lantern_"
     group: ClassVar[str] = "Relaxed acceptance (--verifier lantern, lantern_coupled)"
-    k: int = setting(1000, "nearest codes that may give their probability to a draft", low=1, high=2**16 - 1)
+    k: int = setting(
+        1000, "nearest codes that may give their probability to a draft", low=1, high=2**16 - 1
+    )
     delta: float = setting(
-        0.1, "most probability that is moved; above 1 it is LANTERN++'s lambda, most growth of a draft's own", low=0
+        0.1,
+        "most probability that is moved; above 1 it is LANTERN++'s lambda, most growth of a draft's own",
+        low=0,
     )
     residual: str = setting(
         "exact",
@@ -35,7 +39,11 @@ class LanternSettings:
         if self.delta <= 1 and self.budget is None:
             object.__setattr__(self, "budget", "shared")
         elif self.delta > 1 and self.budget is not None:
-            refuse("lantern_budget", self.budget, f"only with --lantern_delta up to 1, not with {self.delta:g}")
+            refuse(
+                "lantern_budget",
+                self.budget,
+                f"only with --lantern_delta up to 1, not with {self.delta:g}",
+            )
 
 
 @dataclass(frozen=True)
@@ -62,7 +70,9 @@ class Acceptance:
 VERIFIERS: dict[str, Acceptance] = {
     "exact": Acceptance(True, True, (None, *PROPOSALS)),
     "rejection": Acceptance(True, False, PROPOSALS),
-    "sampled": Acceptance(True, False, ("sampled",), ("static", "jacobi")),  # others drop children by their values
+    "sampled": Acceptance(
+        True, False, ("sampled",), ("static", "jacobi")
+    ),  # others drop children by their values
     "lantern": Acceptance(False, False, ("topk", "coupled")),
     "lantern_coupled": Acceptance(False, False, ("topk", "coupled")),
 }

@@ -18,10 +18,16 @@ class BenchmarkSettings:
     run: RunSettings
     methods: tuple[MethodSettings, ...]
     repeats: int = setting(3, "measurements per method; the table shows medians", low=1, high=1000)
-    warmup: int = setting(1, "images per method that are decoded first and not counted", low=0, high=1000)
-    quality: bool = setting(False, "say how well images show their prompts, by the classifier beside the tiny model")
+    warmup: int = setting(
+        1, "images per method that are decoded first and not counted", low=0, high=1000
+    )
+    quality: bool = setting(
+        False, "say how well images show their prompts, by the classifier beside the tiny model"
+    )
     costs: str | None = setting(
-        None, "with --sweep: count tokens only, and promise speed-ups by this file of scripts.costs", shown="off"
+        None,
+        "with --sweep: count tokens only, and promise speed-ups by this file of scripts.tools.costs",
+        shown="off",
     )
     output: str | None = None  # folder for what the benchmark writes, if --output_dir was given
     sweep: Sweep | None = None

@@ -22,14 +22,22 @@ class EvaluateSettings:
     """What to evaluate. The lists are written with commas."""
 
     group: ClassVar[str] = "Evaluation"
-    output_dir: str = setting("", "folders that generate_images wrote, by commas: the tables' rows", shown="required")
+    output_dir: str = setting(
+        "", "folders that generate_images wrote, by commas: the tables' rows", shown="required"
+    )
     baseline: str | None = setting(
-        None, "folder of the run whose seconds are 1.00", shown="per run one of --method ar and the same law"
+        None,
+        "folder of the run whose seconds are 1.00",
+        shown="per run one of --method ar and the same law",
     )
     ref_dir: str | None = setting(
-        None, "folder of real images (.png, .jpg), for FID, precision and recall", shown="tiny: 1,000 rendered scenes"
+        None,
+        "folder of real images (.png, .jpg), for FID, precision and recall",
+        shown="tiny: 1,000 rendered scenes",
     )
-    report_dir: str | None = setting(None, "folder of tables and report", shown="<first run>/evaluation")
+    report_dir: str | None = setting(
+        None, "folder of tables and report", shown="<first run>/evaluation"
+    )
     metrics: str | None = setting(
         None,
         f"any of {', '.join(TINY_METRICS + GENERAL_METRICS)}, by commas; or all; or none",
@@ -44,30 +52,47 @@ class EvaluateSettings:
         "the tiny domain's classifier",
         shown="ckpts/tiny/attributes.safetensors",
     )
-    inception_path: str = _weights("weights-inception-2015-12-05-6726825d.pth", "torch-fidelity's Inception v3")
+    inception_path: str = _weights(
+        "weights-inception-2015-12-05-6726825d.pth", "torch-fidelity's Inception v3"
+    )
     vgg_path: str = _weights("vgg16-397923af.pth", "torchvision's VGG16, of precision and recall")
     clip_path: str = _weights(
-        "vit_base_patch32_clip_224.openai", "CLIP score: an open_clip folder or hub id, or a file of --clip_model"
+        "vit_base_patch32_clip_224.openai",
+        "CLIP score: an open_clip folder or hub id, or a file of --clip_model",
     )
-    clip_model: str = setting("ViT-B-32-quickgelu", "open_clip's name of the model in the file --clip_path")
-    clip_prefix: str = setting("A photo depicts ", "text before prompts, as in LANTERN's evaluation; none = nothing")
+    clip_model: str = setting(
+        "ViT-B-32-quickgelu", "open_clip's name of the model in the file --clip_path"
+    )
+    clip_prefix: str = setting(
+        "A photo depicts ", "text before prompts, as in LANTERN's evaluation; none = nothing"
+    )
     aesthetic_clip_path: str = _weights(
-        "vit_large_patch14_clip_224.openai", "features of the aesthetic score: OpenAI's ViT-L/14, as --clip_path"
+        "vit_large_patch14_clip_224.openai",
+        "features of the aesthetic score: OpenAI's ViT-L/14, as --clip_path",
     )
-    aesthetic_path: str = _weights("sac+logos+ava1-l14-linearMSE.pth", "head of the aesthetic score")
-    hpsv2_path: str = _weights("HPS_v2_compressed.pt", "HPSv2's weights, a file of open_clip's ViT-H-14")
+    aesthetic_path: str = _weights(
+        "sac+logos+ava1-l14-linearMSE.pth", "head of the aesthetic score"
+    )
+    hpsv2_path: str = _weights(
+        "HPS_v2_compressed.pt", "HPSv2's weights, a file of open_clip's ViT-H-14"
+    )
     hpsv21_path: str = _weights("HPS_v2.1_compressed.pt", "HPSv2.1's weights, likewise")
 
     def __post_init__(self) -> None:
         if not self.output_dir.strip():
-            refuse("output_dir", self.output_dir, "run folders that generate_images wrote, by commas")
+            refuse(
+                "output_dir", self.output_dir, "run folders that generate_images wrote, by commas"
+            )
         check_fields(self)
         if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", self.device):
             refuse("device", self.device, "auto, cpu, cuda, cuda:N")
         for name in ("baseline", "ref_dir", "report_dir", "cache_dir", *SOURCES):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, os.path.expanduser(getattr(self, name)))
-        _ = self.folders, self.chosen_metrics("tiny")  # lists that cannot be used are refused at birth
+        _ = (
+            self.folders,
+            self.chosen_metrics("tiny"),
+        )  # lists that cannot be used are refused at birth
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -88,7 +113,11 @@ class EvaluateSettings:
             return everything if self.metrics == "all" else ()
         names = tuple(name.strip() for name in self.metrics.split(","))
         if not set(names) <= set(everything) or len(set(names)) != len(names):
-            refuse("metrics", self.metrics, f"all, none, or some of {', '.join(everything)}, each once, by commas")
+            refuse(
+                "metrics",
+                self.metrics,
+                f"all, none, or some of {', '.join(everything)}, each once, by commas",
+            )
         return names
 
 

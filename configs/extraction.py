@@ -14,7 +14,9 @@ TRAINING_SET = "MSCOCO2017Train"
 OWN_CAPTIONS = "captions of the training split"  # stands for --prompt where none is given
 # What models are judged by: named data sets, and files.
 JUDGED = ("PartiPrompts", "MSCOCO2017Val")
-JUDGED_FILES = tuple(ROOT / "configs" / "prompts" / f"tiny_{split}.txt" for split in ("test", "validation"))
+JUDGED_FILES = tuple(
+    ROOT / "configs" / "prompts" / f"tiny_{split}.txt" for split in ("test", "validation")
+)
 # Flags that say how the target draws, and what.
 OF_SAMPLES = (
     "prompt",
@@ -57,7 +59,9 @@ class ExtractionSettings:
         low=1,
         shown="required with --from_prompts",
     )
-    output_dir: str = setting("", "folder of the token shards; the same command continues", shown="required")
+    output_dir: str = setting(
+        "", "folder of the token shards; the same command continues", shown="required"
+    )
 
     def __post_init__(self) -> None:
         if not self.output_dir.strip():
@@ -67,8 +71,12 @@ class ExtractionSettings:
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, os.path.expanduser(getattr(self, name)))
         if self.data_dir is not None and not Path(self.data_dir).exists():
-            refuse("data_dir", self.data_dir, "a folder, a .jsonl file or a .tar file that is there")
-        if self.data_dir is not None and os.path.realpath(self.data_dir) == os.path.realpath(self.output_dir):
+            refuse(
+                "data_dir", self.data_dir, "a folder, a .jsonl file or a .tar file that is there"
+            )
+        if self.data_dir is not None and os.path.realpath(self.data_dir) == os.path.realpath(
+            self.output_dir
+        ):
             refuse("output_dir", self.output_dir, "another folder than --data_dir")
         if self.from_prompts:
             self._check_samples()
@@ -76,15 +84,27 @@ class ExtractionSettings:
     def _check_samples(self) -> None:
         allowed = f"{TRAINING_SET}, or a .txt or .jsonl file"
         if self.num_images is None:
-            raise SettingsError("--num_images: missing; allowed: how many samples --from_prompts draws")
+            raise SettingsError(
+                "--num_images: missing; allowed: how many samples --from_prompts draws"
+            )
         if self.prompt is None and self.run.model != "tiny":
-            raise SettingsError(f"--prompt: missing; allowed with --model {self.run.model}: {allowed}")
+            raise SettingsError(
+                f"--prompt: missing; allowed with --model {self.run.model}: {allowed}"
+            )
         if self.prompt is not None and _judged(self.prompt):
-            refuse("prompt", self.prompt, f"{allowed}, but not the prompts that models are judged by")
+            refuse(
+                "prompt", self.prompt, f"{allowed}, but not the prompts that models are judged by"
+            )
         if not self.run.method.lossless:
-            refuse("verifier", self.run.method.verifier, "exact, rejection, sampled: drafters learn the target's law")
+            refuse(
+                "verifier",
+                self.run.method.verifier,
+                "exact, rejection, sampled: drafters learn the target's law",
+            )
 
 
 def _judged(prompt: str) -> bool:
     path = Path(prompt).expanduser()
-    return prompt in JUDGED or any(path.is_file() and path.samefile(file) for file in JUDGED_FILES if file.exists())
+    return prompt in JUDGED or any(
+        path.is_file() and path.samefile(file) for file in JUDGED_FILES if file.exists()
+    )

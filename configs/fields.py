@@ -17,7 +17,12 @@ _BOOLEANS = {
     "off": False,
     "0": False,
 }
-_KIND_NAMES = {int: "a whole number", float: "a number", str: "text that is not blank", bool: "true or false"}
+_KIND_NAMES = {
+    int: "a whole number",
+    float: "a number",
+    str: "text that is not blank",
+    bool: "true or false",
+}
 
 
 class SettingsError(ValueError):
@@ -99,7 +104,12 @@ def check_fields(settings: object) -> None:
 
 
 def _within(value: Any, limits: Any) -> bool:
-    if isinstance(value, float) and not math.isfinite(value) or isinstance(value, str) and not value.strip():
+    if (
+        isinstance(value, float)
+        and not math.isfinite(value)
+        or isinstance(value, str)
+        and not value.strip()
+    ):
         return False
     if "choices" in limits and value not in limits["choices"]:
         return False

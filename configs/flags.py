@@ -35,7 +35,9 @@ class PaperFlags:
     lantern: bool | None = setting(None, "--verifier lantern", shown="off")
     precision: str | None = setting(None, "--dtype", shown="off")
     random_seed: int | None = setting(None, "--seed", shown="off")
-    set_seed: bool | None = setting(None, "accepted; every image has a seed of its own anyway", shown="on")
+    set_seed: bool | None = setting(
+        None, "accepted; every image has a seed of its own anyway", shown="on"
+    )
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -47,7 +49,9 @@ class RecipeFlags:
 
     group: ClassVar[str] = "Recipe"
     config: str | None = setting(
-        None, "YAML files of `flag: value` lines, by commas; a later one and the command line win", shown="none"
+        None,
+        "YAML files of `flag: value` lines, by commas; a later one and the command line win",
+        shown="none",
     )
 
 
@@ -71,12 +75,27 @@ class MethodsFlags:
     )
 
 
-_SHARED = (RunSettings, MethodSettings, AdtSettings, LanternSettings, SamplingSettings, RecipeFlags, PaperFlags)
+_SHARED = (
+    RunSettings,
+    MethodSettings,
+    AdtSettings,
+    LanternSettings,
+    SamplingSettings,
+    RecipeFlags,
+    PaperFlags,
+)
 OWNERS: dict[str, tuple[type, ...]] = {
     "generate_images": _SHARED,
     "benchmark": (MethodsFlags, BenchmarkSettings, *_SHARED),
     "evaluate": (EvaluateSettings, RecipeFlags),
-    "extract_tokens": (ExtractionSettings, RunSettings, MethodSettings, AdtSettings, SamplingSettings, RecipeFlags),
+    "extract_tokens": (
+        ExtractionSettings,
+        RunSettings,
+        MethodSettings,
+        AdtSettings,
+        SamplingSettings,
+        RecipeFlags,
+    ),
     "inspect": (InspectSettings,),
     "vq_distances": (DistanceSettings,),
     "train_drafter": (TrainSettings, SamplingSettings, RecipeFlags),
@@ -92,7 +111,15 @@ _SUMMARIES = {
 }
 # Flags of a command's settings that it has no use for.
 _UNUSED = {
-    "extract_tokens": ("samples_per_prompt", "sample", "sample_seed", "slice", "overwrite", "trace", "vq_device")
+    "extract_tokens": (
+        "samples_per_prompt",
+        "sample",
+        "sample_seed",
+        "slice",
+        "overwrite",
+        "trace",
+        "vq_device",
+    )
 }
 # Flags of the paper's repository, or its relatives, that have no equal here: why, and what to use.
 _GONE = {
@@ -132,7 +159,9 @@ def read_words(command: str, words: Sequence[str]) -> dict[str, str]:
         elif not equals:
             text = _value(name, flags[name], rest)
         if name in texts:
-            raise SettingsError(f"--{name}: found twice, as {texts[name]!r} and {text!r}; allowed: once")
+            raise SettingsError(
+                f"--{name}: found twice, as {texts[name]!r} and {text!r}; allowed: once"
+            )
         texts[name] = text
     return texts
 
@@ -145,24 +174,36 @@ def check_known(name: str, known: Mapping[str, object], where: str = "") -> None
     if name in _GONE:
         raise SettingsError(f"{shown}: no such flag here; {_GONE[name]}")
     near = difflib.get_close_matches(name, known, 3, 0.6)
-    hint = f"did you mean {' or '.join(('' if where else '--') + n for n in near)}? " if near else ""
+    hint = (
+        f"did you mean {' or '.join(('' if where else '--') + n for n in near)}? " if near else ""
+    )
     raise SettingsError(f"{shown}: unknown flag; {hint}allowed: {', '.join(known)}")
 
 
 def help_text(command: str | None = None) -> str:
     """The help of a command, or of the whole program."""
     if command is None:
-        lines = ["ADT-Tree: exact, fast image generation with autoregressive models", "", "Commands:"]
+        lines = [
+            "ADT-Tree: exact, fast image generation with autoregressive models",
+            "",
+            "Commands:",
+        ]
         lines += [f"  python main.py {name:16} {text}" for name, text in _SUMMARIES.items()]
         lines += ["", "Flags: python main.py <command> --help", "Example:"]
-        example = 'python main.py generate_images --prompt "a small red circle on a grassy background"'
+        example = (
+            'python main.py generate_images --prompt "a small red circle on a grassy background"'
+        )
         return "\n".join([*lines, f"  {example} --num_images 4"])
     lines = [f"python main.py {command} --flag value ...", f"  {_SUMMARIES[command]}"]
     group, known = "", flags_of(command)
     for owner in OWNERS[command]:
         lines += ["", f"{owner.group}:"] if owner.group != group else []
         group = owner.group
-        lines += [_help_line(name, f) for name, f in settings_fields(owner).items() if known.get(name) is f]
+        lines += [
+            _help_line(name, f)
+            for name, f in settings_fields(owner).items()
+            if known.get(name) is f
+        ]
     return "\n".join(lines)
 
 
@@ -172,7 +213,9 @@ def _help_line(name: str, f: Field) -> str:
     choices = f" [{', '.join(f.metadata['choices'])}]" if "choices" in f.metadata else ""
     left = f"  --{name}" + ("" if switch else {int: " N", float: " X", str: " TEXT"}[kind(f)])
     text = f"{f.metadata['help']}{choices} (default: {shown})"
-    return "\n".join(textwrap.wrap(f"{left:28} {text}", 110, subsequent_indent=" " * 29, break_on_hyphens=False))
+    return "\n".join(
+        textwrap.wrap(f"{left:28} {text}", 110, subsequent_indent=" " * 29, break_on_hyphens=False)
+    )
 
 
 def _is_flag(word: str) -> bool:
@@ -183,7 +226,12 @@ def _is_flag(word: str) -> bool:
 def _negated(name: str, flags: Mapping[str, Field]) -> str | None:
     """The switch that `noNAME` or `no_NAME` turns off."""
     target = name.removeprefix("no").removeprefix("_")
-    is_switch = name not in flags and name.startswith("no") and target in flags and kind(flags[target]) is bool
+    is_switch = (
+        name not in flags
+        and name.startswith("no")
+        and target in flags
+        and kind(flags[target]) is bool
+    )
     return target if is_switch else None
 
 
@@ -200,5 +248,9 @@ def _value(name: str, f: Field, rest: list[str]) -> str:
 
 def _refuse_word(word: str) -> NoReturn:
     if word.startswith("-") and word not in ("-", "--"):
-        raise SettingsError(f"{word}: unknown flag; flags are written with two dashes: --flag value or --flag=value")
-    raise SettingsError(f'{word!r}: a word without a flag; a prompt with blanks needs quotes: --prompt "a red circle"')
+        raise SettingsError(
+            f"{word}: unknown flag; flags are written with two dashes: --flag value or --flag=value"
+        )
+    raise SettingsError(
+        f'{word!r}: a word without a flag; a prompt with blanks needs quotes: --prompt "a red circle"'
+    )

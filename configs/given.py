@@ -18,7 +18,9 @@ def read(command: str, texts: Mapping[str, str]) -> tuple[Values, Values]:
     given = typed(command, texts)
     path = given.pop("config", None)
     recipes = [read_recipe(name, command) for name in ([] if path is None else path.split(","))]
-    model = next((values["model"] for values in (given, *reversed(recipes)) if "model" in values), None)
+    model = next(
+        (values["model"] for values in (given, *reversed(recipes)) if "model" in values), None
+    )
     recipe: Values = {}
     for values in recipes:
         foreign = _FILE_FLAGS if values.get("model", model) != model else ()
@@ -35,7 +37,9 @@ def read_recipe(path: str, command: str) -> Values:
         check_known(str(name), flags, f"--config {path}")
         if value is None:
             refuse(name, None, f"a value, or no line at all (in {path})")
-        if isinstance(value, str) or type(value) is int and kind(flags[name]) is str:  # YAML takes 768 for a number
+        if (
+            isinstance(value, str) or type(value) is int and kind(flags[name]) is str
+        ):  # YAML takes 768 for a number
             content[name] = parse_text(flags[name], name, str(value))
     return content
 
@@ -67,14 +71,18 @@ def _without_aliases(given: Values, recipe_method: str | None) -> Values:
         if value is not None and values.setdefault(name, value) != value:
             refuse(alias, value, f"{values[name]!r}, as --{name} says")
     free = paper.model_type == "eagle" and not (paper.peanut or paper.static_tree)
-    method = _paper_method(paper, values.get("method", recipe_method if free and recipe_method != "ar" else None))
+    method = _paper_method(
+        paper, values.get("method", recipe_method if free and recipe_method != "ar" else None)
+    )
     return values if method is None else values | {"method": method}
 
 
 def _paper_method(paper: PaperFlags, method: str | None) -> str | None:
     """The method that --method and the paper's three flags agree on; None if none of them is given."""
     drafted = tuple(name for name in METHODS if MethodSettings(name).drafted)
-    claims = {f"--method {method}": (method,)} if method is not None else {}  # flag -> the methods it goes with
+    claims = (
+        {f"--method {method}": (method,)} if method is not None else {}
+    )  # flag -> the methods it goes with
     claims |= {"--peanut": ("adt",)} if paper.peanut else {}
     claims |= {"--static_tree": ("static",)} if paper.static_tree else {}
     claims |= {"--model_type base": ("ar",)} if paper.model_type == "base" else {}

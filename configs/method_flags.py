@@ -6,7 +6,11 @@ from configs.flags import check_known, flags_of
 from configs.given import Values
 from configs.methods import METHODS, AdtSettings, MethodSettings
 
-METHOD_FLAGS = [*settings_fields(MethodSettings), *settings_fields(AdtSettings), *settings_fields(LanternSettings)]
+METHOD_FLAGS = [
+    *settings_fields(MethodSettings),
+    *settings_fields(AdtSettings),
+    *settings_fields(LanternSettings),
+]
 
 
 def with_method(recipe: Values, given: Values) -> tuple[Values, Values, MethodSettings]:
@@ -26,7 +30,11 @@ def listed_method(entry: str, shared: Values, source: str = "--methods") -> Meth
     if name not in METHODS:
         allowed = f"name[:flag=value...], by commas, with a name of {', '.join(METHODS)}"
         raise SettingsError(f"{source}: found {entry!r}; allowed: {allowed}")
-    flags = {flag: f for flag, f in flags_of("benchmark").items() if flag in METHOD_FLAGS and flag != "method"}
+    flags = {
+        flag: f
+        for flag, f in flags_of("benchmark").items()
+        if flag in METHOD_FLAGS and flag != "method"
+    }
     own: Values = {}
     try:
         for option in options:
@@ -43,8 +51,13 @@ def listed_method(entry: str, shared: Values, source: str = "--methods") -> Meth
 
 
 def _method(values: Values) -> MethodSettings:
-    plain = {name: value for name, value in values.items() if name in settings_fields(MethodSettings)}
-    method, verifier = MethodSettings(method=plain.get("method", "adt")).method, plain.get("verifier", "exact")
+    plain = {
+        name: value for name, value in values.items() if name in settings_fields(MethodSettings)
+    }
+    method, verifier = (
+        MethodSettings(method=plain.get("method", "adt")).method,
+        plain.get("verifier", "exact"),
+    )
     parts = {}
     for name, owner, fits, where in (
         ("adt", AdtSettings, method == "adt", f"--method adt, not with --method {method}"),
@@ -55,7 +68,9 @@ def _method(values: Values) -> MethodSettings:
         if flags and not fits:
             flag = next(iter(flags))
             refuse(flag, values[flag], f"only with {where}")
-        parts[name] = owner(**{field: values[flag] for flag, field in flags.items()}) if flags else None
+        parts[name] = (
+            owner(**{field: values[flag] for flag, field in flags.items()}) if flags else None
+        )
     return MethodSettings(**plain, **parts)
 
 
@@ -64,4 +79,10 @@ def applicable(values: Values) -> list[str]:
     method, verifier = values.get("method", "adt"), values.get("verifier", "exact")
     adt = settings_fields(AdtSettings) if "adt" in METHODS.get(method, {}) else ()
     lantern = settings_fields(LanternSettings) if verifier in RELAXED and method != "ar" else ()
-    return ["method", *METHODS.get(method, {}), *([] if method == "ar" else ["verifier"]), *adt, *lantern]
+    return [
+        "method",
+        *METHODS.get(method, {}),
+        *([] if method == "ar" else ["verifier"]),
+        *adt,
+        *lantern,
+    ]

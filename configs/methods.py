@@ -24,7 +24,9 @@ class SamplingSettings:
     group: ClassVar[str] = "Sampling"
     temperature: float = setting(1.0, "0 = always the likeliest code (argmax)", low=0, high=100)
     top_k: int = setting(0, "keep the k likeliest codes; 0 = off", low=0)
-    top_p: float = setting(1.0, "keep the likeliest codes that make up this probability; 1 = off", above=0, high=1)
+    top_p: float = setting(
+        1.0, "keep the likeliest codes that make up this probability; 1 = off", above=0, high=1
+    )
     cfg: float = setting(3.0, "guidance scale; 1 = no guidance", low=0, high=100)
 
     def __post_init__(self) -> None:
@@ -39,7 +41,9 @@ class AdtSettings:
 
     prefix: ClassVar[str] = "adt_"
     group: ClassVar[str] = "ADT-Tree (--method adt)"
-    beta: float = setting(0.7, "acceptance from which the next tree is deeper and narrower", low=0, high=1)
+    beta: float = setting(
+        0.7, "acceptance from which the next tree is deeper and narrower", low=0, high=1
+    )
     l_d: int = setting(1, "levels added or taken per step", low=0, high=64)
     l_k: int = setting(1, "width added or taken per step", low=0, high=64)
     d_min: int = setting(1, "least depth", low=1, high=64)
@@ -77,7 +81,11 @@ class AdtSettings:
             if start is None:
                 object.__setattr__(self, f"{axis}_init", min(max(default, low), high))
             elif not low <= start <= high:
-                refuse(f"adt_{axis}_init", start, f"{low} to {high} (--adt_{axis}_min to --adt_{axis}_max)")
+                refuse(
+                    f"adt_{axis}_init",
+                    start,
+                    f"{low} to {high} (--adt_{axis}_min to --adt_{axis}_max)",
+                )
 
 
 _PRICED = {"proposal": "coupled", "calibration": "drafter", "size": "priced", "prices": None}
@@ -85,7 +93,13 @@ _PRICED = {"proposal": "coupled", "calibration": "drafter", "size": "priced", "p
 METHODS: dict[str, dict[str, object]] = {
     "ar": {},
     "static": {"proposal": "coupled", "tree": "mc_sim_7b_63"},
-    "eagle2": {"proposal": "coupled", "calibration": "drafter", "depth": 5, "width": 10, "nodes": 58},
+    "eagle2": {
+        "proposal": "coupled",
+        "calibration": "drafter",
+        "depth": 5,
+        "width": 10,
+        "nodes": 58,
+    },
     "adt": {"proposal": "coupled", "calibration": "drafter", "nodes": 6, "adt": AdtSettings()},
     "jacobi": {"proposal": "coupled", "window": 16, "guess": "above"},
     "marginal": _PRICED | {"depth": 6, "width": 4, "nodes": 58},
@@ -93,7 +107,9 @@ METHODS: dict[str, dict[str, object]] = {
 }
 # Other defaults of a method with a proposal: the published methods do not calibrate.
 PUBLISHED = {
-    (method, proposal): {"calibration": "none"} for method in ("eagle2", "adt") for proposal in ("topk", "sampled")
+    (method, proposal): {"calibration": "none"}
+    for method in ("eagle2", "adt")
+    for proposal in ("topk", "sampled")
 }
 
 
@@ -108,7 +124,9 @@ class MethodSettings:
         choices=tuple(METHODS),
         shown="adt; of extract_tokens jacobi, which needs no drafter",
     )
-    proposal: str | None = setting(None, "how children are taken from the drafter", choices=PROPOSALS, shown="coupled")
+    proposal: str | None = setting(
+        None, "how children are taken from the drafter", choices=PROPOSALS, shown="coupled"
+    )
     calibration: str | None = setting(
         None,
         "path scores of grown trees: by the calibration.json beside the drafter, where there is one, or as they are",
@@ -118,11 +136,19 @@ class MethodSettings:
     depth: int | None = setting(
         None, "levels of a tree, at most", low=1, high=64, shown="eagle2 5, marginal 6, graft 1"
     )
-    width: int | None = setting(None, "width of a tree", low=1, high=256, shown="eagle2 10, others 4")
-    nodes: int | None = setting(
-        None, "most nodes that one target forward verifies", low=1, high=1024, shown="adt 6, others 58"
+    width: int | None = setting(
+        None, "width of a tree", low=1, high=256, shown="eagle2 10, others 4"
     )
-    tree: str | None = setting(None, "named tree of --method static", choices=TREES, shown="mc_sim_7b_63")
+    nodes: int | None = setting(
+        None,
+        "most nodes that one target forward verifies",
+        low=1,
+        high=1024,
+        shown="adt 6, others 58",
+    )
+    tree: str | None = setting(
+        None, "named tree of --method static", choices=TREES, shown="mc_sim_7b_63"
+    )
     size: str | None = setting(
         None,
         "size of the tree: as many levels and nodes as pay for themselves on this machine, within --depth and "
@@ -132,11 +158,15 @@ class MethodSettings:
     )
     prices: str | None = setting(
         None,
-        "file of this machine's costs, as scripts.costs writes it",
+        "file of this machine's costs, as scripts.tools.costs writes it",
         shown="measured at the start and kept in ~/.cache/adt-tree",
     )
     window: int | None = setting(
-        None, "how many positions ahead the target's earlier laws draft", low=1, high=256, shown="16"
+        None,
+        "how many positions ahead the target's earlier laws draft",
+        low=1,
+        high=256,
+        shown="16",
     )
     guess: str | None = setting(
         None,
@@ -158,7 +188,9 @@ class MethodSettings:
             object.__setattr__(self, "prices", os.path.expanduser(self.prices))
         for name, owner in (("adt", AdtSettings), ("lantern", LanternSettings)):
             if not isinstance(getattr(self, name), owner | None):
-                raise SettingsError(f"{name}: found {getattr(self, name)!r}; allowed: {owner.__name__}")
+                raise SettingsError(
+                    f"{name}: found {getattr(self, name)!r}; allowed: {owner.__name__}"
+                )
         defaults = METHODS[self.method] | PUBLISHED.get((self.method, self.proposal), {})
         if "size" in defaults and not VERIFIERS[self.verifier].same_tokens and self.prices is None:
             defaults["size"] = "fixed"
@@ -169,19 +201,31 @@ class MethodSettings:
             elif name not in defaults:
                 methods = " or ".join(method for method in METHODS if name in METHODS[method])
                 flag = "adt_*" if name == "adt" else name
-                refuse(flag, value, f"only with --method {methods}, not with --method {self.method}")
+                refuse(
+                    flag, value, f"only with --method {methods}, not with --method {self.method}"
+                )
         self._check_acceptance()
 
     def _check_acceptance(self) -> None:
         """Refuse combinations that VERIFIERS does not have; settle the numbers of relaxed acceptance."""
-        fitting = [name for name, rule in VERIFIERS.items() if rule.fits(self.method, self.proposal)]
+        fitting = [
+            name for name, rule in VERIFIERS.items() if rule.fits(self.method, self.proposal)
+        ]
         if self.verifier not in fitting:
             rule, own = VERIFIERS[self.verifier], f"--method {self.method}"
             own += f" and --proposal {self.proposal}" if self.proposal else ""
             wanted = f"--proposal {' or '.join(filter(None, rule.proposals))}"
             wanted += f" and --method {' or '.join(rule.methods)}" if rule.methods else ""
-            refuse("verifier", self.verifier, f"with {own} {', '.join(fitting)}; {self.verifier} goes with {wanted}")
-        if self.size == "priced" and self.prices is None and not VERIFIERS[self.verifier].same_tokens:
+            refuse(
+                "verifier",
+                self.verifier,
+                f"with {own} {', '.join(fitting)}; {self.verifier} goes with {wanted}",
+            )
+        if (
+            self.size == "priced"
+            and self.prices is None
+            and not VERIFIERS[self.verifier].same_tokens
+        ):
             allowed = "fixed, or with --prices: trees by measured times would make images that nobody can repeat"
             refuse("size", "priced", f"with --verifier {self.verifier} {allowed}")
         if self.size == "fixed" and self.prices is not None:
@@ -193,7 +237,11 @@ class MethodSettings:
         elif self.lantern is None:
             object.__setattr__(self, "lantern", LanternSettings())
         elif self.verifier == "lantern_coupled" and self.lantern.residual != "exact":
-            refuse("lantern_residual", self.lantern.residual, "only with --verifier lantern; lantern_coupled has none")
+            refuse(
+                "lantern_residual",
+                self.lantern.residual,
+                "only with --verifier lantern; lantern_coupled has none",
+            )
 
     @property
     def speculative(self) -> bool:

@@ -13,9 +13,9 @@ from typing import ClassVar
 
 from configs.acceptance import LanternSettings
 from configs.fields import SettingsError, bounds, check_fields, refuse, setting, settings_dict
+from configs.image_size import default_size, parse_size
 from configs.methods import AdtSettings, MethodSettings, SamplingSettings
 from configs.targets import MODELS, OWN_FLAGS, ROOT, parts_beside, refuse_foreign_flags
-from models.image_size import default_size, parse_size
 
 __all__ = [
     "AdtSettings",
@@ -32,7 +32,9 @@ DATASETS = {
     "MSCOCO2017Val": "captions_val2017.json",
     "MSCOCO2017Train": "captions_train2017.json",
 }
-CLASSIFIER = "attributes.safetensors"  # beside the tiny model's weights: what --quality judges images with
+CLASSIFIER = (
+    "attributes.safetensors"  # beside the tiny model's weights: what --quality judges images with
+)
 # What may differ between two commands that fill the same folder: it chooses images, not what an image is.
 FREE_FLAGS = (
     "num_images",
@@ -60,7 +62,9 @@ class RunSettings:
         f"a text, a file (.txt: a prompt per line; .jsonl: id and prompt), {' or '.join(DATASETS)}",
         shown="required",
     )
-    prompt_file: str | None = setting(None, "file of the named dataset", shown="configs/prompts/<its name>")
+    prompt_file: str | None = setting(
+        None, "file of the named dataset", shown="configs/prompts/<its name>"
+    )
     caption: str | None = setting(
         None,
         "which captions of an image of MSCOCO2017Val or -Train are prompts",
@@ -74,7 +78,9 @@ class RunSettings:
         shown="text 1, .txt file and --slice all, dataset 10",
     )
     samples_per_prompt: int | None = setting(None, "images per prompt", low=1, shown="1")
-    sample: int | None = setting(None, "take a random subset of this many prompts", low=1, shown="off")
+    sample: int | None = setting(
+        None, "take a random subset of this many prompts", low=1, shown="off"
+    )
     sample_seed: int | None = setting(None, "which random subset", low=0, shown="0")
     slice: str | None = setting(
         None, "a-b: of the prompts taken, a (counted from 0) up to, not including, b", shown="all"
@@ -92,9 +98,13 @@ class RunSettings:
     trace: bool = setting(False, "write one line per round to trace.jsonl")
     model: str = setting("tiny", "target model", choices=tuple(MODELS))
     model_path: str | None = setting(
-        None, "its folder, or its owner/name on the Hugging Face hub", shown=", ".join(MODELS.values())
+        None,
+        "its folder, or its owner/name on the Hugging Face hub",
+        shown=", ".join(MODELS.values()),
     )
-    drafter_path: str | None = setting(None, "the drafter's folder, or its owner/name", shown="<model_path>/drafter")
+    drafter_path: str | None = setting(
+        None, "the drafter's folder, or its owner/name", shown="<model_path>/drafter"
+    )
     tokenizer_path: str | None = setting(
         None,
         "Chameleon's folder of text_tokenizer.json, vqgan.yaml and the VQGAN's weights",
@@ -108,10 +118,14 @@ class RunSettings:
     text_encoder_path: str | None = setting(
         None, "LlamaGen's T5: a folder, or a hub id", shown="<model_path>/../t5/flan-t5-xl"
     )
-    vq_path: str | None = setting(None, "LlamaGen's file of image codes", shown="<model_path>/../vq_ds16_t2i.pt")
+    vq_path: str | None = setting(
+        None, "LlamaGen's file of image codes", shown="<model_path>/../vq_ds16_t2i.pt"
+    )
     dtype: str = setting("fp32", "number type", choices=("fp32", "fp64", "bf16"))
     device: str = setting("auto", "auto, cpu, cuda or cuda:N; auto = a GPU if there is one")
-    device_map: str = setting("single", "auto: the target's layers over all GPUs", choices=("single", "auto"))
+    device_map: str = setting(
+        "single", "auto: the target's layers over all GPUs", choices=("single", "auto")
+    )
     vq_device: str = setting("same", "where tokens become pixels: the target's device, or the CPU",
                              choices=("same", "cpu"))  # fmt: skip
     cfg_mode: str = setting(
@@ -125,7 +139,11 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         if not isinstance(self.prompt, str) or not self.prompt.strip():
-            refuse("prompt", self.prompt, f"a text that is not blank, a .txt file, {', '.join(DATASETS)}")
+            refuse(
+                "prompt",
+                self.prompt,
+                f"a text that is not blank, a .txt file, {', '.join(DATASETS)}",
+            )
         check_fields(self)
         for name in (
             "output_dir",
@@ -141,7 +159,9 @@ class RunSettings:
         if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", self.device):
             refuse("device", self.device, "auto, cpu, cuda, cuda:N")
         if self.device_map == "auto" and self.device != "auto":
-            refuse("device_map", "auto", f"only with --device auto, not with --device {self.device}")
+            refuse(
+                "device_map", "auto", f"only with --device auto, not with --device {self.device}"
+            )
         if self.cfg_mode == "sequential" and self.sampling.cfg == 1:
             refuse("cfg_mode", "sequential", "parallel: with --cfg 1 there is one row")
         self._check_prompt()
@@ -154,8 +174,13 @@ class RunSettings:
             )
         self._set("model_path", str(ROOT / MODELS[self.model]))
         self._place_parts()
-        self._set("drafter_path", str(Path(self.model_path) / "drafter") if self.method.drafted else None)
-        self._set("output_dir", f"outputs/{self.model}_{self.method.method}_{self._slug()}_{self.fingerprint()[:8]}")
+        self._set(
+            "drafter_path", str(Path(self.model_path) / "drafter") if self.method.drafted else None
+        )
+        self._set(
+            "output_dir",
+            f"outputs/{self.model}_{self.method.method}_{self._slug()}_{self.fingerprint()[:8]}",
+        )
 
     @property
     def source(self) -> str:
@@ -171,15 +196,28 @@ class RunSettings:
 
     def with_method(self, method: MethodSettings) -> "RunSettings":
         """The same run by another method, with this run's drafter or the default one where it needs one."""
-        return replace(self, method=method, drafter_path=self.drafter_path if method.drafted else None)
+        return replace(
+            self, method=method, drafter_path=self.drafter_path if method.drafted else None
+        )
 
     def identity(self) -> dict[str, object]:
         """The settings that make an image and its record what they are, by flag; paths are made absolute."""
-        values = {name: value for name, value in settings_dict(self).items() if name not in FREE_FLAGS}
-        paths = ["model_path", "tokenizer_path", "drafter_path", "text_encoder_path", "vq_path", "prices"]
+        values = {
+            name: value for name, value in settings_dict(self).items() if name not in FREE_FLAGS
+        }
+        paths = [
+            "model_path",
+            "tokenizer_path",
+            "drafter_path",
+            "text_encoder_path",
+            "vq_path",
+            "prices",
+        ]
         paths += ["prompt"] if self.source == "file" else []
         return values | {
-            name: os.path.realpath(values[name]) for name in paths if os.path.exists(values.get(name) or "")
+            name: os.path.realpath(values[name])
+            for name in paths
+            if os.path.exists(values.get(name) or "")
         }
 
     def fingerprint(self) -> str:
@@ -217,7 +255,11 @@ class RunSettings:
         if self.source == "text":
             for name in ("sample", "slice"):
                 if getattr(self, name) is not None:
-                    refuse(name, getattr(self, name), "only with a list of prompts; --prompt is a single text")
+                    refuse(
+                        name,
+                        getattr(self, name),
+                        "only with a list of prompts; --prompt is a single text",
+                    )
         if self.slice is not None:
             bounds("slice", self.slice)
         if self.sample_seed is not None and self.sample is None:
@@ -236,7 +278,11 @@ class RunSettings:
         if self.source == "text":
             given = None if self.num_images == -1 else self.num_images
             if None not in (given, self.samples_per_prompt) and given != self.samples_per_prompt:
-                refuse("samples_per_prompt", self.samples_per_prompt, f"--num_images, {given}, for a single text")
+                refuse(
+                    "samples_per_prompt",
+                    self.samples_per_prompt,
+                    f"--num_images, {given}, for a single text",
+                )
             images = given or self.samples_per_prompt or 1
             object.__setattr__(self, "num_images", images)
             self._set("samples_per_prompt", images)

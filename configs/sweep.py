@@ -52,7 +52,9 @@ class Sweep:
             return self
         first, end = bounds("cells", cells)
         border = len(self.grid)
-        part = replace(self, grid=self.grid[first:end], beside=self.entries[max(first, border) : end])
+        part = replace(
+            self, grid=self.grid[first:end], beside=self.entries[max(first, border) : end]
+        )
         if not part.entries:
             refuse("cells", cells, f"a-b with a below {len(self.entries)}, the number of cells")
         return part
@@ -67,7 +69,9 @@ class Sweep:
             raise SettingsError(
                 f"{self.where}: found {self.entries[methods.index(ar)]}; allowed: without it: it is always measured"
             )
-        for (one, method), (other, twin) in combinations(zip(self.entries, methods, strict=True), 2):
+        for (one, method), (other, twin) in combinations(
+            zip(self.entries, methods, strict=True), 2
+        ):
             if method == twin:
                 raise SettingsError(
                     f"{self.where}: found {one} and {other}, the same method; allowed: cells that differ"
@@ -89,8 +93,13 @@ def read_sweep(path: str) -> Sweep:
         _refuse(path, "axes", axes, "flag: [value, ...] lines")
     if quality not in (None, True, False):
         _refuse(path, "quality", quality, "true or false")
-    choices = product(*([f"{flag}={value}" for value in _values(path, flag, axes[flag])] for flag in axes))
-    grid = [":".join((entry, *chosen)) for entry, chosen in product(_entries(path, content, "base"), choices)]
+    choices = product(
+        *([f"{flag}={value}" for value in _values(path, flag, axes[flag])] for flag in axes)
+    )
+    grid = [
+        ":".join((entry, *chosen))
+        for entry, chosen in product(_entries(path, content, "base"), choices)
+    ]
     beside = _entries(path, content, "methods") if "methods" in content else []
     return Sweep(path, tuple(axes), tuple(grid), tuple(beside), quality)
 
@@ -103,7 +112,9 @@ def _entries(path: str, content: Mapping[str, Any], key: str) -> list[str]:
 
 
 def _values(path: str, flag: object, values: object) -> list[object]:
-    plain = isinstance(values, list) and all(isinstance(value, bool | int | float | str) for value in values)
+    plain = isinstance(values, list) and all(
+        isinstance(value, bool | int | float | str) for value in values
+    )
     if not plain or not values:
         _refuse(path, f"axes: {flag}", values, "a list of values")
     return values

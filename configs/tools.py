@@ -69,7 +69,9 @@ class DistanceSettings:
     model_path: str | None = like(RunSettings, "model_path")
     tokenizer_path: str | None = like(RunSettings, "tokenizer_path")
     vq_path: str | None = like(RunSettings, "vq_path")
-    neighbours: int | None = setting(None, "nearest codes per code", low=1, high=2**16 - 1, shown="all others")
+    neighbours: int | None = setting(
+        None, "nearest codes per code", low=1, high=2**16 - 1, shown="all others"
+    )
 
     def __post_init__(self) -> None:
         check_fields(self)

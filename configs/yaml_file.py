@@ -13,9 +13,13 @@ def read_yaml(path: str, flag: str) -> dict[str, Any]:
     try:
         content = yaml.load(Path(path).read_text("utf-8"), _StrictLoader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise SettingsError(f"--{flag} {path}: cannot be read: {error}; allowed: a YAML file") from error
+        raise SettingsError(
+            f"--{flag} {path}: cannot be read: {error}; allowed: a YAML file"
+        ) from error
     if content is not None and not isinstance(content, dict):
-        raise SettingsError(f"--{flag} {path}: found {type(content).__name__}; allowed: `name: value` lines")
+        raise SettingsError(
+            f"--{flag} {path}: found {type(content).__name__}; allowed: `name: value` lines"
+        )
     return content or {}
 
 
@@ -26,5 +30,7 @@ class _StrictLoader(yaml.SafeLoader):
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         for key in keys:
             if keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} twice", node.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key!r} twice", node.start_mark
+                )
         return super().construct_mapping(node, deep)

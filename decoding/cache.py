@@ -30,7 +30,9 @@ class CacheShape:
 
 
 class KVCache:
-    def __init__(self, spec: TransformerSpec, shape: CacheShape, dtype: torch.dtype, device: torch.device):
+    def __init__(
+        self, spec: TransformerSpec, shape: CacheShape, dtype: torch.dtype, device: torch.device
+    ):
         """device: of masks and, unless the spec says otherwise, of every layer's keys and values."""
         rows = shape.images * shape.guidance
         size = (rows, spec.kv_heads, shape.slots, spec.head_dim)
@@ -39,10 +41,14 @@ class KVCache:
             torch.zeros(2 * len(list(layers)), *size, dtype=dtype, device=place)
             for place, layers in groupby(spec.layer_devices or (device,) * spec.layers)
         )
-        self.pads = torch.zeros(rows, 1, 1, shape.slots, dtype=dtype, device=device)  # -inf before a row's first token
+        self.pads = torch.zeros(
+            rows, 1, 1, shape.slots, dtype=dtype, device=device
+        )  # -inf before a row's first token
         self.starts = torch.zeros(rows, dtype=torch.long, device=device)
         self.origins = torch.zeros_like(self.starts)
-        self.lengths = np.zeros(shape.images, dtype=np.int64)  # on the host: known there after every round
+        self.lengths = np.zeros(
+            shape.images, dtype=np.int64
+        )  # on the host: known there after every round
         self.guidance, self.last_position = shape.guidance, spec.max_positions - 1
 
     @property
@@ -80,7 +86,11 @@ class KVCache:
     def _view(self, rows: slice, lengths: np.ndarray) -> "KVCache":
         view = object.__new__(KVCache)
         view.memory = tuple(memory[:, rows] for memory in self.memory)
-        view.pads, view.starts, view.origins = self.pads[rows], self.starts[rows], self.origins[rows]
+        view.pads, view.starts, view.origins = (
+            self.pads[rows],
+            self.starts[rows],
+            self.origins[rows],
+        )
         view.lengths, view.guidance, view.last_position = lengths, self.guidance, self.last_position
         return view
 
@@ -141,10 +151,15 @@ class KVCache:
 
     def _ragged_mask(self, block: Tensor, rows: Tensor) -> Tensor:
         n, m = block.shape[1:]
-        offset = torch.arange(self._stop, device=rows.device) - rows  # (rows, slots) relative to the first new slot
+        offset = (
+            torch.arange(self._stop, device=rows.device) - rows
+        )  # (rows, slots) relative to the first new slot
         inside = (offset >= 0) & (offset < m)
         index = offset.clamp(0, m - 1)[:, None].expand(-1, n, -1)
-        visible = block.repeat_interleave(self.guidance, 0).gather(2, index) & inside[:, None] | (offset < 0)[:, None]
+        visible = (
+            block.repeat_interleave(self.guidance, 0).gather(2, index) & inside[:, None]
+            | (offset < 0)[:, None]
+        )
         mask = self.pads[..., : self._stop].repeat(1, 1, n, 1)
         return mask.masked_fill_(~visible[:, None], -torch.inf)
 
@@ -175,9 +190,14 @@ class KVCache:
         """
         for image, (length, count) in enumerate(zip(self.lengths.tolist(), counts, strict=True)):
             if count > 1:  # the root, at offset 0, already stands where it belongs
-                rows, slots = slice(image * self.guidance, (image + 1) * self.guidance), path[image, :count] + length
+                rows, slots = (
+                    slice(image * self.guidance, (image + 1) * self.guidance),
+                    path[image, :count] + length,
+                )
                 for memory in (memory[:, rows] for memory in self.memory):
-                    memory[..., length : length + count, :] = memory.index_select(3, slots.to(memory.device))
+                    memory[..., length : length + count, :] = memory.index_select(
+                        3, slots.to(memory.device)
+                    )
         self.advance(counts)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from decoding.sampling import SamplingLaw
+from decoding.sampling import SamplingDistribution
 
 FILE = "calibration.json"  # beside the drafter's weights
 LEAST, MOST = 0.01, 100.0  # factors
@@ -43,15 +43,19 @@ def fit_factor(values: Tensor, choices: Tensor, steps: int = 30) -> float:
         expected = (weights * values).sum(-1)
         slope = (chosen - expected).mean()
         curvature = ((weights * values.square()).sum(-1) - expected.square()).mean()
-        factor = min(max(factor + float(slope / curvature.clamp_min(1e-12)), factor / 2), factor * 2)
+        factor = min(
+            max(factor + float(slope / curvature.clamp_min(1e-12)), factor / 2), factor * 2
+        )
         factor = min(max(factor, LEAST), MOST)
     return factor
 
 
-def law_key(law: SamplingLaw) -> str:
+def distribution_key(distribution: SamplingDistribution) -> str:
     """The name of a law in a calibration file; at temperature 0 the cuts do not count."""
-    cuts = "" if law.greedy else f" top_k={law.top_k} top_p={law.top_p:g}"
-    return f"temperature={law.temperature:g}{cuts} cfg={law.cfg:g}"
+    cuts = (
+        "" if distribution.greedy else f" top_k={distribution.top_k} top_p={distribution.top_p:g}"
+    )
+    return f"temperature={distribution.temperature:g}{cuts} cfg={distribution.cfg:g}"
 
 
 @dataclass(frozen=True)
@@ -70,15 +74,19 @@ class Calibrations:
             factors = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
             raise ValueError(f"cannot read {path}: {error}") from error
-        for law, proposals in _entries(path, "the file", factors):
-            for proposal, levels in _entries(path, law, proposals):
+        for distribution, proposals in _entries(path, "the file", factors):
+            for proposal, levels in _entries(path, distribution, proposals):
                 if not isinstance(levels, list) or not all(_is_factor(level) for level in levels):
-                    raise ValueError(f"{path}: {law}, {proposal}: found {levels!r}, allowed: factors {LEAST} to {MOST}")
+                    raise ValueError(
+                        f"{path}: {distribution}, {proposal}: found {levels!r}, allowed: factors {LEAST} to {MOST}"
+                    )
         return Calibrations(factors)
 
-    def of(self, law: SamplingLaw, proposal: str) -> Calibration:
+    def of(self, distribution: SamplingDistribution, proposal: str) -> Calibration:
         """The calibration of a law and a proposal; factors of 1 if there is none."""
-        return Calibration(tuple(self.factors.get(law_key(law), {}).get(proposal, [])) or (1.0,))
+        return Calibration(
+            tuple(self.factors.get(distribution_key(distribution), {}).get(proposal, [])) or (1.0,)
+        )
 
 
 def _entries(path: Path, name: str, content: object) -> Iterable[tuple[str, object]]:

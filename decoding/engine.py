@@ -15,18 +15,18 @@ import torch
 from torch import Tensor
 
 from decoding.cache import CacheShape, KVCache, chain
+from decoding.drafter import Decided, Drafter
 from decoding.flight import FinishedImage, Flight, Job, RoundStats
 from decoding.grow import Grower
 from decoding.noise import NoiseShape, PositionalNoise
 from decoding.policies.base import TreePlan, TreePolicy
 from decoding.proposals import Proposal
-from decoding.sampling import SamplingLaw, choose
+from decoding.sampling import SamplingDistribution, choose
 from decoding.slots import Slots, accepted, lay_out
 from decoding.timing import Stopwatch
 from decoding.transfer import on_device
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict, Verifier
-from drafters.base import Decided, Drafter
 from models.base import TargetModel
 
 
@@ -55,17 +55,19 @@ class Engine:
     def __init__(
         self,
         target: TargetModel,
-        law: SamplingLaw,
+        distribution: SamplingDistribution,
         verifier: Verifier,
         images: int,
         speculation: Speculation | None = None,
     ):
-        self.target, self.law, self.verifier = target, law, verifier
+        self.target, self.distribution, self.verifier = target, distribution, verifier
         self.images, self.speculation = images, speculation
         self.grow: Grower | None = None
         if speculation:
             s = speculation
-            self.grow = Grower(s.policy, s.drafter, s.proposal, s.foreseen, verifier.reads_laws)
+            self.grow = Grower(
+                s.policy, s.drafter, s.proposal, s.foreseen, verifier.reads_distributions
+            )
 
     def generate(self, jobs: Iterable[Job]) -> Iterator[StepStats]:
         """Decode all jobs; draws them one by one as places become free."""
@@ -81,9 +83,16 @@ class Engine:
         """Room for as many images as there are first jobs, with prompts as long as theirs."""
         target, images = self.target, len(first)
         slots = self._slots(max(target.length(job.prompt) for job in first))
-        self.cache = KVCache(target.spec, CacheShape(images, self.law.guidance, slots), target.dtype, target.device)
+        self.cache = KVCache(
+            target.spec,
+            CacheShape(images, self.distribution.guidance, slots),
+            target.dtype,
+            target.device,
+        )
         dtype = torch.float64 if target.dtype == torch.float64 else torch.float32
-        noise = NoiseShape(target.grid.tokens, target.vocab.size, self.law.greedy, dtype, target.device)
+        noise = NoiseShape(
+            target.grid.tokens, target.vocab.size, self.distribution.greedy, dtype, target.device
+        )
         self.noise = PositionalNoise(noise, images, self.verifier.streams)
         self.flights: list[Flight | None] = [None] * images
         self.watch = Stopwatch(target.device)
@@ -92,7 +101,10 @@ class Engine:
 
     def _slots(self, length: int) -> int:
         """Slots that an image takes behind a prompt of this length, the last round's tree included."""
-        grid, nodes = self.target.grid, self.speculation.policy.largest.nodes if self.speculation else 0
+        grid, nodes = (
+            self.target.grid,
+            self.speculation.policy.largest.nodes if self.speculation else 0,
+        )
         return length + grid.slots(grid.tokens) + grid.block(nodes)
 
     @torch.inference_mode()
@@ -116,7 +128,7 @@ class Engine:
     def _prefill(self, place: int, job: Job) -> Flight:
         """Read the prompt and decide the first token."""
         started = time.perf_counter()
-        prompt = self.target.prompt(job.prompt, self.law.guidance)
+        prompt = self.target.prompt(job.prompt, self.distribution.guidance)
         length = prompt.ids.shape[1]
         self.cache.grow(self._slots(length))
         cache = self.cache.image(place)
@@ -124,8 +136,10 @@ class Engine:
         features = self.target.read(prompt, cache.open(*chain(1, length, self.target.device)))
         cache.advance([length])
         self.noise.fill(place, job.seed)
-        log_p = self.law(self.target.score(features[:, -1:]))
-        refuse_nan(bool(log_p.isnan().any()), "target")  # waits for the device, so the seconds are true
+        log_p = self.distribution(self.target.score(features[:, -1:]))
+        refuse_nan(
+            bool(log_p.isnan().any()), "target"
+        )  # waits for the device, so the seconds are true
         code = choose(log_p, self.noise.table[place : place + 1, :1])[0]  # (1,)
         controller = None
         if self.speculation:
@@ -147,7 +161,9 @@ class Engine:
         if self.speculation:
             self.speculation.drafter.observe(tree, log_p, verdict)
         self._commit(slots, verdict, features, [int(row[0]) + 1 for row in figures])
-        rounds = tuple(flight.observe(row) for flight, row in zip(self.flights, figures, strict=True))
+        rounds = tuple(
+            flight.observe(row) for flight, row in zip(self.flights, figures, strict=True)
+        )
         seconds = time.perf_counter() - started
         self.watch.seconds["round"] += seconds
         return StepStats(rounds, self._land(laps["draft"], laps["verify"], seconds))
@@ -158,25 +174,33 @@ class Engine:
 
     def _draft(self) -> DraftTree:
         self._decided = on_device(self._roots(), self.target.device)[:, None] + 1
-        root = DraftTree.root(torch.cat([flight.codes[-1][-1:] for flight in self.flights]), self.noise.table.dtype)
+        root = DraftTree.root(
+            torch.cat([flight.codes[-1][-1:] for flight in self.flights]), self.noise.table.dtype
+        )
         if self.grow is None:
             return root
         plan = TreePlan(tuple(flight.shape() for flight in self.flights))
         rounds = [(flight.job.seed, flight.rounds) for flight in self.flights]
-        return self.grow(root, plan, self.noise.drawing(self.speculation.proposal.stream, rounds), self._decided)
+        return self.grow(
+            root, plan, self.noise.drawing(self.speculation.proposal.stream, rounds), self._decided
+        )
 
     def _score(self, slots: Slots) -> tuple[Tensor, Tensor]:
         """One target forward over root and nodes: features (rows, slots, hidden), log p (images, 1 + nodes, vocab)."""
-        ids = (slots.codes + self.target.vocab.first_id).repeat_interleave(self.law.guidance, 0)
+        ids = (slots.codes + self.target.vocab.first_id).repeat_interleave(
+            self.distribution.guidance, 0
+        )
         context = self.cache.open(slots.depths, slots.visible)
         with self.watch.lap("target_forward"):
             features = self.target.features(ids, context)
-            logits = self.target.score(features if slots.exits is None else self._rows(features, slots.exits))
-        return features, self.law(logits)
+            logits = self.target.score(
+                features if slots.exits is None else self._rows(features, slots.exits)
+            )
+        return features, self.distribution(logits)
 
     def _rows(self, features: Tensor, index: Tensor) -> Tensor:
         """Features (rows, slots, hidden) at slots index (images, n): (rows, n, hidden)."""
-        rows = index.repeat_interleave(self.law.guidance, 0)
+        rows = index.repeat_interleave(self.distribution.guidance, 0)
         return features.gather(1, rows[..., None].expand(-1, -1, features.shape[-1]))
 
     def _figures(self, tree: DraftTree, verdict: Verdict, log_p: Tensor) -> list[list[float]]:
@@ -189,7 +213,9 @@ class Engine:
         faults = [tree.scores.isnan().any(1), likeliest.isnan().any(1)]
         columns = [*faults, verdict.accepted, levels, tree.present.sum(1) - 1, confidence, expected]
         top1 = likeliest.gather(1, verdict.path).exp()
-        figures = torch.cat([torch.stack([column.double() for column in columns], 1), top1.double()], 1).tolist()
+        figures = torch.cat(
+            [torch.stack([column.double() for column in columns], 1), top1.double()], 1
+        ).tolist()
         refuse_nan(any(row[0] for row in figures), "drafter")
         refuse_nan(any(row[1] for row in figures), "target")
         return [row[2:] for row in figures]
@@ -197,12 +223,14 @@ class Engine:
     def _commit(self, slots: Slots, verdict: Verdict, features: Tensor, counts: list[int]) -> None:
         longest = max(counts)
         emitted = verdict.emitted[:, :longest]
-        path = accepted(slots, verdict.path[:, :longest], emitted, counts, self._roots(), self.target.grid)
+        path = accepted(
+            slots, verdict.path[:, :longest], emitted, counts, self._roots(), self.target.grid
+        )
         self.cache.keep(path.slots, path.counts)
         for image, (flight, count) in enumerate(zip(self.flights, counts, strict=True)):
             flight.codes.append(emitted[image, :count])
         if self.speculation:
-            kept = self._rows(features, path.slots).unflatten(0, (-1, self.law.guidance))
+            kept = self._rows(features, path.slots).unflatten(0, (-1, self.distribution.guidance))
             self.speculation.drafter.commit(Decided(kept, path.codes, path.counts))
 
     def _land(self, draft: float, verify: float, total: float) -> tuple[FinishedImage, ...]:
@@ -219,4 +247,6 @@ class Engine:
 def refuse_nan(found: bool, model: str) -> None:
     """A law that contains NaN decides nothing."""
     if found:
-        raise FloatingPointError(f"the {model}'s law contains NaN: its weights are broken or the dtype overflows")
+        raise FloatingPointError(
+            f"the {model}'s law contains NaN: its weights are broken or the dtype overflows"
+        )

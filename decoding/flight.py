@@ -88,7 +88,16 @@ class Flight:
         positions and more."""
         accepted, levels, nodes = map(int, figures[:3])
         top1, planned = tuple(figures[5 : 6 + accepted]), self.planned
-        stats = RoundStats(self.job.id, self.rounds, self.decided, planned.reach, planned.width, nodes, accepted, top1)
+        stats = RoundStats(
+            self.job.id,
+            self.rounds,
+            self.decided,
+            planned.reach,
+            planned.width,
+            nodes,
+            accepted,
+            top1,
+        )
         if self.controller is not None:
             self.controller.observe(Outcome(self.decided, accepted, levels, figures[3], figures[4]))
         self.decided += accepted + 1

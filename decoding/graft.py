@@ -35,7 +35,7 @@ class Foreseen:
         return self.tokens.shape[1]
 
 
-def graft(tree: DraftTree, foreseen: Foreseen, laws: Tensor | None = None) -> DraftTree:
+def graft(tree: DraftTree, foreseen: Foreseen, distributions: Tensor | None = None) -> DraftTree:
     """Continue the root and every node of a tree with the tokens foreseen behind it.
 
     A child that is the foreseen token already takes the continuation over from its parent, and the better estimate of
@@ -45,12 +45,14 @@ def graft(tree: DraftTree, foreseen: Foreseen, laws: Tensor | None = None) -> Dr
     laws: (images, window, vocab) log q of the foreseen positions, to go with the nodes of a tree that is grown of them
     alone.
     """
-    assert laws is None or tree.nodes == 0
+    assert distributions is None or tree.nodes == 0
     window, count = foreseen.window, tree.nodes + 1
     tree, bare = _agreed(tree, foreseen)
     step = torch.arange(1, window + 1, device=tree.tokens.device)
     depths = (tree.depths[..., None] + step).flatten(1)  # (images, count x window)
-    total = F.pad(foreseen.hits.cumsum(1).cummin(1).values, (1, 0))  # (images, 1 + window); falls in spite of rounding
+    total = F.pad(
+        foreseen.hits.cumsum(1).cummin(1).values, (1, 0)
+    )  # (images, 1 + window); falls in spite of rounding
     gains = _at(total, depths).unflatten(1, (count, window)) - _at(total, tree.depths)[..., None]
     chains = (tree.scores[..., None] + gains).masked_fill(~bare[..., None], -torch.inf).flatten(1)
     node = torch.arange(count, device=step.device)[:, None]
@@ -59,11 +61,21 @@ def graft(tree: DraftTree, foreseen: Foreseen, laws: Tensor | None = None) -> Dr
         torch.cat([tree.tokens, _at(foreseen.tokens, depths - 1)], 1),
         torch.cat([tree.parents, parents.expand(len(depths), -1)], 1),
         torch.cat([tree.depths, depths], 1),
-        torch.cat([tree.scores, chains.masked_fill(depths > foreseen.reach.clamp(max=window), -torch.inf)], 1),
+        torch.cat(
+            [
+                tree.scores,
+                chains.masked_fill(depths > foreseen.reach.clamp(max=window), -torch.inf),
+            ],
+            1,
+        ),
         height=max(tree.height, window),
         drafted=tree.drafted,
         width=None if tree.width is None else tree.width + 1,
-        laws=None if laws is None else torch.cat([laws, laws[:, -1:]], 1),  # nobody stands behind the last one
+        distributions=None
+        if distributions is None
+        else torch.cat(
+            [distributions, distributions[:, -1:]], 1
+        ),  # nobody stands behind the last one
     )
     renewal = RENEWAL * 2 ** -(grafted.depths / HALVED).square()
     renewed = _best_path(tree, window) & grafted.present
@@ -74,7 +86,9 @@ def _agreed(tree: DraftTree, foreseen: Foreseen) -> tuple[DraftTree, Tensor]:
     """The tree with the better estimates of nodes that are foreseen as well; and (images, 1 + nodes) which nodes have
     no such child."""
     own = tree.scores - tree.scores.gather(1, tree.parents)
-    agreed = (tree.depths > 0) & (tree.tokens == _at(foreseen.tokens, tree.depths - 1)) & tree.present
+    agreed = (
+        (tree.depths > 0) & (tree.tokens == _at(foreseen.tokens, tree.depths - 1)) & tree.present
+    )
     own = torch.where(agreed, own.maximum(_at(foreseen.hits, tree.depths - 1)), own)
     own = own.where(tree.present, -torch.inf)
     scores = own

@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor
 
+from decoding.drafter import Drafter
 from decoding.graft import Foreseen, graft
 from decoding.noise import Noise
 from decoding.policies.base import TreePlan, TreePolicy
 from decoding.proposals import Proposal
 from decoding.tree import DraftTree
-from drafters.base import Drafter
 
 
 class Grower:
@@ -24,12 +24,12 @@ class Grower:
         drafter: Drafter,
         proposal: Proposal,
         foreseen: Proposal | None = None,
-        laws: bool = False,
+        distributions: bool = False,
     ):
         """proposal: of grown levels; foreseen: of tokens that continue them, the same if None. laws: whether the trees
         carry the drafter's laws."""
         self.policy, self.drafter, self.proposal = policy, drafter, proposal
-        self.foreseen, self.laws = foreseen or proposal, laws
+        self.foreseen, self.distributions = foreseen or proposal, distributions
 
     def __call__(self, root: DraftTree, plan: TreePlan, noise: Noise, decided: Tensor) -> DraftTree:
         """Grow the trees of a round.
@@ -45,9 +45,13 @@ class Grower:
             nodes = self.policy.select(tree, plan, level)  # (images, k)
             log_q = self.drafter.expand(tree, nodes)  # (images, k, vocab)
             position = tree.depths.gather(1, nodes) + decided
-            tokens, hits = self.proposal.children(log_q, noise(position), self.policy.branching(plan, level), level)
+            tokens, hits = self.proposal.children(
+                log_q, noise(position), self.policy.branching(plan, level), level
+            )
             scores = tree.scores.gather(1, nodes)[..., None] + hits  # (images, k, c)
-            tree = tree.extend(nodes, tokens, plan.restrict(scores, level), log_q if self.laws else None)
+            tree = tree.extend(
+                nodes, tokens, plan.restrict(scores, level), log_q if self.distributions else None
+            )
             if level < plan.levels and (tokens.is_cpu or self.policy.sizes_itself):
                 plan = self.policy.narrow(tree, plan)
             level += 1
@@ -55,10 +59,12 @@ class Grower:
             tree = self._continue(tree, plan, noise, decided)
         return self.policy.prune(tree, plan) if tree.nodes else tree
 
-    def _continue(self, tree: DraftTree, plan: TreePlan, noise: Noise, decided: Tensor) -> DraftTree:
+    def _continue(
+        self, tree: DraftTree, plan: TreePlan, noise: Noise, decided: Tensor
+    ) -> DraftTree:
         """Graft the tokens that the drafter foresees onto every node."""
         log_q = self.drafter.foresee()[:, : plan.window]  # (images, window, vocab)
         position = decided + torch.arange(log_q.shape[1], device=decided.device)
         tokens, hits = self.foreseen.children(log_q, noise(position), 1, 1)
         foreseen = Foreseen(tokens[..., 0], hits[..., 0], plan.windows(decided.device))
-        return graft(tree, foreseen, log_q if self.laws else None)
+        return graft(tree, foreseen, log_q if self.distributions else None)

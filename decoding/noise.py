@@ -17,7 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 Noise = Callable[[Tensor], Tensor]  # positions (images, n) -> (images, n, vocab)
-_GAMMA = 0x9E3779B97F4A7C15 - 2**64  # SplitMix64's increment and multipliers (Steele et al., OOPSLA 2014), as int64
+_GAMMA = (
+    0x9E3779B97F4A7C15 - 2**64
+)  # SplitMix64's increment and multipliers (Steele et al., OOPSLA 2014), as int64
 _MIX = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64))
 
 
@@ -73,7 +75,9 @@ class PositionalNoise:
     def __init__(self, shape: NoiseShape, images: int, roles: tuple[str, ...] = ("target",)):
         self.shape = shape
         size = (images, shape.positions, 1 if shape.greedy else shape.width)
-        self.tables = {role: torch.zeros(size, dtype=shape.dtype, device=shape.device) for role in roles}
+        self.tables = {
+            role: torch.zeros(size, dtype=shape.dtype, device=shape.device) for role in roles
+        }
 
     @property
     def table(self) -> Tensor:
@@ -96,7 +100,10 @@ class PositionalNoise:
         zeros."""
         index = positions.clamp(max=self.shape.positions - 1)
         if len(positions) > 1:
-            index += torch.arange(len(positions), device=positions.device)[:, None] * self.shape.positions
+            index += (
+                torch.arange(len(positions), device=positions.device)[:, None]
+                * self.shape.positions
+            )
         return F.embedding(index, self.tables[role].flatten(0, 1))
 
     def drawing(self, role: str, rounds: list[tuple[int, int]]) -> Noise:
@@ -107,5 +114,7 @@ class PositionalNoise:
         if self.shape.greedy:
             return self.table.new_zeros(*positions.shape, 1)
         rows = zip(rounds, positions, strict=True)
-        drawn = [gumbel(seed, f"draft {number}", row, self.shape.width) for (seed, number), row in rows]
+        drawn = [
+            gumbel(seed, f"draft {number}", row, self.shape.width) for (seed, number), row in rows
+        ]
         return torch.stack(drawn).to(self.shape.dtype)

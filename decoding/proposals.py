@@ -15,7 +15,9 @@ class Proposal(Protocol):
     name: str
     stream: str
 
-    def children(self, log_q: Tensor, noise: Tensor, count: int, level: int) -> tuple[Tensor, Tensor]:
+    def children(
+        self, log_q: Tensor, noise: Tensor, count: int, level: int
+    ) -> tuple[Tensor, Tensor]:
         """Drafter's law log q (images, k, vocab), the noise at these positions (same shape, or zeros), candidates per
         node, their level -> tokens (images, k, count) in the order in which they are to be tried, and the logarithms of
         their estimated hit probabilities; -inf where there is no candidate."""
@@ -29,7 +31,9 @@ class TopK:
     name = "topk"
     stream = "target"
 
-    def children(self, log_q: Tensor, noise: Tensor, count: int, level: int) -> tuple[Tensor, Tensor]:
+    def children(
+        self, log_q: Tensor, noise: Tensor, count: int, level: int
+    ) -> tuple[Tensor, Tensor]:
         factor = self.calibration.at(level)
         if factor != 1:
             return _best(log_q, count, factor)
@@ -49,7 +53,9 @@ class Coupled:
     name = "coupled"
     stream = "target"
 
-    def children(self, log_q: Tensor, noise: Tensor, count: int, level: int) -> tuple[Tensor, Tensor]:
+    def children(
+        self, log_q: Tensor, noise: Tensor, count: int, level: int
+    ) -> tuple[Tensor, Tensor]:
         return _best(log_q + noise, count, self.calibration.at(level))
 
 
@@ -62,7 +68,9 @@ class Sampled:
     name = "sampled"
     stream = "draft"
 
-    def children(self, log_q: Tensor, noise: Tensor, count: int, level: int) -> tuple[Tensor, Tensor]:
+    def children(
+        self, log_q: Tensor, noise: Tensor, count: int, level: int
+    ) -> tuple[Tensor, Tensor]:
         tokens = (log_q + noise).topk(min(count, log_q.shape[-1]), dim=-1).indices
         factor = self.calibration.at(level)
         scores = log_q if factor == 1 else (factor * log_q).log_softmax(-1)
@@ -75,4 +83,6 @@ def _best(values: Tensor, count: int, factor: float) -> tuple[Tensor, Tensor]:
     return tokens, scores
 
 
-PROPOSALS: dict[str, type[Proposal]] = {proposal.name: proposal for proposal in (TopK, Coupled, Sampled)}
+PROPOSALS: dict[str, type[Proposal]] = {
+    proposal.name: proposal for proposal in (TopK, Coupled, Sampled)
+}

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class SamplingLaw:
+class SamplingDistribution:
     """Logits of the scored ids -> log-probabilities, in fp32 or better.
 
     Order as in the baselines of the field: guidance, temperature, top-k (ties kept), top-p (the token that crosses p is
@@ -32,7 +32,9 @@ class SamplingLaw:
         """Logits (images x guidance, n, vocab), an image's rows adjacent -> log p (images, n, vocab)."""
         scores = self.guide(logits)
         if not self.greedy:
-            scores = self._top_p(self._top_k(scores / self.temperature if self.temperature != 1 else scores))
+            scores = self._top_p(
+                self._top_k(scores / self.temperature if self.temperature != 1 else scores)
+            )
         return scores.log_softmax(-1)
 
     def guide(self, logits: Tensor) -> Tensor:
@@ -67,7 +69,11 @@ class SamplingLaw:
         place = index.argsort()[tokens]
         if 0 < self.top_k < len(scores):
             last, first_cut = ordered[self.top_k - 1], ordered[self.top_k]
-            distances.append(torch.where(scores[tokens] >= last, scores[tokens] - first_cut, last - scores[tokens]))
+            distances.append(
+                torch.where(
+                    scores[tokens] >= last, scores[tokens] - first_cut, last - scores[tokens]
+                )
+            )
         if self.top_p < 1:
             mass = self._top_k(ordered).softmax(-1)
             distances.append(((mass.cumsum(-1) - mass)[place] - self.top_p).abs())

@@ -48,12 +48,17 @@ def lay_out(tree: DraftTree, roots: list[int], grid: ImageGrid) -> Slots:
     ends = (position + 1) % grid.columns == 0  # (images, 1 + nodes)
     count = int(ends.sum(1).max())  # waits for the device, in rounds over a row's end
     present, node = ends.int().sort(dim=1, descending=True, stable=True)
-    present, node = present[:, :count].bool(), node[:, :count]  # (images, e): e row ends and the nodes they follow
+    present, node = (
+        present[:, :count].bool(),
+        node[:, :count],
+    )  # (images, e): e row ends and the nodes they follow
     nodes = tree.nodes + 1
     own = torch.arange(nodes, device=node.device).expand(len(roots), -1)
     depths = grid.slots(position) - grid.slots(root)
     codes = torch.cat([tree.tokens, torch.full_like(node, grid.row_end)], 1)
-    exits = own.scatter(1, node, torch.where(present, nodes + torch.arange(count, device=node.device), node))
+    exits = own.scatter(
+        1, node, torch.where(present, nodes + torch.arange(count, device=node.device), node)
+    )
     depths = torch.cat([depths, depths.gather(1, node) + 1], 1)
     return Slots(codes, depths, _visible(tree.visible, node, present), exits)
 
@@ -61,7 +66,9 @@ def lay_out(tree: DraftTree, roots: list[int], grid: ImageGrid) -> Slots:
 def _visible(visible: Tensor, node: Tensor, present: Tensor) -> Tensor:
     """Nodes see the row ends behind their ancestors; a row end sees what its node (images, e) sees, and itself."""
     every = torch.arange(visible.shape[1], device=node.device)[:, None]
-    behind = visible.gather(2, node[:, None].expand(-1, visible.shape[1], -1))  # (images, 1 + nodes, e)
+    behind = visible.gather(
+        2, node[:, None].expand(-1, visible.shape[1], -1)
+    )  # (images, 1 + nodes, e)
     behind = behind & (every != node[:, None]) & present[:, None]
     rows = torch.cat([visible, behind], 2)
     ends = rows.gather(1, node[..., None].expand(-1, -1, rows.shape[2]))
@@ -79,10 +86,19 @@ def with_row_ends(codes: Tensor, grid: ImageGrid) -> Tensor:
     if grid.row_end is None:
         return codes
     rows = codes.split(grid.columns)
-    return torch.cat([F.pad(row, (0, int(len(row) == grid.columns)), value=grid.row_end) for row in rows])
+    return torch.cat(
+        [F.pad(row, (0, int(len(row) == grid.columns)), value=grid.row_end) for row in rows]
+    )
 
 
-def accepted(slots: Slots, path: Tensor, emitted: Tensor, counts: list[int], roots: list[int], grid: ImageGrid) -> Path:
+def accepted(
+    slots: Slots,
+    path: Tensor,
+    emitted: Tensor,
+    counts: list[int],
+    roots: list[int],
+    grid: ImageGrid,
+) -> Path:
     """The slots of accepted nodes path (images, n), from the root at position roots[i] on, and what follows them: row
     ends, and the codes emitted (images, n)."""
     if slots.exits is None:
@@ -92,7 +108,12 @@ def accepted(slots: Slots, path: Tensor, emitted: Tensor, counts: list[int], roo
     taken = place < on_device(counts, path.device)[:, None]  # (images, n)
     ends = exits != path
     pairs = torch.stack([taken, taken & ends], 2).flatten(1)  # a node, then its row end
-    totals = [grid.slots(root + count) - grid.slots(root) for root, count in zip(roots, counts, strict=True)]
+    totals = [
+        grid.slots(root + count) - grid.slots(root)
+        for root, count in zip(roots, counts, strict=True)
+    ]
     order = pairs.int().sort(dim=1, descending=True, stable=True).indices[:, : max(totals)]
     codes = torch.stack([torch.where(ends, grid.row_end, emitted), emitted], 2).flatten(1)
-    return Path(torch.stack([path, exits], 2).flatten(1).gather(1, order), codes.gather(1, order), totals)
+    return Path(
+        torch.stack([path, exits], 2).flatten(1).gather(1, order), codes.gather(1, order), totals
+    )

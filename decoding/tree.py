@@ -28,7 +28,7 @@ class DraftTree:
     drafted: int = 0
     width: int | None = None
     worth: Tensor | None = None
-    laws: Tensor | None = None
+    distributions: Tensor | None = None
 
     @staticmethod
     def root(tokens: Tensor, dtype: torch.dtype) -> "DraftTree":
@@ -57,11 +57,15 @@ class DraftTree:
         count = self.nodes + 1
         reach = torch.eye(count, device=self.tokens.device).repeat(len(self.tokens), 1, 1)
         reach.scatter_(2, self.parents[..., None], 1.0)
-        for _ in range(self.height.bit_length()):  # squaring the parent relation doubles the distance it reaches
+        for _ in range(
+            self.height.bit_length()
+        ):  # squaring the parent relation doubles the distance it reaches
             reach = (reach @ reach).clamp_(max=1.0)
         return reach > 0
 
-    def extend(self, nodes: Tensor, tokens: Tensor, scores: Tensor, log_q: Tensor | None = None) -> "DraftTree":
+    def extend(
+        self, nodes: Tensor, tokens: Tensor, scores: Tensor, log_q: Tensor | None = None
+    ) -> "DraftTree":
         """Add children: tokens, scores (images, k, c) below nodes (images, k), drawn from log_q (images, k, vocab) if
         the tree carries laws."""
         children = tokens.shape[2]
@@ -75,15 +79,19 @@ class DraftTree:
             newest=nodes.shape[1] * children,
             drafted=self.drafted + 1,
             width=None if self.width is None else max(self.width, children),
-            laws=None if log_q is None else self._extended(nodes, log_q, nodes.shape[1] * children),
+            distributions=None
+            if log_q is None
+            else self._extended(nodes, log_q, nodes.shape[1] * children),
         )
 
     def _extended(self, nodes: Tensor, log_q: Tensor, newest: int) -> Tensor:
         """The laws with these behind nodes (images, k), and room for so many new nodes."""
         images, _, vocab = log_q.shape
-        laws = log_q.new_zeros(images, 1, vocab) if self.laws is None else self.laws
-        laws = torch.cat([laws, log_q.new_zeros(images, newest, vocab)], 1)
-        return laws.scatter_(1, nodes[..., None].expand_as(log_q), log_q)
+        distributions = (
+            log_q.new_zeros(images, 1, vocab) if self.distributions is None else self.distributions
+        )
+        distributions = torch.cat([distributions, log_q.new_zeros(images, newest, vocab)], 1)
+        return distributions.scatter_(1, nodes[..., None].expand_as(log_q), log_q)
 
     def keep(self, kept: Tensor, scores: Tensor) -> "DraftTree":
         """Keep the nodes kept (images, n), ascending and closed under parents, with these scores (images, n)."""
@@ -94,7 +102,13 @@ class DraftTree:
         index = torch.cat([root, kept], 1)
         parents = place.gather(1, self.parents.gather(1, index))
         scores = torch.cat([self.scores[:, :1], scores], 1)
-        laws = None if self.laws is None else self.laws.gather(1, index[..., None].expand(-1, -1, self.laws.shape[2]))
+        distributions = (
+            None
+            if self.distributions is None
+            else self.distributions.gather(
+                1, index[..., None].expand(-1, -1, self.distributions.shape[2])
+            )
+        )
         return DraftTree(
             self.tokens.gather(1, index),
             parents,
@@ -102,5 +116,5 @@ class DraftTree:
             scores,
             height=self.height,
             width=self.width,
-            laws=laws,
+            distributions=distributions,
         )

@@ -11,13 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoding.cache import CacheShape, KVCache, chain
-from decoding.sampling import SamplingLaw
+from decoding.drafter import Decided
+from decoding.sampling import SamplingDistribution
 from decoding.slots import ends_row
 from decoding.timing import Stopwatch
 from decoding.transfer import on_device
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
-from drafters.base import Decided
 from models.base import Context, PromptRows, TargetModel, TransformerSpec
 from models.linear import Linear
 from models.transformer import Blocks
@@ -39,7 +39,9 @@ class EagleHead(nn.Module):
     def forward(self, ids: Tensor, features: Tensor, context: Context) -> Tensor:
         """Next-token ids (rows, n), features (rows, n, hidden) -> predicted features (rows, n, hidden)."""
         mixed = self.fc(torch.cat([self.embedding(ids), features], -1))
-        return self.blocks(mixed.to(features.dtype), context)  # under autocast the residual stream stays wide
+        return self.blocks(
+            mixed.to(features.dtype), context
+        )  # under autocast the residual stream stays wide
 
 
 @dataclass
@@ -72,16 +74,20 @@ class EagleDrafter:
 
     window = 0
 
-    def __init__(self, head: EagleHead, target: TargetModel, law: SamplingLaw, room: int):
+    def __init__(
+        self, head: EagleHead, target: TargetModel, distribution: SamplingDistribution, room: int
+    ):
         """room: the most tree nodes that one round expands."""
-        self.head, self.target, self.law, self.room = head, target, law, room
+        self.head, self.target, self.distribution, self.room = head, target, distribution, room
 
     def open(self, images: int, watch: Stopwatch) -> None:
         self.watch = watch
         room = self.room if self.target.grid.row_end is None else 2 * self.room
-        shape = CacheShape(images, self.law.guidance, self.head.spec.max_positions + room)
+        shape = CacheShape(images, self.distribution.guidance, self.head.spec.max_positions + room)
         self.cache = KVCache(self.head.spec, shape, self.target.dtype, self.target.device)
-        self.pending: list[tuple[Tensor, Tensor] | None] = [None] * images  # decided, not yet read: features, codes
+        self.pending: list[tuple[Tensor, Tensor] | None] = [
+            None
+        ] * images  # decided, not yet read: features, codes
         self.read = [0] * images  # slots of the image, row ends included, before its root
         self.branches: _Branches | None = None
 
@@ -100,7 +106,7 @@ class EagleDrafter:
             outputs = self._end_rows(tree, nodes, outputs, on_device(ends, nodes.device)[:, None])
         with self.watch.lap("draft_head"):
             logits = self.target.score(outputs.flatten(0, 1))
-        return self.law(logits)
+        return self.distribution(logits)
 
     def observe(self, tree: DraftTree, log_p: Tensor, verdict: Verdict) -> None:
         pass
@@ -127,7 +133,9 @@ class EagleDrafter:
         outputs = self._run(codes, features, self.cache.open(*chain(images, longest, codes.device)))
         self.cache.advance(counts)
         self.pending = [(f[:, :0], c[:0]) for f, c in self.pending]
-        outputs = torch.stack([outputs[image, :, count - 1 : count] for image, count in enumerate(counts)])
+        outputs = torch.stack(
+            [outputs[image, :, count - 1 : count] for image, count in enumerate(counts)]
+        )
         none = torch.zeros(images, 1, 1, dtype=torch.long, device=codes.device)
         self.branches = _Branches(outputs, none[..., :0].bool(), none[..., 0])
         return outputs
@@ -136,8 +144,16 @@ class EagleDrafter:
         """Outputs (images, guidance, k, hidden) of the tree's nodes (images, k), fed with their parents' outputs."""
         self.branches.settle()
         parents = self.branches.slot_of.gather(1, tree.parents.gather(1, nodes))
-        outputs, seen = self._grow(tree.tokens.gather(1, nodes), parents, self._distance(tree.height))
-        self.branches.latest = (tree, nodes, torch.ones_like(nodes, dtype=torch.bool), outputs, seen)
+        outputs, seen = self._grow(
+            tree.tokens.gather(1, nodes), parents, self._distance(tree.height)
+        )
+        self.branches.latest = (
+            tree,
+            nodes,
+            torch.ones_like(nodes, dtype=torch.bool),
+            outputs,
+            seen,
+        )
         return outputs
 
     def _end_rows(self, tree: DraftTree, nodes: Tensor, outputs: Tensor, ends: Tensor) -> Tensor:
@@ -156,7 +172,9 @@ class EagleDrafter:
         b = self.branches
         index = parents[:, None, :, None].expand(-1, b.outputs.shape[1], -1, b.outputs.shape[3])
         inherited = b.seen.gather(1, parents[..., None].expand(-1, -1, b.seen.shape[2]))
-        own = torch.eye(codes.shape[1], dtype=torch.bool, device=codes.device).expand(len(codes), -1, -1)
+        own = torch.eye(codes.shape[1], dtype=torch.bool, device=codes.device).expand(
+            len(codes), -1, -1
+        )
         seen = torch.cat([inherited, own], 2)
         context = self.cache.open(distance.expand_as(codes), seen)
         return self._run(codes, b.outputs.gather(2, index), context), seen
@@ -175,7 +193,9 @@ class EagleDrafter:
     def _row_ends(self, height: int) -> list[bool]:
         """Per image, whether a row ends behind the nodes at depth `height`."""
         grid = self.target.grid
-        return [ends_row(self._position(image) + height, 1, grid) for image in range(len(self.read))]
+        return [
+            ends_row(self._position(image) + height, 1, grid) for image in range(len(self.read))
+        ]
 
     def _run(self, codes: Tensor, features: Tensor, context: Context) -> Tensor:
         """Codes (images, n), features (images, guidance, n, hidden) -> predicted features (images, guidance, n,

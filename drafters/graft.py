@@ -7,10 +7,10 @@ of a position, their geometric mixture hits more often than either.
 import torch
 from torch import Tensor
 
+from decoding.drafter import Decided, Drafter
 from decoding.timing import Stopwatch
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
-from drafters.base import Decided, Drafter
 from drafters.jacobi import JacobiDrafter
 from models.base import PromptRows
 

@@ -11,10 +11,10 @@ import math
 import torch
 from torch import Tensor
 
+from decoding.drafter import Decided
 from decoding.timing import Stopwatch
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
-from drafters.base import Decided
 from models.base import PromptRows, TargetModel
 
 
@@ -32,10 +32,18 @@ class JacobiDrafter:
         self.window, self.guess = window, guess
 
     def open(self, images: int, watch: Stopwatch) -> None:
-        rows = self.grid.tokens + 2  # the uniform law and a row for what nobody reads stand behind the positions
-        self.laws = torch.full((images, rows, self.codes), -math.log(self.codes), dtype=self.dtype, device=self.device)
-        self.root = torch.zeros(images, 1, dtype=torch.long, device=self.device)  # position of the last decided token
-        self.reached = torch.zeros_like(self.root)  # the last position with a law; position 0 has none
+        rows = (
+            self.grid.tokens + 2
+        )  # the uniform law and a row for what nobody reads stand behind the positions
+        self.distributions = torch.full(
+            (images, rows, self.codes), -math.log(self.codes), dtype=self.dtype, device=self.device
+        )
+        self.root = torch.zeros(
+            images, 1, dtype=torch.long, device=self.device
+        )  # position of the last decided token
+        self.reached = torch.zeros_like(
+            self.root
+        )  # the last position with a law; position 0 has none
         self.image = torch.arange(images, device=self.device)[:, None]
 
     def start(self, image: int, prompt: PromptRows, features: Tensor, code: Tensor) -> None:
@@ -48,23 +56,33 @@ class JacobiDrafter:
     def recall(self, tree: DraftTree, nodes: Tensor) -> tuple[Tensor, Tensor]:
         """The same, and whether a pass has reached these positions (images, k)."""
         position = self.root + 1 + tree.depths.gather(1, nodes)
-        return self._laws(position), position <= self.reached
+        return self._distributions(position), position <= self.reached
 
     def foresee(self) -> Tensor:
         """The stale laws (images, window, vocab) of the next positions."""
-        return self._laws(self.root + torch.arange(1, self.window + 1, device=self.device))
+        return self._distributions(self.root + torch.arange(1, self.window + 1, device=self.device))
 
     def observe(self, tree: DraftTree, log_p: Tensor, verdict: Verdict) -> None:
         """Take over the laws along the branch that shares most of the accepted path, the longest of those."""
-        accepted, place = verdict.accepted[:, None], torch.arange(tree.nodes + 1, device=self.device)
-        taken = torch.zeros_like(tree.parents).scatter_add(1, verdict.path, (place <= accepted).long()) > 0
-        shared = (tree.visible & taken[:, None]).sum(2)  # accepted nodes among a node and its ancestors
+        accepted, place = (
+            verdict.accepted[:, None],
+            torch.arange(tree.nodes + 1, device=self.device),
+        )
+        taken = (
+            torch.zeros_like(tree.parents).scatter_add(1, verdict.path, (place <= accepted).long())
+            > 0
+        )
+        shared = (tree.visible & taken[:, None]).sum(
+            2
+        )  # accepted nodes among a node and its ancestors
         merit = (shared * (tree.height + 1) + tree.depths).masked_fill(~tree.present, -1)
         last = merit.argmax(1)[:, None]
         branch = tree.visible.gather(1, last[..., None].expand(-1, 1, tree.nodes + 1))[:, 0]
         position = self.root + 1 + tree.depths
         nowhere = self.grid.tokens + 1
-        self.laws[self.image, torch.where(branch, position, nowhere).clamp(max=nowhere)] = log_p
+        self.distributions[
+            self.image, torch.where(branch, position, nowhere).clamp(max=nowhere)
+        ] = log_p
         self.reached = position.gather(1, last).maximum(self.reached)
         self.root = self.root + accepted + 1
 
@@ -72,12 +90,16 @@ class JacobiDrafter:
         pass
 
     def select(self, images: list[int]) -> None:
-        self.laws, self.root, self.reached = self.laws[images], self.root[images], self.reached[images]
+        self.distributions, self.root, self.reached = (
+            self.distributions[images],
+            self.root[images],
+            self.reached[images],
+        )
         self.image = self.image[: len(images)]
 
-    def _laws(self, position: Tensor) -> Tensor:
+    def _distributions(self, position: Tensor) -> Tensor:
         """Laws (images, n, vocab) at positions (images, n), those behind the image's end being arbitrary."""
-        return self.laws[self.image, self._source(position).clamp(max=self.grid.tokens)]
+        return self.distributions[self.image, self._source(position).clamp(max=self.grid.tokens)]
 
     def _source(self, position: Tensor) -> Tensor:
         """The row of the table that stands for each position."""
@@ -85,7 +107,11 @@ class JacobiDrafter:
         left = torch.where(self.reached > 0, self.reached, uniform)
         if self.guess == "above":
             columns = self.grid.columns
-            above = position - (position - self.reached).add(columns - 1).div(columns, rounding_mode="floor") * columns
+            above = (
+                position
+                - (position - self.reached).add(columns - 1).div(columns, rounding_mode="floor")
+                * columns
+            )
             new = torch.where(above > 0, above, left)
         else:
             new = left if self.guess == "left" else torch.full_like(left, uniform)

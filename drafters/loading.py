@@ -7,10 +7,18 @@ import torch
 
 from drafters.eagle import EagleHead
 from models.base import TargetModel, TransformerSpec
-from models.family import Family
-from models.folders import checkpoint_folder
+from models.files.folders import checkpoint_folder
+from models.files.weights import (
+    KeyMap,
+    Network,
+    Slot,
+    block_keys,
+    folder_shapes,
+    read_json,
+    refuse_faults,
+)
 from models.linear import pack_weights
-from models.weights import KeyMap, Network, Slot, block_keys, folder_shapes, read_json, refuse_faults
+from models.targets.family import Family
 
 
 def eagle_keys(spec: TransformerSpec, bias: bool) -> KeyMap:
@@ -42,14 +50,18 @@ def check_eagle_head(path: str, family: Family, target: TransformerSpec) -> None
     refuse_faults(network.faults(folder_shapes(folder)))
 
 
-def _find_head(path: str, sizes: Callable[[dict], TransformerSpec], target: TransformerSpec) -> tuple[Path, Network]:
+def _find_head(
+    path: str, sizes: Callable[[dict], TransformerSpec], target: TransformerSpec
+) -> tuple[Path, Network]:
     """The folder of --drafter_path and its network, of the sizes that config.json gives; nothing is loaded."""
     folder = checkpoint_folder(path, "--drafter_path")
     config = read_json(folder / "config.json")
     return folder, eagle_network(config, sizes(config), target, str(folder / "config.json"))
 
 
-def eagle_network(config: dict, spec: TransformerSpec, target: TransformerSpec, name: str) -> Network:
+def eagle_network(
+    config: dict, spec: TransformerSpec, target: TransformerSpec, name: str
+) -> Network:
     """The drafter that a config.json describes, and its public keys.
 
     Args:
@@ -68,4 +80,6 @@ def eagle_network(config: dict, spec: TransformerSpec, target: TransformerSpec, 
             f"{target.hidden} and {target.vocab}"
         )
     with torch.device("meta"):
-        return Network(EagleHead(spec, bias), eagle_keys(spec, bias), optional=("embed_tokens.weight",))
+        return Network(
+            EagleHead(spec, bias), eagle_keys(spec, bias), optional=("embed_tokens.weight",)
+        )

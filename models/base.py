@@ -32,12 +32,20 @@ class TransformerSpec:
     max_positions: int
     norm_eps: float = 1e-5
     rope_theta: float = 10000.0
-    qk_norm: bool = True  # LayerNorm with an affine per head, on queries and keys before rotation (Chameleon)
-    swin_norm: bool = False  # norms on the outputs of attention and MLP instead of their inputs (Chameleon 34B)
+    qk_norm: bool = (
+        True  # LayerNorm with an affine per head, on queries and keys before rotation (Chameleon)
+    )
+    swin_norm: bool = (
+        False  # norms on the outputs of attention and MLP instead of their inputs (Chameleon 34B)
+    )
     first_norm: bool = True  # EAGLE heads of Llama targets have no input norm in layer 0
     image_rope: ImageRope | None = None
-    hides_padding: bool = True  # LlamaGen's drafters were trained to see the padding before a prompt
-    layer_devices: tuple[torch.device, ...] | None = None  # where each layer computes, if not all where the head is
+    hides_padding: bool = (
+        True  # LlamaGen's drafters were trained to see the padding before a prompt
+    )
+    layer_devices: tuple[torch.device, ...] | None = (
+        None  # where each layer computes, if not all where the head is
+    )
 
     @property
     def head_dim(self) -> int:
@@ -66,7 +74,9 @@ class Context:
     """Where the tokens of one forward pass stand and what they may see."""
 
     positions: Tensor  # (rows, n) rotary positions
-    mask: Tensor | None = None  # additive, broadcastable to (rows, 1, n, m); None without cache means causal
+    mask: Tensor | None = (
+        None  # additive, broadcastable to (rows, 1, n, m); None without cache means causal
+    )
     cache: Cache | None = None
 
     def to(self, device: torch.device) -> "Context":
@@ -124,7 +134,9 @@ class PromptRows:
 
     def part(self, rows: slice) -> "PromptRows":
         """Some of the rows."""
-        origins, condition = (None if values is None else values[rows] for values in (self.origins, self.condition))
+        origins, condition = (
+            None if values is None else values[rows] for values in (self.origins, self.condition)
+        )
         return PromptRows(self.ids[rows], self.starts[rows], origins, condition)
 
 
@@ -134,10 +146,16 @@ class TargetOptions:
 
     dtype: torch.dtype
     device: torch.device
-    tokenizer_path: str | None = None  # folder or hub id of Chameleon's tokenizers, if not at their usual places
+    tokenizer_path: str | None = (
+        None  # folder or hub id of Chameleon's tokenizers, if not at their usual places
+    )
     target_size: str | None = None  # pixels, "768" or "1024x576", of models that draw in many sizes
-    text_encoder_path: str | None = None  # folder or hub id, of models that read text through an encoder
-    vq_path: str | None = None  # file of the image codes, of models that have it apart from their folder
+    text_encoder_path: str | None = (
+        None  # folder or hub id, of models that read text through an encoder
+    )
+    vq_path: str | None = (
+        None  # file of the image codes, of models that have it apart from their folder
+    )
 
 
 class TargetModel(Protocol):

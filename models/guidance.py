@@ -35,7 +35,9 @@ class SequentialGuidance:
         if cache is None or cache.guidance == 1:
             return forward(slice(None), context)
         parts = [slice(row, None, cache.guidance) for row in range(cache.guidance)]
-        return torch.stack([forward(rows, self._part(context, rows)) for rows in parts], 1).flatten(0, 1)
+        return torch.stack([forward(rows, self._part(context, rows)) for rows in parts], 1).flatten(
+            0, 1
+        )
 
     @staticmethod
     def _part(context: Context, rows: slice) -> Context:

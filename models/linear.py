@@ -47,13 +47,21 @@ def pack_weights(module: nn.Module) -> None:
     """
     for linear in _packable(module) if can_pack() else ():
         weight = linear.weight.detach()
-        if weight.device.type == "cpu" and weight.dtype == torch.float32 and not linear.weight.requires_grad:
+        if (
+            weight.device.type == "cpu"
+            and weight.dtype == torch.float32
+            and not linear.weight.requires_grad
+        ):
             linear.packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
 
 
 def packed_bytes(module: nn.Module, dtype: torch.dtype) -> int:
     """What the copies of a frozen module's weights of this type take on such a CPU."""
-    return sum(4 * linear.weight.numel() for linear in _packable(module)) if dtype == torch.float32 else 0
+    return (
+        sum(4 * linear.weight.numel() for linear in _packable(module))
+        if dtype == torch.float32
+        else 0
+    )
 
 
 def forget_packed(module: nn.Module) -> None:
@@ -70,4 +78,8 @@ def can_pack() -> bool:
 
 def _packable(module: nn.Module) -> Iterator[Linear]:
     """A module's linears whose weights may lie in memory twice."""
-    return (part for part in module.modules() if isinstance(part, Linear) and part.weight.numel() <= _MOST)
+    return (
+        part
+        for part in module.modules()
+        if isinstance(part, Linear) and part.weight.numel() <= _MOST
+    )

@@ -13,7 +13,7 @@ from torch import nn
 
 from models.base import TransformerSpec
 from models.linear import forget_packed
-from models.target import TransformerTarget
+from models.targets.target import TransformerTarget
 
 _KEPT_FREE = 0.1  # of every GPU, for activations
 _IMAGE_BYTES = 2 * 2**30  # on the first GPU, for turning tokens into pixels
@@ -77,12 +77,17 @@ def spread(target: TransformerTarget, rows: int, slots: int) -> None:
     places = plan(target.spec.layers, load_of(target.transformer, rows, slots), free)
     if None in places:
         slow = places.count(None)
-        print(f"--device_map auto: {slow} of {len(places)} layers fit on no GPU and stay in the CPU's memory: slow")
+        print(
+            f"--device_map auto: {slow} of {len(places)} layers fit on no GPU and stay in the CPU's memory: slow"
+        )
     dispatch(target, ["cpu" if place is None else place for place in places], main)
 
 
 def dispatch(
-    target: TransformerTarget, places: Sequence[int | str], main: torch.device, offload: str | None = None
+    target: TransformerTarget,
+    places: Sequence[int | str],
+    main: torch.device,
+    offload: str | None = None,
 ) -> None:
     """Put every layer where `places` says, all else of the transformer on `main`.
 
@@ -98,11 +103,15 @@ def dispatch(
     try:
         from accelerate import dispatch_model
     except ImportError as error:
-        raise ValueError("--device_map: found 'auto', which needs the package accelerate; it is not here") from error
+        raise ValueError(
+            "--device_map: found 'auto', which needs the package accelerate; it is not here"
+        ) from error
     forget_packed(target.transformer)
     first = main.index if main.type == "cuda" else "cpu"
     device_map = dict.fromkeys(("embedding", "norm", "head"), first)
     device_map |= {f"blocks.blocks.{layer}": place for layer, place in enumerate(places)}
     dispatch_model(target.transformer, device_map, first, offload_dir=offload, force_hooks=True)
-    computing = tuple(torch.device("cuda", place) if isinstance(place, int) else main for place in places)
+    computing = tuple(
+        torch.device("cuda", place) if isinstance(place, int) else main for place in places
+    )
     target.spec = target.transformer.blocks.spec = replace(target.spec, layer_devices=computing)

@@ -5,14 +5,14 @@ from functools import partial
 from pathlib import Path
 
 from models.base import TargetModel, TargetOptions
-from models.chameleon import Chameleon
-from models.chameleon_files import CHAMELEON, LUMINA_MGPT
-from models.codec import Codec
-from models.family import Family
-from models.folders import checkpoint_folder
-from models.llamagen import LlamaGen
-from models.llamagen_files import llamagen_family
-from models.lumina_mgpt import LuminaMgpt
+from models.codecs.codec import Codec
+from models.files.folders import checkpoint_folder
+from models.targets.chameleon import Chameleon
+from models.targets.chameleon_files import CHAMELEON, LUMINA_MGPT
+from models.targets.family import Family
+from models.targets.llamagen import LlamaGen
+from models.targets.llamagen_files import llamagen_family
+from models.targets.lumina_mgpt import LuminaMgpt
 
 TARGETS: dict[str, Callable[[Path, TargetOptions], TargetModel]] = {
     "tiny": Chameleon.load,

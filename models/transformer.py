@@ -28,7 +28,9 @@ class RMSNorm(nn.Module):
         if self.floor is None or self.floor.dtype != x.dtype:
             self.floor = torch.tensor(self.eps, dtype=x.dtype)
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        return x * (self.weight * torch.addcmul(self.floor, norm, norm, value=1 / x.shape[-1]).rsqrt_())
+        return x * (
+            self.weight * torch.addcmul(self.floor, norm, norm, value=1 / x.shape[-1]).rsqrt_()
+        )
 
 
 class HeadNorm(nn.Module):
@@ -60,7 +62,9 @@ class Rotary(nn.Module):
         return self.table[positions].to(dtype).unsqueeze(2).chunk(2, -1)
 
     def _build(self, device: torch.device) -> Tensor:
-        frequency = self.theta ** -(torch.arange(0, self.head_dim, 2, dtype=torch.float32) / self.head_dim)
+        frequency = self.theta ** -(
+            torch.arange(0, self.head_dim, 2, dtype=torch.float32) / self.head_dim
+        )
         angle = torch.outer(torch.arange(self.max_positions, dtype=torch.float32), frequency)
         cos, sin = angle.cos(), angle.sin()
         return torch.cat([cos, cos, -sin, sin], -1).to(device)
@@ -79,10 +83,15 @@ class RotaryGrid(Rotary):
     def _build(self, device: torch.device) -> Tensor:
         half, side = self.head_dim // 2, self.image.side
         frequency = self.theta ** -(torch.arange(0, half, 2, dtype=torch.float32) / half)
-        angle = torch.outer(torch.arange(side, dtype=torch.float32), frequency)  # (side, head_dim / 4)
+        angle = torch.outer(
+            torch.arange(side, dtype=torch.float32), frequency
+        )  # (side, head_dim / 4)
         rows, columns = angle[:, None].expand(-1, side, -1), angle[None].expand(side, -1, -1)
         pairs = torch.cat([rows, columns], -1).flatten(0, 1)  # (side^2, head_dim / 2)
-        cos, sin = pairs.cos().repeat_interleave(2, -1), torch.stack([-pairs.sin(), pairs.sin()], -1).flatten(1)
+        cos, sin = (
+            pairs.cos().repeat_interleave(2, -1),
+            torch.stack([-pairs.sin(), pairs.sin()], -1).flatten(1),
+        )
         table = torch.zeros(self.max_positions, 2 * self.head_dim)
         table.narrow(0, self.image.condition, side * side).copy_(torch.cat([cos, sin], -1))
         return table.to(device)
@@ -102,7 +111,12 @@ def rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class Attention(nn.Module):
     def __init__(self, spec: TransformerSpec, layer: int):
         super().__init__()
-        self.layer, self.heads, self.kv_heads, self.head_dim = layer, spec.heads, spec.kv_heads, spec.head_dim
+        self.layer, self.heads, self.kv_heads, self.head_dim = (
+            layer,
+            spec.heads,
+            spec.kv_heads,
+            spec.head_dim,
+        )
         self.qkv = Linear(spec.hidden, (spec.heads + 2 * spec.kv_heads) * spec.head_dim, bias=False)
         self.out = Linear(spec.hidden, spec.hidden, bias=False)
         self.qk_norm = HeadNorm(spec.heads + spec.kv_heads, spec.head_dim) if spec.qk_norm else None
@@ -120,7 +134,9 @@ class Attention(nn.Module):
             k, v = context.cache.write(self.layer, k, v)
         causal = context.cache is None and context.mask is None
         grouped = self.heads != self.kv_heads
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=context.mask, is_causal=causal, enable_gqa=grouped)
+        y = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=context.mask, is_causal=causal, enable_gqa=grouped
+        )
         return self.out(y.transpose(1, 2).reshape(rows, n, -1))
 
 
@@ -158,7 +174,9 @@ class Blocks(nn.Module):
         super().__init__()
         self.spec = spec
         sizes = (spec.head_dim, spec.max_positions, spec.rope_theta)
-        self.rotary = Rotary(*sizes) if spec.image_rope is None else RotaryGrid(*sizes, spec.image_rope)
+        self.rotary = (
+            Rotary(*sizes) if spec.image_rope is None else RotaryGrid(*sizes, spec.image_rope)
+        )
         self.blocks = nn.ModuleList(Block(spec, layer) for layer in range(spec.layers))
 
     def forward(self, x: Tensor, context: Context) -> Tensor:

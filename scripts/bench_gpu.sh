@@ -9,7 +9,7 @@ DTYPE=${DTYPE:-bf16}
 METHODS=${METHODS:-ar,adt:proposal=topk:nodes=58}
 WORK=${WORK:-work/random_anole_$SCALE}
 cd "$(dirname "$0")/.."
-[ -f "$WORK/tokenizer/text_tokenizer.json" ] || "$PY" -m scripts.random_checkpoint --scale "$SCALE" --output "$WORK"
-"$PY" -m scripts.bench_forward --model anole --model_path "$WORK" --dtype "$DTYPE"
+[ -f "$WORK/tokenizer/text_tokenizer.json" ] || "$PY" -m scripts.tools.random_checkpoint --scale "$SCALE" --output "$WORK"
+"$PY" -m scripts.tools.bench_forward --model anole --model_path "$WORK" --dtype "$DTYPE"
 "$PY" main.py benchmark --model anole --model_path "$WORK" --dtype "$DTYPE" --prompt "a red fox in the snow" \
   --methods "$METHODS" --top_k 2000 --repeats 1 --warmup 0

@@ -9,5 +9,5 @@ PY=${PY:-python}
 OUT=${OUT:-outputs/exactness}
 cd "$(dirname "$0")/.."
 for dtype in fp64 fp32; do
-  "$PY" -m eval.exactness_grid --grid full --prompts 20 --seeds 2 --dtype $dtype --report "$OUT/$dtype.jsonl" "$@"
+  "$PY" -m scripts.tools.exactness_grid --grid full --prompts 20 --seeds 2 --dtype $dtype --report "$OUT/$dtype.jsonl" "$@"
 done

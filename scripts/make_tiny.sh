@@ -25,7 +25,7 @@ done
   --work_dir "$WORK" --model_dir "$MODEL" --minutes 270
 "$PY" main.py extract_tokens --model tiny --model_path "$MODEL" --from_prompts --num_images 2000 --batch_size 16 \
   --method ar --output_dir "$WORK/own"
-"$PY" -m scripts.tiny.pictures --count 8000 --output_dir "$WORK/scenes"
+"$PY" -m scenes.pictures --count 8000 --output_dir "$WORK/scenes"
 "$PY" main.py extract_tokens --model tiny --model_path "$MODEL" --data_dir "$WORK/scenes" --output_dir "$WORK/real"
 "$PY" main.py train_drafter --config configs/training/tiny.yaml --model_path "$MODEL" --tokens "$WORK/own,$WORK/real" \
   --cache_features "$WORK/features" --output_dir "$WORK/drafter"

@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 folder=${OUT:-outputs/sweeps/tiny}
 costs=$folder/costs.json
 mkdir -p "$folder"
-[ -f "$costs" ] || "${PY:-python}" -m scripts.costs --output "$costs"
+[ -f "$costs" ] || "${PY:-python}" -m scripts.tools.costs --output "$costs"
 for sweep in ${SWEEPS:-nodes bounds beta steps first init adapt trees}; do
   OUT=$folder/$sweep IMAGES=${IMAGES:-6} FLAGS="--costs $costs ${FLAGS:-}" bash scripts/paper/ablation.sh "$sweep"
 done

@@ -37,7 +37,7 @@ def session(checkpoint: Path):
     """The small checkpoint in fp64: target and drafter."""
     from small import small_settings
 
-    from eval.session import open_session
+    from runs.session import open_session
 
     return open_session(small_settings(checkpoint))
 
@@ -47,6 +47,6 @@ def session32(checkpoint: Path):
     """The small checkpoint in fp32."""
     from small import small_settings
 
-    from eval.session import open_session
+    from runs.session import open_session
 
     return open_session(small_settings(checkpoint, "fp32"))

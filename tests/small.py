@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from configs.schema import RunSettings, SamplingSettings
 from drafters.eagle import EagleHead
 from drafters.loading import eagle_keys
-from eval.session import Session, open_session
-from models.chameleon import chameleon_keys, chameleon_spec
+from models.codecs.vqgan import ImageTokenizer
+from models.codecs.vqgan_config import VqganConfig
+from models.codecs.vqgan_layout import build_vqmodel
+from models.files.weights import public_state
+from models.targets.chameleon import chameleon_keys, chameleon_spec
 from models.transformer import Transformer
-from models.vqgan import ImageTokenizer
-from models.vqgan_config import VqganConfig
-from models.vqgan_layout import build_vqmodel
-from models.weights import public_state
+from runs.session import Session, open_session
 from scripts.tiny.make_tokenizer import CLOSING_NAMES, LEADING_NAMES, image_token_name
 
 torch.set_num_threads(1)  # small matrices; the machine has few cores
@@ -42,7 +42,9 @@ class Sizes:
     words: tuple[str, ...] = ()  # more names of the tokenizer
 
 
-SIZE_WORDS = tuple(f"<reserved{8799 + i:05d}>" for i in range(6))  # the row's end, and sizes up to 5 cells
+SIZE_WORDS = tuple(
+    f"<reserved{8799 + i:05d}>" for i in range(6)
+)  # the row's end, and sizes up to 5 cells
 LUMINA = Sizes(halvings=4, words=SIZE_WORDS, positions=260)
 
 
@@ -70,7 +72,9 @@ def write_shards(folder: Path, suffix: str) -> list[str]:
     placed = {key: names[i % 2] for i, key in enumerate(state)}
     for name in names:
         part = {key: value for key, value in state.items() if placed[key] == name}
-        save_file(part, folder / name) if suffix == "safetensors" else torch.save(part, folder / name)
+        save_file(part, folder / name) if suffix == "safetensors" else torch.save(
+            part, folder / name
+        )
     index = {"metadata": {}, "weight_map": placed}
     (folder / f"{stem}.{suffix}.index.json").write_text(json.dumps(index))
     return names
@@ -159,7 +163,11 @@ def randomised(module: nn.Module, seed: int, sizes: Sizes = Sizes()) -> nn.Modul
 
 def public_weights(module: nn.Module, sizes: Sizes) -> dict[str, Tensor]:
     """A transformer or a drafter in the public layout."""
-    keys = eagle_keys(module.spec, True) if isinstance(module, EagleHead) else chameleon_keys(module.spec, None)
+    keys = (
+        eagle_keys(module.spec, True)
+        if isinstance(module, EagleHead)
+        else chameleon_keys(module.spec, None)
+    )
     state = public_state(module, keys)
     once = [key for key in state if sizes.shared_norm and is_head_norm(key)]
     return state | {key: state[key][:1].clone() for key in once}
@@ -172,7 +180,11 @@ def is_head_norm(key: str) -> bool:
 def small_settings(folder: Path, dtype: str = "fp64", **sampling: float) -> RunSettings:
     """Settings of a run on a small checkpoint, with its drafter."""
     return RunSettings(
-        prompt="a cat", model_path=str(folder), dtype=dtype, device="cpu", sampling=SamplingSettings(**sampling)
+        prompt="a cat",
+        model_path=str(folder),
+        dtype=dtype,
+        device="cpu",
+        sampling=SamplingSettings(**sampling),
     )
 
 

@@ -20,12 +20,18 @@ from transformers.models.janus.modeling_janus import JanusVQVAE
 from configs.schema import RunSettings
 from drafters.eagle import EagleHead
 from drafters.loading import eagle_keys
-from eval.session import Session, open_session
 from models.base import ImageRope
-from models.llamagen import LlamaGen, LlamaGenNetwork, decoder_spec, llamagen_keys, llamagen_spec
-from models.llamagen_files import llamagen_family
+from models.files.weights import public_state
 from models.registry import FAMILIES, TARGETS
-from models.weights import public_state
+from models.targets.llamagen import (
+    LlamaGen,
+    LlamaGenNetwork,
+    decoder_spec,
+    llamagen_keys,
+    llamagen_spec,
+)
+from models.targets.llamagen_files import llamagen_family
+from runs.session import Session, open_session
 
 WORDS = ["a", "red", "blue", "cat", "dog", "on", "the", "mat", "and", "two", "three", ",", "."]
 
@@ -53,8 +59,12 @@ def write_llamagen(root: Path, sizes: LlamaGenSizes = LlamaGenSizes()) -> Path: 
     make_kin(network.transformer, head)
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "drafter" / "config.json").write_text(json.dumps(head_config))
-    save_file(public_state(network, llamagen_keys(network.transformer.spec)), folder / "model.safetensors")
-    torch.save(public_state(head, eagle_keys(head.spec, True)), folder / "drafter" / "pytorch_model.bin")
+    save_file(
+        public_state(network, llamagen_keys(network.transformer.spec)), folder / "model.safetensors"
+    )
+    torch.save(
+        public_state(head, eagle_keys(head.spec, True)), folder / "drafter" / "pytorch_model.bin"
+    )
     write_vq(root / "vq_ds16_t2i.pt", small_janus(sizes.codes, sizes.side))
     write_t5(root / "t5" / "flan-t5-xl", sizes.width)
     return folder
@@ -75,10 +85,22 @@ def public_config(sizes: LlamaGenSizes) -> dict:
 
 def drafter_config(config: dict) -> dict:
     """config.json of jadohu/llamagen_drafter: without the grid, which its code knows by `input_type`."""
-    names = ("block_size", "cls_token_num", "rope_base", "rope_theta", "attention_bias", "num_classes")
+    names = (
+        "block_size",
+        "cls_token_num",
+        "rope_base",
+        "rope_theta",
+        "attention_bias",
+        "num_classes",
+    )
     kept = {name: value for name, value in config.items() if name not in names}
     stage = "t2i2" if config["block_size"] == 1024 else "t2i"
-    return kept | {"num_hidden_layers": 1, "rms_norm_eps": 1e-6, "class_dropout_p": 0.0, "input_type": stage}
+    return kept | {
+        "num_hidden_layers": 1,
+        "rms_norm_eps": 1e-6,
+        "class_dropout_p": 0.0,
+        "input_type": stage,
+    }
 
 
 def small_janus(codes: int, side: int) -> JanusVQVAE:
@@ -118,7 +140,9 @@ def write_t5(folder: Path, width: int) -> None:
     ids = {word: i for i, word in enumerate(["<pad>", "</s>", "<unk>", *WORDS])}
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", 1)]
+    )
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
     )  # fmt: skip
@@ -132,7 +156,9 @@ def write_t5(folder: Path, width: int) -> None:
 
 
 def llamagen_settings(folder: Path, dtype: str = "fp64") -> RunSettings:
-    return RunSettings(prompt="a cat", model="llamagen", model_path=str(folder), dtype=dtype, device="cpu")
+    return RunSettings(
+        prompt="a cat", model="llamagen", model_path=str(folder), dtype=dtype, device="cpu"
+    )
 
 
 def open_llamagen(settings: RunSettings, side: int = 4) -> Session:

@@ -24,7 +24,10 @@ def model(tmp_path) -> str:
 def seen(monkeypatch) -> list:
     """Stand-ins for what the commands call: they note their settings."""
     found: list = []
-    for module, name in (("eval.generate", "generate_images"), ("eval.benchmark", "run_benchmark")):
+    for module, name in (
+        ("runs.generate", "generate_images"),
+        ("eval.bench.benchmark", "run_benchmark"),
+    ):
         stand_in = types.ModuleType(module)
         setattr(stand_in, name, found.append)
         monkeypatch.setitem(sys.modules, module, stand_in)
@@ -32,7 +35,9 @@ def seen(monkeypatch) -> list:
 
 
 def python(*words: str, cwd: Path = ROOT) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, *words], cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        [sys.executable, *words], cwd=cwd, capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 @pytest.mark.parametrize(
@@ -99,7 +104,20 @@ def test_values_arrive_as_their_types(model, seen):
 
 
 def test_benchmark_gets_its_settings(model, seen):
-    assert main.main(["benchmark", "--prompt", "a cat", "--methods", "ar,adt:proposal=topk", "--repeats=2", model]) == 0
+    assert (
+        main.main(
+            [
+                "benchmark",
+                "--prompt",
+                "a cat",
+                "--methods",
+                "ar,adt:proposal=topk",
+                "--repeats=2",
+                model,
+            ]
+        )
+        == 0
+    )
     assert [method.method for method in seen[0].methods] == ["ar", "adt"] and seen[0].repeats == 2
 
 
@@ -107,25 +125,52 @@ def test_benchmark_gets_its_settings(model, seen):
     ("words", "message"),
     [
         (["generate"], "'generate': found as first word; did you mean generate_images? allowed: "),
-        (["--prompt", "a cat"], "'--prompt': found as first word; allowed: generate_images, benchmark"),
+        (
+            ["--prompt", "a cat"],
+            "'--prompt': found as first word; allowed: generate_images, benchmark",
+        ),
         (["__class__"], "'__class__': found as first word"),
         (["generate_images"], "--prompt: missing"),
         (["generate_images", "a", "cat"], "'a': a word without a flag"),
         (["generate_images", "--prompt"], "--prompt: found no value"),
         (["generate_images", "--prompt="], "--prompt: found ''"),
         (["generate_images", "--prompt", "a", "cat"], "'cat': a word without a flag"),
-        (["generate_images", "--prompt=a", "--sede=3"], "--sede: unknown flag; did you mean --seed?"),
-        (["generate_images", "--prompt=a", "--seed=abc"], "--seed: found 'abc'; allowed: a whole number"),
-        (["generate_images", "--prompt=a", "--lantern_k=5"], "--lantern_k: found 5; allowed: only with --verifier"),
+        (
+            ["generate_images", "--prompt=a", "--sede=3"],
+            "--sede: unknown flag; did you mean --seed?",
+        ),
+        (
+            ["generate_images", "--prompt=a", "--seed=abc"],
+            "--seed: found 'abc'; allowed: a whole number",
+        ),
+        (
+            ["generate_images", "--prompt=a", "--lantern_k=5"],
+            "--lantern_k: found 5; allowed: only with --verifier",
+        ),
         (["generate_images", "--prompt=no.txt"], "--prompt no.txt: found no such file"),
-        (["generate_images", "--prompt=a", "--model=anola"], "--model: found 'anola'; allowed: tiny, anole"),
-        (["inspect", "--model=anole", "--drafter_path=./no"], "the files: `hf download jadohu/anole_drafter"),
+        (
+            ["generate_images", "--prompt=a", "--model=anola"],
+            "--model: found 'anola'; allowed: tiny, anole",
+        ),
+        (
+            ["inspect", "--model=anole", "--drafter_path=./no"],
+            "the files: `hf download jadohu/anole_drafter",
+        ),
         (["vq_distances", "--tokenizer_path=./no"], "--tokenizer_path ./no: found no such folder"),
         (["generate_images", "--prompt=a", "--config=no.yaml"], "--config no.yaml: cannot be read"),
-        (["generate_images", "--prompt=a", "--method=ar", "--peanut"], "found together with --method ar"),
+        (
+            ["generate_images", "--prompt=a", "--method=ar", "--peanut"],
+            "found together with --method ar",
+        ),
         (["benchmark", "--prompt=a", "--methods=ar,eagle"], "--methods: found 'eagle'"),
-        (["extract_tokens", "--output_dir=o"], "--data_dir: missing; allowed: images with captions, or --from_prompts"),
-        (["extract_tokens", "--data_dir=no", "--output_dir=o"], "--data_dir: found 'no'; allowed: a folder, a .jsonl"),
+        (
+            ["extract_tokens", "--output_dir=o"],
+            "--data_dir: missing; allowed: images with captions, or --from_prompts",
+        ),
+        (
+            ["extract_tokens", "--data_dir=no", "--output_dir=o"],
+            "--data_dir: found 'no'; allowed: a folder, a .jsonl",
+        ),
         (
             ["benchmark", "--prompt=PartiPrompts", "--prompt_file=no"],
             "--prompt PartiPrompts: found no file no",
@@ -134,7 +179,7 @@ def test_benchmark_gets_its_settings(model, seen):
 )
 def test_refusals(monkeypatch, tmp_path, capsys, model, words, message):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, "eval.benchmark", None)
+    monkeypatch.setitem(sys.modules, "eval.bench.benchmark", None)
     assert main.main([*words, model] if len(words) > 1 else words) == 2
     said = capsys.readouterr()
     assert said.out == "" and said.err.startswith("error: ") and message in said.err
@@ -145,7 +190,9 @@ def test_a_missing_model_is_refused_in_a_process_of_its_own(tmp_path):
     words = ["generate_images", "--prompt", "a cat", "--model_path", str(tmp_path / "nowhere")]
     started = time.monotonic()
     done = python(str(ROOT / "main.py"), *words, cwd=tmp_path)
-    assert done.returncode == 2 and time.monotonic() - started < 20  # 5 s on a machine that is not busy
+    assert (
+        done.returncode == 2 and time.monotonic() - started < 20
+    )  # 5 s on a machine that is not busy
     assert done.stdout == "" and "Traceback" not in done.stderr
     assert done.stderr == (
         f"error: --model_path {tmp_path / 'nowhere'}: found no such folder; "
@@ -187,16 +234,16 @@ def test_an_interruption_says_that_the_same_command_continues(monkeypatch, model
     def interrupted(settings):
         raise KeyboardInterrupt
 
-    stand_in = types.ModuleType("eval.generate")
+    stand_in = types.ModuleType("runs.generate")
     stand_in.generate_images = interrupted
-    monkeypatch.setitem(sys.modules, "eval.generate", stand_in)
+    monkeypatch.setitem(sys.modules, "runs.generate", stand_in)
     assert main.main(["generate_images", "--prompt", "a cat", model]) == 130
     assert "the same command continues" in capsys.readouterr().err
 
 
 def test_a_mistake_of_ours_keeps_its_traceback(monkeypatch, model):
-    stand_in = types.ModuleType("eval.generate")
+    stand_in = types.ModuleType("runs.generate")
     stand_in.generate_images = lambda settings: int("x")
-    monkeypatch.setitem(sys.modules, "eval.generate", stand_in)
+    monkeypatch.setitem(sys.modules, "runs.generate", stand_in)
     with pytest.raises(ValueError, match="invalid literal"):
         main.main(["generate_images", "--prompt", "a cat", model])

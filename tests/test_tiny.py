@@ -11,11 +11,11 @@ from configs.methods import AdtSettings, MethodSettings
 from configs.schema import ROOT, RunSettings
 from decoding.flight import FinishedImage, Job
 from decoding.noise import image_seed
-from eval.attributes import AttributeClassifier, prompt_accuracy
-from eval.exactness import compare
-from eval.session import Session, open_session
-from scripts.tiny.captions import caption
-from scripts.tiny.scenes import sample_scene
+from eval.bench.exactness import compare
+from eval.metrics.attributes import AttributeClassifier, prompt_accuracy
+from runs.session import Session, open_session
+from scenes.captions import caption
+from scenes.scene import sample_scene
 
 TINY = ROOT / "ckpts" / "tiny"
 INDICES = range(300, 316)  # test scenes
@@ -29,7 +29,9 @@ def session() -> Session:
 
 def decode(session: Session, method: MethodSettings, prompts: list[str]) -> list[FinishedImage]:
     jobs = [Job(str(i), prompt, image_seed(0, prompt)) for i, prompt in enumerate(prompts)]
-    images = [image for step in session.engine_for(method).generate(jobs) for image in step.finished]
+    images = [
+        image for step in session.engine_for(method).generate(jobs) for image in step.finished
+    ]
     return sorted(images, key=lambda image: int(image.job.id))
 
 
@@ -48,10 +50,12 @@ def test_it_fits_into_64_megabytes() -> None:
     assert sum(file.stat().st_size for file in TINY.rglob("*") if file.is_file()) <= 64 * 2**20
 
 
-def test_drafting_changes_no_token(session: Session, images: dict[str, list[FinishedImage]]) -> None:
-    law = session.engine.law
+def test_drafting_changes_no_token(
+    session: Session, images: dict[str, list[FinishedImage]]
+) -> None:
+    distribution = session.engine.distribution
     for name in ("coupled", "topk"):
-        assert not compare(session.target, law, images["ar"], images[name]).wrong
+        assert not compare(session.target, distribution, images["ar"], images[name]).wrong
 
 
 def test_drafts_are_accepted_and_the_noise_helps(images: dict[str, list[FinishedImage]]) -> None:
@@ -59,10 +63,14 @@ def test_drafts_are_accepted_and_the_noise_helps(images: dict[str, list[Finished
     assert tau["ar"] == 1 and tau["topk"] > 1.15 and tau["coupled"] > tau["topk"] + 0.3
 
 
-def test_backgrounds_are_what_the_prompts_say(session: Session, images: dict[str, list[FinishedImage]]) -> None:
+def test_backgrounds_are_what_the_prompts_say(
+    session: Session, images: dict[str, list[FinishedImage]]
+) -> None:
     pixels = session.target.to_image(torch.stack([image.codes for image in images["ar"]]))
     scenes = [sample_scene("test", index).attributes() for index in INDICES]
-    found = prompt_accuracy(pixels.numpy(), scenes, AttributeClassifier.load(TINY / "attributes.safetensors"))
+    found = prompt_accuracy(
+        pixels.numpy(), scenes, AttributeClassifier.load(TINY / "attributes.safetensors")
+    )
     assert found["background"] >= 0.5, found
 
 

@@ -51,7 +51,9 @@ class AdaptiveController:
 
     def observe(self, outcome: Outcome) -> None:
         acceptance = outcome.accepted / max(outcome.levels, 1)
-        self.neighbours.record(Grown(self.planned.depth, self.planned.width, acceptance), outcome.accepted + 1)
+        self.neighbours.record(
+            Grown(self.planned.depth, self.planned.width, acceptance), outcome.accepted + 1
+        )
         self.confidence = outcome.confidence
 
 

@@ -29,7 +29,9 @@ class Shape:
 
     def within(self, remaining: int) -> "Shape":
         """The shape cut where an image ends, with `remaining` tokens still to decide: the last one needs no draft."""
-        return replace(self, depth=min(self.depth, remaining - 1), window=min(self.window, remaining - 1))
+        return replace(
+            self, depth=min(self.depth, remaining - 1), window=min(self.window, remaining - 1)
+        )
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,9 @@ class TreePlan:
     def end(self, done: list[bool], level: int) -> "TreePlan":
         """The plan in which some images grow no level behind this one."""
         shapes = zip(self.shapes, done, strict=True)
-        return TreePlan(tuple(replace(s, depth=min(s.depth, level)) if stop else s for s, stop in shapes))
+        return TreePlan(
+            tuple(replace(s, depth=min(s.depth, level)) if stop else s for s, stop in shapes)
+        )
 
     @property
     def uniform(self) -> bool:
@@ -88,7 +92,10 @@ class TreePlan:
         if self.uniform:
             return scores
         widths = [s.width if s.width < self.width else max(scores.shape[1:]) for s in self.shapes]
-        columns = [(width if level <= s.depth else 0, width) for width, s in zip(widths, self.shapes, strict=True)]
+        columns = [
+            (width if level <= s.depth else 0, width)
+            for width, s in zip(widths, self.shapes, strict=True)
+        ]
         width = on_device(columns, scores.device)  # (images, 2): children per node, expanded nodes
         child = torch.arange(scores.shape[2], device=scores.device) < width[:, :1]
         node = torch.arange(scores.shape[1], device=scores.device) < width[:, 1:]

@@ -17,7 +17,9 @@ from decoding.policies.dynamic import DynamicTree
 from decoding.transfer import on_device
 from decoding.tree import DraftTree
 
-PRIOR = 2.0  # tokens that a neighbourhood is thought to have promised and kept before it has been seen
+PRIOR = (
+    2.0  # tokens that a neighbourhood is thought to have promised and kept before it has been seen
+)
 LEAST_DOUBT, MOST_DOUBT = 0.5, 2.0
 
 
@@ -34,13 +36,17 @@ class MarginalController:
 
     def __init__(self, largest: Shape, columns: int):
         self.largest, self.columns = largest, columns
-        self.rounds: list[tuple[float, int]] = [(0.0, 0)]  # per image position: expected and accepted draft tokens
+        self.rounds: list[tuple[float, int]] = [
+            (0.0, 0)
+        ]  # per image position: expected and accepted draft tokens
 
     def shape(self, position: int, remaining: int) -> Shape:
         return replace(self.largest.within(remaining), doubt=self._doubt(position))
 
     def _doubt(self, position: int) -> float:
-        near = [self.rounds[-1]] + ([self.rounds[position - self.columns]] if position >= self.columns else [])
+        near = [self.rounds[-1]] + (
+            [self.rounds[position - self.columns]] if position >= self.columns else []
+        )
         expected, accepted = (PRIOR + sum(values) for values in zip(*near, strict=True))
         return min(max((expected / accepted) ** 0.5, LEAST_DOUBT), MOST_DOUBT)
 
@@ -83,23 +89,31 @@ class MarginalTree(DynamicTree):
     def prune(self, tree: DraftTree, plan: TreePlan) -> DraftTree:
         """The best nodes, up to the number that promises most tokens per second."""
         tree = self._doubted(tree, plan)
-        rates = self._rates(tree.scores.exp() if tree.worth is None else tree.worth, plan, tree.drafted)
+        rates = self._rates(
+            tree.scores.exp() if tree.worth is None else tree.worth, plan, tree.drafted
+        )
         shapes = zip(plan.shapes, rates.argmax(1).tolist(), strict=True)
-        return super().prune(tree, TreePlan(tuple(replace(s, nodes=min(s.nodes, count)) for s, count in shapes)))
+        return super().prune(
+            tree, TreePlan(tuple(replace(s, nodes=min(s.nodes, count)) for s, count in shapes))
+        )
 
     def _rates(self, worth: Tensor, plan: TreePlan, grown: int, more: int = 0) -> Tensor:
         """Tokens per millisecond (images, 1 + most nodes), the bonus token included, of rounds that verify the best 0,
         1, 2, ... nodes of worth (images, 1 + nodes), if all images were like this one; more: levels still to grow."""
         ordered = worth[:, 1:].sort(dim=1, descending=True).values[:, : self.largest.nodes]
         tokens = 1 + F.pad(ordered.cumsum(1), (1, 0))
-        levels = on_device([[min(shape.depth, grown) + more] for shape in plan.shapes], worth.device)
+        levels = on_device(
+            [[min(shape.depth, grown) + more] for shape in plan.shapes], worth.device
+        )
         verify = on_device(list(self.prices.verify[: tokens.shape[1]]), worth.device)
         return tokens / (verify + levels * self.prices.level)
 
     @staticmethod
     def _doubted(tree: DraftTree, plan: TreePlan) -> DraftTree:
         """The tree with its probabilities taken to the images' powers."""
-        power = on_device([[shape.doubt] for shape in plan.shapes], tree.scores.device).to(tree.scores)
+        power = on_device([[shape.doubt] for shape in plan.shapes], tree.scores.device).to(
+            tree.scores
+        )
         scores = tree.scores * power
         worth = None if tree.worth is None else tree.worth - tree.scores.exp() + scores.exp()
         return replace(tree, scores=scores, worth=worth)

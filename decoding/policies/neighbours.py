@@ -20,7 +20,9 @@ class Neighbours:
 
     def __init__(self, columns: int, settings: AdtSettings, random: Random):
         self.columns, self.settings, self.random = columns, settings, random
-        self.trees: list[Grown | None] = [None]  # per image position; the prefill decides position 0 without a tree
+        self.trees: list[Grown | None] = [
+            None
+        ]  # per image position; the prefill decides position 0 without a tree
 
     def record(self, tree: Grown, decided: int) -> None:
         """`tree` has decided the next `decided` positions."""

@@ -48,12 +48,17 @@ class StaticTree:
 
     @cached_property
     def largest(self) -> Shape:
-        return Shape(self.depth, max(map(self._children, range(1, self.depth + 1))), len(self.paths))
+        return Shape(
+            self.depth, max(map(self._children, range(1, self.depth + 1))), len(self.paths)
+        )
 
     @cached_property
     def _expanded(self) -> list[list[RankPath]]:
         """Per level, the parents of its nodes."""
-        return [sorted({p[:-1] for p in self.paths if len(p) == level}) for level in range(1, self.depth + 1)]
+        return [
+            sorted({p[:-1] for p in self.paths if len(p) == level})
+            for level in range(1, self.depth + 1)
+        ]
 
     @cached_property
     def _index(self) -> dict[RankPath, int]:
@@ -83,7 +88,9 @@ class StaticTree:
         return plan
 
     def prune(self, tree: DraftTree, plan: TreePlan) -> DraftTree:
-        kept = self._rows(tree, [self._index[path] for path in self.paths if len(path) <= plan.levels])
+        kept = self._rows(
+            tree, [self._index[path] for path in self.paths if len(path) <= plan.levels]
+        )
         return tree.keep(kept, tree.scores.gather(1, kept))
 
     @staticmethod

@@ -9,7 +9,9 @@ from torch import Tensor
 
 from decoding.tree import DraftTree
 
-Streams = Callable[[str], Tensor]  # role -> noise behind every node (images, 1 + nodes, vocab), or (…, 1) zeros
+Streams = Callable[
+    [str], Tensor
+]  # role -> noise behind every node (images, 1 + nodes, vocab), or (…, 1) zeros
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Verifier(Protocol):
     name: str
     lossless: bool
     streams: tuple[str, ...]
-    reads_laws: bool
+    reads_distributions: bool
 
     def __call__(self, tree: DraftTree, log_p: Tensor, noise: Streams) -> Verdict:
         """Judge a tree by the target's law log_p (images, 1 + nodes, vocab) and positional noise."""
@@ -51,7 +53,9 @@ def follow(tree: DraftTree, hit: Tensor) -> tuple[Tensor, Tensor]:
     return accepted, on_path.int().argsort(dim=1, descending=True, stable=True)
 
 
-def verdict(tree: DraftTree, choices: Tensor, accepted: Tensor, path: Tensor, bonus: Tensor) -> Verdict:
+def verdict(
+    tree: DraftTree, choices: Tensor, accepted: Tensor, path: Tensor, bonus: Tensor
+) -> Verdict:
     """The verdict that emits the tokens of the accepted path and then bonus (images,)."""
     drafted = F.pad(tree.tokens.gather(1, path)[:, 1:], (0, 1))
     return Verdict(choices, accepted, path, drafted.scatter(1, accepted[:, None], bonus[:, None]))

@@ -32,13 +32,15 @@ class Neighbourhoods:
             return torch.full_like(own, self.settings.delta)
         return torch.zeros_like(own) + (self.settings.delta - moved) / left
 
-    def of(self, law: Tensor, tokens: Tensor, bound: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def of(
+        self, distribution: Tensor, tokens: Tensor, bound: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """The k nearest codes of tokens (...), which of them are among the first m*, and C_m* (...).
 
         law: (..., vocab); bound: (...) B.
         """
         codes = self.nearest[tokens, : self.settings.k].long()  # (..., k)
-        mass = law.gather(-1, codes).cumsum(-1)
+        mass = distribution.gather(-1, codes).cumsum(-1)
         within = mass <= bound[..., None]
         return codes, within, (mass * within).amax(-1)
 
@@ -47,24 +49,31 @@ class Relaxed(PointMasses):
     """A refused child leaves p together with the m* codes that it would have taken over: what is left then is exactly
     what no child has claimed. Published code removes the k + 1 nearest codes instead (`reference`)."""
 
-    def __init__(self, law: Tensor, noise: Tensor, near: Neighbourhoods):
-        super().__init__(law, noise)
+    def __init__(self, distribution: Tensor, noise: Tensor, near: Neighbourhoods):
+        super().__init__(distribution, noise)
         self.near = near
-        self.moved, self.left = law.new_zeros(len(law)), law.new_ones(len(law))  # of p as it was before the first child
+        self.moved, self.left = (
+            distribution.new_zeros(len(distribution)),
+            distribution.new_ones(len(distribution)),
+        )  # of p as it was before the first child
 
     def visit(self, tokens: Tensor, asked: Tensor) -> Tensor:
-        own = at(self.law, tokens)
-        codes, within, mass = self.near.of(self.law, tokens, self.near.bound(own, self.moved, self.left))
+        own = at(self.distribution, tokens)
+        codes, within, mass = self.near.of(
+            self.distribution, tokens, self.near.bound(own, self.moved, self.left)
+        )
         hit = asked & (self.uniform(tokens) < own + mass)
         refused = asked & ~hit
         if self.near.settings.residual == "reference":
             codes = self.near.nearest[tokens].long()  # k + 1 of them
             within = within[:, :1].expand_as(codes)  # all, if the nearest alone fits
-        law = self.law.scatter(1, tokens[:, None], 0.0)
-        law = law.scatter(1, codes, law.gather(1, codes).masked_fill(within, 0.0))
-        self.leave(refused, law)
+        distribution = self.distribution.scatter(1, tokens[:, None], 0.0)
+        distribution = distribution.scatter(
+            1, codes, distribution.gather(1, codes).masked_fill(within, 0.0)
+        )
+        self.leave(refused, distribution)
         self.moved = torch.where(refused, self.moved + self.left * mass, self.moved)
-        left = (self.left * (1 - own - mass)).clamp(min=torch.finfo(law.dtype).tiny)
+        left = (self.left * (1 - own - mass)).clamp(min=torch.finfo(distribution.dtype).tiny)
         self.left = torch.where(refused, left, self.left)
         return hit
 
@@ -88,36 +97,50 @@ class Lantern(Rejection):
             return super().__call__(tree, log_p, noise)
         choices = choose(log_p, noise("target"))
         accepted, path = follow(tree, self._likeliest(tree, log_p))
-        return verdict(tree, choices, accepted, path, choices.gather(1, path.gather(1, accepted[:, None]))[:, 0])
+        return verdict(
+            tree,
+            choices,
+            accepted,
+            path,
+            choices.gather(1, path.gather(1, accepted[:, None]))[:, 0],
+        )
 
-    def siblings(self, law: Tensor, accept: Tensor, tree: DraftTree, node: Tensor) -> Siblings:
-        return Relaxed(law, accept, self.near)
+    def siblings(
+        self, distribution: Tensor, accept: Tensor, tree: DraftTree, node: Tensor
+    ) -> Siblings:
+        return Relaxed(distribution, accept, self.near)
 
     def _likeliest(self, tree: DraftTree, log_p: Tensor) -> Tensor:
         """(images, 1 + nodes) bool: nodes whose token is the argmax behind their parent, with its neighbours' mass."""
-        law = log_p.gather(1, tree.parents[..., None].expand_as(log_p)).double().exp()
-        own = law.gather(2, tree.tokens[..., None])[..., 0]
-        mass = self.near.of(law, tree.tokens, self.near.bound(own))[2]
-        best, first = law.amax(-1), law.argmax(-1)
+        distribution = log_p.gather(1, tree.parents[..., None].expand_as(log_p)).double().exp()
+        own = distribution.gather(2, tree.tokens[..., None])[..., 0]
+        mass = self.near.of(distribution, tree.tokens, self.near.bound(own))[2]
+        best, first = distribution.amax(-1), distribution.argmax(-1)
         relaxed = own + mass
-        return (tree.tokens == first) | (relaxed > best) | ((relaxed == best) & (tree.tokens < first))
+        return (
+            (tree.tokens == first) | (relaxed > best) | ((relaxed == best) & (tree.tokens < first))
+        )
 
 
 class Substitutes:
     """A child equal to the target's choice is taken; if there is none, the first child whose m* neighbours hold it. The
     neighbours of siblings do not overlap, and a child is nobody's neighbour."""
 
-    def __init__(self, law: Tensor, choice: Tensor, children: Tensor, near: Neighbourhoods):
+    def __init__(
+        self, distribution: Tensor, choice: Tensor, children: Tensor, near: Neighbourhoods
+    ):
         """law: (images, vocab) p; choice: (images,); children: (images, vocab) bool, the children's tokens."""
-        self.own, self.choice, self.near = law, choice, near
-        self.law = law.masked_fill(children, 0.0)  # what can be taken over
-        self.moved, self.matched = law.new_zeros(len(law)), at(children, choice)
+        self.own, self.choice, self.near = distribution, choice, near
+        self.distribution = distribution.masked_fill(children, 0.0)  # what can be taken over
+        self.moved, self.matched = distribution.new_zeros(len(distribution)), at(children, choice)
 
     def visit(self, tokens: Tensor, asked: Tensor) -> Tensor:
         bound = self.near.bound(at(self.own, tokens), self.moved)
-        codes, within, mass = self.near.of(self.law, tokens, bound)
+        codes, within, mass = self.near.of(self.distribution, tokens, bound)
         inside = ((codes == self.choice[:, None]) & within).any(1)
-        self.law = self.law.scatter(1, codes, self.law.gather(1, codes).masked_fill(within, 0.0))
+        self.distribution = self.distribution.scatter(
+            1, codes, self.distribution.gather(1, codes).masked_fill(within, 0.0)
+        )
         self.moved = self.moved + mass
         return asked & ((tokens == self.choice) | (inside & ~self.matched))
 
@@ -131,7 +154,7 @@ class LanternCoupled:
     name = "lantern_coupled"
     lossless = False
     streams = ("target",)
-    reads_laws = False
+    reads_distributions = False
 
     def __init__(self, settings: LanternSettings, nearest: Tensor):
         self.near = Neighbourhoods(settings, nearest)
@@ -140,9 +163,14 @@ class LanternCoupled:
         choices = choose(log_p, noise("target"))
 
         def siblings_at(node: Tensor) -> Siblings:
-            law = at(log_p, node).double().softmax(-1)
-            children = torch.zeros_like(law).scatter_add(1, tree.tokens, children_of(tree, node).to(law)) > 0
-            return Substitutes(law, at(choices, node), children, self.near)
+            distribution = at(log_p, node).double().softmax(-1)
+            children = (
+                torch.zeros_like(distribution).scatter_add(
+                    1, tree.tokens, children_of(tree, node).to(distribution)
+                )
+                > 0
+            )
+            return Substitutes(distribution, at(choices, node), children, self.near)
 
         accepted, path, _ = walk(tree, siblings_at)
         return verdict(tree, choices, accepted, path, at(choices, at(path, accepted)))

@@ -13,22 +13,24 @@ from decoding.verifiers.siblings import Siblings, at, normalised, walk
 class PointMasses:
     """Children as point masses: x is accepted with probability p(x); if it is refused, it leaves p."""
 
-    def __init__(self, law: Tensor, noise: Tensor):
+    def __init__(self, distribution: Tensor, noise: Tensor):
         """law: (images, vocab) p; noise: (images, vocab) Gumbel numbers of the stream `accept`."""
-        self.law, self.noise = law, noise
+        self.distribution, self.noise = distribution, noise
 
     def uniform(self, tokens: Tensor) -> Tensor:
         """A uniform number for each token (images,), in fp64."""
         return torch.exp(-torch.exp(-at(self.noise, tokens).double()))
 
     def visit(self, tokens: Tensor, asked: Tensor) -> Tensor:
-        hit = asked & (self.uniform(tokens) < at(self.law, tokens))
-        self.leave(asked & ~hit, self.law.scatter(1, tokens[:, None], 0.0))
+        hit = asked & (self.uniform(tokens) < at(self.distribution, tokens))
+        self.leave(asked & ~hit, self.distribution.scatter(1, tokens[:, None], 0.0))
         return hit
 
-    def leave(self, refused: Tensor, law: Tensor) -> None:
+    def leave(self, refused: Tensor, distribution: Tensor) -> None:
         """Go on with these weights (images, vocab) where a child was refused."""
-        self.law = torch.where(refused[:, None], normalised(law), self.law)
+        self.distribution = torch.where(
+            refused[:, None], normalised(distribution), self.distribution
+        )
 
 
 class Rejection:
@@ -38,7 +40,7 @@ class Rejection:
     name = "rejection"
     lossless = True
     streams = ("target", "accept", "residual")
-    reads_laws = False
+    reads_distributions = False
     emptied = "rounding has left no token to draw"
 
     def __call__(self, tree: DraftTree, log_p: Tensor, noise: Streams) -> Verdict:
@@ -47,19 +49,29 @@ class Rejection:
         accept = accept.expand(-1, -1, log_p.shape[-1])
 
         def siblings_at(node: Tensor) -> Siblings:
-            return self.siblings(target_law(at(log_p, node), greedy), at(accept, node), tree, node)
+            return self.siblings(
+                target_distribution(at(log_p, node), greedy), at(accept, node), tree, node
+            )
 
-        accepted, path, law = walk(tree, siblings_at)
-        if bool((law == 0).all(1).any()):
-            raise FloatingPointError(f"--verifier {self.name}: all children were refused and {self.emptied}")
-        bonus = choose(law.log(), at(noise("residual"), at(path, accepted)))
+        accepted, path, distribution = walk(tree, siblings_at)
+        if bool((distribution == 0).all(1).any()):
+            raise FloatingPointError(
+                f"--verifier {self.name}: all children were refused and {self.emptied}"
+            )
+        bonus = choose(distribution.log(), at(noise("residual"), at(path, accepted)))
         return verdict(tree, choose(log_p, noise("target")), accepted, path, bonus)
 
-    def siblings(self, law: Tensor, accept: Tensor, tree: DraftTree, node: Tensor) -> Siblings:
+    def siblings(
+        self, distribution: Tensor, accept: Tensor, tree: DraftTree, node: Tensor
+    ) -> Siblings:
         """The children of nodes (images,) under the target's law (images, vocab), with their noise."""
-        return PointMasses(law, accept)
+        return PointMasses(distribution, accept)
 
 
-def target_law(log_p: Tensor, greedy: bool) -> Tensor:
+def target_distribution(log_p: Tensor, greedy: bool) -> Tensor:
     """p (images, vocab) in fp64 of log p; at T = 0 the point mass at the argmax."""
-    return F.one_hot(log_p.argmax(-1), log_p.shape[-1]).double() if greedy else log_p.double().softmax(-1)
+    return (
+        F.one_hot(log_p.argmax(-1), log_p.shape[-1]).double()
+        if greedy
+        else log_p.double().softmax(-1)
+    )

@@ -11,15 +11,19 @@ class Draws(PointMasses):
     """Children drawn without replacement from q: x is accepted with probability min(1, p(x) / q(x)); if it is refused,
     p becomes norm(max(p - q, 0)), and x leaves q."""
 
-    def __init__(self, law: Tensor, noise: Tensor, draft: Tensor):
+    def __init__(self, distribution: Tensor, noise: Tensor, draft: Tensor):
         """draft: (images, vocab) q, fp64; the others as for point masses."""
-        super().__init__(law, noise)
+        super().__init__(distribution, noise)
         self.draft = draft
 
     def visit(self, tokens: Tensor, asked: Tensor) -> Tensor:
-        hit = asked & (self.uniform(tokens) * at(self.draft, tokens) < at(self.law, tokens))
-        self.leave(asked & ~hit, (self.law - self.draft).clamp(min=0))
-        self.draft = normalised(self.draft.scatter(1, tokens[:, None], 0.0))  # read again only where x was refused
+        hit = asked & (
+            self.uniform(tokens) * at(self.draft, tokens) < at(self.distribution, tokens)
+        )
+        self.leave(asked & ~hit, (self.distribution - self.draft).clamp(min=0))
+        self.draft = normalised(
+            self.draft.scatter(1, tokens[:, None], 0.0)
+        )  # read again only where x was refused
         return hit
 
 
@@ -28,9 +32,11 @@ class Sampled(Rejection):
     shape."""
 
     name = "sampled"
-    reads_laws = True
+    reads_distributions = True
 
-    def siblings(self, law: Tensor, accept: Tensor, tree: DraftTree, node: Tensor) -> Siblings:
+    def siblings(
+        self, distribution: Tensor, accept: Tensor, tree: DraftTree, node: Tensor
+    ) -> Siblings:
         if tree.nodes == 0:
-            return super().siblings(law, accept, tree, node)
-        return Draws(law, accept, at(tree.laws, node).double().softmax(-1))
+            return super().siblings(distribution, accept, tree, node)
+        return Draws(distribution, accept, at(tree.distributions, node).double().softmax(-1))

@@ -16,13 +16,15 @@ class Siblings(Protocol):
     law: (images, vocab) what is left of the target's law, fp64; sums to 1, or to 0 where nothing is left.
     """
 
-    law: Tensor
+    distribution: Tensor
 
     def visit(self, tokens: Tensor, asked: Tensor) -> Tensor:
         """Judge one child per image by its token (images,), where asked (images,); (images,) bool: accepted."""
 
 
-def walk(tree: DraftTree, siblings_at: Callable[[Tensor], Siblings]) -> tuple[Tensor, Tensor, Tensor]:
+def walk(
+    tree: DraftTree, siblings_at: Callable[[Tensor], Siblings]
+) -> tuple[Tensor, Tensor, Tensor]:
     """Descend while a child is accepted.
 
     Args:
@@ -33,11 +35,15 @@ def walk(tree: DraftTree, siblings_at: Callable[[Tensor], Siblings]) -> tuple[Te
         where the walk ends.
     """
     node = tree.tokens.new_zeros(len(tree.tokens))
-    going, accepted, path, law = node == 0, node, [node], None
+    going, accepted, path, distribution = node == 0, node, [node], None
     for _ in range(min(tree.height, tree.nodes) + 1):
         siblings = siblings_at(node)
         child = _first_accepted(tree, node, siblings, going)
-        law = siblings.law if law is None else torch.where(going[:, None], siblings.law, law)
+        distribution = (
+            siblings.distribution
+            if distribution is None
+            else torch.where(going[:, None], siblings.distribution, distribution)
+        )
         going = going & (child > 0)
         if going.is_cpu and not going.any():
             break
@@ -45,7 +51,7 @@ def walk(tree: DraftTree, siblings_at: Callable[[Tensor], Siblings]) -> tuple[Te
         accepted = accepted + going
         path.append(node)
     path = torch.stack(path[: tree.nodes + 1], 1)
-    return accepted, F.pad(path, (0, tree.nodes + 1 - path.shape[1])), law
+    return accepted, F.pad(path, (0, tree.nodes + 1 - path.shape[1])), distribution
 
 
 def _first_accepted(tree: DraftTree, node: Tensor, siblings: Siblings, going: Tensor) -> Tensor:
@@ -73,7 +79,7 @@ def at(values: Tensor, index: Tensor) -> Tensor:
     return values[torch.arange(len(index), device=index.device), index]
 
 
-def normalised(law: Tensor) -> Tensor:
+def normalised(distribution: Tensor) -> Tensor:
     """Weights (images, n) that sum to 1; rows of zeros stay."""
-    total = law.sum(1, keepdim=True)
-    return law / total.masked_fill(total == 0, 1.0)
+    total = distribution.sum(1, keepdim=True)
+    return distribution / total.masked_fill(total == 0, 1.0)

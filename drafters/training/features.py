@@ -19,11 +19,11 @@ from torch import Tensor
 from tqdm import tqdm
 
 from configs.fields import refuse
-from drafters.rows import Rows, join_prompts, join_rows, part_of, target_rows
-from drafters.training.crew import Crew
+from drafters.training.rows import Rows, join_prompts, join_rows, part_of, target_rows
 from drafters.training.shards import Tokens
-from eval.durable import replace_file
 from models.base import TargetModel
+from support.crew import Crew
+from support.durable import replace_file
 
 _SHARD = 16  # images
 _TOGETHER = 4  # images that pass the target at once on a CPU: more of them leave its caches
@@ -47,13 +47,21 @@ class Computed:
     def __call__(self, images: Sequence[int], picks: Sequence[int] | None = None) -> Rows:
         size = _TOGETHER if self.target.device.type == "cpu" else len(images)
         parts = [slice(first, first + size) for first in range(0, len(images), size)]
-        return join_rows([self._pass(images[part], None if picks is None else picks[part]) for part in parts])
+        return join_rows(
+            [self._pass(images[part], None if picks is None else picks[part]) for part in parts]
+        )
 
     def _pass(self, images: Sequence[int], picks: Sequence[int] | None) -> Rows:
-        prompts = [self.target.prompt(self.tokens.captions[image], self.guidance) for image in images]
+        prompts = [
+            self.target.prompt(self.tokens.captions[image], self.guidance) for image in images
+        ]
         if picks is not None:
-            prompts = [prompt.part(slice(row, row + 1)) for prompt, row in zip(prompts, picks, strict=True)]
-        with torch.autocast(self.target.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+            prompts = [
+                prompt.part(slice(row, row + 1)) for prompt, row in zip(prompts, picks, strict=True)
+            ]
+        with torch.autocast(
+            self.target.device.type, torch.bfloat16, enabled=self.precision == "bf16"
+        ):
             return target_rows(self.target, join_prompts(prompts), self.tokens.codes(images))
 
 
@@ -74,10 +82,14 @@ class Cached:
         path = shard_path(self.folder, image // _SHARD)
         try:
             with safe_open(path, framework="pt") as shard:
-                ids, features, starts, origins = (shard.get_tensor(f"{image}.{name}") for name in _NAMES)
+                ids, features, starts, origins = (
+                    shard.get_tensor(f"{image}.{name}") for name in _NAMES
+                )
                 return Rows(ids, features, starts, origins, int(shard.metadata()[str(image)]))
         except (SafetensorError, OSError, KeyError, TypeError) as error:
-            raise ValueError(f"{path}: damaged or missing; delete it, and it is made again: {error}") from error
+            raise ValueError(
+                f"{path}: damaged or missing; delete it, and it is made again: {error}"
+            ) from error
 
 
 def shard_path(folder: Path, number: int) -> Path:
@@ -101,7 +113,10 @@ def storage(target: TargetModel) -> torch.dtype:
 def bytes_of(computed: Computed, images: Sequence[int]) -> int:
     """Bytes of these images' features on the disk."""
     grid, spec = computed.target.grid, computed.target.spec
-    slots = sum(computed.target.length(computed.tokens.captions[i]) + grid.slots(grid.tokens - 1) for i in images)
+    slots = sum(
+        computed.target.length(computed.tokens.captions[i]) + grid.slots(grid.tokens - 1)
+        for i in images
+    )
     return slots * computed.guidance * spec.hidden * storage(computed.target).itemsize
 
 
@@ -117,14 +132,22 @@ def cached(computed: Computed, folder: Path, checkpoint: str, crew: Crew) -> Cac
     folder.mkdir(parents=True, exist_ok=True)
     _claim(folder, about)
     crew.wait()
-    shards = [range(first, min(first + _SHARD, len(tokens))) for first in range(0, len(tokens), _SHARD)]
+    shards = [
+        range(first, min(first + _SHARD, len(tokens))) for first in range(0, len(tokens), _SHARD)
+    ]
     missing = [n for n in range(len(shards)) if not shard_path(folder, n).is_file()]
     wanted = [image for number in missing for image in shards[number]]
     need, free = bytes_of(computed, wanted), shutil.disk_usage(folder).free
     if crew.rank == 0 and missing:
-        print(f"features of {len(wanted)} images into {folder}: {need:,} bytes; the disk has {free:,}")
+        print(
+            f"features of {len(wanted)} images into {folder}: {need:,} bytes; the disk has {free:,}"
+        )
     if need > free:
-        refuse("cache_features", str(folder), f"a folder on a disk with {need:,} bytes free; this one has {free:,}")
+        refuse(
+            "cache_features",
+            str(folder),
+            f"a folder on a disk with {need:,} bytes free; this one has {free:,}",
+        )
     crew.wait()
     for number in tqdm(missing[crew.rank :: crew.count], unit="shard", disable=crew.rank > 0):
         replace_file(shard_path(folder, number), _shard(computed, shards[number]))

@@ -16,11 +16,11 @@ from configs.fields import refuse
 from configs.training import TrainSettings
 from drafters.eagle import EagleHead
 from drafters.loading import eagle_keys, load_eagle_head
-from eval.durable import replace_file
 from models.base import TargetModel
-from models.folders import checkpoint_folder
+from models.files.folders import checkpoint_folder
+from models.files.weights import public_state, read_json
 from models.linear import forget_packed
-from models.weights import public_state, read_json
+from support.durable import replace_file
 
 # What a drafter's config.json has of its target's.
 _SHARED = (
@@ -69,7 +69,10 @@ def token_scale(settings: TrainSettings, target: TargetModel) -> float:
     if not settings.enlarge_embeddings:
         return 1.0
     codes = target.embedding()[target.vocab.first_id :][: target.vocab.size]
-    features, tokens = (weights.float().square().mean().sqrt() for weights in (target.transformer.norm.weight, codes))
+    features, tokens = (
+        weights.float().square().mean().sqrt()
+        for weights in (target.transformer.norm.weight, codes)
+    )
     return (features / tokens).item()
 
 
@@ -95,6 +98,8 @@ def export(head: EagleHead, config: dict, folder: Path, target: TargetModel, sca
     state = public_state(head, eagle_keys(head.spec, head.fc.bias is not None))
     state["embed_tokens.weight"] = target.embedding()
     _scale_tokens(state["fc.weight"], scale)
-    content = save({key: value.half().cpu().contiguous() for key, value in state.items()}, {"format": "pt"})
+    content = save(
+        {key: value.half().cpu().contiguous() for key, value in state.items()}, {"format": "pt"}
+    )
     replace_file(folder / "model.safetensors", content)
     replace_file(folder / "config.json", (json.dumps(config, indent=2) + "\n").encode())

@@ -8,27 +8,34 @@ from torch import Tensor, nn
 
 from configs.training import TrainSettings
 from drafters.eagle import EagleHead
-from drafters.losses import EagleLoss, Levels
-from drafters.training.crew import Crew
 from drafters.training.features import Rower
+from drafters.training.losses import EagleLoss, Levels
 from drafters.training.muon import muon_and_adamw, step_all
 from drafters.training.order import batch, captionless, feature_noise
 from drafters.training.schedule import cosine_lr
 from models.base import TargetModel
+from support.crew import Crew
 
 
 class Lessons:
     """A head in training beside its frozen target; everything that the next update depends on is in `state`."""
 
     def __init__(
-        self, settings: TrainSettings, target: TargetModel, head: EagleHead, source: tuple[Rower, list[int]], crew: Crew
+        self,
+        settings: TrainSettings,
+        target: TargetModel,
+        head: EagleHead,
+        source: tuple[Rower, list[int]],
+        crew: Crew,
     ):
         """source: where rows come from, and the numbers of the images that are trained on."""
         self.settings, self.head, self.crew = settings, head, crew
         self.rows, self.images = source
         self.device = target.device
         self.trained = {name: p for name, p in head.named_parameters() if p.requires_grad}
-        self.average = {name: p.detach().clone() for name, p in self.trained.items()} if settings.ema else {}
+        self.average = (
+            {name: p.detach().clone() for name, p in self.trained.items()} if settings.ema else {}
+        )
         self.optimizers = optimizers_of(settings, head)
         levels = Levels.of(target.grid, settings.depths, self.device)
         cfg = settings.sampling.cfg if settings.guidance_aware else 1.0
@@ -57,7 +64,9 @@ class Lessons:
         nn.utils.clip_grad_norm_(self.trained.values(), self.settings.clip)
         step_all(self.optimizers, self.rate)
         for name, value in self.average.items():
-            decay = min(self.settings.ema, (self.step + 1) / (self.step + 10))  # the first weights are soon forgotten
+            decay = min(
+                self.settings.ema, (self.step + 1) / (self.step + 10)
+            )  # the first weights are soon forgotten
             value.lerp_(self.trained[name].detach(), 1 - decay)
         self.step += 1
         return mean

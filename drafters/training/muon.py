@@ -36,7 +36,13 @@ class Muon(torch.optim.Optimizer):
     """
 
     def __init__(
-        self, matrices: Iterable[Tensor], *, lr: float, momentum: float, weight_decay: float, precision: torch.dtype
+        self,
+        matrices: Iterable[Tensor],
+        *,
+        lr: float,
+        momentum: float,
+        weight_decay: float,
+        precision: torch.dtype,
     ):
         super().__init__(matrices, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
         self.precision = precision
@@ -55,17 +61,24 @@ class Muon(torch.optim.Optimizer):
                 average.lerp_(matrix.grad, 1 - momentum)
                 direction = orthogonalise(matrix.grad.lerp(average, momentum).to(self.precision))
                 matrix.mul_(1 - rate * group["weight_decay"])
-                matrix.add_(direction.to(matrix.dtype), alpha=-0.2 * rate * max(matrix.shape) ** 0.5)
+                matrix.add_(
+                    direction.to(matrix.dtype), alpha=-0.2 * rate * max(matrix.shape) ** 0.5
+                )
 
 
-def muon_and_adamw(model: nn.Module, precision: torch.dtype, weight_decay: float = 0.05) -> list[torch.optim.Optimizer]:
+def muon_and_adamw(
+    model: nn.Module, precision: torch.dtype, weight_decay: float = 0.05
+) -> list[torch.optim.Optimizer]:
     """Muon for the trained matrices, AdamW for embedding and head, and without decay for norms and biases."""
     trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     tables = [p for name, p in trained if name.endswith(("embedding.weight", "head.weight"))]
     plain = [p for name, p in trained if p.ndim == 1 or "qk_norm" in name]
     taken = {id(p) for p in tables + plain}
     matrices = [p for _, p in trained if id(p) not in taken]
-    groups = [{"params": tables, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
+    groups = [
+        {"params": tables, "weight_decay": weight_decay},
+        {"params": plain, "weight_decay": 0.0},
+    ]
     return [
         Muon(matrices, lr=0.0, momentum=0.95, weight_decay=weight_decay, precision=precision),
         torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.95), fused=True),

@@ -26,11 +26,18 @@ def batch(seed: int, step: int, size: int, images: int) -> list[int]:
 
 def captionless(seed: int, step: int, size: int) -> list[bool]:
     """Which images of a batch are scored without their caption."""
-    return (torch.rand(size, generator=generator(seed, "cpu", "captions", step)) < _DROPPED).tolist()
+    return (
+        torch.rand(size, generator=generator(seed, "cpu", "captions", step)) < _DROPPED
+    ).tolist()
 
 
-def feature_noise(seed: int, step: int, places: list[int], shape: torch.Size, device: torch.device) -> Tensor:
+def feature_noise(
+    seed: int, step: int, places: list[int], shape: torch.Size, device: torch.device
+) -> Tensor:
     """Uniform noise in [-1, 1] (rows, n, hidden) for the images at some places of the batch; shape: of all rows."""
     each = (shape[0] // len(places), *shape[1:])
-    drawn = [torch.rand(each, generator=generator(seed, device, "noise", step, p), device=device) for p in places]
+    drawn = [
+        torch.rand(each, generator=generator(seed, device, "noise", step, p), device=device)
+        for p in places
+    ]
     return torch.cat(drawn).mul_(2).sub_(1)

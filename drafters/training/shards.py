@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from eval.durable import append_lines, lock, read_lines, replace_file
+from support.durable import append_lines, lock, read_lines, replace_file
 
 _SHARDS = "tokens-*-*.safetensors"
 _SECONDS = 300.0  # after which an unfinished shard is written, to be replaced by the whole one
@@ -57,32 +57,52 @@ class ShardWriter:
     def __init__(self, folder: str | Path, about: dict[str, Any], rank: int = 0, size: int = 256):
         self.folder, self.rank, self.size = Path(folder), rank, size
         self.folder.mkdir(parents=True, exist_ok=True)
-        for left in self.folder.glob(".lock.*") if rank == 0 else ():  # of a command whose first process is gone
+        for left in (
+            self.folder.glob(".lock.*") if rank == 0 else ()
+        ):  # of a command whose first process is gone
             lock(left).close()
         self._lock = lock(self.folder / f".lock.{rank}")
         try:
             self._claim(json.loads(json.dumps(about)))
-            self.done = {entry["id"] for path in shard_paths(self.folder) for entry in _read_shard(path)[0]}
-            self.done |= {line["id"] for path in self.folder.glob("skipped*.jsonl") for line in read_lines(path)}
+            self.done = {
+                entry["id"] for path in shard_paths(self.folder) for entry in _read_shard(path)[0]
+            }
+            self.done |= {
+                line["id"]
+                for path in self.folder.glob("skipped*.jsonl")
+                for line in read_lines(path)
+            }
         except BaseException:
             self._lock.close()
             raise
-        numbers = [int(path.stem.split("-")[2]) for path in self.folder.glob(f"tokens-{rank}-*.safetensors")]
+        numbers = [
+            int(path.stem.split("-")[2])
+            for path in self.folder.glob(f"tokens-{rank}-*.safetensors")
+        ]
         self._number = max(numbers, default=-1) + 1
         self._examples: list[Example] = []
         self._written = time.monotonic()
 
     def _claim(self, about: dict[str, Any]) -> None:
-        path, begun = self.folder / "about.json", shard_paths(self.folder) or any(self.folder.glob("skipped*.jsonl"))
+        path, begun = (
+            self.folder / "about.json",
+            shard_paths(self.folder) or any(self.folder.glob("skipped*.jsonl")),
+        )
         if begun and not path.exists():
-            raise ValueError(f"{self.folder}: found tokens but no about.json; allowed: another folder")
+            raise ValueError(
+                f"{self.folder}: found tokens but no about.json; allowed: another folder"
+            )
         if not begun:
             replace_file(path, (json.dumps(about, indent=2, ensure_ascii=False) + "\n").encode())
         before, now = _by_flag(_read_about(self.folder)), _by_flag(about)
         changed = [name for name in now | before if before.get(name) != now.get(name)]
         if changed := [name for name in changed if name.startswith("--")] or changed:
-            words = ", ".join(f"{name} {before.get(name)!r} (now {now.get(name)!r})" for name in changed)
-            raise ValueError(f"{self.folder}: found tokens with {words}; allowed: the same, or another folder")
+            words = ", ".join(
+                f"{name} {before.get(name)!r} (now {now.get(name)!r})" for name in changed
+            )
+            raise ValueError(
+                f"{self.folder}: found tokens with {words}; allowed: the same, or another folder"
+            )
 
     def add(self, example: Example) -> None:
         """Keep an example; a ValueError for an id that is there."""
@@ -112,8 +132,12 @@ class ShardWriter:
             self._lock.close()
 
     def _write(self) -> None:
-        entries = [{"id": each.id, "caption": each.caption, "seed": each.seed} for each in self._examples]
-        codes = torch.stack([each.codes.to(torch.int32) for each in self._examples])  # (images, tokens)
+        entries = [
+            {"id": each.id, "caption": each.caption, "seed": each.seed} for each in self._examples
+        ]
+        codes = torch.stack(
+            [each.codes.to(torch.int32) for each in self._examples]
+        )  # (images, tokens)
         content = save({"codes": codes}, {"examples": json.dumps(entries, ensure_ascii=False)})
         replace_file(self.folder / f"tokens-{self.rank}-{self._number:05d}.safetensors", content)
         self._written = time.monotonic()
@@ -125,7 +149,12 @@ class Tokens:
     Captions and ids are in memory, codes are read when they are asked for.
     """
 
-    def __init__(self, about: dict[str, Any], entries: Sequence[dict[str, Any]], places: Sequence[tuple[Path, int]]):
+    def __init__(
+        self,
+        about: dict[str, Any],
+        entries: Sequence[dict[str, Any]],
+        places: Sequence[tuple[Path, int]],
+    ):
         """entries: id, caption, seed; places: shard and row of each."""
         self.about, self._entries, self._places = about, list(entries), list(places)
         self.ids: list[str] = [entry["id"] for entry in entries]
@@ -169,7 +198,9 @@ class Tokens:
         for folder, part in zip(folders, parts, strict=True):
             for name in ("model", "checkpoint", "rows", "columns", "vocab"):
                 if (found := part.about.get(name)) != first.get(name):
-                    raise ValueError(f"{folder}: its {name} is {found!r}; that of {folders[0]} is {first.get(name)!r}")
+                    raise ValueError(
+                        f"{folder}: its {name} is {found!r}; that of {folders[0]} is {first.get(name)!r}"
+                    )
         entries = [entry for part in parts for entry in part._entries]
         return cls(first, entries, [place for part in parts for place in part._places])
 
@@ -178,7 +209,9 @@ class Tokens:
 
     def codes(self, indices: Sequence[int]) -> Tensor:
         """Codes (len(indices), tokens), int64; every shard is opened once. A ValueError names a damaged shard."""
-        result = torch.empty((len(indices), self.about["rows"] * self.about["columns"]), dtype=torch.int64)
+        result = torch.empty(
+            (len(indices), self.about["rows"] * self.about["columns"]), dtype=torch.int64
+        )
         wanted: dict[Path, list[tuple[int, int]]] = defaultdict(list)
         for place, index in enumerate(indices):
             path, row = self._places[index]
@@ -194,7 +227,9 @@ class Tokens:
             own = result[[place for place, _ in pairs]]
             if not 0 <= int(own.min()) <= int(own.max()) < self.about["vocab"]:
                 found = f"codes from {int(own.min())} to {int(own.max())}"
-                raise ValueError(f"{path}: damaged shard: {found}; about.json has {self.about['vocab']} codes")
+                raise ValueError(
+                    f"{path}: damaged shard: {found}; about.json has {self.about['vocab']} codes"
+                )
         return result
 
     def split(self, holdout: int) -> tuple[list[int], list[int]]:
@@ -209,7 +244,9 @@ class Tokens:
                 break
             held += images.pop(caption)
         if not images:
-            raise ValueError(f"found {len(self)} images; holding out {holdout} by caption leaves none for training")
+            raise ValueError(
+                f"found {len(self)} images; holding out {holdout} by caption leaves none for training"
+            )
         return sorted(index for own in images.values() for index in own), sorted(held)
 
 
@@ -223,7 +260,9 @@ def _read_about(folder: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_text("utf-8")))
     except FileNotFoundError as error:
-        raise ValueError(f"{folder}: found no about.json; `main.py extract_tokens` writes one") from error
+        raise ValueError(
+            f"{folder}: found no about.json; `main.py extract_tokens` writes one"
+        ) from error
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path}: cannot be read: {error}") from error
 

@@ -1,6 +1,6 @@
 """Prompt accuracy of the tiny domain: do images show the background, colours and shapes that their prompts name?"""
 
-from eval.attributes import Attributes, Labels, hits
+from eval.metrics.attributes import Attributes, Labels, hits
 from eval.metrics.base import ImageSet, Score, Unavailable
 from eval.metrics.intervals import share_interval
 from eval.metrics.networks import AttributeNetwork
@@ -20,14 +20,18 @@ class Accuracy:
         if others == len(said):
             raise Unavailable("no prompt names a background and objects of the tiny domain")
         shown = self.network.attributes(self.store, images)
-        pairs = [(seen, facts) for seen, facts in zip(shown, said, strict=True) if facts is not None]
+        pairs = [
+            (seen, facts) for seen, facts in zip(shown, said, strict=True) if facts is not None
+        ]
         return [
             Score(
                 f"accuracy.{aspect}",
                 count=len(pairs),
                 network=self.network.label,
                 resize=self.network.resize,
-                warning=f"{others} prompts of other images are not the tiny domain's" if others else None,
+                warning=f"{others} prompts of other images are not the tiny domain's"
+                if others
+                else None,
                 **share_interval(counts[:, 0], counts[:, 1]),
             )
             for aspect, counts in hits(*zip(*pairs, strict=True)).items()

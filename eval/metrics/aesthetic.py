@@ -29,8 +29,14 @@ class Aesthetic:
         self.network, self.store = network, store
         place = require_file("aesthetic_path", path)
         self.head = layers(read_state("aesthetic_path", place))
-        if not self.head or self.head[0][0].shape[1] != network.width or self.head[-1][0].shape[0] != 1:
-            raise Unavailable(f"--aesthetic_path {path}: not a head from {network.width} features to one score")
+        if (
+            not self.head
+            or self.head[0][0].shape[1] != network.width
+            or self.head[-1][0].shape[0] != 1
+        ):
+            raise Unavailable(
+                f"--aesthetic_path {path}: not a head from {network.width} features to one score"
+            )
         self.label = f"{network.label}; head {weights_label(place)}"
 
     def scores(self, images: ImageSet, reference: ImageSet | None) -> list[Score]:
@@ -39,4 +45,12 @@ class Aesthetic:
         for weight, bias in self.head:
             rows = torch.nn.functional.linear(rows, weight, bias)
         figures = mean_interval(np.asarray(rows[:, 0], dtype=float))
-        return [Score("aesthetic", count=len(images), network=self.label, resize=self.network.resize, **figures)]
+        return [
+            Score(
+                "aesthetic",
+                count=len(images),
+                network=self.label,
+                resize=self.network.resize,
+                **figures,
+            )
+        ]

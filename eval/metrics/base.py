@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from eval.paired import Estimate, Share
+from eval.metrics.paired import Estimate, Share
 
 
 class Unavailable(ValueError):

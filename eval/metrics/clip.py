@@ -17,7 +17,9 @@ from eval.metrics.weights import find_weights, library, weights_label
 class ClipNetwork(ImageNetwork):
     """A model by open_clip's name and a file of weights, or from a folder in open_clip's layout, which names it."""
 
-    def __init__(self, flag: str, path: str, model: str, device: torch.device, longest: bool = False):
+    def __init__(
+        self, flag: str, path: str, model: str, device: torch.device, longest: bool = False
+    ):
         """Load the model.
 
         Args:
@@ -32,14 +34,25 @@ class ClipNetwork(ImageNetwork):
         name, file = (model, str(place)) if place.is_file() else (f"local-dir:{place}", None)
         mode = "longest" if longest else None
         try:
-            loaded = open_clip.create_model_from_pretrained(name, file, device=device, image_resize_mode=mode)
+            loaded = open_clip.create_model_from_pretrained(
+                name, file, device=device, image_resize_mode=mode
+            )
             self.tokenizer = open_clip.get_tokenizer(name)
-        except (RuntimeError, ValueError, OSError, KeyError, SafetensorError, pickle.UnpicklingError) as error:
+        except (
+            RuntimeError,
+            ValueError,
+            OSError,
+            KeyError,
+            SafetensorError,
+            pickle.UnpicklingError,
+        ) as error:
             raise Unavailable(f"--{flag} {path}: open_clip cannot load it: {error}") from error
         self.module, self.transform = loaded[0].eval(), loaded[1]
         self.device = device
         self.width = self.module.text_projection.shape[-1]
-        self.label = f"open_clip {open_clip.__version__} {_name(place, model)}, {weights_label(place)}"
+        self.label = (
+            f"open_clip {open_clip.__version__} {_name(place, model)}, {weights_label(place)}"
+        )
         self.resize = "longest edge, padded with zeros" if longest else "shortest edge, centre crop"
 
     @torch.inference_mode()
@@ -51,7 +64,12 @@ class ClipNetwork(ImageNetwork):
     @torch.inference_mode()
     def encode_texts(self, texts: list[str]) -> np.ndarray:
         """(texts, width), of length 1; texts beyond the model's 77 tokens are cut."""
-        return self.module.encode_text(self.tokenizer(texts).to(self.device), normalize=True).float().cpu().numpy()
+        return (
+            self.module.encode_text(self.tokenizer(texts).to(self.device), normalize=True)
+            .float()
+            .cpu()
+            .numpy()
+        )
 
     def text_features(self, store: FeatureStore, texts: list[str]) -> np.ndarray:
         """(texts, width) float32, kept on disk."""

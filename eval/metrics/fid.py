@@ -23,7 +23,9 @@ class Gaussian:
     def of(cls, features: np.ndarray) -> "Gaussian":
         """Of rows (images, features), of which there have to be two."""
         rows = features.astype(np.float64)
-        return cls(rows.mean(axis=0), np.cov(rows, rowvar=False).reshape(rows.shape[1], rows.shape[1]))
+        return cls(
+            rows.mean(axis=0), np.cov(rows, rowvar=False).reshape(rows.shape[1], rows.shape[1])
+        )
 
 
 def square_root(matrix: np.ndarray) -> np.ndarray:
@@ -53,7 +55,9 @@ class Fid:
         """One score. Raises Unavailable without two images on each side."""
         assert reference is not None
         if min(len(images), len(reference)) < 2:
-            raise Unavailable(f"{len(images)} images and {len(reference)} of reference; a covariance needs two of each")
+            raise Unavailable(
+                f"{len(images)} images and {len(reference)} of reference; a covariance needs two of each"
+            )
         rows, theirs = (self.network.features(self.store, each) for each in (images, reference))
         target = Gaussian.of(theirs)
         root = square_root(target.covariance)
@@ -82,4 +86,8 @@ def _warning(count: int, features: int) -> str | None:
             f"{count} images are too few for {features} features: the covariance is singular and the figure mostly "
             "bias; it says nothing about quality"
         )
-    return None if count >= _USUAL else f"biased upwards by {count} images; compare it with the same count only"
+    return (
+        None
+        if count >= _USUAL
+        else f"biased upwards by {count} images; compare it with the same count only"
+    )

@@ -27,13 +27,19 @@ class InceptionScore:
     def scores(self, images: ImageSet, reference: ImageSet | None) -> list[Score]:
         """One score. Raises Unavailable for fewer images than splits."""
         if len(images) < _SPLITS:
-            raise Unavailable(f"{len(images)} images; the mean over {_SPLITS} splits needs one in each")
+            raise Unavailable(
+                f"{len(images)} images; the mean over {_SPLITS} splits needs one in each"
+            )
         rows = self.network.log_probabilities(self.store, images)
         order = np.random.default_rng(0).permutation(len(rows))
         parts = np.array([inception_score(rows[part]) for part in np.array_split(order, _SPLITS)])
         mean, spread = float(parts.mean()), float(parts.std())
         share, classes = len(images) // _SPLITS, rows.shape[1]
-        few = f"biased downwards: {share} images per split for {classes} classes" if share < classes else None
+        few = (
+            f"biased downwards: {share} images per split for {classes} classes"
+            if share < classes
+            else None
+        )
         return [
             Score(
                 self.name,

@@ -6,7 +6,7 @@ from PIL import Image
 from safetensors import SafetensorError
 from torch import Tensor
 
-from eval.attributes import AttributeClassifier, Attributes, to_pixels
+from eval.metrics.attributes import AttributeClassifier, Attributes, to_pixels
 from eval.metrics.base import ImageSet, Unavailable
 from eval.metrics.store import FeatureStore
 from eval.metrics.weights import library, read_state, require_file, weights_label
@@ -33,7 +33,9 @@ class ImageNetwork:
 
     def log_probabilities(self, store: FeatureStore, images: ImageSet) -> np.ndarray:
         """log p(class | image), (images, classes)."""
-        return torch.from_numpy(self._rows(store, images)[:, self.width :]).log_softmax(dim=1).numpy()
+        return (
+            torch.from_numpy(self._rows(store, images)[:, self.width :]).log_softmax(dim=1).numpy()
+        )
 
     def _rows(self, store: FeatureStore, images: ImageSet) -> np.ndarray:
         return store.images(f"{self.label}, {self.resize}", images, self.encode)
@@ -51,13 +53,17 @@ class AttributeNetwork(ImageNetwork):
         try:
             self.classifier, self.device = AttributeClassifier.load(place, str(device)), device
         except (ValueError, RuntimeError, SafetensorError) as error:
-            raise Unavailable(f"--attributes_path {path}: not an attribute classifier: {error}") from error
+            raise Unavailable(
+                f"--attributes_path {path}: not an attribute classifier: {error}"
+            ) from error
         self.label = f"attribute classifier, {weights_label(place)}"
 
     @torch.inference_mode()
     def encode(self, images: list[Image.Image]) -> np.ndarray:
         """Raises Unavailable for images of another size."""
-        maps = self.classifier.trunk(to_pixels(tiny_pixels(images).to(self.device)))  # (images, 128, 8, 8)
+        maps = self.classifier.trunk(
+            to_pixels(tiny_pixels(images).to(self.device))
+        )  # (images, 128, 8, 8)
         summary = torch.cat([maps.mean(dim=(2, 3)), maps.amax(dim=(2, 3))], dim=1)
         kinds, colours, *_ = self.classifier.labels.heads()
         kind, colour = self.classifier.background(summary).split([kinds, colours], dim=1)
@@ -66,13 +72,19 @@ class AttributeNetwork(ImageNetwork):
 
     def attributes(self, store: FeatureStore, images: ImageSet) -> list[Attributes]:
         """What every image shows."""
-        rows = torch.from_numpy(store.images(f"{self.label}, classes, {self.resize}", images, self._classes))
+        rows = torch.from_numpy(
+            store.images(f"{self.label}, classes, {self.resize}", images, self._classes)
+        )
         return self.classifier.named(rows.split(list(self.classifier.labels.heads()), dim=1))
 
     @torch.inference_mode()
     def _classes(self, images: list[Image.Image]) -> np.ndarray:
         """The classifier's logits, (images, classes of all heads)."""
-        return torch.cat(self.classifier(to_pixels(tiny_pixels(images).to(self.device))), dim=1).cpu().numpy()
+        return (
+            torch.cat(self.classifier(to_pixels(tiny_pixels(images).to(self.device))), dim=1)
+            .cpu()
+            .numpy()
+        )
 
 
 class Inception(ImageNetwork):
@@ -85,12 +97,20 @@ class Inception(ImageNetwork):
         """path: of the weights; raises Unavailable where they or the library are not."""
         fidelity = library("torch_fidelity", "torch-fidelity")
         place = require_file("inception_path", path)
-        if "fc.weight" not in read_state("inception_path", place):  # torch-fidelity itself would run code in the file
-            raise Unavailable(f"--inception_path {path}: not torch-fidelity's weights, fc.weight is missing")
+        if "fc.weight" not in read_state(
+            "inception_path", place
+        ):  # torch-fidelity itself would run code in the file
+            raise Unavailable(
+                f"--inception_path {path}: not torch-fidelity's weights, fc.weight is missing"
+            )
         try:
-            module = fidelity.FeatureExtractorInceptionV3("inception", ["2048", "logits_unbiased"], str(place))
+            module = fidelity.FeatureExtractorInceptionV3(
+                "inception", ["2048", "logits_unbiased"], str(place)
+            )
         except RuntimeError as error:
-            raise Unavailable(f"--inception_path {path}: not torch-fidelity's weights: {error}") from error
+            raise Unavailable(
+                f"--inception_path {path}: not torch-fidelity's weights: {error}"
+            ) from error
         self.module, self.device = module.to(device), device
         self.label = f"torch-fidelity {fidelity.__version__} Inception v3, {weights_label(place)}"
 
@@ -122,7 +142,9 @@ class Vgg(ImageNetwork):
 
     @torch.inference_mode()
     def encode(self, images: list[Image.Image]) -> np.ndarray:
-        reduced = [np.asarray(image.resize((224, 224), Image.Resampling.BILINEAR)) for image in images]
+        reduced = [
+            np.asarray(image.resize((224, 224), Image.Resampling.BILINEAR)) for image in images
+        ]
         pixels = torch.from_numpy(np.stack(reduced)).permute(0, 3, 1, 2) / 255.0
         mean, deviation = (torch.tensor(values).view(3, 1, 1) for values in _IMAGENET)
         return self.module(((pixels - mean) / deviation).to(self.device)).cpu().numpy()
@@ -133,11 +155,15 @@ def tiny_pixels(images: list[Image.Image]) -> Tensor:
     sizes = {image.size for image in images} - {(128, 128)}
     if sizes:
         width, height = sizes.pop()
-        raise Unavailable(f"an image of {width} x {height} pixels; the tiny domain's have 128 x 128")
+        raise Unavailable(
+            f"an image of {width} x {height} pixels; the tiny domain's have 128 x 128"
+        )
     return torch.from_numpy(np.stack([np.asarray(image) for image in images]))
 
 
 def _square(image: Image.Image, side: int) -> Image.Image:
     short = min(image.size)
     left, top = (image.width - short) // 2, (image.height - short) // 2
-    return image.crop((left, top, left + short, top + short)).resize((side, side), Image.Resampling.LANCZOS)
+    return image.crop((left, top, left + short, top + short)).resize(
+        (side, side), Image.Resampling.LANCZOS
+    )

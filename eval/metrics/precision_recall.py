@@ -17,19 +17,26 @@ _FEW = 1000
 
 def radii(points: np.ndarray, k: int = K) -> np.ndarray:
     """Distance of each point (points, features) to its k-th nearest other one."""
-    nearest = [block.topk(k + 1, dim=1, largest=False).values[:, k] for block in _distances(points, points)]
+    nearest = [
+        block.topk(k + 1, dim=1, largest=False).values[:, k] for block in _distances(points, points)
+    ]
     return torch.cat(nearest).numpy()
 
 
 def covered(points: np.ndarray, manifold: np.ndarray, reach: np.ndarray) -> np.ndarray:
     """Whether each point lies in the ball of some manifold point with its radius; bool (points,)."""
     limits = torch.from_numpy(reach)
-    return torch.cat([(block <= limits).any(dim=1) for block in _distances(points, manifold)]).numpy()
+    return torch.cat(
+        [(block <= limits).any(dim=1) for block in _distances(points, manifold)]
+    ).numpy()
 
 
 def _distances(points: np.ndarray, others: np.ndarray) -> Iterator[torch.Tensor]:
     """Distances in float64, block by block: (rows, others) each."""
-    rows, columns = torch.from_numpy(points.astype(np.float64)), torch.from_numpy(others.astype(np.float64))
+    rows, columns = (
+        torch.from_numpy(points.astype(np.float64)),
+        torch.from_numpy(others.astype(np.float64)),
+    )
     for part in rows.split(_BLOCK):
         yield torch.cdist(part, columns)
 
@@ -46,7 +53,9 @@ class PrecisionRecall:
         assert reference is not None
         few = min(len(images), len(reference))
         if few <= K:
-            raise Unavailable(f"{few} images on one side; the {K} nearest others need more than {K}")
+            raise Unavailable(
+                f"{few} images on one side; the {K} nearest others need more than {K}"
+            )
         rows, theirs = (self.network.features(self.store, each) for each in (images, reference))
         figures = {
             "precision": share_interval(covered(rows, theirs, radii(theirs)), np.ones(len(rows))),

@@ -22,7 +22,9 @@ NEED_REFERENCE = ("tiny_fid", "tiny_pr", "fid", "pr")
 _FEATURE_METRICS = {"fid": Fid, "is": InceptionScore, "pr": PrecisionRecall}
 
 
-def build_metric(name: str, settings: EvaluateSettings, store: FeatureStore, device: torch.device) -> Metric:
+def build_metric(
+    name: str, settings: EvaluateSettings, store: FeatureStore, device: torch.device
+) -> Metric:
     """A metric with its network; metrics that share one get the same if they are built one after the other.
 
     Raises Unavailable if a library or weights are missing.
@@ -49,18 +51,28 @@ def _on_features(name: str, kind: Callable, flag: str) -> Callable[..., Metric]:
 
 def _clip(settings: EvaluateSettings, store: FeatureStore, device: torch.device) -> Metric:
     network = _network(ClipNetwork, "clip_path", settings.clip_path, settings.clip_model, device)
-    return ClipScore("clip", network, store, "" if settings.clip_prefix == "none" else settings.clip_prefix)
+    return ClipScore(
+        "clip", network, store, "" if settings.clip_prefix == "none" else settings.clip_prefix
+    )
 
 
 def _aesthetic(settings: EvaluateSettings, store: FeatureStore, device: torch.device) -> Metric:
-    network = _network(ClipNetwork, "aesthetic_clip_path", settings.aesthetic_clip_path, "ViT-L-14-quickgelu", device)
+    network = _network(
+        ClipNetwork,
+        "aesthetic_clip_path",
+        settings.aesthetic_clip_path,
+        "ViT-L-14-quickgelu",
+        device,
+    )
     return Aesthetic(settings.aesthetic_path, network, store)
 
 
 def _hps(name: str) -> Callable[..., Metric]:
     def build(settings: EvaluateSettings, store: FeatureStore, device: torch.device) -> Metric:
         path = getattr(settings, f"{name}_path")
-        return ClipScore(name, _network(ClipNetwork, f"{name}_path", path, HPS_MODEL, device, True), store)
+        return ClipScore(
+            name, _network(ClipNetwork, f"{name}_path", path, HPS_MODEL, device, True), store
+        )
 
     return build
 

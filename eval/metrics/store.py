@@ -14,9 +14,9 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from eval.durable import replace_file
 from eval.metrics.base import ImageSet, Unavailable
-from eval.processes import ALONE, Processes
+from support.durable import replace_file
+from support.processes import ALONE, Processes
 
 Encode = Callable[[list], np.ndarray]  # images or texts -> (number, features)
 
@@ -46,17 +46,23 @@ class FeatureStore:
         keys = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
         return self._rows(f"{network}, texts", keys, lambda number: texts[number], encode)
 
-    def _rows(self, network: str, keys: Sequence[str], load: Callable, encode: Encode) -> np.ndarray:
+    def _rows(
+        self, network: str, keys: Sequence[str], load: Callable, encode: Encode
+    ) -> np.ndarray:
         folder = self.folder / hashlib.sha256(network.encode()).hexdigest()[:16]
         places = {key: folder / key[:2] / f"{key}.npy" for key in keys}
         numbers = {key: number for number, key in enumerate(keys)}
         wanted = [key for key in self.processes.share(list(places)) if not places[key].is_file()]
         fault = None
         try:
-            with tqdm(total=len(wanted), unit="item", desc=network[:40], disable=not sys.stderr.isatty()) as bar:
+            with tqdm(
+                total=len(wanted), unit="item", desc=network[:40], disable=not sys.stderr.isatty()
+            ) as bar:
                 for start in range(0, len(wanted), self.batch_size):
                     batch = wanted[start : start + self.batch_size]
-                    for key, row in zip(batch, encode([load(numbers[key]) for key in batch]), strict=True):
+                    for key, row in zip(
+                        batch, encode([load(numbers[key]) for key in batch]), strict=True
+                    ):
                         _write(places[key], row)
                     bar.update(len(batch))
         except Unavailable as error:
@@ -71,7 +77,9 @@ def _read(path: Path) -> np.ndarray:
     try:
         return np.load(path)
     except (OSError, ValueError, EOFError) as error:
-        raise Unavailable(f"{path} is damaged ({error}); without it, it is computed anew") from error
+        raise Unavailable(
+            f"{path} is damaged ({error}); without it, it is computed anew"
+        ) from error
 
 
 def _write(path: Path, row: np.ndarray) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from configs.evaluation import SOURCES
 from eval.metrics.base import Unavailable
-from eval.provenance import checkpoint_id
+from support.provenance import checkpoint_id
 
 _OPEN_CLIP_FILES = ["open_clip_config.json", "open_clip_model.safetensors"]
 
@@ -20,7 +20,9 @@ def library(module: str, package: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except (ImportError, RuntimeError) as error:  # the second where it was built for another torch
-        raise Unavailable(f"{package} cannot be imported: pip install -r requirements.txt ({error})") from error
+        raise Unavailable(
+            f"{package} cannot be imported: pip install -r requirements.txt ({error})"
+        ) from error
 
 
 def find_weights(flag: str, path: str) -> Path:
@@ -49,7 +51,9 @@ def read_state(flag: str, place: Path) -> dict[str, Tensor]:
         state = torch.load(place, map_location="cpu", weights_only=True)
     except (RuntimeError, ValueError, EOFError, OSError, pickle.UnpicklingError) as error:
         raise Unavailable(f"--{flag} {place}: cannot be read as weights: {error}") from error
-    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+    if not isinstance(state, dict) or not all(
+        isinstance(value, Tensor) for value in state.values()
+    ):
         raise Unavailable(f"--{flag} {place}: found no tensors by name; {SOURCES[flag]}")
     return state
 
@@ -63,7 +67,9 @@ def _from_hub(flag: str, path: str) -> Path:
     try:
         places = [Path(huggingface_hub.hf_hub_download(f"{owner}/{name}", file)) for file in files]
     except (HfHubHTTPError, HFValidationError, OSError) as error:  # offline, or not there
-        raise Unavailable(f"--{flag} {path}: not here, and the hub did not deliver it: {error}") from error
+        raise Unavailable(
+            f"--{flag} {path}: not here, and the hub did not deliver it: {error}"
+        ) from error
     return places[0] if rest else places[0].parent
 
 

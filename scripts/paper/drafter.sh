@@ -35,4 +35,4 @@ for name in ${ROWS:-published plain full agreement shifted depths1 depths4 ungui
   folders+=("$OUT/$name")
 done
 mkdir -p "$OUT"
-"$PY" -m scripts.drafter_table "${folders[@]}" | tee "$OUT/table.md"
+"$PY" -m scripts.tools.drafter_table "${folders[@]}" | tee "$OUT/table.md"

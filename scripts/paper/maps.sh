@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Maps of acceptance and of the target's certainty over the image, and whether neighbours agree (scripts/maps.py), for trees
+# Maps of acceptance and of the target's certainty over the image, and whether neighbours agree (scripts/tools/maps.py), for trees
 # that never change, which show the target alone, and for ADT-Tree, whose trees depend on the neighbours themselves.
 # Variables: PY interpreter; OUT folder; RECIPE a model's; PROMPTS, IMAGES of them; METHODS; FLAGS further flags of main.py.
 set -euo pipefail
@@ -10,5 +10,5 @@ read -ra flags <<<"${FLAGS:-}"
 for method in ${METHODS:-eagle2 adt}; do
   "$PY" main.py generate_images --config "configs/${RECIPE:-tiny}.yaml" --method "$method" --trace \
     --prompt "${PROMPTS:-configs/prompts/tiny_test.txt}" --num_images "${IMAGES:-32}" --output_dir "$OUT/$method" "${flags[@]}"
-  "$PY" -m scripts.maps --run "$OUT/$method"
+  "$PY" -m scripts.tools.maps --run "$OUT/$method"
 done

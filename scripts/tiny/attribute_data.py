@@ -11,11 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eval.attributes import Labels, to_pixels
-from models.vqgan import load_vqgan
-from scripts.tiny import scenes
+from eval.metrics.attributes import Labels, to_pixels
+from models.codecs.vqgan import load_vqgan
+from scenes import scene as scenes
 
-LABELS = Labels(scenes.BACKGROUND_KINDS, scenes.BACKGROUND_COLOURS, scenes.OBJECT_COLOURS, scenes.SHAPES)
+LABELS = Labels(
+    scenes.BACKGROUND_KINDS, scenes.BACKGROUND_COLOURS, scenes.OBJECT_COLOURS, scenes.SHAPES
+)
 CELLS = 8  # per side
 CELL = scenes.IMAGE_SIZE // CELLS  # pixels
 _IMAGE_BYTES = scenes.IMAGE_SIZE * scenes.IMAGE_SIZE * 3
@@ -54,7 +56,9 @@ class Targets:
     def of(cls, drawn: list[scenes.Scene]) -> Targets:
         """Targets of the scenes, in their order."""
         kinds, grounds = LABELS.background_kinds, LABELS.background_colours
-        columns = {name: i for i, name in enumerate((*LABELS.colours, *LABELS.shapes, *LABELS.pairs))}
+        columns = {
+            name: i for i, name in enumerate((*LABELS.colours, *LABELS.shapes, *LABELS.pairs))
+        }
         spots = [
             (row, columns[name], item.y // CELL * CELLS + item.x // CELL)
             for row, scene in enumerate(drawn)
@@ -64,11 +68,15 @@ class Targets:
         where = torch.tensor(spots)
         presence = torch.zeros(len(drawn), len(columns))
         presence[where[:, 0], where[:, 1]] = 1.0
-        classes = [[kinds.index(s.background.kind), grounds.index(s.background.colour)] for s in drawn]
+        classes = [
+            [kinds.index(s.background.kind), grounds.index(s.background.colour)] for s in drawn
+        ]
         return cls(torch.tensor(classes), presence, where)
 
 
-def reconstruct(folder: Path, split: str, vqgan: str | Path, count: int, chunk: int = 50) -> np.ndarray:
+def reconstruct(
+    folder: Path, split: str, vqgan: str | Path, count: int, chunk: int = 50
+) -> np.ndarray:
     """Decode the first `count` code rows of a split: uint8 (count, 128, 128, 3), read-only.
 
     Decoded images are appended to `reconstructed_{split}.bin`, so an interrupted call continues.
@@ -112,9 +120,13 @@ def batch(train: Split, decoded: np.ndarray, step: int, size: int) -> tuple[Tens
     decoded_rows = np.sort(rng.choice(len(decoded), share, replace=False))
     pixels = degrade(to_pixels(torch.from_numpy(train.images[rendered_rows])), generator)
     if share:
-        pixels = torch.cat([pixels, _tint(to_pixels(torch.from_numpy(decoded[decoded_rows])), generator)])
+        pixels = torch.cat(
+            [pixels, _tint(to_pixels(torch.from_numpy(decoded[decoded_rows])), generator)]
+        )
     rows = np.concatenate([rendered_rows, decoded_rows])
-    return pixels, Targets.of([scenes.sample_scene("train", train.records[row]["index"]) for row in rows])
+    return pixels, Targets.of(
+        [scenes.sample_scene("train", train.records[row]["index"]) for row in rows]
+    )
 
 
 def degrade(pixels: Tensor, generator: torch.Generator) -> Tensor:
@@ -136,7 +148,9 @@ def degrade(pixels: Tensor, generator: torch.Generator) -> Tensor:
     pixels = pixels + (blurred - pixels) * draw.uniform(-0.4, 1.2, (count, 1, 1, 1))
     blocks = F.interpolate(F.avg_pool2d(pixels, 4), scale_factor=4)
     pixels = pixels + (blocks - pixels) * draw.uniform(0, 0.4, (count, 1, 1, 1))
-    smooth = F.interpolate(draw.normal((count, 3, height // 8, width // 8)), (height, width), mode="bilinear")
+    smooth = F.interpolate(
+        draw.normal((count, 3, height // 8, width // 8)), (height, width), mode="bilinear"
+    )
     pixels = pixels + smooth * draw.uniform(0, 0.12, (count, 1, 1, 1))
     grain = draw.normal((1, 3, height, width))  # one pattern for the batch: drawing is slow
     pixels = pixels + grain * draw.uniform(0, 0.10, (count, 1, 1, 1))

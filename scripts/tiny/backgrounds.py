@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from configs.schema import CLASSIFIER, ROOT
-from eval.attributes import AttributeClassifier, Attributes, Labels
-from eval.run_folder import Line
-from eval.runs import Run, read_runs
-from eval.script import run_script
+from eval.metrics.attributes import AttributeClassifier, Attributes, Labels
+from eval.report.runs import Run, read_runs
+from runs.run_folder import Line
+from support.script import run_script
 
 
 def backgrounds(*, runs: str) -> None:
@@ -29,7 +29,9 @@ def table(runs: Sequence[Run], labels: Labels) -> str:
     kinds = sorted(groups[0], key=lambda kind: tau(groups[0][kind]), reverse=True)
     rows = [["background", "images", *(run.name for run in runs)], ["---"] * (2 + len(runs))]
     for kind in kinds:
-        rows.append([kind, str(len(groups[0][kind])), *(f"{tau(group[kind]):.2f}" for group in groups)])
+        rows.append(
+            [kind, str(len(groups[0][kind])), *(f"{tau(group[kind]):.2f}" for group in groups)]
+        )
     everything = [list(run.records.values()) for run in runs]
     rows.append(["all", str(len(everything[0])), *(f"{tau(lines):.2f}" for lines in everything)])
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
@@ -45,7 +47,9 @@ def by_background(run: Run, labels: Labels) -> dict[str, list[Line]]:
 
 def tau(records: Sequence[Line]) -> float:
     """Tokens decided in rounds / rounds; the prefill decides an image's first token."""
-    return sum(line["tokens"] - 1 for line in records) / sum(line["target_forwards"] - 1 for line in records)
+    return sum(line["tokens"] - 1 for line in records) / sum(
+        line["target_forwards"] - 1 for line in records
+    )
 
 
 if __name__ == "__main__":

@@ -18,7 +18,9 @@ def open_codes(path: Path, shape: tuple[int, int]) -> tuple[np.memmap, int]:
         return np.lib.format.open_memmap(path, mode="w+", dtype=np.uint16, shape=shape), 0
     codes = np.lib.format.open_memmap(path, mode="r+")
     if codes.shape != shape or codes.dtype != np.uint16:
-        raise ValueError(f"{path}: found {codes.dtype} {codes.shape}, expected uint16 {shape}; remove it to start anew")
+        raise ValueError(
+            f"{path}: found {codes.dtype} {codes.shape}, expected uint16 {shape}; remove it to start anew"
+        )
     return codes, json.loads(done.read_text(encoding="utf-8"))["images"]
 
 

@@ -25,7 +25,9 @@ def fast_attention(device: torch.device) -> AbstractContextManager:
     elsewhere."""
     if device.type != "cpu":
         return nullcontext()
-    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)  # read on CPUs, too: products stay in bf16
+    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(
+        True
+    )  # read on CPUs, too: products stay in bf16
     return sdpa_kernel(SDPBackend.MATH)
 
 

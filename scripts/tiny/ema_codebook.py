@@ -15,7 +15,9 @@ def kmeans(points: Tensor, clusters: int, generator: torch.Generator, rounds: in
         sums = torch.zeros_like(centres).index_add_(0, nearest, points)
         centres = sums / counts.clamp_min(1).unsqueeze(1)
         empty = counts == 0
-        centres[empty] = points[torch.randint(len(points), (int(empty.sum()),), generator=generator)]
+        centres[empty] = points[
+            torch.randint(len(points), (int(empty.sum()),), generator=generator)
+        ]
     return centres
 
 

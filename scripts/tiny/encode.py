@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from drafters.training.log import JsonLog
-from eval.script import run_script
-from models.vqgan import ImageTokenizer, load_vqgan
+from models.codecs.vqgan import ImageTokenizer, load_vqgan
 from scripts.tiny.codes import open_codes, write_progress
 from scripts.tiny.common import fast_precision
+from support.log import JsonLog
+from support.script import run_script
 
 
 def encode(
@@ -51,14 +51,22 @@ def encode(
     started = time.perf_counter()
     starts = range(first, count, chunk)
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, initializer=_prepare, initargs=(images_path, vqgan)) as pool:
+    with ProcessPoolExecutor(
+        workers, context, initializer=_prepare, initargs=(images_path, vqgan)
+    ) as pool:
         for start, part in zip(starts, pool.map(_encode, starts, repeat(chunk)), strict=True):
             done = start + len(part)
             codes[start:done] = part
             codes.flush()
             write_progress(codes_path, done)
             rate = (done - first) / (time.perf_counter() - started)
-            log.write(event="encode", split=split, done=done, count=count, images_per_second=round(rate, 1))
+            log.write(
+                event="encode",
+                split=split,
+                done=done,
+                count=count,
+                images_per_second=round(rate, 1),
+            )
     log.write(event="done", split=split, count=count, codes_used=len(np.unique(codes)))
 
 
@@ -81,7 +89,9 @@ def _prepare(images_path: Path, vqgan: str) -> None:
 def _encode(start: int, count: int) -> np.ndarray:
     precision = fast_precision(torch.device("cpu"))
     images = torch.from_numpy(_worker[0].images[start : start + count].copy())
-    return _worker[0].tokenizer.encode(images, chunk=2, precision=precision).numpy().astype(np.uint16)
+    return (
+        _worker[0].tokenizer.encode(images, chunk=2, precision=precision).numpy().astype(np.uint16)
+    )
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@ scripts.tiny.make_config`."""
 import json
 from pathlib import Path
 
-from eval.script import run_script
-from models.chameleon import BOS, PAD, ChameleonVocab, load_tokenizer
+from models.targets.chameleon import BOS, PAD, ChameleonVocab, load_tokenizer
+from support.script import run_script
 
 DECODER = {
     "hidden_size": 256,
@@ -53,9 +53,16 @@ def make(*, model_dir: str = "ckpts/tiny", layers: int = 16) -> None:
         "pad_token_id": vocab[PAD],
     }
     names = dict(sorted(vocab.ids.items(), key=lambda item: item[1]))
-    model = common | DECODER | {"num_hidden_layers": layers, "vq_config": VQ, "vocabulary_map": names}
-    write_json(folder / "config.json", {"architectures": ["ChameleonForConditionalGeneration"]} | model)
-    write_json(folder / "drafter" / "config.json", common | DECODER | {"num_hidden_layers": 1, "bias": True})
+    model = (
+        common | DECODER | {"num_hidden_layers": layers, "vq_config": VQ, "vocabulary_map": names}
+    )
+    write_json(
+        folder / "config.json", {"architectures": ["ChameleonForConditionalGeneration"]} | model
+    )
+    write_json(
+        folder / "drafter" / "config.json",
+        common | DECODER | {"num_hidden_layers": 1, "bias": True},
+    )
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from eval.script import run_script
-from models.codebook import table_path, write_table
-from models.vqgan import load_vqgan
+from models.codecs.codebook import table_path, write_table
+from models.codecs.vqgan import load_vqgan
+from support.script import run_script
 
 
 def make_table(*, model_dir: str = "ckpts/tiny") -> None:

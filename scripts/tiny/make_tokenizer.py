@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from eval.script import run_script
+from support.script import run_script
 
 IMAGE_CODES = 1024
 LEADING_NAMES = ("<s>", "<pad>", "</s>", "<unk>")
@@ -27,7 +27,9 @@ def image_token_name(code: int) -> str:
     return f"IMGIMG{str(code).translate(_DIGIT_LETTERS)}Z"
 
 
-def build_tokenizer(captions: Iterator[str], max_merges: int = 400, multiple: int = 64) -> Tokenizer:
+def build_tokenizer(
+    captions: Iterator[str], max_merges: int = 400, multiple: int = 64
+) -> Tokenizer:
     """Train byte-level BPE on the captions and lay the ids out as the module describes.
 
     Args:
@@ -40,20 +42,27 @@ def build_tokenizer(captions: Iterator[str], max_merges: int = 400, multiple: in
     names += sorted(pre_tokenizers.ByteLevel.alphabet())
     names += dict.fromkeys(first + second for first, second in merges)
     names += [f"<reserved{i:05d}>" for i in range(-len(names) % multiple)]
-    tokenizer = Tokenizer(models.BPE(vocab={name: i for i, name in enumerate(names)}, merges=merges))
+    tokenizer = Tokenizer(
+        models.BPE(vocab={name: i for i, name in enumerate(names)}, merges=merges)
+    )
     _make_byte_level(tokenizer)
     tokenizer.normalizer = normalizers.Lowercase()  # as all captions are
     return tokenizer
 
 
-def make_tokenizer(*, work_dir: str = "work/tiny", output_dir: str = "ckpts/tiny/tokenizer") -> None:
+def make_tokenizer(
+    *, work_dir: str = "work/tiny", output_dir: str = "ckpts/tiny/tokenizer"
+) -> None:
     """Train on `captions_train.jsonl` of `work_dir` and write `text_tokenizer.json` into `output_dir`.
 
     Raises:
         FileNotFoundError: if the captions were not rendered yet.
     """
     tokenizer = build_tokenizer(_captions(Path(work_dir) / "captions_train.jsonl"))
-    lengths = [len(tokenizer.encode(text).ids) for text in _captions(Path(work_dir) / "captions_train.jsonl")]
+    lengths = [
+        len(tokenizer.encode(text).ids)
+        for text in _captions(Path(work_dir) / "captions_train.jsonl")
+    ]
     target = Path(output_dir) / "text_tokenizer.json"
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_suffix(".partial")
@@ -76,7 +85,10 @@ def _learn_merges(captions: Iterator[str], max_merges: int) -> list[tuple[str, s
     learner = Tokenizer(models.BPE())
     _make_byte_level(learner)
     trainer = trainers.BpeTrainer(
-        vocab_size=len(alphabet) + max_merges, initial_alphabet=alphabet, min_frequency=2, show_progress=False
+        vocab_size=len(alphabet) + max_merges,
+        initial_alphabet=alphabet,
+        min_frequency=2,
+        show_progress=False,
     )
     learner.train_from_iterator(captions, trainer)
     return [(first, second) for first, second in json.loads(learner.to_str())["model"]["merges"]]

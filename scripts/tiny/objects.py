@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.transformer import Transformer
-from scripts.tiny.painting import shape_masks
-from scripts.tiny.scenes import IMAGE_SIZE, OBJECT_COLOURS, SHAPES, Scene, SceneObject
+from scenes.painting import shape_masks
+from scenes.scene import IMAGE_SIZE, OBJECT_COLOURS, SHAPES, Scene, SceneObject
 
 CELLS = 4  # cells on a side of a token, for outlines
 COVERED = 0.15  # share of a token's pixels from which an object counts as shown
@@ -24,7 +24,10 @@ NONE = (len(OBJECT_COLOURS), len(SHAPES))
 def object_labels(scene: Scene, side: int) -> np.ndarray:
     """Colour and shape, as indices with NONE for no object to come, per token in raster order: (side^2, 2) int64."""
     labels = np.full((side * side, 2), NONE)
-    named = [(_tokens(o, side), (OBJECT_COLOURS.index(o.colour), SHAPES.index(o.shape))) for o in scene.objects]
+    named = [
+        (_tokens(o, side), (OBJECT_COLOURS.index(o.colour), SHAPES.index(o.shape)))
+        for o in scene.objects
+    ]
     for tokens, names in sorted(named, key=lambda pair: -pair[0][0]):
         labels[: tokens[0]] = names
     for tokens, names in named:
@@ -35,7 +38,9 @@ def object_labels(scene: Scene, side: int) -> np.ndarray:
 def near_objects(scene: Scene, side: int) -> np.ndarray:
     """Tokens in raster order whose left neighbour or one of whose three upper neighbours shows an object: (side^2,)
     bool. The tokens before tell which these are, so a loss that heeds them more has the same optimum."""
-    shown = np.zeros((side + 1, side + 2), bool)  # an empty row above, an empty column on either side
+    shown = np.zeros(
+        (side + 1, side + 2), bool
+    )  # an empty row above, an empty column on either side
     for item in scene.objects:
         shown[1:, 1:-1] |= np.isin(np.arange(side * side), _tokens(item, side)).reshape(side, side)
     return (shown[1:, :-2] | shown[:-1, :-2] | shown[:-1, 1:-1] | shown[:-1, 2:]).ravel()

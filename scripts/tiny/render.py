@@ -9,13 +9,15 @@ from pathlib import Path
 
 import numpy as np
 
-from eval.script import run_script
-from scripts.tiny.captions import caption
-from scripts.tiny.painting import render_scene
-from scripts.tiny.scenes import IMAGE_SIZE, sample_scene
+from scenes.captions import caption
+from scenes.painting import render_scene
+from scenes.scene import IMAGE_SIZE, sample_scene
+from support.script import run_script
 
 
-def render(*, work_dir: str = "work/tiny", split: str = "train", count: int = 60000, chunk: int = 500) -> None:
+def render(
+    *, work_dir: str = "work/tiny", split: str = "train", count: int = 60000, chunk: int = 500
+) -> None:
     """Write `images_{split}.npy`, uint8 (count, 128, 128, 3), and `captions_{split}.jsonl`; resumable.
 
     A caption line is written only after its image, so whole caption lines count the finished scenes.
@@ -43,7 +45,9 @@ def render(*, work_dir: str = "work/tiny", split: str = "train", count: int = 60
         for index in range(start, stop):
             scene = sample_scene(split, index)
             images[index] = render_scene(scene)
-            lines.append(json.dumps({"index": index, "caption": caption(scene, index), **scene.attributes()}))
+            lines.append(
+                json.dumps({"index": index, "caption": caption(scene, index), **scene.attributes()})
+            )
         images.flush()
         with captions_path.open("a", encoding="utf-8") as file:
             file.write("\n".join(lines) + "\n")
@@ -58,7 +62,9 @@ def _open_images(path: Path, count: int) -> np.memmap:
         return np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
     images = np.lib.format.open_memmap(path, mode="r+")
     if images.shape != shape:
-        raise ValueError(f"--count: found {count}, but {path} holds {len(images)} images; remove it to start anew")
+        raise ValueError(
+            f"--count: found {count}, but {path} holds {len(images)} images; remove it to start anew"
+        )
     return images
 
 

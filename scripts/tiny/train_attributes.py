@@ -15,12 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from drafters.training.checkpoint import load_state, save_state
-from drafters.training.log import JsonLog
 from drafters.training.schedule import cosine_lr, set_lr
-from eval.attributes import AttributeClassifier, prompt_accuracy, to_pixels
-from eval.script import run_script
+from eval.metrics.attributes import AttributeClassifier, prompt_accuracy, to_pixels
 from scripts.tiny.attribute_data import LABELS, Split, Targets, batch, degrade, reconstruct
+from support.log import JsonLog
+from support.script import run_script
+from support.training_state import load_state, save_state
 
 _LOG_EVERY = 50
 _SAVE_EVERY = 100
@@ -55,7 +55,9 @@ def train_attributes(
     optimizer = torch.optim.AdamW(model.parameters(), lr=_PEAK_LR, weight_decay=0.01)
     first = _resume(folder / "attributes.pt", model, optimizer)
     train = Split.read(folder, "train")
-    decoded = reconstruct(folder, "train", vqgan, reconstructed) if reconstructed else train.images[:0]
+    decoded = (
+        reconstruct(folder, "train", vqgan, reconstructed) if reconstructed else train.images[:0]
+    )
     started = time.perf_counter()
     for step in range(first, steps):
         set_lr(optimizer, cosine_lr(step / steps, _PEAK_LR))
@@ -76,7 +78,9 @@ def train_attributes(
         log.write(event="test", images="reconstructed", **scores)
 
 
-def train_step(model: AttributeClassifier, optimizer: torch.optim.Optimizer, pixels: Tensor, targets: Targets) -> float:
+def train_step(
+    model: AttributeClassifier, optimizer: torch.optim.Optimizer, pixels: Tensor, targets: Targets
+) -> float:
     """One optimizer step; returns the loss.
 
     The cell under an object's centre must show its classes, and the image only the classes present.
@@ -90,7 +94,9 @@ def train_step(model: AttributeClassifier, optimizer: torch.optim.Optimizer, pix
     model.train()
     ground, cells = model.cell_logits(pixels.contiguous(memory_format=torch.channels_last))
     kind, ground_colour = ground.split(model.labels.heads()[:2], dim=1)
-    loss = F.cross_entropy(kind, targets.classes[:, 0]) + F.cross_entropy(ground_colour, targets.classes[:, 1])
+    loss = F.cross_entropy(kind, targets.classes[:, 0]) + F.cross_entropy(
+        ground_colour, targets.classes[:, 1]
+    )
     loss = loss + 20 * F.binary_cross_entropy_with_logits(cells.logsumexp(dim=2), targets.presence)
     loss = loss - F.logsigmoid(cells[tuple(targets.spots.T)]).mean()
     optimizer.zero_grad(set_to_none=True)

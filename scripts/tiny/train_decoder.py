@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from eval.attributes import to_pixels
-from eval.script import run_script
-from models.vqgan import load_vqgan
+from eval.metrics.attributes import to_pixels
+from models.codecs.vqgan import load_vqgan
+from scenes.scene import sample_scene
 from scripts.tiny.common import fast_autocast, with_float_norms
-from scripts.tiny.scenes import sample_scene
 from scripts.tiny.training import TrainingRun, torch_device, train_for
 from scripts.tiny.vqgan_loss import pixel_weights, psnr_figures, reconstruction_terms
+from support.script import run_script
 
 REPLACED = 0.12  # greatest share of an image's codes that others replace
 NEAREST = 24  # codes that one may be replaced by
@@ -32,7 +32,9 @@ class DecoderRun(TrainingRun):
         model = self.tokenizer.model
         decoder = nn.Sequential(model.post_quant_conv, model.decoder).requires_grad_(True)
         decoder = with_float_norms(decoder).to(memory_format=torch.channels_last)
-        adamw = torch.optim.AdamW(decoder.parameters(), lr=0.0, betas=(0.9, 0.99), weight_decay=1e-4, fused=True)
+        adamw = torch.optim.AdamW(
+            decoder.parameters(), lr=0.0, betas=(0.9, 0.99), weight_decay=1e-4, fused=True
+        )
         super().__init__(decoder, batch_size, [adamw], clip=1.0)
         self.work_dir = work_dir
         distances = torch.cdist(self.tokenizer.codebook, self.tokenizer.codebook)
@@ -51,7 +53,9 @@ class DecoderRun(TrainingRun):
         rng = np.random.default_rng((17, self.step))
         chosen = np.sort(rng.choice(len(self.codes), self.batch_size, replace=False))[self.part]
         codes = replaced(self.codes[chosen].astype(np.int64), self.near, rng)
-        weights = np.stack([pixel_weights(sample_scene("train", int(image))) for image in chosen])[:, None]
+        weights = np.stack([pixel_weights(sample_scene("train", int(image))) for image in chosen])[
+            :, None
+        ]
         target = to_pixels(torch.from_numpy(self.images[chosen])).to(self.device)
         output = self.draw(codes)
         terms = reconstruction_terms(output, target, torch.from_numpy(weights).to(self.device))
@@ -60,11 +64,16 @@ class DecoderRun(TrainingRun):
     @torch.no_grad()
     def validate(self, batches: int = 8) -> dict[str, float]:
         count = batches * _CHUNK
-        codes, images = (np.load(self.work_dir / f"{name}_validation.npy")[:count] for name in ("codes", "images"))
+        codes, images = (
+            np.load(self.work_dir / f"{name}_validation.npy")[:count]
+            for name in ("codes", "images")
+        )
         parts = np.array_split(codes.astype(np.int64), range(_CHUNK, len(codes), _CHUNK))
         drawn = torch.cat([self.draw(part).clamp(-1, 1).cpu() for part in parts])
         errors = ((drawn - to_pixels(torch.from_numpy(images))) * 127.5).square().flatten(1).mean(1)
-        return psnr_figures(errors, [sample_scene("validation", image) for image in range(len(images))])
+        return psnr_figures(
+            errors, [sample_scene("validation", image) for image in range(len(images))]
+        )
 
     def start_from(self, folder: Path) -> None:
         """The run begins with the tokenizer that it was made of."""

@@ -20,9 +20,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from drafters.training.muon import muon_and_adamw
-from eval.script import run_script
 from models.base import Context, TargetOptions
-from models.chameleon import (
+from models.files.weights import public_state, read_json
+from models.targets.chameleon import (
     BEGIN_IMAGE,
     BOS,
     END_OF_TURN,
@@ -33,19 +33,29 @@ from models.chameleon import (
     load_tokenizer,
 )
 from models.transformer import Transformer
-from models.weights import public_state, read_json
+from scenes.scene import sample_scene
 from scripts.tiny.common import fast_attention, fast_autocast, fast_precision
 from scripts.tiny.objects import ObjectReading, near_objects, object_labels, outlines
-from scripts.tiny.scenes import sample_scene
 from scripts.tiny.training import TrainingRun, torch_device, train_for
+from support.script import run_script
 
 DROPPED_CAPTIONS = 0.1
 EMA_DECAY = 0.998
 NAMING = 1.0  # weight of the objects' names in the loss
 OUTLINING = 0.25  # weight of the objects' outlines
-HEAD_STEPS = 60  # batches that the object heads learn from before weights loaded without them change
+HEAD_STEPS = (
+    60  # batches that the object heads learn from before weights loaded without them change
+)
 ELSEWHERE = 0.25  # weight of an image token that no shown object touches, against one that it does
-ODDS = {"plain": 3.0, "gradient": 2.0, "striped": 2.5, "checkered": 3.0, "cloudy": 1.0, "noisy": 0.6, "grassy": 0.6}
+ODDS = {
+    "plain": 3.0,
+    "gradient": 2.0,
+    "striped": 2.5,
+    "checkered": 3.0,
+    "cloudy": 1.0,
+    "noisy": 0.6,
+    "grassy": 0.6,
+}
 
 
 @dataclass(frozen=True)
@@ -57,17 +67,25 @@ class Captions:
     odds: np.ndarray  # (images,) of being drawn
 
     @staticmethod
-    def read(work_dir: Path, split: str, vocab: ChameleonVocab, odds: dict[str, float] | None = None) -> "Captions":
+    def read(
+        work_dir: Path, split: str, vocab: ChameleonVocab, odds: dict[str, float] | None = None
+    ) -> "Captions":
         """With `odds` by kind of background; all captions alike if None."""
         codes = np.load(work_dir / f"codes_{split}.npy", mmap_mode="r")
         with open(work_dir / f"captions_{split}.jsonl", encoding="utf-8") as lines:
             captions = [json.loads(line) for line, _ in zip(lines, codes, strict=False)]
         tail = [vocab[END_OF_TURN], vocab[BEGIN_IMAGE]]
-        encoded = vocab.tokenizer.encode_batch([line["caption"] for line in captions], add_special_tokens=False)
+        encoded = vocab.tokenizer.encode_batch(
+            [line["caption"] for line in captions], add_special_tokens=False
+        )
         weights = [odds[line["background"]["kind"]] if odds else 1.0 for line in captions]
-        return Captions([[vocab[BOS], *text.ids, *tail] for text in encoded], codes, np.array(weights))
+        return Captions(
+            [[vocab[BOS], *text.ids, *tail] for text in encoded], codes, np.array(weights)
+        )
 
-    def batch(self, seed: int, size: int, empty: list[int] | None) -> tuple[Tensor, Tensor, list[int]]:
+    def batch(
+        self, seed: int, size: int, empty: list[int] | None
+    ) -> tuple[Tensor, Tensor, list[int]]:
         """Batch number `seed`: prompts (size, length), codes (size, tokens) and the numbers of the images; with
         `empty`, one in ten has that prompt."""
         rng = np.random.default_rng(seed)
@@ -77,7 +95,11 @@ class Captions:
         prompts = [self.prompts[i] for i in chosen]
         if empty and rng.random() < DROPPED_CAPTIONS:
             prompts = [empty] * size
-        return torch.tensor(prompts), torch.from_numpy(self.codes[chosen].astype(np.int64)), chosen.tolist()
+        return (
+            torch.tensor(prompts),
+            torch.from_numpy(self.codes[chosen].astype(np.int64)),
+            chosen.tolist(),
+        )
 
     @cached_property
     def _lengths(self) -> np.ndarray:
@@ -104,20 +126,33 @@ class ModelRun(TrainingRun):
         torch.manual_seed(0)
         spec = chameleon_spec(read_json(model_dir / "config.json"))
         module = ObjectReading(initialise(Transformer(spec, self.image.size))).to(device)
-        super().__init__(module, batch_size, muon_and_adamw(module, fast_precision(device)), clip=1.0)
+        super().__init__(
+            module, batch_size, muon_and_adamw(module, fast_precision(device)), clip=1.0
+        )
         self.average = {key: value.clone() for key, value in self.module.state_dict().items()}
 
     def losses(
-        self, split: str, number: int, empty: list[int] | None, elsewhere: float, part: slice = slice(None)
+        self,
+        split: str,
+        number: int,
+        empty: list[int] | None,
+        elsewhere: float,
+        part: slice = slice(None),
     ) -> dict[str, Tensor]:
         """Cross-entropies of a part of a batch's tokens, of their objects' names and of their outlines; tokens and
         outlines that no shown object touches weigh `elsewhere`."""
         captions = self.train if split == "train" else self.validation
-        prompts, codes, images = (found[part] for found in captions.batch(number, self.batch_size, empty))
+        prompts, codes, images = (
+            found[part] for found in captions.batch(number, self.batch_size, empty)
+        )
         side = math.isqrt(codes.shape[1])
         scenes = [sample_scene(split, image) for image in images]
-        found = ([f(scene, side) for scene in scenes] for f in (object_labels, near_objects, outlines))
-        labels, near, shares = (torch.from_numpy(np.stack(of_scenes)).to(self.device) for of_scenes in found)
+        found = (
+            [f(scene, side) for scene in scenes] for f in (object_labels, near_objects, outlines)
+        )
+        labels, near, shares = (
+            torch.from_numpy(np.stack(of_scenes)).to(self.device) for of_scenes in found
+        )
         prompts, codes = prompts.to(self.device), codes.to(self.device)
         weights = torch.where(near, 1.0, elsewhere)
         weights /= weights.sum()
@@ -136,7 +171,9 @@ class ModelRun(TrainingRun):
     def update(self, rate: float) -> float:
         decay = min(EMA_DECAY, (1 + self.step) / (10 + self.step))
         loss = super().update(rate)
-        torch._foreach_lerp_(list(self.average.values()), list(self.module.state_dict().values()), 1 - decay)
+        torch._foreach_lerp_(
+            list(self.average.values()), list(self.module.state_dict().values()), 1 - decay
+        )
         return loss
 
     @torch.no_grad()
@@ -145,7 +182,10 @@ class ModelRun(TrainingRun):
         self.module.load_state_dict(self.average)
         found = [self.losses("validation", 10**9 + number, None, 1.0) for number in range(batches)]
         self.module.load_state_dict(current)
-        return {f"validation_{part}": sum(losses[part].item() for losses in found) / batches for part in found[0]}
+        return {
+            f"validation_{part}": sum(losses[part].item() for losses in found) / batches
+            for part in found[0]
+        }
 
     def state(self) -> dict[str, object]:
         return super().state() | {"average": self.average}
@@ -182,7 +222,9 @@ class ModelRun(TrainingRun):
         head[self.image.first_id : self.image.first_id + self.image.size] = state["lm_head.weight"]
         state["lm_head.weight"] = head
         save_file(
-            {key: value.half().cpu() for key, value in state.items()}, folder / "model.safetensors", {"format": "pt"}
+            {key: value.half().cpu() for key, value in state.items()},
+            folder / "model.safetensors",
+            {"format": "pt"},
         )
 
 
@@ -192,7 +234,9 @@ def initialise(model: Transformer) -> Transformer:
     for name, parameter in model.named_parameters():
         if parameter.ndim > 1 and "qk_norm" not in name:
             small = name.endswith(("out.weight", "down.weight"))
-            torch.nn.init.normal_(parameter, std=0.02 / ((2 * model.spec.layers) ** 0.5 if small else 1.0))
+            torch.nn.init.normal_(
+                parameter, std=0.02 / ((2 * model.spec.layers) ** 0.5 if small else 1.0)
+            )
     return model
 
 

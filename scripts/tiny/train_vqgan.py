@@ -15,18 +15,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from drafters.training.checkpoint import load_state, save_state
-from drafters.training.log import JsonLog
 from drafters.training.schedule import cosine_lr, set_lr
-from eval.script import run_script
-from models.vqgan import ImageTokenizer
-from models.vqgan_config import VqganConfig
-from models.vqgan_layout import build_vqmodel
+from models.codecs.vqgan import ImageTokenizer
+from models.codecs.vqgan_config import VqganConfig
+from models.codecs.vqgan_layout import build_vqmodel
+from scenes.painting import render_scene
+from scenes.scene import sample_scene
 from scripts.tiny.common import fast_autocast, with_float_norms
 from scripts.tiny.ema_codebook import EmaCodebook, kmeans
-from scripts.tiny.painting import render_scene
-from scripts.tiny.scenes import sample_scene
 from scripts.tiny.vqgan_loss import pixel_weights, psnr_figures, reconstruction_terms
+from support.log import JsonLog
+from support.script import run_script
+from support.training_state import load_state, save_state
 
 TINY = VqganConfig(
     ch=32,
@@ -55,7 +55,9 @@ class Run:
 
     def save(self, path: Path) -> None:
         """Write all of it to `path`."""
-        parts = {name: getattr(self, name).state_dict() for name in ("model", "codebook", "optimizer")}
+        parts = {
+            name: getattr(self, name).state_dict() for name in ("model", "codebook", "optimizer")
+        }
         save_state(path, {**parts, "step": self.step, "seconds": self.seconds})
 
     def restore(self, path: Path) -> None:
@@ -91,7 +93,9 @@ def train(
     model.quantize.requires_grad_(False)
     codebook = EmaCodebook(TINY.n_embed, TINY.embed_dim)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=1e-3, betas=(0.9, 0.99), weight_decay=1e-4, fused=True)
+    optimizer = torch.optim.AdamW(
+        trained, lr=1e-3, betas=(0.9, 0.99), weight_decay=1e-4, fused=True
+    )
     run = Run(model, codebook, optimizer)
     run.restore(folder / "vqgan.pt")
     log = JsonLog(folder / "train_vqgan.jsonl")
@@ -122,7 +126,13 @@ def _fit(run: Run, folder: Path, log: JsonLog, *, minutes: float, steps: int) ->
         run.step += 1
         run.seconds += time.perf_counter() - started
         if run.step % 100 == 0:
-            log.write(step=run.step, seconds=round(run.seconds), progress=round(progress, 4), size=size, **values)
+            log.write(
+                step=run.step,
+                seconds=round(run.seconds),
+                progress=round(progress, 4),
+                size=size,
+                **values,
+            )
         if run.step % 500 == 0:
             log.write(event="validation", step=run.step, **evaluate(run))
         if time.perf_counter() - last_save > 120:
@@ -130,7 +140,9 @@ def _fit(run: Run, folder: Path, log: JsonLog, *, minutes: float, steps: int) ->
             last_save = time.perf_counter()
 
 
-def _step(run: Run, images: Tensor, weights: Tensor, quantise: bool) -> tuple[dict[str, float], Tensor]:
+def _step(
+    run: Run, images: Tensor, weights: Tensor, quantise: bool
+) -> tuple[dict[str, float], Tensor]:
     """One update on images (n, 3, h, w) in [-1, 1]; returns the loss terms and the latents (n*h*w/64, d)."""
     model = run.model
     with fast_autocast(torch.device("cpu")):
@@ -140,7 +152,9 @@ def _step(run: Run, images: Tensor, weights: Tensor, quantise: bool) -> tuple[di
     commitment = flat.new_zeros(())
     if quantise:
         codes = run.codebook.nearest(flat.detach())
-        chosen = run.codebook.codes[codes].view(latent.permute(0, 2, 3, 1).shape).permute(0, 3, 1, 2)
+        chosen = (
+            run.codebook.codes[codes].view(latent.permute(0, 2, 3, 1).shape).permute(0, 3, 1, 2)
+        )
         commitment = F.mse_loss(latent, chosen)
         run.codebook.update(flat.detach(), codes)
         latent = latent + (chosen - latent).detach()
@@ -172,19 +186,28 @@ class CropSource:
     def draw(self, count: int, size: int) -> tuple[Tensor, Tensor]:
         """A batch (count, 3, size, size) in [-1, 1] and the weights of its pixels (count, 1, size, size)."""
         picks = torch.randint(self.rows, (count,), generator=self.generator).tolist()
-        corners = torch.randint(TINY.resolution - size + 1, (count, 2), generator=self.generator).tolist()
-        places = [(i, slice(y, y + size), slice(x, x + size)) for i, (y, x) in zip(picks, corners, strict=True)]
+        corners = torch.randint(
+            TINY.resolution - size + 1, (count, 2), generator=self.generator
+        ).tolist()
+        places = [
+            (i, slice(y, y + size), slice(x, x + size))
+            for i, (y, x) in zip(picks, corners, strict=True)
+        ]
         crops = np.stack([self.images[place] for place in places])
         weights = np.stack([pixel_weights(sample_scene("train", i))[y, x] for i, y, x in places])
         batch = torch.from_numpy(crops).permute(0, 3, 1, 2).float() / 127.5 - 1.0
-        return batch.contiguous(memory_format=torch.channels_last), torch.from_numpy(weights).unsqueeze(1)
+        return batch.contiguous(memory_format=torch.channels_last), torch.from_numpy(
+            weights
+        ).unsqueeze(1)
 
 
 @torch.no_grad()
 def evaluate(run: Run, count: int = 64) -> dict[str, float]:
     """PSNR in dB on validation scenes, overall, without and with noise textures, and the codes they use."""
     scenes = [sample_scene("validation", index) for index in range(count)]
-    images = torch.from_numpy(np.stack([render_scene(scene) for scene in scenes])).permute(0, 3, 1, 2)
+    images = torch.from_numpy(np.stack([render_scene(scene) for scene in scenes])).permute(
+        0, 3, 1, 2
+    )
     scores, used = [], set()
     for image in images.split(8):
         pixels = (image.float() / 127.5 - 1.0).contiguous(memory_format=torch.channels_last)
@@ -193,7 +216,11 @@ def evaluate(run: Run, count: int = 64) -> dict[str, float]:
         if run.codebook.ready:
             codes = run.codebook.nearest(latent.permute(0, 2, 3, 1).flatten(0, 2))
             used.update(codes.tolist())
-            latent = run.codebook.codes[codes].view(len(pixels), *latent.shape[2:], -1).permute(0, 3, 1, 2)
+            latent = (
+                run.codebook.codes[codes]
+                .view(len(pixels), *latent.shape[2:], -1)
+                .permute(0, 3, 1, 2)
+            )
         with fast_autocast(torch.device("cpu")):
             output = run.model.decoder(run.model.post_quant_conv(latent)).float().clamp(-1, 1)
         scores.append(((output - pixels) * 127.5).square().flatten(1).mean(1))

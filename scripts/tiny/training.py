@@ -7,24 +7,39 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from drafters.training.checkpoint import load_state, save_state
-from drafters.training.crew import Crew
-from drafters.training.log import JsonLog
 from drafters.training.muon import step_all
 from drafters.training.schedule import cosine_lr
+from support.crew import Crew
+from support.log import JsonLog
+from support.training_state import load_state, save_state
 
 
 class TrainingRun(ABC):
     """A module in training, which a checkpoint continues exactly; a launcher's processes share every batch."""
 
-    def __init__(self, module: nn.Module, batch_size: int, optimizers: list[torch.optim.Optimizer], clip: float):
+    def __init__(
+        self,
+        module: nn.Module,
+        batch_size: int,
+        optimizers: list[torch.optim.Optimizer],
+        clip: float,
+    ):
         """batch_size: images per step of all processes; clip: greatest norm of a gradient."""
-        self.module, self.batch_size, self.optimizers, self.clip = module, batch_size, optimizers, clip
+        self.module, self.batch_size, self.optimizers, self.clip = (
+            module,
+            batch_size,
+            optimizers,
+            clip,
+        )
         self.device = next(module.parameters()).device
         self.crew = Crew(self.device)
         if batch_size % self.crew.count:
-            raise ValueError(f"--batch_size: found {batch_size}, allowed are multiples of {self.crew.count} processes")
-        self.part = slice(self.crew.rank, None, self.crew.count)  # of every batch: this process's images
+            raise ValueError(
+                f"--batch_size: found {batch_size}, allowed are multiples of {self.crew.count} processes"
+            )
+        self.part = slice(
+            self.crew.rank, None, self.crew.count
+        )  # of every batch: this process's images
         self.step, self.seconds = 0, 0.0
 
     @abstractmethod
@@ -62,7 +77,12 @@ class TrainingRun(ABC):
     def state(self) -> dict[str, object]:
         """Everything that the next update depends on."""
         states = [optimizer.state_dict() for optimizer in self.optimizers]
-        return {"module": self.module.state_dict(), "optimizers": states, "step": self.step, "seconds": self.seconds}
+        return {
+            "module": self.module.state_dict(),
+            "optimizers": states,
+            "step": self.step,
+            "seconds": self.seconds,
+        }
 
     def load(self, state: dict[str, object]) -> None:
         """Continue from a `state`."""
@@ -74,7 +94,9 @@ class TrainingRun(ABC):
         self.step, self.seconds = state["step"], state["seconds"]
 
 
-def train_for(minutes: float, run: TrainingRun, checkpoint: Path, start: str | None, lr: float) -> None:
+def train_for(
+    minutes: float, run: TrainingRun, checkpoint: Path, start: str | None, lr: float
+) -> None:
     """Train for a wall-clock budget, earlier sittings included; one log line per 25 steps beside the checkpoint.
 
     Args:
@@ -95,13 +117,20 @@ def train_for(minutes: float, run: TrainingRun, checkpoint: Path, start: str | N
             continue
         if run.step % 25 == 0:
             rate = run.step * run.batch_size / run.seconds
-            log.write(step=run.step, loss=sum(losses) / len(losses), images_per_second=rate, seconds=run.seconds)
+            log.write(
+                step=run.step,
+                loss=sum(losses) / len(losses),
+                images_per_second=rate,
+                seconds=run.seconds,
+            )
             losses = []
         if run.step % 200 == 0:
             log.write(step=run.step, **run.validate())
             save_state(checkpoint, run.state())
     if run.crew.rank == 0:
-        log.write(step=run.step, seconds=run.seconds, images=run.step * run.batch_size, **run.validate(16))
+        log.write(
+            step=run.step, seconds=run.seconds, images=run.step * run.batch_size, **run.validate(16)
+        )
         save_state(checkpoint, run.state())
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from scripts.tiny.scenes import IMAGE_SIZE, Scene
+from scenes.scene import IMAGE_SIZE, Scene
 
 NOISY_KINDS = ("noisy", "grassy")
 _OBJECT_WEIGHTS, _NOISE_WEIGHT = {"small": 5.0, "large": 2.0}, 0.25
@@ -47,7 +47,9 @@ def pixel_weights(scene: Scene) -> np.ndarray:
     weights = np.full((IMAGE_SIZE, IMAGE_SIZE), ground, dtype=np.float32)
     for item in scene.objects:
         reach = item.diameter // 2 + 3
-        rows, columns = (slice(max(0, middle - reach), middle + reach) for middle in (item.y, item.x))
+        rows, columns = (
+            slice(max(0, middle - reach), middle + reach) for middle in (item.y, item.x)
+        )
         weights[rows, columns] = _OBJECT_WEIGHTS[item.size]
     return weights
 

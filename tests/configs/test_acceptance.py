@@ -6,11 +6,11 @@ import pytest
 from stand_ins import empty_checkpoint
 
 from configs.acceptance import PROPOSALS, RELAXED, VERIFIERS
-from configs.cli import benchmark_settings, run_settings
 from configs.fields import SettingsError
 from configs.flags import read_words
 from configs.methods import METHODS
 from configs.schema import ROOT, LanternSettings, MethodSettings
+from runs.commands import benchmark_settings, run_settings
 
 
 @pytest.fixture
@@ -36,27 +36,38 @@ def test_every_combination_is_allowed_or_refused_by_name() -> None:
             "lantern_coupled": proposal != "sampled",
         }[verifier]
         if allowed:
-            assert MethodSettings(method, proposal, verifier=verifier).lossless == (verifier not in RELAXED)
+            assert MethodSettings(method, proposal, verifier=verifier).lossless == (
+                verifier not in RELAXED
+            )
             continue
-        message = (
-            rf"--verifier: found '{verifier}'; allowed: with --method {method} and --proposal {proposal} exact, .*"
-        )
+        own = f"--method {method} and --proposal {proposal}"
+        message = rf"--verifier: found '{verifier}'; allowed: with {own} exact, .*"
         with pytest.raises(SettingsError, match=message + f"; {verifier} goes with --proposal "):
             MethodSettings(method, proposal, verifier=verifier)
 
 
 @pytest.mark.parametrize("verifier", [name for name in VERIFIERS if name != "exact"])
 def test_plain_decoding_has_its_own_rule(verifier) -> None:
-    with pytest.raises(SettingsError, match=f"'{verifier}'; allowed: with --method ar exact; {verifier} goes with"):
+    with pytest.raises(
+        SettingsError, match=f"'{verifier}'; allowed: with --method ar exact; {verifier} goes with"
+    ):
         MethodSettings("ar", verifier=verifier)
 
 
 def test_which_rules_draw_the_images_of_plain_decoding() -> None:
     found = {
-        name: (rule.lossless, rule.same_tokens, MethodSettings("static", rule.proposals[-1], verifier=name))
+        name: (
+            rule.lossless,
+            rule.same_tokens,
+            MethodSettings("static", rule.proposals[-1], verifier=name),
+        )
         for name, rule in VERIFIERS.items()
     }
-    assert [name for name, (lossless, _, _) in found.items() if lossless] == ["exact", "rejection", "sampled"]
+    assert [name for name, (lossless, _, _) in found.items() if lossless] == [
+        "exact",
+        "rejection",
+        "sampled",
+    ]
     assert [name for name, (_, _, method) in found.items() if method.same_tokens(1.0)] == ["exact"]
     assert [name for name, (_, _, method) in found.items() if method.same_tokens(0.0)] == [
         "exact",
@@ -66,7 +77,9 @@ def test_which_rules_draw_the_images_of_plain_decoding() -> None:
 
 
 def test_numbers_of_relaxed_acceptance() -> None:
-    assert MethodSettings(verifier="lantern").lantern == LanternSettings(1000, 0.1, "exact", "shared")
+    assert MethodSettings(verifier="lantern").lantern == LanternSettings(
+        1000, 0.1, "exact", "shared"
+    )
     assert LanternSettings(delta=2.0).budget is None
     assert MethodSettings().lantern is None
     assert MethodSettings(proposal="sampled").calibration == "none"
@@ -106,15 +119,21 @@ def test_another_rule_or_method_leaves_the_recipes_numbers_behind(run, tmp_path)
     assert run(config, "--verifier=lantern_coupled").method.lantern.k == 7
     assert run(config, "--verifier=exact").method == MethodSettings("eagle2")
     assert run(config, "--method=ar").method == MethodSettings("ar")
-    assert run(config, "--method=adt").method == MethodSettings(verifier="lantern", lantern=LanternSettings(7))
+    assert run(config, "--method=adt").method == MethodSettings(
+        verifier="lantern", lantern=LanternSettings(7)
+    )
 
 
 def test_a_benchmarks_methods(bench) -> None:
     relaxed = MethodSettings(verifier="lantern", lantern=LanternSettings(9, 0.2))
     words = "--methods=ar,eagle2,adt:verifier=lantern:lantern_delta=0.2", "--lantern_k=9"
     assert bench(*words) == (MethodSettings("ar"), MethodSettings("eagle2"), relaxed)
-    assert bench("--methods=ar,adt", "--verifier=rejection")[1] == MethodSettings(verifier="rejection")
-    with pytest.raises(SettingsError, match="--lantern_k: found 9; allowed: only for a method that has it"):
+    assert bench("--methods=ar,adt", "--verifier=rejection")[1] == MethodSettings(
+        verifier="rejection"
+    )
+    with pytest.raises(
+        SettingsError, match="--lantern_k: found 9; allowed: only for a method that has it"
+    ):
         bench("--methods=ar,adt", "--lantern_k=9")
 
 

@@ -6,11 +6,18 @@ import pytest
 from stand_ins import empty_checkpoint
 
 from configs import targets
-from configs.cli import benchmark_settings, run_settings
 from configs.fields import SettingsError, settings_dict, settings_fields
 from configs.flags import read_words
 from configs.given import read_recipe
-from configs.schema import ROOT, AdtSettings, LanternSettings, MethodSettings, RunSettings, SamplingSettings
+from configs.schema import (
+    ROOT,
+    AdtSettings,
+    LanternSettings,
+    MethodSettings,
+    RunSettings,
+    SamplingSettings,
+)
+from runs.commands import benchmark_settings, run_settings
 
 
 @pytest.fixture
@@ -49,8 +56,14 @@ def recipe(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        *(("seed", text) for text in ("abc", "1e3", "1.0", "0x1", "1_000", "", " ", "None", "١", "9" * 30)),
-        *(("temperature", text) for text in ("hot", "nan", "inf", "1,5", "", "1_0", "0x1p1", "1e999")),
+        *(
+            ("seed", text)
+            for text in ("abc", "1e3", "1.0", "0x1", "1_000", "", " ", "None", "١", "9" * 30)
+        ),
+        *(
+            ("temperature", text)
+            for text in ("hot", "nan", "inf", "1,5", "", "1_0", "0x1p1", "1e999")
+        ),
         *(("trace", text) for text in ("maybe", "", "2", "None")),
         ("dtype", "half"),
         ("batch_size", "0"),
@@ -68,10 +81,19 @@ def test_wrong_texts_are_refused_by_flag(run, name, text):
 
 
 def test_right_texts_become_values(run):
-    settings = run("--seed=007", "--temperature=1e-1", "--cfg=.5", "--trace=YES", "--top_p=1", "--num_images=+3")
+    settings = run(
+        "--seed=007",
+        "--temperature=1e-1",
+        "--cfg=.5",
+        "--trace=YES",
+        "--top_p=1",
+        "--num_images=+3",
+    )
     assert (settings.seed, settings.trace, settings.num_images) == (7, True, 3)
     assert settings.sampling == SamplingSettings(temperature=0.1, cfg=0.5)
-    assert run("--adt_d_max=9", "--adt_init=vertical").method.adt == AdtSettings(d_max=9, init="vertical")
+    assert run("--adt_d_max=9", "--adt_init=vertical").method.adt == AdtSettings(
+        d_max=9, init="vertical"
+    )
 
 
 @pytest.mark.parametrize(
@@ -151,11 +173,15 @@ def test_missing_folders_and_prompt(run, checkpoint, tmp_path):
     with pytest.raises(SettingsError, match="--model_path .*nowhere: found no such folder"):
         run(f"--model_path={tmp_path / 'nowhere'}")
     (checkpoint / "tokenizer" / "vqgan.yaml").unlink()
-    with pytest.raises(SettingsError, match=r"--model_path .*: found no vqgan\.yaml in .*/tokenizer"):
+    with pytest.raises(
+        SettingsError, match=r"--model_path .*: found no vqgan\.yaml in .*/tokenizer"
+    ):
         run()
     (checkpoint / "tokenizer" / "vqgan.yaml").touch()
     (checkpoint / "drafter" / "config.json").unlink()
-    with pytest.raises(SettingsError, match="--drafter_path .*: found a folder without config.json"):
+    with pytest.raises(
+        SettingsError, match="--drafter_path .*: found a folder without config.json"
+    ):
         run()
     assert run("--method=ar").drafter_path is None
 
@@ -176,7 +202,9 @@ def test_ids_of_the_hub(run, tmp_path, monkeypatch):
 
 
 def test_command_line_wins_over_the_recipe(run, recipe):
-    config = recipe("method: eagle2\nproposal: topk\ndepth: 7\ncfg: 2\ntrace: yes\ntemperature: 1e-1\nslice: 0-5\n")
+    config = recipe(
+        "method: eagle2\nproposal: topk\ndepth: 7\ncfg: 2\ntrace: yes\ntemperature: 1e-1\nslice: 0-5\n"
+    )
     settings = run(config, "--depth=3", "--notrace", "--prompt=PartiPrompts")
     assert settings.method == MethodSettings("eagle2", "topk", depth=3)
     assert (settings.sampling.cfg, settings.sampling.temperature) == (2.0, 0.1)
@@ -187,7 +215,9 @@ def test_another_method_leaves_the_recipes_numbers_for_its_own_behind(run, recip
     config = recipe("method: adt\nproposal: topk\nnodes: 20\nadt_beta: 0.4\n")
     assert run(config).method == MethodSettings("adt", "topk", nodes=20, adt=AdtSettings(beta=0.4))
     assert run(config, "--method=ar").method == MethodSettings("ar")
-    assert run(config, "--model_type=eagle").method == run(config).method  # the recipe says which drafting method
+    assert (
+        run(config, "--model_type=eagle").method == run(config).method
+    )  # the recipe says which drafting method
     assert run(config, "--method=eagle2").method == MethodSettings("eagle2", "topk", nodes=20)
     with pytest.raises(SettingsError, match="--tree"):
         run(recipe("tree: chain\n"))
@@ -221,16 +251,22 @@ def test_recipes_that_cannot_be_used(checkpoint, recipe, text, message):
 
 def test_recipe_files(run, recipe, tmp_path):
     assert run(recipe("# nothing\n")).method == MethodSettings("adt")
-    with pytest.raises(SettingsError, match="--config .*nowhere.yaml: cannot be read: .*No such file"):
+    with pytest.raises(
+        SettingsError, match="--config .*nowhere.yaml: cannot be read: .*No such file"
+    ):
         run(f"--config={tmp_path / 'nowhere.yaml'}")
     with pytest.raises(SettingsError, match="--config .* cannot be read"):
         run(f"--config={tmp_path}")
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "configs" / "paper").glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "configs" / "paper").glob("*.yaml")), ids=lambda path: path.stem
+)
 def test_paper_rows(run, path):
     values = settings_dict(run(f"--config={path}"))
-    method = {"lantern": "eagle2", "lantern_pp": "static", "adt_lantern": "adt"}.get(path.stem, path.stem)
+    method = {"lantern": "eagle2", "lantern_pp": "static", "adt_lantern": "adt"}.get(
+        path.stem, path.stem
+    )
     assert values["method"] == method and values["proposal"] == "topk"
     assert values["nodes"] == (None if method == "static" else 58)
     assert values["verifier"] == ("lantern" if "lantern" in path.stem else "exact")
@@ -249,11 +285,18 @@ def test_recipes_by_commas(run, bench, checkpoint):
     anole, row = ROOT / "configs" / "anole.yaml", ROOT / "configs" / "paper" / "eagle2.yaml"
     paths = [f"--drafter_path={checkpoint}/drafter", f"--tokenizer_path={checkpoint}/tokenizer"]
     settings = run(f"--config={anole},{row}", *paths)
-    assert (settings.model, settings.dtype, settings.sampling) == ("anole", "bf16", SamplingSettings(top_k=2000))
+    assert (settings.model, settings.dtype, settings.sampling) == (
+        "anole",
+        "bf16",
+        SamplingSettings(top_k=2000),
+    )
     assert settings.method == MethodSettings("eagle2", "topk", depth=5, width=10, nodes=58)
     assert settings.drafter_path == f"{checkpoint}/drafter"
     assert run(f"--config={anole}", "--top_k=5", *paths).sampling.top_k == 5
-    with pytest.raises(SettingsError, match="--drafter_path ckpts/anole/trained_drafters/anole_drafter: found no such"):
+    with pytest.raises(
+        SettingsError,
+        match="--drafter_path ckpts/anole/trained_drafters/anole_drafter: found no such",
+    ):
         run(f"--config={anole}")
     with pytest.raises(SettingsError, match="--config .*nowhere.yaml: cannot be read"):
         run(f"--config={row},{ROOT}/nowhere.yaml")
@@ -263,16 +306,22 @@ def test_a_recipes_drafter_is_for_methods_that_draft(run, bench):
     config = f"--config={ROOT / 'configs' / 'anole.yaml'}"
     assert run(config, "--method=ar").drafter_path is None
     assert bench(config, "--methods=ar").run.drafter_path is None
-    with pytest.raises(SettingsError, match="--drafter_path: found 'x/y'; allowed: only with a method that has a d"):
+    with pytest.raises(
+        SettingsError, match="--drafter_path: found 'x/y'; allowed: only with a method that has a d"
+    ):
         run(config, "--method=ar", "--drafter_path=x/y")
 
 
 def test_the_tokenizer_may_lie_elsewhere(run, checkpoint, tmp_path):
     (checkpoint / "tokenizer").rename(tmp_path / "elsewhere")
     assert run(f"--tokenizer_path={tmp_path}/elsewhere").tokenizer_path == f"{tmp_path}/elsewhere"
-    with pytest.raises(SettingsError, match=r"--model_path .*: found no text_tokenizer\.json in .*tokenizer_path"):
+    with pytest.raises(
+        SettingsError, match=r"--model_path .*: found no text_tokenizer\.json in .*tokenizer_path"
+    ):
         run()
-    with pytest.raises(SettingsError, match=r"--tokenizer_path .*drafter: found no text_tokenizer\.json and no "):
+    with pytest.raises(
+        SettingsError, match=r"--tokenizer_path .*drafter: found no text_tokenizer\.json and no "
+    ):
         run(f"--tokenizer_path={checkpoint}/drafter")
     with pytest.raises(SettingsError, match="--tokenizer_path nowhere: found no such folder"):
         run("--tokenizer_path=nowhere")
@@ -290,13 +339,20 @@ def test_default_benchmark(bench):
         MethodSettings("adt", "topk"),
         MethodSettings("adt"),
     )
-    assert (settings.repeats, settings.warmup, settings.output, settings.run.prompt) == (3, 1, None, "a cat")
+    assert (settings.repeats, settings.warmup, settings.output, settings.run.prompt) == (
+        3,
+        1,
+        None,
+        "a cat",
+    )
     runs = [settings.run.with_method(method) for method in settings.methods]
     assert [run.drafter_path is None for run in runs] == [True, False, False, False, False]
 
 
 def test_listed_methods(bench):
-    settings = bench("--methods=ar, eagle2:depth=3:nodes=12,adt:adt_beta=0.4,static:tree=chain", "--repeats=5")
+    settings = bench(
+        "--methods=ar, eagle2:depth=3:nodes=12,adt:adt_beta=0.4,static:tree=chain", "--repeats=5"
+    )
     assert settings.methods[1:] == (
         MethodSettings("eagle2", depth=3, nodes=12),
         MethodSettings("adt", adt=AdtSettings(beta=0.4)),
@@ -306,12 +362,16 @@ def test_listed_methods(bench):
 
 
 def test_method_flags_go_to_the_methods_that_have_them(bench):
-    settings = bench("--methods=ar,eagle2:nodes=9,adt", "--nodes=20", "--depth=4", "--proposal=topk")
+    settings = bench(
+        "--methods=ar,eagle2:nodes=9,adt", "--nodes=20", "--depth=4", "--proposal=topk"
+    )
     assert settings.methods[1:] == (
         MethodSettings("eagle2", "topk", depth=4, nodes=9),
         MethodSettings("adt", "topk", nodes=20),
     )
-    with pytest.raises(SettingsError, match="--tree: found 'chain'; allowed: only for a method that has it"):
+    with pytest.raises(
+        SettingsError, match="--tree: found 'chain'; allowed: only for a method that has it"
+    ):
         bench("--methods=ar,adt", "--tree=chain")
 
 
@@ -321,7 +381,10 @@ def test_one_method_is_compared_with_plain_decoding(bench, recipe):
     assert bench("--method=ar").methods == (MethodSettings("ar"),)
     config = recipe("method: adt\nproposal: topk\nadt_beta: 0.4\nrepeats: 2\n")
     settings = bench(config)
-    assert settings.methods[1] == MethodSettings("adt", "topk", adt=AdtSettings(beta=0.4)) and settings.repeats == 2
+    assert (
+        settings.methods[1] == MethodSettings("adt", "topk", adt=AdtSettings(beta=0.4))
+        and settings.repeats == 2
+    )
     assert bench(config, "--methods=ar,static").methods[1] == MethodSettings("static", "topk")
 
 
@@ -332,7 +395,10 @@ def test_one_method_is_compared_with_plain_decoding(bench, recipe):
         ("ar,,adt", "--methods: found ''"),
         ("ar,eagle", "--methods: found 'eagle'; allowed: name.*ar, static, eagle2, adt"),
         ("ar,ar", "one twice"),
-        ("adt:depth=3", "--methods, in 'adt:depth=3': --depth: found 3; allowed: only with --method eagle2"),
+        (
+            "adt:depth=3",
+            "--methods, in 'adt:depth=3': --depth: found 3; allowed: only with --method eagle2",
+        ),
         ("eagle2:depth", "--depth: found 'depth'; allowed: flag=value"),
         ("eagle2:depth=x", "--depth: found 'x'"),
         ("eagle2:depth=3:depth=4", "--depth: found 'depth=4'; allowed: flag=value, once"),
@@ -377,12 +443,22 @@ def test_the_papers_command():
             "output_dir": "out",
         }
     )
-    assert (settings.model, settings.method.method, settings.dtype, settings.num_images) == ("anole", "adt", "bf16", -1)
+    assert (settings.model, settings.method.method, settings.dtype, settings.num_images) == (
+        "anole",
+        "adt",
+        "bf16",
+        -1,
+    )
     assert settings.drafter_path == "jadohu/anole_drafter" and settings.source == "MSCOCO2017Val"
-    assert (settings.method.verifier, settings.method.lantern) == ("lantern", LanternSettings(100, 0.5))
+    assert (settings.method.verifier, settings.method.lantern) == (
+        "lantern",
+        LanternSettings(100, 0.5),
+    )
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.stem
+)
 def test_a_models_recipe_is_valid_as_it_is(path):
     values = read_recipe(str(path), "generate_images")
     own = {name: value for name, value in values.items() if name in settings_fields(RunSettings)}
@@ -391,22 +467,34 @@ def test_a_models_recipe_is_valid_as_it_is(path):
 
 
 def test_another_model_leaves_the_recipes_files_behind(recipe, checkpoint):
-    words = [recipe(f"model: anole\nmodel_path: {checkpoint}\ndrafter_path: {checkpoint}/drafter\ncfg: 2")]
+    words = [
+        recipe(
+            f"model: anole\nmodel_path: {checkpoint}\ndrafter_path: {checkpoint}/drafter\ncfg: 2"
+        )
+    ]
     words += ["--prompt=a cat"]
     assert run_settings(read_words("generate_images", words)).model_path == str(checkpoint)
     other = run_settings(read_words("generate_images", [*words, "--model=tiny"]))
     tiny = ROOT / "ckpts" / "tiny"
-    assert (other.sampling.cfg, other.model_path, other.drafter_path) == (2.0, str(tiny), str(tiny / "drafter"))
+    assert (other.sampling.cfg, other.model_path, other.drafter_path) == (
+        2.0,
+        str(tiny),
+        str(tiny / "drafter"),
+    )
 
 
 def test_sequential_guidance_needs_two_rows(run):
-    with pytest.raises(SettingsError, match="--cfg_mode: found 'sequential'; allowed: parallel: with --cfg 1"):
+    with pytest.raises(
+        SettingsError, match="--cfg_mode: found 'sequential'; allowed: parallel: with --cfg 1"
+    ):
         run("--cfg=1", "--cfg_mode=sequential")
 
 
 def test_the_tokenizer_of_a_hub_id_is_looked_for_where_a_folder_has_it(tmp_path, monkeypatch):
     monkeypatch.setattr(targets, "ROOT", tmp_path)
-    assert RunSettings(prompt="a cat", model="anole", model_path="leloy/Anole").tokenizer_path is None
+    assert (
+        RunSettings(prompt="a cat", model="anole", model_path="leloy/Anole").tokenizer_path is None
+    )
     (tmp_path / "ckpts/anole/chameleon/tokenizer").mkdir(parents=True)
     found = RunSettings(prompt="a cat", model="anole", model_path="leloy/Anole").tokenizer_path
     assert found == str(tmp_path / "ckpts/anole/chameleon/tokenizer")

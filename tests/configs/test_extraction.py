@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from stand_ins import empty_checkpoint, empty_llamagen
 
-from configs.cli import extraction_settings
 from configs.extraction import JUDGED_FILES
 from configs.fields import SettingsError
 from configs.flags import read_words
 from configs.schema import ROOT
+from runs.commands import extraction_settings
 
 OWN = ("--from_prompts", "--num_images=3")
 
@@ -35,7 +35,11 @@ def test_images_need_no_method(read, tmp_path):
 
 def test_own_samples_are_drawn_without_a_drafter_by_default(read):
     found = read("--output_dir=out", *OWN)
-    assert (found.run.method.method, found.run.drafter_path, found.num_images) == ("jacobi", None, 3)
+    assert (found.run.method.method, found.run.drafter_path, found.num_images) == (
+        "jacobi",
+        None,
+        3,
+    )
     assert read("--output_dir=out", *OWN, "--method=graft", "--window=4").run.method.window == 4
     assert read(
         "--output_dir=out", *OWN, "--method=eagle2", "--proposal=topk", "--verifier=rejection"
@@ -47,15 +51,28 @@ def test_recipes_serve_both(tmp_path, read):
     recipe.write_text("cfg: 5\ntop_k: 7\ndtype: bf16\nmethod: eagle2\ndepth: 3\n")
     own = read("--output_dir=out", *OWN, f"--config={recipe}")
     assert (own.run.sampling.cfg, own.run.sampling.top_k, own.run.method.depth) == (5.0, 7, 3)
-    assert read("--output_dir=out", *OWN, f"--config={recipe}", "--method=ar").run.method.depth is None
+    assert (
+        read("--output_dir=out", *OWN, f"--config={recipe}", "--method=ar").run.method.depth is None
+    )
     assert read("--output_dir=out", f"--config={recipe}", data=True).run.drafter_path is None
 
 
 @pytest.mark.parametrize("recipe", ["tiny", "llamagen"])
 def test_the_models_recipes_are_accepted(tmp_path, monkeypatch, recipe):
-    folder = empty_llamagen(tmp_path) if recipe == "llamagen" else empty_checkpoint(tmp_path / "model")
-    words = [f"--config={ROOT / 'configs' / recipe}.yaml", f"--model_path={folder}", "--output_dir=out"]
-    assert extraction_settings(read_words("extract_tokens", [*words, f"--data_dir={tmp_path}"])).run.model == recipe
+    folder = (
+        empty_llamagen(tmp_path) if recipe == "llamagen" else empty_checkpoint(tmp_path / "model")
+    )
+    words = [
+        f"--config={ROOT / 'configs' / recipe}.yaml",
+        f"--model_path={folder}",
+        "--output_dir=out",
+    ]
+    assert (
+        extraction_settings(
+            read_words("extract_tokens", [*words, f"--data_dir={tmp_path}"])
+        ).run.model
+        == recipe
+    )
 
 
 @pytest.mark.parametrize(
@@ -66,16 +83,44 @@ def test_the_models_recipes_are_accepted(tmp_path, monkeypatch, recipe):
         (("--output_dir=o", *OWN), True, "--data_dir: found together with --from_prompts"),
         (("--output_dir=o", "--from_prompts"), False, "--num_images: missing"),
         (("--output_dir=o", "--from_prompts", "--num_images=0"), False, "--num_images: found 0"),
-        (("--output_dir=o", "--num_images=3"), True, "--num_images: found 3; allowed: only with --from_prompts"),
-        (("--output_dir=o", "--method=ar"), True, "--method: found 'ar'; allowed: only with --from_prompts"),
+        (
+            ("--output_dir=o", "--num_images=3"),
+            True,
+            "--num_images: found 3; allowed: only with --from_prompts",
+        ),
+        (
+            ("--output_dir=o", "--method=ar"),
+            True,
+            "--method: found 'ar'; allowed: only with --from_prompts",
+        ),
         (("--output_dir=o", "--prompt=p.txt"), True, "--prompt: .* only with --from_prompts"),
         (("--output_dir=o", "--adt_beta=0.5"), True, "--adt_beta: .* only with --from_prompts"),
         (("--output_dir=o", "--top_k=5"), True, "--top_k: .* only with --from_prompts"),
-        (("--output_dir=o", "--target_size=512"), True, "--target_size: .* only with --model lumina_mgpt"),
-        (("--output_dir=o", *OWN, "--method=adt", "--verifier=lantern"), False, "--verifier: found 'lantern'; allowed"),
-        (("--output_dir=o", *OWN, "--model=anole"), False, "--prompt: missing; .*--model anole: MSCOCO2017Train"),
-        (("--output_dir=o", *OWN, "--prompt=MSCOCO2017Val"), False, "--prompt: .* models are judged by"),
-        (("--output_dir=o", *OWN, "--prompt=PartiPrompts"), False, "--prompt: .* models are judged by"),
+        (
+            ("--output_dir=o", "--target_size=512"),
+            True,
+            "--target_size: .* only with --model lumina_mgpt",
+        ),
+        (
+            ("--output_dir=o", *OWN, "--method=adt", "--verifier=lantern"),
+            False,
+            "--verifier: found 'lantern'; allowed",
+        ),
+        (
+            ("--output_dir=o", *OWN, "--model=anole"),
+            False,
+            "--prompt: missing; .*--model anole: MSCOCO2017Train",
+        ),
+        (
+            ("--output_dir=o", *OWN, "--prompt=MSCOCO2017Val"),
+            False,
+            "--prompt: .* models are judged by",
+        ),
+        (
+            ("--output_dir=o", *OWN, "--prompt=PartiPrompts"),
+            False,
+            "--prompt: .* models are judged by",
+        ),
         (("--output_dir=o", *OWN, "--slice=0-3"), False, "--slice: unknown flag"),
         (("--output_dir=o", *OWN, "--lantern_k=3"), False, "--lantern_k: unknown flag"),
     ],

@@ -95,7 +95,9 @@ def test_words_out_of_place(words, message):
         read(*words)
 
 
-@pytest.mark.parametrize("parser", [get_args_parser(), launch_command_parser()], ids=["torchrun", "accelerate"])
+@pytest.mark.parametrize(
+    "parser", [get_args_parser(), launch_command_parser()], ids=["torchrun", "accelerate"]
+)
 @pytest.mark.parametrize("command", OWNERS)
 def test_launchers_leave_every_flag_to_the_program(command, parser):
     for flag in flags_of(command):

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from stand_ins import empty_llamagen
 
-from configs.cli import run_settings
 from configs.fields import SettingsError
 from configs.schema import ROOT, RunSettings, SamplingSettings
 from configs.tools import InspectSettings
-from eval.provenance import checkpoint_id
+from runs.commands import run_settings
+from support.provenance import checkpoint_id
 
 
 @pytest.fixture
@@ -27,8 +27,12 @@ def test_parts_lie_beside_the_folder_unless_the_flags_say_where(folder) -> None:
     assert set(settings.identity()) >= {"text_encoder_path", "vq_path"}
     hub = RunSettings(prompt="a cat", model="llamagen2", model_path="jadohu/LlamaGen-T2I-2")
     assert hub.vq_path == str(ROOT / "ckpts/llamagen/vq_ds16_t2i.pt")
-    given = RunSettings(prompt="a cat", model="llamagen", text_encoder_path="google/flan-t5-xl", vq_path="~/vq.pt")
-    assert given.text_encoder_path == "google/flan-t5-xl" and given.vq_path == str(Path("~/vq.pt").expanduser())
+    given = RunSettings(
+        prompt="a cat", model="llamagen", text_encoder_path="google/flan-t5-xl", vq_path="~/vq.pt"
+    )
+    assert given.text_encoder_path == "google/flan-t5-xl" and given.vq_path == str(
+        Path("~/vq.pt").expanduser()
+    )
 
 
 def test_a_codec_is_told_by_its_contents(folder) -> None:
@@ -51,7 +55,11 @@ def test_what_readers_get_beside_a_checkpoint_is_no_part_of_it(folder) -> None:
 
 @pytest.mark.parametrize("stage", ["llamagen", "llamagen2"])
 def test_recipes_are_those_of_the_public_sample_script(stage, folder) -> None:
-    texts = {"config": str(ROOT / f"configs/{stage}.yaml"), "prompt": "a cat", "model_path": str(folder)}
+    texts = {
+        "config": str(ROOT / f"configs/{stage}.yaml"),
+        "prompt": "a cat",
+        "model_path": str(folder),
+    }
     texts["drafter_path"] = str(folder / "drafter")
     settings = run_settings(texts)
     assert (settings.model, settings.dtype) == (stage, "bf16")
@@ -60,9 +68,15 @@ def test_recipes_are_those_of_the_public_sample_script(stage, folder) -> None:
 
 @pytest.mark.parametrize("flag", ["text_encoder_path", "vq_path"])
 def test_models_without_parts_refuse_the_flags(flag) -> None:
-    with pytest.raises(SettingsError, match=f"--{flag}: found 'x'; allowed: only with --model llamagen or llamagen2"):
+    with pytest.raises(
+        SettingsError,
+        match=f"--{flag}: found 'x'; allowed: only with --model llamagen or llamagen2",
+    ):
         RunSettings(prompt="a cat", **{flag: "x"})
-    with pytest.raises(SettingsError, match=f"--{flag}: found 'x'; allowed: only with --model llamagen or llamagen2"):
+    with pytest.raises(
+        SettingsError,
+        match=f"--{flag}: found 'x'; allowed: only with --model llamagen or llamagen2",
+    ):
         InspectSettings(model="anole", **{flag: "x"})
 
 
@@ -70,8 +84,14 @@ def test_models_without_parts_refuse_the_flags(flag) -> None:
     ("place", "message"),
     [
         ("vq_ds16_t2i.pt", "--vq_path .*no such file"),
-        ("t5", "--text_encoder_path .*no such folder; allowed: a folder such as .*t5/flan-t5-xl, or owner/name"),
-        ("t5/flan-t5-xl/tokenizer.json", "--text_encoder_path .*without tokenizer.json or spiece.model"),
+        (
+            "t5",
+            "--text_encoder_path .*no such folder; allowed: a folder such as .*t5/flan-t5-xl, or owner/name",
+        ),
+        (
+            "t5/flan-t5-xl/tokenizer.json",
+            "--text_encoder_path .*without tokenizer.json or spiece.model",
+        ),
         ("t5/flan-t5-xl/model.safetensors", "--text_encoder_path .*without model.safetensors"),
         ("LlamaGen-T2I/model.safetensors", "--model_path .*without model.safetensors"),
         ("LlamaGen-T2I/drafter/pytorch_model.bin", "--drafter_path .*without"),

@@ -4,7 +4,7 @@ import configs.methods
 from configs.methods import TREES
 from decoding.policies.static import NAMED_TREES
 from decoding.proposals import PROPOSALS
-from decoding.verifiers import RELAXED, VERIFIERS
+from runs.building import RELAXED, VERIFIERS
 
 
 def test_named_trees():
@@ -16,6 +16,8 @@ def test_proposals():
 
 
 def test_verifiers():
-    known = {verifier.name: verifier.lossless for verifier in (*VERIFIERS.values(), *RELAXED.values())}
+    known = {
+        verifier.name: verifier.lossless for verifier in (*VERIFIERS.values(), *RELAXED.values())
+    }
     assert known == {name: rule.lossless for name, rule in configs.methods.VERIFIERS.items()}
     assert set(RELAXED) == set(configs.methods.RELAXED)

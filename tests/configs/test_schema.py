@@ -7,7 +7,15 @@ import pytest
 from configs.benchmarking import BenchmarkSettings
 from configs.fields import SettingsError, settings_dict
 from configs.methods import METHODS
-from configs.schema import MODELS, ROOT, AdtSettings, LanternSettings, MethodSettings, RunSettings, SamplingSettings
+from configs.schema import (
+    MODELS,
+    ROOT,
+    AdtSettings,
+    LanternSettings,
+    MethodSettings,
+    RunSettings,
+    SamplingSettings,
+)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +45,11 @@ from configs.schema import MODELS, ROOT, AdtSettings, LanternSettings, MethodSet
         (MethodSettings, "proposal", "best"),
         (MethodSettings, "nodes", 0),
         (MethodSettings, "verifier", "sampled"),
-        (MethodSettings, "lantern", LanternSettings()),  # the default rule, exact, has no use for it
+        (
+            MethodSettings,
+            "lantern",
+            LanternSettings(),
+        ),  # the default rule, exact, has no use for it
         (MethodSettings, "lantern", {"k": 5}),
         (MethodSettings, "depth", 5),  # the default method, adt, sets its own
         (MethodSettings, "adt", {"beta": 0.5}),
@@ -94,7 +106,10 @@ def test_a_run_of_one_text_refuses(flags):
         {"sample": 0},
         {"sample": 5, "num_images": 3},
         {"sample_seed": 1},
-        *({"slice": text} for text in ("5", "5-", "-5", "5-5", "6-5", "a-b", "1-2-3", "0x1-2", "1.0-2", "１-２")),
+        *(
+            {"slice": text}
+            for text in ("5", "5-", "-5", "5-5", "6-5", "a-b", "1-2-3", "0x1-2", "1.0-2", "１-２")
+        ),
     ],
 )
 def test_a_run_of_a_list_refuses(flags):
@@ -105,7 +120,13 @@ def test_a_run_of_a_list_refuses(flags):
 def test_defaults_of_the_methods():
     assert MethodSettings() == MethodSettings("adt", "coupled", nodes=6, adt=AdtSettings())
     eagle = MethodSettings("eagle2")
-    assert (eagle.proposal, eagle.depth, eagle.width, eagle.nodes, eagle.adt) == ("coupled", 5, 10, 58, None)
+    assert (eagle.proposal, eagle.depth, eagle.width, eagle.nodes, eagle.adt) == (
+        "coupled",
+        5,
+        10,
+        58,
+        None,
+    )
     assert MethodSettings("static").tree == "mc_sim_7b_63"
     assert MethodSettings("ar").proposal is None
     assert all(MethodSettings(name).lossless for name in METHODS)
@@ -114,12 +135,21 @@ def test_defaults_of_the_methods():
 
 @pytest.mark.parametrize("method", METHODS)
 def test_what_a_method_does_not_use_is_refused(method):
-    values = {"proposal": "topk", "depth": 3, "width": 3, "nodes": 9, "tree": "chain", "adt": AdtSettings()}
+    values = {
+        "proposal": "topk",
+        "depth": 3,
+        "width": 3,
+        "nodes": 9,
+        "tree": "chain",
+        "adt": AdtSettings(),
+    }
     for name, value in values.items():
         if name in METHODS[method]:
             MethodSettings(method, **{name: value})
         else:
-            with pytest.raises(SettingsError, match=f"--{name}.*only with --method .*, not with --method {method}"):
+            with pytest.raises(
+                SettingsError, match=f"--{name}.*only with --method .*, not with --method {method}"
+            ):
                 MethodSettings(method, **{name: value})
 
 
@@ -168,7 +198,12 @@ def test_with_method_gives_and_takes_the_drafter():
     plain = run.with_method(MethodSettings("ar"))
     assert plain.drafter_path is None
     assert plain.with_method(MethodSettings("eagle2")).drafter_path == run.drafter_path
-    assert RunSettings(prompt="a cat", drafter_path="d").with_method(MethodSettings("static")).drafter_path == "d"
+    assert (
+        RunSettings(prompt="a cat", drafter_path="d")
+        .with_method(MethodSettings("static"))
+        .drafter_path
+        == "d"
+    )
 
 
 def test_the_dictionary_is_flat_and_by_flag():
@@ -188,9 +223,20 @@ def test_fingerprint_follows_what_an_image_is_and_nothing_else():
         {"batch_size": 4},
         {"trace": True},
     ]
-    same += [{"output_dir": "o"}, {"overwrite": True}, {"samples_per_prompt": 2}, {"prompt_file": "p.tsv"}]
+    same += [
+        {"output_dir": "o"},
+        {"overwrite": True},
+        {"samples_per_prompt": 2},
+        {"prompt_file": "p.tsv"},
+    ]
     assert {RunSettings(**base, **flags).fingerprint() for flags in same} == {first}
-    other = [{"seed": 1}, {"dtype": "bf16"}, {"device": "cpu"}, {"model_path": "m"}, {"drafter_path": "d"}]
+    other = [
+        {"seed": 1},
+        {"dtype": "bf16"},
+        {"device": "cpu"},
+        {"model_path": "m"},
+        {"drafter_path": "d"},
+    ]
     other += [{"sampling": SamplingSettings(cfg=2)}, {"method": MethodSettings("adt", "topk")}]
     other += [{"method": MethodSettings(adt=AdtSettings(beta=0.4))}]
     prints = [RunSettings(**base, **flags).fingerprint() for flags in other]
@@ -208,7 +254,10 @@ def test_output_folder_is_named_after_the_settings():
 def test_home_is_written_out(monkeypatch):
     monkeypatch.setenv("HOME", "/home/someone")
     settings = RunSettings(prompt="a cat", output_dir="~/out", model_path="~/m")
-    assert (settings.output_dir, settings.drafter_path) == ("/home/someone/out", "/home/someone/m/drafter")
+    assert (settings.output_dir, settings.drafter_path) == (
+        "/home/someone/out",
+        "/home/someone/m/drafter",
+    )
 
 
 def test_benchmark_settings_refuse_twins():

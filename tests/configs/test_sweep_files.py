@@ -6,14 +6,16 @@ import pytest
 from stand_ins import empty_checkpoint
 
 from configs.benchmarking import BenchmarkSettings
-from configs.cli import benchmark_settings
 from configs.fields import SettingsError
 from configs.flags import read_words
 from configs.methods import MethodSettings
 from configs.schema import CLASSIFIER, ROOT
 from configs.sweep import read_sweep
+from runs.commands import benchmark_settings
 
-GOOD = "base: adt\naxes:\n  adt_beta: [0.1, 0.9]\n  nodes: [4, 8]\nmethods: eagle2, eagle2:nodes=8\n"
+GOOD = (
+    "base: adt\naxes:\n  adt_beta: [0.1, 0.9]\n  nodes: [4, 8]\nmethods: eagle2, eagle2:nodes=8\n"
+)
 FILES = sorted((ROOT / "configs" / "sweeps").glob("*.yaml"))
 
 
@@ -23,7 +25,11 @@ def bench(tmp_path):
         (tmp_path / "mine.yaml").write_text(text)
         if not (tmp_path / "model").exists():
             empty_checkpoint(tmp_path / "model")
-        defaults = {"prompt": "a cat", "model_path": str(tmp_path / "model"), "sweep": str(tmp_path / "mine.yaml")}
+        defaults = {
+            "prompt": "a cat",
+            "model_path": str(tmp_path / "model"),
+            "sweep": str(tmp_path / "mine.yaml"),
+        }
         return benchmark_settings(defaults | read_words("benchmark", words))
 
     return build
@@ -32,7 +38,10 @@ def bench(tmp_path):
 def test_cells_are_all_combinations_and_the_methods_beside(bench) -> None:
     settings = bench(GOOD)
     grid = [f"adt:adt_beta={beta}:nodes={nodes}" for beta in ("0.1", "0.9") for nodes in (4, 8)]
-    assert settings.sweep.grid == tuple(grid) and settings.sweep.beside == ("eagle2", "eagle2:nodes=8")
+    assert settings.sweep.grid == tuple(grid) and settings.sweep.beside == (
+        "eagle2",
+        "eagle2:nodes=8",
+    )
     assert settings.sweep.axes == ("adt_beta", "nodes")
     assert [(method.method, method.nodes) for method in settings.methods][3:] == [
         ("adt", 8), ("eagle2", 58), ("eagle2", 8)
@@ -43,21 +52,29 @@ def test_cells_are_all_combinations_and_the_methods_beside(bench) -> None:
 
 def test_several_bases_share_the_axes(bench) -> None:
     entries = bench("base: static,eagle2\naxes:\n  proposal: [topk, coupled]\n").sweep.entries
-    assert entries == tuple(f"{name}:proposal={p}" for name in ("static", "eagle2") for p in ("topk", "coupled"))
+    assert entries == tuple(
+        f"{name}:proposal={p}" for name in ("static", "eagle2") for p in ("topk", "coupled")
+    )
 
 
 @pytest.mark.parametrize(
-    ("cells", "grid", "beside"), [("0-2", 2, 0), ("2-5", 2, 1), ("5-99", 0, 1), ("0-6", 4, 2), ("4-6", 0, 2)]
+    ("cells", "grid", "beside"),
+    [("0-2", 2, 0), ("2-5", 2, 1), ("5-99", 0, 1), ("0-6", 4, 2), ("4-6", 0, 2)],
 )
 def test_a_part_of_the_cells(bench, cells, grid, beside) -> None:
     first, end = map(int, cells.split("-"))
     sweep, whole = bench(GOOD, "--cells", cells).sweep, bench(GOOD).sweep
-    assert (len(sweep.grid), len(sweep.beside)) == (grid, beside) and sweep.entries == whole.entries[first:end]
+    assert (len(sweep.grid), len(sweep.beside)) == (
+        grid,
+        beside,
+    ) and sweep.entries == whole.entries[first:end]
 
 
 def test_method_flags_go_to_all_cells_that_do_not_vary_them(bench) -> None:
     settings = bench(GOOD, "--proposal", "topk", "--adt_d_max", "2", "--output_dir", "here")
-    assert {method.proposal for method in settings.methods} == {"topk"} and settings.output == "here"
+    assert {method.proposal for method in settings.methods} == {
+        "topk"
+    } and settings.output == "here"
     assert [method.adt.d_max for method in settings.methods[:4]] == [2] * 4
 
 
@@ -70,18 +87,45 @@ def test_method_flags_go_to_all_cells_that_do_not_vary_them(bench) -> None:
         ("base: adt\naxes: [nodes]\n", r"axes: found \['nodes'\]; allowed: flag"),
         ("base: adt\naxes:\n  nodes: 4\n", "axes: nodes: found 4; allowed: a list of values"),
         ("base: adt\naxes:\n  nodes: []\n", r"axes: nodes: found \[\]; allowed: a list of values"),
-        ("base: adt\naxes:\n  nodes: [[4], 5]\n", "axes: nodes: found .*; allowed: a list of values"),
-        ("base: adt\naxes:\n  nods: [4]\n", r"in 'adt:nods=4': --nods: unknown flag; did you mean --nodes"),
-        ("base: adt\naxes:\n  nodes: [4, many]\n", "in 'adt:nodes=many': --nodes: found 'many'; allowed: a whole"),
-        ("base: adt\naxes:\n  depth: [4]\n", "in 'adt:depth=4': --depth: .*only with --method eagle2"),
+        (
+            "base: adt\naxes:\n  nodes: [[4], 5]\n",
+            "axes: nodes: found .*; allowed: a list of values",
+        ),
+        (
+            "base: adt\naxes:\n  nods: [4]\n",
+            r"in 'adt:nods=4': --nods: unknown flag; did you mean --nodes",
+        ),
+        (
+            "base: adt\naxes:\n  nodes: [4, many]\n",
+            "in 'adt:nodes=many': --nodes: found 'many'; allowed: a whole",
+        ),
+        (
+            "base: adt\naxes:\n  depth: [4]\n",
+            "in 'adt:depth=4': --depth: .*only with --method eagle2",
+        ),
         ("base: adt:nodes=3\naxes:\n  nodes: [4]\n", "in 'adt:nodes=3:nodes=4': .*once"),
-        ("base: adt\naxes:\n  adt_k_min: [2, 9]\n", "in 'adt:adt_k_min=9': --adt_k_min: found 9; allowed: at most"),
-        ("base: atd\naxes:\n  nodes: [4]\n", "found 'atd:nodes=4'; allowed: name.* with a name of ar, "),
-        ("base: adt\naxes:\n  nodes: [4, 6]\nmethods: adt\n", "found adt:nodes=6 and adt, the same method"),
+        (
+            "base: adt\naxes:\n  adt_k_min: [2, 9]\n",
+            "in 'adt:adt_k_min=9': --adt_k_min: found 9; allowed: at most",
+        ),
+        (
+            "base: atd\naxes:\n  nodes: [4]\n",
+            "found 'atd:nodes=4'; allowed: name.* with a name of ar, ",
+        ),
+        (
+            "base: adt\naxes:\n  nodes: [4, 6]\nmethods: adt\n",
+            "found adt:nodes=6 and adt, the same method",
+        ),
         ("base: adt\naxes:\n  nodes: [4]\nmethods: ar\n", "found ar; allowed: without it"),
         ("base: adt\naxes:\n  nodes: [4]\nmethods: [ar]\n", "methods: found .*; allowed: name"),
-        ("base: adt\naxes:\n  nodes: [4]\nquality: 3\n", "quality: found 3; allowed: true or false"),
-        ("base: adt\naxes:\n  nodes: [4]\nmethod: ar\n", "method: unknown key; allowed: base, axes, methods, quality"),
+        (
+            "base: adt\naxes:\n  nodes: [4]\nquality: 3\n",
+            "quality: found 3; allowed: true or false",
+        ),
+        (
+            "base: adt\naxes:\n  nodes: [4]\nmethod: ar\n",
+            "method: unknown key; allowed: base, axes, methods, quality",
+        ),
         ("base: adt\nbase: adt\n", "cannot be read: .*key 'base' twice"),
         ("- adt\n", "found list; allowed: `name: value` lines"),
     ],
@@ -96,10 +140,16 @@ def test_bad_files_are_refused_by_file_and_key(bench, text, error) -> None:
     [
         (["--methods", "adt"], "--methods: found 'adt'; allowed: not together with --sweep"),
         (["--peanut"], "--method: found 'adt'; allowed: not together with --sweep"),
-        (["--nodes", "3"], "--nodes: found 3; allowed: not with --sweep .*mine.yaml, which varies it"),
+        (
+            ["--nodes", "3"],
+            "--nodes: found 3; allowed: not with --sweep .*mine.yaml, which varies it",
+        ),
         (["--cells", "6-9"], "--cells: found '6-9'; allowed: a-b with a below 6"),
         (["--cells", "2"], "--cells: found '2'; allowed: a-b"),
-        (["--tree", "chain"], "--tree: found 'chain'; allowed: only for a method that has it; --sweep"),
+        (
+            ["--tree", "chain"],
+            "--tree: found 'chain'; allowed: only for a method that has it; --sweep",
+        ),
         (["--quality"], f"--quality: found True; allowed: only with {CLASSIFIER}"),
         (["--sweep", "no.yaml"], "--sweep no.yaml: cannot be read"),
     ],
@@ -119,16 +169,19 @@ def test_flags_that_need_a_sweep(flag, tmp_path) -> None:
 
 def test_relaxed_cells_need_a_word_on_quality(bench, monkeypatch) -> None:
     text = "base: eagle2\naxes:\n  nodes: [4]\n"
-    monkeypatch.setattr(MethodSettings, "lossless", property(lambda method: method.method != "eagle2"))
+    monkeypatch.setattr(
+        MethodSettings, "lossless", property(lambda method: method.method != "eagle2")
+    )
     with pytest.raises(
-        SettingsError, match="mine.yaml: quality: missing; allowed: true or false, since eagle2:nodes=4"
+        SettingsError,
+        match="mine.yaml: quality: missing; allowed: true or false, since eagle2:nodes=4",
     ):
         bench(text)
     assert not bench(text + "quality: false\n").quality
     assert not bench(text + "quality: true\n").quality  # no classifier beside this model
     with pytest.raises(SettingsError, match="--quality: found True"):
         bench(text + "quality: true\n", "--quality")
-    monkeypatch.setattr("configs.cli.CLASSIFIER", "config.json")  # as if there were one
+    monkeypatch.setattr("runs.commands.CLASSIFIER", "config.json")  # as if there were one
     monkeypatch.setattr("configs.benchmarking.CLASSIFIER", "config.json")
     assert bench(text + "quality: true\n").quality
     assert not bench(text + "quality: true\n", "--noquality").quality

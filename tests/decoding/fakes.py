@@ -7,19 +7,23 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from decoding.drafter import Decided
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Streams, Verdict
-from drafters.base import Decided
 
 Path = tuple[int, ...]
 
 
-def streams(target: Tensor, accept: Tensor | None = None, residual: Tensor | None = None) -> Streams:
+def streams(
+    target: Tensor, accept: Tensor | None = None, residual: Tensor | None = None
+) -> Streams:
     """The noise that a verifier asks for by role."""
     return {"target": target, "accept": accept, "residual": residual}.__getitem__
 
 
-def random_tree(generator: torch.Generator, images: int, nodes: int, vocab: int, absent: float = 0.0) -> DraftTree:
+def random_tree(
+    generator: torch.Generator, images: int, nodes: int, vocab: int, absent: float = 0.0
+) -> DraftTree:
     """Trees of random shape in the order of depth, siblings distinct; nodes are absent with this probability."""
     rows = []
     for _ in range(images):
@@ -32,7 +36,9 @@ def random_tree(generator: torch.Generator, images: int, nodes: int, vocab: int,
             parents.append(parent)
         tokens = [0] * (nodes + 1)
         for children in used.values():
-            for child, token in zip(children, torch.randperm(vocab, generator=generator).tolist(), strict=False):
+            for child, token in zip(
+                children, torch.randperm(vocab, generator=generator).tolist(), strict=False
+            ):
                 tokens[child] = token
         depths, scores = [0], [0.0]
         for node in range(1, nodes + 1):
@@ -60,7 +66,7 @@ def scored_paths(tree: DraftTree, image: int) -> dict[Path, float]:
     return {path_to(tree, image, node): float(tree.scores[image, node]) for node in present if node}
 
 
-def random_law(image: int, path: Path, vocab: int = 9, spread: float = 2.0) -> Tensor:
+def random_distribution(image: int, path: Path, vocab: int = 9, spread: float = 2.0) -> Tensor:
     """A log-law (vocab,) that is a function of an image and a path."""
     generator = torch.Generator().manual_seed(hash((image, *path)) % 2**31)
     return (spread * torch.randn(vocab, generator=generator, dtype=torch.float64)).log_softmax(-1)
@@ -78,21 +84,26 @@ class Unseeing:
 class PathDrafter(Unseeing):
     """log q behind a node = law(image, path below the root)."""
 
-    def __init__(self, law: Callable[[int, Path], Tensor]):
-        self.law = law
+    def __init__(self, distribution: Callable[[int, Path], Tensor]):
+        self.distribution = distribution
         self.levels = 0  # how often it was asked
 
     def expand(self, tree: DraftTree, nodes: Tensor) -> Tensor:
         self.levels += 1
         rows = enumerate(nodes.tolist())
-        return torch.stack([torch.stack([self.law(i, path_to(tree, i, node)) for node in row]) for i, row in rows])
+        return torch.stack(
+            [
+                torch.stack([self.distribution(i, path_to(tree, i, node)) for node in row])
+                for i, row in rows
+            ]
+        )
 
 
 class ScriptedDrafter(Unseeing):
     """log q behind a node = law(text of the prompt's ids, image position), whatever the path."""
 
-    def __init__(self, law: Callable[[Path, int], Tensor]):
-        self.law = law
+    def __init__(self, distribution: Callable[[Path, int], Tensor]):
+        self.distribution = distribution
 
     def open(self, images: int, watch: object) -> None:
         self.keys: list[Path] = [()] * images
@@ -104,7 +115,12 @@ class ScriptedDrafter(Unseeing):
     def expand(self, tree: DraftTree, nodes: Tensor) -> Tensor:
         depths = tree.depths.gather(1, nodes).tolist()
         rows = zip(self.keys, self.decided, depths, strict=True)
-        return torch.stack([torch.stack([self.law(key, decided + d) for d in row]) for key, decided, row in rows])
+        return torch.stack(
+            [
+                torch.stack([self.distribution(key, decided + d) for d in row])
+                for key, decided, row in rows
+            ]
+        )
 
     def commit(self, decided: Decided) -> None:
         assert decided.codes.shape[1] >= max(decided.counts)
@@ -118,6 +134,8 @@ def p_value(counts: Tensor, probabilities: Tensor) -> float:
     """Chi-square test; outcomes expected less than five times are pooled."""
     expected = probabilities * counts.sum()
     rare = expected < 5
-    pooled = [torch.cat([x[~rare], x[rare].sum()[None]]) if rare.any() else x for x in (counts, expected)]
+    pooled = [
+        torch.cat([x[~rare], x[rare].sum()[None]]) if rare.any() else x for x in (counts, expected)
+    ]
     statistic = ((pooled[0] - pooled[1]) ** 2 / pooled[1]).sum()
     return float(torch.special.gammaincc(torch.tensor((len(pooled[0]) - 1) / 2), statistic / 2))

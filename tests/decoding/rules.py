@@ -18,7 +18,7 @@ from decoding.verifiers.base import Verdict, Verifier
 ROLES = ("target", "accept", "residual", "draft")
 
 
-class Laws(Unseeing):
+class Distributions(Unseeing):
     """Target's and drafter's laws (rows, vocab) after every prefix of up to `length` tokens, in heap order: the root is
     row 0, and token t behind row r leads to row r vocab + 1 + t."""
 
@@ -36,7 +36,11 @@ class Laws(Unseeing):
         """(images, 1 + nodes) the row of every node's path."""
         rows = torch.zeros_like(tree.tokens)
         for depth in range(1, tree.height + 1):
-            rows = torch.where(tree.depths == depth, rows.gather(1, tree.parents) * self.vocab + 1 + tree.tokens, rows)
+            rows = torch.where(
+                tree.depths == depth,
+                rows.gather(1, tree.parents) * self.vocab + 1 + tree.tokens,
+                rows,
+            )
         return rows
 
     def expand(self, tree: DraftTree, nodes: Tensor) -> Tensor:
@@ -51,37 +55,56 @@ class Laws(Unseeing):
         return joint
 
 
-def random_noise(images: int, positions: int, vocab: int, seed: int, greedy: bool = False) -> PositionalNoise:
+def random_noise(
+    images: int, positions: int, vocab: int, seed: int, greedy: bool = False
+) -> PositionalNoise:
     """Noise of all roles from torch's generator: filling tables image by image would take long."""
-    noise = PositionalNoise(NoiseShape(positions, vocab, greedy, torch.float64, torch.device("cpu")), images, ROLES)
+    noise = PositionalNoise(
+        NoiseShape(positions, vocab, greedy, torch.float64, torch.device("cpu")), images, ROLES
+    )
     generator = torch.Generator().manual_seed(seed)
     for table in noise.tables.values() if not greedy else ():
-        table.copy_(-torch.rand(table.shape, generator=generator, dtype=torch.float64).log().neg().log())
+        table.copy_(
+            -torch.rand(table.shape, generator=generator, dtype=torch.float64).log().neg().log()
+        )
     return noise
 
 
 def one_round(
-    laws: Laws, policy: TreePolicy, proposal: str, verifier: Verifier, noise: PositionalNoise
+    distributions: Distributions,
+    policy: TreePolicy,
+    proposal: str,
+    verifier: Verifier,
+    noise: PositionalNoise,
 ) -> tuple[DraftTree, Verdict]:
     """Grow and judge one tree per image."""
     images = len(noise.table)
     drawing = partial(noise, role=PROPOSALS[proposal].stream)
     root = DraftTree.root(torch.zeros(images, dtype=torch.long), torch.float64)
-    grower = Grower(policy, laws, PROPOSALS[proposal](), laws=verifier.reads_laws)
-    tree = grower(root, TreePlan((policy.largest,) * images), drawing, torch.zeros(images, 1, dtype=torch.long))
-    return tree, verifier(tree, laws.log_p[laws.rows(tree)], partial(noise, tree.depths))
+    grower = Grower(
+        policy, distributions, PROPOSALS[proposal](), distributions=verifier.reads_distributions
+    )
+    tree = grower(
+        root,
+        TreePlan((policy.largest,) * images),
+        drawing,
+        torch.zeros(images, 1, dtype=torch.long),
+    )
+    return tree, verifier(
+        tree, distributions.log_p[distributions.rows(tree)], partial(noise, tree.depths)
+    )
 
 
-def decided(laws: Laws, verdict: Verdict, length: int, seed: int = 0) -> Tensor:
+def decided(distributions: Distributions, verdict: Verdict, length: int, seed: int = 0) -> Tensor:
     """The first tokens (images, length): those of the verdict, then plain samples of the target's law."""
     generator = torch.Generator().manual_seed(seed)
     rows, tokens = torch.zeros_like(verdict.accepted), []
     for position in range(length):
-        token = torch.multinomial(laws.log_p[rows].exp(), 1, generator=generator)[:, 0]
+        token = torch.multinomial(distributions.log_p[rows].exp(), 1, generator=generator)[:, 0]
         if position < verdict.emitted.shape[1]:
             token = torch.where(position <= verdict.accepted, verdict.emitted[:, position], token)
         tokens.append(token)
-        rows = rows * laws.vocab + 1 + token
+        rows = rows * distributions.vocab + 1 + token
     return torch.stack(tokens, 1)
 
 

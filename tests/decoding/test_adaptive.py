@@ -12,7 +12,9 @@ from decoding.policies.adaptive import AdaptiveController, AdaptiveTree
 from decoding.policies.base import Outcome, Shape
 
 COLUMNS, NODES, TOKENS = 5, 12, 100
-SETTINGS = AdtSettings(beta=0.5, l_d=2, l_k=1, d_min=2, d_max=8, k_min=2, k_max=6, d_init=4, k_init=4)
+SETTINGS = AdtSettings(
+    beta=0.5, l_d=2, l_k=1, d_min=2, d_max=8, k_min=2, k_max=6, d_init=4, k_init=4
+)
 
 
 def controller(seed: int = 0, **changes: object) -> AdaptiveController:
@@ -55,15 +57,22 @@ def test_vertical_starts_from_the_tree_above() -> None:
     outcomes = [outcome(2, 4), outcome(1, 6), outcome(2, 9)]
     shapes = run(controller(init="vertical"), outcomes)
     assert shapes[0] == (4, 4)
-    assert shapes[1] == (4 + 2, 4 - 1), "position 4: first row, so from the initial values; A accepted 2 of 4"
+    assert shapes[1] == (4 + 2, 4 - 1), (
+        "position 4: first row, so from the initial values; A accepted 2 of 4"
+    )
     assert shapes[2] == (4 - 2, 4 + 1), "position 6: below 1, so from A; B accepted 1 of 6"
     assert shapes[3] == (6 - 2, 3 + 1), "position 9: below 4, so from B; C accepted 2 of 9"
 
 
 def test_alpha_of_the_neighbour() -> None:
     """As above, but the step follows the acceptance of the tree above, not of the previous one."""
-    shapes = run(controller(init="vertical", alpha="neighbour"), [outcome(2, 4), outcome(1, 6), outcome(2, 9)])
-    assert shapes == [(4, 4), (4, 4), (6, 3), (2, 5)], "the first row has no neighbour, hence no step"
+    shapes = run(
+        controller(init="vertical", alpha="neighbour"),
+        [outcome(2, 4), outcome(1, 6), outcome(2, 9)],
+    )
+    assert shapes == [(4, 4), (4, 4), (6, 3), (2, 5)], (
+        "the first row has no neighbour, hence no step"
+    )
 
 
 def test_fixed_takes_one_step_from_the_initial_values() -> None:
@@ -74,7 +83,9 @@ def test_fixed_takes_one_step_from_the_initial_values() -> None:
 def test_random_start_is_within_bounds_and_belongs_to_the_seed() -> None:
     outcomes = [outcome(1, 4)] * 200
     shapes = run(controller(3, init="random", adapt="none"), outcomes)
-    assert {depth for depth, _ in shapes} == set(range(2, 9)) and {width for _, width in shapes} == set(range(2, 7))
+    assert {depth for depth, _ in shapes} == set(range(2, 9)) and {
+        width for _, width in shapes
+    } == set(range(2, 7))
     assert shapes == run(controller(3, init="random", adapt="none"), outcomes)
     assert shapes != run(controller(4, init="random", adapt="none"), outcomes)
 
@@ -134,7 +145,9 @@ def test_near_the_end_the_tree_is_cut_but_the_plan_is_not_forgotten() -> None:
     one = controller()
     assert one.shape(1, remaining=3) == Shape(2, 4, NODES)
     one.observe(outcome(1, 2))
-    assert one.shape(3, remaining=TOKENS) == Shape(6, 3, NODES), "from the planned 4, not from the cut 2"
+    assert one.shape(3, remaining=TOKENS) == Shape(6, 3, NODES), (
+        "from the planned 4, not from the cut 2"
+    )
     assert one.shape(3, remaining=1) == Shape(0, 3, NODES), "the last token needs no draft"
     one.observe(outcome(0, 0))
 

@@ -13,7 +13,9 @@ from decoding.tree import DraftTree
 from models.base import Context, TransformerSpec
 from models.transformer import Transformer
 
-SPEC = TransformerSpec(vocab=30, hidden=16, intermediate=24, layers=2, heads=2, kv_heads=1, max_positions=64)
+SPEC = TransformerSpec(
+    vocab=30, hidden=16, intermediate=24, layers=2, heads=2, kv_heads=1, max_positions=64
+)
 CPU = torch.device("cpu")
 PROMPTS = [(5, 2), (3, 0), (8, 6)]  # length, first slot of the second row
 
@@ -70,18 +72,27 @@ def random_path(tree: DraftTree, image: int, generator: torch.Generator) -> list
 
 def of(tree: DraftTree, image: int) -> DraftTree:
     part = slice(image, image + 1)
-    return DraftTree(tree.tokens[part], tree.parents[part], tree.depths[part], tree.scores[part], tree.height)
+    return DraftTree(
+        tree.tokens[part], tree.parents[part], tree.depths[part], tree.scores[part], tree.height
+    )
 
 
 def keep(cache: KVCache, paths: list[list[int]]) -> None:
     longest = max(map(len, paths))
-    cache.keep(torch.tensor([path + [0] * (longest - len(path)) for path in paths]), [len(path) for path in paths])
+    cache.keep(
+        torch.tensor([path + [0] * (longest - len(path)) for path in paths]),
+        [len(path) for path in paths],
+    )
 
 
 def test_ragged_batches_equal_single_images_and_no_cache(model) -> None:
     """Random trees and accepted paths of different lengths, round after round."""
     generator = torch.Generator().manual_seed(1)
-    images, batch, alone = [Image(i) for i in range(3)], new_cache(3), [new_cache(1) for _ in range(3)]
+    images, batch, alone = (
+        [Image(i) for i in range(3)],
+        new_cache(3),
+        [new_cache(1) for _ in range(3)],
+    )
     for i, image in enumerate(images):
         image.prefill(model, batch.image(i))
         image.prefill(model, alone[i])
@@ -90,11 +101,15 @@ def test_ragged_batches_equal_single_images_and_no_cache(model) -> None:
         features = verify(model, batch, tree)
         paths = [random_path(tree, i, generator) for i in range(3)]
         for i, image in enumerate(images):
-            torch.testing.assert_close(features[i : i + 1], verify(model, alone[i], of(tree, i)), rtol=0, atol=1e-12)
+            torch.testing.assert_close(
+                features[i : i + 1], verify(model, alone[i], of(tree, i)), rtol=0, atol=1e-12
+            )
             keep(alone[i], [paths[i]])
             image.accept(tree.tokens[i, paths[i]].tolist())
             expected = image.features(model, len(paths[i]))
-            torch.testing.assert_close(features[i][:, paths[i]], expected, rtol=0, atol=1e-6)  # fp32 rotations
+            torch.testing.assert_close(
+                features[i][:, paths[i]], expected, rtol=0, atol=1e-6
+            )  # fp32 rotations
         keep(batch, paths)
     assert len(set(batch.lengths.tolist())) == 3
     assert batch.lengths.tolist() == [int(cache.lengths[0]) for cache in alone]
@@ -140,7 +155,9 @@ def test_a_cache_that_grows_keeps_what_it_holds(model) -> None:
             Image(i).prefill(model, cache.image(i))
     wide.grow(61)
     assert batch.slots == 60 and wide.slots >= 61
-    torch.testing.assert_close(continued(model, wide, 7), continued(model, batch, 7), rtol=0, atol=0)
+    torch.testing.assert_close(
+        continued(model, wide, 7), continued(model, batch, 7), rtol=0, atol=0
+    )
     wide.grow(60)
     wide.advance([40, 60 - 8])
     wide.open(*chain(2, 3, CPU))
@@ -155,7 +172,9 @@ def test_a_place_is_reused_without_traces(model) -> None:
     assert batch.lengths.tolist() == [8, 3]
     fresh = new_cache(1)
     Image(1).prefill(model, fresh)
-    torch.testing.assert_close(continued(model, batch, 7)[1:], continued(model, fresh, 7), rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        continued(model, batch, 7)[1:], continued(model, fresh, 7), rtol=0, atol=1e-12
+    )
 
 
 def test_several_passes_before_a_commit_see_each_other(model) -> None:
@@ -166,7 +185,12 @@ def test_several_passes_before_a_commit_see_each_other(model) -> None:
         for cache in (batch, levelwise):
             Image(number).prefill(model, cache.image(i))
     expected = verify(model, batch, tree)
-    for start, stop in ((0, 1), (1, 4), (4, 5), (5, 10)):  # in the order of depth a prefix is closed under parents
+    for start, stop in (
+        (0, 1),
+        (1, 4),
+        (4, 5),
+        (5, 10),
+    ):  # in the order of depth a prefix is closed under parents
         ids = tree.tokens[:, start:stop].repeat_interleave(2, 0)
         context = levelwise.open(tree.depths[:, start:stop], tree.visible[:, start:stop, :stop])
         features = model(ids, context).unflatten(0, (-1, 2))

@@ -7,13 +7,22 @@ import torch
 
 from configs.fields import SettingsError
 from configs.methods import MethodSettings
-from decoding.calibration import FILE, LEAST, MOST, UNCALIBRATED, Calibration, Calibrations, fit_factor, law_key
+from decoding.calibration import (
+    FILE,
+    LEAST,
+    MOST,
+    UNCALIBRATED,
+    Calibration,
+    Calibrations,
+    distribution_key,
+    fit_factor,
+)
 from decoding.flight import Job
 from decoding.proposals import PROPOSALS
-from decoding.sampling import SamplingLaw
-from eval.session import Tables, build_engine, calibration_of
+from decoding.sampling import SamplingDistribution
+from runs.building import Tables, build_engine, calibration_of
 
-LAW = SamplingLaw()
+LAW = SamplingDistribution()
 
 
 @pytest.mark.parametrize("factor", [0.3, 1.0, 4.0])
@@ -47,16 +56,26 @@ def test_calibration_changes_scores_and_neither_tokens_nor_their_order(name) -> 
     torch.testing.assert_close(lower, (0.5 * scores).log_softmax(-1))
 
 
-def test_a_file_serves_its_laws_and_proposals_only(tmp_path) -> None:
-    (tmp_path / FILE).write_text(json.dumps({law_key(LAW): {"coupled": [0.8, 0.7]}}))
+def test_a_file_serves_its_distributions_and_proposals_only(tmp_path) -> None:
+    (tmp_path / FILE).write_text(json.dumps({distribution_key(LAW): {"coupled": [0.8, 0.7]}}))
     read = Calibrations.read(tmp_path)
     assert read.of(LAW, "coupled") == Calibration((0.8, 0.7))
-    assert read.of(LAW, "topk") == read.of(SamplingLaw(cfg=2.0), "coupled") == Calibration()
+    assert (
+        read.of(LAW, "topk") == read.of(SamplingDistribution(cfg=2.0), "coupled") == Calibration()
+    )
     assert Calibrations.read(tmp_path / "none") == Calibrations()
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "[1]", '{"law": 3}', '{"law": {"topk": [0]}}', '{"law": {"topk": ["a"]}}', '{"law": {"topk": 1}}']
+    "text",
+    [
+        "{",
+        "[1]",
+        '{"law": 3}',
+        '{"law": {"topk": [0]}}',
+        '{"law": {"topk": ["a"]}}',
+        '{"law": {"topk": 1}}',
+    ],
 )
 def test_a_damaged_file_is_named(tmp_path, text) -> None:
     (tmp_path / FILE).write_text(text)
@@ -64,13 +83,17 @@ def test_a_damaged_file_is_named(tmp_path, text) -> None:
         Calibrations.read(tmp_path)
 
 
-def test_at_temperature_0_the_cuts_of_the_law_do_not_count() -> None:
-    assert law_key(SamplingLaw(temperature=0, top_k=5, top_p=0.5)) == law_key(SamplingLaw(temperature=0))
-    assert law_key(SamplingLaw(top_k=5)) != law_key(SamplingLaw())
+def test_at_temperature_0_the_cuts_of_the_distribution_do_not_count() -> None:
+    assert distribution_key(
+        SamplingDistribution(temperature=0, top_k=5, top_p=0.5)
+    ) == distribution_key(SamplingDistribution(temperature=0))
+    assert distribution_key(SamplingDistribution(top_k=5)) != distribution_key(
+        SamplingDistribution()
+    )
 
 
 def test_settings_choose_the_calibration() -> None:
-    known = Calibrations({law_key(LAW): {"coupled": [0.5], "topk": [0.25]}})
+    known = Calibrations({distribution_key(LAW): {"coupled": [0.5], "topk": [0.25]}})
     for options, factors in (
         ({}, (0.5,)),
         ({"calibration": "none"}, (1.0,)),
@@ -86,13 +109,20 @@ def test_settings_choose_the_calibration() -> None:
 @pytest.mark.parametrize("factors", [[0.05, 3.0], [100.0], [0.01]])
 @pytest.mark.parametrize("method", ["eagle2", "adt"])
 def test_no_calibration_changes_a_token(session, method, factors) -> None:
-    known = Calibrations({law_key(LAW): {"coupled": factors, "topk": factors}})
+    known = Calibrations({distribution_key(LAW): {"coupled": factors, "topk": factors}})
     jobs = [Job("0", "a red dot", 3), Job("1", "blue squares", 4)]
 
     def codes(settings: MethodSettings, calibrations: Calibrations) -> dict[str, list[int]]:
         engine = build_engine(session.target, session.head, LAW, settings, 2, Tables(calibrations))
-        return {image.job.id: image.codes.tolist() for step in engine.generate(jobs) for image in step.finished}
+        return {
+            image.job.id: image.codes.tolist()
+            for step in engine.generate(jobs)
+            for image in step.finished
+        }
 
     plain = codes(MethodSettings(method="ar"), UNCALIBRATED)
     for proposal in PROPOSALS:
-        assert codes(MethodSettings(method=method, proposal=proposal, calibration="drafter"), known) == plain
+        assert (
+            codes(MethodSettings(method=method, proposal=proposal, calibration="drafter"), known)
+            == plain
+        )

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fakes import Path, PathDrafter, path_to, random_law, random_tree, scored_paths
+from fakes import Path, PathDrafter, path_to, random_distribution, random_tree, scored_paths
 
 from decoding.grow import Grower
 from decoding.noise import gumbel
@@ -31,10 +31,14 @@ def eagle2(image: int, shape: Shape, proposal: str) -> dict[Path, float]:
     for level in range(shape.depth):
         newest: dict[Path, float] = {}
         for path, score in selected.items():
-            value = random_law(image, path) + noise_at(image, DECIDED[image] + level, proposal)
+            value = random_distribution(image, path) + noise_at(
+                image, DECIDED[image] + level, proposal
+            )
             value = value - value.logsumexp(-1)
             best = value.sort(descending=True)
-            for token, gain in list(zip(best.indices.tolist(), best.values.tolist(), strict=True))[: shape.width]:
+            for token, gain in list(zip(best.indices.tolist(), best.values.tolist(), strict=True))[
+                : shape.width
+            ]:
                 newest[(*path, token)] = score + gain
         pool |= newest
         selected = dict(sorted(newest.items(), key=lambda item: -item[1])[: shape.width])
@@ -42,19 +46,27 @@ def eagle2(image: int, shape: Shape, proposal: str) -> dict[Path, float]:
 
 
 def grow(shapes: list[Shape], proposal: str) -> DraftTree:
-    policy = DynamicTree(Shape(*(max(s) for s in zip(*((s.depth, s.width, s.nodes) for s in shapes), strict=True))))
+    policy = DynamicTree(
+        Shape(*(max(s) for s in zip(*((s.depth, s.width, s.nodes) for s in shapes), strict=True)))
+    )
     root = DraftTree.root(torch.zeros(len(shapes), dtype=torch.long), torch.float64)
 
     def noise(positions: torch.Tensor) -> torch.Tensor:
         rows = enumerate(positions.tolist())
-        return torch.stack([torch.stack([noise_at(i, p, proposal) for p in row]) for i, row in rows])
+        return torch.stack(
+            [torch.stack([noise_at(i, p, proposal) for p in row]) for i, row in rows]
+        )
 
-    grower = Grower(policy, PathDrafter(random_law), PROPOSALS[proposal]())
-    return grower(root, TreePlan(tuple(shapes)), noise, torch.tensor(DECIDED[: len(shapes)])[:, None])
+    grower = Grower(policy, PathDrafter(random_distribution), PROPOSALS[proposal]())
+    return grower(
+        root, TreePlan(tuple(shapes)), noise, torch.tensor(DECIDED[: len(shapes)])[:, None]
+    )
 
 
 @pytest.mark.parametrize("proposal", ["topk", "coupled"])
-@pytest.mark.parametrize("shape", [Shape(1, 3, 2), Shape(4, 3, 10), Shape(5, 2, 100), Shape(3, 20, 30), Shape(6, 1, 4)])
+@pytest.mark.parametrize(
+    "shape", [Shape(1, 3, 2), Shape(4, 3, 10), Shape(5, 2, 100), Shape(3, 20, 30), Shape(6, 1, 4)]
+)
 def test_tree_is_that_of_eagle2(shape, proposal) -> None:
     tree = grow([shape, shape], proposal)
     for image in range(2):
@@ -71,10 +83,12 @@ def test_images_with_different_shapes_do_not_disturb_each_other(proposal) -> Non
 
 def drafted_levels(shape: Shape) -> int:
     """Calls of the drafter until the tree is grown, one per level."""
-    policy, drafter = DynamicTree(shape), PathDrafter(random_law)
+    policy, drafter = DynamicTree(shape), PathDrafter(random_distribution)
     root = DraftTree.root(torch.zeros(1, dtype=torch.long), torch.float64)
     noise = lambda positions: torch.zeros(*positions.shape, 1)  # noqa: E731
-    Grower(policy, drafter, PROPOSALS["topk"]())(root, TreePlan((shape,)), noise, torch.zeros(1, 1).long())
+    Grower(policy, drafter, PROPOSALS["topk"]())(
+        root, TreePlan((shape,)), noise, torch.zeros(1, 1).long()
+    )
     return drafter.levels
 
 
@@ -102,19 +116,24 @@ def test_pruning_keeps_parents_when_scores_tie(nodes) -> None:
     shape = Shape(9, 9, nodes)
     kept = DynamicTree(shape).prune(tied, TreePlan((shape,) * 20))
     for image in range(20):
-        assert sorted(kept.scores[image, 1:].tolist()) == sorted(scores[image, 1:].tolist())[15 - nodes :]
+        assert (
+            sorted(kept.scores[image, 1:].tolist())
+            == sorted(scores[image, 1:].tolist())[15 - nodes :]
+        )
         whole = {path_to(tied, image, node) for node in range(16)}
         paths = [path_to(kept, image, node) for node in range(1, nodes + 1)]
         assert set(paths) <= whole and len(set(paths)) == nodes
         assert all(path[:-1] == () or path[:-1] in paths for path in paths)
 
 
-def test_tokens_outside_the_law_do_not_become_nodes() -> None:
+def test_tokens_outside_the_distribution_do_not_become_nodes() -> None:
     """Under top-k sampling the drafter's law may have fewer tokens than a node may have children."""
 
     def narrow(image: int, path: Path) -> torch.Tensor:
-        law = random_law(image, path)
-        return law.masked_fill(law < law.topk(2).values[-1], -torch.inf).log_softmax(-1)
+        distribution = random_distribution(image, path)
+        return distribution.masked_fill(
+            distribution < distribution.topk(2).values[-1], -torch.inf
+        ).log_softmax(-1)
 
     policy = DynamicTree(Shape(3, 5, 40))
     root = DraftTree.root(torch.zeros(1, dtype=torch.long), torch.float64)

@@ -19,33 +19,45 @@ from decoding.policies.dynamic import DynamicTree
 from decoding.policies.marginal import Prices
 from decoding.policies.static import NAMED_TREES, StaticTree, rank_paths
 from decoding.proposals import PROPOSALS
-from decoding.sampling import SamplingLaw
-from decoding.verifiers import VERIFIERS
-from eval.session import Session, Tables, build_engine
+from decoding.sampling import SamplingDistribution
+from runs.building import VERIFIERS, Tables, build_engine
+from runs.session import Session
 
 VOCAB, TOKENS = 24, 16
-JOBS = [Job(str(i), "word " * (i % 4) + str(i), 100 + i) for i in range(7)]  # prompts of four lengths
+JOBS = [
+    Job(str(i), "word " * (i % 4) + str(i), 100 + i) for i in range(7)
+]  # prompts of four lengths
 LAWS = [
-    SamplingLaw(),
-    SamplingLaw(temperature=0.0),
-    SamplingLaw(cfg=1.0),
-    SamplingLaw(temperature=0.0, cfg=1.0),
-    SamplingLaw(temperature=0.9, top_k=5, top_p=0.8),
+    SamplingDistribution(),
+    SamplingDistribution(temperature=0.0),
+    SamplingDistribution(cfg=1.0),
+    SamplingDistribution(temperature=0.0, cfg=1.0),
+    SamplingDistribution(temperature=0.9, top_k=5, top_p=0.8),
 ]
 METHODS = {
     "static": MethodSettings(method="static"),
     "eagle2 topk": MethodSettings(method="eagle2", proposal="topk"),
     "small eagle2": MethodSettings(method="eagle2", depth=3, width=4, nodes=7),
     "adt": MethodSettings(method="adt"),
-    "adt topk": MethodSettings(method="adt", proposal="topk", adt=AdtSettings(init="vertical", adapt="random")),
+    "adt topk": MethodSettings(
+        method="adt", proposal="topk", adt=AdtSettings(init="vertical", adapt="random")
+    ),
     "jacobi": MethodSettings(method="jacobi", window=5),
     "jacobi from the left": MethodSettings(method="jacobi", window=9, guess="left"),
-    "jacobi, drawn anew": MethodSettings(method="jacobi", proposal="sampled", window=5, guess="random"),
+    "jacobi, drawn anew": MethodSettings(
+        method="jacobi", proposal="sampled", window=5, guess="random"
+    ),
     "marginal": MethodSettings(method="marginal", depth=4, width=3, nodes=20),
     "graft": MethodSettings(method="graft", window=6),
-    "graft of fixed size": MethodSettings(method="graft", size="fixed", depth=3, width=3, nodes=9, window=5),
-    "graft of few nodes": MethodSettings(method="graft", size="fixed", depth=4, width=3, nodes=3, window=5),
-    "graft of rank": MethodSettings(method="graft", proposal="topk", size="fixed", depth=1, width=2, nodes=7, window=4),
+    "graft of fixed size": MethodSettings(
+        method="graft", size="fixed", depth=3, width=3, nodes=9, window=5
+    ),
+    "graft of few nodes": MethodSettings(
+        method="graft", size="fixed", depth=4, width=3, nodes=3, window=5
+    ),
+    "graft of rank": MethodSettings(
+        method="graft", proposal="topk", size="fixed", depth=1, width=2, nodes=7, window=4
+    ),
 }
 TABLES = Tables(prices=Prices((1.0, *(1.05 + 0.03 * nodes for nodes in range(58))), 0.02))
 
@@ -59,28 +71,42 @@ def codes(engine: Engine, jobs: list[Job]) -> dict[str, list[int]]:
 
 
 @pytest.fixture(scope="module")
-def truth(session: Session) -> dict[SamplingLaw, dict[str, list[int]]]:
+def truth(session: Session) -> dict[SamplingDistribution, dict[str, list[int]]]:
     """The baseline's codes by law and job."""
     method = MethodSettings(method="ar")
-    return {law: codes(build_engine(session.target, None, law, method, 1), JOBS) for law in LAWS}
+    return {
+        distribution: codes(build_engine(session.target, None, distribution, method, 1), JOBS)
+        for distribution in LAWS
+    }
 
 
-def scripted(session: Session, law: SamplingLaw, policy: TreePolicy, log_q: Callable[[Path, int], Tensor], images: int):
+def scripted(
+    session: Session,
+    distribution: SamplingDistribution,
+    policy: TreePolicy,
+    log_q: Callable[[Path, int], Tensor],
+    images: int,
+):
     speculation = Speculation(ScriptedDrafter(log_q), policy, PROPOSALS["coupled"]())
-    return Engine(session.target, law, VERIFIERS["exact"], images, speculation)
+    return Engine(session.target, distribution, VERIFIERS["exact"], images, speculation)
 
 
-def oracle(session: Session, baseline: dict[str, list[int]], right: bool) -> Callable[[Path, int], Tensor]:
+def oracle(
+    session: Session, baseline: dict[str, list[int]], right: bool
+) -> Callable[[Path, int], Tensor]:
     """A drafter's law that is sure of the baseline's next token; or, with right=False, sure that it is another one."""
-    known = {tuple(session.target.prompt(job.prompt, 1).ids[0].tolist()): baseline[job.id] for job in JOBS}
+    known = {
+        tuple(session.target.prompt(job.prompt, 1).ids[0].tolist()): baseline[job.id]
+        for job in JOBS
+    }
 
-    def law(prompt: Path, position: int) -> Tensor:
+    def distribution(prompt: Path, position: int) -> Tensor:
         scores = torch.zeros(VOCAB, dtype=torch.float64)
         if position < TOKENS:
             scores[known[prompt][position]] = 60.0 if right else -torch.inf
         return scores.log_softmax(-1)
 
-    return law
+    return distribution
 
 
 def noisy(prompt: Path, position: int) -> Tensor:
@@ -88,21 +114,25 @@ def noisy(prompt: Path, position: int) -> Tensor:
     return torch.randn(VOCAB, generator=generator, dtype=torch.float64).log_softmax(-1)
 
 
-def test_laws_are_neither_flat_nor_certain(truth) -> None:
+def test_distributions_are_neither_flat_nor_certain(truth) -> None:
     """Otherwise the tests below would prove nothing."""
-    for law, images in truth.items():
-        assert len({tuple(image) for image in images.values()}) > (3 if law.greedy else 6), law
-        assert sum(len(set(image)) for image in images.values()) > 7 * 3, law
+    for distribution, images in truth.items():
+        assert len({tuple(image) for image in images.values()}) > (
+            3 if distribution.greedy else 6
+        ), distribution
+        assert sum(len(set(image)) for image in images.values()) > 7 * 3, distribution
 
 
-@pytest.mark.parametrize("law", LAWS, ids=str)
-def test_an_oracle_is_always_accepted(law, session, truth) -> None:
+@pytest.mark.parametrize("distribution", LAWS, ids=str)
+def test_an_oracle_is_always_accepted(distribution, session, truth) -> None:
     """Every round decides depth + 1 tokens, as far as the image goes."""
     for policy in (DynamicTree(Shape(3, 2, 8)), StaticTree(rank_paths(NAMED_TREES["chain"]))):
-        engine = scripted(session, law, policy, oracle(session, truth[law], True), 3)
+        engine = scripted(
+            session, distribution, policy, oracle(session, truth[distribution], True), 3
+        )
         rounds = math.ceil((TOKENS - 1) / (policy.largest.depth + 1))
         for name, image in decode(engine, JOBS).items():
-            assert image.codes.tolist() == truth[law][name]
+            assert image.codes.tolist() == truth[distribution][name]
             assert image.target_forwards == rounds + 1
             assert image.tau == (TOKENS - 1) / rounds
 
@@ -114,27 +144,37 @@ def test_adaptive_trees_grow_as_long_as_they_are_accepted(session, truth) -> Non
     assert [(r.position, r.depth, r.accepted) for r in rounds] == [(1, 2, 2), (4, 4, 4), (9, 6, 6)]
 
 
-@pytest.mark.parametrize("law", LAWS, ids=str)
-def test_a_drafter_that_is_never_right_costs_nothing_but_time(law, session, truth) -> None:
+@pytest.mark.parametrize("distribution", LAWS, ids=str)
+def test_a_drafter_that_is_never_right_costs_nothing_but_time(distribution, session, truth) -> None:
     for policy in (DynamicTree(Shape(3, 4, 8)), AdaptiveTree(AdtSettings(), 12, 4)):
-        engine = scripted(session, law, policy, oracle(session, truth[law], False), 3)
+        engine = scripted(
+            session, distribution, policy, oracle(session, truth[distribution], False), 3
+        )
         for name, image in decode(engine, JOBS[:4]).items():
-            assert image.codes.tolist() == truth[law][name]
+            assert image.codes.tolist() == truth[distribution][name]
             assert image.tau == 1 and image.target_forwards == TOKENS
 
 
 @pytest.mark.parametrize("images", [1, 3])
-@pytest.mark.parametrize("law", LAWS, ids=str)
-def test_a_drafter_that_is_sometimes_right(law, images, session, truth) -> None:
-    for policy in (DynamicTree(Shape(4, 5, 20)), StaticTree(rank_paths(NAMED_TREES["mc_sim_7b_63"]))):
-        found = decode(scripted(session, law, policy, noisy, images), JOBS)
-        assert {name: image.codes.tolist() for name, image in found.items()} == truth[law]
+@pytest.mark.parametrize("distribution", LAWS, ids=str)
+def test_a_drafter_that_is_sometimes_right(distribution, images, session, truth) -> None:
+    for policy in (
+        DynamicTree(Shape(4, 5, 20)),
+        StaticTree(rank_paths(NAMED_TREES["mc_sim_7b_63"])),
+    ):
+        found = decode(scripted(session, distribution, policy, noisy, images), JOBS)
+        assert {name: image.codes.tolist() for name, image in found.items()} == truth[distribution]
         assert 1 < sum(image.tau for image in found.values()) / 7 < 5
 
 
-@pytest.mark.parametrize("law", LAWS, ids=str)
-def test_plain_decoding_in_a_batch(law, session, truth) -> None:
-    assert codes(build_engine(session.target, None, law, MethodSettings(method="ar"), 3), JOBS) == truth[law]
+@pytest.mark.parametrize("distribution", LAWS, ids=str)
+def test_plain_decoding_in_a_batch(distribution, session, truth) -> None:
+    assert (
+        codes(
+            build_engine(session.target, None, distribution, MethodSettings(method="ar"), 3), JOBS
+        )
+        == truth[distribution]
+    )
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
@@ -145,12 +185,14 @@ def test_eagle_drafts_in_batches_and_in_any_order(method, session, truth) -> Non
     assert codes(engine, JOBS[::-1]) == truth[LAWS[0]]
 
 
-@pytest.mark.parametrize("law", LAWS[1:], ids=str)
+@pytest.mark.parametrize("distribution", LAWS[1:], ids=str)
 @pytest.mark.parametrize("name", ["jacobi", "marginal", "graft"])
-def test_foreseen_and_priced_drafts_under_every_law(name, law, session, truth) -> None:
-    engine = build_engine(session.target, session.head, law, METHODS[name], 2, TABLES)
+def test_foreseen_and_priced_drafts_under_every_distribution(
+    name, distribution, session, truth
+) -> None:
+    engine = build_engine(session.target, session.head, distribution, METHODS[name], 2, TABLES)
     found = decode(engine, JOBS)
-    assert {job: image.codes.tolist() for job, image in found.items()} == truth[law]
+    assert {job: image.codes.tolist() for job, image in found.items()} == truth[distribution]
     assert sum(image.tau for image in found.values()) > len(JOBS)
 
 
@@ -172,13 +214,17 @@ def test_an_images_trees_do_not_depend_on_its_batch(method, session) -> None:
     alone = rounds_of(build_engine(session.target, session.head, LAWS[0], method, 1, TABLES), JOBS)
     batch = rounds_of(build_engine(session.target, session.head, LAWS[0], method, 3, TABLES), JOBS)
     for name, rounds in alone.items():
-        assert [vars(stats) | {"top1": 0} for stats in rounds] == [vars(s) | {"top1": 0} for s in batch[name]]
+        assert [vars(stats) | {"top1": 0} for stats in rounds] == [
+            vars(s) | {"top1": 0} for s in batch[name]
+        ]
         assert top1s(rounds) == pytest.approx(top1s(batch[name]))
 
 
 def test_top1_is_the_targets_own_at_every_position(session) -> None:
     """Plain decoding asks the target at one position after the other, a tree at several at once."""
-    plain = rounds_of(build_engine(session.target, None, LAWS[0], MethodSettings(method="ar"), 1), JOBS)
+    plain = rounds_of(
+        build_engine(session.target, None, LAWS[0], MethodSettings(method="ar"), 1), JOBS
+    )
     trees = build_engine(session.target, session.head, LAWS[0], METHODS["small eagle2"], 3)
     for name, rounds in rounds_of(trees, JOBS).items():
         assert len(rounds) < len(plain[name]) and top1s(rounds) == pytest.approx(top1s(plain[name]))
@@ -198,7 +244,9 @@ def test_figures_agree_with_the_trace(method, session) -> None:
         for number, stats in enumerate(rounds):
             assert (stats.round, stats.position) == (number, position)
             assert stats.accepted <= stats.depth <= largest.reach and stats.nodes <= largest.nodes
-            assert len(stats.top1) == stats.accepted + 1 and all(0 < probability <= 1 for probability in stats.top1)
+            assert len(stats.top1) == stats.accepted + 1 and all(
+                0 < probability <= 1 for probability in stats.top1
+            )
             position += stats.accepted + 1
         assert position == TOKENS == len(image.codes)
         assert image.target_forwards == len(rounds) + 1
@@ -254,6 +302,8 @@ def test_at_temperature_0_the_seed_does_not_matter(session) -> None:
 
 def test_broken_weights_are_reported(session, monkeypatch) -> None:
     engine = build_engine(session.target, None, LAWS[0], MethodSettings(method="ar"), 1)
-    monkeypatch.setattr(type(session.target), "score", lambda self, features: features[..., :VOCAB] * torch.nan)
+    monkeypatch.setattr(
+        type(session.target), "score", lambda self, features: features[..., :VOCAB] * torch.nan
+    )
     with pytest.raises(FloatingPointError, match="NaN"):
         list(engine.generate(JOBS[:1]))

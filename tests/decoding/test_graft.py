@@ -29,7 +29,9 @@ def grafted_paths(tree: DraftTree, image: int, ahead: Foreseen) -> dict[Path, fl
     paths = {n: path_to(tree, image, n) for n in tree.present[image].nonzero().flatten().tolist()}
     for node, path in paths.items():
         if path:
-            own = math.exp(float(tree.scores[image, node] - tree.scores[image, tree.parents[image, node]]))
+            own = math.exp(
+                float(tree.scores[image, node] - tree.scores[image, tree.parents[image, node]])
+            )
             place = len(path) - 1
             if place < WINDOW and path[-1] == tokens[place]:
                 own = max(own, hits[place])
@@ -53,7 +55,10 @@ def test_every_path_once_with_its_chance(nodes, reach) -> None:
         for image in range(2):
             present = found.present[image].nonzero().flatten().tolist()
             paths = [path_to(found, image, node) for node in present]
-            scores = {path: math.exp(found.scores[image, node]) for path, node in zip(paths, present, strict=True)}
+            scores = {
+                path: math.exp(found.scores[image, node])
+                for path, node in zip(paths, present, strict=True)
+            }
             assert len(scores) == len(paths)  # nothing twice
             assert scores == pytest.approx(grafted_paths(tree, image, ahead))
             assert [len(path) for path in paths] == found.depths[image, present].tolist()
@@ -68,14 +73,22 @@ def test_the_best_path_and_its_continuation_are_renewed() -> None:
         scores=torch.tensor([[1.0, 0.6, 0.3, 0.1, 0.2]]).log(),
         height=2,
     )
-    ahead = Foreseen(torch.tensor([[0, 0, 2, 2]]), torch.full((1, 4), 0.5).log(), torch.tensor([[4]]))
+    ahead = Foreseen(
+        torch.tensor([[0, 0, 2, 2]]), torch.full((1, 4), 0.5).log(), torch.tensor([[4]])
+    )
     found = graft(tree, ahead)
     extra = found.worth[0] - found.scores[0].exp()
-    renewed = {path_to(found, 0, node): float(extra[node]) for node in extra.gt(1e-6).nonzero().flatten().tolist()}
-    expected = {
-        path: RENEWAL * 2 ** -((len(path) / HALVED) ** 2) for path in ((), (1,), (1, 0), (1, 0, 2), (1, 0, 2, 2))
+    renewed = {
+        path_to(found, 0, node): float(extra[node])
+        for node in extra.gt(1e-6).nonzero().flatten().tolist()
     }
-    assert renewed == pytest.approx(expected)  # (1, 0) is foreseen: 0.3 instead of 0.1, more than 0.2 of (2, 1)
+    expected = {
+        path: RENEWAL * 2 ** -((len(path) / HALVED) ** 2)
+        for path in ((), (1,), (1, 0), (1, 0, 2), (1, 0, 2, 2))
+    }
+    assert renewed == pytest.approx(
+        expected
+    )  # (1, 0) is foreseen: 0.3 instead of 0.1, more than 0.2 of (2, 1)
 
 
 def test_pruning_keeps_what_is_worth_most() -> None:
@@ -89,13 +102,13 @@ def test_pruning_keeps_what_is_worth_most() -> None:
     assert {path_to(kept, 0, node) for node in range(1, kept.nodes + 1)} == set(best)
 
 
-def test_laws_go_with_the_nodes_that_are_drawn_from_them() -> None:
+def test_distributions_go_with_the_nodes_that_are_drawn_from_them() -> None:
     generator = torch.Generator().manual_seed(0)
     ahead = foreseen(generator, 1)
-    laws = torch.rand(1, WINDOW, VOCAB, generator=generator)
+    distributions = torch.rand(1, WINDOW, VOCAB, generator=generator)
     shape = Shape(0, 1, WINDOW, WINDOW)
     root = DraftTree.root(torch.tensor([0]), torch.float64)
-    tree = DynamicTree(shape).prune(graft(root, ahead, laws), TreePlan((shape,)))
+    tree = DynamicTree(shape).prune(graft(root, ahead, distributions), TreePlan((shape,)))
     assert tree.depths.tolist() == [list(range(WINDOW + 1))]
-    assert torch.equal(tree.laws[0, tree.parents[0, 1:]], laws[0])
+    assert torch.equal(tree.distributions[0, tree.parents[0, 1:]], distributions[0])
     assert tree.width == 1

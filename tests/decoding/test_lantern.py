@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from fakes import p_value, streams
-from rules import Laws, emitted, one_round, outcome_counts, random_noise
+from rules import Distributions, emitted, one_round, outcome_counts, random_noise
 from torch import Tensor
 
 from configs.schema import LanternSettings
@@ -19,7 +19,7 @@ from decoding.verifiers.lantern import Lantern, LanternCoupled
 from decoding.verifiers.rejection import Rejection
 
 VOCAB, IMAGES, DELTA = 24, 20_000, 0.1
-LAWS = Laws(VOCAB, 1)
+LAWS = Distributions(VOCAB, 1)
 NOISE = random_noise(IMAGES, 1, VOCAB, seed=3)
 BOTH = {"lantern": Lantern, "lantern_coupled": LanternCoupled}
 
@@ -57,32 +57,36 @@ def claimed(delta: float, k: int) -> tuple[int, Tensor]:
     return x, torch.tensor(codes, dtype=torch.long)
 
 
-@pytest.mark.parametrize(("delta", "k"), [(0.1, 23), (0.4, 23), (0.4, 3), (1.0, 5), (1.5, 23), (4.0, 23)])
+@pytest.mark.parametrize(
+    ("delta", "k"), [(0.1, 23), (0.4, 23), (0.4, 3), (1.0, 5), (1.5, 23), (4.0, 23)]
+)
 @pytest.mark.parametrize("name", BOTH)
 def test_one_candidate_moves_just_the_mass_of_its_neighbours(name, delta, k) -> None:
     """For lambda = delta > 1 as for delta <= 1; the codes that are not claimed keep their probability."""
     x, codes = claimed(delta, k)
-    law = LAWS.log_p[0].exp()
-    expected = law.clone()
+    distribution = LAWS.log_p[0].exp()
+    expected = distribution.clone()
     expected[codes] = 0
-    expected[x] += law[codes].sum()
+    expected[x] += distribution[codes].sum()
     counts = first_tokens(BOTH[name](LanternSettings(k=k, delta=delta), nearest()), 1)
     assert len(codes) > 0 and not counts[codes].any()
     assert p_value(counts[expected > 0], expected[expected > 0]) > 1e-4
-    assert delta <= 1 or float(expected[x]) <= delta * float(law[x]) + 1e-12
+    assert delta <= 1 or float(expected[x]) <= delta * float(distribution[x]) + 1e-12
 
 
 def test_the_published_residual_loses_k_plus_1_codes() -> None:
     x, codes = claimed(0.2, 6)
     gone = nearest()[x, :7].long()
     assert 0 < len(codes) < 6
-    law = LAWS.log_p[0].exp()
-    accepted = law[x] + law[codes].sum()
-    rest = law.clone()
+    distribution = LAWS.log_p[0].exp()
+    accepted = distribution[x] + distribution[codes].sum()
+    rest = distribution.clone()
     rest[gone], rest[x] = 0, 0
     expected = (1 - accepted) * rest / rest.sum()
     expected[x] = accepted
-    counts = first_tokens(Lantern(LanternSettings(k=6, delta=0.2, residual="reference"), nearest()[:, :7]), 1)
+    counts = first_tokens(
+        Lantern(LanternSettings(k=6, delta=0.2, residual="reference"), nearest()[:, :7]), 1
+    )
     assert p_value(counts[expected > 0], expected[expected > 0]) > 1e-4
 
 
@@ -91,7 +95,9 @@ def test_the_published_residual_loses_k_plus_1_codes() -> None:
 @pytest.mark.parametrize("name", BOTH)
 def test_siblings_share_the_bound(name, proposal, children) -> None:
     """Randomised with both proposals; of the coupled rule with coupled children the same was measured."""
-    counts = first_tokens(BOTH[name](LanternSettings(k=23, delta=DELTA), nearest()), children, proposal)
+    counts = first_tokens(
+        BOTH[name](LanternSettings(k=23, delta=DELTA), nearest()), children, proposal
+    )
     assert distance(counts) <= DELTA + 0.015
     assert proposal != "topk" or distance(counts) > 0.03
 
@@ -107,11 +113,11 @@ def test_a_bound_for_each_candidate_adds_up(name) -> None:
 @pytest.mark.parametrize(("relaxed", "lossless"), [(Lantern, Rejection), (LanternCoupled, Exact)])
 def test_delta_0_is_the_lossless_rule(relaxed, lossless, budget, proposal) -> None:
     """Token for token, with cut laws too, where a neighbour may have no probability at all."""
-    laws, noise = Laws(4, 2, cut=True), random_noise(2000, 3, 4, seed=1)
+    distributions, noise = Distributions(4, 2, cut=True), random_noise(2000, 3, 4, seed=1)
     settings = LanternSettings(k=3, delta=0.0, budget=budget)
     tree = DynamicTree(Shape(2, 3, 5))
-    found = one_round(laws, tree, proposal, relaxed(settings, nearest(4)), noise)[1]
-    expected = one_round(laws, tree, proposal, lossless(), noise)[1]
+    found = one_round(distributions, tree, proposal, relaxed(settings, nearest(4)), noise)[1]
+    expected = one_round(distributions, tree, proposal, lossless(), noise)[1]
     assert torch.equal(emitted(found), emitted(expected)) and expected.accepted.max() == 2
 
 
@@ -131,9 +137,9 @@ NEAR = torch.tensor([[2, 3, 1], [2, 3, 0], [3, 1, 0], [2, 1, 0]], dtype=torch.in
 
 def greedy(verifier: Verifier, tree: DraftTree) -> list[int]:
     """What a verifier decides at temperature 0."""
-    law = torch.tensor([ROOT] + [[0.01, 0.01, 0.01, 0.97]] * tree.nodes)
+    distribution = torch.tensor([ROOT] + [[0.01, 0.01, 0.01, 0.97]] * tree.nodes)
     noise = torch.zeros(1, tree.nodes + 1, 1)
-    verdict = verifier(tree, law.log()[None], streams(noise, noise, noise))
+    verdict = verifier(tree, distribution.log()[None], streams(noise, noise, noise))
     return verdict.emitted[0, : int(verdict.accepted[0]) + 1].tolist()
 
 
@@ -169,5 +175,7 @@ def test_a_residual_without_a_token_is_an_error() -> None:
     settings = LanternSettings(k=2, delta=0.1, residual="reference")
     with pytest.raises(FloatingPointError, match="--lantern_residual exact"):
         Lantern(settings, NEAR)(tree_of((0, 0)), log_p, streams(noise, noise, noise))
-    exact = Lantern(LanternSettings(k=2, delta=0.1), NEAR)(tree_of((0, 0)), log_p, streams(noise, noise, noise))
+    exact = Lantern(LanternSettings(k=2, delta=0.1), NEAR)(
+        tree_of((0, 0)), log_p, streams(noise, noise, noise)
+    )
     assert exact.emitted[0, 0] == 1

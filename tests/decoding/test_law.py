@@ -16,15 +16,17 @@ from torch import Tensor
 from configs.schema import MethodSettings
 from decoding import noise
 from decoding.flight import Job
-from decoding.sampling import SamplingLaw
+from decoding.sampling import SamplingDistribution
 from drafters.eagle import EagleHead
-from eval.session import build_engine
 from models.base import Context, ImageGrid, ImageVocab, PromptRows, TransformerSpec
 from models.transformer import Transformer
+from runs.building import build_engine
 
 CODES, TOKENS, SEEDS = 4, 3, 2000
-SPEC = TransformerSpec(vocab=CODES + 2, hidden=16, intermediate=16, layers=1, heads=2, kv_heads=2, max_positions=8)
-LAW = SamplingLaw(cfg=2.0)
+SPEC = TransformerSpec(
+    vocab=CODES + 2, hidden=16, intermediate=16, layers=1, heads=2, kv_heads=2, max_positions=8
+)
+LAW = SamplingDistribution(cfg=2.0)
 SIZES = Sizes(spread=1.0)
 
 
@@ -38,7 +40,9 @@ class SmallTarget:
         self.model = randomised(Transformer(SPEC, CODES), 3, SIZES)
 
     def prompt(self, text: str, guidance: int) -> PromptRows:
-        return PromptRows(torch.tensor([[0, 1], [0, 0]])[:guidance], torch.tensor([0, 1])[:guidance])
+        return PromptRows(
+            torch.tensor([[0, 1], [0, 0]])[:guidance], torch.tensor([0, 1])[:guidance]
+        )
 
     def length(self, text: str) -> int:
         return 2
@@ -68,28 +72,33 @@ def outcomes() -> Tensor:
 
 
 @torch.inference_mode()
-def enumerated(target: SmallTarget, law: SamplingLaw) -> Tensor:
+def enumerated(target: SmallTarget, distribution: SamplingDistribution) -> Tensor:
     """The probabilities (64,) of all images, from uncached forward passes of unpadded rows."""
     codes = outcomes()
-    rows = [torch.cat([torch.tensor(prompt).expand(len(codes), -1), codes + 2], 1) for prompt in ([0, 1], [0])]
+    rows = [
+        torch.cat([torch.tensor(prompt).expand(len(codes), -1), codes + 2], 1)
+        for prompt in ([0, 1], [0])
+    ]
     logits = []
     for ids in rows:
         positions = torch.arange(ids.shape[1]).expand_as(ids)
         logits.append(target.score(target.features(ids, Context(positions)))[:, -1 - TOKENS : -1])
-    log_p = law(torch.stack(logits, 1).flatten(0, 1))  # (64, 3, 4)
+    log_p = distribution(torch.stack(logits, 1).flatten(0, 1))  # (64, 3, 4)
     return log_p.gather(2, codes[..., None]).sum((1, 2)).double().exp()
 
 
-def sampled(target: SmallTarget, head: EagleHead, law: SamplingLaw, method: MethodSettings) -> Tensor:
+def sampled(
+    target: SmallTarget, head: EagleHead, distribution: SamplingDistribution, method: MethodSettings
+) -> Tensor:
     """How often (64,) the engine makes each image."""
-    engine = build_engine(target, head, law, method, 500)
+    engine = build_engine(target, head, distribution, method, 500)
     jobs = (Job(str(i), "", noise.image_seed(0, "law", sample=i)) for i in range(SEEDS))
     images = torch.stack([image.codes for step in engine.generate(jobs) for image in step.finished])
     index = (images * torch.tensor([CODES**2, CODES, 1])).sum(1)
     return torch.bincount(index, minlength=CODES**TOKENS).double()
 
 
-def test_the_law_to_compare_with_is_worth_comparing(target) -> None:
+def test_the_distribution_to_compare_with_is_worth_comparing(target) -> None:
     p = enumerated(target, LAW)
     assert abs(float(p.sum()) - 1) < 1e-5
     assert 0.02 < float(p.max()) < 0.5 and int((p * SEEDS >= 5).sum()) > 20
@@ -100,17 +109,21 @@ METHODS = {
     "coupled": MethodSettings(method="adt", nodes=3),
     "rejection": MethodSettings(method="adt", proposal="sampled", nodes=3, verifier="rejection"),
     "sampled": MethodSettings(method="static", proposal="sampled", verifier="sampled"),
-    "SJD": MethodSettings(method="jacobi", proposal="sampled", verifier="sampled", window=2, guess="left"),
-    "grafted, rejection": MethodSettings(method="graft", size="fixed", nodes=4, window=2, verifier="rejection"),
+    "SJD": MethodSettings(
+        method="jacobi", proposal="sampled", verifier="sampled", window=2, guess="left"
+    ),
+    "grafted, rejection": MethodSettings(
+        method="graft", size="fixed", nodes=4, window=2, verifier="rejection"
+    ),
 }
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_images_have_the_targets_law(name, target, head) -> None:
+def test_images_have_the_targets_distribution(name, target, head) -> None:
     assert p_value(sampled(target, head, LAW, METHODS[name]), enumerated(target, LAW)) > 1e-4
 
 
-def test_plain_decoding_has_the_targets_law(target, head) -> None:
+def test_plain_decoding_has_the_targets_distribution(target, head) -> None:
     """And not the product of the same margins: the test sees dependence between positions."""
     counts, p = sampled(target, head, LAW, MethodSettings(method="ar")), enumerated(target, LAW)
     assert p_value(counts, p) > 1e-4
@@ -119,9 +132,12 @@ def test_plain_decoding_has_the_targets_law(target, head) -> None:
     assert p_value(counts, margins.flatten()) < 1e-8
 
 
-def test_truncated_laws_too(target, head) -> None:
-    law = SamplingLaw(temperature=1.3, top_k=3, top_p=0.9, cfg=2.0)
-    counts, p = sampled(target, head, law, METHODS["coupled"]), enumerated(target, law)
+def test_truncated_distributions_too(target, head) -> None:
+    distribution = SamplingDistribution(temperature=1.3, top_k=3, top_p=0.9, cfg=2.0)
+    counts, p = (
+        sampled(target, head, distribution, METHODS["coupled"]),
+        enumerated(target, distribution),
+    )
     assert not counts[p == 0].any()
     assert p_value(counts[p > 0], p[p > 0]) > 1e-4
 
@@ -136,5 +152,7 @@ def test_one_noise_row_for_all_positions_is_found_out(target, head, monkeypatch)
 
 
 def test_a_biased_temperature_is_found_out(target, head) -> None:
-    biased = SamplingLaw(temperature=1.2, cfg=2.0)
-    assert p_value(sampled(target, head, biased, METHODS["coupled"]), enumerated(target, LAW)) < 1e-8
+    biased = SamplingDistribution(temperature=1.2, cfg=2.0)
+    assert (
+        p_value(sampled(target, head, biased, METHODS["coupled"]), enumerated(target, LAW)) < 1e-8
+    )

@@ -7,11 +7,17 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fakes import PathDrafter, random_law, random_tree
+from fakes import PathDrafter, random_distribution, random_tree
 
 from decoding.grow import Grower
 from decoding.policies.base import Outcome, Shape, TreePlan
-from decoding.policies.marginal import LEAST_DOUBT, MOST_DOUBT, MarginalController, MarginalTree, Prices
+from decoding.policies.marginal import (
+    LEAST_DOUBT,
+    MOST_DOUBT,
+    MarginalController,
+    MarginalTree,
+    Prices,
+)
 from decoding.proposals import TopK
 from decoding.tree import DraftTree
 
@@ -25,7 +31,10 @@ def prices(node: float, level: float = 0.5) -> Prices:
 def best_count(chances: list[float], cost: Prices, levels: int) -> int:
     """By trying all."""
     ordered = sorted(chances, reverse=True)[: LARGEST.nodes]
-    rates = [(1 + sum(ordered[:n])) / (cost.verify[n] + levels * cost.level) for n in range(len(ordered) + 1)]
+    rates = [
+        (1 + sum(ordered[:n])) / (cost.verify[n] + levels * cost.level)
+        for n in range(len(ordered) + 1)
+    ]
     return rates.index(max(rates))
 
 
@@ -47,7 +56,7 @@ def test_as_many_nodes_as_pay_for_themselves(node, doubt) -> None:
 def grow(cost: Prices, seed: int = 0) -> DraftTree:
     policy = MarginalTree(LARGEST, cost, 4)
     root = DraftTree.root(torch.zeros(1, dtype=torch.long), torch.float64)
-    drafter = PathDrafter(lambda image, path: random_law(seed, path))
+    drafter = PathDrafter(lambda image, path: random_distribution(seed, path))
     tree = Grower(policy, drafter, TopK())(
         root, TreePlan((LARGEST,)), lambda at: torch.zeros(*at.shape, 1), torch.zeros(1, 1).long()
     )
@@ -85,7 +94,7 @@ def test_an_image_has_the_same_tree_in_every_batch() -> None:
 
     def run(images: list[int]) -> list[dict[str, list[float]]]:
         root = DraftTree.root(torch.zeros(len(images), dtype=torch.long), torch.float64)
-        drafter = PathDrafter(lambda image, path: random_law(images[image], path))
+        drafter = PathDrafter(lambda image, path: random_distribution(images[image], path))
         tree = Grower(policy, drafter, TopK())(
             root,
             TreePlan((LARGEST,) * len(images)),
@@ -109,7 +118,9 @@ def test_neighbours_that_kept_less_than_they_promised_raise_doubt() -> None:
     controller.observe(outcome(1, 0, 4.0))
     assert controller.shape(2, 8).doubt == pytest.approx(math.sqrt(3))
     controller.observe(outcome(2, 3, 0.0))  # positions 2 to 5
-    assert controller.shape(6, 4).doubt == pytest.approx(math.sqrt(2 / (2 + 3 + 3)), abs=1e-9)  # left and above: 3 each
+    assert controller.shape(6, 4).doubt == pytest.approx(
+        math.sqrt(2 / (2 + 3 + 3)), abs=1e-9
+    )  # left and above: 3 each
     controller.observe(outcome(6, 0, 1000.0))
     assert controller.shape(7, 2).doubt == MOST_DOUBT > 1 > LEAST_DOUBT
     assert controller.shape(7, 2).depth == 1  # the last token needs no draft

@@ -43,7 +43,9 @@ def test_splitmix_is_the_published_one() -> None:
 def test_known_answers() -> None:
     """Images must not change with the library or the machine."""
     assert image_seed(0, "a red circle") == KNOWN_SEED
-    assert gumbel(KNOWN_SEED, "target", torch.tensor([0, 77]), 3).flatten().tolist() == pytest.approx(KNOWN, rel=1e-13)
+    assert gumbel(
+        KNOWN_SEED, "target", torch.tensor([0, 77]), 3
+    ).flatten().tolist() == pytest.approx(KNOWN, rel=1e-13)
     assert uniform(1, "accept", torch.tensor([5]), 1).item() == KNOWN_UNIFORM
 
 
@@ -71,7 +73,9 @@ def test_numbers_are_standard_gumbel() -> None:
     ids=["seed", "role", "position", "token", "high bit of the seed"],
 )  # fmt: skip
 def test_streams_are_uncorrelated(seeds, roles, shift) -> None:
-    one, other = (uniform(seed, role, torch.arange(301), 301) for seed, role in zip(seeds, roles, strict=True))
+    one, other = (
+        uniform(seed, role, torch.arange(301), 301) for seed, role in zip(seeds, roles, strict=True)
+    )
     one, other = one[:300, :300], other[shift[0] : shift[0] + 300, shift[1] : shift[1] + 300]
     pair = torch.stack([one.flatten(), other.flatten()])
     assert abs(torch.corrcoef(pair)[0, 1]) < 4.5 / math.sqrt(pair.shape[1])
@@ -90,7 +94,13 @@ def test_uniform_numbers_are_never_0_or_1(monkeypatch) -> None:
 
 def test_image_seeds_differ_in_every_argument() -> None:
     base = (0, "a cat", 0, 0)
-    others = [(1, "a cat", 0, 0), (0, "a cat ", 0, 0), (0, "a cat", 1, 0), (0, "a cat", 0, 1), (0, "", 0, 0)]
+    others = [
+        (1, "a cat", 0, 0),
+        (0, "a cat ", 0, 0),
+        (0, "a cat", 1, 0),
+        (0, "a cat", 0, 1),
+        (0, "", 0, 0),
+    ]
     seeds = {image_seed(*arguments) for arguments in [base, *others]}
     assert len(seeds) == 6
     assert all(0 <= seed < 2**63 for seed in seeds)

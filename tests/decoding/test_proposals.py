@@ -11,7 +11,7 @@ from decoding.proposals import PROPOSALS
 from decoding.sampling import choose
 
 
-def laws(n: int, vocab: int, seed: int) -> torch.Tensor:
+def distributions(n: int, vocab: int, seed: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(1, n, vocab, generator=generator, dtype=torch.float64).log_softmax(-1)
 
@@ -21,22 +21,24 @@ def noise(n: int, vocab: int) -> torch.Tensor:
 
 
 def test_topk_ranks_by_q_and_ignores_the_noise() -> None:
-    log_q = laws(5, 8, 0)
+    log_q = distributions(5, 8, 0)
     tokens, scores = PROPOSALS["topk"]().children(log_q, noise(5, 8), 3, 1)
     expected = log_q.sort(descending=True)
-    assert torch.equal(tokens, expected.indices[..., :3]) and torch.equal(scores, expected.values[..., :3])
+    assert torch.equal(tokens, expected.indices[..., :3]) and torch.equal(
+        scores, expected.values[..., :3]
+    )
 
 
 def test_coupled_first_candidate_is_the_targets_choice_when_q_is_p() -> None:
-    log_p = laws(200, 30, 1)
+    log_p = distributions(200, 30, 1)
     tokens, _ = PROPOSALS["coupled"]().children(log_p, noise(200, 30), 1, 1)
     assert torch.equal(tokens[..., 0], choose(log_p, noise(200, 30)))
 
 
 def test_coupled_hits_as_often_as_the_theory_says() -> None:
     """At least (1 - TV) / (1 + TV) on average for one candidate, and more often than ranking by q alone."""
-    log_p, log_q = laws(4000, 10, 2), laws(4000, 10, 2)
-    log_q = (log_q + 0.5 * laws(4000, 10, 3)).log_softmax(-1)
+    log_p, log_q = distributions(4000, 10, 2), distributions(4000, 10, 2)
+    log_q = (log_q + 0.5 * distributions(4000, 10, 3)).log_softmax(-1)
     choices = choose(log_p, noise(4000, 10))
     distance = (log_p.exp() - log_q.exp()).abs().sum(-1) / 2
     rates = {}
@@ -49,7 +51,7 @@ def test_coupled_hits_as_often_as_the_theory_says() -> None:
 
 @pytest.mark.parametrize("name", PROPOSALS)
 def test_at_temperature_0_the_noise_is_zero_and_q_decides(name) -> None:
-    log_q = laws(6, 7, 4)
+    log_q = distributions(6, 7, 4)
     tokens, scores = PROPOSALS[name]().children(log_q, torch.zeros(1, 6, 1), 7, 1)
     expected = log_q.sort(descending=True)
     assert torch.equal(tokens, expected.indices)
@@ -58,7 +60,7 @@ def test_at_temperature_0_the_noise_is_zero_and_q_decides(name) -> None:
 
 @pytest.mark.parametrize("name", PROPOSALS)
 def test_estimates_are_probabilities_best_first(name) -> None:
-    tokens, scores = PROPOSALS[name]().children(laws(20, 9, 5), noise(20, 9), 50, 1)
+    tokens, scores = PROPOSALS[name]().children(distributions(20, 9, 5), noise(20, 9), 50, 1)
     assert tokens.shape == (1, 20, 9), "no more candidates than tokens"
     assert (scores <= 0).all() and (name == "sampled" or (scores.diff(dim=-1) <= 0).all())
     torch.testing.assert_close(scores.exp().sum(-1), torch.ones(1, 20, dtype=torch.float64))
@@ -67,7 +69,12 @@ def test_estimates_are_probabilities_best_first(name) -> None:
 def test_sampled_children_are_drawn_without_replacement() -> None:
     """The first is x with probability q(x), the second y with q(y) / (1 - q(x)); what q excludes is no child."""
     log_q = torch.tensor([0.5, 0.3, 0.2, 0.0], dtype=torch.float64).log().expand(1, 20_000, 4)
-    draws = torch.rand(1, 20_000, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64).log().neg().log()
+    draws = (
+        torch.rand(1, 20_000, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        .log()
+        .neg()
+        .log()
+    )
     tokens, scores = PROPOSALS["sampled"]().children(log_q, -draws, 4, 1)
     assert torch.equal(scores, log_q.gather(2, tokens)) and (tokens[..., 3] == 3).all()
     q = log_q[0, 0, :3].exp()

@@ -9,14 +9,16 @@ from transformers import ChameleonForConditionalGeneration, ChameleonModel
 from configs.schema import MethodSettings, SamplingSettings
 from decoding.flight import Job
 from decoding.noise import uniform
-from scripts.reference_loop import transformers_decode
+from scripts.tools.reference_loop import transformers_decode
 
 JOBS = [Job("a", "a cat", 11), Job("b", "two large dogs", 12)]
 
 
 @pytest.fixture(scope="module")
 def theirs(checkpoint) -> ChameleonModel:
-    return ChameleonForConditionalGeneration.from_pretrained(checkpoint, dtype=torch.float64).model.eval()
+    return ChameleonForConditionalGeneration.from_pretrained(
+        checkpoint, dtype=torch.float64
+    ).model.eval()
 
 
 @pytest.mark.parametrize("cfg", [1.0, 3.0])
@@ -26,14 +28,17 @@ def test_same_tokens_as_our_baseline(temperature, cfg, session, theirs) -> None:
     engine = session.engine_for(MethodSettings(method="ar"), sampling)
     ours = {image.job.id: image.codes for step in engine.generate(JOBS) for image in step.finished}
     for job in JOBS:
-        codes = transformers_decode(theirs, session.target, job, engine.law)
+        codes = transformers_decode(theirs, session.target, job, engine.distribution)
         assert torch.equal(codes, ours[job.id])
         assert len(codes.unique()) > 1
 
 
 def test_its_cache_changes_nothing(session, theirs) -> None:
-    law = session.engine.law
-    decoded = [transformers_decode(theirs, session.target, JOBS[0], law, use_cache) for use_cache in (True, False)]
+    distribution = session.engine.distribution
+    decoded = [
+        transformers_decode(theirs, session.target, JOBS[0], distribution, use_cache)
+        for use_cache in (True, False)
+    ]
     assert torch.equal(*decoded)
 
 
@@ -46,15 +51,22 @@ def test_same_tokens_as_formulas_written_out(session, theirs) -> None:
     found = next(image for step in engine.generate([job]) for image in step.finished).codes
     target, first = session.target, session.target.vocab.first_id
     prompt = target.prompt(job.prompt, 2)
-    rows = [ids[start:].tolist() for ids, start in zip(prompt.ids, prompt.starts.tolist(), strict=True)]
+    rows = [
+        ids[start:].tolist() for ids, start in zip(prompt.ids, prompt.starts.tolist(), strict=True)
+    ]
     for position, code in enumerate(found.tolist()):
         with torch.no_grad():
-            features = [theirs(input_ids=torch.tensor([row]), use_cache=False).last_hidden_state for row in rows]
+            features = [
+                theirs(input_ids=torch.tensor([row]), use_cache=False).last_hidden_state
+                for row in rows
+            ]
         c, u = (target.score(feature)[0, -1] for feature in features)
         scores = (u + cfg * (c - u)) / temperature
         kept = scores.sort(descending=True).indices[:top_k]
         p = scores[kept].exp() / scores[kept].exp().sum()
-        noise = -(-uniform(job.seed, "target", torch.tensor([position]), target.vocab.size)[0, kept].log()).log()
+        noise = -(
+            -uniform(job.seed, "target", torch.tensor([position]), target.vocab.size)[0, kept].log()
+        ).log()
         assert int(kept[(p.log() + noise).argmax()]) == code
         for row in rows:
             row.append(code + first)

@@ -8,42 +8,61 @@ from test_engine import JOBS, VOCAB, codes
 
 from configs.schema import AdtSettings, LanternSettings, MethodSettings
 from decoding.noise import NoiseShape, PositionalNoise
-from decoding.sampling import SamplingLaw
-from eval.session import Tables, build_engine
+from decoding.sampling import SamplingDistribution
+from runs.building import Tables, build_engine
 
-WARM, GREEDY = SamplingLaw(top_k=12), SamplingLaw(temperature=0.0)
+WARM, GREEDY = SamplingDistribution(top_k=12), SamplingDistribution(temperature=0.0)
 TREE = {"method": "eagle2", "depth": 3, "width": 4, "nodes": 10}
 LANTERN = LanternSettings(k=6, delta=0.3)
 LOSSLESS = {
     "rejection": MethodSettings(**TREE, proposal="topk", verifier="rejection"),
-    "rejection, coupled": MethodSettings(method="adt", verifier="rejection", adt=AdtSettings(d_max=5)),
+    "rejection, coupled": MethodSettings(
+        method="adt", verifier="rejection", adt=AdtSettings(d_max=5)
+    ),
     "rejection, drawn": MethodSettings(**TREE, proposal="sampled", verifier="rejection"),
     "sampled": MethodSettings(method="static", proposal="sampled", verifier="sampled"),
-    "rejection, grafted": MethodSettings("graft", depth=3, width=3, nodes=9, window=6, verifier="rejection"),
+    "rejection, grafted": MethodSettings(
+        "graft", depth=3, width=3, nodes=9, window=6, verifier="rejection"
+    ),
     "SJD": MethodSettings("jacobi", proposal="sampled", verifier="sampled", window=5),
 }
 RELAXED = {
     "lantern": MethodSettings(**TREE, proposal="topk", verifier="lantern", lantern=LANTERN),
     "lantern_coupled": MethodSettings(**TREE, verifier="lantern_coupled", lantern=LANTERN),
-    "lantern, grafted": MethodSettings("graft", nodes=9, window=6, verifier="lantern", lantern=LANTERN),
+    "lantern, grafted": MethodSettings(
+        "graft", nodes=9, window=6, verifier="lantern", lantern=LANTERN
+    ),
 }
 
 
-def made(session, method: MethodSettings, law: SamplingLaw, images: int) -> dict[str, list[int]]:
+def made(
+    session, method: MethodSettings, distribution: SamplingDistribution, images: int
+) -> dict[str, list[int]]:
     generator = torch.Generator().manual_seed(0)
     nearest = torch.stack(
-        [(code + 1 + torch.randperm(VOCAB - 1, generator=generator)) % VOCAB for code in range(VOCAB)]
+        [
+            (code + 1 + torch.randperm(VOCAB - 1, generator=generator)) % VOCAB
+            for code in range(VOCAB)
+        ]
     )
     return codes(
-        build_engine(session.target, session.head, law, method, images, Tables(nearest=nearest.int())), JOBS[:4]
+        build_engine(
+            session.target,
+            session.head,
+            distribution,
+            method,
+            images,
+            Tables(nearest=nearest.int()),
+        ),
+        JOBS[:4],
     )
 
 
-@pytest.mark.parametrize("law", [WARM, GREEDY], ids=["T=1", "T=0"])
+@pytest.mark.parametrize("distribution", [WARM, GREEDY], ids=["T=1", "T=0"])
 @pytest.mark.parametrize("name", LOSSLESS | RELAXED)
-def test_images_do_not_depend_on_their_batch(name, law, session) -> None:
+def test_images_do_not_depend_on_their_batch(name, distribution, session) -> None:
     method = (LOSSLESS | RELAXED)[name]
-    assert made(session, method, law, 3) == made(session, method, law, 1)
+    assert made(session, method, distribution, 3) == made(session, method, distribution, 1)
 
 
 @pytest.mark.parametrize("name", LOSSLESS)
@@ -58,11 +77,14 @@ def test_drawn_children_leave_the_exact_rule_exact(session) -> None:
     assert made(session, LOSSLESS["rejection"], WARM, 3) != plain  # the same law, other images
 
 
-@pytest.mark.parametrize(("verifier", "lossless"), [("lantern", "rejection"), ("lantern_coupled", "exact")])
+@pytest.mark.parametrize(
+    ("verifier", "lossless"), [("lantern", "rejection"), ("lantern_coupled", "exact")]
+)
 def test_delta_0_is_the_lossless_rule(verifier, lossless, session) -> None:
     relaxed = MethodSettings(**TREE, verifier=verifier, lantern=LanternSettings(k=6, delta=0.0))
     found, expected = (
-        made(session, method, WARM, 3) for method in (relaxed, MethodSettings(**TREE, verifier=lossless))
+        made(session, method, WARM, 3)
+        for method in (relaxed, MethodSettings(**TREE, verifier=lossless))
     )
     assert found == expected
 
@@ -80,7 +102,10 @@ def table(roles: tuple[str, ...], seed: int, greedy: bool = False) -> Positional
 
 
 def test_streams_are_those_that_a_verifier_asks_for(session) -> None:
-    for method, roles in ((MethodSettings(), {"target"}), (LOSSLESS["sampled"], {"target", "accept", "residual"})):
+    for method, roles in (
+        (MethodSettings(), {"target"}),
+        (LOSSLESS["sampled"], {"target", "accept", "residual"}),
+    ):
         engine = build_engine(session.target, session.head, WARM, method, 1)
         next(engine.generate(JOBS[:1]))
         assert set(engine.noise.tables) == roles
@@ -91,13 +116,20 @@ def test_streams_differ_by_role_and_draws_by_round() -> None:
     assert not torch.isclose(noise(positions), noise(positions, "accept")).any()
     rounds = [(7, 0), (8, 3)]
     draws = noise.drawing("draft", rounds)(positions)
-    assert torch.equal(draws, noise.drawing("draft", rounds)(positions)) and draws.shape == (2, 2, 4)
+    assert torch.equal(draws, noise.drawing("draft", rounds)(positions)) and draws.shape == (
+        2,
+        2,
+        4,
+    )
     assert torch.equal(draws[1, 0], draws[1, 1])
     later = noise.drawing("draft", [(7, 1), (8, 3)])(positions)
     assert not torch.isclose(later[0], draws[0]).any() and torch.equal(later[1], draws[1])
     assert torch.equal(noise.drawing("target", rounds)(positions), noise(positions))
     noise.select([1])
-    assert torch.equal(noise(positions[1:], "accept"), table(("accept",), 8)(positions[1:].expand(2, -1), "accept")[:1])
+    assert torch.equal(
+        noise(positions[1:], "accept"),
+        table(("accept",), 8)(positions[1:].expand(2, -1), "accept")[:1],
+    )
 
 
 def test_greedy_streams_hold_no_noise() -> None:

@@ -9,80 +9,117 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoding.sampling import SamplingLaw, choose
+from decoding.sampling import SamplingDistribution, choose
 
 CASES = [
-    SamplingLaw(temperature=t, top_k=k, top_p=p, cfg=g)
+    SamplingDistribution(temperature=t, top_k=k, top_p=p, cfg=g)
     for t, k, p, g in itertools.product((0.0, 0.7, 1.0), (0, 1, 5, 99), (1.0, 0.6), (1.0, 3.0))
 ]
 
 
-def direct(logits: np.ndarray, law: SamplingLaw) -> np.ndarray:
+def direct(logits: np.ndarray, distribution: SamplingDistribution) -> np.ndarray:
     """The law of one position from its rows (guidance, vocab), by the definition in the documentation."""
-    scores = logits[0] if law.cfg == 1 else logits[1] + law.cfg * (logits[0] - logits[1])
+    scores = (
+        logits[0]
+        if distribution.cfg == 1
+        else logits[1] + distribution.cfg * (logits[0] - logits[1])
+    )
     kept = list(range(len(scores)))
-    if law.temperature > 0:
-        scores = scores / law.temperature
+    if distribution.temperature > 0:
+        scores = scores / distribution.temperature
         kept.sort(key=lambda v: (-scores[v], v))
-        if 0 < law.top_k < len(kept):
-            last = scores[kept[law.top_k - 1]]
+        if 0 < distribution.top_k < len(kept):
+            last = scores[kept[distribution.top_k - 1]]
             kept = [v for v in kept if scores[v] >= last]
         p = np.exp(scores[kept]) / np.exp(scores[kept]).sum()
-        crossing = next(i for i, mass in enumerate(np.cumsum(p)) if mass >= law.top_p - 1e-12)
+        crossing = next(
+            i for i, mass in enumerate(np.cumsum(p)) if mass >= distribution.top_p - 1e-12
+        )
         kept = kept[: crossing + 1]
     result = np.full(len(scores), -np.inf)
     result[kept] = scores[kept] - np.log(np.exp(scores[kept]).sum())
     return result
 
 
-def draw(law: SamplingLaw, step: float | None = None) -> Tensor:
-    logits = torch.randn(2 * law.guidance, 3, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+def draw(distribution: SamplingDistribution, step: float | None = None) -> Tensor:
+    logits = torch.randn(
+        2 * distribution.guidance,
+        3,
+        12,
+        dtype=torch.float64,
+        generator=torch.Generator().manual_seed(0),
+    )
     return logits if step is None else (logits / step).round() * step
 
 
-@pytest.mark.parametrize("law", CASES, ids=str)
+@pytest.mark.parametrize("distribution", CASES, ids=str)
 @pytest.mark.parametrize("step", [None, 0.5], ids=["distinct", "ties"])
-def test_law_is_the_documented_one(law, step) -> None:
-    logits = draw(law, step)
-    found = law(logits)
-    rows = logits.unflatten(0, (2, law.guidance)).transpose(1, 2).numpy()  # (images, n, guidance, vocab)
-    expected = np.array([[direct(position, law) for position in image] for image in rows])
+def test_distribution_is_the_documented_one(distribution, step) -> None:
+    logits = draw(distribution, step)
+    found = distribution(logits)
+    rows = (
+        logits.unflatten(0, (2, distribution.guidance)).transpose(1, 2).numpy()
+    )  # (images, n, guidance, vocab)
+    expected = np.array([[direct(position, distribution) for position in image] for image in rows])
     np.testing.assert_allclose(found.numpy(), expected, atol=1e-12)
 
 
-def law_of(probabilities: list[float], law: SamplingLaw) -> list[float]:
-    return law(torch.tensor(probabilities, dtype=torch.float64).log().view(1, 1, -1)).exp().flatten().tolist()
+def distribution_of(probabilities: list[float], distribution: SamplingDistribution) -> list[float]:
+    return (
+        distribution(torch.tensor(probabilities, dtype=torch.float64).log().view(1, 1, -1))
+        .exp()
+        .flatten()
+        .tolist()
+    )
 
 
 def test_top_k_keeps_ties() -> None:
-    assert law_of([0.1, 0.3, 0.3, 0.3], SamplingLaw(top_k=2, cfg=1.0)) == pytest.approx([0, 1 / 3, 1 / 3, 1 / 3])
+    assert distribution_of(
+        [0.1, 0.3, 0.3, 0.3], SamplingDistribution(top_k=2, cfg=1.0)
+    ) == pytest.approx([0, 1 / 3, 1 / 3, 1 / 3])
 
 
 def test_top_p_keeps_the_token_that_crosses_p() -> None:
-    assert law_of([0.5, 0.25, 0.25], SamplingLaw(top_p=0.6, cfg=1.0)) == pytest.approx([2 / 3, 1 / 3, 0])
-    assert law_of([0.5, 0.25, 0.25], SamplingLaw(top_p=0.5, cfg=1.0)) == pytest.approx([1, 0, 0])
-    assert law_of([0.2, 0.3, 0.5], SamplingLaw(top_p=1e-9, cfg=1.0)) == pytest.approx([0, 0, 1])
+    assert distribution_of(
+        [0.5, 0.25, 0.25], SamplingDistribution(top_p=0.6, cfg=1.0)
+    ) == pytest.approx([2 / 3, 1 / 3, 0])
+    assert distribution_of(
+        [0.5, 0.25, 0.25], SamplingDistribution(top_p=0.5, cfg=1.0)
+    ) == pytest.approx([1, 0, 0])
+    assert distribution_of(
+        [0.2, 0.3, 0.5], SamplingDistribution(top_p=1e-9, cfg=1.0)
+    ) == pytest.approx([0, 0, 1])
 
 
 def test_temperature_comes_before_top_p() -> None:
     """At T = 0.5 the law .5 .3 .2 is .658 .237 .105: p = .6 then keeps one token, where T = 1 would keep two."""
-    assert law_of([0.5, 0.3, 0.2], SamplingLaw(temperature=0.5, top_p=0.6, cfg=1.0)) == pytest.approx([1, 0, 0])
+    assert distribution_of(
+        [0.5, 0.3, 0.2], SamplingDistribution(temperature=0.5, top_p=0.6, cfg=1.0)
+    ) == pytest.approx([1, 0, 0])
 
 
 def test_top_k_comes_before_top_p() -> None:
     """After top-k = 2 the law is .571 .429, and p = .57 keeps one token; of .4 .3 .3 it would keep two."""
-    assert law_of([0.4, 0.3, 0.2, 0.1], SamplingLaw(top_k=2, top_p=0.57, cfg=1.0)) == pytest.approx([1, 0, 0, 0])
+    assert distribution_of(
+        [0.4, 0.3, 0.2, 0.1], SamplingDistribution(top_k=2, top_p=0.57, cfg=1.0)
+    ) == pytest.approx([1, 0, 0, 0])
 
 
 def test_precision_is_fp32_or_better() -> None:
-    law = SamplingLaw()
-    for given, wanted in ((torch.bfloat16, torch.float32), (torch.float32, torch.float32), (torch.float64,) * 2):
-        assert law(draw(law).to(given)).dtype == wanted
-    rounded = draw(law).bfloat16()
-    torch.testing.assert_close(law(rounded), law(rounded.float()))
+    distribution = SamplingDistribution()
+    for given, wanted in (
+        (torch.bfloat16, torch.float32),
+        (torch.float32, torch.float32),
+        (torch.float64,) * 2,
+    ):
+        assert distribution(draw(distribution).to(given)).dtype == wanted
+    rounded = draw(distribution).bfloat16()
+    torch.testing.assert_close(distribution(rounded), distribution(rounded.float()))
 
 
-@pytest.mark.parametrize("noise", [torch.zeros(2, 4, 6), torch.zeros(2, 4, 1)], ids=["zeros", "greedy table"])
+@pytest.mark.parametrize(
+    "noise", [torch.zeros(2, 4, 6), torch.zeros(2, 4, 1)], ids=["zeros", "greedy table"]
+)
 def test_ties_go_to_the_lowest_id(noise) -> None:
     log_p = torch.full((2, 4, 6), -3.0)
     log_p[..., [2, 5]] = -1.0
@@ -90,6 +127,8 @@ def test_ties_go_to_the_lowest_id(noise) -> None:
 
 
 def test_excluded_tokens_are_never_chosen() -> None:
-    log_p = SamplingLaw(top_k=3, cfg=1.0)(torch.randn(1, 50, 12, generator=torch.Generator().manual_seed(4)))
+    log_p = SamplingDistribution(top_k=3, cfg=1.0)(
+        torch.randn(1, 50, 12, generator=torch.Generator().manual_seed(4))
+    )
     choices = choose(log_p, 30 * torch.randn(1, 50, 12, generator=torch.Generator().manual_seed(5)))
     assert log_p.gather(2, choices[..., None]).isfinite().all()

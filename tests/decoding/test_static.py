@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 import torch
-from fakes import PathDrafter, random_law, scored_paths
+from fakes import PathDrafter, random_distribution, scored_paths
 
 from configs.methods import TREES
 from decoding.grow import Grower
@@ -41,7 +41,9 @@ def test_sizes_are_the_published_ones(name) -> None:
     assert len(parents - {()}) == inner
     assert len(set(paths) - parents) == leaves
     assert paths == sorted(paths, key=lambda path: (len(path), path))
-    assert all(path[-1] == 0 or (*path[:-1], path[-1] - 1) in paths for path in paths), "ranks have no gaps"
+    assert all(path[-1] == 0 or (*path[:-1], path[-1] - 1) in paths for path in paths), (
+        "ranks have no gaps"
+    )
 
 
 def by_hand(paths: list[tuple[int, ...]], image: int) -> dict[tuple[int, ...], float]:
@@ -49,17 +51,22 @@ def by_hand(paths: list[tuple[int, ...]], image: int) -> dict[tuple[int, ...], f
     found: dict[tuple[int, ...], tuple[tuple[int, ...], float]] = {(): ((), 0.0)}
     for ranks in paths:
         tokens, score = found[ranks[:-1]]
-        best = random_law(image, tokens, vocab=12).sort(descending=True)
-        found[ranks] = ((*tokens, int(best.indices[ranks[-1]])), score + float(best.values[ranks[-1]]))
+        best = random_distribution(image, tokens, vocab=12).sort(descending=True)
+        found[ranks] = (
+            (*tokens, int(best.indices[ranks[-1]])),
+            score + float(best.values[ranks[-1]]),
+        )
     return dict(list(found.values())[1:])
 
 
 def grow(name: str, shapes: list[Shape]) -> DraftTree:
     policy = StaticTree(rank_paths(NAMED_TREES[name]))
     root = DraftTree.root(torch.zeros(len(shapes), dtype=torch.long), torch.float64)
-    drafter = PathDrafter(lambda image, path: random_law(image, path, vocab=12))
+    drafter = PathDrafter(lambda image, path: random_distribution(image, path, vocab=12))
     noise = lambda positions: torch.zeros(*positions.shape, 1)  # noqa: E731
-    return Grower(policy, drafter, TopK())(root, TreePlan(tuple(shapes)), noise, torch.zeros(len(shapes), 1).long())
+    return Grower(policy, drafter, TopK())(
+        root, TreePlan(tuple(shapes)), noise, torch.zeros(len(shapes), 1).long()
+    )
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -74,13 +81,24 @@ def test_grown_tree_follows_the_ranks(name) -> None:
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_an_image_near_its_end_takes_no_node_from_its_neighbour(name) -> None:
     """One image may draft two levels only; the other one's tree stays whole."""
-    paths, largest = rank_paths(NAMED_TREES[name]), StaticTree(rank_paths(NAMED_TREES[name])).largest
+    paths, largest = (
+        rank_paths(NAMED_TREES[name]),
+        StaticTree(rank_paths(NAMED_TREES[name])).largest,
+    )
     tree = grow(name, [largest, Shape(2, largest.width, largest.nodes)])
     assert scored_paths(tree, 0) == pytest.approx(by_hand(paths, 0))
-    assert scored_paths(tree, 1) == pytest.approx(by_hand([path for path in paths if len(path) <= 2], 1))
+    assert scored_paths(tree, 1) == pytest.approx(
+        by_hand([path for path in paths if len(path) <= 2], 1)
+    )
 
 
 def test_controller_stops_where_the_image_ends() -> None:
     policy = StaticTree(rank_paths(NAMED_TREES["mc_sim_7b_63"]))
     controller = policy.controller(0)
-    assert [controller.shape(9, remaining).depth for remaining in (99, 6, 5, 2, 1)] == [5, 5, 4, 1, 0]
+    assert [controller.shape(9, remaining).depth for remaining in (99, 6, 5, 2, 1)] == [
+        5,
+        5,
+        4,
+        1,
+        0,
+    ]

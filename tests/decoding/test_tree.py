@@ -31,7 +31,13 @@ def test_visible_is_self_and_ancestors(nodes, generator) -> None:
 def test_visible_of_a_long_chain() -> None:
     n = 40
     parents = torch.tensor([[0, *range(n)]])
-    tree = DraftTree(torch.zeros_like(parents), parents, torch.arange(n + 1)[None], torch.zeros(1, n + 1), height=n)
+    tree = DraftTree(
+        torch.zeros_like(parents),
+        parents,
+        torch.arange(n + 1)[None],
+        torch.zeros(1, n + 1),
+        height=n,
+    )
     assert torch.equal(tree.visible[0], torch.ones(n + 1, n + 1).tril().bool())
 
 
@@ -39,7 +45,9 @@ def test_extend_hangs_children_below_their_nodes(generator) -> None:
     tree = random_tree(generator, 2, 6, vocab=5)
     nodes = torch.tensor([[2, 6, 0], [1, 3, 5]])
     tokens = torch.randint(5, (2, 3, 2), generator=generator)
-    larger = tree.extend(nodes, tokens, -torch.rand(2, 3, 2, generator=generator, dtype=torch.float64))
+    larger = tree.extend(
+        nodes, tokens, -torch.rand(2, 3, 2, generator=generator, dtype=torch.float64)
+    )
     assert larger.nodes == 12 and larger.newest == 6
     for image in range(2):
         for k in range(3):
@@ -63,23 +71,35 @@ def test_keep_renumbers_parents(generator) -> None:
     small = tree.keep(index, tree.scores.gather(1, index))
     assert small.nodes == 7
     for image in range(3):
-        assert [path_to(small, image, i + 1) for i in range(7)] == [path_to(tree, image, i) for i in kept[image]]
+        assert [path_to(small, image, i + 1) for i in range(7)] == [
+            path_to(tree, image, i) for i in kept[image]
+        ]
         assert small.scores[image, 1:].tolist() == tree.scores[image, kept[image]].tolist()
-        assert small.depths[image].tolist() == [0, *(len(path_to(tree, image, i)) for i in kept[image])]
+        assert small.depths[image].tolist() == [
+            0,
+            *(len(path_to(tree, image, i)) for i in kept[image]),
+        ]
 
 
-def test_laws_stay_with_their_nodes() -> None:
+def test_distributions_stay_with_their_nodes() -> None:
     """Grown over two levels, then cut: a node's children and the law that they were drawn from move together."""
-    tree, zeros = DraftTree.root(torch.zeros(2, dtype=torch.long), torch.float64), torch.zeros(2, 1, 3)
+    tree, zeros = (
+        DraftTree.root(torch.zeros(2, dtype=torch.long), torch.float64),
+        torch.zeros(2, 1, 3),
+    )
     first, second = torch.randn(2, 1, 5), torch.randn(2, 2, 5)
-    tree = tree.extend(torch.zeros(2, 1, dtype=torch.long), torch.tensor([[[4, 1, 2]]] * 2), zeros, first)
+    tree = tree.extend(
+        torch.zeros(2, 1, dtype=torch.long), torch.tensor([[[4, 1, 2]]] * 2), zeros, first
+    )
     nodes = torch.tensor([[1, 3], [2, 3]])
     tree = tree.extend(nodes, torch.zeros(2, 2, 2, dtype=torch.long), torch.zeros(2, 2, 2), second)
-    assert tree.width == 3 and torch.equal(tree.laws[:, 0], first[:, 0])
-    assert torch.equal(tree.laws.gather(1, nodes[..., None].expand(-1, -1, 5)), second)
-    small = tree.keep(torch.tensor([[3, 6], [3, 6]]), torch.zeros(2, 2))  # the third child, and its first
+    assert tree.width == 3 and torch.equal(tree.distributions[:, 0], first[:, 0])
+    assert torch.equal(tree.distributions.gather(1, nodes[..., None].expand(-1, -1, 5)), second)
+    small = tree.keep(
+        torch.tensor([[3, 6], [3, 6]]), torch.zeros(2, 2)
+    )  # the third child, and its first
     assert small.parents.tolist() == [[0, 0, 1]] * 2 and small.width == 3
-    assert torch.equal(small.laws[:, :2], torch.stack([first[:, 0], second[:, 1]], 1))
+    assert torch.equal(small.distributions[:, :2], torch.stack([first[:, 0], second[:, 1]], 1))
 
 
 def test_absent_nodes_are_no_levels(generator) -> None:

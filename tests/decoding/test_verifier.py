@@ -38,8 +38,12 @@ def test_verdict_is_that_of_a_naive_walk(nodes, absent, temperature) -> None:
     longest = 0
     for _ in range(8):
         tree = random_tree(generator, 6, nodes, VOCAB, absent)
-        log_p = torch.randn(6, nodes + 1, VOCAB, generator=generator, dtype=torch.float64).log_softmax(-1)
-        noise = torch.randn(6, nodes + 1, VOCAB if temperature else 1, generator=generator, dtype=torch.float64)
+        log_p = torch.randn(
+            6, nodes + 1, VOCAB, generator=generator, dtype=torch.float64
+        ).log_softmax(-1)
+        noise = torch.randn(
+            6, nodes + 1, VOCAB if temperature else 1, generator=generator, dtype=torch.float64
+        )
         verdict = Exact()(tree, log_p, streams(noise * temperature))
         choices = (log_p + noise * temperature).argmax(-1)
         assert torch.equal(verdict.choices, choices)
@@ -70,7 +74,11 @@ def test_an_absent_node_hides_its_descendants() -> None:
 
 def test_a_wrong_parent_hides_a_right_child() -> None:
     tree = DraftTree(
-        torch.tensor([[0, 2, 1]]), torch.tensor([[0, 0, 1]]), torch.tensor([[0, 1, 2]]), torch.zeros(1, 3), height=2
+        torch.tensor([[0, 2, 1]]),
+        torch.tensor([[0, 0, 1]]),
+        torch.tensor([[0, 1, 2]]),
+        torch.zeros(1, 3),
+        height=2,
     )
     log_p = torch.full((1, 3, 3), -9.0)
     log_p[0, :, 1] = 0.0  # the target wants 1, the draft says 2 and then 1

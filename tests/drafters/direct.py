@@ -8,20 +8,24 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from decoding.sampling import SamplingLaw
-from eval.session import Session
+from decoding.sampling import SamplingDistribution
 from models.base import Context
+from runs.session import Session
 
 
 class Image:
     """An image that is decided step by step, with the answers of uncached passes over its unpadded rows."""
 
-    def __init__(self, session: Session, law: SamplingLaw, text: str, codes: list[int]):
-        self.target, self.head, self.law = session.target, session.head, law
-        self.prompt = self.target.prompt(text, law.guidance)
+    def __init__(
+        self, session: Session, distribution: SamplingDistribution, text: str, codes: list[int]
+    ):
+        self.target, self.head, self.distribution = session.target, session.head, distribution
+        self.prompt = self.target.prompt(text, distribution.guidance)
         self.codes = torch.tensor(codes)
         starts = self.prompt.starts.tolist()
-        self.rows = [ids[start:].tolist() for ids, start in zip(self.prompt.ids, starts, strict=True)]
+        self.rows = [
+            ids[start:].tolist() for ids, start in zip(self.prompt.ids, starts, strict=True)
+        ]
 
     def sequence(self, codes: list[int]) -> list[int]:
         """Ids of the first codes of the image, each row closed where the model closes rows."""
@@ -51,7 +55,7 @@ class Image:
         return torch.stack([f[-(known - first) :] for f in self.features(stop - 1)]), codes
 
     @torch.inference_mode()
-    def law_behind(self, count: int, path: tuple[int, ...] = ()) -> Tensor:
+    def distribution_after(self, count: int, path: tuple[int, ...] = ()) -> Tensor:
         """log q (vocab,) behind `count` decided codes and a path of drafted ones, by definition."""
         last = []
         for row, features in zip(self.rows, self.features(count - 1), strict=True):
@@ -64,4 +68,4 @@ class Image:
                     break
                 inputs = torch.cat([inputs, outputs[:, -1:]], 1)
             last.append(outputs[:, -1:])
-        return self.law(self.target.score(torch.cat(last)))[0, 0]
+        return self.distribution(self.target.score(torch.cat(last)))[0, 0]

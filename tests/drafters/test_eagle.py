@@ -8,12 +8,12 @@ import torch.nn.functional as F
 from direct import Image
 from torch import Tensor
 
-from decoding.sampling import SamplingLaw
+from decoding.drafter import Decided
+from decoding.sampling import SamplingDistribution
 from decoding.timing import Stopwatch
 from decoding.tree import DraftTree
-from drafters.base import Decided
 from drafters.eagle import EagleDrafter
-from eval.session import Session
+from runs.session import Session
 
 CPU = torch.device("cpu")
 TOLERANCE = {"rtol": 0, "atol": 1e-6}  # rotations are kept in fp32
@@ -22,12 +22,16 @@ TOLERANCE = {"rtol": 0, "atol": 1e-6}  # rotations are kept in fp32
 def padded_features(image: Image) -> Tensor:
     """The target's features of the padded prompt (guidance, length, hidden); those of padding are arbitrary."""
     length = image.prompt.ids.shape[1]
-    rows = [torch.cat([torch.full((length - len(f), f.shape[1]), 9.0), f]) for f in image.features(0)]
+    rows = [
+        torch.cat([torch.full((length - len(f), f.shape[1]), 9.0), f]) for f in image.features(0)
+    ]
     return torch.stack(rows)
 
 
-def drafter_of(session: Session, law: SamplingLaw, images: list[Image]) -> EagleDrafter:
-    drafter = EagleDrafter(session.head, session.target, law, room=40)
+def drafter_of(
+    session: Session, distribution: SamplingDistribution, images: list[Image]
+) -> EagleDrafter:
+    drafter = EagleDrafter(session.head, session.target, distribution, room=40)
     drafter.open(len(images), Stopwatch(CPU))
     for place, image in enumerate(images):
         drafter.start(place, image.prompt, padded_features(image), image.codes[:1])
@@ -37,7 +41,10 @@ def drafter_of(session: Session, law: SamplingLaw, images: list[Image]) -> Eagle
 @torch.inference_mode()
 def commit(drafter: EagleDrafter, images: list[Image], done: list[int], counts: list[int]) -> None:
     """Tell the drafter the next counts[i] codes of each image, padded with nonsense to equal length."""
-    new = [image.decided(start, start + count) for image, start, count in zip(images, done, counts, strict=True)]
+    new = [
+        image.decided(start, start + count)
+        for image, start, count in zip(images, done, counts, strict=True)
+    ]
     lengths = [len(codes) for _, codes in new]
     missing = [max(lengths) - length for length in lengths]
     features = [F.pad(f, (0, 0, 0, n), value=7.0) for (f, _), n in zip(new, missing, strict=True)]
@@ -55,30 +62,37 @@ def expand(drafter: EagleDrafter, tree: DraftTree, nodes: list[list[int]]) -> Te
     return drafter.expand(tree, torch.tensor(nodes))
 
 
-def two_images(session: Session, law: SamplingLaw) -> list[Image]:
+def two_images(session: Session, distribution: SamplingDistribution) -> list[Image]:
     generator = torch.Generator().manual_seed(0)
     codes = torch.randint(session.target.vocab.size, (2, 12), generator=generator).tolist()
-    return [Image(session, law, "a cat", codes[0]), Image(session, law, "three dogs", codes[1])]
+    return [
+        Image(session, distribution, "a cat", codes[0]),
+        Image(session, distribution, "three dogs", codes[1]),
+    ]
 
 
-@pytest.mark.parametrize("law", [SamplingLaw(), SamplingLaw(cfg=1.0), SamplingLaw(temperature=0.0)], ids=str)
-def test_root_law_round_after_round(law, session) -> None:
+@pytest.mark.parametrize(
+    "distribution",
+    [SamplingDistribution(), SamplingDistribution(cfg=1.0), SamplingDistribution(temperature=0.0)],
+    ids=str,
+)
+def test_root_distribution_round_after_round(distribution, session) -> None:
     """Two images whose rounds decide different numbers of codes."""
-    images, done = two_images(session, law), [1, 1]
-    drafter = drafter_of(session, law, images)
+    images, done = two_images(session, distribution), [1, 1]
+    drafter = drafter_of(session, distribution, images)
     for counts in ([1, 1], [4, 1], [2, 3], [1, 1]):
         found = expand(drafter, root_of(images, done), [[0], [0]])
         for image, count, log_q in zip(images, done, found, strict=True):
-            torch.testing.assert_close(log_q[0], image.law_behind(count), **TOLERANCE)
+            torch.testing.assert_close(log_q[0], image.distribution_after(count), **TOLERANCE)
         commit(drafter, images, done, counts)
         done = [a + b for a, b in zip(done, counts, strict=True)]
 
 
 @pytest.mark.parametrize("counts", [[2, 2], [3, 1]], ids=["equal lengths", "ragged"])
 def test_tree_levels_equal_every_path_as_a_chain(counts, session) -> None:
-    law = SamplingLaw()
-    images, done = two_images(session, law), [1, 1]
-    drafter = drafter_of(session, law, images)
+    distribution = SamplingDistribution()
+    images, done = two_images(session, distribution), [1, 1]
+    drafter = drafter_of(session, distribution, images)
     expand(drafter, root_of(images, done), [[0], [0]])
     commit(drafter, images, done, counts)
     done = [1 + count for count in counts]
@@ -88,7 +102,9 @@ def test_tree_levels_equal_every_path_as_a_chain(counts, session) -> None:
     generator = torch.Generator().manual_seed(1)
     chosen = torch.zeros(2, 1, dtype=torch.long)
     for width in (3, 2, 2):
-        tokens = torch.randint(session.target.vocab.size, (2, chosen.shape[1], width), generator=generator)
+        tokens = torch.randint(
+            session.target.vocab.size, (2, chosen.shape[1], width), generator=generator
+        )
         for image in range(2):
             parents = [paths[image][node] for node in chosen[image].tolist()]
             new = zip(parents, tokens[image].tolist(), strict=True)
@@ -100,43 +116,50 @@ def test_tree_levels_equal_every_path_as_a_chain(counts, session) -> None:
         found = expand(drafter, tree, chosen.tolist())
         for i, image in enumerate(images):
             for log_q, node in zip(found[i], chosen[i].tolist(), strict=True):
-                torch.testing.assert_close(log_q, image.law_behind(done[i], paths[i][node]), **TOLERANCE)
+                torch.testing.assert_close(
+                    log_q, image.distribution_after(done[i], paths[i][node]), **TOLERANCE
+                )
 
 
 def test_a_round_without_drafts_is_caught_up_with(session) -> None:
     """Near an image's end a round may draft nothing; its codes are read in the next one."""
-    law = SamplingLaw()
-    images, done = two_images(session, law), [1, 1]
-    drafter = drafter_of(session, law, images)
+    distribution = SamplingDistribution()
+    images, done = two_images(session, distribution), [1, 1]
+    drafter = drafter_of(session, distribution, images)
     for counts in ([1, 2], [1, 1]):
         commit(drafter, images, done, counts)
         done = [a + b for a, b in zip(done, counts, strict=True)]
     found = expand(drafter, root_of(images, done), [[0], [0]])
     for image, count, log_q in zip(images, done, found, strict=True):
-        torch.testing.assert_close(log_q[0], image.law_behind(count), **TOLERANCE)
+        torch.testing.assert_close(log_q[0], image.distribution_after(count), **TOLERANCE)
 
 
 def test_a_new_image_in_an_old_place_and_a_smaller_batch(session) -> None:
-    law = SamplingLaw()
-    images, done = two_images(session, law), [1, 1]
-    drafter = drafter_of(session, law, images)
+    distribution = SamplingDistribution()
+    images, done = two_images(session, distribution), [1, 1]
+    drafter = drafter_of(session, distribution, images)
     expand(drafter, root_of(images, done), [[0], [0]])
     commit(drafter, images, done, [5, 4])
-    images[1], done = Image(session, law, "fog", [3, 1, 4, 1, 5]), [6, 1]
+    images[1], done = Image(session, distribution, "fog", [3, 1, 4, 1, 5]), [6, 1]
     drafter.start(1, images[1].prompt, padded_features(images[1]), images[1].codes[:1])
     found = expand(drafter, root_of(images, done), [[0], [0]])
-    torch.testing.assert_close(found[1, 0], images[1].law_behind(1), **TOLERANCE)
-    torch.testing.assert_close(found[0, 0], images[0].law_behind(6), **TOLERANCE)
+    torch.testing.assert_close(found[1, 0], images[1].distribution_after(1), **TOLERANCE)
+    torch.testing.assert_close(found[0, 0], images[0].distribution_after(6), **TOLERANCE)
     commit(drafter, images, done, [1, 2])
     drafter.select([1])
     found = expand(drafter, root_of(images[1:], [3]), [[0]])
-    torch.testing.assert_close(found[0, 0], images[1].law_behind(3), **TOLERANCE)
+    torch.testing.assert_close(found[0, 0], images[1].distribution_after(3), **TOLERANCE)
 
 
-def test_the_direct_law_depends_on_what_it_should(session) -> None:
+def test_the_direct_distribution_depends_on_what_it_should(session) -> None:
     """The oracle itself: features of the past, the last code and the drafted path all matter."""
-    law = SamplingLaw()
-    image = two_images(session, law)[0]
-    laws = [image.law_behind(2), image.law_behind(3), image.law_behind(2, (1,)), image.law_behind(2, (1, 5))]
-    for i, one in enumerate(laws):
-        assert all((one - other).abs().max() > 0.05 for other in laws[i + 1 :])
+    distribution = SamplingDistribution()
+    image = two_images(session, distribution)[0]
+    distributions = [
+        image.distribution_after(2),
+        image.distribution_after(3),
+        image.distribution_after(2, (1,)),
+        image.distribution_after(2, (1, 5)),
+    ]
+    for i, one in enumerate(distributions):
+        assert all((one - other).abs().max() > 0.05 for other in distributions[i + 1 :])

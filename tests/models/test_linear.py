@@ -25,13 +25,17 @@ def tokens(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("shape", [(), (1,), (2,), (1, 1), (2, 1), (1, 3), (2, 13), (64,), (3, 50), (0,), (2, 0)])
+@pytest.mark.parametrize(
+    "shape", [(), (1,), (2,), (1, 1), (2, 1), (1, 3), (2, 13), (64,), (3, 50), (0,), (2, 0)]
+)
 def test_packed_weights_multiply_as_they_do_unpacked(shape, bias) -> None:
     linear, x = linear_of(bias), tokens(*shape, 12)
     expected = F.linear(x, linear.weight, linear.bias)
     pack_weights(nn.Sequential(linear))
     assert linear.packed is not None
-    assert torch.allclose(linear(x), expected, rtol=0, atol=1e-5) and linear(x).shape == expected.shape
+    assert (
+        torch.allclose(linear(x), expected, rtol=0, atol=1e-5) and linear(x).shape == expected.shape
+    )
 
 
 def test_tokens_that_do_not_lie_in_one_run_of_memory() -> None:
@@ -48,17 +52,24 @@ def test_the_weight_stays_as_it_is() -> None:
 
 
 def test_weights_of_other_types_in_training_or_too_large_are_not_packed(monkeypatch) -> None:
-    others = [linear_of(dtype=dtype) for dtype in (torch.float64, torch.bfloat16)] + [linear_of().requires_grad_()]
+    others = [linear_of(dtype=dtype) for dtype in (torch.float64, torch.bfloat16)] + [
+        linear_of().requires_grad_()
+    ]
     for linear in others:
         pack_weights(linear)
-        assert linear.packed is None and linear(tokens(2, 12, dtype=linear.weight.dtype)).shape == (2, 8)
+        assert linear.packed is None and linear(tokens(2, 12, dtype=linear.weight.dtype)).shape == (
+            2,
+            8,
+        )
     monkeypatch.setattr(module, "_MOST", 95)
     large = linear_of()
     pack_weights(large)
     assert large.packed is None
 
 
-@pytest.mark.parametrize("forget", [forget_packed, lambda linear: linear.to(torch.float64).to(torch.float32)])
+@pytest.mark.parametrize(
+    "forget", [forget_packed, lambda linear: linear.to(torch.float64).to(torch.float32)]
+)
 def test_copies_are_dropped_before_weights_change(forget) -> None:
     linear = linear_of()
     pack_weights(linear)

@@ -13,17 +13,23 @@ from configs.fields import SettingsError
 from configs.schema import MethodSettings, RunSettings, SamplingSettings
 from decoding.cache import CacheShape, KVCache, chain
 from decoding.flight import Job
-from eval.devices import pick_device
-from eval.session import Session, open_session
 from models.base import Context, PromptRows, TransformerSpec
+from models.codecs.vqgan import ImageTokenizer
 from models.guidance import SequentialGuidance
 from models.placement import Load, dispatch, load_of, plan
 from models.transformer import Transformer
-from models.vqgan import ImageTokenizer
+from runs.session import Session, open_session
+from support.devices import pick_device
 
 CPU = torch.device("cpu")
-JOBS = [Job(str(i), "word " * (i % 3) + str(i), 100 + i) for i in range(4)]  # prompts of three lengths
-METHODS = [MethodSettings("ar"), MethodSettings("adt"), MethodSettings("eagle2", depth=3, width=4, nodes=7)]
+JOBS = [
+    Job(str(i), "word " * (i % 3) + str(i), 100 + i) for i in range(4)
+]  # prompts of three lengths
+METHODS = [
+    MethodSettings("ar"),
+    MethodSettings("adt"),
+    MethodSettings("eagle2", depth=3, width=4, nodes=7),
+]
 GIB = 2**30
 
 
@@ -32,8 +38,8 @@ def settings(folder: Path, **flags: object) -> RunSettings:
     return RunSettings(**{**base, **flags})
 
 
-def codes(session: Session, method: MethodSettings, **law: float) -> dict[str, list[int]]:
-    engine = session.engine_for(method, SamplingSettings(**law))
+def codes(session: Session, method: MethodSettings, **distribution: float) -> dict[str, list[int]]:
+    engine = session.engine_for(method, SamplingSettings(**distribution))
     steps = engine.generate(JOBS)
     return {image.job.id: image.codes.tolist() for step in steps for image in step.finished}
 
@@ -58,21 +64,29 @@ class Counted:
 
 
 @pytest.mark.parametrize("images", [1, 3])
-@pytest.mark.parametrize("law", [{}, {"temperature": 0.0}, {"cfg": 1.0}], ids=["T = 1", "T = 0", "no guidance"])
+@pytest.mark.parametrize(
+    "distribution", [{}, {"temperature": 0.0}, {"cfg": 1.0}], ids=["T = 1", "T = 0", "no guidance"]
+)
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.method)
-def test_sequential_guidance_gives_the_same_tokens(method, law, images, checkpoint, session) -> None:
+def test_sequential_guidance_gives_the_same_tokens(
+    method, distribution, images, checkpoint, session
+) -> None:
     """fp64; three images of different lengths run apart in one batch."""
     target = Counted(session.target, [])
-    apart = replace(session, settings=settings(checkpoint, batch_size=images), target=SequentialGuidance(target))
-    found = codes(apart, method, **law)
-    assert found == codes(session, method, **law)
+    apart = replace(
+        session, settings=settings(checkpoint, batch_size=images), target=SequentialGuidance(target)
+    )
+    found = codes(apart, method, **distribution)
+    assert found == codes(session, method, **distribution)
     assert max(target.rows) == images  # not 2 * images
 
 
 def test_the_flag_wraps_the_target(checkpoint) -> None:
     opened = open_session(settings(checkpoint, cfg_mode="sequential", method=MethodSettings("ar")))
     assert isinstance(opened.target, SequentialGuidance)
-    assert codes(opened, MethodSettings("ar")) == codes(replace(opened, target=opened.target.target), METHODS[0])
+    assert codes(opened, MethodSettings("ar")) == codes(
+        replace(opened, target=opened.target.target), METHODS[0]
+    )
 
 
 def test_rows_of_a_forward_without_cache_pass_together(session) -> None:
@@ -83,10 +97,14 @@ def test_rows_of_a_forward_without_cache_pass_together(session) -> None:
 
 
 @pytest.mark.parametrize(("place", "moves"), [("same", []), ("cpu", [CPU])])
-def test_tokens_become_pixels_where_the_flag_says(place, moves, checkpoint, session, monkeypatch) -> None:
+def test_tokens_become_pixels_where_the_flag_says(
+    place, moves, checkpoint, session, monkeypatch
+) -> None:
     """No other device is here: what is tested is that the VQGAN is sent to the CPU, and that its pixels stay."""
     seen, to = [], ImageTokenizer.to
-    monkeypatch.setattr(ImageTokenizer, "to", lambda images, device: seen.append(device) or to(images, device))
+    monkeypatch.setattr(
+        ImageTokenizer, "to", lambda images, device: seen.append(device) or to(images, device)
+    )
     target = open_session(settings(checkpoint, vq_device=place, method=MethodSettings("ar"))).target
     assert seen == moves
     tokens = torch.arange(16).view(1, 16)
@@ -95,7 +113,9 @@ def test_tokens_become_pixels_where_the_flag_says(place, moves, checkpoint, sess
 
 def test_a_device_map_needs_gpus(checkpoint, monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    with pytest.raises(SettingsError, match="--device_map: found 'auto'; allowed: only where CUDA devices are"):
+    with pytest.raises(
+        SettingsError, match="--device_map: found 'auto'; allowed: only where CUDA devices are"
+    ):
         open_session(settings(checkpoint, device="auto", device_map="auto"))
 
 
@@ -120,7 +140,13 @@ def test_plan(free, places) -> None:
 def test_chameleon_7b_on_smaller_gpus() -> None:
     """bf16, one image with guidance: two GPUs of 24 GiB hold what one cannot with 8 images in a batch."""
     spec = TransformerSpec(
-        vocab=65536, hidden=4096, intermediate=11008, layers=32, heads=32, kv_heads=32, max_positions=4096
+        vocab=65536,
+        hidden=4096,
+        intermediate=11008,
+        layers=32,
+        heads=32,
+        kv_heads=32,
+        max_positions=4096,
     )
     with torch.device("meta"):
         transformer = Transformer(spec, 8192).to(torch.bfloat16)
@@ -143,7 +169,9 @@ def test_keys_and_values_lie_where_their_layers_are(session) -> None:
     assert [len(memory) for memory in parts.memory] == [2, 2] and parts.nbytes == whole.nbytes
     generator = torch.Generator().manual_seed(0)
     for counts in ([3, 3], [1, 2], [2, 1]):  # equal lengths, then ragged ones
-        new = torch.randn(2, 4, spec.kv_heads, 3, spec.head_dim, generator=generator, dtype=torch.float64)
+        new = torch.randn(
+            2, 4, spec.kv_heads, 3, spec.head_dim, generator=generator, dtype=torch.float64
+        )
         for cache in (whole, parts):
             cache.open(*chain(2, 3, CPU))
         for layer in range(2):
@@ -176,7 +204,9 @@ def test_without_accelerate_the_error_names_it(session, monkeypatch) -> None:
         dispatch(session.target, ["cpu", "cpu"], CPU)
 
 
-@pytest.mark.parametrize(("name", "found"), [("auto", "cuda:0"), ("cuda", "cuda:0"), ("cuda:1", "cuda:1")])
+@pytest.mark.parametrize(
+    ("name", "found"), [("auto", "cuda:0"), ("cuda", "cuda:0"), ("cuda:1", "cuda:1")]
+)
 def test_devices_have_numbers(name, found, monkeypatch) -> None:
     """torch sets no current device without its number."""
     chosen = []
@@ -185,5 +215,7 @@ def test_devices_have_numbers(name, found, monkeypatch) -> None:
     assert str(pick_device(name)) == found and chosen == [torch.device(found)]
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert str(pick_device(name)) == ("cuda:1" if name != "cuda:0" else found)
-    with pytest.raises(SettingsError, match="--device: found 'cuda:2', but 2 CUDA devices are here"):
+    with pytest.raises(
+        SettingsError, match="--device: found 'cuda:2', but 2 CUDA devices are here"
+    ):
         pick_device("cuda:2")

@@ -14,7 +14,9 @@ from decoding.cache import CacheShape, KVCache, chain
 from models.base import Context, TransformerSpec
 from models.transformer import HeadNorm, RMSNorm, Rotary, Transformer, rotate
 
-SPEC = TransformerSpec(vocab=40, hidden=32, intermediate=48, layers=2, heads=4, kv_heads=4, max_positions=32)
+SPEC = TransformerSpec(
+    vocab=40, hidden=32, intermediate=48, layers=2, heads=4, kv_heads=4, max_positions=32
+)
 
 
 def model_of(spec: TransformerSpec = SPEC, dtype: torch.dtype = torch.float64) -> Transformer:
@@ -73,11 +75,14 @@ def test_grouped_keys_equal_repeated_keys(ids) -> None:
 
 def test_rotation_depends_on_the_distance_only() -> None:
     rotary = Rotary(8, 64, 10000.0)
-    q, k = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    q, k = torch.randn(
+        2, 1, 1, 1, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(2)
+    )
 
     def product(i: int, j: int) -> Tensor:
         return (
-            rotate(q, *rotary(torch.tensor([[i]]), q.dtype)) * rotate(k, *rotary(torch.tensor([[j]]), q.dtype))
+            rotate(q, *rotary(torch.tensor([[i]]), q.dtype))
+            * rotate(k, *rotary(torch.tensor([[j]]), q.dtype))
         ).sum()
 
     assert torch.allclose(product(3, 1), product(42, 40), atol=1e-6)

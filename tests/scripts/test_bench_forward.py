@@ -7,8 +7,8 @@ import torch
 import main
 from models.base import TargetOptions
 from models.registry import load_target
-from scripts.bench_forward import bench
-from scripts.random_checkpoint import vocabulary, write
+from scripts.tools.bench_forward import bench
+from scripts.tools.random_checkpoint import vocabulary, write
 
 
 def test_a_random_checkpoint_is_anoles_in_small_and_can_be_timed(tmp_path, capsys) -> None:
@@ -29,5 +29,12 @@ def test_a_random_checkpoint_is_anoles_in_small_and_can_be_timed(tmp_path, capsy
 def test_its_names_have_chameleons_ids() -> None:
     ids = vocabulary()
     assert len(ids) == 65536 and sorted(ids.values()) == list(range(65536))
-    known = {"<s>": 0, "<pad>": 1, "IMGIMGAZ": 4, "<eoss>": 8196, "<racm3:break>": 8197, "<reserved08706>": 8710}
+    known = {
+        "<s>": 0,
+        "<pad>": 1,
+        "IMGIMGAZ": 4,
+        "<eoss>": 8196,
+        "<racm3:break>": 8197,
+        "<reserved08706>": 8710,
+    }
     assert {name: ids[name] for name in known} == known and ids["<reserved08799>"] == 8803

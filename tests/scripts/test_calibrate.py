@@ -9,10 +9,10 @@ from configs.methods import MethodSettings
 from configs.schema import RunSettings
 from decoding.calibration import Calibrations
 from decoding.flight import Job
-from decoding.sampling import SamplingLaw
-from drafters.agreement import figures
-from eval.session import open_session
-from scripts.calibrate import calibrate, laws_of, noise_of
+from decoding.sampling import SamplingDistribution
+from drafters.training.agreement import figures
+from runs.session import open_session
+from scripts.tools.calibrate import calibrate, distributions_of, noise_of
 
 
 @pytest.fixture(scope="module")
@@ -25,13 +25,17 @@ def folder(tmp_path_factory):
 
 @torch.inference_mode()
 @pytest.mark.parametrize("depth", [1, 2])
-def test_a_chain_is_accepted_where_the_fitted_laws_say(folder, depth) -> None:
+def test_a_chain_is_accepted_where_the_fitted_distributions_say(folder, depth) -> None:
     chain = MethodSettings(method="eagle2", depth=depth, width=1, nodes=depth)
-    session = open_session(RunSettings(prompt="a", model_path=str(folder / "model"), dtype="fp64", method=chain))
+    session = open_session(
+        RunSettings(prompt="a", model_path=str(folder / "model"), dtype="fp64", method=chain)
+    )
     engine = session.engine
-    (image,) = [image for step in engine.generate([Job("0", "a red dot", 5)]) for image in step.finished]
+    (image,) = [
+        image for step in engine.generate([Job("0", "a red dot", 5)]) for image in step.finished
+    ]
     hits = {}  # number of the token, depth at which it is drafted -> whether it is drafted right
-    for level, log_q in enumerate(laws_of(session, engine.law, image, depth)):
+    for level, log_q in enumerate(distributions_of(session, engine.distribution, image, depth)):
         drafted = (log_q + noise_of(image, log_q)[level:]).argmax(-1)
         for number, hit in enumerate((drafted == image.codes[level + 1 :]).tolist(), level + 1):
             hits[number, level] = hit
@@ -44,7 +48,7 @@ def test_a_chain_is_accepted_where_the_fitted_laws_say(folder, depth) -> None:
     assert rounds == image.target_forwards - 1
 
 
-def test_the_file_grows_by_laws(folder) -> None:
+def test_the_file_grows_by_distributions(folder) -> None:
     for temperature in (1.0, 0.0):
         calibrate(
             prompt=str(folder / "prompts.txt"),
@@ -54,10 +58,12 @@ def test_the_file_grows_by_laws(folder) -> None:
             depths=3,
         )
     read = Calibrations.read(folder / "model" / "drafter")
-    for law in (SamplingLaw(), SamplingLaw(temperature=0.0)):
+    for distribution in (SamplingDistribution(), SamplingDistribution(temperature=0.0)):
         for proposal in ("topk", "coupled"):
-            assert len(read.of(law, proposal).factors) == 3
-    assert read.of(SamplingLaw(), "coupled") != read.of(SamplingLaw(temperature=0.0), "coupled")
+            assert len(read.of(distribution, proposal).factors) == 3
+    assert read.of(SamplingDistribution(), "coupled") != read.of(
+        SamplingDistribution(temperature=0.0), "coupled"
+    )
 
 
 def test_choices_that_the_drafter_cuts_do_not_spoil_the_fit() -> None:
@@ -73,4 +79,6 @@ def test_choices_that_the_drafter_cuts_do_not_spoil_the_fit() -> None:
 @pytest.mark.parametrize("depths", [0, 16])
 def test_depths_that_no_tree_can_have_are_refused(folder, depths) -> None:
     with pytest.raises(SettingsError, match="--depths"):
-        calibrate(prompt=str(folder / "prompts.txt"), model_path=str(folder / "model"), depths=depths)
+        calibrate(
+            prompt=str(folder / "prompts.txt"), model_path=str(folder / "model"), depths=depths
+        )

@@ -11,10 +11,10 @@ from safetensors.torch import load_file
 from small_llamagen import llamagen_settings, open_llamagen, write_llamagen
 from torch import Tensor
 
-from eval.script import run_script
-from models.llamagen import llamagen_spec
-from models.weights import read_json
-from scripts.convert_llamagen import convert
+from models.files.weights import read_json
+from models.targets.llamagen import llamagen_spec
+from scripts.tools.convert_llamagen import convert
+from support.script import run_script
 
 
 @pytest.fixture
@@ -33,7 +33,9 @@ def original(state: dict[str, Tensor]) -> dict[str, Tensor]:
         found[f"cls_embedding.{name}"] = state[f"model.cls_embedding.{name}"]
     for i in range(2):
         theirs = {key.removeprefix(f"model.layers.{i}."): value for key, value in state.items()}
-        found[f"layers.{i}.attention.wqkv.weight"] = torch.cat([theirs[f"self_attn.{p}_proj.weight"] for p in "qkv"])
+        found[f"layers.{i}.attention.wqkv.weight"] = torch.cat(
+            [theirs[f"self_attn.{p}_proj.weight"] for p in "qkv"]
+        )
         found[f"layers.{i}.attention.wo.weight"] = theirs["self_attn.o_proj.weight"]
         found[f"layers.{i}.feed_forward.w1.weight"] = theirs["mlp.gate_proj.weight"]
         found[f"layers.{i}.feed_forward.w2.weight"] = theirs["mlp.down_proj.weight"]
@@ -49,14 +51,18 @@ def test_there_and_back(folder) -> None:
     torch.save({"model": original(state), "steps": 3, "args": Namespace(lr=1e-4)}, source)
     convert(source=str(source), output=str(output), side=4, head_dim=16)
     found = load_file(output / "model.safetensors")
-    assert found.keys() == state.keys() and all(torch.equal(found[key], state[key]) for key in state)
+    assert found.keys() == state.keys() and all(
+        torch.equal(found[key], state[key]) for key in state
+    )
     (folder / "drafter").rename(output / "drafter")
     session = open_llamagen(llamagen_settings(output))
     assert session.target.spec == llamagen_spec(read_json(folder / "config.json"))
 
 
 def test_the_name_tells_the_side_and_nothing_else_does(tmp_path) -> None:
-    with pytest.raises(ValueError, match=r"--side: found None; allowed: .* t2i\.pt does not end in _256 or _512"):
+    with pytest.raises(
+        ValueError, match=r"--side: found None; allowed: .* t2i\.pt does not end in _256 or _512"
+    ):
         convert(source=str(tmp_path / "t2i.pt"), output=str(tmp_path))
     with pytest.raises(ValueError, match=r"--source .*t2i_XL_stage1_256\.pt: cannot read"):
         convert(source=str(tmp_path / "t2i_XL_stage1_256.pt"), output=str(tmp_path))
@@ -65,7 +71,10 @@ def test_the_name_tells_the_side_and_nothing_else_does(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"cls_embedding.embedding_table.weight": torch.zeros(1)}, "unexpected key cls_embedding.embedding_table"),
+        (
+            {"cls_embedding.embedding_table.weight": torch.zeros(1)},
+            "unexpected key cls_embedding.embedding_table",
+        ),
         ({"tok_embeddings.weight": None}, "missing key model.embed_tokens.weight"),
     ],
 )
@@ -78,7 +87,9 @@ def test_other_weights_are_refused(change, message, folder) -> None:
     assert not (folder.parent / "converted").exists()
 
 
-@pytest.mark.parametrize(("flag", "value"), [("side", "abc"), ("side", 0), ("head_dim", 0), ("head_dim", "x")])
+@pytest.mark.parametrize(
+    ("flag", "value"), [("side", "abc"), ("side", 0), ("head_dim", 0), ("head_dim", "x")]
+)
 def test_sizes_are_whole_numbers(flag, value, tmp_path) -> None:
     with pytest.raises(ValueError, match=f"--{flag}: found .*; allowed: whole numbers from 1"):
         convert(source="a_256.pt", output=str(tmp_path), **{flag: value})

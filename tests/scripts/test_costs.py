@@ -6,8 +6,8 @@ from dataclasses import asdict
 import pytest
 from small import write_checkpoint
 
-from eval.costs import BUDGETS, Costs
-from scripts.costs import costs as measure
+from runs.costs import BUDGETS, Costs
+from scripts.tools.costs import costs as measure
 
 COSTS = Costs((0.0, 2.0, 10.0), (10.0, 14.0, 30.0), 2.0)
 
@@ -25,7 +25,11 @@ def test_costs_are_measured_written_and_read(tmp_path, capsys) -> None:
     measure(output=str(output), prompt="a red dot", repeats=2, model_path=model, dtype="fp64")
     found = Costs.read(output)
     assert json.loads(capsys.readouterr().out)["costs"]["level"] == found.level > 0
-    assert found.nodes[0] == 0 and len(found.nodes) == len(BUDGETS) + 1 and found.nodes[-1] <= BUDGETS[-1]
+    assert (
+        found.nodes[0] == 0
+        and len(found.nodes) == len(BUDGETS) + 1
+        and found.nodes[-1] <= BUDGETS[-1]
+    )
     assert found.round(3, 2) == pytest.approx(found.round(3, 0) + 2 * found.level)
 
 

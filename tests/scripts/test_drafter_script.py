@@ -9,10 +9,10 @@ import pytest
 from test_paper_scripts import commands
 
 import main
-from configs.cli import train_settings
 from configs.given import read_recipe
 from configs.schema import ROOT
-from scripts.drafter_table import table
+from runs.commands import train_settings
+from scripts.tools.drafter_table import table
 
 ROWS = ["published", "plain", "full", "agreement", "shifted", "depths1", "depths4", "unguided", "noiseless",
         "layers2"]  # fmt: skip
@@ -21,7 +21,10 @@ ROWS = ["published", "plain", "full", "agreement", "shifted", "depths1", "depths
 def settings_of(words: list[str], tokens: Path) -> dict:
     from configs.flags import read_words
 
-    texts = read_words("train_drafter", words[1:]) | {"tokens": str(tokens), "model_path": str(ROOT / "ckpts/tiny")}
+    texts = read_words("train_drafter", words[1:]) | {
+        "tokens": str(tokens),
+        "model_path": str(ROOT / "ckpts/tiny"),
+    }
     settings = train_settings(texts)
     names = ("depths", "guidance_aware", "feature_noise", "layers", "alignment", "agreement_weight", "optimizer",
              "ce_weight", "enlarge_embeddings")  # fmt: skip
@@ -44,10 +47,14 @@ def test_each_row_changes_what_it_names(tmp_path, monkeypatch) -> None:
                "shifted": {"alignment": "shifted"}, "agreement": {"agreement_weight": 2},
                "depths1": {"depths": 1}, "depths4": {"depths": 4}, "unguided": {"guidance_aware": False},
                "noiseless": {"feature_noise": 0.0}, "layers2": {"layers": 2}}  # fmt: skip
-    assert {name: rows[name] for name in changes} == {name: full | change for name, change in changes.items()}
+    assert {name: rows[name] for name in changes} == {
+        name: full | change for name, change in changes.items()
+    }
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "configs" / "training").glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "configs" / "training").glob("*.yaml")), ids=lambda path: path.stem
+)
 def test_recipes_are_settings_of_the_command(path) -> None:
     assert read_recipe(str(path), "train_drafter")["model"] == path.stem
 
@@ -68,8 +75,12 @@ def test_a_table_of_two_rows(checkpoint, tmp_path, monkeypatch, capsys) -> None:
         assert main.main(words) == 0
     lines = table([Path(word) for word in last[1:]]).splitlines()
     assert len(lines) == 4 and lines[0].startswith("| drafter | steps | depths |")
-    assert lines[2].startswith("| plain | 2 | 1 | False |") and lines[3].startswith("| shifted | 2 | 2 | True |")
-    tau = json.loads((tmp_path / "out" / "plain" / "evaluation.json").read_text())["decoding"]["tau"]
+    assert lines[2].startswith("| plain | 2 | 1 | False |") and lines[3].startswith(
+        "| shifted | 2 | 2 | True |"
+    )
+    tau = json.loads((tmp_path / "out" / "plain" / "evaluation.json").read_text())["decoding"][
+        "tau"
+    ]
     assert f"{tau:.3f}" in lines[2] and lines[2].endswith("| 1/1 |")
     with pytest.raises(ValueError, match="evaluation.json: missing"):
         table([tmp_path])

@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from configs.fields import SettingsError
-from eval.durable import append_lines
-from scripts.maps import columns_of, maps, read_traces
+from scripts.tools.maps import columns_of, maps, read_traces
+from support.durable import append_lines
 
 SIDE = 6
 
@@ -22,7 +22,9 @@ def write_run(folder: Path, images: int = 9) -> Path:
         name, position, rounds = f"{number:05d}_0", 1, []
         while position < SIDE**2:
             rest = SIDE**2 - position
-            accepted = int(min(draw.integers(2, 5) if position < 18 else draw.integers(2), rest - 1))
+            accepted = int(
+                min(draw.integers(2, 5) if position < 18 else draw.integers(2), rest - 1)
+            )
             top1 = draw.random(accepted + 1).tolist()
             rounds.append({"id": name, "round": len(rounds), "position": position, "depth": min(5, rest - 1),
                            "width": 4, "nodes": 9, "accepted": accepted, "top1": top1})  # fmt: skip
@@ -49,7 +51,10 @@ def test_maps_and_numbers(tmp_path, capsys) -> None:
     upper = numbers["rounds"]["other_image"]["pearson"]
     assert 0.3 < upper["low"] < upper["value"] < upper["high"] <= 1  # all tops are easy
     shown = capsys.readouterr().out
-    assert f"| rounds | other_image | {numbers['rounds']['other_image']['pairs']} | {upper['value']:.3f} [" in shown
+    assert (
+        f"| rounds | other_image | {numbers['rounds']['other_image']['pairs']} | {upper['value']:.3f} ["
+        in shown
+    )
 
 
 def test_what_is_drawn_is_the_grid_of_the_image(tmp_path, monkeypatch) -> None:
@@ -58,7 +63,9 @@ def test_what_is_drawn_is_the_grid_of_the_image(tmp_path, monkeypatch) -> None:
         Image.new("RGB", (72, 32)).save(path)
     assert columns_of(run, read_traces(run)) == 9  # 9 x 4 tokens
     drawn = []
-    monkeypatch.setattr("scripts.maps.draw", lambda maps, columns, *_: drawn.append((maps, columns)))
+    monkeypatch.setattr(
+        "scripts.tools.maps.draw", lambda maps, columns, *_: drawn.append((maps, columns))
+    )
     maps(run=str(run), output_dir=str(tmp_path / "elsewhere"), images=0)
     (accepted, top1), columns = drawn[0]
     trace = read_traces(run)["00000_0"]
@@ -70,7 +77,10 @@ def test_runs_without_a_trace_or_drafts_are_refused(tmp_path) -> None:
     with pytest.raises(SettingsError, match="--run .*no images with a trace"):
         maps(run=str(tmp_path))
     append_lines(tmp_path / "records.jsonl", [{"id": "00000_0", "tokens": 3}])
-    plain = [{"id": "00000_0", "round": i, "position": i + 1, "accepted": 0, "depth": 0, "top1": [0.5]} for i in (0, 1)]
+    plain = [
+        {"id": "00000_0", "round": i, "position": i + 1, "accepted": 0, "depth": 0, "top1": [0.5]}
+        for i in (0, 1)
+    ]
     append_lines(tmp_path / "trace.jsonl", plain[:1])
     with pytest.raises(SettingsError, match="damaged .*up to position 2 of 3"):
         maps(run=str(tmp_path))

@@ -9,15 +9,15 @@ import torch
 from safetensors.torch import load_file
 from small import Sizes, write_checkpoint
 
-from drafters.training.checkpoint import load_state, save_state
 from drafters.training.muon import Muon, orthogonalise
 from models.base import TargetOptions
-from models.chameleon import Chameleon, ChameleonVocab, load_tokenizer
+from models.targets.chameleon import Chameleon, ChameleonVocab, load_tokenizer
+from scenes.scene import sample_scene
 from scripts.tiny import train_model, training
 from scripts.tiny.objects import near_objects
-from scripts.tiny.scenes import sample_scene
 from scripts.tiny.train_model import Captions
 from scripts.tiny.training import TrainingRun, train_for
+from support.training_state import load_state, save_state
 
 SIZES = Sizes(layers=1)
 TOKENIZER = Path("ckpts/tiny/tokenizer/text_tokenizer.json")
@@ -32,7 +32,9 @@ def folders(tmp_path_factory):
         codes = np.random.default_rng(0).integers(SIZES.codes, size=(8, SIZES.side**2))
         line = {"caption": "a dot", "background": {"kind": "plain", "colour": "red"}}
         np.save(work / f"codes_{split}.npy", codes.astype(np.uint16))
-        (work / f"captions_{split}.jsonl").write_text("".join(json.dumps(line) + "\n" for _ in codes))
+        (work / f"captions_{split}.jsonl").write_text(
+            "".join(json.dumps(line) + "\n" for _ in codes)
+        )
     return work, model
 
 
@@ -47,7 +49,9 @@ def test_orthogonalised_matrices_have_singular_values_near_one(shape) -> None:
     left, _, right = torch.linalg.svd(matrix, full_matrices=False)
     found = orthogonalise(matrix)
     values = (left.T @ found @ right.T).diagonal()
-    assert values.min() > 0.3 and values.max() < 1.3  # the smallest of random square matrices rises slowly
+    assert (
+        values.min() > 0.3 and values.max() < 1.3
+    )  # the smallest of random square matrices rises slowly
     assert torch.allclose(left.T @ found @ right.T, values.diag(), atol=1e-3)
 
 
@@ -67,17 +71,24 @@ def test_muon_solves_a_linear_regression() -> None:
 def test_every_trained_parameter_has_one_optimiser(folders) -> None:
     run = model_run(folders)
     trained = [p for p in run.module.parameters() if p.requires_grad]
-    assert sorted(id(p) for o in run.optimizers for group in o.param_groups for p in group["params"]) == sorted(
-        map(id, trained)
-    )
+    assert sorted(
+        id(p) for o in run.optimizers for group in o.param_groups for p in group["params"]
+    ) == sorted(map(id, trained))
 
 
 def test_a_warm_start_begins_with_the_exported_weights(folders) -> None:
     fresh, warm = model_run(folders), model_run(folders)
     warm.start_from(folders[1])
-    loaded = Chameleon.load(folders[1], TargetOptions(torch.float32, torch.device("cpu"))).transformer.state_dict()
-    assert all(torch.equal(warm.module.transformer.state_dict()[key], value) for key, value in loaded.items())
-    assert all(torch.equal(warm.average[f"transformer.{key}"], value) for key, value in loaded.items())
+    loaded = Chameleon.load(
+        folders[1], TargetOptions(torch.float32, torch.device("cpu"))
+    ).transformer.state_dict()
+    assert all(
+        torch.equal(warm.module.transformer.state_dict()[key], value)
+        for key, value in loaded.items()
+    )
+    assert all(
+        torch.equal(warm.average[f"transformer.{key}"], value) for key, value in loaded.items()
+    )
     assert not torch.equal(fresh.module.transformer.head.weight, loaded["head.weight"])
 
 
@@ -87,14 +98,21 @@ def test_naming_and_outlining_objects_is_learnt_beside_the_tokens(folders) -> No
     updates(run, 30)
     after = run.losses("train", 0, None, 1.0)
     assert after["names"] < before["names"] - 0.5 and after["outlines"] < before["outlines"] - 2.0
-    assert not [key for key in load_file(folders[1] / "model.safetensors") if "names" in key or "cells" in key]
+    assert not [
+        key
+        for key in load_file(folders[1] / "model.safetensors")
+        if "names" in key or "cells" in key
+    ]
 
 
 def test_a_warm_start_fits_the_object_heads_first(folders) -> None:
     fresh, warm = model_run(folders), model_run(folders)
     warm.start_from(folders[1])
     for part, margin in (("names", 0.3), ("outlines", 1.0)):
-        assert warm.losses("train", 0, None, 1.0)[part] < fresh.losses("train", 0, None, 1.0)[part] - margin
+        assert (
+            warm.losses("train", 0, None, 1.0)[part]
+            < fresh.losses("train", 0, None, 1.0)[part] - margin
+        )
     assert all(weight.requires_grad for weight in warm.module.parameters())
 
 
@@ -109,11 +127,17 @@ def test_processes_share_a_batch(folders) -> None:
 def test_tokens_near_objects_weigh_more(folders) -> None:
     run = model_run(folders)
     _, codes, images = run.train.batch(0, 4, None)
-    near = sum(int(near_objects(sample_scene("train", image), SIZES.side).sum()) for image in images)
-    alone, weighted, alike = (run.losses("train", 0, None, elsewhere)["tokens"].item() for elsewhere in (0.0, 0.3, 1.0))
+    near = sum(
+        int(near_objects(sample_scene("train", image), SIZES.side).sum()) for image in images
+    )
+    alone, weighted, alike = (
+        run.losses("train", 0, None, elsewhere)["tokens"].item() for elsewhere in (0.0, 0.3, 1.0)
+    )
     assert 0 < near < codes.numel() and alone != alike
     far = alike * codes.numel() - alone * near
-    assert weighted == pytest.approx((alone * near + 0.3 * far) / (near + 0.3 * (codes.numel() - near)), rel=1e-5)
+    assert weighted == pytest.approx(
+        (alone * near + 0.3 * far) / (near + 0.3 * (codes.numel() - near)), rel=1e-5
+    )
 
 
 def test_odds_decide_how_often_captions_are_drawn(tmp_path) -> None:
@@ -121,12 +145,17 @@ def test_odds_decide_how_often_captions_are_drawn(tmp_path) -> None:
     codes[1] = 1
     np.save(tmp_path / "codes_train.npy", codes)
     kinds = [{"caption": "x", "background": {"kind": kind}} for kind in ("plain", "noisy")]
-    (tmp_path / "captions_train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kinds))
+    (tmp_path / "captions_train.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in kinds)
+    )
     vocab = ChameleonVocab(load_tokenizer(TOKENIZER))
 
     def share(odds) -> float:
         captions = Captions.read(tmp_path, "train", vocab, odds)
-        return sum(captions.batch(seed, 8, None)[1][:, 0].float().mean().item() for seed in range(100)) / 100
+        return (
+            sum(captions.batch(seed, 8, None)[1][:, 0].float().mean().item() for seed in range(100))
+            / 100
+        )
 
     assert share(None) == pytest.approx(0.5, abs=0.06)
     assert share({"plain": 3.0, "noisy": 1.0}) == pytest.approx(0.25, abs=0.05)
@@ -134,7 +163,9 @@ def test_odds_decide_how_often_captions_are_drawn(tmp_path) -> None:
 
 def test_a_run_ends_with_its_budget_logs_and_continues(folders, tmp_path, monkeypatch) -> None:
     clock = iter(range(10**6))
-    monkeypatch.setattr(training.time, "perf_counter", lambda: float(next(clock)))  # a step takes a second
+    monkeypatch.setattr(
+        training.time, "perf_counter", lambda: float(next(clock))
+    )  # a step takes a second
     first, second = model_run(folders), model_run(folders)
     train_for(0.5, first, tmp_path / "model.pt", None, 1e-3)
     assert (first.step, first.seconds) == (30, 30.0)
@@ -143,7 +174,8 @@ def test_a_run_ends_with_its_budget_logs_and_continues(folders, tmp_path, monkey
     lines = [json.loads(line) for line in (tmp_path / "train_model.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [25, 30, 50, 60]
     assert lines[-1]["images"] == 240 and all(
-        lines[-1][f"validation_{part}"] < lines[1][f"validation_{part}"] for part in ("tokens", "names", "outlines")
+        lines[-1][f"validation_{part}"] < lines[1][f"validation_{part}"]
+        for part in ("tokens", "names", "outlines")
     )
 
 

@@ -14,20 +14,25 @@ from small_llamagen import LlamaGenSizes, write_llamagen
 
 import main
 from configs.schema import ROOT
-from models.codebook import table_path, write_table
-from models.llamagen import LlamaGen
-from models.llamagen_files import llamagen_family
+from models.codecs.codebook import table_path, write_table
 from models.registry import FAMILIES, TARGETS
-from scripts.maps import maps
+from models.targets.llamagen import LlamaGen
+from models.targets.llamagen_files import llamagen_family
+from scripts.tools.maps import maps
 
 FOLDER = ROOT / "scripts" / "paper"
 SCRIPTS = sorted(path.name for path in FOLDER.glob("*_*.sh"))
 ABLATIONS = sorted(
-    path.stem for path in FOLDER.glob("*.sh") if "ablation.sh" in path.read_text() and path.stem != "ablation"
+    path.stem
+    for path in FOLDER.glob("*.sh")
+    if "ablation.sh" in path.read_text() and path.stem != "ablation"
 )
 COCO = {
     "images": [{"id": 7, "file_name": "7.jpg"}, {"id": 3, "file_name": "3.jpg"}],
-    "annotations": [{"id": 1, "image_id": 3, "caption": "a cat"}, {"id": 2, "image_id": 7, "caption": "two dogs"}],
+    "annotations": [
+        {"id": 1, "image_id": 3, "caption": "a cat"},
+        {"id": 2, "image_id": 7, "caption": "two dogs"},
+    ],
 }
 CODES = 24  # of the small checkpoint
 SIDES = {"llamagen": 4, "llamagen2": 6}  # of small images, in place of 16 and 32 codes
@@ -38,7 +43,8 @@ PARTI = "Prompt\tCategory\tChallenge\tNote\na cat\tAnimals\tBasic\t\ntwo dogs\tA
 def places(checkpoint, lumina_folder, tmp_path_factory) -> dict[str, Path]:
     """A small checkpoint for every recipe."""
     stages = {
-        name: write_llamagen(tmp_path_factory.mktemp(name), LlamaGenSizes(side=side)) for name, side in SIDES.items()
+        name: write_llamagen(tmp_path_factory.mktemp(name), LlamaGenSizes(side=side))
+        for name, side in SIDES.items()
     }
     return {"anole": checkpoint, "tiny": checkpoint, "lumina_mgpt": lumina_folder} | stages
 
@@ -50,7 +56,9 @@ def test_every_recipe_has_a_script_per_prompt_set() -> None:
 
 
 def test_every_sweep_has_a_script() -> None:
-    assert [path.stem for path in sorted((ROOT / "configs" / "sweeps").glob("*.yaml"))] == sorted([*ABLATIONS, "nodes"])
+    assert [path.stem for path in sorted((ROOT / "configs" / "sweeps").glob("*.yaml"))] == sorted(
+        [*ABLATIONS, "nodes"]
+    )
 
 
 def commands(script: str, folder: Path, given: dict[str, str]) -> list[list[str]]:
@@ -60,7 +68,13 @@ def commands(script: str, folder: Path, given: dict[str, str]) -> list[list[str]
     recorder.write_text(f'#!/usr/bin/env bash\nprintf "%q " "$@" >> {log}\necho >> {log}\n')
     recorder.chmod(0o755)
     given = {"PY": str(recorder), "OUT": str(folder / "out"), "IMAGES": "2"} | given
-    subprocess.run(["bash", FOLDER / script], env=os.environ | given, check=True, capture_output=True, timeout=60)
+    subprocess.run(
+        ["bash", FOLDER / script],
+        env=os.environ | given,
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
     return [shlex.split(line)[1:] for line in log.read_text().splitlines()]
 
 
@@ -69,7 +83,9 @@ def test_a_script_makes_images_and_a_table(script, places, tmp_path, capsys, mon
     recipe, _, prompts = script.removesuffix(".sh").rpartition("_")
     prompt_file = tmp_path / ("captions.json" if prompts == "coco" else "prompts.tsv")
     prompt_file.write_text(json.dumps(COCO) if prompts == "coco" else PARTI)
-    size = "--target_size 64" if recipe == "lumina_mgpt" else ""  # the recipe's own is too large for the checkpoint
+    size = (
+        "--target_size 64" if recipe == "lumina_mgpt" else ""
+    )  # the recipe's own is too large for the checkpoint
     flags = f"--model_path {places[recipe]} {size} --dtype fp64 --device cpu"
     flags += f" --prompt_file {prompt_file}" if recipe != "tiny" else ""
     temperatures = ("1", "0") if recipe == "tiny" else ("1",)
@@ -80,14 +96,23 @@ def test_a_script_makes_images_and_a_table(script, places, tmp_path, capsys, mon
     for name, side in SIDES.items():
         monkeypatch.setitem(TARGETS, name, partial(LlamaGen.load, side=side))
         monkeypatch.setitem(FAMILIES, name, llamagen_family(side))
-    assert [words[0] for words in given_commands] == (["benchmark"] + ["generate_images"] * 3) * len(temperatures)
+    assert [words[0] for words in given_commands] == (
+        ["benchmark"] + ["generate_images"] * 3
+    ) * len(temperatures)
     for words in given_commands:
-        assert main.main([*words, *(["--repeats", "1"] if words[0] == "benchmark" else [])]) == 0, words
-    tables = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+        assert main.main([*words, *(["--repeats", "1"] if words[0] == "benchmark" else [])]) == 0, (
+            words
+        )
+    tables = [
+        json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")
+    ]
     assert [table["settings"]["temperature"] for table in tables] == list(map(float, temperatures))
     assert all([row["identical"] for row in table["rows"]] == [2] * 4 for table in tables)
     for temperature in temperatures:
-        images = [pictures(tmp_path / "out" / f"T{temperature}" / method) for method in ("ar", "eagle2", "adt")]
+        images = [
+            pictures(tmp_path / "out" / f"T{temperature}" / method)
+            for method in ("ar", "eagle2", "adt")
+        ]
         assert len(images[0]) == 2 and images[0] == images[1] == images[2]
 
 
@@ -95,10 +120,16 @@ def test_relaxed_rows_of_the_main_table(checkpoint, tmp_path, monkeypatch) -> No
     checkpoint = with_table(checkpoint, tmp_path / "checkpoint")
     flags = f"--model_path {checkpoint} --dtype fp64 --device cpu"
     methods = {"lantern": "eagle2", "lantern_pp": "static", "adt_lantern": "adt"}
-    _, *rows = commands("tiny_test.sh", tmp_path, {"METHODS": " ".join(methods), "TEMPERATURES": "1", "FLAGS": flags})
+    _, *rows = commands(
+        "tiny_test.sh",
+        tmp_path,
+        {"METHODS": " ".join(methods), "TEMPERATURES": "1", "FLAGS": flags},
+    )
     monkeypatch.chdir(ROOT)
     for words, (name, method) in zip(rows, methods.items(), strict=True):
-        assert main.main([*words, "--lantern_k", "10"]) == 0, words  # the small checkpoint has 24 codes
+        assert main.main([*words, "--lantern_k", "10"]) == 0, (
+            words
+        )  # the small checkpoint has 24 codes
         settings = json.loads((tmp_path / "out" / "T1" / name / "run.json").read_text())["settings"]
         assert (settings["method"], settings["verifier"]) == (method, "lantern")
 
@@ -112,14 +143,18 @@ def with_table(checkpoint: Path, copy: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ABLATIONS)
-def test_an_ablation_measures_its_sweep_at_both_temperatures(name, checkpoint, tmp_path, capsys, monkeypatch) -> None:
+def test_an_ablation_measures_its_sweep_at_both_temperatures(
+    name, checkpoint, tmp_path, capsys, monkeypatch
+) -> None:
     (tmp_path / "prompts.txt").write_text("a cat\ntwo dogs\nmore\n")
     flags = "--dtype fp64 --device cpu --cells 0-2 --repeats 1 --warmup 0"
     if name == "lantern":  # a table of nearest codes is beside this checkpoint, but no classifier
         checkpoint = with_table(checkpoint, tmp_path / "checkpoint")
     flags += f" --model_path {checkpoint}"
     monkeypatch.chdir(ROOT)
-    for words in commands(f"{name}.sh", tmp_path, {"PROMPTS": str(tmp_path / "prompts.txt"), "FLAGS": flags}):
+    for words in commands(
+        f"{name}.sh", tmp_path, {"PROMPTS": str(tmp_path / "prompts.txt"), "FLAGS": flags}
+    ):
         assert main.main(words) == 0, words
     for temperature in (1, 0):
         folder = tmp_path / "out" / f"T{temperature}"
@@ -133,8 +168,10 @@ def test_maps_of_runs_with_a_trace(checkpoint, tmp_path, capsys, monkeypatch) ->
     (tmp_path / "prompts.txt").write_text("a cat\ntwo dogs\nmore\n")
     flags = f"--model_path {checkpoint} --dtype fp64 --device cpu"
     monkeypatch.chdir(ROOT)
-    found = commands("maps.sh", tmp_path, {"PROMPTS": str(tmp_path / "prompts.txt"), "FLAGS": flags})
-    assert [words[0] for words in found] == ["generate_images", "scripts.maps"] * 2
+    found = commands(
+        "maps.sh", tmp_path, {"PROMPTS": str(tmp_path / "prompts.txt"), "FLAGS": flags}
+    )
+    assert [words[0] for words in found] == ["generate_images", "scripts.tools.maps"] * 2
     for words in found:
         if words[0] == "generate_images":
             assert main.main(words) == 0, words

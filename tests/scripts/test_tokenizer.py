@@ -2,9 +2,14 @@
 
 import pytest
 
-from scripts.tiny.captions import caption
-from scripts.tiny.make_tokenizer import CLOSING_NAMES, LEADING_NAMES, build_tokenizer, image_token_name
-from scripts.tiny.scenes import sample_scene
+from scenes.captions import caption
+from scenes.scene import sample_scene
+from scripts.tiny.make_tokenizer import (
+    CLOSING_NAMES,
+    LEADING_NAMES,
+    build_tokenizer,
+    image_token_name,
+)
 
 FIRST_TEXT_ID = 1032
 
@@ -22,14 +27,20 @@ def test_layout_of_ids(tokenizer):
     assert [tokenizer.token_to_id(name) for name in LEADING_NAMES] == [0, 1, 2, 3]
     assert image_token_name(53) == "IMGIMGFDZ"
     assert image_token_name(1023) == "IMGIMGBACDZ"
-    assert [tokenizer.token_to_id(image_token_name(code)) for code in (0, 53, 1023)] == [4, 57, 1027]
+    assert [tokenizer.token_to_id(image_token_name(code)) for code in (0, 53, 1023)] == [
+        4,
+        57,
+        1027,
+    ]
     assert [tokenizer.token_to_id(name) for name in CLOSING_NAMES] == [1028, 1029, 1030, 1031]
     size = tokenizer.get_vocab_size()
     assert size % 64 == 0
     assert sorted(tokenizer.get_vocab().values()) == list(range(size))
 
 
-@pytest.mark.parametrize("text", ["🌲🐟 emoji", "一只红色的狐狸", "naïve café\n\ttabs", "\x00\x7f", "a red circle"])
+@pytest.mark.parametrize(
+    "text", ["🌲🐟 emoji", "一只红色的狐狸", "naïve café\n\ttabs", "\x00\x7f", "a red circle"]
+)
 def test_any_text_round_trips_without_unk(tokenizer, text):
     ids = tokenizer.encode(text).ids
     assert tokenizer.decode(ids) == text.lower()
@@ -37,7 +48,8 @@ def test_any_text_round_trips_without_unk(tokenizer, text):
 
 
 @pytest.mark.parametrize(
-    "name", [*LEADING_NAMES, *CLOSING_NAMES, "IMGIMGAZ", "IMGIMGBACDZ", "<reserved00000>", "<image>"]
+    "name",
+    [*LEADING_NAMES, *CLOSING_NAMES, "IMGIMGAZ", "IMGIMGBACDZ", "<reserved00000>", "<image>"],
 )
 def test_special_names_in_a_prompt_are_plain_text(tokenizer, name):
     for text in (name, f"a red {name} circle", name * 2):
@@ -61,4 +73,7 @@ def test_same_captions_give_the_same_tokenizer(tokenizer):
 def test_saved_file_loads_equal(tokenizer, tmp_path):
     path = tmp_path / "text_tokenizer.json"
     tokenizer.save(str(path))
-    assert type(tokenizer).from_file(str(path)).encode("a red star").ids == tokenizer.encode("a red star").ids
+    assert (
+        type(tokenizer).from_file(str(path)).encode("a red star").ids
+        == tokenizer.encode("a red star").ids
+    )

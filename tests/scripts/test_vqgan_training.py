@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 import torch
 
-from drafters.training.checkpoint import load_state, save_state
-from drafters.training.log import JsonLog
 from drafters.training.schedule import cosine_lr
-from models.vqgan import ImageTokenizer, load_vqgan
-from models.vqgan_config import VqganConfig
-from models.vqgan_layout import build_vqmodel
+from models.codecs.vqgan import ImageTokenizer, load_vqgan
+from models.codecs.vqgan_config import VqganConfig
+from models.codecs.vqgan_layout import build_vqmodel
+from scenes.painting import render_scene
+from scenes.scene import sample_scene
 from scripts.tiny.common import fast_precision
 from scripts.tiny.ema_codebook import EmaCodebook, kmeans
 from scripts.tiny.encode import encode
-from scripts.tiny.painting import render_scene
-from scripts.tiny.scenes import sample_scene
 from scripts.tiny.train_decoder import REPLACED, replaced
 from scripts.tiny.train_decoder import train as train_decoder
 from scripts.tiny.vqgan_loss import pixel_weights, reconstruction_terms
+from support.log import JsonLog
+from support.training_state import load_state, save_state
 
 
 def _clusters(generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
@@ -53,7 +53,9 @@ def test_loss_terms_vanish_for_equal_images_and_see_lost_grain() -> None:
     generator = torch.Generator().manual_seed(2)
     images = torch.rand(2, 3, 32, 32, generator=generator) * 2 - 1
     weights = torch.ones(2, 1, 32, 32)
-    assert all(float(term) == 0.0 for term in reconstruction_terms(images, images, weights).values())
+    assert all(
+        float(term) == 0.0 for term in reconstruction_terms(images, images, weights).values()
+    )
     flat = images.mean(dim=(2, 3), keepdim=True).expand_as(images)
     shuffled = images.flip(3)
     assert (
@@ -80,7 +82,9 @@ def test_state_is_replaced_whole_and_damage_is_named(tmp_path: Path) -> None:
     assert load_state(path) is None
     save_state(path, {"step": 1})
     save_state(path, {"step": 2})
-    assert load_state(path) == {"step": 2} and [file.name for file in tmp_path.iterdir()] == ["state.pt"]
+    assert load_state(path) == {"step": 2} and [file.name for file in tmp_path.iterdir()] == [
+        "state.pt"
+    ]
     path.write_bytes(b"damaged")
     with pytest.raises(ValueError, match=r"state\.pt"):
         load_state(path)
@@ -95,7 +99,9 @@ def test_log_appends_lines(tmp_path: Path) -> None:
 
 def test_encoding_continues_and_equals_the_tokenizer(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    config = VqganConfig(ch=32, ch_mult=(1, 1), num_res_blocks=1, z_channels=4, embed_dim=4, n_embed=16, resolution=8)
+    config = VqganConfig(
+        ch=32, ch_mult=(1, 1), num_res_blocks=1, z_channels=4, embed_dim=4, n_embed=16, resolution=8
+    )
     model = build_vqmodel(config)
     torch.nn.init.normal_(model.quantize.embedding.weight)
     ImageTokenizer(model, config).save(tmp_path)
@@ -105,7 +111,9 @@ def test_encoding_continues_and_equals_the_tokenizer(tmp_path: Path) -> None:
     (tmp_path / "codes_test.done.json").write_text('{"images": 3}')
     encode(work_dir=str(tmp_path), split="test", vqgan=str(tmp_path), workers=1, chunk=1)
     codes = np.load(tmp_path / "codes_test.npy")
-    expected = load_vqgan(tmp_path).encode(torch.from_numpy(images), precision=fast_precision(torch.device("cpu")))
+    expected = load_vqgan(tmp_path).encode(
+        torch.from_numpy(images), precision=fast_precision(torch.device("cpu"))
+    )
     assert (codes[:3] == 99).all() and np.array_equal(codes[3:], expected[3:].numpy())
 
 
@@ -126,7 +134,13 @@ def test_codes_are_replaced_by_near_ones_in_half_of_the_images() -> None:
 
 def test_the_decoder_learns_alone(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    sizes = {"ch": 8, "ch_mult": (1, 1, 1, 1), "num_res_blocks": 1, "num_groups": 8, "resolution": 128}
+    sizes = {
+        "ch": 8,
+        "ch_mult": (1, 1, 1, 1),
+        "num_res_blocks": 1,
+        "num_groups": 8,
+        "resolution": 128,
+    }
     config = VqganConfig(z_channels=8, embed_dim=8, n_embed=32, **sizes)
     model = build_vqmodel(config)
     torch.nn.init.normal_(model.quantize.embedding.weight)
@@ -135,7 +149,10 @@ def test_the_decoder_learns_alone(tmp_path: Path) -> None:
     for split in ("train", "validation"):
         images = np.stack([render_scene(sample_scene(split, index)) for index in range(4)])
         np.save(tmp_path / f"images_{split}.npy", images)
-        np.save(tmp_path / f"codes_{split}.npy", load_vqgan(before).encode(torch.from_numpy(images)).numpy())
+        np.save(
+            tmp_path / f"codes_{split}.npy",
+            load_vqgan(before).encode(torch.from_numpy(images)).numpy(),
+        )
     flags = {"work_dir": str(tmp_path), "tokenizer": str(before), "output": str(after)}
     train_decoder(**flags, minutes=0.0)
     train_decoder(**flags, minutes=0.05, batch_size=2, lr=3e-3)

@@ -12,7 +12,9 @@ CPU = torch.device("cpu")
 def test_every_image_comes_once_before_one_comes_again() -> None:
     drawn = [image for step in range(14) for image in batch(3, step, 5, 7)]
     assert all(set(drawn[first : first + 7]) == set(range(7)) for first in range(0, 70, 7))
-    assert drawn[:7] != drawn[7:14] and drawn != [image for step in range(14) for image in batch(4, step, 5, 7)]
+    assert drawn[:7] != drawn[7:14] and drawn != [
+        image for step in range(14) for image in batch(4, step, 5, 7)
+    ]
     assert Counter(batch(0, 0, 20, 3)).keys() == {0, 1, 2}, "a batch may be larger than the data"
 
 

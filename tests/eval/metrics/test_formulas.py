@@ -21,21 +21,30 @@ def gaussian(seed: int, features: int, rank: int | None = None) -> Gaussian:
 
 
 def test_distance_of_gaussians_on_a_line():
-    one, other = Gaussian(np.array([1.0]), np.array([[4.0]])), Gaussian(np.array([4.0]), np.array([[25.0]]))
+    one, other = (
+        Gaussian(np.array([1.0]), np.array([[4.0]])),
+        Gaussian(np.array([4.0]), np.array([[25.0]])),
+    )
     assert frechet_distance(one, other) == pytest.approx((1 - 4) ** 2 + (2 - 5) ** 2)
 
 
 def test_distance_of_gaussians_with_axes_in_common():
     a, b = np.array([1.0, 4.0, 9.0]), np.array([4.0, 4.0, 1.0])
     one, other = Gaussian(np.zeros(3), np.diag(a)), Gaussian(np.array([0.0, 3.0, 4.0]), np.diag(b))
-    assert frechet_distance(one, other) == pytest.approx(25 + ((np.sqrt(a) - np.sqrt(b)) ** 2).sum())
+    assert frechet_distance(one, other) == pytest.approx(
+        25 + ((np.sqrt(a) - np.sqrt(b)) ** 2).sum()
+    )
 
 
 @pytest.mark.parametrize("rank", [None, 3])
 def test_distance_against_scipy(rank):
     one, other = gaussian(1, 6, rank), gaussian(2, 6)
     shared = np.trace(linalg.sqrtm(one.covariance @ other.covariance)).real
-    expected = ((one.mean - other.mean) ** 2).sum() + np.trace(one.covariance + other.covariance) - 2 * shared
+    expected = (
+        ((one.mean - other.mean) ** 2).sum()
+        + np.trace(one.covariance + other.covariance)
+        - 2 * shared
+    )
     assert frechet_distance(one, other) == pytest.approx(expected, rel=1e-5)
     assert frechet_distance(one, other) == pytest.approx(frechet_distance(other, one), rel=1e-5)
 
@@ -54,7 +63,9 @@ def test_gaussian_of_rows_by_hand():
 def test_inception_score_by_hand():
     sure = np.log(np.eye(4).clip(1e-30))
     assert inception_score(sure) == pytest.approx(4)  # every image another class
-    assert inception_score(np.log(np.full((3, 5), 0.2))) == pytest.approx(1)  # every image says nothing
+    assert inception_score(np.log(np.full((3, 5), 0.2))) == pytest.approx(
+        1
+    )  # every image says nothing
     p = np.array([[0.9, 0.1], [0.5, 0.5]])
     divergence = [sum(x * np.log(x / m) for x, m in zip(row, (0.7, 0.3), strict=True)) for row in p]
     assert inception_score(np.log(p)) == pytest.approx(np.exp(np.mean(divergence)))
@@ -65,13 +76,17 @@ def features() -> tuple[torch.Tensor, torch.Tensor]:
     """Rows of generated and of real images, float64, that overlap in part."""
     random = np.random.default_rng(5)
     mix = np.eye(12) + 0.2 * random.normal(size=(12, 12))
-    return torch.from_numpy(random.normal(size=(300, 12)) @ mix), torch.from_numpy(random.normal(0.5, 1.2, (200, 12)))
+    return torch.from_numpy(random.normal(size=(300, 12)) @ mix), torch.from_numpy(
+        random.normal(0.5, 1.2, (200, 12))
+    )
 
 
 def test_distance_against_torch_fidelity(features):
     expected = fid_statistics_to_metric(*map(fid_features_to_statistics, features), verbose=False)
     one, other = (Gaussian.of(rows.numpy()) for rows in features)
-    assert frechet_distance(one, other) == pytest.approx(expected["frechet_inception_distance"], rel=1e-9)
+    assert frechet_distance(one, other) == pytest.approx(
+        expected["frechet_inception_distance"], rel=1e-9
+    )
 
 
 def test_inception_score_against_torch_fidelity(features):
@@ -85,7 +100,10 @@ def test_precision_and_recall_against_torch_fidelity(features):
     options = {"prc_neighborhood": 3, "prc_batch_size": 64, "save_cpu_ram": True, "verbose": False}
     expected = prc_features_to_metric(*features, **options)
     rows, theirs = (each.numpy() for each in features)
-    precision, recall = covered(rows, theirs, radii(theirs)).mean(), covered(theirs, rows, radii(rows)).mean()
+    precision, recall = (
+        covered(rows, theirs, radii(theirs)).mean(),
+        covered(theirs, rows, radii(rows)).mean(),
+    )
     assert (precision, recall) == pytest.approx((expected["precision"], expected["recall"]))
     assert 0.1 < precision < 0.9 and 0.1 < recall < 0.9
 
@@ -109,7 +127,7 @@ def test_coverage_against_loops(count):
     assert covered(points, real, radii(real)).tolist() == expected
 
 
-def test_interval_of_a_mean_is_that_of_the_normal_law():
+def test_interval_of_a_mean_is_that_of_the_normal_distribution():
     values = np.random.default_rng(0).normal(size=400)
     figures = mean_interval(values)
     error = values.std() / 20
@@ -133,6 +151,10 @@ def test_interval_of_images_that_have_all_or_nothing():
 
 def test_jackknife_of_a_mean_is_its_standard_error():
     values = np.random.default_rng(3).normal(size=1000)
-    figures = jackknife(1000, lambda out: float(np.delete(values, out).mean()), float(values.mean()))
-    assert (figures["high"] - figures["low"]) / (2 * 2.262 * values.std() / 1000**0.5) == pytest.approx(1, abs=0.4)
+    figures = jackknife(
+        1000, lambda out: float(np.delete(values, out).mean()), float(values.mean())
+    )
+    assert (figures["high"] - figures["low"]) / (
+        2 * 2.262 * values.std() / 1000**0.5
+    ) == pytest.approx(1, abs=0.4)
     assert jackknife(19, lambda out: 0.0, 1.0) == {"value": 1.0}

@@ -1,0 +1,154 @@
+"""What a target says about given images: the guidance rows of their sequences with its features, for any target."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from models.base import Context, ImageGrid, PromptRows, TargetModel
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Guidance rows of the sequences of some images, an image's rows adjacent, each without its last image token.
+
+    ids: (rows, n) prompt, image tokens and ends of rows; every prompt ends at the same slot. features: (rows, n,
+    hidden) the target's. starts: (rows,) slot of a row's first token; the slots before it are padding. origins: (rows,)
+    slot of rotary position 0. prompt: slots before the image; slot prompt - 1 is the first that decoding drafts from.
+    """
+
+    ids: Tensor
+    features: Tensor
+    starts: Tensor
+    origins: Tensor
+    prompt: int
+
+    @property
+    def drafted(self) -> int:
+        """Slots that decoding drafts from."""
+        return self.ids.shape[1] - self.prompt
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> "Rows":
+        """The same elsewhere, with features of another type."""
+        ids, starts, origins = (
+            values.to(device) for values in (self.ids, self.starts, self.origins)
+        )
+        return Rows(ids, self.features.to(device, dtype), starts, origins, self.prompt)
+
+
+class Joined:
+    """A cache of what earlier passes have written; gradients flow through it."""
+
+    def __init__(self):
+        self.known: dict[int, tuple[Tensor, Tensor]] = {}
+        self.keeps = True  # whether what is written next is kept for later passes
+
+    def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """As `models.base.Cache` says."""
+        if layer in self.known:
+            keys, values = (
+                torch.cat([old, new], 2)
+                for old, new in zip(self.known[layer], (keys, values), strict=True)
+            )
+        if self.keeps:
+            self.known[layer] = keys, values
+        return keys, values
+
+
+def image_slots(codes: Tensor, grid: ImageGrid) -> Tensor:
+    """Codes (images, tokens) -> those of the whole sequence up to the last image token, with the ends of rows."""
+    if grid.row_end is None:
+        return codes
+    return F.pad(codes.unflatten(1, (grid.rows, grid.columns)), (0, 1), value=grid.row_end).flatten(
+        1
+    )[:, :-1]
+
+
+def join_prompts(prompts: Sequence[PromptRows]) -> PromptRows:
+    """The prompts of several images as one, padded on the left to the longest."""
+    longest = max(prompt.ids.shape[1] for prompt in prompts)
+    parts = [_pad_prompt(prompt, longest - prompt.ids.shape[1]) for prompt in prompts]
+    ids, starts, origins = (
+        torch.cat([getattr(p, name) for p in parts]) for name in ("ids", "starts", "origins")
+    )
+    condition = (
+        None if parts[0].condition is None else torch.cat([part.condition for part in parts])
+    )
+    return PromptRows(ids, starts, origins, condition)
+
+
+def _pad_prompt(prompt: PromptRows, more: int) -> PromptRows:
+    origins = prompt.starts if prompt.origins is None else prompt.origins
+    condition = None if prompt.condition is None else F.pad(prompt.condition, (0, 0, more, 0))
+    return PromptRows(F.pad(prompt.ids, (more, 0)), prompt.starts + more, origins + more, condition)
+
+
+def join_rows(parts: Sequence[Rows]) -> Rows:
+    """Rows of several images as one, padded on the left to the longest prompt."""
+    longest = max(part.prompt for part in parts)
+    padded = [_pad_rows(part, longest - part.prompt) for part in parts]
+    names = ("ids", "features", "starts", "origins")
+    return Rows(*(torch.cat([getattr(part, name) for part in padded]) for name in names), longest)
+
+
+def _pad_rows(rows: Rows, more: int) -> Rows:
+    ids, features = F.pad(rows.ids, (more, 0)), F.pad(rows.features, (0, 0, more, 0))
+    return Rows(ids, features, rows.starts + more, rows.origins + more, rows.prompt + more)
+
+
+def part_of(rows: Rows, image: int, guidance: int) -> Rows:
+    """The rows of one of the images, without the padding that all of them have."""
+    own = slice(image * guidance, (image + 1) * guidance)
+    cut = int(torch.minimum(rows.starts[own], rows.origins[own].clamp_min(0)).min())
+    ids, features = rows.ids[own, cut:], rows.features[own, cut:]
+    return Rows(ids, features, rows.starts[own] - cut, rows.origins[own] - cut, rows.prompt - cut)
+
+
+def mask_of(visible: Tensor, like: Tensor) -> Tensor:
+    """Additive mask (..., 1, n, m) of what is visible (..., n, m), of the dtype of `like`: SDPA reads an fp32 mask
+    beside fp64 queries wrongly."""
+    mask = torch.zeros(visible.shape, dtype=like.dtype, device=visible.device)
+    return mask.masked_fill_(~visible, -torch.inf).unsqueeze(-3)
+
+
+def behind_padding(starts: Tensor, n: int) -> Tensor:
+    """What each of n slots sees, (rows, n, n): itself and the slots before it that are no padding."""
+    slot = torch.arange(n, device=starts.device)
+    return (slot <= slot[:, None]) & (slot >= starts[:, None, None]) | torch.eye(
+        n, dtype=bool, device=starts.device
+    )
+
+
+def positions_of(rows: Tensor, n: int, last: int) -> Tensor:
+    """Rotary positions (rows, n) of the slots of rows with these origins (rows,); at most `last`."""
+    return (torch.arange(n, device=rows.device) - rows[:, None]).clamp_(0, last)
+
+
+@torch.no_grad()
+def target_rows(target: TargetModel, prompt: PromptRows, codes: Tensor) -> Rows:
+    """The rows of images (images, tokens) behind joined prompts, computed as decoding does: the prompt is read first,
+    the image behind it in one pass."""
+    images = (image_slots(codes, target.grid)[:, :-1] + target.vocab.first_id).to(target.device)
+    ids = torch.cat([prompt.ids, images.repeat_interleave(len(prompt.ids) // len(codes), 0)], 1)
+    origins = prompt.starts if prompt.origins is None else prompt.origins
+    length, n = prompt.ids.shape[1], ids.shape[1]
+    positions = positions_of(origins, n, target.spec.max_positions - 1)
+    padded = bool(prompt.starts.any())
+    visible = behind_padding(prompt.starts if padded else prompt.starts[:1], n)
+    like = target.embedding()
+    mask = mask_of(visible[:, :length, :length], like).expand(len(ids), -1, -1, -1)
+    cache = Joined()
+    read = target.read(
+        replace(prompt, origins=origins), Context(positions[:, :length], mask, cache)
+    )
+    cache.keeps = False
+    behind = Context(positions[:, length:], mask_of(visible[:, length:], like), cache)
+    return Rows(
+        ids,
+        torch.cat([read, target.features(ids[:, length:], behind)], 1),
+        prompt.starts,
+        origins,
+        length,
+    )

@@ -1,0 +1,1 @@
+"""Methods compared on the same prompts and seeds."""

@@ -1,0 +1,92 @@
+"""Is a lossless method's image the baseline's? Exactly in fp64; in fp32 up to near-ties, which are found and counted
+here."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from decoding.cache import CacheShape, KVCache, chain
+from decoding.flight import FinishedImage, Job
+from decoding.noise import gumbel
+from decoding.sampling import SamplingDistribution
+from decoding.slots import with_row_ends
+from models.base import TargetModel
+
+NEAR_TIE = 1e-3  # largest gap that rounding in fp32 may decide
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Images compared with the baseline. wrong: ids of images that differ where no near-tie explains it."""
+
+    images: int
+    identical: int
+    near_ties: int
+    wrong: tuple[str, ...]
+
+
+def compare(
+    target: TargetModel,
+    distribution: SamplingDistribution,
+    baseline: list[FinishedImage],
+    other: list[FinishedImage],
+) -> Comparison:
+    """Compare images of the same jobs. In fp64 no difference counts as a near-tie."""
+    theirs = {image.job.id: image.codes for image in other}
+    identical, near, wrong = 0, 0, []
+    for image in baseline:
+        codes = theirs[image.job.id]
+        differs = (codes != image.codes).nonzero()
+        if not len(differs):
+            identical += 1
+        elif (
+            target.dtype != torch.float64
+            and gap(target, distribution, image, codes[: int(differs[0]) + 1]) <= NEAR_TIE
+        ):
+            near += 1
+        else:
+            wrong.append(image.job.id)
+    return Comparison(len(baseline), identical, near, tuple(wrong))
+
+
+@torch.inference_mode()
+def gap(
+    target: TargetModel, distribution: SamplingDistribution, image: FinishedImage, codes: Tensor
+) -> float:
+    """How much rounding it takes to emit the last of `codes` where `image`, equal before it, has another token.
+
+    The gap between the two tokens' perturbed values; or, if one of them stands at the boundary of top-k or top-p, its
+    distance from there (of the logit from the k-th, of the mass before it from top_p), whichever is less.
+    """
+    position = len(codes) - 1
+    tokens = torch.stack([image.codes[position], codes[position]]).to(target.device)
+    logits = _logits(target, distribution, image.job, image.codes[:position])
+    noise = gumbel(
+        image.job.seed, "target", torch.tensor([position], device=target.device), logits.shape[-1]
+    )[0]
+    scores = distribution.guide(logits)[0, 0].double()
+    if distribution.greedy:
+        return float(scores[tokens].diff().abs())
+    scores = scores / distribution.temperature
+    perturbed = (scores + noise)[tokens].diff().abs()
+    return float(torch.cat([perturbed, distribution.cut_distance(scores, tokens)]).min())
+
+
+def _logits(
+    target: TargetModel, distribution: SamplingDistribution, job: Job, codes: Tensor
+) -> Tensor:
+    """Logits (guidance, 1, vocab) behind the prompt and these codes, in a forward pass each."""
+    prompt = target.prompt(job.prompt, distribution.guidance)
+    sequence = with_row_ends(codes.to(target.device), target.grid)
+    image = (sequence + target.vocab.first_id).expand(distribution.guidance, -1)
+    n, length = image.shape[1], prompt.ids.shape[1]
+    cache = KVCache(
+        target.spec, CacheShape(1, distribution.guidance, length + n), target.dtype, target.device
+    )
+    cache.reset(prompt.starts, prompt.origins)
+    features = target.read(prompt, cache.open(*chain(1, length, target.device)))
+    if n:
+        cache.advance([length])
+        features = target.features(image, cache.open(*chain(1, n, target.device)))
+    return target.score(features[:, -1:])

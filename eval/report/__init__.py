@@ -1,0 +1,1 @@
+"""Tables, pictures and a report from run folders."""

@@ -1,0 +1,111 @@
+"""The image metrics of all runs, on the same prompts and seeds, and the prices of runs that are not lossless."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from configs.evaluation import EvaluateSettings
+from eval.metrics.base import ImageSet, Score, Unavailable
+from eval.metrics.paired import paired_difference
+from eval.metrics.registry import NEED_REFERENCE, build_metric
+from eval.metrics.store import FeatureStore
+from eval.report.runs import Run, common_images, read_reference
+from support.devices import pick_device
+from support.processes import ALONE, Processes
+
+T = TypeVar("T")
+Scores = dict[str, list[Score]]
+
+
+def compute_scores(
+    settings: EvaluateSettings,
+    runs: Sequence[Run],
+    tiny_reference: Callable[[Path], Path],
+    processes: Processes = ALONE,
+) -> tuple[Scores, list[str]]:
+    """The scores by run, metric after metric, and what was not computed and why; processes share the features."""
+    tiny = all(run.settings["model"] == "tiny" for run in runs)
+    names = settings.chosen_metrics("tiny" if tiny else "other")
+    if not names:
+        return {run.name: [] for run in runs}, []
+    store = FeatureStore(settings.cache_dir, settings.batch_size, processes)
+    device = pick_device(settings.device)
+    images, remark = common_images(runs)
+    remarks = [remark] if remark else []
+    real: ImageSet | Unavailable | None = None
+    if any(name in NEED_REFERENCE for name in names):
+        real = _together(processes, lambda: _reference(settings, tiny, tiny_reference, processes))
+        remarks += [f"{real.name}: left out {text}" for text in getattr(real, "left_out", ())]
+    scores: Scores = {run.name: [] for run in runs}
+    for name in names:
+        metric = theirs = real if name in NEED_REFERENCE else None
+        if not isinstance(theirs, Unavailable):
+            metric = _together(
+                processes, lambda name=name: build_metric(name, settings, store, device)
+            )
+        if isinstance(metric, Unavailable):
+            remarks.append(f"{name} was not computed: {metric}")
+            continue
+        for own in images:
+            try:
+                scores[own.name] += [_finite(score) for score in metric.scores(own, theirs)]
+            except Unavailable as error:
+                remarks.append(f"{name} of {own.name} was not computed: {error}")
+    return scores, remarks
+
+
+def with_prices(scores: Scores, baselines: Mapping[str, str]) -> Scores:
+    """The scores, those over shares with their differences to the run's baseline; baselines: by run, of other runs that
+    are lossless. The shares, which are an image's each, are dropped."""
+    named = {run: {score.metric: score for score in own} for run, own in scores.items()}
+
+    def priced(run: str, score: Score) -> Score:
+        plain = named.get(baselines.get(run), {}).get(score.metric)
+        fits = plain is not None and score.shares is not None and plain.shares is not None
+        fits = fits and [total for _, total in score.shares] == [total for _, total in plain.shares]
+        return replace(
+            score,
+            shares=None,
+            price=paired_difference(score.shares, plain.shares) if fits else None,
+        )
+
+    return {run: [priced(run, score) for score in own] for run, own in scores.items()}
+
+
+def _reference(
+    settings: EvaluateSettings,
+    tiny: bool,
+    tiny_reference: Callable[[Path], Path],
+    processes: Processes,
+) -> ImageSet:
+    if settings.ref_dir is not None:
+        return read_reference(settings.ref_dir)
+    if not tiny:
+        raise Unavailable("it compares with real images, but there is no --ref_dir")
+    folder = Path(settings.cache_dir)
+    if processes.rank == 0:
+        tiny_reference(folder)
+    processes.gather(None)  # it is rendered
+    return read_reference(str(tiny_reference(folder)))
+
+
+def _together(processes: Processes, work: Callable[[], T]) -> T | Unavailable:
+    """What `work` gives, or what is missing for it in any process, so that all of them skip the same."""
+    try:
+        found: T | Unavailable = work()
+    except Unavailable as error:
+        found = error
+    faults = processes.gather(found if isinstance(found, Unavailable) else None)
+    return next((fault for fault in faults if fault is not None), found)
+
+
+def _finite(score: Score) -> Score:
+    if not all(
+        math.isfinite(value) for value in (score.value, score.low, score.high) if value is not None
+    ):
+        raise Unavailable(
+            f"{score.metric} is {score.value}, with an interval from {score.low} to {score.high}"
+        )
+    return score

@@ -1,0 +1,76 @@
+"""A target's images without its transformer: pictures of any size -> codes, and what captions it can take."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from models.base import ImageGrid
+from models.codecs.vqgan import ImageTokenizer
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How a training recipe brings a picture to the model's size: scaled until it covers it, then cut in the middle.
+
+    halves: before that, boxes of 2 x 2 pixels are averaged while both sides are twice too long.
+    """
+
+    resample: Image.Resampling
+    halves: bool
+
+    def __call__(self, image: Image.Image, size: tuple[int, int]) -> Image.Image:
+        """The RGB picture at size (width, height)."""
+        width, height = size
+        while self.halves and image.width >= 2 * width and image.height >= 2 * height:
+            image = image.resize((image.width // 2, image.height // 2), Image.Resampling.BOX)
+        scale = max(width / image.width, height / image.height)
+        image = image.resize(
+            (round(image.width * scale), round(image.height * scale)), self.resample
+        )
+        left, top = (image.width - width) // 2, (image.height - height) // 2
+        return image.crop((left, top, left + width, top + height))
+
+
+META = Fit(Image.Resampling.LANCZOS, halves=False)  # Chameleon's public image tokenizer
+ADM = Fit(
+    Image.Resampling.BICUBIC, halves=True
+)  # guided diffusion, taken over by LlamaGen and Lumina-mGPT
+
+
+def on_white(image: Image.Image) -> Image.Image:
+    """The picture in RGB, what is transparent in it white."""
+    if not image.has_transparency_data:
+        return image.convert("RGB")
+    layers = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", layers.size, "white"), layers).convert("RGB")
+
+
+@dataclass(frozen=True)
+class Codec:
+    """Pictures and captions as a target takes them.
+
+    vocab: number of codes. length: tokens of a caption's prompt; ValueError for a caption that is too long.
+    """
+
+    images: ImageTokenizer
+    grid: ImageGrid
+    vocab: int
+    length: Callable[[str], int]
+    fit: Fit
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height of the model's images, in pixels."""
+        return (
+            self.grid.columns * self.images.downsampling,
+            self.grid.rows * self.images.downsampling,
+        )
+
+    def encode(self, image: Image.Image) -> Tensor:
+        """The codes (tokens,) of an RGB picture of any size, in raster order; they do not depend on other pictures."""
+        pixels = np.asarray(self.fit(image, self.size))  # (height, width, 3)
+        return self.images.encode(torch.from_numpy(pixels.copy())[None])[0]

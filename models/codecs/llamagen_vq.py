@@ -1,0 +1,108 @@
+"""LlamaGen's VQ-16 (arXiv 2406.06525): pixels <-> codes, read from the public file `vq_ds16_t2i.pt`.
+
+The network is the VQGAN of the other targets with attention at its coarsest level. Codes are vectors of length 1: the
+file's codebook is normalised once, here. The encoder's outputs need no normalisation: their length does not change
+which vector of length 1 is nearest.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from models.codecs.vqgan import ImageTokenizer
+from models.codecs.vqgan_config import VqganConfig
+from models.codecs.vqgan_layout import build_vqmodel, from_public, renamed
+from models.files.weights import read_tensors
+
+_RENAMES = (
+    (r"\.mid_block\.resnets\.0\.", ".mid.0."),
+    (r"\.mid_block\.attentions\.0\.", ".mid.1."),
+    (r"\.mid_block\.resnets\.1\.", ".mid.2."),
+    (r"\.(?:down|up)_blocks\.(\d+)\.", r".conv_blocks.\1."),  # both count in the order of execution
+    (r"\.resnets\.", ".res."),
+    (r"\.attentions\.", ".attn."),
+    (r"\.(down|up)samplers\.0\.", r".\1sample."),
+    (r"\.group_norm\.", ".norm."),
+    (r"\.to_([qkv])\.", r".\1."),
+    (r"\.to_out\.0\.", ".proj_out."),
+    (r"\.conv_shortcut\.", ".nin_shortcut."),
+    (r"\.conv_norm_out\.", ".norm_out."),
+)
+CODEBOOK = "quantize.embedding.weight"
+_IGNORED = "quantize.codebook_used"  # a training statistic
+
+
+def public_name(name: str) -> str:
+    """LlamaGen's key of the diffusers key `name`."""
+    return renamed(name, _RENAMES)
+
+
+def sizes_of(state: Mapping[str, Tensor], side: int) -> VqganConfig:
+    """The sizes of the network whose weights these are: the file has no configuration.
+
+    Args:
+        state: weights under LlamaGen's keys.
+        side: rows and columns of codes of an image.
+
+    Raises:
+        ValueError: if a weight that tells a size is missing, or the sizes fit no VQGAN.
+    """
+    levels = _count(state, "encoder.conv_blocks.")
+    try:
+        ch = len(state["encoder.conv_in.weight"])
+        widths = [
+            len(state[f"encoder.conv_blocks.{level}.res.0.conv2.weight"]) for level in range(levels)
+        ]
+        n_embed, embed_dim = state[CODEBOOK].shape
+        return VqganConfig(
+            ch=ch,
+            ch_mult=tuple(width // ch for width in widths),
+            num_res_blocks=_count(state, "encoder.conv_blocks.0.res."),
+            z_channels=state["quant_conv.weight"].shape[1],
+            embed_dim=embed_dim,
+            n_embed=n_embed,
+            resolution=side * 2 ** (levels - 1),
+            coarse_attention=True,
+        )
+    except KeyError as error:
+        raise ValueError(f"missing key {error.args[0]}") from error
+
+
+def _count(state: Mapping[str, Tensor], prefix: str) -> int:
+    """How many numbers follow `prefix` in the keys."""
+    return len({key[len(prefix) :].split(".")[0] for key in state if key.startswith(prefix)})
+
+
+def read_vq(path: Path, prefix: str = "") -> dict[str, Tensor]:
+    """The weights in the file of --vq_path whose keys start with `prefix`; ValueError if it is missing or damaged."""
+    if not path.is_file():
+        raise ValueError(f"--vq_path: {path} is not there; allowed: LlamaGen's file vq_ds16_t2i.pt")
+    return dict(read_tensors([path], prefix))
+
+
+def load_llamagen_vq(path: Path, side: int, device: torch.device) -> ImageTokenizer:
+    """Read LlamaGen's image codes in fp32.
+
+    Args:
+        path: `vq_ds16_t2i.pt`, or a file with the same keys.
+        side: rows and columns of codes of an image.
+        device: where the network goes.
+
+    Raises:
+        ValueError: naming the flag and the file that is missing or damaged, would run code, or does not fit.
+    """
+    state = read_vq(path)
+    try:
+        config = sizes_of(state, side)
+        with torch.device("meta"):
+            model = build_vqmodel(config)
+        weights = from_public(state, model, public_name, _IGNORED)
+    except ValueError as error:
+        raise ValueError(f"--vq_path: {path}: {error}") from error
+    weights[CODEBOOK] = F.normalize(weights[CODEBOOK], dim=-1)
+    model.load_state_dict(weights, assign=True)
+    model = model.to(device, memory_format=torch.channels_last)
+    return ImageTokenizer(model, config, rounding=0.5)

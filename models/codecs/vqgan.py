@@ -1,0 +1,204 @@
+"""VQGAN of the public taming-layout files (Chameleon, Anole, the tiny model): pixels <-> codes.
+
+A folder holds `vqgan.yaml` (model.params: ddconfig, n_embed, embed_dim) and the weights, in
+`vqgan.safetensors` or `vqgan.ckpt`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from diffusers import VQModel
+from safetensors.torch import save_file
+from torch import Tensor
+
+from models.codecs.vqgan_config import VqganConfig, json_config, read_config, write_config
+from models.codecs.vqgan_layout import build_vqmodel, from_taming, read_weights, to_taming
+from models.files.places import BUNDLED_VQGAN, VQGAN_CONFIG, VQGAN_WEIGHTS
+from models.files.weights import read_json, read_tensors, weight_files
+
+
+class ImageTokenizer:
+    """Pixels <-> codes. Codes of an image are in raster order; the network runs in fp32.
+
+    Args:
+        model: network with loaded weights.
+        config: its sizes.
+        rounding: added before pixel values are cut to whole numbers: 0 as public readers of Chameleon do, or 0.5.
+    """
+
+    def __init__(self, model: VQModel, config: VqganConfig, rounding: float = 0.0) -> None:
+        self.model = model.eval().requires_grad_(False)
+        self.config, self.rounding = config, rounding
+
+    def to(self, device: torch.device) -> ImageTokenizer:
+        """The same network on another device."""
+        return ImageTokenizer(self.model.to(device), self.config, self.rounding)
+
+    @property
+    def downsampling(self) -> int:
+        """Pixels per token along one side."""
+        return self.config.downsampling
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of tokens of an image of the configured resolution."""
+        side = self.config.resolution // self.downsampling
+        return side, side
+
+    @property
+    def codebook(self) -> Tensor:
+        """Latents of the codes, (n_embed, embed_dim)."""
+        return self.model.quantize.embedding.weight
+
+    @torch.inference_mode()
+    def encode(
+        self, images: Tensor, chunk: int = 1, precision: torch.dtype = torch.float32
+    ) -> Tensor:
+        """Codes (n, h*w), int64, of uint8 images (n, H, W, 3): the nearest latents by Euclidean distance.
+
+        Args:
+            images: H and W are multiples of `downsampling`.
+            chunk: images per forward pass; with 1, an image's codes cannot depend on its neighbours.
+            precision: bfloat16 is faster and changes a few codes; distances stay in fp32.
+
+        Raises:
+            ValueError: on another dtype or shape.
+        """
+        if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[3] != 3:
+            raise ValueError(
+                f"images: found {images.dtype} {tuple(images.shape)}, allowed is uint8 (n, H, W, 3)"
+            )
+        if any(side % self.downsampling for side in images.shape[1:3]):
+            raise ValueError(
+                f"images: found {tuple(images.shape)}, H and W must be multiples of {self.downsampling}"
+            )
+        parts = [self._nearest(self._latents(part, precision)) for part in images.split(chunk)]
+        sides = math.prod(side // self.downsampling for side in images.shape[1:3])
+        return torch.cat(parts).cpu() if parts else torch.empty((0, sides), dtype=torch.int64)
+
+    def _latents(self, images: Tensor, precision: torch.dtype) -> Tensor:
+        device = self.codebook.device
+        pixels = images.to(device).permute(0, 3, 1, 2).float() / 127.5 - 1.0
+        pixels = pixels.contiguous(memory_format=torch.channels_last)
+        with torch.autocast(device.type, precision, enabled=precision != torch.float32):
+            hidden = self.model.quant_conv(self.model.encoder(pixels))
+        return hidden.float().permute(0, 2, 3, 1).flatten(1, 2)  # (n, h * w, embed_dim)
+
+    def _nearest(self, latents: Tensor) -> Tensor:
+        return (self.codebook.square().sum(1) - 2.0 * latents @ self.codebook.T).argmin(-1)
+
+    @torch.inference_mode()
+    def decode(self, codes: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
+        """Images, uint8 (n, H, W, 3) on the CPU, of codes (n, tokens), decoded one by one in bounded memory.
+
+        Args:
+            codes: whole numbers below `n_embed`, raster order.
+            grid: rows and columns of tokens; without it the image is square.
+
+        Raises:
+            ValueError: if the codes do not fill the grid or are out of range.
+        """
+        if codes.ndim != 2:
+            raise ValueError(
+                f"codes: found shape {tuple(codes.shape)}, allowed is (images, tokens)"
+            )
+        tokens = codes.shape[1]
+        rows, columns = grid or (math.isqrt(tokens), math.isqrt(tokens))
+        if rows * columns != tokens:
+            raise ValueError(
+                f"codes: found {tokens} tokens per image, allowed are {rows} x {columns}"
+            )
+        if codes.numel() and not 0 <= int(codes.min()) <= int(codes.max()) < self.config.n_embed:
+            found = f"{int(codes.min())}..{int(codes.max())}"
+            raise ValueError(f"codes: found {found}, allowed are 0..{self.config.n_embed - 1}")
+        scale = self.downsampling
+        images = torch.empty((len(codes), rows * scale, columns * scale, 3), dtype=torch.uint8)
+        for image, row in zip(images, codes.to(self.codebook.device, torch.int64), strict=True):
+            image.copy_(self._decode(row.view(rows, columns)))
+        return images
+
+    def _decode(self, codes: Tensor) -> Tensor:
+        latents = (
+            self.codebook[codes].permute(2, 0, 1).unsqueeze(0)
+        )  # (1, embed_dim, rows, columns)
+        latents = latents.contiguous(memory_format=torch.channels_last)
+        output = self.model.decoder(self.model.post_quant_conv(latents))[0].float()
+        pixels = (output.clamp(-1, 1) + 1) / 2 * 255 + self.rounding
+        return pixels.to(torch.uint8).permute(1, 2, 0)  # truncates
+
+    def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
+        """Write vqgan.yaml and vqgan.safetensors in the public layout; a file appears whole or not at all."""
+        folder.mkdir(parents=True, exist_ok=True)
+        state = to_taming(self.model.state_dict(), len(self.config.ch_mult))
+        weights = {
+            name: value.detach().cpu().to(dtype).contiguous() for name, value in state.items()
+        }
+        for name, write in (
+            (VQGAN_CONFIG, lambda path: write_config(self.config, path)),
+            (VQGAN_WEIGHTS[0], lambda path: save_file(weights, path)),
+        ):
+            partial = folder / f"{name}.partial"
+            write(partial)
+            os.replace(partial, folder / name)
+
+
+def load_vqgan(
+    source: str | Path, weights: str | Path | None = None, device: str = "cpu"
+) -> ImageTokenizer:
+    """Load a VQGAN of the public layout in fp32.
+
+    Args:
+        source: folder with vqgan.yaml and vqgan.safetensors or vqgan.ckpt; or the yaml file itself.
+        weights: the weights file, when it does not lie beside the yaml file under one of these names.
+        device: where the network goes.
+
+    Raises:
+        ValueError: naming the missing or damaged file, or every key that does not fit.
+    """
+    config_path = Path(source) / VQGAN_CONFIG if Path(source).is_dir() else Path(source)
+    config = read_config(config_path)
+    weights_path = Path(weights) if weights else vqgan_weights(config_path.parent)
+    try:
+        return _assemble(config, read_weights(weights_path), device)
+    except ValueError as error:
+        raise ValueError(f"{weights_path}: {error}") from error
+
+
+def load_bundled_vqgan(folder: Path, device: str = "cpu") -> ImageTokenizer:
+    """Load the VQGAN among the weights of a Hugging Face Chameleon checkpoint, keys `model.vqmodel.*`, in fp32.
+
+    Args:
+        folder: the checkpoint's; `vq_config` of its config.json gives the sizes.
+        device: where the network goes.
+
+    Raises:
+        ValueError: naming the damaged file, or every key that does not fit.
+    """
+    config = json_config(read_json(folder / "config.json"), str(folder / "config.json"))
+    stored = read_tensors(weight_files(folder), BUNDLED_VQGAN)
+    try:
+        return _assemble(
+            config, {name.removeprefix(BUNDLED_VQGAN): value for name, value in stored}, device
+        )
+    except ValueError as error:
+        raise ValueError(f"{folder}, weights {BUNDLED_VQGAN}*: {error}") from error
+
+
+def _assemble(config: VqganConfig, weights: Mapping[str, Tensor], device: str) -> ImageTokenizer:
+    with torch.device("meta"):
+        model = build_vqmodel(config)
+    model.load_state_dict(from_taming(weights, model, len(config.ch_mult)), assign=True)
+    return ImageTokenizer(model.to(device, memory_format=torch.channels_last), config)
+
+
+def vqgan_weights(folder: Path) -> Path:
+    """The weights file in a VQGAN's folder; ValueError if there is none."""
+    for name in VQGAN_WEIGHTS:
+        if (folder / name).exists():
+            return folder / name
+    raise ValueError(f"{folder}: found none of {', '.join(VQGAN_WEIGHTS)}")

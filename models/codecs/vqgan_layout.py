@@ -1,0 +1,168 @@
+"""The public VQGAN weights (taming layout), and the key map onto diffusers' `VQModel`.
+
+Keys in the files are those of taming-transformers; `taming_name` is the whole difference to diffusers.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+from diffusers import VQModel
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from models.codecs.vqgan_config import VqganConfig
+from models.files.headers import read_header
+
+_RENAMES = (
+    (r"^(\w+)\.mid_block\.resnets\.0\.", r"\1.mid.block_1."),
+    (r"^(\w+)\.mid_block\.resnets\.1\.", r"\1.mid.block_2."),
+    (r"^(\w+)\.mid_block\.attentions\.0\.", r"\1.mid.attn_1."),
+    (r"\.attn_1\.group_norm\.", ".attn_1.norm."),
+    (r"\.attn_1\.to_([qkv])\.", r".attn_1.\1."),
+    (r"\.attn_1\.to_out\.0\.", ".attn_1.proj_out."),
+    (r"\.(down|up)_blocks\.(\d+)\.resnets\.", r".\1.\2.block."),
+    (r"\.(down|up)_blocks\.(\d+)\.\1samplers\.0\.", r".\1.\2.\1sample."),
+    (r"\.conv_shortcut\.", ".nin_shortcut."),
+    (r"\.conv_norm_out\.", ".norm_out."),
+)
+
+
+def build_vqmodel(config: VqganConfig) -> VQModel:
+    """The diffusers network of these sizes, with fresh weights."""
+    finer, coarse = len(config.ch_mult) - 1, "Attn" if config.coarse_attention else ""
+    return VQModel(
+        block_out_channels=tuple(config.ch * factor for factor in config.ch_mult),
+        down_block_types=("DownEncoderBlock2D",) * finer + (f"{coarse}DownEncoderBlock2D",),
+        up_block_types=(f"{coarse}UpDecoderBlock2D",) + ("UpDecoderBlock2D",) * finer,
+        layers_per_block=config.num_res_blocks,
+        latent_channels=config.z_channels,
+        num_vq_embeddings=config.n_embed,
+        vq_embed_dim=config.embed_dim,
+        norm_num_groups=config.num_groups,
+    )
+
+
+def renamed(name: str, rules: Sequence[tuple[str, str]]) -> str:
+    """`name` with every pattern replaced, one rule after the other."""
+    for pattern, replacement in rules:
+        name = re.sub(pattern, replacement, name)
+    return name
+
+
+def taming_name(name: str, levels: int) -> str:
+    """Public key of the diffusers key `name`; taming counts the decoder's levels from the finest."""
+    name = renamed(name, _RENAMES)
+    return re.sub(
+        r"^decoder\.up\.(\d+)", lambda match: f"decoder.up.{levels - 1 - int(match[1])}", name
+    )
+
+
+def to_taming(state: Mapping[str, Tensor], levels: int) -> dict[str, Tensor]:
+    """Rename a diffusers state dict to the public layout."""
+    return to_public(state, partial(taming_name, levels=levels))
+
+
+def from_taming(state: Mapping[str, Tensor], model: VQModel, levels: int) -> dict[str, Tensor]:
+    """Rename weights of the public layout to `model`'s keys, strictly; `loss.*` is ignored."""
+    return from_public(state, model, partial(taming_name, levels=levels), "loss.")
+
+
+def to_public(state: Mapping[str, Tensor], name_of: Callable[[str], str]) -> dict[str, Tensor]:
+    """Rename a diffusers state dict; attention matrices become 1 x 1 convolutions."""
+    matrix = {name: ".attentions." in name and value.ndim == 2 for name, value in state.items()}
+    return {
+        name_of(name): value[:, :, None, None] if matrix[name] else value
+        for name, value in state.items()
+    }
+
+
+def from_public(
+    state: Mapping[str, Tensor], model: VQModel, name_of: Callable[[str], str], ignored: str
+) -> dict[str, Tensor]:
+    """Rename public weights to `model`'s keys, strictly, and to fp32.
+
+    Args:
+        state: public weights.
+        model: network on any device.
+        name_of: diffusers key -> public key.
+        ignored: prefix of public keys that are no weights of the network.
+
+    Raises:
+        ValueError: naming every missing, unexpected and mis-shaped key.
+    """
+    own = model.state_dict()
+    found = {name: value for name, value in state.items() if not name.startswith(ignored)}
+    if problems := layout_faults(
+        {name: tuple(value.shape) for name, value in found.items()}, model, name_of
+    ):
+        raise ValueError("the weights do not fit the configuration: " + "; ".join(problems))
+    return {  # copies: nothing keeps the mapped file open
+        name: found[name_of(name)].reshape(value.shape).to(torch.float32, copy=True)
+        for name, value in own.items()
+    }
+
+
+def layout_faults(
+    found: Mapping[str, tuple[int, ...]], model: VQModel, name_of: Callable[[str], str]
+) -> list[str]:
+    """Every missing, unexpected and mis-shaped key of weights in a public layout; none if they fit `model`."""
+    wanted = {
+        name: tuple(value.shape) for name, value in to_public(model.state_dict(), name_of).items()
+    }
+    problems = [f"missing {name} {shape}" for name, shape in wanted.items() if name not in found]
+    problems += [
+        f"unexpected {name} {shape}" for name, shape in found.items() if name not in wanted
+    ]
+    problems += [
+        f"{name} has shape {found[name]} instead of {shape}"
+        for name, shape in wanted.items()
+        if name in found and found[name] != shape
+    ]
+    return problems
+
+
+def stored_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Shapes by public key of a VQGAN's weights file, without reading the weights; ValueError names a damaged one."""
+    if path.suffix == ".safetensors":
+        found = {name: info.shape for name, info in read_header(path).items()}
+    else:
+        try:
+            found = {name: tuple(value.shape) for name, value in read_weights(path).items()}
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+    return trained_shapes(found)
+
+
+def trained_shapes(found: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Without `loss.*`, which only training needs."""
+    return {name: shape for name, shape in found.items() if not name.startswith("loss.")}
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Tensors of a .safetensors file, or of the entry `state_dict` of a checkpoint.
+
+    Raises:
+        ValueError: if the file is missing, damaged or holds no `state_dict`.
+    """
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        content = torch.load(
+            path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path)
+        )
+    except pickle.UnpicklingError as error:
+        raise ValueError("damaged, or it holds more than tensors and plain values") from error
+    except (OSError, RuntimeError, EOFError, SafetensorError, zipfile.BadZipFile) as error:
+        raise ValueError(f"damaged or unreadable: {error}") from error
+    state = content.get("state_dict") if isinstance(content, dict) else None
+    if not isinstance(state, dict):
+        raise ValueError("found no entry state_dict")
+    return {name: value for name, value in state.items() if isinstance(value, Tensor)}

@@ -1,0 +1,1 @@
+"""Checkpoint folders: where files lie, headers, strict reading."""

@@ -1,0 +1,43 @@
+"""Folders of checkpoints: given ones, or snapshots from the Hugging Face hub."""
+
+from pathlib import Path
+
+
+def checkpoint_folder(path: str, flag: str, download: bool = True) -> Path:
+    """The local folder of a checkpoint: `path` itself, or the hub's snapshot of a hub id.
+
+    Args:
+        path: a folder, or owner/name; flag: that named it, for errors.
+        download: whether a snapshot may be fetched; not with HF_HUB_OFFLINE in any case.
+
+    Raises ValueError if it is neither, or the snapshot is not here and could not be fetched.
+    """
+    folder = Path(path)
+    if folder.is_dir():
+        return folder
+    if path.count("/") != 1 or path.startswith((".", "/", "~")) or folder.exists():
+        raise ValueError(f"{flag}: {path!r} is neither a folder nor a hub id like 'owner/name'")
+    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    offline = constants.HF_HUB_OFFLINE
+    try:
+        return Path(snapshot_download(path, local_files_only=offline or not download))
+    except LocalEntryNotFoundError as error:
+        why = (
+            f"the hub did not deliver it: {error}"
+            if download
+            else f"`hf download {path}` fetches it"
+        )
+        why = f"HF_HUB_OFFLINE is set: `hf download {path}` where it is not" if offline else why
+        found = f"{path!r} is no folder here and not in the hub's cache {constants.HF_HUB_CACHE}"
+        raise ValueError(f"{flag}: {found}; {why}") from error
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
+        raise ValueError(
+            f"{flag}: {path!r} is no folder here, and the hub did not deliver it: {error}"
+        ) from error
+
+
+def given_folder(path: str | None, flag: str, download: bool = True) -> Path | None:
+    """As checkpoint_folder, for a flag that may not be given."""
+    return None if path is None else checkpoint_folder(path, flag, download)

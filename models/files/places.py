@@ -1,0 +1,126 @@
+"""Where the files of a checkpoint lie, and where users get them; free of slow imports, for the command line too.
+
+Chameleon family: Meta's text_tokenizer.json, vqgan.yaml and the VQGAN's weights are looked for in --tokenizer_path
+(itself, its `tokenizer`, its `chameleon/tokenizer`) or, without that flag, in the checkpoint's folder `tokenizer`, then
+in `chameleon/tokenizer` beside the checkpoint. Where the VQGAN is in none of them, the checkpoint's own weights
+`model.vqmodel.*` take its place if they hold a decoder, sized by `vq_config` in config.json; where the text tokenizer
+is not, the checkpoint's tokenizer.json does. For a hub id, --tokenizer_path is by default `chameleon/tokenizer` in
+`ckpts`, as for a folder there, where that exists (configs/targets.py).
+"""
+
+import json
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from configs.targets import CHAMELEON_TOKENIZER, META_FILES
+from models.files.headers import read_header
+
+WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+WEIGHT_INDEXES = tuple(f"{name}.index.json" for name in WEIGHT_FILES)
+TEXT_TOKENIZER, HUB_TOKENIZER = "text_tokenizer.json", "tokenizer.json"
+VQGAN_CONFIG, VQGAN_WEIGHTS = "vqgan.yaml", ("vqgan.safetensors", "vqgan.ckpt")
+BUNDLED_VQGAN = "model.vqmodel."
+T5_TOKENIZERS = ("tokenizer.json", "spiece.model")
+
+
+@dataclass(frozen=True)
+class TokenizerFiles:
+    """The text tokenizer's file and the VQGAN's folder; vqgan is None where the checkpoint's own weights hold it."""
+
+    text: Path
+    vqgan: Path | None
+
+
+def tokenizer_places(folder: Path, given: Path | None) -> list[Path]:
+    """The folders in which a Chameleon checkpoint's tokenizer is looked for, in this order; a ValueError if a given one
+    holds neither the text tokenizer nor the VQGAN."""
+    if given is None:
+        return [folder / "tokenizer", folder.absolute().parent / CHAMELEON_TOKENIZER]
+    places = [given, given / "tokenizer", given / CHAMELEON_TOKENIZER]
+    if not any((place / TEXT_TOKENIZER).is_file() or not missing_vqgan(place) for place in places):
+        raise _missing(f"{TEXT_TOKENIZER} and no {VQGAN_CONFIG} with weights", places)
+    return places
+
+
+def find_tokenizer(folder: Path, given: Path | None = None) -> TokenizerFiles:
+    """The tokenizer files of a Chameleon checkpoint; ValueError says all that is missing."""
+    found, faults = [], []
+    for find in (find_text, find_vqgan):
+        try:
+            found.append(find(folder, given))
+        except ValueError as error:
+            faults.append(str(error))
+    if faults:
+        raise ValueError("; ".join(dict.fromkeys(faults)))
+    return TokenizerFiles(*found)
+
+
+def find_text(folder: Path, given: Path | None = None) -> Path:
+    """The text tokenizer of a Chameleon checkpoint.
+
+    Args:
+        folder: the checkpoint's.
+        given: --tokenizer_path.
+
+    Raises:
+        ValueError: naming the missing file, the places where it was looked for and where it comes from.
+    """
+    places = tokenizer_places(folder, given)
+    for path in (*(place / TEXT_TOKENIZER for place in places), folder / HUB_TOKENIZER):
+        if path.is_file():
+            return path
+    raise _missing(TEXT_TOKENIZER, places, f"{HUB_TOKENIZER} in {folder}")
+
+
+def find_vqgan(folder: Path, given: Path | None = None) -> Path | None:
+    """The folder of a Chameleon checkpoint's VQGAN, None if it is among the checkpoint's own weights; arguments and
+    errors as `find_text`."""
+    places = tokenizer_places(folder, given)
+    home = next((place for place in places if not missing_vqgan(place)), None)
+    if home is None and not has_decoder(stored_names(folder)):
+        begun = next((place for place in places if (place / VQGAN_CONFIG).is_file()), places[0])
+        raise _missing(
+            " and no ".join(missing_vqgan(begun)),
+            places,
+            f"{BUNDLED_VQGAN}decoder.* in the weights",
+        )
+    return home
+
+
+def _missing(names: str, places: list[Path], instead: str = "") -> ValueError:
+    where = " or ".join(map(str, places)) + (f", and no {instead}" if instead else "")
+    source = f"--tokenizer_path names another folder; Meta's files come from {META_FILES}"
+    return ValueError(f"found no {names} in {where}; {source}")
+
+
+def missing_vqgan(folder: Path) -> list[str]:
+    """Which of the VQGAN's two files a folder lacks."""
+    missing = [] if (folder / VQGAN_CONFIG).is_file() else [VQGAN_CONFIG]
+    weights = any((folder / name).is_file() for name in VQGAN_WEIGHTS)
+    return missing if weights else [*missing, " or ".join(VQGAN_WEIGHTS)]
+
+
+def has_decoder(names: Collection[str]) -> bool:
+    """Whether a checkpoint with these keys brings a VQGAN that can decode."""
+    return f"{BUNDLED_VQGAN}decoder.conv_out.weight" in names
+
+
+def stored_names(folder: Path) -> set[str]:
+    """The keys of a checkpoint, from its index or a single safetensors file; none where these cannot be read."""
+    for index in WEIGHT_INDEXES:
+        if (folder / index).is_file():
+            try:
+                return set(json.loads((folder / index).read_text(encoding="utf-8"))["weight_map"])
+            except (ValueError, KeyError, TypeError):
+                return set()
+    try:
+        return set(read_header(folder / WEIGHT_FILES[0]))
+    except ValueError:
+        return set()
+
+
+# What a target's folder needs besides config.json and weights: raises ValueError where something is missing.
+NEEDED: dict[str, Callable[[Path, Path | None], TokenizerFiles]] = dict.fromkeys(
+    ("tiny", "anole", "lumina_mgpt"), find_tokenizer
+)

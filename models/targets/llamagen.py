@@ -1,0 +1,249 @@
+"""LlamaGen, text to image (arXiv 2406.06525), in the Hugging Face layout of LANTERN's jadohu/LlamaGen-T2I and -T2I-2.
+
+A checkpoint folder holds config.json and the weights. Codec and text encoder are files of their own: `--vq_path`,
+`--text_encoder_path`.
+
+A prompt is no tokens but T5's features of the caption in the last of 120 slots, the slots before them padding; the
+unconditional row holds a learned table instead, behind the same padding. Image token c stands at position 120 + c
+however long the caption is, and is rotated by its row and column; the slots of the prompt are not rotated but zero.
+"""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from models.base import (
+    Context,
+    ImageGrid,
+    ImageRope,
+    ImageVocab,
+    PromptRows,
+    TargetOptions,
+    TransformerSpec,
+)
+from models.codecs.codec import ADM, Codec
+from models.codecs.llamagen_vq import load_llamagen_vq
+from models.codecs.vqgan import ImageTokenizer
+from models.files.weights import KeyMap, Network, Slot, read_json
+from models.linear import Linear, pack_weights
+from models.targets.chameleon import chameleon_keys, chameleon_spec
+from models.targets.target import TransformerTarget
+from models.targets.text_encoder import TextEncoder
+from models.transformer import Transformer
+
+_STAGES = {16: "t2i", 32: "t2i2"}  # codes per side -> `input_type` of the public drafters
+
+
+class Caption(nn.Module):
+    """Features of a caption -> what the transformer reads; and the rows that stand for no caption."""
+
+    def __init__(self, width: int, hidden: int, slots: int):
+        super().__init__()
+        self.fc1 = Linear(width, hidden, bias=False)
+        self.fc2 = Linear(hidden, hidden, bias=False)
+        self.empty = nn.Parameter(torch.zeros(slots, width))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(rows, n, width) -> (rows, n, hidden)."""
+        return self.fc2(F.gelu(self.fc1(features), approximate="tanh"))
+
+
+class LlamaGenNetwork(nn.Module):
+    """Transformer and caption projection: all that a checkpoint folder holds."""
+
+    def __init__(self, spec: TransformerSpec, width: int):
+        super().__init__()
+        self.transformer = Transformer(spec, spec.vocab)
+        self.caption = Caption(width, spec.hidden, spec.image_rope.condition)
+
+    @property
+    def spec(self) -> TransformerSpec:
+        return self.transformer.spec
+
+
+def decoder_spec(config: dict, image: ImageRope) -> TransformerSpec:
+    """Llama's entries of a config.json, of a target or a drafter, with LlamaGen's rotation; ValueError names a missing
+    entry."""
+    spec = chameleon_spec({"max_position_embeddings": image.condition + image.side**2} | config)
+    if spec.head_dim % 4:
+        raise ValueError(
+            f"config.json: {spec.hidden} / {spec.heads} channels per head; allowed: a multiple of 4"
+        )
+    theta = config.get("rope_base", 10000.0)
+    return replace(spec, qk_norm=False, swin_norm=False, rope_theta=theta, image_rope=image)
+
+
+def llamagen_spec(config: dict, side: int | None = None) -> TransformerSpec:
+    """The transformer of a target's config.json, with `side` codes per row and column if given; ValueError names a
+    missing entry or one that is not allowed."""
+    for name, only in (("input_type", "t2i"), ("pretraining_tp", 1)):
+        if config.get(name, only) != only:
+            raise ValueError(f"config.json: {name} is {config[name]!r}; allowed: {only!r}")
+    for name in ("block_size", "cls_token_num", "caption_dim"):
+        if not isinstance(config.get(name), int) or config[name] < 1:
+            raise ValueError(
+                f"config.json: {name} is {config.get(name)!r}; allowed: a whole number from 1"
+            )
+    found = math.isqrt(config["block_size"])
+    if found**2 != config["block_size"]:
+        raise ValueError(f"config.json: block_size is {config['block_size']}; allowed: a square")
+    if side not in (None, found):
+        raise ValueError(
+            f"config.json: block_size is {config['block_size']}, expected {side**2}: "
+            "--model llamagen draws 256 codes, --model llamagen2 1024"
+        )
+    spec = decoder_spec(config, ImageRope(config["cls_token_num"], found))
+    return replace(spec, max_positions=config["cls_token_num"] + config["block_size"])
+
+
+def llamagen_keys(spec: TransformerSpec) -> KeyMap:
+    """Public keys -> parameters of `LlamaGenNetwork`."""
+    slots = chameleon_keys(spec, None)
+    keys = {
+        key: replace(slot, parameter=f"transformer.{slot.parameter}") for key, slot in slots.items()
+    }
+    for name in ("fc1", "fc2"):
+        keys[f"model.cls_embedding.cap_proj.{name}.weight"] = Slot(f"caption.{name}.weight")
+    keys["model.cls_embedding.uncond_embedding"] = Slot("caption.empty")
+    return keys
+
+
+def llamagen_network(config: dict, side: int | None = None) -> Network:
+    """The network of a target's config.json and its public keys; arguments and errors as `llamagen_spec`."""
+    spec = llamagen_spec(config, side)
+    with torch.device("meta"):
+        return Network(LlamaGenNetwork(spec, config["caption_dim"]), llamagen_keys(spec))
+
+
+class LlamaGen(TransformerTarget):
+    """Text-to-image with LlamaGen; a caption longer than the model's slots is cut, as in the public recipe."""
+
+    name = "llamagen"
+
+    def __init__(self, network: LlamaGenNetwork, text: TextEncoder, images: ImageTokenizer):
+        self.transformer, self.caption = network.transformer, network.caption
+        self.text, self.images, self.spec = text, images, network.transformer.spec
+        self.grid, self.vocab = ImageGrid(*images.grid), ImageVocab(0, self.spec.vocab)
+        self.dtype, self.device = self.caption.empty.dtype, self.caption.empty.device
+
+    @classmethod
+    def load(cls, folder: Path, options: TargetOptions, side: int) -> "LlamaGen":
+        """Read a checkpoint folder and the files beside it.
+
+        Args:
+            folder: config.json and weights.
+            options: paths of text encoder and codec.
+            side: codes per row and column that the folder has to have.
+
+        Raises:
+            ValueError: naming what is missing, damaged or does not fit.
+        """
+        config = read_json(folder / "config.json")
+        parts = _read_parts(folder, config, llamagen_spec(config, side).image_rope, options)
+        network = llamagen_network(config)
+        network.fill(folder, options.dtype, options.device)
+        pack_weights(network.module)
+        return cls(network.module, *parts)
+
+    @classmethod
+    def codec(cls, folder: Path, options: TargetOptions, side: int | None = None) -> Codec:
+        """What a checkpoint does with pictures and captions; transformer and text encoder are not read. Arguments and
+        errors as `load`."""
+        config = read_json(folder / "config.json")
+        image = llamagen_spec(config, side).image_rope
+        images = _read_images(folder, config, image, options)
+        return Codec(
+            images,
+            ImageGrid(*images.grid),
+            images.config.n_embed,
+            lambda text: image.condition,
+            ADM,
+        )
+
+    def place(self, device: torch.device) -> None:
+        super().place(device)
+        self.caption.to(device)
+        self.text.model.to(device)
+
+    def prompt(self, text: str, guidance: int) -> PromptRows:
+        features = self.text(text).to(self.caption.empty)  # (n, width)
+        slots = len(self.caption.empty)
+        caption = F.pad(features, (0, 0, slots - len(features), 0))
+        ids = torch.zeros(
+            guidance, slots, dtype=torch.long, device=self.device
+        )  # what drafters read
+        starts = torch.full((guidance,), slots - len(features), device=self.device)
+        condition = torch.stack([caption, self.caption.empty][:guidance])
+        return PromptRows(ids, starts, torch.zeros_like(starts), condition)
+
+    def length(self, text: str) -> int:
+        return len(self.caption.empty)
+
+    def read(self, prompt: PromptRows, context: Context) -> Tensor:
+        mask = padding_visible(context.mask, prompt.starts)
+        return self.transformer.read(self.caption(prompt.condition), replace(context, mask=mask))
+
+    def drafter_spec(self, config: dict) -> TransformerSpec:
+        return drafter_spec(config, self.spec)
+
+
+def drafter_spec(config: dict, target: TransformerSpec) -> TransformerSpec:
+    """Of LlamaGen's EAGLE heads, which read token i + 1 at slot i: a condition of one slot less; ValueError for a head
+    of the other stage."""
+    image, stage = target.image_rope, config.get("input_type")
+    wanted = _STAGES.get(image.side, stage)
+    if stage not in (None, wanted):
+        raise ValueError(
+            f"config.json of the drafter: input_type is {stage!r}; the target needs {wanted!r}"
+        )
+    spec = decoder_spec(config, replace(image, condition=image.condition - 1))
+    return replace(spec, max_positions=target.max_positions, first_norm=False, hides_padding=False)
+
+
+def padding_visible(mask: Tensor, starts: Tensor) -> Tensor:
+    """An additive mask (rows, 1, n, n) of a prompt, in which padding sees the padding up to itself, too.
+
+    No token of the caption and no code sees padding. LlamaGen's public drafters do, and they were trained on features
+    of padding that were made so: it is what LANTERN's mask comes to in bf16.
+    """
+    slot = torch.arange(mask.shape[-1], device=mask.device)
+    padding = slot < starts[:, None]  # (rows, n)
+    seen = padding[:, :, None] & padding[:, None] & (slot <= slot[:, None])
+    return mask.masked_fill(seen[:, None], 0.0)
+
+
+def _read_parts(
+    folder: Path, config: dict, image: ImageRope, options: TargetOptions
+) -> tuple[TextEncoder, ImageTokenizer]:
+    """Text encoder and codec; a ValueError names the flag of one that is missing or not for this target."""
+    path = _given(options, "text_encoder_path")
+    images = _read_images(folder, config, image, options)
+    text = TextEncoder.load(path, image.condition, options.device)
+    _refuse_other("text_encoder_path", path, text.width, folder, config, "caption_dim")
+    return text, images
+
+
+def _read_images(
+    folder: Path, config: dict, image: ImageRope, options: TargetOptions
+) -> ImageTokenizer:
+    path = _given(options, "vq_path")
+    images = load_llamagen_vq(Path(path), image.side, options.device)
+    _refuse_other("vq_path", path, images.config.n_embed, folder, config, "vocab_size")
+    return images
+
+
+def _given(options: TargetOptions, flag: str) -> str:
+    if getattr(options, flag) is None:
+        raise ValueError(f"--{flag}: missing; LlamaGen needs it")
+    return getattr(options, flag)
+
+
+def _refuse_other(flag: str, path: str, found: int, folder: Path, config: dict, entry: str) -> None:
+    if found != config[entry]:
+        raise ValueError(
+            f"--{flag}: {path} has {found}, {folder / 'config.json'} has {entry} {config[entry]}"
+        )

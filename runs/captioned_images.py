@@ -1,0 +1,204 @@
+"""Images with captions, one by one, from a folder, a list of lines, or WebDataset shards. Does not import torch.
+
+What cannot be used is an item, too: its `load` raises a Fault that says why.
+"""
+
+import json
+import os
+import tarfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, groupby
+from pathlib import Path
+from typing import Any, NoReturn
+
+from configs.fields import SettingsError, refuse
+
+IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".webp")
+LIST = "captions.jsonl"
+_IMAGE_KEYS, _CAPTION_KEYS = ("image", "file", "file_name"), ("caption", "text", "prompt")
+
+
+class Fault(ValueError):
+    """Why an image is left out: a reason out of few, a colon, details."""
+
+
+@dataclass(frozen=True)
+class Captioned:
+    """An image by an id that no other one has; load: its caption and the content of its file, or a Fault."""
+
+    id: str
+    load: Callable[[], tuple[str, bytes]]
+
+
+def captioned_images(place: Path) -> Iterator[Captioned]:
+    """The images of --data_dir, always in the same order; a SettingsError if there are none.
+
+    place: a folder of images, each with a .txt beside it; a .jsonl file of lines with `image`, `file` or `file_name`
+    (relative to it) and `caption`, `text` or `prompt` (a text, or a list whose first is taken), or a folder with
+    `captions.jsonl` or one other .jsonl; a .tar of members KEY.jpg and KEY.txt or KEY.json (WebDataset), or a folder of
+    such files.
+    """
+    items = _distinct(_read(place))
+    first = next(items, None)
+    if first is None:
+        refuse(
+            "data_dir", str(place), f"a place with images ({', '.join(IMAGE_ENDINGS)}) and captions"
+        )
+    return chain([first], items)
+
+
+def _read(place: Path) -> Iterator[Captioned]:
+    if place.suffix == ".jsonl" and place.is_file():
+        return _listed(place)
+    if place.suffix == ".tar" and place.is_file():
+        return _packed(place)
+    if not place.is_dir():
+        refuse("data_dir", str(place), "a folder, a .jsonl file or a .tar file")
+    lists, archives = sorted(place.glob("*.jsonl")), sorted(place.glob("*.tar"))
+    if place / LIST in lists:
+        lists = [place / LIST]
+    if len(lists) > 1 or lists and archives:
+        names = ", ".join(path.name for path in (*lists, *archives)[:4])
+        raise SettingsError(
+            f"--data_dir {place}: found {names}; allowed: {LIST}, one .jsonl file, or .tar files only"
+        )
+    if archives:
+        return chain.from_iterable(map(_packed, archives))
+    return _listed(lists[0]) if lists else _beside(place)
+
+
+def _distinct(items: Iterable[Captioned]) -> Iterator[Captioned]:
+    """The items, their ids in UTF-8; those whose id was there before get another one and a fault."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        id = item.id.encode(errors="backslashreplace").decode()  # names of files may be any bytes
+        seen[id] += 1
+        again = Captioned(f"{id} ({seen[id]})", partial(_fail, f"named twice: {id}"))
+        yield again if seen[id] > 1 else replace(item, id=id)
+
+
+def _fail(reason: str) -> NoReturn:
+    raise Fault(reason)
+
+
+def _beside(folder: Path) -> Iterator[Captioned]:
+    """Images of a folder and the folders in it, by path, and captions without one."""
+    for place, folders, names in os.walk(folder):
+        folders.sort()
+        known = {Path(name).stem for name in names if name.lower().endswith(IMAGE_ENDINGS)}
+        for name in sorted(names):
+            path = Path(place) / name
+            id = path.relative_to(folder).as_posix()
+            if name.lower().endswith(IMAGE_ENDINGS):
+                yield Captioned(id, partial(_load_pair, path))
+            elif path.suffix == ".txt" and path.stem not in known:
+                yield Captioned(id, partial(_fail, "no image: none beside this caption"))
+
+
+def _load_pair(path: Path) -> tuple[str, bytes]:
+    text = path.with_suffix(".txt")
+    if not text.is_file():
+        raise Fault(f"no caption: no {text.name}")
+    return _caption(_content(text, "caption")), _content(path, "image")
+
+
+def _listed(path: Path) -> Iterator[Captioned]:
+    """Images that the lines of a file name, by those names."""
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield _listed_image(path, number, line)
+    except OSError as error:
+        raise SettingsError(
+            f"--data_dir {path}: cannot be read: {error}; allowed: a .jsonl file"
+        ) from error
+
+
+def _listed_image(path: Path, number: int, line: bytes) -> Captioned:
+    try:
+        entry = dict(json.loads(line))
+        name = next(entry[key] for key in _IMAGE_KEYS if isinstance(entry.get(key), str))
+    except (ValueError, TypeError, StopIteration):
+        wanted = f"no object with {' or '.join(_IMAGE_KEYS)}"
+        return Captioned(
+            f"{path.name}, line {number}", partial(_fail, f"line cannot be read: {wanted}")
+        )
+    return Captioned(name, lambda: (_caption(_first(entry)), _content(path.parent / name, "image")))
+
+
+def _packed(path: Path) -> Iterator[Captioned]:
+    """Images of a WebDataset shard by file and key; members of one key are neighbours in it."""
+    try:
+        with tarfile.open(path, "r:") as archive:
+            for key, group in groupby(
+                (member for member in archive if member.isfile()), lambda m: _key(m.name)[0]
+            ):
+                members = {_key(member.name)[1]: member for member in group}
+                yield Captioned(f"{path.name}/{key}", partial(_load_members, archive, members))
+    except (OSError, tarfile.TarError) as error:
+        yield Captioned(f"{path.name}, the rest", partial(_fail, f"tar cannot be read: {error}"))
+
+
+def _key(name: str) -> tuple[str, str]:
+    """A member's key, which ends at the first dot of its file name, and the ending with the dot."""
+    folder, slash, file = name.rpartition("/")
+    key, dot, ending = file.partition(".")
+    return folder + slash + key, (dot + ending).lower()
+
+
+def _load_members(
+    archive: tarfile.TarFile, members: dict[str, tarfile.TarInfo]
+) -> tuple[str, bytes]:
+    image = next((members[ending] for ending in IMAGE_ENDINGS if ending in members), None)
+    if image is None:
+        raise Fault(f"no image: found {', '.join(members)}")
+
+    def content(member: tarfile.TarInfo) -> bytes:
+        return archive.extractfile(member).read()
+
+    try:
+        if ".txt" in members:
+            caption = _caption(content(members[".txt"]))
+        elif ".json" in members:
+            caption = _caption(_first(dict(json.loads(content(members[".json"])))))
+        else:
+            raise Fault("no caption: no .txt or .json with this key")
+        return caption, content(image)
+    except (OSError, tarfile.TarError) as error:
+        raise Fault(f"tar cannot be read: {error}") from error
+    except (ValueError, TypeError) as error:
+        raise (
+            error
+            if isinstance(error, Fault)
+            else Fault(f"no caption: its .json cannot be read: {error}")
+        ) from error
+
+
+def _first(entry: dict[str, Any]) -> object:
+    """The caption of a line or a .json; of a list the first one."""
+    found = next((entry[key] for key in _CAPTION_KEYS if key in entry), None)
+    return found[0] if isinstance(found, list) and found else found
+
+
+def _caption(found: object) -> str:
+    """A caption without blanks around it; a Fault if it is none."""
+    try:
+        text = found.decode("utf-8-sig") if isinstance(found, bytes) else found
+    except UnicodeDecodeError as error:
+        raise Fault("no caption: it is not UTF-8") from error
+    if not isinstance(text, str):
+        raise Fault(f"no caption: found {text!r}")
+    if not text.strip():
+        raise Fault("empty caption")
+    return text.strip()
+
+
+def _content(path: Path, what: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise Fault(f"{what} cannot be read: {error.strerror}") from error

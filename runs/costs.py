@@ -1,0 +1,131 @@
+"""What rounds cost on this machine: by the number of nodes that the target verifies, and per draft level."""
+
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from statistics import median_low
+
+import numpy as np
+
+from configs.methods import MethodSettings
+from decoding.engine import Engine
+from decoding.flight import Job
+from decoding.policies.marginal import Prices
+from support.durable import replace_file
+
+BUDGETS = (2, 4, 6, 8, 12, 16, 24, 40, 58)
+WARM_UP, ROUNDS = 2, 7
+
+
+@dataclass(frozen=True)
+class Costs:
+    """nodes: ascending, from 0. verify: milliseconds of a round without its draft that verifies so many nodes. level:
+    milliseconds of a draft level of eight nodes, with the growing of the tree."""
+
+    nodes: tuple[float, ...]
+    verify: tuple[float, ...]
+    level: float
+
+    def prices(self, nodes: int) -> Prices:
+        """The same for a policy that verifies at most so many nodes.
+
+        Times that fall with more nodes are noise, and evened out from both sides.
+        """
+        times = np.array([self.round(count, 0) for count in range(nodes + 1)])
+        verify = (np.maximum.accumulate(times) + np.minimum.accumulate(times[::-1])[::-1]) / 2
+        return Prices(tuple(verify.tolist()), self.level)
+
+    def round(self, nodes: float, levels: float) -> float:
+        """Milliseconds of a round: straight lines between the numbers of nodes that were measured, the last one
+        continued."""
+        last = max(self.verify[-1] - self.verify[-2], 0) / (self.nodes[-1] - self.nodes[-2])
+        beyond = max(nodes - self.nodes[-1], 0) * last
+        return float(np.interp(nodes, self.nodes, self.verify)) + beyond + self.level * levels
+
+    def speedup(self, row: dict[str, float]) -> float:
+        """What the counts of a method (a row of `benchmark`) promise over plain decoding."""
+        levels = row["draft_forwards"] / (row["target_forwards"] - 1)
+        return row["tau"] * self.round(0, 0) / self.round(row["mean_nodes"], levels)
+
+    @staticmethod
+    def read(path: Path) -> "Costs":
+        """The costs in a file that `scripts.tools.costs` wrote; ValueError names what is wrong with it."""
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))["costs"]
+            nodes, verify = (tuple(map(float, content[name])) for name in ("nodes", "verify"))
+            costs = Costs(nodes, verify, float(content["level"]))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{path} is not a file of costs: {error!r}; python -m scripts.tools.costs writes one"
+            ) from error
+        rising = (
+            nodes[:1] == (0,)
+            and list(nodes) == sorted(set(nodes))
+            and len(nodes) == len(verify) > 1
+        )
+        if not rising or not all(0 < time < np.inf for time in (*verify, costs.level)):
+            raise ValueError(
+                f"{path}: expected nodes that rise from 0, as many times, and times above 0"
+            )
+        return costs
+
+
+def measure_costs(
+    engine_for: Callable[[MethodSettings], Engine], jobs: list[Job], repeats: int
+) -> Costs:
+    """Time the first rounds of these jobs, decoded together, with trees of several sizes, in `repeats` turns. The least
+    time counts, since other work on the machine only adds to it.
+
+    engine_for: a method's engine, for as many images as there are jobs, of a target with a drafter.
+    """
+    trees = (MethodSettings(method="eagle2", depth=3, width=8, nodes=nodes) for nodes in BUDGETS)
+    methods = (MethodSettings(method="ar"), *trees)
+    times: dict[float, list[float]] = {}  # by nodes: a small image may have fewer than a budget
+    levels = []
+    for _ in range(repeats):
+        for method in methods:
+            rounds = _timed(engine_for(method), jobs)
+            nodes = median_low(row[0] for row in rounds)
+            times.setdefault(nodes, []).extend(row[1] for row in rounds if row[0] == nodes)
+            levels += [row[2] for row in rounds if row[2] is not None]
+    return Costs(
+        tuple(sorted(times)), tuple(min(times[nodes]) for nodes in sorted(times)), min(levels)
+    )
+
+
+def _timed(engine: Engine, jobs: list[Job]) -> list[tuple[float, float, float | None]]:
+    """Nodes, milliseconds without the draft, milliseconds per draft level of some rounds behind those that warm up."""
+    rows, before = [], Counter()
+    for step in islice(engine.generate(jobs), WARM_UP + ROUNDS):
+        now = Counter(engine.watch.seconds) + Counter(levels=engine.watch.calls["draft_forward"])
+        spent = {name: 1000 * (now[name] - before[name]) for name in ("round", "draft", "levels")}
+        level = 1000 * spent["draft"] / spent["levels"] if spent["levels"] else None
+        rows.append(
+            (median_low(row.nodes for row in step.rounds), spent["round"] - spent["draft"], level)
+        )
+        before = now
+    return rows[WARM_UP:] or rows
+
+
+def machine_costs(key: str, measure: Callable[[], Costs]) -> Costs:
+    """The costs that an earlier run has kept under this key on this machine; else measures and keeps them. Says so on
+    standard error where they cannot be read or kept."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    path = Path(home) / "adt-tree" / f"costs-{key}.json"
+    try:
+        if path.is_file():
+            return Costs.read(path)
+    except ValueError as error:
+        print(f"{error}: measured anew", file=sys.stderr)
+    costs = measure()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, (json.dumps({"costs": asdict(costs)}) + "\n").encode())
+    except OSError as error:
+        print(f"{path}: costs cannot be kept: {error}", file=sys.stderr)
+    return costs

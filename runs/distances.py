@@ -1,0 +1,31 @@
+"""`vq_distances`: the table of nearest latents beside a checkpoint."""
+
+from pathlib import Path
+
+import torch
+
+from configs.fields import SettingsError
+from configs.tools import DistanceSettings
+from models.codecs.codebook import table_path, write_table
+from models.registry import FAMILIES
+from runs.session import target_options
+
+
+def make_distances(settings: DistanceSettings) -> None:
+    """Write vq_distances/top_{columns}_indices.npy into --model_path and say so.
+
+    Raises:
+        SettingsError: the image tokenizer cannot be read, or the codebook has too few codes for --neighbours.
+    """
+    folder = Path(settings.model_path)
+    try:
+        options = target_options(settings, torch.float32, torch.device("cpu"))
+        codebook = FAMILIES[settings.model].codebook(folder, options)
+        path = table_path(folder, len(codebook), settings.neighbours)
+        write_table(codebook, path, settings.neighbours)
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+    columns = settings.neighbours or len(codebook) - 1
+    print(
+        f"{path}: {len(codebook)} codes, {columns} neighbours each, {path.stat().st_size / 2**20:.1f} MiB"
+    )

@@ -1,0 +1,229 @@
+"""`extract_tokens`: images with captions, or prompts, in; shards of image codes out."""
+
+import io
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from hashlib import sha256
+from itertools import count, islice
+from math import prod
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+from PIL import Image, ImageOps
+
+from configs.extraction import ExtractionSettings
+from configs.fields import SettingsError, settings_dict
+from configs.schema import RunSettings
+from drafters.training.shards import Example, ShardWriter, Tokens, shard_paths
+from models.codecs.codec import Codec, on_white
+from models.files.folders import checkpoint_folder
+from models.registry import load_codec
+from runs.captioned_images import Captioned, Fault, captioned_images
+from runs.generate import refuse_spread
+from runs.jobs import image_jobs
+from runs.prompts import PromptItem, numbered, prompt_items
+from runs.session import open_session, target_options
+from scenes.prompts import scene_captions
+from support.devices import pick_device
+from support.durable import read_lines
+from support.processes import Processes, launched
+from support.progress import ImageCount
+from support.provenance import checkpoint_id, identity
+
+SCENES = 60_000  # of the tiny model's training split
+_ENLARGED = 2.0  # a picture that would have to be enlarged more is left out
+_KEPT = 0.5  # share of a picture that the cut to the model's shape has to leave
+_PATHS = (
+    "model_path",
+    "tokenizer_path",
+    "vq_path",
+    "target_size",
+)  # what an image's codes depend on
+
+
+def extract_tokens(
+    settings: ExtractionSettings,
+    processes: Processes | None = None,
+    size: int = 256,
+) -> None:
+    """Add to the folder of `settings` the codes that it lacks, and say what is there in the end.
+
+    Args:
+        settings: what to extract.
+        processes: that share the work; by default those of the launcher, or this one alone.
+        size: images of a shard.
+
+    Raises:
+        SettingsError: a file, a device or the folder cannot be used; the folder holds tokens of other settings.
+    """
+    processes = processes or launched()
+    refuse_spread(settings.run, processes)
+    prompts = _prompts(settings) if settings.from_prompts else None
+    images = (
+        captioned_images(Path(settings.data_dir))
+        if prompts is None
+        else _samples(prompts, settings.num_images)
+    )
+    run = settings.run
+    try:
+        options = target_options(run, torch.float32, pick_device(run.device))
+        codec = load_codec(run.model, run.model_path, options)
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+    with _opened(settings, _about(settings, codec, prompts), processes, size) as writer:
+        own = islice(images, processes.rank, None, processes.count)
+        todo = (image for image in own if image.id not in writer.done)
+        stream = sys.stderr if processes.rank == 0 else io.StringIO()
+        new = (
+            _encode(todo, codec, writer, stream)
+            if prompts is None
+            else _draw(run, todo, codec, writer, stream)
+        )
+    new = sum(processes.gather(new))
+    if processes.rank == 0:
+        print(_summary(Path(settings.output_dir), new))
+
+
+def _prompts(settings: ExtractionSettings) -> list[PromptItem]:
+    """The first sample of every prompt."""
+    if settings.prompt is None:
+        return numbered(scene_captions("train", min(settings.num_images, SCENES)))
+    return prompt_items(settings.run)
+
+
+def _samples(prompts: Sequence[PromptItem], wanted: int) -> Iterator[PromptItem]:
+    """One of every prompt, then a second one of each, and so on."""
+    return islice((replace(item, sample=sample) for sample in count() for item in prompts), wanted)
+
+
+def _about(
+    settings: ExtractionSettings, codec: Codec, prompts: Sequence[PromptItem] | None
+) -> dict[str, Any]:
+    """The content of about.json, the same for any number of images and processes."""
+    run, kept = settings.run, identity(settings.run)
+    if prompts is None:
+        kept = {name: kept[name] for name in _PATHS} | {
+            "data_dir": str(Path(settings.data_dir).resolve())
+        }
+    elif settings.prompt is not None:  # a list that has changed is another one
+        kept["prompt"] += (
+            f", {sha256(repr([item.prompt for item in prompts]).encode()).hexdigest()[:16]}"
+        )
+    (width, height), grid = codec.size, codec.grid
+    return {
+        "origin": "images" if prompts is None else "own",
+        "model": run.model,
+        "checkpoint": checkpoint_id(checkpoint_folder(run.model_path, "--model_path")),
+        "rows": grid.rows,
+        "columns": grid.columns,
+        "vocab": codec.vocab,
+        "width": width,
+        "height": height,
+        "law": None if prompts is None else settings_dict(run.sampling),
+        "settings": kept,
+    }
+
+
+@contextmanager
+def _opened(
+    settings: ExtractionSettings, about: dict[str, Any], processes: Processes, size: int
+) -> Iterator[ShardWriter]:
+    """The folder, opened by the first process first."""
+    try:
+        for turn in (processes.rank == 0, processes.rank > 0):
+            if turn:
+                writer = ShardWriter(settings.output_dir, about, processes.rank, size)
+            processes.gather(None)
+    except BlockingIOError as error:
+        found = f"--output_dir {settings.output_dir}: found another command at work in it"
+        raise SettingsError(f"{found}; allowed: one command per folder") from error
+    except (ValueError, OSError) as error:
+        raise SettingsError(f"--output_dir {error}") from error
+    with closing(writer):
+        yield writer
+
+
+def _encode(images: Iterable[Captioned], codec: Codec, writer: ShardWriter, stream: TextIO) -> int:
+    """Add the codes of pictures; how many."""
+    with ImageCount(None, stream) as progress:
+        for image in images:
+            try:
+                caption, content = image.load()
+                _check_caption(caption, codec)
+                codes = codec.encode(_picture(content, codec.size))
+            except Fault as fault:
+                writer.skip(image.id, str(fault))
+                progress.show(skipped=1)
+            else:
+                writer.add(Example(image.id, caption, codes))
+                progress.show(done=1)
+    return progress.done
+
+
+def _check_caption(caption: str, codec: Codec) -> None:
+    try:
+        caption.encode()
+        codec.length(caption)
+    except UnicodeEncodeError as error:  # half a character, which JSON can spell
+        raise Fault("no caption: it is not UTF-8") from error
+    except ValueError as error:
+        raise Fault(f"caption too long: {error}") from error
+
+
+def _picture(content: bytes, size: tuple[int, int]) -> Image.Image:
+    """The picture in a file, upright, in RGB; a Fault if it cannot be read or does not suit the model's width and
+    height."""
+    try:
+        with Image.open(io.BytesIO(content)) as opened:
+            image = on_white(ImageOps.exif_transpose(opened))
+    except Exception as error:  # decoders raise errors of many kinds
+        raise Fault(f"image cannot be read: {type(error).__name__}") from error
+    scale = max(wanted / found for wanted, found in zip(size, image.size, strict=True))
+    found = f"{image.width} x {image.height} pixels"
+    if scale > _ENLARGED:
+        raise Fault(f"image too small: {found}, enlarged {scale:.1f} times")
+    if (kept := prod(size) / (prod(image.size) * scale**2)) < _KEPT:
+        raise Fault(f"image too long: of {found} the cut leaves {kept:.0%}")
+    return image
+
+
+def _draw(
+    settings: RunSettings,
+    prompts: Iterable[PromptItem],
+    codec: Codec,
+    writer: ShardWriter,
+    stream: TextIO,
+) -> int:
+    """Add the target's own codes; how many. The target is loaded when there is something to draw."""
+    fitting = []
+    for item in prompts:
+        try:
+            _check_caption(item.prompt, codec)
+            fitting.append(item)
+        except Fault as fault:
+            writer.skip(item.id, str(fault))
+    if not fitting:
+        return 0
+    try:
+        engine = open_session(settings).engine
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+    with ImageCount(len(fitting), stream) as progress:
+        for step in engine.generate(image_jobs(fitting, settings.seed)):
+            for image in step.finished:
+                writer.add(Example(image.job.id, image.job.prompt, image.codes, image.job.seed))
+            progress.show(done=len(step.finished))
+    return progress.done
+
+
+def _summary(folder: Path, new: int) -> str:
+    """One line: how many images are where, and how many were left out for which reasons."""
+    lines = [line for path in sorted(folder.glob("skipped*.jsonl")) for line in read_lines(path)]
+    reasons = Counter(line["reason"].partition(":")[0] for line in lines).most_common()
+    images = len(Tokens.read(folder)) if shard_paths(folder) else 0
+    listed = "".join(f", {number} {reason}" for reason, number in reasons)
+    return f"{images} images in {folder} ({new} new), {len(lines)} skipped{listed and ':' + listed[1:]}"

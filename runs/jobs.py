@@ -1,0 +1,15 @@
+"""The engine's jobs of a run."""
+
+from collections.abc import Iterable
+
+from decoding.flight import Job
+from decoding.noise import image_seed
+from runs.prompts import PromptItem
+
+
+def image_jobs(items: Iterable[PromptItem], seed: int) -> list[Job]:
+    """One job per image, with the image's seed; seed: the run's."""
+    return [
+        Job(item.id, item.prompt, image_seed(seed, item.prompt, item.occurrence, item.sample))
+        for item in items
+    ]

@@ -1,0 +1,72 @@
+"""Decoding with an eye on the clock: one method over some images, and where its time went."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from configs.methods import MethodSettings
+from decoding.engine import Engine
+from decoding.flight import FinishedImage, Job
+
+BASELINE = MethodSettings(method="ar")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One method over all prompts: images, and seconds and calls by part of the round."""
+
+    images: list[FinishedImage]
+    seconds: dict[str, float]
+    calls: dict[str, int]
+
+    @property
+    def seconds_per_image(self) -> float:
+        return sum(image.seconds for image in self.images) / len(self.images)
+
+    @property
+    def tau(self) -> float:
+        """Tokens decided in rounds / rounds, over all images."""
+        rounds = sum(image.target_forwards - 1 for image in self.images)
+        return sum(len(image.codes) - 1 for image in self.images) / rounds
+
+    def mean(self, name: str) -> float:
+        """Mean of a figure of the images."""
+        return sum(getattr(image, name) for image in self.images) / len(self.images)
+
+    def milliseconds(self, *names: str) -> float | None:
+        """Mean milliseconds of a forward pass that is timed in these parts; None where it did not occur."""
+        calls = self.calls.get(names[0], 0)
+        return 1000 * sum(self.seconds[name] for name in names) / calls if calls else None
+
+    @property
+    def profile(self) -> dict[str, float]:
+        """Milliseconds per round by part; `draft` holds draft_forward and draft_head, `verify` holds target_forward."""
+        rounds = sum(image.target_forwards - 1 for image in self.images)
+        return {name: 1000 * seconds / rounds for name, seconds in sorted(self.seconds.items())}
+
+    @property
+    def overhead_share(self) -> float:
+        """Share of the rounds' time outside the networks of target and drafter."""
+        networks = sum(
+            self.seconds.get(name, 0.0)
+            for name in ("target_forward", "draft_forward", "draft_head")
+        )
+        return 1 - networks / self.seconds["round"]
+
+
+def measure(engine: Engine, jobs: list[Job]) -> Measurement:
+    """Decode all jobs once; images in the order of the jobs, whichever was finished first."""
+    images = {image.job: image for step in engine.generate(jobs) for image in step.finished}
+    return Measurement(
+        [images[job] for job in jobs], dict(engine.watch.seconds), dict(engine.watch.calls)
+    )
+
+
+def joined(runs: Sequence[Measurement]) -> Measurement:
+    """Runs over different prompts as one."""
+    images = [image for run in runs for image in run.images]
+    seconds, calls = (Counter() for _ in range(2))
+    for run in runs:
+        seconds.update(run.seconds)
+        calls.update(run.calls)
+    return Measurement(images, dict(seconds), dict(calls))

@@ -1,0 +1,1 @@
+"""Training a drafter, and judging it."""

@@ -1,0 +1,149 @@
+"""What a training takes: bytes and operations from the sizes of target and drafter, seconds from a measured speed.
+
+Counted are the tensors that formulas know. What the allocator keeps in reserve and libraries take comes on top.
+"""
+
+from torch import nn
+
+from configs.training import TrainSettings
+from drafters.eagle import EagleHead
+from drafters.loading import eagle_network
+from drafters.training.heads import head_config
+from drafters.training.shards import Tokens
+from models.base import TransformerSpec
+from models.files.folders import checkpoint_folder
+from models.files.weights import read_json
+from models.registry import FAMILIES
+from models.transformer import Transformer
+from runs.session import DTYPES
+
+_OPTIMIZER = {"adamw": 8, "muon": 4}  # bytes of the optimiser's state per weight, in fp32
+
+
+def slots_of(settings: TrainSettings, tokens: Tokens, spec: TransformerSpec) -> tuple[int, int]:
+    """The longest prompt's slots and the image's. A prompt of text has at most a token per byte of its caption, and
+    those of its frame, which are not counted."""
+    longest = max(len(caption.encode()) for caption in tokens.captions)
+    prompt = spec.image_rope.condition if spec.image_rope else longest
+    rows, columns = tokens.about["rows"], tokens.about["columns"]
+    return prompt, rows * (columns + (settings.model == "lumina_mgpt"))
+
+
+def layer_floats(spec: TransformerSpec) -> int:
+    """Numbers per token that a layer keeps for its gradients: inputs and outputs of two norms, queries, keys and values
+    before, after norm and after rotation, what attention gives, gate, up, their activation and product."""
+    heads = (spec.heads + 2 * spec.kv_heads) * spec.head_dim
+    return 4 * spec.hidden + 3 * heads + 2 * spec.hidden + 4 * spec.intermediate
+
+
+def head_activations(spec: TransformerSpec, rows: int, slots: tuple[int, int], depths: int) -> int:
+    """Bytes that the unrolled drafter keeps for its gradients, in fp32: every depth has the image's slots, the first
+    the prompt's, too; a depth's attention has a copy of the keys and values of all depths so far."""
+    prompt, image = slots
+    tokens = prompt + image * depths
+    copies = sum(prompt + image * depth for depth in range(2, depths + 1))
+    kept = tokens * (layer_floats(spec) * spec.layers + 3 * spec.hidden)
+    kept += copies * spec.layers * 2 * spec.kv_heads * spec.head_dim
+    return 4 * rows * kept
+
+
+def distribution_activations(
+    codes: int, rows: int, guidance: int, image: int, depths: int, agreement: bool
+) -> int:
+    """Bytes of the laws in fp32: the target's and one per depth are kept, three of every row's logits pass; agreement
+    keeps per depth the order, both laws in it and their sums."""
+    kept = depths + 1 + 6 * depths * agreement
+    return 4 * image * codes * (rows // guidance * kept + 3 * rows)
+
+
+def target_activations(
+    spec: TransformerSpec, rows: int, slots: tuple[int, int], itemsize: int
+) -> int:
+    """Bytes of the target's pass, which keeps nothing for gradients: its widest layer, features and masks."""
+    n = sum(slots)
+    wide = (
+        3 * spec.hidden + (spec.heads + 2 * spec.kv_heads) * spec.head_dim + 3 * spec.intermediate
+    )
+    return rows * n * (wide + n) * itemsize
+
+
+def memory(settings: TrainSettings, tokens: Tokens) -> dict[str, int]:
+    """Bytes on each of the processes' devices, by what needs them; a pass has batch_size / accumulate images of one
+    process."""
+    network, head, spec = _networks(settings)
+    itemsize = DTYPES[settings.dtype].itemsize
+    slots, codes = slots_of(settings, tokens, network.spec), tokens.about["vocab"]
+    rows = settings.batch_size // settings.accumulate * settings.rows
+    trained = sum(
+        p.numel() for name, p in head.named_parameters() if not name.startswith("embedding.")
+    )
+    return {
+        "target weights": sum(p.numel() for p in network.parameters()) * itemsize,
+        "drafter weights and gradients": trained * 8,
+        "optimiser": trained * _OPTIMIZER[settings.optimizer],
+        "averaged weights": trained * 4 if settings.ema else 0,
+        "drafter embeddings": network.spec.vocab * network.spec.hidden * itemsize,
+        "target activations": target_activations(network.spec, rows, slots, itemsize),
+        "drafter activations": head_activations(spec, rows, slots, settings.depths),
+        "laws": distribution_activations(
+            codes, rows, settings.rows, slots[1], settings.depths, settings.agreement_weight > 0
+        ),
+    }
+
+
+def work(settings: TrainSettings, tokens: Tokens) -> dict[str, int]:
+    """Operations of an update, two per multiplication with a weight, by what does them, without attention
+    and the optimiser. A backward pass counts as two forward, of a law, which has no weights to learn, as one."""
+    network, head, _ = _networks(settings)
+    (prompt, image), codes = slots_of(settings, tokens, network.spec), tokens.about["vocab"]
+    rows = settings.batch_size * settings.rows
+    return {
+        "target": 2 * rows * (prompt + image) * _in_layers(network),
+        "drafter": 6 * rows * (prompt + image * settings.depths) * _in_layers(head),
+        "laws": 2 * rows * image * (1 + 2 * settings.depths) * network.spec.hidden * codes,
+    }
+
+
+def _networks(settings: TrainSettings) -> tuple[Transformer, EagleHead, TransformerSpec]:
+    """Target and drafter without their numbers, and the drafter's sizes."""
+    folder = checkpoint_folder(settings.model_path, "--model_path")
+    family = FAMILIES[settings.model]
+    network = family.network(read_json(folder / "config.json")).module
+    config = head_config(settings)
+    spec = family.drafter(config, network.spec)
+    return network, eagle_network(config, spec, network.spec, "the drafter").module, spec
+
+
+def _in_layers(network: nn.Module) -> int:
+    """Numbers in the matrices that every token passes: neither embedding nor head."""
+    tables = ("embedding.weight", "head.weight")
+    return sum(
+        p.numel()
+        for name, p in network.named_parameters()
+        if p.ndim > 1 and not name.endswith(tables)
+    )
+
+
+def seconds_left(steps: int, batch_size: int, images_per_second: float) -> float:
+    """Seconds that so many steps take at a measured speed."""
+    return steps * batch_size / images_per_second
+
+
+def estimate_table(settings: TrainSettings, tokens: Tokens) -> str:
+    """The memory for readers. Parts beside the transformer (text encoder, image tokenizer) are in `inspect`'s table."""
+    found = memory(settings, tokens)
+    found["together"] = sum(found.values())
+    widest = max(map(len, found))
+    rows = [f"{name:{widest}}  {count / 2**30:9.3f} GiB" for name, count in found.items()]
+    head = f"memory per process, of {settings.batch_size // settings.accumulate} images at once in one process:"
+    done = work(settings, tokens)
+    parts = ", ".join(f"{name} {count / 1e12:.3g}" for name, count in done.items())
+    total = f"work of an update: {sum(done.values()) / 1e12:.3g} TFLOP ({parts}), without attention"
+    return "\n".join(
+        [
+            head,
+            *rows,
+            total,
+            "time: the log has images_per_second and seconds_left as they are measured",
+        ]
+    )

@@ -1,0 +1,129 @@
+"""What a drafter in training is worth: agreement on held-out images by level, and decoding beside ar."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from configs.fields import settings_fields
+from configs.training import TrainSettings
+from decoding.calibration import FILE, Calibrations, distribution_key
+from decoding.flight import Job
+from decoding.noise import gumbel, image_seed
+from decoding.sampling import choose
+from drafters.eagle import EagleHead
+from drafters.loading import load_eagle_head
+from drafters.training.agreement import Gathered, draft_distributions, factors, target_distribution
+from drafters.training.features import Rower
+from drafters.training.shards import Tokens
+from models.base import TargetModel
+from runs.building import sampling_distribution
+from runs.measure import BASELINE, measure
+from runs.session import Session
+from support.durable import encode_json, replace_file
+
+_LEVELS = 8  # with figures and a calibration of their own, as far as an image has them
+_POSITIONS = 4096  # of the held-out images, of which a calibration is fitted per level: they are held in memory
+
+
+class Evaluation:
+    """Measures the drafter that lies in a folder, as a user would load it."""
+
+    def __init__(
+        self,
+        settings: TrainSettings,
+        target: TargetModel,
+        tokens: Tokens,
+        rows: Rower,
+        held: list[int],
+    ):
+        """held: the numbers of the images that no step has seen."""
+        self.settings, self.target, self.tokens, self.rows, self.held = (
+            settings,
+            target,
+            tokens,
+            rows,
+            held,
+        )
+        self.distribution = sampling_distribution(settings.sampling)
+
+    def __call__(self, folder: Path, step: int) -> dict[str, Any]:
+        """Figures of the drafter in a folder, beside which a calibration is written; also in evaluation.json."""
+        head = load_eagle_head(str(folder), self.target)
+        levels = self.levels(head)
+        known = {distribution_key(self.distribution): factors(levels)}
+        replace_file(folder / FILE, encode_json(known))
+        found = {"step": step, "settings": trained_settings(self.settings), "levels": levels}
+        found["decoding"] = self.decoding(folder, head)
+        replace_file(self.settings.folder / "evaluation.json", encode_json(found))
+        return found
+
+    def done(self, step: int) -> bool:
+        """Whether evaluation.json has the figures of a step."""
+        path = self.settings.folder / "evaluation.json"
+        return path.is_file() and json.loads(path.read_text("utf-8"))["step"] == step
+
+    @torch.inference_mode()
+    def levels(self, head: EagleHead) -> list[dict[str, Any]]:
+        """`Gathered.table` of the held-out images; the target's choices are drawn anew, from its laws behind their
+        tokens."""
+        count = min(_LEVELS, self.target.grid.tokens - 1)
+        stride = math.ceil(len(self.held) * self.target.grid.tokens / _POSITIONS)
+        gathered = Gathered(stride)
+        for image in self.held:
+            rows = self.rows([image]).to(self.target.device, self.target.dtype)
+            log_p = target_distribution(self.target, rows, self.distribution)[0]
+            positions = torch.arange(1, len(log_p) + 1, device=log_p.device)
+            noise = gumbel(self._seed(image), "target", positions, log_p.shape[1]).to(log_p.dtype)
+            noise = noise * (not self.distribution.greedy)
+            distributions = [
+                distribution[0]
+                for distribution in draft_distributions(
+                    self.target, head, rows, self.distribution, count
+                )
+            ]
+            gathered.add(distributions, choose(log_p, noise), noise, log_p)
+        return gathered.table()
+
+    def decoding(self, folder: Path, head: EagleHead) -> dict[str, Any]:
+        """tau and the speed-up over plain decoding, of the first held-out captions."""
+        captions = list(dict.fromkeys(self.tokens.captions[image] for image in self.held))[
+            : self.settings.eval_images
+        ]
+        if not captions:
+            return {}
+        jobs = [
+            Job(str(number), text, image_seed(self.settings.seed, text))
+            for number, text in enumerate(captions)
+        ]
+        method = self.settings.evaluated
+        run = replace(self.settings.run, method=method, drafter_path=str(folder))
+        session = Session(run, self.target, head, Calibrations.read(folder))
+        for each in (BASELINE, method):
+            measure(session.engine_for(each), jobs[:1])  # warm-up
+        plain, drafted = (measure(session.engine_for(each), jobs) for each in (BASELINE, method))
+        same = [
+            torch.equal(a.codes, b.codes) for a, b in zip(plain.images, drafted.images, strict=True)
+        ]
+        return {
+            "images": len(jobs),
+            "method": self.settings.eval_method,
+            "tau": drafted.tau,
+            "speedup": plain.seconds_per_image / drafted.seconds_per_image,
+            "identical": sum(same),
+        }
+
+    def _seed(self, image: int) -> int:
+        return image_seed(self.settings.seed, self.tokens.captions[image], sample=image)
+
+
+def trained_settings(settings: TrainSettings) -> dict[str, Any]:
+    """The settings by flag, with those of the sampling law."""
+    return {
+        name: getattr(owner, name)
+        for owner in (settings, settings.sampling)
+        for name in settings_fields(owner)
+    }

@@ -1,0 +1,195 @@
+"""`train_drafter`: an EAGLE drafter for any target, from the tokens of extract_tokens.
+
+<output_dir>/log.jsonl         a line per --log_every steps, and one per evaluation
+<output_dir>/checkpoint/       what the same command continues from, with the same losses
+<output_dir>/drafter/          the drafter in the public layout, with its calibration; --drafter_path reads it
+<output_dir>/evaluation.json   its figures
+"""
+
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from configs.fields import SettingsError, refuse
+from configs.training import FREE_FLAGS, TrainSettings
+from drafters.training.features import Computed, cached
+from drafters.training.heads import export, head_config, open_head, token_scale
+from drafters.training.lesson import Lessons
+from drafters.training.losses import PARTS
+from drafters.training.shards import Tokens
+from models.base import TargetModel
+from models.files.folders import checkpoint_folder
+from runs.session import open_target
+from runs.training.estimate import estimate_table, seconds_left
+from runs.training.evaluation import Evaluation, trained_settings
+from support.crew import Crew
+from support.devices import pick_device
+from support.durable import lock
+from support.log import JsonLog
+from support.provenance import checkpoint_id
+from support.training_state import load_state, save_state
+
+
+def train(settings: TrainSettings) -> None:
+    """Train, evaluate and export; SettingsErrors name what cannot be used."""
+    device = pick_device(settings.device)
+    tokens = read_tokens(settings)
+    if settings.estimate:
+        print(estimate_table(settings, tokens))
+        return
+    crew = Crew(device)
+    if settings.batch_size % (settings.accumulate * crew.count):
+        allowed = f"a multiple of {settings.accumulate} parts x {crew.count} processes"
+        refuse("batch_size", settings.batch_size, allowed)
+    try:
+        with ExitStack() as stack:
+            if crew.rank == 0:
+                settings.folder.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(lock(settings.folder / ".lock"))
+            Training(settings, open_target(settings.run), tokens, crew).run()
+    except BlockingIOError:
+        refuse("output_dir", settings.output_dir, "a folder that no other process is working in")
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+
+
+def read_tokens(settings: TrainSettings) -> Tokens:
+    """The tokens of --tokens; a SettingsError if they are damaged, or another model's or checkpoint's."""
+    try:
+        tokens = Tokens.joined(settings.token_folders)
+        model = checkpoint_folder(settings.model_path, "--model_path")
+    except ValueError as error:
+        raise SettingsError(f"--tokens: {error}") from error
+    for name, wanted in (("model", settings.model), ("checkpoint", checkpoint_id(model))):
+        if tokens.about.get(name) != wanted:
+            refuse(
+                "tokens",
+                settings.tokens,
+                f"tokens with the {name} {wanted!r}; these have {tokens.about.get(name)!r}",
+            )
+    return tokens
+
+
+def check_grid(settings: TrainSettings, tokens: Tokens, target: TargetModel) -> None:
+    """A SettingsError unless the tokens have the target's grid and codes."""
+    for name, wanted in (
+        ("rows", target.grid.rows),
+        ("columns", target.grid.columns),
+        ("vocab", target.vocab.size),
+    ):
+        if tokens.about[name] != wanted:
+            refuse(
+                "tokens",
+                settings.tokens,
+                f"tokens with {wanted} {name}; these have {tokens.about[name]}",
+            )
+
+
+class Training:
+    """One training, from where its checkpoint stands to its last step."""
+
+    def __init__(self, settings: TrainSettings, target: TargetModel, tokens: Tokens, crew: Crew):
+        check_grid(settings, tokens, target)
+        target.transformer.requires_grad_(False)
+        try:
+            images, held = tokens.split(settings.holdout)
+        except ValueError as error:
+            raise SettingsError(f"--holdout: {error}") from error
+        self.settings, self.crew, self.target = settings, crew, target
+        rows = Computed(target, tokens, settings.guidance, settings.precision)
+        if settings.cache_features is not None:
+            rows = cached(rows, Path(settings.cache_features), tokens.about["checkpoint"], crew)
+        self.config = head_config(settings)  # --start_from need not outlive the start
+        self.lessons = Lessons(settings, target, open_head(settings, target), (rows, images), crew)
+        self.evaluation = Evaluation(settings, target, tokens, rows, held)
+        self.checkpoint = settings.folder / "checkpoint" / "state.pt"
+        self.log = JsonLog(settings.folder / "log.jsonl")
+        self.recent: list[Tensor] = []  # parts of the losses since the last line of the log
+
+    def run(self) -> None:
+        """All steps that are missing, and the last evaluation."""
+        settings, lessons = self.settings, self.lessons
+        self._resume()
+        started = time.perf_counter()
+        while lessons.step < settings.steps:
+            rate = lessons.rate
+            self.recent.append(lessons.update().cpu())
+            last = lessons.step == settings.steps
+            if lessons.step % settings.log_every == 0 or last:
+                started = self._log(rate, started)
+            if lessons.step % settings.save_every == 0 or last:
+                self._save()
+            if lessons.step % settings.eval_every == 0 and not last:
+                self._evaluate()
+                started = time.perf_counter()
+        done = self.evaluation.done(settings.steps)
+        self.crew.wait()
+        if not done:
+            self._evaluate()
+        if self.crew.rank == 0:
+            print(f"{settings.steps} steps are done: {settings.folder / 'drafter'}")
+
+    def _log(self, rate: float, started: float) -> float:
+        """Write a line; returns the time."""
+        now, steps = time.perf_counter(), len(self.recent)
+        parts, speed = (
+            torch.stack(self.recent).mean(0),
+            self.settings.batch_size * steps / (now - started),
+        )
+        self.recent = []
+        if self.crew.rank == 0:
+            loss = self.lessons.loss
+            weighed = zip(PARTS, loss.weights, parts.T.tolist(), strict=True)
+            named = {name: [round(x, 6) for x in part] for name, weight, part in weighed if weight}
+            left = seconds_left(
+                self.settings.steps - self.lessons.step, self.settings.batch_size, speed
+            )
+            self.log.write(step=self.lessons.step, loss=loss.total(parts).item(), **named, lr=rate,
+                           images_per_second=round(speed, 3), seconds_left=round(left))  # fmt: skip
+        return now
+
+    def _identity(self) -> dict[str, object]:
+        return {
+            name: value
+            for name, value in trained_settings(self.settings).items()
+            if name not in FREE_FLAGS
+        }
+
+    def _save(self) -> None:
+        if self.crew.rank == 0:
+            state = self.lessons.state() | {"settings": self._identity(), "recent": self.recent}
+            save_state(self.checkpoint, state)
+        self.crew.wait()
+
+    def _resume(self) -> None:
+        """Continue from the checkpoint, if there is one; a SettingsError if it was made with other flags."""
+        state = load_state(self.checkpoint)
+        for name, value in self._identity().items() if state else ():
+            if (before := state["settings"].get(name)) != value:
+                refuse(
+                    name,
+                    value,
+                    f"{before!r}, as the checkpoint in {self.settings.output_dir} has, or another folder",
+                )
+        self.crew.wait()
+        if state:
+            self.lessons.load(state)
+            self.recent = state["recent"]
+        if self.crew.rank == 0:
+            self.log.keep(self.lessons.step)
+
+    def _evaluate(self) -> None:
+        if self.crew.rank == 0:
+            folder = self.settings.folder / "drafter"
+            with self.lessons.averaged() as head:
+                export(
+                    head, self.config, folder, self.target, token_scale(self.settings, self.target)
+                )
+            found = self.evaluation(folder, self.lessons.step)
+            self.log.write(
+                step=self.lessons.step, **{name: found[name] for name in ("levels", "decoding")}
+            )
+        self.crew.wait()

@@ -1,0 +1,1 @@
+"""The tiny model's world: scenes, their captions and their pictures."""

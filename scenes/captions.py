@@ -1,0 +1,68 @@
+"""Captions of scenes, in varied wording; each names the background and every object's colour and shape."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scenes.scene import Background, Scene, SceneObject
+
+_SIZE_WORDS = {"small": ("small", "little", "tiny"), "large": ("large", "big")}
+_GROUND_WORDS = ("background", "background", "backdrop")
+_RELATION_WORDS = {
+    "left of": ("left of", "to the left of"),
+    "right of": ("right of", "to the right of"),
+    "above": ("above", "over"),
+    "below": ("below", "under"),
+}
+_CENTRE_WORDS = ("in the centre", "in the middle")
+_OPENINGS = ("", "", "", "a picture of ", "an image of ", "there is ")
+_VOWELS = tuple("aeiou")
+
+
+def caption(scene: Scene, seed: int) -> str:
+    """Describe the scene in at most about 30 lower-case words; the seed chooses the wording."""
+    rng = np.random.default_rng((7, seed))
+    ground = _background(scene.background, rng)
+    objects = _objects(scene, rng)
+    form = rng.integers(5)
+    if form == 0:
+        text = f"{ground} with {objects}"
+    elif form == 1:
+        text = f"on {ground}, {objects}"
+    else:
+        text = f"{_pick(rng, _OPENINGS)}{objects} {_pick(rng, ('on', 'on', 'against'))} {ground}"
+    return text + ("." if rng.random() < 0.3 else "")
+
+
+def _objects(scene: Scene, rng: np.random.Generator) -> str:
+    names = [_object(item, rng) for item in scene.objects]
+    relation, position = scene.relation(), scene.position()
+    if relation and rng.random() < 0.7:
+        return f"{names[0]} {_pick(rng, _RELATION_WORDS[relation])} {names[1]}"
+    if position and rng.random() < 0.6:
+        place = _pick(rng, _CENTRE_WORDS) if position == "centre" else f"at the {position}"
+        return f"{names[0]} {place}"
+    if len(names) < 3:
+        return " and ".join(names)
+    return f"{names[0]}, {names[1]} and {names[2]}"
+
+
+def _object(item: SceneObject, rng: np.random.Generator) -> str:
+    size = _pick(rng, _SIZE_WORDS[item.size]) if rng.random() < 0.6 else ""
+    fill = "" if item.fill == "solid" else item.fill
+    return _with_article(" ".join(word for word in (size, fill, item.colour, item.shape) if word))
+
+
+def _background(background: Background, rng: np.random.Generator) -> str:
+    words = [background.kind, background.colour]
+    if rng.random() < 0.35:
+        words.reverse()
+    return _with_article(" ".join([*words, _pick(rng, _GROUND_WORDS)]))
+
+
+def _with_article(phrase: str) -> str:
+    return f"an {phrase}" if phrase.startswith(_VOWELS) else f"a {phrase}"
+
+
+def _pick(rng: np.random.Generator, options: tuple[str, ...]) -> str:
+    return options[rng.integers(len(options))]

@@ -1,0 +1,240 @@
+"""Paints scenes with numpy and PIL; shape masks are supersampled once and cached."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFilter
+
+from scenes.scene import IMAGE_SIZE, Scene, SceneObject
+
+RGB = {
+    "red": (214, 40, 40),
+    "green": (46, 160, 67),
+    "blue": (40, 80, 210),
+    "yellow": (245, 215, 40),
+    "orange": (245, 130, 25),
+    "purple": (135, 55, 175),
+    "cyan": (50, 195, 205),
+    "grey": (125, 125, 125),
+    "white": (248, 248, 248),
+    "black": (22, 22, 22),
+}
+_JITTER = 7
+_SUPERSAMPLING = 4
+_OUTLINE = 1.5
+_WHITE, _BLACK = np.full(3, 255.0, dtype=np.float32), np.zeros(3, dtype=np.float32)
+_Y, _X = np.mgrid[0:IMAGE_SIZE, 0:IMAGE_SIZE].astype(np.float32)
+
+
+def render_scene(scene: Scene) -> np.ndarray:
+    """Paint the scene: uint8 (128, 128, 3); a pure function of the scene."""
+    rng = np.random.default_rng(scene.texture_seed)
+    tint = _jittered(scene.background.colour, rng)
+    low, high, weight = _BACKGROUNDS[scene.background.kind](tint, rng)
+    canvas = low + (high - low) * weight[:, :, None]  # (128, 128, 3)
+    for item in scene.objects:
+        _paint_object(canvas, item, rng)
+    return np.clip(canvas + 0.5, 0, 255).astype(np.uint8)
+
+
+def _jittered(colour: str, rng: np.random.Generator) -> np.ndarray:
+    return np.asarray(RGB[colour], dtype=np.float32) + rng.integers(-_JITTER, _JITTER + 1, size=3)
+
+
+def _mix(colour: np.ndarray, other: np.ndarray, share: float) -> np.ndarray:
+    """The colour with `share` of the other one blended in."""
+    return (colour + (other - colour) * share).astype(np.float32)
+
+
+def _paint_object(canvas: np.ndarray, item: SceneObject, rng: np.random.Generator) -> None:
+    """Blend one object into `canvas`, float (128, 128, 3), in place."""
+    whole, inner = shape_masks(item.shape, item.diameter)
+    colour = _jittered(item.colour, rng)
+    edge = _mix(colour, _WHITE, 0.35) if item.colour == "black" else _mix(colour, _BLACK, 0.5)
+    paint = np.broadcast_to(colour, (*whole.shape, 3))
+    if item.fill != "solid":
+        second = (
+            _mix(colour, _WHITE, 0.62) if item.colour != "white" else _mix(colour, _BLACK, 0.45)
+        )
+        pattern = fill_pattern(item.fill, item.size, whole.shape[0])[:, :, None]
+        paint = colour + (second - colour) * pattern
+    paint = edge + (paint - edge) * inner[:, :, None]
+    top, left = item.y - whole.shape[0] // 2, item.x - whole.shape[1] // 2
+    spot = canvas[top : top + whole.shape[0], left : left + whole.shape[1]]
+    spot += (paint - spot) * whole[:, :, None]
+
+
+@lru_cache(maxsize=1024)
+def shape_masks(shape: str, diameter: int) -> tuple[np.ndarray, np.ndarray]:
+    """Coverage of the shape and of its inside without the outline: two float32 (side, side) in [0, 1]."""
+    side = diameter + diameter % 2 + 2
+    big = Image.new("L", (side * _SUPERSAMPLING,) * 2, 0)
+    radius = diameter * _SUPERSAMPLING / 2
+    middle = side * _SUPERSAMPLING / 2
+    _DRAWERS[shape](ImageDraw.Draw(big), middle, radius)
+    width = 2 * round(_OUTLINE * _SUPERSAMPLING) + 1
+    inner = big.filter(ImageFilter.MinFilter(width))
+    return _shrunk(big), _shrunk(inner)
+
+
+def _shrunk(mask: Image.Image) -> np.ndarray:
+    return np.asarray(mask.reduce(_SUPERSAMPLING), dtype=np.float32) / 255
+
+
+@lru_cache(maxsize=64)
+def fill_pattern(fill: str, size: str, side: int) -> np.ndarray:
+    """Weight of the second tone inside a filled object, float (side, side) in [0, 1]."""
+    period = 12.0 if size == "large" else 9.0
+    y, x = _Y[:side, :side] - side / 2, _X[:side, :side] - side / 2
+    if fill == "striped":
+        wave = np.abs((x + y) / math.sqrt(2) % period - period / 2) - period / 4
+        return np.clip(0.5 - wave, 0, 1)
+    dx, dy = (x + period / 2) % period - period / 2, (y + period / 2) % period - period / 2
+    return np.clip(0.5 + period * 0.3 - np.hypot(dx, dy), 0, 1)
+
+
+def _regular(
+    middle: float, radius: float, turns: list[tuple[float, float]]
+) -> list[tuple[float, float]]:
+    """Corners at (angle in turns clockwise from the top, share of the radius)."""
+    return [
+        (
+            middle + radius * r * math.sin(2 * math.pi * t),
+            middle - radius * r * math.cos(2 * math.pi * t),
+        )
+        for t, r in turns
+    ]
+
+
+def _circle(draw: ImageDraw.ImageDraw, c: float, r: float) -> None:
+    draw.ellipse((c - r, c - r, c + r, c + r), fill=255)
+
+
+def _square(draw: ImageDraw.ImageDraw, c: float, r: float) -> None:
+    draw.rectangle((c - 0.88 * r, c - 0.88 * r, c + 0.88 * r, c + 0.88 * r), fill=255)
+
+
+def _triangle(draw: ImageDraw.ImageDraw, c: float, r: float) -> None:
+    draw.polygon([(c, c - r), (c + r, c + 0.85 * r), (c - r, c + 0.85 * r)], fill=255)
+
+
+def _star(draw: ImageDraw.ImageDraw, c: float, r: float) -> None:
+    draw.polygon(_regular(c, r, [(i / 10, 0.45 if i % 2 else 1.0) for i in range(10)]), fill=255)
+
+
+def _cross(draw: ImageDraw.ImageDraw, c: float, r: float) -> None:
+    draw.rectangle((c - 0.34 * r, c - r, c + 0.34 * r, c + r), fill=255)
+    draw.rectangle((c - r, c - 0.34 * r, c + r, c + 0.34 * r), fill=255)
+
+
+def _ring(draw: ImageDraw.ImageDraw, c: float, r: float) -> None:
+    draw.ellipse((c - r, c - r, c + r, c + r), fill=255)
+    draw.ellipse((c - 0.48 * r, c - 0.48 * r, c + 0.48 * r, c + 0.48 * r), fill=0)
+
+
+def _diamond(draw: ImageDraw.ImageDraw, c: float, r: float) -> None:
+    draw.polygon([(c, c - r), (c + 0.8 * r, c), (c, c + r), (c - 0.8 * r, c)], fill=255)
+
+
+def _heart(draw: ImageDraw.ImageDraw, c: float, r: float) -> None:
+    angles = np.linspace(0, 2 * math.pi, 90)
+    x = 16 * np.sin(angles) ** 3
+    y = (
+        -(
+            13 * np.cos(angles)
+            - 5 * np.cos(2 * angles)
+            - 2 * np.cos(3 * angles)
+            - np.cos(4 * angles)
+        )
+        - 2.5
+    )
+    draw.polygon([(c + r * a / 16, c + r * b / 16) for a, b in zip(x, y, strict=True)], fill=255)
+
+
+_DRAWERS = {
+    "circle": _circle,
+    "square": _square,
+    "triangle": _triangle,
+    "star": _star,
+    "cross": _cross,
+    "ring": _ring,
+    "diamond": _diamond,
+    "heart": _heart,
+}
+
+
+Texture = tuple[
+    np.ndarray, np.ndarray, np.ndarray
+]  # first colour (3,), second colour (3,), its weight (128, 128)
+
+
+def _plain(tint: np.ndarray, rng: np.random.Generator) -> Texture:
+    return tint, tint, np.zeros_like(_X)
+
+
+def _gradient(tint: np.ndarray, rng: np.random.Generator) -> Texture:
+    """From the colour on one side or corner to a light tint on the other."""
+    angle = rng.integers(8) * math.pi / 4
+    ramp = (_X - 63.5) * math.cos(angle) + (_Y - 63.5) * math.sin(angle)
+    return tint, _mix(tint, _WHITE, 0.72), ((ramp / np.abs(ramp).max() + 1) / 2).astype(np.float32)
+
+
+def _striped(tint: np.ndarray, rng: np.random.Generator) -> Texture:
+    """Horizontal, vertical or diagonal bands of two tones, 8 to 16 px wide."""
+    width = float(rng.choice((8, 12, 16)))
+    along = (_X, _Y, (_X + _Y) / math.sqrt(2), (_X - _Y) / math.sqrt(2))[rng.integers(4)]
+    shift = float(rng.integers(2)) * width
+    wave = np.abs((along + shift + 0.5) % (2 * width) - width) - width / 2
+    return tint, _mix(tint, _WHITE, 0.5), np.clip(wave + 0.5, 0, 1)
+
+
+def _checkered(tint: np.ndarray, rng: np.random.Generator) -> Texture:
+    phase = rng.integers(2)
+    return tint, _mix(tint, _WHITE, 0.5), ((_X // 16 + _Y // 16 + phase) % 2).astype(np.float32)
+
+
+def _noisy(tint: np.ndarray, rng: np.random.Generator) -> Texture:
+    """Grain of about 4 px."""
+    grain = _enlarged(rng.random((32, 32), dtype=np.float32), Image.Resampling.BILINEAR)
+    return _mix(tint, _BLACK, 0.42), _mix(tint, _WHITE, 0.42), grain
+
+
+def _grassy(tint: np.ndarray, rng: np.random.Generator) -> Texture:
+    """Short slanted blades in several tones, drawn at double size."""
+    sheet = Image.new("L", (2 * IMAGE_SIZE,) * 2, 110)
+    draw = ImageDraw.Draw(sheet)
+    count = 260
+    roots = rng.uniform(-10, 2 * IMAGE_SIZE + 20, size=(count, 2))
+    tips = roots + np.stack([rng.uniform(-14, 14, count), -rng.uniform(24, 44, count)], axis=1)
+    tones = rng.integers(0, 256, count).tolist()
+    for ends, tone in zip(np.concatenate([roots, tips], axis=1).tolist(), tones, strict=True):
+        draw.line(ends, fill=tone, width=4)
+    weight = np.asarray(sheet.reduce(2), dtype=np.float32) / 255
+    return _mix(tint, _BLACK, 0.5), _mix(tint, _WHITE, 0.4), weight
+
+
+def _cloudy(tint: np.ndarray, rng: np.random.Generator) -> Texture:
+    """Soft light blobs over the colour."""
+    coarse = _enlarged(rng.random((5, 5), dtype=np.float32), Image.Resampling.BICUBIC)
+    fine = _enlarged(rng.random((10, 10), dtype=np.float32), Image.Resampling.BICUBIC)
+    blend = 0.7 * coarse + 0.3 * fine
+    return tint, _mix(tint, _WHITE, 0.8), np.clip((blend - 0.40) * 2.7, 0, 1)
+
+
+def _enlarged(values: np.ndarray, how: Image.Resampling) -> np.ndarray:
+    """Resize float (rows, columns) to (128, 128)."""
+    return np.asarray(Image.fromarray(values).resize((IMAGE_SIZE, IMAGE_SIZE), how))
+
+
+_BACKGROUNDS = {
+    "plain": _plain,
+    "gradient": _gradient,
+    "striped": _striped,
+    "checkered": _checkered,
+    "noisy": _noisy,
+    "grassy": _grassy,
+    "cloudy": _cloudy,
+}

@@ -1,0 +1,54 @@
+"""Rendered scenes as image files: the real images of the tiny domain.
+
+`python -m scenes.pictures --count 8000 --output_dir work/tiny/scenes` writes training scenes with their captions,
+as `main.py extract_tokens --data_dir` reads them.
+"""
+
+import os
+from pathlib import Path
+
+from PIL import Image
+
+from scenes.captions import caption
+from scenes.painting import render_scene
+from scenes.scene import sample_scene
+from support.script import run_script
+
+
+def rendered_scenes(folder: Path, count: int = 1000) -> Path:
+    """The folder `tiny_reference` below `folder` with the first scenes of the test split."""
+    return write_pictures(folder / "tiny_reference", "test", count)
+
+
+def write_pictures(place: Path, split: str, count: int, captions: bool = False) -> Path:
+    """The folder with the first scenes of a split, 128 x 128 PNG; renders the missing ones. A caption, where they are
+    wanted, is a .txt beside its picture, and written before it."""
+    place.mkdir(parents=True, exist_ok=True)
+    for index in range(count):
+        path = place / f"{index:05d}.png"
+        if path.exists():
+            continue
+        scene = sample_scene(split, index)
+        if captions:
+            path.with_suffix(".txt").write_text(caption(scene, index) + "\n", encoding="utf-8")
+        hidden = path.with_suffix(f".{os.getpid()}.tmp")
+        Image.fromarray(render_scene(scene)).save(hidden, "PNG")
+        os.replace(hidden, path)
+    return place
+
+
+def pictures(*, output_dir: str, split: str = "train", count: int = 8000) -> None:
+    """Write the first scenes of a split with their captions.
+
+    Args:
+        output_dir: folder, made if missing; pictures that are there stay.
+        split: train, validation or test.
+        count: how many.
+    """
+    if count < 1:
+        raise ValueError(f"--count: found {count}, allowed are numbers from 1")
+    write_pictures(Path(output_dir), split, count, captions=True)
+
+
+if __name__ == "__main__":
+    run_script(pictures)

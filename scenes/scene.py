@@ -1,0 +1,164 @@
+"""Procedural scenes: one to three coloured shapes on a coloured, textured background.
+
+A scene is a small value, drawn from `(split, index)` alone; `painting.render_scene` turns it into pixels and
+`captions.caption` into words. Lengths and positions are in pixels of the 128 x 128 image.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+IMAGE_SIZE = 128
+
+BACKGROUND_KINDS = ("plain", "gradient", "striped", "checkered", "noisy", "grassy", "cloudy")
+BACKGROUND_COLOURS = ("red", "green", "blue", "yellow", "orange", "purple", "cyan", "grey")
+OBJECT_COLOURS = ("red", "green", "blue", "yellow", "orange", "purple", "white", "black")
+SHAPES = ("circle", "square", "triangle", "star", "cross", "ring", "diamond", "heart")
+SIZES = ("small", "large")
+FILLS = ("solid", "striped", "dotted")
+RELATIONS = ("left of", "right of", "above", "below")
+
+_SPLIT_SEEDS = {"train": 101, "validation": 102, "test": 103}
+_FILL_ODDS = (0.76, 0.14, 0.10)
+_COUNT_ODDS = (0.45, 0.45, 0.10)
+_DIAMETERS = {"small": (26, 31), "large": (50, 56)}
+_MARGIN = 4
+
+
+@dataclass(frozen=True)
+class Background:
+    """Texture and colour behind the objects."""
+
+    kind: str
+    colour: str
+
+
+@dataclass(frozen=True)
+class SceneObject:
+    """One shape; `x` (rightwards) and `y` (down) are its centre, `diameter` the side of its bounding box."""
+
+    shape: str
+    colour: str
+    size: str
+    fill: str
+    x: int
+    y: int
+    diameter: int
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A picture before painting; `texture_seed` fixes the random details of the background."""
+
+    background: Background
+    objects: tuple[SceneObject, ...]
+    texture_seed: int
+
+    def relation(self) -> str | None:
+        """Where the first object lies, seen from the second: one of `RELATIONS`; None unless two objects."""
+        if len(self.objects) != 2:
+            return None
+        first, second = self.objects
+        dx, dy = first.x - second.x, first.y - second.y
+        if abs(dx) >= abs(dy):
+            return "left of" if dx < 0 else "right of"
+        return "above" if dy < 0 else "below"
+
+    def position(self) -> str | None:
+        """Place of a lone object, such as "centre", "top" or "bottom left"; None when there are several."""
+        if len(self.objects) != 1:
+            return None
+        only = self.objects[0]
+        words = [_third(only.y, ("top", "", "bottom")), _third(only.x, ("left", "", "right"))]
+        return " ".join(word for word in words if word) or "centre"
+
+    def attributes(self) -> dict:
+        """The facts a caption can name, as plain JSON values."""
+        names = ("shape", "colour", "size", "fill")
+        objects = [{name: getattr(item, name) for name in names} for item in self.objects]
+        return {"background": asdict(self.background), "objects": objects}
+
+
+def sample_scene(split: str, index: int) -> Scene:
+    """Draw scene number `index` of `split`; the same pair always gives the same scene.
+
+    Raises:
+        ValueError: if the split is unknown or the index is negative.
+    """
+    if split not in _SPLIT_SEEDS:
+        raise ValueError(f"--split: found {split!r}, allowed are {sorted(_SPLIT_SEEDS)}")
+    if index < 0:
+        raise ValueError(f"index: found {index}, allowed are numbers from 0")
+    rng = np.random.default_rng((_SPLIT_SEEDS[split], index))
+    background = Background(_pick(rng, BACKGROUND_KINDS), _pick(rng, BACKGROUND_COLOURS))
+    count = 1 + int(rng.choice(3, p=_COUNT_ODDS))
+    allowed = [name for name in OBJECT_COLOURS if name != background.colour]
+    colours = [allowed[i] for i in rng.permutation(len(allowed))[:count]]
+    sizes = [_pick(rng, SIZES) if count < 3 else "small" for _ in range(count)]
+    diameters = [int(rng.integers(*_DIAMETERS[size])) for size in sizes]
+    centres = _LAYOUTS[count](rng, diameters)
+    objects = tuple(
+        SceneObject(
+            shape=_pick(rng, SHAPES),
+            colour=colour,
+            size=size,
+            fill=FILLS[rng.choice(len(FILLS), p=_FILL_ODDS)],
+            x=int(x),
+            y=int(y),
+            diameter=diameter,
+        )
+        for colour, size, diameter, (x, y) in zip(colours, sizes, diameters, centres, strict=True)
+    )
+    return Scene(background, objects, texture_seed=int(rng.integers(2**62)))
+
+
+def _pick(rng: np.random.Generator, names: tuple[str, ...]) -> str:
+    return names[rng.integers(len(names))]
+
+
+def _third(coordinate: int, words: tuple[str, str, str]) -> str:
+    """The word of the third in which the coordinate lies; the outer thirds are 52 px wide."""
+    return words[0] if coordinate < 52 else words[2] if coordinate > IMAGE_SIZE - 52 else words[1]
+
+
+def _inside(values: np.ndarray, diameters: list[int]) -> np.ndarray:
+    """Clip centres, (objects, 2), so that every object lies inside the image."""
+    reach = np.asarray(diameters)[:, None] / 2 + _MARGIN
+    return np.clip(values, reach, IMAGE_SIZE - reach).round()
+
+
+def _one(rng: np.random.Generator, diameters: list[int]) -> np.ndarray:
+    """A lone object: half of the time in the centre, else in one of the nine cells."""
+    cell = np.zeros(2) if rng.random() < 0.4 else rng.integers(-1, 2, size=2)
+    return _inside((64 + 32 * cell + rng.uniform(-5, 5, size=2))[None], diameters)
+
+
+def _two(rng: np.random.Generator, diameters: list[int]) -> np.ndarray:
+    """Two objects side by side or one above the other, clearly apart on that axis and close on the other."""
+    axis = int(rng.integers(2))
+    centres = np.empty((2, 2))
+    centres[:, axis] = 64 + np.array([-32, 32]) + rng.uniform(-3, 3, size=2)
+    centres[:, 1 - axis] = 64 + rng.uniform(-18, 18) + rng.uniform(-6, 6, size=2)
+    if rng.random() < 0.5:
+        centres = centres[::-1]
+    return _inside(centres, diameters)
+
+
+def _three(rng: np.random.Generator, diameters: list[int]) -> np.ndarray:
+    """Three small objects in a row, a column or a triangle, in reading order."""
+    spots = _TRIPLES[int(rng.integers(len(_TRIPLES)))]
+    shift = rng.uniform(-8, 8, size=2)
+    return _inside(
+        np.asarray(spots, dtype=float) + shift + rng.uniform(-3, 3, size=(3, 2)), diameters
+    )
+
+
+_TRIPLES = (
+    ((24, 64), (64, 64), (104, 64)),
+    ((64, 24), (64, 64), (64, 104)),
+    ((64, 34), (34, 92), (94, 92)),
+    ((34, 36), (94, 36), (64, 94)),
+)
+_LAYOUTS = {1: _one, 2: _two, 3: _three}

@@ -1,0 +1,1 @@
+"""Single tools around the program."""

@@ -1,0 +1,116 @@
+"""Fit the path scores of a drafter to its target: `python -m scripts.tools.calibrate --prompt FILE --temperature 1`.
+
+The target decodes some prompts; the drafter then predicts every position of these images at every depth that a tree
+may have, from the features that it would have there. Writes calibration.json beside the drafter, other laws kept, and
+prints per depth and proposal the factor, how often the first 1, 4 and 10 candidates hold the target's token, and the
+mean log-likelihood of that token before and after.
+"""
+
+import json
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from configs.fields import refuse
+from configs.methods import SamplingSettings
+from configs.schema import RunSettings
+from decoding.calibration import FILE, Calibrations, distribution_key
+from decoding.flight import FinishedImage
+from decoding.noise import gumbel
+from decoding.sampling import SamplingDistribution
+from drafters.training.agreement import PROPOSALS, Gathered, draft_distributions, factors
+from drafters.training.rows import target_rows
+from models.files.folders import checkpoint_folder
+from runs.jobs import image_jobs
+from runs.prompts import prompt_items
+from runs.session import Session, open_session
+from support.durable import encode_json, replace_file
+from support.script import run_script
+
+
+def distributions_of(
+    session: Session, distribution: SamplingDistribution, image: FinishedImage, depths: int
+) -> list[Tensor]:
+    """log q (tokens - k, vocab) of a decoded image per tree level k."""
+    prompt = session.target.prompt(image.job.prompt, distribution.guidance)
+    rows = target_rows(session.target, prompt, image.codes[None].to(session.target.device))
+    return [
+        log_q[0]
+        for log_q in draft_distributions(session.target, session.head, rows, distribution, depths)
+    ]
+
+
+def noise_of(image: FinishedImage, like: Tensor) -> Tensor:
+    """The image's noise (tokens - 1, vocab) from its second token on."""
+    positions = torch.arange(1, len(image.codes), device=like.device)
+    return gumbel(image.job.seed, "target", positions, like.shape[-1]).to(like.dtype)
+
+
+def show(table: list[dict[str, Any]]) -> None:
+    """Print a line per proposal and level."""
+    for proposal in PROPOSALS:
+        for line in table:
+            shown = {name: round(value, 4) for name, value in line[proposal].items()}
+            print(
+                json.dumps({"proposal": proposal, "depth": line["depth"], **shown}, allow_nan=False)
+            )
+
+
+@torch.inference_mode()
+def calibrate(
+    *,
+    prompt: str = "configs/prompts/tiny_validation.txt",
+    images: int = 16,
+    model_path: str | None = None,
+    drafter_path: str | None = None,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    cfg: float = 3.0,
+    depths: int = 8,
+    seed: int = 0,
+) -> None:
+    """Fit and write the factors of one sampling law.
+
+    Args:
+        prompt: file of held-out prompts, one per line.
+        images: prompts used; -1 for all. Their laws are held in memory: depths x tokens x codes x 8 bytes each.
+        model_path: the target's folder; the shipped model if None.
+        drafter_path: the drafter's folder; the one beside the target if None.
+        temperature, top_k, top_p, cfg: the sampling law.
+        depths: tree levels with a factor of their own.
+        seed: of the images.
+    """
+    distribution = SamplingSettings(temperature=temperature, top_k=top_k, top_p=top_p, cfg=cfg)
+    settings = RunSettings(
+        prompt=prompt,
+        num_images=images,
+        seed=seed,
+        sampling=distribution,
+        model_path=model_path,
+        drafter_path=drafter_path,
+    )
+    session = open_session(settings)
+    engine = session.engine
+    if not 1 <= depths < session.target.grid.tokens:
+        refuse("depths", depths, f"1 to {session.target.grid.tokens - 1}")
+    jobs = image_jobs(prompt_items(settings), settings.seed)
+    gathered = Gathered()
+    for step in engine.generate(tqdm(jobs, unit="image")):
+        for image in step.finished:
+            distributions = distributions_of(session, engine.distribution, image, depths)
+            noise = noise_of(image, distributions[0]) * (temperature > 0)
+            gathered.add(distributions, image.codes[1:].to(noise.device), noise)
+    table = gathered.table()
+    show(table)
+    folder = checkpoint_folder(settings.drafter_path, "--drafter_path")
+    known = Calibrations.read(folder).factors | {
+        distribution_key(engine.distribution): factors(table)
+    }
+    replace_file(folder / FILE, encode_json(known))
+
+
+if __name__ == "__main__":
+    run_script(calibrate)

@@ -1,0 +1,84 @@
+"""Our `ar` against the same loop over transformers' ChameleonModel: `python -m scripts.tools.compare_transformers`.
+
+Same weights, prompts, seeds, noise and sampling law; transformers runs with its own cache, masks and positions, both
+guidance rows in one batch. The two are timed in turn; the figures are medians.
+"""
+
+import json
+import time
+from pathlib import Path
+from statistics import median
+
+import torch
+from transformers import ChameleonConfig, ChameleonModel
+
+from configs.methods import MethodSettings
+from configs.schema import RunSettings
+from models.files.weights import read_tensors, weight_files
+from runs.jobs import image_jobs
+from runs.prompts import prompt_items
+from runs.session import Session, open_session
+from scripts.tools.reference_loop import transformers_decode
+from support.script import run_script
+
+
+def load_reference(session: Session) -> ChameleonModel:
+    """transformers' model with the session's weights; its image encoder, which decoding does not use, stays random."""
+    folder = Path(session.settings.model_path)
+    model = ChameleonModel(ChameleonConfig.from_pretrained(folder))
+    state = {
+        key.removeprefix("model."): tensor for key, tensor in read_tensors(weight_files(folder))
+    }
+    state.pop("lm_head.weight")
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    if unexpected or any(not key.startswith("vqmodel.") for key in missing):
+        raise ValueError(
+            f"{folder}: transformers misses {missing} and does not expect {unexpected}"
+        )
+    return model.to(session.target.device, session.target.dtype).eval()
+
+
+def compare(
+    *,
+    prompt: str = "configs/prompts/tiny_test.txt",
+    images: int = 8,
+    repeats: int = 3,
+    dtype: str = "fp32",
+) -> None:
+    """Print tokens per second of both, their ratio and how many images have the same tokens."""
+    settings = RunSettings(
+        prompt=prompt, num_images=images, dtype=dtype, method=MethodSettings(method="ar")
+    )
+    session = open_session(settings)
+    engine, model = session.engine, load_reference(session)
+    jobs = image_jobs(prompt_items(settings), settings.seed)
+
+    def ours() -> list[torch.Tensor]:
+        return [image.codes for step in engine.generate(jobs) for image in step.finished]
+
+    def theirs() -> list[torch.Tensor]:
+        return [
+            transformers_decode(model, session.target, job, engine.distribution).cpu()
+            for job in jobs
+        ]
+
+    seconds: dict[str, list[float]] = {"ours": [], "transformers": []}
+    for repeat in range(repeats + 1):  # the first turn warms up
+        for name, decode in (("ours", ours), ("transformers", theirs)):
+            started = time.perf_counter()
+            codes = decode()
+            if repeat:
+                seconds[name].append(time.perf_counter() - started)
+            if name == "ours":
+                expected = codes
+    tokens = len(jobs) * session.target.grid.tokens
+    print(json.dumps({
+        "images": len(jobs),
+        "same_tokens": sum(torch.equal(a, b) for a, b in zip(expected, codes, strict=True)),
+        **{f"tokens_per_second_{name}": tokens / median(times) for name, times in seconds.items()},
+        "ratio": median(t / o for o, t in zip(seconds["ours"], seconds["transformers"], strict=True)),
+    }))  # fmt: skip
+
+
+if __name__ == "__main__":
+    run_script(compare)

@@ -1,0 +1,109 @@
+"""Original LlamaGen weights -> the folder that `--model llamagen` and `llamagen2` read:
+
+`python -m scripts.tools.convert_llamagen --source t2i_XL_stage1_256.pt --output ckpts/llamagen/LlamaGen-T2I`
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from configs.fields import refuse
+from models.files.weights import read_tensors
+from support.durable import replace_file
+from support.script import run_script
+
+_TOP = {
+    "tok_embeddings.weight": "model.embed_tokens.weight",
+    "norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+    "cls_embedding.uncond_embedding": "model.cls_embedding.uncond_embedding",
+    "cls_embedding.cap_proj.fc1.weight": "model.cls_embedding.cap_proj.fc1.weight",
+    "cls_embedding.cap_proj.fc2.weight": "model.cls_embedding.cap_proj.fc2.weight",
+}
+_LAYER = {
+    "attention.wo.weight": "self_attn.o_proj.weight",
+    "feed_forward.w1.weight": "mlp.gate_proj.weight",
+    "feed_forward.w3.weight": "mlp.up_proj.weight",
+    "feed_forward.w2.weight": "mlp.down_proj.weight",
+    "attention_norm.weight": "input_layernorm.weight",
+    "ffn_norm.weight": "post_attention_layernorm.weight",
+}
+
+
+def renamed(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    """Original keys and tensors -> those of the Hugging Face layout; ValueError names a key of neither.
+
+    The rows of `wqkv` are queries, keys and values, as many of each.
+    """
+    for key, tensor in tensors:
+        layer = re.fullmatch(r"layers\.(\d+)\.(.+)", key)
+        if layer and layer[2] == "attention.wqkv.weight":
+            for name, rows in zip("qkv", tensor.chunk(3), strict=True):
+                yield f"model.layers.{layer[1]}.self_attn.{name}_proj.weight", rows.contiguous()
+        elif layer and layer[2] in _LAYER:
+            yield f"model.layers.{layer[1]}.{_LAYER[layer[2]]}", tensor.contiguous()
+        elif key in _TOP:
+            yield _TOP[key], tensor.contiguous()
+        else:
+            raise ValueError(f"unexpected key {key}: not the text-to-image GPT of LlamaGen")
+
+
+def config_of(state: dict[str, Tensor], side: int, head_dim: int) -> dict:
+    """config.json of weights in the Hugging Face layout; ValueError names a missing one."""
+    try:
+        vocab, hidden = state["model.embed_tokens.weight"].shape
+        slots, width = state["model.cls_embedding.uncond_embedding"].shape
+        intermediate = len(state["model.layers.0.mlp.gate_proj.weight"])
+    except KeyError as error:
+        raise ValueError(f"missing key {error.args[0]}") from error
+    if hidden % head_dim:
+        raise ValueError(f"the width {hidden} is no multiple of --head_dim {head_dim}")
+    heads = hidden // head_dim
+    return {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "input_type": "t2i",
+        "vocab_size": vocab, "hidden_size": hidden, "intermediate_size": intermediate,
+        "num_hidden_layers": sum(key.endswith("o_proj.weight") for key in state),
+        "num_attention_heads": heads, "num_key_value_heads": heads, "hidden_act": "silu", "rms_norm_eps": 1e-5,
+        "max_position_embeddings": slots + side**2, "rope_base": 10000, "attention_bias": False,
+        "tie_word_embeddings": False, "block_size": side**2, "cls_token_num": slots, "caption_dim": width,
+    }  # fmt: skip
+
+
+def convert(*, source: str, output: str, side: int | None = None, head_dim: int = 64) -> None:
+    """Convert a file of weights.
+
+    Args:
+        source: t2i_XL_stage1_256.pt or t2i_XL_stage2_512.pt.
+        output: folder for config.json and model.safetensors; made if it is not there.
+        side: codes per row and column, which the weights do not tell; without it 16 or 32, by the file's name.
+        head_dim: channels per head, which they do not tell either: 64 up to GPT-1B.
+    """
+    source = str(source)  # a name of digits alone comes as a number
+    named = {"_256": 16, "_512": 32}.get(Path(source).stem[-4:])
+    side = named if side is None else side
+    for flag, value in (("side", side), ("head_dim", head_dim)):
+        if value is not None and (type(value) is not int or value < 1):
+            refuse(flag, value, "whole numbers from 1")
+    if side is None:
+        refuse(
+            "side",
+            None,
+            f"a whole number such as 16: the name {Path(source).name} does not end in _256 or _512",
+        )
+    try:
+        state = dict(renamed(read_tensors([Path(source)])))
+        config = config_of(state, side, head_dim)
+    except ValueError as error:
+        raise ValueError(f"--source {source}: {error}") from error
+    folder = Path(str(output))
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(state, folder / "model.safetensors", {"format": "pt"})
+    replace_file(folder / "config.json", (json.dumps(config, indent=1) + "\n").encode())
+
+
+if __name__ == "__main__":
+    run_script(convert)

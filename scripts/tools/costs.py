@@ -1,0 +1,61 @@
+"""Time rounds on this machine, for `benchmark --sweep --costs`.
+
+`python -m scripts.tools.costs --output work/costs.json`
+"""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from configs.fields import refuse
+from configs.methods import MethodSettings
+from configs.schema import RunSettings
+from runs.costs import measure_costs
+from runs.jobs import image_jobs
+from runs.prompts import prompt_items
+from runs.session import open_session
+from support.durable import replace_file
+from support.script import run_script
+
+
+def costs(
+    *,
+    output: str = "work/costs.json",
+    prompt: str = "configs/prompts/tiny_validation.txt",
+    images: int = 1,
+    repeats: int = 3,
+    model_path: str | None = None,
+    dtype: str = "fp32",
+) -> None:
+    """Measure and write the costs of rounds.
+
+    Args:
+        output: JSON file.
+        prompt: file of prompts; the first rounds of their images are timed, guidance 3, T = 1.
+        images: how many of them, in one batch.
+        repeats: turns.
+        model_path: the target's folder; the shipped model if None.
+        dtype: fp32, fp64 or bf16.
+    """
+    if not isinstance(repeats, int) or repeats < 1:
+        refuse("repeats", repeats, "a whole number from 1")
+    settings = RunSettings(
+        prompt=prompt,
+        num_images=images,
+        batch_size=images,
+        model_path=model_path,
+        dtype=dtype,
+        method=MethodSettings(method="eagle2"),
+    )
+    session = open_session(settings)
+    found = measure_costs(
+        session.engine_for, image_jobs(prompt_items(settings), settings.seed), repeats
+    )
+    Path(output).parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"costs": asdict(found), "hardware": session.hardware()})
+    replace_file(Path(output), (text + "\n").encode())
+    print(text)
+
+
+if __name__ == "__main__":
+    run_script(costs)

@@ -1,0 +1,222 @@
+"""Does every lossless method draw the baseline's images? `python -m scripts.tools.exactness_grid --grid small|full`.
+
+A cell is a sampling law, a method and a batch size. All cells decode the same prompts and seeds and are compared with
+plain decoding, image by image. In fp64 every difference is an error; in fp32 near-ties are counted and may make up 1 %
+of the images. Prints a JSON line per cell and one for all of them; exit code 1 if the statement does not hold. With
+--report the lines also go into a file, and the same command continues where it was stopped.
+"""
+
+import json
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+from itertools import cycle, islice, product
+from pathlib import Path
+from random import Random
+from statistics import mean
+
+from configs.fields import refuse, settings_dict
+from configs.schema import AdtSettings, MethodSettings, RunSettings, SamplingSettings, SettingsError
+from decoding.flight import FinishedImage, Job
+from decoding.sampling import SamplingDistribution
+from eval.bench.exactness import Comparison, compare
+from runs.building import build_engine, sampling_distribution
+from runs.jobs import image_jobs
+from runs.prompts import prompt_items
+from runs.session import Session, open_session
+from support.durable import append_lines, encode_lines, read_lines, replace_file
+from support.provenance import checkpoint_id, revision
+from support.script import run_script
+
+MOST_NEAR_TIES = 0.01  # of all images compared
+PROPOSALS = ("topk", "coupled")
+PLAIN = MethodSettings(method="ar")
+FIXED = {"size": "fixed", "nodes": 12}  # sizes by measured prices would differ from run to run
+Line = dict[str, object]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One law, method and batch size."""
+
+    distribution: SamplingSettings
+    method: MethodSettings
+    batch: int
+
+    @property
+    def id(self) -> str:
+        values = (
+            settings_dict(self.distribution) | settings_dict(self.method) | {"batch": self.batch}
+        )
+        return " ".join(f"{name}={value}" for name, value in values.items() if value is not None)
+
+    def line(self, comparison: Comparison, tau: float) -> Line:
+        settings = (
+            settings_dict(self.distribution) | settings_dict(self.method) | {"batch": self.batch}
+        )
+        return {"id": self.id} | settings | {"tau": round(tau, 3)} | vars(comparison)
+
+
+def distributions(codes: int) -> list[SamplingSettings]:
+    """T = 1 with and without top-k and top-p, and T = 0, which knows neither; CFG 1 and 3."""
+    filters = ({}, {"top_k": max(2, codes // 5), "top_p": 0.9})
+    warm = [SamplingSettings(cfg=cfg, **some) for cfg, some in product((1.0, 3.0), filters)]
+    return warm + [SamplingSettings(temperature=0.0, cfg=cfg) for cfg in (1.0, 3.0)]
+
+
+def methods(grid: str) -> list[MethodSettings]:
+    """Drafting methods with both proposals; ADT-Tree in every variant, or in two. SettingsError lists the grids."""
+    if grid == "full":
+        choices = {f.name: f.metadata.get("choices") for f in fields(AdtSettings)}
+        variants = list(product(choices["init"], choices["adapt"], choices["alpha"]))
+    elif grid == "small":
+        variants = [
+            ("horizontal", "acceptance", "previous"),
+            ("vertical", "acceptance", "neighbour"),
+        ]
+    else:
+        refuse("grid", grid, "small, full")
+    plain = [{"method": "static"}, {"method": "eagle2"}, {"method": "jacobi"}, {"method": "marginal", **FIXED},
+             {"method": "graft", **FIXED, "window": 16}]  # fmt: skip
+    found = [
+        MethodSettings(**settings, proposal=proposal)
+        for settings, proposal in product(plain, PROPOSALS)
+    ]
+    for (init, adapt, alpha), proposal in product(variants, PROPOSALS):
+        if alpha == "previous" or (init, adapt) == (
+            "vertical",
+            "acceptance",
+        ):  # elsewhere alpha changes nothing
+            adt = AdtSettings(init=init, adapt=adapt, alpha=alpha)
+            found.append(MethodSettings(method="adt", proposal=proposal, adt=adt))
+    return found
+
+
+def cells_of(grid: str, codes: int) -> list[Cell]:
+    """All cells of a grid for a vocabulary of so many image codes, law by law."""
+    every = product(distributions(codes), [PLAIN, *methods(grid)], (1, 3))
+    return [Cell(*parts) for parts in every if parts[1:] != (PLAIN, 1)]
+
+
+def shares(cells: Sequence[Cell], jobs: list[Job], thin: bool) -> list[tuple[Cell, list[Job]]]:
+    """Every cell with what it decodes: all jobs; or, thin, a batch of them in turn and one more that takes a free
+    place, so that the cells together take all, and in shuffled order: a stopped run has seen something of everything.
+    """
+    if not thin:
+        return [(cell, jobs) for cell in cells]
+    turn = cycle(jobs)
+    work = [(cell, list(islice(turn, cell.batch + (cell.batch > 1)))) for cell in cells]
+    Random(0).shuffle(work)
+    return work
+
+
+def run_cells(session: Session, work: Sequence[tuple[Cell, list[Job]]]) -> Iterator[Line]:
+    """Decode and compare cell by cell."""
+
+    @cache
+    def plain(distribution: SamplingDistribution, job: Job) -> FinishedImage:
+        return decode(session, distribution, PLAIN, 1, [job])[0]
+
+    for cell, jobs in work:
+        distribution = sampling_distribution(cell.distribution)
+        baseline = [plain(distribution, job) for job in jobs]
+        images = decode(session, distribution, cell.method, cell.batch, jobs)
+        yield cell.line(
+            compare(session.target, distribution, baseline, images),
+            mean(image.tau for image in images),
+        )
+
+
+def decode(
+    session: Session,
+    distribution: SamplingDistribution,
+    method: MethodSettings,
+    batch: int,
+    jobs: list[Job],
+) -> list[FinishedImage]:
+    """The images of all jobs."""
+    engine = build_engine(
+        session.target, session.head, distribution, method, batch, session.tables(method)
+    )
+    return [image for step in engine.generate(jobs) for image in step.finished]
+
+
+def conclude(lines: Collection[Line]) -> Line:
+    """The figures of all cells, and whether the statement of equality holds."""
+    totals = {
+        name: sum(line[name] for line in lines) for name in ("images", "identical", "near_ties")
+    }
+    wrong = sum(len(line["wrong"]) for line in lines)
+    passed = bool(lines) and wrong == 0 and totals["near_ties"] <= MOST_NEAR_TIES * totals["images"]
+    return {"cells": len(lines), **totals, "wrong": wrong, "passed": passed}
+
+
+def open_report(path: str | None, head: Line) -> dict[str, Line]:
+    """The cells that a report holds already, by id; SettingsError if it belongs to another run."""
+    if path is None:
+        return {}
+    try:
+        lines = {line["id"]: line for line in read_lines(Path(path))}
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"--report: {path} cannot be continued: {error}") from error
+    if lines and lines.pop(head["id"], None) != head:
+        refuse("report", path, "the report of the same run, or a new file")
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    replace_file(
+        Path(path), encode_lines([head, *lines.values()])
+    )  # without a line that a kill has cut
+    return lines
+
+
+def exactness_grid(
+    *,
+    model_path: str = "ckpts/tiny",
+    grid: str = "small",
+    prompts: int = 20,
+    seeds: int = 2,
+    thin: bool = False,
+    dtype: str = "fp64",
+    report: str | None = None,
+) -> None:
+    """Run a grid on the first `prompts` test prompts, `seeds` images each; thin: each cell on one batch of them."""
+    if dtype not in ("fp64", "fp32"):
+        refuse("dtype", dtype, "fp64, fp32; in bf16 only the law is the same")
+    if not isinstance(thin, bool):
+        refuse("thin", thin, "True, False")
+    settings = RunSettings(
+        prompt="configs/prompts/tiny_test.txt", num_images=prompts, samples_per_prompt=seeds,
+        model_path=model_path, dtype=dtype,
+    )  # fmt: skip
+    jobs = image_jobs(prompt_items(settings), settings.seed)
+    weights = [checkpoint_id(folder) for folder in (settings.model_path, settings.drafter_path)]
+    images = {"prompts": prompts, "seeds": seeds, "thin": thin}
+    head = {
+        "id": "run",
+        "grid": grid,
+        "dtype": dtype,
+        **images,
+        "weights": weights,
+        "revision": revision(),
+    }
+    lines = open_report(report, head)
+    session = open_session(settings)
+    work = shares(cells_of(grid, session.target.vocab.size), jobs, thin)
+    for line in run_cells(session, [(cell, share) for cell, share in work if cell.id not in lines]):
+        lines[line["id"]] = line
+        print(json.dumps(line), flush=True)
+        if report:
+            append_lines(Path(report), [line])
+    summary = (
+        {"dtype": dtype}
+        | conclude(lines.values())
+        | {"revision": head["revision"]}
+        | session.hardware()
+    )
+    print(json.dumps(summary))
+    if not summary["passed"]:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    run_script(exactness_grid)

@@ -1,0 +1,1 @@
+"""Files, processes, devices and provenance: what every command stands on."""

@@ -1,0 +1,82 @@
+"""Where results come from: versions, revision, the identity of a checkpoint and of a run. Does not import torch."""
+
+import hashlib
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+from configs.schema import RunSettings
+from configs.targets import ROOT
+
+_PACKAGES = ("torch", "transformers", "diffusers", "numpy")
+_FOR_READERS = (".md", ".png", ".jpg")
+_BLOCKS, _BLOCK_BYTES = 16, 1 << 16
+
+
+def versions() -> dict[str, str | None]:
+    """Versions of Python and of the libraries that decide numbers; None for one that is not installed."""
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def revision() -> str | None:
+    """The checkout's commit, with `+changes` if tracked files differ from it; None outside a checkout."""
+    commit = _git("rev-parse", "HEAD") if (ROOT / ".git").exists() else None
+    if commit is None:
+        return None
+    return commit + ("+changes" if _git("status", "--porcelain", "--untracked-files=no") else "")
+
+
+def checkpoint_id(path: str | Path) -> str:
+    """A hash that tells checkpoints apart: names, sizes, 16 blocks of 64 KiB of a file or of each of a folder's files.
+
+    Files of `tokenizer/` and `chameleon/tokenizer/` count; other folders (the drafter), texts and pictures for readers
+    do not. At most a megabyte per file is read.
+    """
+    digest = hashlib.sha256()
+    base, files = Path(path).parent, [Path(path)]
+    if Path(path).is_dir():
+        base = Path(path)
+        files = sorted(
+            file
+            for place in ("*", "tokenizer/*", "chameleon/tokenizer/*")
+            for file in base.glob(place)
+        )
+    for path in files:
+        if path.is_file() and path.suffix not in _FOR_READERS:
+            size = path.stat().st_size
+            digest.update(f"{path.relative_to(base)}:{size}\n".encode())
+            with path.open("rb") as file:
+                for block in range(_BLOCKS):
+                    file.seek(max(size - _BLOCK_BYTES, 0) * block // (_BLOCKS - 1))
+                    digest.update(file.read(_BLOCK_BYTES))
+    return digest.hexdigest()[:16]
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def identity(settings: RunSettings) -> dict[str, object]:
+    """The settings that stay the same in a folder, with checkpoints' contents in place of their paths."""
+    values = settings.identity()
+    paths = {
+        name: path
+        for name, path in values.items()
+        if (name.endswith("_path") or name == "prices") and path is not None
+    }
+    return values | {
+        name: checkpoint_id(path) for name, path in paths.items() if Path(path).exists()
+    }

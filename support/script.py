@@ -1,0 +1,28 @@
+"""Running a script's function with the flags of the command line."""
+
+import sys
+from collections.abc import Callable
+from inspect import signature
+
+import fire
+
+
+def run_script(function: Callable[..., None]) -> None:
+    """Call it through fire; bad flags and values end in one line and exit code 2."""
+    try:
+        _check_flags(function, sys.argv[1:])
+        fire.Fire(function)
+    except ValueError as error:
+        print("error:", " ".join(str(error).split()), file=sys.stderr)
+        sys.exit(2)
+
+
+def _check_flags(function: Callable[..., None], words: list[str]) -> None:
+    """A ValueError for a flag that the function does not have: fire would run it first and complain afterwards."""
+    known = ["help", *signature(function).parameters]
+    for word in words:
+        name = word[2:].partition("=")[0].replace("-", "_")
+        if word.startswith("--") and name not in known and name.removeprefix("no") not in known:
+            raise ValueError(
+                f"--{name}: unknown flag; allowed: {', '.join('--' + flag for flag in known[1:])}"
+            )

@@ -1,0 +1,269 @@
+"""Rows, losses and figures of training: slots and laws are those of decoding; what a perfect drafter would score."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from direct import Image
+from small import open_lumina
+from small_llamagen import llamagen_settings, open_llamagen, write_llamagen
+from torch import Tensor
+
+from decoding.drafter import Decided
+from decoding.noise import gumbel
+from decoding.sampling import SamplingDistribution
+from decoding.timing import Stopwatch
+from decoding.tree import DraftTree
+from drafters.eagle import EagleDrafter
+from drafters.training.agreement import Gathered, draft_distributions, target_distribution
+from drafters.training.losses import EagleLoss, Levels, guided, unroll
+from drafters.training.losses import agreement as agreement_of
+from drafters.training.rows import Rows, join_prompts, join_rows, part_of, target_rows
+from models.base import Context, TransformerSpec
+from runs.session import Session
+
+CFG = 3.0
+LAW = SamplingDistribution(cfg=CFG)
+TEXTS = ["a cat", "two red dogs and a cat on the mat"]  # of different lengths
+
+
+@pytest.fixture(scope="module", params=["chameleon", "lumina", "llamagen"])
+def opened(request, session, lumina_folder, tmp_path_factory) -> Session:
+    """A small checkpoint of every family in fp64."""
+    if request.param == "chameleon":
+        return session
+    if request.param == "lumina":
+        return open_lumina(lumina_folder, "96x64")  # rows of six tokens
+    return open_llamagen(llamagen_settings(write_llamagen(tmp_path_factory.mktemp("llamagen"))))
+
+
+def codes_for(session: Session, seed: int = 0) -> Tensor:
+    shape = (len(TEXTS), session.target.grid.tokens)
+    return torch.randint(
+        session.target.vocab.size, shape, generator=torch.Generator().manual_seed(seed)
+    )
+
+
+def rows_of(session: Session) -> Rows:
+    prompts = [session.target.prompt(text, 2) for text in TEXTS]
+    return target_rows(session.target, join_prompts(prompts), codes_for(session))
+
+
+def test_a_batch_has_the_features_of_single_images(opened) -> None:
+    rows, codes = rows_of(opened), codes_for(opened)
+    for number, text in enumerate(TEXTS):
+        alone = target_rows(
+            opened.target, opened.target.prompt(text, 2), codes[number : number + 1]
+        )
+        part = part_of(rows, number, 2)
+        assert part.prompt == alone.prompt and torch.equal(part.starts, alone.starts)
+        for row, start in enumerate(alone.starts.tolist()):
+            assert torch.equal(part.ids[row, start:], alone.ids[row, start:])
+            torch.testing.assert_close(
+                part.features[row, start:], alone.features[row, start:], rtol=0, atol=1e-9
+            )
+    again = join_rows([part_of(rows, number, 2) for number in range(len(TEXTS))])
+    for row, start in enumerate(rows.starts.tolist()):
+        assert torch.equal(again.features[row, start:], rows.features[row, start:])
+    assert torch.equal(again.starts, rows.starts) and torch.equal(again.origins, rows.origins)
+
+
+def test_the_features_are_those_of_unpadded_rows(session) -> None:
+    rows, codes = rows_of(session), codes_for(session)
+    for number, text in enumerate(TEXTS):
+        image = Image(session, LAW, text, codes[number].tolist())
+        for row, expected in enumerate(image.features(len(codes[0]) - 1)):
+            found = rows.features[2 * number + row, rows.starts[2 * number + row] :]
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+
+
+@torch.inference_mode()
+def test_training_scores_what_the_drafter_computes(opened) -> None:
+    """Laws of levels 1 to 3 against those of a tree of one branch behind every decided token."""
+    codes, rows = codes_for(opened), rows_of(opened)
+    distributions = draft_distributions(opened.target, opened.head, rows, LAW, 3)
+    for number, text in enumerate(TEXTS):
+        checked = 0
+        for level, token, log_q in decoded_distributions(opened, text, codes[number], 3):
+            torch.testing.assert_close(
+                log_q, distributions[level - 1][number, token - level], rtol=0, atol=1e-6
+            )
+            checked += 1
+        assert checked == sum(distribution.shape[1] for distribution in distributions)
+
+
+def decoded_distributions(
+    session: Session, text: str, codes: Tensor, levels: int
+) -> Iterator[tuple[int, int, Tensor]]:
+    """Level, number of the token and log q of a drafter that is told one token after the other."""
+    target, prompt = session.target, session.target.prompt(text, 2)
+    rows = target_rows(target, prompt, codes[None])
+    drafter = EagleDrafter(session.head, target, LAW, room=levels)
+    drafter.open(1, Stopwatch(target.device))
+    drafter.start(0, prompt, rows.features[:, : rows.prompt], codes[:1])
+    sequence = rows.ids[0, rows.prompt :] - target.vocab.first_id
+    for decided in range(1, len(codes)):
+        tree = DraftTree.root(codes[decided - 1 : decided], torch.float64)
+        for level in range(1, min(levels, len(codes) - decided) + 1):
+            nodes = torch.tensor([[level - 1]])
+            yield level, decided + level - 1, drafter.expand(tree, nodes)[0, 0]
+            token = codes[decided + level - 1].view(1, 1, 1)
+            tree = tree.extend(nodes, token, -torch.ones(1, 1, 1, dtype=torch.float64))
+        if decided < len(codes) - 1:
+            first, last = target.grid.slots(decided - 1), target.grid.slots(decided)
+            features = rows.features[:, rows.prompt + first : rows.prompt + last]
+            drafter.commit(
+                Decided(features[None], sequence[None, first + 1 : last + 1], [last - first])
+            )
+
+
+def test_noise_spares_deeper_levels(session) -> None:
+    rows, seen = rows_of(session), []
+
+    def head(ids: Tensor, inputs: Tensor, context: Context) -> Tensor:
+        seen.append(inputs)
+        return torch.zeros_like(inputs)
+
+    head.spec = session.head.spec
+    unroll(head, rows, 2, torch.full((4, rows.drafted, 32), 0.25))
+    given, first = rows.features[:, :-1], rows.prompt - 1
+    assert torch.equal(seen[0][:, :first], given[:, :first]), "the prompt stays as it is"
+    assert torch.equal(seen[0][:, first:], given[:, first:] + 0.25)
+    assert seen[1].shape[1] == rows.drafted - 1 and not seen[1].any(), (
+        "below the root the head reads its own features"
+    )
+
+
+def test_the_wrong_pairing_of_earlier_code(session) -> None:
+    rows, seen = rows_of(session), []
+
+    def head(ids: Tensor, inputs: Tensor, context: Context) -> Tensor:
+        seen.append(ids)
+        return torch.zeros_like(inputs)
+
+    head.spec = session.head.spec
+    unroll(head, rows, 2)
+    unroll(head, rows, 2, shift=0)
+    assert torch.equal(seen[0], rows.ids[:, 1:]) and torch.equal(seen[2], rows.ids[:, :-1])
+    assert torch.equal(seen[1], rows.ids[:, rows.prompt + 1 :])
+    assert torch.equal(seen[3], rows.ids[:, rows.prompt : -1])
+
+
+@dataclass
+class Perfect:
+    """A head that knows the features to come; `wrong` is added to its predictions of slot `at`."""
+
+    rows: Rows
+    spec: TransformerSpec
+    wrong: float = 0.0
+    at: int = -1
+
+    def __call__(self, ids: Tensor, inputs: Tensor, context: Context) -> Tensor:
+        features = self.rows.features[:, 1:].clone()
+        features[:, self.at] += self.wrong
+        return features[:, -ids.shape[1] :]
+
+
+def distributions(spread: float) -> Tensor:
+    """Two laws (2, 40, 12) of 12 codes, some of which neither or only one has."""
+    logits = spread * torch.randn(
+        (2, 40, 12), generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
+    logits[:, :, 3] = logits[0, :, 5] = logits[1, :, 7] = -torch.inf
+    return logits.softmax(-1)
+
+
+@pytest.mark.parametrize("spread", [0.3, 3.0])
+def test_agreement_is_the_share_of_equal_choices_under_the_same_noise(spread) -> None:
+    p, q = distributions(spread)
+    noise = (
+        -torch.empty((20_000, *p.shape), dtype=p.dtype)
+        .exponential_(generator=torch.Generator().manual_seed(1))
+        .log()
+    )
+    same = ((p.log() + noise).argmax(-1) == (q.log() + noise).argmax(-1)).double().mean(0)
+    found = agreement_of(p, q)
+    torch.testing.assert_close(found, same, rtol=0, atol=0.02)
+    apart = (p - q).abs().sum(-1) / 2
+    assert ((found >= (1 - apart) / (1 + apart) - 1e-9) & (found <= 1 - apart + 1e-9)).all()
+    torch.testing.assert_close(agreement_of(p, p), torch.ones_like(same))
+
+
+def test_agreement_has_the_gradient_of_its_value() -> None:
+    p, q = (distribution[:5] for distribution in distributions(1.0))
+    some = p[..., [0, 1, 2, 4, 6, 8]].softmax(-1)
+    logits = q[..., [0, 1, 2, 4, 6, 8]].clone().requires_grad_()
+    assert torch.autograd.gradcheck(lambda given: agreement_of(some, given.softmax(-1)), logits)
+
+
+def loss_of(session: Session, levels: int = 2) -> EagleLoss:
+    return EagleLoss(
+        session.target, Levels.of(session.target.grid, levels, torch.device("cpu")), CFG
+    )
+
+
+def agreement(session: Session, head: object, rows: Rows) -> dict:
+    """The figures of level 1, the target's choices drawn anew."""
+    log_p, distributions = (
+        target_distribution(session.target, rows, LAW),
+        draft_distributions(session.target, head, rows, LAW, 1),
+    )
+    gathered = Gathered()
+    for number in range(len(log_p)):
+        noise = gumbel(number, "target", torch.arange(log_p.shape[1]), log_p.shape[2])
+        choices = (log_p[number] + noise).argmax(-1)
+        gathered.add(
+            [distribution[number] for distribution in distributions], choices, noise, log_p[number]
+        )
+    return gathered.table()[0]
+
+
+def test_a_perfect_drafter(session) -> None:
+    """No distance to the target, its first coupled candidate always hits, and no drafter has a smaller loss."""
+    rows = rows_of(session)
+    figures = agreement(session, Perfect(rows, session.head.spec), rows)
+    assert figures["total_variation"] < 1e-6
+    assert figures["coupled"]["hit_1"] == figures["coupled"]["hit_10"] == 1.0
+    assert figures["topk"]["hit_1"] < figures["topk"]["hit_4"] <= 1.0
+    best, parts = loss_of(session)(Perfect(rows, session.head.spec), rows, None)
+    distribution = guided(session.target, loss_of(session).levels.wanted(rows), CFG).softmax(-1)
+    entropy = torch.special.entr(distribution).sum(-1)
+    torch.testing.assert_close(best, 0.1 * (entropy.mean() + entropy[:, 1:].mean()) / 2)
+    assert not parts[:, 0].any() and loss_of(session)(session.head, rows, None)[0] > best + 0.05
+    whole = replace(loss_of(session), weights=(1.0, 0.1, 2.0))
+    torch.testing.assert_close(
+        whole(Perfect(rows, session.head.spec), rows, None)[0], best, rtol=0, atol=1e-5
+    )
+    assert whole(session.head, rows, None)[1][:, 2].min() > 0.1
+
+
+def test_the_first_slot_that_decoding_uses_gets_loss(session) -> None:
+    rows = rows_of(session)
+    best, worse, same = (
+        loss_of(session)(Perfect(rows, session.head.spec, wrong, at), rows, None)[0]
+        for wrong, at in ((0.0, 0), (2.0, rows.prompt - 1), (2.0, rows.prompt - 2))
+    )
+    assert worse > best + 1.5 / (session.target.grid.tokens - 1) / 2 * 0.9, "smooth L1 of 2 is 1.5"
+    assert same == best, "the prompt gets none"
+
+
+def test_ends_of_rows_get_no_loss(lumina_folder) -> None:
+    session = open_lumina(lumina_folder, "96x64")
+    rows, columns = rows_of(session), session.target.grid.columns
+    best, end, token = (
+        loss_of(session)(Perfect(rows, session.head.spec, wrong, rows.prompt - 1 + at), rows, None)[
+            0
+        ]
+        for wrong, at in ((0.0, 0), (2.0, columns - 1), (2.0, columns))
+    )
+    assert end == best < token, "a row's last token is followed by its end, which nothing decides"
+
+
+def test_figures_of_a_random_drafter_are_between(session) -> None:
+    figures = agreement(session, session.head, rows_of(session))
+    assert 0.05 < figures["total_variation"] < 1
+    for name in ("topk", "coupled"):
+        assert 0 <= figures[name]["hit_1"] <= figures[name]["hit_4"] <= figures[name]["hit_10"] <= 1

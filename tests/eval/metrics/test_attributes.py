@@ -1,0 +1,211 @@
+"""The attribute classifier: scores counted by hand, learning, file round trip, degradation, resuming."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from eval.metrics.attributes import (
+    AttributeClassifier,
+    Attributes,
+    Labels,
+    compare,
+    prompt_accuracy,
+    to_pixels,
+)
+from scenes.captions import caption
+from scenes.painting import render_scene
+from scenes.scene import Background, Scene, SceneObject, sample_scene
+from scripts.tiny.attribute_data import LABELS, Split, Targets, batch, degrade, reconstruct
+from scripts.tiny.train_attributes import train_attributes, train_step
+
+
+def _record(kind, colour, *objects):
+    return {
+        "background": {"kind": kind, "colour": colour},
+        "objects": [{"colour": name.split()[0], "shape": name.split()[1]} for name in objects],
+    }
+
+
+SAID = [_record("plain", "red", "blue star", "green ring"), _record("cloudy", "green", "red heart")]
+
+
+def _attributes(*records):
+    return [Attributes.from_record(record) for record in records]
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def scenes():
+    drawn = [sample_scene("train", i) for i in range(8)]
+    images = torch.from_numpy(np.stack([render_scene(scene) for scene in drawn]))
+    return images, [{"index": i, **scene.attributes()} for i, scene in enumerate(drawn)]
+
+
+def test_all_right_scores_one():
+    assert set(compare(_attributes(*SAID), _attributes(*SAID)).values()) == {1.0}
+
+
+def test_scores_by_hand():
+    seen = _attributes(
+        _record("plain", "blue", "blue ring", "red star"),
+        _record("cloudy", "green", "red heart", "white heart"),
+    )
+    assert compare(seen, _attributes(*SAID)) == {
+        "background_kind": 1.0,
+        "background_colour": 0.5,
+        "background": 0.5,
+        "colour": pytest.approx(2 / 3),  # blue and red are seen, green is not
+        "shape": 1.0,
+        "object": pytest.approx(1 / 3),  # only the red heart
+        "exact": 0.0,  # the second image shows a white heart too
+    }
+
+
+@pytest.mark.parametrize("seen", [[], _attributes(SAID[0])])
+def test_other_numbers_of_images_are_refused(seen):
+    with pytest.raises(ValueError, match="found"):
+        compare(seen, _attributes(*SAID) if seen else [])
+
+
+@pytest.mark.parametrize(
+    "bad", [np.zeros((2, 3, 128, 128), np.uint8), np.zeros((2, 128, 128, 3), np.float32)]
+)
+def test_wrong_images_are_refused(bad):
+    with pytest.raises(ValueError, match="allowed is uint8"):
+        AttributeClassifier(LABELS).predict(bad)
+
+
+def test_targets_name_the_attributes():
+    ring = SceneObject("ring", "white", "small", "solid", x=40, y=90, diameter=28)
+    heart = SceneObject("heart", "red", "small", "solid", x=90, y=100, diameter=28)
+    drawn = [
+        Scene(Background("plain", "red"), (ring,), 0),
+        Scene(Background("cloudy", "green"), (ring, heart), 0),
+    ]
+    targets = Targets.of(drawn)
+    assert targets.classes.tolist() == [[0, 0], [6, 1]]
+    names = [*LABELS.colours, *LABELS.shapes, *LABELS.pairs]
+    assert targets.presence.shape == (2, len(names))
+    shown = {name for name, there in zip(names, targets.presence[1], strict=True) if there}
+    assert shown == {"white", "ring", ("white", "ring"), "red", "heart", ("red", "heart")}
+    assert {(row, cell) for row, _, cell in targets.spots.tolist()} == {(0, 42), (1, 42), (1, 53)}
+
+
+def test_learns_by_heart_and_survives_the_file(scenes, tmp_path):
+    images, records = scenes
+    torch.manual_seed(0)
+    model = AttributeClassifier(LABELS)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    targets = Targets.of([sample_scene("train", i) for i in range(len(records))])
+    losses = [train_step(model, optimizer, to_pixels(images), targets) for _ in range(40)]
+    assert losses[-1] < losses[0] / 4
+    model.save(tmp_path / "a.safetensors")
+    assert (tmp_path / "a.safetensors").stat().st_size < 1_000_000
+    loaded = AttributeClassifier.load(tmp_path / "a.safetensors")
+    scores = prompt_accuracy(images, records, loaded)
+    assert scores["background"] > 0.9
+    assert scores["colour"] > 0.9
+    assert prompt_accuracy(images, records[1:] + records[:1], loaded)["background"] < 0.5
+    assert loaded.predict(images.numpy(), batch_size=5) == loaded.predict(images)
+
+
+def test_foreign_file_is_refused(tmp_path):
+    save_file({"weight": torch.zeros(2)}, str(tmp_path / "other.safetensors"))
+    with pytest.raises(ValueError, match="not an attribute classifier"):
+        AttributeClassifier.load(tmp_path / "other.safetensors")
+
+
+def test_degraded_images_differ_a_little_and_repeat(scenes):
+    pixels = to_pixels(scenes[0])
+    first, again, other = (
+        degrade(pixels, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert first.shape == pixels.shape
+    assert 0.01 < (first - pixels).abs().mean() < 0.2
+
+
+def test_pairs_follow_the_heads():
+    labels = Labels(("plain",), ("red", "blue"), ("red", "blue"), ("ring", "star", "heart"))
+    assert labels.pairs[4] == ("blue", "star")
+    assert labels.heads() == (1, 2, 2, 3, 6)
+
+
+class _FakeTokenizer:
+    """Paints each image in the grey of its first code."""
+
+    decoded = 0
+
+    def decode(self, codes):
+        type(self).decoded += len(codes)
+        return codes[:, :1, None, None].to(torch.uint8).expand(-1, 128, 128, 3)
+
+
+def test_reconstruction_continues_after_a_torn_image(tmp_path, monkeypatch):
+    monkeypatch.setattr("scripts.tiny.attribute_data.load_vqgan", lambda _: _FakeTokenizer())
+    np.save(tmp_path / "codes_train.npy", np.arange(7, dtype=np.uint16)[:, None].repeat(4, axis=1))
+    reconstruct(tmp_path, "train", "vqgan", count=4, chunk=3)
+    path = tmp_path / "reconstructed_train.bin"
+    path.write_bytes(path.read_bytes()[:-5])
+    images = reconstruct(tmp_path, "train", "vqgan", count=6)
+    assert images.shape == (6, 128, 128, 3)
+    assert images[:, 3, 5, 1].tolist() == [0, 1, 2, 3, 4, 5]
+    assert images.std(axis=(1, 2, 3)).max() == 0
+    assert _FakeTokenizer.decoded == 4 + 3  # one image was torn and two are new
+
+
+def test_batch_mixes_renders_and_reconstructions(scenes):
+    images, records = scenes
+    decoded = np.zeros((3, 128, 128, 3), dtype=np.uint8)
+    pixels, targets = batch(Split(images.numpy(), records), decoded, step=0, size=8)
+    flat = pixels.flatten(2).std(dim=2).amax(dim=1) == 0
+    assert flat.tolist() == [False] * 5 + [True] * 3
+    assert sorted(set(targets.spots[:, 0].tolist())) == list(range(8))
+    first = sample_scene("train", 0).background
+    assert targets.classes[5].tolist() == [
+        LABELS.background_kinds.index(first.kind),
+        LABELS.background_colours.index(first.colour),
+    ]
+
+
+def test_training_continues_where_it_stopped(scenes, tmp_path):
+    images, records = scenes
+    for split in ("train", "test"):
+        np.save(tmp_path / f"images_{split}.npy", images.numpy())
+        (tmp_path / f"captions_{split}.jsonl").write_text(
+            "".join(json.dumps(r) + "\n" for r in records)
+        )
+    outputs = [tmp_path / "first.safetensors", tmp_path / "second.safetensors"]
+    train_attributes(
+        work_dir=str(tmp_path), output=str(outputs[0]), steps=2, batch_size=4, reconstructed=0
+    )
+    train_attributes(
+        work_dir=str(tmp_path), output=str(outputs[1]), steps=2, batch_size=4, reconstructed=0
+    )
+    assert outputs[0].read_bytes() == outputs[1].read_bytes()
+    log = [
+        json.loads(line) for line in (tmp_path / "train_attributes.jsonl").read_text().splitlines()
+    ]
+    assert [line["step"] for line in log if "step" in line] == [2]
+    assert [line["images"] for line in log if "images" in line] == ["clean", "degraded"] * 2
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_a_caption_says_what_its_scene_holds(split):
+    for index in range(300):
+        scene = sample_scene(split, index)
+        assert Attributes.from_prompt(caption(scene, index), LABELS) == Attributes.from_record(
+            scene.attributes()
+        )
+
+
+@pytest.mark.parametrize("prompt", ["a cat", "a red star", "on a plain blue background"])
+def test_other_prompts_are_refused(prompt):
+    with pytest.raises(ValueError, match="prompt: found"):
+        Attributes.from_prompt(prompt, LABELS)

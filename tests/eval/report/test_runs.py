@@ -1,0 +1,165 @@
+"""Run folders as evaluate reads them: what is wrong in one is named, and the rest is used."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_runs import read_records, write_records, write_run
+from PIL import Image
+
+from configs.fields import SettingsError
+from eval.metrics.base import Unavailable
+from eval.report.runs import read_reference, read_run, read_runs
+from eval.report.traces import accepted_lengths
+
+GREY = [np.full((8, 8, 3), 30 * number, dtype=np.uint8) for number in range(4)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_run(tmp_path / "run", GREY, [f"prompt {n}" for n in range(4)])
+
+
+def test_images_stand_with_their_own_prompts_whatever_the_order(folder):
+    write_records(folder, read_records(folder)[::-1])
+    run = read_run(str(folder), "run")
+    pairs = dict(zip([path.stem for path in run.images.paths], run.images.prompts, strict=True))
+    assert pairs == {f"0000{n}_0": f"prompt {n}" for n in range(4)}
+    assert run.images.left_out == ()
+
+
+def test_faults_are_named_and_the_rest_is_used(folder):
+    (folder / "img/00000_0.png").write_bytes(b"no image")
+    (folder / "img/00001_0.png").unlink()
+    Image.fromarray(GREY[0]).save(folder / "img/00009_0.png")
+    lines = read_records(folder)
+    poor = {name: value for name, value in lines[2].items() if name != "seconds"} | {
+        "id": "00004_0"
+    }
+    write_records(folder, [*lines, lines[3] | {"tokens_sha256": "other"}, lines[2], poor])
+    run = read_run(str(folder), "run")
+    assert list(run.records) == ["00002_0"] and len(run.images) == 1
+    assert sorted(run.images.left_out) == [
+        "00000_0: an image that cannot be read (UnidentifiedImageError)",
+        "00001_0: a record without an image",
+        "00003_0: an id with two different records",
+        "00004_0: a record without seconds",
+        "00009_0.png: an image without a record",
+    ]
+
+
+def test_a_cut_image_is_left_out(folder):
+    path = folder / "img/00002_0.png"
+    path.write_bytes(path.read_bytes()[:-30])
+    assert (
+        "00002_0: an image that cannot be read (OSError)"
+        in read_run(str(folder), "run").images.left_out
+    )
+
+
+def test_a_baseline_that_is_no_run_is_refused_by_its_own_flag(folder, tmp_path):
+    with pytest.raises(SettingsError, match="^--baseline .*nowhere: found no such folder"):
+        read_runs([str(folder), str(tmp_path / "nowhere")], str(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda png: b"", lambda png: png[:40], lambda png: png[:50] + b"?" + png[51:]]
+)
+def test_damaged_images_are_left_out_before_the_networks(folder, spoil):
+    path = folder / "img/00002_0.png"
+    path.write_bytes(spoil(path.read_bytes()))
+    run = read_run(str(folder), "run")
+    assert len(run.images) == 3 and run.images.left_out[0].startswith(
+        "00002_0: an image that cannot be read"
+    )
+
+
+@pytest.mark.parametrize(
+    ("spoil", "found"),
+    [
+        (lambda folder: (folder / "run.json").unlink(), "no run.json"),
+        (
+            lambda folder: (folder / "run.json").write_text("[]"),
+            "a run.json that cannot be read .*indices must be",
+        ),
+        (
+            lambda folder: (folder / "run.json").write_text('{"settings": {}}'),
+            "a run.json with --model None",
+        ),
+        (
+            lambda folder: (folder / "run.json").write_text('{"settings": {}, "identity": 5}'),
+            "a run.json that cannot",
+        ),
+        (
+            lambda folder: (folder / "records.jsonl").write_text("nothing\n{}\n\n"),
+            "no image that can be used",
+        ),
+        (lambda folder: (folder / "records.jsonl").write_text(""), "no image that can be used"),
+    ],
+)
+def test_folders_without_a_run_are_refused(folder, spoil, found):
+    spoil(folder)
+    with pytest.raises(SettingsError, match=rf"--output_dir .*found.* {found}.*allowed"):
+        read_run(str(folder), "run")
+
+
+def test_runs_of_the_same_folder_name_are_told_apart(tmp_path):
+    one, other = (write_run(tmp_path / name / "ar", GREY[:1], ["p"]) for name in ("one", "other"))
+    assert [run.name for run in read_runs([str(one), str(other)])] == ["one/ar", "other/ar"]
+    assert [run.name for run in read_runs([str(one)])] == ["ar"]
+
+
+def test_reference_folders(tmp_path):
+    (tmp_path / "deep").mkdir()
+    Image.fromarray(GREY[1]).save(tmp_path / "deep/a.JPG", "JPEG")
+    (tmp_path / "b.png").write_bytes(b"")
+    images = read_reference(str(tmp_path))
+    assert [path.name for path in images.paths] == ["a.JPG"] and len(images.left_out) == 1
+    (tmp_path / "none").mkdir()
+    (tmp_path / "deep/a.JPG").unlink()
+    with pytest.raises(Unavailable, match="no image in .* can be read"):
+        read_reference(str(tmp_path))
+    with pytest.raises(SettingsError, match="--ref_dir .*found no image"):
+        read_reference(str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"seconds": 0}, "with seconds 0"),
+        ({"tau": None}, "without tau"),
+        ({"target_forwards": "many", "seed": 1.5}, "with seed 1.5, target_forwards 'many'"),
+        ({"mean_depth": float("nan")}, "with mean_depth nan"),
+    ],
+)
+def test_records_without_figures_are_left_out(folder, change, fault):
+    lines = read_records(folder)
+    write_records(folder, [lines[0] | change, *lines[1:]])
+    run = read_run(str(folder), "run")
+    assert run.images.left_out == (f"00000_0: a record {fault}",) and len(run.records) == 3
+
+
+def test_lines_that_are_no_records_are_left_out(folder):
+    path = folder / "records.jsonl"
+    path.write_bytes(b"\xff\n" + path.read_bytes() + b'{"id": "0')
+    run = read_run(str(folder), "run")
+    assert run.images.left_out == (
+        "records.jsonl, line 1: not a record",
+        "records.jsonl, line 6: not a record",
+    )
+
+
+def test_traces_of_the_images_on_show(folder):
+    whole = [{"id": name, "round": n, "position": 1 + 3 * n, "accepted": 2, "depth": 2, "top1": [0.5] * 3}
+             for name in ("00000_0", "00001_0") for n in range(85)]  # fmt: skip
+    text = "".join(
+        json.dumps(line) + "\n" for line in [*whole, whole[84], whole[0] | {"id": "00002_0"}]
+    )
+    (folder / "trace.jsonl").write_text(f"nothing\n{text}")
+    lengths, faults = accepted_lengths(read_run(str(folder), "run"), {"00001_0", "00002_0"})
+    assert list(lengths) == ["00001_0"] and lengths["00001_0"].shape == (16, 16)
+    assert np.isnan(lengths["00001_0"][0, 0]) and (lengths["00001_0"].reshape(-1)[1:] == 2).all()
+    assert faults[0] == "trace.jsonl, line 1: not a round" and faults[1].startswith(
+        "00002_0: a trace that cannot"
+    )

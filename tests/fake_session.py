@@ -1,0 +1,116 @@
+"""An engine without a model, in numpy: for tests of what happens around the engine, alone or in a process.
+
+python tests/eval/fake_session.py PACE [flags of generate_images]    PACE: seconds per round
+"""
+
+import hashlib
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from configs.flags import read_words
+from configs.schema import RunSettings
+from runs.commands import run_settings
+from runs.generate import Backend, generate_images
+
+TOKENS, PER_ROUND = 16, 4
+MEASURES = {
+    "target_forwards": 5,
+    "tau": 4.0,
+    "mean_depth": 5.0,
+    "mean_nodes": 12.0,
+    "seconds": 0.5,
+    "seconds_prefill": 0.1,
+    "seconds_draft": 0.2,
+    "seconds_verify": 0.2,
+}
+
+
+@dataclass(frozen=True)
+class FakeJob:
+    id: str
+    prompt: str
+    seed: int
+
+
+def fake_seed(base_seed: int, prompt: str, occurrence: int, sample: int) -> int:
+    text = f"{base_seed}|{prompt}|{occurrence}|{sample}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
+
+
+def fake_codes(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 1024, TOKENS)
+
+
+def fake_pixels(codes: np.ndarray) -> np.ndarray:
+    """(images, tokens) -> uint8 (images, 4, 4, 3)."""
+    return (codes.reshape(-1, 4, 4, 1) // 4).astype(np.uint8).repeat(3, axis=-1)
+
+
+def fake_length(text: str) -> int:
+    if len(text) > 100:
+        raise ValueError(f"{len(text)} letters are too many")
+    return len(text)
+
+
+@dataclass
+class FakeEngine:
+    """Two images at a time, four tokens per round; `broken_after` rounds, it raises."""
+
+    pace: float = 0.0
+    broken_after: int | None = None
+    rounds: int = 0
+    drawn: list[str] = field(default_factory=list)
+
+    def generate(self, jobs: Iterable[FakeJob]) -> Iterator[Any]:
+        queue, active = iter(jobs), {}
+        while True:
+            while len(active) < 2 and (job := next(queue, None)) is not None:
+                self.drawn.append(job.id)
+                active[job] = 0
+            if not active:
+                return
+            yield self._step(active)
+
+    def _step(self, active: dict[FakeJob, int]) -> Any:
+        time.sleep(self.pace)
+        self.rounds += 1
+        if self.rounds == self.broken_after:
+            raise KeyboardInterrupt
+        rounds, finished = [], []
+        for job, position in list(active.items()):
+            active[job] += PER_ROUND
+            shape = {
+                "depth": 5,
+                "width": 4,
+                "nodes": 12,
+                "accepted": PER_ROUND - 1,
+                "top1": (0.5,) * PER_ROUND,
+            }
+            rounds.append(
+                SimpleNamespace(id=job.id, round=position // PER_ROUND, position=position, **shape)
+            )
+            if active[job] >= TOKENS:
+                del active[job]
+                finished.append(SimpleNamespace(job=job, codes=fake_codes(job.seed), **MEASURES))
+        return SimpleNamespace(rounds=tuple(rounds), finished=tuple(finished))
+
+
+def fake_backend(engine: FakeEngine) -> Backend:
+    def open_session(settings: RunSettings) -> Any:
+        if settings.device == "cuda":
+            raise ValueError("--device: found 'cuda'; allowed: cpu")
+        target = SimpleNamespace(to_image=fake_pixels, length=fake_length)
+        return SimpleNamespace(engine=engine, target=target, hardware=lambda: {"device": "fake"})
+
+    return Backend(open_session, FakeJob, fake_seed)
+
+
+if __name__ == "__main__":
+    settings = run_settings(read_words("generate_images", sys.argv[2:]))
+    generate_images(settings, lambda: fake_backend(FakeEngine(float(sys.argv[1]))))

@@ -1,0 +1,73 @@
+"""Run folders and scenes for the tests of `evaluate`, written without a model."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from scenes.captions import caption
+from scenes.painting import render_scene
+from scenes.scene import sample_scene
+
+
+def scenes(count: int, first: int = 0) -> tuple[list[np.ndarray], list[str]]:
+    """Rendered scenes of the validation split and their captions."""
+    drawn = [sample_scene("validation", first + index) for index in range(count)]
+    return [render_scene(scene) for scene in drawn], [
+        caption(scene, index) for index, scene in enumerate(drawn)
+    ]
+
+
+def write_run(
+    folder: Path,
+    images: Sequence[np.ndarray],
+    prompts: Sequence[str],
+    settings: dict | None = None,
+    **record: object,
+) -> Path:
+    """A run folder with one image per prompt; settings, record: what differs from plain decoding in 2 s."""
+    chosen = {"model": "tiny", "method": "ar", "proposal": None, "prompt": "p.txt", "temperature": 1.0,
+              "verifier": "exact", "dtype": "fp32", "batch_size": 1} | (settings or {})  # fmt: skip
+    (folder / "img").mkdir(parents=True)
+    identity = {name: value for name, value in chosen.items() if name != "batch_size"}
+    manifest = {
+        "settings": chosen,
+        "identity": identity,
+        "hardware": {"device": "cpu"},
+        "versions": {"torch": "x"},
+    }
+    (folder / "run.json").write_text(json.dumps(manifest | {"revision": None}))
+    lines = []
+    for number, (image, prompt) in enumerate(zip(images, prompts, strict=True)):
+        name = f"{number:05d}_0"
+        Image.fromarray(image).save(folder / "img" / f"{name}.png")
+        lines.append(made_record(name, prompt, seed=number, tokens_sha256=digest(image)) | record)
+    write_records(folder, lines)
+    return folder
+
+
+def made_record(name: str, prompt: str, **values: object) -> dict:
+    figures = {
+        "tokens": 256,
+        "target_forwards": 256,
+        "tau": 1.0,
+        "mean_depth": 0.0,
+        "mean_nodes": 0.0,
+        "seconds": 2.0,
+    }
+    return {"id": name, "prompt": prompt, "method": "ar", "lossless": True} | figures | values
+
+
+def write_records(folder: Path, lines: Sequence[dict]) -> None:
+    (folder / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def read_records(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+
+
+def digest(image: np.ndarray) -> str:
+    return hashlib.sha256(image.tobytes()).hexdigest()

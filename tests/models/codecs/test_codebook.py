@@ -1,0 +1,120 @@
+"""The nearest-latent table: order, ties, the file format and its errors."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+import main
+from models.codecs.codebook import find_table, load_table, nearest_codes, table_path, write_table
+from models.codecs.vqgan import load_vqgan
+
+
+def test_rows_are_the_other_codes_by_distance() -> None:
+    codebook = torch.randn(37, 5, generator=torch.Generator().manual_seed(0))
+    table = nearest_codes(codebook, chunk=8)
+    assert table.dtype == np.uint16 and table.shape == (37, 36)
+    for code, row in enumerate(table.astype(np.int64)):
+        assert sorted([code, *row]) == list(range(37))
+        distances = (codebook[row] - codebook[code]).double().norm(dim=1)
+        assert bool((distances.diff() >= -1e-6).all())
+
+
+def test_ties_go_to_the_lowest_code() -> None:
+    codebook = torch.tensor([[0.0], [1.0], [-1.0], [0.0], [1.0]])
+    assert nearest_codes(codebook).tolist() == [
+        [3, 1, 2, 4], [4, 0, 3, 2], [0, 3, 1, 4], [0, 1, 2, 4], [1, 0, 3, 2]
+    ]  # fmt: skip
+
+
+def test_fewer_neighbours_are_the_first_columns() -> None:
+    codebook = torch.randn(20, 3, generator=torch.Generator().manual_seed(1))
+    assert np.array_equal(nearest_codes(codebook, 4), nearest_codes(codebook)[:, :4])
+
+
+def test_file_round_trip_is_memory_mapped(tmp_path) -> None:
+    codebook = torch.randn(20, 3, generator=torch.Generator().manual_seed(2))
+    path = table_path(tmp_path, 20)
+    write_table(codebook, path, chunk=7)
+    table = load_table(path, 20)
+    assert path.name == "top_19_indices.npy" and isinstance(table, np.memmap)
+    assert np.array_equal(table, nearest_codes(codebook))
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_fewer_neighbours_in_a_file_and_in_memory(tmp_path) -> None:
+    codebook = torch.randn(20, 3, generator=torch.Generator().manual_seed(3))
+    wide, narrow = table_path(tmp_path, 20), table_path(tmp_path, 20, 6)
+    write_table(codebook, wide)
+    assert find_table(tmp_path, 20, 5) == wide
+    write_table(codebook, narrow, 6)
+    assert narrow.name == "top_6_indices.npy" and np.load(narrow).shape == (20, 6)
+    assert [find_table(tmp_path, 20, n) for n in (5, 6, 7)] == [narrow, narrow, wide]
+    for path in (wide, narrow):
+        table = load_table(path, 20, 5)
+        assert (
+            not isinstance(table, np.memmap) and table.base is None and table.nbytes == 20 * 5 * 2
+        )
+        assert np.array_equal(table, nearest_codes(codebook, 5))
+    with pytest.raises(ValueError, match=r"top_6.*expected uint16 \(20, 7 to 19\)"):
+        load_table(narrow, 20, 7)
+    wide.unlink()
+    with pytest.raises(
+        ValueError, match=r"no table of at least 7 neighbours.*main.py vq_distances"
+    ):
+        find_table(tmp_path, 20, 7)
+
+
+def test_command(checkpoint, tmp_path, capsys) -> None:
+    folder = shutil.copytree(checkpoint, tmp_path / "copy")
+    codebook = load_vqgan(folder / "tokenizer").codebook
+    assert main.main(["vq_distances", f"--model_path={folder}"]) == 0
+    assert "24 codes, 23 neighbours each" in capsys.readouterr().out
+    assert np.array_equal(load_table(table_path(folder, 24), 24), nearest_codes(codebook))
+    assert main.main(["vq_distances", f"--model_path={folder}", "--neighbours=5"]) == 0
+    assert np.array_equal(load_table(table_path(folder, 24, 5), 24, 5), nearest_codes(codebook, 5))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--neighbours=24"], "--neighbours: found 24; allowed: 1 to 23"),
+        (["--neighbours=0"], "--neighbours: found 0"),
+        (["--model_path=owner/name"], "--model_path: found 'owner/name'; allowed: a folder"),
+        (["--tokenizer_path=./nowhere"], "--tokenizer_path ./nowhere: found no such folder"),
+    ],
+)
+def test_command_refuses(words, message, checkpoint, tmp_path, capsys) -> None:
+    folder = shutil.copytree(checkpoint, tmp_path / "copy")
+    words = words if "model_path" in words[0] else [*words, f"--model_path={folder}"]
+    assert main.main(["vq_distances", *words]) == 2
+    assert message in capsys.readouterr().err and not (folder / "vq_distances").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"no table", None])
+def test_unreadable_file_is_named(tmp_path, content) -> None:
+    path = tmp_path / "top_3_indices.npy"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ValueError, match="top_3_indices"):
+        load_table(path, 4)
+
+
+@pytest.mark.parametrize("array", [np.zeros((4, 4), np.uint16), np.zeros((4, 3), np.int64)])
+def test_wrong_shape_or_dtype_is_named(tmp_path, array) -> None:
+    path = tmp_path / "top_3_indices.npy"
+    np.save(path, array)
+    with pytest.raises(ValueError, match=r"top_3_indices.*expected uint16 \(4, 3\)"):
+        load_table(path, 4)
+
+
+def test_bad_arguments() -> None:
+    with pytest.raises(ValueError, match="codebook"):
+        nearest_codes(torch.zeros(4))
+    with pytest.raises(ValueError, match="not finite"):
+        nearest_codes(torch.full((4, 2), float("nan")))
+    with pytest.raises(ValueError, match="neighbours"):
+        nearest_codes(torch.zeros(4, 2), 4)

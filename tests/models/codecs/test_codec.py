@@ -1,0 +1,77 @@
+"""Pictures brought to a model's size as its training did, and the codes of every family."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from small_llamagen import write_llamagen
+
+from models.base import TargetOptions
+from models.codecs.codec import ADM, META, on_white
+from models.registry import load_codec
+from models.targets.llamagen import LlamaGen
+
+CPU = TargetOptions(torch.float32, torch.device("cpu"))
+
+
+def picture(width: int, height: int) -> Image.Image:
+    return Image.fromarray(
+        np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    )
+
+
+@pytest.mark.parametrize("fit", [META, ADM])
+def test_a_picture_of_the_models_size_stays_as_it_is(fit):
+    assert np.array_equal(fit(picture(32, 16), (32, 16)), picture(32, 16))
+
+
+@pytest.mark.parametrize(
+    ("size", "scaled", "box"),
+    [
+        ((48, 32), (24, 16), (4, 0, 20, 16)),
+        ((20, 30), (16, 24), (0, 4, 16, 20)),
+        ((9, 8), (18, 16), (1, 0, 17, 16)),
+    ],
+)
+def test_metas_recipe(size, scaled, box):
+    expected = picture(*size).resize(scaled, Image.Resampling.LANCZOS).crop(box)
+    assert np.array_equal(META(picture(*size), (16, 16)), expected)
+
+
+def test_guided_diffusions_recipe():
+    halved = (
+        picture(70, 100)
+        .resize((35, 50), Image.Resampling.BOX)
+        .resize((17, 25), Image.Resampling.BOX)
+    )
+    expected = halved.resize((16, 24), Image.Resampling.BICUBIC).crop((0, 4, 16, 20))
+    assert np.array_equal(ADM(picture(70, 100), (16, 16)), expected)
+    wide = picture(70, 40).resize((56, 32), Image.Resampling.BICUBIC).crop((0, 0, 56, 32))
+    assert np.array_equal(ADM(picture(70, 40), (56, 32)), wide)
+
+
+def test_transparency_is_white():
+    clear = Image.new("RGBA", (2, 1), (255, 0, 0, 0))
+    clear.putpixel((1, 0), (0, 0, 255, 255))
+    assert np.asarray(on_white(clear)).tolist() == [[[255, 255, 255], [0, 0, 255]]]
+    assert np.asarray(on_white(Image.new("L", (1, 1), 7))).tolist() == [[[7, 7, 7]]]
+    grey = Image.new("LA", (1, 1), (0, 51))
+    assert np.asarray(on_white(grey)).tolist() == [[[204, 204, 204]]]
+
+
+def test_captions_of_chameleon_can_be_too_long(checkpoint):
+    codec = load_codec("anole", str(checkpoint), CPU)
+    assert codec.size == (8, 8) and codec.vocab == 24 and codec.length("a cat") == 8
+    with pytest.raises(ValueError, match="the prompt has 203 tokens"):
+        codec.length("x" * 200)
+
+
+def test_llamagen_cuts_captions_and_names_what_does_not_fit(tmp_path):
+    folder = write_llamagen(tmp_path)
+    codec = LlamaGen.codec(
+        folder, TargetOptions(**vars(CPU) | {"vq_path": str(tmp_path / "vq_ds16_t2i.pt")}), 4
+    )
+    assert codec.size == (8, 8) and codec.length("a cat " * 100) == 9
+    assert codec.encode(picture(8, 8)).shape == (16,)
+    with pytest.raises(ValueError, match="--vq_path: missing"):
+        LlamaGen.codec(folder, CPU, 4)

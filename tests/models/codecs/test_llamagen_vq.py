@@ -1,0 +1,164 @@
+"""LlamaGen's VQ-16: parity with transformers' Janus codec, which has the same architecture; errors of public files."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from small_llamagen import public_vq, small_janus, write_vq
+from torch import Tensor
+from transformers.models.janus.configuration_janus import JanusVQVAEConfig
+from transformers.models.janus.modeling_janus import JanusVQVAE
+
+from models.codecs.llamagen_vq import load_llamagen_vq, public_name
+from models.codecs.vqgan import ImageTokenizer
+from models.codecs.vqgan_config import VqganConfig
+from models.codecs.vqgan_layout import build_vqmodel, to_public
+
+CPU = torch.device("cpu")
+SIDE, CODES = 4, 24
+
+
+@pytest.fixture(scope="module")
+def janus() -> JanusVQVAE:
+    return small_janus(CODES, SIDE)
+
+
+@pytest.fixture
+def file(janus, tmp_path) -> Path:
+    """The codec as the public file lays it out."""
+    write_vq(tmp_path / "vq_ds16_t2i.pt", janus)
+    return tmp_path / "vq_ds16_t2i.pt"
+
+
+def images(count: int) -> Tensor:
+    return torch.randint(
+        256, (count, 8, 8, 3), generator=torch.Generator().manual_seed(1), dtype=torch.uint8
+    )
+
+
+def load(file: Path) -> ImageTokenizer:
+    return load_llamagen_vq(file, SIDE, CPU)
+
+
+@torch.inference_mode()
+def test_encoder_equals_janus(janus, file) -> None:
+    ours, pixels = load(file), images(2).permute(0, 3, 1, 2).float() / 127.5 - 1
+    expected = janus.quant_conv(janus.encoder(pixels))  # (2, 4, 4, 4)
+    found = ours.model.quant_conv(ours.model.encoder(pixels))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+    assert expected.std() > 0.1
+    unit = F.normalize(expected.permute(0, 2, 3, 1).flatten(1, 2), dim=-1)
+    distance = torch.cdist(
+        unit, F.normalize(janus.quantize.embedding.weight, dim=-1).expand(2, -1, -1)
+    )
+    assert torch.equal(ours.encode(images(2)), distance.argmin(-1))
+
+
+@torch.inference_mode()
+def test_decoder_equals_janus_and_rounds_to_the_nearest_byte(janus, file) -> None:
+    ours, codes = (
+        load(file),
+        torch.randint(CODES, (2, SIDE**2), generator=torch.Generator().manual_seed(2)),
+    )
+    expected = janus.decode(codes)  # (2, 3, 8, 8)
+    latents = ours.codebook[codes].view(2, SIDE, SIDE, 4).permute(0, 3, 1, 2)
+    found = ours.model.decoder(ours.model.post_quant_conv(latents))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+    assert expected.std() > 0.1
+    pixels = ours.decode(codes)
+    exact = ((expected.clamp(-1, 1) + 1) * 127.5).permute(0, 2, 3, 1)
+    assert pixels.shape == (2, 8, 8, 3) and pixels.dtype == torch.uint8
+    assert (pixels - exact).abs().max() <= 0.5 + 1e-2
+    assert torch.equal(ours.to(CPU).decode(codes), pixels)
+
+
+def test_sizes_are_those_of_the_weights(file) -> None:
+    found = load(file)
+    assert found.config == VqganConfig(32, (1, 2), 2, 8, 4, CODES, 8, coarse_attention=True)
+    assert found.grid == (SIDE, SIDE)
+    torch.testing.assert_close(found.codebook.norm(dim=-1), torch.ones(CODES))
+
+
+def test_full_size_keys_shapes_and_number_of_parameters() -> None:
+    config = VqganConfig(128, (1, 1, 2, 2, 4), 2, 256, 8, 16384, 256, coarse_attention=True)
+    with torch.device("meta"):
+        model, reference = build_vqmodel(config), JanusVQVAE(JanusVQVAEConfig())
+    found = {
+        name: tuple(value.shape)
+        for name, value in to_public(model.state_dict(), public_name).items()
+    }
+    assert found == {
+        name: tuple(value.shape) for name, value in public_vq(reference.state_dict()).items()
+    }
+    assert found["encoder.conv_blocks.4.attn.1.proj_out.weight"] == (512, 512, 1, 1)
+    assert found["decoder.conv_blocks.0.attn.2.norm.weight"] == (512,)
+    assert found["decoder.conv_blocks.3.upsample.conv.weight"] == (128, 128, 3, 3)
+    assert found["post_quant_conv.weight"] == (256, 8, 1, 1)
+    assert sum(weight.numel() for weight in model.parameters()) == 71_883_403
+
+
+def test_safetensors_and_the_trainers_arguments_are_read(janus, file, tmp_path) -> None:
+    codes = load(file).encode(images(1))
+    save_file(public_vq(janus.state_dict()), tmp_path / "vq.safetensors")
+    torch.save(
+        {"model": public_vq(janus.state_dict()), "args": Namespace(lr=1.0)}, tmp_path / "trained.pt"
+    )
+    assert torch.equal(load(tmp_path / "vq.safetensors").encode(images(1)), codes)
+    assert torch.equal(load(tmp_path / "trained.pt").encode(images(1)), codes)
+
+
+class Runs:
+    """A pickle that would call a function when it is read."""
+
+    def __reduce__(self) -> tuple:
+        return os.getenv, ("HOME",)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"model": {"a": Runs()}}, "damaged, or more than tensors"),
+        ({"model": {"a": 1}}, "expected tensors"),
+        ([1], "expected tensors"),
+        ({"model": {}}, "missing key encoder.conv_in.weight"),
+    ],
+    ids=["runs code", "no tensors", "no dictionary", "no weights"],
+)
+def test_a_file_with_something_else_is_refused(content, message, tmp_path) -> None:
+    torch.save(content, tmp_path / "vq.pt")
+    with pytest.raises(ValueError, match=rf"vq\.pt.*{message}"):
+        load(tmp_path / "vq.pt")
+
+
+def test_a_missing_or_cut_file_is_named(file, tmp_path) -> None:
+    with pytest.raises(ValueError, match=r"--vq_path.*nowhere\.pt.*vq_ds16_t2i\.pt"):
+        load(tmp_path / "nowhere.pt")
+    file.write_bytes(file.read_bytes()[:2000])
+    with pytest.raises(ValueError, match=r"cannot read .*vq_ds16_t2i\.pt"):
+        load(file)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"decoder.conv_out.bias": None}, r"missing decoder\.conv_out\.bias"),
+        ({"decoder.extra": torch.zeros(1)}, r"unexpected decoder\.extra"),
+        ({"quant_conv.bias": torch.zeros(5)}, r"quant_conv\.bias has shape \(5,\)"),
+        (
+            {"encoder.conv_blocks.0.res.0.conv2.weight": None},
+            r"missing key encoder\.conv_blocks\.0\.res\.0\.conv2",
+        ),
+    ],
+    ids=["missing", "unexpected", "shape", "size"],
+)
+def test_every_key_that_does_not_fit_is_named(change, message, file) -> None:
+    state = torch.load(file)["model"] | change
+    torch.save({"model": {key: value for key, value in state.items() if value is not None}}, file)
+    with pytest.raises(ValueError, match=rf"--vq_path: .*vq_ds16_t2i\.pt: .*{message}"):
+        load(file)

@@ -1,0 +1,155 @@
+"""Where a Chameleon checkpoint's tokenizer is found: its own folder, the paper's layout, a flag, or its own weights."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import main
+from models.base import TargetOptions
+from models.codecs.vqgan_config import VqganConfig, json_config
+from models.files.places import find_tokenizer
+from models.registry import load_target
+
+CPU = torch.device("cpu")
+SMALL_VQ = {"base_channels": 8, "channel_multiplier": [1, 2], "num_res_blocks": 1, "latent_channels": 4, "embed_dim": 4,
+            "num_embeddings": 24, "resolution": 8, "num_groups": 4, "attn_resolutions": None}  # fmt: skip
+OLD_NAMES = {"base_channels": "ch", "channel_multiplier": "ch_mult", "latent_channels": "z_channels",
+             "num_embeddings": "n_embed"}  # fmt: skip
+
+
+@pytest.fixture
+def folder(checkpoint, tmp_path) -> Path:
+    """A copy that a test may damage, below a folder of its own."""
+    return Path(shutil.copytree(checkpoint, tmp_path / "anole" / "Anole"))
+
+
+def pixels(folder: Path, tokenizer: Path | None = None) -> torch.Tensor:
+    given = None if tokenizer is None else str(tokenizer)
+    target = load_target(
+        "anole", str(folder), TargetOptions(torch.float32, CPU, tokenizer_path=given)
+    )
+    return target.to_image(torch.arange(16).view(1, 16))
+
+
+def pack(folder: Path, names: dict[str, str] | None = None, part: str = "") -> None:
+    """Move the VQGAN into the checkpoint's weights, or only its keys that start with `part`."""
+    home = folder / "tokenizer"
+    state = load_file(folder / "model.safetensors")
+    inside = {
+        f"model.vqmodel.{key}": v
+        for key, v in load_file(home / "vqgan.safetensors").items()
+        if part in key
+    }
+    save_file(state | inside, folder / "model.safetensors")
+    for name in ("vqgan.yaml", "vqgan.safetensors"):
+        (home / name).unlink()
+    sizes = {(names or {}).get(name, name): value for name, value in SMALL_VQ.items()}
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"vq_config": sizes}))
+
+
+PLACES = (
+    "../chameleon/tokenizer",
+    "../elsewhere",
+    "../base/tokenizer",
+    "../base/chameleon/tokenizer",
+)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_places_outside_the_checkpoint(place, checkpoint, folder) -> None:
+    shutil.move(folder / "tokenizer", folder / place)
+    flag = None if "../chameleon" in place else folder.parent / place.split("/")[1]
+    assert torch.equal(pixels(folder, flag), pixels(checkpoint))
+
+
+def test_the_checkpoints_own_folder_comes_first_and_the_flag_before_it(folder) -> None:
+    shutil.copytree(folder / "tokenizer", folder.parent / "chameleon" / "tokenizer")
+    assert find_tokenizer(folder).text == folder / "tokenizer" / "text_tokenizer.json"
+    given = folder.parent / "chameleon"
+    assert find_tokenizer(folder, given).vqgan == given / "tokenizer"
+    with pytest.raises(ValueError, match=r"text_tokenizer\.json and no vqgan\.yaml .*empty"):
+        find_tokenizer(folder, folder.parent / "empty")
+
+
+@pytest.mark.parametrize("names", [{}, OLD_NAMES], ids=["new names", "old names"])
+def test_vqgan_among_the_checkpoints_own_weights(names, checkpoint, folder, capsys) -> None:
+    pack(folder, names)
+    state = load_file(folder / "model.safetensors")
+    save_file(state | {"model.vqmodel.loss.scale": torch.zeros(1)}, folder / "model.safetensors")
+    assert find_tokenizer(folder).vqgan is None
+    assert torch.equal(pixels(folder), pixels(checkpoint))
+    assert main.main(["inspect", f"--model_path={folder}"]) == 0
+    assert "weights model.vqmodel.*: 24 codes, 8 x 8 pixels" in capsys.readouterr().out
+
+
+def test_bundled_weights_that_do_not_fit_are_all_named(folder) -> None:
+    pack(folder)
+    state = load_file(folder / "model.safetensors")
+    del state["model.vqmodel.quant_conv.bias"]
+    save_file(state | {"model.vqmodel.extra": torch.zeros(1)}, folder / "model.safetensors")
+    with pytest.raises(
+        ValueError, match=r"model\.vqmodel.*missing quant_conv\.bias.*unexpected extra"
+    ):
+        pixels(folder)
+
+
+def test_a_checkpoint_with_the_encoder_only_names_metas_files(folder) -> None:
+    pack(folder, part="encoder.")
+    with pytest.raises(ValueError) as error:
+        pixels(folder)
+    for words in ("vqgan.yaml", "vqgan.safetensors or vqgan.ckpt", str(folder / "tokenizer"), "chameleon/tokenizer",
+                  "model.vqmodel.decoder", "--tokenizer_path", "facebookresearch/chameleon"):  # fmt: skip
+        assert words in str(error.value)
+
+
+def test_the_hubs_tokenizer_file_takes_the_place_of_metas(checkpoint, folder) -> None:
+    shutil.move(folder / "tokenizer" / "text_tokenizer.json", folder / "tokenizer.json")
+    assert torch.equal(pixels(folder), pixels(checkpoint))
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(ValueError, match=r"text_tokenizer\.json.*and no tokenizer\.json"):
+        pixels(folder)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"embed_dim": 256, "num_embeddings": 8192, "double_latent": False, "latent_channels": 256, "resolution": 512,
+         "in_channels": 3, "base_channels": 128, "channel_multiplier": [1, 1, 2, 2, 4], "num_res_blocks": 2,
+         "attn_resolutions": None, "dropout": 0.0, "attn_type": "vanilla"},
+        {"embed_dim": 256, "n_embed": 8192, "double_z": False, "z_channels": 256, "resolution": 512, "in_channels": 3,
+         "out_ch": 3, "ch": 128, "ch_mult": [1, 1, 2, 2, 4], "num_res_blocks": 2, "attn_resolutions": [],
+         "dropout": 0.0},
+        {"embed_dim": 256, "n_embed": 8192, "num_embeddings": 8192, "double_z": False, "double_latent": False,
+         "z_channels": 256, "latent_channels": 256, "resolution": 512, "in_channels": 3, "out_ch": 3, "out_channels": 3,
+         "ch": 128, "base_channels": 128, "ch_mult": [1, 1, 2, 2, 4], "channel_multiplier": [1, 1, 2, 2, 4],
+         "num_res_blocks": 2, "attn_resolutions": [], "dropout": 0.0},
+        {},
+    ],
+    ids=["new names", "old names", "both", "defaults"],
+)  # fmt: skip
+def test_published_vq_configs(given) -> None:
+    assert json_config({"vq_config": given}, "config.json") == VqganConfig(
+        128, (1, 1, 2, 2, 4), 2, 256, 256, 8192, 512
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (None, "vq_config is None"),
+        ({"double_latent": True}, "vq_config.double_latent is True"),
+        ({"attn_resolutions": [32]}, r"vq_config.attn_resolutions is \[32\]"),
+        ({"channel_multiplier": 3}, "vq_config"),
+        ({"n_embed": "many"}, "vq_config: n_embed"),
+    ],
+)
+def test_vq_configs_that_cannot_be_used(given, words) -> None:
+    with pytest.raises(ValueError, match=f"config.json: {words}"):
+        json_config({"vq_config": given}, "config.json")

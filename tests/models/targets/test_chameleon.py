@@ -1,0 +1,216 @@
+"""Parity with transformers' Chameleon: features and logits within 1e-4 in fp32, for checkpoints that either writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from small import Sizes, is_head_norm, randomised, write_checkpoint, write_parts
+from torch import Tensor
+from transformers import ChameleonConfig, ChameleonForConditionalGeneration
+
+from decoding.cache import CacheShape, KVCache, chain
+from decoding.tree import DraftTree
+from models.base import Context, TargetModel, TargetOptions
+from models.registry import load_target
+from models.targets.chameleon import Chameleon, chameleon_keys, chameleon_spec
+
+CPU = torch.device("cpu")
+VARIANTS = {
+    "plain": Sizes(),
+    "norm (1, head_dim)": Sizes(shared_norm=True),
+    "swin norm, grouped keys": Sizes(swin_norm=True, kv_heads=1),
+}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The same weights in transformers' model and in ours."""
+
+    theirs: ChameleonForConditionalGeneration
+    ours: TargetModel
+
+    def reference(self, ids: Tensor, **inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Features and logits of the image codes, by hand: their own forward hides the logits of image codes."""
+        with torch.no_grad():
+            features = self.theirs.model(input_ids=ids, use_cache=False, **inputs).last_hidden_state
+            first, size = self.ours.vocab.first_id, self.ours.vocab.size
+            return features, self.theirs.lm_head(features)[..., first : first + size]
+
+    def compare(self, features: Tensor, expected: tuple[Tensor, Tensor]) -> None:
+        torch.testing.assert_close(features, expected[0], rtol=0, atol=1e-4)
+        torch.testing.assert_close(self.ours.score(features), expected[1], rtol=0, atol=1e-4)
+        assert expected[1].std(-1).mean() > 0.3, "flat laws would hide differences"
+
+
+@pytest.fixture(scope="module", params=VARIANTS, ids=VARIANTS)
+def pair(request, tmp_path_factory) -> Pair:
+    """A checkpoint written by transformers' own save_pretrained, read by us."""
+    sizes, folder = VARIANTS[request.param], tmp_path_factory.mktemp("theirs")
+    theirs = randomised(
+        ChameleonForConditionalGeneration(ChameleonConfig(**write_parts(folder, sizes))), 0, sizes
+    )
+    theirs.save_pretrained(folder)
+    if sizes.shared_norm:
+        share_norms(folder / "model.safetensors")
+    return Pair(theirs, load_target("tiny", str(folder), TargetOptions(torch.float32, CPU)))
+
+
+def share_norms(path: Path) -> None:
+    """Write the query/key norms, equal for all heads, once."""
+    state = load_file(path)
+    save_file(
+        {key: value[:1].clone() if is_head_norm(key) else value for key, value in state.items()},
+        path,
+    )
+
+
+def random_ids(rows: int, n: int) -> Tensor:
+    return torch.randint(4, 200, (rows, n), generator=torch.Generator().manual_seed(5))
+
+
+def padding(pair: Pair, n: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Ids of both rows of a prompt and n image tokens, with the mask and the positions that transformers derives."""
+    prompt = pair.ours.prompt("a red cat", 2)
+    codes = torch.randint(pair.ours.vocab.size, (n,), generator=torch.Generator().manual_seed(6))
+    ids = torch.cat([prompt.ids, (codes + pair.ours.vocab.first_id).expand(2, -1)], 1)
+    mask = (torch.arange(ids.shape[1]) >= prompt.starts[:, None]).long()
+    return ids, mask, (mask.cumsum(1) - 1).clamp(min=0)
+
+
+def cache_of(pair: Pair) -> KVCache:
+    cache = KVCache(pair.ours.spec, CacheShape(1, 2, 64), torch.float32, CPU)
+    cache.reset(pair.ours.prompt("a red cat", 2).starts)
+    return cache
+
+
+def test_causal(pair) -> None:
+    ids = random_ids(3, 20)
+    features = pair.ours.features(ids, Context(torch.arange(20).expand(3, -1)))
+    pair.compare(features, pair.reference(ids))
+
+
+def test_left_padded_pair_of_rows(pair) -> None:
+    """Prompt in one pass, then the image tokens one by one and in a bunch, against one padded pass."""
+    ids, mask, positions = padding(pair, 6)
+    expected = pair.reference(ids, attention_mask=mask, position_ids=positions)
+    cache, parts, start = cache_of(pair), [], 0
+    for n in (ids.shape[1] - 6, 1, 1, 4):
+        parts.append(pair.ours.features(ids[:, start : start + n], cache.open(*chain(1, n, CPU))))
+        cache.advance([n])
+        start += n
+    real = mask.bool()
+    pair.compare(torch.cat(parts, 1)[real], (expected[0][real], expected[1][real]))
+
+
+def test_branching_tree_behind_a_padded_prompt(pair) -> None:
+    """Siblings do not see each other, depth gives the position; after `keep`, the accepted path is the past."""
+    parents = torch.tensor([[0, 0, 0, 1, 1, 2, 4]])
+    depths = torch.tensor([[0, 1, 1, 2, 2, 2, 3]])
+    ids, mask, positions = padding(pair, 8)
+    length, real = ids.shape[1] - 8, mask.bool()
+    tree = DraftTree(ids[:1, length:-1], parents, depths, torch.zeros(1, 7), height=3)
+    cache = cache_of(pair)
+    pair.ours.features(ids[:, :length], cache.open(*chain(1, length, CPU)))
+    cache.advance([length])
+    features = pair.ours.features(ids[:, length:-1], cache.open(tree.depths, tree.visible))
+
+    seen = torch.ones(length + 7, length + 7).tril().bool()
+    seen[length:, length:] = tree.visible[0]
+    seen = seen & real[:, None, :-1] | torch.eye(length + 7).bool()
+    tree_positions = torch.cat(
+        [positions[:, :length], positions[:, length : length + 1] + depths], 1
+    )
+    expected = pair.reference(
+        ids[:, :-1], attention_mask=additive(seen)[:, None], position_ids=tree_positions
+    )
+    pair.compare(features, (expected[0][:, length:], expected[1][:, length:]))
+
+    path = [0, 1, 4, 6]
+    cache.keep(torch.tensor([path]), [4])
+    features = pair.ours.features(ids[:, -1:], cache.open(*chain(1, 1, CPU)))
+    chosen = torch.cat([ids[:, :length], ids[:, length + torch.tensor(path)], ids[:, -1:]], 1)
+    n = chosen.shape[1]
+    expected = pair.reference(chosen, attention_mask=mask[:, :n], position_ids=positions[:, :n])
+    pair.compare(features, (expected[0][:, -1:], expected[1][:, -1:]))
+
+
+def additive(seen: Tensor) -> Tensor:
+    return torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
+
+
+def test_transformers_reads_what_we_write(tmp_path) -> None:
+    """The layout of ckpts/tiny is a Chameleon checkpoint for everyone else, too."""
+    folder = write_checkpoint(tmp_path / "ours")
+    theirs, report = ChameleonForConditionalGeneration.from_pretrained(
+        folder, output_loading_info=True
+    )
+    assert not report["unexpected_keys"] and not report["mismatched_keys"]
+    assert all(key.startswith("model.vqmodel.") for key in report["missing_keys"])
+    pair = Pair(theirs.eval(), load_target("tiny", str(folder), TargetOptions(torch.float32, CPU)))
+    ids = random_ids(2, 10)
+    pair.compare(
+        pair.ours.features(ids, Context(torch.arange(10).expand(2, -1))), pair.reference(ids)
+    )
+
+
+def test_prompt_rows_follow_the_vocabulary(session) -> None:
+    target: Chameleon = session.target
+    prompt = target.prompt("ab", 2)
+    names = [[target.words.tokenizer.id_to_token(i) for i in row] for row in prompt.ids.tolist()]
+    assert names[0] == ["<s>", "a", "b", "<reserved08706>", "<racm3:break>"]
+    assert names[1] == ["<pad>", "<pad>", "<pad>", "<s>", "<racm3:break>"]
+    assert prompt.starts.tolist() == [0, 3]
+    alone = target.prompt("ab", 1)
+    assert torch.equal(alone.ids, prompt.ids[:1]) and alone.starts.tolist() == [0]
+    assert target.prompt("", 2).ids.shape == (2, 3)
+
+
+def test_names_of_tokens_in_a_prompt_are_text(session) -> None:
+    ids = session.target.prompt("<s>IMGIMGAZ", 1).ids[0]
+    assert len(ids) == 1 + 11 + 2
+    assert int((ids == 0).sum()) == 1
+
+
+def test_a_prompt_that_leaves_no_room_for_the_image(session) -> None:
+    room = session.target.spec.max_positions - session.target.grid.tokens
+    assert session.target.prompt("x" * (room - 3), 2).ids.shape[1] == room
+    with pytest.raises(ValueError, match=f"{room + 1} tokens.*takes {room}"):
+        session.target.prompt("x" * (room - 2), 2)
+
+
+def test_image_ids_must_follow_their_codes(checkpoint) -> None:
+    from models.targets.chameleon import ChameleonVocab, load_tokenizer
+
+    vocab = ChameleonVocab(load_tokenizer(checkpoint / "tokenizer" / "text_tokenizer.json"))
+    assert (vocab.image.first_id, vocab.image.size) == (4, 24)
+    vocab.ids["IMGIMGBZ"], vocab.ids["IMGIMGCZ"] = vocab.ids["IMGIMGCZ"], vocab.ids["IMGIMGBZ"]
+    del vocab.image
+    with pytest.raises(ValueError, match="order of their codes"):
+        _ = vocab.image
+    with pytest.raises(ValueError, match="<eoss2>"):
+        _ = vocab["<eoss2>"]
+
+
+def test_public_sizes_of_anole_and_the_34b() -> None:
+    """Keys of the published shapes, without weights: config.json in old and new spelling."""
+    old = {"vocab_size": 65536, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+           "num_attention_heads": 32, "max_position_embeddings": 4096, "rope_theta": 10000.0}  # fmt: skip
+    new = {name: value for name, value in old.items() if name != "rope_theta"}
+    new |= {
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+        "num_key_value_heads": 32,
+    }
+    assert chameleon_spec(old) == chameleon_spec(new)
+    keys = chameleon_keys(chameleon_spec(old), None)
+    assert len(keys) == 3 + 32 * 13
+    assert "model.layers.31.self_attn.k_norm.bias" in keys
+
+
+def test_pixels_of_codes(session) -> None:
+    codes = torch.randint(24, (2, 16), generator=torch.Generator().manual_seed(8))
+    pixels = session.target.to_image(codes)
+    assert pixels.shape == (2, 8, 8, 3) and pixels.dtype == torch.uint8

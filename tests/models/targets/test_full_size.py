@@ -1,0 +1,204 @@
+"""The published sizes, on the meta device: every key and shape of Chameleon 7B and of its drafters."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+from small import byte_tokenizer
+
+import main
+from configs.targets import META_FILES
+from drafters.loading import eagle_network
+from models.codecs.vqgan_config import VqganConfig, write_config
+from models.codecs.vqgan_layout import build_vqmodel, to_taming
+from models.targets.chameleon import drafter_spec
+from models.targets.chameleon_files import network
+
+HIDDEN, MLP, VOCAB, CODES = 4096, 11008, 65536, 8192
+CONFIG = {
+    "model_type": "chameleon", "vocab_size": VOCAB, "hidden_size": HIDDEN, "intermediate_size": MLP,
+    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32, "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "swin_norm": False, "vq_config": {"n_embed": CODES},
+}  # fmt: skip
+VQGAN = VqganConfig(128, (1, 1, 2, 2, 4), 2, 256, 256, CODES, 512)
+Shapes = dict[str, tuple[int, ...]]
+
+
+def block(prefix: str, norm_rows: int) -> Shapes:
+    """The published keys of one layer; norm_rows: 32 for Anole, 1 for Lumina-mGPT."""
+    shapes: Shapes = {f"self_attn.{name}_proj.weight": (HIDDEN, HIDDEN) for name in "qkvo"}
+    shapes |= {
+        f"self_attn.{name}_norm.{part}": (norm_rows, 128)
+        for name in "qk"
+        for part in ("weight", "bias")
+    }
+    shapes |= {f"mlp.{name}_proj.weight": (MLP, HIDDEN) for name in ("gate", "up")}
+    shapes |= {"mlp.down_proj.weight": (HIDDEN, MLP), "input_layernorm.weight": (HIDDEN,)}
+    shapes |= {"post_attention_layernorm.weight": (HIDDEN,)}
+    return {prefix + name: shape for name, shape in shapes.items()}
+
+
+def target_shapes(norm_rows: int) -> Shapes:
+    shapes: Shapes = {
+        "model.embed_tokens.weight": (VOCAB, HIDDEN),
+        "lm_head.weight": (VOCAB, HIDDEN),
+    }
+    shapes |= {"model.norm.weight": (HIDDEN,)}
+    for layer in range(32):
+        shapes |= block(f"model.layers.{layer}.", norm_rows)
+    return shapes
+
+
+def drafter_shapes(norm_rows: int) -> Shapes:
+    shapes: Shapes = {
+        "embed_tokens.weight": (VOCAB, HIDDEN),
+        "fc.weight": (HIDDEN, 2 * HIDDEN),
+        "fc.bias": (HIDDEN,),
+    }
+    return shapes | block("layers.0.", norm_rows)
+
+
+def count(shapes: Shapes) -> int:
+    return sum(torch.Size(shape).numel() for shape in shapes.values())
+
+
+@pytest.mark.parametrize(
+    ("norm_rows", "parameters"), [(32, 7_013_666_816), (1, 7_013_158_912)], ids=["Anole", "Lumina"]
+)
+def test_chameleon_7b(norm_rows, parameters) -> None:
+    shapes, built = target_shapes(norm_rows), network(CONFIG)
+    assert len(shapes) == 419 and count(shapes) == parameters
+    assert built.keys.keys() == shapes.keys() and built.faults(shapes) == []
+    assert built.faults(shapes | {"model.vqmodel.encoder.conv_in.weight": (128, 3, 3, 3)}) == []
+    held = sum(weight.numel() for weight in built.module.parameters())
+    assert (
+        held == 7_013_666_816 - (VOCAB - CODES) * HIDDEN
+    )  # the head of image codes only, norms of every head
+    assert all(weight.is_meta for weight in built.module.parameters())
+
+
+@pytest.mark.parametrize(
+    ("norm_rows", "parameters"), [(32, 504_393_728), (1, 504_377_856)], ids=["Anole", "Lumina"]
+)
+def test_drafters(norm_rows, parameters) -> None:
+    shapes = drafter_shapes(norm_rows)
+    config, target = CONFIG | {"num_hidden_layers": 1}, network(CONFIG).module.spec
+    built = eagle_network(config, drafter_spec(config, target), target, "config.json")
+    assert len(shapes) == 16 and count(shapes) == parameters
+    assert built.keys.keys() == shapes.keys() and built.faults(shapes) == []
+    assert sum(weight.numel() for weight in built.module.parameters()) == 504_393_728
+    del shapes["embed_tokens.weight"]
+    assert built.faults(shapes) == []
+
+
+def test_shapes_of_neither_are_named() -> None:
+    shapes = target_shapes(32)
+    shapes["model.layers.7.self_attn.q_norm.weight"] = (8, 128)
+    shapes["model.layers.9.mlp.up_proj.weight"] = (HIDDEN, MLP)
+    shapes["lm_head.weight"] = (CODES, HIDDEN)
+    del shapes["model.norm.weight"]
+    assert sorted(network(CONFIG).faults(shapes)) == [
+        "lm_head.weight has shape (8192, 4096), expected 65536 rows",
+        "missing key model.norm.weight",
+        "model.layers.7.self_attn.q_norm.weight has shape (8, 128), expected (32, 128)",
+        "model.layers.9.mlp.up_proj.weight has shape (4096, 11008), expected (11008, 4096)",
+    ]
+
+
+def write_hollow(path: Path, shapes: Shapes) -> None:
+    """A bf16 safetensors file with a true header and holes for numbers: no room on the disk."""
+    entries, end = {}, 0
+    for name, shape in shapes.items():
+        start, end = end, end + 2 * torch.Size(shape).numel()
+        entries[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [start, end]}
+    header = json.dumps(entries).encode()
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header)
+        file.truncate(8 + len(header) + end)
+
+
+@pytest.fixture
+def anole(tmp_path) -> Path:
+    """The published layout of Anole and its drafter, hollow."""
+    folder, drafter = (
+        tmp_path / "anole" / "Anole-7b-v0.1-hf",
+        tmp_path / "anole" / "trained_drafters" / "anole_drafter",
+    )
+    tokenizer = tmp_path / "anole" / "chameleon" / "tokenizer"
+    for path in (folder, drafter, tokenizer):
+        path.mkdir(parents=True)
+    shapes = target_shapes(32)
+    placed = {
+        name: f"model-0000{1 + i * 3 // len(shapes)}-of-00003.safetensors"
+        for i, name in enumerate(shapes)
+    }
+    for file in set(placed.values()):
+        write_hollow(
+            folder / file, {name: shape for name, shape in shapes.items() if placed[name] == file}
+        )
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": placed}))
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    write_hollow(drafter / "model.safetensors", drafter_shapes(32))
+    (drafter / "config.json").write_text(json.dumps(CONFIG | {"num_hidden_layers": 1}))
+    byte_tokenizer(CODES).save(str(tokenizer / "text_tokenizer.json"))
+    write_config(VQGAN, tokenizer / "vqgan.yaml")
+    write_hollow(tokenizer / "vqgan.safetensors", vqgan_shapes())
+    return tmp_path / "anole"
+
+
+def vqgan_shapes() -> Shapes:
+    with torch.device("meta"):
+        state = to_taming(build_vqmodel(VQGAN).state_dict(), 5)
+    return {name: tuple(value.shape) for name, value in state.items()}
+
+
+def test_inspect_a_conversion_that_brings_the_whole_vqgan(anole, capsys) -> None:
+    """None of Meta's files: the VQGAN is in the third shard, the text tokenizer in tokenizer.json."""
+    folder, tokenizer = anole / "Anole-7b-v0.1-hf", anole / "chameleon" / "tokenizer"
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    last = "model-00003-of-00003.safetensors"
+    inside = {f"model.vqmodel.{name}": shape for name, shape in vqgan_shapes().items()}
+    own = {
+        name: shape
+        for name, shape in target_shapes(32).items()
+        if index["weight_map"][name] == last
+    }
+    write_hollow(folder / last, own | inside)
+    index["weight_map"] |= dict.fromkeys(inside, last)
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (tokenizer / "text_tokenizer.json").rename(folder / "tokenizer.json")
+    shutil.rmtree(tokenizer)
+    assert main.main(["inspect", "--model=anole", f"--model_path={folder}"]) == 0
+    said = capsys.readouterr().out
+    assert (
+        "weights model.vqmodel.*: 8192 codes, 512 x 512 pixels" in said
+        and f"{folder}/tokenizer.json" in said
+    )
+
+
+def test_inspect_at_full_size(anole, capsys) -> None:
+    """Reads headers only: the files have no contents, and 14 GB of them."""
+    paths = [
+        f"--model_path={anole}/Anole-7b-v0.1-hf",
+        f"--drafter_path={anole}/trained_drafters/anole_drafter",
+    ]
+    assert main.main(["inspect", "--model=anole", "--dtype=bf16", "--json", *paths]) == 0
+    document = json.loads(capsys.readouterr().out)
+    memory = document["memory"]
+    assert (
+        memory["target weights"] == 2 * 6_778_785_792
+        and memory["drafter weights"] == 2 * 504_393_728
+    )
+    assert memory["target keys and values"] - 2 * 2 * 4155 == 2 * 2 * 32 * 2 * (4096 + 59) * HIDDEN
+    assert memory["image tokenizer"] == pytest.approx(
+        4 * (27.19e6 + 39.3e6 + CODES * 256), rel=0.03
+    )
+    (anole / "chameleon" / "tokenizer" / "vqgan.safetensors").unlink()
+    assert main.main(["inspect", "--model=anole", "--dtype=bf16", *paths]) == 2
+    said = capsys.readouterr().out
+    assert "found no vqgan.safetensors or vqgan.ckpt" in said and META_FILES in said

@@ -1,0 +1,190 @@
+"""Lumina-mGPT: prompts, sizes, forced row ends; every method decodes what a plain loop over whole rows decodes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from small import open_lumina, small_settings
+
+from configs.fields import SettingsError
+from configs.image_size import parse_size
+from configs.schema import AdtSettings, MethodSettings, RunSettings, SamplingSettings
+from decoding.flight import Job
+from decoding.noise import gumbel
+from decoding.sampling import SamplingDistribution
+from eval.bench.exactness import _logits
+from models.base import Context
+from runs.building import sampling_distribution
+from runs.session import Session
+
+JOBS = [Job("a", "a cat", 11), Job("b", "two large dogs", 12), Job("c", "fog", 13)]
+METHODS = {
+    "static": MethodSettings(method="static"),
+    "eagle2 topk": MethodSettings(method="eagle2", proposal="topk", depth=3, width=3, nodes=9),
+    "deep eagle2": MethodSettings(method="eagle2", depth=7, width=3, nodes=12),
+    "adt": MethodSettings(method="adt", adt=AdtSettings(d_max=5)),
+    "jacobi": MethodSettings(method="jacobi", window=7),
+    "graft": MethodSettings(method="graft", size="fixed", depth=3, width=3, nodes=10, window=6),
+}
+LAWS = [
+    SamplingDistribution(),
+    SamplingDistribution(temperature=0.0),
+    SamplingDistribution(cfg=1.0),
+    SamplingDistribution(top_k=5, top_p=0.9),
+]
+
+
+@pytest.fixture(scope="module", params=["64", "96x64", "32x96"])
+def lumina(request, lumina_folder) -> Session:
+    """4 x 4, 4 rows of 6 and 6 rows of 2 image tokens: trees cross several row ends at once in the last."""
+    return open_lumina(lumina_folder, request.param)
+
+
+@torch.inference_mode()
+def plain_decode(session: Session, job: Job, distribution: SamplingDistribution) -> list[int]:
+    """Both guidance contexts as sequences of their own, read whole at every token; rows closed by hand."""
+    target, words = session.target, session.target.words
+    grid, first = target.grid, words.image.first_id
+    size = [words[f"<reserved{8800 + side // 2:05d}>"] for side in (grid.rows, grid.columns)]
+    text = f"Generate an image of {16 * grid.columns}x{16 * grid.rows} according to the following prompt:\n{job.prompt}"
+    image = [words["<racm3:break>"], *size]
+    rows = [[0, *words.tokenizer.encode(text).ids, words["<reserved08706>"], *image], image][
+        : distribution.guidance
+    ]
+    codes = []
+    for position in range(grid.tokens):
+        ids = [torch.tensor([row]) for row in rows]
+        logits = [
+            target.score(target.features(i, Context(torch.arange(i.shape[1])[None]))[:, -1:])
+            for i in ids
+        ]
+        log_p = distribution(torch.cat(logits))[0, 0]
+        noise = (
+            0
+            if distribution.greedy
+            else gumbel(job.seed, "target", torch.tensor([position]), target.vocab.size)[0]
+        )
+        codes.append(int((log_p + noise).argmax()))
+        new = [codes[-1] + first] + [words["<reserved08799>"]] * (
+            (position + 1) % grid.columns == 0
+        )
+        rows = [row + new for row in rows]
+    return codes
+
+
+def decode(
+    session: Session, method: MethodSettings, distribution: SamplingDistribution, batch: int
+) -> dict[str, list[int]]:
+    sampling = SamplingSettings(
+        distribution.temperature, distribution.top_k, distribution.top_p, distribution.cfg
+    )
+    engine = replace(session, settings=replace(session.settings, batch_size=batch)).engine_for(
+        method, sampling
+    )
+    return {
+        image.job.id: image.codes.tolist()
+        for step in engine.generate(JOBS)
+        for image in step.finished
+    }
+
+
+@pytest.mark.parametrize("distribution", LAWS, ids=str)
+def test_every_method_decodes_what_a_plain_loop_decodes(distribution, lumina) -> None:
+    truth = {job.id: plain_decode(lumina, job, distribution) for job in JOBS}
+    assert len({tuple(codes) for codes in truth.values()}) == 3
+    for batch in (1, 3):
+        assert decode(lumina, MethodSettings(method="ar"), distribution, batch) == truth
+        for name, method in METHODS.items():
+            assert decode(lumina, method, distribution, batch) == truth, (name, batch)
+
+
+def test_trees_run_on_across_row_ends(lumina_folder) -> None:
+    """Where rows hold two tokens, a round that accepts two has crossed an end."""
+    session = open_lumina(lumina_folder, "32x96")
+    engine = session.engine_for(METHODS["deep eagle2"])
+    accepted = [stats.accepted for step in engine.generate(JOBS) for stats in step.rounds]
+    assert max(accepted) >= 2
+
+
+def test_prompt_rows(lumina_folder) -> None:
+    target = open_lumina(lumina_folder, "96x64").target
+    rows = target.prompt("a cat", 2)
+    names = [target.words.tokenizer.id_to_token(i) for i in rows.ids[0].tolist()]
+    text = target.words.tokenizer.decode(rows.ids[0].tolist()[1:-4])
+    assert names[0] == "<s>"
+    assert names[-4:] == ["<reserved08706>", "<racm3:break>", "<reserved08802>", "<reserved08803>"]
+    assert text == "Generate an image of 96x64 according to the following prompt:\na cat"
+    start = rows.starts.tolist()[1]
+    assert (
+        rows.starts.tolist()[0] == 0 and rows.ids[1, start:].tolist() == rows.ids[0, -3:].tolist()
+    )
+
+
+def test_images_have_the_asked_size(lumina_folder) -> None:
+    target = open_lumina(lumina_folder, "96x64").target
+    assert target.to_image(torch.zeros(1, 24, dtype=torch.long)).shape == (1, 64, 96, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("768", (768, 768)),
+        ("1024x576", (1024, 576)),
+        ("512x1024", (512, 1024)),
+        ("1024", (1024, 1024)),
+    ],
+)
+def test_sizes(text, size) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0", "770", "768x", "768x768x768", "1056x1024", "1024x224", "-768", "768 x 768"]
+)
+def test_bad_sizes_are_refused(text) -> None:
+    with pytest.raises(ValueError, match="--target_size.*multiples of 32"):
+        parse_size(text)
+
+
+def test_a_bad_size_is_refused_before_anything_is_loaded() -> None:
+    with pytest.raises(SettingsError, match="--target_size: found '770'"):
+        RunSettings(prompt="a cat", model="lumina_mgpt", target_size="770")
+
+
+def test_one_sized_models_refuse_a_size(checkpoint) -> None:
+    with pytest.raises(ValueError, match="--target_size.*only with --model lumina_mgpt"):
+        replace(small_settings(checkpoint), target_size="768")
+
+
+def test_an_image_without_room_is_refused(lumina_folder) -> None:
+    with pytest.raises(ValueError, match="the model takes"):
+        open_lumina(lumina_folder, "64").target.prompt("word " * 60, 2)
+
+
+@pytest.mark.parametrize(
+    ("path", "size"),
+    [
+        ("a/Lumina-mGPT-7B-512", "512"),
+        ("x/y-1024/", "1024"),
+        ("ckpts/mine", "768"),
+        ("b-512x", "768"),
+    ],
+)
+def test_the_size_is_that_of_the_folders_name(path, size) -> None:
+    assert RunSettings(prompt="a cat", model="lumina_mgpt", model_path=path).target_size == size
+
+
+def test_images_are_judged_with_their_row_ends(lumina_folder) -> None:
+    """Read anew, every token is the choice of the law behind the tokens before it."""
+    session = open_lumina(lumina_folder, "96x64")
+    distribution, engine = (
+        sampling_distribution(session.settings.sampling),
+        session.engine_for(MethodSettings("ar")),
+    )
+    image = next(image for step in engine.generate(JOBS[:1]) for image in step.finished)
+    for position in range(1, session.target.grid.tokens):
+        logits = _logits(session.target, distribution, image.job, image.codes[:position])
+        noise = gumbel(image.job.seed, "target", torch.tensor([position]), logits.shape[-1])
+        assert (distribution(logits)[0] + noise).argmax() == image.codes[position], position

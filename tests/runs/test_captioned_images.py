@@ -1,0 +1,139 @@
+"""Where images with captions come from: ids, captions and contents; what cannot be used says why."""
+
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from configs.fields import SettingsError
+from runs.captioned_images import Fault, captioned_images
+
+
+def write_tar(path: Path, members: dict[str, bytes]) -> None:
+    with tarfile.open(path, "w") as archive:
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+
+
+def loaded(place: Path) -> dict[str, tuple[str, bytes] | str]:
+    """What every item gives, or its fault."""
+    found = {}
+    for item in captioned_images(place):
+        try:
+            found[item.id] = item.load()
+        except Fault as fault:
+            found[item.id] = str(fault)
+    return found
+
+
+def test_a_folder(tmp_path):
+    (tmp_path / "sub").mkdir()
+    for name in ("b.png", "a.JPG", "a.webp", "sub/c.jpeg", "plain.png", "other.gif"):
+        (tmp_path / name).write_bytes(name.encode())
+    for name, text in (
+        ("a", " a cat\n"),
+        ("b", " \n"),
+        ("sub/c", "\ufeffa dog"),
+        ("lost", "a bus"),
+    ):
+        (tmp_path / f"{name}.txt").write_text(text, "utf-8")
+    assert loaded(tmp_path) == {
+        "a.JPG": ("a cat", b"a.JPG"),
+        "a.webp": ("a cat", b"a.webp"),
+        "b.png": "empty caption",
+        "lost.txt": "no image: none beside this caption",
+        "plain.png": "no caption: no plain.txt",
+        "sub/c.jpeg": ("a dog", b"sub/c.jpeg"),
+    }
+    (tmp_path / "b.txt").write_bytes(b"\xff\xfe\xff")
+    assert loaded(tmp_path)["b.png"] == "no caption: it is not UTF-8"
+
+
+LINES = [
+    {"image": "i/1.png", "caption": "one"},
+    {"file": "i/2.png", "text": ["two", "deux"]},
+    {"file_name": "i/1.png", "prompt": "again"},
+    {"image": "i/3.png"},
+    {"image": "i/4.png", "caption": "four"},
+    {"image": "i/5.png", "caption": []},
+    {"image": "i/6.png", "caption": "  "},
+    {"caption": "x"},
+    [1],
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "direct"), [("captions.jsonl", False), ("any.jsonl", False), ("any.jsonl", True)]
+)
+def test_a_list_of_lines(tmp_path, name, direct):
+    (tmp_path / "i").mkdir()
+    for number in (1, 2):
+        (tmp_path / f"i/{number}.png").write_bytes(b"%d" % number)
+    if name == "captions.jsonl":
+        (tmp_path / "another.jsonl").write_text("")
+    lines = "".join(json.dumps(line) + "\n" for line in LINES)
+    (tmp_path / name).write_text(lines + "\n{broken\n")
+    wanted = "line cannot be read: no object with image or file or file_name"
+    assert loaded(tmp_path / name if direct else tmp_path) == {
+        "i/1.png": ("one", b"1"),
+        "i/2.png": ("two", b"2"),
+        "i/1.png (2)": "named twice: i/1.png",
+        "i/3.png": "no caption: found None",
+        "i/4.png": "image cannot be read: No such file or directory",
+        "i/5.png": "no caption: found []",
+        "i/6.png": "empty caption",
+        f"{name}, line 8": wanted,
+        f"{name}, line 9": wanted,
+        f"{name}, line 11": wanted,
+    }
+
+
+def test_shards(tmp_path):
+    one = {
+        "d/1.jpg": b"1", "d/1.txt": b"one", "d/1.cls": b"7", "2.json": b'{"text": ["two"]}', "2.png": b"2",
+        "3.txt": b"three", "4.webp": b"4", "5.png": b"5", "5.json": b"{", "6.png": b"6", "6.json": b"{}",
+    }  # fmt: skip
+    write_tar(tmp_path / "0.tar", one)
+    write_tar(
+        tmp_path / "1.tar",
+        {"2.png": b"2", "2.txt": b"deux", "7.png": b"7" * 20000, "7.txt": b"seven"},
+    )
+    content = (tmp_path / "1.tar").read_bytes()
+    (tmp_path / "1.tar").write_bytes(content[:5000])
+    found = loaded(tmp_path)
+    assert found.pop("0.tar/5").startswith("no caption: its .json cannot be read")
+    assert found.pop("1.tar/2") == ("deux", b"2")
+    assert [text.partition(":")[0] for name, text in found.items() if name.startswith("1.tar")] == [
+        "tar cannot be read"
+    ]
+    assert {name: text for name, text in found.items() if name.startswith("0.tar")} == {
+        "0.tar/d/1": ("one", b"1"),
+        "0.tar/2": ("two", b"2"),
+        "0.tar/3": "no image: found .txt",
+        "0.tar/4": "no caption: no .txt or .json with this key",
+        "0.tar/6": "no caption: found None",
+    }
+    assert loaded(tmp_path / "0.tar").keys() == {
+        name for name in loaded(tmp_path) if name.startswith("0.tar")
+    }
+
+
+@pytest.mark.parametrize(
+    ("names", "place", "message"),
+    [
+        ((), "no", "--data_dir: found .*no'; allowed: a folder, a .jsonl file or a .tar file"),
+        (("a.gif",), ".", "allowed: a place with images"),
+        (("a.jsonl", "b.jsonl"), ".", "found a.jsonl, b.jsonl; allowed: captions.jsonl, one"),
+        (("a.jsonl", "b.tar"), ".", "found a.jsonl, b.tar; allowed"),
+        (("a.png",), "a.png", "a folder, a .jsonl file or a .tar file"),
+    ],
+)
+def test_places_that_cannot_be_used(tmp_path, names, place, message):
+    for name in names:
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(SettingsError, match=message):
+        captioned_images(tmp_path / place)

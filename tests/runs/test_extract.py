@@ -1,0 +1,371 @@
+"""`extract_tokens` on small checkpoints: codes of pictures and of own samples, what is left out, how it continues."""
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import tarfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from small_llamagen import write_llamagen
+from together import Together
+
+from configs.extraction import ExtractionSettings
+from configs.fields import SettingsError
+from drafters.training import shards
+from drafters.training.shards import Tokens
+from models.codecs.llamagen_vq import load_llamagen_vq
+from models.codecs.vqgan import load_vqgan
+from models.registry import FAMILIES
+from models.targets.chameleon import Chameleon
+from models.targets.llamagen_files import llamagen_family
+from runs import extract
+from runs.commands import extraction_settings, run_settings
+from runs.extract import extract_tokens
+from runs.generate import generate_images
+from support.durable import read_lines
+from support.processes import Processes
+
+CPU = torch.device("cpu")
+SIDE = 8  # pixels of the small checkpoints' images, but for Lumina's
+PROMPTS = [f"a {word} cat" for word in ("red", "blue", "small", "red", "big")]
+
+
+@pytest.fixture(autouse=True)
+def _threads(one_thread):
+    """Small networks."""
+
+
+def pixels(number: int, size: tuple[int, int] = (SIDE, SIDE)) -> np.ndarray:
+    return np.random.default_rng(number).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+
+
+def png(number: int, size: tuple[int, int] = (SIDE, SIDE)) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels(number, size)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def write_folder(folder: Path, files: dict[str, bytes]) -> Path:
+    folder.mkdir(parents=True)
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+@pytest.fixture
+def images(tmp_path) -> Path:
+    """Nine pictures of the model's size with captions."""
+    pairs = {f"{n}.png": png(n) for n in range(9)} | {
+        f"{n}.txt": b"picture %d" % n for n in range(9)
+    }
+    return write_folder(tmp_path / "images", pairs)
+
+
+def settings(out: Path, checkpoint: Path, **flags: object) -> ExtractionSettings:
+    texts = {"output_dir": out, "model_path": checkpoint, "device": "cpu"} | flags
+    return extraction_settings({name: str(value) for name, value in texts.items()})
+
+
+def run(chosen: ExtractionSettings, processes: Processes | None = None, size: int = 2) -> None:
+    extract_tokens(chosen, processes, size)
+
+
+def content(folder: Path) -> tuple[list, list, list, list, list]:
+    tokens = Tokens.read(folder)
+    skipped = [line for path in folder.glob("skipped*.jsonl") for line in read_lines(path)]
+    skipped = sorted((line["id"], line["reason"]) for line in skipped)
+    return (
+        tokens.ids,
+        tokens.captions,
+        tokens.seeds,
+        tokens.codes(range(len(tokens))).tolist(),
+        skipped,
+    )
+
+
+def by_caption(folder: Path) -> dict[str, list[int]]:
+    _, captions, _, codes, _ = content(folder)
+    return dict(zip(captions, codes, strict=True))
+
+
+def test_a_folder_a_list_and_shards_give_the_same_codes(checkpoint, images, tmp_path, capsys):
+    lines = [{"file_name": f"{n}.png", "caption": [f"picture {n}", "other"]} for n in range(9)]
+    (images / "list").mkdir()
+    listed = images / "list" / "all.jsonl"
+    listed.write_text(
+        "".join(json.dumps(line | {"image": f"../{line['file_name']}"}) + "\n" for line in lines)
+    )
+    with tarfile.open(tmp_path / "0.tar", "w") as archive:
+        for n in range(9):
+            archive.add(images / f"{n}.png", f"{n}.png")
+            archive.add(images / f"{n}.txt", f"{n}.txt")
+    found = []
+    for name, place in (("folder", images), ("list", listed), ("tar", tmp_path / "0.tar")):
+        run(settings(tmp_path / name, checkpoint, data_dir=place))
+        found.append(by_caption(tmp_path / name))
+    assert found[0] == found[1] == found[2] and len(found[0]) == 9
+    assert capsys.readouterr().out.splitlines() == [
+        f"9 images in {tmp_path / name} (9 new), 0 skipped" for name in ("folder", "list", "tar")
+    ]
+    codec = load_vqgan(checkpoint / "tokenizer")
+    expected = codec.encode(torch.from_numpy(np.stack([pixels(n) for n in range(9)])))
+    assert [found[0][f"picture {n}"] for n in range(9)] == expected.tolist()
+    about = Tokens.read(tmp_path / "tar").about
+    described = {
+        name: about[name]
+        for name in ("origin", "model", "rows", "columns", "vocab", "width", "height", "law")
+    }
+    assert described == {
+        "origin": "images", "model": "tiny", "rows": 4, "columns": 4, "vocab": 24, "width": 8, "height": 8, "law": None
+    }  # fmt: skip
+
+
+def test_pictures_are_scaled_and_cut_in_the_middle(checkpoint, tmp_path):
+    wide = Image.fromarray(pixels(1, (24, 16)))
+    files = {"a.png": png(1, (24, 16)), "a.txt": b"wide"}
+    run(settings(tmp_path / "out", checkpoint, data_dir=write_folder(tmp_path / "in", files)))
+    small = np.asarray(wide.resize((12, 8), Image.Resampling.LANCZOS))[:, 2:10]
+    expected = load_vqgan(checkpoint / "tokenizer").encode(torch.from_numpy(small.copy())[None])
+    assert by_caption(tmp_path / "out")["wide"] == expected[0].tolist()
+
+
+def test_lumina_and_llamagen_have_their_own_sizes_and_codecs(lumina_folder, tmp_path, monkeypatch):
+    files = {"a.png": png(1, (130, 70)), "a.txt": b"a cat"}
+    place = write_folder(tmp_path / "in", files)
+    flags = {"model": "lumina_mgpt", "target_size": "64x32", "data_dir": place}
+    run(settings(tmp_path / "lumina", lumina_folder, **flags))
+    half = Image.fromarray(pixels(1, (130, 70))).resize((65, 35), Image.Resampling.BOX)
+    scaled = half.resize((64, 34), Image.Resampling.BICUBIC).crop((0, 1, 64, 33))
+    expected = load_vqgan(lumina_folder / "tokenizer").encode(
+        torch.from_numpy(np.asarray(scaled).copy())[None]
+    )
+    tokens = Tokens.read(tmp_path / "lumina")
+    assert (tokens.about["rows"], tokens.about["columns"], tokens.about["width"]) == (2, 4, 64)
+    assert torch.equal(tokens.codes([0]), expected)
+
+    folder = write_llamagen(tmp_path / "llamagen")
+    monkeypatch.setitem(FAMILIES, "llamagen", llamagen_family(4))
+    place = write_folder(tmp_path / "square", {"a.png": png(2), "a.txt": b"a red cat " * 100})
+    run(settings(tmp_path / "codes", folder, model="llamagen", data_dir=place))
+    codec = load_llamagen_vq(tmp_path / "llamagen/vq_ds16_t2i.pt", 4, CPU)
+    assert torch.equal(
+        Tokens.read(tmp_path / "codes").codes([0]), codec.encode(torch.from_numpy(pixels(2))[None])
+    )
+
+
+def test_what_cannot_be_used_is_counted_by_reason(checkpoint, images, tmp_path, capsys):
+    transparent = Image.new("RGBA", (SIDE, SIDE), (255, 0, 0, 0))
+    buffer = io.BytesIO()
+    transparent.save(buffer, "PNG")
+    for name, picture, caption in (
+        ("broken", png(1)[:60], "a cat"),
+        ("text", b"no image", "a cat"),
+        ("silent", png(1), " "),
+        ("long", png(1), "a cat " * 50),
+        ("small", png(1, (3, 3)), "a cat"),
+        ("narrow", png(1, (40, 8)), "a cat"),
+        ("clear", buffer.getvalue(), "white"),
+        ("mute", png(1), None),
+    ):
+        (images / f"{name}.png").write_bytes(picture)
+        if caption is not None:
+            (images / f"{name}.txt").write_text(caption)
+    for _ in range(2):  # the second time nothing is left to do, and nothing is listed again
+        run(settings(tmp_path / "out", checkpoint, data_dir=images))
+    ids, _, _, _, skipped = content(tmp_path / "out")
+    reasons = {Path(name).stem: reason.partition(":")[0] for name, reason in skipped}
+    assert len(ids) == 10 and reasons == {
+        "broken": "image cannot be read", "text": "image cannot be read", "silent": "empty caption",
+        "long": "caption too long", "small": "image too small", "narrow": "image too long", "mute": "no caption",
+    }  # fmt: skip
+    said = capsys.readouterr().out.splitlines()
+    for line, new in zip(said, (10, 0), strict=True):
+        assert line.startswith(
+            f"10 images in {tmp_path / 'out'} ({new} new), 7 skipped: 2 image cannot be read, 1 "
+        )
+    white = torch.full((1, SIDE, SIDE, 3), 255, dtype=torch.uint8)
+    codec = load_vqgan(checkpoint / "tokenizer")
+    assert by_caption(tmp_path / "out")["white"] == codec.encode(white)[0].tolist()
+
+
+def test_names_and_captions_in_no_encoding_do_not_stop_it(checkpoint, images, tmp_path):
+    shutil.copy(images / "1.png", os.fsencode(images) + b"/\xff.png")
+    (images / "all.jsonl").write_bytes(
+        b'{"image": "1.png", "caption": "\\ud800"}\n{"image": "2.png", "caption": "good"}\n'
+        b'{"image": "\\udcff.png", "caption": "odd"}\n'
+    )
+    run(settings(tmp_path / "out", checkpoint, data_dir=images))
+    ids, captions, _, _, skipped = content(tmp_path / "out")
+    assert (ids, captions) == (["2.png", "\\udcff.png"], ["good", "odd"])
+    assert skipped == [("1.png", "no caption: it is not UTF-8")]
+
+
+@pytest.fixture
+def prompts(tmp_path) -> Path:
+    (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS) + "\n")
+    return tmp_path / "prompts.txt"
+
+
+def drawn(out: Path, checkpoint: Path, **flags: object) -> ExtractionSettings:
+    return settings(
+        out, checkpoint, **{"from_prompts": True, "num_images": 7, "batch_size": 2} | flags
+    )
+
+
+def test_own_samples_are_the_images_of_generate_images(checkpoint, prompts, tmp_path):
+    run(drawn(tmp_path / "own", checkpoint, prompt=prompts, top_k=9, seed=3))
+    texts = {
+        "prompt": prompts,
+        "model_path": checkpoint,
+        "device": "cpu",
+        "method": "ar",
+        "top_k": 9,
+        "seed": 3,
+    }
+    texts |= {"samples_per_prompt": 2, "output_dir": tmp_path / "run"}
+    generate_images(run_settings({name: str(value) for name, value in texts.items()}))
+    tokens, lines = Tokens.read(tmp_path / "own"), read_lines(tmp_path / "run/records.jsonl")
+    records = {line["id"]: line for line in lines}
+    assert tokens.ids == [
+        "00000_0",
+        "00000_1",
+        "00001_0",
+        "00001_1",
+        "00002_0",
+        "00003_0",
+        "00004_0",
+    ]
+    for index, name in enumerate(tokens.ids):
+        packed = tokens.codes([index])[0].numpy().astype("<i4").tobytes()
+        assert records[name]["tokens_sha256"] == hashlib.sha256(packed).hexdigest()
+        assert (records[name]["prompt"], records[name]["seed"]) == (
+            tokens.captions[index],
+            tokens.seeds[index],
+        )
+    assert tokens.about["origin"] == "own"
+    assert tokens.about["law"] == {"temperature": 1.0, "top_k": 9, "top_p": 1.0, "cfg": 3.0}
+
+
+def test_own_samples_of_the_tiny_world_and_other_methods(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr(extract, "SCENES", 2)
+    captions = {"train": ["a red dot", "a blue dot", "x" * 500]}
+
+    def scenes(split: str, count: int) -> Sequence[str]:
+        return captions[split][:count]
+
+    monkeypatch.setattr(extract, "scene_captions", scenes)
+
+    for method in ("jacobi", "eagle2"):
+        extract_tokens(drawn(tmp_path / method, checkpoint, method=method, num_images=3))
+    assert content(tmp_path / "jacobi") == content(tmp_path / "eagle2")
+    assert Tokens.read(tmp_path / "jacobi").captions == ["a red dot", "a red dot", "a blue dot"]
+    monkeypatch.setattr(extract, "SCENES", 3)
+    extract_tokens(drawn(tmp_path / "long", checkpoint, num_images=3))
+    (line,) = read_lines(tmp_path / "long/skipped.jsonl")
+    assert line["id"] == "00002_0" and line["reason"].startswith(
+        "caption too long: the prompt has 503 tokens"
+    )
+
+
+@pytest.mark.parametrize(("own", "killed"), [(False, True), (True, True), (False, False)])
+def test_interrupted_and_continued(checkpoint, images, prompts, tmp_path, monkeypatch, own, killed):
+    flags = (
+        {"from_prompts": True, "num_images": 9, "prompt": prompts} if own else {"data_dir": images}
+    )
+    (images / "0.txt").write_text(" ")
+    run(settings(tmp_path / "whole", checkpoint, **flags))
+    with monkeypatch.context() as patch:
+        added = []
+
+        def add(self, example, add=shards.ShardWriter.add):
+            if len(added) == 5:
+                self._examples = (
+                    [] if killed else self._examples
+                )  # a kill leaves no time to write them
+                raise KeyboardInterrupt
+            added.append(example.id)
+            add(self, example)
+
+        patch.setattr(shards.ShardWriter, "add", add)
+        with pytest.raises(KeyboardInterrupt):
+            run(settings(tmp_path / "parts", checkpoint, **flags))
+    assert len(Tokens.read(tmp_path / "parts")) == (4 if killed else 5)
+    run(settings(tmp_path / "parts", checkpoint, **flags))
+    assert content(tmp_path / "parts") == content(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_two_processes_write_what_one_writes(checkpoint, images, prompts, tmp_path, own, capsys):
+    flags = (
+        {"from_prompts": True, "num_images": 9, "prompt": prompts} if own else {"data_dir": images}
+    )
+    (images / "3.txt").write_text(" ")
+    run(settings(tmp_path / "one", checkpoint, **flags))
+    chosen = settings(tmp_path / "two", checkpoint, **flags)
+    assert Together(2).run(lambda processes: run(chosen, processes)) == [None, None]
+    assert content(tmp_path / "two") == content(tmp_path / "one")
+    assert {path.name.split("-")[1] for path in (tmp_path / "two").glob("tokens-*")} == {"0", "1"}
+    assert (
+        capsys.readouterr().out.count(f"in {tmp_path / 'two'}") == 1
+    )  # the first process speaks for all
+    run(chosen)
+    assert content(tmp_path / "two") == content(tmp_path / "one")
+
+
+def test_nothing_is_loaded_when_nothing_is_missing(checkpoint, prompts, tmp_path, monkeypatch):
+    run(drawn(tmp_path / "own", checkpoint, prompt=prompts, num_images=2))
+    before = content(tmp_path / "own")
+    monkeypatch.setattr(extract, "open_session", lambda settings: pytest.fail("loaded"))
+    run(drawn(tmp_path / "own", checkpoint, prompt=prompts, num_images=2))
+    assert content(tmp_path / "own") == before
+
+
+def test_pictures_need_no_weights_of_the_transformer(checkpoint, images, tmp_path, monkeypatch):
+    monkeypatch.setattr(Chameleon, "load", lambda *arguments: pytest.fail("loaded"))
+    run(settings(tmp_path / "out", checkpoint, data_dir=images))
+    assert len(Tokens.read(tmp_path / "out")) == 9
+
+
+def test_other_settings_in_the_same_folder_are_refused(checkpoint, images, prompts, tmp_path):
+    out, other = (
+        tmp_path / "out",
+        write_folder(tmp_path / "other", {"a.png": png(1), "a.txt": b"x"}),
+    )
+    run(settings(out, checkpoint, data_dir=images))
+    with pytest.raises(
+        SettingsError, match=r"--output_dir .*--data_dir .*images' \(now .*other'\); allowed"
+    ):
+        run(settings(out, checkpoint, data_dir=other))
+    own = tmp_path / "own"
+    run(drawn(own, checkpoint, prompt=prompts, num_images=1))
+    with pytest.raises(
+        SettingsError, match=r"found tokens with --top_k 0 \(now 5\); allowed: the same"
+    ):
+        run(drawn(own, checkpoint, prompt=prompts, top_k=5))
+    prompts.write_text("a dog\n")
+    with pytest.raises(SettingsError, match="found tokens with --prompt"):
+        run(drawn(own, checkpoint, prompt=prompts))
+
+
+def test_a_folder_in_use_and_a_place_without_images_are_refused(checkpoint, images, tmp_path):
+    about = {"rows": 1, "settings": {}}
+    writer = shards.ShardWriter(tmp_path / "out", about)
+    with pytest.raises(SettingsError, match="--output_dir .*another command at work in it"):
+        run(settings(tmp_path / "out", checkpoint, data_dir=images))
+    writer.close()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SettingsError, match="--data_dir: .*allowed: a place with images"):
+        run(settings(tmp_path / "out", checkpoint, data_dir=tmp_path / "empty"))
+    chosen = settings(tmp_path / "out", checkpoint, data_dir=images)
+    (checkpoint_copy := tmp_path / "copy").mkdir()
+    (checkpoint_copy / "config.json").write_text("{}")
+    with pytest.raises(SettingsError, match="config.json lacks"):
+        run(replace(chosen, run=replace(chosen.run, model_path=str(checkpoint_copy))))

@@ -1,0 +1,261 @@
+"""`generate_images` around a fake engine: what it writes, how it continues, what a kill leaves."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fake_session import FakeEngine, fake_backend, fake_codes, fake_pixels, fake_seed
+from PIL import Image
+from stand_ins import empty_checkpoint
+
+from configs.fields import SettingsError
+from configs.schema import ROOT, MethodSettings, RunSettings
+from runs.generate import generate_images
+from support.durable import read_lines
+from support.progress import ImageCount, Progress
+
+FIELDS = (
+    "id prompt seed method proposal verifier lossless tokens target_forwards tau mean_depth mean_nodes "
+    "seconds seconds_prefill seconds_draft seconds_verify seconds_decode tokens_sha256"
+)
+
+
+@pytest.fixture
+def settings(tmp_path):
+    empty_checkpoint(tmp_path / "model")
+
+    def build(**flags) -> RunSettings:
+        base = {
+            "prompt": "a cat",
+            "model_path": str(tmp_path / "model"),
+            "output_dir": str(tmp_path / "out"),
+        }
+        return RunSettings(**base | flags)
+
+    return build
+
+
+@pytest.fixture
+def names(tmp_path) -> str:
+    path = tmp_path / "names.txt"
+    path.write_text("".join(f"name {n % 7}\n" for n in range(9)))
+    return str(path)
+
+
+def make(settings: RunSettings, **engine) -> FakeEngine:
+    fake = FakeEngine(**engine)
+    generate_images(settings, lambda: fake_backend(fake))
+    return fake
+
+
+def records(out: Path) -> dict[str, dict]:
+    lines = read_lines(out / "records.jsonl")
+    assert len(lines) == len({line["id"] for line in lines})
+    return {line["id"]: line for line in lines}
+
+
+def without_times(out: Path) -> dict[str, dict]:
+    return {name: line | {"seconds_decode": 0} for name, line in records(out).items()}
+
+
+def images(out: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (out / "img").iterdir()}
+
+
+def test_files_of_a_run(settings, tmp_path, capsys):
+    make(settings(num_images=3, method=MethodSettings("eagle2", "topk"), trace=True))
+    out = tmp_path / "out"
+    assert sorted(images(out)) == ["00000_0.png", "00000_1.png", "00000_2.png"]
+    line = records(out)["00000_1"]
+    assert " ".join(line) == FIELDS
+    seed = fake_seed(0, "a cat", 0, 1)
+    codes = fake_codes(seed)
+    assert (line["seed"], line["tokens"], line["tau"], line["seconds_verify"]) == (
+        seed,
+        16,
+        4.0,
+        0.2,
+    )
+    assert (line["method"], line["proposal"], line["verifier"], line["lossless"]) == (
+        "eagle2",
+        "topk",
+        "exact",
+        True,
+    )
+    packed = b"".join(int(code).to_bytes(4, "little", signed=True) for code in codes)
+    assert line["tokens_sha256"] == hashlib.sha256(packed).hexdigest()
+    assert (np.asarray(Image.open(out / "img/00000_1.png")) == fake_pixels(codes)[0]).all()
+    trace = read_lines(out / "trace.jsonl")
+    assert " ".join(trace[0]) == "id round position depth width nodes accepted top1"
+    assert [t["position"] for t in trace if t["id"] == "00000_2"] == [0, 4, 8, 12]
+    assert json.loads((out / "run.json").read_text())["hardware"] == {"device": "fake"}
+    summary = capsys.readouterr().out.splitlines()[-1]
+    assert summary.startswith(
+        f"3 images in {out}/img (3 new): mean tau 4.00, "
+    ) and summary.endswith(" tokens/s")
+
+
+def test_seeds_follow_from_prompt_occurrence_and_sample(settings, names, tmp_path):
+    make(settings(prompt=names, samples_per_prompt=2, seed=5))
+    seeds = {name: line["seed"] for name, line in records(tmp_path / "out").items()}
+    assert len(set(seeds.values())) == 18
+    assert seeds["00008_1"] == fake_seed(5, "name 1", 1, 1)
+
+
+def test_plain_decoding_has_no_proposal(settings, tmp_path):
+    make(settings(method=MethodSettings("ar")))
+    assert records(tmp_path / "out")["00000_0"]["proposal"] is None
+
+
+def test_the_same_command_does_nothing_twice(settings, tmp_path, capsys):
+    make(settings(num_images=2))
+    before = images(tmp_path / "out")
+    generate_images(settings(num_images=2), lambda: pytest.fail("nothing is missing"))
+    assert images(tmp_path / "out") == before
+    assert (
+        capsys.readouterr()
+        .out.splitlines()[-1]
+        .endswith("2 images in %s/img (0 new): mean tau 4.00" % (tmp_path / "out"))
+    )
+    assert make(settings(num_images=5)).drawn == ["00000_2", "00000_3", "00000_4"]
+
+
+def test_a_run_in_parts_equals_a_run_at_once(settings, names, tmp_path):
+    whole, parts = tmp_path / "out", tmp_path / "parts"
+    make(settings(prompt=names))
+    for flags in ({"slice": "5-9"}, {"num_images": 2}, {"sample": 4}, {}):
+        make(settings(prompt=names, output_dir=str(parts), **flags))
+    assert images(parts) == images(whole)
+    assert without_times(parts) == without_times(whole)
+
+
+@pytest.mark.parametrize("rounds", [1, 4, 5, 7])
+def test_interrupted_and_continued(settings, names, tmp_path, rounds):
+    make(settings(prompt=names, output_dir=str(tmp_path / "whole"), trace=True))
+    with pytest.raises(KeyboardInterrupt):
+        make(settings(prompt=names, trace=True), broken_after=rounds)
+    make(settings(prompt=names, trace=True))
+    assert without_times(tmp_path / "out") == without_times(tmp_path / "whole")
+    assert images(tmp_path / "out") == images(tmp_path / "whole")
+    traces = [
+        sorted(map(str, read_lines(tmp_path / out / "trace.jsonl"))) for out in ("out", "whole")
+    ]
+    assert traces[0] == traces[1]
+
+
+def test_a_session_that_cannot_open_changes_nothing(settings, tmp_path):
+    make(settings(device="cpu"))
+    before = images(tmp_path / "out")
+    with pytest.raises(SettingsError, match="--device: found 'cuda'"):
+        make(settings(device="cuda", overwrite=True))
+    assert images(tmp_path / "out") == before
+
+
+def test_prompts_that_are_too_long_are_refused_before_the_first_image(settings, tmp_path):
+    path = tmp_path / "long.txt"
+    path.write_text("short\n" + "a" * 101 + "\n" + "b" * 101)
+    with pytest.raises(
+        SettingsError,
+        match="--prompt: found 2 .* image 00001_0: 101 letters are too many; allowed: ",
+    ):
+        make(settings(prompt=str(path)))
+    assert not (tmp_path / "out/img").exists()
+    assert make(settings(prompt=str(path), slice="0-1")).drawn == ["00000_0"]
+
+
+def test_wrong_prompts_and_folders_are_refused_before_the_backend(settings, names, tmp_path):
+    def never():
+        pytest.fail("called")
+
+    make(settings(prompt=names))
+    Path(names).write_text("another\n")
+    for flags, message in (
+        ({"prompt": str(tmp_path / "no.txt")}, "no such file"),
+        ({"prompt": names}, "image 00000_0 of prompt 'name 0', which is now 'another'"),
+        ({"prompt": "a dog"}, "found a run with --prompt"),
+    ):
+        with pytest.raises(SettingsError, match=message):
+            generate_images(settings(**flags), never)
+
+
+def command(tmp_path: Path, pace: float, *flags: str) -> list[str]:
+    script = str(Path(__file__).parents[1] / "fake_session.py")
+    paths = [f"--model_path={tmp_path / 'model'}", f"--output_dir={tmp_path / 'out'}"]
+    return [sys.executable, script, str(pace), *paths, *flags]
+
+
+def test_kill_at_any_moment(settings, names, tmp_path):
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    words = command(tmp_path, 0.005, f"--prompt={names}", "--samples_per_prompt=4", "--trace")
+    finished, kills = 0, 0
+    for attempt in range(30):
+        process = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 20
+        while process.poll() is None and time.monotonic() < deadline:
+            done = len(read_lines(tmp_path / "out/records.jsonl"))
+            if done >= finished + 11:
+                time.sleep(0.007 * attempt)
+                process.send_signal(signal.SIGKILL)
+                kills += 1
+                break
+            time.sleep(0.002)
+        process.communicate(timeout=30)
+        after = read_lines(tmp_path / "out/records.jsonl")
+        assert len(after) >= finished  # nothing finished is lost
+        finished = len(after)
+        if process.returncode == 0:
+            break
+    assert kills >= 2 and finished == 36
+    make(
+        settings(prompt=names, samples_per_prompt=4, trace=True, output_dir=str(tmp_path / "whole"))
+    )
+    assert without_times(tmp_path / "out") == without_times(tmp_path / "whole")
+    assert images(tmp_path / "out") == images(tmp_path / "whole")
+    traces = [
+        sorted(map(str, read_lines(tmp_path / out / "trace.jsonl"))) for out in ("out", "whole")
+    ]
+    assert traces[0] == traces[1]
+
+
+def test_progress_in_a_log_and_on_a_terminal(capsys):
+    class Terminal:
+        text = ""
+
+        def isatty(self) -> bool:
+            return True
+
+        def write(self, text: str) -> None:
+            self.text += text
+
+        def flush(self) -> None:
+            pass
+
+    terminal = Terminal()
+    steps = list(
+        FakeEngine().generate(
+            iter(fake_backend(FakeEngine()).job(str(n), "p", n) for n in range(2))
+        )
+    )
+    for stream, every in ((sys.stderr, 0.0), (sys.stderr, 60.0), (terminal, 60.0)):
+        with Progress(2, stream, every) as progress:
+            for step in steps:
+                progress.show(step)
+    lines = capsys.readouterr().err.splitlines()
+    assert (
+        len(lines) == len(steps)
+        and lines[-1].startswith("2/2 images, ")
+        and lines[-1].endswith("tau 4.00")
+    )
+    assert "2/2" in terminal.text and "tokens/s, tau 4.00" in terminal.text
+    with ImageCount(None, every=0.0) as progress:
+        progress.show(done=2)
+        progress.show(skipped=1)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[1].startswith("2 images, ") and lines[1].endswith(" images/s, 1 skipped")

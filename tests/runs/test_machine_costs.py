@@ -1,0 +1,91 @@
+"""What a machine's rounds cost: measured once, kept, and measured anew where that is damaged; prices for policies."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from configs.schema import MethodSettings, SettingsError
+from runs.costs import Costs, machine_costs, measure_costs
+from runs.session import Session
+
+COSTS = Costs((0.0, 2.0, 8.0), (10.0, 9.0, 15.0), 1.5)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "adt-tree"
+
+
+def test_costs_are_measured_once(home) -> None:
+    calls = []
+
+    def measure() -> Costs:
+        calls.append(1)
+        return COSTS
+
+    assert machine_costs("a", measure) == machine_costs("a", measure) == COSTS
+    assert len(calls) == 1 and machine_costs("b", measure) == COSTS and len(calls) == 2
+    assert sorted(os.listdir(home)) == ["costs-a.json", "costs-b.json"]
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{}", '{"costs": {"nodes": [0, 0], "verify": [1, 2], "level": 1}}']
+)
+def test_a_damaged_file_is_replaced(home, capsys, content) -> None:
+    home.mkdir()
+    (home / "costs-a.json").write_text(content)
+    assert machine_costs("a", lambda: COSTS) == COSTS
+    assert "costs-a.json" in capsys.readouterr().err
+    assert machine_costs("a", lambda: pytest.fail("it was kept")) == COSTS
+
+
+def test_a_home_that_takes_nothing_does_not_stop_the_run(home, capsys) -> None:
+    home.write_text("a file where the folder should be")
+    assert machine_costs("a", lambda: COSTS) == COSTS
+    assert "cannot be kept" in capsys.readouterr().err
+
+
+def test_prices_never_fall() -> None:
+    prices = COSTS.prices(10)
+    assert prices.verify == pytest.approx((9.5, 9.5, 9.5, 10, 11, 12, 13, 14, 15, 16, 17))
+    assert prices.level == 1.5
+
+
+def test_one_time_that_is_too_high_does_not_make_more_nodes_free() -> None:
+    costs = Costs((0, 12, 16, 24), (10.0, 23.0, 15.0, 18.0), 1.0)
+    verify = costs.prices(24).verify
+    assert list(verify) == sorted(verify) and verify[24] > verify[16] + 1
+
+
+def test_other_work_on_the_machine_does_not_count(session, monkeypatch) -> None:
+    """The second of three turns takes five times as long."""
+    turns = []
+
+    def timed(engine, jobs):
+        tree = engine.speculation
+        turns.append(tree)
+        nodes = tree.policy.largest.nodes if tree else 0
+        slow = 5.0 if len(turns) in range(11, 21) else 1.0
+        return [(nodes, slow * (10 + nodes), slow * 2.0 if tree else None)] * 3
+
+    monkeypatch.setattr("runs.costs._timed", timed)
+    costs = measure_costs(session.engine_for, [], repeats=3)
+    assert len(turns) == 30 and costs.level == 2.0
+    assert costs.verify == tuple(10.0 + nodes for nodes in costs.nodes) and len(costs.nodes) == 10
+
+
+def test_a_session_measures_under_a_distribution_that_cuts_nothing(home, session: Session) -> None:
+    policy = session.engine_for(MethodSettings("graft", nodes=12, window=6)).speculation.policy
+    assert len(policy.prices.verify) == 13 and all(time > 0 for time in policy.prices.verify)
+    assert policy.prices.level > 0 and len(os.listdir(home)) == 1
+    again = session.engine_for(MethodSettings("marginal", nodes=12)).speculation.policy
+    assert again.prices == policy.prices
+
+
+def test_a_file_of_prices_that_is_none_is_refused(session, tmp_path) -> None:
+    with pytest.raises(SettingsError, match="--prices: .*nowhere.json"):
+        session.engine_for(MethodSettings("marginal", prices=str(tmp_path / "nowhere.json")))

@@ -1,0 +1,320 @@
+"""Prompt sources, choices among prompts, and ids that do not depend on the choice."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from configs.fields import SettingsError
+from configs.schema import ROOT, RunSettings
+from runs.prompts import PromptItem, prompt_items, read_prompts
+
+REAL = ROOT.parent / "shared" / "data" / "prompts"
+
+
+def items(prompt: str, **flags) -> list[PromptItem]:
+    return prompt_items(RunSettings(prompt=prompt, **flags))
+
+
+def ids(prompt: str, **flags) -> list[str]:
+    return [item.id for item in items(prompt, **flags)]
+
+
+@pytest.fixture
+def ten(tmp_path) -> str:
+    path = tmp_path / "ten.txt"
+    path.write_text("".join(f"prompt {n}\n" for n in range(10)))
+    return str(path)
+
+
+@pytest.fixture
+def coco(tmp_path) -> str:
+    path = tmp_path / "coco.json"
+    captions = [(7, "a bus "), (5, "a cat"), (7, "a red bus"), (5, "two cats"), (9, "a bus ")]
+    content = {
+        "images": [{"id": 5}, {"id": 7}, {"id": 8}, {"id": 9}],
+        "annotations": [{"image_id": image, "caption": text} for image, text in captions],
+    }
+    path.write_text(json.dumps(content))
+    return str(path)
+
+
+def test_one_text_is_one_prompt_of_many_samples():
+    assert items("a cat", num_images=2) == [
+        PromptItem("a cat", 0, 0, 0),
+        PromptItem("a cat", 0, 1, 0),
+    ]
+    assert ids("a cat", num_images=-1) == ["00000_0"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a, b", " # ", "123", "None", "é\n漢", "a txt", "x.txt ", "cat.csv", "Parti", "prompts"],
+)
+def test_texts_stay_as_they_are(text):
+    assert [item.prompt for item in items(text)] == [text]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["partiprompts", "PartiPrompt", "mscoco2017val", "MSCOCO2017", "MSCOCO2014Val", "SJDPrompts"],
+)
+def test_a_name_that_is_nearly_a_data_set_is_refused(text):
+    with pytest.raises(
+        SettingsError, match="--prompt: found .*; allowed: PartiPrompts or MSCOCO2017Val"
+    ):
+        items(text)
+
+
+def test_lines_of_a_file(tmp_path):
+    path = tmp_path / "Prompts.TXT"
+    path.write_bytes("\ufeffone, 1 #\r\n\n  \t\n two \u2028 zwei\r\none, 1 #\nno end".encode())
+    found = items(str(path))
+    assert [item.prompt for item in found] == ["one, 1 #", " two \u2028 zwei", "one, 1 #", "no end"]
+    assert [(item.number, item.occurrence) for item in found] == [(0, 0), (1, 0), (2, 1), (3, 0)]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "found no such file"),
+        (b"", "found no prompt"),
+        (b" \n\n", "found no prompt"),
+        (b"\xff\xfe", "file in UTF-8"),
+    ],
+)
+def test_prompt_files_that_cannot_be_used(tmp_path, content, message):
+    path = tmp_path / "x.txt"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(SettingsError, match=f"--prompt .*x.txt: .*{message}"):
+        items(str(path))
+    with pytest.raises(SettingsError, match="--prompt .*: found a folder"):
+        folder = tmp_path / "folder.txt"
+        folder.mkdir()
+        items(str(folder))
+
+
+def test_choices_keep_the_numbers(ten):
+    everything = ids(ten)
+    assert everything == [f"{n:05d}_0" for n in range(10)]
+    assert ids(ten, num_images=3) == everything[:3]
+    assert ids(ten, num_images=-1) == ids(ten, num_images=10) == everything
+    assert ids(ten, slice="2-4") == everything[2:4]
+    assert ids(ten, slice="8-99") == everything[8:]
+    assert ids(ten, num_images=2, samples_per_prompt=2) == [
+        "00000_0",
+        "00000_1",
+        "00001_0",
+        "00001_1",
+    ]
+
+
+def test_slices_make_up_the_whole(ten):
+    for flags in ({}, {"num_images": 7}, {"sample": 6}):
+        parts = [
+            item for part in ("0-3", "3-5", "5-10") for item in items(ten, slice=part, **flags)
+        ]
+        assert parts == items(ten, **flags)
+
+
+def test_random_subset(ten):
+    chosen = ids(ten, sample=4, sample_seed=1)
+    assert len(set(chosen)) == 4 and chosen == sorted(chosen)
+    assert chosen == ids(ten, sample=4, sample_seed=1, seed=9, num_images=-1)
+    assert set(chosen) < set(ids(ten, sample=7, sample_seed=1))
+    assert len({tuple(ids(ten, sample=4, sample_seed=seed)) for seed in range(8)}) > 4
+    assert ids(ten, sample=10) == ids(ten)
+    assert ids(ten, sample=4) == [
+        "00003_0",
+        "00004_0",
+        "00007_0",
+        "00009_0",
+    ]  # the same on every machine
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"), [("num_images", 11), ("sample", 11), ("slice", "10-12")]
+)
+def test_more_than_there_is_is_refused(ten, flag, value):
+    with pytest.raises(SettingsError, match=f"--{flag}: found .*; allowed: .*10"):
+        items(ten, **{flag: value})
+
+
+def test_slice_within_fewer_prompts(ten):
+    with pytest.raises(SettingsError, match="--slice: found '5-6'; allowed: a-b with a below 3"):
+        items(ten, num_images=3, slice="5-6")
+
+
+def test_coco_takes_the_first_caption_in_the_order_of_images(coco):
+    found = items("MSCOCO2017Val", prompt_file=coco, num_images=-1)
+    assert [(item.prompt, item.occurrence) for item in found] == [
+        ("a cat", 0),
+        ("a bus ", 0),
+        ("a bus ", 1),
+    ]
+    # A slice knows of the equal prompt before it.
+    assert items("MSCOCO2017Val", prompt_file=coco, slice="2-3") == found[2:]
+
+
+def test_parti(tmp_path):
+    path = tmp_path / "p.tsv"
+    path.write_text('Prompt\tCategory\na "b", c\tX\n"quoted ""d"""\tY\n', "utf-8")
+    assert read_prompts(RunSettings(prompt="PartiPrompts", prompt_file=str(path))) == [
+        'a "b", c',
+        'quoted "d"',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "text"),
+    [
+        ("PartiPrompts", ""),
+        ("PartiPrompts", "a\tb\nc\td\n"),
+        ("MSCOCO2017Val", "{"),
+        ("MSCOCO2017Val", "[]"),
+        ("MSCOCO2017Val", '{"images": []}'),
+        ("MSCOCO2017Val", '{"images": [], "annotations": []}'),
+        ("MSCOCO2017Val", '{"images": [1], "annotations": []}'),
+    ],
+)
+def test_data_set_files_that_cannot_be_used(tmp_path, dataset, text):
+    path = tmp_path / "file"
+    path.write_text(text)
+    with pytest.raises(SettingsError, match="--prompt_file .*file: found .*; allowed: "):
+        items(dataset, prompt_file=str(path))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "source"),
+    [("PartiPrompts", "google-research/parti"), ("MSCOCO2017Val", "cocodataset")],
+)
+def test_a_missing_data_set_says_where_to_get_it(tmp_path, dataset, source):
+    with pytest.raises(
+        SettingsError,
+        match=f"found no file .*nowhere; allowed: .*configs/prompts.*get it from .*{source}",
+    ):
+        items(dataset, prompt_file=str(tmp_path / "nowhere"))
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the data sets' files are not beside the repository")
+@pytest.mark.parametrize(
+    ("dataset", "file", "total", "first", "last"),
+    [
+        (
+            "PartiPrompts",
+            "PartiPrompts.tsv",
+            1632,
+            "bond",
+            "a series of musical notes on a computer screen",
+        ),
+        (
+            "MSCOCO2017Val",
+            "captions_val2017.json",
+            5000,
+            "A man is in a kitchen making pizzas.",
+            None,
+        ),
+    ],
+)
+def test_real_files(dataset, file, total, first, last):
+    path = str(REAL / file)
+    found = items(dataset, prompt_file=path, num_images=-1)
+    assert len(found) == len({item.id for item in found}) == total
+    assert found[0].prompt == first and last in (None, found[-1].prompt)
+    assert items(dataset, prompt_file=path) == found[:10]
+    assert items(dataset, prompt_file=path, slice=f"{total - 2}-{total}") == found[-2:]
+    with pytest.raises(SettingsError, match=f"--num_images: found {total + 1}"):
+        items(dataset, prompt_file=path, num_images=total + 1)
+
+
+def test_torch_is_not_imported():
+    code = (
+        "import runs.prompts, runs.generate, runs.run_folder, sys; sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=Path(ROOT), check=False).returncode == 0
+
+
+def test_captions_of_an_image(coco):
+    flags = {"prompt": "MSCOCO2017Val", "prompt_file": coco}
+    assert read_prompts(RunSettings(**flags, caption="first")) == read_prompts(RunSettings(**flags))
+    assert read_prompts(RunSettings(**flags, caption="longest")) == [
+        "two cats",
+        "a red bus",
+        "a bus ",
+    ]
+    assert read_prompts(RunSettings(**flags, caption="all")) == [
+        "a cat",
+        "two cats",
+        "a bus ",
+        "a red bus",
+        "a bus ",
+    ]
+    for other, message in (
+        ({"prompt": "a cat"}, "only with --prompt MSCOCO2017Val"),
+        (flags, "first, longest, all"),
+    ):
+        with pytest.raises(
+            SettingsError,
+            match=f"--caption: found 'both'; allowed: {message}|--caption: found 'all'",
+        ):
+            RunSettings(**other, caption="all" if "prompt_file" not in other else "both")
+
+
+def test_real_captions_by_length():
+    path = REAL / "captions_val2017.json"
+    if not path.exists():
+        pytest.skip("the captions are not here")
+    flags = {"prompt": "MSCOCO2017Val", "prompt_file": str(path)}
+    first, longest, every = (
+        read_prompts(RunSettings(**flags, caption=name)) for name in ("first", "longest", "all")
+    )
+    assert (len(first), len(longest), len(every)) == (5000, 5000, 25014)
+    assert all(len(a) <= len(b) for a, b in zip(first, longest, strict=True)) and set(
+        longest
+    ) <= set(every)
+
+
+def test_lines_with_ids(tmp_path):
+    path = tmp_path / "p.jsonl"
+    path.write_text(
+        '{"id": "fox-1", "prompt": "a fox", "note": 1}\n\n{"id": 7, "prompt": "a fox"}\n'
+    )
+    assert items(str(path), samples_per_prompt=2)[1:3] == [
+        PromptItem("a fox", 0, 1, 0, "fox-1"),
+        PromptItem("a fox", 1, 0, 1, "7"),
+    ]
+    assert ids(str(path)) == ["fox-1_0", "7_0"]
+    path.write_text('{"prompt": "a fox"}\n{"prompt": "a cat"}')
+    assert ids(str(path)) == ["00000_0", "00001_0"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("a fox", "line 1 JSONDecodeError"),
+        ('{"prompt": "a"}\n["b"]', "line 2 TypeError"),
+        ('{"text": "a"}', "line 1 KeyError"),
+        ('{"prompt": " "}', "line 1 prompt ' '"),
+        ('{"id": "../x", "prompt": "a"}', "line 1 id '../x'"),
+        ('{"id": "a", "prompt": "a"}\n{"id": "a", "prompt": "b"}', "line 2 id 'a' after 1 others"),
+        ('{"id": "a", "prompt": "a"}\n{"prompt": "b"}', "line 2 id None"),
+        ("\n", "found no prompt"),
+    ],
+)
+def test_lines_that_cannot_be_used(tmp_path, lines, message):
+    path = tmp_path / "p.jsonl"
+    path.write_text(lines)
+    with pytest.raises(SettingsError, match=f"--prompt .*p.jsonl: found .*{message}|{message}"):
+        items(str(path))
+
+
+def test_files_of_another_kind_are_no_texts(tmp_path):
+    path = tmp_path / "captions.json"
+    path.write_text("[]")
+    with pytest.raises(
+        SettingsError, match="--prompt: found .*captions.json'; allowed: .*--prompt_file FILE"
+    ):
+        items(str(path))

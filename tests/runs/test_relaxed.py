@@ -1,0 +1,145 @@
+"""Relaxed and randomised acceptance through the commands: the table of nearest codes, records, the benchmark."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small import small_settings
+
+import main
+from configs.fields import SettingsError
+from configs.schema import LanternSettings, MethodSettings
+from models.codecs.codebook import table_path, write_table
+from runs.session import Session, open_session
+
+CODES = 24
+
+
+@pytest.fixture(scope="module")
+def folder(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small checkpoint with a table of ten neighbours."""
+    place = tmp_path_factory.mktemp("relaxed") / "checkpoint"
+    shutil.copytree(checkpoint, place)
+    latents = torch.randn(CODES, 4, generator=torch.Generator().manual_seed(0))
+    write_table(latents, table_path(place, CODES, 10), 10)
+    return place
+
+
+def relaxed(**numbers: float | str) -> MethodSettings:
+    return MethodSettings(verifier="lantern", lantern=LanternSettings(**numbers))
+
+
+def opened(folder: Path, method: MethodSettings) -> Session:
+    return open_session(replace(small_settings(folder), method=method))
+
+
+def test_the_table_is_read_once_and_only_as_wide_as_needed(folder) -> None:
+    session = opened(folder, relaxed(k=4))
+    stored = np.load(table_path(folder, CODES, 10))
+    nearest = session.tables(relaxed(k=4)).nearest
+    assert nearest.tolist() == stored[:, :4].tolist()
+    assert session.tables(relaxed(k=4, delta=0.7)).nearest is nearest
+    assert session.tables(relaxed(k=4, residual="reference")).nearest.shape == (CODES, 5)
+    assert session.tables(MethodSettings()).nearest is None
+    assert session.engine.verifier.near.nearest is nearest
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        (
+            {"k": 11},
+            "--lantern_k: .*found no table of at least 11 neighbours; `python main.py vq_distances",
+        ),
+        ({"k": 24}, "--lantern_k: found 24; allowed: 1 to 23, since the model has 24 image codes"),
+        ({"k": 10, "residual": "reference"}, "--lantern_k: .*at least 11 neighbours"),
+    ],
+)
+def test_what_the_table_does_not_hold_is_refused(numbers, message, folder) -> None:
+    session = opened(folder, MethodSettings())
+    with pytest.raises(SettingsError, match=message):
+        session.tables(relaxed(**numbers))
+
+
+def test_a_missing_table_is_found_before_weights_are_read(checkpoint, monkeypatch) -> None:
+    monkeypatch.setattr("runs.session.load_target", lambda *_: pytest.fail("weights were read"))
+    with pytest.raises(
+        SettingsError, match="--lantern_k: .*vq_distances: found no table of at least 4 neighbours"
+    ):
+        opened(checkpoint, relaxed(k=4))
+
+
+def test_a_damaged_table_is_named(folder, tmp_path) -> None:
+    place = tmp_path / "checkpoint"
+    shutil.copytree(folder, place)
+    table_path(place, CODES, 10).write_bytes(b"\x93NUMPY")
+    with pytest.raises(SettingsError, match="--lantern_k: .*top_10_indices.npy: cannot be read"):
+        opened(place, relaxed(k=4)).engine  # noqa: B018
+
+
+def test_the_papers_command_makes_images(folder, tmp_path, capsys) -> None:
+    out = tmp_path / "out"
+    words = [
+        "--model_type",
+        "eagle",
+        "--lantern",
+        "--peanut",
+        "--lantern_k",
+        "10",
+        "--lantern_delta",
+        "0.5",
+    ]
+    words += [
+        "--prompt",
+        "a cat",
+        "--num_images",
+        "2",
+        "--model_path",
+        str(folder),
+        "--device",
+        "cpu",
+    ]
+    assert main.main(["generate_images", *words, "--output_dir", str(out)]) == 0, (
+        capsys.readouterr().err
+    )
+    records = [json.loads(line) for line in (out / "records.jsonl").read_text().splitlines()]
+    found = [(record["method"], record["verifier"], record["lossless"]) for record in records]
+    assert found == [("adt", "lantern", False)] * 2
+    assert len(list((out / "img").iterdir())) == 2
+    assert json.loads((out / "run.json").read_text())["settings"]["lantern_delta"] == 0.5
+
+
+@pytest.mark.parametrize("temperature", ["1", "0"])
+def test_a_benchmark_does_not_call_other_rules_wrong(temperature, folder, capsys) -> None:
+    methods = "adt:verifier=rejection,static:proposal=sampled:verifier=sampled,adt:verifier=lantern:lantern_delta=0.2"
+    words = [
+        "--methods",
+        methods,
+        "--lantern_k",
+        "10",
+        "--prompt",
+        "a cat",
+        "--num_images",
+        "3",
+        "--dtype",
+        "fp64",
+    ]
+    words += ["--model_path", str(folder), "--device", "cpu", "--repeats", "1", "--warmup", "0"]
+    assert main.main(["benchmark", *words, "--temperature", temperature]) == 0
+    said = capsys.readouterr().out.strip().splitlines()
+    rows = json.loads(said[-1])["rows"]
+    assert [row["verifier"] for row in rows] == ["exact", "rejection", "sampled", "lantern"]
+    assert [row["lossless"] for row in rows] == [True, True, True, False]
+    assert all(row["wrong"] == [] for row in rows) and (
+        rows[3]["lantern_delta"],
+        rows[3]["lantern_k"],
+    ) == (0.2, 10)
+    same = [row["identical"] for row in rows]
+    assert same[:3] == [3, 3, 3] if temperature == "0" else same[0] == 3 and max(same[1:3]) < 3
+    assert "| adt | coupled | lantern |" in said[-2]

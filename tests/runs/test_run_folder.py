@@ -1,0 +1,257 @@
+"""A run folder keeps what is finished and refuses what does not belong together."""
+
+import json
+import multiprocessing
+import os
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from configs.fields import SettingsError
+from configs.schema import MethodSettings, RunSettings, SamplingSettings
+from runs.prompts import PromptItem
+from runs.run_folder import RunFolder
+from support.durable import is_whole_png, read_lines
+
+PIXELS = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
+
+
+@pytest.fixture
+def settings(tmp_path):
+    (tmp_path / "model" / "drafter").mkdir(parents=True)
+    (tmp_path / "model" / "weights").write_bytes(b"1" * 100)
+
+    def build(**flags) -> RunSettings:
+        base = {
+            "prompt": "a cat",
+            "model_path": str(tmp_path / "model"),
+            "output_dir": str(tmp_path / "out"),
+        }
+        return RunSettings(**base | flags)
+
+    return build
+
+
+def record(name: str, prompt: str = "a cat") -> dict:
+    return {"id": name, "prompt": prompt, "tau": 1.5}
+
+
+def fill(settings: RunSettings, *names: str, trace: bool = False) -> None:
+    with RunFolder(settings, ["main.py", "x"]) as folder:
+        folder.begin({"device": "test"})
+        for name in names:
+            folder.save(
+                PIXELS, record(name), [{"id": name, "round": n} for n in range(2)] if trace else ()
+            )
+
+
+def open_folder(settings: RunSettings) -> dict[str, dict]:
+    with RunFolder(settings) as folder:
+        return folder.records
+
+
+def test_what_is_saved_is_there_again(settings, tmp_path):
+    fill(settings(), "00000_0", "00000_1", trace=True)
+    assert open_folder(settings()) == {name: record(name) for name in ("00000_0", "00000_1")}
+    assert (np.asarray(Image.open(tmp_path / "out/img/00000_1.png")) == PIXELS).all()
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        ".lock", "img", "records.jsonl", "run.json", "trace.jsonl",
+    ]  # fmt: skip
+    manifest = json.loads((tmp_path / "out/run.json").read_text())
+    assert manifest["settings"]["cfg"] == 3.0 and manifest["arguments"] == ["main.py", "x"]
+    assert manifest["hardware"] == {"device": "test"} and manifest["earlier"] == []
+    assert {"python", "torch", "transformers", "diffusers", "numpy"} == manifest["versions"].keys()
+    fill(settings(batch_size=2))
+    manifest = json.loads((tmp_path / "out/run.json").read_text())
+    assert manifest["settings"]["batch_size"] == 2 and len(manifest["earlier"]) == 1
+
+
+@pytest.mark.parametrize("cut", [1, 5, 20])
+def test_a_cut_line_is_no_record(settings, tmp_path, cut):
+    fill(settings(), "00000_0", "00000_1")
+    path = tmp_path / "out/records.jsonl"
+    path.write_bytes(path.read_bytes()[:-cut])
+    finished = ["00000_0", "00000_1"] if cut == 1 else ["00000_0"]  # only the line's end is missing
+    assert list(open_folder(settings())) == finished
+    fill(settings(), "00000_1")
+    assert list(open_folder(settings())) == ["00000_0", "00000_1"]
+    assert path.read_bytes().endswith(b"\n") and len({line["id"] for line in read_lines(path)}) == 2
+
+
+def test_zeros_after_a_power_failure_are_no_record(settings, tmp_path):
+    fill(settings(), "00000_0")
+    with (tmp_path / "out/records.jsonl").open("ab") as file:
+        file.write(b"\0" * 30 + b"\n")
+    assert list(open_folder(settings())) == ["00000_0"]
+
+
+def test_foreign_lines_are_not_thrown_away(settings, tmp_path):
+    fill(settings(), "00000_0")
+    path = tmp_path / "out/records.jsonl"
+    path.write_bytes(b"hello\n" + path.read_bytes())
+    with pytest.raises(SettingsError, match="records.jsonl, that line 1"):
+        open_folder(settings())
+    assert path.read_bytes().startswith(b"hello\n")
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "empty", "text"])
+def test_a_record_needs_a_whole_image(settings, tmp_path, damage):
+    fill(settings(), "00000_0", "00000_1", trace=True)
+    image = tmp_path / "out/img/00000_0.png"
+    content = image.read_bytes()
+    image.unlink()
+    if damage != "missing":
+        image.write_bytes({"cut": content[:-1], "empty": b"", "text": b"x" * 99}[damage])
+    assert not is_whole_png(image)
+    assert list(open_folder(settings())) == ["00000_1"]
+    fill(settings(), "00000_0", trace=True)
+    assert [line["id"] for line in read_lines(tmp_path / "out/trace.jsonl")] == ["00000_1"] * 2 + [
+        "00000_0"
+    ] * 2
+    assert [line["id"] for line in read_lines(tmp_path / "out/records.jsonl")] == [
+        "00000_1",
+        "00000_0",
+    ]
+
+
+def test_what_a_kill_leaves_is_mended(settings, tmp_path):
+    fill(settings(), "00000_0", trace=True)
+    (tmp_path / "out/img/.00000_1.png.tmp").write_bytes(b"half")
+    (tmp_path / "out/img/00000_2.png").write_bytes((tmp_path / "out/img/00000_0.png").read_bytes())
+    with (tmp_path / "out/trace.jsonl").open("ab") as file:
+        file.write(b'{"id": "00000_2", "round": 0}\n{"id": "000')
+    fill(settings())
+    assert list(open_folder(settings())) == ["00000_0"]
+    assert [line["id"] for line in read_lines(tmp_path / "out/trace.jsonl")] == [
+        "00000_0",
+        "00000_0",
+    ]
+    assert not list((tmp_path / "out/img").glob(".*"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        ({"seed": 1}, "--seed 0 .now 1."),
+        ({"prompt": "a dog"}, "--prompt 'a cat' .now 'a dog'."),
+        ({"sampling": SamplingSettings(cfg=2)}, "--cfg 3.0 .now 2.0."),
+        (
+            {"method": MethodSettings("ar")},
+            "--adt_adapt 'acceptance' .now None.*--method 'adt' .now 'ar'.",
+        ),
+        ({"dtype": "fp64"}, "--dtype"),
+        ({"device": "cpu"}, "--device"),
+    ],
+)
+def test_other_settings_are_refused_by_name(settings, tmp_path, flags, name):
+    fill(settings(), "00000_0")
+    before = (tmp_path / "out/run.json").read_bytes()
+    with pytest.raises(
+        SettingsError, match=f"--output_dir .*: found a run with .*{name}.*--overwrite"
+    ):
+        open_folder(settings(**flags))
+    assert (tmp_path / "out/run.json").read_bytes() == before
+
+
+def test_other_weights_are_other_settings(settings, tmp_path):
+    fill(settings(), "00000_0")
+    (tmp_path / "model/weights").write_bytes(b"1" * 99 + b"2")
+    with pytest.raises(SettingsError, match="--model_path"):
+        open_folder(settings())
+
+
+@pytest.mark.parametrize("flags", [{"num_images": 5}, {"batch_size": 3}, {"trace": True}])
+def test_settings_that_only_choose_images_may_change(settings, flags):
+    fill(settings(), "00000_0")
+    assert list(open_folder(settings(**flags))) == ["00000_0"]
+
+
+def test_overwrite_starts_anew_and_removes_only_what_is_ours(settings, tmp_path):
+    fill(settings(), "00000_0", "00000_1", trace=True)
+    for name in ("notes.md", "img/mine.png"):
+        (tmp_path / "out" / name).write_text("mine")
+    other = settings(seed=1, overwrite=True)
+    with RunFolder(other) as folder:
+        assert folder.records == {}
+        assert (
+            tmp_path / "out/img/00000_0.png"
+        ).exists()  # nothing is removed before the model is loaded
+        folder.begin({})
+        folder.save(PIXELS, record("00000_0"))
+    assert sorted(os.listdir(tmp_path / "out/img")) == ["00000_0.png", "mine.png"]
+    assert (tmp_path / "out/notes.md").exists() and not (tmp_path / "out/trace.jsonl").exists()
+    assert list(open_folder(settings(seed=1))) == ["00000_0"]
+
+
+def test_overwrite_removes_images_named_by_their_prompts(settings, tmp_path):
+    fill(settings(), "fox-1_0")
+    with (tmp_path / "out/records.jsonl").open("a") as file:
+        file.write("damaged\n" * 2)
+    (tmp_path / "out/img/fox-2_0.png").write_text("mine")
+    fill(settings(seed=1, overwrite=True), "00000_0")
+    assert sorted(os.listdir(tmp_path / "out/img")) == ["00000_0.png", "fox-2_0.png"]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_folders_of_others_are_left_alone(settings, tmp_path, overwrite):
+    (tmp_path / "out/img").mkdir(parents=True)
+    with pytest.raises(SettingsError, match="found img but no run.json"):
+        open_folder(settings(overwrite=overwrite))
+    assert os.listdir(tmp_path / "out") == ["img"]
+
+
+def test_other_obstacles(settings, tmp_path):
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(SettingsError, match="--output_dir .*File exists"):
+        open_folder(settings())
+    (tmp_path / "out").unlink()
+    fill(settings())
+    (tmp_path / "out/run.json").write_text("{")
+    with pytest.raises(SettingsError, match="run.json that cannot be read"):
+        open_folder(settings())
+
+
+def test_a_prompt_list_that_changed_is_noticed(settings):
+    fill(settings(), "00000_0")
+    with RunFolder(settings()) as folder:
+        folder.check_prompts([PromptItem("a cat", 0, 0, 0), PromptItem("a dog", 1, 0, 0)])
+        with pytest.raises(
+            SettingsError, match="image 00000_0 of prompt 'a cat', which is now 'a dog'"
+        ):
+            folder.check_prompts([PromptItem("a dog", 0, 0, 0)])
+
+
+def test_numbers_that_are_none_are_not_written(settings):
+    with RunFolder(settings()) as folder:
+        folder.begin({})
+        with pytest.raises(ValueError, match="JSON compliant"):
+            folder.save(PIXELS, record("00000_0") | {"tau": float("nan")})
+    assert open_folder(settings()) == {}
+
+
+def _hold(settings: RunSettings, held, leave) -> None:
+    with RunFolder(settings):
+        held.set()
+        leave.wait(30)
+
+
+def test_one_process_per_folder_and_a_kill_frees_it(settings):
+    context = multiprocessing.get_context("fork")
+    held, leave = context.Event(), context.Event()
+    process = context.Process(target=_hold, args=(settings(), held, leave))
+    process.start()
+    assert held.wait(30)
+    for overwrite in (False, True):
+        with pytest.raises(SettingsError, match="--output_dir .*another process"):
+            open_folder(settings(overwrite=overwrite))
+    process.kill()
+    process.join()
+    assert open_folder(settings()) == {}
+
+
+def test_the_lock_is_free_after_an_error(settings):
+    fill(settings())
+    with pytest.raises(SettingsError):
+        open_folder(settings(seed=1))
+    assert open_folder(settings()) == {}

@@ -1,0 +1,149 @@
+"""Memory of a training against what a training allocates."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from small import small_settings
+from test_train import write_tokens
+from torch.utils.flop_counter import FlopCounterMode
+
+import main
+from configs.training import TrainSettings
+from drafters.eagle import EagleHead
+from drafters.training.heads import open_head
+from drafters.training.lesson import optimizers_of
+from drafters.training.losses import unroll
+from drafters.training.rows import join_prompts, target_rows
+from runs.session import open_session, open_target
+from runs.training.estimate import head_activations, memory, seconds_left, slots_of, work
+from runs.training.train import Training, read_tokens
+from support.crew import Crew
+
+
+@pytest.fixture(scope="module")
+def session(checkpoint):
+    return open_session(small_settings(checkpoint, "fp32"))
+
+
+def settings_of(checkpoint, **more: object) -> TrainSettings:
+    return TrainSettings(
+        tokens="-", output_dir="-", model_path=str(checkpoint), device="cpu", **more
+    )
+
+
+def made_tokens(session) -> SimpleNamespace:
+    grid = session.target.grid
+    about = {"rows": grid.rows, "columns": grid.columns, "vocab": session.target.vocab.size}
+    return SimpleNamespace(captions=["a cat", "a longer caption"], about=about)
+
+
+@pytest.mark.parametrize(("optimizer", "layers"), [("adamw", 1), ("adamw", 2), ("muon", 1)])
+def test_weights_and_optimiser(optimizer, layers, checkpoint, session) -> None:
+    settings = settings_of(checkpoint, optimizer=optimizer, layers=layers)
+    head = open_head(settings, session.target)
+    trained = [p for p in head.parameters() if p.requires_grad]
+    optimizers = optimizers_of(settings, head)
+    for p in trained:
+        p.grad = torch.ones_like(p)
+    for each in optimizers:
+        each.step()
+    found = memory(settings, made_tokens(session))
+    assert found["drafter weights and gradients"] == sum(p.nbytes + p.grad.nbytes for p in trained)
+    assert found["averaged weights"] == sum(p.nbytes for p in trained)
+    assert found["drafter embeddings"] == head.embedding.weight.nbytes
+    states = [
+        value for each in optimizers for state in each.state.values() for value in state.values()
+    ]
+    held = sum(value.nbytes for value in states if torch.is_tensor(value) and value.ndim)
+    assert found["optimiser"] == pytest.approx(
+        held, rel=0.05
+    )  # Muon leaves norms and biases to AdamW
+    assert found["target weights"] == sum(p.nbytes for p in session.target.transformer.parameters())
+
+
+@pytest.mark.parametrize("depths", [1, 3])
+def test_activations_of_the_drafter(depths, checkpoint, session) -> None:
+    """Against the tensors that autograd keeps, each storage once."""
+    settings, target = settings_of(checkpoint), session.target
+    head = open_head(settings, target)
+    prompt = join_prompts([target.prompt(text, 2) for text in ["a longer caption"] * 4])
+    rows = target_rows(target, prompt, torch.zeros(4, target.grid.tokens, dtype=torch.long))
+    kept = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        outputs = unroll(head, rows, depths)
+    weights = {p.untyped_storage().data_ptr() for p in head.parameters()}
+    found = sum(storage.nbytes() for place, storage in kept.items() if place not in weights)
+    assert outputs[0].requires_grad
+    expected = head_activations(head.spec, len(rows.ids), (rows.prompt, rows.drafted), depths)
+    assert 0.6 < found / expected < 1.6
+
+
+def packed_flops(inputs: torch.Size, *_, out_shape: torch.Size, **__) -> int:
+    """Of a product by a packed weight, which torch does not count."""
+    return 2 * inputs.numel() * out_shape[-1]
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_work_is_what_an_update_multiplies(layers, checkpoint, tmp_path) -> None:
+    """Against torch's count of an update, without attention. Prompts are shorter than their bytes, and the head's first
+    layer has no gradient for what it reads."""
+    write_tokens(tmp_path / "tokens", "tiny", checkpoint, (4, 4), 8)
+    given = {"layers": layers, "holdout": 2, "batch_size": 4, "eval_images": 0}
+    settings = replace(settings_of(checkpoint, **given), tokens=str(tmp_path / "tokens"))
+    tokens = read_tokens(settings)
+    training = Training(settings, open_target(settings.run), tokens, Crew(torch.device("cpu")))
+    packed = torch.ops.mkldnn._linear_pointwise
+    with FlopCounterMode(display=False, custom_mapping={packed: packed_flops}) as counter:
+        training.lessons.update()
+    products = (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, packed)
+    counted = sum(counter.get_flop_counts()["Global"].get(product, 0) for product in products)
+    assert 0.8 < counted / sum(work(settings, tokens).values()) < 1.05
+
+
+def test_memory_grows_with_what_it_depends_on(checkpoint, session) -> None:
+    tokens, base = made_tokens(session), settings_of(checkpoint)
+    first = memory(base, tokens)
+    for change, name in (
+        ({"batch_size": 32}, "target activations"),
+        ({"depths": 3}, "drafter activations"),
+        ({"depths": 3}, "laws"),
+        ({"agreement_weight": 1.0}, "laws"),
+        ({"layers": 2}, "optimiser"),
+    ):
+        assert memory(replace(base, **change), tokens)[name] > first[name]
+    halved = memory(replace(base, accumulate=2), tokens)
+    assert halved["drafter activations"] * 2 == first["drafter activations"]
+    assert memory(replace(base, ema=0.0), tokens)["averaged weights"] == 0
+
+
+def test_slots(checkpoint, session) -> None:
+    tokens, base = made_tokens(session), settings_of(checkpoint)
+    assert slots_of(base, tokens, session.target.spec) == (len("a longer caption"), 16)
+    lumina = SimpleNamespace(model="lumina_mgpt")
+    assert slots_of(lumina, tokens, session.target.spec)[1] == 4 * 5, "every row has its end"
+    assert isinstance(session.head, EagleHead) and seconds_left(100, 16, 4.0) == 400
+
+
+def test_the_command_prints_it_and_stops(checkpoint, tmp_path, capsys) -> None:
+    write_tokens(tmp_path / "tokens", "tiny", checkpoint, (4, 4), 8)
+    words = [
+        f"--model_path={checkpoint}",
+        f"--tokens={tmp_path / 'tokens'}",
+        f"--output_dir={tmp_path / 'out'}",
+    ]
+    assert main.main(["train_drafter", *words, "--device=cpu", "--estimate"]) == 0
+    out = capsys.readouterr().out
+    assert (
+        "target weights" in out
+        and "TFLOP" in out
+        and "together" in out
+        and not (tmp_path / "out").exists()
+    )

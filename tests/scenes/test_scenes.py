@@ -1,0 +1,183 @@
+"""Scenes: determinism, allowed attributes, geometry that matches the words, captions that name everything."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from runs.captioned_images import captioned_images
+from scenes import scene as scenes
+from scenes.captions import caption
+from scenes.painting import RGB, render_scene
+from scenes.pictures import pictures
+from scenes.scene import Background, Scene, SceneObject, sample_scene
+from scripts.tiny.objects import NONE, near_objects, object_labels, outlines
+from scripts.tiny.render import render
+
+SAMPLE = [sample_scene("validation", i) for i in range(300)]
+
+
+def test_scene_depends_on_split_and_index_only():
+    assert sample_scene("train", 7) == sample_scene("train", 7)
+    assert sample_scene("train", 7) != sample_scene("train", 8)
+    assert sample_scene("train", 7) != sample_scene("test", 7)
+
+
+@pytest.mark.parametrize(("split", "index"), [("training", 0), ("train", -1)])
+def test_bad_split_or_index_is_refused(split, index):
+    with pytest.raises(ValueError, match="found"):
+        sample_scene(split, index)
+
+
+def test_every_attribute_occurs():
+    objects = [item for scene in SAMPLE for item in scene.objects]
+    assert {scene.background.kind for scene in SAMPLE} == set(scenes.BACKGROUND_KINDS)
+    assert {scene.background.colour for scene in SAMPLE} == set(scenes.BACKGROUND_COLOURS)
+    assert {item.shape for item in objects} == set(scenes.SHAPES)
+    assert {item.colour for item in objects} == set(scenes.OBJECT_COLOURS)
+    assert {item.size for item in objects} == set(scenes.SIZES)
+    assert {item.fill for item in objects} == set(scenes.FILLS)
+    assert {len(scene.objects) for scene in SAMPLE} == {1, 2, 3}
+    assert {scene.relation() for scene in SAMPLE} == {None, *scenes.RELATIONS}
+
+
+def test_objects_are_inside_apart_and_of_other_colours():
+    for scene in SAMPLE:
+        colours = [scene.background.colour, *(item.colour for item in scene.objects)]
+        assert len(set(colours)) == len(colours)
+        for number, item in enumerate(scene.objects):
+            for centre in (item.x, item.y):
+                assert item.diameter / 2 <= centre <= scenes.IMAGE_SIZE - item.diameter / 2
+            for other in scene.objects[:number]:
+                distance = max(abs(item.x - other.x), abs(item.y - other.y))
+                assert distance >= (item.diameter + other.diameter) / 2
+
+
+def test_caption_names_background_and_every_object():
+    wordings = set()
+    for index, scene in enumerate(SAMPLE):
+        text = caption(scene, index)
+        assert text == caption(scene, index)
+        assert len(text.split()) <= 30
+        ground = scene.background
+        assert (
+            f"{ground.kind} {ground.colour} back" in text
+            or f"{ground.colour} {ground.kind} back" in text
+        )
+        assert all(f"{item.colour} {item.shape}" in text for item in scene.objects)
+        wordings.add(caption(scene, index + 1) == text)
+    assert False in wordings
+
+
+def test_relation_words_match_the_geometry():
+    left = SceneObject("circle", "red", "small", "solid", x=30, y=64, diameter=28)
+    right = SceneObject("star", "white", "small", "solid", x=98, y=60, diameter=28)
+    ground = Background("plain", "blue")
+    texts = [caption(Scene(ground, (left, right), 0), seed) for seed in range(60)]
+    assert any("left of" in text for text in texts)
+    assert not any("right of" in text or "above" in text or "under" in text for text in texts)
+    assert Scene(ground, (left,), 0).position() == "left"
+    assert Scene(ground, (right, left), 0).relation() == "right of"
+
+
+@pytest.mark.parametrize("kind", scenes.BACKGROUND_KINDS)
+def test_painted_object_and_background_have_their_colours(kind):
+    item = SceneObject("square", "red", "large", "solid", x=40, y=80, diameter=52)
+    image = render_scene(Scene(Background(kind, "blue"), (item,), texture_seed=5))
+    assert image.shape == (128, 128, 3)
+    assert image.dtype == np.uint8
+    middle = image[70:90, 30:50].reshape(-1, 3).mean(axis=0)
+    assert np.abs(middle - RGB["red"]).max() < 12
+    ground = image[:40, 80:].reshape(-1, 3).mean(axis=0)
+    assert ground[2] > ground[0] + 20
+    assert (image[:40, 80:].std(axis=(0, 1)).max() < 1) == (kind == "plain")
+
+
+def test_render_resumes_after_a_torn_line(tmp_path):
+    whole, torn = tmp_path / "whole", tmp_path / "torn"
+    render(work_dir=str(whole), split="test", count=12, chunk=5)
+    render(work_dir=str(torn), split="test", count=12, chunk=4)
+    lines = (torn / "captions_test.jsonl").read_text().splitlines(keepends=True)
+    (torn / "captions_test.jsonl").write_text("".join(lines[:6]) + lines[6][:9])
+    images = np.load(torn / "images_test.npy", mmap_mode="r+")
+    images[6:] = 0
+    images.flush()
+    render(work_dir=str(torn), split="test", count=12)
+    for name in ("images_test.npy", "captions_test.jsonl"):
+        assert (whole / name).read_bytes() == (torn / name).read_bytes()
+    record = json.loads(lines[3])
+    assert record["index"] == 3
+    assert record["background"] == sample_scene("test", 3).attributes()["background"]
+
+
+def test_render_refuses_another_count(tmp_path):
+    render(work_dir=str(tmp_path), split="test", count=3)
+    with pytest.raises(ValueError, match="--count: found 4"):
+        render(work_dir=str(tmp_path), split="test", count=4)
+
+
+def test_tokens_are_labelled_with_their_object_or_the_next_one():
+    first = SceneObject("square", "red", "large", "solid", x=64, y=40, diameter=50)
+    second = SceneObject("heart", "blue", "small", "solid", x=30, y=100, diameter=30)
+    labels = object_labels(Scene(Background("plain", "grey"), (second, first), 0), 16).reshape(
+        16, 16, 2
+    )
+    red, blue = [scenes.OBJECT_COLOURS.index(c) for c in ("red", "blue")]
+    square, heart = [scenes.SHAPES.index(c) for c in ("square", "heart")]
+    assert (labels[0] == (red, square)).all()  # nothing shown yet: the next to come
+    assert (labels[5, 8] == (red, square)).all() and (labels[5, 15] == (blue, heart)).all()
+    assert (labels[12, 3] == (blue, heart)).all()
+    assert (labels[15] == NONE).all()
+
+
+def test_every_object_is_labelled_somewhere():
+    for scene in SAMPLE:
+        named = {tuple(pair) for pair in object_labels(scene, 16)} - {NONE}
+        wanted = {
+            (scenes.OBJECT_COLOURS.index(o.colour), scenes.SHAPES.index(o.shape))
+            for o in scene.objects
+        }
+        assert named == wanted
+
+
+def test_tokens_near_objects_follow_from_the_tokens_before_them() -> None:
+    item = SceneObject(
+        "square", "red", "large", "solid", 36, 68, 24
+    )  # tokens in rows 7 to 9, columns 3 to 5
+    near = near_objects(Scene(Background("plain", "grey"), (item,), 0), 16).reshape(16, 16)
+    expected = np.zeros((16, 16), bool)
+    expected[7, 4:7] = True
+    expected[8:11, 2:7] = True
+    assert np.array_equal(near, expected)
+
+
+def test_outlines_are_the_pixels_of_the_objects() -> None:
+    small = SceneObject("square", "red", "small", "solid", x=24, y=100, diameter=26)
+    scene = Scene(
+        Background("plain", "grey"),
+        (SceneObject("ring", "blue", "large", "solid", 70, 50, 52), small),
+        0,
+    )
+    shares = outlines(scene, 16)
+    assert shares.shape == (256, 16) and (shares.min(), shares.max()) == (0.0, 1.0)
+    empty = render_scene(Scene(scene.background, (), 0)).astype(int)
+    painted = (
+        (np.abs(render_scene(scene) - empty).sum(-1) > 0).reshape(16, 4, 2, 16, 4, 2).any((2, 5))
+    )
+    assert np.array_equal(painted.swapaxes(1, 2).reshape(256, 16), shares > 0)
+
+
+def test_pictures_are_what_extract_tokens_reads(tmp_path):
+    pictures(output_dir=str(tmp_path), split="validation", count=2)
+    (tmp_path / "00001.png").unlink()
+    first = (tmp_path / "00000.png").stat().st_mtime_ns
+    pictures(output_dir=str(tmp_path), split="validation", count=3)
+    assert (tmp_path / "00000.png").stat().st_mtime_ns == first, "what is there stays"
+    found = [item.load() for item in captioned_images(tmp_path)]
+    assert [text for text, _ in found] == [caption(SAMPLE[i], i) for i in range(3)]
+    for scene, (_, content) in zip(SAMPLE, found, strict=False):
+        assert np.array_equal(np.asarray(Image.open(io.BytesIO(content))), render_scene(scene))
+    with pytest.raises(ValueError, match="--count: found 0"):
+        pictures(output_dir=str(tmp_path), count=0)

@@ -1,0 +1,240 @@
+"""Several processes at one run: what they write together equals what one writes alone."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fake_session import FakeEngine, fake_backend
+from made_runs import scenes, write_run
+from stand_ins import empty_checkpoint
+from together import Together
+
+from configs.evaluation import EvaluateSettings
+from configs.fields import SettingsError
+from configs.schema import ROOT, RunSettings
+from eval.metrics.base import Score
+from eval.metrics.networks import AttributeNetwork
+from eval.report.figures import compute_scores
+from eval.report.runs import read_run
+from runs.generate import generate_images
+from runs.run_folder import RunFolder
+from support.durable import read_lines
+from support.processes import Processes, launched
+
+
+@pytest.fixture
+def settings(tmp_path):
+    empty_checkpoint(tmp_path / "model")
+    (tmp_path / "names.txt").write_text("".join(f"name {n % 7}\n" for n in range(9)))
+
+    def build(folder: str, **flags) -> RunSettings:
+        base = {
+            "prompt": str(tmp_path / "names.txt"),
+            "model_path": str(tmp_path / "model"),
+            "trace": True,
+        }
+        return RunSettings(**base | {"output_dir": str(tmp_path / folder)} | flags)
+
+    return build
+
+
+def make(
+    settings: RunSettings, count: int, broken: dict[int, int] | None = None
+) -> list[BaseException | None]:
+    """Generate in `count` processes; broken: rank -> rounds after which it dies."""
+
+    def work(processes: Processes) -> None:
+        engine = FakeEngine(broken_after=(broken or {}).get(processes.rank))
+        generate_images(settings, lambda: fake_backend(engine), processes)
+
+    return Together(count).run(work)
+
+
+def content(folder: Path) -> tuple[dict, list, dict]:
+    """Records, trace and images; each record stands once, without what differs between machines."""
+    lines = read_lines(folder / "records.jsonl")
+    assert len({line["id"] for line in lines}) == len(lines)
+    records = {line["id"]: line | {"seconds_decode": 0} for line in lines}
+    trace = sorted(map(str, read_lines(folder / "trace.jsonl")))
+    return records, trace, {path.name: path.read_bytes() for path in (folder / "img").iterdir()}
+
+
+def test_many_make_what_one_makes(settings, tmp_path, capsys):
+    assert make(settings("one"), 1) == [None]
+    assert make(settings("three"), 3) == [None] * 3
+    assert content(tmp_path / "three") == content(tmp_path / "one")
+    assert not list((tmp_path / "three").glob("*.*.jsonl"))
+    assert json.loads((tmp_path / "three/run.json").read_text())["processes"] == 3
+    assert capsys.readouterr().out.count("9 images in") == 2  # the first process speaks for all
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 2), (2, 1), (1, 2)])
+def test_continued_by_another_number(settings, tmp_path, before, after):
+    make(settings("one"), 1)
+    faults = make(settings("many"), before, {before - 1: 5 if before > 1 else 9})
+    assert any(isinstance(fault, KeyboardInterrupt) for fault in faults)
+    if before > 1:
+        assert list((tmp_path / "many").glob("records.*.jsonl"))
+        assert (
+            len(read_run(str(tmp_path / "many"), "many").images) >= 1
+        )  # evaluate reads the parts too
+    assert make(settings("many"), after) == [None] * after
+    assert content(tmp_path / "many") == content(tmp_path / "one")
+
+
+def test_parts_that_were_joined_but_not_removed_count_once(settings, tmp_path):
+    make(settings("one"), 1)
+    for name in ("records", "trace"):
+        (tmp_path / "one" / f"{name}.1.jsonl").write_bytes(
+            (tmp_path / "one" / f"{name}.jsonl").read_bytes()
+        )
+    before = content(tmp_path / "one")
+    (tmp_path / "one/img/00003_0.png").unlink()
+    make(settings("one"), 2)
+    records, trace, images = content(tmp_path / "one")
+    assert (records, trace, images) == before and not list((tmp_path / "one").glob("*.*.jsonl"))
+
+
+def test_a_process_that_was_left_over_is_noticed(settings, tmp_path):
+    make(settings("one"), 2)
+    from support.durable import lock
+
+    with lock(tmp_path / "one/.lock.1"), pytest.raises(SettingsError, match="another process"):
+        RunFolder(settings("one")).__enter__()
+
+
+def test_features_are_shared(tmp_path, monkeypatch):
+    images, prompts = scenes(12)
+    folder = write_run(tmp_path / "run", images, prompts)
+    runs, seen = [read_run(str(folder), "run")], []
+    encode = AttributeNetwork.encode
+    monkeypatch.setattr(
+        AttributeNetwork,
+        "encode",
+        lambda self, batch: seen.append(len(batch)) or encode(self, batch),
+    )
+    flags = {"metrics": "tiny_is,tiny_fid", "device": "cpu", "ref_dir": str(folder / "img")}
+    results = {}
+
+    def work(processes: Processes) -> None:
+        chosen = EvaluateSettings(str(folder), cache_dir=str(tmp_path / "features"), **flags)
+        results[processes.rank] = compute_scores(chosen, runs, lambda place: place, processes)
+
+    assert Together(2).run(work) == [None, None]
+    assert sum(seen) == 12 and results[0] == results[1]
+    alone = compute_scores(
+        EvaluateSettings(str(folder), cache_dir=str(tmp_path / "again"), **flags), runs, lambda p: p
+    )
+    assert alone[1] == results[0][1]
+    for ours, theirs in zip(alone[0]["run"], results[0][0]["run"], strict=True):
+        assert_close_scores(ours, theirs)
+
+
+def assert_close_scores(ours: Score, theirs: Score) -> None:
+    """Equal but for the rounding of features that were computed in batches of another size."""
+    numbers = ("value", "low", "high")
+    for name, value in vars(ours).items():
+        inexact = name in numbers and value is not None
+        assert getattr(theirs, name) == (
+            pytest.approx(value, rel=1e-4, abs=1e-4) if inexact else value
+        ), name
+
+
+def test_no_launcher_means_alone(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert (launched().rank, launched().count, launched().gather(3)) == (0, 1, [3])
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert launched().share([1, 2]) == [1, 2]
+
+
+def torchrun(*words: str) -> subprocess.CompletedProcess:
+    """main.py in two processes."""
+    launch = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node=2",
+        "main.py",
+    ]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [*launch, *words],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+
+
+def test_torchrun_with_a_real_model(checkpoint, tmp_path):
+    """Two processes, gloo, the small checkpoint: the images that one process makes."""
+    (tmp_path / "p.txt").write_text("a cat\na dog\na bus\n")
+    flags = [
+        f"--model_path={checkpoint}",
+        f"--prompt={tmp_path / 'p.txt'}",
+        "--device=cpu",
+        "--method=ar",
+    ]
+    done = torchrun("generate_images", *flags, f"--output_dir={tmp_path / 'two'}")
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("3 images in") == 1
+    import main
+
+    assert main.main(["generate_images", *flags, f"--output_dir={tmp_path / 'one'}"]) == 0
+    one, two = (read_lines(tmp_path / name / "records.jsonl") for name in ("one", "two"))
+    assert {line["id"]: line["tokens_sha256"] for line in two} == {
+        line["id"]: line["tokens_sha256"] for line in one
+    }
+    images = [
+        {
+            path.name: np.fromfile(path, np.uint8).tolist()
+            for path in (tmp_path / n / "img").iterdir()
+        }
+        for n in ("one", "two")
+    ]
+    assert images[0] == images[1]
+
+
+def test_torchrun_evaluates_as_one_process_does(tmp_path, one_thread):
+    """Two processes, gloo, the shipped classifier: the figures of one process, up to the rounding of other batches."""
+    import main
+
+    images, prompts = scenes(20)
+    folder, real = (write_run(tmp_path / name, images[part], prompts[part])
+                    for name, part in (("run", slice(12)), ("real", slice(12, 20))))  # fmt: skip
+    (folder / "img/00000_0.png").write_bytes(b"no image")
+
+    def words(name: str) -> list[str]:
+        places = [f"--report_dir={tmp_path / name}", f"--cache_dir={tmp_path / name / 'features'}"]
+        return [
+            "evaluate",
+            f"--output_dir={folder}",
+            f"--ref_dir={real / 'img'}",
+            "--device=cpu",
+            *places,
+        ]
+
+    done = torchrun(*words("two"))
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("computed: speed, accuracy, tiny_fid, tiny_is, tiny_pr") == 1
+    assert main.main(words("one")) == 0
+    one, two = (
+        json.loads((tmp_path / name / "evaluation.json").read_text()) for name in ("one", "two")
+    )
+    assert (
+        one["speed"] == two["speed"]
+        and one["remarks"] == two["remarks"]
+        and len(one["images"]["run"]) == 11
+    )
+    ends = ("value", "low", "high")
+    for ours, theirs in zip(one["images"]["run"], two["images"]["run"], strict=True):
+        for name, value in ours.items():
+            close = name in ends and value is not None
+            assert theirs[name] == (pytest.approx(value, rel=1e-4) if close else value)

@@ -1,0 +1,79 @@
+"""The floor plan: an import never runs upward, nothing is imported in a circle, and the engine knows only protocols."""
+
+import ast
+import subprocess
+import sys
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from configs.targets import ROOT
+
+# From the ground up; a folder may import what stands before it.
+FLOORS = (
+    "configs",
+    "support",
+    "scenes",
+    "models",
+    "decoding",
+    "drafters",
+    "runs",
+    "eval",
+    "scripts",
+    "main",
+)
+CONCRETE = ("configs", "drafters", "decoding.policies.", "decoding.verifiers.")
+
+
+def project_modules() -> dict[str, Path]:
+    """Every module of the program by its dotted name, tests apart."""
+    files = [
+        ROOT / "main.py",
+        *(path for floor in FLOORS[:-1] for path in (ROOT / floor).rglob("*.py")),
+    ]
+    return {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in files
+    }
+
+
+def imported(path: Path, modules: dict[str, Path]) -> set[str]:
+    """The project's modules that a file imports, at any depth of its code."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: a relative import"
+            names |= {str(node.module)} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return names & modules.keys()
+
+
+MODULES = project_modules()
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_no_import_runs_upward(name):
+    floor = FLOORS.index(name.partition(".")[0])
+    upward = [
+        other
+        for other in imported(MODULES[name], MODULES)
+        if FLOORS.index(other.partition(".")[0]) > floor
+    ]
+    assert not upward, f"{name} imports {', '.join(upward)}, which stand above it"
+
+
+def test_no_import_is_circular():
+    packages = {name for name, path in MODULES.items() if path.name == "__init__.py"}
+    graph = {name: imported(path, MODULES) - packages - {name} for name, path in MODULES.items()}
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
+
+
+def test_the_engine_loads_protocols_only():
+    code = "import sys, decoding.engine; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    loaded = [name for name in done.stdout.split() if name in MODULES and name.startswith(CONCRETE)]
+    assert set(loaded) <= {"decoding.policies.base", "decoding.verifiers.base"}

@@ -1,0 +1,38 @@
+"""Threads in place of processes."""
+
+import threading
+
+from support.processes import Processes
+
+
+class Together:
+    """Stand-ins for processes: threads that wait for each other."""
+
+    def __init__(self, count: int):
+        self.count, self.values = count, [None] * count
+        self.barrier = threading.Barrier(count, timeout=60)
+
+    def run(self, work) -> list[BaseException | None]:
+        """Call work(processes) in every thread; what each one raised. One that fails sets the others free."""
+        faults: list[BaseException | None] = [None] * self.count
+
+        def one(rank: int) -> None:
+            try:
+                work(Processes(rank, self.count, lambda value: self._gather(rank, value)))
+            except BaseException as error:
+                faults[rank] = error
+                self.barrier.abort()
+
+        threads = [threading.Thread(target=one, args=(rank,)) for rank in range(self.count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return faults
+
+    def _gather(self, rank: int, value: object) -> list[object]:
+        self.values[rank] = value
+        self.barrier.wait()
+        values = list(self.values)
+        self.barrier.wait()
+        return values
