@@ -3,6 +3,13 @@
 A command imports what it runs only after its settings have been checked, so a mistake is reported at once.
 """
 
+import os
+import signal
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+    # Ctrl-C while the modules below are loaded: nothing has begun, so nothing is to be said.
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+
 import difflib
 import sys
 from collections.abc import Callable, Sequence
@@ -21,6 +28,7 @@ from runs.commands import (
     run_settings,
     train_settings,
 )
+from support.border import run_guarded
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
@@ -158,22 +166,19 @@ def run(words: Sequence[str]) -> None:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run a command line, sys.argv by default; returns the exit code: 2 for settings that cannot be used."""
+    """Run a command line, sys.argv by default; returns the exit code (support/border.py lists them)."""
     words = sys.argv[1:] if words is None else words
-    try:
-        run(words)
-    except SettingsError as error:
-        print("error:", " ".join(str(error).split()), file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        resumes = words[0].startswith(("generate", "extract", "train")) or any(
-            w.startswith("--sweep") for w in words
-        )
-        more = "; the same command continues where it stopped" if resumes else ""
-        print(f"\ninterrupted{more}", file=sys.stderr)
-        return 130
-    return 0
+    return run_guarded(lambda: run(words), interrupted=_after_interrupt(words))
+
+
+def _after_interrupt(words: Sequence[str]) -> str:
+    """Return what to say after Ctrl-C: whether the same command goes on from there."""
+    resumes = "".join(words[:1]).startswith(("generate", "extract", "train"))
+    resumes = resumes or any(word.startswith("--sweep") for word in words)
+    return "interrupted" + ("; the same command continues where it stopped" if resumes else "")
 
 
 if __name__ == "__main__":
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(main())

@@ -29,7 +29,7 @@ from runs.prompts import PromptItem, numbered, prompt_items
 from runs.session import open_session, target_options
 from scenes.prompts import scene_captions
 from support.devices import pick_device
-from support.durable import read_lines
+from support.json_files import read_lines
 from support.processes import Processes, launched
 from support.progress import ImageCount
 from support.provenance import checkpoint_id, identity

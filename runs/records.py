@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from runs.run_folder import Line, files_of
-from support.durable import scan_lines
+from support.json_files import scan_lines
 
 _KINDS = {"prompt": str, "seed": int, "tokens_sha256": str, "lossless": bool}
 _POSITIVE = ("tokens", "target_forwards", "seconds")

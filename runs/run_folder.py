@@ -33,9 +33,9 @@ from support.durable import (
     flush_to_disk,
     is_whole_png,
     lock,
-    read_lines,
     replace_file,
 )
+from support.json_files import read_lines
 from support.processes import ALONE, Processes
 from support.provenance import identity, revision, versions
 
@@ -242,12 +242,7 @@ class RunFolder:
                 path.unlink()
 
     def _lines(self, name: str) -> list[Line]:
-        try:
-            return [line for path in files_of(self.path, name) for line in read_lines(path)]
-        except ValueError as error:
-            raise self._error(
-                f"found, in {name}, that {error}", "the file without it, or another folder"
-            ) from error
+        return [line for path in files_of(self.path, name) for line in read_lines(path)]
 
     def _rewrite(self, name: str, lines: list[Line]) -> None:
         """Make the file hold exactly these lines, if it does not already."""

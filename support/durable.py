@@ -1,27 +1,64 @@
-"""Files that survive a kill at any moment: replacement, added lines, a lock that dies with its process."""
+"""Files that survive a kill at any moment and a full disk: whole replacement, added lines, a lock that dies with its
+process. OSErrors from here name the file."""
 
 import fcntl
 import json
 import os
+import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
+
+from configs.fields import SettingsError
 
 _PNG_START, _PNG_END = b"\x89PNG\r\n\x1a\n", b"\x00\x00\x00\x00IEND\xaeB`\x82"
 
 
 def lock(path: Path) -> IO[bytes]:
-    """Hold the lock file until the returned file is closed; BlockingIOError if another process holds it."""
+    """Return the lock file, held until it is closed; a BlockingIOError if another process holds it."""
     file = path.open("ab")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         file.close()
         raise
-    file.truncate(0)
-    file.write(str(os.getpid()).encode())
-    file.flush()
+    with naming(path):
+        file.truncate(0)
+        file.write(str(os.getpid()).encode())
+        file.flush()
     return file
+
+
+def make_writable(flag: str, folder: Path) -> None:
+    """Make a folder and try to write in it; a SettingsError of the flag says why that fails.
+
+    Commands call it before hours of work whose result belongs there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except (OSError, ValueError) as error:  # a ValueError: a name with NUL in it
+        raise SettingsError(
+            f"--{flag} {folder}: found {reason(error)}; allowed: a folder that can be written"
+        ) from error
+
+
+def reason(error: OSError | ValueError) -> str:
+    """Say what the system refused, without number and file."""
+    return getattr(error, "strerror", None) or str(error)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let OSErrors that name no file, as that of a full disk, name this one."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
 def flush_to_disk(file: IO[bytes]) -> None:
@@ -30,58 +67,47 @@ def flush_to_disk(file: IO[bytes]) -> None:
     os.fsync(file.fileno())
 
 
+@contextmanager
+def new_file(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file that appears at `path` as a whole when the block ends. Readers see the old content or the new one,
+    never a part; after an error the old content stays."""
+    hidden = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # two processes may write one file
+    with naming(path):
+        try:
+            with hidden.open("wb") as file:
+                yield file
+                flush_to_disk(file)
+            os.replace(hidden, path)
+        except BaseException:
+            hidden.unlink(missing_ok=True)
+            raise
+
+
 def replace_file(path: Path, content: bytes) -> None:
-    """Give the file this content; whoever reads it sees the old or the new one, never a part."""
-    hidden = path.with_name(
-        f".{path.name}.{os.getpid()}.tmp"
-    )  # two processes may write the same file
-    with hidden.open("wb") as file:
+    """Give the file this content, as a whole."""
+    with new_file(path) as file:
         file.write(content)
-        flush_to_disk(file)
-    os.replace(hidden, path)
 
 
 def encode_lines(lines: Sequence[dict[str, Any]]) -> bytes:
-    """One line of JSON each; a ValueError for NaN and infinities."""
-    return "".join(
-        json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in lines
-    ).encode()
+    """Return one line of JSON each; a ValueError for NaN and infinities."""
+    return b"".join(_encode(line) + b"\n" for line in lines)
 
 
-def encode_json(content: object) -> bytes:
-    """A JSON document for readers; a ValueError for NaN and infinities."""
-    return (json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+def encode_json(content: object, indent: int = 1) -> bytes:
+    """Return a JSON document for readers; a ValueError for NaN and infinities."""
+    return _encode(content, indent) + b"\n"
 
 
 def append_lines(path: Path, lines: Sequence[dict[str, Any]]) -> None:
     """Add lines of JSON, with one write."""
-    with path.open("ab") as file:
+    with naming(path), path.open("ab") as file:
         file.write(encode_lines(lines))
         flush_to_disk(file)
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines that `append_lines` wrote, without a last one that was cut; ValueError for any other text."""
-    texts = path.read_bytes().split(b"\n") if path.exists() else []
-    lines = []
-    for number, text in enumerate(texts, 1):
-        line = _parse(text)
-        if line is not None:
-            lines.append(line)
-        elif number < len(texts) - 1:
-            raise ValueError(f"line {number} is not one that this program wrote")
-    return lines
-
-
-def scan_lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
-    """The lines one by one with their numbers; None stands for text that `append_lines` did not write."""
-    with path.open("rb") as file:
-        for number, text in enumerate(file, 1):
-            yield number, _parse(text)
-
-
 def is_whole_png(path: Path) -> bool:
-    """Whether the file starts and ends as a PNG does: enough for files that are moved to their place."""
+    """Return whether the file starts and ends as a PNG does: enough for files that are moved to their place."""
     if not path.is_file() or path.stat().st_size < len(_PNG_START) + len(_PNG_END):
         return False
     with path.open("rb") as file:
@@ -90,9 +116,10 @@ def is_whole_png(path: Path) -> bool:
         return start == _PNG_START and file.read() == _PNG_END
 
 
-def _parse(text: bytes) -> dict[str, Any] | None:
+def _encode(content: object, indent: int | None = None) -> bytes:
+    """Return JSON in UTF-8, in ASCII where a text is not UTF-8 (the name of a file may be any bytes)."""
     try:
-        line = json.loads(text)
-    except ValueError:
-        return None
-    return line if isinstance(line, dict) and isinstance(line.get("id"), str) else None
+        text = json.dumps(content, indent=indent, ensure_ascii=False, allow_nan=False)
+        return text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(content, indent=indent, allow_nan=False).encode()

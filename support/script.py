@@ -6,15 +6,19 @@ from inspect import signature
 
 import fire
 
+from support.border import run_guarded
+
 
 def run_script(function: Callable[..., None]) -> None:
-    """Call it through fire; bad flags and values end in one line and exit code 2."""
-    try:
+    """Call it through fire. A failure ends the process with an exit code of support/border.py; every ValueError counts
+    as a flag or file that cannot be used."""
+
+    def run() -> None:
         _check_flags(function, sys.argv[1:])
         fire.Fire(function)
-    except ValueError as error:
-        print("error:", " ".join(str(error).split()), file=sys.stderr)
-        sys.exit(2)
+
+    if code := run_guarded(run, refusals=ValueError):
+        sys.exit(code)
 
 
 def _check_flags(function: Callable[..., None], words: list[str]) -> None:

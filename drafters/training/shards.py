@@ -22,7 +22,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from support.durable import append_lines, lock, read_lines, replace_file
+from support.durable import append_lines, lock, replace_file
+from support.json_files import read_lines
 
 _SHARDS = "tokens-*-*.safetensors"
 _SECONDS = 300.0  # after which an unfinished shard is written, to be replaced by the whole one

@@ -20,7 +20,8 @@ from eval.bench.sweep_figure import draw_quality, draw_speed
 from eval.bench.table import table
 from runs.costs import Costs
 from runs.measure import BASELINE, measure
-from support.durable import append_lines, encode_lines, read_lines, replace_file
+from support.durable import append_lines, encode_lines, replace_file
+from support.json_files import read_lines
 from support.provenance import identity, revision, versions
 
 Row = dict[str, Any]

@@ -8,7 +8,7 @@ from PIL import Image
 from eval.report.adjacency import ImageTrace, grid_columns
 from eval.report.runs import Run
 from runs.run_folder import Line, files_of
-from support.durable import scan_lines
+from support.json_files import scan_lines
 
 
 def accepted_lengths(run: Run, ids: Collection[str]) -> tuple[dict[str, np.ndarray], list[str]]:

@@ -6,7 +6,7 @@ import fire
 from PIL import Image, ImageDraw
 
 from configs.fields import SettingsError
-from support.durable import read_lines
+from support.json_files import read_lines
 
 _MARGIN, _CAPTION = 4, 14
 

@@ -25,7 +25,8 @@ from runs.building import build_engine, sampling_distribution
 from runs.jobs import image_jobs
 from runs.prompts import prompt_items
 from runs.session import Session, open_session
-from support.durable import append_lines, encode_lines, read_lines, replace_file
+from support.durable import append_lines, encode_lines, replace_file
+from support.json_files import read_lines
 from support.provenance import checkpoint_id, revision
 from support.script import run_script
 

@@ -17,7 +17,8 @@ from PIL import Image
 from configs.fields import SettingsError
 from eval.metrics.paired import Estimate
 from eval.report.adjacency import Correlation, ImageTrace, correlations, grid_columns
-from support.durable import read_lines, replace_file
+from support.durable import replace_file
+from support.json_files import read_lines
 from support.script import run_script
 
 matplotlib.use("Agg")

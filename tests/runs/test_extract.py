@@ -30,7 +30,7 @@ from runs import extract
 from runs.commands import extraction_settings, run_settings
 from runs.extract import extract_tokens
 from runs.generate import generate_images
-from support.durable import read_lines
+from support.json_files import read_lines
 from support.processes import Processes
 
 CPU = torch.device("cpu")

@@ -18,7 +18,7 @@ from stand_ins import empty_checkpoint
 from configs.fields import SettingsError
 from configs.schema import ROOT, MethodSettings, RunSettings
 from runs.generate import generate_images
-from support.durable import read_lines
+from support.json_files import read_lines
 from support.progress import ImageCount, Progress
 
 FIELDS = (

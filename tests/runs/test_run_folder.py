@@ -12,7 +12,8 @@ from configs.fields import SettingsError
 from configs.schema import MethodSettings, RunSettings, SamplingSettings
 from runs.prompts import PromptItem
 from runs.run_folder import RunFolder
-from support.durable import is_whole_png, read_lines
+from support.durable import is_whole_png
+from support.json_files import read_lines
 
 PIXELS = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
 
@@ -90,7 +91,7 @@ def test_foreign_lines_are_not_thrown_away(settings, tmp_path):
     fill(settings(), "00000_0")
     path = tmp_path / "out/records.jsonl"
     path.write_bytes(b"hello\n" + path.read_bytes())
-    with pytest.raises(SettingsError, match="records.jsonl, that line 1"):
+    with pytest.raises(SettingsError, match="records.jsonl: found, in line 1"):
         open_folder(settings())
     assert path.read_bytes().startswith(b"hello\n")
 

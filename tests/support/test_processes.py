@@ -22,7 +22,7 @@ from eval.report.figures import compute_scores
 from eval.report.runs import read_run
 from runs.generate import generate_images
 from runs.run_folder import RunFolder
-from support.durable import read_lines
+from support.json_files import read_lines
 from support.processes import Processes, launched
 
 

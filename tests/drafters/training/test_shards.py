@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from drafters.training import shards
 from drafters.training.shards import Example, ShardWriter, Tokens
-from support.durable import read_lines
+from support.json_files import read_lines
 
 ABOUT = {
     "rows": 2,
