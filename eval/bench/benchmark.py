@@ -1,16 +1,19 @@
-"""`benchmark`: several methods on the same prompts and seeds, in one process, against our own autoregressive baseline.
+"""`benchmark`: several methods on the same prompts and seeds, against our own plain decoding.
 
-After a warm-up every repeat runs all methods, in alternating order; where images are decoded one by one, on the first
-image, then on the second one, so that a machine that slows down slows all methods. Times are medians over repeats; a
-speed-up is the median of the ratios of the repeats. Image decoding is not counted.
+All methods run in one process. After a warm-up every repeat runs all of them, in alternating order;
+where images are decoded one by one, on the first image, then on the second one, so that a machine
+that slows down slows all methods. Times are medians over the repeats; a speed-up is the median of
+the ratios of the repeats. Image decoding is not counted.
 """
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations, product
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +25,7 @@ from configs.schema import MethodSettings
 from decoding.flight import Job
 from eval.bench.exactness import Comparison, compare
 from eval.bench.quality import Judge
-from eval.bench.table import table
+from eval.bench.table import doubts, table
 from eval.metrics.paired import paired_ratio
 from runs.building import sampling_distribution
 from runs.generate import check_lengths
@@ -30,12 +33,16 @@ from runs.jobs import image_jobs
 from runs.measure import BASELINE, Measurement, joined, measure
 from runs.prompts import prompt_items
 from runs.session import Session, open_session
+from support.durable import replace_file
+from support.places import check_writable
 from support.provenance import versions
+
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Bench:
-    """What is measured on: loaded weights, the jobs, and a judge of the images if --quality was given."""
+    """What is measured on: loaded weights, the jobs, and a judge of the images for --quality."""
 
     session: Session
     jobs: list[Job]
@@ -43,53 +50,58 @@ class Bench:
 
     @staticmethod
     def open(settings: BenchmarkSettings) -> "Bench":
-        """Load what the methods need; a SettingsError if prompts or checkpoint cannot be used."""
+        """Load what the methods need.
+
+        Raises:
+            SettingsError: prompts, checkpoint or --output_dir cannot be used.
+        """
         items = prompt_items(settings.run)
         jobs = image_jobs(items, settings.run.seed)
+        if settings.output:
+            check_writable("output_dir", Path(settings.output))
         drafter = next((method for method in settings.methods if method.drafted), BASELINE)
         try:
             session = open_session(settings.run.with_method(drafter))
         except ValueError as error:
             raise SettingsError(str(error)) from error
         check_lengths(session.target, items)
-        if settings.output:
-            Path(settings.output).mkdir(parents=True, exist_ok=True)
         judge = Judge(session.target, settings.run.model_path, jobs) if settings.quality else None
         return Bench(session, jobs, judge)
 
-    def counts(self, method: MethodSettings, run: Measurement) -> dict[str, object]:
-        """The settings of a method, and what does not depend on the machine: its counts and its images' quality."""
+    def counts(self, method: MethodSettings, measured: Measurement) -> Row:
+        """Return a method's settings, and its figures that do not depend on the machine."""
+        means = ("mean_depth", "mean_nodes", "target_forwards")
         return settings_dict(method) | {
             "temperature": self.session.settings.sampling.temperature,
-            "tau": run.tau,
-            **{name: run.mean(name) for name in ("mean_depth", "mean_nodes", "target_forwards")},
-            "draft_forwards": run.calls.get("draft_forward", 0) / len(run.images),
+            "tau": measured.tau,
+            **{name: measured.mean(name) for name in means},
+            "draft_forwards": measured.calls.get("draft_forward", 0) / len(measured.images),
             "calibration_factors": list(self.session.calibration(method).factors),
             "lossless": method.lossless,
-            **(self.judge(run.images) if self.judge else {}),
+            **(self.judge(measured.images) if self.judge else {}),
         }
 
     def row(
-        self, method: MethodSettings, runs: list[Measurement], baseline: list[Measurement]
-    ) -> dict[str, object]:
-        """A method's line of the table: its counts, its times, and how it compares with the baseline."""
-        first, tokens = runs[0], self.session.target.grid.tokens
-        comparison = _comparison(self.session, method, first, baseline[0])
-        seconds = median(run.seconds_per_image for run in runs)
+        self, method: MethodSettings, repeats: list[Measurement], baseline: list[Measurement]
+    ) -> Row:
+        """Return a method's line of the table: its counts, its times, how it compares with `ar`.
+
+        Args:
+            repeats, baseline: the measurements of the method and of plain decoding, by repeat.
+        """
+        first = repeats[0]
+        seconds = median(one.seconds_per_image for one in repeats)
         ratios = [
-            base.seconds_per_image / run.seconds_per_image
-            for run, base in zip(runs, baseline, strict=True)
+            plain.seconds_per_image / one.seconds_per_image
+            for one, plain in zip(repeats, baseline, strict=True)
         ]
-        drafted = method.drafted and "draft_forward" in first.calls
-        drafts = (
-            [run.milliseconds("draft_forward", "draft_head") for run in runs] if drafted else None
-        )
+        comparison = self.comparison(method, first, baseline[0])
         return self.counts(method, first) | {
             "seconds_per_image": seconds,
-            "tokens_per_second": tokens / seconds,
-            "ms_per_target_forward": median(run.milliseconds("target_forward") for run in runs),
-            "ms_per_draft_forward": median(drafts) if drafts else None,
-            "overhead_share": median(run.overhead_share for run in runs),
+            "tokens_per_second": self.session.target.grid.tokens / seconds,
+            "ms_per_target_forward": median(one.milliseconds("target_forward") for one in repeats),
+            "ms_per_draft_forward": _draft_milliseconds(method, repeats),
+            "overhead_share": median(one.overhead_share for one in repeats),
             "speedup": median(ratios),
             "identical": comparison.identical,
             "near_ties": comparison.near_ties,
@@ -97,33 +109,53 @@ class Bench:
             "ms_per_round": first.profile,
         }
 
+    def comparison(
+        self, method: MethodSettings, measured: Measurement, baseline: Measurement
+    ) -> Comparison:
+        """Compare a method's images with the baseline's.
+
+        In bf16, and for a method whose tokens need not be plain decoding's, images that differ
+        count neither as near-ties nor as wrong.
+        """
+        sampling, target = self.session.settings.sampling, self.session.target
+        if method.same_tokens(sampling.temperature) and target.dtype != torch.bfloat16:
+            distribution = sampling_distribution(sampling)
+            return compare(target, distribution, baseline.images, measured.images)
+        ours = {image.job.id: image.codes for image in measured.images}
+        same = sum(torch.equal(ours[image.job.id], image.codes) for image in baseline.images)
+        return Comparison(len(baseline.images), same, 0, ())
+
 
 def run_benchmark(settings: BenchmarkSettings) -> None:
-    """Measure, print one table and, as the last line of standard output, one JSON document."""
+    """Measure, write benchmark.json if --output_dir was given, then print.
+
+    Standard output gets one table and, as its last line, the content of benchmark.json.
+    """
     bench = Bench.open(settings)
     methods = settings.methods if BASELINE in settings.methods else (BASELINE, *settings.methods)
-    runs = repeated(bench.session, methods, bench.jobs, settings.repeats, settings.warmup)
-    rows = [bench.row(method, runs[method], runs[BASELINE]) for method in methods]
+    measured = repeated(bench.session, methods, bench.jobs, settings.repeats, settings.warmup)
+    rows = [bench.row(method, measured[method], measured[BASELINE]) for method in methods]
+    sampling = settings_dict(settings.run.sampling)
     document = {
         "rows": rows,
-        "pairs": pairs([runs[method] for method in methods]),
+        "pairs": pairs([measured[method] for method in methods]),
         "images": len(bench.jobs),
         "repeats": settings.repeats,
-        "settings": settings_dict(settings.run.sampling)
-        | {"seed": settings.run.seed, "prompt": settings.run.prompt},
+        "settings": sampling | {"seed": settings.run.seed, "prompt": settings.run.prompt},
         "hardware": bench.session.hardware(),
         "versions": versions(),
     }
-    print(table(rows, len(bench.jobs)))
-    line = json.dumps(document)
-    print(line, flush=True)
+    line = json.dumps(document) + "\n"
     if settings.output:
-        (Path(settings.output) / "benchmark.json").write_text(line + "\n", encoding="utf-8")
-    exit_if_wrong(rows)
+        replace_file(Path(settings.output) / "benchmark.json", line.encode())
+    print(table(rows, len(bench.jobs)) + line, end="", flush=True)
+    warn(rows)
 
 
-def exit_if_wrong(rows: list[dict[str, object]]) -> None:
-    """End with exit code 1 if a lossless method made other images than the baseline."""
+def warn(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Name on stderr what cannot be right: speed-ups above tau, and wrong images (exit code 1)."""
+    for text in doubts(rows):
+        print(f"note: {text}", file=sys.stderr)
     if wrong := [f"{row['method']}: {', '.join(row['wrong'])}" for row in rows if row.get("wrong")]:
         print(
             f"error: lossless methods made other images than ar: {'; '.join(wrong)}",
@@ -139,9 +171,10 @@ def repeated(
     repeats: int,
     warmup: int,
 ) -> dict[MethodSettings, list[Measurement]]:
-    """The runs of every method, `repeats` in alternating order after a warm-up of the first `warmup` jobs.
+    """Measure every method `repeats` times, after a warm-up of the first `warmup` jobs.
 
-    Where images are decoded one by one, the methods take turns image by image.
+    Returns the measurements by method and repeat. The order of the methods alternates; where
+    images are decoded one by one, the methods take turns image by image.
     """
     engines = {method: session.engine_for(method) for method in methods}
     for engine in engines.values() if warmup else ():
@@ -151,7 +184,7 @@ def repeated(
         method: [[] for _ in range(repeats)] for method in methods
     }
     pause = 0.1 if sys.stderr.isatty() else 60.0  # seconds between two states of the bar
-    with tqdm(total=repeats * len(turns) * len(methods), unit="run", mininterval=pause) as bar:
+    with tqdm(total=repeats * len(turns) * len(methods), unit="turn", mininterval=pause) as bar:
         for number, (repeat, turn) in enumerate(product(range(repeats), turns)):
             for method in methods if number % 2 == 0 else reversed(methods):
                 parts[method][repeat].append(measure(engines[method], turn))
@@ -159,42 +192,37 @@ def repeated(
     return {method: [joined(own) for own in parts[method]] for method in methods}
 
 
-def pairs(runs: list[list[Measurement]]) -> list[dict[str, object]]:
-    """Every two methods by their row numbers: seconds of the first / seconds of the second, of all images (medians over
-    the repeats) and of all images in each repeat; and tau of the second / tau of the first."""
+def pairs(measured: list[list[Measurement]]) -> list[Row]:
+    """Compare every two methods on the same images.
+
+    Args:
+        measured: the measurements of each method, by repeat.
+
+    Returns per pair: `rows`, the numbers of the two methods; `seconds_ratio`, seconds of the first
+    / seconds of the second, medians over the repeats, with an interval over images; `by_repeat`,
+    the same of each repeat; `tau_ratio`, tau of the second / tau of the first.
+    """
     seconds = [
-        np.median([[image.seconds for image in run.images] for run in own], axis=0) for own in runs
+        np.median([[image.seconds for image in one.images] for one in own], axis=0)
+        for own in measured
     ]
-    rounds = [[image.target_forwards - 1 for image in own[0].images] for own in runs]
+    rounds = [[image.target_forwards - 1 for image in own[0].images] for own in measured]
     return [
         {
             "rows": [one, other],
             "seconds_ratio": asdict(paired_ratio(seconds[one], seconds[other])),
             "by_repeat": [
                 a.seconds_per_image / b.seconds_per_image
-                for a, b in zip(runs[one], runs[other], strict=True)
+                for a, b in zip(measured[one], measured[other], strict=True)
             ],
             "tau_ratio": asdict(paired_ratio(rounds[one], rounds[other])),
         }
-        for one, other in combinations(range(len(runs)), 2)
+        for one, other in combinations(range(len(measured)), 2)
     ]
 
 
-def _comparison(
-    session: Session, method: MethodSettings, run: Measurement, baseline: Measurement
-) -> Comparison:
-    """In bf16, and of rules that decide otherwise than plain decoding, differing images are neither near-ties nor
-    wrong."""
-    if (
-        method.same_tokens(session.settings.sampling.temperature)
-        and session.target.dtype != torch.bfloat16
-    ):
-        return compare(
-            session.target,
-            sampling_distribution(session.settings.sampling),
-            baseline.images,
-            run.images,
-        )
-    theirs = {image.job.id: image.codes for image in run.images}
-    same = sum(torch.equal(theirs[image.job.id], image.codes) for image in baseline.images)
-    return Comparison(len(baseline.images), same, 0, ())
+def _draft_milliseconds(method: MethodSettings, repeats: list[Measurement]) -> float | None:
+    """Return the median milliseconds of a drafter's forward pass; None where it has none."""
+    if not method.drafted or "draft_forward" not in repeats[0].calls:
+        return None
+    return median(one.milliseconds("draft_forward", "draft_head") for one in repeats)

@@ -1,18 +1,17 @@
-"""Pictures of a sweep: speed and tau against every parameter and the mean number of nodes; speed against quality."""
+"""Pictures of a sweep: speed and tau by parameter and mean nodes; speed against quality."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 
+from eval.bench.benchmark import Row
 from eval.bench.quality import QUALITIES
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402  the backend without a screen is chosen first
 from matplotlib.axes import Axes  # noqa: E402
 
-Row = dict[str, Any]
 LABELS = {
     "speedup": "speed-up over ar",
     "promised": "speed-up that the costs promise",
@@ -21,44 +20,43 @@ LABELS = {
 
 
 def draw_speed(
-    grid: Sequence[Row], beside: Sequence[Row], axes: Sequence[str], speed: str, output: Path
+    varied: Sequence[Row], others: Sequence[Row], axes: Sequence[str], speed: str, output: Path
 ) -> Path:
-    """Speed above, tau below; a column per axis and one for the mean number of nodes. Every cell of the grid is a
-    point, a line joins the best of each value; dashed lines and squares are the methods beside. Returns the picture."""
-    axes = [name for name in axes if len({row[name] for row in grid}) > 1]
+    """Draw speed above and tau below, a column per axis and one for the mean number of nodes.
+
+    Args:
+        varied: the cells whose parameters the sweep varies: a point each, and a line joins the best
+            of each value.
+        others: the cells compared with them: dashed lines, and squares in the last column.
+        axes: the parameters that are varied.
+        speed: the figure to draw, a key of LABELS.
+        output: the picture, which is also returned.
+    """
+    axes = [name for name in axes if len({row[name] for row in varied}) > 1]
+    size = (2.8 * len(axes) + 3.6, 5)
     figure, panels = plt.subplots(
-        2,
-        len(axes) + 1,
-        figsize=(2.8 * len(axes) + 3.6, 5),
-        squeeze=False,
-        sharex="col",
-        sharey="row",
+        2, len(axes) + 1, figsize=size, squeeze=False, sharex="col", sharey="row"
     )
     for line, measure in zip(panels, (speed, "tau"), strict=True):
         line[0].set_ylabel(LABELS[measure])
+        heights = [row[measure] for row in varied]
         for panel, name in zip(line, axes, strict=False):
-            _points(panel, [str(row[name]) for row in grid], [row[measure] for row in grid])
-        line[-1].plot(
-            [row["mean_nodes"] for row in grid],
-            [row[measure] for row in grid],
-            "o",
-            color="tab:orange",
-        )
-        for number, row in enumerate(beside):
+            _points(panel, [str(row[name]) for row in varied], heights)
+        line[-1].plot([row["mean_nodes"] for row in varied], heights, "o", color="tab:orange")
+        for number, row in enumerate(others, 2):
             for panel in line[:-1]:
-                panel.axhline(row[measure], ls="--", lw=1, color=f"C{2 + number}")
-            line[-1].plot(
-                row["mean_nodes"], row[measure], "s", color=f"C{2 + number}", label=row["cell"]
-            )
+                panel.axhline(row[measure], ls="--", lw=1, color=f"C{number}")
+            place = (row["mean_nodes"], row[measure])
+            line[-1].plot(*place, "s", color=f"C{number}", label=row["cell"])
     for panel, name in zip(panels[1], [*axes, "mean nodes"], strict=True):
         panel.set_xlabel(name)
-    if beside:
+    if others:
         panels[0, -1].legend(fontsize=6)
     return _save(figure, output)
 
 
 def _points(panel: Axes, values: Sequence[str], heights: Sequence[float]) -> None:
-    """Heights by value, the values side by side in the order of the sweep's file; the best of each joined."""
+    """Draw heights by value, in the order of the sweep's file; a line joins the best of each."""
     order = list(dict.fromkeys(values))
     best = [max(h for v, h in zip(values, heights, strict=True) if v == value) for value in order]
     panel.plot([order.index(value) for value in values], heights, "o", alpha=0.35, color="tab:blue")
@@ -67,8 +65,10 @@ def _points(panel: Axes, values: Sequence[str], heights: Sequence[float]) -> Non
 
 
 def draw_quality(rows: Sequence[Row], speed: str, output: Path) -> Path:
-    """Speed against the shares of right backgrounds, colours and shapes; lossless methods are hollow, and plain
-    decoding, where it was timed beside the cells, is a cross at 1. Returns the picture."""
+    """Draw speed against the shares of right backgrounds, colours and shapes; return the picture.
+
+    Lossless methods are hollow. Plain decoding, where it was timed with the cells, is a cross at 1.
+    """
     figure, panels = plt.subplots(
         1, len(QUALITIES), figsize=(4 * len(QUALITIES), 3.8), squeeze=False, sharey="row"
     )

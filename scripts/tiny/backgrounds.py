@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from configs.schema import CLASSIFIER, ROOT
 from eval.metrics.attributes import AttributeClassifier, Attributes, Labels
 from eval.report.runs import Run, read_runs
+from eval.report.speed import tau
 from runs.run_folder import Line
 from support.script import run_script
+from support.tables import Table
 
 
 def backgrounds(*, runs: str) -> None:
@@ -20,21 +22,21 @@ def backgrounds(*, runs: str) -> None:
         runs: folders of generate_images with the same prompts and seeds, by commas.
     """
     labels = AttributeClassifier.load(ROOT / "ckpts/tiny" / CLASSIFIER).labels
-    print(table(read_runs(runs.split(",")), labels))
+    print(table(read_runs(runs.split(",")), labels), end="")
 
 
 def table(runs: Sequence[Run], labels: Labels) -> str:
-    """A row per kind of background, first the one with the greatest tau in the first run; the last row is of all."""
+    """Return a row per kind of background, the greatest tau of the first run first, and of all."""
     groups = [by_background(run, labels) for run in runs]
     kinds = sorted(groups[0], key=lambda kind: tau(groups[0][kind]), reverse=True)
-    rows = [["background", "images", *(run.name for run in runs)], ["---"] * (2 + len(runs))]
-    for kind in kinds:
-        rows.append(
-            [kind, str(len(groups[0][kind])), *(f"{tau(group[kind]):.2f}" for group in groups)]
-        )
-    everything = [list(run.records.values()) for run in runs]
-    rows.append(["all", str(len(everything[0])), *(f"{tau(lines):.2f}" for lines in everything)])
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    rows = [_row(kind, [group[kind] for group in groups]) for kind in kinds]
+    rows.append(_row("all", [list(run.records.values()) for run in runs]))
+    columns = ("background", "images", *(run.name for run in runs))
+    return Table(columns, tuple(rows)).markdown()
+
+
+def _row(name: str, records: Sequence[Sequence[Line]]) -> tuple[str, ...]:
+    return (name, str(len(records[0])), *(f"{tau(own):.2f}" for own in records))
 
 
 def by_background(run: Run, labels: Labels) -> dict[str, list[Line]]:
@@ -43,13 +45,6 @@ def by_background(run: Run, labels: Labels) -> dict[str, list[Line]]:
     for record in run.records.values():
         groups[Attributes.from_prompt(record["prompt"], labels).background_kind].append(record)
     return groups
-
-
-def tau(records: Sequence[Line]) -> float:
-    """Tokens decided in rounds / rounds; the prefill decides an image's first token."""
-    return sum(line["tokens"] - 1 for line in records) / sum(
-        line["target_forwards"] - 1 for line in records
-    )
 
 
 if __name__ == "__main__":

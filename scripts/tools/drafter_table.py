@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from support.tables import Table
+
 _SHOWN = (
     "steps",
     "depths",
@@ -46,11 +48,9 @@ def line_of(folder: Path) -> dict[str, Any]:
 def table(folders: list[Path]) -> str:
     """The folders' rows; figures of depth 1 where no depth is named."""
     lines = [line_of(folder) for folder in folders]
-    columns = list(dict.fromkeys(name for line in lines for name in line))
-    cells = [[_cell(line.get(name, "-")) for name in columns] for line in lines]
-    return "\n".join(
-        "| " + " | ".join(row) + " |" for row in [columns, ["---"] * len(columns), *cells]
-    )
+    columns = dict.fromkeys(name for line in lines for name in line)
+    rows = [tuple(_cell(line.get(name, "-")) for name in columns) for line in lines]
+    return Table(tuple(columns), tuple(rows)).markdown()
 
 
 def _cell(value: object) -> str:
@@ -61,6 +61,6 @@ if __name__ == "__main__":
     try:
         if not sys.argv[1:]:
             raise ValueError("found no folders; allowed: folders of train_drafter")
-        print(table([Path(word) for word in sys.argv[1:]]))
+        print(table([Path(word) for word in sys.argv[1:]]), end="")
     except ValueError as error:
         sys.exit(f"error: {error}")

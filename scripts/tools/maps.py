@@ -20,6 +20,7 @@ from eval.report.adjacency import Correlation, ImageTrace, correlations, grid_co
 from support.durable import replace_file
 from support.json_files import read_lines
 from support.script import run_script
+from support.tables import Table
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402  the backend without a screen is chosen first
@@ -80,13 +81,15 @@ def draw(
 
 
 def table(found: dict[str, dict[str, Correlation | None]]) -> str:
-    """The correlations in Markdown, with 95 % intervals over images."""
-    lines = ["| level | with | pairs | Pearson | Spearman |", "|" + " --- |" * 5]
-    for level, named in found.items():
-        for name, one in named.items():
-            cells = (one.pairs, _shown(one.pearson), _shown(one.spearman)) if one else ("-",) * 3
-            lines.append(f"| {level} | {name} | " + " | ".join(map(str, cells)) + " |")
-    return "\n".join(lines)
+    """Return the correlations in Markdown, with 95 % intervals over images."""
+    rows = [
+        (level, name, *_cells(one)) for level, named in found.items() for name, one in named.items()
+    ]
+    return Table(("level", "with", "pairs", "Pearson", "Spearman"), tuple(rows)).markdown()
+
+
+def _cells(one: Correlation | None) -> tuple[str, str, str]:
+    return (str(one.pairs), _shown(one.pearson), _shown(one.spearman)) if one else ("-",) * 3
 
 
 def _shown(one: Estimate) -> str:
@@ -128,7 +131,7 @@ def maps(*, run: str, output_dir: str | None = None, images: int = 4) -> None:
         output / "correlations.json",
         (json.dumps({"images": len(traces)} | numbers) + "\n").encode(),
     )
-    print(table(found))
+    print(table(found), end="")
     print(f"{output}: maps of {len(traces)} images")
 
 

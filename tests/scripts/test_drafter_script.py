@@ -63,7 +63,7 @@ def test_a_table_of_two_rows(checkpoint, tmp_path, monkeypatch, capsys) -> None:
     """Both trained by the script's own commands, on a small checkpoint."""
     import sys
 
-    sys.path.insert(0, str(ROOT / "tests" / "drafters" / "training"))
+    sys.path.insert(0, str(ROOT / "tests" / "runs" / "training"))
     from test_train import write_tokens
 
     monkeypatch.chdir(ROOT)

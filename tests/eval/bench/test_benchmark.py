@@ -8,24 +8,21 @@ from pathlib import Path
 import pytest
 
 from configs.targets import ROOT
+from eval.bench.table import doubts, table
 
 METHODS = (
     "ar,static:tree=chain,eagle2:proposal=topk,eagle2:depth=3:width=4:nodes=8,adt:adt_init=vertical"
 )
 
 
-def benchmark(checkpoint: Path, *words: str) -> subprocess.CompletedProcess:
-    command = [
-        sys.executable,
-        "main.py",
-        "benchmark",
-        "--prompt",
-        "a cat, #1",
-        "--model_path",
-        str(checkpoint),
-        *words,
-    ]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+def benchmark(
+    checkpoint: Path, *words: str, stdout: object = subprocess.PIPE
+) -> subprocess.CompletedProcess:
+    command = [sys.executable, "main.py", "benchmark", "--prompt", "a cat, #1"]
+    command += ["--model_path", str(checkpoint), *words]
+    return subprocess.run(
+        command, cwd=ROOT, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=300
+    )
 
 
 @pytest.fixture(scope="module")
@@ -119,3 +116,27 @@ def test_the_baseline_is_added_where_it_is_not_asked_for(checkpoint: Path) -> No
 def test_a_missing_checkpoint_is_refused(tmp_path: Path) -> None:
     done = benchmark(tmp_path / "nowhere")
     assert done.returncode == 2 and "--model_path" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_figures_are_on_disk_before_they_are_printed(checkpoint: Path, tmp_path: Path) -> None:
+    words = ["--methods", "adt", "--repeats", "1", "--warmup", "0", "--output_dir", str(tmp_path)]
+    with open("/dev/full", "w") as full:
+        done = benchmark(checkpoint, *words, stdout=full)
+    assert done.returncode == 1
+    assert len(json.loads((tmp_path / "benchmark.json").read_text())["rows"]) == 2
+
+
+def test_a_place_that_cannot_be_written_is_refused_first(checkpoint: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = benchmark(checkpoint, "--methods", "ar", "--output_dir", str(tmp_path / "file" / "out"))
+    assert done.returncode == 2 and "--output_dir: found" in done.stderr
+    assert "a folder that can be written (Not a directory)" in done.stderr
+
+
+def test_a_speed_up_above_tau_is_marked() -> None:
+    fast = {"method": "adt", "tau": 2.1, "speedup": 8.87, "identical": 2}
+    rows = [{"method": "ar", "tau": 1.0, "speedup": 1.0, "identical": 2}, fast]
+    *_, plain, marked = table(rows, 2).splitlines()
+    assert plain == "| ar | 1 | 1 | 2/2 |" and marked == "| adt | 2.1 | 8.87 (!) | 2/2 |"
+    (text,) = doubts(rows)
+    assert text.startswith("adt: a speed-up of 8.87 exceeds tau 2.10")

@@ -67,10 +67,14 @@ class Page(HTMLParser):
     def __init__(self, text: str):
         super().__init__()
         self.tags: list[tuple[str, dict]] = []
+        self.text = ""
         self.feed(text)
 
     def handle_starttag(self, tag, attributes):
         self.tags.append((tag, dict(attributes)))
+
+    def handle_data(self, data):
+        self.text += data
 
 
 def test_files_of_an_evaluation(folders, tmp_path, capsys):
@@ -144,6 +148,16 @@ def check_page(text: str) -> None:
     assert len(captions) == 2 + 2 * 3 + 1
     assert any(own.get("name") == "viewport" for tag, own in page.tags if tag == "meta")
     assert "@media print" in text and "script" not in {tag for tag, _ in page.tags}
+
+
+def test_prompts_are_text_in_the_report(tmp_path, drawn):
+    prompt = """a <b>bold</b> & "quoted" <script>alert('x')</script>"""
+    run = write_run(tmp_path / "a_run", drawn[0][:1], [prompt])
+    evaluate(settings(tmp_path, run, metrics="none"), read_runs([str(run)]))
+    text = (run / "evaluation/report.html").read_text()
+    page = Page(text)
+    assert not {"b", "script"} & {tag for tag, _ in page.tags}
+    assert prompt in page.text and "a_<wbr>run" in text
 
 
 def test_identical_folders_have_distance_zero_and_the_same_manifold(folders, tmp_path):

@@ -1,0 +1,71 @@
+"""A table of texts, written as Markdown, CSV or LaTeX."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_LATEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
+    "~": r"\textasciitilde{}",
+    "^": r"\^{}",
+    "\\": r"\textbackslash{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
+}
+_LONG = 40  # characters; a column with a longer text is broken into lines
+
+
+@dataclass(frozen=True)
+class Table:
+    """Column names and rows of cells, all text.
+
+    Attributes:
+        columns: names of the columns.
+        rows: the cells of each row, one per column.
+        title: heading of the table, where it is shown with one.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    title: str = ""
+
+    def markdown(self) -> str:
+        """Return the table in GitHub's Markdown."""
+        names, *rows = [
+            " | ".join(cell.replace("|", "\\|") for cell in row)
+            for row in (self.columns, *self.rows)
+        ]
+        rule = " | ".join("---" for _ in self.columns)
+        return "".join(f"| {line} |\n" for line in (names, rule, *rows))
+
+    def csv(self) -> str:
+        """Return comma-separated values; the first line holds the names."""
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([self.columns, *self.rows])
+        return text.getvalue()
+
+    def latex(self) -> str:
+        """Return a tabular with booktabs rules; columns of long texts are paragraphs of 4 cm."""
+        names, *rows = [_latex_row(row) for row in (self.columns, *self.rows)]
+        kinds = ["p{4cm}" if long else "r" for long in self.long_columns]
+        if kinds and kinds[0] == "r":  # the names of the rows
+            kinds[0] = "l"
+        begin = rf"\begin{{tabular}}{{{''.join(kinds)}}}"
+        lines = [begin, r"\toprule", names, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}"]
+        return "\n".join(lines) + "\n"
+
+    @property
+    def long_columns(self) -> tuple[bool, ...]:
+        """Whether each column holds a text of more than 40 characters."""
+        return tuple(
+            max(map(len, column)) > _LONG for column in zip(self.columns, *self.rows, strict=True)
+        )
+
+
+def _latex_row(row: Sequence[str]) -> str:
+    text = " & ".join("".join(_LATEX.get(letter, letter) for letter in cell) for cell in row)
+    # The `\\` that ends the row above would read a leading [ or * as its own argument.
+    return ("{}" if text.startswith(("[", "*")) else "") + text + r" \\"
