@@ -10,10 +10,11 @@ from configs.fields import SettingsError
 Line = dict[str, Any]
 
 
-def parse_json(text: str | bytes) -> Any:
-    """Return what the text stands for; a ValueError for anything but JSON, for NaN, infinities and endless nesting."""
+def parse_json(text: str | bytes, finite: bool = True) -> Any:
+    """Return what the text stands for; a ValueError for anything but JSON, for endless nesting, and, unless `finite` is
+    off, for NaN and infinities."""
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return json.loads(text, parse_constant=_refuse_constant if finite else None)
     except RecursionError as error:
         raise ValueError("brackets nested too deep") from error
 
@@ -55,10 +56,11 @@ def read_lines(path: Path) -> list[Line]:
 
 
 def scan_lines(path: Path) -> Iterator[tuple[int, Line | None]]:
-    """Yield the lines of a file with their numbers; None stands for a text that is no object with an `id`."""
+    """Yield the lines of a file with their numbers; None stands for a text that is no object with an `id`. NaN passes:
+    who reads the figures says which one it is."""
     with path.open("rb") as file:
         for number, text in enumerate(file, 1):
-            yield number, _parse_line(text)
+            yield number, _parse_line(text, finite=False)
 
 
 def refuse_line(path: Path, number: int, found: str) -> NoReturn:
@@ -74,9 +76,10 @@ def shortened(found: object, size: int = 60) -> str:
     return shown if len(shown) <= size else f"{shown[:size]}..."
 
 
-def _parse_line(text: bytes) -> Line | None:
+def _parse_line(text: bytes, finite: bool = True) -> Line | None:
+    """Return the object with an `id` on a line; finite: NaN and infinities are no numbers."""
     try:
-        line = parse_json(text)
+        line = parse_json(text, finite)
     except ValueError:
         return None
     return line if isinstance(line, dict) and isinstance(line.get("id"), str) else None

@@ -106,13 +106,7 @@ def _conditions(settings: BenchmarkSettings, bench: Bench, method: MethodSetting
 
 def _mended(path: Path) -> list[Row]:
     """Return the lines of earlier commands; a last one that was cut is taken out of the file."""
-    try:
-        rows = read_lines(path)
-    except ValueError as error:
-        found = f"found, in {path.name}, that {error}"
-        raise SettingsError(
-            f"--output_dir {path.parent}: {found}; allowed: another folder"
-        ) from error
+    rows = read_lines(path)
     if path.exists() and path.read_bytes() != encode_lines(rows):
         replace_file(path, encode_lines(rows))
     return rows

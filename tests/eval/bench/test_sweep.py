@@ -171,6 +171,4 @@ def test_a_line_of_another_program_is_refused(sweep, tmp_path, capsys) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "sweep.jsonl").write_text("hello\n{}\n")
     assert sweep() == 2
-    assert (
-        "--output_dir" in (error := capsys.readouterr().err) and "sweep.jsonl, that line 1" in error
-    )
+    assert "sweep.jsonl: found, in line 1, 'hello'" in capsys.readouterr().err
