@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Fetches the prompt sets into configs/prompts: PartiPrompts (0.3 MB) and the MS-COCO 2017 validation captions (out of an
-# archive of 253 MB, which is removed again). What is there already is kept. Without internet, copy the two files there.
+# Downloads the prompt sets into configs/prompts: PartiPrompts (0.3 MB) and the MS-COCO 2017 validation
+# captions (from an archive of 253 MB, which is deleted afterwards). Files that are already there are
+# kept. Without internet, copy the two files there.
 # Variable: TO, another folder (then --prompt_file names the files).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -9,9 +10,9 @@ mkdir -p "$TO"
 part="$TO/download.partial"
 trap 'rm -f "$part"' EXIT
 
-fetch() { # fetch URL: into $part
+fetch() { # fetch URL: download it to $part
   curl --fail --location --show-error --silent --output "$part" "$1" ||
-    { echo "error: $1 could not be fetched; get it by other means, into $TO" >&2; exit 1; }
+    { echo "error: $1 could not be downloaded; copy the file to $TO by other means" >&2; exit 1; }
 }
 
 if [ ! -e "$TO/PartiPrompts.tsv" ]; then

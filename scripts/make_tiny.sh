@@ -1,12 +1,16 @@
 #!/usr/bin/env bash
-# Make ckpts/tiny from nothing: render, train the VQGAN, encode, train its decoder on, train the transformer, draw its
-# own images, train the EAGLE head on them and on rendered ones.
-# Every step continues where it stopped. On two CPU cores it takes about seven hours.
+# Makes ckpts/tiny from nothing: renders scenes, trains the VQGAN, encodes the scenes, trains the
+# VQGAN's decoder further, trains the transformer, generates images with it, and trains the EAGLE
+# head on these and on rendered ones. Every step continues where it stopped. About seven hours on
+# two CPU cores.
+# Variables: PY interpreter; WORK folder; MODEL folder of the result; PROCESSES that train decoder
+# and transformer: one per core, or a single one with a GPU.
 set -euo pipefail
-PY=${PY:-.venv/bin/python}
+cd "$(dirname "$0")/.."
+PY=${PY:-$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python)}
 WORK=${WORK:-work/tiny}
 MODEL=${MODEL:-ckpts/tiny}
-PROCESSES=${PROCESSES:-2}  # that train decoder and transformer: one per core, or a single one with a GPU
+PROCESSES=${PROCESSES:-2}
 
 for split in train:60000 validation:2000 test:2000; do
   "$PY" -m scripts.tiny.render --work_dir "$WORK" --split "${split%:*}" --count "${split#*:}"

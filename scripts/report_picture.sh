@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The top of a report as a picture: bash scripts/report_picture.sh REPORT.html PICTURE.png [WIDTH HEIGHT]. Needs Chromium.
+# Draws the top of a report as a PNG: report_picture.sh REPORT.html PICTURE.png [WIDTH HEIGHT]. Needs
+# Chromium.
 set -euo pipefail
 browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome)
 "$browser" --headless=new --no-sandbox --disable-gpu --hide-scrollbars --window-size="${3:-1100},${4:-1240}" \

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# An ablation of the paper: the cells of configs/sweeps/NAME.yaml, each beside plain decoding: ablation.sh NAME. Continues
-# where it was stopped. A table, sweep.jsonl and pictures per temperature.
-# Variables: PY interpreter; OUT folder; RECIPE a model's; PROMPTS, IMAGES of them: validation prompts, at least 8 for
-# intervals; TEMPERATURES; FLAGS further flags of main.py, such as "--costs FILE", "--cells 0-4", "--device cuda:1".
+# An ablation of the paper: ablation.sh NAME measures the cells of configs/sweeps/NAME.yaml, each
+# with plain decoding, at each temperature: a table, sweep.jsonl and plots. Continues where it
+# stopped.
+# Variables: PY interpreter; OUT folder; RECIPE of the model; PROMPTS file of validation prompts;
+# IMAGES of them, at least 8 for intervals; TEMPERATURES; FLAGS further flags of main.py, such as
+# "--costs FILE", "--cells 0-4", "--device cuda:1".
 set -euo pipefail
-PY=${PY:-python}
 cd "$(dirname "$0")/../.."
+PY=${PY:-$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python)}
 OUT=${OUT:-outputs/paper/$1}
 read -ra flags <<<"${FLAGS:-}"
 for temperature in ${TEMPERATURES:-1 0}; do

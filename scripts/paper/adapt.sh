@@ -1,3 +1,3 @@
 #!/usr/bin/env bash
-# What adapts the trees: the acceptance, or controls; ablation.sh tells its variables.
+# What adapts the trees: acceptance, or controls; variables: see ablation.sh.
 exec bash "$(dirname "$0")/ablation.sh" adapt

@@ -1,3 +1,3 @@
 #!/usr/bin/env bash
-# Anole on PartiPrompts; run.sh tells its variables.
+# Anole on PartiPrompts; variables: see run.sh.
 exec bash "$(dirname "$0")/run.sh" anole PartiPrompts

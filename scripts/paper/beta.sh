@@ -1,3 +1,3 @@
 #!/usr/bin/env bash
-# The threshold beta; ablation.sh tells its variables.
+# The threshold beta; variables: see ablation.sh.
 exec bash "$(dirname "$0")/ablation.sh" beta

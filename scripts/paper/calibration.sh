@@ -1,3 +1,3 @@
 #!/usr/bin/env bash
-# Path scores with and without calibration; ablation.sh tells its variables.
+# Path scores with and without calibration; variables: see ablation.sh.
 exec bash "$(dirname "$0")/ablation.sh" calibration

@@ -1,3 +1,3 @@
 #!/usr/bin/env bash
-# The tree that an image begins with; ablation.sh tells its variables.
+# An image's first tree; variables: see ablation.sh.
 exec bash "$(dirname "$0")/ablation.sh" first

@@ -1,3 +1,4 @@
 #!/usr/bin/env bash
-# The tree that the next one starts from: horizontal, vertical, random, fixed; ablation.sh tells its variables.
+# Which tree the next one starts from: horizontal, vertical, random, fixed; variables: see
+# ablation.sh.
 exec bash "$(dirname "$0")/ablation.sh" init

@@ -1,3 +1,3 @@
 #!/usr/bin/env bash
-# Relaxed acceptance, speed against quality; ablation.sh tells its variables.
+# Relaxed acceptance, speed against quality; variables: see ablation.sh.
 exec bash "$(dirname "$0")/ablation.sh" lantern

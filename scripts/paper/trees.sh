@@ -1,3 +1,3 @@
 #!/usr/bin/env bash
-# Trees that never change, at the budgets of ADT-Tree; ablation.sh tells its variables.
+# Trees that never change, at the budgets of ADT-Tree; variables: see ablation.sh.
 exec bash "$(dirname "$0")/ablation.sh" trees

@@ -1,3 +1,3 @@
 #!/usr/bin/env bash
-# The window of training-free drafts; ablation.sh tells its variables.
+# The window of drafts without a drafter; variables: see ablation.sh.
 exec bash "$(dirname "$0")/ablation.sh" window

@@ -1,9 +1,12 @@
-"""Does every lossless method draw the baseline's images? `python -m scripts.tools.exactness_grid --grid small|full`.
+"""Check that every lossless method makes plain decoding's images.
 
-A cell is a sampling law, a method and a batch size. All cells decode the same prompts and seeds and are compared with
-plain decoding, image by image. In fp64 every difference is an error; in fp32 near-ties are counted and may make up 1 %
-of the images. Prints a JSON line per cell and one for all of them; exit code 1 if the statement does not hold. With
---report the lines also go into a file, and the same command continues where it was stopped.
+`python -m scripts.tools.check_exactness --cells small|full`
+
+A cell is a sampling distribution, a method and a batch size. Every cell decodes the same prompts
+and seeds and is compared with plain decoding, image by image. In fp64 every difference is an error.
+In fp32 near-ties are counted; at most 1 % of the images may have one. Prints one JSON line per cell
+and one for all of them, and ends with exit code 1 if the check fails. With --report the lines also
+go to a file, and the same command continues where it stopped.
 """
 
 import json
@@ -30,54 +33,60 @@ from support.json_files import read_lines
 from support.provenance import checkpoint_id, revision
 from support.script import run_script
 
-MOST_NEAR_TIES = 0.01  # of all images compared
+MOST_NEAR_TIES = 0.01  # share of all images compared
 PROPOSALS = ("topk", "coupled")
 PLAIN = MethodSettings(method="ar")
-FIXED = {"size": "fixed", "nodes": 12}  # sizes by measured prices would differ from run to run
+FIXED = {"size": "fixed", "nodes": 12}  # sizes by measured prices would change from run to run
 Line = dict[str, object]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One law, method and batch size."""
+    """One sampling distribution, method and batch size."""
 
     distribution: SamplingSettings
     method: MethodSettings
     batch: int
 
+    def settings(self) -> dict[str, object]:
+        """Return all its settings by name."""
+        cell = settings_dict(self.distribution) | settings_dict(self.method)
+        return cell | {"batch": self.batch}
+
     @property
     def id(self) -> str:
-        values = (
-            settings_dict(self.distribution) | settings_dict(self.method) | {"batch": self.batch}
-        )
-        return " ".join(f"{name}={value}" for name, value in values.items() if value is not None)
+        """The settings that are not None, as one text."""
+        values = self.settings().items()
+        return " ".join(f"{name}={value}" for name, value in values if value is not None)
 
     def line(self, comparison: Comparison, tau: float) -> Line:
-        settings = (
-            settings_dict(self.distribution) | settings_dict(self.method) | {"batch": self.batch}
-        )
-        return {"id": self.id} | settings | {"tau": round(tau, 3)} | vars(comparison)
+        """Return the cell's line of the report."""
+        return {"id": self.id} | self.settings() | {"tau": round(tau, 3)} | vars(comparison)
 
 
 def distributions(codes: int) -> list[SamplingSettings]:
-    """T = 1 with and without top-k and top-p, and T = 0, which knows neither; CFG 1 and 3."""
+    """Return T = 1 with and without top-k and top-p, and T = 0, which has neither; CFG 1 and 3."""
     filters = ({}, {"top_k": max(2, codes // 5), "top_p": 0.9})
     warm = [SamplingSettings(cfg=cfg, **some) for cfg, some in product((1.0, 3.0), filters)]
     return warm + [SamplingSettings(temperature=0.0, cfg=cfg) for cfg in (1.0, 3.0)]
 
 
-def methods(grid: str) -> list[MethodSettings]:
-    """Drafting methods with both proposals; ADT-Tree in every variant, or in two. SettingsError lists the grids."""
-    if grid == "full":
+def methods(cells: str) -> list[MethodSettings]:
+    """Return every drafting method with both proposals; ADT-Tree in all variants, or in two.
+
+    Raises:
+        SettingsError: `cells` is neither small nor full.
+    """
+    if cells == "full":
         choices = {f.name: f.metadata.get("choices") for f in fields(AdtSettings)}
         variants = list(product(choices["init"], choices["adapt"], choices["alpha"]))
-    elif grid == "small":
+    elif cells == "small":
         variants = [
             ("horizontal", "acceptance", "previous"),
             ("vertical", "acceptance", "neighbour"),
         ]
     else:
-        refuse("grid", grid, "small, full")
+        refuse("cells", cells, "small, full")
     plain = [{"method": "static"}, {"method": "eagle2"}, {"method": "jacobi"}, {"method": "marginal", **FIXED},
              {"method": "graft", **FIXED, "window": 16}]  # fmt: skip
     found = [
@@ -85,24 +94,25 @@ def methods(grid: str) -> list[MethodSettings]:
         for settings, proposal in product(plain, PROPOSALS)
     ]
     for (init, adapt, alpha), proposal in product(variants, PROPOSALS):
-        if alpha == "previous" or (init, adapt) == (
-            "vertical",
-            "acceptance",
-        ):  # elsewhere alpha changes nothing
+        # alpha changes something for this variant only
+        if alpha == "previous" or (init, adapt) == ("vertical", "acceptance"):
             adt = AdtSettings(init=init, adapt=adapt, alpha=alpha)
             found.append(MethodSettings(method="adt", proposal=proposal, adt=adt))
     return found
 
 
-def cells_of(grid: str, codes: int) -> list[Cell]:
-    """All cells of a grid for a vocabulary of so many image codes, law by law."""
-    every = product(distributions(codes), [PLAIN, *methods(grid)], (1, 3))
+def cells_of(cells: str, codes: int) -> list[Cell]:
+    """Return the small or the full set of cells for so many image codes, by distribution."""
+    every = product(distributions(codes), [PLAIN, *methods(cells)], (1, 3))
     return [Cell(*parts) for parts in every if parts[1:] != (PLAIN, 1)]
 
 
 def shares(cells: Sequence[Cell], jobs: list[Job], thin: bool) -> list[tuple[Cell, list[Job]]]:
-    """Every cell with what it decodes: all jobs; or, thin, a batch of them in turn and one more that takes a free
-    place, so that the cells together take all, and in shuffled order: a stopped run has seen something of everything.
+    """Return every cell with the jobs that it decodes: all of them, or with `thin` only a few.
+
+    Thin cells take the jobs in turn, one batch each and one job more that takes a free place, so
+    that together they decode every job. They are shuffled, so that a run that is stopped early has
+    seen something of everything.
     """
     if not thin:
         return [(cell, jobs) for cell in cells]
@@ -113,7 +123,7 @@ def shares(cells: Sequence[Cell], jobs: list[Job], thin: bool) -> list[tuple[Cel
 
 
 def run_cells(session: Session, work: Sequence[tuple[Cell, list[Job]]]) -> Iterator[Line]:
-    """Decode and compare cell by cell."""
+    """Decode and compare cell by cell; yields a line of the report for each."""
 
     @cache
     def plain(distribution: SamplingDistribution, job: Job) -> FinishedImage:
@@ -136,7 +146,7 @@ def decode(
     batch: int,
     jobs: list[Job],
 ) -> list[FinishedImage]:
-    """The images of all jobs."""
+    """Return the images of all jobs."""
     engine = build_engine(
         session.target, session.head, distribution, method, batch, session.tables(method)
     )
@@ -144,7 +154,7 @@ def decode(
 
 
 def conclude(lines: Collection[Line]) -> Line:
-    """The figures of all cells, and whether the statement of equality holds."""
+    """Return the sums over all cells, and whether the images are equal (`passed`)."""
     totals = {
         name: sum(line[name] for line in lines) for name in ("images", "identical", "near_ties")
     }
@@ -154,7 +164,11 @@ def conclude(lines: Collection[Line]) -> Line:
 
 
 def open_report(path: str | None, head: Line) -> dict[str, Line]:
-    """The cells that a report holds already, by id; SettingsError if it belongs to another run."""
+    """Return the lines that a report already holds, by id of the cell.
+
+    Raises:
+        SettingsError: the report is damaged or belongs to another run.
+    """
     if path is None:
         return {}
     try:
@@ -164,25 +178,34 @@ def open_report(path: str | None, head: Line) -> dict[str, Line]:
     if lines and lines.pop(head["id"], None) != head:
         refuse("report", path, "the report of the same run, or a new file")
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    replace_file(
-        Path(path), encode_lines([head, *lines.values()])
-    )  # without a line that a kill has cut
+    whole = encode_lines([head, *lines.values()])  # without a last line that a kill cut short
+    replace_file(Path(path), whole)
     return lines
 
 
-def exactness_grid(
+def check_exactness(
     *,
     model_path: str = "ckpts/tiny",
-    grid: str = "small",
+    cells: str = "small",
     prompts: int = 20,
     seeds: int = 2,
     thin: bool = False,
     dtype: str = "fp64",
     report: str | None = None,
 ) -> None:
-    """Run a grid on the first `prompts` test prompts, `seeds` images each; thin: each cell on one batch of them."""
+    """Check all cells and print a line for each.
+
+    Args:
+        model_path: the target's folder.
+        cells: small or full.
+        prompts: how many of the test prompts are decoded.
+        seeds: images per prompt.
+        thin: decode one batch per cell instead of all images.
+        dtype: fp64 or fp32.
+        report: file of the lines, which the same command continues.
+    """
     if dtype not in ("fp64", "fp32"):
-        refuse("dtype", dtype, "fp64, fp32; in bf16 only the law is the same")
+        refuse("dtype", dtype, "fp64, fp32; in bf16 only the distribution is the same")
     if not isinstance(thin, bool):
         refuse("thin", thin, "True, False")
     settings = RunSettings(
@@ -194,7 +217,7 @@ def exactness_grid(
     images = {"prompts": prompts, "seeds": seeds, "thin": thin}
     head = {
         "id": "run",
-        "grid": grid,
+        "cells": cells,
         "dtype": dtype,
         **images,
         "weights": weights,
@@ -202,7 +225,7 @@ def exactness_grid(
     }
     lines = open_report(report, head)
     session = open_session(settings)
-    work = shares(cells_of(grid, session.target.vocab.size), jobs, thin)
+    work = shares(cells_of(cells, session.target.vocab.size), jobs, thin)
     for line in run_cells(session, [(cell, share) for cell, share in work if cell.id not in lines]):
         lines[line["id"]] = line
         print(json.dumps(line), flush=True)
@@ -220,4 +243,4 @@ def exactness_grid(
 
 
 if __name__ == "__main__":
-    run_script(exactness_grid)
+    run_script(check_exactness)

@@ -1,4 +1,4 @@
-"""The side-by-side picture shows the images that all runs have."""
+"""The contact sheet shows the images that all runs have."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from configs.fields import SettingsError
-from scripts.tools.contact_sheet import grid
+from scripts.tools.contact_sheet import contact_sheet
 
 
 def write_run(folder: Path, colours: dict[str, str]) -> Path:
@@ -23,8 +23,8 @@ def write_run(folder: Path, colours: dict[str, str]) -> Path:
 def test_common_images_stand_below_each_other(tmp_path: Path) -> None:
     ar = write_run(tmp_path / "ar", {"00000_0": "red", "00001_0": "blue"})
     adt = write_run(tmp_path / "adt", {"00001_0": "blue", "00002_0": "green"})
-    grid(runs=f"{ar},{adt}", output=str(tmp_path / "grid.png"))
-    picture = Image.open(tmp_path / "grid.png").convert("RGB")
+    contact_sheet(runs=f"{ar},{adt}", output=str(tmp_path / "sheet.png"))
+    picture = Image.open(tmp_path / "sheet.png").convert("RGB")
     colours = {colour for _, colour in picture.getcolors(10_000)}
     assert (0, 0, 255) in colours and (255, 0, 0) not in colours and (0, 128, 0) not in colours
     assert picture.width < 2 * 8 + 12 < picture.height
@@ -36,6 +36,6 @@ def test_runs_without_records_or_common_images_are_refused(tmp_path: Path) -> No
         write_run(tmp_path / "other", {"00001_0": "red"}),
     )
     with pytest.raises(SettingsError, match="no image in common"):
-        grid(runs=f"{one},{other}", output=str(tmp_path / "grid.png"))
+        contact_sheet(runs=f"{one},{other}", output=str(tmp_path / "sheet.png"))
     with pytest.raises(SettingsError, match=r"records\.jsonl"):
-        grid(runs=str(tmp_path), output=str(tmp_path / "grid.png"))
+        contact_sheet(runs=str(tmp_path), output=str(tmp_path / "sheet.png"))
