@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from decoding.figures import RoundFigures
 from decoding.policies.base import Controller, Outcome, Shape
 
 
@@ -83,28 +84,30 @@ class Flight:
         self.planned = self.controller.shape(self.decided, self.remaining)
         return self.planned
 
-    def observe(self, figures: list[float]) -> RoundStats:
-        """Count a round: accepted, levels, nodes, confidence, expected draft tokens, top-1 probabilities of the decided
-        positions and more."""
-        accepted, levels, nodes = map(int, figures[:3])
-        top1, planned = tuple(figures[5 : 6 + accepted]), self.planned
+    def observe(self, figures: RoundFigures) -> RoundStats:
+        """Count a round and let the controller learn from it; returns the round's line."""
         stats = RoundStats(
-            self.job.id,
-            self.rounds,
-            self.decided,
-            planned.reach,
-            planned.width,
-            nodes,
-            accepted,
-            top1,
+            id=self.job.id,
+            round=self.rounds,
+            position=self.decided,
+            depth=self.planned.reach,
+            width=self.planned.width,
+            nodes=figures.nodes,
+            accepted=figures.accepted,
+            top1=figures.top1,
         )
         if self.controller is not None:
-            self.controller.observe(Outcome(self.decided, accepted, levels, figures[3], figures[4]))
-        self.decided += accepted + 1
+            self.controller.observe(self._outcome(figures))
+        self.decided += figures.decided
         self.rounds += 1
-        self.levels += levels
-        self.nodes += nodes
+        self.levels += figures.levels
+        self.nodes += figures.nodes
         return stats
+
+    def _outcome(self, figures: RoundFigures) -> Outcome:
+        return Outcome(
+            self.decided, figures.accepted, figures.levels, figures.confidence, figures.expected
+        )
 
     def spend(self, draft: float, verify: float, total: float) -> None:
         """Add this image's share of a round's seconds."""

@@ -1,5 +1,7 @@
 """Growing a draft tree level by level."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -9,6 +11,19 @@ from decoding.noise import Noise
 from decoding.policies.base import TreePlan, TreePolicy
 from decoding.proposals import Proposal
 from decoding.tree import DraftTree
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """A way to draft: who proposes, which nodes a tree has, how children are taken from a proposal.
+
+    foreseen: how the tokens that the drafter foresees are taken, if not as children are.
+    """
+
+    drafter: Drafter
+    policy: TreePolicy
+    proposal: Proposal
+    foreseen: Proposal | None = None
 
 
 class Grower:

@@ -44,29 +44,49 @@ class EagleHead(nn.Module):
         )  # under autocast the residual stream stays wide
 
 
+@dataclass(frozen=True)
+class _Newest:
+    """The slots drafted last: nodes (images, k) of a tree, or the row ends that follow them.
+
+    moved: (images, k) bool, nodes for which the new slot stands from now on. outputs: (images,
+    guidance, k, hidden) predicted features. seen: (images, k, slots) the slots that they see.
+    """
+
+    tree: DraftTree
+    nodes: Tensor
+    moved: Tensor
+    outputs: Tensor
+    seen: Tensor
+
+
 @dataclass
 class _Branches:
-    """What the head has drafted below the current root; slot 0 stands for the root."""
+    """What the head has drafted below the current root; slot 0 stands for the root.
 
-    outputs: Tensor  # (images, guidance, slots, hidden) predicted features
-    # (images, slots, slots - 1) bool: the tree slots that a slot sees (the root's key lies among the committed)
+    outputs: (images, guidance, slots, hidden) predicted features. seen: (images, slots, slots - 1)
+    bool, the slots that a slot sees; the root's key lies among the committed ones. slot_of:
+    (images, tree nodes) the slot of each expanded node, or of the row end after it. newest: not yet
+    in these tables; nobody asks for the deepest level's, which so costs nothing.
+    """
+
+    outputs: Tensor
     seen: Tensor
-    slot_of: Tensor  # (images, tree nodes) slot of each expanded node, or of the row end behind it
-    # the slots drafted last, not yet in the tables above: nobody asks for them behind the deepest level
-    latest: tuple[DraftTree, Tensor, Tensor, Tensor, Tensor] | None = None
+    slot_of: Tensor
+    newest: _Newest | None = None
 
     def settle(self) -> None:
         """Enter the slots drafted last into the tables."""
-        if self.latest is None:
+        if self.newest is None:
             return
-        tree, nodes, moved, outputs, seen = self.latest
-        count, used = nodes.shape[1], self.outputs.shape[2]
-        known = F.pad(self.slot_of, (0, tree.nodes + 1 - self.slot_of.shape[1]))
-        slots = torch.arange(used, used + count, device=nodes.device).expand_as(nodes)
-        self.slot_of = known.scatter(1, nodes, torch.where(moved, slots, known.gather(1, nodes)))
-        self.outputs = torch.cat([self.outputs, outputs], 2)
-        self.seen = torch.cat([F.pad(self.seen, (0, count)), seen], 1)
-        self.latest = None
+        new = self.newest
+        count, used = new.nodes.shape[1], self.outputs.shape[2]
+        known = F.pad(self.slot_of, (0, new.tree.nodes + 1 - self.slot_of.shape[1]))
+        slots = torch.arange(used, used + count, device=known.device).expand_as(new.nodes)
+        slots = torch.where(new.moved, slots, known.gather(1, new.nodes))
+        self.slot_of = known.scatter(1, new.nodes, slots)
+        self.outputs = torch.cat([self.outputs, new.outputs], 2)
+        self.seen = torch.cat([F.pad(self.seen, (0, count)), new.seen], 1)
+        self.newest = None
 
 
 class EagleDrafter:
@@ -147,13 +167,8 @@ class EagleDrafter:
         outputs, seen = self._grow(
             tree.tokens.gather(1, nodes), parents, self._distance(tree.height)
         )
-        self.branches.latest = (
-            tree,
-            nodes,
-            torch.ones_like(nodes, dtype=torch.bool),
-            outputs,
-            seen,
-        )
+        every = torch.ones_like(nodes, dtype=torch.bool)
+        self.branches.newest = _Newest(tree, nodes, every, outputs, seen)
         return outputs
 
     def _end_rows(self, tree: DraftTree, nodes: Tensor, outputs: Tensor, ends: Tensor) -> Tensor:
@@ -162,9 +177,9 @@ class EagleDrafter:
         self.branches.settle()
         codes = torch.full_like(nodes, self.target.grid.row_end)
         slots = self.branches.slot_of.gather(1, nodes)
-        behind, seen = self._grow(codes, slots, self._distance(tree.height) + 1)
-        self.branches.latest = (tree, nodes, ends.expand_as(nodes), behind, seen)
-        return torch.where(ends[..., None, None], behind, outputs)
+        after, seen = self._grow(codes, slots, self._distance(tree.height) + 1)
+        self.branches.newest = _Newest(tree, nodes, ends.expand_as(nodes), after, seen)
+        return torch.where(ends[..., None, None], after, outputs)
 
     def _grow(self, codes: Tensor, parents: Tensor, distance: Tensor) -> tuple[Tensor, Tensor]:
         """Run codes (images, k) behind the slots `parents` (images, k), at a distance (images, 1) from the committed

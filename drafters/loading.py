@@ -1,11 +1,19 @@
-"""EAGLE heads in their public layout: config.json and pytorch_model.bin or model.safetensors."""
+"""Drafters from their folders: config.json, weights in the public layout, and calibrations.
+
+The weights are those of an EAGLE head, in pytorch_model.bin or model.safetensors. All other code
+holds a `LoadedDrafter` and does not know of which kind it is.
+"""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from drafters.eagle import EagleHead
+from decoding.calibration import UNCALIBRATED, Calibrations
+from decoding.drafter import Drafter
+from decoding.sampling import SamplingDistribution
+from drafters.eagle import EagleDrafter, EagleHead
 from models.base import TargetModel, TransformerSpec
 from models.files.folders import checkpoint_folder
 from models.files.weights import (
@@ -31,32 +39,66 @@ def eagle_keys(spec: TransformerSpec, bias: bool) -> KeyMap:
     return keys
 
 
-def load_eagle_head(path: str, target: TargetModel, dtype: torch.dtype | None = None) -> EagleHead:
-    """The drafter of a target, on its device and of its dtype or another one; ValueError names what is missing or does
-    not fit.
+@dataclass(frozen=True)
+class LoadedDrafter:
+    """What a drafter's folder holds: the weights of its network, and calibrations for them.
 
-    A file without `embed_tokens.weight` is completed by the target's own embedding, which drafters are trained with.
+    A drafter of another kind takes the place of `network` here and is opened here.
     """
-    folder, network = _find_head(path, target.drafter_spec, target.spec)
-    if network.fill(folder, dtype or target.dtype, target.device):
-        network.module.embedding.weight = target.embedding()
-    pack_weights(network.module)
-    return network.module
+
+    network: EagleHead
+    calibrations: Calibrations = UNCALIBRATED
+
+    def open(self, target: TargetModel, distribution: SamplingDistribution, room: int) -> Drafter:
+        """Return the drafter for an engine; room: the most tree nodes that one round expands."""
+        return EagleDrafter(self.network, target, distribution, room)
 
 
-def check_eagle_head(path: str, family: Family, target: TransformerSpec) -> None:
-    """ValueError unless the drafter's files fit a target of this family and these sizes; reads no weights."""
-    folder, network = _find_head(path, lambda config: family.drafter(config, target), target)
-    refuse_faults(network.faults(folder_shapes(folder)))
+@dataclass(frozen=True)
+class FoundDrafter:
+    """A drafter's folder whose files fit the target; its weights are not read yet."""
+
+    folder: Path
+    network: Network
+    calibrations: Calibrations
+
+    def load(self, target: TargetModel, dtype: torch.dtype | None = None) -> LoadedDrafter:
+        """Read the weights to the target's device, in its dtype or another one.
+
+        A file without `embed_tokens.weight` takes the target's own embedding, with which drafters
+        are trained.
+        """
+        if self.network.fill(self.folder, dtype or target.dtype, target.device):
+            self.network.module.embedding.weight = target.embedding()
+        pack_weights(self.network.module)
+        return LoadedDrafter(self.network.module, self.calibrations)
 
 
-def _find_head(
+def find_drafter(path: str, family: Family, target: TransformerSpec) -> FoundDrafter:
+    """Return the folder of --drafter_path, checked against a target of this family and these sizes.
+
+    Raises:
+        ValueError: a file is missing, damaged or of another target; names it. Weights are judged
+            by their headers.
+    """
+    found = _find(path, lambda config: family.drafter(config, target), target)
+    refuse_faults(found.network.faults(folder_shapes(found.folder)))
+    return found
+
+
+def load_drafter(path: str, target: TargetModel, dtype: torch.dtype | None = None) -> LoadedDrafter:
+    """Return the drafter in a folder; ValueError names what is missing or does not fit the target."""
+    return _find(path, target.drafter_spec, target.spec).load(target, dtype)
+
+
+def _find(
     path: str, sizes: Callable[[dict], TransformerSpec], target: TransformerSpec
-) -> tuple[Path, Network]:
-    """The folder of --drafter_path and its network, of the sizes that config.json gives; nothing is loaded."""
+) -> FoundDrafter:
+    """sizes: config.json -> the drafter's."""
     folder = checkpoint_folder(path, "--drafter_path")
     config = read_json(folder / "config.json")
-    return folder, eagle_network(config, sizes(config), target, str(folder / "config.json"))
+    network = eagle_network(config, sizes(config), target, str(folder / "config.json"))
+    return FoundDrafter(folder, network, Calibrations.read(folder))
 
 
 def eagle_network(

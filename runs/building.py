@@ -7,7 +7,9 @@ from torch import Tensor
 from configs.methods import MethodSettings, SamplingSettings
 from decoding.calibration import UNCALIBRATED, Calibration, Calibrations
 from decoding.drafter import Drafter
-from decoding.engine import Engine, Speculation
+from decoding.engine import Engine
+from decoding.figures import Sources
+from decoding.grow import Speculation
 from decoding.policies.adaptive import AdaptiveTree
 from decoding.policies.base import Shape, TreePolicy
 from decoding.policies.dynamic import DynamicTree
@@ -20,20 +22,23 @@ from decoding.verifiers.exact import Exact
 from decoding.verifiers.lantern import Lantern, LanternCoupled
 from decoding.verifiers.rejection import Rejection
 from decoding.verifiers.sampled import Sampled
-from drafters.eagle import EagleDrafter, EagleHead
 from drafters.graft import GraftDrafter
 from drafters.jacobi import JacobiDrafter
+from drafters.loading import LoadedDrafter
 from models.base import TargetModel
 
 
 @dataclass(frozen=True)
 class Tables:
-    """Numbers from beside the weights: calibrations of the drafter; nearest (codes, n) codes to every code, for relaxed
-    acceptance; prices of nodes and levels, for trees that weigh them."""
+    """What an engine reads besides the weights.
 
-    calibrations: Calibrations = UNCALIBRATED
+    nearest: (codes, n) the codes nearest to every code, for relaxed acceptance. prices: of nodes
+    and levels, for trees that choose their size. sources: how errors name the models.
+    """
+
     nearest: Tensor | None = None
     prices: Prices | None = None
+    sources: Sources = Sources()
 
 
 NO_TABLES = Tables()
@@ -87,42 +92,49 @@ def sampling_distribution(settings: SamplingSettings) -> SamplingDistribution:
 def calibration_of(
     method: MethodSettings, distribution: SamplingDistribution, known: Calibrations
 ) -> Calibration:
-    """The calibration that a method uses under a law; factors of 1 where it uses none."""
+    """Return the calibration that a method uses under a distribution: factors of 1 if it uses none.
+
+    known: the calibrations of its drafter.
+    """
     fitted = "topk" if method.proposal == "sampled" else method.proposal  # both estimate by q
     return known.of(distribution, fitted) if method.calibration == "drafter" else Calibration()
 
 
 def build_engine(
     target: TargetModel,
-    head: EagleHead | None,
+    drafter: LoadedDrafter | None,
     distribution: SamplingDistribution,
     method: MethodSettings,
     images: int,
     tables: Tables = NO_TABLES,
 ) -> Engine:
-    """Compose an engine; `head` may be None for methods that need none."""
+    """Compose the engine of a method; `drafter` may be None for methods without one."""
     speculation = None
     if method.speculative:
         policy = build_policy(method, target.grid.columns, tables.prices)
-        drafter = build_drafter(target, head, distribution, method, policy.largest)
+        source = build_drafter(target, drafter, distribution, method, policy.largest)
         proposal = PROPOSALS[method.proposal]
-        grown = proposal(calibration_of(method, distribution, tables.calibrations))
-        speculation = Speculation(drafter, policy, grown, foreseen=proposal())
-    return Engine(target, distribution, build_verifier(method, tables.nearest), images, speculation)
+        known = UNCALIBRATED if drafter is None else drafter.calibrations
+        children = proposal(calibration_of(method, distribution, known))
+        speculation = Speculation(source, policy, children, foreseen=proposal())
+    verifier = build_verifier(method, tables.nearest)
+    return Engine(target, distribution, verifier, images, speculation, tables.sources)
 
 
 def build_drafter(
     target: TargetModel,
-    head: EagleHead | None,
+    drafter: LoadedDrafter | None,
     distribution: SamplingDistribution,
     method: MethodSettings,
     largest: Shape,
 ) -> Drafter:
-    """The drafter of a speculative method; `largest`: of its trees."""
+    """Return the source of a method's drafts: a loaded drafter, stale predictions, or both.
+
+    largest: the largest of the method's trees.
+    """
     jacobi = None if method.window is None else JacobiDrafter(target, method.window, method.guess)
     if not method.drafted:
         return jacobi
-    eagle = EagleDrafter(
-        head, target, distribution, room=largest.depth * largest.width + largest.nodes
-    )
-    return eagle if jacobi is None else GraftDrafter(eagle, jacobi)
+    room = largest.depth * largest.width + largest.nodes
+    near = drafter.open(target, distribution, room)
+    return near if jacobi is None else GraftDrafter(near, jacobi)

@@ -76,12 +76,12 @@ class Costs:
 
 
 def measure_costs(
-    engine_for: Callable[[MethodSettings], Engine], jobs: list[Job], repeats: int
+    open_engine: Callable[[MethodSettings], Engine], jobs: list[Job], repeats: int
 ) -> Costs:
     """Time the first rounds of these jobs, decoded together, with trees of several sizes, in `repeats` turns. The least
     time counts, since other work on the machine only adds to it.
 
-    engine_for: a method's engine, for as many images as there are jobs, of a target with a drafter.
+    open_engine: a method's engine, for as many images as there are jobs, of a target with a drafter.
     """
     trees = (MethodSettings(method="eagle2", depth=3, width=8, nodes=nodes) for nodes in BUDGETS)
     methods = (MethodSettings(method="ar"), *trees)
@@ -89,7 +89,7 @@ def measure_costs(
     levels = []
     for _ in range(repeats):
         for method in methods:
-            rounds = _timed(engine_for(method), jobs)
+            rounds = _timed(open_engine(method), jobs)
             nodes = median_low(row[0] for row in rounds)
             times.setdefault(nodes, []).extend(row[1] for row in rounds if row[0] == nodes)
             levels += [row[2] for row in rounds if row[2] is not None]

@@ -209,7 +209,7 @@ def _draw(
     if not fitting:
         return 0
     try:
-        engine = open_session(settings).engine
+        engine = open_session(settings).open_engine()
     except ValueError as error:
         raise SettingsError(str(error)) from error
     with ImageCount(len(fitting), stream) as progress:

@@ -35,7 +35,7 @@ _MEASURES = (
 class Backend:
     """What generation needs from the parts that import torch.
 
-    open_session(settings) -> session with `engine`, `target` and `hardware()`; job(id, prompt, seed) -> the
+    open_session(settings) -> session with `open_engine()`, `target` and `hardware()`; job(id, prompt, seed) -> the
     engine's job; image_seed(base seed, prompt, occurrence, sample) -> the image's own seed.
     """
 
@@ -90,7 +90,7 @@ def _make(
     """Make these images; returns the seconds it took, without loading the model."""
     try:
         session = backend.open_session(settings)
-        engine = session.engine
+        engine = session.open_engine()
     except ValueError as error:  # a device, a checkpoint or a table that cannot be used
         raise SettingsError(str(error)) from error
     check_lengths(session.target, missing)

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from configs.fields import SettingsError, refuse
-from configs.schema import MethodSettings, RunSettings, SamplingSettings
+from configs.schema import LanternSettings, MethodSettings, RunSettings, SamplingSettings
 from configs.tools import DistanceSettings, InspectSettings
-from decoding.calibration import UNCALIBRATED, Calibration, Calibrations
+from decoding.calibration import UNCALIBRATED, Calibration
 from decoding.engine import Engine
+from decoding.figures import Sources
 from decoding.flight import Job
-from drafters.eagle import EagleHead
-from drafters.loading import check_eagle_head, load_eagle_head
+from drafters.loading import FoundDrafter, LoadedDrafter, find_drafter
 from models.base import TargetModel, TargetOptions
 from models.files.folders import checkpoint_folder
 from models.files.weights import read_json
@@ -33,82 +33,90 @@ DTYPES = {"fp32": torch.float32, "fp64": torch.float64, "bf16": torch.bfloat16}
 
 @dataclass(frozen=True)
 class Session:
-    """Loaded weights and the engine of one method; `engine_for` gives those of others on the same weights."""
+    """Loaded weights, and the engines of any method on them.
+
+    settings: the command's, with the method that it asks for. drafter: None if no method here has
+    one with weights.
+    """
 
     settings: RunSettings
     target: TargetModel
-    head: EagleHead | None
-    calibrations: Calibrations = UNCALIBRATED
+    drafter: LoadedDrafter | None
     _nearest: dict[int, Tensor] = field(default_factory=dict)  # by columns
 
-    @property
-    def engine(self) -> Engine:
-        return self.engine_for(self.settings.method)
-
-    def engine_for(
+    def open_engine(
         self,
-        method: MethodSettings,
+        method: MethodSettings | None = None,
         sampling: SamplingSettings | None = None,
         images: int | None = None,
     ) -> Engine:
-        """An engine for a method, under the session's sampling law and batch size or others."""
+        """Build an engine; what is None is taken from the session's settings.
+
+        A method whose trees choose their size by prices may have this machine measured first: see
+        `find_costs`.
+
+        Raises:
+            SettingsError: the file of --prices or the table of nearest codes cannot be used.
+        """
+        method = method or self.settings.method
         distribution = sampling_distribution(sampling or self.settings.sampling)
         images = self.settings.batch_size if images is None else images
-        return build_engine(
-            self.target, self.head, distribution, method, images, self.tables(method)
-        )
+        tables = self.tables(method)
+        return build_engine(self.target, self.drafter, distribution, method, images, tables)
 
     def tables(self, method: MethodSettings) -> Tables:
-        """What a method reads besides the weights; a SettingsError if its nearest codes are not there."""
-        prices = self._costs(method).prices(method.nodes) if method.size == "priced" else None
-        if method.lantern is None:
-            return Tables(self.calibrations, prices=prices)
+        """Return what a method reads besides the weights; raises what `open_engine` raises."""
+        prices = self.find_costs(method).prices(method.nodes) if method.size == "priced" else None
+        nearest = None if method.lantern is None else self._nearest_codes(method.lantern)
+        return Tables(nearest, prices, self._sources())
+
+    def _sources(self) -> Sources:
+        settings = self.settings
+        drafter = f"--drafter_path {settings.drafter_path}"
+        return Sources(f"--model_path {settings.model_path}", drafter)
+
+    def _nearest_codes(self, lantern: LanternSettings) -> Tensor:
+        """Return (codes, columns) the nearest codes; a table is read once for all methods."""
         codes = self.target.vocab.size
-        columns = nearest_columns(method.lantern, codes)
+        columns = nearest_columns(lantern, codes)
         if columns not in self._nearest:
             self._nearest[columns] = load_nearest(self.settings, columns, codes, self.target.device)
-        return Tables(self.calibrations, self._nearest[columns], prices)
+        return self._nearest[columns]
 
-    def _costs(self, method: MethodSettings) -> Costs:
-        """The costs in a method's file, or else those of this machine and code, with this target, dtype and batch."""
-        if method.prices is not None:
-            try:
-                return Costs.read(Path(method.prices))
-            except ValueError as error:
-                raise SettingsError(f"--prices: {error}") from error
-        images, distribution = (
-            self.settings.batch_size,
-            SamplingSettings(cfg=self.settings.sampling.cfg),
-        )  # no codes are cut
-        place = (
-            platform.node(),
-            torch.__version__,
-            revision(),
-            self.settings.cfg_mode,
-            self.hardware(),
-        )
-        key = repr(
-            (
-                self.target.spec,
-                self.head.spec,
-                sampling_distribution(distribution).guidance,
-                images,
-                place,
-            )
-        )
-        jobs = [Job(str(number), "a circle", number) for number in range(images)]
-        return machine_costs(
-            sha256(key.encode()).hexdigest()[:16],
-            lambda: measure_costs(
-                lambda tree: self.engine_for(tree, distribution), jobs, repeats=4
-            ),
-        )
+    def find_costs(self, method: MethodSettings) -> Costs:
+        """Return what rounds cost: from the method's file, or for this machine.
+
+        For this machine the costs of this code, target, dtype and batch size are kept in the cache
+        folder. The first call there measures them, for some seconds, and writes the file.
+        """
+        if method.prices is None:
+            return machine_costs(self._machine_key(), self._measure_costs)
+        try:
+            return Costs.read(Path(method.prices))
+        except ValueError as error:
+            raise SettingsError(f"--prices: {error}") from error
+
+    def _machine_key(self) -> str:
+        """Return the name under which this machine's costs are kept."""
+        settings, guidance = self.settings, sampling_distribution(self._uncut()).guidance
+        code = platform.node(), torch.__version__, revision(), settings.cfg_mode, self.hardware()
+        network = self.drafter.network.spec
+        key = repr((self.target.spec, network, guidance, settings.batch_size, code))
+        return sha256(key.encode()).hexdigest()[:16]
+
+    def _measure_costs(self) -> Costs:
+        """Time rounds of small images on this machine."""
+        jobs = [Job(str(number), "a circle", number) for number in range(self.settings.batch_size)]
+        return measure_costs(lambda tree: self.open_engine(tree, self._uncut()), jobs, repeats=4)
+
+    def _uncut(self) -> SamplingSettings:
+        """Return sampling settings of the same guidance that cut no codes off."""
+        return SamplingSettings(cfg=self.settings.sampling.cfg)
 
     def calibration(self, method: MethodSettings) -> Calibration:
-        """What a method calibrates its path scores with under the session's law."""
-        return calibration_of(
-            method, sampling_distribution(self.settings.sampling), self.calibrations
-        )
+        """Return what a method calibrates its path scores with, under the session's sampling."""
+        known = UNCALIBRATED if self.drafter is None else self.drafter.calibrations
+        return calibration_of(method, sampling_distribution(self.settings.sampling), known)
 
     def hardware(self) -> dict[str, object]:
         """The machine, in words and numbers, for run.json."""
@@ -129,23 +137,20 @@ def open_session(settings: RunSettings, drafted: bool | None = None) -> Session:
     Raises:
         ValueError: the device is not there, or a checkpoint is missing, damaged or does not fit; names flag or file.
     """
-    wanted = settings.method.drafted if drafted is None else drafted
     if settings.method.lantern is not None:
         find_nearest(settings, settings.method.lantern.k)
-    if wanted:  # looked at first: the target's weights take minutes to read
-        family = FAMILIES[settings.model]
-        config = read_json(checkpoint_folder(settings.model_path, "--model_path") / "config.json")
-        check_eagle_head(settings.drafter_path, family, family.network(config).module.spec)
-    target = open_target(settings)
+    wanted = settings.method.drafted if drafted is None else drafted
     if not wanted:
-        return Session(settings, target, None)
-    head = load_eagle_head(settings.drafter_path, target)
-    return Session(
-        settings,
-        target,
-        head,
-        Calibrations.read(checkpoint_folder(settings.drafter_path, "--drafter_path")),
-    )
+        return Session(settings, open_target(settings), None)
+    found = _find_drafter(settings)  # first, since reading the target's weights takes minutes
+    target = open_target(settings)
+    return Session(settings, target, found.load(target))
+
+
+def _find_drafter(settings: RunSettings) -> FoundDrafter:
+    family = FAMILIES[settings.model]
+    config = read_json(checkpoint_folder(settings.model_path, "--model_path") / "config.json")
+    return find_drafter(settings.drafter_path, family, family.network(config).module.spec)
 
 
 def target_options(

@@ -106,7 +106,9 @@ def fake_backend(engine: FakeEngine) -> Backend:
         if settings.device == "cuda":
             raise ValueError("--device: found 'cuda'; allowed: cpu")
         target = SimpleNamespace(to_image=fake_pixels, length=fake_length)
-        return SimpleNamespace(engine=engine, target=target, hardware=lambda: {"device": "fake"})
+        return SimpleNamespace(
+            open_engine=lambda: engine, target=target, hardware=lambda: {"device": "fake"}
+        )
 
     return Backend(open_session, FakeJob, fake_seed)
 

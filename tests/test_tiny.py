@@ -30,7 +30,7 @@ def session() -> Session:
 def decode(session: Session, method: MethodSettings, prompts: list[str]) -> list[FinishedImage]:
     jobs = [Job(str(i), prompt, image_seed(0, prompt)) for i, prompt in enumerate(prompts)]
     images = [
-        image for step in session.engine_for(method).generate(jobs) for image in step.finished
+        image for step in session.open_engine(method).generate(jobs) for image in step.finished
     ]
     return sorted(images, key=lambda image: int(image.job.id))
 
@@ -53,7 +53,7 @@ def test_it_fits_into_64_megabytes() -> None:
 def test_drafting_changes_no_token(
     session: Session, images: dict[str, list[FinishedImage]]
 ) -> None:
-    distribution = session.engine.distribution
+    distribution = session.open_engine().distribution
     for name in ("coupled", "topk"):
         assert not compare(session.target, distribution, images["ar"], images[name]).wrong
 

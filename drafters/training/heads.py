@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from configs.fields import refuse
 from configs.training import TrainSettings
 from drafters.eagle import EagleHead
-from drafters.loading import eagle_keys, load_eagle_head
+from drafters.loading import eagle_keys, load_drafter
 from models.base import TargetModel
 from models.files.folders import checkpoint_folder
 from models.files.weights import public_state, read_json
@@ -55,7 +55,7 @@ def open_head(settings: TrainSettings, target: TargetModel) -> EagleHead:
             head = EagleHead(target.drafter_spec(config), config["bias"])
         _initialise(head, settings.seed)
     else:
-        head = load_eagle_head(settings.start_from, target, torch.float32)
+        head = load_drafter(settings.start_from, target, torch.float32).network
         forget_packed(head)
         _scale_tokens(head.fc.weight.data, 1 / scale)
     head.requires_grad_(True)

@@ -176,7 +176,7 @@ def repeated(
     Returns the measurements by method and repeat. The order of the methods alternates; where
     images are decoded one by one, the methods take turns image by image.
     """
-    engines = {method: session.engine_for(method) for method in methods}
+    engines = {method: session.open_engine(method) for method in methods}
     for engine in engines.values() if warmup else ():
         measure(engine, jobs[:warmup])
     turns = [[job] for job in jobs] if session.settings.batch_size == 1 else [jobs]

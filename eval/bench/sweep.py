@@ -72,7 +72,7 @@ def _report(settings: BenchmarkSettings, rows: list[Row], speed: str) -> None:
 def _measured(settings: BenchmarkSettings, bench: Bench, method: MethodSettings) -> Row:
     """Return a cell's figures: its counts, or all that `benchmark` measures, with those of `ar`."""
     if settings.costs is not None:
-        return bench.counts(method, measure(bench.session.engine_for(method), bench.jobs))
+        return bench.counts(method, measure(bench.session.open_engine(method), bench.jobs))
     found = repeated(
         bench.session, (BASELINE, method), bench.jobs, settings.repeats, settings.warmup
     )

@@ -15,7 +15,7 @@ from decoding.flight import Job
 from decoding.noise import gumbel, image_seed
 from decoding.sampling import choose
 from drafters.eagle import EagleHead
-from drafters.loading import load_eagle_head
+from drafters.loading import LoadedDrafter, load_drafter
 from drafters.training.agreement import Gathered, draft_distributions, factors, target_distribution
 from drafters.training.features import Rower
 from drafters.training.shards import Tokens
@@ -52,7 +52,7 @@ class Evaluation:
 
     def __call__(self, folder: Path, step: int) -> dict[str, Any]:
         """Figures of the drafter in a folder, beside which a calibration is written; also in evaluation.json."""
-        head = load_eagle_head(str(folder), self.target)
+        head = load_drafter(str(folder), self.target).network
         levels = self.levels(head)
         known = {distribution_key(self.distribution): factors(levels)}
         replace_file(folder / FILE, encode_json(known))
@@ -101,10 +101,10 @@ class Evaluation:
         ]
         method = self.settings.evaluated
         run = replace(self.settings.run, method=method, drafter_path=str(folder))
-        session = Session(run, self.target, head, Calibrations.read(folder))
+        session = Session(run, self.target, LoadedDrafter(head, Calibrations.read(folder)))
         for each in (BASELINE, method):
-            measure(session.engine_for(each), jobs[:1])  # warm-up
-        plain, drafted = (measure(session.engine_for(each), jobs) for each in (BASELINE, method))
+            measure(session.open_engine(each), jobs[:1])  # warm-up
+        plain, drafted = (measure(session.open_engine(each), jobs) for each in (BASELINE, method))
         same = [
             torch.equal(a.codes, b.codes) for a, b in zip(plain.images, drafted.images, strict=True)
         ]

@@ -76,7 +76,7 @@ class Bench:
     @torch.inference_mode()
     def level(self, width: int) -> float:
         """Milliseconds of a draft level: head, scores and law of so many nodes."""
-        head, target = self.session.head, self.target
+        head, target = self.session.drafter.network, self.target
         cache = self.filled(head.spec, width)
         depths = torch.zeros(1, width, dtype=torch.long, device=target.device)
         visible = torch.eye(width, dtype=torch.bool, device=target.device)[None]

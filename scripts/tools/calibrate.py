@@ -38,7 +38,9 @@ def distributions_of(
     rows = target_rows(session.target, prompt, image.codes[None].to(session.target.device))
     return [
         log_q[0]
-        for log_q in draft_distributions(session.target, session.head, rows, distribution, depths)
+        for log_q in draft_distributions(
+            session.target, session.drafter.network, rows, distribution, depths
+        )
     ]
 
 
@@ -93,7 +95,7 @@ def calibrate(
         drafter_path=drafter_path,
     )
     session = open_session(settings)
-    engine = session.engine
+    engine = session.open_engine()
     if not 1 <= depths < session.target.grid.tokens:
         refuse("depths", depths, f"1 to {session.target.grid.tokens - 1}")
     jobs = image_jobs(prompt_items(settings), settings.seed)

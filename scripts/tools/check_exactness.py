@@ -148,7 +148,7 @@ def decode(
 ) -> list[FinishedImage]:
     """Return the images of all jobs."""
     engine = build_engine(
-        session.target, session.head, distribution, method, batch, session.tables(method)
+        session.target, session.drafter, distribution, method, batch, session.tables(method)
     )
     return [image for step in engine.generate(jobs) for image in step.finished]
 

@@ -50,7 +50,7 @@ def compare(
         prompt=prompt, num_images=images, dtype=dtype, method=MethodSettings(method="ar")
     )
     session = open_session(settings)
-    engine, model = session.engine, load_reference(session)
+    engine, model = session.open_engine(), load_reference(session)
     jobs = image_jobs(prompt_items(settings), settings.seed)
 
     def ours() -> list[torch.Tensor]:

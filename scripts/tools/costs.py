@@ -49,7 +49,7 @@ def costs(
     )
     session = open_session(settings)
     found = measure_costs(
-        session.engine_for, image_jobs(prompt_items(settings), settings.seed), repeats
+        session.open_engine, image_jobs(prompt_items(settings), settings.seed), repeats
     )
     Path(output).parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"costs": asdict(found), "hardware": session.hardware()})

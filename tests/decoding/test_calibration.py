@@ -20,7 +20,8 @@ from decoding.calibration import (
 from decoding.flight import Job
 from decoding.proposals import PROPOSALS
 from decoding.sampling import SamplingDistribution
-from runs.building import Tables, build_engine, calibration_of
+from drafters.loading import LoadedDrafter
+from runs.building import build_engine, calibration_of
 
 LAW = SamplingDistribution()
 
@@ -113,7 +114,8 @@ def test_no_calibration_changes_a_token(session, method, factors) -> None:
     jobs = [Job("0", "a red dot", 3), Job("1", "blue squares", 4)]
 
     def codes(settings: MethodSettings, calibrations: Calibrations) -> dict[str, list[int]]:
-        engine = build_engine(session.target, session.head, LAW, settings, 2, Tables(calibrations))
+        drafter = LoadedDrafter(session.drafter.network, calibrations)
+        engine = build_engine(session.target, drafter, LAW, settings, 2)
         return {
             image.job.id: image.codes.tolist()
             for step in engine.generate(jobs)

@@ -11,8 +11,9 @@ from fakes import Path, ScriptedDrafter
 from torch import Tensor
 
 from configs.schema import AdtSettings, MethodSettings
-from decoding.engine import Engine, RoundStats, Speculation
-from decoding.flight import FinishedImage, Job
+from decoding.engine import Engine
+from decoding.flight import FinishedImage, Job, RoundStats
+from decoding.grow import Speculation
 from decoding.policies.adaptive import AdaptiveTree
 from decoding.policies.base import Shape, TreePolicy
 from decoding.policies.dynamic import DynamicTree
@@ -180,7 +181,7 @@ def test_plain_decoding_in_a_batch(distribution, session, truth) -> None:
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_eagle_drafts_in_batches_and_in_any_order(method, session, truth) -> None:
     """Seven jobs through three places; reversed; and the same engine again."""
-    engine = build_engine(session.target, session.head, LAWS[0], method, 3, TABLES)
+    engine = build_engine(session.target, session.drafter, LAWS[0], method, 3, TABLES)
     assert codes(engine, JOBS) == truth[LAWS[0]]
     assert codes(engine, JOBS[::-1]) == truth[LAWS[0]]
 
@@ -190,7 +191,7 @@ def test_eagle_drafts_in_batches_and_in_any_order(method, session, truth) -> Non
 def test_foreseen_and_priced_drafts_under_every_distribution(
     name, distribution, session, truth
 ) -> None:
-    engine = build_engine(session.target, session.head, distribution, METHODS[name], 2, TABLES)
+    engine = build_engine(session.target, session.drafter, distribution, METHODS[name], 2, TABLES)
     found = decode(engine, JOBS)
     assert {job: image.codes.tolist() for job, image in found.items()} == truth[distribution]
     assert sum(image.tau for image in found.values()) > len(JOBS)
@@ -211,8 +212,12 @@ def top1s(rounds: list[RoundStats]) -> list[float]:
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_an_images_trees_do_not_depend_on_its_batch(method, session) -> None:
     """Not only the tokens: every round's position, shape, nodes and acceptance, hence tau."""
-    alone = rounds_of(build_engine(session.target, session.head, LAWS[0], method, 1, TABLES), JOBS)
-    batch = rounds_of(build_engine(session.target, session.head, LAWS[0], method, 3, TABLES), JOBS)
+    alone = rounds_of(
+        build_engine(session.target, session.drafter, LAWS[0], method, 1, TABLES), JOBS
+    )
+    batch = rounds_of(
+        build_engine(session.target, session.drafter, LAWS[0], method, 3, TABLES), JOBS
+    )
     for name, rounds in alone.items():
         assert [vars(stats) | {"top1": 0} for stats in rounds] == [
             vars(s) | {"top1": 0} for s in batch[name]
@@ -225,14 +230,14 @@ def test_top1_is_the_targets_own_at_every_position(session) -> None:
     plain = rounds_of(
         build_engine(session.target, None, LAWS[0], MethodSettings(method="ar"), 1), JOBS
     )
-    trees = build_engine(session.target, session.head, LAWS[0], METHODS["small eagle2"], 3)
+    trees = build_engine(session.target, session.drafter, LAWS[0], METHODS["small eagle2"], 3)
     for name, rounds in rounds_of(trees, JOBS).items():
         assert len(rounds) < len(plain[name]) and top1s(rounds) == pytest.approx(top1s(plain[name]))
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_figures_agree_with_the_trace(method, session) -> None:
-    engine = build_engine(session.target, session.head, LAWS[0], method, 2, TABLES)
+    engine = build_engine(session.target, session.drafter, LAWS[0], method, 2, TABLES)
     largest = engine.speculation.policy.largest
     images, traces = {}, {}
     for step in engine.generate(JOBS[:3]):
@@ -273,13 +278,13 @@ def test_jobs_are_drawn_when_places_become_free(session) -> None:
 
 
 def test_few_jobs_or_none(session, truth) -> None:
-    engine = build_engine(session.target, session.head, LAWS[0], MethodSettings(), 5)
+    engine = build_engine(session.target, session.drafter, LAWS[0], MethodSettings(), 5)
     assert list(engine.generate([])) == []
     assert codes(engine, JOBS[:2]) == {job.id: truth[LAWS[0]][job.id] for job in JOBS[:2]}
 
 
 def test_a_run_that_was_given_up_leaves_nothing_behind(session, truth) -> None:
-    engine = build_engine(session.target, session.head, LAWS[0], MethodSettings(), 2)
+    engine = build_engine(session.target, session.drafter, LAWS[0], MethodSettings(), 2)
     abandoned = engine.generate(JOBS)
     for _ in range(3):
         next(abandoned)
@@ -288,14 +293,14 @@ def test_a_run_that_was_given_up_leaves_nothing_behind(session, truth) -> None:
 
 
 def test_same_prompt_other_seed_is_another_image(session) -> None:
-    engine = build_engine(session.target, session.head, LAWS[0], MethodSettings(), 2)
+    engine = build_engine(session.target, session.drafter, LAWS[0], MethodSettings(), 2)
     jobs = [Job("a", "cat", 1), Job("b", "cat", 2), Job("c", "cat", 1)]
     found = codes(engine, jobs)
     assert found["a"] == found["c"] != found["b"]
 
 
 def test_at_temperature_0_the_seed_does_not_matter(session) -> None:
-    engine = build_engine(session.target, session.head, LAWS[1], MethodSettings(), 2)
+    engine = build_engine(session.target, session.drafter, LAWS[1], MethodSettings(), 2)
     found = codes(engine, [Job("a", "cat", 1), Job("b", "cat", 2)])
     assert found["a"] == found["b"]
 

@@ -25,7 +25,7 @@ def theirs(checkpoint) -> ChameleonModel:
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_same_tokens_as_our_baseline(temperature, cfg, session, theirs) -> None:
     sampling = SamplingSettings(temperature=temperature, cfg=cfg)
-    engine = session.engine_for(MethodSettings(method="ar"), sampling)
+    engine = session.open_engine(MethodSettings(method="ar"), sampling)
     ours = {image.job.id: image.codes for step in engine.generate(JOBS) for image in step.finished}
     for job in JOBS:
         codes = transformers_decode(theirs, session.target, job, engine.distribution)
@@ -34,7 +34,7 @@ def test_same_tokens_as_our_baseline(temperature, cfg, session, theirs) -> None:
 
 
 def test_its_cache_changes_nothing(session, theirs) -> None:
-    distribution = session.engine.distribution
+    distribution = session.open_engine().distribution
     decoded = [
         transformers_decode(theirs, session.target, JOBS[0], distribution, use_cache)
         for use_cache in (True, False)
@@ -45,7 +45,7 @@ def test_its_cache_changes_nothing(session, theirs) -> None:
 def test_same_tokens_as_formulas_written_out(session, theirs) -> None:
     """Guidance, temperature, top-k and the Gumbel-max choice by hand, one unpadded row after the other."""
     temperature, top_k, cfg, job = 0.8, 7, 2.5, JOBS[0]
-    engine = session.engine_for(
+    engine = session.open_engine(
         MethodSettings(method="ar"), SamplingSettings(temperature=temperature, top_k=top_k, cfg=cfg)
     )
     found = next(image for step in engine.generate([job]) for image in step.finished).codes

@@ -48,7 +48,7 @@ def made(
     return codes(
         build_engine(
             session.target,
-            session.head,
+            session.drafter,
             distribution,
             method,
             images,
@@ -106,9 +106,9 @@ def test_streams_are_those_that_a_verifier_asks_for(session) -> None:
         (MethodSettings(), {"target"}),
         (LOSSLESS["sampled"], {"target", "accept", "residual"}),
     ):
-        engine = build_engine(session.target, session.head, WARM, method, 1)
+        engine = build_engine(session.target, session.drafter, WARM, method, 1)
         next(engine.generate(JOBS[:1]))
-        assert set(engine.noise.tables) == roles
+        assert set(engine.batch.noise.tables) == roles
 
 
 def test_streams_differ_by_role_and_draws_by_round() -> None:

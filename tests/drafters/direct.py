@@ -19,7 +19,11 @@ class Image:
     def __init__(
         self, session: Session, distribution: SamplingDistribution, text: str, codes: list[int]
     ):
-        self.target, self.head, self.distribution = session.target, session.head, distribution
+        self.target, self.head, self.distribution = (
+            session.target,
+            session.drafter.network,
+            distribution,
+        )
         self.prompt = self.target.prompt(text, distribution.guidance)
         self.codes = torch.tensor(codes)
         starts = self.prompt.starts.tolist()

@@ -39,7 +39,7 @@ def settings(folder: Path, **flags: object) -> RunSettings:
 
 
 def codes(session: Session, method: MethodSettings, **distribution: float) -> dict[str, list[int]]:
-    engine = session.engine_for(method, SamplingSettings(**distribution))
+    engine = session.open_engine(method, SamplingSettings(**distribution))
     steps = engine.generate(JOBS)
     return {image.job.id: image.codes.tolist() for step in steps for image in step.finished}
 

@@ -13,7 +13,7 @@ from small_llamagen import write_llamagen
 import main
 from configs.targets import MODELS, SOURCES
 from decoding.cache import CacheShape, KVCache
-from drafters.loading import load_eagle_head
+from drafters.loading import load_drafter
 from models.base import TargetOptions
 from models.files.places import NEEDED
 from models.linear import Linear, can_pack
@@ -78,7 +78,7 @@ def test_memory_is_that_of_a_loaded_model(words, images, rows, checkpoint, capsy
     _, document = report(capsys, checkpoint, "--dtype=bf16", *words)
     memory, device = document["memory"], torch.device("cpu")
     target = load_target("tiny", str(checkpoint), TargetOptions(torch.bfloat16, device))
-    head = load_eagle_head(str(checkpoint / "drafter"), target)
+    head = load_drafter(str(checkpoint / "drafter"), target).network
     for name, module in (("target", target.transformer), ("drafter", head)):
         assert memory[f"{name} weights"] == sum(weight.nbytes for weight in module.parameters())
     cache = KVCache(

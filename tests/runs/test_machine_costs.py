@@ -73,19 +73,19 @@ def test_other_work_on_the_machine_does_not_count(session, monkeypatch) -> None:
         return [(nodes, slow * (10 + nodes), slow * 2.0 if tree else None)] * 3
 
     monkeypatch.setattr("runs.costs._timed", timed)
-    costs = measure_costs(session.engine_for, [], repeats=3)
+    costs = measure_costs(session.open_engine, [], repeats=3)
     assert len(turns) == 30 and costs.level == 2.0
     assert costs.verify == tuple(10.0 + nodes for nodes in costs.nodes) and len(costs.nodes) == 10
 
 
 def test_a_session_measures_under_a_distribution_that_cuts_nothing(home, session: Session) -> None:
-    policy = session.engine_for(MethodSettings("graft", nodes=12, window=6)).speculation.policy
+    policy = session.open_engine(MethodSettings("graft", nodes=12, window=6)).speculation.policy
     assert len(policy.prices.verify) == 13 and all(time > 0 for time in policy.prices.verify)
     assert policy.prices.level > 0 and len(os.listdir(home)) == 1
-    again = session.engine_for(MethodSettings("marginal", nodes=12)).speculation.policy
+    again = session.open_engine(MethodSettings("marginal", nodes=12)).speculation.policy
     assert again.prices == policy.prices
 
 
 def test_a_file_of_prices_that_is_none_is_refused(session, tmp_path) -> None:
     with pytest.raises(SettingsError, match="--prices: .*nowhere.json"):
-        session.engine_for(MethodSettings("marginal", prices=str(tmp_path / "nowhere.json")))
+        session.open_engine(MethodSettings("marginal", prices=str(tmp_path / "nowhere.json")))

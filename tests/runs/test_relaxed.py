@@ -47,7 +47,7 @@ def test_the_table_is_read_once_and_only_as_wide_as_needed(folder) -> None:
     assert session.tables(relaxed(k=4, delta=0.7)).nearest is nearest
     assert session.tables(relaxed(k=4, residual="reference")).nearest.shape == (CODES, 5)
     assert session.tables(MethodSettings()).nearest is None
-    assert session.engine.verifier.near.nearest is nearest
+    assert session.open_engine().verifier.near.nearest is nearest
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_damaged_table_is_named(folder, tmp_path) -> None:
     shutil.copytree(folder, place)
     table_path(place, CODES, 10).write_bytes(b"\x93NUMPY")
     with pytest.raises(SettingsError, match="--lantern_k: .*top_10_indices.npy: cannot be read"):
-        opened(place, relaxed(k=4)).engine  # noqa: B018
+        opened(place, relaxed(k=4)).open_engine()
 
 
 def test_the_papers_command_makes_images(folder, tmp_path, capsys) -> None:

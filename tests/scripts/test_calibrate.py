@@ -30,7 +30,7 @@ def test_a_chain_is_accepted_where_the_fitted_distributions_say(folder, depth) -
     session = open_session(
         RunSettings(prompt="a", model_path=str(folder / "model"), dtype="fp64", method=chain)
     )
-    engine = session.engine
+    engine = session.open_engine()
     (image,) = [
         image for step in engine.generate([Job("0", "a red dot", 5)]) for image in step.finished
     ]

@@ -84,7 +84,7 @@ def test_the_features_are_those_of_unpadded_rows(session) -> None:
 def test_training_scores_what_the_drafter_computes(opened) -> None:
     """Laws of levels 1 to 3 against those of a tree of one branch behind every decided token."""
     codes, rows = codes_for(opened), rows_of(opened)
-    distributions = draft_distributions(opened.target, opened.head, rows, LAW, 3)
+    distributions = draft_distributions(opened.target, opened.drafter.network, rows, LAW, 3)
     for number, text in enumerate(TEXTS):
         checked = 0
         for level, token, log_q in decoded_distributions(opened, text, codes[number], 3):
@@ -101,7 +101,7 @@ def decoded_distributions(
     """Level, number of the token and log q of a drafter that is told one token after the other."""
     target, prompt = session.target, session.target.prompt(text, 2)
     rows = target_rows(target, prompt, codes[None])
-    drafter = EagleDrafter(session.head, target, LAW, room=levels)
+    drafter = EagleDrafter(session.drafter.network, target, LAW, room=levels)
     drafter.open(1, Stopwatch(target.device))
     drafter.start(0, prompt, rows.features[:, : rows.prompt], codes[:1])
     sequence = rows.ids[0, rows.prompt :] - target.vocab.first_id
@@ -127,7 +127,7 @@ def test_noise_spares_deeper_levels(session) -> None:
         seen.append(inputs)
         return torch.zeros_like(inputs)
 
-    head.spec = session.head.spec
+    head.spec = session.drafter.network.spec
     unroll(head, rows, 2, torch.full((4, rows.drafted, 32), 0.25))
     given, first = rows.features[:, :-1], rows.prompt - 1
     assert torch.equal(seen[0][:, :first], given[:, :first]), "the prompt stays as it is"
@@ -144,7 +144,7 @@ def test_the_wrong_pairing_of_earlier_code(session) -> None:
         seen.append(ids)
         return torch.zeros_like(inputs)
 
-    head.spec = session.head.spec
+    head.spec = session.drafter.network.spec
     unroll(head, rows, 2)
     unroll(head, rows, 2, shift=0)
     assert torch.equal(seen[0], rows.ids[:, 1:]) and torch.equal(seen[2], rows.ids[:, :-1])
@@ -224,26 +224,29 @@ def agreement(session: Session, head: object, rows: Rows) -> dict:
 def test_a_perfect_drafter(session) -> None:
     """No distance to the target, its first coupled candidate always hits, and no drafter has a smaller loss."""
     rows = rows_of(session)
-    figures = agreement(session, Perfect(rows, session.head.spec), rows)
+    figures = agreement(session, Perfect(rows, session.drafter.network.spec), rows)
     assert figures["total_variation"] < 1e-6
     assert figures["coupled"]["hit_1"] == figures["coupled"]["hit_10"] == 1.0
     assert figures["topk"]["hit_1"] < figures["topk"]["hit_4"] <= 1.0
-    best, parts = loss_of(session)(Perfect(rows, session.head.spec), rows, None)
+    best, parts = loss_of(session)(Perfect(rows, session.drafter.network.spec), rows, None)
     distribution = guided(session.target, loss_of(session).levels.wanted(rows), CFG).softmax(-1)
     entropy = torch.special.entr(distribution).sum(-1)
     torch.testing.assert_close(best, 0.1 * (entropy.mean() + entropy[:, 1:].mean()) / 2)
-    assert not parts[:, 0].any() and loss_of(session)(session.head, rows, None)[0] > best + 0.05
+    assert (
+        not parts[:, 0].any()
+        and loss_of(session)(session.drafter.network, rows, None)[0] > best + 0.05
+    )
     whole = replace(loss_of(session), weights=(1.0, 0.1, 2.0))
     torch.testing.assert_close(
-        whole(Perfect(rows, session.head.spec), rows, None)[0], best, rtol=0, atol=1e-5
+        whole(Perfect(rows, session.drafter.network.spec), rows, None)[0], best, rtol=0, atol=1e-5
     )
-    assert whole(session.head, rows, None)[1][:, 2].min() > 0.1
+    assert whole(session.drafter.network, rows, None)[1][:, 2].min() > 0.1
 
 
 def test_the_first_slot_that_decoding_uses_gets_loss(session) -> None:
     rows = rows_of(session)
     best, worse, same = (
-        loss_of(session)(Perfect(rows, session.head.spec, wrong, at), rows, None)[0]
+        loss_of(session)(Perfect(rows, session.drafter.network.spec, wrong, at), rows, None)[0]
         for wrong, at in ((0.0, 0), (2.0, rows.prompt - 1), (2.0, rows.prompt - 2))
     )
     assert worse > best + 1.5 / (session.target.grid.tokens - 1) / 2 * 0.9, "smooth L1 of 2 is 1.5"
@@ -254,16 +257,16 @@ def test_ends_of_rows_get_no_loss(lumina_folder) -> None:
     session = open_lumina(lumina_folder, "96x64")
     rows, columns = rows_of(session), session.target.grid.columns
     best, end, token = (
-        loss_of(session)(Perfect(rows, session.head.spec, wrong, rows.prompt - 1 + at), rows, None)[
-            0
-        ]
+        loss_of(session)(
+            Perfect(rows, session.drafter.network.spec, wrong, rows.prompt - 1 + at), rows, None
+        )[0]
         for wrong, at in ((0.0, 0), (2.0, columns - 1), (2.0, columns))
     )
     assert end == best < token, "a row's last token is followed by its end, which nothing decides"
 
 
 def test_figures_of_a_random_drafter_are_between(session) -> None:
-    figures = agreement(session, session.head, rows_of(session))
+    figures = agreement(session, session.drafter.network, rows_of(session))
     assert 0.05 < figures["total_variation"] < 1
     for name in ("topk", "coupled"):
         assert 0 <= figures[name]["hit_1"] <= figures[name]["hit_4"] <= figures[name]["hit_10"] <= 1

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from small import write_shards
 
 import main
-from drafters.loading import load_eagle_head
+from drafters.loading import load_drafter
 from models.base import TargetOptions
 from models.codecs.vqgan import load_vqgan
 from models.registry import load_target
@@ -36,7 +36,7 @@ def part(request, checkpoint, folder) -> tuple[Path, Callable[[], object]]:
     if request.param == "target":
         return folder, lambda: load_target("tiny", str(folder), TargetOptions(torch.float32, CPU))
     target = load_target("tiny", str(checkpoint), TargetOptions(torch.float32, CPU))
-    return folder / "drafter", lambda: load_eagle_head(str(folder / "drafter"), target)
+    return folder / "drafter", lambda: load_drafter(str(folder / "drafter"), target).network
 
 
 def store(folder: Path, kind: str) -> Path:
@@ -158,7 +158,7 @@ def test_files_that_run_code_are_refused(form, place, folder, tmp_path, capsys) 
         if place.startswith("tokenizer"):
             load_vqgan(folder / "tokenizer")
         target = load_target("tiny", str(folder), TargetOptions(torch.float32, CPU))
-        load_eagle_head(str(folder / "drafter"), target)
+        load_drafter(str(folder / "drafter"), target)
     assert main.main(["inspect", "--model_path", str(folder)]) == 2
     assert path.name in capsys.readouterr().out and not witness.exists()
     with path.open("rb") as file:  # the payload works where code is allowed

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from small import Sizes, byte_tokenizer, write_checkpoint, write_shards
 from torch import nn
 
-from drafters.loading import load_eagle_head
+from drafters.loading import load_drafter
 from models.base import TargetOptions
 from models.files.weights import KeyMap, Slot, load_strict
 from models.registry import load_target
@@ -59,7 +59,9 @@ def test_drafter_in_a_bin_file(checkpoint, folder) -> None:
     )
     (folder / "drafter" / "model.safetensors").unlink()
     target = load(checkpoint)
-    one, other = (load_eagle_head(str(path / "drafter"), target) for path in (folder, checkpoint))
+    one, other = (
+        load_drafter(str(path / "drafter"), target).network for path in (folder, checkpoint)
+    )
     assert all(
         torch.equal(a, b)
         for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True)
@@ -71,11 +73,13 @@ def test_a_drafter_without_an_embedding_takes_the_targets(checkpoint, folder) ->
     state = load_file(path)
     own = state.pop("embed_tokens.weight")
     save_file(state, path)
-    head = load_eagle_head(str(folder / "drafter"), target)
+    head = load_drafter(str(folder / "drafter"), target).network
     assert head.embedding.weight is target.transformer.embedding.weight
     assert torch.equal(head.embedding.weight, own)  # drafters are trained with it
     save_file(state | {"embed_tokens.weight": own + 1}, path)
-    assert torch.equal(load_eagle_head(str(folder / "drafter"), target).embedding.weight, own + 1)
+    assert torch.equal(
+        load_drafter(str(folder / "drafter"), target).network.embedding.weight, own + 1
+    )
 
 
 def test_norms_shared_by_all_heads_are_repeated(tmp_path) -> None:
@@ -217,13 +221,13 @@ def test_a_drafter_of_another_target(folder, checkpoint) -> None:
     config = json.loads((folder / "drafter" / "config.json").read_text())
     (folder / "drafter" / "config.json").write_text(json.dumps(config | {"hidden_size": 64}))
     with pytest.raises(ValueError, match="hidden_size 64"):
-        load_eagle_head(str(folder / "drafter"), load(checkpoint))
+        load_drafter(str(folder / "drafter"), load(checkpoint))
 
 
 def test_a_drafter_that_is_not_there(folder, checkpoint) -> None:
     shutil.rmtree(folder / "drafter")
     with pytest.raises(ValueError, match="--drafter_path"):
-        load_eagle_head(str(folder / "drafter"), load(checkpoint))
+        load_drafter(str(folder / "drafter"), load(checkpoint))
 
 
 def test_an_unknown_model_lists_the_names() -> None:

@@ -155,7 +155,7 @@ def test_drafter_equals_the_plain_reference(folder, session) -> None:
     prompt, w = target.prompt("dog", 2), reference.weights(folder / "drafter" / "pytorch_model.bin")
     assert prompt.starts[0] > 3
     features = expected_features(folder, session, "dog", CODES)
-    drafter = EagleDrafter(session.head, target, distribution, room=8)
+    drafter = EagleDrafter(session.drafter.network, target, distribution, room=8)
     drafter.open(1, Stopwatch(CPU))
     drafter.start(0, prompt, features[:, : SIZES.slots], torch.tensor(CODES[:1]))
     done = 1
@@ -205,7 +205,7 @@ METHODS = {
 def decode(
     session: Session, distribution: SamplingDistribution, method: MethodSettings, images: int
 ) -> dict[str, list[int]]:
-    engine = build_engine(session.target, session.head, distribution, method, images)
+    engine = build_engine(session.target, session.drafter, distribution, method, images)
     found = [image for step in engine.generate(JOBS) for image in step.finished]
     assert method.method == "ar" or sum(image.tau for image in found) > 1.2 * len(found), (
         "nothing is accepted"

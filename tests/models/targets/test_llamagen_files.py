@@ -228,7 +228,7 @@ def test_a_drafter_that_does_not_fit(key, value, message, folder) -> None:
 def test_a_drafter_without_an_embedding_takes_the_targets(folder) -> None:
     change_weights(folder / "drafter" / "pytorch_model.bin", embed_tokens__weight=None)
     session = load(folder)
-    assert torch.equal(session.head.embedding.weight, session.target.embedding())
+    assert torch.equal(session.drafter.network.embedding.weight, session.target.embedding())
 
 
 def test_a_drafter_of_the_other_stage(tmp_path) -> None:

@@ -80,7 +80,7 @@ def decode(
     sampling = SamplingSettings(
         distribution.temperature, distribution.top_k, distribution.top_p, distribution.cfg
     )
-    engine = replace(session, settings=replace(session.settings, batch_size=batch)).engine_for(
+    engine = replace(session, settings=replace(session.settings, batch_size=batch)).open_engine(
         method, sampling
     )
     return {
@@ -103,7 +103,7 @@ def test_every_method_decodes_what_a_plain_loop_decodes(distribution, lumina) ->
 def test_trees_run_on_across_row_ends(lumina_folder) -> None:
     """Where rows hold two tokens, a round that accepts two has crossed an end."""
     session = open_lumina(lumina_folder, "32x96")
-    engine = session.engine_for(METHODS["deep eagle2"])
+    engine = session.open_engine(METHODS["deep eagle2"])
     accepted = [stats.accepted for step in engine.generate(JOBS) for stats in step.rounds]
     assert max(accepted) >= 2
 
@@ -181,7 +181,7 @@ def test_images_are_judged_with_their_row_ends(lumina_folder) -> None:
     session = open_lumina(lumina_folder, "96x64")
     distribution, engine = (
         sampling_distribution(session.settings.sampling),
-        session.engine_for(MethodSettings("ar")),
+        session.open_engine(MethodSettings("ar")),
     )
     image = next(image for step in engine.generate(JOBS[:1]) for image in step.finished)
     for position in range(1, session.target.grid.tokens):

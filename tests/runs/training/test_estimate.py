@@ -129,7 +129,7 @@ def test_slots(checkpoint, session) -> None:
     assert slots_of(base, tokens, session.target.spec) == (len("a longer caption"), 16)
     lumina = SimpleNamespace(model="lumina_mgpt")
     assert slots_of(lumina, tokens, session.target.spec)[1] == 4 * 5, "every row has its end"
-    assert isinstance(session.head, EagleHead) and seconds_left(100, 16, 4.0) == 400
+    assert isinstance(session.drafter.network, EagleHead) and seconds_left(100, 16, 4.0) == 400
 
 
 def test_the_command_prints_it_and_stops(checkpoint, tmp_path, capsys) -> None:

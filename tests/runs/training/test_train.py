@@ -287,7 +287,7 @@ def test_a_user_loads_the_drafter(folders, tmp_path) -> None:
             drafter_path=path,
             device="cpu",
         )
-        images.append(measure(open_session(settings).engine, job).images[0].codes)
+        images.append(measure(open_session(settings).open_engine(), job).images[0].codes)
     assert torch.equal(*images)
 
 

@@ -1,0 +1,111 @@
+"""The images in flight: their KV cache, noise and progress, and how jobs enter and leave."""
+
+import time
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from decoding.cache import CacheShape, KVCache, chain
+from decoding.figures import Sources, refuse_nan
+from decoding.flight import FinishedImage, Flight, Job
+from decoding.grow import Speculation
+from decoding.noise import NoiseShape, PositionalNoise
+from decoding.sampling import SamplingDistribution, choose
+from decoding.transfer import on_device
+from models.base import TargetModel
+
+
+class Batch:
+    """Holds the state of the images that are decoded together; place i is row i everywhere."""
+
+    def __init__(
+        self,
+        jobs: list[Job],
+        roles: tuple[str, ...],
+        target: TargetModel,
+        distribution: SamplingDistribution,
+        speculation: Speculation | None,
+        sources: Sources,
+    ):
+        """Allocate a place per job, for prompts as long as theirs; roles: the noise that is read."""
+        self.target, self.distribution = target, distribution
+        self.speculation, self.sources = speculation, sources
+        slots = self._slots(max(target.length(job.prompt) for job in jobs))
+        shape = CacheShape(len(jobs), distribution.guidance, slots)
+        self.cache = KVCache(target.spec, shape, target.dtype, target.device)
+        dtype = torch.float64 if target.dtype == torch.float64 else torch.float32
+        size = target.grid.tokens, target.vocab.size
+        noise = NoiseShape(*size, distribution.greedy, dtype, target.device)
+        self.noise = PositionalNoise(noise, len(jobs), roles)
+        self.flights: list[Flight | None] = [None] * len(jobs)
+
+    def _slots(self, length: int) -> int:
+        """Return the cache slots of an image with a prompt of this length, and of its last tree."""
+        grid = self.target.grid
+        nodes = self.speculation.policy.largest.nodes if self.speculation else 0
+        return length + grid.slots(grid.tokens) + grid.block(nodes)
+
+    @torch.inference_mode()
+    def admit(self, queue: Iterator[Job]) -> bool:
+        """Give free places to the next jobs, close those for which none is left.
+
+        Returns False when no image is in flight.
+        """
+        for place, flight in enumerate(self.flights):
+            if flight is None and (job := next(queue, None)) is not None:
+                self.flights[place] = self._prefill(place, job)
+        taken = [place for place, flight in enumerate(self.flights) if flight is not None]
+        if taken and len(taken) < len(self.flights):
+            self._select(taken)
+        return bool(taken)
+
+    def _select(self, places: list[int]) -> None:
+        self.flights = [self.flights[place] for place in places]
+        self.cache = self.cache.select(places)
+        self.noise.select(places)
+        if self.speculation:
+            self.speculation.drafter.select(places)
+
+    def _prefill(self, place: int, job: Job) -> Flight:
+        """Read a job's prompt and decide its first image token."""
+        started = time.perf_counter()
+        prompt = self.target.prompt(job.prompt, self.distribution.guidance)
+        length = prompt.ids.shape[1]
+        self.cache.grow(self._slots(length))
+        cache = self.cache.image(place)
+        cache.reset(prompt.starts, prompt.origins)
+        features = self.target.read(prompt, cache.open(*chain(1, length, self.target.device)))
+        cache.advance([length])
+        self.noise.fill(place, job.seed)
+        log_p = self.distribution(self.target.score(features[:, -1:]))  # (1, 1, vocab)
+        # the check waits for the device, which makes the seconds true
+        refuse_nan(bool(log_p.isnan().any()), self.sources.target)
+        code = choose(log_p, self.noise.table[place : place + 1, :1])[0]  # (1,)
+        controller = None
+        if self.speculation:
+            controller = self.speculation.policy.controller(job.seed)
+            self.speculation.drafter.start(place, prompt, features, code)
+        return Flight(job, self.target.grid.tokens, code, controller, time.perf_counter() - started)
+
+    def roots(self) -> list[int]:
+        """Return per image the position of its last decided token."""
+        return [flight.decided - 1 for flight in self.flights]
+
+    def decided(self) -> Tensor:
+        """Return (images, 1) how many image tokens are decided: the position of the next one."""
+        return on_device([[flight.decided] for flight in self.flights], self.target.device)
+
+    def last_codes(self) -> Tensor:
+        """Return (images,) the last decided codes."""
+        return torch.cat([flight.codes[-1][-1:] for flight in self.flights])
+
+    def land(self, draft: float, verify: float, total: float) -> tuple[FinishedImage, ...]:
+        """Share a round's seconds among the images; take out and return the finished ones."""
+        images, finished = len(self.flights), []
+        for place, flight in enumerate(self.flights):
+            flight.spend(draft / images, verify / images, total / images)
+            if flight.remaining == 0:
+                finished.append(flight.finish())
+                self.flights[place] = None
+        return tuple(finished)
