@@ -5,9 +5,10 @@ TOOLS := "ruff>=0.15,<0.18" "pytest>=8,<10" "pytest-xdist>=3.6,<4" "scipy>=1.13,
 
 .PHONY: demo test lint
 
-$(VENV)/installed: requirements.txt Makefile
+$(VENV)/installed: requirements.txt constraints.txt Makefile
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.txt $(TOOLS)
+	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.txt $(TOOLS) -c constraints.txt
+	$(PY) -m pip check
 	touch $@
 
 demo: $(VENV)/installed
