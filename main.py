@@ -74,7 +74,7 @@ def evaluate(**texts: str) -> None:
     """Make tables, image metrics and a report from run folders."""
     settings = evaluate_settings(texts)
     _check_device(settings.device)
-    from eval.report.runs import read_runs
+    from eval.report.run import read_runs
 
     runs = read_runs(
         settings.folders, settings.baseline

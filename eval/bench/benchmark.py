@@ -33,8 +33,7 @@ from runs.jobs import image_jobs
 from runs.measure import BASELINE, Measurement, joined, measure
 from runs.prompts import prompt_items
 from runs.session import Session, open_session
-from support.durable import replace_file
-from support.places import check_writable
+from support.durable import make_writable, replace_file
 from support.provenance import versions
 
 Row = dict[str, Any]
@@ -58,7 +57,7 @@ class Bench:
         items = prompt_items(settings.run)
         jobs = image_jobs(items, settings.run.seed)
         if settings.output:
-            check_writable("output_dir", Path(settings.output))
+            make_writable("output_dir", Path(settings.output))
         drafter = next((method for method in settings.methods if method.drafted), BASELINE)
         try:
             session = open_session(settings.run.with_method(drafter))

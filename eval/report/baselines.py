@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from eval.report.runs import Line, Run
+from eval.report.run import Line, Run
 
 # What decides the tokens of plain decoding, besides prompt and seed: checkpoints by their contents, and the law.
 LAW = (

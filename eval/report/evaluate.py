@@ -1,6 +1,5 @@
 """`evaluate`: run folders in; tables, figures and a report out."""
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -11,14 +10,14 @@ from configs.fields import settings_dict
 from eval.metrics.base import Score
 from eval.report.baselines import baseline_of
 from eval.report.figures import Scores, compute_scores, with_prices
+from eval.report.image_sets import reference_files
 from eval.report.report import PAPER_NOTE, Findings, report, shown_keys
-from eval.report.runs import Run, common_keys, reference_files
+from eval.report.run import Run, common_keys
 from eval.report.speed import SpeedRow, speed_row
 from eval.report.tables import metric_table, sources_table, speed_table
 from eval.report.traces import accepted_lengths
 from scenes.pictures import rendered_scenes
-from support.durable import replace_file
-from support.places import check_writable
+from support.durable import encode_json, make_writable, replace_file
 from support.processes import launched
 from support.provenance import revision, versions
 from support.tables import Table
@@ -57,8 +56,8 @@ def evaluate(settings: EvaluateSettings, runs: Sequence[Run]) -> None:
 
 def check_places(settings: EvaluateSettings, report_dir: Path) -> None:
     """Raise a SettingsError for a folder that cannot be written, or a --ref_dir without images."""
-    check_writable("report_dir", report_dir)
-    check_writable("cache_dir", Path(settings.cache_dir))
+    make_writable("report_dir", report_dir)
+    make_writable("cache_dir", Path(settings.cache_dir))
     if settings.ref_dir is not None:
         reference_files(settings.ref_dir)
 
@@ -122,8 +121,7 @@ def _write(folder: Path, tables: Sequence[Table], document: dict[str, object], p
         texts = {"md": table.markdown(), "csv": table.csv(), "tex": table.latex()}
         for ending, text in texts.items():
             replace_file(folder / f"{name}.{ending}", text.encode())
-    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    replace_file(folder / "evaluation.json", text.encode())
+    replace_file(folder / "evaluation.json", encode_json(document, indent=2))
     replace_file(folder / "report.html", page.encode())
 
 

@@ -11,7 +11,8 @@ from eval.metrics.base import ImageSet, Score, Unavailable
 from eval.metrics.paired import paired_difference
 from eval.metrics.registry import NEED_REFERENCE, build_metric
 from eval.metrics.store import FeatureStore
-from eval.report.runs import Run, common_images, read_reference
+from eval.report.image_sets import read_reference
+from eval.report.run import Run, common_images
 from support.devices import pick_device
 from support.processes import ALONE, Processes
 

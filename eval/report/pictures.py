@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
-from eval.report.runs import Run
+from eval.report.run import Run
 from eval.report.speed import SpeedRow
 
 _SIDE = 384  # pixels of a thumbnail's longer edge

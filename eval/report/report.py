@@ -10,7 +10,7 @@ from markupsafe import Markup, escape
 from PIL import Image
 
 from eval.report.pictures import acceptance_map, difference, speed_plot, tau_plot, thumbnail
-from eval.report.runs import Run
+from eval.report.run import Run
 from eval.report.speed import SpeedRow
 from eval.report.tables import settings_table
 from support.tables import Table

@@ -8,7 +8,7 @@ from eval.bench.plausible import exceeds_tau
 from eval.metrics.paired import Estimate, paired_ratio
 from eval.report.baselines import Baseline
 from eval.report.published import PublishedCell, published
-from eval.report.runs import Run
+from eval.report.run import Run
 from runs.run_folder import Line
 
 

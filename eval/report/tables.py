@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from eval.metrics.base import Score
 from eval.metrics.paired import Estimate
-from eval.report.runs import Run
+from eval.report.run import Run
 from eval.report.speed import SpeedRow
 from support.tables import Table
 

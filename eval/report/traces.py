@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 
 from eval.report.adjacency import ImageTrace, grid_columns
-from eval.report.runs import Run
+from eval.report.run import Run
 from runs.run_folder import Line, files_of
 from support.json_files import scan_lines
 

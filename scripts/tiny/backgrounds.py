@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from configs.schema import CLASSIFIER, ROOT
 from eval.metrics.attributes import AttributeClassifier, Attributes, Labels
-from eval.report.runs import Run, read_runs
+from eval.report.run import Run, read_runs
 from eval.report.speed import tau
 from runs.run_folder import Line
 from support.script import run_script

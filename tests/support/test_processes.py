@@ -19,7 +19,7 @@ from configs.schema import ROOT, RunSettings
 from eval.metrics.base import Score
 from eval.metrics.networks import AttributeNetwork
 from eval.report.figures import compute_scores
-from eval.report.runs import read_run
+from eval.report.run import read_run
 from runs.generate import generate_images
 from runs.run_folder import RunFolder
 from support.json_files import read_lines

@@ -17,7 +17,7 @@ from eval.metrics.base import ImageSet, Unavailable
 from eval.metrics.registry import build_metric
 from eval.metrics.store import FeatureStore
 from eval.metrics.weights import find_weights
-from eval.report.runs import image_set
+from eval.report.image_sets import image_set
 
 CPU = torch.device("cpu")
 PROMPTS = ("a red fox", "a blue house on a hill", "two cats", "a ship")

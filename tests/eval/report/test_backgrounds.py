@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from made_runs import read_records, write_records, write_run
 
-from eval.report.runs import read_runs
+from eval.report.run import read_runs
 from scripts.tiny import backgrounds
 
 PROMPTS = [

@@ -20,7 +20,7 @@ from eval.metrics.paired import Estimate
 from eval.metrics.store import FeatureStore
 from eval.report.evaluate import evaluate
 from eval.report.figures import compute_scores, with_prices
-from eval.report.runs import read_run, read_runs
+from eval.report.run import read_run, read_runs
 from runs.commands import evaluate_settings
 from support.processes import Processes
 

@@ -7,7 +7,7 @@ from made_runs import made_record, write_records, write_run
 from eval.metrics.base import Score
 from eval.report.baselines import baseline_of, compared
 from eval.report.pictures import difference
-from eval.report.runs import read_run
+from eval.report.run import read_run
 from eval.report.speed import speed_row
 from eval.report.tables import settings_table, sources_table, speed_table
 
@@ -111,9 +111,8 @@ def test_other_machines_and_batch_sizes_are_marked(plain, tmp_path):
 def test_a_speed_up_above_tau_is_marked_as_noise(plain, tmp_path, seconds, noise):
     row = row_of(read_run(str(faster(tmp_path, seconds=seconds)), "adt"), plain)
     assert row.tau == 3.0 and row.above_tau is noise
-    assert [
-        f"a speed-up of {2 / seconds:.2f} exceeds tau 3.00" in text for text in row.warnings
-    ] == [True] * noise
+    warning = f"a speed-up of {2 / seconds:.2f} exceeds tau 3.00"
+    assert any(warning in text for text in row.warnings) is noise
     cells = dict(zip(speed_table([row]).columns, speed_table([row]).rows[0], strict=True))
     assert cells["SR"].endswith(" (!)") is noise and cells["same tokens"] == "9/9"
 

@@ -10,7 +10,8 @@ from PIL import Image
 
 from configs.fields import SettingsError
 from eval.metrics.base import Unavailable
-from eval.report.runs import read_reference, read_run, read_runs
+from eval.report.image_sets import read_reference
+from eval.report.run import read_run, read_runs
 from eval.report.traces import accepted_lengths
 
 GREY = [np.full((8, 8, 3), 30 * number, dtype=np.uint8) for number in range(4)]
@@ -76,31 +77,35 @@ def test_damaged_images_are_left_out_before_the_networks(folder, spoil):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "found"),
+    ("text", "found"),
     [
-        (lambda folder: (folder / "run.json").unlink(), "no run.json"),
-        (
-            lambda folder: (folder / "run.json").write_text("[]"),
-            "a run.json that cannot be read .*indices must be",
-        ),
-        (
-            lambda folder: (folder / "run.json").write_text('{"settings": {}}'),
-            "a run.json with --model None",
-        ),
-        (
-            lambda folder: (folder / "run.json").write_text('{"settings": {}, "identity": 5}'),
-            "a run.json that cannot",
-        ),
-        (
-            lambda folder: (folder / "records.jsonl").write_text("nothing\n{}\n\n"),
-            "no image that can be used",
-        ),
-        (lambda folder: (folder / "records.jsonl").write_text(""), "no image that can be used"),
+        ("[]", "found \\[\\]"),
+        ('{"settings": {"a": NaN}}', "found no JSON: NaN"),
+        ("[" * 100_000, "found no JSON: brackets nested too deep"),
+        ('{"settings": 5}', "found no settings"),
+        ('{"settings": {}, "identity": 5}', "found no settings, or no identity"),
+        ('{"settings": {}}', "found --model None"),
     ],
 )
-def test_folders_without_a_run_are_refused(folder, spoil, found):
-    spoil(folder)
-    with pytest.raises(SettingsError, match=rf"--output_dir .*found.* {found}.*allowed"):
+def test_damaged_manifests_are_refused(folder, text, found):
+    (folder / "run.json").write_text(text)
+    with pytest.raises(SettingsError, match=rf"^--output_dir .*run.json: {found}.*allowed"):
+        read_run(str(folder), "run")
+
+
+@pytest.mark.parametrize("text", ["", "nothing\n{}\n\n", "[" * 100_000])
+def test_folders_without_a_usable_record_are_refused(folder, text):
+    (folder / "records.jsonl").write_text(text)
+    with pytest.raises(SettingsError, match="--output_dir .*found no image that can be used"):
+        read_run(str(folder), "run")
+
+
+def test_folders_without_a_manifest_are_refused(folder):
+    (folder / "run.json").unlink()
+    with pytest.raises(SettingsError, match="--output_dir .*found no run.json.*allowed"):
+        read_run(str(folder), "run")
+    (folder / "run.json").mkdir()
+    with pytest.raises(SettingsError, match="--output_dir .*found no run.json.*allowed"):
         read_run(str(folder), "run")
 
 
@@ -131,6 +136,7 @@ def test_reference_folders(tmp_path):
         ({"tau": None}, "without tau"),
         ({"target_forwards": "many", "seed": 1.5}, "with seed 1.5, target_forwards 'many'"),
         ({"mean_depth": float("nan")}, "with mean_depth nan"),
+        ({"mean_nodes": -1}, "with mean_nodes -1"),
     ],
 )
 def test_records_without_figures_are_left_out(folder, change, fault):
