@@ -74,7 +74,7 @@ def refuse_foreign_flags(settings: object) -> None:
 
 def parts_beside(model: str, model_path: str) -> dict[str, str]:
     """Where the parts of a target lie that are not in its folder, by flag: beside it, or beside the folder that it has
-    here, for a hub id. Chameleon's tokenizer is looked for beside a folder anyway (models/files/places.py)."""
+    here, for a hub id. Chameleon's tokenizer is looked for beside a folder anyway (models/files/chameleon_parts.py)."""
     local = Path(model_path).is_dir()
     home = Path(os.path.abspath(model_path if local else ROOT / MODELS[model])).parent
     parts = {name: str(home / place) for name, place in PARTS.get(model, {}).items()}

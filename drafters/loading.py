@@ -16,15 +16,9 @@ from decoding.sampling import SamplingDistribution
 from drafters.eagle import EagleDrafter, EagleHead
 from models.base import TargetModel, TransformerSpec
 from models.files.folders import checkpoint_folder
-from models.files.weights import (
-    KeyMap,
-    Network,
-    Slot,
-    block_keys,
-    folder_shapes,
-    read_json,
-    refuse_faults,
-)
+from models.files.network import KeyMap, Network, Slot, block_keys, refuse_faults
+from models.files.sizes import read_config
+from models.files.weights import folder_shapes
 from models.linear import pack_weights
 from models.targets.family import Family
 
@@ -82,7 +76,7 @@ def find_drafter(path: str, family: Family, target: TransformerSpec) -> FoundDra
             by their headers.
     """
     found = _find(path, lambda config: family.drafter(config, target), target)
-    refuse_faults(found.network.faults(folder_shapes(found.folder)))
+    refuse_faults(found.network.faults(folder_shapes(found.folder)), str(found.folder))
     return found
 
 
@@ -96,7 +90,7 @@ def _find(
 ) -> FoundDrafter:
     """sizes: config.json -> the drafter's."""
     folder = checkpoint_folder(path, "--drafter_path")
-    config = read_json(folder / "config.json")
+    config = read_config(folder)
     network = eagle_network(config, sizes(config), target, str(folder / "config.json"))
     return FoundDrafter(folder, network, Calibrations.read(folder))
 
@@ -116,6 +110,8 @@ def eagle_network(
         ValueError: if the drafter is another target's.
     """
     bias = config.get("bias", True)
+    if not isinstance(bias, bool):
+        raise ValueError(f"{name}: bias is {bias!r}; allowed: true or false")
     if (spec.hidden, spec.vocab) != (target.hidden, target.vocab):
         raise ValueError(
             f"{name}: hidden_size {spec.hidden} and vocab_size {spec.vocab} do not fit the target's "

@@ -13,7 +13,7 @@ from torch import nn
 
 from models.base import TransformerSpec
 from models.linear import forget_packed
-from models.targets.target import TransformerTarget
+from models.targets.transformer_target import TransformerTarget
 
 _KEPT_FREE = 0.1  # of every GPU, for activations
 _IMAGE_BYTES = 2 * 2**30  # on the first GPU, for turning tokens into pixels

@@ -1,4 +1,4 @@
-"""`vq_distances`: the table of nearest latents beside a checkpoint."""
+"""`vq_distances`: write the table of nearest codes into a checkpoint folder."""
 
 from pathlib import Path
 
@@ -12,20 +12,21 @@ from runs.session import target_options
 
 
 def make_distances(settings: DistanceSettings) -> None:
-    """Write vq_distances/top_{columns}_indices.npy into --model_path and say so.
+    """Write vq_distances/top_{columns}_indices.npy into --model_path and print what was written.
 
     Raises:
-        SettingsError: the image tokenizer cannot be read, or the codebook has too few codes for --neighbours.
+        SettingsError: the image tokenizer cannot be read, the codebook has too few codes for
+            --neighbours.
+        OSError: the folder cannot be written.
     """
     folder = Path(settings.model_path)
+    options = target_options(settings, torch.float32, torch.device("cpu"))
     try:
-        options = target_options(settings, torch.float32, torch.device("cpu"))
         codebook = FAMILIES[settings.model].codebook(folder, options)
         path = table_path(folder, len(codebook), settings.neighbours)
         write_table(codebook, path, settings.neighbours)
     except ValueError as error:
         raise SettingsError(str(error)) from error
     columns = settings.neighbours or len(codebook) - 1
-    print(
-        f"{path}: {len(codebook)} codes, {columns} neighbours each, {path.stat().st_size / 2**20:.1f} MiB"
-    )
+    size = path.stat().st_size / 2**20
+    print(f"{path}: {len(codebook)} codes, {columns} neighbours each, {size:.1f} MiB")

@@ -6,7 +6,8 @@ from pathlib import Path
 from configs.fields import SettingsError
 from configs.schema import RunSettings
 from configs.targets import META_FILES, MODELS, ROOT, SOURCES
-from models.files.places import NEEDED, T5_TOKENIZERS, WEIGHT_FILES, WEIGHT_INDEXES
+from models.files.chameleon_parts import NEEDED
+from models.files.names import T5_TOKENIZERS, WEIGHT_FILES, WEIGHT_INDEXES
 
 _NETWORK_FILES = (
     ("config.json",),

@@ -150,7 +150,7 @@ def open_session(settings: RunSettings, drafted: bool | None = None) -> Session:
 def _find_drafter(settings: RunSettings) -> FoundDrafter:
     family = FAMILIES[settings.model]
     config = read_json(checkpoint_folder(settings.model_path, "--model_path") / "config.json")
-    return find_drafter(settings.drafter_path, family, family.network(config).module.spec)
+    return find_drafter(settings.drafter_path, family, family.spec(config))
 
 
 def target_options(

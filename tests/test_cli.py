@@ -152,10 +152,6 @@ def test_benchmark_gets_its_settings(model, seen):
             ["generate_images", "--prompt=a", "--model=anola"],
             "--model: found 'anola'; allowed: tiny, anole",
         ),
-        (
-            ["inspect", "--model=anole", "--drafter_path=./no"],
-            "the files: `hf download jadohu/anole_drafter",
-        ),
         (["vq_distances", "--tokenizer_path=./no"], "--tokenizer_path ./no: found no such folder"),
         (["generate_images", "--prompt=a", "--config=no.yaml"], "--config no.yaml: cannot be read"),
         (

@@ -18,7 +18,8 @@ from drafters.eagle import EagleHead
 from drafters.loading import eagle_keys, load_drafter
 from models.base import TargetModel
 from models.files.folders import checkpoint_folder
-from models.files.weights import public_state, read_json
+from models.files.network import public_state
+from models.files.weights import read_json
 from models.linear import forget_packed
 from support.durable import replace_file
 

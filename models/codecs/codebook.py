@@ -1,33 +1,37 @@
-"""Nearest-latent table of a codebook, read by relaxed acceptance (LANTERN, section "vq_distances").
+"""The table of nearest codes that relaxed acceptance reads (LANTERN, "vq_distances").
 
-Public layout: `vq_distances/top_{K-1}_indices.npy`, uint16 (K, K-1). Row c lists every other code by its
-Euclidean distance to code c, nearest first; c itself is left out, and ties go to the lowest code. A narrower table,
-`top_{n}_indices.npy` (K, n), holds the first n columns.
+Public layout: `vq_distances/top_{K-1}_indices.npy`, uint16 (K, K-1). Row c lists every other code by
+the Euclidean distance of its latent to that of code c, nearest first, ties by the lowest code. A
+narrower table, `top_{n}_indices.npy` (K, n), holds the first n columns.
 """
 
 from __future__ import annotations
 
-import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-_LARGEST = 2**16
+from support.durable import new_file
+
+_LARGEST = 2**16  # codes that uint16 can name
 _NAME = re.compile(r"top_([0-9]{1,5})_indices\.npy")
 
 
 def table_path(folder: str | Path, codes: int, neighbours: int | None = None) -> Path:
-    """Place of the table of a codebook with `codes` entries inside a checkpoint folder; all neighbours when None."""
+    """Return the place of a table in a checkpoint folder; `neighbours` None means all others."""
     return Path(folder) / "vq_distances" / f"top_{neighbours or codes - 1}_indices.npy"
 
 
-def nearest_codes(codebook: Tensor, neighbours: int | None = None, chunk: int = 256) -> np.ndarray:
-    """The nearest other codes of every code, ascending by Euclidean distance: uint16 (K, neighbours).
+def nearest_codes(
+    codebook: Tensor, neighbours: int | None = None, chunk: int = 256
+) -> Iterator[np.ndarray]:
+    """Yield the rows of a table, uint16 (chunk, neighbours): the other codes, nearest first.
 
-    Distances are computed in fp64 from differences, so that equal latents have distance zero exactly.
+    Distances are computed in fp64 from differences, so equal latents have distance zero exactly.
 
     Args:
         codebook: latents (K, d), K at most 65,536.
@@ -35,95 +39,91 @@ def nearest_codes(codebook: Tensor, neighbours: int | None = None, chunk: int = 
         chunk: rows computed at a time.
 
     Raises:
-        ValueError: on a wrong shape, a number that is not finite, or a number of neighbours outside 1..K-1.
+        ValueError: for a wrong shape, a latent that is not finite, or neighbours outside 1..K-1.
     """
-    _check(codebook, neighbours)
-    count = len(codebook)
-    neighbours = count - 1 if neighbours is None else neighbours
-    table = np.empty((count, neighbours), dtype=np.uint16)
-    for start in range(0, count, chunk):
-        stop = min(start + chunk, count)
-        table[start:stop] = _rows(codebook, start, stop)[:, :neighbours]
-    return table
+    if codebook.ndim != 2 or not 2 <= len(codebook) <= _LARGEST:
+        raise ValueError(
+            f"codebook: found shape {tuple(codebook.shape)}; allowed: (2..{_LARGEST}, d)"
+        )
+    if not torch.isfinite(codebook).all():
+        raise ValueError("codebook: found NaN or infinity; allowed: finite latents")
+    if neighbours is not None and not 1 <= neighbours < len(codebook):
+        raise ValueError(f"--neighbours: found {neighbours}; allowed: 1 to {len(codebook) - 1}")
+    latents = codebook.detach().to("cpu", torch.float64)
+    rows = torch.arange(len(latents)).split(chunk)
+    return (_others_by_distance(latents, part)[:, :neighbours] for part in rows)
+
+
+def _others_by_distance(latents: Tensor, codes: Tensor) -> np.ndarray:
+    """Latents (K, d), codes (n,) -> all other codes of each of them, uint16 (n, K-1)."""
+    distances = torch.cdist(
+        latents[codes], latents, compute_mode="donot_use_mm_for_euclid_dist"
+    )  # (n, K)
+    distances[torch.arange(len(codes)), codes] = -1.0  # the code itself comes first and is cut off
+    order = distances.sort(dim=1, stable=True).indices[:, 1:]
+    return order.numpy().astype(np.uint16)
 
 
 def write_table(
     codebook: Tensor, path: Path, neighbours: int | None = None, chunk: int = 256
 ) -> None:
-    """Compute a table into `path`, uint16 (K, neighbours), `chunk` rows at a time straight to the disk; the file
-    appears only when it is whole. Arguments and errors as `nearest_codes`."""
-    _check(codebook, neighbours)
+    """Compute a table and write it, `chunk` rows at a time; the file appears only when it is whole.
+
+    Arguments and errors as `nearest_codes`; OSError names a place that cannot be written.
+    """
+    rows = nearest_codes(codebook, neighbours, chunk)
+    shape = (len(codebook), neighbours or len(codebook) - 1)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    count = len(codebook)
-    columns = count - 1 if neighbours is None else neighbours
-    table = np.lib.format.open_memmap(partial, mode="w+", dtype=np.uint16, shape=(count, columns))
-    for start in range(0, count, chunk):
-        stop = min(start + chunk, count)
-        table[start:stop] = _rows(codebook, start, stop)[:, :columns]
-    table.flush()
-    os.replace(partial, path)
+    with new_file(path) as file:
+        np.lib.format.write_array_header_1_0(
+            file, {"descr": "<u2", "fortran_order": False, "shape": shape}
+        )
+        for part in rows:
+            file.write(part.astype("<u2").tobytes())
 
 
 def load_table(path: str | Path, codes: int, neighbours: int | None = None) -> np.ndarray:
-    """The table of a codebook with `codes` entries, memory-mapped and read-only; or a copy in memory of its first
-    `neighbours` columns, read row by row, so that the rest of a public table never is in memory.
+    """Return the table of a codebook with so many codes, uint16.
+
+    It is memory-mapped and read-only; or, with `neighbours`, a copy in memory of that many columns,
+    so that the rest of a public table never is in memory.
 
     Raises:
-        ValueError: naming the file, if it is missing, damaged, or has another shape or dtype.
+        ValueError: naming the file, if it is missing, damaged, of another shape or type, or names
+            codes that the codebook does not have.
     """
     try:
         table = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise ValueError(f"{path}: cannot be read as a nearest-latent table: {error}") from error
+        raise ValueError(f"{path}: cannot be read as a table of nearest codes: {error}") from error
     least = codes - 1 if neighbours is None else neighbours
     fits = table.ndim == 2 and len(table) == codes and least <= table.shape[1] < codes
     if not fits or table.dtype != np.uint16:
-        wanted = (
-            f"({codes}, {codes - 1})"
-            if neighbours is None
-            else f"({codes}, {least} to {codes - 1})"
+        columns = codes - 1 if neighbours is None else f"{least} to {codes - 1}"
+        raise ValueError(
+            f"{path}: found {table.dtype} {table.shape}, expected uint16 ({codes}, {columns})"
         )
-        raise ValueError(f"{path}: found {table.dtype} {table.shape}, expected uint16 {wanted}")
-    return table if neighbours is None else np.ascontiguousarray(table[:, :neighbours])
+    table = table if neighbours is None else np.ascontiguousarray(table[:, :neighbours])
+    if (largest := int(table.max())) >= codes:
+        raise ValueError(f"{path}: found the code {largest}; allowed: 0 to {codes - 1}")
+    return table
 
 
 def find_table(folder: str | Path, codes: int, neighbours: int) -> Path:
-    """The narrowest table in a checkpoint folder with at least so many neighbours per code.
+    """Return the narrowest table of a checkpoint folder with at least so many neighbours per code.
 
     Raises:
         ValueError: naming the folder and the command that makes one.
     """
-    places = Path(folder) / "vq_distances"
-    widths = [
-        int(match[1]) for path in places.glob("top_*.npy") if (match := _NAME.fullmatch(path.name))
-    ]
-    if fitting := [width for width in widths if neighbours <= width < codes]:
+    if fitting := [width for width in table_widths(folder) if neighbours <= width < codes]:
         return table_path(folder, codes, min(fitting))
     raise ValueError(
-        f"{places}: found no table of at least {neighbours} neighbours; "
+        f"{Path(folder) / 'vq_distances'}: found no table of at least {neighbours} neighbours; "
         f"`python main.py vq_distances --model_path {folder}` makes it"
     )
 
 
-def _check(codebook: Tensor, neighbours: int | None) -> None:
-    if codebook.ndim != 2 or not 2 <= len(codebook) <= _LARGEST:
-        raise ValueError(
-            f"codebook: found shape {tuple(codebook.shape)}, allowed is (2..{_LARGEST}, d)"
-        )
-    if not torch.isfinite(codebook).all():
-        raise ValueError("codebook: found a latent that is not finite")
-    if neighbours is not None and not 1 <= neighbours < len(codebook):
-        raise ValueError(f"--neighbours: found {neighbours}; allowed: 1 to {len(codebook) - 1}")
-
-
-def _rows(codebook: Tensor, start: int, stop: int) -> np.ndarray:
-    """All other codes of the codes start..stop-1 in ascending order: uint16 (stop - start, K - 1)."""
-    latents = codebook.detach().to("cpu", torch.float64)
-    distances = torch.cdist(
-        latents[start:stop], latents, compute_mode="donot_use_mm_for_euclid_dist"
-    )
-    own = torch.arange(start, stop)
-    distances[torch.arange(stop - start), own] = -1.0  # first column, then cut off
-    order = distances.sort(dim=1, stable=True).indices[:, 1:]
-    return order.numpy().astype(np.uint16)
+def table_widths(folder: str | Path) -> list[int]:
+    """Return the neighbours per code of every table in a checkpoint folder, ascending."""
+    files = (Path(folder) / "vq_distances").glob("top_*.npy")
+    return sorted(int(match[1]) for file in files if (match := _NAME.fullmatch(file.name)))

@@ -15,7 +15,7 @@ from torch import Tensor
 from models.codecs.vqgan import ImageTokenizer
 from models.codecs.vqgan_config import VqganConfig
 from models.codecs.vqgan_layout import build_vqmodel, from_public, renamed
-from models.files.weights import read_tensors
+from models.files.tensors import read_tensors
 
 _RENAMES = (
     (r"\.mid_block\.resnets\.0\.", ".mid.0."),

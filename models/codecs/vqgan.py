@@ -17,9 +17,16 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from models.codecs.vqgan_config import VqganConfig, json_config, read_config, write_config
-from models.codecs.vqgan_layout import build_vqmodel, from_taming, read_weights, to_taming
-from models.files.places import BUNDLED_VQGAN, VQGAN_CONFIG, VQGAN_WEIGHTS
-from models.files.weights import read_json, read_tensors, weight_files
+from models.codecs.vqgan_layout import (
+    build_fitting,
+    from_taming,
+    read_weights,
+    to_taming,
+    trained_shapes,
+)
+from models.files.names import BUNDLED_VQGAN, VQGAN_CONFIG, VQGAN_WEIGHTS
+from models.files.tensors import read_tensors
+from models.files.weights import read_json, weight_files
 
 
 class ImageTokenizer:
@@ -47,8 +54,7 @@ class ImageTokenizer:
     @property
     def grid(self) -> tuple[int, int]:
         """Rows and columns of tokens of an image of the configured resolution."""
-        side = self.config.resolution // self.downsampling
-        return side, side
+        return self.config.grid
 
     @property
     def codebook(self) -> Tensor:
@@ -163,8 +169,9 @@ def load_vqgan(
     config_path = Path(source) / VQGAN_CONFIG if Path(source).is_dir() else Path(source)
     config = read_config(config_path)
     weights_path = Path(weights) if weights else vqgan_weights(config_path.parent)
+    stored = read_weights(weights_path)
     try:
-        return _assemble(config, read_weights(weights_path), device)
+        return _assemble(config, stored, device)
     except ValueError as error:
         raise ValueError(f"{weights_path}: {error}") from error
 
@@ -190,8 +197,8 @@ def load_bundled_vqgan(folder: Path, device: str = "cpu") -> ImageTokenizer:
 
 
 def _assemble(config: VqganConfig, weights: Mapping[str, Tensor], device: str) -> ImageTokenizer:
-    with torch.device("meta"):
-        model = build_vqmodel(config)
+    shapes = {name: tuple(value.shape) for name, value in weights.items()}
+    model = build_fitting(config, trained_shapes(shapes))
     model.load_state_dict(from_taming(weights, model, len(config.ch_mult)), assign=True)
     return ImageTokenizer(model.to(device, memory_format=torch.channels_last), config)
 

@@ -71,6 +71,12 @@ class VqganConfig:
         """Pixels per token along one side."""
         return 2 ** (len(self.ch_mult) - 1)
 
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of tokens of an image of the configured resolution."""
+        side = self.resolution // self.downsampling
+        return side, side
+
 
 def read_config(path: Path) -> VqganConfig:
     """Read vqgan.yaml; `lossconfig` and `ckpt_path` are ignored.

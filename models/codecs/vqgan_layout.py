@@ -5,21 +5,18 @@ Keys in the files are those of taming-transformers; `taming_name` is the whole d
 
 from __future__ import annotations
 
-import pickle
 import re
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import torch
 from diffusers import VQModel
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from models.codecs.vqgan_config import VqganConfig
 from models.files.headers import read_header
+from models.files.tensors import load_pickled, read_tensors
 
 _RENAMES = (
     (r"^(\w+)\.mid_block\.resnets\.0\.", r"\1.mid.block_1."),
@@ -33,6 +30,14 @@ _RENAMES = (
     (r"\.conv_shortcut\.", ".nin_shortcut."),
     (r"\.conv_norm_out\.", ".norm_out."),
 )
+# entry of the configuration -> the weight that has this size, and on which axis
+_SHAPED = {
+    "ch": ("encoder.conv_in.weight", 0),
+    "z_channels": ("post_quant_conv.weight", 0),
+    "embed_dim": ("quantize.embedding.weight", 1),
+    "n_embed": ("quantize.embedding.weight", 0),
+}
+_BLOCK = re.compile(r"encoder\.down\.(?P<level>\d+)\.block\.(?P<block>\d+)\.conv\d\.weight")
 
 
 def build_vqmodel(config: VqganConfig) -> VQModel:
@@ -48,6 +53,53 @@ def build_vqmodel(config: VqganConfig) -> VQModel:
         vq_embed_dim=config.embed_dim,
         norm_num_groups=config.num_groups,
     )
+
+
+def build_fitting(config: VqganConfig, shapes: Mapping[str, tuple[int, ...]]) -> VQModel:
+    """Return the network of these sizes on the meta device, once the stored weights fit it.
+
+    Args:
+        config: sizes as the configuration says.
+        shapes: of the stored weights, by public key.
+
+    Raises:
+        ValueError: naming every size that the weights contradict, or every key that does not fit.
+    """
+    if faults := size_faults(config, shapes):
+        raise ValueError(f"the weights do not fit the configuration: {'; '.join(faults)}")
+    with torch.device("meta"):
+        model = build_vqmodel(config)
+    if faults := layout_faults(shapes, model, partial(taming_name, levels=len(config.ch_mult))):
+        raise ValueError(f"the weights do not fit the configuration: {'; '.join(faults)}")
+    return model
+
+
+def size_faults(config: VqganConfig, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
+    """Return, in words, every size of a VQGAN that its stored weights contradict.
+
+    They are compared before the network is built, which for some sizes takes minutes or overflows.
+    Weights without an encoder contradict nothing here; their keys do not fit.
+    """
+    stored: dict[str, object] = {
+        entry: shapes[key][axis]
+        for entry, (key, axis) in _SHAPED.items()
+        if axis < len(shapes.get(key, ()))
+    }
+    levels: dict[int, set[int]] = {}  # level -> widths of its convolutions
+    blocks = set()
+    for key, shape in shapes.items():
+        if match := _BLOCK.match(key):
+            levels.setdefault(int(match["level"]), set()).add(shape[0] if shape else 0)
+            blocks.add(match["block"])
+    if levels:
+        stored["num_res_blocks"] = len(blocks)
+        if all(len(widths) == 1 for widths in levels.values()):
+            stored["ch_mult"] = tuple(levels[level].pop() / config.ch for level in sorted(levels))
+    return [
+        f"{entry} is {getattr(config, entry)}, the weights hold {size}"
+        for entry, size in stored.items()
+        if getattr(config, entry) != size
+    ]
 
 
 def renamed(name: str, rules: Sequence[tuple[str, str]]) -> str:
@@ -130,39 +182,27 @@ def layout_faults(
 
 
 def stored_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Shapes by public key of a VQGAN's weights file, without reading the weights; ValueError names a damaged one."""
+    """Return the shapes in a VQGAN's weights file by public key; ValueError names a damaged file."""
     if path.suffix == ".safetensors":
-        found = {name: info.shape for name, info in read_header(path).items()}
-    else:
-        try:
-            found = {name: tuple(value.shape) for name, value in read_weights(path).items()}
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from error
-    return trained_shapes(found)
+        return trained_shapes({name: info.shape for name, info in read_header(path).items()})
+    return trained_shapes({name: tuple(value.shape) for name, value in read_weights(path).items()})
 
 
 def trained_shapes(found: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """Without `loss.*`, which only training needs."""
+    """Leave out `loss.*`, which only training needs."""
     return {name: shape for name, shape in found.items() if not name.startswith("loss.")}
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Tensors of a .safetensors file, or of the entry `state_dict` of a checkpoint.
+    """Return the tensors of a .safetensors file, or of the entry `state_dict` of a checkpoint.
 
     Raises:
-        ValueError: if the file is missing, damaged or holds no `state_dict`.
+        ValueError: naming the file, if it is missing, damaged or holds no `state_dict`.
     """
-    try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        content = torch.load(
-            path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path)
-        )
-    except pickle.UnpicklingError as error:
-        raise ValueError("damaged, or it holds more than tensors and plain values") from error
-    except (OSError, RuntimeError, EOFError, SafetensorError, zipfile.BadZipFile) as error:
-        raise ValueError(f"damaged or unreadable: {error}") from error
+    if path.suffix == ".safetensors":
+        return dict(read_tensors([path]))
+    content = load_pickled(path)
     state = content.get("state_dict") if isinstance(content, dict) else None
     if not isinstance(state, dict):
-        raise ValueError("found no entry state_dict")
+        raise ValueError(f"cannot read {path}: found no entry state_dict")
     return {name: value for name, value in state.items() if isinstance(value, Tensor)}

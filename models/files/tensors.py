@@ -14,41 +14,52 @@ _ENTRIES = ("state_dict", "model", "module")  # where training scripts put the w
 
 
 def read_tensors(files: Iterable[Path], prefix: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Key and tensor of every entry whose key starts with `prefix`, one file and one tensor at a time; damaged files
-    raise ValueError."""
+    """Yield key and tensor of every entry whose key starts with `prefix`, one tensor at a time.
+
+    Raises:
+        ValueError: naming the file that is missing, damaged or holds more than tensors by name.
+    """
     for file in files:
-        try:
-            if file.suffix == ".safetensors":
-                with safe_open(file, framework="pt") as shard:
-                    for key in shard.keys():  # noqa: SIM118 (not a dict)
-                        if key.startswith(prefix):
-                            yield key, shard.get_tensor(key)
-            else:
-                with torch.serialization.safe_globals(
-                    [Namespace]
-                ):  # training scripts keep their arguments in it
-                    content = torch.load(
-                        file, map_location="cpu", weights_only=True, mmap=is_zipfile(file)
-                    )
-                yield from (
-                    (key, value) for key, value in _state(content).items() if key.startswith(prefix)
-                )
-        except pickle.UnpicklingError as error:
-            raise ValueError(
-                f"cannot read {file}: damaged, or more than tensors and plain values"
-            ) from error
-        except (SafetensorError, RuntimeError, OSError, EOFError, ValueError) as error:
-            raise ValueError(f"cannot read {file}: {error}") from error
+        read = _safetensors if file.suffix == ".safetensors" else _pickled
+        yield from read(file, prefix)
 
 
-def _state(content: object) -> dict[str, Tensor]:
-    """The tensors of a .bin file, or of its entry `state_dict`, `model` or `module`; ValueError if it holds something
-    else."""
-    state = content if isinstance(content, dict) else None
-    if state is not None:
-        state = next((state[entry] for entry in _ENTRIES if entry in state), state)
-    if not isinstance(state, dict) or not all(
-        isinstance(value, Tensor) for value in state.values()
-    ):
-        raise ValueError("expected tensors by name")
-    return state
+def load_pickled(file: Path) -> object:
+    """Return what `torch.save` wrote, mapped where the format allows it; no code of the file runs.
+
+    Raises:
+        ValueError: naming the file, if it is missing, damaged or would run code.
+    """
+    try:
+        # training scripts keep their arguments in a Namespace
+        with torch.serialization.safe_globals([Namespace]):
+            return torch.load(file, map_location="cpu", weights_only=True, mmap=is_zipfile(file))
+    except pickle.UnpicklingError as error:
+        raise ValueError(
+            f"cannot read {file}: damaged, or more than tensors and plain values"
+        ) from error
+    except Exception as error:  # on junk the unpickler fails with whatever its bytes lead to
+        why = f"{type(error).__name__}: {error}" if isinstance(error, LookupError) else error
+        raise ValueError(f"cannot read {file}: damaged: {why}") from error
+
+
+def _safetensors(file: Path, prefix: str) -> Iterator[tuple[str, Tensor]]:
+    try:
+        with safe_open(file, framework="pt") as shard:
+            for key in shard.keys():  # noqa: SIM118 (no dict)
+                if key.startswith(prefix):
+                    yield key, shard.get_tensor(key)
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"cannot read {file}: {error}") from error
+
+
+def _pickled(file: Path, prefix: str) -> Iterator[tuple[str, Tensor]]:
+    content = load_pickled(file)
+    state = content if isinstance(content, dict) else {}
+    state = next((state[entry] for entry in _ENTRIES if entry in state), state)
+    by_name = isinstance(state, dict) and all(
+        isinstance(key, str) and isinstance(value, Tensor) for key, value in state.items()
+    )
+    if not by_name or not isinstance(content, dict):
+        raise ValueError(f"cannot read {file}: expected tensors by name")
+    yield from ((key, value) for key, value in state.items() if key.startswith(prefix))

@@ -1,7 +1,8 @@
-"""Chameleon family in its public Hugging Face format: Anole, and ckpts/tiny with smaller numbers.
+"""The Chameleon family in its public Hugging Face format: Anole, and ckpts/tiny with smaller sizes.
 
-A checkpoint folder holds config.json and the transformer's weights; Meta's folder `tokenizer`, inside it or elsewhere
-(models/files/places.py), holds text_tokenizer.json, vqgan.yaml and the VQGAN's weights.
+A checkpoint folder holds config.json and the transformer's weights; Meta's folder `tokenizer`, inside
+it or elsewhere (models/files/chameleon_parts.py), holds text_tokenizer.json, vqgan.yaml and the
+VQGAN's weights.
 """
 
 import math
@@ -15,11 +16,15 @@ from tokenizers import Tokenizer
 from models.base import ImageGrid, ImageVocab, PromptRows, TargetOptions, TransformerSpec
 from models.codecs.codec import META, Codec
 from models.codecs.vqgan import ImageTokenizer, load_bundled_vqgan, load_vqgan
+from models.codecs.vqgan_config import VqganConfig
+from models.files.chameleon_parts import TokenizerFiles, find_tokenizer
 from models.files.folders import given_folder
-from models.files.places import BUNDLED_VQGAN, TokenizerFiles, find_tokenizer
-from models.files.weights import KeyMap, Network, Slot, block_keys, read_json
+from models.files.names import BUNDLED_VQGAN
+from models.files.network import KeyMap, Network, Slot, block_keys
+from models.files.sizes import read_config
+from models.files.weights import read_json
 from models.linear import pack_weights
-from models.targets.target import TransformerTarget
+from models.targets.transformer_target import TransformerTarget
 from models.transformer import Transformer
 
 BOS, PAD, END_OF_TURN, BEGIN_IMAGE = "<s>", "<pad>", "<reserved08706>", "<racm3:break>"
@@ -33,42 +38,29 @@ _SIZES = (
     "num_attention_heads",
     "max_position_embeddings",
 )
+_FIXED = {"hidden_act": "silu", "rope_scaling": None, "attention_bias": False, "mlp_bias": False}
 
 
 def chameleon_spec(config: dict) -> TransformerSpec:
-    """The transformer that a config.json describes; ValueError names a missing entry or one that is not allowed."""
+    """Return the transformer that a config.json describes.
+
+    Raises:
+        ValueError: naming an entry that is missing or has a value that is not built here.
+    """
     config = {name: value for name, value in config.items() if value is not None}
-    for name, only in (
-        ("hidden_act", "silu"),
-        ("rope_scaling", None),
-        ("attention_bias", False),
-        ("mlp_bias", False),
-    ):
-        if config.get(name, only) != only:
-            raise ValueError(f"config.json: {name} is {config[name]!r}; allowed: {only!r}")
     rope = config.get("rope_parameters", {})
     if not isinstance(rope, dict) or rope.get("rope_type", "default") != "default":
         raise ValueError(f"config.json: rope_parameters is {rope!r}; allowed: rope_type 'default'")
     config.setdefault("rope_theta", rope.get("rope_theta") or 10000.0)
-    for name in (*_SIZES, "num_key_value_heads"):
-        if name in config and (type(config[name]) is not int or config[name] < 1):
-            raise ValueError(
-                f"config.json: {name} is {config[name]!r}; allowed: whole numbers from 1"
-            )
-    for name in ("rms_norm_eps", "rope_theta"):
-        if name in config and (
-            type(config[name]) not in (int, float) or not 0 < config[name] < math.inf
-        ):
-            raise ValueError(f"config.json: {name} is {config[name]!r}; allowed: numbers above 0")
-    if missing := [name for name in _SIZES if name not in config]:
-        raise ValueError(f"config.json lacks the entry {missing[0]!r}")
+    _check_entries(config)
+    heads, kv_heads = config["num_attention_heads"], config.get("num_key_value_heads")
     return TransformerSpec(
         vocab=config["vocab_size"],
         hidden=config["hidden_size"],
         intermediate=config["intermediate_size"],
         layers=config["num_hidden_layers"],
-        heads=config["num_attention_heads"],
-        kv_heads=config.get("num_key_value_heads", config["num_attention_heads"]),
+        heads=heads,
+        kv_heads=kv_heads or heads,
         max_positions=config["max_position_embeddings"],
         norm_eps=config.get("rms_norm_eps", 1e-5),
         rope_theta=config["rope_theta"],
@@ -76,8 +68,43 @@ def chameleon_spec(config: dict) -> TransformerSpec:
     )
 
 
+def _check_entries(config: dict) -> None:
+    """Raise a ValueError naming the first entry of a config.json that is missing or not allowed."""
+    for name, only in _FIXED.items():
+        if config.get(name, only) != only:
+            raise ValueError(f"config.json: {name} is {config[name]!r}; allowed: {only!r}")
+    for names, allows, allowed in (
+        ((*_SIZES, "num_key_value_heads"), _is_size, "whole numbers from 1"),
+        (("rms_norm_eps", "rope_theta"), _is_positive, "numbers above 0"),
+        (("swin_norm",), lambda value: isinstance(value, bool), "true or false"),
+    ):
+        for name in names:
+            if name in config and not allows(config[name]):
+                raise ValueError(f"config.json: {name} is {config[name]!r}; allowed: {allowed}")
+    if missing := [name for name in _SIZES if name not in config]:
+        raise ValueError(f"config.json lacks the entry {missing[0]!r}")
+    heads = config["num_attention_heads"]
+    for name, whole in (
+        ("num_attention_heads", config["hidden_size"]),
+        ("num_key_value_heads", heads),
+    ):
+        if whole % (part := config.get(name, heads)):
+            raise ValueError(f"config.json: {name} is {part}; allowed: divisors of {whole}")
+
+
+def _is_size(value: object) -> bool:
+    return type(value) is int and value >= 1
+
+
+def _is_positive(value: object) -> bool:
+    return type(value) in (int, float) and 0 < value < math.inf
+
+
 def chameleon_keys(spec: TransformerSpec, vocab: ImageVocab | None) -> KeyMap:
-    """Public keys -> parameters of `Transformer`; with a vocab, the head holds its image rows only."""
+    """Return public keys -> parameters of `Transformer`.
+
+    With a vocab, the head holds the rows of its image tokens only.
+    """
     scored = slice(vocab.first_id, vocab.first_id + vocab.size) if vocab else slice(None)
     keys = {
         "model.embed_tokens.weight": Slot("embedding.weight"),
@@ -90,15 +117,14 @@ def chameleon_keys(spec: TransformerSpec, vocab: ImageVocab | None) -> KeyMap:
 
 
 def chameleon_network(spec: TransformerSpec, vocab: ImageVocab) -> Network:
-    """The transformer, with a head for image codes only, and its public keys."""
+    """Return the transformer, with a head for image codes only, and its public keys."""
+    keys = chameleon_keys(spec, vocab)
     with torch.device("meta"):
-        return Network(
-            Transformer(spec, vocab.size), chameleon_keys(spec, vocab), ignored=(BUNDLED_VQGAN,)
-        )
+        return Network(Transformer(spec, vocab.size), keys, ignored=(BUNDLED_VQGAN,))
 
 
 class ChameleonVocab:
-    """Ids by name, from the tokenizer file; no id is written in code."""
+    """Token ids by name, from the tokenizer file; no id is written in code."""
 
     def __init__(self, tokenizer: Tokenizer):
         self.tokenizer = tokenizer
@@ -111,7 +137,7 @@ class ChameleonVocab:
 
     @cached_property
     def image(self) -> ImageVocab:
-        """The image ids. A name spells its code: IMGIMG, the decimal digits as letters A to J, Z."""
+        """The image ids. A name spells its code: IMGIMG, the digits as letters A to J, Z."""
         code_of = {
             self.ids[name]: int(
                 "".join(str(ord(letter) - ord("A")) for letter in name[len(_IMAGE_PREFIX) : -1])
@@ -122,13 +148,17 @@ class ChameleonVocab:
         first = min(code_of, default=0)
         if not code_of or any(code_of.get(first + code) != code for code in range(len(code_of))):
             raise ValueError(
-                "the image tokens of text_tokenizer.json are not one run of ids in the order of their codes"
+                "text_tokenizer.json: the image tokens are not neighbouring ids in the order of "
+                "their codes"
             )
         return ImageVocab(first, len(code_of))
 
 
 class Chameleon(TransformerTarget):
-    """Text-to-image with a Chameleon transformer: `<s> text <reserved08706> <racm3:break>`, then the image's tokens."""
+    """Text-to-image with a Chameleon transformer.
+
+    A sequence is `<s> text <reserved08706> <racm3:break>`, then the image's tokens.
+    """
 
     name = "chameleon"
     fit = META
@@ -147,42 +177,71 @@ class Chameleon(TransformerTarget):
     @classmethod
     def load(cls, folder: Path, options: TargetOptions) -> "Chameleon":
         """Read a checkpoint folder; ValueError names what is missing, damaged or different."""
-        network, *parts = cls._outline(folder, options)
+        spec, words, images, grid = cls._parts(folder, read_config(folder), options)
+        network = chameleon_network(spec, words.image)
         network.fill(folder, options.dtype, options.device)
         pack_weights(network.module)
-        return cls(network.module, *parts)
+        return cls(network.module, words, images, grid)
 
     @classmethod
     def codec(cls, folder: Path, options: TargetOptions) -> Codec:
-        """What a checkpoint does with pictures and captions; its transformer is not read. Errors as `load`."""
-        network, *parts = cls._outline(folder, options)
-        target = cls(network.module, *parts)
+        """Return what a checkpoint does with pictures and captions, without its transformer.
+
+        Arguments and errors as `load`.
+        """
+        config = read_json(folder / "config.json")
+        spec, words, images, grid = cls._parts(folder, config, options)
+        blank = chameleon_network(replace(spec, layers=0), words.image)  # counting reads sizes only
+        target = cls(blank.module, words, images, grid)
         return Codec(target.images, target.grid, target.vocab.size, target.length, cls.fit)
 
     @classmethod
-    def _outline(
-        cls, folder: Path, options: TargetOptions
-    ) -> tuple[Network, ChameleonVocab, ImageTokenizer, ImageGrid]:
-        """The network, still without weights, and the other parts."""
-        spec = chameleon_spec(read_json(folder / "config.json"))
+    def _parts(
+        cls, folder: Path, config: dict, options: TargetOptions
+    ) -> tuple[TransformerSpec, ChameleonVocab, ImageTokenizer, ImageGrid]:
+        """Return the transformer's sizes and the other parts; no weights of the transformer are read."""
+        spec = chameleon_spec(config)
         files = find_tokenizer(folder, given_folder(options.tokenizer_path, "--tokenizer_path"))
-        vocab = ChameleonVocab(load_tokenizer(files.text))
+        words = ChameleonVocab(load_tokenizer(files.text))
         images = load_images(folder, files.vqgan, options.device)
-        check_sizes(files, vocab, images.config.n_embed, spec.vocab)
-        grid = cls.image_grid(images, vocab, options)
-        if spec.max_positions <= (needed := grid.slots(grid.tokens)):
-            size = f"an image of {grid.rows} x {grid.columns} tokens takes {needed}"
+        grid = cls.check_parts(files, words, images.config, spec, options)
+        return spec, words, images, grid
+
+    @classmethod
+    def check_parts(
+        cls,
+        files: TokenizerFiles,
+        words: "ChameleonVocab",
+        vqgan: VqganConfig,
+        spec: TransformerSpec,
+        options: TargetOptions,
+    ) -> ImageGrid:
+        """Return the grid of the image tokens.
+
+        Raises:
+            ValueError: if text tokenizer, VQGAN and transformer do not fit together, or the
+                transformer has too few positions for an image.
+        """
+        highest = max(words.ids.values())
+        if vqgan.n_embed != words.image.size or highest >= spec.vocab:
             raise ValueError(
-                f"config.json: max_position_embeddings is {spec.max_positions}; {size}"
+                f"{files.text} names {words.image.size} image codes and ids up to {highest}; "
+                f"the VQGAN has {vqgan.n_embed} codes, config.json {spec.vocab} ids"
             )
-        return chameleon_network(spec, vocab.image), vocab, images, grid
+        grid = cls.image_grid(vqgan, words, options)
+        if spec.max_positions <= (needed := grid.slots(grid.tokens)):
+            raise ValueError(
+                f"config.json: max_position_embeddings is {spec.max_positions}; "
+                f"an image of {grid.rows} x {grid.columns} tokens takes {needed}"
+            )
+        return grid
 
     @classmethod
     def image_grid(
-        cls, images: ImageTokenizer, words: ChameleonVocab, options: TargetOptions
+        cls, vqgan: VqganConfig, words: ChameleonVocab, options: TargetOptions
     ) -> ImageGrid:
-        """The grid of the image tokens."""
-        return ImageGrid(*images.grid)
+        """Return the grid of the image tokens; ValueError if the model cannot draw that size."""
+        return ImageGrid(*vqgan.grid)
 
     def prompt(self, text: str, guidance: int) -> PromptRows:
         words = self.words
@@ -190,7 +249,11 @@ class Chameleon(TransformerTarget):
         return self.framed(text, tail, empty, guidance)
 
     def framed(self, text: str, tail: list[int], empty: list[int], guidance: int) -> PromptRows:
-        """`<s> text tail` and, with guidance 2, the shorter row `empty`; ValueError if the image finds no room."""
+        """Return `<s> text tail` and, with guidance 2, the shorter row `empty`, padded on the left.
+
+        Raises:
+            ValueError: if the prompt leaves too few positions for the image.
+        """
         row = [
             self.words[BOS],
             *self.words.tokenizer.encode(text, add_special_tokens=False).ids,
@@ -199,7 +262,8 @@ class Chameleon(TransformerTarget):
         room = self.spec.max_positions - self.grid.slots(self.grid.tokens)
         if len(row) > room:
             raise ValueError(
-                f"the prompt has {len(row)} tokens with its frame, the model takes {room}: {text[:60]!r}"
+                f"the prompt has {len(row)} tokens with those around it, the model takes {room}: "
+                f"{text[:60]!r}"
             )
         padding = len(row) - len(empty)
         rows = [row, [self.words[PAD]] * padding + empty][:guidance]
@@ -213,31 +277,19 @@ class Chameleon(TransformerTarget):
 
 
 def drafter_spec(config: dict, target: TransformerSpec) -> TransformerSpec:
-    """Of a drafter in the Chameleon layout, with room for the target's sequences."""
+    """Return the sizes of a drafter in the Chameleon layout, with room for the target's sequences."""
     return replace(chameleon_spec(config), max_positions=target.max_positions)
 
 
 def load_images(folder: Path, home: Path | None, device: torch.device) -> ImageTokenizer:
-    """The VQGAN from the folder of Meta's files, or from a checkpoint's own weights if that is None."""
-    return (
-        load_bundled_vqgan(folder, str(device))
-        if home is None
-        else load_vqgan(home, device=str(device))
-    )
-
-
-def check_sizes(files: TokenizerFiles, vocab: ChameleonVocab, codes: int, ids: int) -> None:
-    """ValueError unless the text tokenizer fits a VQGAN of so many codes and a transformer of so many ids."""
-    highest = max(vocab.ids.values())
-    if codes != vocab.image.size or highest >= ids:
-        raise ValueError(
-            f"{files.text} names {vocab.image.size} image codes and ids up to {highest}; "
-            f"the VQGAN has {codes} codes, config.json {ids} ids"
-        )
+    """Return the VQGAN from the folder of Meta's files, or from the checkpoint's own weights if None."""
+    if home is None:
+        return load_bundled_vqgan(folder, str(device))
+    return load_vqgan(home, device=str(device))
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """A tokenizer file; ValueError names a missing or damaged one."""
+    """Return the tokenizer in a file; ValueError names a missing or damaged one."""
     if not path.is_file():
         raise ValueError(f"missing file: {path}")
     try:

@@ -1,6 +1,6 @@
-"""What the commands that look at files without loading a model need to know of a family of targets."""
+"""What the commands that look at files without loading a model need to know of a target."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,35 +8,47 @@ from torch import Tensor
 
 from models.base import TargetOptions, TransformerSpec
 from models.codecs.codec import Codec
-from models.files.weights import Network
+from models.files.network import Network
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What a check has found: words, and the bytes that the part takes in memory."""
+    """What a check has found, in words, and the bytes that the part takes in memory."""
 
     text: str
     bytes: int = 0
 
 
-Check = Callable[[Path, TargetOptions], Checked]  # of the checkpoint's folder
+Check = Callable[[Path, TargetOptions], Checked]  # of a checkpoint's folder; ValueError for a fault
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a target next to its transformer. flag: that names its files, if one does."""
+
+    check: Check
+    flag: str | None = None
 
 
 @dataclass(frozen=True)
 class Family:
     """A target's files.
 
-    network: config.json -> the network and its public keys; ValueError names a missing entry.
+    spec: config.json -> the transformer's sizes; ValueError names a missing entry.
+    network: config.json -> the network and its public keys; ValueError as above.
     drafter: a drafter's config.json, the target's sizes -> the drafter's sizes; ValueError as above.
-    checks: of the other parts, by name; ValueError says all that is wrong.
+    parts: by name; their checks look at nothing of the transformer, so that no fault is told twice.
+    compatible: whether parts and config.json, right in themselves, fit together for an image.
+    codes: number of image codes, from the checkpoint's folder.
     codec: pictures -> codes, from the checkpoint's folder, without the transformer's weights.
     codebook: latents (codes, width) of the image codes, from the checkpoint's folder.
-    agreement: whether parts that are right in themselves belong together, where their checks do not tell.
     """
 
+    spec: Callable[[dict], TransformerSpec]
     network: Callable[[dict], Network]
     drafter: Callable[[dict, TransformerSpec], TransformerSpec]
-    checks: dict[str, Check]
+    parts: Mapping[str, Part]
+    compatible: Check
+    codes: Callable[[Path, TargetOptions], int]
     codec: Callable[[Path, TargetOptions], Codec]
     codebook: Callable[[Path, TargetOptions], Tensor]
-    agreement: Check | None = None

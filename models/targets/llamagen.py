@@ -1,11 +1,12 @@
 """LlamaGen, text to image (arXiv 2406.06525), in the Hugging Face layout of LANTERN's jadohu/LlamaGen-T2I and -T2I-2.
 
-A checkpoint folder holds config.json and the weights. Codec and text encoder are files of their own: `--vq_path`,
-`--text_encoder_path`.
+A checkpoint folder holds config.json and the weights. Image tokenizer and text encoder are files of
+their own: `--vq_path`, `--text_encoder_path`.
 
-A prompt is no tokens but T5's features of the caption in the last of 120 slots, the slots before them padding; the
-unconditional row holds a learned table instead, behind the same padding. Image token c stands at position 120 + c
-however long the caption is, and is rotated by its row and column; the slots of the prompt are not rotated but zero.
+A prompt is not tokens but T5's features of the caption, in the last of 120 slots; the slots before
+them are padding. The unconditional row holds a learned table instead, after the same padding. Image
+token c stands at position 120 + c however long the caption is, and is rotated by its row and column;
+the queries and keys of the prompt's slots are not rotated but zero.
 """
 
 import math
@@ -28,18 +29,20 @@ from models.base import (
 from models.codecs.codec import ADM, Codec
 from models.codecs.llamagen_vq import load_llamagen_vq
 from models.codecs.vqgan import ImageTokenizer
-from models.files.weights import KeyMap, Network, Slot, read_json
+from models.files.network import KeyMap, Network, Slot
+from models.files.sizes import read_config
+from models.files.weights import read_json
 from models.linear import Linear, pack_weights
 from models.targets.chameleon import chameleon_keys, chameleon_spec
-from models.targets.target import TransformerTarget
 from models.targets.text_encoder import TextEncoder
+from models.targets.transformer_target import TransformerTarget
 from models.transformer import Transformer
 
 _STAGES = {16: "t2i", 32: "t2i2"}  # codes per side -> `input_type` of the public drafters
 
 
 class Caption(nn.Module):
-    """Features of a caption -> what the transformer reads; and the rows that stand for no caption."""
+    """Project T5's features to the transformer's width; `empty` holds the rows of no caption."""
 
     def __init__(self, width: int, hidden: int, slots: int):
         super().__init__()
@@ -66,8 +69,11 @@ class LlamaGenNetwork(nn.Module):
 
 
 def decoder_spec(config: dict, image: ImageRope) -> TransformerSpec:
-    """Llama's entries of a config.json, of a target or a drafter, with LlamaGen's rotation; ValueError names a missing
-    entry."""
+    """Return the sizes in a config.json, of a target or a drafter, with LlamaGen's rotation.
+
+    Raises:
+        ValueError: naming an entry that is missing or not allowed.
+    """
     spec = chameleon_spec({"max_position_embeddings": image.condition + image.side**2} | config)
     if spec.head_dim % 4:
         raise ValueError(
@@ -78,8 +84,15 @@ def decoder_spec(config: dict, image: ImageRope) -> TransformerSpec:
 
 
 def llamagen_spec(config: dict, side: int | None = None) -> TransformerSpec:
-    """The transformer of a target's config.json, with `side` codes per row and column if given; ValueError names a
-    missing entry or one that is not allowed."""
+    """Return the transformer of a target's config.json.
+
+    Args:
+        config: the parsed file.
+        side: codes per row and column that it must have; any if None.
+
+    Raises:
+        ValueError: naming an entry that is missing or not allowed.
+    """
     for name, only in (("input_type", "t2i"), ("pretraining_tp", 1)):
         if config.get(name, only) != only:
             raise ValueError(f"config.json: {name} is {config[name]!r}; allowed: {only!r}")
@@ -94,7 +107,7 @@ def llamagen_spec(config: dict, side: int | None = None) -> TransformerSpec:
     if side not in (None, found):
         raise ValueError(
             f"config.json: block_size is {config['block_size']}, expected {side**2}: "
-            "--model llamagen draws 256 codes, --model llamagen2 1024"
+            "an image of --model llamagen has 256 tokens, of --model llamagen2 1024"
         )
     spec = decoder_spec(config, ImageRope(config["cls_token_num"], found))
     return replace(spec, max_positions=config["cls_token_num"] + config["block_size"])
@@ -113,7 +126,10 @@ def llamagen_keys(spec: TransformerSpec) -> KeyMap:
 
 
 def llamagen_network(config: dict, side: int | None = None) -> Network:
-    """The network of a target's config.json and its public keys; arguments and errors as `llamagen_spec`."""
+    """Return the network of a target's config.json and its public keys.
+
+    Arguments and errors as `llamagen_spec`.
+    """
     spec = llamagen_spec(config, side)
     with torch.device("meta"):
         return Network(LlamaGenNetwork(spec, config["caption_dim"]), llamagen_keys(spec))
@@ -132,17 +148,17 @@ class LlamaGen(TransformerTarget):
 
     @classmethod
     def load(cls, folder: Path, options: TargetOptions, side: int) -> "LlamaGen":
-        """Read a checkpoint folder and the files beside it.
+        """Read a checkpoint folder, and the files of text encoder and image tokenizer.
 
         Args:
             folder: config.json and weights.
-            options: paths of text encoder and codec.
+            options: paths of text encoder and image tokenizer.
             side: codes per row and column that the folder has to have.
 
         Raises:
             ValueError: naming what is missing, damaged or does not fit.
         """
-        config = read_json(folder / "config.json")
+        config = read_config(folder)
         parts = _read_parts(folder, config, llamagen_spec(config, side).image_rope, options)
         network = llamagen_network(config)
         network.fill(folder, options.dtype, options.device)
@@ -151,8 +167,10 @@ class LlamaGen(TransformerTarget):
 
     @classmethod
     def codec(cls, folder: Path, options: TargetOptions, side: int | None = None) -> Codec:
-        """What a checkpoint does with pictures and captions; transformer and text encoder are not read. Arguments and
-        errors as `load`."""
+        """Return what a checkpoint does with pictures and captions.
+
+        Transformer and text encoder are not read. Arguments and errors as `load`.
+        """
         config = read_json(folder / "config.json")
         image = llamagen_spec(config, side).image_rope
         images = _read_images(folder, config, image, options)
@@ -192,8 +210,13 @@ class LlamaGen(TransformerTarget):
 
 
 def drafter_spec(config: dict, target: TransformerSpec) -> TransformerSpec:
-    """Of LlamaGen's EAGLE heads, which read token i + 1 at slot i: a condition of one slot less; ValueError for a head
-    of the other stage."""
+    """Return the sizes of LlamaGen's EAGLE heads.
+
+    They read token i + 1 at slot i, so their condition is one slot shorter.
+
+    Raises:
+        ValueError: for a head of the other stage.
+    """
     image, stage = target.image_rope, config.get("input_type")
     wanted = _STAGES.get(image.side, stage)
     if stage not in (None, wanted):
@@ -205,10 +228,10 @@ def drafter_spec(config: dict, target: TransformerSpec) -> TransformerSpec:
 
 
 def padding_visible(mask: Tensor, starts: Tensor) -> Tensor:
-    """An additive mask (rows, 1, n, n) of a prompt, in which padding sees the padding up to itself, too.
+    """Return the additive mask (rows, 1, n, n) of a prompt with padding that sees earlier padding.
 
-    No token of the caption and no code sees padding. LlamaGen's public drafters do, and they were trained on features
-    of padding that were made so: it is what LANTERN's mask comes to in bf16.
+    No token of the caption and no image token sees padding. LlamaGen's public drafters do, and they
+    were trained on features of padding made this way: LANTERN's mask does it in bf16.
     """
     slot = torch.arange(mask.shape[-1], device=mask.device)
     padding = slot < starts[:, None]  # (rows, n)
@@ -219,30 +242,36 @@ def padding_visible(mask: Tensor, starts: Tensor) -> Tensor:
 def _read_parts(
     folder: Path, config: dict, image: ImageRope, options: TargetOptions
 ) -> tuple[TextEncoder, ImageTokenizer]:
-    """Text encoder and codec; a ValueError names the flag of one that is missing or not for this target."""
-    path = _given(options, "text_encoder_path")
+    """Return text encoder and image tokenizer.
+
+    Raises:
+        ValueError: naming the flag of a part that is missing or of other sizes.
+    """
+    path = given_path(options, "text_encoder_path")
     images = _read_images(folder, config, image, options)
     text = TextEncoder.load(path, image.condition, options.device)
-    _refuse_other("text_encoder_path", path, text.width, folder, config, "caption_dim")
+    refuse_other("text_encoder_path", path, text.width, folder, config, "caption_dim")
     return text, images
 
 
 def _read_images(
     folder: Path, config: dict, image: ImageRope, options: TargetOptions
 ) -> ImageTokenizer:
-    path = _given(options, "vq_path")
+    path = given_path(options, "vq_path")
     images = load_llamagen_vq(Path(path), image.side, options.device)
-    _refuse_other("vq_path", path, images.config.n_embed, folder, config, "vocab_size")
+    refuse_other("vq_path", path, images.config.n_embed, folder, config, "vocab_size")
     return images
 
 
-def _given(options: TargetOptions, flag: str) -> str:
+def given_path(options: TargetOptions, flag: str) -> str:
+    """Return the value of a flag that LlamaGen needs; ValueError if it is not given."""
     if getattr(options, flag) is None:
         raise ValueError(f"--{flag}: missing; LlamaGen needs it")
     return getattr(options, flag)
 
 
-def _refuse_other(flag: str, path: str, found: int, folder: Path, config: dict, entry: str) -> None:
+def refuse_other(flag: str, path: str, found: int, folder: Path, config: dict, entry: str) -> None:
+    """Raise a ValueError unless a part's size is the one that config.json expects."""
     if found != config[entry]:
         raise ValueError(
             f"--{flag}: {path} has {found}, {folder / 'config.json'} has {entry} {config[entry]}"

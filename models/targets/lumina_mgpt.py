@@ -1,13 +1,14 @@
 """Lumina-mGPT (arXiv 2408.02657): Chameleon's transformer and image tokens, images of many sizes.
 
-An image is `<racm3:break>`, its height and its width in cells of 32 pixels, then its rows of tokens, each closed by
-`<reserved08799>`. The prompt holds everything up to the width; the ends of rows are forced (`ImageGrid.row_end`).
+An image is `<racm3:break>`, its height and its width in units of 32 pixels, then its rows of tokens,
+each closed by `<reserved08799>`. The prompt holds everything up to the width; the row ends are forced
+(`ImageGrid.row_end`).
 """
 
 from configs.image_size import CELL, DEFAULT_SIZE, parse_size
 from models.base import ImageGrid, PromptRows, TargetOptions
 from models.codecs.codec import ADM
-from models.codecs.vqgan import ImageTokenizer
+from models.codecs.vqgan_config import VqganConfig
 from models.targets.chameleon import BEGIN_IMAGE, END_OF_TURN, Chameleon, ChameleonVocab
 
 ROW_END = "<reserved08799>"
@@ -21,15 +22,18 @@ class LuminaMgpt(Chameleon):
 
     @classmethod
     def image_grid(
-        cls, images: ImageTokenizer, words: ChameleonVocab, options: TargetOptions
+        cls, vqgan: VqganConfig, words: ChameleonVocab, options: TargetOptions
     ) -> ImageGrid:
         width, height = parse_size(options.target_size or DEFAULT_SIZE)
-        rows, columns = height // images.downsampling, width // images.downsampling
+        rows, columns = height // vqgan.downsampling, width // vqgan.downsampling
         _ = words[size_token(height)], words[size_token(width)]
         return ImageGrid(rows, columns, words[ROW_END] - words.image.first_id)
 
     def prompt(self, text: str, guidance: int) -> PromptRows:
-        """The user's turn, an empty answer's begin and the image's size; the unconditional row begins at the image."""
+        """Return the user's turn, the begin of the answer and the image's size.
+
+        The unconditional row begins at the image.
+        """
         height, width = (
             side * self.images.downsampling for side in (self.grid.rows, self.grid.columns)
         )
@@ -42,5 +46,5 @@ class LuminaMgpt(Chameleon):
 
 
 def size_token(side: int) -> str:
-    """The token of a height or width in pixels."""
+    """Return the name of the token of a height or width in pixels."""
     return f"<reserved{8800 + side // CELL:05d}>"

@@ -1,24 +1,25 @@
 """T5's encoder (arXiv 1910.10683) as LlamaGen's recipe runs it: google/flan-t5-xl in bf16, 120 slots per caption."""
 
+import math
 import pickle
 import re
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, T5Config, T5EncoderModel
 from transformers.utils import logging
 
-from models.files.weights import read_json
+from models.files.names import T5_TOKENIZERS
+from models.files.weights import folder_shapes, read_json
 from models.targets.captions import clean_caption
 
 _FLAG = "--text_encoder_path"
-_FAULTS = (OSError, ValueError, RuntimeError, KeyError, SafetensorError, pickle.UnpicklingError)
+_BLOCK = re.compile(r"encoder\.block\.(\d+)\.")
 
 
 class TextEncoder:
-    """Text -> features of its tokens.
+    """Turn text into features of its tokens.
 
     Args:
         tokenizer: pads on the right.
@@ -39,23 +40,19 @@ class TextEncoder:
         """
         check_kind(path)
         logging.disable_progress_bar()
+        tokenizer = load_tokenizer(path)
         try:
-            tokenizer = AutoTokenizer.from_pretrained(path)
             model, report = T5EncoderModel.from_pretrained(
                 path, dtype=torch.bfloat16, output_loading_info=True
             )
-        except _FAULTS as error:
+        except Exception as error:  # on junk transformers fails with whatever its bytes lead to
             pickled = isinstance(error, pickle.UnpicklingError)
             why = "damaged, or more than tensors and plain values" if pickled else error
-            raise ValueError(
-                f"{_FLAG}: {path} cannot be read as a T5 encoder with its tokenizer: {why}"
-            ) from error
+            raise ValueError(f"{_FLAG}: {path} cannot be read as a T5 encoder: {why}") from error
         if report["missing_keys"]:
             raise ValueError(
                 f"{_FLAG}: {path} lacks the weights {', '.join(sorted(report['missing_keys']))}"
             )
-        if tokenizer.pad_token is None:
-            raise ValueError(f"{_FLAG}: {path} has a tokenizer without a padding token")
         return cls(tokenizer, model.to(device), length)
 
     @property
@@ -82,15 +79,76 @@ class TextEncoder:
 
 
 def check_kind(path: str) -> None:
-    """A ValueError unless `path` is a folder of a T5 model or looks like a hub id: transformers would take the sizes of
-    a small T5 for a folder without config.json."""
+    """Raise a ValueError unless `path` is a folder of a T5 model or looks like a hub id.
+
+    transformers would take the sizes of a small T5 for a folder without config.json.
+    """
     if Path(path).is_dir():
         kind = read_json(Path(path) / "config.json").get("model_type")
         if kind != T5Config.model_type:
             raise ValueError(
                 f"{_FLAG}: {path} holds a model of type {kind!r}; allowed: {T5Config.model_type!r}"
             )
+        _check_layers(Path(path))
     elif Path(path).exists() or not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", path):
         raise ValueError(
             f"{_FLAG}: {path!r} is neither a folder nor a hub id such as google/flan-t5-xl"
         )
+
+
+def _check_layers(folder: Path) -> None:
+    """Raise a ValueError unless the weights hold as many layers as config.json says."""
+    stated = read_json(folder / "config.json").get("num_layers", T5Config().num_layers)
+    numbers = (_BLOCK.match(key) for key in _shapes(folder))
+    held = max((int(match[1]) for match in numbers if match), default=-1) + 1
+    if stated != held:
+        raise ValueError(
+            f"{_FLAG}: {folder / 'config.json'}: num_layers is {stated}, the weights hold {held}"
+        )
+
+
+def _shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    try:
+        return folder_shapes(folder)
+    except ValueError as error:
+        raise ValueError(f"{_FLAG}: {folder} cannot be read as a T5 encoder: {error}") from error
+
+
+def check_encoder(folder: Path) -> tuple[int, int]:
+    """Check a T5 encoder's files without reading the weights; return its width and parameter count.
+
+    Raises:
+        ValueError: naming the flag, the folder and what is missing, damaged or of another kind.
+    """
+    check_kind(str(folder))
+    if not any((folder / name).is_file() for name in T5_TOKENIZERS):
+        raise ValueError(f"{_FLAG}: {folder} has no tokenizer: none of {', '.join(T5_TOKENIZERS)}")
+    load_tokenizer(str(folder))
+    shapes = _shapes(folder)
+    try:
+        with torch.device("meta"):
+            model = T5EncoderModel(T5Config.from_pretrained(folder))
+    except Exception as error:  # transformers checks its own entries, each with its own exception
+        raise ValueError(f"{_FLAG}: {folder / 'config.json'}: {error}") from error
+    shared = {"shared.weight": "encoder.embed_tokens.weight"}  # one tensor under either name
+    wanted = {name: tuple(value.shape) for name, value in model.named_parameters()}
+    found = {name: shapes.get(name, shapes.get(shared.get(name))) for name in wanted}
+    if absent := [name for name, shape in found.items() if shape is None]:
+        raise ValueError(f"{_FLAG}: {folder} lacks the weights {', '.join(sorted(absent))}")
+    for name, shape in wanted.items():
+        if found[name] != shape:
+            raise ValueError(f"{_FLAG}: {folder}: {name} has shape {found[name]}, expected {shape}")
+    return model.config.d_model, sum(map(math.prod, wanted.values()))
+
+
+def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of a folder or hub id; ValueError if it cannot be used."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path)
+    except (
+        Exception
+    ) as error:  # tokenizers raises bare Exception, transformers whatever junk leads to
+        raise ValueError(f"{_FLAG}: {path} cannot be read as a tokenizer: {error}") from error
+    if tokenizer.pad_token is None:
+        raise ValueError(f"{_FLAG}: {path} has a tokenizer without a padding token")
+    return tokenizer

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from drafters.training.muon import muon_and_adamw
 from models.base import Context, TargetOptions
-from models.files.weights import public_state, read_json
+from models.files.network import public_state
+from models.files.weights import read_json
 from models.targets.chameleon import (
     BEGIN_IMAGE,
     BOS,

@@ -14,7 +14,8 @@ from transformers import ChameleonConfig, ChameleonModel
 
 from configs.methods import MethodSettings
 from configs.schema import RunSettings
-from models.files.weights import read_tensors, weight_files
+from models.files.tensors import read_tensors
+from models.files.weights import weight_files
 from runs.jobs import image_jobs
 from runs.prompts import prompt_items
 from runs.session import Session, open_session

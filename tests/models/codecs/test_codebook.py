@@ -13,9 +13,14 @@ from models.codecs.codebook import find_table, load_table, nearest_codes, table_
 from models.codecs.vqgan import load_vqgan
 
 
+def whole(*arguments, **flags) -> np.ndarray:
+    """The whole table in memory."""
+    return np.concatenate([*nearest_codes(*arguments, **flags)])
+
+
 def test_rows_are_the_other_codes_by_distance() -> None:
     codebook = torch.randn(37, 5, generator=torch.Generator().manual_seed(0))
-    table = nearest_codes(codebook, chunk=8)
+    table = whole(codebook, chunk=8)
     assert table.dtype == np.uint16 and table.shape == (37, 36)
     for code, row in enumerate(table.astype(np.int64)):
         assert sorted([code, *row]) == list(range(37))
@@ -25,14 +30,14 @@ def test_rows_are_the_other_codes_by_distance() -> None:
 
 def test_ties_go_to_the_lowest_code() -> None:
     codebook = torch.tensor([[0.0], [1.0], [-1.0], [0.0], [1.0]])
-    assert nearest_codes(codebook).tolist() == [
+    assert whole(codebook).tolist() == [
         [3, 1, 2, 4], [4, 0, 3, 2], [0, 3, 1, 4], [0, 1, 2, 4], [1, 0, 3, 2]
     ]  # fmt: skip
 
 
 def test_fewer_neighbours_are_the_first_columns() -> None:
     codebook = torch.randn(20, 3, generator=torch.Generator().manual_seed(1))
-    assert np.array_equal(nearest_codes(codebook, 4), nearest_codes(codebook)[:, :4])
+    assert np.array_equal(whole(codebook, 4), whole(codebook)[:, :4])
 
 
 def test_file_round_trip_is_memory_mapped(tmp_path) -> None:
@@ -41,7 +46,7 @@ def test_file_round_trip_is_memory_mapped(tmp_path) -> None:
     write_table(codebook, path, chunk=7)
     table = load_table(path, 20)
     assert path.name == "top_19_indices.npy" and isinstance(table, np.memmap)
-    assert np.array_equal(table, nearest_codes(codebook))
+    assert np.array_equal(table, whole(codebook))
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
@@ -58,7 +63,7 @@ def test_fewer_neighbours_in_a_file_and_in_memory(tmp_path) -> None:
         assert (
             not isinstance(table, np.memmap) and table.base is None and table.nbytes == 20 * 5 * 2
         )
-        assert np.array_equal(table, nearest_codes(codebook, 5))
+        assert np.array_equal(table, whole(codebook, 5))
     with pytest.raises(ValueError, match=r"top_6.*expected uint16 \(20, 7 to 19\)"):
         load_table(narrow, 20, 7)
     wide.unlink()
@@ -73,9 +78,9 @@ def test_command(checkpoint, tmp_path, capsys) -> None:
     codebook = load_vqgan(folder / "tokenizer").codebook
     assert main.main(["vq_distances", f"--model_path={folder}"]) == 0
     assert "24 codes, 23 neighbours each" in capsys.readouterr().out
-    assert np.array_equal(load_table(table_path(folder, 24), 24), nearest_codes(codebook))
+    assert np.array_equal(load_table(table_path(folder, 24), 24), whole(codebook))
     assert main.main(["vq_distances", f"--model_path={folder}", "--neighbours=5"]) == 0
-    assert np.array_equal(load_table(table_path(folder, 24, 5), 24, 5), nearest_codes(codebook, 5))
+    assert np.array_equal(load_table(table_path(folder, 24, 5), 24, 5), whole(codebook, 5))
 
 
 @pytest.mark.parametrize(
@@ -113,8 +118,8 @@ def test_wrong_shape_or_dtype_is_named(tmp_path, array) -> None:
 
 def test_bad_arguments() -> None:
     with pytest.raises(ValueError, match="codebook"):
-        nearest_codes(torch.zeros(4))
-    with pytest.raises(ValueError, match="not finite"):
-        nearest_codes(torch.full((4, 2), float("nan")))
+        whole(torch.zeros(4))
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        whole(torch.full((4, 2), float("nan")))
     with pytest.raises(ValueError, match="neighbours"):
-        nearest_codes(torch.zeros(4, 2), 4)
+        whole(torch.zeros(4, 2), 4)

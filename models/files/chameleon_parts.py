@@ -1,11 +1,12 @@
-"""Where the files of a checkpoint lie, and where users get them; free of slow imports, for the command line too.
+"""Where the tokenizers of a Chameleon checkpoint lie; free of slow imports, for the command line.
 
-Chameleon family: Meta's text_tokenizer.json, vqgan.yaml and the VQGAN's weights are looked for in --tokenizer_path
-(itself, its `tokenizer`, its `chameleon/tokenizer`) or, without that flag, in the checkpoint's folder `tokenizer`, then
-in `chameleon/tokenizer` beside the checkpoint. Where the VQGAN is in none of them, the checkpoint's own weights
-`model.vqmodel.*` take its place if they hold a decoder, sized by `vq_config` in config.json; where the text tokenizer
-is not, the checkpoint's tokenizer.json does. For a hub id, --tokenizer_path is by default `chameleon/tokenizer` in
-`ckpts`, as for a folder there, where that exists (configs/targets.py).
+Meta's text_tokenizer.json, vqgan.yaml and the VQGAN's weights are looked for in --tokenizer_path
+(itself, its `tokenizer`, its `chameleon/tokenizer`) or, without that flag, in the checkpoint's
+`tokenizer`, then in `chameleon/tokenizer` next to the checkpoint. Where the VQGAN is in none of
+them, the checkpoint's own weights `model.vqmodel.*` take its place if they hold a decoder; their
+sizes are `vq_config` in config.json. Where the text tokenizer is not, the checkpoint's
+tokenizer.json does. For a hub id, --tokenizer_path is by default `chameleon/tokenizer` in `ckpts`,
+where that exists (configs/targets.py).
 """
 
 import json
@@ -15,26 +16,34 @@ from pathlib import Path
 
 from configs.targets import CHAMELEON_TOKENIZER, META_FILES
 from models.files.headers import read_header
-
-WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
-WEIGHT_INDEXES = tuple(f"{name}.index.json" for name in WEIGHT_FILES)
-TEXT_TOKENIZER, HUB_TOKENIZER = "text_tokenizer.json", "tokenizer.json"
-VQGAN_CONFIG, VQGAN_WEIGHTS = "vqgan.yaml", ("vqgan.safetensors", "vqgan.ckpt")
-BUNDLED_VQGAN = "model.vqmodel."
-T5_TOKENIZERS = ("tokenizer.json", "spiece.model")
+from models.files.names import (
+    BUNDLED_VQGAN,
+    HUB_TOKENIZER,
+    TEXT_TOKENIZER,
+    VQGAN_CONFIG,
+    VQGAN_WEIGHTS,
+    WEIGHT_FILES,
+    WEIGHT_INDEXES,
+)
 
 
 @dataclass(frozen=True)
 class TokenizerFiles:
-    """The text tokenizer's file and the VQGAN's folder; vqgan is None where the checkpoint's own weights hold it."""
+    """The text tokenizer's file and the VQGAN's folder.
+
+    vqgan is None where the checkpoint's own weights hold the VQGAN.
+    """
 
     text: Path
     vqgan: Path | None
 
 
 def tokenizer_places(folder: Path, given: Path | None) -> list[Path]:
-    """The folders in which a Chameleon checkpoint's tokenizer is looked for, in this order; a ValueError if a given one
-    holds neither the text tokenizer nor the VQGAN."""
+    """Return the folders in which a checkpoint's tokenizers are looked for, in this order.
+
+    Raises:
+        ValueError: if a given folder holds neither the text tokenizer nor the VQGAN.
+    """
     if given is None:
         return [folder / "tokenizer", folder.absolute().parent / CHAMELEON_TOKENIZER]
     places = [given, given / "tokenizer", given / CHAMELEON_TOKENIZER]
@@ -44,7 +53,7 @@ def tokenizer_places(folder: Path, given: Path | None) -> list[Path]:
 
 
 def find_tokenizer(folder: Path, given: Path | None = None) -> TokenizerFiles:
-    """The tokenizer files of a Chameleon checkpoint; ValueError says all that is missing."""
+    """Return the tokenizer files of a Chameleon checkpoint; ValueError names all that are missing."""
     found, faults = [], []
     for find in (find_text, find_vqgan):
         try:
@@ -57,14 +66,14 @@ def find_tokenizer(folder: Path, given: Path | None = None) -> TokenizerFiles:
 
 
 def find_text(folder: Path, given: Path | None = None) -> Path:
-    """The text tokenizer of a Chameleon checkpoint.
+    """Return the text tokenizer's file of a Chameleon checkpoint.
 
     Args:
         folder: the checkpoint's.
         given: --tokenizer_path.
 
     Raises:
-        ValueError: naming the missing file, the places where it was looked for and where it comes from.
+        ValueError: naming the missing file, where it was looked for and where users get it.
     """
     places = tokenizer_places(folder, given)
     for path in (*(place / TEXT_TOKENIZER for place in places), folder / HUB_TOKENIZER):
@@ -74,17 +83,16 @@ def find_text(folder: Path, given: Path | None = None) -> Path:
 
 
 def find_vqgan(folder: Path, given: Path | None = None) -> Path | None:
-    """The folder of a Chameleon checkpoint's VQGAN, None if it is among the checkpoint's own weights; arguments and
-    errors as `find_text`."""
+    """Return the folder of a checkpoint's VQGAN, None if the checkpoint's own weights hold it.
+
+    Arguments and errors as `find_text`.
+    """
     places = tokenizer_places(folder, given)
     home = next((place for place in places if not missing_vqgan(place)), None)
     if home is None and not has_decoder(stored_names(folder)):
         begun = next((place for place in places if (place / VQGAN_CONFIG).is_file()), places[0])
-        raise _missing(
-            " and no ".join(missing_vqgan(begun)),
-            places,
-            f"{BUNDLED_VQGAN}decoder.* in the weights",
-        )
+        names = " and no ".join(missing_vqgan(begun))
+        raise _missing(names, places, f"{BUNDLED_VQGAN}decoder.* in the weights")
     return home
 
 
@@ -95,24 +103,27 @@ def _missing(names: str, places: list[Path], instead: str = "") -> ValueError:
 
 
 def missing_vqgan(folder: Path) -> list[str]:
-    """Which of the VQGAN's two files a folder lacks."""
+    """Return which of the VQGAN's two files a folder lacks."""
     missing = [] if (folder / VQGAN_CONFIG).is_file() else [VQGAN_CONFIG]
     weights = any((folder / name).is_file() for name in VQGAN_WEIGHTS)
     return missing if weights else [*missing, " or ".join(VQGAN_WEIGHTS)]
 
 
 def has_decoder(names: Collection[str]) -> bool:
-    """Whether a checkpoint with these keys brings a VQGAN that can decode."""
+    """Return whether a checkpoint with these keys brings a VQGAN that can decode."""
     return f"{BUNDLED_VQGAN}decoder.conv_out.weight" in names
 
 
 def stored_names(folder: Path) -> set[str]:
-    """The keys of a checkpoint, from its index or a single safetensors file; none where these cannot be read."""
+    """Return the keys of a checkpoint, from its index or its single safetensors file.
+
+    Empty where these are missing or damaged: reading the weights names the file.
+    """
     for index in WEIGHT_INDEXES:
         if (folder / index).is_file():
             try:
                 return set(json.loads((folder / index).read_text(encoding="utf-8"))["weight_map"])
-            except (ValueError, KeyError, TypeError):
+            except (OSError, ValueError, RecursionError, KeyError, TypeError):
                 return set()
     try:
         return set(read_header(folder / WEIGHT_FILES[0]))
@@ -120,7 +131,7 @@ def stored_names(folder: Path) -> set[str]:
         return set()
 
 
-# What a target's folder needs besides config.json and weights: raises ValueError where something is missing.
+# What a target's folder needs next to config.json and weights; ValueError says what is missing.
 NEEDED: dict[str, Callable[[Path, Path | None], TokenizerFiles]] = dict.fromkeys(
     ("tiny", "anole", "lumina_mgpt"), find_tokenizer
 )

@@ -1,0 +1,183 @@
+"""A network and the public keys that fill it; reading is strict, and every difference is named."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from models.base import TransformerSpec
+from models.files.tensors import read_tensors
+from models.files.weights import folder_shapes, weight_files
+
+_SHOWN = 20  # differences in an error
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where a tensor of the public layout goes.
+
+    parameter: of our network. rows: of the parameter, which the tensor fills. source: rows of the
+    tensor that are taken. height: rows that the tensor must have, where only some are taken.
+    """
+
+    parameter: str
+    rows: slice = field(default_factory=lambda: slice(None))
+    source: slice = field(default_factory=lambda: slice(None))
+    height: int | None = None
+
+
+KeyMap = dict[str, Slot]  # public key -> slot
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network whose weights are still on the meta device, and the public keys that fill it.
+
+    ignored: prefixes of public keys that are not its weights. optional: keys that may be absent.
+    """
+
+    module: nn.Module
+    keys: KeyMap
+    ignored: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+
+    def fill(self, folder: Path, dtype: torch.dtype, device: torch.device) -> set[str]:
+        """Read the weights of a checkpoint folder into the module, frozen; return absent optional keys.
+
+        Headers are compared before memory is allocated. It is allocated once, in its type and
+        place; the files are read tensor by tensor.
+
+        Raises:
+            ValueError: naming the folder and every difference, or the file that is damaged.
+        """
+        refuse_faults(self.faults(folder_shapes(folder)), str(folder))
+        self.module.to(dtype).to_empty(device=device).requires_grad_(False).eval()
+        tensors = read_tensors(weight_files(folder))
+        return load_strict(self.module, tensors, self.keys, self.ignored, self.optional)
+
+    def faults(
+        self, found: Mapping[str, tuple[int, ...]], unread: Collection[str] = ()
+    ) -> list[str]:
+        """Return, in words, everything wrong with public keys and shapes.
+
+        Args:
+            found: shapes by key.
+            unread: keys whose files cannot be read; they do not count as missing.
+        """
+        parameters = dict(self.module.named_parameters())
+        absent = self.keys.keys() - found.keys() - set(unread) - set(self.optional)
+        differences = {
+            key: difference(key, shape, parameters, self.keys) for key, shape in found.items()
+        }
+        return [f"missing key {key}" for key in self.keys if key in absent] + [
+            text
+            for key, text in differences.items()
+            if text is not None and not key.startswith(self.ignored)
+        ]
+
+
+def load_strict(
+    module: nn.Module,
+    tensors: Iterable[tuple[str, Tensor]],
+    keys: KeyMap,
+    ignored: tuple[str, ...] = (),
+    optional: tuple[str, ...] = (),
+) -> set[str]:
+    """Copy public tensors into a module's parameters and return the optional keys that were absent.
+
+    Args:
+        module: parameters may be on any device and of any dtype.
+        tensors: public keys and values.
+        keys: where each public key belongs; every one must occur.
+        ignored: prefixes of public keys that are not weights of this module.
+        optional: keys that may be absent.
+
+    Raises:
+        ValueError: naming all missing and unexpected keys and all differing shapes.
+    """
+    parameters = dict(module.named_parameters())
+    seen, faults = set(), []
+    for key, tensor in tensors:
+        seen.add(key)
+        fault = difference(key, tuple(tensor.shape), parameters, keys)
+        if key in keys and fault is None:
+            slot = keys[key]
+            parameters[slot.parameter].data[slot.rows].copy_(tensor[slot.source])
+        elif fault is not None and not key.startswith(ignored):
+            faults.append(fault)
+    faults += [f"missing key {key}" for key in keys if key not in seen and key not in optional]
+    refuse_faults(faults)
+    return set(optional) - seen
+
+
+def refuse_faults(faults: Sequence[str], where: str = "the checkpoint") -> None:
+    """Raise a ValueError with the first of the faults, if there are any."""
+    if faults:
+        rest = len(faults) - _SHOWN
+        shown = "; ".join([*faults[:_SHOWN], *([f"and {rest} more"] if rest > 0 else [])])
+        raise ValueError(f"{where} does not fit the model: {shown}")
+
+
+def difference(
+    key: str, found: tuple[int, ...], parameters: Mapping[str, nn.Parameter], keys: KeyMap
+) -> str | None:
+    """Return, in words, what is wrong with a public key of the shape `found`; None if it fits."""
+    slot = keys.get(key)
+    if slot is None:
+        return f"unexpected key {key}"
+    if slot.height is not None and found[:1] != (slot.height,):
+        return f"{key} has shape {found}, expected {slot.height} rows"
+    place = tuple(parameters[slot.parameter][slot.rows].shape)
+    read = (len(range(*slot.source.indices(found[0]))), *found[1:]) if found else found
+    return None if _fits(key, read, place) else f"{key} has shape {read}, expected {place}"
+
+
+def _fits(key: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Return whether shapes are equal, or of one query/key norm that all heads share.
+
+    The shared norm is (1, head_dim) or (head_dim,) where there are (heads, head_dim).
+    """
+    shared = (".q_norm." in key or ".k_norm." in key) and found in ((1, wanted[1]), (wanted[1],))
+    return found == wanted or shared
+
+
+def public_state(module: nn.Module, keys: KeyMap) -> dict[str, Tensor]:
+    """Return a module's weights in the public layout.
+
+    This is the inverse of load_strict for maps that take all rows.
+    """
+    parameters = dict(module.named_parameters())
+    return {
+        key: parameters[slot.parameter].detach()[slot.rows].clone().contiguous()
+        for key, slot in keys.items()
+    }
+
+
+def block_keys(spec: TransformerSpec, public: str, ours: str, layer: int) -> KeyMap:
+    """Return the keys of one decoder block in the Hugging Face layout of Llama and Chameleon.
+
+    `public` and `ours` are the prefixes of the layers there and of the blocks here.
+    """
+    q, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+    gate, up = slice(0, spec.intermediate), slice(spec.intermediate, 2 * spec.intermediate)
+    keys = {
+        "self_attn.q_proj.weight": Slot("attention.qkv.weight", slice(0, q)),
+        "self_attn.k_proj.weight": Slot("attention.qkv.weight", slice(q, q + kv)),
+        "self_attn.v_proj.weight": Slot("attention.qkv.weight", slice(q + kv, q + 2 * kv)),
+        "self_attn.o_proj.weight": Slot("attention.out.weight"),
+        "mlp.gate_proj.weight": Slot("mlp.gate_up.weight", gate),
+        "mlp.up_proj.weight": Slot("mlp.gate_up.weight", up),
+        "mlp.down_proj.weight": Slot("mlp.down.weight"),
+        "post_attention_layernorm.weight": Slot("mlp_norm.weight"),
+    }
+    if spec.first_norm or layer > 0:
+        keys["input_layernorm.weight"] = Slot("attention_norm.weight")
+    if spec.qk_norm:
+        queries, kept = slice(0, spec.heads), slice(spec.heads, spec.heads + spec.kv_heads)
+        for part in ("weight", "bias"):
+            keys[f"self_attn.q_norm.{part}"] = Slot(f"attention.qk_norm.{part}", queries)
+            keys[f"self_attn.k_norm.{part}"] = Slot(f"attention.qk_norm.{part}", kept)
+    public, ours = f"{public}layers.{layer}.", f"{ours}{layer}."
+    return {public + key: Slot(ours + slot.parameter, slot.rows) for key, slot in keys.items()}

@@ -1,0 +1,90 @@
+"""The sizes in a config.json against the shapes of the stored tensors, before a network is built.
+
+A network of the wrong sizes would take all memory, or minutes even without memory: 100,000 layers.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from models.files.weights import folder_shapes, read_json
+
+_LAYER = re.compile(r"(?:model\.)?layers\.(\d+)\.")
+# entry of config.json -> the tensors that have this size, by the end of their key, and on which axis
+_SHAPED: dict[str, tuple[tuple[str, int], ...]] = {
+    "vocab_size": (("embed_tokens.weight", 0), ("lm_head.weight", 0)),
+    "hidden_size": (
+        ("embed_tokens.weight", 1),
+        ("lm_head.weight", 1),
+        ("self_attn.q_proj.weight", 1),
+        ("self_attn.o_proj.weight", 0),
+        ("mlp.gate_proj.weight", 1),
+        ("mlp.down_proj.weight", 0),
+    ),
+    "intermediate_size": (
+        ("mlp.gate_proj.weight", 0),
+        ("mlp.up_proj.weight", 0),
+        ("mlp.down_proj.weight", 1),
+    ),
+    "caption_dim": (("cap_proj.fc1.weight", 1), ("uncond_embedding", 1)),
+    "cls_token_num": (("uncond_embedding", 0),),
+}
+
+
+def read_config(folder: Path) -> dict:
+    """Return the config.json of a checkpoint folder; only headers of the weight files are read.
+
+    Raises:
+        ValueError: naming a file that is missing or damaged, or every size in config.json that the
+            stored tensors contradict.
+    """
+    path = folder / "config.json"
+    config = read_json(path)
+    if faults := size_faults(config, folder_shapes(folder)):
+        raise ValueError(f"{path}: {'; '.join(faults)}")
+    return config
+
+
+def size_faults(
+    config: Mapping[str, object],
+    shapes: Mapping[str, tuple[int, ...]],
+    unread: Collection[str] = (),
+) -> list[str]:
+    """Return, in words, every size of a config.json that the stored tensors contradict.
+
+    A size is contradicted where all tensors that have it agree on another one. Where they differ
+    among themselves, single tensors are wrong, which `Network.faults` names.
+
+    Args:
+        config: the parsed file; entries that are no whole numbers are left to whoever reads them.
+        shapes: of the stored tensors, by key.
+        unread: keys of tensors whose files cannot be read.
+    """
+    stored = {entry: _stored_sizes(places, shapes) for entry, places in _SHAPED.items()}
+    faults = [
+        f"{entry} is {config[entry]}, the weights hold {next(iter(sizes))}"
+        for entry, sizes in stored.items()
+        if type(config.get(entry)) is int and len(sizes) == 1 and config[entry] not in sizes
+    ]
+    layers = _layers([*shapes, *unread])
+    stated = config.get("num_hidden_layers")
+    if type(stated) is int and stated != layers:
+        faults.append(f"num_hidden_layers is {stated}, the weights hold {layers}")
+    return faults
+
+
+def _stored_sizes(
+    places: tuple[tuple[str, int], ...], shapes: Mapping[str, tuple[int, ...]]
+) -> set[int]:
+    return {
+        shape[axis]
+        for key, shape in shapes.items()
+        for end, axis in places
+        if key.endswith(end) and axis < len(shape)
+    }
+
+
+def _layers(keys: Collection[str]) -> int:
+    """Return how many layers the keys number."""
+    numbers = (int(match[1]) for key in keys if (match := _LAYER.match(key)))
+    return max(numbers, default=-1) + 1

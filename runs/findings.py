@@ -1,0 +1,69 @@
+"""What `inspect` has found, line by line, as a table for readers and as JSON for programs."""
+
+import json
+from dataclasses import asdict, dataclass
+
+from configs.tools import InspectSettings
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report.
+
+    fits: whether `generate_images` would take it. note: it does not matter to all methods.
+    details: every single difference, where there are any.
+    """
+
+    part: str
+    item: str
+    fits: bool
+    text: str
+    details: tuple[str, ...] = ()
+    note: bool = False
+
+    @property
+    def state(self) -> str:
+        """The word for readers."""
+        return "FAULT" if not self.fits else "note" if self.note else "ok"
+
+
+@dataclass(frozen=True)
+class Report:
+    """findings: line by line. memory: bytes by what takes them, without activations."""
+
+    findings: tuple[Finding, ...]
+    memory: dict[str, int]
+
+    @property
+    def faults(self) -> int:
+        """How many findings `generate_images` would refuse."""
+        return sum(not finding.fits for finding in self.findings)
+
+
+def as_table(report: Report, settings: InspectSettings) -> str:
+    """Return the report for readers, with every difference on a line of its own."""
+    part, item = (
+        max(len(getattr(finding, name)) for finding in report.findings) for name in ("part", "item")
+    )
+    lines = []
+    for finding in report.findings:
+        text = " ".join(finding.text.split())
+        lines.append(f"{finding.part:{part}}  {finding.item:{item}}  {finding.state:5}  {text}")
+        lines += [f"    {detail}" for detail in finding.details]
+    rows = f"{settings.batch_size} images x {settings.guidance} guidance rows"
+    lines += ["", f"memory, {settings.dtype}, {rows}, longest prompts, without activations:"]
+    memory = report.memory | {"together": sum(report.memory.values())}
+    return "\n".join(
+        [*lines, *(f"  {name:26} {size(count):>10}" for name, count in memory.items())]
+    )
+
+
+def as_json(report: Report) -> str:
+    """Return the report for programs, on one line; memory in bytes."""
+    findings = [asdict(finding) for finding in report.findings]
+    return json.dumps({"fits": not report.faults, "findings": findings, "memory": report.memory})
+
+
+def size(count: int) -> str:
+    """Return bytes in words."""
+    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
