@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 
-from decoding.calibration import UNCALIBRATED, Calibrations
 from decoding.drafter import Drafter
 from decoding.sampling import SamplingDistribution
+from drafters.calibrations import UNCALIBRATED, Calibrations
 from drafters.eagle import EagleDrafter, EagleHead
 from models.base import TargetModel, TransformerSpec
 from models.files.folders import checkpoint_folder

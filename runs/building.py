@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from configs.methods import MethodSettings, SamplingSettings
-from decoding.calibration import UNCALIBRATED, Calibration, Calibrations
+from decoding.calibration import Calibration
 from decoding.drafter import Drafter
 from decoding.engine import Engine
 from decoding.figures import Sources
@@ -22,6 +22,7 @@ from decoding.verifiers.exact import Exact
 from decoding.verifiers.lantern import Lantern, LanternCoupled
 from decoding.verifiers.rejection import Rejection
 from decoding.verifiers.sampled import Sampled
+from drafters.calibrations import UNCALIBRATED, Calibrations
 from drafters.graft import GraftDrafter
 from drafters.jacobi import JacobiDrafter
 from drafters.loading import LoadedDrafter

@@ -12,11 +12,13 @@ from statistics import median_low
 
 import numpy as np
 
+from configs.fields import SettingsError
 from configs.methods import MethodSettings
 from decoding.engine import Engine
 from decoding.flight import Job
 from decoding.policies.marginal import Prices
 from support.durable import replace_file
+from support.json_files import read_object
 
 BUDGETS = (2, 4, 6, 8, 12, 16, 24, 40, 58)
 WARM_UP, ROUNDS = 2, 7
@@ -54,25 +56,28 @@ class Costs:
 
     @staticmethod
     def read(path: Path) -> "Costs":
-        """The costs in a file that `scripts.tools.costs` wrote; ValueError names what is wrong with it."""
+        """Return the costs that `scripts.tools.costs` wrote; a SettingsError names what is wrong."""
+        content = read_object(path).get("costs")
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))["costs"]
             nodes, verify = (tuple(map(float, content[name])) for name in ("nodes", "verify"))
             costs = Costs(nodes, verify, float(content["level"]))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"{path} is not a file of costs: {error!r}; python -m scripts.tools.costs writes one"
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
+            found = f"found costs that cannot be read: {error!r}"
+            raise SettingsError(
+                f"{path}: {found}; allowed: what python -m scripts.tools.costs writes"
             ) from error
-        rising = (
-            nodes[:1] == (0,)
-            and list(nodes) == sorted(set(nodes))
-            and len(nodes) == len(verify) > 1
-        )
-        if not rising or not all(0 < time < np.inf for time in (*verify, costs.level)):
-            raise ValueError(
-                f"{path}: expected nodes that rise from 0, as many times, and times above 0"
-            )
+        if fault := costs.fault():
+            raise SettingsError(f"{path}: found {fault}")
         return costs
+
+    def fault(self) -> str | None:
+        """Return what is wrong with the numbers, and what is allowed; None if they can be used."""
+        rising = self.nodes[:1] == (0,) and list(self.nodes) == sorted(set(self.nodes))
+        if not rising or not len(self.nodes) == len(self.verify) > 1:
+            return "other numbers of nodes; allowed: some that rise from 0, with a time each"
+        if not all(0 < time < np.inf for time in (*self.verify, self.level)):
+            return "a time that is not above 0; allowed: milliseconds above 0"
+        return None
 
 
 def measure_costs(

@@ -11,10 +11,11 @@ from torch import Tensor
 from configs.fields import SettingsError, refuse
 from configs.schema import LanternSettings, MethodSettings, RunSettings, SamplingSettings
 from configs.tools import DistanceSettings, InspectSettings
-from decoding.calibration import UNCALIBRATED, Calibration
+from decoding.calibration import Calibration
 from decoding.engine import Engine
 from decoding.figures import Sources
 from decoding.flight import Job
+from drafters.calibrations import UNCALIBRATED
 from drafters.loading import FoundDrafter, LoadedDrafter, find_drafter
 from models.base import TargetModel, TargetOptions
 from models.files.folders import checkpoint_folder

@@ -34,7 +34,7 @@ def run_guarded(
             run()
         except refusals as error:
             outcome.code = _tell(str(error), 2)
-        except Failure as error:
+        except (Failure, FloatingPointError) as error:  # weights with NaN; the message names them
             outcome.code = _tell(str(error), 1)
         except OSError as error:
             outcome.code = _tell(_words(error), 1)

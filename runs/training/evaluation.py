@@ -10,10 +10,10 @@ import torch
 
 from configs.fields import settings_fields
 from configs.training import TrainSettings
-from decoding.calibration import FILE, Calibrations, distribution_key
 from decoding.flight import Job
 from decoding.noise import gumbel, image_seed
 from decoding.sampling import choose
+from drafters.calibrations import FILE, Calibrations, distribution_key
 from drafters.eagle import EagleHead
 from drafters.loading import LoadedDrafter, load_drafter
 from drafters.training.agreement import Gathered, draft_distributions, factors, target_distribution

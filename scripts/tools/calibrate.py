@@ -16,10 +16,10 @@ from tqdm import tqdm
 from configs.fields import refuse
 from configs.methods import SamplingSettings
 from configs.schema import RunSettings
-from decoding.calibration import FILE, Calibrations, distribution_key
 from decoding.flight import FinishedImage
 from decoding.noise import gumbel
 from decoding.sampling import SamplingDistribution
+from drafters.calibrations import FILE, Calibrations, distribution_key
 from drafters.training.agreement import PROPOSALS, Gathered, draft_distributions, factors
 from drafters.training.rows import target_rows
 from models.files.folders import checkpoint_folder

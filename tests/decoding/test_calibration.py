@@ -1,25 +1,15 @@
-"""Calibration: the factor that was put in is found again; files; scores of the proposals."""
-
-import json
+"""Calibration: the factor that was put in is found again, and it moves scores, never a token."""
 
 import pytest
 import torch
 
 from configs.fields import SettingsError
 from configs.methods import MethodSettings
-from decoding.calibration import (
-    FILE,
-    LEAST,
-    MOST,
-    UNCALIBRATED,
-    Calibration,
-    Calibrations,
-    distribution_key,
-    fit_factor,
-)
+from decoding.calibration import LEAST, MOST, Calibration, fit_factor
 from decoding.flight import Job
 from decoding.proposals import PROPOSALS
 from decoding.sampling import SamplingDistribution
+from drafters.calibrations import UNCALIBRATED, Calibrations, distribution_key
 from drafters.loading import LoadedDrafter
 from runs.building import build_engine, calibration_of
 
@@ -55,42 +45,6 @@ def test_calibration_changes_scores_and_neither_tokens_nor_their_order(name) -> 
     calibrated, lower = PROPOSALS[name](Calibration((1.0, 0.5))).children(log_q, noise, 9, 2)
     assert torch.equal(tokens, calibrated) and torch.equal(lower.argsort(-1), scores.argsort(-1))
     torch.testing.assert_close(lower, (0.5 * scores).log_softmax(-1))
-
-
-def test_a_file_serves_its_distributions_and_proposals_only(tmp_path) -> None:
-    (tmp_path / FILE).write_text(json.dumps({distribution_key(LAW): {"coupled": [0.8, 0.7]}}))
-    read = Calibrations.read(tmp_path)
-    assert read.of(LAW, "coupled") == Calibration((0.8, 0.7))
-    assert (
-        read.of(LAW, "topk") == read.of(SamplingDistribution(cfg=2.0), "coupled") == Calibration()
-    )
-    assert Calibrations.read(tmp_path / "none") == Calibrations()
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{",
-        "[1]",
-        '{"law": 3}',
-        '{"law": {"topk": [0]}}',
-        '{"law": {"topk": ["a"]}}',
-        '{"law": {"topk": 1}}',
-    ],
-)
-def test_a_damaged_file_is_named(tmp_path, text) -> None:
-    (tmp_path / FILE).write_text(text)
-    with pytest.raises(ValueError, match=FILE):
-        Calibrations.read(tmp_path)
-
-
-def test_at_temperature_0_the_cuts_of_the_distribution_do_not_count() -> None:
-    assert distribution_key(
-        SamplingDistribution(temperature=0, top_k=5, top_p=0.5)
-    ) == distribution_key(SamplingDistribution(temperature=0))
-    assert distribution_key(SamplingDistribution(top_k=5)) != distribution_key(
-        SamplingDistribution()
-    )
 
 
 def test_settings_choose_the_calibration() -> None:

@@ -305,10 +305,10 @@ def test_at_temperature_0_the_seed_does_not_matter(session) -> None:
     assert found["a"] == found["b"]
 
 
-def test_broken_weights_are_reported(session, monkeypatch) -> None:
+def test_a_target_without_numbers_is_reported(session, monkeypatch) -> None:
     engine = build_engine(session.target, None, LAWS[0], MethodSettings(method="ar"), 1)
     monkeypatch.setattr(
         type(session.target), "score", lambda self, features: features[..., :VOCAB] * torch.nan
     )
-    with pytest.raises(FloatingPointError, match="NaN"):
+    with pytest.raises(FloatingPointError, match="the target: found NaN"):
         list(engine.generate(JOBS[:1]))

@@ -7,9 +7,9 @@ from small import write_checkpoint
 from configs.fields import SettingsError
 from configs.methods import MethodSettings
 from configs.schema import RunSettings
-from decoding.calibration import Calibrations
 from decoding.flight import Job
 from decoding.sampling import SamplingDistribution
+from drafters.calibrations import Calibrations
 from drafters.training.agreement import figures
 from runs.session import open_session
 from scripts.tools.calibrate import calibrate, distributions_of, noise_of

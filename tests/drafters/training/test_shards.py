@@ -7,8 +7,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from drafters.training import shards
-from drafters.training.shards import Example, ShardWriter, Tokens
+from configs.fields import SettingsError
+from drafters.training import shard_writer
+from drafters.training.shard_writer import ShardWriter
+from drafters.training.shards import Example, Tokens
 from support.json_files import read_lines
 
 ABOUT = {
@@ -80,7 +82,7 @@ def test_an_unfinished_shard_is_all_that_a_kill_takes(tmp_path):
 
 
 def test_an_unfinished_shard_is_written_now_and_then(tmp_path, monkeypatch):
-    monkeypatch.setattr(shards, "_SECONDS", 0.0)
+    monkeypatch.setattr(shard_writer, "_SECONDS", 0.0)
     writer = ShardWriter(tmp_path, ABOUT, size=3)
     for number in range(5):
         writer.add(example(number))
@@ -150,8 +152,8 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-5])
 
 
-def rewrite(path: Path, codes: torch.Tensor, entries: int) -> None:
-    lines = [{"id": str(n), "caption": "a", "seed": None} for n in range(entries)]
+def rewrite(path: Path, codes: torch.Tensor, entries: int, **change: object) -> None:
+    lines = [{"id": str(n), "caption": "a", "seed": None} | change for n in range(entries)]
     save_file({"codes": codes}, path, {"examples": json.dumps(lines)})
 
 
@@ -164,6 +166,11 @@ def rewrite(path: Path, codes: torch.Tensor, entries: int) -> None:
         (
             lambda path: rewrite(path, torch.zeros(2, 6, dtype=torch.int32), 1),
             "2 images with 1 captions",
+        ),
+        (lambda path: rewrite(path, torch.zeros(2, 6), 2), "codes of type F32"),
+        (
+            lambda path: rewrite(path, torch.zeros(2, 6, dtype=torch.int32), 2, caption=7),
+            "examples without id, caption and seed",
         ),
         (
             lambda path: rewrite(path, torch.zeros(2, 5, dtype=torch.int32), 2),
@@ -191,12 +198,30 @@ def test_a_folder_without_tokens_is_named(tmp_path):
     with pytest.raises(ValueError, match="found no tokens-"):
         Tokens.read(tmp_path)
     fill(tmp_path, range(1))
-    (tmp_path / "about.json").write_text("[1")
-    with pytest.raises(ValueError, match="about.json: cannot be read"):
-        Tokens.read(tmp_path)
     (tmp_path / "about.json").unlink()
     with pytest.raises(ValueError, match="found tokens but no about.json"):
         ShardWriter(tmp_path, ABOUT)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[1",
+        "[" * 100_000,
+        "7",
+        '{"columns": 3, "vocab": 9}',
+        '{"rows": "2", "columns": 3, "vocab": 9}',
+        '{"rows": 2, "columns": 0, "vocab": 9}',
+        '{"rows": 2, "columns": 3, "vocab": 9, "settings": 7}',
+    ],
+    ids=range(7),
+)
+def test_a_damaged_about_is_named(tmp_path, content):
+    fill(tmp_path, range(1))
+    (tmp_path / "about.json").write_text(content)
+    for read in (Tokens.read, lambda folder: ShardWriter(folder, ABOUT)):
+        with pytest.raises(SettingsError, match="about.json: found .*; allowed: "):
+            read(tmp_path)
 
 
 def test_no_caption_stands_on_both_sides_of_a_split(tmp_path):

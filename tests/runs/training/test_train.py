@@ -16,12 +16,13 @@ import main
 from configs.fields import SettingsError
 from configs.methods import MethodSettings
 from configs.schema import ROOT, RunSettings
-from decoding.calibration import Calibrations
 from decoding.flight import Job
 from decoding.sampling import SamplingDistribution
+from drafters.calibrations import Calibrations
 from drafters.training.features import Cached
 from drafters.training.heads import export, token_scale
-from drafters.training.shards import Example, ShardWriter
+from drafters.training.shard_writer import ShardWriter
+from drafters.training.shards import Example
 from runs.commands import train_settings
 from runs.measure import measure
 from runs.session import open_session, open_target

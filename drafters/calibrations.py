@@ -1,0 +1,72 @@
+"""calibration.json, next to a drafter's weights: its calibration factors.
+
+A JSON object of objects of lists: {distribution: {proposal: [factor of level 1, 2, ...]}}, where a
+distribution is named by `distribution_key`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from configs.fields import SettingsError
+from decoding.calibration import LEAST, MOST, Calibration
+from decoding.sampling import SamplingDistribution
+from support.json_files import read_object, shortened
+
+FILE = "calibration.json"
+
+
+def distribution_key(distribution: SamplingDistribution) -> str:
+    """Return the name of a distribution in the file; temperature 0 ignores top-k and top-p."""
+    d = distribution
+    cuts = "" if d.greedy else f" top_k={d.top_k} top_p={d.top_p:g}"
+    return f"temperature={d.temperature:g}{cuts} cfg={d.cfg:g}"
+
+
+@dataclass(frozen=True)
+class Calibrations:
+    """A drafter's calibration factors, by distribution and proposal."""
+
+    factors: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+
+    @staticmethod
+    def read(folder: Path) -> "Calibrations":
+        """Return what a drafter's folder holds, empty without the file.
+
+        Raises:
+            SettingsError: the file is damaged; names it and the entry.
+        """
+        path = folder / FILE
+        if not path.exists():
+            return Calibrations()
+        factors = read_object(path)
+        for distribution, proposals in factors.items():
+            for proposal, levels in _entries(path, distribution, proposals):
+                if not isinstance(levels, list) or not all(map(_is_factor, levels)):
+                    _refuse(path, f"{distribution}, {proposal}", levels, "a list of factors, each "
+                            f"from {LEAST} to {MOST}")  # fmt: skip
+        return Calibrations(factors)
+
+    def of(self, distribution: SamplingDistribution, proposal: str) -> Calibration:
+        """Return the calibration for a distribution and a proposal; factors of 1 if none is known."""
+        levels = self.factors.get(distribution_key(distribution), {}).get(proposal)
+        return Calibration(tuple(levels)) if levels else Calibration()
+
+
+UNCALIBRATED = Calibrations()
+
+
+def _entries(path: Path, name: str, content: object) -> Iterable[tuple[str, object]]:
+    if not isinstance(content, dict):
+        _refuse(path, name, content, "a JSON object of lists of factors by proposal")
+    return content.items()
+
+
+def _is_factor(value: object) -> bool:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and LEAST <= value <= MOST
+
+
+def _refuse(path: Path, name: str, found: object, allowed: str) -> NoReturn:
+    raise SettingsError(f"{path}: found {shortened(found)} at {name!r}; allowed: {allowed}")
