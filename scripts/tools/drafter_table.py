@@ -1,13 +1,14 @@
-"""One Markdown table of trained drafters.
+"""Make one Markdown table of trained drafters.
 
-`python -m scripts.tools.drafter_table OUT [OUT ...]`, folders of train_drafter.
+`python -m scripts.tools.drafter_table FOLDER [FOLDER ...]`, folders of train_drafter
 """
 
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
+from configs.fields import SettingsError
+from support.json_files import read_object
+from support.script import run_script
 from support.tables import Table
 
 _SHOWN = (
@@ -22,11 +23,15 @@ _SHOWN = (
 
 
 def line_of(folder: Path) -> dict[str, Any]:
-    """A folder's row; ValueError if it has no evaluation.json."""
+    """Return a folder's row: settings and figures by column.
+
+    Raises:
+        ValueError: the folder has no evaluation.json, or a damaged one.
+    """
     path = folder / "evaluation.json"
     if not path.is_file():
         raise ValueError(f"{path}: missing; train_drafter writes it at its end")
-    found = json.loads(path.read_text(encoding="utf-8"))
+    found = read_object(path)
     settings, first, decoding = found["settings"], found["levels"][0], found["decoding"]
     line = {"drafter": folder.name} | {name: settings[name] for name in _SHOWN}
     line |= {"TV": first["total_variation"]}
@@ -46,7 +51,7 @@ def line_of(folder: Path) -> dict[str, Any]:
 
 
 def table(folders: list[Path]) -> str:
-    """The folders' rows; figures of depth 1 where no depth is named."""
+    """Return the folders' rows in Markdown; figures are of depth 1 where no depth is named."""
     lines = [line_of(folder) for folder in folders]
     columns = dict.fromkeys(name for line in lines for name in line)
     rows = [tuple(_cell(line.get(name, "-")) for name in columns) for line in lines]
@@ -57,10 +62,16 @@ def _cell(value: object) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
+def drafter_table(*folders: str) -> None:
+    """Print one table of the folders.
+
+    Args:
+        folders: output folders of train_drafter.
+    """
+    if not folders:
+        raise SettingsError("found no folder; allowed: output folders of train_drafter")
+    print(table([Path(str(folder)) for folder in folders]), end="")
+
+
 if __name__ == "__main__":
-    try:
-        if not sys.argv[1:]:
-            raise ValueError("found no folders; allowed: folders of train_drafter")
-        print(table([Path(word) for word in sys.argv[1:]]), end="")
-    except ValueError as error:
-        sys.exit(f"error: {error}")
+    run_script(drafter_table)
