@@ -15,7 +15,7 @@ from configs.methods import METHODS, MethodSettings
 from configs.targets import SOURCES
 from configs.tools import InspectSettings
 from decoding.cache import CacheShape, KVCache
-from decoding.calibration import FILE, Calibrations
+from drafters.calibrations import FILE, Calibrations
 from drafters.loading import eagle_network
 from models.base import TargetOptions, TransformerSpec
 from models.codecs.codebook import load_table, table_path, table_widths
