@@ -18,6 +18,7 @@ from decoding import noise
 from decoding.flight import Job
 from decoding.sampling import SamplingDistribution
 from drafters.eagle import EagleHead
+from drafters.loading import LoadedDrafter
 from models.base import Context, ImageGrid, ImageVocab, PromptRows, TransformerSpec
 from models.transformer import Transformer
 from runs.building import build_engine
@@ -91,7 +92,7 @@ def sampled(
     target: SmallTarget, head: EagleHead, distribution: SamplingDistribution, method: MethodSettings
 ) -> Tensor:
     """How often (64,) the engine makes each image."""
-    engine = build_engine(target, head, distribution, method, 500)
+    engine = build_engine(target, LoadedDrafter(head), distribution, method, 500)
     jobs = (Job(str(i), "", noise.image_seed(0, "law", sample=i)) for i in range(SEEDS))
     images = torch.stack([image.codes for step in engine.generate(jobs) for image in step.finished])
     index = (images * torch.tensor([CODES**2, CODES, 1])).sum(1)
