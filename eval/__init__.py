@@ -1,1 +1,1 @@
-"""Measures of the generated images."""
+"""What came out: image metrics, speed comparisons, the report."""

@@ -12,7 +12,7 @@ from configs.schema import ROOT, RunSettings
 from decoding.flight import FinishedImage, Job
 from decoding.noise import image_seed
 from eval.bench.exactness import compare
-from eval.metrics.attributes import AttributeClassifier, prompt_accuracy
+from eval.metrics.attribute_classifier import AttributeClassifier, prompt_accuracy
 from runs.session import Session, open_session
 from scenes.captions import caption
 from scenes.scene import sample_scene

@@ -1,1 +1,1 @@
-"""Methods compared on the same prompts and seeds."""
+"""`benchmark`: methods compared on the same prompts and seeds, and sweeps of them."""

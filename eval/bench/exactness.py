@@ -1,5 +1,7 @@
-"""Is a lossless method's image the baseline's? Exactly in fp64; in fp32 up to near-ties, which are found and counted
-here."""
+"""Is a lossless method's image the baseline's?
+
+In fp64 exactly; in fp32 up to near-ties, which are found and counted here.
+"""
 
 from dataclasses import dataclass
 
@@ -18,7 +20,12 @@ NEAR_TIE = 1e-3  # largest gap that rounding in fp32 may decide
 
 @dataclass(frozen=True)
 class Comparison:
-    """Images compared with the baseline. wrong: ids of images that differ where no near-tie explains it."""
+    """How many images of a method are the baseline's.
+
+    Attributes:
+        near_ties: images that first differ where rounding decides.
+        wrong: ids of images that differ and no near-tie explains it.
+    """
 
     images: int
     identical: int
@@ -32,7 +39,7 @@ def compare(
     baseline: list[FinishedImage],
     other: list[FinishedImage],
 ) -> Comparison:
-    """Compare images of the same jobs. In fp64 no difference counts as a near-tie."""
+    """Compare images of the same jobs; in fp64 no difference counts as a near-tie."""
     theirs = {image.job.id: image.codes for image in other}
     identical, near, wrong = 0, 0, []
     for image in baseline:
@@ -54,10 +61,15 @@ def compare(
 def gap(
     target: TargetModel, distribution: SamplingDistribution, image: FinishedImage, codes: Tensor
 ) -> float:
-    """How much rounding it takes to emit the last of `codes` where `image`, equal before it, has another token.
+    """Return how much rounding it takes to emit the last of `codes` in place of the image's token.
 
-    The gap between the two tokens' perturbed values; or, if one of them stands at the boundary of top-k or top-p, its
-    distance from there (of the logit from the k-th, of the mass before it from top_p), whichever is less.
+    This is the gap between the two tokens' perturbed values; or, if one of them is at the boundary
+    of top-k or top-p, its distance from there (of the logit from the k-th, of the mass before it
+    from top_p), whichever is less.
+
+    Args:
+        image: of the baseline; its codes before the last of `codes` are the same.
+        codes: (position + 1,) of the other image, up to the first difference.
     """
     position = len(codes) - 1
     tokens = torch.stack([image.codes[position], codes[position]]).to(target.device)
@@ -76,7 +88,7 @@ def gap(
 def _logits(
     target: TargetModel, distribution: SamplingDistribution, job: Job, codes: Tensor
 ) -> Tensor:
-    """Logits (guidance, 1, vocab) behind the prompt and these codes, in a forward pass each."""
+    """Return the logits (guidance, 1, vocab) after the prompt and these codes (tokens,)."""
     prompt = target.prompt(job.prompt, distribution.guidance)
     sequence = with_row_ends(codes.to(target.device), target.grid)
     image = (sequence + target.vocab.first_id).expand(distribution.guidance, -1)

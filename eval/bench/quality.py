@@ -1,4 +1,4 @@
-"""How well the tiny model's images show their prompts: what a relaxed row costs. Outside of what is timed."""
+"""How well the tiny model's images show their prompts: what relaxed acceptance costs. Not timed."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,21 +9,23 @@ from torch import Tensor
 from configs.fields import SettingsError
 from configs.schema import CLASSIFIER
 from decoding.flight import FinishedImage, Job
-from eval.metrics.attributes import AttributeClassifier, Attributes, compare
+from eval.metrics.attribute_classifier import AttributeClassifier
+from eval.metrics.attributes import Attributes, compare
 from models.base import TargetModel
 
 QUALITIES = ("background", "colour", "shape")  # of the shares that `compare` gives
 
 
 class Judge:
-    """Shares of images with the right background, of right colours and of right shapes; an image is looked at once."""
+    """Shares of images with the right background, and of the right colours and shapes.
+
+    The same image is classified once.
+    """
 
     def __init__(self, target: TargetModel, model_path: str, jobs: Sequence[Job]):
-        """A SettingsError if a prompt is not one of the tiny model's kind."""
-        self.target, self.classifier = (
-            target,
-            AttributeClassifier.load(Path(model_path) / CLASSIFIER),
-        )
+        """Load the classifier; a SettingsError for a prompt that the tiny model does not know."""
+        self.target = target
+        self.classifier = AttributeClassifier.load(Path(model_path) / CLASSIFIER)
         self.seen: dict[bytes, Attributes] = {}
         try:
             self.said = {
@@ -33,6 +35,7 @@ class Judge:
             raise SettingsError(f"--quality: {error}") from error
 
     def __call__(self, images: Sequence[FinishedImage]) -> dict[str, float]:
+        """Return the shares, each in [0, 1], by name."""
         shares = compare(
             [self._look(image.codes) for image in images],
             [self.said[image.job] for image in images],
@@ -40,10 +43,9 @@ class Judge:
         return {name: shares[name] for name in QUALITIES}
 
     def _look(self, codes: Tensor) -> Attributes:
-        """What an image of these codes (tokens,) shows."""
+        """Return what the image of these codes (tokens,) shows."""
         key = codes.numpy().tobytes()
         if key not in self.seen:
-            self.seen[key] = self.classifier.predict(np.asarray(self.target.to_image(codes[None])))[
-                0
-            ]
+            pixels = np.asarray(self.target.to_image(codes[None]))
+            self.seen[key] = self.classifier.predict(pixels)[0]
         return self.seen[key]

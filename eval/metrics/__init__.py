@@ -1,1 +1,1 @@
-"""What the images are worth: one metric per file, all on features that are computed once."""
+"""How good the images are: one metric per file, on features that are computed once."""

@@ -1,4 +1,4 @@
-"""Prompt accuracy of the tiny domain: do images show the background, colours and shapes that their prompts name?"""
+"""Prompt accuracy of the tiny domain: do the images show what their prompts name?"""
 
 from eval.metrics.attributes import Attributes, Labels, hits
 from eval.metrics.base import ImageSet, Score, Unavailable
@@ -8,30 +8,30 @@ from eval.metrics.store import FeatureStore
 
 
 class Accuracy:
-    """Shares of what the prompts say that the classifier sees; `exact`: nothing is missing and nothing too much."""
+    """Shares of what the prompts say that the classifier sees.
+
+    `exact` counts images that show all that was said and nothing else.
+    """
 
     def __init__(self, network: AttributeNetwork, store: FeatureStore):
         self.network, self.store = network, store
 
     def scores(self, images: ImageSet, reference: ImageSet | None) -> list[Score]:
-        """A score per aspect. Raises Unavailable if no prompt is one of the tiny domain."""
+        """Return a score per aspect; Unavailable if no prompt is one of the tiny domain."""
         said = [_said(prompt, self.network.classifier.labels) for prompt in images.prompts]
         others = said.count(None)
         if others == len(said):
             raise Unavailable("no prompt names a background and objects of the tiny domain")
         shown = self.network.attributes(self.store, images)
-        pairs = [
-            (seen, facts) for seen, facts in zip(shown, said, strict=True) if facts is not None
-        ]
+        pairs = [pair for pair in zip(shown, said, strict=True) if pair[1] is not None]
+        warning = f"{others} prompts of other images are not the tiny domain's" if others else None
         return [
             Score(
                 f"accuracy.{aspect}",
                 count=len(pairs),
                 network=self.network.label,
                 resize=self.network.resize,
-                warning=f"{others} prompts of other images are not the tiny domain's"
-                if others
-                else None,
+                warning=warning,
                 **share_interval(counts[:, 0], counts[:, 1]),
             )
             for aspect, counts in hits(*zip(*pairs, strict=True)).items()
@@ -39,7 +39,7 @@ class Accuracy:
 
 
 def _said(prompt: str, labels: Labels) -> Attributes | None:
-    """What a prompt says; None for one that is not the tiny domain's."""
+    """Return what a prompt says; None for one that is not the tiny domain's."""
     try:
         return Attributes.from_prompt(prompt, labels)
     except ValueError:

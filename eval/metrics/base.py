@@ -1,4 +1,4 @@
-"""What metrics take and give."""
+"""What metrics take and return."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,14 +8,19 @@ from eval.metrics.paired import Estimate, Share
 
 
 class Unavailable(ValueError):
-    """A metric cannot be computed here; the message says what is missing and where users get it."""
+    """A metric cannot be computed; the message says what is missing and where to get it."""
 
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Images that can be read: files, hashes of their content (sha256), and prompts, if they have some.
+    """Images that can be read.
 
-    left_out: what belongs to the set but could not be used, in words.
+    Attributes:
+        name: of the set, for tables.
+        paths: the files.
+        keys: sha256 of each file's content.
+        prompts: one per image, or none.
+        left_out: what belongs to the set but cannot be used, in words.
     """
 
     name: str
@@ -30,11 +35,18 @@ class ImageSet:
 
 @dataclass(frozen=True)
 class Score:
-    """A figure and what makes it comparable. low, high: an interval, and `interval` what it means.
+    """A figure and what makes it comparable.
 
-    metric: name, by a dot its part; count: images it rests on; network: library and weights; reference: name and count
-    of the other images; higher: whether more is better; warning: why the figure may mislead; shares: (hits, total) of
-    each image, of figures that are sum(hits) / sum(totals); price: this minus that of the run's lossless baseline.
+    Attributes:
+        metric: its name, and after a dot the part of it.
+        count: how many images it rests on.
+        network: library and weights.
+        low, high: ends of an interval; `interval` says which one.
+        reference: name and count of the real images.
+        higher: whether more is better.
+        warning: why the figure may mislead.
+        shares: (hits, total) of each image, where the figure is sum(hits) / sum(totals).
+        price: this figure minus that of the run's lossless baseline.
     """
 
     metric: str
@@ -53,6 +65,12 @@ class Score:
 
 
 class Metric(Protocol):
-    """Computes the scores of a set of images; `reference` holds real images."""
+    """One figure, or several that belong together."""
 
-    def scores(self, images: ImageSet, reference: ImageSet | None) -> list[Score]: ...
+    def scores(self, images: ImageSet, reference: ImageSet | None) -> list[Score]:
+        """Return the scores of the images; `reference` holds real images.
+
+        Raises:
+            Unavailable: the figure is not defined for these images.
+        """
+        ...

@@ -1,4 +1,4 @@
-"""CLIP models of open_clip: normalised features of images and texts."""
+"""CLIP models of open_clip: features of images and texts, of length 1."""
 
 import pickle
 from pathlib import Path
@@ -15,7 +15,7 @@ from eval.metrics.weights import find_weights, library, weights_label
 
 
 class ClipNetwork(ImageNetwork):
-    """A model by open_clip's name and a file of weights, or from a folder in open_clip's layout, which names it."""
+    """A CLIP model: open_clip's name with a file of weights, or a folder in open_clip's layout."""
 
     def __init__(
         self, flag: str, path: str, model: str, device: torch.device, longest: bool = False
@@ -23,11 +23,14 @@ class ClipNetwork(ImageNetwork):
         """Load the model.
 
         Args:
-            flag: that named `path`, for errors; path: a file, a folder with open_clip_config.json, or a hub id.
+            flag: the flag that gave `path`, for errors.
+            path: a file, a folder with open_clip_config.json, or a hub id.
             model: open_clip's name of the model in a file.
-            longest: fit the longest edge and pad with zeros, instead of cutting the longest edge off.
+            device: where the model runs.
+            longest: fit the longest edge and pad with zeros; otherwise fit the shortest and crop.
 
-        Raises Unavailable if library or weights are not there, or do not fit each other.
+        Raises:
+            Unavailable: library or weights are missing, or do not fit each other.
         """
         open_clip = library("open_clip", "open_clip_torch")
         place = find_weights(flag, path)
@@ -57,22 +60,18 @@ class ClipNetwork(ImageNetwork):
 
     @torch.inference_mode()
     def encode(self, images: list[Image.Image]) -> np.ndarray:
-        """(images, width), of length 1."""
+        """Return features (images, width) of length 1."""
         pixels = torch.stack([self.transform(image) for image in images]).to(self.device)
         return self.module.encode_image(pixels, normalize=True).float().cpu().numpy()
 
     @torch.inference_mode()
     def encode_texts(self, texts: list[str]) -> np.ndarray:
-        """(texts, width), of length 1; texts beyond the model's 77 tokens are cut."""
-        return (
-            self.module.encode_text(self.tokenizer(texts).to(self.device), normalize=True)
-            .float()
-            .cpu()
-            .numpy()
-        )
+        """Return features (texts, width) of length 1; a text is cut after 77 tokens."""
+        tokens = self.tokenizer(texts).to(self.device)
+        return self.module.encode_text(tokens, normalize=True).float().cpu().numpy()
 
     def text_features(self, store: FeatureStore, texts: list[str]) -> np.ndarray:
-        """(texts, width) float32, kept on disk."""
+        """Return features (texts, width) float32, which are kept on disk."""
         return store.texts(self.label, texts, self.encode_texts)
 
 

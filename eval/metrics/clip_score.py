@@ -1,6 +1,7 @@
-"""CLIP score: cosine of an image's and its prompt's CLIP features (Hessel et al. 2021, without their weight of 2.5).
+"""CLIP score: the cosine between the CLIP features of an image and of its prompt.
 
-HPSv2 and v2.1 are the same figure by fine-tuned weights (Wu et al. 2023, arXiv 2306.09341).
+After Hessel et al. 2021, without their weight of 2.5. HPSv2 and v2.1 are the same figure with
+fine-tuned weights (Wu et al. 2023, arXiv 2306.09341).
 """
 
 from eval.metrics.base import ImageSet, Score
@@ -10,13 +11,13 @@ from eval.metrics.store import FeatureStore
 
 
 class ClipScore:
-    """The mean cosine; prefix: written before every prompt."""
+    """The mean cosine; `prefix` is written before every prompt."""
 
     def __init__(self, name: str, network: ClipNetwork, store: FeatureStore, prefix: str = ""):
         self.name, self.network, self.store, self.prefix = name, network, store, prefix
 
     def scores(self, images: ImageSet, reference: ImageSet | None) -> list[Score]:
-        """One score."""
+        """Return one score."""
         texts = [self.prefix + prompt for prompt in images.prompts]
         seen = self.network.features(self.store, images)
         said = self.network.text_features(self.store, texts)

@@ -1,4 +1,4 @@
-"""Frechet distance between the features of two sets of images (FID; Heusel et al. 2017)."""
+"""FID: the Frechet distance between the features of two sets of images (Heusel et al. 2017)."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from eval.metrics.intervals import jackknife
 from eval.metrics.networks import ImageNetwork
 from eval.metrics.store import FeatureStore
 
-_USUAL = 10_000  # images from which figures are usually compared
+_USUAL = 10_000  # images; published figures have at least as many
 
 
 @dataclass(frozen=True)
@@ -21,23 +21,26 @@ class Gaussian:
 
     @classmethod
     def of(cls, features: np.ndarray) -> "Gaussian":
-        """Of rows (images, features), of which there have to be two."""
+        """Fit rows (images, features), of which there must be at least two."""
         rows = features.astype(np.float64)
-        return cls(
-            rows.mean(axis=0), np.cov(rows, rowvar=False).reshape(rows.shape[1], rows.shape[1])
-        )
+        width = rows.shape[1]
+        return cls(rows.mean(axis=0), np.cov(rows, rowvar=False).reshape(width, width))
 
 
 def square_root(matrix: np.ndarray) -> np.ndarray:
-    """The symmetric root of a positive semi-definite matrix; eigenvalues below 0 come from rounding."""
+    """Return the symmetric square root of a positive semi-definite matrix."""
     values, vectors = np.linalg.eigh(matrix)
-    return (vectors * np.sqrt(values.clip(0))) @ vectors.T
+    return (vectors * np.sqrt(values.clip(0))) @ vectors.T  # values below 0 come from rounding
 
 
 def frechet_distance(one: Gaussian, other: Gaussian, root: np.ndarray | None = None) -> float:
-    """|m1 - m2|^2 + tr(C1 + C2 - 2 (C1 C2)^(1/2)); root: of `other`'s covariance, if it is known.
+    """Return |m1 - m2|^2 + tr(C1 + C2 - 2 (C1 C2)^(1/2)), with means m and covariances C.
 
-    C1 C2 and R C1 R have the same eigenvalues for R R = C2, and the second is symmetric.
+    For R R = C2, the matrices C1 C2 and R C1 R have the same eigenvalues, and the second is
+    symmetric.
+
+    Args:
+        root: R, the square root of `other`'s covariance, if it is known.
     """
     root = square_root(other.covariance) if root is None else root
     shared = np.sqrt(np.linalg.eigvalsh(root @ one.covariance @ root).clip(0)).sum()
@@ -46,18 +49,17 @@ def frechet_distance(one: Gaussian, other: Gaussian, root: np.ndarray | None = N
 
 
 class Fid:
-    """The distance, with an interval for other generated images."""
+    """The distance, with an interval that tells how far other generated images might move it."""
 
     def __init__(self, name: str, network: ImageNetwork, store: FeatureStore):
         self.name, self.network, self.store = name, network, store
 
     def scores(self, images: ImageSet, reference: ImageSet | None) -> list[Score]:
-        """One score. Raises Unavailable without two images on each side."""
+        """Return one score; Unavailable without two images on each side."""
         assert reference is not None
         if min(len(images), len(reference)) < 2:
-            raise Unavailable(
-                f"{len(images)} images and {len(reference)} of reference; a covariance needs two of each"
-            )
+            found = f"{len(images)} images and {len(reference)} of reference"
+            raise Unavailable(f"{found}; a covariance needs two of each")
         rows, theirs = (self.network.features(self.store, each) for each in (images, reference))
         target = Gaussian.of(theirs)
         root = square_root(target.covariance)
@@ -83,11 +85,9 @@ class Fid:
 def _warning(count: int, features: int) -> str | None:
     if count <= features:
         return (
-            f"{count} images are too few for {features} features: the covariance is singular and the figure mostly "
-            "bias; it says nothing about quality"
+            f"{count} images are too few for {features} features: the covariance is singular and "
+            "the figure mostly bias; it says nothing about quality"
         )
-    return (
-        None
-        if count >= _USUAL
-        else f"biased upwards by {count} images; compare it with the same count only"
-    )
+    if count < _USUAL:
+        return f"biased upwards by {count} images; compare it with the same count only"
+    return None

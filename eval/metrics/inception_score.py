@@ -1,4 +1,7 @@
-"""Inception score: exp of the mean KL divergence of p(class | image) from p(class) (Salimans et al. 2016)."""
+"""Inception score: exp of the mean KL divergence of p(class | image) from p(class).
+
+Salimans et al. 2016.
+"""
 
 import numpy as np
 
@@ -11,7 +14,7 @@ _SPREAD = f"mean +- standard deviation of {_SPLITS} splits"
 
 
 def inception_score(log_probabilities: np.ndarray) -> float:
-    """The score of rows of log p(class | image), (images, classes)."""
+    """Return the score of rows of log p(class | image), (images, classes)."""
     rows = log_probabilities.astype(np.float64)
     p = np.exp(rows)
     mean = np.log(p.mean(axis=0).clip(1e-300))
@@ -19,27 +22,21 @@ def inception_score(log_probabilities: np.ndarray) -> float:
 
 
 class InceptionScore:
-    """Mean of the scores of ten splits in a fixed random order, as published figures are."""
+    """The mean over ten splits in a fixed random order, as published figures are."""
 
     def __init__(self, name: str, network: ImageNetwork, store: FeatureStore):
         self.name, self.network, self.store = name, network, store
 
     def scores(self, images: ImageSet, reference: ImageSet | None) -> list[Score]:
-        """One score. Raises Unavailable for fewer images than splits."""
+        """Return one score; Unavailable for fewer images than splits."""
         if len(images) < _SPLITS:
-            raise Unavailable(
-                f"{len(images)} images; the mean over {_SPLITS} splits needs one in each"
-            )
+            raise Unavailable(f"{len(images)} images; each of the {_SPLITS} splits needs one")
         rows = self.network.log_probabilities(self.store, images)
         order = np.random.default_rng(0).permutation(len(rows))
         parts = np.array([inception_score(rows[part]) for part in np.array_split(order, _SPLITS)])
         mean, spread = float(parts.mean()), float(parts.std())
         share, classes = len(images) // _SPLITS, rows.shape[1]
-        few = (
-            f"biased downwards: {share} images per split for {classes} classes"
-            if share < classes
-            else None
-        )
+        few = f"biased downwards: {share} images per split for {classes} classes"
         return [
             Score(
                 self.name,
@@ -50,6 +47,6 @@ class InceptionScore:
                 mean - spread,
                 mean + spread,
                 _SPREAD,
-                warning=few,
+                warning=few if share < classes else None,
             )
         ]

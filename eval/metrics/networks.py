@@ -6,7 +6,8 @@ from PIL import Image
 from safetensors import SafetensorError
 from torch import Tensor
 
-from eval.metrics.attributes import AttributeClassifier, Attributes, to_pixels
+from eval.metrics.attribute_classifier import AttributeClassifier, to_pixels
+from eval.metrics.attributes import Attributes
 from eval.metrics.base import ImageSet, Unavailable
 from eval.metrics.store import FeatureStore
 from eval.metrics.weights import library, read_state, require_file, weights_label
@@ -16,39 +17,47 @@ _IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean and deviation o
 
 
 class ImageNetwork:
-    """A network and what its numbers depend on: `label` (library, weights), `resize`. `width` features come first in a
-    row, logits of classes behind them."""
+    """A network, and what its numbers depend on.
+
+    Attributes:
+        label: library and weights.
+        resize: how images are brought to the network's size.
+        width: how many features it has; in a row they come first, then the logits of classes.
+    """
 
     label: str
     resize: str
     width: int
 
     def encode(self, images: list[Image.Image]) -> np.ndarray:
-        """Features and logits of RGB images, (images, width + classes)."""
+        """Return features and logits of RGB images, (images, width + classes)."""
         raise NotImplementedError
 
     def features(self, store: FeatureStore, images: ImageSet) -> np.ndarray:
-        """(images, width) float32."""
+        """Return the features (images, width) float32."""
         return self._rows(store, images)[:, : self.width]
 
     def log_probabilities(self, store: FeatureStore, images: ImageSet) -> np.ndarray:
-        """log p(class | image), (images, classes)."""
-        return (
-            torch.from_numpy(self._rows(store, images)[:, self.width :]).log_softmax(dim=1).numpy()
-        )
+        """Return log p(class | image), (images, classes)."""
+        logits = torch.from_numpy(self._rows(store, images)[:, self.width :])
+        return logits.log_softmax(dim=1).numpy()
 
     def _rows(self, store: FeatureStore, images: ImageSet) -> np.ndarray:
         return store.images(f"{self.label}, {self.resize}", images, self.encode)
 
 
 class AttributeNetwork(ImageNetwork):
-    """The tiny domain's classifier: mean and maximum of its last features; classes: kind and colour of the ground."""
+    """The tiny domain's classifier.
+
+    The features are mean and maximum of its last feature maps; the classes are the pairs of kind
+    and colour of the background.
+    """
 
     resize = "none (128 x 128)"
     width = 256
 
     def __init__(self, path: str, device: torch.device):
-        """path: of attributes.safetensors; raises Unavailable where it is not."""
+        """Load attributes.safetensors; Unavailable where it is missing."""
         place = require_file("attributes_path", path)
         try:
             self.classifier, self.device = AttributeClassifier.load(place, str(device)), device
@@ -60,10 +69,9 @@ class AttributeNetwork(ImageNetwork):
 
     @torch.inference_mode()
     def encode(self, images: list[Image.Image]) -> np.ndarray:
-        """Raises Unavailable for images of another size."""
-        maps = self.classifier.trunk(
-            to_pixels(tiny_pixels(images).to(self.device))
-        )  # (images, 128, 8, 8)
+        """Return features and logits; Unavailable for images of another size."""
+        pixels = to_pixels(tiny_pixels(images).to(self.device))
+        maps = self.classifier.trunk(pixels)  # (images, 128, 8, 8)
         summary = torch.cat([maps.mean(dim=(2, 3)), maps.amax(dim=(2, 3))], dim=1)
         kinds, colours, *_ = self.classifier.labels.heads()
         kind, colour = self.classifier.background(summary).split([kinds, colours], dim=1)
@@ -71,20 +79,16 @@ class AttributeNetwork(ImageNetwork):
         return torch.cat([summary, both], dim=1).cpu().numpy()
 
     def attributes(self, store: FeatureStore, images: ImageSet) -> list[Attributes]:
-        """What every image shows."""
-        rows = torch.from_numpy(
-            store.images(f"{self.label}, classes, {self.resize}", images, self._classes)
-        )
-        return self.classifier.named(rows.split(list(self.classifier.labels.heads()), dim=1))
+        """Return what every image shows."""
+        rows = store.images(f"{self.label}, classes, {self.resize}", images, self._classes)
+        widths = list(self.classifier.labels.heads())
+        return self.classifier.named(torch.from_numpy(rows).split(widths, dim=1))
 
     @torch.inference_mode()
     def _classes(self, images: list[Image.Image]) -> np.ndarray:
-        """The classifier's logits, (images, classes of all heads)."""
-        return (
-            torch.cat(self.classifier(to_pixels(tiny_pixels(images).to(self.device))), dim=1)
-            .cpu()
-            .numpy()
-        )
+        """Return the classifier's logits, (images, classes of all heads)."""
+        pixels = to_pixels(tiny_pixels(images).to(self.device))
+        return torch.cat(self.classifier(pixels), dim=1).cpu().numpy()
 
 
 class Inception(ImageNetwork):
@@ -94,12 +98,11 @@ class Inception(ImageNetwork):
     width = 2048
 
     def __init__(self, path: str, device: torch.device):
-        """path: of the weights; raises Unavailable where they or the library are not."""
+        """Load the weights; Unavailable where they or the library are missing."""
         fidelity = library("torch_fidelity", "torch-fidelity")
         place = require_file("inception_path", path)
-        if "fc.weight" not in read_state(
-            "inception_path", place
-        ):  # torch-fidelity itself would run code in the file
+        # torch-fidelity would run code in the file, so it is read safely first.
+        if "fc.weight" not in read_state("inception_path", place):
             raise Unavailable(
                 f"--inception_path {path}: not torch-fidelity's weights, fc.weight is missing"
             )
@@ -122,13 +125,16 @@ class Inception(ImageNetwork):
 
 
 class Vgg(ImageNetwork):
-    """VGG16 up to its second fully connected layer, before the ReLU: 4,096 features, as LANTERN's evaluation."""
+    """VGG16 up to its second fully connected layer, before the ReLU.
+
+    These are 4,096 features, as in LANTERN's evaluation.
+    """
 
     resize = "bilinear to 224 x 224, without keeping the aspect"
     width = 4096
 
     def __init__(self, path: str, device: torch.device):
-        """path: of the weights; raises Unavailable where they or the library are not."""
+        """Load the weights; Unavailable where they or the library are missing."""
         vision = library("torchvision", "torchvision")
         place = require_file("vgg_path", path)
         module = vision.models.vgg16()
@@ -151,7 +157,7 @@ class Vgg(ImageNetwork):
 
 
 def tiny_pixels(images: list[Image.Image]) -> Tensor:
-    """uint8 (images, 128, 128, 3) of the tiny domain's images; raises Unavailable for others."""
+    """Return the tiny domain's images as uint8 (images, 128, 128, 3); Unavailable for others."""
     sizes = {image.size for image in images} - {(128, 128)}
     if sizes:
         width, height = sizes.pop()
@@ -164,6 +170,5 @@ def tiny_pixels(images: list[Image.Image]) -> Tensor:
 def _square(image: Image.Image, side: int) -> Image.Image:
     short = min(image.size)
     left, top = (image.width - short) // 2, (image.height - short) // 2
-    return image.crop((left, top, left + short, top + short)).resize(
-        (side, side), Image.Resampling.LANCZOS
-    )
+    square = image.crop((left, top, left + short, top + short))
+    return square.resize((side, side), Image.Resampling.LANCZOS)

@@ -1,4 +1,4 @@
-"""Figures over images with bootstrap intervals (Efron 1979); is one method faster than another on the same images?"""
+"""Figures over images with bootstrap intervals (Efron 1979), of one method or of two compared."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,12 +19,14 @@ class Estimate:
 
 
 def estimate(figure: Callable[[np.ndarray], float], images: int, samples: int = 4000) -> Estimate:
-    """The interval comes from drawing images anew; draws in which the figure is not defined (NaN) are left out.
+    """Return a figure with its interval, from drawing the images anew, with replacement.
+
+    Draws in which the figure is not defined (NaN) are left out.
 
     Args:
-        figure: of how often each image counts, (images,).
+        figure: returns the figure from how often each image counts, (images,).
         images: how many there are.
-        samples: draws.
+        samples: number of draws.
     """
     value, random = float(figure(np.ones(images))), np.random.default_rng(0)
     if images < LEAST_IMAGES:
@@ -39,11 +41,13 @@ def estimate(figure: Callable[[np.ndarray], float], images: int, samples: int = 
 def paired_difference(
     ours: Sequence[Share], theirs: Sequence[Share], samples: int = 4000
 ) -> Estimate:
-    """sum(hits) / sum(totals) of one method minus that of another, over the same images, which are drawn together.
+    """Return sum(hits) / sum(totals) of one method minus that of another, over the same images.
+
+    The two pairs of an image are drawn together.
 
     Args:
         ours, theirs: (hits, total) of each image.
-        samples: draws.
+        samples: number of draws.
     """
     one, other = (np.array(shares, dtype=float) for shares in (ours, theirs))  # (images, 2) each
     assert one.shape == other.shape
@@ -56,12 +60,13 @@ def paired_difference(
 
 
 def paired_ratio(above: Sequence[float], below: Sequence[float], samples: int = 4000) -> Estimate:
-    """sum(above) / sum(below), one pair of figures per image, which stay together when images are drawn.
+    """Return sum(above) / sum(below); the two figures of an image are drawn together.
 
-    The interval says how far other images might move the ratio, not how far another hour of the same machine might.
+    The interval says how far other images might move the ratio, not how far another hour of the
+    same machine might.
 
     Raises:
-        ValueError: the two have not one figure each per image.
+        ValueError: the two do not have one figure each per image.
     """
     if len(above) != len(below) or not len(above):
         raise ValueError(

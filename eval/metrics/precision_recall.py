@@ -16,7 +16,7 @@ _FEW = 1000
 
 
 def radii(points: np.ndarray, k: int = K) -> np.ndarray:
-    """Distance of each point (points, features) to its k-th nearest other one."""
+    """Return the distance (points,) of each point (points, features) to its k-th nearest other."""
     nearest = [
         block.topk(k + 1, dim=1, largest=False).values[:, k] for block in _distances(points, points)
     ]
@@ -24,7 +24,13 @@ def radii(points: np.ndarray, k: int = K) -> np.ndarray:
 
 
 def covered(points: np.ndarray, manifold: np.ndarray, reach: np.ndarray) -> np.ndarray:
-    """Whether each point lies in the ball of some manifold point with its radius; bool (points,)."""
+    """Return whether each point lies in the ball around some point of the manifold.
+
+    Args:
+        points: (points, features).
+        manifold: (others, features), the centres of the balls.
+        reach: (others,), their radii.
+    """
     limits = torch.from_numpy(reach)
     return torch.cat(
         [(block <= limits).any(dim=1) for block in _distances(points, manifold)]
@@ -32,35 +38,38 @@ def covered(points: np.ndarray, manifold: np.ndarray, reach: np.ndarray) -> np.n
 
 
 def _distances(points: np.ndarray, others: np.ndarray) -> Iterator[torch.Tensor]:
-    """Distances in float64, block by block: (rows, others) each."""
-    rows, columns = (
-        torch.from_numpy(points.astype(np.float64)),
-        torch.from_numpy(others.astype(np.float64)),
-    )
+    """Yield distances in float64, block by block: (rows, others) each."""
+    rows, columns = (torch.from_numpy(each.astype(np.float64)) for each in (points, others))
     for part in rows.split(_BLOCK):
         yield torch.cdist(part, columns)
 
 
 class PrecisionRecall:
-    """Precision: share of images among the real ones; recall: share of real images among them."""
+    """Precision and recall of generated images.
+
+    Precision is the share of generated images that lie among the real ones, recall the share of
+    real images that lie among the generated ones.
+    """
 
     def __init__(self, name: str, network: ImageNetwork, store: FeatureStore):
         self.name, self.network, self.store = name, network, store
 
     def scores(self, images: ImageSet, reference: ImageSet | None) -> list[Score]:
-        """Two scores. The interval of precision keeps the balls as they are; recall has none, since other generated
-        images would have other balls. Raises Unavailable for three images or fewer."""
+        """Return two scores; Unavailable for three images or fewer.
+
+        The interval of precision keeps the balls as they are. Recall has none, since other
+        generated images would have other balls.
+        """
         assert reference is not None
         few = min(len(images), len(reference))
         if few <= K:
-            raise Unavailable(
-                f"{few} images on one side; the {K} nearest others need more than {K}"
-            )
+            raise Unavailable(f"{few} images on one side; the {K} nearest need more than {K}")
         rows, theirs = (self.network.features(self.store, each) for each in (images, reference))
         figures = {
             "precision": share_interval(covered(rows, theirs, radii(theirs)), np.ones(len(rows))),
             "recall": {"value": float(covered(theirs, rows, radii(rows)).mean())},
         }
+        warning = f"{few} images span a coarse manifold; compare with the same counts only"
         return [
             Score(
                 f"{self.name}.{part}",
@@ -68,9 +77,7 @@ class PrecisionRecall:
                 network=self.network.label,
                 resize=self.network.resize,
                 reference=f"{reference.name}, {len(reference)} images",
-                warning=f"{few} images span a coarse manifold; compare with the same counts only"
-                if few < _FEW
-                else None,
+                warning=warning if few < _FEW else None,
                 **own,
             )
             for part, own in figures.items()

@@ -25,9 +25,10 @@ _FEATURE_METRICS = {"fid": Fid, "is": InceptionScore, "pr": PrecisionRecall}
 def build_metric(
     name: str, settings: EvaluateSettings, store: FeatureStore, device: torch.device
 ) -> Metric:
-    """A metric with its network; metrics that share one get the same if they are built one after the other.
+    """Return a metric with its network, which metrics built one after the other share.
 
-    Raises Unavailable if a library or weights are missing.
+    Raises:
+        Unavailable: a library or weights are missing.
     """
     return _BUILDERS[name](settings, store, device)
 

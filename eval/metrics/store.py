@@ -1,7 +1,7 @@
-"""Features of images and texts, computed once and kept on disk by the content that they belong to.
+"""Features of images and texts, computed once and kept on disk by content.
 
-<folder>/<network>/<first letters>/<sha256 of the content>.npy, a vector each; `network` stands for library, weights and
-resize, so another one never reads them.
+Each vector is a file <folder>/<network>/<first letters>/<sha256 of the content>.npy. `network` is a
+hash of library, weights and resize, so no other network reads it.
 """
 
 import hashlib
@@ -22,15 +22,26 @@ Encode = Callable[[list], np.ndarray]  # images or texts -> (number, features)
 
 
 class FeatureStore:
-    """Rows by content. Only one batch of images is in memory at a time, and one row of numbers per image."""
+    """Feature vectors by content. In memory are one batch of images and one vector per image."""
 
     def __init__(self, folder: str | Path, batch_size: int, processes: Processes = ALONE):
-        """folder: of all networks' rows; batch_size: images or texts per call of a network; processes: that compute
-        their shares and then have all."""
+        """Use a folder.
+
+        Args:
+            folder: of the features of all networks.
+            batch_size: images or texts per call of a network.
+            processes: compute a share each, and then all have all.
+        """
         self.folder, self.batch_size, self.processes = Path(folder), batch_size, processes
 
     def images(self, network: str, images: ImageSet, encode: Encode) -> np.ndarray:
-        """Features of the images, (images, features) float32; encode: of RGB images, for those not yet on disk."""
+        """Return the features of the images, (images, features) float32.
+
+        Args:
+            network: what the features depend on.
+            images: to be encoded.
+            encode: computes the features of RGB images that are not yet on disk.
+        """
 
         def load(number: int) -> Image.Image:
             try:
@@ -42,7 +53,7 @@ class FeatureStore:
         return self._rows(network, images.keys, load, encode)
 
     def texts(self, network: str, texts: Sequence[str], encode: Encode) -> np.ndarray:
-        """Features of the texts, (texts, features) float32."""
+        """Return the features of the texts, (texts, features) float32."""
         keys = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
         return self._rows(f"{network}, texts", keys, lambda number: texts[number], encode)
 
@@ -77,9 +88,7 @@ def _read(path: Path) -> np.ndarray:
     try:
         return np.load(path)
     except (OSError, ValueError, EOFError) as error:
-        raise Unavailable(
-            f"{path} is damaged ({error}); without it, it is computed anew"
-        ) from error
+        raise Unavailable(f"{path} is damaged ({error}); delete it to compute it anew") from error
 
 
 def _write(path: Path, row: np.ndarray) -> None:

@@ -16,7 +16,7 @@ _OPEN_CLIP_FILES = ["open_clip_config.json", "open_clip_model.safetensors"]
 
 
 def library(module: str, package: str) -> ModuleType:
-    """An optional library; Unavailable with the command that installs it."""
+    """Import an optional library; Unavailable with the command that installs it."""
     try:
         return importlib.import_module(module)
     except (ImportError, RuntimeError) as error:  # the second where it was built for another torch
@@ -26,9 +26,12 @@ def library(module: str, package: str) -> ModuleType:
 
 
 def find_weights(flag: str, path: str) -> Path:
-    """The file or folder that a flag names, or from the hub: owner/name, in open_clip's layout, or owner/name/file.
+    """Return the file or folder that a flag gave, here or from the hub.
 
-    Raises Unavailable with the place where users get it.
+    On the hub it is owner/name, in open_clip's layout, or owner/name/file.
+
+    Raises:
+        Unavailable: it is not there; the message says where users get it.
     """
     if Path(path).exists():
         return Path(path)
@@ -38,7 +41,7 @@ def find_weights(flag: str, path: str) -> Path:
 
 
 def require_file(flag: str, path: str) -> Path:
-    """As find_weights, of what has to be one file."""
+    """Return what `find_weights` does; Unavailable unless it is a file."""
     place = find_weights(flag, path)
     if not place.is_file():
         raise Unavailable(f"--{flag} {path}: a folder, not a file; {SOURCES[flag]}")
@@ -46,7 +49,11 @@ def require_file(flag: str, path: str) -> Path:
 
 
 def read_state(flag: str, place: Path) -> dict[str, Tensor]:
-    """The tensors of a file of torch.save, by key; no code in it is run. Raises Unavailable for any other file."""
+    """Return the tensors of a file of torch.save by key, without running code in it.
+
+    Raises:
+        Unavailable: the file is none of torch.save, or holds something else.
+    """
     try:
         state = torch.load(place, map_location="cpu", weights_only=True)
     except (RuntimeError, ValueError, EOFError, OSError, pickle.UnpicklingError) as error:
@@ -74,5 +81,5 @@ def _from_hub(flag: str, path: str) -> Path:
 
 
 def weights_label(place: Path) -> str:
-    """Name and fingerprint of weights, for the tables."""
+    """Return the name and fingerprint of weights, for the tables."""
     return f"{place.name} [{checkpoint_id(place)}]"

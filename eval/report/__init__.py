@@ -1,1 +1,1 @@
-"""Tables, pictures and a report from run folders."""
+"""`evaluate`: tables, plots and an HTML report from finished runs."""

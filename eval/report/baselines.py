@@ -6,8 +6,9 @@ from pathlib import Path
 
 from eval.report.run import Line, Run
 
-# What decides the tokens of plain decoding, besides prompt and seed: checkpoints by their contents, and the law.
-LAW = (
+# What decides the tokens of plain decoding apart from prompt and seed: the checkpoints, by their
+# contents, and the sampling distribution.
+_DISTRIBUTION = (
     "model",
     "model_path",
     "tokenizer_path",
@@ -25,8 +26,10 @@ _MACHINE = ("dtype", "device", "vq_path")
 class Baseline:
     """The run that another one is compared with.
 
-    keys: (prompt, seed) of the images in both; laws: differences of models and laws, which leave nothing to compare;
-    doubts: of machines and batch sizes, which make seconds and rounding differ.
+    Attributes:
+        keys: (prompt, seed) of the images in both.
+        distributions: differences of models and distributions, which leave nothing to compare.
+        doubts: differences of machines and batch sizes, which change seconds and rounding.
     """
 
     run: Run
@@ -36,11 +39,12 @@ class Baseline:
 
     @property
     def usable(self) -> bool:
+        """Whether the two can be compared."""
         return bool(self.keys) and not self.distributions
 
 
 def compared(run: Run, other: Run) -> Baseline:
-    """What `other` is to `run` as its baseline."""
+    """Return `other` as the baseline of `run`."""
     ours, theirs = (each.manifest.get("identity") or each.settings for each in (run, other))
     doubts = _differences(_MACHINE, ours, theirs) + _differences(
         ("batch_size",), run.settings, other.settings
@@ -51,16 +55,19 @@ def compared(run: Run, other: Run) -> Baseline:
         if run.manifest.get(name) != other.manifest.get(name)
     ]
     keys = tuple(key for key in other.by_image if key in run.by_image)
-    return Baseline(other, keys, tuple(_differences(LAW, ours, theirs)), tuple(doubts))
+    return Baseline(other, keys, tuple(_differences(_DISTRIBUTION, ours, theirs)), tuple(doubts))
 
 
 def baseline_of(run: Run, runs: Sequence[Run], folder: str | None) -> Baseline | None:
-    """The run in the folder, whether it can be compared or not; without one the run of plain decoding that has the same
-    law and images in common, by the fewest doubts, then by the most images; None if there is none."""
+    """Return the baseline of a run, or None if there is none.
+
+    This is the run in the folder, whether it can be compared or not. Without a folder it is a run
+    of plain decoding with the same distribution and with images in common: the run itself, else the
+    one with the fewest doubts, then with the most images.
+    """
     if folder is not None:
-        return compared(
-            run, next(other for other in runs if other.folder.resolve() == Path(folder).resolve())
-        )
+        place = Path(folder).resolve()
+        return compared(run, next(other for other in runs if other.folder.resolve() == place))
     plain = [compared(run, other) for other in runs if other.settings["method"] == "ar"]
     fitting = [each for each in plain if each.usable]
     return min(

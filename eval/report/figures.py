@@ -1,4 +1,4 @@
-"""The image metrics of all runs, on the same prompts and seeds, and the prices of runs that are not lossless."""
+"""The image metrics of all runs on the same prompts and seeds, and their differences."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,16 @@ def compute_scores(
     tiny_reference: Callable[[Path], Path],
     processes: Processes = ALONE,
 ) -> tuple[Scores, list[str]]:
-    """The scores by run, metric after metric, and what was not computed and why; processes share the features."""
+    """Compute the scores of all runs, metric after metric.
+
+    Args:
+        settings: which metrics, and where their networks are.
+        runs: to be scored.
+        tiny_reference: makes the tiny model's real images below a folder and returns theirs.
+        processes: share the features among them.
+
+    Returns the scores by run, and what was not computed and why.
+    """
     tiny = all(run.settings["model"] == "tiny" for run in runs)
     names = settings.chosen_metrics("tiny" if tiny else "other")
     if not names:
@@ -58,8 +67,14 @@ def compute_scores(
 
 
 def with_prices(scores: Scores, baselines: Mapping[str, str]) -> Scores:
-    """The scores, those over shares with their differences to the run's baseline; baselines: by run, of other runs that
-    are lossless. The shares, which are an image's each, are dropped."""
+    """Return the scores with `price`, the difference to the run's baseline over the same images.
+
+    Only scores that are shares get one. The shares of the single images are dropped.
+
+    Args:
+        scores: by run.
+        baselines: by run, another run that is lossless.
+    """
     named = {run: {score.metric: score for score in own} for run, own in scores.items()}
 
     def priced(run: str, score: Score) -> Score:
@@ -93,7 +108,7 @@ def _reference(
 
 
 def _together(processes: Processes, work: Callable[[], T]) -> T | Unavailable:
-    """What `work` gives, or what is missing for it in any process, so that all of them skip the same."""
+    """Return the result of `work`; if any process lacks something for it, that, in all of them."""
     try:
         found: T | Unavailable = work()
     except Unavailable as error:

@@ -18,7 +18,7 @@ _GAIN = 4  # differences are shown this much stronger
 
 
 def thumbnail(image: Image.Image) -> str:
-    """The image, not larger than 384 pixels, as a JPEG of high quality."""
+    """Return the image, at most 384 pixels on its longer edge, as a JPEG of high quality."""
     small = image.convert("RGB")
     small.thumbnail((_SIDE, _SIDE), Image.Resampling.LANCZOS)
     buffer = io.BytesIO()
@@ -27,7 +27,10 @@ def thumbnail(image: Image.Image) -> str:
 
 
 def difference(image: Image.Image, lossless: Image.Image) -> tuple[str, float] | None:
-    """Four times |image - lossless| and its mean in grey levels, 0 to 255; None if their sizes differ."""
+    """Return four times |image - lossless| as a picture, and its mean in grey levels, 0 to 255.
+
+    None if their sizes differ.
+    """
     if image.size != lossless.size:
         return None
     ours, theirs = (np.asarray(each.convert("RGB"), dtype=np.int16) for each in (image, lossless))
@@ -37,7 +40,7 @@ def difference(image: Image.Image, lossless: Image.Image) -> tuple[str, float] |
 
 
 def acceptance_map(lengths: np.ndarray) -> str:
-    """Accepted lengths (rows, columns) as colours, from dark (0) to yellow (8 and more)."""
+    """Return accepted lengths (rows, columns) as colours, from dark (0) to yellow (8 and more)."""
     shares = lengths / 8
     colours = matplotlib.colormaps["viridis"](np.ma.masked_invalid(shares), bytes=True)[..., :3]
     side = max(1, _SIDE // max(shares.shape))
@@ -50,7 +53,7 @@ def acceptance_map(lengths: np.ndarray) -> str:
 
 
 def speed_plot(rows: Sequence[SpeedRow]) -> str:
-    """Seconds per image as bars, with the speed-up and its interval where there is a baseline."""
+    """Return seconds per image as bars, with the speed-up where there is a baseline."""
     figure, axes = _axes(len(rows))
     axes.barh([row.run for row in rows], [row.seconds for row in rows], color="#4477aa")
     for place, row in enumerate(rows):
@@ -61,7 +64,7 @@ def speed_plot(rows: Sequence[SpeedRow]) -> str:
 
 
 def tau_plot(runs: Sequence[Run]) -> str:
-    """Tokens per round of the images: median, quartiles and range by run."""
+    """Return the tokens per round of the images: median, quartiles and range by run."""
     figure, axes = _axes(len(runs))
     taus = [[record["tau"] for record in run.records.values()] for run in runs]
     axes.boxplot(taus, orientation="horizontal", whis=(0, 100), widths=0.6)

@@ -1,11 +1,18 @@
-"""Figures of the ADT-Tree paper (arXiv 2512.21857), as far as they can be read: all of Anole."""
+"""The figures of the ADT-Tree paper (arXiv 2512.21857) that can be read; all are of Anole."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class PublishedCell:
-    """A row of the paper's tables: speed-up over its own plain decoding, tokens per round, mean depth, CLIP score."""
+    """A row of the paper's tables.
+
+    Attributes:
+        speedup: over its own plain decoding.
+        tau: tokens per round.
+        mean_depth: of the draft trees, in tokens.
+        clip: CLIP score.
+    """
 
     speedup: float
     tau: float | None = None
@@ -25,7 +32,7 @@ PUBLISHED = {
 
 
 def published(settings: dict[str, object], lossless: bool) -> PublishedCell | None:
-    """The paper's figures for a run of these settings; None where it has none."""
+    """Return the paper's figures for a run of these settings; None where it has none."""
     model, prompt, temperature, method = (
         settings[name] for name in ("model", "prompt", "temperature", "method")
     )

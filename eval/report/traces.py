@@ -1,4 +1,4 @@
-"""trace.jsonl of a run, as `evaluate` shows it."""
+"""What trace.jsonl of a run says about the images on show."""
 
 from collections.abc import Collection
 
@@ -12,8 +12,15 @@ from support.json_files import scan_lines
 
 
 def accepted_lengths(run: Run, ids: Collection[str]) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Per image the drafts accepted in the round that decided each token, (rows, columns), NaN at the first one, where
-    --trace recorded them; and what cannot be used, in words. ids: of the images; the others' rounds are not kept."""
+    """Return the accepted lengths of each token's round, by image id, and what cannot be used.
+
+    The lengths (rows, columns) are numbers of draft tokens, NaN at the first token, for the images
+    that --trace recorded. What cannot be used is named in words.
+
+    Args:
+        run: whose trace is read.
+        ids: of the images to return; the others' rounds are not kept.
+    """
     rounds: dict[str, dict[object, Line]] = {}
     faults: list[str] = []
     for path in files_of(run.folder, "trace.jsonl"):

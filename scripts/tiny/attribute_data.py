@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eval.metrics.attributes import Labels, to_pixels
+from eval.metrics.attribute_classifier import to_pixels
+from eval.metrics.attributes import Labels
 from models.codecs.vqgan import load_vqgan
 from scenes import scene as scenes
 

@@ -7,7 +7,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from configs.schema import CLASSIFIER, ROOT
-from eval.metrics.attributes import AttributeClassifier, Attributes, Labels
+from eval.metrics.attribute_classifier import AttributeClassifier
+from eval.metrics.attributes import Attributes, Labels
 from eval.report.run import Run, read_runs
 from eval.report.speed import tau
 from runs.run_folder import Line

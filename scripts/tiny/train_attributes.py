@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from drafters.training.schedule import cosine_lr, set_lr
-from eval.metrics.attributes import AttributeClassifier, prompt_accuracy, to_pixels
+from eval.metrics.attribute_classifier import AttributeClassifier, prompt_accuracy, to_pixels
 from scripts.tiny.attribute_data import LABELS, Split, Targets, batch, degrade, reconstruct
 from support.log import JsonLog
 from support.script import run_script

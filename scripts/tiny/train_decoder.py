@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from eval.metrics.attributes import to_pixels
+from eval.metrics.attribute_classifier import to_pixels
 from models.codecs.vqgan import load_vqgan
 from scenes.scene import sample_scene
 from scripts.tiny.common import fast_autocast, with_float_norms

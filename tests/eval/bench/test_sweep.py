@@ -14,7 +14,8 @@ import main
 from configs.schema import CLASSIFIER
 from eval.bench import sweep as module
 from eval.bench.quality import QUALITIES
-from eval.metrics.attributes import AttributeClassifier, Labels
+from eval.metrics.attribute_classifier import AttributeClassifier
+from eval.metrics.attributes import Labels
 from runs.costs import Costs
 
 FILE = (

@@ -7,14 +7,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from eval.metrics.attributes import (
-    AttributeClassifier,
-    Attributes,
-    Labels,
-    compare,
-    prompt_accuracy,
-    to_pixels,
-)
+from eval.metrics.attribute_classifier import AttributeClassifier, prompt_accuracy, to_pixels
+from eval.metrics.attributes import Attributes, Labels, compare
 from scenes.captions import caption
 from scenes.painting import render_scene
 from scenes.scene import Background, Scene, SceneObject, sample_scene
@@ -76,7 +70,7 @@ def test_other_numbers_of_images_are_refused(seen):
     "bad", [np.zeros((2, 3, 128, 128), np.uint8), np.zeros((2, 128, 128, 3), np.float32)]
 )
 def test_wrong_images_are_refused(bad):
-    with pytest.raises(ValueError, match="allowed is uint8"):
+    with pytest.raises(ValueError, match="allowed: uint8"):
         AttributeClassifier(LABELS).predict(bad)
 
 
@@ -116,7 +110,7 @@ def test_learns_by_heart_and_survives_the_file(scenes, tmp_path):
 
 def test_foreign_file_is_refused(tmp_path):
     save_file({"weight": torch.zeros(2)}, str(tmp_path / "other.safetensors"))
-    with pytest.raises(ValueError, match="not an attribute classifier"):
+    with pytest.raises(ValueError, match="found no .labels. in its metadata"):
         AttributeClassifier.load(tmp_path / "other.safetensors")
 
 

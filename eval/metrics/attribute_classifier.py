@@ -1,0 +1,157 @@
+"""A small network that reads the attributes of a scene off its pixels."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from itertools import compress
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from eval.metrics.attributes import Attributes, Labels, compare
+
+
+class AttributeClassifier(nn.Module):
+    """Convolutional network of about 0.35 M weights.
+
+    The background heads read the mean and the maximum of the features. The object heads score each
+    of the 8 x 8 cells of 16 pixels; a class is present where the soft maximum over the cells is
+    positive.
+    """
+
+    def __init__(self, labels: Labels) -> None:
+        super().__init__()
+        self.labels = labels
+        kinds, ground_colours, colours, shapes, pairs = labels.heads()
+        self.trunk = nn.Sequential(
+            _block(3, 16, size=5, stride=2),  # (images, 16, 64, 64)
+            _block(16, 32, size=3, stride=2),
+            _block(32, 64, size=3, stride=2),
+            _block(64, 96, size=3, stride=1),
+            _block(96, 128, size=3, stride=2),  # (images, 128, 8, 8)
+        )
+        self.background = nn.Linear(256, kinds + ground_colours)
+        self.objects = nn.Sequential(
+            _block(128, 128, size=3, stride=1),
+            nn.Conv2d(128, colours + shapes + pairs, kernel_size=1),
+        )
+        nn.init.constant_(self.objects[1].bias, -6.0)
+
+    @classmethod
+    def load(cls, path: str | Path, device: str = "cpu") -> AttributeClassifier:
+        """Read a classifier written by `save`, ready to predict.
+
+        Raises:
+            ValueError: if the file holds no class names.
+        """
+        with safe_open(str(path), framework="pt") as file:
+            metadata = file.metadata() or {}
+            if "labels" not in metadata:
+                raise ValueError(
+                    f"{path}: found no 'labels' in its metadata; allowed: a classifier that `save` wrote"
+                )
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        labels = Labels(
+            **{name: tuple(values) for name, values in json.loads(metadata["labels"]).items()}
+        )
+        model = cls(labels)
+        model.load_state_dict(weights)
+        return model.to(device).eval()
+
+    def save(self, path: str | Path) -> None:
+        """Write the weights (matrices as fp16) and the class names as safetensors."""
+        state = self.state_dict()
+        weights = {k: (v.half() if v.ndim > 1 else v).cpu().contiguous() for k, v in state.items()}
+        save_file(weights, str(path), metadata={"labels": json.dumps(asdict(self.labels))})
+
+    def cell_logits(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the logits of the background and of the cells.
+
+        These are (images, kinds + colours) and (images, classes, 64).
+
+        Args:
+            pixels: float (images, 3, 128, 128) in [-1, 1].
+        """
+        features = self.trunk(pixels)
+        summary = torch.cat([features.mean(dim=(2, 3)), features.amax(dim=(2, 3))], dim=1)
+        return self.background(summary), self.objects(features).flatten(2)
+
+    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Return logits of (kind, background colour, colours, shapes, pairs).
+
+        They are (images, classes) each.
+
+        Args:
+            pixels: float (images, 3, 128, 128) in [-1, 1].
+        """
+        kinds, ground_colours, *present = self.labels.heads()
+        ground, cells = self.cell_logits(pixels)
+        grounds = ground.split([kinds, ground_colours], dim=1)
+        return *grounds, *cells.logsumexp(dim=2).split(present, dim=1)
+
+    @torch.inference_mode()
+    def predict(self, images: np.ndarray | Tensor, batch_size: int = 64) -> list[Attributes]:
+        """Return the attributes of each image.
+
+        Args:
+            images: uint8 (images, 128, 128, 3).
+            batch_size: images per forward pass.
+
+        Raises:
+            ValueError: if the images have another shape or type.
+        """
+        batches = torch.as_tensor(images)
+        if batches.dtype != torch.uint8 or batches.shape[1:] != (128, 128, 3):
+            found = f"{batches.dtype} {tuple(batches.shape)}"
+            raise ValueError(f"images: found {found}; allowed: uint8 (images, 128, 128, 3)")
+        device = self.background.weight.device
+        return [
+            attributes
+            for batch in batches.split(batch_size)
+            for attributes in self.named(self(to_pixels(batch.to(device))))
+        ]
+
+    def named(self, logits: Sequence[Tensor]) -> list[Attributes]:
+        """Return the attributes of each image, from the logits of `forward`."""
+        kinds, grounds = (head.argmax(dim=1).tolist() for head in logits[:2])
+        present = [(head > 0).tolist() for head in logits[2:]]
+        names = self.labels.colours, self.labels.shapes, self.labels.pairs
+        return [
+            Attributes(
+                self.labels.background_kinds[kind],
+                self.labels.background_colours[ground],
+                *(frozenset(compress(group, row)) for group, row in zip(names, rows, strict=True)),
+            )
+            for kind, ground, *rows in zip(kinds, grounds, *present, strict=True)
+        ]
+
+
+def prompt_accuracy(
+    images: np.ndarray | Tensor, records: Sequence[Mapping], classifier: AttributeClassifier
+) -> dict[str, float]:
+    """Return how well the images show what their prompts say; see `compare`.
+
+    Args:
+        images: uint8 (images, 128, 128, 3).
+        records: one caption record per image, as `Attributes.from_record` reads it.
+        classifier: a trained classifier.
+    """
+    return compare(
+        classifier.predict(images), [Attributes.from_record(record) for record in records]
+    )
+
+
+def to_pixels(images: Tensor) -> Tensor:
+    """Return uint8 (images, height, width, 3) as float32 (images, 3, height, width) in [-1, 1]."""
+    return images.permute(0, 3, 1, 2).float() / 127.5 - 1.0
+
+
+def _block(inputs: int, outputs: int, size: int, stride: int) -> nn.Sequential:
+    convolution = nn.Conv2d(inputs, outputs, size, stride=stride, padding=size // 2, bias=False)
+    return nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
