@@ -5,18 +5,25 @@ import io
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from configs.fields import SettingsError, refuse
 from configs.schema import RunSettings
 from runs.prompts import PromptItem, prompt_items
-from runs.run_folder import Line, RunFolder
+from runs.run_folder import RunFolder
+from support.json_files import Line
 from support.processes import Processes, launched
 from support.progress import Progress
+
+if TYPE_CHECKING:  # these import torch
+    from torch import Tensor
+
+    from decoding.flight import FinishedImage
+    from models.base import TargetModel
+    from runs.session import Session
 
 _TRACE_FIELDS = ("id", "round", "position", "depth", "width", "nodes", "accepted", "top1")
 _MEASURES = (
@@ -31,38 +38,35 @@ _MEASURES = (
 )
 
 
-@dataclass(frozen=True)
-class Backend:
-    """What generation needs from the parts that import torch.
+class SessionOpener(Protocol):
+    """Loads what the settings ask for, as `runs.session.open_session` does."""
 
-    open_session(settings) -> session with `open_engine()`, `target` and `hardware()`; job(id, prompt, seed) -> the
-    engine's job; image_seed(base seed, prompt, occurrence, sample) -> the image's own seed.
-    """
-
-    open_session: Callable[[RunSettings], Any]
-    job: Callable[..., Any]
-    image_seed: Callable[[int, str, int, int], int]
+    def __call__(self, settings: RunSettings) -> "Session": ...
 
 
-def torch_backend() -> Backend:
-    """The real one."""
-    from decoding.flight import Job
-    from decoding.noise import image_seed
+def open_real_session(settings: RunSettings) -> "Session":
+    """Return a session with the weights; torch is imported only now."""
     from runs.session import open_session
 
-    return Backend(open_session, Job, image_seed)
+    return open_session(settings)
 
 
 def generate_images(
     settings: RunSettings,
-    make_backend: Callable[[], Backend] = torch_backend,
+    open_session: SessionOpener = open_real_session,
     processes: Processes | None = None,
 ) -> None:
-    """Make the images of `settings` that its folder does not hold yet, and say what is there in the end.
+    """Make the images that the run's folder does not hold yet, and print how many it holds.
 
-    What can be wrong with settings, files or folder is a SettingsError before `make_backend` is called, and
-    nothing in the folder changes before the model is loaded. processes: that share the images; by default those of
-    the launcher (torchrun), or this one alone.
+    Nothing in the folder changes before the model is loaded.
+
+    Args:
+        settings: what to make, how, and where to.
+        open_session: loads the model; called only if an image is missing.
+        processes: those that share the images; by default the launcher's (torchrun), or this one.
+
+    Raises:
+        SettingsError: settings, files or the folder cannot be used.
     """
     items = prompt_items(settings)
     processes = processes or launched()
@@ -70,26 +74,41 @@ def generate_images(
     with RunFolder(settings, processes=processes) as folder:
         folder.check_prompts(items)
         missing = [item for item in items if item.id not in folder.records]
-        seconds = (
-            _make(settings, folder, processes.share(missing), make_backend()) if missing else 0.0
-        )
+        if processes.rank == 0:
+            _tell_changed(folder, missing)
+        own = processes.share(missing)
+        seconds = _make(settings, folder, own, open_session) if missing else 0.0
         folder.finish()
         if processes.rank == 0:
             print(_summary(folder, items, missing, seconds))
 
 
+def _tell_changed(folder: RunFolder, missing: Sequence[PromptItem]) -> None:
+    """Say on stderr which images are made again because their files are not those that were saved."""
+    changed = [item.id for item in missing if item.id in folder.changed]
+    if changed:
+        found = f"{len(changed)} in {folder.path}/img, such as {changed[0]}.png"
+        print(f"note: pictures that changed since they were saved, {found}, are made again",
+              file=sys.stderr)  # fmt: skip
+
+
 def refuse_spread(settings: RunSettings, processes: Processes) -> None:
-    """A SettingsError for several processes that would each take all GPUs."""
+    """Raise a SettingsError for several processes that would each take all GPUs."""
     if processes.count > 1 and settings.device_map != "single":
         refuse("device_map", settings.device_map, "single, with several processes")
 
 
 def _make(
-    settings: RunSettings, folder: RunFolder, missing: Sequence[PromptItem], backend: Backend
+    settings: RunSettings,
+    folder: RunFolder,
+    missing: Sequence[PromptItem],
+    open_session: SessionOpener,
 ) -> float:
-    """Make these images; returns the seconds it took, without loading the model."""
+    """Make these images; returns the seconds that it took, without loading the model."""
+    from runs.jobs import image_jobs
+
     try:
-        session = backend.open_session(settings)
+        session = open_session(settings)
         engine = session.open_engine()
     except ValueError as error:  # a device, a checkpoint or a table that cannot be used
         raise SettingsError(str(error)) from error
@@ -100,7 +119,7 @@ def _make(
     with Progress(
         len(missing), sys.stderr if folder.processes.rank == 0 else io.StringIO()
     ) as progress:
-        for step in engine.generate(_jobs(settings, missing, backend)):
+        for step in engine.generate(image_jobs(missing, settings.seed)):
             for stats in step.rounds if settings.trace else ():
                 traces[stats.id].append({name: getattr(stats, name) for name in _TRACE_FIELDS})
             for image in step.finished:
@@ -110,8 +129,8 @@ def _make(
     return time.perf_counter() - started
 
 
-def check_lengths(target: Any, missing: Sequence[PromptItem]) -> None:
-    """A SettingsError, before the first image, if the model cannot take some of the prompts."""
+def check_lengths(target: "TargetModel", missing: Sequence[PromptItem]) -> None:
+    """Raise a SettingsError, before the first image, if prompts are too long for the model."""
     faults = []
     for prompt, name in {item.prompt: item.id for item in reversed(missing)}.items():
         try:
@@ -125,21 +144,21 @@ def check_lengths(target: Any, missing: Sequence[PromptItem]) -> None:
         )
 
 
-def _jobs(settings: RunSettings, missing: Iterable[PromptItem], backend: Backend) -> Iterator[Any]:
-    for item in missing:
-        seed = backend.image_seed(settings.seed, item.prompt, item.occurrence, item.sample)
-        yield backend.job(item.id, item.prompt, seed)
+def _decode(target: "TargetModel", codes: "Tensor") -> tuple[np.ndarray, float]:
+    """Return one image's pixels, uint8 (height, width, 3), and the seconds that it took.
 
-
-def _decode(target: Any, codes: Any) -> tuple[np.ndarray, float]:
-    """The pixels of one image's codes (tokens,), uint8 (height, width, 3), and the seconds it took."""
+    codes: (tokens,).
+    """
     started = time.perf_counter()
     pixels = np.asarray(target.to_image(codes[None])[0])
     return pixels, time.perf_counter() - started
 
 
-def _record(settings: RunSettings, image: Any, seconds_decode: float) -> Line:
-    """A finished image's line in records.jsonl; tokens: how many; the hash is of little-endian int32."""
+def _record(settings: RunSettings, image: "FinishedImage", seconds_decode: float) -> Line:
+    """Return a finished image's line of records.jsonl.
+
+    `tokens` is their number; `tokens_sha256` is of the codes as little-endian int32.
+    """
     codes = np.asarray(image.codes)
     method = settings.method
     return {
@@ -160,7 +179,7 @@ def _record(settings: RunSettings, image: Any, seconds_decode: float) -> Line:
 def _summary(
     folder: RunFolder, items: Sequence[PromptItem], missing: Sequence[PromptItem], seconds: float
 ) -> str:
-    """One line: how many images are where, their mean tau, and the tokens per second of the new ones."""
+    """Return one line: the images in the folder, their mean tau, the new ones' tokens per second."""
     records = [folder.records[item.id] for item in items if item.id in folder.records]
     tau = sum(record["tau"] for record in records) / max(len(records), 1)
     text = f"{len(records)} images in {folder.path}/img ({len(missing)} new): mean tau {tau:.2f}"

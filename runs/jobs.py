@@ -8,7 +8,7 @@ from runs.prompts import PromptItem
 
 
 def image_jobs(items: Iterable[PromptItem], seed: int) -> list[Job]:
-    """One job per image, with the image's seed; seed: the run's."""
+    """Return one job per image, with the image's own seed. seed: the run's base seed."""
     return [
         Job(item.id, item.prompt, image_seed(seed, item.prompt, item.occurrence, item.sample))
         for item in items

@@ -1,7 +1,7 @@
 """A run folder: images, records and settings, safe against a kill at any moment; does not import torch.
 
-img/<id>.png    written beside its place, then moved there
-records.jsonl   a line per finished image; it counts only together with a whole image file
+img/<id>.png    written under another name, then renamed
+records.jsonl   a line per finished image, with the hash of its file; it counts only together with that file
 trace.jsonl     a line per round of the finished images, if asked for
 run.json        settings, versions, hardware and revision of the latest command, and of those before it
 .lock           held by the process that writes here; the kernel frees it when the process ends
@@ -10,16 +10,15 @@ Of several processes number n writes records.n.jsonl and trace.n.jsonl and holds
 count like the whole files, and the first process joins them; after a kill the next command does.
 """
 
-import json
-import os
+import hashlib
+import io
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from PIL import Image
@@ -27,19 +26,23 @@ from PIL import Image
 from configs.fields import SettingsError, settings_dict
 from configs.schema import RunSettings
 from runs.prompts import PromptItem
-from support.durable import (
-    append_lines,
-    encode_lines,
-    flush_to_disk,
-    is_whole_png,
-    lock,
-    replace_file,
+from runs.run_files import (
+    MANIFEST,
+    RECORDS,
+    TRACE,
+    files_of,
+    finished_records,
+    image_path,
+    new_manifest,
+    read_manifest,
+    same_prompt,
+    trace_lines,
 )
-from support.json_files import read_lines
+from support.durable import append_lines, encode_lines, lock, reason, replace_file
+from support.json_files import Line
 from support.processes import ALONE, Processes
-from support.provenance import identity, revision, versions
+from support.provenance import identity
 
-Line = dict[str, Any]
 _IMAGE_NAME = re.compile(r"[0-9]{5,}_[0-9]+\.png")
 _RECORDED = re.compile(
     rb'^\{"id": "([^"/]+)"', re.MULTILINE
@@ -47,9 +50,10 @@ _RECORDED = re.compile(
 
 
 class RunFolder:
-    """An open run folder: `records` by id of the images that are finished; `save` adds one.
+    """An open run folder: `records` holds those of the finished images by id; `save` adds one.
 
-    Raises SettingsError if the folder is in use, is not a run's, or holds a run of other settings.
+    Raises:
+        SettingsError: the folder is in use, is not a run's, or holds a run of other settings.
     """
 
     def __init__(
@@ -58,11 +62,12 @@ class RunFolder:
         arguments: Sequence[str] | None = None,
         processes: Processes = ALONE,
     ):
-        """arguments: the words of the command line, for run.json; processes: that fill the folder together."""
+        """arguments: the words of the command line, for run.json. processes: those that fill the folder together."""
         self.settings, self.processes = settings, processes
         self.path = Path(settings.output_dir)
         self.arguments = list(sys.argv if arguments is None else arguments)
         self.records: dict[str, Line] = {}
+        self.changed: set[str] = set()  # ids whose files are not those that were saved
 
     def __enter__(self) -> Self:
         self._refuse_foreign()
@@ -80,7 +85,7 @@ class RunFolder:
                 "found another process at work in it", "one process per folder"
             ) from error
         except OSError as error:
-            raise self._error(f"found {error}", "a folder that can be written") from error
+            raise self._error(f"found {reason(error)}", "a folder that can be written") from error
         try:
             self._read()
         except BaseException:
@@ -97,10 +102,10 @@ class RunFolder:
         self._lock.close()
 
     def check_prompts(self, items: Iterable[PromptItem]) -> None:
-        """A SettingsError if a finished image was made of another prompt than now stands at its place."""
+        """Raise a SettingsError if a finished image is of another prompt than its number now stands for."""
         for item in items:
             record = self.records.get(item.id)
-            if record is not None and record["prompt"] != item.prompt:
+            if record is not None and not same_prompt(record, item.prompt):
                 found = (
                     f"image {item.id} of prompt {record['prompt']!r}, which is now {item.prompt!r}"
                 )
@@ -118,101 +123,81 @@ class RunFolder:
     def finish(self) -> None:
         """Join the parts of several processes, after all of them have saved their last image."""
         self.processes.gather(None)
-        if self.processes.rank == 0 and self._parts("records.jsonl"):
-            self.records = self._whole_images()
+        if self.processes.rank == 0 and self._parts(RECORDS):
+            self.records, _ = finished_records(self.path)
             with self._writing():
-                self._join()
+                self._join(trace_lines(self.path))
 
     def _begin(self, hardware: Line) -> None:
         manifest = {
             "settings": settings_dict(self.settings),
             "identity": self._identity,
-            "versions": versions(),
             "hardware": hardware,
-            "revision": revision(),
             "arguments": self.arguments,
             "processes": self.processes.count,
-            "started": datetime.now(UTC).isoformat(timespec="seconds"),
-            "earlier": _history(self._previous),
         }
-        text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
+        rounds = [] if self.settings.overwrite else trace_lines(self.path)  # damage stops it here
         with self._writing():
             if self.settings.overwrite:
                 self._clear()
-            replace_file(self.path / "run.json", text.encode())
+            replace_file(self.path / MANIFEST, new_manifest(manifest, self._previous))
             (self.path / "img").mkdir(exist_ok=True)
-            for path in (self.path / "img").glob(".*.png.tmp"):
+            for path in (self.path / "img").glob(".*.tmp"):
                 path.unlink()
-            self._join()
+            self._join(rounds)
 
-    def _join(self) -> None:
-        """Make records.jsonl and trace.jsonl hold what belongs to whole images, once, and remove their parts."""
-        self._rewrite("records.jsonl", list(self.records.values()))
-        lines = (line for line in self._lines("trace.jsonl") if line["id"] in self.records)
-        self._rewrite(
-            "trace.jsonl", list({(line["id"], line["round"]): line for line in lines}.values())
-        )
-        for path in (*self._parts("records.jsonl"), *self._parts("trace.jsonl")):
+    def _join(self, rounds: Iterable[Line]) -> None:
+        """Make records.jsonl and trace.jsonl hold what belongs to finished images, once, and remove their parts."""
+        self._rewrite(RECORDS, list(self.records.values()))
+        own = {(line["id"], line["round"]): line for line in rounds if line["id"] in self.records}
+        self._rewrite(TRACE, list(own.values()))
+        for path in (*self._parts(RECORDS), *self._parts(TRACE)):
             path.unlink()
 
     def save(self, pixels: np.ndarray, record: Line, trace: Sequence[Line] = ()) -> None:
-        """Keep a finished image: pixels uint8 (height, width, 3), record with `id`, lines of the trace."""
-        name = record["id"]
-        hidden = self.path / "img" / f".{name}.png.tmp"
+        """Keep a finished image.
+
+        Args:
+            pixels: uint8 (height, width, 3).
+            record: the image's line of records.jsonl, with its `id`; the hash of the file is added.
+            trace: the image's lines of trace.jsonl.
+        """
+        content = _png(pixels)
+        record = record | {"image_sha256": hashlib.sha256(content).hexdigest()}
         with self._writing():
-            with hidden.open("wb") as file:
-                Image.fromarray(pixels).save(file, format="PNG")
-                flush_to_disk(file)
-            os.replace(hidden, self._image(name))
+            replace_file(image_path(self.path, record["id"]), content)
             if trace:
-                append_lines(self._own("trace.jsonl"), trace)
-            append_lines(self._own("records.jsonl"), [record])
-        self.records[name] = record
+                append_lines(self._own(TRACE), trace)
+            append_lines(self._own(RECORDS), [record])
+        self.records[record["id"]] = record
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
+            found = f"found {reason(error)} ({Path(error.filename or self.path).name})"
             raise self._error(
-                f"found {error}", "a folder with space to write; finished images are kept"
+                found, "a folder with space to write; finished images are kept"
             ) from error
 
     def _read(self) -> None:
-        """Read what is there; nothing changes yet."""
+        """Read what the folder holds; nothing changes yet."""
         self._identity = identity(self.settings)
-        self._previous = None if self.settings.overwrite else self._manifest()
+        there = (self.path / MANIFEST).exists()
+        manifest = read_manifest(self.path) if there else None  # --overwrite spares a foreign one
+        self._previous = None if self.settings.overwrite else manifest
         if self._previous is not None:
             self._refuse_other(self._previous["identity"])
-            self.records = self._whole_images()
-
-    def _whole_images(self) -> dict[str, Line]:
-        return {
-            line["id"]: line
-            for line in self._lines("records.jsonl")
-            if is_whole_png(self._image(line["id"]))
-        }
+            self.records, self.changed = finished_records(self.path)
 
     def _refuse_foreign(self) -> None:
-        """A SettingsError, before anything is written, for a folder with results but without a run.json."""
-        ours = [
-            name for name in ("img", "records.jsonl", "trace.jsonl") if (self.path / name).exists()
-        ]
-        if ours and not (self.path / "run.json").exists():
+        """Raise a SettingsError, before anything is written, for a folder with results but without a run.json."""
+        ours = [name for name in ("img", RECORDS, TRACE) if (self.path / name).exists()]
+        if ours and not (self.path / MANIFEST).exists():
             raise self._error(
                 f"found {', '.join(ours)} but no run.json", "a new folder, or one of an earlier run"
             )
-
-    def _manifest(self) -> Line | None:
-        path = self.path / "run.json"
-        if not path.exists():
-            return None
-        try:
-            content = json.loads(path.read_text("utf-8"))
-            content["identity"].items()
-            return content
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise self._error("found a run.json that cannot be read", "another folder") from error
 
     def _refuse_other(self, before: Line) -> None:
         now = self._identity
@@ -227,11 +212,9 @@ class RunFolder:
 
     def _clear(self) -> None:
         """Remove the images, records and trace of an earlier run, and nothing else."""
-        files = [
-            path for name in ("records.jsonl", "trace.jsonl") for path in files_of(self.path, name)
-        ]
+        files = [path for name in (RECORDS, TRACE) for path in files_of(self.path, name)]
         names = {
-            f"{name.decode()}.png"
+            f"{name.decode(errors='replace')}.png"
             for path in files
             for name in _RECORDED.findall(path.read_bytes())
         }
@@ -240,9 +223,6 @@ class RunFolder:
         for path in (self.path / "img").glob("*.png"):
             if path.name in names or _IMAGE_NAME.fullmatch(path.name):
                 path.unlink()
-
-    def _lines(self, name: str) -> list[Line]:
-        return [line for path in files_of(self.path, name) for line in read_lines(path)]
 
     def _rewrite(self, name: str, lines: list[Line]) -> None:
         """Make the file hold exactly these lines, if it does not already."""
@@ -259,26 +239,11 @@ class RunFolder:
     def _parts(self, name: str) -> list[Path]:
         return [path for path in files_of(self.path, name) if path.name != name]
 
-    def _image(self, name: str) -> Path:
-        return self.path / "img" / f"{name}.png"
-
     def _error(self, found: str, allowed: str) -> SettingsError:
         return SettingsError(f"--output_dir {self.path}: {found}; allowed: {allowed}")
 
 
-def files_of(folder: Path, name: str) -> list[Path]:
-    """records.jsonl or trace.jsonl of a run folder, if it is there, and the parts of it that processes have written."""
-    parts = sorted(folder.glob(name.replace(".", ".*.")))
-    return [path for path in (folder / name, *parts) if path.exists()]
-
-
-def _history(previous: Line | None) -> list[Line]:
-    """The earlier commands of a folder, without what they share with the latest."""
-    if previous is None:
-        return []
-    last = {
-        name: value
-        for name, value in previous.items()
-        if name not in ("settings", "identity", "earlier")
-    }
-    return [*previous.get("earlier", []), last]
+def _png(pixels: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, format="PNG")
+    return buffer.getvalue()

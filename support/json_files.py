@@ -11,8 +11,12 @@ Line = dict[str, Any]
 
 
 def parse_json(text: str | bytes, finite: bool = True) -> Any:
-    """Return what the text stands for; a ValueError for anything but JSON, for endless nesting, and, unless `finite` is
-    off, for NaN and infinities."""
+    """Return what the text stands for.
+
+    Raises:
+        ValueError: the text is no JSON, or nested too deep, or, unless `finite` is off, holds NaN
+            or an infinity.
+    """
     try:
         return json.loads(text, parse_constant=_refuse_constant if finite else None)
     except RecursionError as error:
@@ -20,13 +24,10 @@ def parse_json(text: str | bytes, finite: bool = True) -> Any:
 
 
 def read_object(path: Path) -> Line:
-    """Return the JSON object that a file holds; a SettingsError if it cannot be read or holds something else."""
+    """Return the JSON object in a file; a SettingsError if it cannot be read or is something else."""
+    text = _content(path)
     try:
-        content = parse_json(path.read_bytes())
-    except OSError as error:
-        raise SettingsError(
-            f"{path}: found a file that cannot be read: {error.strerror}"
-        ) from error
+        content = parse_json(text)
     except ValueError as error:
         raise SettingsError(f"{path}: found no JSON: {error}; allowed: a JSON object") from error
     if not isinstance(content, dict):
@@ -35,30 +36,39 @@ def read_object(path: Path) -> Line:
 
 
 def read_lines(path: Path) -> list[Line]:
-    """Return the objects that `durable.append_lines` wrote, none for a missing file; a last line that a kill has cut
-    is left out. A SettingsError names any other line that is no object with an `id`."""
-    try:
-        texts = path.read_bytes().split(b"\n")
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise SettingsError(
-            f"{path}: found a file that cannot be read: {error.strerror}"
-        ) from error
+    """Return the objects that `durable.append_lines` wrote, as `numbered_lines` does."""
+    return [line for _, line in numbered_lines(path)]
+
+
+def numbered_lines(path: Path) -> list[tuple[int, Line]]:
+    """Return the objects that `durable.append_lines` wrote, with the numbers of their lines.
+
+    A missing file has none, and a last line that a kill has cut is left out.
+
+    Raises:
+        SettingsError: another line is no object with an `id`; names the file and the line.
+    """
+    texts = _content(path).split(b"\n") if path.exists() else []
     lines = []
     for number, text in enumerate(texts, 1):
         line = _parse_line(text)
         if line is not None:
-            lines.append(line)
+            lines.append((number, line))
         elif number < len(texts) - 1:
             refuse_line(path, number, shortened(text.decode(errors="replace")))
     return lines
 
 
 def scan_lines(path: Path) -> Iterator[tuple[int, Line | None]]:
-    """Yield the lines of a file with their numbers; None stands for a text that is no object with an `id`. NaN passes:
-    who reads the figures says which one it is."""
-    with path.open("rb") as file:
+    """Yield the lines of a file with their numbers; None stands for no object with an `id`.
+
+    NaN passes: whoever reads the figures says which one it is.
+    """
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        _refuse_file(path, error)
+    with file:
         for number, text in enumerate(file, 1):
             yield number, _parse_line(text, finite=False)
 
@@ -74,6 +84,17 @@ def shortened(found: object, size: int = 60) -> str:
     """Return what was found as Python writes it, cut to so many characters."""
     shown = repr(found)
     return shown if len(shown) <= size else f"{shown[:size]}..."
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        _refuse_file(path, error)
+
+
+def _refuse_file(path: Path, error: OSError) -> NoReturn:
+    raise SettingsError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def _parse_line(text: bytes, finite: bool = True) -> Line | None:

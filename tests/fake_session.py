@@ -1,12 +1,11 @@
 """An engine without a model, in numpy: for tests of what happens around the engine, alone or in a process.
 
-python tests/eval/fake_session.py PACE [flags of generate_images]    PACE: seconds per round
+python tests/fake_session.py PACE [flags of generate_images]    PACE: seconds per round
 """
 
-import hashlib
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -15,8 +14,9 @@ import numpy as np
 
 from configs.flags import read_words
 from configs.schema import RunSettings
+from decoding.flight import Job
 from runs.commands import run_settings
-from runs.generate import Backend, generate_images
+from runs.generate import generate_images
 
 TOKENS, PER_ROUND = 16, 4
 MEASURES = {
@@ -29,18 +29,6 @@ MEASURES = {
     "seconds_draft": 0.2,
     "seconds_verify": 0.2,
 }
-
-
-@dataclass(frozen=True)
-class FakeJob:
-    id: str
-    prompt: str
-    seed: int
-
-
-def fake_seed(base_seed: int, prompt: str, occurrence: int, sample: int) -> int:
-    text = f"{base_seed}|{prompt}|{occurrence}|{sample}"
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 
 def fake_codes(seed: int) -> np.ndarray:
@@ -67,7 +55,7 @@ class FakeEngine:
     rounds: int = 0
     drawn: list[str] = field(default_factory=list)
 
-    def generate(self, jobs: Iterable[FakeJob]) -> Iterator[Any]:
+    def generate(self, jobs: Iterable[Job]) -> Iterator[Any]:
         queue, active = iter(jobs), {}
         while True:
             while len(active) < 2 and (job := next(queue, None)) is not None:
@@ -77,7 +65,7 @@ class FakeEngine:
                 return
             yield self._step(active)
 
-    def _step(self, active: dict[FakeJob, int]) -> Any:
+    def _step(self, active: dict[Job, int]) -> Any:
         time.sleep(self.pace)
         self.rounds += 1
         if self.rounds == self.broken_after:
@@ -101,18 +89,33 @@ class FakeEngine:
         return SimpleNamespace(rounds=tuple(rounds), finished=tuple(finished))
 
 
-def fake_backend(engine: FakeEngine) -> Backend:
-    def open_session(settings: RunSettings) -> Any:
+@dataclass
+class FakeSession:
+    """What generation uses of a session."""
+
+    engine: FakeEngine
+    target: SimpleNamespace = field(
+        default_factory=lambda: SimpleNamespace(to_image=fake_pixels, length=fake_length)
+    )
+
+    def open_engine(self) -> FakeEngine:
+        return self.engine
+
+    def hardware(self) -> dict[str, object]:
+        return {"device": "fake"}
+
+
+def fake_opener(engine: FakeEngine) -> Callable[[RunSettings], FakeSession]:
+    """Return what opens a session with this engine."""
+
+    def open_session(settings: RunSettings) -> FakeSession:
         if settings.device == "cuda":
             raise ValueError("--device: found 'cuda'; allowed: cpu")
-        target = SimpleNamespace(to_image=fake_pixels, length=fake_length)
-        return SimpleNamespace(
-            open_engine=lambda: engine, target=target, hardware=lambda: {"device": "fake"}
-        )
+        return FakeSession(engine)
 
-    return Backend(open_session, FakeJob, fake_seed)
+    return open_session
 
 
 if __name__ == "__main__":
     settings = run_settings(read_words("generate_images", sys.argv[2:]))
-    generate_images(settings, lambda: fake_backend(FakeEngine(float(sys.argv[1]))))
+    generate_images(settings, fake_opener(FakeEngine(float(sys.argv[1]))))

@@ -9,8 +9,7 @@ from configs.acceptance import VERIFIERS
 from configs.fields import SettingsError
 from eval.metrics.base import ImageSet
 from eval.report.image_sets import image_set
-from runs.records import read_records
-from runs.run_folder import files_of
+from runs.run_files import files_of, image_path, read_records
 from support.json_files import Line, read_object
 
 # The settings that the tables need.
@@ -68,7 +67,7 @@ class Run:
 
     def path(self, record: Line) -> Path:
         """Return the image file of a record."""
-        return _image_path(self.folder, record["id"])
+        return image_path(self.folder, record["id"])
 
 
 def read_run(folder: str, name: str, flag: str = "--output_dir") -> Run:
@@ -91,7 +90,7 @@ def read_run(folder: str, name: str, flag: str = "--output_dir") -> Run:
     manifest = _manifest(place / "run.json", flag)
     records, faults = read_records(place)
     images = image_set(
-        name, [(_image_path(place, key), line["prompt"]) for key, line in records.items()]
+        name, [(image_path(place, key), line["prompt"]) for key, line in records.items()]
     )
     kept = {path.stem for path in images.paths}
     if not kept:
@@ -141,10 +140,6 @@ def common_images(runs: Sequence[Run]) -> tuple[list[ImageSet], str | None]:
         f"image metrics are of the {len(shared)} prompts and seeds that all runs have, of {counts}"
     )
     return [run.part(shared) for run in runs], remark if more else None
-
-
-def _image_path(folder: Path, name: str) -> Path:
-    return folder / "img" / f"{name}.png"
 
 
 def _unrecorded(place: Path, records: dict[str, Line], faults: Sequence[str]) -> list[str]:

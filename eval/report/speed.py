@@ -9,7 +9,7 @@ from eval.metrics.paired import Estimate, paired_ratio
 from eval.report.baselines import Baseline
 from eval.report.published import PublishedCell, published
 from eval.report.run import Run
-from runs.run_folder import Line
+from support.json_files import Line
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from PIL import Image
 
 from eval.report.adjacency import ImageTrace, grid_columns
 from eval.report.run import Run
-from runs.run_folder import Line, files_of
-from support.json_files import scan_lines
+from runs.run_files import files_of
+from support.json_files import Line, scan_lines
 
 
 def accepted_lengths(run: Run, ids: Collection[str]) -> tuple[dict[str, np.ndarray], list[str]]:

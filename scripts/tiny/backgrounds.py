@@ -11,7 +11,7 @@ from eval.metrics.attribute_classifier import AttributeClassifier
 from eval.metrics.attributes import Attributes, Labels
 from eval.report.run import Run, read_runs
 from eval.report.speed import tau
-from runs.run_folder import Line
+from support.json_files import Line
 from support.script import run_script
 from support.tables import Table
 

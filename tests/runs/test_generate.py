@@ -11,19 +11,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_session import FakeEngine, fake_backend, fake_codes, fake_pixels, fake_seed
+from fake_session import FakeEngine, fake_codes, fake_opener, fake_pixels
 from PIL import Image
 from stand_ins import empty_checkpoint
 
 from configs.fields import SettingsError
 from configs.schema import ROOT, MethodSettings, RunSettings
+from decoding.flight import Job
+from decoding.noise import image_seed
 from runs.generate import generate_images
 from support.json_files import read_lines
 from support.progress import ImageCount, Progress
 
 FIELDS = (
     "id prompt seed method proposal verifier lossless tokens target_forwards tau mean_depth mean_nodes "
-    "seconds seconds_prefill seconds_draft seconds_verify seconds_decode tokens_sha256"
+    "seconds seconds_prefill seconds_draft seconds_verify seconds_decode tokens_sha256 image_sha256"
 )
 
 
@@ -51,7 +53,7 @@ def names(tmp_path) -> str:
 
 def make(settings: RunSettings, **engine) -> FakeEngine:
     fake = FakeEngine(**engine)
-    generate_images(settings, lambda: fake_backend(fake))
+    generate_images(settings, fake_opener(fake))
     return fake
 
 
@@ -75,7 +77,7 @@ def test_files_of_a_run(settings, tmp_path, capsys):
     assert sorted(images(out)) == ["00000_0.png", "00000_1.png", "00000_2.png"]
     line = records(out)["00000_1"]
     assert " ".join(line) == FIELDS
-    seed = fake_seed(0, "a cat", 0, 1)
+    seed = image_seed(0, "a cat", 0, 1)
     codes = fake_codes(seed)
     assert (line["seed"], line["tokens"], line["tau"], line["seconds_verify"]) == (
         seed,
@@ -106,7 +108,7 @@ def test_seeds_follow_from_prompt_occurrence_and_sample(settings, names, tmp_pat
     make(settings(prompt=names, samples_per_prompt=2, seed=5))
     seeds = {name: line["seed"] for name, line in records(tmp_path / "out").items()}
     assert len(set(seeds.values())) == 18
-    assert seeds["00008_1"] == fake_seed(5, "name 1", 1, 1)
+    assert seeds["00008_1"] == image_seed(5, "name 1", 1, 1)
 
 
 def test_plain_decoding_has_no_proposal(settings, tmp_path):
@@ -117,7 +119,7 @@ def test_plain_decoding_has_no_proposal(settings, tmp_path):
 def test_the_same_command_does_nothing_twice(settings, tmp_path, capsys):
     make(settings(num_images=2))
     before = images(tmp_path / "out")
-    generate_images(settings(num_images=2), lambda: pytest.fail("nothing is missing"))
+    generate_images(settings(num_images=2), lambda settings: pytest.fail("nothing is missing"))
     assert images(tmp_path / "out") == before
     assert (
         capsys.readouterr()
@@ -171,7 +173,7 @@ def test_prompts_that_are_too_long_are_refused_before_the_first_image(settings, 
 
 
 def test_wrong_prompts_and_folders_are_refused_before_the_backend(settings, names, tmp_path):
-    def never():
+    def never(settings):
         pytest.fail("called")
 
     make(settings(prompt=names))
@@ -238,11 +240,7 @@ def test_progress_in_a_log_and_on_a_terminal(capsys):
             pass
 
     terminal = Terminal()
-    steps = list(
-        FakeEngine().generate(
-            iter(fake_backend(FakeEngine()).job(str(n), "p", n) for n in range(2))
-        )
-    )
+    steps = list(FakeEngine().generate(Job(str(n), "p", n) for n in range(2)))
     for stream, every in ((sys.stderr, 0.0), (sys.stderr, 60.0), (terminal, 60.0)):
         with Progress(2, stream, every) as progress:
             for step in steps:

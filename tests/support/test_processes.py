@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_session import FakeEngine, fake_backend
+from fake_session import FakeEngine, fake_opener
 from made_runs import scenes, write_run
 from stand_ins import empty_checkpoint
 from together import Together
@@ -49,7 +49,7 @@ def make(
 
     def work(processes: Processes) -> None:
         engine = FakeEngine(broken_after=(broken or {}).get(processes.rank))
-        generate_images(settings, lambda: fake_backend(engine), processes)
+        generate_images(settings, fake_opener(engine), processes)
 
     return Together(count).run(work)
 

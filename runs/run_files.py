@@ -1,0 +1,180 @@
+"""The files of a run folder, read with care: damage and other programs' content are named by file and line.
+
+run.json        `read_manifest`
+records.jsonl   `finished_records` for a run that continues; `read_records` for `evaluate`, which leaves out what it
+                cannot use
+trace.jsonl     `trace_lines`
+img/<id>.png    `is_saved`
+
+What older folders lack or say otherwise is understood here: records without `image_sha256`, and `same_prompt`.
+"""
+
+import csv
+import hashlib
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from configs.fields import SettingsError
+from support.durable import encode_json, is_whole_png
+from support.json_files import Line, numbered_lines, read_object, refuse_line, scan_lines
+from support.provenance import revision, versions
+
+MANIFEST, RECORDS, TRACE = "run.json", "records.jsonl", "trace.jsonl"
+_KINDS = {"prompt": str, "seed": int, "tokens_sha256": str, "lossless": bool}
+_LARGEST = 1e300  # also of whole numbers, which JSON bounds by nothing
+_POSITIVE = ("tokens", "target_forwards", "seconds")
+_FIGURES = (*_POSITIVE, "tau", "mean_depth", "mean_nodes")
+
+
+def files_of(folder: Path, name: str) -> list[Path]:
+    """Return records.jsonl or trace.jsonl of a run folder, if it exists, and the parts of it that several processes
+    have written."""
+    parts = sorted(folder.glob(name.replace(".", ".*.")))
+    return [path for path in (folder / name, *parts) if path.exists()]
+
+
+def image_path(folder: Path, name: str) -> Path:
+    """Return the place of an image by its id."""
+    return folder / "img" / f"{name}.png"
+
+
+def read_manifest(folder: Path) -> Line:
+    """Return run.json; a SettingsError if it is damaged or another program's."""
+    path = folder / MANIFEST
+    content = read_object(path)
+    for name in ("settings", "identity"):
+        if not isinstance(content.get(name), dict):
+            raise SettingsError(
+                f"{path}: found no {name}; allowed: a file that generate_images wrote"
+            )
+    earlier = content.setdefault("earlier", [])
+    if not isinstance(earlier, list) or not all(isinstance(each, dict) for each in earlier):
+        raise SettingsError(f"{path}: found earlier {earlier!r}; allowed: a list of commands")
+    return content
+
+
+def new_manifest(command: Line, previous: Line | None) -> bytes:
+    """Return the content of run.json: what is known of this command, the code and the libraries, and of the commands
+    before it. previous: the run.json so far."""
+    content = {
+        **command,
+        "versions": versions(),
+        "revision": revision(),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "earlier": _history(previous),
+    }
+    return encode_json(content, indent=2)
+
+
+def _history(previous: Line | None) -> list[Line]:
+    """Return the earlier commands of a folder, without what they share with the latest."""
+    if previous is None:
+        return []
+    last = {
+        name: value
+        for name, value in previous.items()
+        if name not in ("settings", "identity", "earlier")
+    }
+    return [*previous["earlier"], last]
+
+
+def finished_records(folder: Path) -> tuple[dict[str, Line], set[str]]:
+    """Return the finished images' records by id, and the ids whose files changed since.
+
+    Raises:
+        SettingsError: a line is no record; names the file and the line.
+    """
+    records = {}
+    for path in files_of(folder, RECORDS):
+        for number, line in numbered_lines(path):
+            if not isinstance(line.get("prompt"), str) or not _is_figure(line.get("tau"), False):
+                found = ", ".join(f"{name} {line.get(name)!r}" for name in ("prompt", "tau"))
+                refuse_line(path, number, f"a record with {found}")
+            records[line["id"]] = line
+    finished = {name: line for name, line in records.items() if is_saved(folder, line)}
+    gone = records.keys() - finished.keys()
+    return finished, {name for name in gone if image_path(folder, name).is_file()}
+
+
+def is_saved(folder: Path, record: Line) -> bool:
+    """Return whether a record's image is the file that was saved with it.
+
+    Records of older runs have no hash: there any whole PNG will do.
+    """
+    path, known = image_path(folder, record["id"]), record.get("image_sha256")
+    if known is None or not path.is_file():
+        return is_whole_png(path)
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == known
+
+
+def trace_lines(folder: Path) -> list[Line]:
+    """Return the rounds in trace.jsonl; a SettingsError names a line that is none."""
+    lines = []
+    for path in files_of(folder, TRACE):
+        for number, line in numbered_lines(path):
+            if not isinstance(line.get("round"), int):
+                refuse_line(path, number, f"a round {line.get('round')!r}")
+            lines.append(line)
+    return lines
+
+
+def same_prompt(record: Line, prompt: str) -> bool:
+    """Return whether a record is of this prompt. Older runs read PartiPrompts as quoted CSV, which took the quotes off
+    a prompt that begins with them."""
+    if prompt.startswith('"') and record["prompt"] == next(csv.reader([prompt], delimiter="\t"))[0]:
+        return True
+    return record["prompt"] == prompt
+
+
+def read_records(folder: Path) -> tuple[dict[str, Line], list[str]]:
+    """Return the records that `evaluate` can use by id, and what is left out, in words."""
+    lines, faults = _lines(folder)
+    records, doubted = _unique(lines)
+    return records, faults + doubted
+
+
+def _lines(folder: Path) -> tuple[list[Line], list[str]]:
+    """Return the lines that are records, and the others in words."""
+    numbered = [(path, *each) for path in files_of(folder, RECORDS) for each in scan_lines(path)]
+    faults = [
+        f"{path.name}, line {number}: not a record"
+        for path, number, line in numbered
+        if line is None
+    ]
+    return [line for _, _, line in numbered if line is not None], faults
+
+
+def _faults(line: Line) -> str | None:
+    """Return what is wrong with a record, in words."""
+    if missing := [field for field in (*_KINDS, *_FIGURES) if line.get(field) is None]:
+        return f"without {', '.join(missing)}"
+    wrong = [field for field, kind in _KINDS.items() if not isinstance(line[field], kind)]
+    wrong += [
+        field for field in _FIGURES if not _is_figure(line[field], positive=field in _POSITIVE)
+    ]
+    return f"with {', '.join(f'{field} {line[field]!r}' for field in wrong)}" if wrong else None
+
+
+def _is_figure(value: object, positive: bool) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return (value > 0 if positive else value >= 0) and value < _LARGEST
+
+
+def _unique(lines: Sequence[Line]) -> tuple[dict[str, Line], list[str]]:
+    """Return the records by id, and in words what is left out: ids with different records, records without a
+    figure."""
+    records: dict[str, Line] = {}
+    doubted: dict[str, str] = {}
+    for line in lines:
+        if fault := _faults(line):
+            doubted[line["id"]] = f"{line['id']}: a record {fault}"
+            continue
+        before = records.setdefault(line["id"], line)
+        if before["tokens_sha256"] != line["tokens_sha256"]:
+            doubted[line["id"]] = f"{line['id']}: an id with two different records"
+    return {key: line for key, line in records.items() if key not in doubted}, list(
+        doubted.values()
+    )
