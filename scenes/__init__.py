@@ -1,1 +1,1 @@
-"""The tiny model's world: scenes, their captions and their pictures."""
+"""What the tiny model was trained on: drawn scenes with captions."""

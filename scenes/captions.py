@@ -1,4 +1,7 @@
-"""Captions of scenes, in varied wording; each names the background and every object's colour and shape."""
+"""Captions of scenes, in varied wording.
+
+Each names the background, and the colour and shape of every object.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ _VOWELS = tuple("aeiou")
 
 
 def caption(scene: Scene, seed: int) -> str:
-    """Describe the scene in at most about 30 lower-case words; the seed chooses the wording."""
+    """Return a caption of at most about 30 lower-case words; the seed chooses the wording."""
     rng = np.random.default_rng((7, seed))
     ground = _background(scene.background, rng)
     objects = _objects(scene, rng)

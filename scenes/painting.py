@@ -1,4 +1,4 @@
-"""Paints scenes with numpy and PIL; shape masks are supersampled once and cached."""
+"""Paint scenes with numpy and PIL; the masks of shapes are supersampled once and cached."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _Y, _X = np.mgrid[0:IMAGE_SIZE, 0:IMAGE_SIZE].astype(np.float32)
 
 
 def render_scene(scene: Scene) -> np.ndarray:
-    """Paint the scene: uint8 (128, 128, 3); a pure function of the scene."""
+    """Return the picture uint8 (128, 128, 3), a pure function of the scene."""
     rng = np.random.default_rng(scene.texture_seed)
     tint = _jittered(scene.background.colour, rng)
     low, high, weight = _BACKGROUNDS[scene.background.kind](tint, rng)
@@ -45,7 +45,7 @@ def _jittered(colour: str, rng: np.random.Generator) -> np.ndarray:
 
 
 def _mix(colour: np.ndarray, other: np.ndarray, share: float) -> np.ndarray:
-    """The colour with `share` of the other one blended in."""
+    """Return the colour with `share` of the other one blended in."""
     return (colour + (other - colour) * share).astype(np.float32)
 
 
@@ -69,7 +69,10 @@ def _paint_object(canvas: np.ndarray, item: SceneObject, rng: np.random.Generato
 
 @lru_cache(maxsize=1024)
 def shape_masks(shape: str, diameter: int) -> tuple[np.ndarray, np.ndarray]:
-    """Coverage of the shape and of its inside without the outline: two float32 (side, side) in [0, 1]."""
+    """Return the coverage of the shape, and of its inside without the outline.
+
+    Both are float32 (side, side) in [0, 1].
+    """
     side = diameter + diameter % 2 + 2
     big = Image.new("L", (side * _SUPERSAMPLING,) * 2, 0)
     radius = diameter * _SUPERSAMPLING / 2
@@ -86,7 +89,7 @@ def _shrunk(mask: Image.Image) -> np.ndarray:
 
 @lru_cache(maxsize=64)
 def fill_pattern(fill: str, size: str, side: int) -> np.ndarray:
-    """Weight of the second tone inside a filled object, float (side, side) in [0, 1]."""
+    """Return the weight of the second tone in a filled object, float (side, side) in [0, 1]."""
     period = 12.0 if size == "large" else 9.0
     y, x = _Y[:side, :side] - side / 2, _X[:side, :side] - side / 2
     if fill == "striped":
@@ -99,7 +102,7 @@ def fill_pattern(fill: str, size: str, side: int) -> np.ndarray:
 def _regular(
     middle: float, radius: float, turns: list[tuple[float, float]]
 ) -> list[tuple[float, float]]:
-    """Corners at (angle in turns clockwise from the top, share of the radius)."""
+    """Return the corners at (angle in turns clockwise from the top, share of the radius)."""
     return [
         (
             middle + radius * r * math.sin(2 * math.pi * t),
@@ -142,15 +145,8 @@ def _diamond(draw: ImageDraw.ImageDraw, c: float, r: float) -> None:
 def _heart(draw: ImageDraw.ImageDraw, c: float, r: float) -> None:
     angles = np.linspace(0, 2 * math.pi, 90)
     x = 16 * np.sin(angles) ** 3
-    y = (
-        -(
-            13 * np.cos(angles)
-            - 5 * np.cos(2 * angles)
-            - 2 * np.cos(3 * angles)
-            - np.cos(4 * angles)
-        )
-        - 2.5
-    )
+    waves = zip((13, -5, -2, -1), (1, 2, 3, 4), strict=True)
+    y = -sum(height * np.cos(number * angles) for height, number in waves) - 2.5
     draw.polygon([(c + r * a / 16, c + r * b / 16) for a, b in zip(x, y, strict=True)], fill=255)
 
 
@@ -166,9 +162,8 @@ _DRAWERS = {
 }
 
 
-Texture = tuple[
-    np.ndarray, np.ndarray, np.ndarray
-]  # first colour (3,), second colour (3,), its weight (128, 128)
+# First colour (3,), second colour (3,), weight of the second (128, 128).
+Texture = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def _plain(tint: np.ndarray, rng: np.random.Generator) -> Texture:
@@ -176,14 +171,14 @@ def _plain(tint: np.ndarray, rng: np.random.Generator) -> Texture:
 
 
 def _gradient(tint: np.ndarray, rng: np.random.Generator) -> Texture:
-    """From the colour on one side or corner to a light tint on the other."""
+    """Run from the colour on one side or corner to a light tint on the other."""
     angle = rng.integers(8) * math.pi / 4
     ramp = (_X - 63.5) * math.cos(angle) + (_Y - 63.5) * math.sin(angle)
     return tint, _mix(tint, _WHITE, 0.72), ((ramp / np.abs(ramp).max() + 1) / 2).astype(np.float32)
 
 
 def _striped(tint: np.ndarray, rng: np.random.Generator) -> Texture:
-    """Horizontal, vertical or diagonal bands of two tones, 8 to 16 px wide."""
+    """Make horizontal, vertical or diagonal bands of two tones, 8 to 16 pixels wide."""
     width = float(rng.choice((8, 12, 16)))
     along = (_X, _Y, (_X + _Y) / math.sqrt(2), (_X - _Y) / math.sqrt(2))[rng.integers(4)]
     shift = float(rng.integers(2)) * width
@@ -197,13 +192,13 @@ def _checkered(tint: np.ndarray, rng: np.random.Generator) -> Texture:
 
 
 def _noisy(tint: np.ndarray, rng: np.random.Generator) -> Texture:
-    """Grain of about 4 px."""
+    """Make grain of about 4 pixels."""
     grain = _enlarged(rng.random((32, 32), dtype=np.float32), Image.Resampling.BILINEAR)
     return _mix(tint, _BLACK, 0.42), _mix(tint, _WHITE, 0.42), grain
 
 
 def _grassy(tint: np.ndarray, rng: np.random.Generator) -> Texture:
-    """Short slanted blades in several tones, drawn at double size."""
+    """Draw short slanted blades in several tones, at double size."""
     sheet = Image.new("L", (2 * IMAGE_SIZE,) * 2, 110)
     draw = ImageDraw.Draw(sheet)
     count = 260
@@ -217,7 +212,7 @@ def _grassy(tint: np.ndarray, rng: np.random.Generator) -> Texture:
 
 
 def _cloudy(tint: np.ndarray, rng: np.random.Generator) -> Texture:
-    """Soft light blobs over the colour."""
+    """Lay soft light blobs over the colour."""
     coarse = _enlarged(rng.random((5, 5), dtype=np.float32), Image.Resampling.BICUBIC)
     fine = _enlarged(rng.random((10, 10), dtype=np.float32), Image.Resampling.BICUBIC)
     blend = 0.7 * coarse + 0.3 * fine
@@ -225,7 +220,7 @@ def _cloudy(tint: np.ndarray, rng: np.random.Generator) -> Texture:
 
 
 def _enlarged(values: np.ndarray, how: Image.Resampling) -> np.ndarray:
-    """Resize float (rows, columns) to (128, 128)."""
+    """Return float (rows, columns) resized to (128, 128)."""
     return np.asarray(Image.fromarray(values).resize((IMAGE_SIZE, IMAGE_SIZE), how))
 
 

@@ -1,7 +1,7 @@
 """Rendered scenes as image files: the real images of the tiny domain.
 
-`python -m scenes.pictures --count 8000 --output_dir work/tiny/scenes` writes training scenes with their captions,
-as `main.py extract_tokens --data_dir` reads them.
+`python -m scenes.pictures --count 8000 --output_dir work/tiny/scenes` writes training scenes with
+their captions, as `main.py extract_tokens --data_dir` reads them.
 """
 
 import os
@@ -16,13 +16,15 @@ from support.script import run_script
 
 
 def rendered_scenes(folder: Path, count: int = 1000) -> Path:
-    """The folder `tiny_reference` below `folder` with the first scenes of the test split."""
+    """Return `folder`/tiny_reference, with the first scenes of the test split."""
     return write_pictures(folder / "tiny_reference", "test", count)
 
 
 def write_pictures(place: Path, split: str, count: int, captions: bool = False) -> Path:
-    """The folder with the first scenes of a split, 128 x 128 PNG; renders the missing ones. A caption, where they are
-    wanted, is a .txt beside its picture, and written before it."""
+    """Render the first scenes of a split that are missing as PNG of 128 x 128; return the folder.
+
+    A caption, where captions are wanted, is a .txt with the picture's name, written before it.
+    """
     place.mkdir(parents=True, exist_ok=True)
     for index in range(count):
         path = place / f"{index:05d}.png"
@@ -46,7 +48,7 @@ def pictures(*, output_dir: str, split: str = "train", count: int = 8000) -> Non
         count: how many.
     """
     if count < 1:
-        raise ValueError(f"--count: found {count}, allowed are numbers from 1")
+        raise ValueError(f"--count: found {count}; allowed: numbers from 1")
     write_pictures(Path(output_dir), split, count, captions=True)
 
 

@@ -1,7 +1,8 @@
 """Procedural scenes: one to three coloured shapes on a coloured, textured background.
 
-A scene is a small value, drawn from `(split, index)` alone; `painting.render_scene` turns it into pixels and
-`captions.caption` into words. Lengths and positions are in pixels of the 128 x 128 image.
+A scene is a small value, drawn from `(split, index)` alone. `painting.render_scene` turns it into
+pixels and `captions.caption` into words. Lengths and positions are in pixels of an image of 128 x
+128.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _MARGIN = 4
 
 @dataclass(frozen=True)
 class Background:
-    """Texture and colour behind the objects."""
+    """Texture and colour of the ground."""
 
     kind: str
     colour: str
@@ -37,7 +38,10 @@ class Background:
 
 @dataclass(frozen=True)
 class SceneObject:
-    """One shape; `x` (rightwards) and `y` (down) are its centre, `diameter` the side of its bounding box."""
+    """One shape.
+
+    `x` (to the right) and `y` (down) are its centre, `diameter` is the side of its bounding box.
+    """
 
     shape: str
     colour: str
@@ -57,7 +61,10 @@ class Scene:
     texture_seed: int
 
     def relation(self) -> str | None:
-        """Where the first object lies, seen from the second: one of `RELATIONS`; None unless two objects."""
+        """Return where the first of two objects lies, seen from the second: one of RELATIONS.
+
+        None unless there are two objects.
+        """
         if len(self.objects) != 2:
             return None
         first, second = self.objects
@@ -67,7 +74,7 @@ class Scene:
         return "above" if dy < 0 else "below"
 
     def position(self) -> str | None:
-        """Place of a lone object, such as "centre", "top" or "bottom left"; None when there are several."""
+        """Return the place of a lone object, such as "bottom left"; None if there are several."""
         if len(self.objects) != 1:
             return None
         only = self.objects[0]
@@ -75,7 +82,7 @@ class Scene:
         return " ".join(word for word in words if word) or "centre"
 
     def attributes(self) -> dict:
-        """The facts a caption can name, as plain JSON values."""
+        """Return the facts that a caption can name, as plain JSON values."""
         names = ("shape", "colour", "size", "fill")
         objects = [{name: getattr(item, name) for name in names} for item in self.objects]
         return {"background": asdict(self.background), "objects": objects}
@@ -88,9 +95,9 @@ def sample_scene(split: str, index: int) -> Scene:
         ValueError: if the split is unknown or the index is negative.
     """
     if split not in _SPLIT_SEEDS:
-        raise ValueError(f"--split: found {split!r}, allowed are {sorted(_SPLIT_SEEDS)}")
+        raise ValueError(f"--split: found {split!r}; allowed: {', '.join(sorted(_SPLIT_SEEDS))}")
     if index < 0:
-        raise ValueError(f"index: found {index}, allowed are numbers from 0")
+        raise ValueError(f"index: found {index}; allowed: numbers from 0")
     rng = np.random.default_rng((_SPLIT_SEEDS[split], index))
     background = Background(_pick(rng, BACKGROUND_KINDS), _pick(rng, BACKGROUND_COLOURS))
     count = 1 + int(rng.choice(3, p=_COUNT_ODDS))
@@ -119,24 +126,27 @@ def _pick(rng: np.random.Generator, names: tuple[str, ...]) -> str:
 
 
 def _third(coordinate: int, words: tuple[str, str, str]) -> str:
-    """The word of the third in which the coordinate lies; the outer thirds are 52 px wide."""
+    """Return the word of the third that the coordinate is in; the outer thirds are 52 pixels."""
     return words[0] if coordinate < 52 else words[2] if coordinate > IMAGE_SIZE - 52 else words[1]
 
 
 def _inside(values: np.ndarray, diameters: list[int]) -> np.ndarray:
-    """Clip centres, (objects, 2), so that every object lies inside the image."""
+    """Return centres (objects, 2), clipped so that every object lies inside the image."""
     reach = np.asarray(diameters)[:, None] / 2 + _MARGIN
     return np.clip(values, reach, IMAGE_SIZE - reach).round()
 
 
 def _one(rng: np.random.Generator, diameters: list[int]) -> np.ndarray:
-    """A lone object: half of the time in the centre, else in one of the nine cells."""
+    """Place a lone object: about half of the time in the centre, else in one of nine cells."""
     cell = np.zeros(2) if rng.random() < 0.4 else rng.integers(-1, 2, size=2)
     return _inside((64 + 32 * cell + rng.uniform(-5, 5, size=2))[None], diameters)
 
 
 def _two(rng: np.random.Generator, diameters: list[int]) -> np.ndarray:
-    """Two objects side by side or one above the other, clearly apart on that axis and close on the other."""
+    """Place two objects side by side or one above the other.
+
+    They are clearly apart on that axis and close on the other.
+    """
     axis = int(rng.integers(2))
     centres = np.empty((2, 2))
     centres[:, axis] = 64 + np.array([-32, 32]) + rng.uniform(-3, 3, size=2)
@@ -147,7 +157,7 @@ def _two(rng: np.random.Generator, diameters: list[int]) -> np.ndarray:
 
 
 def _three(rng: np.random.Generator, diameters: list[int]) -> np.ndarray:
-    """Three small objects in a row, a column or a triangle, in reading order."""
+    """Place three small objects in a row, a column or a triangle, in reading order."""
     spots = _TRIPLES[int(rng.integers(len(_TRIPLES)))]
     shift = rng.uniform(-8, 8, size=2)
     return _inside(

@@ -53,9 +53,8 @@ class AttributeClassifier(nn.Module):
         with safe_open(str(path), framework="pt") as file:
             metadata = file.metadata() or {}
             if "labels" not in metadata:
-                raise ValueError(
-                    f"{path}: found no 'labels' in its metadata; allowed: a classifier that `save` wrote"
-                )
+                found = "no 'labels' in its metadata"
+                raise ValueError(f"{path}: found {found}; allowed: a classifier that `save` wrote")
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         labels = Labels(
             **{name: tuple(values) for name, values in json.loads(metadata["labels"]).items()}

@@ -1,22 +1,27 @@
-"""Do adjacent positions of an image accept alike? Definitions, and correlations over the traces of a run.
+"""Do neighbouring positions of an image accept alike? Correlations over the traces of a run.
 
-The acceptance of a position is the number of draft tokens that were accepted in the round that decided it, the bonus
-token not counted. Position 0, which the prefill decides, has none, and neither have the positions of a round whose tree
-the image's end has cut. A position is compared with
+The acceptance of a position is the number of draft tokens accepted in the round that decided it,
+without the bonus token. Position 0, which the prefill decides, has none; neither have the positions
+of a round whose tree was cut by the image's end. A position is compared with
 
     previous      the position before it, also across the start of a row
     left          the same, within a row
     upper         the position above, unless the same round decided both
-    other_image   control: the same position in another image, chosen at random (what all images have in common)
-    elsewhere     control: another position of the same image, chosen at random (images that are easy all over)
+    other_image   control: the same position of another image (what all images have in common)
+    elsewhere     control: another position of the same image (images that are easy all over)
 
-on two levels. `rounds` takes the first position of every round: its acceptance against acceptances that are known when
-its tree is planned, with `previous` that of the round before, and `left` the same wherever a border between rounds lies
-within a row. This is what an adaptive tree can use. `positions` takes all positions: a round counts once per token that
-it decided, and neighbours that one round decided agree by construction, so `left` there says little about images.
+on two levels. Image and position of the controls are random.
 
-Partial correlations tell what one neighbour adds to the other. Trees that never change show the target and the drafter
-alone; with ADT-Tree the tree, and so the acceptance, depends on the neighbours itself.
+`rounds` takes the first position of every round and compares its acceptance with acceptances that
+are known when its tree is planned. Here `previous` is the round before, and `left` is the same
+wherever two rounds meet within a row. This is what an adaptive tree can use.
+
+`positions` takes all positions, so a round counts once per token that it decided. Neighbours that
+one round decided are equal by construction, so `left` says little about images here.
+
+Partial correlations tell what one neighbour adds to the other. Trees that never change show the
+target and the drafter alone; with ADT-Tree the tree, and so the acceptance, depends on the
+neighbours itself.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,8 +42,14 @@ PAIRS |= {
 
 @dataclass(frozen=True)
 class ImageTrace:
-    """An image's rounds by position, (tokens,) each: the deciding round's number (-1 at position 0) and accepted draft
-    tokens, whether the image's end cut its tree, and the target's top-1 probability; NaN where there is none."""
+    """An image's rounds by position, arrays of (tokens,).
+
+    Attributes:
+        rounds: number of the round that decided a position, -1 at position 0.
+        accepted: draft tokens accepted in that round, NaN at position 0.
+        cut: whether the image's end cut that round's tree.
+        top1: the target's highest probability at the position, NaN at position 0.
+    """
 
     rounds: np.ndarray
     accepted: np.ndarray
@@ -47,22 +58,21 @@ class ImageTrace:
 
     @staticmethod
     def of(lines: Sequence[Mapping[str, Any]], tokens: int) -> "ImageTrace":
-        """From an image's lines of trace.jsonl; ValueError unless they decide every position after the first."""
-        rounds, accepted, top1 = (
-            np.full(tokens, -1),
-            np.full(tokens, np.nan),
-            np.full(tokens, np.nan),
-        )
-        cut, position = np.zeros(tokens, dtype=bool), 1
+        """Read an image's lines of trace.jsonl.
+
+        Raises:
+            ValueError: they do not decide every position after the first.
+        """
+        rounds, cut = np.full(tokens, -1), np.zeros(tokens, dtype=bool)
+        accepted, top1 = np.full(tokens, np.nan), np.full(tokens, np.nan)
+        position = 1
         for line in sorted(lines, key=lambda line: line["round"]):
             end = position + line["accepted"] + 1
             if line["position"] != position or end > tokens or len(line["top1"]) != end - position:
                 raise ValueError(f"round {line['round']} does not continue at position {position}")
             rounds[position:end], accepted[position:end] = line["round"], line["accepted"]
-            cut[position:end], top1[position:end] = (
-                line["depth"] >= tokens - position - 1,
-                line["top1"],
-            )
+            cut[position:end] = line["depth"] >= tokens - position - 1
+            top1[position:end] = line["top1"]
             position = end
         if position != tokens:
             raise ValueError(f"found rounds up to position {position} of {tokens}")
@@ -70,7 +80,7 @@ class ImageTrace:
 
     @property
     def whole(self) -> np.ndarray:
-        """Accepted draft tokens (tokens,), NaN where the tree was cut, too."""
+        """The accepted draft tokens (tokens,), NaN also where the tree was cut."""
         return np.where(self.cut, np.nan, self.accepted)
 
     @property
@@ -80,18 +90,22 @@ class ImageTrace:
 
 
 def grid_columns(tokens: int, size: tuple[int, int]) -> int:
-    """Image tokens per row of an image of (width, height) pixels; ValueError if the tokens do not fill the rows."""
+    """Return the image tokens per row, from the (width, height) of the image in pixels.
+
+    Raises:
+        ValueError: the tokens do not fill rows of this length.
+    """
     columns = max(1, round((tokens * size[0] / size[1]) ** 0.5))
     if tokens % columns:
         raise ValueError(
-            f"found {tokens} tokens for {size[0]} x {size[1]} pixels; they fill no grid of its shape"
+            f"found {tokens} tokens for {size[0]} x {size[1]} pixels; they do not fill its rows"
         )
     return columns
 
 
 @dataclass(frozen=True)
 class Correlation:
-    """Over all pairs of all images; the intervals are over images."""
+    """Correlations over all pairs of positions of all images; the intervals are over images."""
 
     pairs: int
     pearson: Estimate
@@ -101,12 +115,18 @@ class Correlation:
 def correlations(
     traces: Sequence[ImageTrace], columns: int, samples: int = 2000
 ) -> dict[str, dict[str, Correlation | None]]:
-    """level -> name of PAIRS -> correlation; None where it is not defined: a constant, or too few images or pairs."""
+    """Return all correlations, by level and by name of PAIRS.
+
+    A correlation is None where it is not defined: for a constant, or too few images or pairs.
+
+    Args:
+        traces: of the images.
+        columns: image tokens per row.
+        samples: draws of images for the intervals.
+    """
     draw = np.random.default_rng(0)
     order = draw.permutation(len(traces))
-    partners = dict(
-        zip(order, np.roll(order, 1), strict=True)
-    )  # never the image itself, if there are two
+    partners = dict(zip(order, np.roll(order, 1), strict=True))  # another image, if there are two
     found: dict[str, dict[str, Correlation | None]] = {}
     for level in ("rounds", "positions"):
         rows = []
@@ -127,7 +147,7 @@ def _variables(
     columns: int,
     draw: np.random.Generator,
 ) -> dict[str, np.ndarray]:
-    """The acceptances (places,) of the positions `places`, and of what they are compared with."""
+    """Return the acceptances (places,) at the positions `places` and of what they compare with."""
     values, above = image.whole, np.maximum(places - columns, 0)  # position 0 has no acceptance
     random = draw.integers(1, len(values), len(places))
     return {
@@ -141,7 +161,7 @@ def _variables(
 
 
 def correlation(variables: Sequence[np.ndarray], samples: int = 2000) -> Correlation | None:
-    """The correlation of two variables, given a third if there is one.
+    """Return the correlation of two variables, given a third if there is one.
 
     Args:
         variables: per image (2 or 3, pairs); columns with a NaN are left out.
@@ -163,27 +183,29 @@ def correlation(variables: Sequence[np.ndarray], samples: int = 2000) -> Correla
                 samples,
             )
         )
-    return (
-        None
-        if np.isnan([figure.value for figure in figures]).any()
-        else Correlation(values.shape[1], *figures)
-    )
+    if np.isnan([figure.value for figure in figures]).any():
+        return None
+    return Correlation(values.shape[1], *figures)
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks (n,) of values (n,), equal ones sharing their mean rank."""
+    """Return the ranks (n,) of values (n,); equal values share their mean rank."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
 
 
 def _moments(table: np.ndarray) -> np.ndarray:
-    """Sums of the products of every two of: one, and the variables (k, pairs); (1 + k, 1 + k)."""
+    """Return the sums (1 + k, 1 + k) of products of every two of: one, the variables (k, pairs)."""
     extended = np.vstack([np.ones(table.shape[1]), table])
     return extended @ extended.T
 
 
 def _partial(moments: np.ndarray) -> float:
-    """The correlation of the first two variables, given the third if there is one, from sums (1 + k, 1 + k)."""
+    """Return the correlation of the first two variables, given the third if there is one.
+
+    Args:
+        moments: sums (1 + k, 1 + k) of `_moments`.
+    """
     mean = moments[0, 1:] / moments[0, 0]
     covariance = moments[1:, 1:] / moments[0, 0] - np.outer(mean, mean)
     deviation = np.sqrt(covariance.diagonal())

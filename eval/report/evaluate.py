@@ -26,10 +26,11 @@ _SHOWN = 8  # remarks of a kind in the report and on the screen
 
 
 def evaluate(settings: EvaluateSettings, runs: Sequence[Run]) -> None:
-    """Compute what can be computed; write speed.*, images.*, sources.*, evaluation.json, report.html.
+    """Compute what can be computed and write it, before anything is printed.
 
-    Runs of the tiny model without --ref_dir are compared with rendered scenes. What cannot be
-    computed is named on stderr and in the files.
+    The files are speed.*, images.*, sources.*, evaluation.json and report.html. Runs of the tiny
+    model without --ref_dir are compared with rendered scenes. What cannot be computed is named on
+    stderr and in the files.
 
     Raises:
         SettingsError: a folder cannot be read or written; before anything is computed.

@@ -1,4 +1,4 @@
-"""Image files as sets that metrics can take; files without a readable image are left out by name."""
+"""Sets of image files for the metrics; files without a readable image are left out by name."""
 
 import hashlib
 import io
