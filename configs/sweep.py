@@ -1,9 +1,9 @@
 """The file of `benchmark --sweep`: which methods are measured, each against plain decoding.
 
-base: adt:proposal=topk         entries of --methods, by commas, that the grid starts from
+base: adt:proposal=topk         entries of --methods, by commas, to which the axes are added
 axes:                           flag -> list of values; every combination is a cell
   adt_beta: [0.1, 0.5, 0.9]
-methods: eagle2,adt             further entries, beside the grid (may be left out)
+methods: eagle2,adt             further entries, without the axes (may be left out)
 quality: true                   --quality, where a model has a classifier; relaxed cells need the line, true or false
 """
 
@@ -22,13 +22,20 @@ KEYS = ("base", "axes", "methods", "quality")
 
 @dataclass(frozen=True)
 class Sweep:
-    """grid, beside: entries of --methods, those of the grid and those beside it; axes: the flags that the grid varies;
-    quality: None where the file says nothing."""
+    """The cells of a sweep file, each an entry of --methods.
+
+    Attributes:
+        path: the file.
+        axes: the flags that vary.
+        varied: the cells of all their values.
+        others: the cells compared with them.
+        quality: whether images are judged; None where the file says nothing.
+    """
 
     path: str
     axes: tuple[str, ...]
-    grid: tuple[str, ...]
-    beside: tuple[str, ...]
+    varied: tuple[str, ...]
+    others: tuple[str, ...]
     quality: bool | None
 
     @property
@@ -39,7 +46,7 @@ class Sweep:
     @property
     def entries(self) -> tuple[str, ...]:
         """All cells."""
-        return self.grid + self.beside
+        return self.varied + self.others
 
     @property
     def output_dir(self) -> str:
@@ -51,9 +58,9 @@ class Sweep:
         if cells is None:
             return self
         first, end = bounds("cells", cells)
-        border = len(self.grid)
+        border = len(self.varied)
         part = replace(
-            self, grid=self.grid[first:end], beside=self.entries[max(first, border) : end]
+            self, varied=self.varied[first:end], others=self.entries[max(first, border) : end]
         )
         if not part.entries:
             refuse("cells", cells, f"a-b with a below {len(self.entries)}, the number of cells")
@@ -61,7 +68,7 @@ class Sweep:
 
     def check(self, methods: Sequence[MethodSettings], given: Mapping[str, object]) -> None:
         """A SettingsError unless the cells' methods differ, their price is asked for where it is due, and no flag of
-        the command line is one that the grid varies."""
+        the command line is one of the axes."""
         for name in self.axes:
             if name in given:
                 refuse(name, given[name], f"not with {self.where}, which varies it")
@@ -96,12 +103,12 @@ def read_sweep(path: str) -> Sweep:
     choices = product(
         *([f"{flag}={value}" for value in _values(path, flag, axes[flag])] for flag in axes)
     )
-    grid = [
+    varied = [
         ":".join((entry, *chosen))
         for entry, chosen in product(_entries(path, content, "base"), choices)
     ]
-    beside = _entries(path, content, "methods") if "methods" in content else []
-    return Sweep(path, tuple(axes), tuple(grid), tuple(beside), quality)
+    others = _entries(path, content, "methods") if "methods" in content else []
+    return Sweep(path, tuple(axes), tuple(varied), tuple(others), quality)
 
 
 def _entries(path: str, content: Mapping[str, Any], key: str) -> list[str]:

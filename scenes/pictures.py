@@ -4,7 +4,6 @@
 their captions, as `main.py extract_tokens --data_dir` reads them.
 """
 
-import os
 from pathlib import Path
 
 from PIL import Image
@@ -12,6 +11,7 @@ from PIL import Image
 from scenes.captions import caption
 from scenes.painting import render_scene
 from scenes.scene import sample_scene
+from support.durable import new_file
 from support.script import run_script
 
 
@@ -33,9 +33,8 @@ def write_pictures(place: Path, split: str, count: int, captions: bool = False) 
         scene = sample_scene(split, index)
         if captions:
             path.with_suffix(".txt").write_text(caption(scene, index) + "\n", encoding="utf-8")
-        hidden = path.with_suffix(f".{os.getpid()}.tmp")
-        Image.fromarray(render_scene(scene)).save(hidden, "PNG")
-        os.replace(hidden, path)
+        with new_file(path) as file:
+            Image.fromarray(render_scene(scene)).save(file, "PNG")
     return place
 
 

@@ -57,8 +57,8 @@ def run_sweep(settings: BenchmarkSettings) -> None:
 def _report(settings: BenchmarkSettings, rows: list[Row], speed: str) -> None:
     """Draw the pictures; print the table, ordered by the column `speed`, and the line of JSON."""
     folder, sweep = Path(settings.output), settings.sweep
-    varied = [row for row in rows if row["cell"] in sweep.grid]
-    others = [row for row in rows if row["cell"] in sweep.beside]
+    varied = [row for row in rows if row["cell"] in sweep.varied]
+    others = [row for row in rows if row["cell"] in sweep.others]
     pictures = [draw_speed(varied, others, sweep.axes, speed, folder / "speed.png")]
     pictures += [draw_quality(rows, speed, folder / "quality.png")] if settings.quality else []
     ordered = sorted(rows, key=lambda row: row[speed])

@@ -7,6 +7,7 @@ import matplotlib
 
 from eval.bench.benchmark import Row
 from eval.bench.quality import QUALITIES
+from support.durable import new_file
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402  the backend without a screen is chosen first
@@ -87,6 +88,7 @@ def draw_quality(rows: Sequence[Row], speed: str, output: Path) -> Path:
 
 def _save(figure: plt.Figure, output: Path) -> Path:
     figure.tight_layout()
-    figure.savefig(output, dpi=110)
+    with new_file(output) as file:
+        figure.savefig(file, format="png", dpi=110)
     plt.close(figure)
     return output

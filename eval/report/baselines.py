@@ -45,7 +45,7 @@ class Baseline:
 
 def compared(run: Run, other: Run) -> Baseline:
     """Return `other` as the baseline of `run`."""
-    ours, theirs = (each.manifest.get("identity") or each.settings for each in (run, other))
+    ours, theirs = (each.manifest["identity"] for each in (run, other))
     doubts = _differences(_MACHINE, ours, theirs) + _differences(
         ("batch_size",), run.settings, other.settings
     )

@@ -3,6 +3,7 @@
 import hashlib
 import io
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from PIL import Image
@@ -14,22 +15,49 @@ _ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 _UNREADABLE = (OSError, SyntaxError, ValueError, IndexError, Image.DecompressionBombError)
 
 
-def image_set(name: str, files: Iterable[tuple[Path, str]]) -> ImageSet:
-    """Return the files, with their prompts, that hold an image."""
-    whole, left_out = [], []
-    for path, prompt in files:
+@dataclass(frozen=True)
+class ImageFile:
+    """A file that should hold an image.
+
+    Attributes:
+        sha256: hash of the content it was saved with, where that is known.
+    """
+
+    path: Path
+    prompt: str = ""
+    sha256: str | None = None
+
+    def content_hash(self) -> str:
+        """Return the sha256 of the content; a Fault if it is not a readable image, or another."""
         try:
-            content = path.read_bytes()
+            content = self.path.read_bytes()
             with Image.open(io.BytesIO(content)) as image:
                 if image.format == "PNG":
                     image.verify()  # its checksums, which is much faster than decoding
                 else:
                     image.load()
-            whole.append((path, hashlib.sha256(content).hexdigest(), prompt))
-        except FileNotFoundError:
-            left_out.append(f"{path.stem}: a record without an image")
+        except FileNotFoundError as error:
+            raise Fault("a record without an image") from error
         except _UNREADABLE as error:
-            left_out.append(f"{path.stem}: an image that cannot be read ({type(error).__name__})")
+            raise Fault(f"an image that cannot be read ({type(error).__name__})") from error
+        found = hashlib.sha256(content).hexdigest()
+        if self.sha256 not in (None, found):
+            raise Fault("another image than the one that was saved")
+        return found
+
+
+class Fault(Exception):
+    """Why a file is left out, in words."""
+
+
+def image_set(name: str, files: Iterable[ImageFile]) -> ImageSet:
+    """Return the files that hold their image, with the others named in `left_out`."""
+    whole, left_out = [], []
+    for file in files:
+        try:
+            whole.append((file.path, file.content_hash(), file.prompt))
+        except Fault as fault:
+            left_out.append(f"{file.path.stem}: {fault}")
     paths, keys, prompts = zip(*whole, strict=True) if whole else ((), (), ())
     return ImageSet(name, paths, keys, prompts, tuple(left_out))
 
@@ -47,7 +75,7 @@ def reference_files(folder: str) -> list[Path]:
 
 def read_reference(folder: str) -> ImageSet:
     """Return the images of --ref_dir and the folders in it; Unavailable if none can be read."""
-    images = image_set(Path(folder).name, [(path, "") for path in reference_files(folder)])
+    images = image_set(Path(folder).name, map(ImageFile, reference_files(folder)))
     if not len(images):
         raise Unavailable(f"no image in {folder} can be read")
     return images

@@ -8,9 +8,9 @@ from pathlib import Path
 from configs.acceptance import VERIFIERS
 from configs.fields import SettingsError
 from eval.metrics.base import ImageSet
-from eval.report.image_sets import image_set
-from runs.run_files import files_of, image_path, read_records
-from support.json_files import Line, read_object
+from eval.report.image_sets import ImageFile, image_set
+from runs.run_files import MANIFEST, RECORDS, files_of, image_path, read_manifest, read_records
+from support.json_files import Line
 
 # The settings that the tables need.
 _SETTINGS = {
@@ -82,16 +82,18 @@ def read_run(folder: str, name: str, flag: str = "--output_dir") -> Run:
         SettingsError: the folder holds no run, or none of its images can be used.
     """
     place = Path(folder)
-    if not (place / "run.json").is_file() or not files_of(place, "records.jsonl"):
-        found = "no such folder" if not place.is_dir() else "no run.json or no records.jsonl"
+    if not (place / MANIFEST).is_file() or not files_of(place, RECORDS):
+        found = "no such folder" if not place.is_dir() else f"no {MANIFEST} or no {RECORDS}"
         raise SettingsError(
             f"{flag} {folder}: found {found}; allowed: folders that generate_images wrote"
         )
-    manifest = _manifest(place / "run.json", flag)
+    manifest = _manifest(place, flag)
     records, faults = read_records(place)
-    images = image_set(
-        name, [(image_path(place, key), line["prompt"]) for key, line in records.items()]
-    )
+    files = [
+        ImageFile(image_path(place, key), line["prompt"], line.get("image_sha256"))
+        for key, line in records.items()
+    ]
+    images = image_set(name, files)
     kept = {path.stem for path in images.paths}
     if not kept:
         raise SettingsError(
@@ -152,24 +154,20 @@ def _unrecorded(place: Path, records: dict[str, Line], faults: Sequence[str]) ->
     ]
 
 
-def _manifest(path: Path, flag: str) -> Line:
+def _manifest(folder: Path, flag: str) -> Line:
     """Return run.json; a SettingsError if it cannot be read or lacks what the tables need."""
     try:
-        manifest = read_object(path)
+        manifest = read_manifest(folder)
     except SettingsError as error:
         raise SettingsError(f"{flag} {error}") from error
-    settings, identity = manifest.get("settings"), manifest.get("identity")
-    if not isinstance(settings, dict) or not isinstance(identity, dict | None):
-        raise SettingsError(
-            f"{flag} {path}: found no settings, or no identity, by flag; allowed: a whole run"
-        )
+    settings = manifest["settings"]
     wrong = [name for name, kind in _SETTINGS.items() if not isinstance(settings.get(name), kind)]
     if not wrong and settings["verifier"] not in VERIFIERS:
         wrong.append("verifier")
     if wrong:
         shown = ", ".join(f"--{name} {settings.get(name)!r}" for name in wrong)
         raise SettingsError(
-            f"{flag} {path}: found {shown}; allowed: settings that generate_images wrote"
+            f"{flag} {folder / MANIFEST}: found {shown}; allowed: settings that generate_images wrote"
         )
     settings.setdefault("proposal", None)
     return manifest

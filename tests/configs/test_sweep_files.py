@@ -38,7 +38,7 @@ def bench(tmp_path):
 def test_cells_are_all_combinations_and_the_methods_beside(bench) -> None:
     settings = bench(GOOD)
     grid = [f"adt:adt_beta={beta}:nodes={nodes}" for beta in ("0.1", "0.9") for nodes in (4, 8)]
-    assert settings.sweep.grid == tuple(grid) and settings.sweep.beside == (
+    assert settings.sweep.varied == tuple(grid) and settings.sweep.others == (
         "eagle2",
         "eagle2:nodes=8",
     )
@@ -64,7 +64,7 @@ def test_several_bases_share_the_axes(bench) -> None:
 def test_a_part_of_the_cells(bench, cells, grid, beside) -> None:
     first, end = map(int, cells.split("-"))
     sweep, whole = bench(GOOD, "--cells", cells).sweep, bench(GOOD).sweep
-    assert (len(sweep.grid), len(sweep.beside)) == (
+    assert (len(sweep.varied), len(sweep.others)) == (
         grid,
         beside,
     ) and sweep.entries == whole.entries[first:end]

@@ -17,7 +17,7 @@ from eval.metrics.base import ImageSet, Unavailable
 from eval.metrics.registry import build_metric
 from eval.metrics.store import FeatureStore
 from eval.metrics.weights import find_weights
-from eval.report.image_sets import image_set
+from eval.report.image_sets import ImageFile, image_set
 
 CPU = torch.device("cpu")
 PROMPTS = ("a red fox", "a blue house on a hill", "two cats", "a ship")
@@ -43,7 +43,7 @@ def images(tmp_path: Path) -> ImageSet:
     for number, prompt in enumerate(PROMPTS):
         path = tmp_path / f"{number}.png"
         Image.fromarray(random.integers(0, 256, (24, 40, 3), dtype=np.uint8)).save(path)
-        files.append((path, prompt))
+        files.append(ImageFile(path, prompt))
     return image_set("made", files)
 
 

@@ -1,5 +1,6 @@
 """`evaluate` from run folders to files, on the tiny domain with the shipped classifier."""
 
+import errno
 import json
 from html.parser import HTMLParser
 from pathlib import Path
@@ -22,6 +23,7 @@ from eval.report.evaluate import evaluate
 from eval.report.figures import compute_scores, with_prices
 from eval.report.run import read_run, read_runs
 from runs.commands import evaluate_settings
+from support import durable
 from support.processes import Processes
 
 COUNT = 24
@@ -227,6 +229,22 @@ def test_places_are_tested_first(folders, tmp_path, flag, monkeypatch):
     chosen = EvaluateSettings(str(folders[0]), **flags)
     with pytest.raises(SettingsError, match=f"--{flag}"):
         evaluate(chosen, read_runs(chosen.folders))
+
+
+@pytest.mark.parametrize("file", ["speed.md", "evaluation.json", "report.html"])
+def test_a_full_disk_is_one_line(folders, tmp_path, capsys, monkeypatch, file):
+    flush = durable.flush_to_disk
+
+    def full(open_file):
+        if f".{file}." in open_file.name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        flush(open_file)
+
+    monkeypatch.setattr(durable, "flush_to_disk", full)
+    words = ["evaluate", "--output_dir", str(folders[0]), "--metrics", "none", "--images", "0"]
+    assert main.main([*words, "--report_dir", str(tmp_path / "out")]) == 1
+    assert capsys.readouterr().err == f"error: {tmp_path}/out/{file}: No space left on device\n"
+    assert not list((tmp_path / "out").glob("*.tmp"))
 
 
 def test_prompts_of_other_domains_are_counted_out(drawn, tmp_path):

@@ -1,5 +1,6 @@
 """Run folders as evaluate reads them: what is wrong in one is named, and the rest is used."""
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -59,6 +60,17 @@ def test_a_cut_image_is_left_out(folder):
     )
 
 
+def test_an_image_that_was_exchanged_is_left_out(folder):
+    pictures = [folder / f"img/0000{number}_0.png" for number in range(4)]
+    hashes = [hashlib.sha256(path.read_bytes()).hexdigest() for path in pictures]
+    lines = zip(read_records(folder), hashes, strict=True)
+    write_records(folder, [line | {"image_sha256": known} for line, known in lines])
+    assert len(read_run(str(folder), "run").images) == 4
+    pictures[2].write_bytes(pictures[3].read_bytes())
+    left_out = read_run(str(folder), "run").images.left_out
+    assert left_out == ("00002_0: another image than the one that was saved",)
+
+
 def test_a_baseline_that_is_no_run_is_refused_by_its_own_flag(folder, tmp_path):
     with pytest.raises(SettingsError, match="^--baseline .*nowhere: found no such folder"):
         read_runs([str(folder), str(tmp_path / "nowhere")], str(tmp_path / "nowhere"))
@@ -83,8 +95,9 @@ def test_damaged_images_are_left_out_before_the_networks(folder, spoil):
         ('{"settings": {"a": NaN}}', "found no JSON: NaN"),
         ("[" * 100_000, "found no JSON: brackets nested too deep"),
         ('{"settings": 5}', "found no settings"),
-        ('{"settings": {}, "identity": 5}', "found no settings, or no identity"),
-        ('{"settings": {}}', "found --model None"),
+        ('{"settings": {}, "identity": 5}', "found no identity"),
+        ('{"settings": {}, "identity": {}, "earlier": 7}', "found earlier 7"),
+        ('{"settings": {}, "identity": {}}', "found --model None"),
     ],
 )
 def test_damaged_manifests_are_refused(folder, text, found):
