@@ -17,7 +17,7 @@ from drafters.eagle import EagleDrafter, EagleHead
 from models.base import TargetModel, TransformerSpec
 from models.files.folders import checkpoint_folder
 from models.files.network import KeyMap, Network, Slot, block_keys, refuse_faults
-from models.files.sizes import read_config
+from models.files.sizes import fitting_config
 from models.files.weights import folder_shapes
 from models.linear import pack_weights
 from models.targets.family import Family
@@ -90,8 +90,8 @@ def _find(
 ) -> FoundDrafter:
     """sizes: config.json -> the drafter's."""
     folder = checkpoint_folder(path, "--drafter_path")
-    config = read_config(folder)
-    network = eagle_network(config, sizes(config), target, str(folder / "config.json"))
+    config, spec = fitting_config(folder, sizes)
+    network = eagle_network(config, spec, target, str(folder / "config.json"))
     return FoundDrafter(folder, network, Calibrations.read(folder))
 
 

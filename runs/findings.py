@@ -52,7 +52,8 @@ def as_table(report: Report, settings: InspectSettings) -> str:
         lines += [f"    {detail}" for detail in finding.details]
     rows = f"{settings.batch_size} images x {settings.guidance} guidance rows"
     lines += ["", f"memory, {settings.dtype}, {rows}, longest prompts, without activations:"]
-    memory = report.memory | {"together": sum(report.memory.values())}
+    total = "together" if "target weights" in report.memory else "together, without target"
+    memory = report.memory | {total: sum(report.memory.values())}
     return "\n".join(
         [*lines, *(f"  {name:26} {size(count):>10}" for name, count in memory.items())]
     )

@@ -36,5 +36,5 @@ def load_nearest(settings: RunSettings, columns: int, codes: int, device: torch.
     try:
         table = load_table(path, codes, columns)
     except ValueError as error:
-        raise SettingsError(f"--lantern_k: {error}") from error
+        raise SettingsError(f"--lantern: {error}") from error
     return torch.from_numpy(table.astype("int32")).to(device)

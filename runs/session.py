@@ -19,7 +19,7 @@ from drafters.calibrations import UNCALIBRATED
 from drafters.loading import FoundDrafter, LoadedDrafter, find_drafter
 from models.base import TargetModel, TargetOptions
 from models.files.folders import checkpoint_folder
-from models.files.weights import read_json
+from models.files.sizes import fitting_config
 from models.guidance import SequentialGuidance
 from models.placement import spread
 from models.registry import FAMILIES, load_target
@@ -150,8 +150,8 @@ def open_session(settings: RunSettings, drafted: bool | None = None) -> Session:
 
 def _find_drafter(settings: RunSettings) -> FoundDrafter:
     family = FAMILIES[settings.model]
-    config = read_json(checkpoint_folder(settings.model_path, "--model_path") / "config.json")
-    return find_drafter(settings.drafter_path, family, family.spec(config))
+    folder = checkpoint_folder(settings.model_path, "--model_path")
+    return find_drafter(settings.drafter_path, family, fitting_config(folder, family.spec)[1])
 
 
 def target_options(

@@ -94,8 +94,9 @@ def load_table(path: str | Path, codes: int, neighbours: int | None = None) -> n
     """
     try:
         table = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise ValueError(f"{path}: cannot be read as a table of nearest codes: {error}") from error
+    except (OSError, ValueError, EOFError) as error:  # numpy takes junk for pickled objects
+        why = getattr(error, "strerror", None) or "damaged, or no .npy file"
+        raise ValueError(f"{path}: cannot be read as a table of nearest codes: {why}") from error
     least = codes - 1 if neighbours is None else neighbours
     fits = table.ndim == 2 and len(table) == codes and least <= table.shape[1] < codes
     if not fits or table.dtype != np.uint16:

@@ -105,11 +105,11 @@ def read_config(path: Path) -> VqganConfig:
         ) from error
     except (
         OSError,
-        UnicodeDecodeError,
         yaml.YAMLError,
         ValueError,
         TypeError,
         AttributeError,
+        RecursionError,
     ) as error:
         raise ValueError(f"{path}: cannot be read as a VQGAN configuration: {error}") from error
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from diffusers import VQModel
@@ -17,6 +18,7 @@ from torch import Tensor
 from models.codecs.vqgan_config import VqganConfig
 from models.files.headers import read_header
 from models.files.tensors import load_pickled, read_tensors
+from support.json_files import shortened
 
 _RENAMES = (
     (r"^(\w+)\.mid_block\.resnets\.0\.", r"\1.mid.block_1."),
@@ -80,7 +82,7 @@ def size_faults(config: VqganConfig, shapes: Mapping[str, tuple[int, ...]]) -> l
     They are compared before the network is built, which for some sizes takes minutes or overflows.
     Weights without an encoder contradict nothing here; their keys do not fit.
     """
-    stored: dict[str, object] = {
+    stored: dict[str, Any] = {
         entry: shapes[key][axis]
         for entry, (key, axis) in _SHAPED.items()
         if axis < len(shapes.get(key, ()))
@@ -94,9 +96,10 @@ def size_faults(config: VqganConfig, shapes: Mapping[str, tuple[int, ...]]) -> l
     if levels:
         stored["num_res_blocks"] = len(blocks)
         if all(len(widths) == 1 for widths in levels.values()):
-            stored["ch_mult"] = tuple(levels[level].pop() / config.ch for level in sorted(levels))
+            ch = stored.get("ch", config.ch)
+            stored["ch_mult"] = tuple(levels[level].pop() // ch for level in sorted(levels))
     return [
-        f"{entry} is {getattr(config, entry)}, the weights hold {size}"
+        f"{entry} is {shortened(getattr(config, entry))}, the weights hold {size}"
         for entry, size in stored.items()
         if getattr(config, entry) != size
     ]

@@ -4,10 +4,11 @@ A network of the wrong sizes would take all memory, or minutes even without memo
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from models.files.weights import folder_shapes, read_json
+from models.base import TransformerSpec
+from models.files.weights import folder_shapes, naming, read_json
 
 _LAYER = re.compile(r"(?:model\.)?layers\.(\d+)\.")
 # entry of config.json -> the tensors that have this size, by the end of their key, and on which axis
@@ -31,18 +32,26 @@ _SHAPED: dict[str, tuple[tuple[str, int], ...]] = {
 }
 
 
-def read_config(folder: Path) -> dict:
-    """Return the config.json of a checkpoint folder; only headers of the weight files are read.
+def fitting_config(
+    folder: Path, spec_of: Callable[[dict], TransformerSpec]
+) -> tuple[dict, TransformerSpec]:
+    """Return the config.json of a checkpoint folder and the sizes in it, checked against the weights.
+
+    Args:
+        folder: only headers of its weight files are read.
+        spec_of: config.json -> sizes; ValueError for an entry that cannot be used.
 
     Raises:
         ValueError: naming a file that is missing or damaged, or every size in config.json that the
             stored tensors contradict.
     """
-    path = folder / "config.json"
-    config = read_json(path)
-    if faults := size_faults(config, folder_shapes(folder)):
-        raise ValueError(f"{path}: {'; '.join(faults)}")
-    return config
+    config = read_json(folder / "config.json")
+    shapes = folder_shapes(folder)
+    with naming(folder):
+        spec = spec_of(config)
+        if faults := size_faults(config, shapes):
+            raise ValueError(f"config.json: {'; '.join(faults)}")
+    return config, spec
 
 
 def size_faults(

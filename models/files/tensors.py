@@ -39,7 +39,7 @@ def load_pickled(file: Path) -> object:
             f"cannot read {file}: damaged, or more than tensors and plain values"
         ) from error
     except Exception as error:  # on junk the unpickler fails with whatever its bytes lead to
-        why = f"{type(error).__name__}: {error}" if isinstance(error, LookupError) else error
+        why = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(f"cannot read {file}: damaged: {why}") from error
 
 

@@ -1,6 +1,8 @@
 """The weight files of a checkpoint folder, single or sharded, and the shapes in their headers."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from models.files.headers import read_header
@@ -20,6 +22,15 @@ def read_json(path: Path) -> dict:
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds a {type(content).__name__}, expected a JSON object")
     return content
+
+
+@contextmanager
+def naming(folder: Path) -> Iterator[None]:
+    """Let a ValueError about a checkpoint's config.json say which folder it lies in."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{folder}: {error}") from error
 
 
 def weight_files(folder: Path) -> list[Path]:

@@ -21,8 +21,8 @@ from models.files.chameleon_parts import TokenizerFiles, find_tokenizer
 from models.files.folders import given_folder
 from models.files.names import BUNDLED_VQGAN
 from models.files.network import KeyMap, Network, Slot, block_keys
-from models.files.sizes import read_config
-from models.files.weights import read_json
+from models.files.sizes import fitting_config
+from models.files.weights import naming, read_json
 from models.linear import pack_weights
 from models.targets.transformer_target import TransformerTarget
 from models.transformer import Transformer
@@ -38,6 +38,7 @@ _SIZES = (
     "num_attention_heads",
     "max_position_embeddings",
 )
+_MOST_POSITIONS = 2**24  # weights do not tell it; caches of more fit into no memory
 _FIXED = {"hidden_act": "silu", "rope_scaling": None, "attention_bias": False, "mlp_bias": False}
 
 
@@ -75,6 +76,7 @@ def _check_entries(config: dict) -> None:
             raise ValueError(f"config.json: {name} is {config[name]!r}; allowed: {only!r}")
     for names, allows, allowed in (
         ((*_SIZES, "num_key_value_heads"), _is_size, "whole numbers from 1"),
+        (("max_position_embeddings",), _is_length, f"whole numbers up to {_MOST_POSITIONS}"),
         (("rms_norm_eps", "rope_theta"), _is_positive, "numbers above 0"),
         (("swin_norm",), lambda value: isinstance(value, bool), "true or false"),
     ):
@@ -94,6 +96,10 @@ def _check_entries(config: dict) -> None:
 
 def _is_size(value: object) -> bool:
     return type(value) is int and value >= 1
+
+
+def _is_length(value: object) -> bool:
+    return _is_size(value) and value <= _MOST_POSITIONS
 
 
 def _is_positive(value: object) -> bool:
@@ -177,7 +183,8 @@ class Chameleon(TransformerTarget):
     @classmethod
     def load(cls, folder: Path, options: TargetOptions) -> "Chameleon":
         """Read a checkpoint folder; ValueError names what is missing, damaged or different."""
-        spec, words, images, grid = cls._parts(folder, read_config(folder), options)
+        _, spec = fitting_config(folder, chameleon_spec)
+        words, images, grid = cls._parts(folder, spec, options)
         network = chameleon_network(spec, words.image)
         network.fill(folder, options.dtype, options.device)
         pack_weights(network.module)
@@ -189,23 +196,24 @@ class Chameleon(TransformerTarget):
 
         Arguments and errors as `load`.
         """
-        config = read_json(folder / "config.json")
-        spec, words, images, grid = cls._parts(folder, config, options)
+        with naming(folder):
+            spec = chameleon_spec(read_json(folder / "config.json"))
+        words, images, grid = cls._parts(folder, spec, options)
         blank = chameleon_network(replace(spec, layers=0), words.image)  # counting reads sizes only
         target = cls(blank.module, words, images, grid)
         return Codec(target.images, target.grid, target.vocab.size, target.length, cls.fit)
 
     @classmethod
     def _parts(
-        cls, folder: Path, config: dict, options: TargetOptions
-    ) -> tuple[TransformerSpec, ChameleonVocab, ImageTokenizer, ImageGrid]:
-        """Return the transformer's sizes and the other parts; no weights of the transformer are read."""
-        spec = chameleon_spec(config)
+        cls, folder: Path, spec: TransformerSpec, options: TargetOptions
+    ) -> tuple[ChameleonVocab, ImageTokenizer, ImageGrid]:
+        """Return all parts next to the transformer, whose weights are not read."""
         files = find_tokenizer(folder, given_folder(options.tokenizer_path, "--tokenizer_path"))
         words = ChameleonVocab(load_tokenizer(files.text))
         images = load_images(folder, files.vqgan, options.device)
-        grid = cls.check_parts(files, words, images.config, spec, options)
-        return spec, words, images, grid
+        with naming(folder):
+            grid = cls.check_parts(files, words, images.config, spec, options)
+        return words, images, grid
 
     @classmethod
     def check_parts(

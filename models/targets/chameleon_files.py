@@ -14,7 +14,7 @@ from models.files.chameleon_parts import find_text, find_tokenizer, find_vqgan
 from models.files.folders import given_folder
 from models.files.names import BUNDLED_VQGAN, VQGAN_CONFIG
 from models.files.network import Network
-from models.files.weights import folder_shapes, read_json
+from models.files.weights import folder_shapes, naming, read_json
 from models.targets.chameleon import (
     FRAME,
     Chameleon,
@@ -67,7 +67,8 @@ def check_compatible(folder: Path, options: TargetOptions, target: type[Chameleo
     files = find_tokenizer(folder, _given(options))
     words = ChameleonVocab(load_tokenizer(files.text))
     spec = chameleon_spec(read_json(folder / "config.json"))
-    grid = target.check_parts(files, words, vqgan_config(folder, files.vqgan), spec, options)
+    with naming(folder):
+        grid = target.check_parts(files, words, vqgan_config(folder, files.vqgan), spec, options)
     return Checked(
         f"text tokenizer, image tokenizer and config.json fit together; an image is "
         f"{grid.rows} x {grid.columns} tokens"

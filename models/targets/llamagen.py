@@ -11,6 +11,7 @@ the queries and keys of the prompt's slots are not rotated but zero.
 
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -30,8 +31,8 @@ from models.codecs.codec import ADM, Codec
 from models.codecs.llamagen_vq import load_llamagen_vq
 from models.codecs.vqgan import ImageTokenizer
 from models.files.network import KeyMap, Network, Slot
-from models.files.sizes import read_config
-from models.files.weights import read_json
+from models.files.sizes import fitting_config
+from models.files.weights import naming, read_json
 from models.linear import Linear, pack_weights
 from models.targets.chameleon import chameleon_keys, chameleon_spec
 from models.targets.text_encoder import TextEncoder
@@ -158,8 +159,8 @@ class LlamaGen(TransformerTarget):
         Raises:
             ValueError: naming what is missing, damaged or does not fit.
         """
-        config = read_config(folder)
-        parts = _read_parts(folder, config, llamagen_spec(config, side).image_rope, options)
+        config, spec = fitting_config(folder, partial(llamagen_spec, side=side))
+        parts = _read_parts(folder, config, spec.image_rope, options)
         network = llamagen_network(config)
         network.fill(folder, options.dtype, options.device)
         pack_weights(network.module)
@@ -172,7 +173,8 @@ class LlamaGen(TransformerTarget):
         Transformer and text encoder are not read. Arguments and errors as `load`.
         """
         config = read_json(folder / "config.json")
-        image = llamagen_spec(config, side).image_rope
+        with naming(folder):
+            image = llamagen_spec(config, side).image_rope
         images = _read_images(folder, config, image, options)
         return Codec(
             images,

@@ -79,7 +79,7 @@ def test_a_damaged_table_is_named(folder, tmp_path) -> None:
     place = tmp_path / "checkpoint"
     shutil.copytree(folder, place)
     table_path(place, CODES, 10).write_bytes(b"\x93NUMPY")
-    with pytest.raises(SettingsError, match="--lantern_k: .*top_10_indices.npy: cannot be read"):
+    with pytest.raises(SettingsError, match="--lantern: .*top_10_indices.npy: cannot be read"):
         opened(place, relaxed(k=4)).open_engine()
 
 

@@ -75,7 +75,7 @@ def change_weights(path: Path, **entries: torch.Tensor | None) -> None:
         ("attention_bias", True, "attention_bias is True"),
         ("hidden_size", None, "lacks the entry 'hidden_size'"),
         ("num_attention_heads", 16, "32 / 16 channels per head; allowed: a multiple of 4"),
-        ("hidden_size", 36, "hidden_size is 36, the weights hold 32"),
+        ("hidden_size", 40, "hidden_size is 40, the weights hold 32"),
         ("cls_token_num", 10, "cls_token_num is 10, the weights hold 9"),
         ("vocab_size", 25, r"config\.json: vocab_size is 25, the weights hold 24"),
     ],
