@@ -1,1 +1,1 @@
-"""Pipeline that makes the tiny text-to-image model from scratch, one module per step."""
+"""The pipeline that makes the tiny text-to-image model from scratch, one module per step."""

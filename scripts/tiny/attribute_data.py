@@ -1,4 +1,4 @@
-"""Data of the attribute classifier: scenes with their targets, degraded or passed through the VQGAN."""
+"""Training data of the attribute classifier: scenes, degraded or reconstructed by the VQGAN."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Split:
 
     @classmethod
     def read(cls, folder: Path, name: str) -> Split:
-        """Open `images_{name}.npy` and `captions_{name}.jsonl`; the images stay on disk."""
+        """Open `images_{name}.npy`, which stays on disk, and `captions_{name}.jsonl`."""
         with (folder / f"captions_{name}.jsonl").open(encoding="utf-8") as file:
             records = [json.loads(line) for line in file]
         return cls(np.load(folder / f"images_{name}.npy", mmap_mode="r")[: len(records)], records)
@@ -41,12 +41,13 @@ class Split:
 
 @dataclass(frozen=True)
 class Targets:
-    """What the classifier has to say about n scenes.
+    """What the classifier should say about n scenes.
 
     Attributes:
         classes: int64 (n, 2), background kind and colour.
         presence: float (n, colours + shapes + pairs) of zeros and ones.
-        spots: int64 (objects, 3), one row per object and class it shows: scene, column of presence, cell.
+        spots: int64 (objects, 3), one row per object and class that it shows: scene, column of
+            `presence`, cell.
     """
 
     classes: Tensor
@@ -55,7 +56,7 @@ class Targets:
 
     @classmethod
     def of(cls, drawn: list[scenes.Scene]) -> Targets:
-        """Targets of the scenes, in their order."""
+        """Return the targets of the scenes, in their order."""
         kinds, grounds = LABELS.background_kinds, LABELS.background_colours
         columns = {
             name: i for i, name in enumerate((*LABELS.colours, *LABELS.shapes, *LABELS.pairs))
@@ -78,15 +79,16 @@ class Targets:
 def reconstruct(
     folder: Path, split: str, vqgan: str | Path, count: int, chunk: int = 50
 ) -> np.ndarray:
-    """Decode the first `count` code rows of a split: uint8 (count, 128, 128, 3), read-only.
+    """Decode the first `count` rows of codes of a split; returns uint8 (count, 128, 128, 3),
+    read-only.
 
-    Decoded images are appended to `reconstructed_{split}.bin`, so an interrupted call continues.
+    Decoded images are appended to `reconstructed_{split}.bin`; an interrupted call continues there.
 
     Args:
         folder: work folder with `codes_{split}.npy`, uint16 (n, tokens).
         split: train, validation or test.
         vqgan: folder of the image tokenizer.
-        count: images wanted.
+        count: how many images.
         chunk: images between two writes.
     """
     path = folder / f"reconstructed_{split}.bin"
@@ -105,9 +107,10 @@ def reconstruct(
 
 
 def batch(train: Split, decoded: np.ndarray, step: int, size: int) -> tuple[Tensor, Targets]:
-    """Pixels, float (size, 3, 128, 128) in [-1, 1], and targets of one step; both depend on the step alone.
+    """Return pixels, float (size, 3, 128, 128) in [-1, 1], and targets of a step.
 
-    Up to half of the batch are reconstructions, slightly tinted; the rest are degraded renders.
+    Both depend only on the step. Up to half of the batch are reconstructions, slightly tinted; the
+    others are degraded renders.
 
     Args:
         train: the train split.
@@ -131,10 +134,10 @@ def batch(train: Split, decoded: np.ndarray, step: int, size: int) -> tuple[Tens
 
 
 def degrade(pixels: Tensor, generator: torch.Generator) -> Tensor:
-    """Imitate the errors of a lossy image code, with another strength for each image.
+    """Imitate the errors of a lossy image code, with a different strength for each image.
 
-    Steps: shift by up to 4 px, blur or sharpen, pull towards the means of 4 px blocks, smooth and fine noise,
-    tint.
+    Steps: shift by up to 4 px, blur or sharpen, pull towards the means of 4 px blocks, add smooth
+    and fine noise, tint.
 
     Args:
         pixels: float (images, 3, height, width) in [-1, 1], sides divisible by 8.

@@ -1,6 +1,6 @@
-"""Where a method gains: `python -m scripts.tiny.backgrounds --runs outputs/graft,outputs/adt`.
+"""Show where a method gains: tau by the background that a prompt of the tiny model names.
 
-Prints a Markdown table of tokens per round (tau) by the background that a prompt of the tiny model names.
+`python -m scripts.tiny.backgrounds --runs outputs/graft,outputs/adt`
 """
 
 from collections import defaultdict
@@ -17,10 +17,10 @@ from support.tables import Table
 
 
 def backgrounds(*, runs: str) -> None:
-    """Print the table.
+    """Print the table in Markdown.
 
     Args:
-        runs: folders of generate_images with the same prompts and seeds, by commas.
+        runs: folders of generate_images with the same prompts and seeds, separated by commas.
     """
     labels = AttributeClassifier.load(ROOT / "ckpts/tiny" / CLASSIFIER).labels
     print(table(read_runs(runs.split(",")), labels), end="")
@@ -41,7 +41,9 @@ def _row(name: str, records: Sequence[Sequence[Line]]) -> tuple[str, ...]:
 
 
 def by_background(run: Run, labels: Labels) -> dict[str, list[Line]]:
-    """The records of a run by the background that their prompts name; ValueError for other prompts."""
+    """Return the records of a run by the background in their prompts; ValueError for other
+    prompts.
+    """
     groups = defaultdict(list)
     for record in run.records.values():
         groups[Attributes.from_prompt(record["prompt"], labels).background_kind].append(record)

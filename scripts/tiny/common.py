@@ -1,4 +1,4 @@
-"""Precision of the tiny-model pipeline."""
+"""Precision of the pipeline: bf16 where it is fast."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -9,30 +9,36 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
 def fast_precision(device: torch.device) -> torch.dtype:
-    """bf16 on GPUs and on CPUs with AVX-512, else fp32: CPUs with less emulate bf16 at a tenth of the speed."""
+    """Return bf16 on GPUs and on CPUs that have it, else fp32.
+
+    Other CPUs emulate bf16 at a tenth of the speed.
+    """
     native = device.type != "cpu" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return torch.bfloat16 if native else torch.float32
 
 
 def fast_autocast(device: torch.device) -> torch.autocast:
-    """Autocast to `fast_precision`; does nothing where that is fp32."""
+    """Return autocast to `fast_precision`; it does nothing where that is fp32."""
     precision = fast_precision(device)
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == torch.bfloat16)
 
 
 def fast_attention(device: torch.device) -> AbstractContextManager:
-    """Attention by plain products on CPUs, where torch's own kernel takes twice their time in training; the default
-    elsewhere."""
+    """Return a context that computes attention by plain matrix products on CPUs.
+
+    There torch's own kernel takes twice as long in training. Elsewhere nothing changes.
+    """
     if device.type != "cpu":
         return nullcontext()
-    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(
-        True
-    )  # read on CPUs, too: products stay in bf16
+    # read on CPUs too: products stay in bf16
+    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)
     return sdpa_kernel(SDPBackend.MATH)
 
 
 class FloatGroupNorm(nn.GroupNorm):
-    """Group norm in fp32 inside bf16 autocast; its bf16 backward is several times slower on CPUs."""
+    """Group norm in fp32 inside bf16 autocast; its bf16 backward is several times slower on
+    CPUs.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise (n, c, h, w) and return the input's dtype."""
@@ -41,7 +47,7 @@ class FloatGroupNorm(nn.GroupNorm):
 
 
 def with_float_norms(model: nn.Module) -> nn.Module:
-    """The same network, its group norms changed in place to FloatGroupNorm."""
+    """Change the group norms of a network to FloatGroupNorm, in place; returns the network."""
     for module in model.modules():
         if isinstance(module, nn.GroupNorm):
             module.__class__ = FloatGroupNorm

@@ -1,4 +1,4 @@
-"""A codebook that follows its latents by exponential averages, with revival of dead codes."""
+"""A codebook that follows its latents by exponential averages and revives unused codes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from torch import Tensor, nn
 
 
 def kmeans(points: Tensor, clusters: int, generator: torch.Generator, rounds: int = 12) -> Tensor:
-    """Centres (clusters, d) of points (n, d) by Lloyd's rounds; an empty cluster takes a random point."""
+    """Return centres (clusters, d) of points (n, d) by Lloyd's algorithm.
+
+    An empty cluster takes a random point.
+    """
     centres = points[torch.randperm(len(points), generator=generator)[:clusters]].clone()
     for _ in range(rounds):
         nearest = torch.cdist(points, centres).argmin(1)
@@ -22,7 +25,7 @@ def kmeans(points: Tensor, clusters: int, generator: torch.Generator, rounds: in
 
 
 class EmaCodebook(nn.Module):
-    """Codes (K, d) without gradients: each is the running mean of the latents it was the nearest code of."""
+    """Codes (K, d) without gradients: each is the running mean of the latents nearest to it."""
 
     def __init__(self, count: int, width: int, decay: float = 0.993) -> None:
         super().__init__()
@@ -40,7 +43,7 @@ class EmaCodebook(nn.Module):
         self.ready.fill_(True)
 
     def nearest(self, latents: Tensor) -> Tensor:
-        """Index of the nearest code by squared Euclidean distance: latents (n, d) -> (n,) int64."""
+        """Return the index of the nearest code, (n,) int64, of each of the latents (n, d)."""
         return (self.codes.square().sum(1) - 2.0 * latents @ self.codes.T).argmin(1)
 
     def update(self, latents: Tensor, nearest: Tensor) -> None:
@@ -52,7 +55,9 @@ class EmaCodebook(nn.Module):
         self.codes.copy_(self.sums / self.counts.clamp_min(1e-4).unsqueeze(1))
 
     def revive(self, latents: Tensor, generator: torch.Generator, share: float = 0.05) -> int:
-        """Put codes used less than `share` of the average onto random latents (n, d); returns how many."""
+        """Put codes used less than `share` of the average onto random latents (n, d); returns how
+        many.
+        """
         mean = self.counts.mean()
         dead = (self.counts < share * mean).nonzero().flatten()
         picks = torch.randint(len(latents), (len(dead),), generator=generator)

@@ -1,4 +1,6 @@
-"""Encodes the images of a split: `python -m scripts.tiny.encode --work_dir work/tiny --split train`."""
+"""Encode the images of a split:
+`python -m scripts.tiny.encode --work_dir work/tiny --split train`.
+"""
 
 from __future__ import annotations
 
@@ -27,19 +29,20 @@ def encode(
     workers: int = 2,
     chunk: int = 500,
 ) -> None:
-    """Write `codes_{split}.npy`, uint16 (n, tokens), from `images_{split}.npy`; continues if stopped.
+    """Write `codes_{split}.npy`, uint16 (n, tokens), from `images_{split}.npy`.
 
-    The convolutions run in bf16 where the CPU has it, the distances in fp32.
+    The same call continues where it stopped. Convolutions run in bf16 where the CPU has it,
+    distances in fp32.
 
     Args:
         work_dir: folder of the intermediate files.
         split: train, validation or test.
         vqgan: folder with vqgan.yaml and the weights.
-        workers: processes, of one thread each.
+        workers: number of processes, one thread each.
         chunk: images between two writes to disk.
 
     Raises:
-        ValueError: if the images are missing, or the code file belongs to another number of images.
+        ValueError: the images are missing, or the code file is for another number of images.
     """
     folder = Path(work_dir)
     images_path, codes_path = folder / f"images_{split}.npy", folder / f"codes_{split}.npy"
@@ -72,7 +75,7 @@ def encode(
 
 @dataclass(frozen=True)
 class _Worker:
-    """What a process keeps between two chunks."""
+    """What a process keeps from chunk to chunk."""
 
     images: np.ndarray
     tokenizer: ImageTokenizer

@@ -1,5 +1,7 @@
-"""Write the configurations of the tiny model and its drafter in the Chameleon format: `python -m
-scripts.tiny.make_config`."""
+"""Write config.json of the tiny model and of its drafter, in the Chameleon format.
+
+`python -m scripts.tiny.make_config`
+"""
 
 import json
 from pathlib import Path
@@ -43,7 +45,7 @@ def write_json(path: Path, content: dict) -> None:
 
 
 def make(*, model_dir: str = "ckpts/tiny", layers: int = 16) -> None:
-    """config.json and drafter/config.json; the vocabulary is the tokenizer's."""
+    """Write config.json and drafter/config.json; the vocabulary is the tokenizer's."""
     folder = Path(model_dir)
     vocab = ChameleonVocab(load_tokenizer(folder / "tokenizer" / "text_tokenizer.json"))
     common = {

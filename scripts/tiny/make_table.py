@@ -1,4 +1,4 @@
-"""Write the tiny model's nearest-latent table: `python -m scripts.tiny.make_table`."""
+"""Write the tiny model's table of nearest codes: `python -m scripts.tiny.make_table`."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from support.script import run_script
 
 
 def make_table(*, model_dir: str = "ckpts/tiny") -> None:
-    """vq_distances/top_{K-1}_indices.npy from the VQGAN's codebook."""
+    """Write vq_distances/top_{K-1}_indices.npy from the VQGAN's codebook."""
     codebook = load_vqgan(Path(model_dir) / "tokenizer").codebook
     write_table(codebook, table_path(model_dir, len(codebook)))
 

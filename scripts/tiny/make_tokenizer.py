@@ -1,8 +1,10 @@
-"""Trains the tiny tokenizer on the captions: byte-level BPE behind Chameleon's special and image names.
+"""Train the tiny tokenizer on the captions: Chameleon's special and image tokens, then byte-level
+BPE.
 
-Layout of the ids: 0..3 special, 4..1027 image codes, 1028..1031 special, then 256 byte symbols, then merges,
-then reserved names up to a multiple of 64. The special and image names are entries of the BPE vocabulary that
-no merge makes, and not "added tokens", so `<s>` or `IMGIMGAZ` inside a prompt is read as plain text.
+Layout of the ids: 0..3 special, 4..1027 image codes, 1028..1031 special, then 256 byte symbols,
+then merges, then reserved names up to a multiple of 64. The special and image tokens are entries of
+the BPE vocabulary that no merge makes. They are not "added tokens", so `<s>` or `IMGIMGAZ` inside a
+prompt is read as plain text.
 """
 
 from __future__ import annotations
@@ -23,18 +25,20 @@ _DIGIT_LETTERS = str.maketrans("0123456789", "ABCDEFGHIJ")
 
 
 def image_token_name(code: int) -> str:
-    """Chameleon's name of an image code: its decimal digits as letters, so 53 is IMGIMGFDZ."""
+    """Return Chameleon's name of an image code: its decimal digits as letters, so 53 is
+    IMGIMGFDZ.
+    """
     return f"IMGIMG{str(code).translate(_DIGIT_LETTERS)}Z"
 
 
 def build_tokenizer(
     captions: Iterator[str], max_merges: int = 400, multiple: int = 64
 ) -> Tokenizer:
-    """Train byte-level BPE on the captions and lay the ids out as the module describes.
+    """Train byte-level BPE on the captions; returns a tokenizer with the ids described above.
 
     Args:
         captions: training text.
-        max_merges: most merges to learn; training stops earlier when every word is one token.
+        max_merges: how many merges to learn at most; training stops when every word is one token.
         multiple: the vocabulary size is rounded up to a multiple of this.
     """
     merges = _learn_merges(captions, max_merges)
@@ -53,10 +57,11 @@ def build_tokenizer(
 def make_tokenizer(
     *, work_dir: str = "work/tiny", output_dir: str = "ckpts/tiny/tokenizer"
 ) -> None:
-    """Train on `captions_train.jsonl` of `work_dir` and write `text_tokenizer.json` into `output_dir`.
+    """Train on `captions_train.jsonl` of `work_dir` and write `text_tokenizer.json` into
+    `output_dir`.
 
     Raises:
-        FileNotFoundError: if the captions were not rendered yet.
+        FileNotFoundError: the captions have not been rendered yet.
     """
     tokenizer = build_tokenizer(_captions(Path(work_dir) / "captions_train.jsonl"))
     lengths = [
@@ -80,7 +85,7 @@ def make_tokenizer(
 
 
 def _learn_merges(captions: Iterator[str], max_merges: int) -> list[tuple[str, str]]:
-    """Pairs of byte-level symbols in the order in which BPE joins them."""
+    """Return pairs of byte-level symbols in the order in which BPE merges them."""
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     learner = Tokenizer(models.BPE())
     _make_byte_level(learner)

@@ -1,9 +1,11 @@
-"""Which object an image token shows, or else which comes next, and where: dense supervision for the tiny model.
+"""Dense supervision for the tiny model: which object an image token shows, and where in it.
 
-A caption's colours and shapes decide a few tokens of an image; their share of the cross-entropy is lost among the
-tokens of textures. So while the transformer is trained one small head reads its middle layer and names, for each token,
-the colour and the shape of its object: what the caption says has to be there, for later layers to use. Another reads
-the layer halfway from there and draws the object's outline within the token, whatever the colours and textures.
+A caption's colours and shapes decide only a few tokens of an image, and their share of the
+cross-entropy is lost among the tokens of textures. So two small heads are trained with the
+transformer. One reads the middle layer and names, for each token, the colour and shape of its
+object, or of the next object to come: so the layer must hold what the caption says, and later
+layers can use it. The other reads a layer at three quarters of the depth and draws the object's
+outline within the token, whatever the colours and textures.
 """
 
 from functools import partial
@@ -22,7 +24,10 @@ NONE = (len(OBJECT_COLOURS), len(SHAPES))
 
 
 def object_labels(scene: Scene, side: int) -> np.ndarray:
-    """Colour and shape, as indices with NONE for no object to come, per token in raster order: (side^2, 2) int64."""
+    """Return the indices of colour and shape per token in raster order, (side^2, 2) int64.
+
+    They are of the object that the token shows, or of the next one; NONE if no object follows.
+    """
     labels = np.full((side * side, 2), NONE)
     named = [
         (_tokens(o, side), (OBJECT_COLOURS.index(o.colour), SHAPES.index(o.shape)))
@@ -36,25 +41,28 @@ def object_labels(scene: Scene, side: int) -> np.ndarray:
 
 
 def near_objects(scene: Scene, side: int) -> np.ndarray:
-    """Tokens in raster order whose left neighbour or one of whose three upper neighbours shows an object: (side^2,)
-    bool. The tokens before tell which these are, so a loss that heeds them more has the same optimum."""
-    shown = np.zeros(
-        (side + 1, side + 2), bool
-    )  # an empty row above, an empty column on either side
+    """Return which tokens are next to an object, (side^2,) bool in raster order.
+
+    These are the tokens whose left or one of whose three upper neighbours shows an object. The
+    tokens before tell which these are, so weighting them more leaves the optimum of the loss
+    unchanged.
+    """
+    # with an empty row above and an empty column on either side
+    shown = np.zeros((side + 1, side + 2), bool)
     for item in scene.objects:
         shown[1:, 1:-1] |= np.isin(np.arange(side * side), _tokens(item, side)).reshape(side, side)
     return (shown[1:, :-2] | shown[:-1, :-2] | shown[:-1, 1:-1] | shown[:-1, 2:]).ravel()
 
 
 def outlines(scene: Scene, side: int) -> np.ndarray:
-    """Share of each cell of each token that objects cover: (side^2, CELLS^2) float32."""
+    """Return how much of each cell of each token objects cover, (side^2, CELLS^2) float32."""
     covered = np.max([_canvas(item) for item in scene.objects], 0)
     cells = _shares(covered, side * CELLS).reshape(side, CELLS, side, CELLS)
     return cells.swapaxes(1, 2).reshape(side * side, CELLS * CELLS)
 
 
 def _canvas(item: SceneObject) -> np.ndarray:
-    """Coverage of every pixel of the image by the object."""
+    """Return how much of every pixel of the image the object covers."""
     mask = shape_masks(item.shape, item.diameter)[0]
     canvas = np.zeros((IMAGE_SIZE, IMAGE_SIZE), np.float32)
     top, left = item.y - mask.shape[0] // 2, item.x - mask.shape[1] // 2
@@ -63,18 +71,18 @@ def _canvas(item: SceneObject) -> np.ndarray:
 
 
 def _shares(canvas: np.ndarray, side: int) -> np.ndarray:
-    """Mean of the canvas over side x side equal squares."""
+    """Return the means of the canvas over side x side equal squares."""
     return canvas.reshape(side, IMAGE_SIZE // side, side, IMAGE_SIZE // side).mean((1, 3))
 
 
 def _tokens(item: SceneObject, side: int) -> np.ndarray:
-    """Tokens that show the object, in raster order; at least the one that shows most of it."""
+    """Return the tokens that show the object, in raster order; at least the one with most of it."""
     share = _shares(_canvas(item), side).ravel()
     return np.flatnonzero(share >= min(COVERED, share.max()))
 
 
 class ObjectReading(nn.Module):
-    """A transformer and, for its training alone, the heads that name and outline objects from features within."""
+    """A transformer with the heads that name and outline objects, for its training only."""
 
     def __init__(self, transformer: Transformer):
         super().__init__()
@@ -90,17 +98,21 @@ class ObjectReading(nn.Module):
         self._features[head] = features
 
     def _read(self, head: str, n: int) -> Tensor:
-        """Logits (images, n, ...) of a head for the last n tokens of the last forward."""
+        """Return logits (images, n, ...) of a head for the last n tokens of the last forward
+        pass.
+        """
         features = self._features[head][:, -n:]
         return getattr(self, head)(F.rms_norm(features, features.shape[-1:])).float()
 
     def naming(self, labels: Tensor) -> Tensor:
-        """Cross-entropy (nats per token, colour and shape together) of labels (images, n, 2)."""
+        """Return the cross-entropy of labels (images, n, 2): nats per token, colour plus shape."""
         colour, shape = self._read("names", labels.shape[1]).split([NONE[0] + 1, NONE[1] + 1], -1)
         parts = zip((colour, shape), labels.unbind(-1), strict=True)
         return sum(F.cross_entropy(part.flatten(0, 1), label.flatten()) for part, label in parts)
 
     def outlining(self, shares: Tensor) -> Tensor:
-        """Cross-entropy (nats, of a token's cells together) of every token's shares (images, n, CELLS^2)."""
+        """Return the cross-entropy of shares (images, n, CELLS^2): nats, summed over a token's
+        cells.
+        """
         logits = self._read("cells", shares.shape[1])
         return F.binary_cross_entropy_with_logits(logits, shares, reduction="none").sum(-1)

@@ -1,4 +1,6 @@
-"""Renders scenes with their captions: `python -m scripts.tiny.render --split train --count 60000`."""
+"""Render scenes with their captions:
+`python -m scripts.tiny.render --split train --count 60000`.
+"""
 
 from __future__ import annotations
 
@@ -18,21 +20,22 @@ from support.script import run_script
 def render(
     *, work_dir: str = "work/tiny", split: str = "train", count: int = 60000, chunk: int = 500
 ) -> None:
-    """Write `images_{split}.npy`, uint8 (count, 128, 128, 3), and `captions_{split}.jsonl`; resumable.
+    """Write `images_{split}.npy`, uint8 (count, 128, 128, 3), and `captions_{split}.jsonl`.
 
-    A caption line is written only after its image, so whole caption lines count the finished scenes.
+    A caption is written only after its image, so the whole lines of captions count the finished
+    scenes, and the same call continues after them.
 
     Args:
-        work_dir: folder of the intermediate files, made if missing.
+        work_dir: folder of the intermediate files, created if missing.
         split: train, validation or test.
         count: number of scenes.
         chunk: scenes between two writes to disk.
 
     Raises:
-        ValueError: if the folder holds images of another count, or a number is not positive.
+        ValueError: the folder holds another number of images, or a number is not positive.
     """
     if count < 1 or chunk < 1:
-        raise ValueError(f"--count, --chunk: found {count}, {chunk}, allowed are numbers from 1")
+        raise ValueError(f"--count, --chunk: found {count}, {chunk}, allowed: whole numbers from 1")
     sample_scene(split, 0)
     folder = Path(work_dir)
     folder.mkdir(parents=True, exist_ok=True)
@@ -63,13 +66,14 @@ def _open_images(path: Path, count: int) -> np.memmap:
     images = np.lib.format.open_memmap(path, mode="r+")
     if images.shape != shape:
         raise ValueError(
-            f"--count: found {count}, but {path} holds {len(images)} images; remove it to start anew"
+            f"--count: found {count}, but {path} holds {len(images)} images; "
+            "delete the file to start again"
         )
     return images
 
 
 def _whole_lines(path: Path) -> int:
-    """Number of finished lines of the file; a torn last line is cut off."""
+    """Return the number of whole lines of the file; a partial last line is cut off."""
     if not path.exists():
         return 0
     content = path.read_bytes()

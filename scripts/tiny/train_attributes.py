@@ -1,7 +1,8 @@
-"""Trains the attribute classifier on rendered scenes: `python -m scripts.tiny.train_attributes`.
+"""Train the attribute classifier on rendered scenes: `python -m scripts.tiny.train_attributes`.
 
-Half of the images are reconstructions of the VQGAN where codes exist (run it after `encode`), the other half
-renders blurred, shifted, noised and tinted at random, so that the classifier reads generated images.
+Half of the images are reconstructions by the VQGAN (run it after `encode`), the other half are
+renders that are blurred, shifted, tinted and made noisy at random, so that the classifier can read
+generated images.
 """
 
 from __future__ import annotations
@@ -37,15 +38,18 @@ def train_attributes(
     batch_size: int = 32,
     reconstructed: int = 1500,
 ) -> None:
-    """Train, then write the classifier and measure it on the test split; resumable, on one thread.
+    """Train, then write the classifier and measure it on the test split; continues where it
+    stopped.
 
     Args:
-        work_dir: folder with the rendered train and test splits; also holds the log and the checkpoint.
+        work_dir: folder with the rendered train and test splits; also holds the log and the
+            checkpoint.
         output: classifier file to write.
         vqgan: folder of the image tokenizer that made the codes.
         steps: optimizer steps in all.
         batch_size: images per step.
-        reconstructed: images of the train split to decode from their codes; 0 trains on renders alone.
+        reconstructed: images of the train split to decode from their codes; 0 trains on renders
+            alone.
     """
     torch.set_num_threads(1)
     folder = Path(work_dir)
@@ -107,7 +111,7 @@ def train_step(
 
 
 def _resume(path: Path, model: AttributeClassifier, optimizer: torch.optim.Optimizer) -> int:
-    """Load the checkpoint if there is one; returns the number of steps done."""
+    """Load the checkpoint if there is one; returns how many steps it has done."""
     state = load_state(path)
     if state is None:
         return 0
@@ -124,7 +128,7 @@ def _write(model: AttributeClassifier, path: Path) -> None:
 
 
 def _measure(model: AttributeClassifier, test: Split, log: JsonLog) -> None:
-    """Log the accuracies on the test split as rendered and degraded."""
+    """Log the accuracies on the test split, as rendered and degraded."""
     images = torch.from_numpy(np.array(test.images))
     log.write(event="test", images="clean", **prompt_accuracy(images, test.records, model))
     generator = torch.Generator().manual_seed(0)

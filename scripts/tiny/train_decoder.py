@@ -1,8 +1,11 @@
-"""Train the tiny image tokenizer's decoder on: `python -m scripts.tiny.train_decoder --work_dir work/tiny`.
+"""Train the decoder of the tiny image tokenizer further.
 
-Encoder and codebook stay, and so does every token: the transformer and its drafter need not be trained again. In half
-of the images some codes are replaced by near ones of the codebook, since a transformer errs as well: the decoder learns
-to draw the shape that the codes around tell of. Continues where it stopped.
+`python -m scripts.tiny.train_decoder --work_dir work/tiny`
+
+Encoder and codebook stay as they are, and so does every token: the transformer and its drafter need
+no new training. In half of the images some codes are replaced by near ones, because a transformer
+makes such errors too: the decoder learns to draw the shape that the codes around suggest. Continues
+where it stopped.
 """
 
 from pathlib import Path
@@ -19,13 +22,13 @@ from scripts.tiny.training import TrainingRun, torch_device, train_for
 from scripts.tiny.vqgan_loss import pixel_weights, psnr_figures, reconstruction_terms
 from support.script import run_script
 
-REPLACED = 0.12  # greatest share of an image's codes that others replace
-NEAREST = 24  # codes that one may be replaced by
+REPLACED = 0.12  # largest share of an image's codes that are replaced
+NEAREST = 24  # a code is replaced by one of so many nearest
 _CHUNK = 8  # images of a validation batch
 
 
 class DecoderRun(TrainingRun):
-    """Training of the decoder and of the convolution before it."""
+    """Training of the decoder and the convolution before it."""
 
     def __init__(self, work_dir: Path, tokenizer: Path, batch_size: int, device: torch.device):
         self.tokenizer = load_vqgan(tokenizer).to(device)
@@ -43,7 +46,7 @@ class DecoderRun(TrainingRun):
         self.codes = np.load(work_dir / "codes_train.npy", mmap_mode="r")
 
     def draw(self, codes: np.ndarray) -> Tensor:
-        """Images (n, 3, h, w), about -1 to 1, of codes (n, tokens)."""
+        """Return images (n, 3, h, w), about -1 to 1, for codes (n, tokens)."""
         squares = torch.from_numpy(codes).to(self.device).unflatten(1, self.tokenizer.grid)
         latents = self.tokenizer.codebook[squares].permute(0, 3, 1, 2)
         with fast_autocast(self.device):
@@ -76,15 +79,17 @@ class DecoderRun(TrainingRun):
         )
 
     def start_from(self, folder: Path) -> None:
-        """The run begins with the tokenizer that it was made of."""
+        """Do nothing: the run begins with the tokenizer that it was made with."""
 
     def export(self, folder: Path) -> None:
         self.tokenizer.save(folder, dtype=torch.float16)
 
 
 def replaced(codes: np.ndarray, near: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Codes (n, tokens) with, in every second row on average, up to REPLACED of them changed to one of near (codes,
-    k)."""
+    """Return codes (n, tokens) with some replaced by one of their `near` codes (codes, k).
+
+    Half of the rows on average are changed, in up to a share of REPLACED of their codes.
+    """
     share = rng.uniform(0, REPLACED, (len(codes), 1)) * rng.integers(2, size=(len(codes), 1))
     other = near[codes, rng.integers(near.shape[1], size=codes.shape)]
     return np.where(rng.random(codes.shape) < share, other, codes)
@@ -99,10 +104,10 @@ def train(
     batch_size: int = 8,
     lr: float = 5e-4,
 ) -> None:
-    """Train for a wall-clock budget of `minutes` in all, resumed time included; then write the tokenizer.
+    """Train for `minutes` of wall clock in all, earlier calls included; then write the tokenizer.
 
     Args:
-        work_dir: folder with images and codes of both splits, and the checkpoint.
+        work_dir: folder with images and codes of both splits, and with the checkpoint.
         tokenizer: folder of the tokenizer to begin with.
         output: folder that receives vqgan.yaml and vqgan.safetensors.
         minutes: budget.

@@ -1,16 +1,16 @@
-"""Train the tiny Chameleon on captions and image codes: `python -m scripts.tiny.train_model --work_dir work/tiny`.
+"""Train the tiny Chameleon on captions and image codes.
 
-A batch holds captions of one token length, so nothing is padded; one batch in ten drops its captions and trains the
-unconditional row of guidance. Random textures hide what there is to learn of objects, so captions with plain
-backgrounds are drawn more often, and tokens beside an object that the tokens before have begun to show weigh more; each
-caption's law is as before. The loss is the cross-entropy of the image tokens and those of naming and outlining their
-objects (`objects.py`). Continues where it stopped.
+`python -m scripts.tiny.train_model --work_dir work/tiny`
+
+The loss is the cross-entropy of the image tokens plus those of naming and outlining their objects
+(`objects.py`). The captions of a batch have the same number of tokens, so nothing is padded. One
+batch in ten has no captions and trains the unconditional guidance row. Random textures drown what
+there is to learn about objects, so captions with plain backgrounds are drawn more often, and tokens
+next to an object that has begun weigh more; neither changes the distribution that a caption is
+trained towards. Continues where it stopped.
 """
 
-import json
 import math
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +26,6 @@ from models.files.weights import read_json
 from models.targets.chameleon import (
     BEGIN_IMAGE,
     BOS,
-    END_OF_TURN,
     Chameleon,
     ChameleonVocab,
     chameleon_keys,
@@ -35,19 +34,17 @@ from models.targets.chameleon import (
 )
 from models.transformer import Transformer
 from scenes.scene import sample_scene
+from scripts.tiny.caption_data import Captions
 from scripts.tiny.common import fast_attention, fast_autocast, fast_precision
 from scripts.tiny.objects import ObjectReading, near_objects, object_labels, outlines
 from scripts.tiny.training import TrainingRun, torch_device, train_for
 from support.script import run_script
 
-DROPPED_CAPTIONS = 0.1
 EMA_DECAY = 0.998
 NAMING = 1.0  # weight of the objects' names in the loss
 OUTLINING = 0.25  # weight of the objects' outlines
-HEAD_STEPS = (
-    60  # batches that the object heads learn from before weights loaded without them change
-)
-ELSEWHERE = 0.25  # weight of an image token that no shown object touches, against one that it does
+HEAD_STEPS = 60  # batches that train the object heads alone, after weights without them were loaded
+ELSEWHERE = 0.25  # weight of an image token that is not next to an object; 1 for one that is
 ODDS = {
     "plain": 3.0,
     "gradient": 2.0,
@@ -59,56 +56,10 @@ ODDS = {
 }
 
 
-@dataclass(frozen=True)
-class Captions:
-    """Tokenised captions and image codes of a split."""
-
-    prompts: list[list[int]]  # with their frame: <s> text <reserved08706> <racm3:break>
-    codes: np.ndarray  # (images, tokens) uint16
-    odds: np.ndarray  # (images,) of being drawn
-
-    @staticmethod
-    def read(
-        work_dir: Path, split: str, vocab: ChameleonVocab, odds: dict[str, float] | None = None
-    ) -> "Captions":
-        """With `odds` by kind of background; all captions alike if None."""
-        codes = np.load(work_dir / f"codes_{split}.npy", mmap_mode="r")
-        with open(work_dir / f"captions_{split}.jsonl", encoding="utf-8") as lines:
-            captions = [json.loads(line) for line, _ in zip(lines, codes, strict=False)]
-        tail = [vocab[END_OF_TURN], vocab[BEGIN_IMAGE]]
-        encoded = vocab.tokenizer.encode_batch(
-            [line["caption"] for line in captions], add_special_tokens=False
-        )
-        weights = [odds[line["background"]["kind"]] if odds else 1.0 for line in captions]
-        return Captions(
-            [[vocab[BOS], *text.ids, *tail] for text in encoded], codes, np.array(weights)
-        )
-
-    def batch(
-        self, seed: int, size: int, empty: list[int] | None
-    ) -> tuple[Tensor, Tensor, list[int]]:
-        """Batch number `seed`: prompts (size, length), codes (size, tokens) and the numbers of the images; with
-        `empty`, one in ten has that prompt."""
-        rng = np.random.default_rng(seed)
-        length = len(self.prompts[rng.choice(len(self.odds), p=self.odds / self.odds.sum())])
-        alike = np.flatnonzero(self._lengths == length)
-        chosen = rng.choice(alike, size, p=self.odds[alike] / self.odds[alike].sum())
-        prompts = [self.prompts[i] for i in chosen]
-        if empty and rng.random() < DROPPED_CAPTIONS:
-            prompts = [empty] * size
-        return (
-            torch.tensor(prompts),
-            torch.from_numpy(self.codes[chosen].astype(np.int64)),
-            chosen.tolist(),
-        )
-
-    @cached_property
-    def _lengths(self) -> np.ndarray:
-        return np.array([len(prompt) for prompt in self.prompts])
-
-
 def image_losses(model: Transformer, prompts: Tensor, codes: Tensor, first_id: int) -> Tensor:
-    """Cross-entropy (nats) of every one of codes (images, tokens) behind prompts (images, length)."""
+    """Return the cross-entropy (nats) of each of codes (images, tokens), after prompts (images,
+    length).
+    """
     ids = torch.cat([prompts, codes[:, :-1] + first_id], 1)
     positions = torch.arange(ids.shape[1], device=ids.device).expand(len(ids), -1)
     features = model(ids, Context(positions))[:, prompts.shape[1] - 1 :]
@@ -117,7 +68,7 @@ def image_losses(model: Transformer, prompts: Tensor, codes: Tensor, first_id: i
 
 
 class ModelRun(TrainingRun):
-    """Training of the transformer; what is validated and exported is the moving average of its weights."""
+    """Training of the transformer; the moving average of its weights is validated and exported."""
 
     def __init__(self, work_dir: Path, model_dir: Path, batch_size: int, device: torch.device):
         self.vocab = ChameleonVocab(load_tokenizer(model_dir / "tokenizer" / "text_tokenizer.json"))
@@ -140,8 +91,10 @@ class ModelRun(TrainingRun):
         elsewhere: float,
         part: slice = slice(None),
     ) -> dict[str, Tensor]:
-        """Cross-entropies of a part of a batch's tokens, of their objects' names and of their outlines; tokens and
-        outlines that no shown object touches weigh `elsewhere`."""
+        """Return the cross-entropies of tokens, objects' names and outlines, for a part of a batch.
+
+        Tokens and outlines that are not next to an object weigh `elsewhere`.
+        """
         captions = self.train if split == "train" else self.validation
         prompts, codes, images = (
             found[part] for found in captions.batch(number, self.batch_size, empty)
@@ -202,7 +155,10 @@ class ModelRun(TrainingRun):
         self.average = {key: value.clone() for key, value in self.module.state_dict().items()}
 
     def _fit_heads(self, steps: int) -> None:
-        """Train the object heads alone: gradients through random ones would first undo what the transformer knows."""
+        """Train the object heads alone.
+
+        Gradients through random heads would first destroy what the transformer knows.
+        """
         heads = [*self.module.names.parameters(), *self.module.cells.parameters()]
         optimizer = torch.optim.AdamW(heads, lr=1e-2, weight_decay=0.0)
         self.module.transformer.requires_grad_(False)
@@ -215,7 +171,10 @@ class ModelRun(TrainingRun):
         self.module.transformer.requires_grad_(True)
 
     def export(self, folder: Path) -> None:
-        """Write the averaged weights in the public layout, in fp16; text rows of the head are zero: never scored."""
+        """Write the averaged weights in the public layout, in fp16.
+
+        Text rows of the head are zero, because they are never scored.
+        """
         self.module.load_state_dict(self.average)
         transformer = self.module.transformer
         state = public_state(transformer, chameleon_keys(transformer.spec, None))
@@ -230,8 +189,10 @@ class ModelRun(TrainingRun):
 
 
 def initialise(model: Transformer) -> Transformer:
-    """Normal weights of deviation 0.02; the layers that write to the residual stream start smaller by sqrt(2
-    layers)."""
+    """Fill with normal weights of deviation 0.02; returns the model.
+
+    Layers that write to the residual stream start smaller by sqrt(2 layers).
+    """
     for name, parameter in model.named_parameters():
         if parameter.ndim > 1 and "qk_norm" not in name:
             small = name.endswith(("out.weight", "down.weight"))
@@ -250,12 +211,14 @@ def train(
     batch_size: int = 32,
     lr: float = 1.7e-3,
 ) -> None:
-    """Train for a wall-clock budget of `minutes` in all, resumed time included; then export to model_dir.
+    """Train for `minutes` of wall clock in all, earlier calls included; then export to model_dir.
 
     Args:
-        work_dir: folder with codes, captions and the checkpoint that an interrupted run continues from.
-        model_dir: folder of the config and the tokenizer; the weights are written there.
-        start_from: folder of exported weights to begin with when work_dir holds no checkpoint; random weights if None.
+        work_dir: folder with codes and captions, and the checkpoint that an interrupted run
+            continues.
+        model_dir: folder of config and tokenizer, which also receives the weights.
+        start_from: folder of exported weights to begin with if work_dir has no checkpoint; random
+            weights if None.
         minutes: budget.
         batch_size: images per step, shared between a launcher's processes.
         lr: highest learning rate.

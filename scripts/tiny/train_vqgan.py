@@ -1,7 +1,9 @@
-"""Trains the tiny image tokenizer: `python -m scripts.tiny.train_vqgan --work_dir work/tiny --minutes 27`.
+"""Train the tiny image tokenizer:
+`python -m scripts.tiny.train_vqgan --work_dir work/tiny --minutes 27`.
 
-An autoencoder first learns without quantisation; then k-means on its latents fills the codebook, which
-follows by exponential averages. Most of the run sees 64 x 64 crops, the end whole images.
+The autoencoder first learns without quantisation. Then k-means on its latents fills the codebook,
+which follows the latents by exponential averages. Most of the run uses 64 x 64 crops, the end whole
+images.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ _COMMITMENT = 0.25
 
 @dataclass
 class Run:
-    """What a checkpoint keeps: the networks, the optimiser and how far the run has come."""
+    """What a checkpoint holds: the networks, the optimiser and how far the run has come."""
 
     model: nn.Module
     codebook: EmaCodebook
@@ -78,10 +80,11 @@ def train(
     steps: int = 20000,
     seed: int = 0,
 ) -> None:
-    """Train until `steps` or `minutes` (wall clock, over all restarts) are used up, then write the tokenizer.
+    """Train for `steps` or `minutes` (wall clock, restarts included), then write the tokenizer.
 
     Args:
-        work_dir: folder with images_train.npy and captions_train.jsonl; takes the checkpoint and the log.
+        work_dir: folder with images_train.npy and captions_train.jsonl; receives checkpoint and
+            log.
         output: folder that receives vqgan.yaml and vqgan.safetensors.
         minutes: budget of training time.
         steps: budget of optimiser steps.
@@ -143,7 +146,10 @@ def _fit(run: Run, folder: Path, log: JsonLog, *, minutes: float, steps: int) ->
 def _step(
     run: Run, images: Tensor, weights: Tensor, quantise: bool
 ) -> tuple[dict[str, float], Tensor]:
-    """One update on images (n, 3, h, w) in [-1, 1]; returns the loss terms and the latents (n*h*w/64, d)."""
+    """Do one update on images (n, 3, h, w) in [-1, 1].
+
+    Returns the loss terms and the latents (n*h*w/64, d).
+    """
     model = run.model
     with fast_autocast(torch.device("cpu")):
         hidden = model.quant_conv(model.encoder(images))
@@ -175,7 +181,7 @@ def _step(
 
 
 class CropSource:
-    """Random crops of the finished training images; only rows that have a caption line are finished."""
+    """Random crops of the finished training images: those that have a caption."""
 
     def __init__(self, folder: Path, generator: torch.Generator) -> None:
         self.images = np.load(folder / "images_train.npy", mmap_mode="r")
@@ -184,7 +190,9 @@ class CropSource:
         self.generator = generator
 
     def draw(self, count: int, size: int) -> tuple[Tensor, Tensor]:
-        """A batch (count, 3, size, size) in [-1, 1] and the weights of its pixels (count, 1, size, size)."""
+        """Return images (count, 3, size, size) in [-1, 1] and pixel weights (count, 1, size,
+        size).
+        """
         picks = torch.randint(self.rows, (count,), generator=self.generator).tolist()
         corners = torch.randint(
             TINY.resolution - size + 1, (count, 2), generator=self.generator
@@ -203,7 +211,9 @@ class CropSource:
 
 @torch.no_grad()
 def evaluate(run: Run, count: int = 64) -> dict[str, float]:
-    """PSNR in dB on validation scenes, overall, without and with noise textures, and the codes they use."""
+    """Return the PSNR in dB on validation scenes (all, without and with noise) and the codes
+    used.
+    """
     scenes = [sample_scene("validation", index) for index in range(count)]
     images = torch.from_numpy(np.stack([render_scene(scene) for scene in scenes])).permute(
         0, 3, 1, 2

@@ -1,4 +1,4 @@
-"""What the training of the tiny transformer and of its image decoder share: updates, checkpoints, the time budget."""
+"""Training of the tiny transformer and image decoder: updates, checkpoints, the time budget."""
 
 import time
 from abc import ABC, abstractmethod
@@ -15,7 +15,7 @@ from support.training_state import load_state, save_state
 
 
 class TrainingRun(ABC):
-    """A module in training, which a checkpoint continues exactly; a launcher's processes share every batch."""
+    """A module in training. A checkpoint continues it exactly; processes share every batch."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class TrainingRun(ABC):
         optimizers: list[torch.optim.Optimizer],
         clip: float,
     ):
-        """batch_size: images per step of all processes; clip: greatest norm of a gradient."""
+        """batch_size: images per step, of all processes together; clip: largest gradient norm."""
         self.module, self.batch_size, self.optimizers, self.clip = (
             module,
             batch_size,
@@ -35,7 +35,8 @@ class TrainingRun(ABC):
         self.crew = Crew(self.device)
         if batch_size % self.crew.count:
             raise ValueError(
-                f"--batch_size: found {batch_size}, allowed are multiples of {self.crew.count} processes"
+                f"--batch_size: found {batch_size}; allowed: multiples of {self.crew.count}, "
+                "the number of processes"
             )
         self.part = slice(
             self.crew.rank, None, self.crew.count
@@ -44,22 +45,22 @@ class TrainingRun(ABC):
 
     @abstractmethod
     def loss(self) -> Tensor:
-        """The loss of this process's part of batch number `step`."""
+        """Return the loss of this process's part of batch `step`."""
 
     @abstractmethod
     def validate(self, batches: int = 8) -> dict[str, float]:
-        """Figures on held-out batches."""
+        """Return figures on held-out batches."""
 
     @abstractmethod
     def start_from(self, folder: Path) -> None:
-        """Begin with the weights that `export` wrote to a folder; the optimisers start anew."""
+        """Begin with the weights that `export` wrote; the optimisers start from zero."""
 
     @abstractmethod
     def export(self, folder: Path) -> None:
         """Write the weights in their public layout, in fp16."""
 
     def update(self, rate: float) -> float:
-        """One optimiser step at this learning rate; returns the loss, of all processes, and adds its seconds."""
+        """Do one optimiser step at this learning rate; returns the loss over all processes."""
         started = time.perf_counter()
         loss = self.loss()
         self.module.zero_grad(set_to_none=True)
@@ -75,7 +76,7 @@ class TrainingRun(ABC):
         return loss.item()
 
     def state(self) -> dict[str, object]:
-        """Everything that the next update depends on."""
+        """Return everything that the next update depends on."""
         states = [optimizer.state_dict() for optimizer in self.optimizers]
         return {
             "module": self.module.state_dict(),
@@ -97,13 +98,15 @@ class TrainingRun(ABC):
 def train_for(
     minutes: float, run: TrainingRun, checkpoint: Path, start: str | None, lr: float
 ) -> None:
-    """Train for a wall-clock budget, earlier sittings included; one log line per 25 steps beside the checkpoint.
+    """Train for a wall-clock budget, earlier calls included; logs every 25 steps next to the
+    checkpoint.
 
     Args:
         minutes: budget.
-        run: what is trained; every 200 steps it is validated and saved.
+        run: what is trained; it is validated and saved every 200 steps.
         checkpoint: file that an interrupted run continues from.
-        start: folder of exported weights to begin with where there is no checkpoint; the run's own if None.
+        start: folder of exported weights to begin with if there is no checkpoint; the run's own
+            weights if None.
         lr: highest learning rate, after a warm-up; then it falls as a cosine.
     """
     log, losses = JsonLog(checkpoint.with_name(f"train_{checkpoint.stem}.jsonl")), []
@@ -135,5 +138,5 @@ def train_for(
 
 
 def torch_device() -> torch.device:
-    """A GPU where there is one."""
+    """Return a GPU if there is one, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")

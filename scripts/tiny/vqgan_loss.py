@@ -1,4 +1,6 @@
-"""What a good reconstruction is: the terms of the image tokenizer's loss, the weights of its pixels, its PSNR."""
+"""What counts as a good reconstruction: loss terms, pixel weights and PSNR of the image
+tokenizer.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,9 @@ _GRADIENT_WEIGHT, _TEXTURE_WEIGHT = 0.5, 0.5
 
 
 def reconstruction_terms(output: Tensor, target: Tensor, weights: Tensor) -> dict[str, Tensor]:
-    """Loss terms of images (n, 3, h, w) in [-1, 1] with pixel weights (n, 1, h, w).
+    """Return the loss terms of images (n, 3, h, w) in [-1, 1] with pixel weights (n, 1, h, w).
 
-    "texture" compares the local energy of fine detail, unweighted, so that noise stays noise.
+    "texture" compares the local energy of fine detail without weights, so that noise stays noise.
     """
     error = output - target
     pixel = (weights * (error.abs() + 2.0 * error.square())).mean()
@@ -36,13 +38,13 @@ def reconstruction_terms(output: Tensor, target: Tensor, weights: Tensor) -> dic
 
 
 def _energy(images: Tensor) -> Tensor:
-    """Mean size of the fine detail in 8 x 8 windows: (n, 3, h/8, w/8)."""
+    """Return the mean size of the fine detail in 8 x 8 windows, (n, 3, h/8, w/8)."""
     detail = images - F.avg_pool2d(images, 3, stride=1, padding=1, count_include_pad=False)
     return F.avg_pool2d(detail.abs(), 8)
 
 
 def pixel_weights(scene: Scene) -> np.ndarray:
-    """How much each pixel counts, float32 (128, 128): objects more, the grain of noise textures less."""
+    """Return how much each pixel counts, float32 (128, 128): objects more, noise textures less."""
     ground = _NOISE_WEIGHT if scene.background.kind in NOISY_KINDS else 1.0
     weights = np.full((IMAGE_SIZE, IMAGE_SIZE), ground, dtype=np.float32)
     for item in scene.objects:
@@ -55,8 +57,10 @@ def pixel_weights(scene: Scene) -> np.ndarray:
 
 
 def psnr_figures(errors: Tensor, scenes: Sequence[Scene]) -> dict[str, float]:
-    """Mean PSNR in dB of images by their mean square errors, (n,) in units of 1/255: of all, without and of noise
-    textures."""
+    """Return the mean PSNR in dB: of all images, of those without and with noise textures.
+
+    errors: mean square error of each image, (n,), in units of 1/255.
+    """
     psnr = 10 * torch.log10(255.0**2 / errors)
     clean = torch.tensor([scene.background.kind not in NOISY_KINDS for scene in scenes])
     parts = {"psnr": psnr, "psnr_clean": psnr[clean], "psnr_noisy": psnr[~clean]}

@@ -1,1 +1,1 @@
-"""Single tools around the program."""
+"""Tools around the program: exactness check, calibration, costs, timing, maps, tables."""

@@ -1,4 +1,4 @@
-"""What forward passes cost, against the time that reading the weights takes.
+"""Time forward passes and compare them with the time it takes to read the weights.
 
 `python -m scripts.tools.bench_forward --model anole --model_path work/random_anole --dtype bf16`
 """
@@ -25,14 +25,14 @@ _COPIED = 2**28  # bytes
 
 
 class Bench:
-    """Times passes over both guidance rows of one image of which half is decided."""
+    """Times passes over both guidance rows of one image that is half decoded."""
 
     def __init__(self, session: Session, repeats: int):
         self.session, self.target, self.repeats = session, session.target, repeats
         self.distribution = sampling_distribution(session.settings.sampling)
 
     def milliseconds(self, run: Callable[[], object]) -> float:
-        """Median of the repeats, after three that warm up; the device is waited for."""
+        """Return the median of the repeats, after three for warm-up; waits for the device."""
         found = []
         for _ in range(self.repeats + 3):
             started = time.perf_counter()
@@ -46,13 +46,13 @@ class Bench:
             torch.cuda.synchronize(self.target.device)
 
     def bandwidth(self) -> float:
-        """Bytes per second that a copy reads and writes."""
+        """Return how many bytes per second a copy reads and writes."""
         source = torch.ones(_COPIED // 4, device=self.target.device)
         place = torch.empty_like(source)
         return 2 * _COPIED / (self.milliseconds(lambda: place.copy_(source)) / 1000)
 
     def filled(self, spec: TransformerSpec, room: int) -> KVCache:
-        """A cache of random keys and values up to the middle of the image."""
+        """Return a cache of random keys and values up to the middle of the image."""
         target = self.target
         prompt = target.prompt("a red fox in the snow", self.distribution.guidance)
         shape = CacheShape(1, self.distribution.guidance, spec.max_positions + room)
@@ -65,7 +65,7 @@ class Bench:
 
     @torch.inference_mode()
     def forward(self, tokens: int) -> float:
-        """Milliseconds of a target pass, with its head, over so many tokens per row."""
+        """Return the milliseconds of a target pass, head included, over so many tokens per row."""
         target, cache = self.target, self.filled(self.target.spec, tokens)
         depths, visible = chain(1, tokens, target.device)
         ids = self._ids(tokens)
@@ -75,7 +75,9 @@ class Bench:
 
     @torch.inference_mode()
     def level(self, width: int) -> float:
-        """Milliseconds of a draft level: head, scores and law of so many nodes."""
+        """Return the milliseconds of a draft level: head, logits and distribution of so many
+        nodes.
+        """
         head, target = self.session.drafter.network, self.target
         cache = self.filled(head.spec, width)
         depths = torch.zeros(1, width, dtype=torch.long, device=target.device)
@@ -98,7 +100,7 @@ class Bench:
         )
 
     def peak(self) -> int:
-        """Bytes: the most on the GPU, or of the process."""
+        """Return the peak memory in bytes, of the GPU or else of the process."""
         if self.target.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.target.device)
         return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -116,10 +118,10 @@ def bench(
     """Print a table and, last, one line of JSON.
 
     Args:
-        model, model_path, dtype: the target, as for main.py; its drafter lies in its folder.
-        tokens: per row and pass: root and nodes of a tree.
-        width: nodes of a draft level.
-        repeats: measurements per figure; their median counts.
+        model, model_path, dtype: the target, as for main.py; its drafter is in its folder.
+        tokens: per row and pass: the root and nodes of a tree.
+        width: nodes in a draft level.
+        repeats: measurements per figure, of which the median is shown.
     """
     counts = (tokens,) if isinstance(tokens, int) else tokens  # fire reads 1,16 as a tuple
     if not all(isinstance(count, int) and count > 0 for count in (*counts, width, repeats)):

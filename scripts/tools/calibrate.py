@@ -1,8 +1,11 @@
-"""Fit the path scores of a drafter to its target: `python -m scripts.tools.calibrate --prompt FILE --temperature 1`.
+"""Calibrate a drafter's path scores: how far to trust its probabilities at each tree level.
 
-The target decodes some prompts; the drafter then predicts every position of these images at every depth that a tree
-may have, from the features that it would have there. Writes calibration.json beside the drafter, other laws kept, and
-prints per depth and proposal the factor, how often the first 1, 4 and 10 candidates hold the target's token, and the
+`python -m scripts.tools.calibrate --prompt FILE --temperature 1`
+
+The target decodes some prompts. The drafter then predicts every position of these images at every
+depth that a tree may have, from the features that it would have there. Writes calibration.json next
+to the drafter, keeping the factors of other sampling distributions. Prints for each depth and
+proposal the factor, how often the target's token is among the first 1, 4 and 10 candidates, and the
 mean log-likelihood of that token before and after.
 """
 
@@ -33,7 +36,7 @@ from support.script import run_script
 def distributions_of(
     session: Session, distribution: SamplingDistribution, image: FinishedImage, depths: int
 ) -> list[Tensor]:
-    """log q (tokens - k, vocab) of a decoded image per tree level k."""
+    """Return log q (tokens - k, vocab) of a decoded image for each tree level k."""
     prompt = session.target.prompt(image.job.prompt, distribution.guidance)
     rows = target_rows(session.target, prompt, image.codes[None].to(session.target.device))
     return [
@@ -45,13 +48,13 @@ def distributions_of(
 
 
 def noise_of(image: FinishedImage, like: Tensor) -> Tensor:
-    """The image's noise (tokens - 1, vocab) from its second token on."""
+    """Return the image's noise (tokens - 1, vocab) from its second token on."""
     positions = torch.arange(1, len(image.codes), device=like.device)
     return gumbel(image.job.seed, "target", positions, like.shape[-1]).to(like.dtype)
 
 
 def show(table: list[dict[str, Any]]) -> None:
-    """Print a line per proposal and level."""
+    """Print one JSON line per proposal and level."""
     for proposal in PROPOSALS:
         for line in table:
             shown = {name: round(value, 4) for name, value in line[proposal].items()}
@@ -74,14 +77,15 @@ def calibrate(
     depths: int = 8,
     seed: int = 0,
 ) -> None:
-    """Fit and write the factors of one sampling law.
+    """Fit and write the factors for one sampling distribution.
 
     Args:
         prompt: file of held-out prompts, one per line.
-        images: prompts used; -1 for all. Their laws are held in memory: depths x tokens x codes x 8 bytes each.
+        images: how many prompts are used; -1 for all. Each takes depths x tokens x codes x 8 bytes
+            of memory.
         model_path: the target's folder; the shipped model if None.
-        drafter_path: the drafter's folder; the one beside the target if None.
-        temperature, top_k, top_p, cfg: the sampling law.
+        drafter_path: the drafter's folder; the one in the target's folder if None.
+        temperature, top_k, top_p, cfg: the sampling distribution.
         depths: tree levels with a factor of their own.
         seed: of the images.
     """

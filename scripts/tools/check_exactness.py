@@ -87,8 +87,8 @@ def methods(cells: str) -> list[MethodSettings]:
         ]
     else:
         refuse("cells", cells, "small, full")
-    plain = [{"method": "static"}, {"method": "eagle2"}, {"method": "jacobi"}, {"method": "marginal", **FIXED},
-             {"method": "graft", **FIXED, "window": 16}]  # fmt: skip
+    plain: list[dict] = [{"method": method} for method in ("static", "eagle2", "jacobi")]
+    plain += [{"method": "marginal", **FIXED}, {"method": "graft", **FIXED, "window": 16}]
     found = [
         MethodSettings(**settings, proposal=proposal)
         for settings, proposal in product(plain, PROPOSALS)

@@ -1,7 +1,10 @@
-"""Our `ar` against the same loop over transformers' ChameleonModel: `python -m scripts.tools.compare_transformers`.
+"""Compare our `ar` with the same loop over transformers' ChameleonModel, in speed and in tokens.
 
-Same weights, prompts, seeds, noise and sampling law; transformers runs with its own cache, masks and positions, both
-guidance rows in one batch. The two are timed in turn; the figures are medians.
+`python -m scripts.tools.compare_transformers`
+
+Weights, prompts, seeds, noise and sampling distribution are the same. transformers uses its own
+cache, masks and positions, with both guidance rows in one batch. The two are timed in turn; figures
+are medians.
 """
 
 import json
@@ -24,7 +27,10 @@ from support.script import run_script
 
 
 def load_reference(session: Session) -> ChameleonModel:
-    """transformers' model with the session's weights; its image encoder, which decoding does not use, stays random."""
+    """Return transformers' model with the session's weights.
+
+    Its image encoder, which decoding does not use, stays random.
+    """
     folder = Path(session.settings.model_path)
     model = ChameleonModel(ChameleonConfig.from_pretrained(folder))
     state = {
@@ -46,7 +52,7 @@ def compare(
     repeats: int = 3,
     dtype: str = "fp32",
 ) -> None:
-    """Print tokens per second of both, their ratio and how many images have the same tokens."""
+    """Print tokens per second of both, their ratio, and how many images have the same tokens."""
     settings = RunSettings(
         prompt=prompt, num_images=images, dtype=dtype, method=MethodSettings(method="ar")
     )
@@ -73,12 +79,13 @@ def compare(
             if name == "ours":
                 expected = codes
     tokens = len(jobs) * session.target.grid.tokens
-    print(json.dumps({
+    figures = {
         "images": len(jobs),
         "same_tokens": sum(torch.equal(a, b) for a, b in zip(expected, codes, strict=True)),
         **{f"tokens_per_second_{name}": tokens / median(times) for name, times in seconds.items()},
-        "ratio": median(t / o for o, t in zip(seconds["ours"], seconds["transformers"], strict=True)),
-    }))  # fmt: skip
+        "ratio": median(t / o for o, t in zip(*seconds.values(), strict=True)),
+    }
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":

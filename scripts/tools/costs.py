@@ -1,4 +1,4 @@
-"""Time rounds on this machine, for `benchmark --sweep --costs`.
+"""Measure what rounds cost on this machine, for `benchmark --sweep --costs`.
 
 `python -m scripts.tools.costs --output work/costs.json`
 """
@@ -31,9 +31,10 @@ def costs(
 
     Args:
         output: JSON file.
-        prompt: file of prompts; the first rounds of their images are timed, guidance 3, T = 1.
+        prompt: file of prompts; the first rounds of their images are timed at T = 1, guidance scale
+            3.
         images: how many of them, in one batch.
-        repeats: turns.
+        repeats: how often each is measured.
         model_path: the target's folder; the shipped model if None.
         dtype: fp32, fp64 or bf16.
     """

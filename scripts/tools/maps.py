@@ -1,8 +1,11 @@
-"""Where an image accepts drafts, and whether its neighbours know: `python -m scripts.tools.maps --run OUTPUT_DIR`.
+"""Draw where an image accepts drafts, and correlate that with its neighbours.
 
-For a run of `generate_images --trace` by a method that drafts. Draws, over the image's grid, the accepted draft tokens
-of the round that decided a position and the target's top-1 probability there: mean.png over all images, <id>.png for
-single ones beside the image. Prints and writes (correlations.json) what `eval.report.adjacency` defines.
+`python -m scripts.tools.maps --run OUTPUT_DIR`, a run of `generate_images --trace` with drafts
+
+Draws over the image's grid the accepted draft tokens of the round that decided each position, and
+the target's top-1 probability there: mean.png for the mean over all images, <id>.png for a single
+one, next to the image. Prints the correlations that `eval.report.adjacency` defines and writes them
+to correlations.json.
 """
 
 import json
@@ -29,7 +32,11 @@ TITLES = ("accepted draft tokens", "target's top-1 probability")
 
 
 def read_traces(run: Path) -> dict[str, ImageTrace]:
-    """The traces of a run's images by id, of those that have one; SettingsError if none has or one is damaged."""
+    """Return the traces of a run's images by id; images without a trace are left out.
+
+    Raises:
+        SettingsError: no image has a trace with accepted drafts, or one is damaged.
+    """
     lines = defaultdict(list)
     try:
         for line in read_lines(run / "trace.jsonl"):
@@ -51,7 +58,11 @@ def read_traces(run: Path) -> dict[str, ImageTrace]:
 
 
 def columns_of(run: Path, traces: dict[str, ImageTrace]) -> int:
-    """Image tokens per row, from the shape of the first picture; a SettingsError unless all images have its size."""
+    """Return the image tokens per row, from the shape of the first picture.
+
+    Raises:
+        SettingsError: the images have different sizes.
+    """
     lengths = {len(trace.rounds) for trace in traces.values()}
     with Image.open(run / "img" / f"{next(iter(traces))}.png") as picture:
         size = picture.size
@@ -66,7 +77,7 @@ def columns_of(run: Path, traces: dict[str, ImageTrace]) -> int:
 def draw(
     maps: tuple[np.ndarray, np.ndarray], columns: int, output: Path, picture: Path | None = None
 ) -> None:
-    """Write accepted tokens and top-1 probabilities, (tokens,) each, as a picture, beside the image if it is given."""
+    """Draw accepted tokens and top-1 probabilities, (tokens,) each, next to the image if given."""
     figure, panels = plt.subplots(1, 3 if picture else 2, figsize=(12 if picture else 8, 3.6))
     if picture:
         panels[0].imshow(Image.open(picture))
@@ -103,7 +114,7 @@ def maps(*, run: str, output_dir: str | None = None, images: int = 4) -> None:
     Args:
         run: its folder.
         output_dir: where pictures and numbers go; <run>/maps if None.
-        images: how many images are drawn one by one.
+        images: how many single images are drawn.
     """
     folder = Path(str(run))
     traces = read_traces(folder)

@@ -1,4 +1,7 @@
-"""Plain autoregressive decoding over transformers' ChameleonModel and its cache: oracle of tests, rival in speed."""
+"""Plain autoregressive decoding over transformers' ChameleonModel and its cache.
+
+Tests take it as the reference for tokens, compare_transformers as the reference for speed.
+"""
 
 import torch
 from torch import Tensor
@@ -18,15 +21,16 @@ def transformers_decode(
     distribution: SamplingDistribution,
     use_cache: bool = True,
 ) -> Tensor:
-    """The codes (tokens,) of one image, both guidance rows in one batch, with the same noise as our engine.
+    """Return the codes (tokens,) of one image, made with the same noise as in our engine.
 
-    Everything that does not depend on the tokens (mask, positions, noise) is made before the loop.
+    Both guidance rows run in one batch. What does not depend on the tokens (mask, positions, noise)
+    is computed before the loop.
 
     Args:
         model: transformers' network with the target's weights, dtype and device.
-        target: says the prompt's rows and scores features, image codes only.
+        target: gives the prompt's rows, and the logits of image codes for features.
         job: prompt and seed.
-        law: the sampling law.
+        distribution: the sampling distribution.
         use_cache: without it every step reads the whole sequence again.
     """
     prompt, tokens = target.prompt(job.prompt, distribution.guidance), target.grid.tokens
@@ -55,7 +59,10 @@ def transformers_decode(
 def _mask_and_positions(
     prompt: PromptRows, slots: int, dtype: torch.dtype
 ) -> tuple[Tensor | None, Tensor]:
-    """Additive mask (rows, 1, slots, slots), None where a row needs no padding, and positions (rows, slots)."""
+    """Return the additive mask (rows, 1, slots, slots) and the positions (rows, slots).
+
+    The mask is None if no row is padded.
+    """
     slot = torch.arange(slots, device=prompt.ids.device)
     positions = (slot - prompt.starts[:, None]).clamp(min=0)
     if not prompt.starts.any():
@@ -70,7 +77,9 @@ def _mask_and_positions(
 
 
 def _noise(seed: int, target: TargetModel, distribution: SamplingDistribution) -> Tensor:
-    """The target's positional noise (tokens, vocab), in the law's precision; zeros at temperature 0."""
+    """Return the target's noise (tokens, vocab), in the distribution's precision; zeros at
+    T = 0.
+    """
     tokens, size = target.grid.tokens, target.vocab.size
     dtype = torch.float64 if target.dtype == torch.float64 else torch.float32
     if distribution.greedy:

@@ -14,8 +14,8 @@ from models.base import TargetOptions
 from models.targets.chameleon import Chameleon, ChameleonVocab, load_tokenizer
 from scenes.scene import sample_scene
 from scripts.tiny import train_model, training
+from scripts.tiny.caption_data import Captions
 from scripts.tiny.objects import near_objects
-from scripts.tiny.train_model import Captions
 from scripts.tiny.training import TrainingRun, train_for
 from support.training_state import load_state, save_state
 
