@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from configs.evaluation import EvaluateSettings
 from scenes.captions import caption
 from scenes.painting import render_scene
 from scenes.scene import sample_scene
@@ -71,3 +72,9 @@ def read_records(folder: Path) -> list[dict]:
 
 def digest(image: np.ndarray) -> str:
     return hashlib.sha256(image.tobytes()).hexdigest()
+
+
+def settings_of(tmp_path: Path, *folders: Path, **flags) -> EvaluateSettings:
+    return EvaluateSettings(
+        ",".join(map(str, folders)), cache_dir=str(tmp_path / "features"), device="cpu", **flags
+    )
