@@ -1,24 +1,22 @@
 """The processes of one training, as `accelerate launch` and torchrun start them."""
 
-import os
 from collections.abc import Iterable
-from datetime import timedelta
 
 import torch
 from torch import Tensor
 
-_PATIENCE = timedelta(days=30)  # the others wait while the first one evaluates
+from support.processes import PATIENCE, read_launch
 
 
 class Crew:
-    """This process's rank among `count`. A launcher's processes talk by NCCL on GPUs, by gloo on CPUs."""
+    """This process's `rank` among `count`; they talk by NCCL on GPUs and by gloo on CPUs."""
 
     def __init__(self, device: torch.device):
         self.rank, self.count = 0, 1
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        if read_launch().count > 1:
             from accelerate import PartialState
 
-            self._state = PartialState(cpu=device.type == "cpu", timeout=_PATIENCE)
+            self._state = PartialState(cpu=device.type == "cpu", timeout=PATIENCE)
             self.rank, self.count = self._state.process_index, self._state.num_processes
 
     def average(self, tensors: Iterable[Tensor]) -> None:
@@ -30,6 +28,6 @@ class Crew:
                 tensor.copy_(reduce(tensor, "mean"))
 
     def wait(self) -> None:
-        """Return when all processes are here."""
+        """Return when all processes have called it."""
         if self.count > 1:
             self._state.wait_for_everyone()

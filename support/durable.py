@@ -1,12 +1,16 @@
-"""Files that survive a kill at any moment and a full disk: whole replacement, added lines, a lock that dies with its
-process. OSErrors from here name the file."""
+"""Files that survive a kill at any moment, and a full disk.
+
+They are replaced as a whole or grow by whole lines, and a lock ends with its process. OSErrors
+from here name the file.
+"""
 
 import fcntl
 import json
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -89,9 +93,9 @@ def replace_file(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def encode_lines(lines: Sequence[dict[str, Any]]) -> bytes:
-    """Return one line of JSON each; a ValueError for NaN and infinities."""
-    return b"".join(_encode(line) + b"\n" for line in lines)
+def encode_lines(lines: Sequence[dict[str, Any]], finite: bool = True) -> bytes:
+    """Return one line of JSON each; a ValueError for NaN and infinities, unless `finite` is off."""
+    return b"".join(_encode(line, finite=finite) + b"\n" for line in lines)
 
 
 def encode_json(content: object, indent: int = 1) -> bytes:
@@ -100,10 +104,23 @@ def encode_json(content: object, indent: int = 1) -> bytes:
 
 
 def append_lines(path: Path, lines: Sequence[dict[str, Any]]) -> None:
-    """Add lines of JSON, with one write."""
-    with naming(path), path.open("ab") as file:
-        file.write(encode_lines(lines))
-        flush_to_disk(file)
+    """Add lines of JSON."""
+    append_bytes(path, encode_lines(lines))
+
+
+def append_bytes(path: Path, content: bytes) -> None:
+    """Add to the end of a file; after an error, such as a full disk's, it ends as it did before."""
+    with naming(path), path.open("ab", buffering=0) as file:
+        end = file.tell()
+        try:
+            rest = memoryview(content)
+            while rest:
+                rest = rest[file.write(rest) :]
+            os.fsync(file.fileno())
+        except OSError:
+            with suppress(OSError):
+                file.truncate(end)
+            raise
 
 
 def is_whole_png(path: Path) -> bool:
@@ -116,10 +133,10 @@ def is_whole_png(path: Path) -> bool:
         return start == _PNG_START and file.read() == _PNG_END
 
 
-def _encode(content: object, indent: int | None = None) -> bytes:
-    """Return JSON in UTF-8, in ASCII where a text is not UTF-8 (the name of a file may be any bytes)."""
+def _encode(content: object, indent: int | None = None, finite: bool = True) -> bytes:
+    """Return JSON in UTF-8, or in ASCII for texts that UTF-8 lacks: file names may be any bytes."""
+    write = partial(json.dumps, content, indent=indent, allow_nan=not finite)
     try:
-        text = json.dumps(content, indent=indent, ensure_ascii=False, allow_nan=False)
-        return text.encode()
+        return write(ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        return json.dumps(content, indent=indent, allow_nan=False).encode()
+        return write().encode()

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 from configs.fields import SettingsError
 
 Line = dict[str, Any]
+_KEYS = {"id": str, "step": int}
 
 
 def parse_json(text: str | bytes, finite: bool = True) -> Any:
@@ -40,18 +41,23 @@ def read_lines(path: Path) -> list[Line]:
     return [line for _, line in numbered_lines(path)]
 
 
-def numbered_lines(path: Path) -> list[tuple[int, Line]]:
+def numbered_lines(path: Path, key: str = "id", finite: bool = True) -> list[tuple[int, Line]]:
     """Return the objects that `durable.append_lines` wrote, with the numbers of their lines.
 
     A missing file has none, and a last line that a kill has cut is left out.
 
+    Args:
+        path: the file.
+        key: what every line has: `id`, a text, or `step`, a whole number.
+        finite: refuse NaN and infinities.
+
     Raises:
-        SettingsError: another line is no object with an `id`; names the file and the line.
+        SettingsError: another line is no object with the key; names the file and the line.
     """
     texts = _content(path).split(b"\n") if path.exists() else []
     lines = []
     for number, text in enumerate(texts, 1):
-        line = _parse_line(text)
+        line = _parse_line(text, key, finite)
         if line is not None:
             lines.append((number, line))
         elif number < len(texts) - 1:
@@ -70,7 +76,7 @@ def scan_lines(path: Path) -> Iterator[tuple[int, Line | None]]:
         _refuse_file(path, error)
     with file:
         for number, text in enumerate(file, 1):
-            yield number, _parse_line(text, finite=False)
+            yield number, _parse_line(text, "id", finite=False)
 
 
 def refuse_line(path: Path, number: int, found: str) -> NoReturn:
@@ -97,13 +103,13 @@ def _refuse_file(path: Path, error: OSError) -> NoReturn:
     raise SettingsError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def _parse_line(text: bytes, finite: bool = True) -> Line | None:
-    """Return the object with an `id` on a line; finite: NaN and infinities are no numbers."""
+def _parse_line(text: bytes, key: str, finite: bool) -> Line | None:
+    """Return the object on a line, None if it is none or lacks the key."""
     try:
         line = parse_json(text, finite)
     except ValueError:
         return None
-    return line if isinstance(line, dict) and isinstance(line.get("id"), str) else None
+    return line if isinstance(line, dict) and isinstance(line.get(key), _KEYS[key]) else None
 
 
 def _refuse_constant(text: str) -> NoReturn:

@@ -5,14 +5,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from support.durable import replace_file
+from support.durable import append_bytes, encode_lines, replace_file
+from support.json_files import numbered_lines
 
 
 class JsonLog:
-    """Append-only JSON-lines log; each line is flushed and also printed.
+    """A file of JSON lines that grows; what is written is printed, too.
 
     Args:
-        path: log file, created (with its folder) when missing, appended to otherwise.
+        path: the file. It and its folder are made if they are missing.
     """
 
     def __init__(self, path: Path) -> None:
@@ -20,14 +21,17 @@ class JsonLog:
         path.parent.mkdir(parents=True, exist_ok=True)
 
     def write(self, **values: Any) -> None:
-        """Append one line holding `values` and the wall-clock time in seconds since the epoch."""
+        """Add a line with the values and the time, in seconds since 1970."""
         line = json.dumps({"time": round(time.time(), 2), **values})
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        append_bytes(self.path, f"{line}\n".encode())
         print(line, flush=True)
 
     def keep(self, step: int) -> None:
-        """Drop the lines of later steps, which will be made again."""
-        lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
-        kept = [line for line in lines if json.loads(line)["step"] <= step]
-        replace_file(self.path, "".join(line + "\n" for line in kept).encode())
+        """Drop the lines of later steps, which will be made again.
+
+        Raises:
+            SettingsError: a line has no `step`; names the file and the line.
+        """
+        lines = [line for _, line in numbered_lines(self.path, "step", finite=False)]
+        kept = [line for line in lines if line["step"] <= step]
+        replace_file(self.path, encode_lines(kept, finite=False))

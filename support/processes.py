@@ -1,4 +1,7 @@
-"""Several processes at one command, as torchrun and `accelerate launch` start them; does not import torch for one."""
+"""Several processes at one command, as torchrun and `accelerate launch` start them.
+
+One process alone does not import torch.
+"""
 
 import os
 from collections.abc import Callable, Sequence
@@ -6,22 +9,75 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from configs.fields import SettingsError
+
 T = TypeVar("T")
-_PATIENCE = timedelta(
-    days=30
-)  # shares end hours apart; a process that dies is noticed by the launcher
+PATIENCE = timedelta(days=30)  # shares end hours apart; the launcher notices a process that dies
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What the launcher's environment says about this process.
+
+    rank: its number. count: how many there are. local_rank: its number on this machine.
+    """
+
+    rank: int = 0
+    count: int = 1
+    local_rank: int = 0
+
+
+def read_launch() -> Launch:
+    """Read the environment that a launcher sets; one process if there is no launcher.
+
+    Raises:
+        SettingsError: a variable is missing or no number; names it.
+    """
+    count = _number("WORLD_SIZE", 1)
+    local_rank = _number("LOCAL_RANK", 0)
+    if count == 1 or "RANK" not in os.environ:
+        return Launch(local_rank=local_rank)
+    rank = _number("RANK", 0)
+    if rank >= count:
+        raise SettingsError(f"RANK: found {rank}; allowed: 0 to {count - 1}, below WORLD_SIZE")
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        if not os.environ.get(name):
+            raise SettingsError(
+                f"{name}: missing, with WORLD_SIZE={count}; allowed: what torchrun or `accelerate "
+                "launch` sets, or no WORLD_SIZE for one process"
+            )
+    _number("MASTER_PORT", 0)
+    return Launch(rank, count, local_rank)
+
+
+def _number(name: str, default: int) -> int:
+    """Return a variable of the environment; a SettingsError if it is no whole number."""
+    text = os.environ.get(name)
+    if text is None:
+        return default
+    least = 1 if name == "WORLD_SIZE" else 0
+    if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text) >= least):
+        raise SettingsError(
+            f"{name}: found {text!r} in the environment; allowed: a whole number from {least}, as "
+            f"torchrun sets it, or no {name}"
+        )
+    return int(text)
 
 
 @dataclass(frozen=True)
 class Processes:
-    """This process's number, how many there are, and `gather`: waits for all, and gives everyone's value to each."""
+    """The processes that share a command's work.
+
+    rank: this one's number. count: how many there are. gather: waits for all of them and gives
+    every one's value to each.
+    """
 
     rank: int = 0
     count: int = 1
     gather: Callable[[Any], list[Any]] = lambda value: [value]
 
     def share(self, items: Sequence[T]) -> list[T]:
-        """Every count-th of the items: what this process has to do."""
+        """Return every count-th of the items: those that this process works on."""
         return list(items[self.rank :: self.count])
 
 
@@ -29,18 +85,18 @@ ALONE = Processes()
 
 
 def launched() -> Processes:
-    """What the launcher's environment says, joined by gloo; one process alone without a launcher."""
-    count = int(os.environ.get("WORLD_SIZE", "1"))
-    if count == 1 or "RANK" not in os.environ:
+    """Join the launcher's other processes, by gloo; one process alone without a launcher."""
+    launch = read_launch()
+    if launch.count == 1:
         return ALONE
     import torch.distributed as group
 
     if not group.is_initialized():
-        group.init_process_group("gloo", timeout=_PATIENCE)
+        group.init_process_group("gloo", timeout=PATIENCE)
 
     def gather(value: Any) -> list[Any]:
-        values = [None] * count
+        values = [None] * launch.count
         group.all_gather_object(values, value)
         return values
 
-    return Processes(group.get_rank(), count, gather)
+    return Processes(group.get_rank(), launch.count, gather)

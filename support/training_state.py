@@ -1,33 +1,47 @@
-"""What an interrupted training continues from."""
+"""The checkpoint from which an interrupted training continues."""
 
-import os
-import pickle
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from configs.fields import SettingsError
+from support.durable import new_file
+
 
 def save_state(path: Path, state: dict[str, Any]) -> None:
-    """Write a checkpoint so that an interruption leaves either the old or the new file, never half of one."""
+    """Write a checkpoint; a kill or a full disk leaves the one before it.
+
+    Raises:
+        OSError: the file cannot be written; names it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
-        torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+    with new_file(path) as file:
+        try:
+            torch.save(state, file)
+        except RuntimeError as error:  # torch's writer raises it on top of the file's own error
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from None
+            raise
 
 
 def load_state(path: Path) -> dict[str, Any] | None:
-    """Read a checkpoint written by `save_state`; None when there is none.
+    """Read a checkpoint that `save_state` wrote; None if there is no file.
 
     Raises:
-        ValueError: the file exists but cannot be read.
+        SettingsError: the file is damaged or another program's.
     """
     if not path.exists():
         return None
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError, pickle.UnpicklingError) as error:
-        raise ValueError(f"{path}: damaged checkpoint; delete it to start again") from error
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # damaged files make the unpickler raise errors of any kind
+        raise _damaged(path, f"a file that cannot be read ({type(error).__name__})") from error
+    if not isinstance(state, dict):
+        raise _damaged(path, f"a {type(state).__name__}")
+    return state
+
+
+def _damaged(path: Path, found: str) -> SettingsError:
+    allowed = "a checkpoint of this training; delete it to start again"
+    return SettingsError(f"{path}: found {found}; allowed: {allowed}")

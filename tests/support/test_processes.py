@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from fake_session import FakeEngine, fake_opener
 from made_runs import scenes, write_run
 from stand_ins import empty_checkpoint
@@ -22,6 +23,7 @@ from eval.report.figures import compute_scores
 from eval.report.run import read_run
 from runs.generate import generate_images
 from runs.run_folder import RunFolder
+from support.crew import Crew
 from support.json_files import read_lines
 from support.processes import Processes, launched
 
@@ -149,6 +151,32 @@ def test_no_launcher_means_alone(monkeypatch):
     assert (launched().rank, launched().count, launched().gather(3)) == (0, 1, [3])
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert launched().share([1, 2]) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"WORLD_SIZE": ""}, "WORLD_SIZE: found ''"),
+        ({"WORLD_SIZE": "abc"}, "WORLD_SIZE: found 'abc'"),
+        ({"WORLD_SIZE": "0"}, "WORLD_SIZE: found '0'"),
+        ({"WORLD_SIZE": "2", "RANK": "-1"}, "RANK: found '-1'"),
+        ({"WORLD_SIZE": "2", "RANK": "2"}, "RANK: found 2"),
+        ({"WORLD_SIZE": "2", "RANK": "0"}, "MASTER_ADDR: missing"),
+        ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "here"}, "MASTER_PORT: missing"),
+        (
+            {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "here", "MASTER_PORT": "x"},
+            "MASTER_PORT",
+        ),
+    ],
+)
+@pytest.mark.parametrize("start", [launched, lambda: Crew(torch.device("cpu"))])
+def test_an_environment_that_no_launcher_sets_is_one_line(monkeypatch, start, variables, message):
+    for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SettingsError, match=f"{message}.*; allowed: "):
+        start()
 
 
 def torchrun(*words: str) -> subprocess.CompletedProcess:

@@ -1,0 +1,106 @@
+"""Files after a failed write: the old content stays, and the error names the file."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from configs.fields import SettingsError
+from support.durable import (
+    append_lines,
+    encode_json,
+    encode_lines,
+    make_writable,
+    replace_file,
+)
+from support.json_files import read_lines, read_object
+from support.log import JsonLog
+from support.training_state import load_state, save_state
+
+STATE = {"step": 2, "weights": torch.ones(50_000)}
+WRITERS: dict[str, Callable[[Path], None]] = {
+    "replace_file": lambda path: replace_file(path, b"new" * 50_000),
+    "append_lines": lambda path: append_lines(path, [{"id": "a", "text": "x" * 50_000}]),
+    "save_state": lambda path: save_state(path, STATE),
+    "JsonLog": lambda path: JsonLog(path).write(step=2, text="x" * 50_000),
+}
+
+
+@pytest.fixture
+def full_disk(monkeypatch) -> Callable[[], None]:
+    """Return what fills the disk: files then take 1,000 bytes of a write, and no more."""
+    resource = pytest.importorskip("resource")
+    import signal
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    previous = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # then writes fail with EFBIG
+    yield lambda size=1000: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    signal.signal(signal.SIGXFSZ, previous)
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_full_disk_leaves_what_was_there(tmp_path, full_disk, writer):
+    path = tmp_path / "file"
+    path.write_text('{"id": "before"}\n')
+    full_disk()
+    with pytest.raises(OSError) as failure:
+        WRITERS[writer](path)
+    assert failure.value.filename == str(path)
+    assert path.read_text() == '{"id": "before"}\n'
+    assert os.listdir(tmp_path) == ["file"]  # no rest takes space
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("name", ["file/below", "x" * 300, "/proc/nowhere/file"])
+def test_places_that_cannot_be_written_are_named(tmp_path, writer, name):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError) as failure:
+        WRITERS[writer](tmp_path / name)
+    assert failure.value.filename and failure.value.strerror
+
+
+@pytest.mark.parametrize("name", ["file", "file/below", "x" * 300, "/proc/nowhere", "a\0b"])
+def test_folders_of_flags_are_tried_before_work(tmp_path, name):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        SettingsError, match="^--output_dir .*: found [A-Za-z ]+; allowed: a folder"
+    ):
+        make_writable("output_dir", tmp_path / name)
+    make_writable("output_dir", tmp_path / "new" / "folder")
+    assert os.listdir(tmp_path / "new" / "folder") == []
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"junk", b"\x80\x02}q\x00", b"PK\x03\x04" + bytes(40), [1]]
+)
+def test_training_states_of_others_are_one_line(tmp_path, content):
+    path = tmp_path / "state.pt"
+    path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
+    with pytest.raises(SettingsError, match="state.pt: found .*; allowed: .*delete it"):
+        load_state(path)
+
+
+def test_texts_in_no_encoding_are_written_as_json(tmp_path):
+    odd = {"id": "a", "arguments": ["caf\udce9", "é"]}
+    for name, content in (("lines", encode_lines([odd])), ("object", encode_json(odd))):
+        (tmp_path / name).write_bytes(content)
+    assert read_lines(tmp_path / "lines") == [odd] and read_object(tmp_path / "object") == odd
+    assert "é".encode() in encode_json({"id": "é"})  # as it is, where that can be
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [("hello", "line 2, 'hello'"), ('{"loss": 1}', "line 2"), ("[" * 100_000, "line 2")],
+)
+def test_a_log_of_another_program_is_named(tmp_path, line, found):
+    log = JsonLog(tmp_path / "log.jsonl")
+    log.write(step=1, loss=float("nan"))
+    log.path.write_text(log.path.read_text() + f'{line}\n{{"step": 9}}\n')
+    with pytest.raises(SettingsError, match=f"log.jsonl: found, in {found}"):
+        log.keep(1)
+    log.path.write_text('{"step": 1, "loss": NaN}\n{"step": 2}\n{"st')
+    log.keep(1)
+    assert log.path.read_text() == '{"step": 1, "loss": NaN}\n'
