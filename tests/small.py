@@ -16,7 +16,7 @@ from models.codecs.vqgan import ImageTokenizer
 from models.codecs.vqgan_config import VqganConfig
 from models.codecs.vqgan_layout import build_vqmodel
 from models.files.network import public_state
-from models.targets.chameleon import chameleon_keys, chameleon_spec
+from models.targets.chameleon_network import chameleon_keys, chameleon_spec
 from models.transformer import Transformer
 from runs.session import Session, open_session
 from scripts.tiny.make_tokenizer import CLOSING_NAMES, LEADING_NAMES, image_token_name

@@ -23,14 +23,14 @@ from drafters.loading import eagle_keys
 from models.base import ImageRope
 from models.files.network import public_state
 from models.registry import FAMILIES, TARGETS
-from models.targets.llamagen import (
-    LlamaGen,
+from models.targets.llamagen import LlamaGen
+from models.targets.llamagen_files import llamagen_family
+from models.targets.llamagen_network import (
     LlamaGenNetwork,
     decoder_spec,
     llamagen_keys,
     llamagen_spec,
 )
-from models.targets.llamagen_files import llamagen_family
 from runs.session import Session, open_session
 
 WORDS = ["a", "red", "blue", "cat", "dog", "on", "the", "mat", "and", "two", "three", ",", "."]

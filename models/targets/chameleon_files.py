@@ -15,16 +15,8 @@ from models.files.folders import given_folder
 from models.files.names import BUNDLED_VQGAN, VQGAN_CONFIG
 from models.files.network import Network
 from models.files.weights import folder_shapes, naming, read_json
-from models.targets.chameleon import (
-    FRAME,
-    Chameleon,
-    ChameleonVocab,
-    chameleon_network,
-    chameleon_spec,
-    drafter_spec,
-    load_images,
-    load_tokenizer,
-)
+from models.targets.chameleon import FRAME, Chameleon, ChameleonVocab, load_images, load_tokenizer
+from models.targets.chameleon_network import chameleon_network, chameleon_spec, drafter_spec
 from models.targets.family import Checked, Family, Part
 from models.targets.lumina_mgpt import ROW_END, LuminaMgpt
 

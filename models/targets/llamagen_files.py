@@ -11,14 +11,8 @@ from models.codecs.llamagen_vq import CODEBOOK, load_llamagen_vq, read_vq
 from models.files.folders import checkpoint_folder
 from models.files.weights import read_json
 from models.targets.family import Checked, Family, Part
-from models.targets.llamagen import (
-    LlamaGen,
-    drafter_spec,
-    given_path,
-    llamagen_network,
-    llamagen_spec,
-    refuse_other,
-)
+from models.targets.llamagen import LlamaGen, given_path, refuse_other
+from models.targets.llamagen_network import drafter_spec, llamagen_network, llamagen_spec
 from models.targets.text_encoder import check_encoder
 
 _TEXT, _VQ = "text_encoder_path", "vq_path"

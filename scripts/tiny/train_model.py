@@ -28,10 +28,9 @@ from models.targets.chameleon import (
     BOS,
     Chameleon,
     ChameleonVocab,
-    chameleon_keys,
-    chameleon_spec,
     load_tokenizer,
 )
+from models.targets.chameleon_network import chameleon_keys, chameleon_spec
 from models.transformer import Transformer
 from scenes.scene import sample_scene
 from scripts.tiny.caption_data import Captions

@@ -12,7 +12,7 @@ from small_llamagen import llamagen_settings, open_llamagen, write_llamagen
 from torch import Tensor
 
 from models.files.weights import read_json
-from models.targets.llamagen import llamagen_spec
+from models.targets.llamagen_network import llamagen_spec
 from scripts.tools.convert_llamagen import convert
 from support.script import run_script
 

@@ -9,7 +9,8 @@ from drafters.eagle import EagleHead
 from drafters.loading import eagle_keys
 from models.base import ImageRope
 from models.files.network import public_state
-from models.targets.llamagen import LlamaGen, LlamaGenNetwork, llamagen_keys, llamagen_spec
+from models.targets.llamagen import LlamaGen
+from models.targets.llamagen_network import LlamaGenNetwork, llamagen_keys, llamagen_spec
 
 XL = {
     "vocab_size": 16384, "hidden_size": 1280, "intermediate_size": 3584, "num_hidden_layers": 36,

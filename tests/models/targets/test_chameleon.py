@@ -16,7 +16,8 @@ from decoding.cache import CacheShape, KVCache, chain
 from decoding.tree import DraftTree
 from models.base import Context, TargetModel, TargetOptions
 from models.registry import load_target
-from models.targets.chameleon import Chameleon, chameleon_keys, chameleon_spec
+from models.targets.chameleon import Chameleon
+from models.targets.chameleon_network import chameleon_keys, chameleon_spec
 
 CPU = torch.device("cpu")
 VARIANTS = {

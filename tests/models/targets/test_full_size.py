@@ -16,8 +16,8 @@ from configs.targets import META_FILES
 from drafters.loading import eagle_network
 from models.codecs.vqgan_config import VqganConfig, write_config
 from models.codecs.vqgan_layout import build_vqmodel, to_taming
-from models.targets.chameleon import drafter_spec
 from models.targets.chameleon_files import network
+from models.targets.chameleon_network import drafter_spec
 
 HIDDEN, MLP, VOCAB, CODES = 4096, 11008, 65536, 8192
 CONFIG = {
