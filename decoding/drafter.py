@@ -1,4 +1,4 @@
-"""What a drafter is: it proposes laws for the tokens behind the nodes of a tree."""
+"""What a drafter is: it proposes distributions for the tokens that follow the nodes of a tree."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,10 +13,10 @@ from models.base import PromptRows
 
 @dataclass(frozen=True)
 class Decided:
-    """Tokens that a round has decided, with the target's features of the positions before them.
+    """Tokens that a round has decided, with the target's features that predicted them.
 
-    features: (images, guidance, n, hidden) at the positions whose next tokens are codes (images, n); counts[i] of them
-    count.
+    features: (images, guidance, n, hidden); feature j is that of the position before codes[:, j].
+    codes: (images, n). counts: how many of the n are valid, per image.
     """
 
     features: Tensor
@@ -25,31 +25,45 @@ class Decided:
 
 
 class Drafter(Protocol):
-    """Keeps its own state per image of the batch, in the batch's order.
+    """Proposes tokens and keeps its own state of every image, in the batch's order.
 
-    window: how many positions behind the root it can foresee without knowing the tokens between; 0 for none.
+    A round calls `expand` once per tree level, `foresee` at most once, then `observe` and `commit`.
+
+    window: positions after the root that it can foresee without knowing the tokens between; 0 if
+    none.
     """
 
     window: int
 
     def open(self, images: int, watch: Stopwatch) -> None:
-        """Allocate the state of so many images in flight, forgetting all earlier ones; laps are `draft_forward`."""
+        """Allocate state for so many images, forgetting earlier ones.
+
+        Forward passes of its network are timed as laps `draft_forward` of the watch.
+        """
 
     def start(self, image: int, prompt: PromptRows, features: Tensor, code: Tensor) -> None:
-        """Read a new image's prompt, the target's features of it (guidance, length, hidden) and the first code (1,)."""
+        """Begin an image: its prompt, the target's features of the prompt, and its first code.
+
+        features: (guidance, length, hidden). code: (1,).
+        """
 
     def expand(self, tree: DraftTree, nodes: Tensor) -> Tensor:
-        """log q (images, k, vocab) of the tokens behind nodes (images, k); the first call of a round is for the
-        root."""
+        """Return log q (images, k, vocab) of the children of nodes (images, k).
+
+        The first call of a round is for the root.
+        """
 
     def foresee(self) -> Tensor:
-        """log q (images, window, vocab) of the next positions, whatever stands between; asked if window is not 0."""
+        """Return log q (images, window, vocab) of the next positions, whatever tokens come between.
+
+        Called only if window is not 0.
+        """
 
     def observe(self, tree: DraftTree, log_p: Tensor, verdict: Verdict) -> None:
-        """See the target's laws log_p (images, 1 + nodes, vocab) behind a round's tree and what they came to."""
+        """See the verified tree: the target's log_p (images, 1 + nodes, vocab), and the verdict."""
 
     def commit(self, decided: Decided) -> None:
-        """Learn what the last round has decided; drops the round's tree."""
+        """Take over what the round has decided, and drop its tree."""
 
     def select(self, images: list[int]) -> None:
         """Keep these images only."""

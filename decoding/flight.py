@@ -1,4 +1,4 @@
-"""One image on its way: what the engine knows of it on the host."""
+"""One image in flight: what the engine keeps of it on the host, and the lines it reports."""
 
 from dataclasses import dataclass, field
 
@@ -20,8 +20,12 @@ class Job:
 
 @dataclass(frozen=True)
 class RoundStats:
-    """A round of one image. position: image position of its first token; depth, width: as planned; nodes: as
-    verified; top1: the target's greatest probability at each position that the round decided."""
+    """A round of one image.
+
+    position: of the first token that it decided. depth, width: of the planned tree. nodes: of the
+    verified tree. accepted: accepted length. top1: the target's greatest probability at every
+    position that the round decided.
+    """
 
     id: str
     round: int
@@ -35,10 +39,11 @@ class RoundStats:
 
 @dataclass(frozen=True)
 class FinishedImage:
-    """An image's codes (tokens,) on the CPU and what they cost.
+    """An image's codes (tokens,) on the CPU, and what they cost.
 
-    tau: tokens decided in rounds / rounds (the prefill's token is not counted). mean_depth, mean_nodes: of the verified
-    trees. Seconds: the image's share of its batch's rounds, without the VQ decoder.
+    tau: tokens decided per round, bonus tokens included; the token that the prefill decides is not
+    counted. mean_depth, mean_nodes: of the verified trees. seconds: the image's share of its batch's
+    rounds, and its prefill; the VQ decoder is not in it.
     """
 
     job: Job
@@ -55,11 +60,15 @@ class FinishedImage:
 
 @dataclass
 class Flight:
-    """The state of an image between rounds."""
+    """The state of an image between rounds.
+
+    tokens: of the whole image. first: (1,) the code that the prefill decided. controller: the
+    policy's memory of the image, None in plain decoding.
+    """
 
     job: Job
     tokens: int
-    first: Tensor  # (1,) the prefill's code
+    first: Tensor
     controller: Controller | None
     seconds_prefill: float
     codes: list[Tensor] = field(init=False)
@@ -77,10 +86,11 @@ class Flight:
 
     @property
     def remaining(self) -> int:
+        """Image tokens still to decide."""
         return self.tokens - self.decided
 
     def shape(self) -> Shape:
-        """The next tree's shape."""
+        """Return the next tree's shape."""
         self.planned = self.controller.shape(self.decided, self.remaining)
         return self.planned
 
@@ -116,6 +126,7 @@ class Flight:
         self.seconds += total
 
     def finish(self) -> FinishedImage:
+        """Return the image with its figures."""
         rounds = max(self.rounds, 1)
         return FinishedImage(
             job=self.job,

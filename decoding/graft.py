@@ -1,8 +1,8 @@
 """Grafting: tokens that are foreseen per position continue every node of a tree.
 
-Under the exact rule any proposal may stand in a tree, so two sources meet in one forward pass: a short tree of a
-drafter that follows paths, and a chain of tokens that another one foresees for the next positions, whatever stands
-between.
+The exact verifier accepts any proposal, so a tree may join two sources: a short tree of a drafter
+that follows paths, and a chain of tokens that another one foresees for the next positions, whatever
+tokens come between. One forward pass of the target verifies both.
 """
 
 from dataclasses import dataclass, replace
@@ -13,17 +13,17 @@ from torch import Tensor
 
 from decoding.tree import DraftTree
 
-# Tokens that a law renewed in this round saves in later ones: so many beside the root, half as many at HALVED, then
-# faster and faster less (measured by windows of 8 to 32).
+# Tokens that later rounds save because this round predicts a position anew: RENEWAL next to the root,
+# half of that HALVED positions on, falling as a Gaussian (measured with windows of 8 to 32).
 RENEWAL, HALVED = 0.2, 14
 
 
 @dataclass(frozen=True)
 class Foreseen:
-    """What stands at the next positions, whatever stands between.
+    """The tokens foreseen at the next positions, whatever tokens come between.
 
-    tokens: (images, window). hits: (images, window) the logarithms of the probabilities that each of them follows if
-    those before it did. reach: (images, 1) the greatest depth that a node may have.
+    tokens: (images, window). hits: (images, window) log-probabilities that the target chooses each,
+    given that it chose those before. reach: (images, 1) the greatest depth that a node may have.
     """
 
     tokens: Tensor
@@ -36,14 +36,15 @@ class Foreseen:
 
 
 def graft(tree: DraftTree, foreseen: Foreseen, distributions: Tensor | None = None) -> DraftTree:
-    """Continue the root and every node of a tree with the tokens foreseen behind it.
+    """Return the tree with root and every node continued by the tokens foreseen after it.
 
-    A child that is the foreseen token already takes the continuation over from its parent, and the better estimate of
-    the two. All continuations stand behind the nodes of the tree; a policy chooses among them by their worth. On the
-    best path, along which this round renews the laws of the window, it is more than the probability.
+    A child that already is the foreseen token takes over its parent's continuation, and the better
+    of the two estimates. The continuations come after the tree's own nodes; a policy chooses among
+    them by their worth. A node is worth its probability, and more on the best path: there this round
+    predicts the window's positions anew, which helps later rounds.
 
-    laws: (images, window, vocab) log q of the foreseen positions, to go with the nodes of a tree that is grown of them
-    alone.
+    distributions: (images, window, vocab) log q of the foreseen positions, for verifiers that read
+    them; only for a tree without nodes.
     """
     assert distributions is None or tree.nodes == 0
     window, count = foreseen.window, tree.nodes + 1
@@ -83,8 +84,10 @@ def graft(tree: DraftTree, foreseen: Foreseen, distributions: Tensor | None = No
 
 
 def _agreed(tree: DraftTree, foreseen: Foreseen) -> tuple[DraftTree, Tensor]:
-    """The tree with the better estimates of nodes that are foreseen as well; and (images, 1 + nodes) which nodes have
-    no such child."""
+    """Return the tree with better estimates of nodes that are foreseen too, and who lacks them.
+
+    The second value, (images, 1 + nodes) bool, marks the nodes without a child that is foreseen.
+    """
     own = tree.scores - tree.scores.gather(1, tree.parents)
     agreed = (
         (tree.depths > 0) & (tree.tokens == _at(foreseen.tokens, tree.depths - 1)) & tree.present
@@ -99,8 +102,10 @@ def _agreed(tree: DraftTree, foreseen: Foreseen) -> tuple[DraftTree, Tensor]:
 
 
 def _best_path(tree: DraftTree, window: int) -> Tensor:
-    """(images, (1 + nodes) (1 + window)) which nodes lie on the path to the best of an image's deepest nodes, or
-    continue it."""
+    """Return which nodes lie on the path to the best of the deepest nodes, or continue it.
+
+    (images, (1 + nodes) (1 + window)) bool, in the order of a grafted tree.
+    """
     count = tree.nodes + 1
     leaf = tree.scores.masked_fill(tree.depths < tree.levels[:, None], -torch.inf).argmax(1)
     path = tree.visible.gather(1, leaf[:, None, None].expand(-1, 1, count))[:, 0]
@@ -108,5 +113,5 @@ def _best_path(tree: DraftTree, window: int) -> Tensor:
 
 
 def _at(values: Tensor, index: Tensor) -> Tensor:
-    """values (images, n) at index (images, m), beyond its ends those there."""
+    """Return values (images, n) at index (images, m); an index beyond an end reads that end."""
     return values.gather(1, index.clamp(0, values.shape[1] - 1))

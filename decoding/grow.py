@@ -27,10 +27,10 @@ class Speculation:
 
 
 class Grower:
-    """policy.select(tree) -> drafter.expand(nodes) -> proposal.children, until the plan's depth; then policy.prune.
+    """Grows a tree level by level: select nodes, expand them, take children; at last prune the tree.
 
-    Behind every level the policy may stop growth; where that only saves work, it is asked on a CPU alone: on a GPU
-    asking costs a wait.
+    After every level the policy may end growth early. A policy for which this only saves work is
+    asked on a CPU alone, since on a GPU the answer costs a wait for the device.
     """
 
     def __init__(
@@ -41,13 +41,21 @@ class Grower:
         foreseen: Proposal | None = None,
         distributions: bool = False,
     ):
-        """proposal: of grown levels; foreseen: of tokens that continue them, the same if None. laws: whether the trees
-        carry the drafter's laws."""
+        """Compose a way to draft.
+
+        Args:
+            policy: which nodes are expanded, and which are kept.
+            drafter: proposes distributions.
+            proposal: takes children from them.
+            foreseen: takes the tokens that the drafter foresees; `proposal` if None.
+            distributions: whether trees carry the drafter's distributions, for verifiers that
+                read them.
+        """
         self.policy, self.drafter, self.proposal = policy, drafter, proposal
         self.foreseen, self.distributions = foreseen or proposal, distributions
 
     def __call__(self, root: DraftTree, plan: TreePlan, noise: Noise, decided: Tensor) -> DraftTree:
-        """Grow the trees of a round.
+        """Return the trees that a round verifies.
 
         Args:
             root: the trees without nodes.
@@ -77,7 +85,7 @@ class Grower:
     def _continue(
         self, tree: DraftTree, plan: TreePlan, noise: Noise, decided: Tensor
     ) -> DraftTree:
-        """Graft the tokens that the drafter foresees onto every node."""
+        """Return the tree with the tokens that the drafter foresees grafted onto every node."""
         log_q = self.drafter.foresee()[:, : plan.window]  # (images, window, vocab)
         position = decided + torch.arange(log_q.shape[1], device=decided.device)
         tokens, hits = self.foreseen.children(log_q, noise(position), 1, 1)

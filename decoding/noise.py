@@ -1,10 +1,13 @@
 """Positional noise: Gumbel numbers that are a pure function of (image seed, role, position, token).
 
-With it, the token that a target emits after a prefix is a function of that prefix (Gumbel-max trick; drafter-invariant
-speculative decoding, arXiv 2408.07978), the same on CPU and CUDA and in every batch.
+The target samples by adding Gumbel numbers to log p and taking the argmax (Gumbel-max trick). Since
+the numbers belong to positions and not to calls, the token after a prefix is a function of the
+prefix: the same whatever was drafted, in every batch, on CPU and CUDA (drafter-invariant
+speculative decoding, arXiv 2408.07978). That makes every tree exact.
 
-Roles are independent streams: `target` chooses the target's tokens, `accept` and `residual` serve randomised acceptance
-(a position is decided once, so an entry is used once), `draft` draws the children of a sampling proposal.
+Roles are independent streams. `target` chooses the target's tokens; `accept` and `residual` serve
+randomised acceptance (a position is decided once, so no entry is used twice); `draft` draws the
+children of a sampling proposal.
 """
 
 import hashlib
@@ -24,8 +27,14 @@ _MIX = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64))
 
 
 def image_seed(base_seed: int, prompt: str, occurrence: int = 0, sample: int = 0) -> int:
-    """The 63-bit seed of one image: a hash of the run's seed, the prompt, its how-manieth occurrence and the sample
-    number."""
+    """Return the 63-bit seed of one image, a hash of what tells it from other images.
+
+    Args:
+        base_seed: of the command.
+        prompt: its text.
+        occurrence: which occurrence of the same prompt in the list, from 0.
+        sample: which image of that occurrence, from 0.
+    """
     return _hash("image", base_seed, prompt, occurrence, sample)
 
 
@@ -35,12 +44,15 @@ def _hash(*parts: object) -> int:
 
 
 def _shift_right(x: Tensor, bits: int) -> Tensor:
-    """Logical shift of int64."""
+    """Shift int64 right without its sign."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def random_bits(seed: int, role: str, positions: Tensor, width: int) -> Tensor:
-    """Counter-based random int64 (positions, width) for the stream `role` of an image, at the given positions (n,)."""
+    """Return random int64 (n, width) for the stream `role` of an image at positions (n,).
+
+    Counter-based (SplitMix64): a number depends on seed, role, position and column alone.
+    """
     x = positions[:, None] * (1 << 32) + torch.arange(width, device=positions.device)
     x = x * _GAMMA + _hash("stream", seed, role)
     for bits, factor in _MIX:
@@ -49,18 +61,18 @@ def random_bits(seed: int, role: str, positions: Tensor, width: int) -> Tensor:
 
 
 def uniform(seed: int, role: str, positions: Tensor, width: int) -> Tensor:
-    """Uniform numbers of the open interval (0, 1) in fp64, (positions, width)."""
+    """Return uniform numbers of the open interval (0, 1) in fp64, (n, width)."""
     return (_shift_right(random_bits(seed, role, positions, width), 12).double() + 0.5) * 2.0**-52
 
 
 def gumbel(seed: int, role: str, positions: Tensor, width: int) -> Tensor:
-    """Standard Gumbel numbers in fp64, (positions, width)."""
+    """Return standard Gumbel numbers in fp64, (n, width); in fp32 libraries' logarithms differ."""
     return -torch.log(-torch.log(uniform(seed, role, positions, width)))
 
 
 @dataclass(frozen=True)
 class NoiseShape:
-    """Size, type and place of one image's noise table; `greedy` tables (T = 0) hold no noise."""
+    """Size, dtype and device of one image's noise table; greedy: temperature 0, without noise."""
 
     positions: int
     width: int
@@ -70,7 +82,7 @@ class NoiseShape:
 
 
 class PositionalNoise:
-    """The noise of the images in flight: one table per role and image, looked up by position."""
+    """Holds the noise of the images in flight: a table per role and image, read by position."""
 
     def __init__(self, shape: NoiseShape, images: int, roles: tuple[str, ...] = ("target",)):
         self.shape = shape
@@ -81,11 +93,11 @@ class PositionalNoise:
 
     @property
     def table(self) -> Tensor:
-        """The target's, (images, positions, vocab)."""
+        """The target's table (images, positions, vocab)."""
         return self.tables["target"]
 
     def fill(self, image: int, seed: int) -> None:
-        """Use the noise of `seed` for this image from now on."""
+        """Fill an image's tables with the noise of its seed."""
         if not self.shape.greedy:
             positions = torch.arange(self.shape.positions, device=self.shape.device)
             for role, table in self.tables.items():
@@ -96,8 +108,10 @@ class PositionalNoise:
         self.tables = {role: table[images] for role, table in self.tables.items()}
 
     def __call__(self, positions: Tensor, role: str = "target") -> Tensor:
-        """Noise at positions (images, n), those behind the last one read as the last one: (images, n, vocab), or (…, 1)
-        zeros."""
+        """Return noise (images, n, vocab) at positions (images, n), or zeros (images, n, 1) if greedy.
+
+        Positions after the image's last one read that of the last one.
+        """
         index = positions.clamp(max=self.shape.positions - 1)
         if len(positions) > 1:
             index += (
@@ -107,7 +121,10 @@ class PositionalNoise:
         return F.embedding(index, self.tables[role].flatten(0, 1))
 
     def drawing(self, role: str, rounds: list[tuple[int, int]]) -> Noise:
-        """What a round's children are taken with. `draft` has no table: each image's (seed, round) makes a new one."""
+        """Return the noise that a round's children are taken with, as a function of positions.
+
+        `draft` has no table, since every round draws anew: rounds holds each image's (seed, round).
+        """
         return partial(self._draft, rounds) if role == "draft" else partial(self, role=role)
 
     def _draft(self, rounds: list[tuple[int, int]], positions: Tensor) -> Tensor:

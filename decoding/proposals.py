@@ -1,4 +1,4 @@
-"""Proposals: how the children of a node are taken from the drafter's law."""
+"""Proposals: how the children of a node are taken from the drafter's distribution q."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,8 +9,10 @@ from decoding.calibration import Calibration
 
 
 class Proposal(Protocol):
-    """Chooses candidates for the next token and estimates, per candidate, the probability that the target chooses
-    it. stream: the role of the noise that it reads."""
+    """Chooses candidates for the next token, and estimates how likely the target chooses each.
+
+    stream: the role of the noise that it reads.
+    """
 
     name: str
     stream: str
@@ -18,14 +20,21 @@ class Proposal(Protocol):
     def children(
         self, log_q: Tensor, noise: Tensor, count: int, level: int
     ) -> tuple[Tensor, Tensor]:
-        """Drafter's law log q (images, k, vocab), the noise at these positions (same shape, or zeros), candidates per
-        node, their level -> tokens (images, k, count) in the order in which they are to be tried, and the logarithms of
-        their estimated hit probabilities; -inf where there is no candidate."""
+        """Return candidates (images, k, count), best first, and their estimated log-probabilities.
+
+        Args:
+            log_q: (images, k, vocab) the drafter's distributions after k nodes.
+            noise: of the same shape at these positions; (images, k, 1) zeros at temperature 0.
+            count: candidates per node.
+            level: tree level of the candidates, from 1, for the calibration.
+
+        An estimate of -inf stands where there is no candidate.
+        """
 
 
 @dataclass(frozen=True)
 class TopK:
-    """The likeliest tokens under q (EAGLE-2, arXiv 2406.16858); uncalibrated, the estimate is q itself."""
+    """Takes the likeliest tokens under q (EAGLE-2, arXiv 2406.16858); the estimate is q itself."""
 
     calibration: Calibration = Calibration()
     name = "topk"
@@ -43,10 +52,11 @@ class TopK:
 
 @dataclass(frozen=True)
 class Coupled:
-    """The best tokens by log q + G with the target's own positional noise G: what the target would choose if q were p.
+    """Takes the best tokens by log q + G, where G is the noise that the target will choose with.
 
-    The estimate is a softmax of the perturbed values: the probability of being chosen after one more independent Gumbel
-    disturbance of every value, which stands for the disagreement between q and p.
+    The first candidate is what the target chooses if q equals its p. The estimate is a softmax of
+    the noisy values: the probability to be chosen after one more Gumbel disturbance of every value,
+    which stands for the difference between q and p.
     """
 
     calibration: Calibration = Calibration()
@@ -61,8 +71,11 @@ class Coupled:
 
 @dataclass(frozen=True)
 class Sampled:
-    """Drawn from q without replacement, in draw order (EAGLE-1, arXiv 2401.15077), by the best log q + g with noise of
-    its own (Gumbel-top-k trick, Kool et al., arXiv 1903.06059). The estimate is that of `topk`."""
+    """Draws from q without replacement (EAGLE-1, arXiv 2401.15077), in draw order.
+
+    The draws are the best log q + g, where g is noise of its own (Gumbel-top-k trick, arXiv
+    1903.06059). The estimate is that of `topk`.
+    """
 
     calibration: Calibration = Calibration()
     name = "sampled"
@@ -78,7 +91,7 @@ class Sampled:
 
 
 def _best(values: Tensor, count: int, factor: float) -> tuple[Tensor, Tensor]:
-    """The best candidates by log softmax of factor times the values, with that as their scores."""
+    """Return the best candidates by log_softmax(factor * values), and these as their estimates."""
     scores, tokens = (factor * values).log_softmax(-1).topk(min(count, values.shape[-1]), dim=-1)
     return tokens, scores
 

@@ -1,4 +1,4 @@
-"""The sampling law: the only place that knows guidance, temperature, top-k and top-p."""
+"""The sampling distribution: the only place that knows guidance, temperature, top-k and top-p."""
 
 from dataclasses import dataclass
 
@@ -8,10 +8,13 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class SamplingDistribution:
-    """Logits of the scored ids -> log-probabilities, in fp32 or better.
+    """Turns logits of image codes into log-probabilities, in fp32 or better.
 
-    Order as in the baselines of the field: guidance, temperature, top-k (ties kept), top-p (the token that crosses p is
-    kept). At temperature 0 the law is the plain softmax of the guided logits; tokens are then chosen by argmax.
+    The order is that of the field's baselines: guidance, temperature, top-k (ties are kept), top-p
+    (the token that crosses p is kept). At temperature 0 it is the softmax of the guided logits
+    without cuts, and tokens are chosen by argmax. Target and drafter use the same one.
+
+    cfg: guidance scale; 1 means no guidance. top_k: 0 means no cut.
     """
 
     temperature: float = 1.0
@@ -26,10 +29,14 @@ class SamplingDistribution:
 
     @property
     def greedy(self) -> bool:
+        """Whether tokens are chosen by argmax, without noise."""
         return self.temperature == 0
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """Logits (images x guidance, n, vocab), an image's rows adjacent -> log p (images, n, vocab)."""
+        """Return log p (images, n, vocab) of logits (images x guidance, n, vocab).
+
+        The guidance rows of an image are adjacent, the conditional one first.
+        """
         scores = self.guide(logits)
         if not self.greedy:
             scores = self._top_p(
@@ -38,7 +45,7 @@ class SamplingDistribution:
         return scores.log_softmax(-1)
 
     def guide(self, logits: Tensor) -> Tensor:
-        """Guided logits (images, n, vocab), in fp32 or better."""
+        """Return guided logits (images, n, vocab), in fp32 or better."""
         logits = logits if logits.dtype == torch.float64 else logits.float()
         if self.guidance == 1:
             return logits
@@ -60,7 +67,10 @@ class SamplingDistribution:
         return scores.masked_fill(beyond.scatter(-1, index, beyond), -torch.inf)
 
     def cut_distance(self, scores: Tensor, tokens: Tensor) -> Tensor:
-        """How far tokens (n,) are from changing sides at top-k (in logits / T) and at top-p (in mass): (m,), m <= 2 n.
+        """Return how far tokens (n,) are from being cut, or not, by top-k and top-p: (m,), m <= 2 n.
+
+        Distances are in logits / T for top-k, in probability for top-p. Tests use them to tell a
+        rounding difference from a fault.
 
         scores: (vocab,) guided logits / T of one position, finite.
         """
@@ -81,5 +91,8 @@ class SamplingDistribution:
 
 
 def choose(log_p: Tensor, noise: Tensor) -> Tensor:
-    """The tokens that the law emits under this noise (Gumbel-max; ties to the lowest id): (..., vocab) -> (...)."""
+    """Return the tokens (...) that log_p (..., vocab) emits under this Gumbel noise.
+
+    By the Gumbel-max trick they are samples; without noise the argmax. Ties go to the lowest code.
+    """
     return (log_p + noise).argmax(-1)

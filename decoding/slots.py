@@ -1,8 +1,9 @@
-"""Tokens that a model forces on an image, the ends of rows: they stand in the sequence, yet nothing decides them.
+"""Row ends: tokens that some models force after every row of the image, so nothing decides them.
 
-Trees, policies, verifiers and noise know image tokens only. A slot is a place in the sequence that the networks read.
-Where a node ends a row, the row's end takes a slot of its own behind it, in the same forward pass; its features then
-score the node's children. So trees run on across row ends, and a forced token costs no round and no score.
+Trees, policies, verifiers and noise know image tokens only. The networks read a sequence of slots:
+the nodes of a tree and, after every node that ends a row, a slot for the row end. The row end's
+features then score the node's children. So trees grow on across row ends in one forward pass, and a
+forced token costs neither a round nor a score.
 """
 
 from dataclasses import dataclass
@@ -18,10 +19,11 @@ from models.base import ImageGrid
 
 @dataclass(frozen=True)
 class Slots:
-    """The sequence of one forward pass over a tree: its nodes, then the row ends behind some of them.
+    """The sequence of one forward pass over a tree: its nodes, then the row ends after some of them.
 
-    codes, depths: (images, m), a depth being the distance in slots from the root. visible: (images, m, m) as in a tree.
-    exits: (images, 1 + nodes) the slot whose features score a node's children, None if it is always the node's own.
+    codes: (images, m). depths: (images, m) distance from the root in slots. visible: (images, m, m)
+    bool, what a slot sees. exits: (images, 1 + nodes) the slot whose features score a node's
+    children; None if it is the node's own everywhere.
     """
 
     codes: Tensor
@@ -32,7 +34,10 @@ class Slots:
 
 @dataclass(frozen=True)
 class Path:
-    """The slots of the accepted paths and the codes that follow them, both (images, n); counts[i] of them count."""
+    """The slots of the accepted paths and the codes that follow them, both (images, n).
+
+    counts: how many of the n are valid, per image.
+    """
 
     slots: Tensor
     codes: Tensor
@@ -40,18 +45,15 @@ class Path:
 
 
 def lay_out(tree: DraftTree, roots: list[int], grid: ImageGrid) -> Slots:
-    """The slots of trees whose roots are the image tokens at positions `roots`, one per image."""
+    """Return the slots of trees; roots: the image position of every tree's root."""
     if not any(ends_row(root, tree.height + 1, grid) for root in roots):
         return Slots(tree.tokens, tree.depths, tree.visible)
     root = on_device(roots, tree.tokens.device)[:, None]
     position = root + tree.depths
     ends = (position + 1) % grid.columns == 0  # (images, 1 + nodes)
-    count = int(ends.sum(1).max())  # waits for the device, in rounds over a row's end
+    count = int(ends.sum(1).max())  # waits for the device, only in rounds that cross a row's end
     present, node = ends.int().sort(dim=1, descending=True, stable=True)
-    present, node = (
-        present[:, :count].bool(),
-        node[:, :count],
-    )  # (images, e): e row ends and the nodes they follow
+    present, node = present[:, :count].bool(), node[:, :count]  # (images, e): nodes that end rows
     nodes = tree.nodes + 1
     own = torch.arange(nodes, device=node.device).expand(len(roots), -1)
     depths = grid.slots(position) - grid.slots(root)
@@ -64,25 +66,29 @@ def lay_out(tree: DraftTree, roots: list[int], grid: ImageGrid) -> Slots:
 
 
 def _visible(visible: Tensor, node: Tensor, present: Tensor) -> Tensor:
-    """Nodes see the row ends behind their ancestors; a row end sees what its node (images, e) sees, and itself."""
+    """Return (images, m, m) what slots see, from what nodes see.
+
+    Nodes also see the row ends after their ancestors. A row end sees what its node sees, and itself.
+
+    visible: (images, 1 + nodes, 1 + nodes) of the tree. node, present: (images, e) the nodes that
+    end rows.
+    """
     every = torch.arange(visible.shape[1], device=node.device)[:, None]
-    behind = visible.gather(
-        2, node[:, None].expand(-1, visible.shape[1], -1)
-    )  # (images, 1 + nodes, e)
-    behind = behind & (every != node[:, None]) & present[:, None]
-    rows = torch.cat([visible, behind], 2)
+    after = visible.gather(2, node[:, None].expand(-1, visible.shape[1], -1))
+    after = after & (every != node[:, None]) & present[:, None]  # (images, 1 + nodes, e)
+    rows = torch.cat([visible, after], 2)
     ends = rows.gather(1, node[..., None].expand(-1, -1, rows.shape[2]))
     ends[:, :, visible.shape[1] :] |= torch.eye(node.shape[1], dtype=torch.bool, device=node.device)
     return torch.cat([rows, ends], 1)
 
 
 def ends_row(position: int, count: int, grid: ImageGrid) -> bool:
-    """Whether a row ends behind one of `count` image tokens from a position on."""
+    """Whether a row ends after one of `count` image tokens from a position on."""
     return grid.row_end is not None and position % grid.columns + count >= grid.columns
 
 
 def with_row_ends(codes: Tensor, grid: ImageGrid) -> Tensor:
-    """An image's first codes (n,), every full row of them closed by its row end where the grid has row ends."""
+    """Return an image's first codes (n,) with a row end after every full row, if the grid has them."""
     if grid.row_end is None:
         return codes
     rows = codes.split(grid.columns)
@@ -99,8 +105,16 @@ def accepted(
     roots: list[int],
     grid: ImageGrid,
 ) -> Path:
-    """The slots of accepted nodes path (images, n), from the root at position roots[i] on, and what follows them: row
-    ends, and the codes emitted (images, n)."""
+    """Return the slots to keep: those of the accepted nodes, and of the row ends between them.
+
+    Args:
+        slots: of the verified trees.
+        path: (images, n) tree indices of the root and the accepted nodes.
+        emitted: (images, n) the decided codes.
+        counts: decided tokens per image.
+        roots: the image position of every tree's root.
+        grid: of the image tokens.
+    """
     if slots.exits is None:
         return Path(path, emitted, counts)
     exits = slots.exits.gather(1, path)

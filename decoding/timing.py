@@ -1,4 +1,4 @@
-"""Where a round's time goes, without extra waits: CUDA events on a GPU, the host's clock elsewhere."""
+"""Where a round's time goes: CUDA events on a GPU, which add no wait, the host's clock elsewhere."""
 
 import time
 from collections import Counter, defaultdict
@@ -11,8 +11,11 @@ Mark = float | torch.cuda.Event
 
 
 class Stopwatch:
-    """Adds up seconds and calls by name. On a GPU laps count only after `settle`, called when the device has been
-    waited for."""
+    """Adds up seconds and calls by name; laps count after `settle`.
+
+    On a GPU a lap's end is known only when the device has reached it, so `settle` is called after
+    the round's wait.
+    """
 
     def __init__(self, device: torch.device):
         self.cuda = device.type == "cuda"
@@ -35,7 +38,7 @@ class Stopwatch:
         self._open.append((name, started, self._mark()))
 
     def settle(self) -> dict[str, float]:
-        """Close the laps since the last call; returns their seconds by name."""
+        """Count the laps since the last call; returns their seconds by name."""
         laps: dict[str, float] = defaultdict(float)
         for name, start, stop in self._open:
             laps[name] += start.elapsed_time(stop) / 1000 if self.cuda else stop - start

@@ -1,4 +1,4 @@
-"""From the host to the device without a wait."""
+"""From the host to the device without waiting for it."""
 
 from collections.abc import Sequence
 
@@ -7,6 +7,8 @@ from torch import Tensor
 
 
 def on_device(values: Sequence, device: torch.device) -> Tensor:
-    """Numbers known on the host, as a tensor of the device. The copy does not wait for the work that is queued there:
-    the driver takes small pageable memory aside at once."""
+    """Return numbers of the host as a tensor of the device.
+
+    The copy does not wait for queued work: the driver sets small pageable memory aside at once.
+    """
     return torch.tensor(values).to(device, non_blocking=True)

@@ -9,14 +9,17 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class DraftTree:
-    """Parents stand before their children; index 0 is the root, the last decided token.
+    """One tree per image; index 0 is the root (the last decided token), parents precede children.
 
-    tokens, parents, depths, scores: (images, 1 + nodes). A score is the logarithm of the estimated probability that the
-    target follows the path to the node; -inf marks an absent node (images of a batch may have fewer nodes than others).
-    height: no node is deeper. newest: nodes of the level grown last, at the end. drafted: levels grown. width: no node
-    has more children; None where nobody has counted. worth (images, 1 + nodes): tokens that a node stands for, where
-    that is more than its probability. laws: (images, 1 + nodes, vocab) log q, from which the children of a node were
-    drawn, for rules that read it.
+    tokens, parents, depths, scores: (images, 1 + nodes). tokens are codes, parents are indices into
+    the same row. A score is the logarithm of the estimated probability that the target chooses the
+    whole path down to the node; -inf marks an absent node, since images may have fewer nodes than
+    others of the batch.
+    height: no node is deeper. newest: nodes of the level grown last, at the end. drafted: levels
+    grown. width: no node has more children; None if that was not counted.
+    worth: (images, 1 + nodes) tokens that verifying a node yields; None where that is its probability.
+    distributions: (images, 1 + nodes, vocab) log q from which a node's children were taken; None
+    unless the verifier reads them.
     """
 
     tokens: Tensor
@@ -32,13 +35,13 @@ class DraftTree:
 
     @staticmethod
     def root(tokens: Tensor, dtype: torch.dtype) -> "DraftTree":
-        """The tree without nodes over the last decided tokens (images,)."""
+        """Return the trees without nodes over the last decided tokens (images,)."""
         zero = torch.zeros_like(tokens)[:, None]
         return DraftTree(tokens[:, None], zero, zero, zero.to(dtype), height=0, width=0)
 
     @property
     def nodes(self) -> int:
-        """Nodes without the root, absent ones included."""
+        """How many nodes a row has, absent ones included, the root not."""
         return self.tokens.shape[1] - 1
 
     @cached_property
@@ -53,21 +56,22 @@ class DraftTree:
 
     @cached_property
     def visible(self) -> Tensor:
-        """(images, 1 + nodes, 1 + nodes) bool: entry [i, a, b] says that b is a or an ancestor of a."""
+        """(images, 1 + nodes, 1 + nodes) bool: entry [i, a, b] says that b is a or its ancestor."""
         count = self.nodes + 1
         reach = torch.eye(count, device=self.tokens.device).repeat(len(self.tokens), 1, 1)
         reach.scatter_(2, self.parents[..., None], 1.0)
-        for _ in range(
-            self.height.bit_length()
-        ):  # squaring the parent relation doubles the distance it reaches
+        # squaring the relation doubles the distance that it reaches
+        for _ in range(self.height.bit_length()):
             reach = (reach @ reach).clamp_(max=1.0)
         return reach > 0
 
     def extend(
         self, nodes: Tensor, tokens: Tensor, scores: Tensor, log_q: Tensor | None = None
     ) -> "DraftTree":
-        """Add children: tokens, scores (images, k, c) below nodes (images, k), drawn from log_q (images, k, vocab) if
-        the tree carries laws."""
+        """Return the tree with children: tokens, scores (images, k, c) below nodes (images, k).
+
+        log_q: (images, k, vocab) from which they were taken, if the tree carries distributions.
+        """
         children = tokens.shape[2]
         parents = nodes.repeat_interleave(children, 1)
         return DraftTree(
@@ -85,7 +89,7 @@ class DraftTree:
         )
 
     def _extended(self, nodes: Tensor, log_q: Tensor, newest: int) -> Tensor:
-        """The laws with these behind nodes (images, k), and room for so many new nodes."""
+        """Return the distributions with log_q set at nodes (images, k), and `newest` empty rows."""
         images, _, vocab = log_q.shape
         distributions = (
             log_q.new_zeros(images, 1, vocab) if self.distributions is None else self.distributions
@@ -94,7 +98,10 @@ class DraftTree:
         return distributions.scatter_(1, nodes[..., None].expand_as(log_q), log_q)
 
     def keep(self, kept: Tensor, scores: Tensor) -> "DraftTree":
-        """Keep the nodes kept (images, n), ascending and closed under parents, with these scores (images, n)."""
+        """Return the tree of the nodes `kept` (images, n), with these scores (images, n).
+
+        kept: ascending, and with every node its parent.
+        """
         images, count = kept.shape
         root = kept.new_zeros(images, 1)
         place = torch.zeros_like(self.tokens)  # old index -> new index

@@ -1,18 +1,65 @@
 """ADT-Tree: adjacency-adaptive dynamical draft trees (arXiv 2512.21857).
 
-The published sources give neither beta, l_d, l_k nor the bounds and initial values; they are settings here.
+Neighbouring parts of an image are similarly hard to predict. So the depth d and the width k of the
+next tree start from those of an adjacent tree (initialisation), then move one step by its acceptance
+rate alpha: deeper and narrower if alpha >= beta, else shallower and wider (equation 2).
+
+The paper's readable sources give neither beta, l_d, l_k nor the bounds and initial values; they are
+settings here.
 """
 
+from dataclasses import dataclass
 from random import Random
 
 from configs.schema import AdtSettings
 from decoding.policies.base import Controller, Outcome, Shape
 from decoding.policies.dynamic import DynamicTree
-from decoding.policies.neighbours import Grown, Neighbours
+
+
+@dataclass(frozen=True)
+class Grown:
+    """An earlier tree: its planned depth and width, and its acceptance rate alpha."""
+
+    depth: int
+    width: int
+    acceptance: float
+
+
+class Neighbours:
+    """The trees that decided each position of an image so far."""
+
+    def __init__(self, columns: int, settings: AdtSettings, random: Random):
+        """columns: image tokens per row."""
+        self.columns, self.settings, self.random = columns, settings, random
+        # per image position; the prefill decides position 0 without a tree
+        self.trees: list[Grown | None] = [None]
+
+    def record(self, tree: Grown, decided: int) -> None:
+        """Note that `tree` decided the next `decided` positions."""
+        self.trees += [tree] * decided
+
+    @property
+    def previous(self) -> Grown | None:
+        """The previous round's tree: the left neighbour, also across the start of a row."""
+        return self.trees[-1]
+
+    def adjacent(self, position: int) -> Grown | None:
+        """Return the tree from which the one at `position` starts; None if there is none yet."""
+        if self.settings.init == "vertical":
+            return self.trees[position - self.columns] if position >= self.columns else None
+        return self.previous
+
+    def start(self, position: int) -> tuple[int, int]:
+        """Return the depth and the width (d~, k~) that adaptation starts from."""
+        s = self.settings
+        if s.init == "random":
+            return self.random.randint(s.d_min, s.d_max), self.random.randint(s.k_min, s.k_max)
+        tree = None if s.init == "fixed" else self.adjacent(position)
+        return (s.d_init, s.k_init) if tree is None else (tree.depth, tree.width)
 
 
 class AdaptiveController:
-    """Depth and width of the next tree of one image: start from an adjacent tree, then move one step (equation 2)."""
+    """Sets depth and width of one image's next tree: start from an adjacent one, move one step."""
 
     def __init__(self, settings: AdtSettings, nodes: int, columns: int, seed: int):
         self.settings, self.nodes = settings, nodes
@@ -31,13 +78,14 @@ class AdaptiveController:
         return self.planned.within(remaining)
 
     def _step(self, position: int) -> int:
+        """Return +1 if the evidence reaches beta, -1 if not, 0 without evidence."""
         evidence = self._evidence(position)
         if evidence is None:
             return 0
         return 1 if evidence >= self.settings.beta else -1
 
     def _evidence(self, position: int) -> float | None:
-        """The number compared with beta: alpha = accepted draft tokens / levels, or a control in its place."""
+        """Return what is compared with beta: alpha = accepted length / levels, or a control."""
         match self.settings.adapt:
             case "none":
                 return None
@@ -63,7 +111,7 @@ class AdaptiveTree(DynamicTree):
     name = "adt"
 
     def __init__(self, settings: AdtSettings, nodes: int, columns: int):
-        """settings: the adaptation's numbers; nodes: node budget; columns: image tokens per row."""
+        """settings: numbers of the adaptation; nodes: node budget; columns: image tokens per row."""
         super().__init__(Shape(settings.d_max, settings.k_max, nodes))
         self.settings, self.columns = settings, columns
 

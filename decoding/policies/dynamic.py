@@ -8,7 +8,7 @@ from decoding.tree import DraftTree
 
 
 class DynamicTree:
-    """Every level is grown from the best nodes of the one before; the best nodes of all levels are verified."""
+    """Grows every level from the best nodes of the one before; verifies the best nodes of all levels."""
 
     name = "eagle2"
     sizes_itself = False
@@ -29,18 +29,26 @@ class DynamicTree:
         return tree.scores[:, first:].topk(min(plan.width, tree.newest), dim=1).indices + first
 
     def narrow(self, tree: DraftTree, plan: TreePlan) -> TreePlan:
-        """A child scores at most its parent: it cannot enter a budget full of nodes as good as the newest level's
-        best. Where foreseen tokens join, it can: they raise the scores of nodes."""
+        """Return the plan, ended at the newest level if no deeper node could be among the kept ones.
+
+        A child scores at most as much as its parent. So if nodes as good as the newest level's best
+        fill an image's budget, none of its descendants gets in. Foreseen tokens would break this,
+        since they raise the scores of nodes; with them the plan stays.
+        """
         if plan.window or tree.nodes < min(shape.nodes for shape in plan.shapes):
             return plan
         best = tree.scores[:, -tree.newest :].amax(1, keepdim=True)
-        ahead = (tree.scores[:, 1:] >= best).sum(1)
-        full = (ahead >= plan.budgets(best.device)) | (best[:, 0] == -torch.inf)
-        return plan.end([True] * len(plan.shapes), tree.height) if bool(full.all()) else plan
+        at_least_as_good = (tree.scores[:, 1:] >= best).sum(1)
+        full = at_least_as_good >= plan.budgets(best.device)
+        ended = full | (best[:, 0] == -torch.inf)  # -inf: the image has no node there
+        return plan.end([True] * len(plan.shapes), tree.height) if bool(ended.all()) else plan
 
     def prune(self, tree: DraftTree, plan: TreePlan) -> DraftTree:
-        """The N best nodes. Scores and worth never rise along a path and the sort is stable, so parents come before
-        their children."""
+        """Return the tree of the best nodes, up to each image's budget.
+
+        Scores and worth never rise along a path and the sort is stable, so a kept node's parent is
+        kept too.
+        """
         count = min(plan.nodes, tree.nodes)
         worth = tree.scores if tree.worth is None else tree.worth
         order = worth[:, 1:].sort(dim=1, descending=True, stable=True).indices

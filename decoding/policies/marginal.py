@@ -1,9 +1,10 @@
-"""Marginal-value trees: every draft level and every node has to pay for itself, at this machine's prices.
+"""Marginal-value trees: every draft level and every node must pay for itself, at this machine's prices.
 
-With estimated path probabilities P(v), a tree of nodes V decides 1 + sum P(v) tokens in the time of a target forward
-over |V| nodes and of its draft levels. The best nodes are kept up to the number that promises most tokens per
-second; a level is grown if one like the newest would raise that rate. Where earlier trees nearby kept less or more than
-they promised, the probabilities are taken to a power.
+With estimated path probabilities P(v), a tree of nodes V decides about 1 + sum P(v) tokens in the time
+of one target forward pass over |V| nodes and of its draft levels. The tree keeps the number of best
+nodes that promises most tokens per second. One more level is grown if a level like the newest would
+raise that rate. If nearby trees of the image were accepted less or more than they promised, the
+probabilities are taken to a power first.
 """
 
 from dataclasses import dataclass, replace
@@ -17,36 +18,34 @@ from decoding.policies.dynamic import DynamicTree
 from decoding.transfer import on_device
 from decoding.tree import DraftTree
 
-PRIOR = (
-    2.0  # tokens that a neighbourhood is thought to have promised and kept before it has been seen
-)
+PRIOR = 2.0  # tokens, promised and accepted, that count as seen in every neighbourhood
 LEAST_DOUBT, MOST_DOUBT = 0.5, 2.0
 
 
 @dataclass(frozen=True)
 class Prices:
-    """Milliseconds of a round: verify[n] of verifying n nodes, drafts apart; level of a draft level."""
+    """Milliseconds of a round. verify[n]: all but the draft, with n nodes; level: one draft level."""
 
     verify: tuple[float, ...]
     level: float
 
 
 class MarginalController:
-    """What an image's trees promised, and what they came to, at the left and the upper neighbour."""
+    """Compares what an image's trees promised with their accepted lengths, left and above."""
 
     def __init__(self, largest: Shape, columns: int):
         self.largest, self.columns = largest, columns
-        self.rounds: list[tuple[float, int]] = [
-            (0.0, 0)
-        ]  # per image position: expected and accepted draft tokens
+        # expected and actual accepted length of the round that decided each image position
+        self.rounds: list[tuple[float, int]] = [(0.0, 0)]
 
     def shape(self, position: int, remaining: int) -> Shape:
         return replace(self.largest.within(remaining), doubt=self._doubt(position))
 
     def _doubt(self, position: int) -> float:
-        near = [self.rounds[-1]] + (
-            [self.rounds[position - self.columns]] if position >= self.columns else []
-        )
+        """Return the power for path probabilities, above 1 where the neighbours promised too much."""
+        near = [self.rounds[-1]]
+        if position >= self.columns:
+            near.append(self.rounds[position - self.columns])
         expected, accepted = (PRIOR + sum(values) for values in zip(*near, strict=True))
         return min(max((expected / accepted) ** 0.5, LEAST_DOUBT), MOST_DOUBT)
 
@@ -55,9 +54,10 @@ class MarginalController:
 
 
 class MarginalTree(DynamicTree):
-    """A dynamic tree that is given bounds, not a size. To choose levels and nodes it waits for the device.
+    """A dynamic tree that picks its own size within bounds; it waits for the device to do so.
 
-    Every image is sized by itself, so that its trees do not depend on its batch; the batch pays for the largest one.
+    Every image is sized by itself, so that its trees do not depend on its batch; the batch pays for
+    the largest one.
     """
 
     name = "marginal"
@@ -73,8 +73,11 @@ class MarginalTree(DynamicTree):
         return MarginalController(self.largest, self.columns)
 
     def narrow(self, tree: DraftTree, plan: TreePlan) -> TreePlan:
-        """No further level for images whose rate it would lower if its nodes' parents had children as fruitful, rank by
-        rank, as those of the newest level."""
+        """Return the plan without further levels for images whose rate another level would lower.
+
+        The next level is imagined from the newest one: each of its best nodes gets children with the
+        same shares of its probability, rank by rank, as the newest level's nodes have of theirs.
+        """
         chances = self._doubted(tree, plan).scores.exp()
         family = (-1, plan.width)  # parents, children by rank
         newest, parents = chances[:, -tree.newest :], tree.parents[:, -tree.newest :]
@@ -87,7 +90,7 @@ class MarginalTree(DynamicTree):
         return plan.end((deeper.amax(1) <= now.amax(1)).tolist(), tree.height)
 
     def prune(self, tree: DraftTree, plan: TreePlan) -> DraftTree:
-        """The best nodes, up to the number that promises most tokens per second."""
+        """Return the tree of the best nodes, as many as promise most tokens per second."""
         tree = self._doubted(tree, plan)
         rates = self._rates(
             tree.scores.exp() if tree.worth is None else tree.worth, plan, tree.drafted
@@ -98,8 +101,16 @@ class MarginalTree(DynamicTree):
         )
 
     def _rates(self, worth: Tensor, plan: TreePlan, grown: int, more: int = 0) -> Tensor:
-        """Tokens per millisecond (images, 1 + most nodes), the bonus token included, of rounds that verify the best 0,
-        1, 2, ... nodes of worth (images, 1 + nodes), if all images were like this one; more: levels still to grow."""
+        """Return tokens per millisecond (images, 1 + most nodes) if the best 0, 1, 2, ... are kept.
+
+        Args:
+            worth: (images, 1 + nodes) tokens that each node yields; the bonus token comes on top.
+            plan: for the levels that each image has paid for.
+            grown: levels of the batch.
+            more: levels still to grow.
+
+        An image is priced as if all of the batch were like it.
+        """
         ordered = worth[:, 1:].sort(dim=1, descending=True).values[:, : self.largest.nodes]
         tokens = 1 + F.pad(ordered.cumsum(1), (1, 0))
         levels = on_device(
@@ -110,7 +121,7 @@ class MarginalTree(DynamicTree):
 
     @staticmethod
     def _doubted(tree: DraftTree, plan: TreePlan) -> DraftTree:
-        """The tree with its probabilities taken to the images' powers."""
+        """Return the tree with its probabilities taken to the images' powers."""
         power = on_device([[shape.doubt] for shape in plan.shapes], tree.scores.device).to(
             tree.scores
         )

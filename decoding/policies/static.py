@@ -24,7 +24,7 @@ RankPath = tuple[int, ...]
 
 
 def rank_paths(description: str) -> list[RankPath]:
-    """The nodes that a description lists, sorted by depth, then by rank."""
+    """Return the nodes that a description lists, sorted by depth, then by rank."""
     paths = []
     for entry in description.split():
         path, children = entry.split(":")
@@ -34,7 +34,7 @@ def rank_paths(description: str) -> list[RankPath]:
 
 
 class StaticTree:
-    """The same rank paths in every round."""
+    """Has the same nodes in every round: a node is named by the ranks on its path from the root."""
 
     name = "static"
     sizes_itself = False
@@ -54,7 +54,7 @@ class StaticTree:
 
     @cached_property
     def _expanded(self) -> list[list[RankPath]]:
-        """Per level, the parents of its nodes."""
+        """The parents of each level's nodes."""
         return [
             sorted({p[:-1] for p in self.paths if len(p) == level})
             for level in range(1, self.depth + 1)
@@ -62,8 +62,11 @@ class StaticTree:
 
     @cached_property
     def _index(self) -> dict[RankPath, int]:
-        """Place of each rank path among the grown nodes, where every expanded node has as many children as the
-        widest."""
+        """The index of each rank path in the grown tree.
+
+        There every expanded node of a level has as many children as the widest; `prune` drops those
+        that are not listed.
+        """
         index, count = {(): 0}, 1
         for level, parents in enumerate(self._expanded, 1):
             children = self._children(level)

@@ -64,8 +64,8 @@ def target() -> SmallTarget:
 
 
 @pytest.fixture(scope="module")
-def head() -> EagleHead:
-    return randomised(EagleHead(SPEC), 4, SIZES)
+def drafter() -> LoadedDrafter:
+    return LoadedDrafter(randomised(EagleHead(SPEC), 4, SIZES))
 
 
 def outcomes() -> Tensor:
@@ -89,10 +89,13 @@ def enumerated(target: SmallTarget, distribution: SamplingDistribution) -> Tenso
 
 
 def sampled(
-    target: SmallTarget, head: EagleHead, distribution: SamplingDistribution, method: MethodSettings
+    target: SmallTarget,
+    drafter: LoadedDrafter,
+    distribution: SamplingDistribution,
+    method: MethodSettings,
 ) -> Tensor:
     """How often (64,) the engine makes each image."""
-    engine = build_engine(target, LoadedDrafter(head), distribution, method, 500)
+    engine = build_engine(target, drafter, distribution, method, 500)
     jobs = (Job(str(i), "", noise.image_seed(0, "law", sample=i)) for i in range(SEEDS))
     images = torch.stack([image.codes for step in engine.generate(jobs) for image in step.finished])
     index = (images * torch.tensor([CODES**2, CODES, 1])).sum(1)
@@ -120,40 +123,43 @@ METHODS = {
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_images_have_the_targets_distribution(name, target, head) -> None:
-    assert p_value(sampled(target, head, LAW, METHODS[name]), enumerated(target, LAW)) > 1e-4
+def test_images_have_the_targets_distribution(name, target, drafter) -> None:
+    assert p_value(sampled(target, drafter, LAW, METHODS[name]), enumerated(target, LAW)) > 1e-4
 
 
-def test_plain_decoding_has_the_targets_distribution(target, head) -> None:
+def test_plain_decoding_has_the_targets_distribution(target, drafter) -> None:
     """And not the product of the same margins: the test sees dependence between positions."""
-    counts, p = sampled(target, head, LAW, MethodSettings(method="ar")), enumerated(target, LAW)
+    counts, p = sampled(target, drafter, LAW, MethodSettings(method="ar")), enumerated(target, LAW)
     assert p_value(counts, p) > 1e-4
     joint = p.view(CODES, CODES, CODES)
     margins = torch.einsum("i,j,k->ijk", joint.sum((1, 2)), joint.sum((0, 2)), joint.sum((0, 1)))
     assert p_value(counts, margins.flatten()) < 1e-8
 
 
-def test_truncated_distributions_too(target, head) -> None:
+def test_truncated_distributions_too(target, drafter) -> None:
     distribution = SamplingDistribution(temperature=1.3, top_k=3, top_p=0.9, cfg=2.0)
     counts, p = (
-        sampled(target, head, distribution, METHODS["coupled"]),
+        sampled(target, drafter, distribution, METHODS["coupled"]),
         enumerated(target, distribution),
     )
     assert not counts[p == 0].any()
     assert p_value(counts[p > 0], p[p > 0]) > 1e-4
 
 
-def test_one_noise_row_for_all_positions_is_found_out(target, head, monkeypatch) -> None:
+def test_one_noise_row_for_all_positions_is_found_out(target, drafter, monkeypatch) -> None:
     def reused(seed: int, role: str, positions: Tensor, width: int) -> Tensor:
         return original(seed, role, positions * 0, width)
 
     original = noise.gumbel
     monkeypatch.setattr(noise, "gumbel", reused)
-    assert p_value(sampled(target, head, LAW, METHODS["coupled"]), enumerated(target, LAW)) < 1e-8
+    assert (
+        p_value(sampled(target, drafter, LAW, METHODS["coupled"]), enumerated(target, LAW)) < 1e-8
+    )
 
 
-def test_a_biased_temperature_is_found_out(target, head) -> None:
+def test_a_biased_temperature_is_found_out(target, drafter) -> None:
     biased = SamplingDistribution(temperature=1.2, cfg=2.0)
     assert (
-        p_value(sampled(target, head, biased, METHODS["coupled"]), enumerated(target, LAW)) < 1e-8
+        p_value(sampled(target, drafter, biased, METHODS["coupled"]), enumerated(target, LAW))
+        < 1e-8
     )
