@@ -12,7 +12,14 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import cache
 from typing import Any, TextIO
+
+
+@cache
+def remark(text: str) -> None:
+    """Print a remark on stderr, once, however often the command comes by."""
+    print(f"note: {text}", file=sys.stderr)
 
 
 class GuardedStream:
@@ -45,8 +52,10 @@ class GuardedStream:
                 self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
-        """Note the failure and let what is still in the stream's buffer, and all that follows, go nowhere: the
-        interpreter flushes the buffer once more at its end."""
+        """Note the failure, and let what is still in the buffer, and all that follows, go nowhere.
+
+        Without that the interpreter would flush the buffer once more at its end, and complain.
+        """
         self.fault = error
         try:
             place = self._stream.fileno()
@@ -65,8 +74,11 @@ class Outcome:
 
 @contextmanager
 def guarded_output() -> Iterator[Outcome]:
-    """Guard stdout and stderr; set the outcome's `code` inside, and read it afterwards: it is 1 where printing failed
-    and nothing else did."""
+    """Guard stdout and stderr for the time of a command.
+
+    Set the outcome's `code` inside, and read it afterwards: it becomes 1 if printing has failed
+    and nothing else has.
+    """
     outcome = Outcome()
     missing = open(os.devnull, "w") if None in (sys.stdout, sys.stderr) else None  # noqa: SIM115
     out = GuardedStream(sys.stdout or missing)

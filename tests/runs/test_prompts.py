@@ -3,19 +3,24 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from configs.fields import SettingsError
 from configs.schema import ROOT, RunSettings
-from runs.prompts import PromptItem, prompt_items, read_prompts
+from runs.prompts import PromptItem, prompt_items
 
 REAL = ROOT.parent / "shared" / "data" / "prompts"
 
 
 def items(prompt: str, **flags) -> list[PromptItem]:
     return prompt_items(RunSettings(prompt=prompt, **flags))
+
+
+def read_prompts(settings: RunSettings) -> list[str]:
+    return [item.prompt for item in prompt_items(replace(settings, num_images=-1))]
 
 
 def ids(prompt: str, **flags) -> list[str]:
@@ -168,6 +173,9 @@ def test_parti(tmp_path):
     ]
 
 
+COCO = '{"images": [{"id": 1}], "annotations": [{"image_id": 1, "caption": %s}]}'
+
+
 @pytest.mark.parametrize(
     ("dataset", "text"),
     [
@@ -178,6 +186,11 @@ def test_parti(tmp_path):
         ("MSCOCO2017Val", '{"images": []}'),
         ("MSCOCO2017Val", '{"images": [], "annotations": []}'),
         ("MSCOCO2017Val", '{"images": [1], "annotations": []}'),
+        ("MSCOCO2017Val", "[" * 100_000),
+        *(
+            ("MSCOCO2017Val", COCO % caption)
+            for caption in ("null", '"a \\ud800"', '"  "', "[]", "1e999")
+        ),
     ],
 )
 def test_data_set_files_that_cannot_be_used(tmp_path, dataset, text):
@@ -277,6 +290,29 @@ def test_real_captions_by_length():
     ) <= set(every)
 
 
+@pytest.mark.parametrize(
+    ("dataset", "text", "found", "said"),
+    [
+        ("PartiPrompts", 'Prompt\tC\na "b\tX\nc\tX\nd\tX\n', ['a "b', "c", "d"], None),
+        ("PartiPrompts", 'Prompt\tC\n"a" b\tX\n"c\tX\n', ['"a" b', '"c'], None),
+        ("PartiPrompts", "C\tPrompt\nX\ta\nX\nX\t \n", ["a"], "2 of 3 rows have no prompt"),
+        (
+            "MSCOCO2017Val",
+            '{"images": [{"id": 1}, {"id": 2}], "annotations": [{"image_id": 1, "caption": "  "}, '
+            '{"image_id": 2, "caption": ""}, {"image_id": 1, "caption": "a cat"}]}',
+            ["a cat"],
+            "2 captions are blank",
+        ),
+    ],
+)
+def test_entries_without_a_prompt_are_counted(tmp_path, capsys, dataset, text, found, said):
+    path = tmp_path / "file"
+    path.write_text(text)
+    assert read_prompts(RunSettings(prompt=dataset, prompt_file=str(path))) == found
+    error = capsys.readouterr().err
+    assert (said in error and str(path) in error) if said else not error
+
+
 def test_lines_with_ids(tmp_path):
     path = tmp_path / "p.jsonl"
     path.write_text(
@@ -294,14 +330,17 @@ def test_lines_with_ids(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ("a fox", "line 1 JSONDecodeError"),
-        ('{"prompt": "a"}\n["b"]', "line 2 TypeError"),
-        ('{"text": "a"}', "line 1 KeyError"),
+        ("a fox", "line 1 no JSON"),
+        ('{"prompt": "a"}\n["b"]', "line 2 no object with `prompt` but"),
+        ('{"text": "a"}', "line 1 no object with `prompt`"),
         ('{"prompt": " "}', "line 1 prompt ' '"),
         ('{"id": "../x", "prompt": "a"}', "line 1 id '../x'"),
         ('{"id": "a", "prompt": "a"}\n{"id": "a", "prompt": "b"}', "line 2 id 'a' after 1 others"),
         ('{"id": "a", "prompt": "a"}\n{"prompt": "b"}', "line 2 id None"),
         ("\n", "found no prompt"),
+        ('{"prompt": "a \\ud800"}', r"line 1 prompt 'a \\ud800'"),
+        ("[" * 100_000, "line 1 no JSON: brackets nested too deep"),
+        ('{"prompt": null}', "line 1 prompt None"),
     ],
 )
 def test_lines_that_cannot_be_used(tmp_path, lines, message):

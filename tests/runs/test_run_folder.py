@@ -222,6 +222,15 @@ def test_a_prompt_list_that_changed_is_noticed(settings):
             folder.check_prompts([PromptItem("a dog", 0, 0, 0)])
 
 
+def test_prompts_that_older_runs_read_without_their_first_quotes_are_the_same(settings):
+    with RunFolder(settings()) as folder:
+        folder.begin({})
+        folder.save(PIXELS, record("00000_0", "G I G painted on a wall"))
+        folder.check_prompts([PromptItem('"G I G" painted on a wall', 0, 0, 0)])
+        with pytest.raises(SettingsError, match="which is now"):
+            folder.check_prompts([PromptItem('G I "G" painted on a wall', 0, 0, 0)])
+
+
 def test_numbers_that_are_none_are_not_written(settings):
     with RunFolder(settings()) as folder:
         folder.begin({})
