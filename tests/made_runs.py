@@ -15,7 +15,7 @@ from scenes.scene import sample_scene
 
 
 def scenes(count: int, first: int = 0) -> tuple[list[np.ndarray], list[str]]:
-    """Rendered scenes of the validation split and their captions."""
+    """Return rendered scenes of the validation split and their captions."""
     drawn = [sample_scene("validation", first + index) for index in range(count)]
     return [render_scene(scene) for scene in drawn], [
         caption(scene, index) for index, scene in enumerate(drawn)
@@ -29,9 +29,20 @@ def write_run(
     settings: dict | None = None,
     **record: object,
 ) -> Path:
-    """A run folder with one image per prompt; settings, record: what differs from plain decoding in 2 s."""
-    chosen = {"model": "tiny", "method": "ar", "proposal": None, "prompt": "p.txt", "temperature": 1.0,
-              "verifier": "exact", "dtype": "fp32", "batch_size": 1} | (settings or {})  # fmt: skip
+    """Write a run folder with one image per prompt.
+
+    settings, record: what differs from plain decoding in 2 s per image.
+    """
+    chosen = {
+        "model": "tiny",
+        "method": "ar",
+        "proposal": None,
+        "prompt": "p.txt",
+        "temperature": 1.0,
+        "verifier": "exact",
+        "dtype": "fp32",
+        "batch_size": 1,
+    } | (settings or {})
     (folder / "img").mkdir(parents=True)
     identity = {name: value for name, value in chosen.items() if name != "batch_size"}
     manifest = {

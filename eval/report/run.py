@@ -166,8 +166,9 @@ def _manifest(folder: Path, flag: str) -> Line:
         wrong.append("verifier")
     if wrong:
         shown = ", ".join(f"--{name} {settings.get(name)!r}" for name in wrong)
+        place = folder / MANIFEST
         raise SettingsError(
-            f"{flag} {folder / MANIFEST}: found {shown}; allowed: settings that generate_images wrote"
+            f"{flag} {place}: found {shown}; allowed: settings that generate_images wrote"
         )
     settings.setdefault("proposal", None)
     return manifest

@@ -1,4 +1,4 @@
-"""Scenes: determinism, allowed attributes, geometry that matches the words, captions that name everything."""
+"""Scenes: the same for the same seed, inside the image, and captions that say what is there."""
 
 import io
 import json

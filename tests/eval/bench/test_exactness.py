@@ -1,4 +1,4 @@
-"""Images are compared with plain decoding; near-ties are told from errors."""
+"""Images are compared with plain decoding; near-ties are told apart from errors."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_gap_counts_the_noise_and_the_temperature() -> None:
     ids=["top-k", "top-p"],
 )
 def test_tokens_at_a_boundary_of_the_distribution(distribution, logits) -> None:
-    """Token 2 is kept or cut by a hair; where it is emitted instead of another one, that explains it."""
+    """Token 2 is kept or cut by a hair, which explains that it replaces another one."""
     target = TableTarget(logits, torch.float64)
     assert gap(target, distribution, image(0, 0, 0, 0), torch.tensor([2])) < 1e-4
     assert gap(target, distribution, image(3, 0, 0, 0), torch.tensor([0])) > 1e-3

@@ -1,4 +1,4 @@
-"""`benchmark --sweep`: every cell is measured once, whatever interrupts; tables and pictures show what was measured."""
+"""`benchmark --sweep`: a cell is measured once, whatever interrupts; tables and pictures show it."""
 
 import errno
 import json
@@ -101,7 +101,7 @@ def test_an_interrupted_sweep_continues_and_measures_no_cell_twice(
     )  # other settings: other images
 
 
-def test_a_row_holds_what_was_measured_beside_ar(sweep, tmp_path) -> None:
+def test_a_row_holds_what_was_measured_together_with_ar(sweep, tmp_path) -> None:
     assert sweep("--cells", "3-4") == 0
     (row,) = rows(tmp_path)
     assert (row["cell"], row["nodes"], row["adt_init"], row["identical"]) == (

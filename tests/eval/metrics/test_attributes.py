@@ -1,4 +1,4 @@
-"""The attribute classifier: scores counted by hand, learning, file round trip, degradation, resuming."""
+"""The attribute classifier: scores counted by hand, training and its data, files."""
 
 import json
 
@@ -132,7 +132,7 @@ def test_pairs_follow_the_heads():
 
 
 class _FakeTokenizer:
-    """Paints each image in the grey of its first code."""
+    """Paint each image in the grey of its first code."""
 
     decoded = 0
 

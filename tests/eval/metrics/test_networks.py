@@ -1,4 +1,7 @@
-"""Networks of the metrics' libraries, with random weights in the public files' layout, through a user's flags."""
+"""Networks of the metrics' libraries, given by a user's flags.
+
+Their weights are random, in the layout of the public files.
+"""
 
 import json
 from pathlib import Path

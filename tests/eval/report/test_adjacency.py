@@ -1,4 +1,7 @@
-"""Correlations of acceptance between positions: definitions on rounds made by hand, values on data with known ones."""
+"""Correlations of acceptance between positions.
+
+The definitions are tested on rounds made by hand, the values on data with known correlations.
+"""
 
 import numpy as np
 import pytest
@@ -7,7 +10,7 @@ from eval.report.adjacency import ImageTrace, correlation, correlations
 
 
 def lines(accepted: list[int], depth: int = 9) -> list[dict]:
-    """Rounds that accept so many draft tokens, in trees of this depth."""
+    """Return rounds that accept so many draft tokens, in trees of this depth."""
     positions = np.cumsum([1, *(count + 1 for count in accepted)])
     return [
         {
@@ -22,7 +25,7 @@ def lines(accepted: list[int], depth: int = 9) -> list[dict]:
 
 
 def trace(accepted: list[int], depth: int = 0) -> ImageTrace:
-    """Of a whole image; depth 0: no tree was cut."""
+    """Return the trace of a whole image; depth 0: no tree was cut."""
     return ImageTrace.of(lines(accepted, depth), 1 + sum(accepted) + len(accepted))
 
 
@@ -49,7 +52,10 @@ def test_rounds_that_do_not_fit_are_refused(damage) -> None:
 
 
 def made(images: int, carry: float, seed: int = 0, least: int = 40) -> list[ImageTrace]:
-    """Images whose rounds accept 0 to 7 tokens; a share `carry` of the rounds repeats the round before."""
+    """Make images whose rounds accept 0 to 7 tokens.
+
+    A share `carry` of the rounds repeats the round before.
+    """
     draw = np.random.default_rng(seed)
     traces = []
     for _ in range(images):
@@ -79,7 +85,7 @@ def test_rounds_that_repeat_the_one_before_are_found_and_controls_are_not() -> N
 
 
 def test_independent_rounds_agree_within_themselves_only() -> None:
-    """Neighbouring positions are mostly of one round: the level of positions is high where nothing is adjacent."""
+    """Neighbours are mostly of one round: correlations of positions are high without a cause."""
     found = correlations(made(10, carry=0.0), columns=64, samples=100)
     assert found["positions"]["left"].pearson.value > 0.6
     assert all(abs(one.pearson.value) < 0.06 for one in found["rounds"].values())

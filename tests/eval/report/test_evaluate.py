@@ -93,7 +93,10 @@ def test_files_of_an_evaluation(folders, tmp_path, capsys):
 
 
 def check_page(text: str) -> None:
-    """Two prompts: each image twice, a difference for the relaxed run, one map; two plots. Nothing is loaded."""
+    """Look for the pictures of two prompts, and for anything that would be loaded.
+
+    There are both runs' images, the relaxed run's differences, one map and two plots.
+    """
     page = Page(text)
     sources = [
         value for tag, own in page.tags for name, value in own.items() if name in ("src", "href")

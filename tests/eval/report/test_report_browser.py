@@ -1,4 +1,4 @@
-"""The report in a real browser: at a desk's and a phone's width and on paper, from disk and without a network."""
+"""The report in a real browser, from disk and without a network: desk, phone and paper."""
 
 import html
 import json
@@ -26,7 +26,8 @@ pytestmark = [
     pytest.mark.usefixtures("one_thread"),
 ]
 
-# A frame has any width, a window of Chromium at least 500 pixels. What a frame loads is among its own resources.
+# A frame may have any width, a window of Chromium has at least 500 pixels. What a frame loads is
+# listed in its own resources.
 _MEASURE = """
 addEventListener('load', () => {
   const found = [...document.querySelectorAll('iframe')].map(frame => {
@@ -46,7 +47,7 @@ addEventListener('load', () => {
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory) -> Path:
-    """The report of plain decoding and of a relaxed run with a long name, a trace and a fault."""
+    """Return the report of plain decoding and a relaxed run with a long name, trace and fault."""
     folder = tmp_path_factory.mktemp("report")
     images, prompts = scenes(COUNT)
     plain = write_run(folder / "ar", images, prompts)
@@ -79,7 +80,7 @@ def page(tmp_path_factory) -> Path:
 
 
 def browse(folder: Path, page: Path, *words: str) -> str:
-    """What the browser prints."""
+    """Return what the browser prints."""
     command = [
         BROWSER,
         "--headless=new",
@@ -94,7 +95,7 @@ def browse(folder: Path, page: Path, *words: str) -> str:
 
 
 def framed(folder: Path, texts: dict[int, str], script: str = "") -> Path:
-    """A page with each text in a frame of its width."""
+    """Write a page with each text in a frame of its width."""
     style = 'style="border:0;display:block;height:4000px;width:{}px"'
     frames = [
         f'<iframe {style.format(width)} srcdoc="{html.escape(text)}"></iframe>'
@@ -108,7 +109,7 @@ def framed(folder: Path, texts: dict[int, str], script: str = "") -> Path:
 
 
 def measured(folder: Path, texts: dict[int, str]) -> dict[int, dict]:
-    """What the browser finds in each text at its width."""
+    """Return what the browser finds in each text at its width."""
     dump = browse(folder, framed(folder, texts, _MEASURE), "--dump-dom")
     found = json.loads(html.unescape(re.search(r"<body[^>]*>(.*)</body>", dump, re.DOTALL)[1]))
     return dict(zip(texts, found, strict=True))
@@ -127,7 +128,8 @@ def test_nothing_overflows_nothing_is_broken_and_nothing_is_loaded(page, tmp_pat
 
 
 def test_faults_of_a_page_would_be_seen(page, tmp_path):
-    fault = '<img src="data:image/png;base64,AAAA"><img src="http://127.0.0.1:9/a.png"><pre>{}</pre></body>'
+    fault = '<img src="data:image/png;base64,AAAA"><img src="http://127.0.0.1:9/a.png">'
+    fault += "<pre>{}</pre></body>"
     each = measured(
         tmp_path, {PHONE: page.read_text().replace("</body>", fault.format("x" * 300))}
     )[PHONE]

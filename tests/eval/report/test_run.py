@@ -170,8 +170,12 @@ def test_lines_that_are_no_records_are_left_out(folder):
 
 
 def test_traces_of_the_images_on_show(folder):
-    whole = [{"id": name, "round": n, "position": 1 + 3 * n, "accepted": 2, "depth": 2, "top1": [0.5] * 3}
-             for name in ("00000_0", "00001_0") for n in range(85)]  # fmt: skip
+    shared = {"accepted": 2, "depth": 2, "top1": [0.5] * 3}
+    whole = [
+        {"id": name, "round": n, "position": 1 + 3 * n} | shared
+        for name in ("00000_0", "00001_0")
+        for n in range(85)
+    ]
     text = "".join(
         json.dumps(line) + "\n" for line in [*whole, whole[84], whole[0] | {"id": "00002_0"}]
     )

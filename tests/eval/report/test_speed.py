@@ -136,7 +136,7 @@ def test_rejection_draws_the_same_tokens_at_temperature_zero_only(tmp_path, temp
     assert ("same distribution, other images" in speed_table([row]).rows[0][1]) is not expected
 
 
-def test_the_papers_figures_stand_beside_the_same_cell(plain, tmp_path):
+def test_the_papers_figures_are_shown_next_to_the_same_cell(plain, tmp_path):
     cell = {"model": "anole", "prompt": "MSCOCO2017Val", "temperature": 0.0}
     row = row_of(read_run(str(faster(tmp_path, cell, lossless=False)), "adt"), plain)
     assert (row.paper.speedup, row.paper.tau, row.paper.mean_depth) == (3.13, 4.86, 5.15)
