@@ -1,0 +1,106 @@
+"""Folders that revision 9f14fc4 wrote (tests/data) go on with today's code."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+import main
+from drafters.training.shards import Tokens
+from support.json_files import numbered_lines, read_lines
+
+DATA = Path(__file__).parents[1] / "data" / "revision_9f14fc4"
+PLACE = ["--model_path=checkpoint", "--device=cpu"]
+IMAGES = ["--prompt=a red cat", "--seed=3", "--dtype=fp64", *PLACE]
+RUN = ["generate_images", *IMAGES, "--method=adt", "--trace", "--output_dir=run"]
+TOKENS = ["extract_tokens", "--from_prompts", "--seed=5", "--dtype=fp64", "--output_dir=tokens"]
+TRAINING = [
+    "train_drafter", "--tokens=tokens", "--start_from=checkpoint/drafter", "--steps=4",
+    "--batch_size=4", "--holdout=4", "--eval_images=1", "--save_every=2", "--log_every=1",
+    "--output_dir=training", *PLACE,
+]  # fmt: skip
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(autouse=True)
+def old(tmp_path, monkeypatch) -> Path:
+    """A copy of the folders, where the commands run."""
+    shutil.copytree(DATA, tmp_path / "old")
+    monkeypatch.chdir(tmp_path / "old")
+    return tmp_path / "old"
+
+
+def records(folder: str) -> dict[str, dict]:
+    return {line["id"]: line for line in read_lines(Path(folder) / "records.jsonl")}
+
+
+def test_a_run_continues(old, capsys):
+    before = records("run")
+    pictures = {path.name: path.read_bytes() for path in (old / "run/img").iterdir()}
+    assert main.main([*RUN, "--num_images=2"]) == 0
+    assert "2 images in run/img (0 new)" in capsys.readouterr().out
+    assert main.main([*RUN, "--num_images=3"]) == 0
+    assert "3 images in run/img (1 new)" in capsys.readouterr().out
+    after = records("run")
+    assert {name: after[name] for name in before} == before
+    assert "image_sha256" in after["00000_2"]
+    assert all((old / "run/img" / name).read_bytes() == found for name, found in pictures.items())
+    assert {line["id"] for line in read_lines(old / "run/trace.jsonl")} == after.keys()
+    manifest = json.loads((old / "run/run.json").read_text())
+    assert [command["revision"][:7] for command in manifest["earlier"]] == ["9f14fc4"]
+
+
+def test_the_same_images_are_drawn_today():
+    assert main.main([*RUN[:-1], "--num_images=2", "--output_dir=anew"]) == 0
+    old_records, new = records("run"), records("anew")
+    for name in ("seed", "tokens_sha256", "target_forwards", "tau", "mean_nodes"):
+        assert [each[name] for each in new.values()] == [
+            each[name] for each in old_records.values()
+        ]
+    rounds = [
+        [{name: line[name] for name in line if name != "top1"} for line in read_lines(path)]
+        for path in (Path("run/trace.jsonl"), Path("anew/trace.jsonl"))
+    ]
+    assert rounds[0] == rounds[1]
+
+
+def test_a_run_is_evaluated(old):
+    words = ["--report_dir=report", "--cache_dir=features", "--device=cpu"]
+    assert main.main(["evaluate", "--output_dir=run", *words]) == 0
+    found = json.loads((old / "report/evaluation.json").read_text())
+    assert found["speed"][0]["images"] == 2
+    assert not [text for text in found["remarks"] if "left out" in text]
+
+
+def test_tokens_are_added_to(old, capsys):
+    before = Tokens.read("tokens")
+    assert main.main([*TOKENS, *PLACE, "--num_images=26"]) == 0
+    assert "26 images in tokens (2 new)" in capsys.readouterr().out
+    after = Tokens.read("tokens")
+    shared = [after.ids.index(name) for name in before.ids]
+    assert (after.codes(shared) == before.codes(range(len(before)))).all()
+
+
+def test_a_training_continues_to_the_same_drafter(old):
+    assert main.main(TRAINING) == 0
+    finished, log = (
+        {line["step"]: line["loss"] for _, line in numbered_lines(path, "step") if "loss" in line}
+        for path in (old / "finished_log.jsonl", old / "training/log.jsonl")
+    )
+    assert log == pytest.approx(finished, rel=1e-3) and log[2] == finished[2]
+    ours, theirs = (
+        load_file(Path(place) / "drafter/model.safetensors") for place in ("training", "")
+    )
+    assert all((ours[name] - theirs[name]).abs().max() < 1e-2 for name in theirs)
+
+
+def test_a_trained_drafter_decodes_what_ar_decodes():
+    for method, flags in (("ar", []), ("adt", ["--drafter_path=drafter"])):
+        words = ["generate_images", *IMAGES, f"--method={method}", "--num_images=3", *flags]
+        assert main.main([*words, f"--output_dir={method}"]) == 0
+    plain, drafted = records("ar"), records("adt")
+    for name in ("prompt", "seed", "tokens_sha256"):
+        assert [each[name] for each in plain.values()] == [each[name] for each in drafted.values()]
+    assert all(each["tau"] > 1 for each in drafted.values())
