@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -47,14 +48,13 @@ def compute_scores(
     real: ImageSet | Unavailable | None = None
     if any(name in NEED_REFERENCE for name in names):
         real = _together(processes, lambda: _reference(settings, tiny, tiny_reference, processes))
-        remarks += [f"{real.name}: left out {text}" for text in getattr(real, "left_out", ())]
+    if isinstance(real, ImageSet):
+        remarks += [f"{real.name}: left out {text}" for text in real.left_out]
     scores: Scores = {run.name: [] for run in runs}
     for name in names:
-        metric = theirs = real if name in NEED_REFERENCE else None
-        if not isinstance(theirs, Unavailable):
-            metric = _together(
-                processes, lambda name=name: build_metric(name, settings, store, device)
-            )
+        theirs = real if name in NEED_REFERENCE else None
+        build = partial(build_metric, name, settings, store, device)
+        metric = theirs if isinstance(theirs, Unavailable) else _together(processes, build)
         if isinstance(metric, Unavailable):
             remarks.append(f"{name} was not computed: {metric}")
             continue

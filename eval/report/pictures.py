@@ -83,7 +83,7 @@ def _axes(rows: int) -> tuple[Figure, Axes]:
 
 def _svg(figure: Figure) -> str:
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    figure.savefig(buffer, format="svg", metadata={"Date": None}, bbox_inches="tight")
     return _uri("image/svg+xml", buffer.getvalue())
 
 
