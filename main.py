@@ -18,7 +18,9 @@ from inspect import Parameter, Signature
 import fire
 
 from configs.fields import SettingsError
-from configs.flags import flags_of, help_text, read_words
+from configs.flags import flags_of
+from configs.help import help_text
+from configs.words import read_words
 from runs.commands import (
     benchmark_settings,
     distance_settings,

@@ -1,79 +1,108 @@
-"""Acceptance rules, and the numbers of the relaxed ones."""
+"""The acceptance rules: one entry each, and the numbers of the relaxed ones.
+
+A new rule is an entry here and a module in decoding/verifiers.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from configs.fields import check_fields, refuse, setting
+from configs.fields import Settings, refuse, setting
 
 PROPOSALS = ("topk", "coupled", "sampled")
 
 
 @dataclass(frozen=True)
-class LanternSettings:
+class LanternSettings(Settings):
     """Relaxed acceptance: LANTERN (arXiv 2410.03355), LANTERN++ (arXiv 2502.06352)."""
 
     prefix: ClassVar[str] = "lantern_"
     group: ClassVar[str] = "Relaxed acceptance (--verifier lantern, lantern_coupled)"
     k: int = setting(
-        1000, "nearest codes that may give their probability to a draft", low=1, high=2**16 - 1
+        1000, "how many nearest codes may lend a draft their probability", low=1, high=2**16 - 1
     )
     delta: float = setting(
         0.1,
-        "most probability that is moved; above 1 it is LANTERN++'s lambda, most growth of a draft's own",
+        "up to 1: how much probability a draft may borrow (LANTERN's delta); above 1: how many "
+        "times its own probability a draft may reach (LANTERN++'s lambda)",
         low=0,
     )
     residual: str = setting(
         "exact",
-        "what a refused draft takes out of the law: the codes that it claimed, or k + 1 of them as published code does",
+        "what a refused draft takes out of the distribution: exact: the codes it borrowed from; "
+        "reference: its k + 1 nearest codes, as published code does",
         choices=("exact", "reference"),
     )
     budget: str | None = setting(
         None,
-        "whether siblings share delta or have it each, as published; not for lambda, which bounds every draft",
+        "of a delta up to 1: shared by the drafts for one position, or given to each, as published",
         choices=("shared", "per_candidate"),
         shown="shared",
     )
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if self.delta <= 1 and self.budget is None:
-            object.__setattr__(self, "budget", "shared")
-        elif self.delta > 1 and self.budget is not None:
-            refuse(
-                "lantern_budget",
-                self.budget,
-                f"only with --lantern_delta up to 1, not with {self.delta:g}",
-            )
+    def settle(self) -> None:
+        if self.delta <= 1:
+            self.fill(budget="shared")
+        elif self.budget is not None:
+            allowed = f"only with --lantern_delta up to 1, not with {self.delta:g}"
+            refuse("lantern_budget", self.budget, allowed)
 
 
 @dataclass(frozen=True)
 class Acceptance:
-    """What an acceptance rule keeps, and what it goes with.
+    """An acceptance rule: what makes it, what it keeps, and what it goes with.
 
-    lossless: the images have the target's own law. same_tokens: they are those of plain decoding with the same seeds
-    also above temperature 0. proposals, methods: it goes with these; None: no proposal, all methods.
+    builder: its verifier, "module:class"; called with (numbers, nearest codes) if it has numbers.
+    lossless: the images have the target's own distribution.
+    same_tokens: they are those of plain decoding with the same seeds also above temperature 0.
+    proposals, methods: it goes with these; proposal None: none; methods None: all.
+    numbers: the settings class of its own flags; without: the flags of it that the rule lacks.
     """
 
+    builder: str
     lossless: bool
     same_tokens: bool
     proposals: tuple[str | None, ...]
     methods: tuple[str, ...] | None = None
+    numbers: type[Settings] | None = None
+    without: tuple[str, ...] = ()
 
     def fits(self, method: str, proposal: str | None) -> bool:
+        """Return whether the rule goes with a method and its proposal."""
         return proposal in self.proposals and (self.methods is None or method in self.methods)
 
     def repeats(self, temperature: float) -> bool:
-        """Whether the images are those of plain decoding with the same seeds."""
+        """Return whether the images are those of plain decoding with the same seeds."""
         return self.same_tokens or self.lossless and temperature == 0
 
 
+_VERIFIERS = "decoding.verifiers"
 VERIFIERS: dict[str, Acceptance] = {
-    "exact": Acceptance(True, True, (None, *PROPOSALS)),
-    "rejection": Acceptance(True, False, PROPOSALS),
+    "exact": Acceptance(f"{_VERIFIERS}.exact:Exact", True, True, (None, *PROPOSALS)),
+    "rejection": Acceptance(f"{_VERIFIERS}.rejection:Rejection", True, False, PROPOSALS),
+    # other methods drop children by their values, which biases what is accepted
     "sampled": Acceptance(
-        True, False, ("sampled",), ("static", "jacobi")
-    ),  # others drop children by their values
-    "lantern": Acceptance(False, False, ("topk", "coupled")),
-    "lantern_coupled": Acceptance(False, False, ("topk", "coupled")),
+        f"{_VERIFIERS}.sampled:Sampled", True, False, ("sampled",), ("static", "jacobi")
+    ),
+    "lantern": Acceptance(
+        f"{_VERIFIERS}.lantern:Lantern",
+        False,
+        False,
+        ("topk", "coupled"),
+        numbers=LanternSettings,
+    ),
+    "lantern_coupled": Acceptance(
+        f"{_VERIFIERS}.lantern:LanternCoupled",
+        False,
+        False,
+        ("topk", "coupled"),
+        numbers=LanternSettings,
+        without=("lantern_residual",),
+    ),
 }
-RELAXED = tuple(name for name, rule in VERIFIERS.items() if not rule.lossless)
+# The settings classes of the rules with numbers.
+NUMBERS = tuple(dict.fromkeys(rule.numbers for rule in VERIFIERS.values() if rule.numbers))
+
+
+def rules_with(numbers: type[Settings]) -> tuple[str, ...]:
+    """Return the names of the rules whose numbers a settings class holds."""
+    return tuple(name for name, rule in VERIFIERS.items() if rule.numbers is numbers)

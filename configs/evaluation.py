@@ -1,11 +1,11 @@
 """Settings of `evaluate`: which runs, which figures, and where the networks of the metrics lie."""
 
 import os
-import re
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from typing import ClassVar
 
-from configs.fields import check_fields, refuse, setting
+from configs.fields import refuse, setting
+from configs.model import DeviceSettings
 from configs.targets import ROOT
 
 TINY_METRICS = ("accuracy", "tiny_fid", "tiny_is", "tiny_pr")  # by the classifier of ckpts/tiny
@@ -14,29 +14,34 @@ _HOME = ROOT / "ckpts/metrics"
 
 
 def _weights(place: str, what: str) -> str:
-    return setting(str(_HOME / place), what, shown=f"ckpts/metrics/{place}")
+    return setting(str(_HOME / place), what, path=True, shown=f"ckpts/metrics/{place}")
 
 
 @dataclass(frozen=True)
-class EvaluateSettings:
+class EvaluateSettings(DeviceSettings):
     """What to evaluate. The lists are written with commas."""
 
     group: ClassVar[str] = "Evaluation"
     output_dir: str = setting(
-        "", "folders that generate_images wrote, by commas: the tables' rows", shown="required"
+        MISSING,
+        "folders that generate_images wrote, by commas: the tables' rows",
+        shown="required",
+        wanted="run folders that generate_images wrote, by commas",
     )
     baseline: str | None = setting(
         None,
         "folder of the run whose seconds are 1.00",
-        shown="per run one of --method ar and the same law",
+        path=True,
+        shown="per run, one of --method ar with the same sampling flags",
     )
     ref_dir: str | None = setting(
         None,
         "folder of real images (.png, .jpg), for FID, precision and recall",
+        path=True,
         shown="tiny: 1,000 rendered scenes",
     )
     report_dir: str | None = setting(
-        None, "folder of tables and report", shown="<first run>/evaluation"
+        None, "folder of tables and report", path=True, shown="<first run>/evaluation"
     )
     metrics: str | None = setting(
         None,
@@ -44,12 +49,14 @@ class EvaluateSettings:
         shown=f"{','.join(TINY_METRICS)} for runs of the tiny model, the others for other runs",
     )
     images: int = setting(8, "prompts in the report's comparison", low=0, high=1000)
-    cache_dir: str = setting("outputs/features", "folder of the images' features, by content")
+    cache_dir: str = setting(
+        "outputs/features", "folder of the images' features, by content", path=True
+    )
     batch_size: int = setting(16, "images per forward pass of a metric's network", low=1, high=4096)
-    device: str = setting("auto", "auto, cpu, cuda or cuda:N; auto = a GPU if there is one")
     attributes_path: str = setting(
         str(ROOT / "ckpts/tiny/attributes.safetensors"),
         "the tiny domain's classifier",
+        path=True,
         shown="ckpts/tiny/attributes.safetensors",
     )
     inception_path: str = _weights(
@@ -78,21 +85,8 @@ class EvaluateSettings:
     )
     hpsv21_path: str = _weights("HPS_v2.1_compressed.pt", "HPSv2.1's weights, likewise")
 
-    def __post_init__(self) -> None:
-        if not self.output_dir.strip():
-            refuse(
-                "output_dir", self.output_dir, "run folders that generate_images wrote, by commas"
-            )
-        check_fields(self)
-        if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", self.device):
-            refuse("device", self.device, "auto, cpu, cuda, cuda:N")
-        for name in ("baseline", "ref_dir", "report_dir", "cache_dir", *SOURCES):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, os.path.expanduser(getattr(self, name)))
-        _ = (
-            self.folders,
-            self.chosen_metrics("tiny"),
-        )  # lists that cannot be used are refused at birth
+    def settle(self) -> None:
+        _ = self.folders, self.chosen_metrics("tiny")  # refuses lists that cannot be used
 
     @property
     def folders(self) -> tuple[str, ...]:

@@ -1,12 +1,13 @@
-"""Settings of `extract_tokens`: images with captions, or the target's own samples, that become token shards."""
+"""Settings of `extract_tokens`: it turns captioned images, or the target's samples, into tokens."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from configs.fields import SettingsError, check_fields, refuse, setting, settings_fields
-from configs.methods import AdtSettings, MethodSettings, SamplingSettings
+from configs.fields import Settings, SettingsError, flags_in, part, refuse, setting
+from configs.methods import MethodSettings
+from configs.sampling import SamplingSettings
 from configs.schema import RunSettings
 from configs.targets import ROOT
 
@@ -17,7 +18,7 @@ JUDGED = ("PartiPrompts", "MSCOCO2017Val")
 JUDGED_FILES = tuple(
     ROOT / "configs" / "prompts" / f"tiny_{split}.txt" for split in ("test", "validation")
 )
-# Flags that say how the target draws, and what.
+# Flags that say what the target draws, and how.
 OF_SAMPLES = (
     "prompt",
     "prompt_file",
@@ -29,59 +30,58 @@ OF_SAMPLES = (
     "device_map",
     "cfg_mode",
     "batch_size",
-    *settings_fields(MethodSettings),
-    *settings_fields(AdtSettings),
-    *settings_fields(SamplingSettings),
+    *flags_in(MethodSettings),
+    *flags_in(SamplingSettings),
 )
 
 
 @dataclass(frozen=True)
-class ExtractionSettings:
-    """Where the codes come from and go to. run: the target and its files; for own samples, what is drawn and how."""
+class ExtractionSettings(Settings):
+    """Where image tokens come from and go to.
+
+    run: the target and its files; with --from_prompts also what is drawn and how.
+    """
 
     group: ClassVar[str] = "Tokens"
-    run: RunSettings
+    run: RunSettings = part(RunSettings)
     data_dir: str | None = setting(
         None,
-        "images with captions: a folder of images, each with a .txt beside it; a .jsonl file, or a folder with one, of "
-        "lines with image and caption; a WebDataset .tar, or a folder of them",
+        "images with captions: a folder of images, each with a .txt of its name; a .jsonl file, or "
+        "a folder with one, of lines with image and caption; a WebDataset .tar, or a folder of them",
+        path=True,
         shown="off",
     )
-    from_prompts: bool = setting(False, "take the target's own samples in place of images")
+    from_prompts: bool = setting(False, "take samples that the target draws, not images")
     prompt: str | None = setting(
         None,
-        f"of own samples: a .txt or .jsonl file, or {TRAINING_SET}",
+        f"of --from_prompts: a .txt or .jsonl file, or {TRAINING_SET}",
         shown=f"tiny: {OWN_CAPTIONS}; others: required",
     )
     num_images: int | None = setting(
         None,
-        "own samples; when all prompts have one, they come again with other seeds",
+        "samples to draw; when every prompt has one, they begin again with other seeds",
         low=1,
         shown="required with --from_prompts",
     )
     output_dir: str = setting(
-        "", "folder of the token shards; the same command continues", shown="required"
+        MISSING,
+        "folder of the token shards; the same command continues",
+        path=True,
+        shown="required",
+        wanted="a folder for the token shards",
     )
 
-    def __post_init__(self) -> None:
-        if not self.output_dir.strip():
-            raise SettingsError("--output_dir: missing; allowed: a folder for the token shards")
-        check_fields(self)
-        for name in ("data_dir", "output_dir"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, os.path.expanduser(getattr(self, name)))
-        if self.data_dir is not None and not Path(self.data_dir).exists():
-            refuse(
-                "data_dir", self.data_dir, "a folder, a .jsonl file or a .tar file that is there"
-            )
-        if self.data_dir is not None and os.path.realpath(self.data_dir) == os.path.realpath(
-            self.output_dir
-        ):
-            refuse("output_dir", self.output_dir, "another folder than --data_dir")
+    def settle(self) -> None:
+        if self.data_dir is not None:
+            if not Path(self.data_dir).exists():
+                refuse("data_dir", self.data_dir, "a folder, a .jsonl file or a .tar file")
+            if os.path.realpath(self.data_dir) == os.path.realpath(self.output_dir):
+                refuse("output_dir", self.output_dir, "another folder than --data_dir")
         if self.from_prompts:
             self._check_samples()
 
     def _check_samples(self) -> None:
+        """Refuse prompts and methods whose samples nobody should train on."""
         allowed = f"{TRAINING_SET}, or a .txt or .jsonl file"
         if self.num_images is None:
             raise SettingsError(
@@ -99,11 +99,12 @@ class ExtractionSettings:
             refuse(
                 "verifier",
                 self.run.method.verifier,
-                "exact, rejection, sampled: drafters learn the target's law",
+                "exact, rejection, sampled: drafters learn the target's distribution",
             )
 
 
 def _judged(prompt: str) -> bool:
+    """Return whether models are judged by these prompts."""
     path = Path(prompt).expanduser()
     return prompt in JUDGED or any(
         path.is_file() and path.samefile(file) for file in JUDGED_FILES if file.exists()

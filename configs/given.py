@@ -1,65 +1,65 @@
-"""What a command line and its recipes say: values by flag, the paper's flags replaced by what they stand for."""
+"""What a command line and its recipes say: values by flag, without the paper's other names."""
 
 from collections.abc import Mapping
-from typing import Any
 
-from configs.fields import SettingsError, kind, parse_text, refuse, settings_fields
-from configs.flags import OWNERS, PaperFlags, RecipeFlags, check_known, flags_of
-from configs.methods import METHODS, MethodSettings
+from configs.fields import SettingsError, Values, build, parse_text, refuse, settings_fields
+from configs.flags import COMMANDS, PaperFlags, RecipeFlags, flags_of
+from configs.method_table import METHODS
 from configs.targets import OWN_FLAGS
+from configs.words import check_known
 from configs.yaml_file import read_yaml
 
-Values = dict[str, Any]  # by flag name, converted
 _FILE_FLAGS = ("model_path", "drafter_path", *OWN_FLAGS)  # what belongs to one model
 
 
 def read(command: str, texts: Mapping[str, str]) -> tuple[Values, Values]:
-    """What the recipe says and what the command line says; a recipe's files are those of the model it names."""
+    """Return what the recipes say, and what the command line says.
+
+    A recipe's files are left out if another model than the recipe's is asked for.
+    """
     given = typed(command, texts)
     path = given.pop("config", None)
-    recipes = [read_recipe(name, command) for name in ([] if path is None else path.split(","))]
-    model = next(
-        (values["model"] for values in (given, *reversed(recipes)) if "model" in values), None
-    )
+    names = [] if path is None else [name.strip() for name in path.split(",")]
+    if not all(names):
+        refuse("config", path, "names of YAML files, with one comma between two")
+    recipes = [read_recipe(name, command) for name in names]
+    models = [values["model"] for values in (given, *reversed(recipes)) if "model" in values]
     recipe: Values = {}
     for values in recipes:
-        foreign = _FILE_FLAGS if values.get("model", model) != model else ()
+        foreign = _FILE_FLAGS if models and values.get("model", models[0]) != models[0] else ()
         recipe |= {name: value for name, value in values.items() if name not in foreign}
-    return recipe, _without_aliases(given, recipe.get("method")) if _aliases(command) else given
+    return recipe, _without_aliases(given, recipe) if _aliases(command) else given
 
 
 def read_recipe(path: str, command: str) -> Values:
-    """The settings in a YAML file of `flag: value` lines; unknown flags are errors."""
-    content = read_yaml(path, "config")
+    """Return the settings in a YAML file of `flag: value` lines; unknown flags are errors."""
     hidden = [*settings_fields(RecipeFlags), *_aliases(command)]
     flags = {name: f for name, f in flags_of(command).items() if name not in hidden}
-    for name, value in content.items():
-        check_known(str(name), flags, f"--config {path}")
-        if value is None:
-            refuse(name, None, f"a value, or no line at all (in {path})")
-        if (
-            isinstance(value, str) or type(value) is int and kind(flags[name]) is str
-        ):  # YAML takes 768 for a number
-            content[name] = parse_text(flags[name], name, str(value))
-    return content
+    values: Values = {}
+    for name, text in read_yaml(path, "config").items():
+        check_known(name, command, flags, f"--config {path}")
+        if not isinstance(text, str) or not text:
+            refuse(name, text or None, f"one value, or no line at all (in {path})")
+        values[name] = parse_text(flags[name], name, text)
+    return values
 
 
 def typed(command: str, texts: Mapping[str, str]) -> Values:
-    """The values that the texts stand for."""
+    """Return the values that the texts stand for."""
     flags = flags_of(command)
     return {name: parse_text(flags[name], name, text) for name, text in texts.items()}
 
 
 def _aliases(command: str) -> list[str]:
-    """The paper's flags that a command has; `--precision` of train_drafter is a setting of its own."""
-    return list(settings_fields(PaperFlags)) if PaperFlags in OWNERS[command] else []
+    """Return the paper's flags that a command has."""
+    own = PaperFlags in COMMANDS[command].settings  # --precision of train_drafter is another one
+    return list(settings_fields(PaperFlags)) if own else []
 
 
-def _without_aliases(given: Values, recipe_method: str | None) -> Values:
-    """The values with the paper's flags replaced by the settings they stand for; `--model_type eagle` alone leaves the
-    choice among the drafting methods to the recipe."""
+def _without_aliases(given: Values, recipe: Values) -> Values:
+    """Return the values of a command line with the paper's flags replaced by what they stand for."""
     names = settings_fields(PaperFlags)
-    paper = PaperFlags(**{name: value for name, value in given.items() if name in names})
+    paper = build(PaperFlags, given)
     values = {name: value for name, value in given.items() if name not in names}
     if paper.set_seed is False:
         refuse("set_seed", False, "true: an image always follows from its seed")
@@ -69,24 +69,31 @@ def _without_aliases(given: Values, recipe_method: str | None) -> Values:
         ("lantern", "verifier", "lantern" if paper.lantern else None),
     ):
         if value is not None and values.setdefault(name, value) != value:
-            refuse(alias, value, f"{values[name]!r}, as --{name} says")
+            refuse(alias, given[alias], f"only with --{name} {value}, not {values[name]}")
+    method = _paper_method(paper, values.get("method"), recipe.get("method"))
+    values |= {} if method is None else {"method": method}
+    if paper.lantern and (values.get("method") or recipe.get("method")) == "ar":
+        refuse("lantern", True, "only with a method that drafts, not with --method ar")
+    return values
+
+
+def _paper_method(paper: PaperFlags, method: str | None, recipe: str | None) -> str | None:
+    """Return the method that --method and the paper's flags agree on; None if none is given.
+
+    recipe: that of the recipe, which `--model_type eagle` alone leaves as it is.
+    """
+    drafted = tuple(name for name, entry in METHODS.items() if entry.drafted)
     free = paper.model_type == "eagle" and not (paper.peanut or paper.static_tree)
-    method = _paper_method(
-        paper, values.get("method", recipe_method if free and recipe_method != "ar" else None)
-    )
-    return values if method is None else values | {"method": method}
-
-
-def _paper_method(paper: PaperFlags, method: str | None) -> str | None:
-    """The method that --method and the paper's three flags agree on; None if none of them is given."""
-    drafted = tuple(name for name in METHODS if MethodSettings(name).drafted)
-    claims = (
-        {f"--method {method}": (method,)} if method is not None else {}
-    )  # flag -> the methods it goes with
-    claims |= {"--peanut": ("adt",)} if paper.peanut else {}
-    claims |= {"--static_tree": ("static",)} if paper.static_tree else {}
-    claims |= {"--model_type base": ("ar",)} if paper.model_type == "base" else {}
-    claims |= {"--model_type eagle": ("eagle2", *drafted)} if paper.model_type == "eagle" else {}
+    method = recipe if method is None and free and recipe != "ar" else method
+    claims: dict[str, tuple[str, ...]] = {}  # flag -> the methods it goes with
+    for claimed, flag, fits in (
+        (method is not None, f"--method {method}", (method,)),
+        (paper.peanut, "--peanut", ("adt",)),
+        (paper.static_tree, "--static_tree", ("static",)),
+        (paper.model_type == "base", "--model_type base", ("ar",)),
+        (paper.model_type == "eagle", "--model_type eagle", ("eagle2", *drafted)),
+    ):
+        claims |= {flag: fits} if claimed else {}
     for flag, fits in claims.items():
         for other, others in claims.items():
             if not set(fits) & set(others):

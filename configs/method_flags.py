@@ -1,88 +1,86 @@
 """The flags of methods: which of them a method has, and the settings that they make."""
 
-from configs.acceptance import RELAXED, LanternSettings
-from configs.fields import SettingsError, parse_text, refuse, settings_fields
-from configs.flags import check_known, flags_of
-from configs.given import Values
-from configs.methods import METHODS, AdtSettings, MethodSettings
+from configs.acceptance import NUMBERS, VERIFIERS, rules_with
+from configs.fields import (
+    SettingsError,
+    Values,
+    build,
+    flags_in,
+    parse_text,
+    refuse,
+    settings_fields,
+)
+from configs.method_table import METHODS, AdtSettings
+from configs.methods import MethodSettings
+from configs.words import check_known
 
-METHOD_FLAGS = [
-    *settings_fields(MethodSettings),
-    *settings_fields(AdtSettings),
-    *settings_fields(LanternSettings),
-]
+METHOD_FLAGS = flags_in(MethodSettings)
 
 
-def with_method(recipe: Values, given: Values) -> tuple[Values, Values, MethodSettings]:
-    """Recipe, command line and the method that they say; a method of the command line leaves out what the recipe sets
-    for another one."""
+def with_method(recipe: Values, given: Values) -> tuple[Values, MethodSettings]:
+    """Return all values of a recipe and a command line, and the method that they make.
+
+    A command line with another method or rule leaves out what the recipe sets for its own.
+    """
     values = recipe | given
     if any(name in recipe and values[name] != recipe[name] for name in ("method", "verifier")):
         kept = applicable(values)
         recipe = {name: v for name, v in recipe.items() if name not in METHOD_FLAGS or name in kept}
         values = recipe | given
-    return recipe, given, _method({name: values[name] for name in METHOD_FLAGS if name in values})
+    return values, method_of(values)
 
 
 def listed_method(entry: str, shared: Values, source: str = "--methods") -> MethodSettings:
-    """One method of --methods, `name[:flag=value...]`, with the shared values that apply to it; source: for errors."""
+    """Return one method of a list, `name[:flag=value...]`; errors name the list, `source`.
+
+    shared: values for all methods of the list that have such a flag.
+    """
     name, *options = entry.split(":")
     if name not in METHODS:
         allowed = f"name[:flag=value...], by commas, with a name of {', '.join(METHODS)}"
         raise SettingsError(f"{source}: found {entry!r}; allowed: {allowed}")
-    flags = {
-        flag: f
-        for flag, f in flags_of("benchmark").items()
-        if flag in METHOD_FLAGS and flag != "method"
-    }
+    flags = {flag: f for flag, f in METHOD_FLAGS.items() if flag != "method"}
     own: Values = {}
     try:
         for option in options:
             flag, equals, text = option.partition("=")
-            check_known(flag, flags)
+            check_known(flag, "benchmark", flags)
             if not equals or flag in own:
                 refuse(flag, option, "flag=value, once")
             own[flag] = parse_text(flags[flag], flag, text)
         fitting = applicable(shared | own | {"method": name})
         kept = {flag: value for flag, value in shared.items() if flag in fitting}
-        return _method(kept | own | {"method": name})
+        return method_of(kept | own | {"method": name})
     except SettingsError as error:
         raise SettingsError(f"{source}, in {entry!r}: {error}") from error
 
 
-def _method(values: Values) -> MethodSettings:
-    plain = {
-        name: value for name, value in values.items() if name in settings_fields(MethodSettings)
-    }
-    method, verifier = (
-        MethodSettings(method=plain.get("method", "adt")).method,
-        plain.get("verifier", "exact"),
-    )
-    parts = {}
-    for name, owner, fits, where in (
-        ("adt", AdtSettings, method == "adt", f"--method adt, not with --method {method}"),
-        ("lantern", LanternSettings, verifier in RELAXED,
-         f"--verifier {' or '.join(RELAXED)}, not with --verifier {verifier}"),
-    ):  # fmt: skip
-        flags = {flag: f.name for flag, f in settings_fields(owner).items() if flag in values}
-        if flags and not fits:
-            flag = next(iter(flags))
-            refuse(flag, values[flag], f"only with {where}")
-        parts[name] = (
-            owner(**{field: values[flag] for flag, field in flags.items()}) if flags else None
-        )
-    return MethodSettings(**plain, **parts)
+def method_of(values: Values) -> MethodSettings:
+    """Return the method that values by flag make; a SettingsError for numbers of another one."""
+    method, verifier = values.get("method", "adt"), values.get("verifier", "exact")
+    if method != "adt" and method in METHODS:
+        _refuse_numbers(values, AdtSettings, "adt", f"--method {method}")
+    for numbers in NUMBERS if verifier in VERIFIERS else ():
+        if VERIFIERS[verifier].numbers is not numbers:
+            names = " or ".join(rules_with(numbers))
+            _refuse_numbers(values, numbers, names, f"--verifier {verifier}")
+    return build(MethodSettings, values)
 
 
 def applicable(values: Values) -> list[str]:
-    """The method flags that have an effect with the method and the verifier of these values."""
-    method, verifier = values.get("method", "adt"), values.get("verifier", "exact")
-    adt = settings_fields(AdtSettings) if "adt" in METHODS.get(method, {}) else ()
-    lantern = settings_fields(LanternSettings) if verifier in RELAXED and method != "ar" else ()
-    return [
-        "method",
-        *METHODS.get(method, {}),
-        *([] if method == "ar" else ["verifier"]),
-        *adt,
-        *lantern,
-    ]
+    """Return the method flags that have an effect with the method and the verifier of `values`."""
+    method = METHODS.get(values.get("method", "adt"))
+    rule = VERIFIERS.get(values.get("verifier", "exact"))
+    own = [] if method is None else list(method.defaults)
+    own += ["verifier"] if method and method.drafter else []
+    own += settings_fields(AdtSettings) if "adt" in own else ()
+    own += settings_fields(rule.numbers) if "verifier" in own and rule and rule.numbers else ()
+    return ["method", *own]
+
+
+def _refuse_numbers(values: Values, numbers: type, names: str, own: str) -> None:
+    """Refuse a flag of numbers that only other methods or rules, `names`, have."""
+    for flag in settings_fields(numbers):
+        if flag in values:
+            switch = own.split()[0]
+            refuse(flag, values[flag], f"only with {switch} {names}, not with {own}")

@@ -1,27 +1,35 @@
-"""The settings of a run, as frozen dataclasses that are checked at birth.
-
-A setting that does not apply to the chosen method is None; giving one is an error: it would have no effect.
-"""
+"""The settings of a run: prompts, model, method and output, as `generate_images` takes them."""
 
 import hashlib
 import json
 import os
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
 from configs.acceptance import LanternSettings
-from configs.fields import SettingsError, bounds, check_fields, refuse, setting, settings_dict
-from configs.image_size import default_size, parse_size
-from configs.methods import AdtSettings, MethodSettings, SamplingSettings
-from configs.targets import MODELS, OWN_FLAGS, ROOT, parts_beside, refuse_foreign_flags
+from configs.fields import (
+    Settings,
+    SettingsError,
+    bounds,
+    refuse,
+    setting,
+    settings_dict,
+)
+from configs.method_table import AdtSettings
+from configs.methods import MethodSettings
+from configs.model import EngineSettings
+from configs.sampling import SamplingSettings
+from configs.targets import ROOT
 
 __all__ = [
+    "ROOT",
     "AdtSettings",
+    "EngineSettings",
     "LanternSettings",
     "MethodSettings",
-    "ROOT",
+    "PromptSettings",
     "RunSettings",
     "SamplingSettings",
     "SettingsError",
@@ -32,10 +40,10 @@ DATASETS = {
     "MSCOCO2017Val": "captions_val2017.json",
     "MSCOCO2017Train": "captions_train2017.json",
 }
-CLASSIFIER = (
-    "attributes.safetensors"  # beside the tiny model's weights: what --quality judges images with
-)
-# What may differ between two commands that fill the same folder: it chooses images, not what an image is.
+# Next to the tiny model's weights: the classifier that --quality judges images with.
+CLASSIFIER = "attributes.safetensors"
+# What may differ between two commands that fill the same folder: it chooses images, not what an
+# image is.
 FREE_FLAGS = (
     "num_images",
     "samples_per_prompt",
@@ -50,20 +58,29 @@ FREE_FLAGS = (
     "cfg_mode",
     "device_map",
 )
+_PATHS = (
+    "model_path",
+    "tokenizer_path",
+    "drafter_path",
+    "text_encoder_path",
+    "vq_path",
+    "prices",
+)
 
 
 @dataclass(frozen=True)
-class RunSettings:
-    """Everything `generate_images` needs. Settings left None at birth are decided there, from the others."""
+class PromptSettings(Settings):
+    """What to draw, how many images of it, and from which seed."""
 
-    group: ClassVar[str] = "Images"
+    group: ClassVar[str] = "Prompts"
     prompt: str = setting(
-        "",
+        MISSING,
         f"a text, a file (.txt: a prompt per line; .jsonl: id and prompt), {' or '.join(DATASETS)}",
         shown="required",
+        wanted=f"a text that is not blank, a .txt or .jsonl file, {', '.join(DATASETS)}",
     )
     prompt_file: str | None = setting(
-        None, "file of the named dataset", shown="configs/prompts/<its name>"
+        None, "file of the named dataset", path=True, shown="configs/prompts/<its name>"
     )
     caption: str | None = setting(
         None,
@@ -91,96 +108,18 @@ class RunSettings:
         low=0,
         high=2**63 - 1,
     )
-    output_dir: str | None = setting(
-        None, "folder of the images and records", shown="outputs/<named after the settings>"
-    )
-    overwrite: bool = setting(False, "remove an earlier run from --output_dir first")
-    trace: bool = setting(False, "write one line per round to trace.jsonl")
-    model: str = setting("tiny", "target model", choices=tuple(MODELS))
-    model_path: str | None = setting(
-        None,
-        "its folder, or its owner/name on the Hugging Face hub",
-        shown=", ".join(MODELS.values()),
-    )
-    drafter_path: str | None = setting(
-        None, "the drafter's folder, or its owner/name", shown="<model_path>/drafter"
-    )
-    tokenizer_path: str | None = setting(
-        None,
-        "Chameleon's folder of text_tokenizer.json, vqgan.yaml and the VQGAN's weights",
-        shown="<model_path>/tokenizer, or chameleon/tokenizer beside it",
-    )
-    target_size: str | None = setting(
-        None,
-        "image size in pixels, as 768 or 1024x576, of models that draw in many sizes",
-        shown="that of the folder's name, such as Lumina-mGPT-7B-768, or 768",
-    )
-    text_encoder_path: str | None = setting(
-        None, "LlamaGen's T5: a folder, or a hub id", shown="<model_path>/../t5/flan-t5-xl"
-    )
-    vq_path: str | None = setting(
-        None, "LlamaGen's file of image codes", shown="<model_path>/../vq_ds16_t2i.pt"
-    )
-    dtype: str = setting("fp32", "number type", choices=("fp32", "fp64", "bf16"))
-    device: str = setting("auto", "auto, cpu, cuda or cuda:N; auto = a GPU if there is one")
-    device_map: str = setting(
-        "single", "auto: the target's layers over all GPUs", choices=("single", "auto")
-    )
-    vq_device: str = setting("same", "where tokens become pixels: the target's device, or the CPU",
-                             choices=("same", "cpu"))  # fmt: skip
-    cfg_mode: str = setting(
-        "parallel",
-        "guidance rows of the target in one forward, or one after the other: less memory, more time",
-        choices=("parallel", "sequential"),
-    )
-    batch_size: int = setting(1, "images decoded together", low=1, high=1024)
-    sampling: SamplingSettings = field(default_factory=SamplingSettings)
-    method: MethodSettings = field(default_factory=MethodSettings)
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.prompt, str) or not self.prompt.strip():
-            refuse(
-                "prompt",
-                self.prompt,
-                f"a text that is not blank, a .txt file, {', '.join(DATASETS)}",
-            )
-        check_fields(self)
-        for name in (
-            "output_dir",
-            "model_path",
-            "tokenizer_path",
-            "drafter_path",
-            "text_encoder_path",
-            "vq_path",
-            "prompt_file",
-        ):  # a shell leaves ~ alone in --flag=~/x
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, os.path.expanduser(getattr(self, name)))
-        if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", self.device):
-            refuse("device", self.device, "auto, cpu, cuda, cuda:N")
-        if self.device_map == "auto" and self.device != "auto":
-            refuse(
-                "device_map", "auto", f"only with --device auto, not with --device {self.device}"
-            )
-        if self.cfg_mode == "sequential" and self.sampling.cfg == 1:
-            refuse("cfg_mode", "sequential", "parallel: with --cfg 1 there is one row")
+    def settle(self) -> None:
         self._check_prompt()
-        self._decide_counts()
-        if self.drafter_path is not None and not self.method.drafted:
-            refuse(
-                "drafter_path",
-                self.drafter_path,
-                f"only with a method that has a drafter, not with --method {self.method.method}",
-            )
-        self._set("model_path", str(ROOT / MODELS[self.model]))
-        self._place_parts()
-        self._set(
-            "drafter_path", str(Path(self.model_path) / "drafter") if self.method.drafted else None
-        )
-        self._set(
-            "output_dir",
-            f"outputs/{self.model}_{self.method.method}_{self._slug()}_{self.fingerprint()[:8]}",
-        )
+        self._check_counts()
+        images = None if self.num_images == -1 else self.num_images
+        if self.source == "text":  # the images of a single text are its samples
+            images = images or self.samples_per_prompt or 1
+            self.put(num_images=images, samples_per_prompt=self.samples_per_prompt or images)
+        everything = self.source == "file" or self.sample is not None or self.slice is not None
+        self.fill(num_images=-1 if everything else 10, samples_per_prompt=1)
+        if self.sample is not None:
+            self.fill(sample_seed=0)
 
     @property
     def source(self) -> str:
@@ -191,59 +130,11 @@ class RunSettings:
 
     @property
     def slice_bounds(self) -> tuple[int, int] | None:
-        """First index and the one behind the last, within the prompts taken."""
+        """The first index of --slice and the one after the last, within the prompts taken."""
         return None if self.slice is None else bounds("slice", self.slice)
 
-    def with_method(self, method: MethodSettings) -> "RunSettings":
-        """The same run by another method, with this run's drafter or the default one where it needs one."""
-        return replace(
-            self, method=method, drafter_path=self.drafter_path if method.drafted else None
-        )
-
-    def identity(self) -> dict[str, object]:
-        """The settings that make an image and its record what they are, by flag; paths are made absolute."""
-        values = {
-            name: value for name, value in settings_dict(self).items() if name not in FREE_FLAGS
-        }
-        paths = [
-            "model_path",
-            "tokenizer_path",
-            "drafter_path",
-            "text_encoder_path",
-            "vq_path",
-            "prices",
-        ]
-        paths += ["prompt"] if self.source == "file" else []
-        return values | {
-            name: os.path.realpath(values[name])
-            for name in paths
-            if os.path.exists(values.get(name) or "")
-        }
-
-    def fingerprint(self) -> str:
-        """A hash of the identity."""
-        return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()
-
-    def _set(self, name: str, default: object) -> None:
-        if getattr(self, name) is None:
-            object.__setattr__(self, name, default)
-
-    def _place_parts(self) -> None:
-        refuse_foreign_flags(self)
-        if self.model in OWN_FLAGS["target_size"]:
-            self._set("target_size", default_size(self.model_path))
-            try:
-                parse_size(self.target_size)
-            except ValueError as error:
-                raise SettingsError(str(error)) from error
-        for name, place in parts_beside(self.model, self.model_path).items():
-            self._set(name, place)
-
-    def _slug(self) -> str:
-        name = Path(self.prompt).stem if self.source == "file" else self.prompt
-        return re.sub(r"[^a-z0-9]+", "-", name.lower())[:24].strip("-") or "prompt"
-
     def _check_prompt(self) -> None:
+        """Refuse a prompt that is no text, and what its kind of source does not have."""
         try:
             self.prompt.encode()
         except UnicodeEncodeError:
@@ -252,41 +143,69 @@ class RunSettings:
             refuse("prompt_file", self.prompt_file, f"only with --prompt {' or '.join(DATASETS)}")
         if self.caption is not None and not self.source.startswith("MSCOCO"):
             refuse("caption", self.caption, "only with --prompt MSCOCO2017Val or MSCOCO2017Train")
-        if self.source == "text":
-            for name in ("sample", "slice"):
-                if getattr(self, name) is not None:
-                    refuse(
-                        name,
-                        getattr(self, name),
-                        "only with a list of prompts; --prompt is a single text",
-                    )
-        if self.slice is not None:
-            bounds("slice", self.slice)
+        for name in ("sample", "slice"):
+            if self.source == "text" and (found := getattr(self, name)) is not None:
+                refuse(name, found, "only with a list of prompts; --prompt is a single text")
+
+    def _check_counts(self) -> None:
+        """Refuse numbers of images and prompts that contradict each other."""
+        images, samples = self.num_images, self.samples_per_prompt
+        if images == 0:
+            refuse("num_images", 0, "-1 (all) or at least 1")
+        if self.sample is not None and images not in (None, -1):
+            allowed = "not together with --sample, which says how many prompts to take"
+            refuse("num_images", images, allowed)
         if self.sample_seed is not None and self.sample is None:
             refuse("sample_seed", self.sample_seed, "only with --sample")
+        _ = self.slice_bounds
+        if self.source == "text" and samples not in (None, images) and images not in (None, -1):
+            refuse("samples_per_prompt", samples, f"--num_images, {images}, for a single text")
 
-    def _decide_counts(self) -> None:
-        """Settle num_images (prompts taken; images for a single text) and samples_per_prompt."""
-        if self.num_images == 0:
-            refuse("num_images", 0, "-1 (all) or at least 1")
-        if self.sample is not None and self.num_images not in (None, -1):
-            refuse(
-                "num_images",
-                self.num_images,
-                "not together with --sample, which says how many prompts to take",
-            )
-        if self.source == "text":
-            given = None if self.num_images == -1 else self.num_images
-            if None not in (given, self.samples_per_prompt) and given != self.samples_per_prompt:
-                refuse(
-                    "samples_per_prompt",
-                    self.samples_per_prompt,
-                    f"--num_images, {given}, for a single text",
-                )
-            images = given or self.samples_per_prompt or 1
-            object.__setattr__(self, "num_images", images)
-            self._set("samples_per_prompt", images)
-        everything = self.source == "file" or self.sample is not None or self.slice is not None
-        self._set("num_images", -1 if everything else 10)
-        self._set("samples_per_prompt", 1)
-        self._set("sample_seed", 0 if self.sample is not None else None)
+
+@dataclass(frozen=True)
+class OutputSettings(Settings):
+    """Where images and records go."""
+
+    group: ClassVar[str] = "Output"
+    output_dir: str | None = setting(
+        None,
+        "folder of the images and records",
+        path=True,
+        shown="outputs/<named after the settings>",
+    )
+    overwrite: bool = setting(False, "remove an earlier run from --output_dir first")
+    trace: bool = setting(False, "write one line per round to trace.jsonl")
+
+
+@dataclass(frozen=True)
+class RunSettings(EngineSettings, OutputSettings, PromptSettings):
+    """Everything `generate_images` needs. What is None at first is decided from the rest."""
+
+    def settle(self) -> None:
+        method, name = self.method.method, self._slug()
+        self.fill(output_dir=f"outputs/{self.model}_{method}_{name}_{self.fingerprint()[:8]}")
+
+    def with_method(self, method: MethodSettings) -> "RunSettings":
+        """Return the same run by another method; it keeps the drafter if it needs one."""
+        drafter = self.drafter_path if method.drafted else None
+        return replace(self, method=method, drafter_path=drafter)
+
+    def identity(self) -> dict[str, object]:
+        """Return the settings, by flag, that make an image and its record what they are.
+
+        Paths of files that exist are absolute.
+        """
+        values = settings_dict(self)
+        values = {name: value for name, value in values.items() if name not in FREE_FLAGS}
+        paths = (*_PATHS, "prompt") if self.source == "file" else _PATHS
+        found = [name for name in paths if os.path.exists(values.get(name) or "")]
+        return values | {name: os.path.realpath(values[name]) for name in found}
+
+    def fingerprint(self) -> str:
+        """Return a hash of the identity."""
+        return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()
+
+    def _slug(self) -> str:
+        """Return the prompt, or its file's name, as part of a folder's name."""
+        name = Path(self.prompt).stem if self.source == "file" else self.prompt
+        return re.sub(r"[^a-z0-9]+", "-", name.lower())[:24].strip("-") or "prompt"

@@ -4,7 +4,8 @@ base: adt:proposal=topk         entries of --methods, by commas, to which the ax
 axes:                           flag -> list of values; every combination is a cell
   adt_beta: [0.1, 0.5, 0.9]
 methods: eagle2,adt             further entries, without the axes (may be left out)
-quality: true                   --quality, where a model has a classifier; relaxed cells need the line, true or false
+quality: true                   --quality, where a model has a classifier; relaxed cells need the
+                                line, true or false
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,7 +46,7 @@ class Sweep:
 
     @property
     def entries(self) -> tuple[str, ...]:
-        """All cells."""
+        """All cells, as entries of --methods."""
         return self.varied + self.others
 
     @property
@@ -54,7 +55,7 @@ class Sweep:
         return f"outputs/sweeps/{Path(self.path).stem}"
 
     def part(self, cells: str | None) -> "Sweep":
-        """The sweep of the cells a-b, as --cells says; None: of all."""
+        """Return the sweep of the cells a-b, as --cells says; of all for None."""
         if cells is None:
             return self
         first, end = bounds("cells", cells)
@@ -67,8 +68,12 @@ class Sweep:
         return part
 
     def check(self, methods: Sequence[MethodSettings], given: Mapping[str, object]) -> None:
-        """A SettingsError unless the cells' methods differ, their price is asked for where it is due, and no flag of
-        the command line is one of the axes."""
+        """Check the cells' methods, and that the command line has none of the axes' flags.
+
+        Raises:
+            SettingsError: two cells are the same method, one is plain decoding, or one is relaxed
+                and the file does not say whether quality is judged.
+        """
         for name in self.axes:
             if name in given:
                 refuse(name, given[name], f"not with {self.where}, which varies it")
@@ -90,7 +95,11 @@ class Sweep:
 
 
 def read_sweep(path: str) -> Sweep:
-    """The sweep in a file; a SettingsError names file and key. Flags and values are checked with the methods."""
+    """Return the sweep in a file; flags and values are checked later, with the methods.
+
+    Raises:
+        SettingsError: a key is missing, unknown or has a wrong value; names file and key.
+    """
     content = read_yaml(path, "sweep")
     for key in content:
         if key not in KEYS:
@@ -98,7 +107,7 @@ def read_sweep(path: str) -> Sweep:
     axes, quality = content.get("axes"), content.get("quality")
     if not isinstance(axes, dict) or not axes:
         _refuse(path, "axes", axes, "flag: [value, ...] lines")
-    if quality not in (None, True, False):
+    if quality not in (None, "true", "false"):
         _refuse(path, "quality", quality, "true or false")
     choices = product(
         *([f"{flag}={value}" for value in _values(path, flag, axes[flag])] for flag in axes)
@@ -108,7 +117,7 @@ def read_sweep(path: str) -> Sweep:
         for entry, chosen in product(_entries(path, content, "base"), choices)
     ]
     others = _entries(path, content, "methods") if "methods" in content else []
-    return Sweep(path, tuple(axes), tuple(varied), tuple(others), quality)
+    return Sweep(path, tuple(axes), tuple(varied), tuple(others), quality and quality == "true")
 
 
 def _entries(path: str, content: Mapping[str, Any], key: str) -> list[str]:
@@ -118,11 +127,8 @@ def _entries(path: str, content: Mapping[str, Any], key: str) -> list[str]:
     return [entry.strip() for entry in text.split(",")]
 
 
-def _values(path: str, flag: object, values: object) -> list[object]:
-    plain = isinstance(values, list) and all(
-        isinstance(value, bool | int | float | str) for value in values
-    )
-    if not plain or not values:
+def _values(path: str, flag: str, values: object) -> list[str]:
+    if not isinstance(values, list) or not values or not all(isinstance(v, str) for v in values):
         _refuse(path, f"axes: {flag}", values, "a list of values")
     return values
 

@@ -1,71 +1,120 @@
-"""The targets by name: their folders, the parts beside these, and the flags that only some targets have."""
+"""The target models. One entry says all that the program knows of one before it opens its files.
+
+A new target is an entry here, a module in models/targets and a recipe.
+"""
 
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from configs.fields import refuse
 
 ROOT = Path(__file__).resolve().parent.parent
-# target -> its folder, relative to the repository; the others than `tiny` are laid out as in the paper's repository
-MODELS = {
-    "tiny": "ckpts/tiny",
-    "anole": "ckpts/anole/Anole-7b-v0.1-hf",
-    "lumina_mgpt": "ckpts/lumina_mgpt/Lumina-mGPT-7B-768",
-    "llamagen": "ckpts/llamagen/LlamaGen-T2I",
-    "llamagen2": "ckpts/llamagen/LlamaGen-T2I-2",
-}
-# Parts of a target that lie beside its folder: flag -> place there, as in LANTERN's layout.
-PARTS = {
-    name: {"text_encoder_path": "t5/flan-t5-xl", "vq_path": "vq_ds16_t2i.pt"}
-    for name in ("llamagen", "llamagen2")
-}
-OWN_FLAGS = {  # flags that only some targets have
-    "tokenizer_path": ("tiny", "anole", "lumina_mgpt"),
-    "target_size": ("lumina_mgpt",),
-    "text_encoder_path": tuple(PARTS),
-    "vq_path": tuple(PARTS),
-}
-CHAMELEON_TOKENIZER = Path(
-    "chameleon/tokenizer"
-)  # beside a checkpoint, as in the paper's repository
+CHAMELEON_TOKENIZER = Path("chameleon/tokenizer")  # next to a checkpoint, as in LANTERN's layout
 META_FILES = (
-    "the folder `tokenizer` of Meta's Chameleon download (github.com/facebookresearch/chameleon) or "
-    "`original_tokenizers` of Alpha-VLLM/Chameleon_7B_mGPT on the Hugging Face hub"
+    "the folder `tokenizer` of Meta's Chameleon download (github.com/facebookresearch/chameleon) "
+    "or `original_tokenizers` of Alpha-VLLM/Chameleon_7B_mGPT on the Hugging Face hub"
 )
-# Where users get the files of a target, by flag.
-_TRAINED = "ckpts/llamagen/trained_drafters"
-_VQ = "`hf download peizesun/llamagen_t2i vq_ds16_t2i.pt --local-dir ckpts/llamagen`"
-_T5 = "`hf download google/flan-t5-xl --local-dir ckpts/llamagen/t5/flan-t5-xl`"
-SOURCES = {
-    "tiny": {
-        "model_path": "shipped as ckpts/tiny",
-        "drafter_path": "shipped as ckpts/tiny/drafter",
-    },
-    "anole": {
-        "model_path": "`hf download leloy/Anole-7b-v0.1-hf --local-dir ckpts/anole/Anole-7b-v0.1-hf`",
-        "drafter_path": "`hf download jadohu/anole_drafter --local-dir ckpts/anole/trained_drafters/anole_drafter`",
-    },
-    "lumina_mgpt": {
-        "model_path": "`hf download Alpha-VLLM/Lumina-mGPT-7B-768 --local-dir ckpts/lumina_mgpt/Lumina-mGPT-7B-768`",
-        "drafter_path": "LANTERN's release (github.com/jadohu/LANTERN)",
-    },
-    "llamagen": {
-        "model_path": "`hf download jadohu/LlamaGen-T2I --local-dir ckpts/llamagen/LlamaGen-T2I`",
-        "drafter_path": f"`hf download jadohu/llamagen_drafter --local-dir {_TRAINED}/llamagen_drafter`",
-        "text_encoder_path": _T5,
-        "vq_path": _VQ,
-    },
-    "llamagen2": {
-        "model_path": "`hf download jadohu/LlamaGen-T2I-2 --local-dir ckpts/llamagen/LlamaGen-T2I-2`",
-        "drafter_path": f"`hf download jadohu/llamagen2_drafter --local-dir {_TRAINED}/llamagen2_drafter`",
-        "text_encoder_path": _T5,
-        "vq_path": _VQ,
-    },
+
+
+@dataclass(frozen=True)
+class Target:
+    """A target model.
+
+    folder: where its weights lie by default, relative to the repository.
+    load, family: what opens it, and what is known of its files, as "module:name"; models/registry.py
+        resolves them.
+    sources: where users get the files, by flag.
+    flags: the flags that it has and other targets may lack.
+    parts: files outside its folder, by flag: where they lie relative to the folder that holds it.
+    arguments: what `load` and `family` are called with, where they open several models.
+    """
+
+    folder: str
+    load: str
+    family: str
+    sources: Mapping[str, str]
+    flags: tuple[str, ...] = ()
+    parts: Mapping[str, str] = field(default_factory=dict)
+    arguments: Mapping[str, int] = field(default_factory=dict)
+
+
+def _llamagen(stage: str, suffix: str, side: int) -> Target:
+    """Return LlamaGen's text-to-image model of one stage; side: image tokens per row and column."""
+    folder = f"ckpts/llamagen/LlamaGen-T2I{suffix}"
+    drafter = f"{stage}_drafter"
+    return Target(
+        folder=folder,
+        load="models.targets.llamagen:LlamaGen.load",
+        family="models.targets.llamagen_files:llamagen_family",
+        sources={
+            "model_path": f"`hf download jadohu/LlamaGen-T2I{suffix} --local-dir {folder}`",
+            "drafter_path": f"`hf download jadohu/{drafter} "
+            f"--local-dir ckpts/llamagen/trained_drafters/{drafter}`",
+            "text_encoder_path": "`hf download google/flan-t5-xl "
+            "--local-dir ckpts/llamagen/t5/flan-t5-xl`",
+            "vq_path": "`hf download peizesun/llamagen_t2i vq_ds16_t2i.pt "
+            "--local-dir ckpts/llamagen`",
+        },
+        flags=("text_encoder_path", "vq_path"),
+        parts={"text_encoder_path": "t5/flan-t5-xl", "vq_path": "vq_ds16_t2i.pt"},
+        arguments={"side": side},
+    )
+
+
+TARGETS = {
+    "tiny": Target(
+        folder="ckpts/tiny",
+        load="models.targets.chameleon:Chameleon.load",
+        family="models.targets.chameleon_files:CHAMELEON",
+        sources={
+            "model_path": "shipped as ckpts/tiny",
+            "drafter_path": "shipped as ckpts/tiny/drafter",
+        },
+        flags=("tokenizer_path",),
+    ),
+    "anole": Target(
+        folder="ckpts/anole/Anole-7b-v0.1-hf",
+        load="models.targets.chameleon:Chameleon.load",
+        family="models.targets.chameleon_files:CHAMELEON",
+        sources={
+            "model_path": "`hf download leloy/Anole-7b-v0.1-hf "
+            "--local-dir ckpts/anole/Anole-7b-v0.1-hf`",
+            "drafter_path": "`hf download jadohu/anole_drafter "
+            "--local-dir ckpts/anole/trained_drafters/anole_drafter`",
+        },
+        flags=("tokenizer_path",),
+    ),
+    "lumina_mgpt": Target(
+        folder="ckpts/lumina_mgpt/Lumina-mGPT-7B-768",
+        load="models.targets.lumina_mgpt:LuminaMgpt.load",
+        family="models.targets.chameleon_files:LUMINA_MGPT",
+        sources={
+            "model_path": "`hf download Alpha-VLLM/Lumina-mGPT-7B-768 "
+            "--local-dir ckpts/lumina_mgpt/Lumina-mGPT-7B-768`",
+            "drafter_path": "LANTERN's release (github.com/jadohu/LANTERN)",
+        },
+        flags=("tokenizer_path", "target_size"),
+    ),
+    "llamagen": _llamagen("llamagen", "", 16),
+    "llamagen2": _llamagen("llamagen2", "-2", 32),
+}
+
+
+def targets_with(flag: str) -> tuple[str, ...]:
+    """The names of the targets that have a flag of their own."""
+    return tuple(name for name, target in TARGETS.items() if flag in target.flags)
+
+
+OWN_FLAGS = {
+    flag: targets_with(flag)
+    for flag in dict.fromkeys(flag for target in TARGETS.values() for flag in target.flags)
 }
 
 
 def refuse_foreign_flags(settings: object) -> None:
-    """A SettingsError for a flag that only other targets than the settings' model have."""
+    """Raise a SettingsError for a flag that only other targets than the settings' model have."""
     for name, models in OWN_FLAGS.items():
         found = getattr(settings, name, None)
         if found is not None and settings.model not in models:
@@ -73,12 +122,15 @@ def refuse_foreign_flags(settings: object) -> None:
 
 
 def parts_beside(model: str, model_path: str) -> dict[str, str]:
-    """Where the parts of a target lie that are not in its folder, by flag: beside it, or beside the folder that it has
-    here, for a hub id. Chameleon's tokenizer is looked for beside a folder anyway (models/files/chameleon_parts.py)."""
-    local = Path(model_path).is_dir()
-    home = Path(os.path.abspath(model_path if local else ROOT / MODELS[model])).parent
-    parts = {name: str(home / place) for name, place in PARTS.get(model, {}).items()}
+    """Return, by flag, where the files of a target lie that are not in its folder.
+
+    They are looked for next to that folder; of a hub id, next to the target's default folder.
+    Chameleon's tokenizer is found next to a folder anyway (models/files/chameleon_parts.py).
+    """
+    target, local = TARGETS[model], Path(model_path).is_dir()
+    home = Path(os.path.abspath(model_path if local else ROOT / target.folder)).parent
+    parts = {name: str(home / place) for name, place in target.parts.items()}
     tokenizer = home / CHAMELEON_TOKENIZER
-    if not local and model in OWN_FLAGS["tokenizer_path"] and tokenizer.is_dir():
+    if not local and "tokenizer_path" in target.flags and tokenizer.is_dir():
         parts["tokenizer_path"] = str(tokenizer)
     return parts

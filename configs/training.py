@@ -1,41 +1,52 @@
 """Settings of `train_drafter`."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import ClassVar
 
-from configs.fields import check_fields, refuse, setting
-from configs.methods import MethodSettings, SamplingSettings
-from configs.schema import RunSettings
-from configs.tools import like
+from configs.fields import part, refuse, setting
+from configs.methods import MethodSettings
+from configs.model import DeviceSettings, EngineSettings, ModelSettings
+from configs.sampling import SamplingSettings
 
 # What may differ between two commands that fill the same folder: it does not change what is trained.
-FREE_FLAGS = ("output_dir", "save_every", "eval_every", "log_every", "eval_images", "eval_method", "cache_features",
-              "device", "estimate")  # fmt: skip
+FREE_FLAGS = (
+    "output_dir",
+    "save_every",
+    "eval_every",
+    "log_every",
+    "eval_images",
+    "eval_method",
+    "cache_features",
+    "device",
+    "estimate",
+)
 
 
 @dataclass(frozen=True)
-class TrainSettings:
+class TrainSettings(DeviceSettings, ModelSettings):
     """What a drafter is trained on, and how. A batch is that of all processes together."""
 
     group: ClassVar[str] = "Training"
     tokens: str = setting(
-        "", "folder that extract_tokens wrote; several by commas", shown="required"
+        MISSING,
+        "folder that extract_tokens wrote; several by commas",
+        shown="required",
+        wanted="a folder that extract_tokens wrote",
     )
     output_dir: str = setting(
-        "", "folder of the log, the checkpoint and the drafter", shown="required"
+        MISSING,
+        "folder of the log, the checkpoint and the drafter",
+        path=True,
+        shown="required",
+        wanted="a folder",
     )
-    model: str = like(RunSettings, "model")
-    model_path: str | None = like(RunSettings, "model_path")
-    tokenizer_path: str | None = like(RunSettings, "tokenizer_path")
-    target_size: str | None = like(RunSettings, "target_size")
-    text_encoder_path: str | None = like(RunSettings, "text_encoder_path")
-    vq_path: str | None = like(RunSettings, "vq_path")
-    dtype: str = like(RunSettings, "dtype")
-    device: str = like(RunSettings, "device")
     start_from: str | None = setting(
-        None, "a drafter's folder, or owner/name, to begin with", shown="random weights"
+        None,
+        "a drafter's folder, or owner/name, to begin with",
+        path=True,
+        shown="random weights",
     )
     layers: int | None = setting(
         None, "decoder layers of the drafter", low=1, high=16, shown="1, or as --start_from"
@@ -61,10 +72,10 @@ class TrainSettings:
     depths: int = setting(2, "unrolled levels of the draft tree", low=1, high=8)
     guidance_aware: bool = setting(
         True,
-        "score the guided law of both rows; off: each row's own, one row in ten without its caption",
+        "score the guided distribution of both rows; off: each row's own, one row in ten without its caption",
     )
     ce_weight: float = setting(
-        0.1, "weight of the cross-entropy beside the regression of features", low=0
+        0.1, "weight of the cross-entropy; that of the regression of features is 1", low=0
     )
     agreement_weight: float = setting(
         0.0,
@@ -85,53 +96,37 @@ class TrainSettings:
     cache_features: str | None = setting(
         None,
         "folder of the target's features, computed once and read again",
+        path=True,
         shown="off: computed at every step",
     )
     holdout: int = setting(16, "images kept from training, for figures and calibration", low=1)
     eval_images: int = setting(
         4, "captions of these that are decoded to measure tau and speed-up", low=0
     )
-    eval_method: str = setting("adt", "what is measured beside ar: name[:flag=value...]")
+    eval_method: str = setting("adt", "what is measured next to ar: name[:flag=value...]")
     eval_every: int = setting(
         1000, "steps between evaluations; one is at the end in any case", low=1
     )
     save_every: int = setting(200, "steps between checkpoints", low=1)
     log_every: int = setting(10, "steps that a line of the log is the mean of", low=1)
     estimate: bool = setting(False, "print the memory and the work that training needs, and stop")
-    sampling: SamplingSettings = field(default_factory=SamplingSettings)
+    sampling: SamplingSettings = part(SamplingSettings)
     evaluated: MethodSettings = field(default_factory=MethodSettings)  # what --eval_method says
-    run: RunSettings = field(init=False)  # target and sampling law
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-        for name in ("output_dir", "start_from", "cache_features"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, os.path.expanduser(getattr(self, name)))
-        object.__setattr__(self, "tokens", ",".join(map(os.path.expanduser, self.token_folders)))
+    def settle(self) -> None:
+        self.put(tokens=",".join(map(os.path.expanduser, self.token_folders)))
         if self.batch_size % self.accumulate:
-            refuse(
-                "accumulate",
-                self.accumulate,
-                f"a divisor of --batch_size, which is {self.batch_size}",
-            )
+            allowed = f"a divisor of --batch_size, which is {self.batch_size}"
+            refuse("accumulate", self.accumulate, allowed)
         if not self.evaluated.drafted:
             refuse("eval_method", self.eval_method, "a method that has a drafter")
-        names = (
-            "model",
-            "model_path",
-            "tokenizer_path",
-            "target_size",
-            "text_encoder_path",
-            "vq_path",
-            "dtype",
-        )
-        shared = {name: getattr(self, name) for name in (*names, "device")}
-        plain = RunSettings(
-            prompt="-", sampling=self.sampling, method=MethodSettings(method="ar"), **shared
-        )
-        object.__setattr__(self, "run", plain)
-        for name in names:  # with the defaults of the model
-            object.__setattr__(self, name, getattr(plain, name))
+
+    @property
+    def plain(self) -> EngineSettings:
+        """The settings that open the target for plain decoding, with this sampling distribution."""
+        parts = (*fields(ModelSettings), *fields(DeviceSettings))
+        shared = {f.name: getattr(self, f.name) for f in parts}
+        return EngineSettings(**shared, sampling=self.sampling, method=MethodSettings(method="ar"))
 
     @property
     def token_folders(self) -> list[str]:
@@ -140,8 +135,8 @@ class TrainSettings:
 
     @property
     def guidance(self) -> int:
-        """Rows per image of the sampling law."""
-        return 1 if self.sampling.cfg == 1 else 2
+        """Guidance rows per image: 2 with guidance, 1 without."""
+        return self.sampling.guidance
 
     @property
     def rows(self) -> int:
@@ -150,4 +145,5 @@ class TrainSettings:
 
     @property
     def folder(self) -> Path:
+        """The folder of --output_dir."""
         return Path(self.output_dir)

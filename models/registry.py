@@ -1,32 +1,24 @@
-"""The list of target models."""
+"""The target models of configs/targets.py, ready to be opened."""
 
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 
+from configs.targets import TARGETS as ENTRIES
 from models.base import TargetModel, TargetOptions
 from models.codecs.codec import Codec
 from models.files.folders import checkpoint_folder
-from models.targets.chameleon import Chameleon
-from models.targets.chameleon_files import CHAMELEON, LUMINA_MGPT
 from models.targets.family import Family
-from models.targets.llamagen import LlamaGen
-from models.targets.llamagen_files import llamagen_family
-from models.targets.lumina_mgpt import LuminaMgpt
 
 TARGETS: dict[str, Callable[[Path, TargetOptions], TargetModel]] = {
-    "tiny": Chameleon.load,
-    "anole": Chameleon.load,
-    "lumina_mgpt": LuminaMgpt.load,
-    "llamagen": partial(LlamaGen.load, side=16),
-    "llamagen2": partial(LlamaGen.load, side=32),
+    name: partial(resolve_name(entry.load), **entry.arguments) for name, entry in ENTRIES.items()
 }
 FAMILIES: dict[str, Family] = {
-    "tiny": CHAMELEON,
-    "anole": CHAMELEON,
-    "lumina_mgpt": LUMINA_MGPT,
-    "llamagen": llamagen_family(16),
-    "llamagen2": llamagen_family(32),
+    name: resolve_name(entry.family)(**entry.arguments)
+    if entry.arguments
+    else resolve_name(entry.family)
+    for name, entry in ENTRIES.items()
 }
 
 

@@ -1,10 +1,14 @@
 """From names to parts: the one place where target, drafter, policy, proposal and verifier meet in an engine."""
 
 from dataclasses import dataclass
+from pkgutil import resolve_name
 
 from torch import Tensor
 
-from configs.methods import MethodSettings, SamplingSettings
+from configs.acceptance import VERIFIERS
+from configs.method_table import METHODS
+from configs.methods import MethodSettings
+from configs.sampling import SamplingSettings
 from decoding.calibration import Calibration
 from decoding.drafter import Drafter
 from decoding.engine import Engine
@@ -18,10 +22,6 @@ from decoding.policies.static import NAMED_TREES, StaticTree, rank_paths
 from decoding.proposals import PROPOSALS
 from decoding.sampling import SamplingDistribution
 from decoding.verifiers.base import Verifier
-from decoding.verifiers.exact import Exact
-from decoding.verifiers.lantern import Lantern, LanternCoupled
-from decoding.verifiers.rejection import Rejection
-from decoding.verifiers.sampled import Sampled
 from drafters.calibrations import UNCALIBRATED, Calibrations
 from drafters.graft import GraftDrafter
 from drafters.jacobi import JacobiDrafter
@@ -46,47 +46,58 @@ NO_TABLES = Tables()
 
 
 def build_policy(method: MethodSettings, columns: int, prices: Prices | None = None) -> TreePolicy:
-    """The policy of a drafting method; columns: image tokens per row; prices: where the method weighs them."""
-    match method.method:
-        case "static":
-            return StaticTree(rank_paths(NAMED_TREES[method.tree]))
-        case "eagle2":
-            return DynamicTree(Shape(method.depth, method.width, method.nodes))
-        case "jacobi":
-            return DynamicTree(Shape(0, 1, method.window, method.window))
-        case "graft":
-            return _priced(
-                Shape(method.depth, method.width, method.nodes, method.window), prices, columns
-            )
-        case "marginal":
-            return _priced(Shape(method.depth, method.width, method.nodes), prices, columns)
-        case "adt":
-            return AdaptiveTree(method.adt, method.nodes, columns)
-    raise AssertionError(f"{method.method} drafts no trees")
+    """Return the policy of a drafting method, made by what its entry of METHODS names.
+
+    columns: image tokens per row; prices: where the method weighs them.
+    """
+    return resolve_name(METHODS[method.method].policy)(method, columns, prices)
 
 
-def _priced(largest: Shape, prices: Prices | None, columns: int) -> TreePolicy:
-    """A tree of the size that pays for itself, or just of the largest one where there are no prices."""
-    return DynamicTree(largest) if prices is None else MarginalTree(largest, prices, columns)
+def static_tree(method: MethodSettings, columns: int, prices: Prices | None) -> TreePolicy:
+    """Return the policy of a named tree that never changes."""
+    return StaticTree(rank_paths(NAMED_TREES[method.tree]))
 
 
-VERIFIERS: dict[str, Verifier] = {
-    verifier.name: verifier for verifier in (Exact(), Rejection(), Sampled())
-}
-RELAXED: dict[str, type[Verifier]] = {
-    verifier.name: verifier for verifier in (Lantern, LanternCoupled)
-}
+def fixed_tree(method: MethodSettings, columns: int, prices: Prices | None) -> TreePolicy:
+    """Return the policy of trees that always have the method's size."""
+    return DynamicTree(_largest(method))
+
+
+def window_tree(method: MethodSettings, columns: int, prices: Prices | None) -> TreePolicy:
+    """Return the policy of a chain that is as long as the window."""
+    return DynamicTree(Shape(0, 1, method.window, method.window))
+
+
+def adaptive_tree(method: MethodSettings, columns: int, prices: Prices | None) -> TreePolicy:
+    """Return ADT-Tree's policy."""
+    return AdaptiveTree(method.adt, method.nodes, columns)
+
+
+def priced_tree(method: MethodSettings, columns: int, prices: Prices | None) -> TreePolicy:
+    """Return the policy of trees of the size that pays; without prices, of the largest size."""
+    if prices is None:
+        return DynamicTree(_largest(method))
+    return MarginalTree(_largest(method), prices, columns)
+
+
+def _largest(method: MethodSettings) -> Shape:
+    """Return the largest tree that a method allows; the Jacobi window is a part of it."""
+    window = () if method.window is None else (method.window,)
+    return Shape(method.depth, method.width, method.nodes, *window)
 
 
 def build_verifier(method: MethodSettings, nearest: Tensor | None) -> Verifier:
-    """The verifier of a method; nearest: (codes, n) the codes nearest to every code, for relaxed acceptance."""
-    if method.verifier in VERIFIERS:
-        return VERIFIERS[method.verifier]
-    return RELAXED[method.verifier](method.lantern, nearest)
+    """Return the verifier of a method, made by what its entry of VERIFIERS names.
+
+    nearest: (codes, n) the codes nearest to every code, for the rules of LANTERN.
+    """
+    rule = VERIFIERS[method.verifier]
+    verifier = resolve_name(rule.builder)
+    return verifier() if rule.numbers is None else verifier(method.relaxed, nearest)
 
 
 def sampling_distribution(settings: SamplingSettings) -> SamplingDistribution:
-    """The law of the settings."""
+    """Return the sampling distribution of the settings."""
     return SamplingDistribution(settings.temperature, settings.top_k, settings.top_p, settings.cfg)
 
 
@@ -113,7 +124,8 @@ def build_engine(
     speculation = None
     if method.speculative:
         policy = build_policy(method, target.grid.columns, tables.prices)
-        source = build_drafter(target, drafter, distribution, method, policy.largest)
+        parts = Drafting(target, drafter, distribution, method, policy.largest)
+        source = build_drafter(parts)
         proposal = PROPOSALS[method.proposal]
         known = UNCALIBRATED if drafter is None else drafter.calibrations
         children = proposal(calibration_of(method, distribution, known))
@@ -122,20 +134,37 @@ def build_engine(
     return Engine(target, distribution, verifier, images, speculation, tables.sources)
 
 
-def build_drafter(
-    target: TargetModel,
-    drafter: LoadedDrafter | None,
-    distribution: SamplingDistribution,
-    method: MethodSettings,
-    largest: Shape,
-) -> Drafter:
-    """Return the source of a method's drafts: a loaded drafter, stale predictions, or both.
+@dataclass(frozen=True)
+class Drafting:
+    """What a drafter is made from.
 
-    largest: the largest of the method's trees.
+    loaded: the drafter with weights, None for methods without one.
+    largest: the largest tree that the method's policy allows.
     """
-    jacobi = None if method.window is None else JacobiDrafter(target, method.window, method.guess)
-    if not method.drafted:
-        return jacobi
-    room = largest.depth * largest.width + largest.nodes
-    near = drafter.open(target, distribution, room)
-    return near if jacobi is None else GraftDrafter(near, jacobi)
+
+    target: TargetModel
+    loaded: LoadedDrafter | None
+    distribution: SamplingDistribution
+    method: MethodSettings
+    largest: Shape
+
+
+def build_drafter(parts: Drafting) -> Drafter:
+    """Return the drafter of a method, made by what its entry of METHODS names."""
+    return resolve_name(METHODS[parts.method.method].drafter)(parts)
+
+
+def trained_drafter(parts: Drafting) -> Drafter:
+    """Return the drafter with weights, with room for the largest tree."""
+    room = parts.largest.depth * parts.largest.width + parts.largest.nodes
+    return parts.loaded.open(parts.target, parts.distribution, room)
+
+
+def jacobi_drafter(parts: Drafting) -> Drafter:
+    """Return a drafter that needs no weights: the target's own stale predictions."""
+    return JacobiDrafter(parts.target, parts.method.window, parts.method.guess)
+
+
+def graft_drafter(parts: Drafting) -> Drafter:
+    """Return the drafter with weights, whose trees the stale predictions continue."""
+    return GraftDrafter(trained_drafter(parts), jacobi_drafter(parts))

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import torch
 
-from configs.methods import METHODS, MethodSettings
-from configs.targets import SOURCES
+from configs.method_table import METHODS
+from configs.methods import MethodSettings
+from configs.targets import TARGETS
 from configs.tools import InspectSettings
 from decoding.cache import CacheShape, KVCache
 from drafters.calibrations import FILE, Calibrations
@@ -42,7 +43,7 @@ def inspect_checkpoint(settings: InspectSettings) -> None:
 
 def examine(settings: InspectSettings) -> Report:
     """Look at target, its other parts, drafter and tables, and return all that was found."""
-    family, source = FAMILIES[settings.model], SOURCES[settings.model]["model_path"]
+    family, source = FAMILIES[settings.model], TARGETS[settings.model].sources["model_path"]
     options = target_options(settings, DTYPES[settings.dtype], torch.device("cpu"))
     path = settings.model_path
     target = look_at(
@@ -74,7 +75,7 @@ def _parts(
     for name, part in family.parts.items():
         finding, count = _check(name, "files", part.check, folder, options)
         if part.flag and not finding.fits:
-            text = f"{finding.text}; source: {SOURCES[model][part.flag]}"
+            text = f"{finding.text}; source: {TARGETS[model].sources[part.flag]}"
             finding = replace(finding, text=text)
         yield finding, count
 
@@ -94,9 +95,9 @@ def _look_at_drafter(
     settings: InspectSettings, family: Family, target: TransformerSpec | None
 ) -> Looked:
     """Look at the drafter's network and its calibration; a missing default drafter is a note."""
-    source, path = SOURCES[settings.model]["drafter_path"], settings.drafter_path
+    source, path = TARGETS[settings.model].sources["drafter_path"], settings.drafter_path
     if path is None:
-        free = [name for name in METHODS if not MethodSettings(name).drafted]
+        free = [name for name, entry in METHODS.items() if not entry.drafted]
         text = (
             f"none in {Path(settings.model_path) / 'drafter'} and no --drafter_path: only --method "
             f"{' or '.join(free)} works; source: {source}"

@@ -1,23 +1,43 @@
-"""Whether the folders and files of settings are there."""
+"""Whether the folders and files that settings name are there."""
 
 import re
 from pathlib import Path
 
 from configs.fields import SettingsError
-from configs.schema import RunSettings
-from configs.targets import META_FILES, MODELS, ROOT, SOURCES
-from models.files.chameleon_parts import NEEDED
+from configs.model import EngineSettings
+from configs.schema import DATASETS, PromptSettings
+from configs.targets import META_FILES, ROOT, TARGETS
+from models.files.chameleon_parts import find_tokenizer
 from models.files.names import T5_TOKENIZERS, WEIGHT_FILES, WEIGHT_INDEXES
 
-_NETWORK_FILES = (
-    ("config.json",),
-    WEIGHT_FILES + WEIGHT_INDEXES,
-)  # of each group one has to be there
+# Of each group one file has to be there.
+_NETWORK_FILES = (("config.json",), WEIGHT_FILES + WEIGHT_INDEXES)
+_DATA_FILE = re.compile(
+    r"[^\s]+\.(csv|tsv|json|ya?ml|md|parquet|arrow|xlsx?|tar|t?gz|zip|png|jpe?g|webp)",
+    re.IGNORECASE,
+)
 
 
-def check_folders(settings: RunSettings) -> None:
-    """A SettingsError unless the folders of a run are there with their files, or are hub ids, and so is the file of
-    image codes."""
+def check_prompt(settings: PromptSettings) -> None:
+    """Refuse a prompt that is the name of a file or folder rather than a text to draw."""
+    prompt = settings.prompt
+    if settings.source != "text":
+        return
+    try:
+        kind = "file" if Path(prompt).is_file() else "folder" if Path(prompt).is_dir() else None
+    except OSError:  # too long for a path
+        kind = None
+    if kind or _DATA_FILE.fullmatch(prompt):
+        what = f", which is a {kind} here" if kind else ", which looks like a file"
+        raise SettingsError(
+            f"--prompt: found {prompt!r}{what}; allowed: a text; a .txt file of prompts, one per "
+            "line, which may hold this word if you want it drawn; a .jsonl file; other files with "
+            f"--prompt {' or '.join(DATASETS)} --prompt_file FILE"
+        )
+
+
+def check_folders(settings: EngineSettings) -> None:
+    """Refuse settings whose folders or files are missing; ids of the hub are taken as they are."""
     for flag, files in (
         ("model_path", _NETWORK_FILES),
         ("drafter_path", _NETWORK_FILES),
@@ -25,6 +45,8 @@ def check_folders(settings: RunSettings) -> None:
         ("text_encoder_path", (*_NETWORK_FILES, T5_TOKENIZERS)),
     ):
         path = getattr(settings, flag)
+        if flag == "drafter_path":
+            _check_default_drafter(settings)
         check_place(flag, path, settings.model)
         for names in files if Path(path or "").is_dir() else ():
             if path and not any((Path(path) / name).is_file() for name in names):
@@ -33,34 +55,57 @@ def check_folders(settings: RunSettings) -> None:
                     f"--{flag} {path}: {found}; allowed: one with it; `main.py inspect` says more"
                 )
     if settings.vq_path is not None and not Path(settings.vq_path).is_file():
+        source = TARGETS[settings.model].sources["vq_path"]
+        raise SettingsError(f"--vq_path {settings.vq_path}: found no such file; allowed: {source}")
+    _check_tokenizer(settings)
+
+
+def _check_default_drafter(settings: EngineSettings) -> None:
+    """Refuse a model from the hub without --drafter_path: its drafter is not in the same place."""
+    hub = not Path(settings.model_path).is_dir() and _is_hub_id(settings.model_path)
+    if hub and settings.drafter_path == f"{settings.model_path}/drafter":
+        source = TARGETS[settings.model].sources["drafter_path"]
         raise SettingsError(
-            f"--vq_path {settings.vq_path}: found no such file; allowed: {SOURCES['llamagen']['vq_path']}"
+            f"--drafter_path: missing, with --model_path {settings.model_path} from the hub; "
+            f"allowed: the drafter's folder, or its owner/name; or --method ar or jacobi, which "
+            f"need none; the files: {source}"
         )
+
+
+def _check_tokenizer(settings: EngineSettings) -> None:
+    """Refuse a Chameleon checkpoint without its tokenizers; a hub id's files are not known yet."""
     elsewhere = None if settings.tokenizer_path is None else Path(settings.tokenizer_path)
     folders = [Path(settings.model_path), *([] if elsewhere is None else [elsewhere])]
-    if settings.model not in NEEDED or not all(folder.is_dir() for folder in folders):
-        return  # the files of a hub id are known when it has been downloaded
+    chameleon = "tokenizer_path" in TARGETS[settings.model].flags
+    if not chameleon or not all(folder.is_dir() for folder in folders):
+        return
     try:
-        NEEDED[settings.model](Path(settings.model_path), elsewhere)
+        find_tokenizer(Path(settings.model_path), elsewhere)
     except ValueError as error:
         flag = "model_path" if elsewhere is None else "tokenizer_path"
         raise SettingsError(f"--{flag} {getattr(settings, flag)}: {error}") from error
 
 
 def check_place(flag: str, path: str | None, model: str) -> None:
-    """A SettingsError, with the place where users get the files, unless a path is a folder or a hub id."""
-    if path is not None and not Path(path).is_dir() and not _is_hub_id(path):
-        home = ROOT / MODELS[model]
-        examples = dict.fromkeys(("drafter_path", "start_from"), home / "drafter")
-        examples["text_encoder_path"] = home.parent / "t5/flan-t5-xl"
-        allowed = f"a folder such as {examples.get(flag, home)}, or owner/name"
-        source = SOURCES[model].get("drafter_path" if flag == "start_from" else flag, META_FILES)
-        raise SettingsError(
-            f"--{flag} {path}: found no such folder; allowed: {allowed}; the files: {source}"
-        )
+    """Refuse a path that is neither a folder nor a hub id; the error says where the files are."""
+    if path is None or Path(path).is_dir() or _is_hub_id(path):
+        return
+    home = ROOT / TARGETS[model].folder
+    examples = dict.fromkeys(("drafter_path", "start_from"), home / "drafter")
+    examples["text_encoder_path"] = home.parent / "t5/flan-t5-xl"
+    example = examples.get(flag, home)
+    same = Path(path).absolute() == example
+    folder = "this folder, once the files are in it" if same else f"a folder such as {example}"
+    source = TARGETS[model].sources.get(
+        "drafter_path" if flag == "start_from" else flag, META_FILES
+    )
+    raise SettingsError(
+        f"--{flag} {path}: found no such folder; allowed: {folder}, or owner/name; "
+        f"the files: {source}"
+    )
 
 
 def _is_hub_id(path: str) -> bool:
-    """Whether `path` is owner/name rather than a mistyped folder: no folder `owner` is here."""
+    """Return whether `path` is owner/name, not a mistyped folder: no folder `owner` is here."""
     is_id = re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", path) is not None
     return is_id and not Path(path).parent.exists()

@@ -8,9 +8,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from configs.acceptance import LanternSettings
 from configs.fields import SettingsError, refuse
-from configs.schema import LanternSettings, MethodSettings, RunSettings, SamplingSettings
-from configs.tools import DistanceSettings, InspectSettings
+from configs.methods import MethodSettings
+from configs.model import CodecSettings, EngineSettings
+from configs.sampling import SamplingSettings
 from decoding.calibration import Calibration
 from decoding.engine import Engine
 from decoding.figures import Sources
@@ -40,7 +42,7 @@ class Session:
     one with weights.
     """
 
-    settings: RunSettings
+    settings: EngineSettings
     target: TargetModel
     drafter: LoadedDrafter | None
     _nearest: dict[int, Tensor] = field(default_factory=dict)  # by columns
@@ -132,7 +134,7 @@ class Session:
         }
 
 
-def open_session(settings: RunSettings, drafted: bool | None = None) -> Session:
+def open_session(settings: EngineSettings, drafted: bool | None = None) -> Session:
     """Load what the settings ask for; `drafted` asks for the drafter whatever the method.
 
     Raises:
@@ -148,14 +150,14 @@ def open_session(settings: RunSettings, drafted: bool | None = None) -> Session:
     return Session(settings, target, found.load(target))
 
 
-def _find_drafter(settings: RunSettings) -> FoundDrafter:
+def _find_drafter(settings: EngineSettings) -> FoundDrafter:
     family = FAMILIES[settings.model]
     folder = checkpoint_folder(settings.model_path, "--model_path")
     return find_drafter(settings.drafter_path, family, fitting_config(folder, family.spec)[1])
 
 
 def target_options(
-    settings: RunSettings | InspectSettings | DistanceSettings,
+    settings: CodecSettings,
     dtype: torch.dtype,
     device: torch.device,
 ) -> TargetOptions:
@@ -164,7 +166,7 @@ def target_options(
     return TargetOptions(dtype, device, **{name: getattr(settings, name, None) for name in names})
 
 
-def open_target(settings: RunSettings) -> TargetModel:
+def open_target(settings: EngineSettings) -> TargetModel:
     """The target of the settings, placed as they say; errors as open_session."""
     device, dtype = pick_device(settings.device), DTYPES[settings.dtype]
     spreads = settings.device_map == "auto"

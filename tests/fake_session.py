@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from configs.flags import read_words
 from configs.schema import RunSettings
+from configs.words import read_words
 from decoding.flight import Job
 from runs.commands import run_settings
 from runs.generate import generate_images

@@ -87,5 +87,8 @@ def digest(image: np.ndarray) -> str:
 
 def settings_of(tmp_path: Path, *folders: Path, **flags) -> EvaluateSettings:
     return EvaluateSettings(
-        ",".join(map(str, folders)), cache_dir=str(tmp_path / "features"), device="cpu", **flags
+        output_dir=",".join(map(str, folders)),
+        cache_dir=str(tmp_path / "features"),
+        device="cpu",
+        **flags,
     )

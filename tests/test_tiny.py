@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from configs.methods import AdtSettings, MethodSettings
+from configs.method_table import AdtSettings
+from configs.methods import MethodSettings
 from configs.schema import ROOT, RunSettings
 from decoding.flight import FinishedImage, Job
 from decoding.noise import image_seed

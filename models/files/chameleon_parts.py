@@ -10,7 +10,7 @@ where that exists (configs/targets.py).
 """
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -129,9 +129,3 @@ def stored_names(folder: Path) -> set[str]:
         return set(read_header(folder / WEIGHT_FILES[0]))
     except ValueError:
         return set()
-
-
-# What a target's folder needs next to config.json and weights; ValueError says what is missing.
-NEEDED: dict[str, Callable[[Path, Path | None], TokenizerFiles]] = dict.fromkeys(
-    ("tiny", "anole", "lumina_mgpt"), find_tokenizer
-)

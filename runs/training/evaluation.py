@@ -100,7 +100,7 @@ class Evaluation:
             for number, text in enumerate(captions)
         ]
         method = self.settings.evaluated
-        run = replace(self.settings.run, method=method, drafter_path=str(folder))
+        run = replace(self.settings.plain, method=method, drafter_path=str(folder))
         session = Session(run, self.target, LoadedDrafter(head, Calibrations.read(folder)))
         for each in (BASELINE, method):
             measure(session.open_engine(each), jobs[:1])  # warm-up

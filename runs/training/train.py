@@ -49,7 +49,7 @@ def train(settings: TrainSettings) -> None:
             if crew.rank == 0:
                 settings.folder.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(lock(settings.folder / ".lock"))
-            Training(settings, open_target(settings.run), tokens, crew).run()
+            Training(settings, open_target(settings.plain), tokens, crew).run()
     except BlockingIOError:
         refuse("output_dir", settings.output_dir, "a folder that no other process is working in")
     except ValueError as error:

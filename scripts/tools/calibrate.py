@@ -17,7 +17,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from configs.fields import refuse
-from configs.methods import SamplingSettings
+from configs.sampling import SamplingSettings
 from configs.schema import RunSettings
 from decoding.flight import FinishedImage
 from decoding.noise import gumbel

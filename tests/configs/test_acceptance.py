@@ -5,11 +5,11 @@ import itertools
 import pytest
 from stand_ins import empty_checkpoint
 
-from configs.acceptance import PROPOSALS, RELAXED, VERIFIERS
+from configs.acceptance import PROPOSALS, VERIFIERS
 from configs.fields import SettingsError
-from configs.flags import read_words
-from configs.methods import METHODS
+from configs.method_table import METHODS
 from configs.schema import ROOT, LanternSettings, MethodSettings
+from configs.words import read_words
 from runs.commands import benchmark_settings, run_settings
 
 
@@ -26,7 +26,7 @@ def bench(tmp_path):
 
 
 def test_every_combination_is_allowed_or_refused_by_name() -> None:
-    drafted = [method for method in METHODS if "proposal" in METHODS[method]]
+    drafted = [method for method in METHODS if "proposal" in METHODS[method].defaults]
     for method, proposal, verifier in itertools.product(drafted, PROPOSALS, VERIFIERS):
         allowed = {
             "exact": True,
@@ -37,7 +37,7 @@ def test_every_combination_is_allowed_or_refused_by_name() -> None:
         }[verifier]
         if allowed:
             assert MethodSettings(method, proposal, verifier=verifier).lossless == (
-                verifier not in RELAXED
+                verifier not in ("lantern", "lantern_coupled")
             )
             continue
         own = f"--method {method} and --proposal {proposal}"
@@ -89,8 +89,8 @@ def test_numbers_of_relaxed_acceptance() -> None:
     ("words", "message"),
     [
         (["--lantern_k=5"], "--lantern_k: found 5; allowed: only with --verifier lantern or .*, not .*exact"),
-        (["--lantern", "--verifier=rejection"], "--lantern: found 'lantern'; allowed: 'rejection', as --verifier says"),
-        (["--lantern", "--method=ar"], "--verifier: found 'lantern'; allowed: with --method ar exact"),
+        (["--lantern", "--verifier=rejection"], "--lantern: found True; allowed: only with --verifier l.*, not rej"),
+        (["--lantern", "--method=ar"], "--lantern: found True; allowed: only with a method that drafts, not .*ar"),
         (["--lantern", "--lantern_k=0"], "--lantern_k: found 0"),
         (["--lantern", "--lantern_delta=-0.1"], "--lantern_delta: found -0.1"),
         (["--lantern", "--lantern_residual=none"], "--lantern_residual: found 'none'; allowed: exact, reference"),
@@ -107,7 +107,7 @@ def test_flags_that_have_no_effect_are_refused(run, words, message) -> None:
 
 def test_the_papers_switch(run) -> None:
     method = run("--lantern", "--peanut", "--lantern_k", "100", "--lantern_delta", "0.5").method
-    assert method == MethodSettings(verifier="lantern", lantern=LanternSettings(100, 0.5))
+    assert method == MethodSettings(verifier="lantern", relaxed=LanternSettings(100, 0.5))
     assert run("--nolantern").method == MethodSettings()
 
 
@@ -120,12 +120,12 @@ def test_another_rule_or_method_leaves_the_recipes_numbers_behind(run, tmp_path)
     assert run(config, "--verifier=exact").method == MethodSettings("eagle2")
     assert run(config, "--method=ar").method == MethodSettings("ar")
     assert run(config, "--method=adt").method == MethodSettings(
-        verifier="lantern", lantern=LanternSettings(7)
+        verifier="lantern", relaxed=LanternSettings(7)
     )
 
 
 def test_a_benchmarks_methods(bench) -> None:
-    relaxed = MethodSettings(verifier="lantern", lantern=LanternSettings(9, 0.2))
+    relaxed = MethodSettings(verifier="lantern", relaxed=LanternSettings(9, 0.2))
     words = "--methods=ar,eagle2,adt:verifier=lantern:lantern_delta=0.2", "--lantern_k=9"
     assert bench(*words) == (MethodSettings("ar"), MethodSettings("eagle2"), relaxed)
     assert bench("--methods=ar,adt", "--verifier=rejection")[1] == MethodSettings(

@@ -7,7 +7,6 @@ from stand_ins import empty_checkpoint
 
 from configs import targets
 from configs.fields import SettingsError, settings_dict, settings_fields
-from configs.flags import read_words
 from configs.given import read_recipe
 from configs.schema import (
     ROOT,
@@ -17,6 +16,7 @@ from configs.schema import (
     RunSettings,
     SamplingSettings,
 )
+from configs.words import read_words
 from runs.commands import benchmark_settings, run_settings
 
 
@@ -231,12 +231,12 @@ def test_another_method_leaves_the_recipes_numbers_for_its_own_behind(run, recip
         ("config: x.yaml", "recipe.yaml: config: unknown flag"),
         ("lantern: true", "recipe.yaml: lantern: unknown flag; did you mean lantern_"),
         ("seed: 1\nseed: 2", "cannot be read: key 'seed' twice"),
-        ("seed: [1]", r"--seed: found \[1\]"),
-        ("seed: 1.5", "--seed: found 1.5"),
+        ("seed: [1]", r"--seed: found \['1'\]"),
+        ("seed: 1.5", "--seed: found '1.5'"),
         ("seed: abc", "--seed: found 'abc'"),
-        ("seed:", "--seed: found None"),
-        ("prompt: [123]", r"--prompt: found \[123\]"),
-        ("method: no", "--method: found False"),
+        ("seed:", "--seed: found None; allowed: one value, or no line at all"),
+        ("prompt: [123]", r"--prompt: found \['123'\]"),
+        ("method: no", "--method: found 'no'"),
         ("- seed", "found list; allowed: `name: value` lines"),
         ("seed", "found str; allowed"),
         ("a: b: c", "cannot be read"),

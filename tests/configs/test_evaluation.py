@@ -10,7 +10,7 @@ from runs.commands import evaluate_settings
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({}, "--output_dir: found ''; allowed: run folders"),
+        ({}, "--output_dir: missing; allowed: run folders"),
         ({"output_dir": "a,,b"}, "--output_dir: found 'a,,b'; allowed: folder names between"),
         (
             {"output_dir": "a", "metrics": "fid,clap"},
@@ -34,5 +34,7 @@ def test_flags_are_refused_by_name(flags, message):
 
 
 def test_a_folder_given_twice_is_one_run(tmp_path):
-    chosen = EvaluateSettings(f"{tmp_path}/a, {tmp_path}/b,{tmp_path}/a/", baseline=f"{tmp_path}/b")
+    chosen = EvaluateSettings(
+        output_dir=f"{tmp_path}/a, {tmp_path}/b,{tmp_path}/a/", baseline=f"{tmp_path}/b"
+    )
     assert len(chosen.folders) == 2

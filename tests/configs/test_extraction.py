@@ -7,8 +7,8 @@ from stand_ins import empty_checkpoint, empty_llamagen
 
 from configs.extraction import JUDGED_FILES
 from configs.fields import SettingsError
-from configs.flags import read_words
 from configs.schema import ROOT
+from configs.words import read_words
 from runs.commands import extraction_settings
 
 OWN = ("--from_prompts", "--num_images=3")
@@ -142,6 +142,6 @@ def test_test_and_validation_prompts_are_not_for_training(read, tmp_path, file):
 def test_places_that_cannot_be_used(read, tmp_path):
     with pytest.raises(SettingsError, match="--output_dir: .* another folder than --data_dir"):
         read(f"--output_dir={tmp_path}/", data=True)
-    with pytest.raises(SettingsError, match="--data_dir: .* that is there"):
+    with pytest.raises(SettingsError, match="--data_dir: found .*no.; allowed: a folder, a .jsonl"):
         read("--output_dir=out", f"--data_dir={tmp_path / 'no'}")
     assert not Path("out").exists()

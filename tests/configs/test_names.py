@@ -1,10 +1,18 @@
-"""The names that the command line offers are those that the decoding code knows."""
+"""The names that the command line offers are those that the code knows."""
 
-import configs.methods
-from configs.methods import TREES
+from inspect import signature
+from pkgutil import resolve_name
+
+import pytest
+
+import configs.acceptance
+from configs.acceptance import NUMBERS, VERIFIERS
+from configs.fields import settings_fields
+from configs.method_table import METHODS, TREES
+from configs.targets import TARGETS
 from decoding.policies.static import NAMED_TREES
 from decoding.proposals import PROPOSALS
-from runs.building import RELAXED, VERIFIERS
+from runs.building import build_drafter, build_policy
 
 
 def test_named_trees():
@@ -12,12 +20,38 @@ def test_named_trees():
 
 
 def test_proposals():
-    assert set(configs.methods.PROPOSALS) == set(PROPOSALS)
+    assert set(configs.acceptance.PROPOSALS) == set(PROPOSALS)
 
 
-def test_verifiers():
-    known = {
-        verifier.name: verifier.lossless for verifier in (*VERIFIERS.values(), *RELAXED.values())
-    }
-    assert known == {name: rule.lossless for name, rule in configs.methods.VERIFIERS.items()}
-    assert set(RELAXED) == set(configs.methods.RELAXED)
+@pytest.mark.parametrize("name", VERIFIERS)
+def test_verifiers(name):
+    rule = VERIFIERS[name]
+    verifier = resolve_name(rule.builder)
+    assert (verifier.name, verifier.lossless) == (name, rule.lossless)
+    assert rule.lossless == (rule.numbers is None)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods(name):
+    entry = METHODS[name]
+    assert (entry.policy is None) == (entry.drafter is None)
+    for made, call in ((entry.policy, build_policy), (entry.drafter, build_drafter)):
+        if made is not None:
+            wanted = len(signature(call).parameters)
+            assert len(signature(resolve_name(made)).parameters) == wanted
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_targets(name):
+    entry = TARGETS[name]
+    assert callable(resolve_name(entry.load))
+    assert resolve_name(entry.family) is not None
+    assert {"model_path", "drafter_path", *entry.parts} <= entry.sources.keys()
+    assert set(entry.parts) <= set(entry.flags)
+
+
+def test_numbers_of_rules_have_flags_of_their_own():
+    assert all(owner.prefix for owner in NUMBERS)
+    assert len({owner.prefix for owner in NUMBERS}) == len(NUMBERS)
+    for rule in VERIFIERS.values():
+        assert set(rule.without) <= set(settings_fields(rule.numbers) if rule.numbers else ())

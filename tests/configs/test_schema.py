@@ -6,9 +6,8 @@ import pytest
 
 from configs.benchmarking import BenchmarkSettings
 from configs.fields import SettingsError, settings_dict
-from configs.methods import METHODS
+from configs.method_table import METHODS
 from configs.schema import (
-    MODELS,
     ROOT,
     AdtSettings,
     LanternSettings,
@@ -45,12 +44,7 @@ from configs.schema import (
         (MethodSettings, "proposal", "best"),
         (MethodSettings, "nodes", 0),
         (MethodSettings, "verifier", "sampled"),
-        (
-            MethodSettings,
-            "lantern",
-            LanternSettings(),
-        ),  # the default rule, exact, has no use for it
-        (MethodSettings, "lantern", {"k": 5}),
+        (MethodSettings, "relaxed", {"k": 5}),
         (MethodSettings, "depth", 5),  # the default method, adt, sets its own
         (MethodSettings, "adt", {"beta": 0.5}),
     ],
@@ -117,6 +111,12 @@ def test_a_run_of_a_list_refuses(flags):
         RunSettings(prompt="PartiPrompts", **flags)
 
 
+def test_numbers_of_another_rule_are_refused():
+    allowed = "only with --verifier lantern or lantern_coupled, not exact"
+    with pytest.raises(SettingsError, match=rf"--lantern_\*: found .*; allowed: {allowed}"):
+        MethodSettings(relaxed=LanternSettings())
+
+
 def test_defaults_of_the_methods():
     assert MethodSettings() == MethodSettings("adt", "coupled", nodes=6, adt=AdtSettings())
     eagle = MethodSettings("eagle2")
@@ -144,7 +144,7 @@ def test_what_a_method_does_not_use_is_refused(method):
         "adt": AdtSettings(),
     }
     for name, value in values.items():
-        if name in METHODS[method]:
+        if name in METHODS[method].defaults:
             MethodSettings(method, **{name: value})
         else:
             with pytest.raises(
@@ -270,4 +270,4 @@ def test_benchmark_settings_refuse_twins():
 
 def test_default_model_folder_does_not_depend_on_the_working_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert RunSettings(prompt="a cat").model_path == str(ROOT / MODELS["tiny"])
+    assert RunSettings(prompt="a cat").model_path == str(ROOT / "ckpts/tiny")

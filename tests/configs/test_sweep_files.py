@@ -7,10 +7,10 @@ from stand_ins import empty_checkpoint
 
 from configs.benchmarking import BenchmarkSettings
 from configs.fields import SettingsError
-from configs.flags import read_words
 from configs.methods import MethodSettings
 from configs.schema import CLASSIFIER, ROOT
 from configs.sweep import read_sweep
+from configs.words import read_words
 from runs.commands import benchmark_settings
 
 GOOD = (
@@ -82,10 +82,10 @@ def test_method_flags_go_to_all_cells_that_do_not_vary_them(bench) -> None:
     ("text", "error"),
     [
         ("axes:\n  nodes: [4]\n", "base: missing; allowed: name"),
-        ("base: 3\naxes:\n  nodes: [4]\n", "base: found 3; allowed: name"),
+        ("base: 3\naxes:\n  nodes: [4]\n", "found '3:nodes=4'; allowed: name"),
         ("base: adt\n", "axes: missing; allowed: flag"),
         ("base: adt\naxes: [nodes]\n", r"axes: found \['nodes'\]; allowed: flag"),
-        ("base: adt\naxes:\n  nodes: 4\n", "axes: nodes: found 4; allowed: a list of values"),
+        ("base: adt\naxes:\n  nodes: 4\n", "axes: nodes: found '4'; allowed: a list of values"),
         ("base: adt\naxes:\n  nodes: []\n", r"axes: nodes: found \[\]; allowed: a list of values"),
         (
             "base: adt\naxes:\n  nodes: [[4], 5]\n",
@@ -120,7 +120,7 @@ def test_method_flags_go_to_all_cells_that_do_not_vary_them(bench) -> None:
         ("base: adt\naxes:\n  nodes: [4]\nmethods: [ar]\n", "methods: found .*; allowed: name"),
         (
             "base: adt\naxes:\n  nodes: [4]\nquality: 3\n",
-            "quality: found 3; allowed: true or false",
+            "quality: found '3'; allowed: true or false",
         ),
         (
             "base: adt\naxes:\n  nodes: [4]\nmethod: ar\n",

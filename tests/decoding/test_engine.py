@@ -21,7 +21,8 @@ from decoding.policies.marginal import Prices
 from decoding.policies.static import NAMED_TREES, StaticTree, rank_paths
 from decoding.proposals import PROPOSALS
 from decoding.sampling import SamplingDistribution
-from runs.building import VERIFIERS, Tables, build_engine
+from decoding.verifiers.exact import Exact
+from runs.building import Tables, build_engine
 from runs.session import Session
 
 VOCAB, TOKENS = 24, 16
@@ -89,7 +90,7 @@ def scripted(
     images: int,
 ):
     speculation = Speculation(ScriptedDrafter(log_q), policy, PROPOSALS["coupled"]())
-    return Engine(session.target, distribution, VERIFIERS["exact"], images, speculation)
+    return Engine(session.target, distribution, Exact(), images, speculation)
 
 
 def oracle(

@@ -27,10 +27,10 @@ LOSSLESS = {
     "SJD": MethodSettings("jacobi", proposal="sampled", verifier="sampled", window=5),
 }
 RELAXED = {
-    "lantern": MethodSettings(**TREE, proposal="topk", verifier="lantern", lantern=LANTERN),
-    "lantern_coupled": MethodSettings(**TREE, verifier="lantern_coupled", lantern=LANTERN),
+    "lantern": MethodSettings(**TREE, proposal="topk", verifier="lantern", relaxed=LANTERN),
+    "lantern_coupled": MethodSettings(**TREE, verifier="lantern_coupled", relaxed=LANTERN),
     "lantern, grafted": MethodSettings(
-        "graft", nodes=9, window=6, verifier="lantern", lantern=LANTERN
+        "graft", nodes=9, window=6, verifier="lantern", relaxed=LANTERN
     ),
 }
 
@@ -81,7 +81,7 @@ def test_drawn_children_leave_the_exact_rule_exact(session) -> None:
     ("verifier", "lossless"), [("lantern", "rejection"), ("lantern_coupled", "exact")]
 )
 def test_delta_0_is_the_lossless_rule(verifier, lossless, session) -> None:
-    relaxed = MethodSettings(**TREE, verifier=verifier, lantern=LanternSettings(k=6, delta=0.0))
+    relaxed = MethodSettings(**TREE, verifier=verifier, relaxed=LanternSettings(k=6, delta=0.0))
     found, expected = (
         made(session, method, WARM, 3)
         for method in (relaxed, MethodSettings(**TREE, verifier=lossless))

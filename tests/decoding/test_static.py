@@ -8,7 +8,7 @@ import pytest
 import torch
 from fakes import PathDrafter, random_distribution, scored_paths
 
-from configs.methods import TREES
+from configs.method_table import TREES
 from decoding.grow import Grower
 from decoding.policies.base import Shape, TreePlan
 from decoding.policies.static import NAMED_TREES, StaticTree, rank_paths

@@ -32,7 +32,7 @@ def folder(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def relaxed(**numbers: float | str) -> MethodSettings:
-    return MethodSettings(verifier="lantern", lantern=LanternSettings(**numbers))
+    return MethodSettings(verifier="lantern", relaxed=LanternSettings(**numbers))
 
 
 def opened(folder: Path, method: MethodSettings) -> Session:

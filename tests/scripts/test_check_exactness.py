@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from configs.methods import METHODS
+from configs.method_table import METHODS
 from configs.schema import MethodSettings, SamplingSettings, SettingsError
 from decoding.cache import KVCache
 from decoding.flight import Job

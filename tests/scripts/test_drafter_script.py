@@ -19,7 +19,7 @@ ROWS = ["published", "plain", "full", "agreement", "shifted", "depths1", "depths
 
 
 def settings_of(words: list[str], tokens: Path) -> dict:
-    from configs.flags import read_words
+    from configs.words import read_words
 
     texts = read_words("train_drafter", words[1:]) | {
         "tokens": str(tokens),

@@ -123,13 +123,17 @@ def test_features_are_shared(tmp_path, monkeypatch):
     results = {}
 
     def work(processes: Processes) -> None:
-        chosen = EvaluateSettings(str(folder), cache_dir=str(tmp_path / "features"), **flags)
+        chosen = EvaluateSettings(
+            output_dir=str(folder), cache_dir=str(tmp_path / "features"), **flags
+        )
         results[processes.rank] = compute_scores(chosen, runs, lambda place: place, processes)
 
     assert Together(2).run(work) == [None, None]
     assert sum(seen) == 12 and results[0] == results[1]
     alone = compute_scores(
-        EvaluateSettings(str(folder), cache_dir=str(tmp_path / "again"), **flags), runs, lambda p: p
+        EvaluateSettings(output_dir=str(folder), cache_dir=str(tmp_path / "again"), **flags),
+        runs,
+        lambda p: p,
     )
     assert alone[1] == results[0][1]
     for ours, theirs in zip(alone[0]["run"], results[0][0]["run"], strict=True):

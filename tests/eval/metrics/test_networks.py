@@ -52,7 +52,7 @@ def images(tmp_path: Path) -> ImageSet:
 
 def scores(tmp_path: Path, name: str, images: ImageSet, **flags: str):
     store = FeatureStore(tmp_path / "features", 3)
-    metric = build_metric(name, EvaluateSettings("run", **flags), store, CPU)
+    metric = build_metric(name, EvaluateSettings(output_dir="run", **flags), store, CPU)
     return metric, metric.scores(images, images)
 
 

@@ -127,7 +127,7 @@ def test_places_are_tested_first(folders, tmp_path, flag, monkeypatch):
     (tmp_path / "empty").mkdir()
     place = tmp_path / ("empty" if flag == "ref_dir" else "file")
     flags = {"cache_dir": str(tmp_path / "features"), flag: str(place)}
-    chosen = EvaluateSettings(str(folders[0]), **flags)
+    chosen = EvaluateSettings(output_dir=str(folders[0]), **flags)
     with pytest.raises(SettingsError, match=f"--{flag}"):
         evaluate(chosen, read_runs(chosen.folders))
 

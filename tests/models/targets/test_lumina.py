@@ -77,9 +77,7 @@ def plain_decode(session: Session, job: Job, distribution: SamplingDistribution)
 def decode(
     session: Session, method: MethodSettings, distribution: SamplingDistribution, batch: int
 ) -> dict[str, list[int]]:
-    sampling = SamplingSettings(
-        distribution.temperature, distribution.top_k, distribution.top_p, distribution.cfg
-    )
+    sampling = SamplingSettings(**vars(distribution))
     engine = replace(session, settings=replace(session.settings, batch_size=batch)).open_engine(
         method, sampling
     )

@@ -70,7 +70,7 @@ def flags(folders: Path, out: Path, **more: object) -> dict[str, str]:
 
 def open_training(folders: Path, out: Path, **more: object) -> Training:
     settings = train_settings(flags(folders, out, **more))
-    return Training(settings, open_target(settings.run), read_tokens(settings), Crew(CPU))
+    return Training(settings, open_target(settings.plain), read_tokens(settings), Crew(CPU))
 
 
 def run(folders: Path, out: Path, **more: object) -> list[dict]:

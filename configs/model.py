@@ -1,0 +1,139 @@
+"""The parts of the settings that open a model: its files, its drafter, where and how it computes."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from configs.fields import Settings, part, refuse, setting
+from configs.image_size import default_size, parse_size
+from configs.methods import MethodSettings
+from configs.sampling import SamplingSettings
+from configs.targets import ROOT, TARGETS, parts_beside, refuse_foreign_flags, targets_with
+
+
+@dataclass(frozen=True)
+class CodecSettings(Settings):
+    """Whose image codes, and where the files lie that turn them into pixels."""
+
+    group: ClassVar[str] = "Model"
+    model: str = setting("tiny", "target model", choices=tuple(TARGETS))
+    model_path: str | None = setting(
+        None,
+        "its folder, or its owner/name on the Hugging Face hub",
+        path=True,
+        shown=", ".join(target.folder for target in TARGETS.values()),
+    )
+    tokenizer_path: str | None = setting(
+        None,
+        "Chameleon's folder of text_tokenizer.json, vqgan.yaml and the VQGAN's weights",
+        path=True,
+        shown="<model_path>/tokenizer, or chameleon/tokenizer next to <model_path>",
+    )
+    vq_path: str | None = setting(
+        None, "LlamaGen's image codec, a file", path=True, shown="<model_path>/../vq_ds16_t2i.pt"
+    )
+
+    def settle(self) -> None:
+        refuse_foreign_flags(self)
+        self.fill(model_path=str(ROOT / TARGETS[self.model].folder))
+        parts = parts_beside(self.model, self.model_path)
+        self.fill(**{flag: path for flag, path in parts.items() if hasattr(self, flag)})
+
+
+@dataclass(frozen=True)
+class ModelSettings(CodecSettings):
+    """A target model, where its files lie and the number type it computes in."""
+
+    text_encoder_path: str | None = setting(
+        None,
+        "LlamaGen's T5: a folder, or its owner/name",
+        path=True,
+        shown="<model_path>/../t5/flan-t5-xl",
+    )
+    target_size: str | None = setting(
+        None,
+        f"image size in pixels, as 768 or 1024x576; only {', '.join(targets_with('target_size'))}",
+        shown="the size in the folder's name, such as Lumina-mGPT-7B-768, or 768",
+    )
+    dtype: str = setting("fp32", "number type", choices=("fp32", "fp64", "bf16"))
+
+    def settle(self) -> None:
+        if "target_size" in TARGETS[self.model].flags:
+            self.fill(target_size=default_size(self.model_path))
+            parse_size(self.target_size)
+
+
+@dataclass(frozen=True)
+class DrafterSettings(Settings):
+    """Where the drafter's weights lie."""
+
+    group: ClassVar[str] = "Model"
+    drafter_path: str | None = setting(
+        None,
+        "the drafter's folder, or its owner/name",
+        path=True,
+        shown="<model_path>/drafter",
+    )
+
+
+@dataclass(frozen=True)
+class DeviceSettings(Settings):
+    """Where a network computes."""
+
+    group: ClassVar[str] = "Machine"
+    device: str = setting("auto", "auto, cpu, cuda or cuda:N; auto = a GPU if there is one")
+
+    def settle(self) -> None:
+        if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", self.device):
+            refuse("device", self.device, "auto, cpu, cuda, cuda:N")
+
+
+@dataclass(frozen=True)
+class PlacementSettings(DeviceSettings):
+    """How a target is laid over the machine."""
+
+    device_map: str = setting(
+        "single", "auto: the target's layers over all GPUs", choices=("single", "auto")
+    )
+    vq_device: str = setting(
+        "same",
+        "where image codes become pixels: the target's device, or the CPU",
+        choices=("same", "cpu"),
+    )
+    cfg_mode: str = setting(
+        "parallel",
+        "guidance rows of the target in one forward pass, or one after the other: less memory, "
+        "more time",
+        choices=("parallel", "sequential"),
+    )
+
+    def settle(self) -> None:
+        if self.device_map == "auto" and self.device != "auto":
+            allowed = f"only with --device auto, not with --device {self.device}"
+            refuse("device_map", "auto", allowed)
+
+
+@dataclass(frozen=True)
+class BatchSettings(Settings):
+    """How many images are made at once."""
+
+    group: ClassVar[str] = "Machine"
+    batch_size: int = setting(1, "images decoded together", low=1, high=1024)
+
+
+@dataclass(frozen=True)
+class EngineSettings(BatchSettings, PlacementSettings, DrafterSettings, ModelSettings):
+    """All that it takes to load a model and decode with it; prompts and output are no part of it."""
+
+    sampling: SamplingSettings = part(SamplingSettings)
+    method: MethodSettings = part(MethodSettings)
+
+    def settle(self) -> None:
+        if self.cfg_mode == "sequential" and self.sampling.cfg == 1:
+            refuse("cfg_mode", "sequential", "parallel: with --cfg 1 there is one row")
+        if self.method.drafted:
+            self.fill(drafter_path=str(Path(self.model_path) / "drafter"))
+        elif self.drafter_path is not None:
+            allowed = "only with a method that has a drafter, not with --method "
+            refuse("drafter_path", self.drafter_path, allowed + self.method.method)
