@@ -21,7 +21,7 @@ _DATA_FILE = re.compile(
 def check_prompt(settings: PromptSettings) -> None:
     """Refuse a prompt that is the name of a file or folder rather than a text to draw."""
     prompt = settings.prompt
-    if settings.source != "text":
+    if settings.source != "text" or not re.search(r"\w", prompt):
         return
     try:
         kind = "file" if Path(prompt).is_file() else "folder" if Path(prompt).is_dir() else None
