@@ -1,6 +1,6 @@
-"""Guidance rows one after the other: the target's activations take half the memory, its forward passes twice the calls.
+"""Guidance rows one after the other: half the memory for activations, twice the forward passes.
 
-The drafter still runs both rows in one batch; weights, caches and tokens are the same.
+The drafter still computes both rows in one batch. Weights, KV caches and tokens are the same.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from models.base import Context, PromptRows, RowsCache, TargetModel
 
 
 class SequentialGuidance:
-    """A target that passes the first guidance row of all images, then the second; all else is the target's own."""
+    """A target that computes the first guidance row of all images, then the second."""
 
     def __init__(self, target: TargetModel):
         self.target = target
@@ -30,7 +30,10 @@ class SequentialGuidance:
         return self._in_turn(context, lambda rows, part: self.target.features(ids[rows], part))
 
     def _in_turn(self, context: Context, forward: Callable[[slice, Context], Tensor]) -> Tensor:
-        """The features of all rows; without a cache, which knows which rows belong together, they pass together."""
+        """Return the features of all rows.
+
+        Without a cache, which knows the rows of an image, they are computed together.
+        """
         cache: RowsCache | None = context.cache
         if cache is None or cache.guidance == 1:
             return forward(slice(None), context)

@@ -10,27 +10,27 @@ _MOST = 16_000_000  # weights of a matrix that may lie in memory twice
 
 
 class Linear(nn.Linear):
-    """nn.Linear that, once `pack_weights` has seen it, multiplies by oneDNN's packed copy of its frozen fp32 weight.
+    """nn.Linear that multiplies by oneDNN's packed copy of its frozen fp32 weight.
 
-    MKL, which torch takes for fp32, packs the weight on every call. Measured in turns for the four matrices of a layer,
-    800,000 weights, two cores: 196 -> 154 us at 2 tokens, 335 -> 285 us at 14, 514 -> 406 us at 34, 1,387 -> 1,031 us
-    at 118.
+    `pack_weights` makes the copy. MKL, which torch takes for fp32, packs the weight on every call.
+    Measured in turns for the four matrices of a layer, 800,000 weights, two cores: 196 -> 154 us at
+    2 tokens, 335 -> 285 us at 14, 514 -> 406 us at 34, 1,387 -> 1,031 us at 118.
     """
 
-    packed: Tensor | None = None  # opaque: of no use but to oneDNN
+    packed: Tensor | None = None  # in a layout that only oneDNN reads
 
     def _apply(self, *arguments, **flags) -> "Linear":
-        """A module that moves or changes its type loses the copy."""
+        """Drop the copy when the module moves or changes its type."""
         self.packed = None
         return super()._apply(*arguments, **flags)
 
     def _load_from_state_dict(self, *arguments) -> None:
-        """So does one that gets other weights."""
+        """Drop the copy when the module gets other weights."""
         self.packed = None
         super()._load_from_state_dict(*arguments)
 
     def __getstate__(self) -> dict[str, object]:
-        """And one that is copied or written."""
+        """Leave the copy out when the module is copied or pickled."""
         return self.__dict__ | {"packed": None}
 
     def forward(self, x: Tensor) -> Tensor:
@@ -41,9 +41,10 @@ class Linear(nn.Linear):
 
 
 def pack_weights(module: nn.Module) -> None:
-    """Give every frozen linear fp32 weight on a CPU its packed copy, where torch has MKL and oneDNN, as on x86.
+    """Give every Linear's frozen fp32 weight on a CPU its packed copy.
 
-    Matrices of more than 16 million weights stay as they are. Weights that are written in place must be packed anew.
+    It needs a torch with MKL and oneDNN. Matrices of more than 16 million weights stay as they are.
+    Weights that are changed in place must be packed again.
     """
     for linear in _packable(module) if can_pack() else ():
         weight = linear.weight.detach()
@@ -56,7 +57,7 @@ def pack_weights(module: nn.Module) -> None:
 
 
 def packed_bytes(module: nn.Module, dtype: torch.dtype) -> int:
-    """What the copies of a frozen module's weights of this type take on such a CPU."""
+    """Return the bytes of the copies of a frozen module's weights of this type on x86 CPUs."""
     return (
         sum(4 * linear.weight.numel() for linear in _packable(module))
         if dtype == torch.float32
@@ -65,19 +66,19 @@ def packed_bytes(module: nn.Module, dtype: torch.dtype) -> int:
 
 
 def forget_packed(module: nn.Module) -> None:
-    """Drop the copies before weights are trained, or moved by anything but the module's own `.to`."""
+    """Drop the copies, before weights are trained or moved other than by the module's `.to`."""
     for linear in _packable(module):
         linear.packed = None
 
 
 def can_pack() -> bool:
-    """Whether this torch has MKL, which packed weights were measured against, and oneDNN's products."""
+    """Return whether this torch has oneDNN's product, and MKL, against which it was measured."""
     both = torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()
     return both and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def _packable(module: nn.Module) -> Iterator[Linear]:
-    """A module's linears whose weights may lie in memory twice."""
+    """Yield a module's Linears that are small enough to be in memory twice."""
     return (
         part
         for part in module.modules()

@@ -1,8 +1,8 @@
 """A target that is larger than one GPU: its layers spread over all of them by accelerate's hooks.
 
-Embedding, final norm and head stay on the first GPU, where drafter, law and tree live, so features come back there. A
-layer's keys and values lie where the layer computes. Layers that fit on no GPU stay in the CPU's memory and are copied
-to the first GPU for every pass, which is slow.
+Embedding, final norm and head stay on the first GPU, where drafter, distribution and tree live, so
+features come back there. A layer's keys and values lie on the layer's device. Layers that fit on no
+GPU stay in the CPU's memory and are copied to the first GPU for every pass, which is slow.
 """
 
 from collections.abc import Sequence
@@ -29,8 +29,10 @@ class Load:
 
 
 def load_of(transformer: nn.Module, rows: int, slots: int) -> Load:
-    """What a transformer takes with a cache of so many rows and slots; the first device has room for a drafter of one
-    layer."""
+    """Return what a transformer takes with a KV cache of so many rows and slots.
+
+    The first device also keeps room for a drafter of one layer.
+    """
     spec: TransformerSpec = transformer.spec
     weights = sum(parameter.nbytes for parameter in transformer.parameters())
     itemsize = transformer.norm.weight.itemsize
@@ -41,9 +43,10 @@ def load_of(transformer: nn.Module, rows: int, slots: int) -> Load:
 
 
 def plan(layers: int, load: Load, free: Sequence[int]) -> list[int | None]:
-    """The device of every layer, in order, the first devices filled first; None where none has room left.
+    """Return the device of every layer, the first devices filled first; None where none has room.
 
-    The first device also holds the keys and values of the layers without a device, and the weights of one of them.
+    The first device also holds the keys and values of the layers without a device, and the weights
+    of one of them at a time.
 
     free: bytes of every device.
     """
@@ -69,7 +72,7 @@ def _fill(layers: int, size: int, room: list[int]) -> list[int | None]:
 
 
 def spread(target: TransformerTarget, rows: int, slots: int) -> None:
-    """Spread a target that lies in the CPU's memory over all GPUs; rows and slots are those of its cache."""
+    """Spread a target in the CPU's memory over all GPUs; rows, slots: of its KV cache."""
     main = torch.device("cuda", 0)
     target.place(main)
     count = torch.cuda.device_count()
@@ -78,7 +81,8 @@ def spread(target: TransformerTarget, rows: int, slots: int) -> None:
     if None in places:
         slow = places.count(None)
         print(
-            f"--device_map auto: {slow} of {len(places)} layers fit on no GPU and stay in the CPU's memory: slow"
+            f"--device_map auto: {slow} of {len(places)} layers fit on no GPU and stay in the CPU's "
+            "memory: slow"
         )
     dispatch(target, ["cpu" if place is None else place for place in places], main)
 
@@ -94,7 +98,7 @@ def dispatch(
     Args:
         target: its transformer lies in the CPU's memory, its other parts on `main`.
         places: of every layer a CUDA device's number, "cpu" or "disk".
-        main: device of ids and features, on which layers in the CPU's memory or on the disk compute.
+        main: device of ids and features; layers in the CPU's memory or on the disk compute on it.
         offload: folder of the layers on the disk.
 
     Raises:

@@ -23,12 +23,12 @@ FAMILIES: dict[str, Family] = {
 
 
 def load_target(name: str, path: str, options: TargetOptions) -> TargetModel:
-    """The target `name` from a folder or hub id; ValueError lists the names."""
+    """Load the target `name` from a folder or hub id; ValueError lists the names if unknown."""
     if name not in TARGETS:
         raise ValueError(f"--model: {name!r} is unknown; allowed: {', '.join(TARGETS)}")
     return TARGETS[name](checkpoint_folder(path, "--model_path"), options)
 
 
 def load_codec(name: str, path: str, options: TargetOptions) -> Codec:
-    """The codec of the target `name` from a folder or hub id, without its transformer."""
+    """Load the codec of the target `name` from a folder or hub id, without its transformer."""
     return FAMILIES[name].codec(checkpoint_folder(path, "--model_path"), options)

@@ -1,6 +1,6 @@
-"""`inspect`: what the files of a checkpoint are, what is missing or wrong, and the memory they take.
+"""`inspect`: say what a checkpoint's files are, what is missing or wrong, and the memory they take.
 
-It checks what `generate_images` checks before the first image, but goes on after a fault, so that one
+It checks what `generate_images` checks before the first image, but goes on after a fault, so one
 report names them all. Of weight files it reads the headers only.
 """
 

@@ -1,4 +1,4 @@
-"""The table of nearest codes that relaxed acceptance reads, from the model's folder."""
+"""Find and load the table of nearest codes in the model's folder, for relaxed acceptance."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ MOST_CODES = 2**16
 
 
 def nearest_columns(lantern: LanternSettings, codes: int) -> int:
-    """Columns that the settings need of the table of so many codes; a SettingsError if it cannot have them."""
+    """Return the columns that the settings need; a SettingsError if there are too few codes."""
     if lantern.k >= codes:
         refuse("lantern_k", lantern.k, f"1 to {codes - 1}, since the model has {codes} image codes")
     return min(
@@ -23,7 +23,11 @@ def nearest_columns(lantern: LanternSettings, codes: int) -> int:
 
 
 def find_nearest(settings: RunSettings, columns: int, codes: int = MOST_CODES) -> Path:
-    """The model's narrowest table with so many columns; a SettingsError says how to make one."""
+    """Return the model's narrowest table with so many columns.
+
+    Raises:
+        SettingsError: there is none; it says how to make one.
+    """
     try:
         return find_table(checkpoint_folder(settings.model_path, "--model_path"), codes, columns)
     except ValueError as error:
@@ -31,7 +35,11 @@ def find_nearest(settings: RunSettings, columns: int, codes: int = MOST_CODES) -
 
 
 def load_nearest(settings: RunSettings, columns: int, codes: int, device: torch.device) -> Tensor:
-    """The codes nearest to every code, int32 (codes, columns); a SettingsError if the table is missing or damaged."""
+    """Return the codes nearest to every code, int32 (codes, columns).
+
+    Raises:
+        SettingsError: the table is missing or damaged.
+    """
     path = find_nearest(settings, columns, codes)
     try:
         table = load_table(path, codes, columns)

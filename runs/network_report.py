@@ -57,7 +57,7 @@ class Looked:
 
 @dataclass(frozen=True)
 class StoredWeights:
-    """The tensors in weight files that can be read, and the keys that the index places in others."""
+    """The tensors in readable weight files, and the keys that the index places in others."""
 
     tensors: dict[str, TensorInfo]
     unread: set[str]
@@ -129,7 +129,7 @@ def _look_at_files(place: Place, folder: Path) -> tuple[StoredWeights, list[Find
 
 
 def _look_at_file(place: Place, file: Path, stored: StoredWeights) -> Finding:
-    """Add a weight file's tensors to those that are stored; ValueError if it is missing or damaged."""
+    """Add a weight file's tensors to those stored; ValueError if it is missing or damaged."""
     if not file.is_file():
         raise ValueError(f"missing; source: {place.source}")
     header = read_header(file)

@@ -1,7 +1,7 @@
 """The table of nearest codes that relaxed acceptance reads (LANTERN, "vq_distances").
 
-Public layout: `vq_distances/top_{K-1}_indices.npy`, uint16 (K, K-1). Row c lists every other code by
-the Euclidean distance of its latent to that of code c, nearest first, ties by the lowest code. A
+Public layout: `vq_distances/top_{K-1}_indices.npy`, uint16 (K, K-1). Row c lists every other code
+by the Euclidean distance of its latent to that of code c, nearest first, ties by the lowest code. A
 narrower table, `top_{n}_indices.npy` (K, n), holds the first n columns.
 """
 

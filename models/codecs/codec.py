@@ -1,4 +1,4 @@
-"""A target's images without its transformer: pictures of any size -> codes, and what captions it can take."""
+"""A target without its transformer: pictures of any size -> codes, and which captions fit."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,9 @@ from models.codecs.vqgan import ImageTokenizer
 
 @dataclass(frozen=True)
 class Fit:
-    """How a training recipe brings a picture to the model's size: scaled until it covers it, then cut in the middle.
+    """How a training recipe brings a picture to the model's size.
+
+    The picture is scaled until it covers the size, then cropped in the middle.
 
     halves: before that, boxes of 2 x 2 pixels are averaged while both sides are twice too long.
     """
@@ -23,7 +25,7 @@ class Fit:
     halves: bool
 
     def __call__(self, image: Image.Image, size: tuple[int, int]) -> Image.Image:
-        """The RGB picture at size (width, height)."""
+        """Return the RGB picture at size (width, height)."""
         width, height = size
         while self.halves and image.width >= 2 * width and image.height >= 2 * height:
             image = image.resize((image.width // 2, image.height // 2), Image.Resampling.BOX)
@@ -36,13 +38,12 @@ class Fit:
 
 
 META = Fit(Image.Resampling.LANCZOS, halves=False)  # Chameleon's public image tokenizer
-ADM = Fit(
-    Image.Resampling.BICUBIC, halves=True
-)  # guided diffusion, taken over by LlamaGen and Lumina-mGPT
+# guided diffusion's recipe, taken over by LlamaGen and Lumina-mGPT
+ADM = Fit(Image.Resampling.BICUBIC, halves=True)
 
 
 def on_white(image: Image.Image) -> Image.Image:
-    """The picture in RGB, what is transparent in it white."""
+    """Return the picture in RGB, on white where it is transparent."""
     if not image.has_transparency_data:
         return image.convert("RGB")
     layers = image.convert("RGBA")
@@ -51,9 +52,9 @@ def on_white(image: Image.Image) -> Image.Image:
 
 @dataclass(frozen=True)
 class Codec:
-    """Pictures and captions as a target takes them.
+    """What turns pictures and captions into a target's tokens.
 
-    vocab: number of codes. length: tokens of a caption's prompt; ValueError for a caption that is too long.
+    vocab: number of codes. length: caption -> tokens of its prompt; ValueError if it is too long.
     """
 
     images: ImageTokenizer
@@ -71,6 +72,6 @@ class Codec:
         )
 
     def encode(self, image: Image.Image) -> Tensor:
-        """The codes (tokens,) of an RGB picture of any size, in raster order; they do not depend on other pictures."""
+        """Return the codes (tokens,) of an RGB picture of any size, in raster order."""
         pixels = np.asarray(self.fit(image, self.size))  # (height, width, 3)
         return self.images.encode(torch.from_numpy(pixels.copy())[None])[0]

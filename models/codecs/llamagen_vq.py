@@ -1,8 +1,8 @@
-"""LlamaGen's VQ-16 (arXiv 2406.06525): pixels <-> codes, read from the public file `vq_ds16_t2i.pt`.
+"""LlamaGen's VQ-16 (arXiv 2406.06525), pixels <-> codes, from the public file `vq_ds16_t2i.pt`.
 
-The network is the VQGAN of the other targets with attention at its coarsest level. Codes are vectors of length 1: the
-file's codebook is normalised once, here. The encoder's outputs need no normalisation: their length does not change
-which vector of length 1 is nearest.
+The network is the VQGAN of the other targets with attention at its coarsest level. Latents of codes
+have length 1: the file's codebook is normalised once, here. The encoder's outputs need not be:
+their length does not change which latent of length 1 is nearest.
 """
 
 from collections.abc import Mapping
@@ -36,19 +36,19 @@ _IGNORED = "quantize.codebook_used"  # a training statistic
 
 
 def public_name(name: str) -> str:
-    """LlamaGen's key of the diffusers key `name`."""
+    """Return LlamaGen's key for the diffusers key `name`."""
     return renamed(name, _RENAMES)
 
 
 def sizes_of(state: Mapping[str, Tensor], side: int) -> VqganConfig:
-    """The sizes of the network whose weights these are: the file has no configuration.
+    """Return the sizes of the network that has these weights; the file has no configuration.
 
     Args:
         state: weights under LlamaGen's keys.
         side: rows and columns of codes of an image.
 
     Raises:
-        ValueError: if a weight that tells a size is missing, or the sizes fit no VQGAN.
+        ValueError: if a weight that has one of the sizes is missing, or the sizes fit no VQGAN.
     """
     levels = _count(state, "encoder.conv_blocks.")
     try:
@@ -72,19 +72,23 @@ def sizes_of(state: Mapping[str, Tensor], side: int) -> VqganConfig:
 
 
 def _count(state: Mapping[str, Tensor], prefix: str) -> int:
-    """How many numbers follow `prefix` in the keys."""
+    """Return how many different numbers follow `prefix` in the keys."""
     return len({key[len(prefix) :].split(".")[0] for key in state if key.startswith(prefix)})
 
 
 def read_vq(path: Path, prefix: str = "") -> dict[str, Tensor]:
-    """The weights in the file of --vq_path whose keys start with `prefix`; ValueError if it is missing or damaged."""
+    """Return the weights in the file --vq_path whose keys start with `prefix`.
+
+    Raises:
+        ValueError: naming the file, if it is missing or damaged.
+    """
     if not path.is_file():
-        raise ValueError(f"--vq_path: {path} is not there; allowed: LlamaGen's file vq_ds16_t2i.pt")
+        raise ValueError(f"--vq_path: found no file {path}; allowed: LlamaGen's vq_ds16_t2i.pt")
     return dict(read_tensors([path], prefix))
 
 
 def load_llamagen_vq(path: Path, side: int, device: torch.device) -> ImageTokenizer:
-    """Read LlamaGen's image codes in fp32.
+    """Load LlamaGen's image tokenizer in fp32.
 
     Args:
         path: `vq_ds16_t2i.pt`, or a file with the same keys.
@@ -92,7 +96,8 @@ def load_llamagen_vq(path: Path, side: int, device: torch.device) -> ImageTokeni
         device: where the network goes.
 
     Raises:
-        ValueError: naming the flag and the file that is missing or damaged, would run code, or does not fit.
+        ValueError: naming flag and file, if it is missing or damaged, would run code or does not
+            fit.
     """
     state = read_vq(path)
     try:

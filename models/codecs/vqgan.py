@@ -35,7 +35,8 @@ class ImageTokenizer:
     Args:
         model: network with loaded weights.
         config: its sizes.
-        rounding: added before pixel values are cut to whole numbers: 0 as public readers of Chameleon do, or 0.5.
+        rounding: added before pixel values are truncated: 0 as public readers of Chameleon do, or
+            0.5.
     """
 
     def __init__(self, model: VQModel, config: VqganConfig, rounding: float = 0.0) -> None:
@@ -43,7 +44,7 @@ class ImageTokenizer:
         self.config, self.rounding = config, rounding
 
     def to(self, device: torch.device) -> ImageTokenizer:
-        """The same network on another device."""
+        """Return the same network on another device."""
         return ImageTokenizer(self.model.to(device), self.config, self.rounding)
 
     @property
@@ -65,11 +66,13 @@ class ImageTokenizer:
     def encode(
         self, images: Tensor, chunk: int = 1, precision: torch.dtype = torch.float32
     ) -> Tensor:
-        """Codes (n, h*w), int64, of uint8 images (n, H, W, 3): the nearest latents by Euclidean distance.
+        """Return the codes (n, h*w), int64, of images (n, H, W, 3), uint8.
+
+        A code is the index of the nearest latent by Euclidean distance.
 
         Args:
             images: H and W are multiples of `downsampling`.
-            chunk: images per forward pass; with 1, an image's codes cannot depend on its neighbours.
+            chunk: images per forward pass; with 1, an image's codes do not depend on the others.
             precision: bfloat16 is faster and changes a few codes; distances stay in fp32.
 
         Raises:
@@ -81,7 +84,8 @@ class ImageTokenizer:
             )
         if any(side % self.downsampling for side in images.shape[1:3]):
             raise ValueError(
-                f"images: found {tuple(images.shape)}, H and W must be multiples of {self.downsampling}"
+                f"images: found {tuple(images.shape)}; allowed: H and W multiples of "
+                f"{self.downsampling}"
             )
         parts = [self._nearest(self._latents(part, precision)) for part in images.split(chunk)]
         sides = math.prod(side // self.downsampling for side in images.shape[1:3])
@@ -100,7 +104,7 @@ class ImageTokenizer:
 
     @torch.inference_mode()
     def decode(self, codes: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
-        """Images, uint8 (n, H, W, 3) on the CPU, of codes (n, tokens), decoded one by one in bounded memory.
+        """Decode codes (n, tokens), image by image, to images (n, H, W, 3), uint8 on the CPU.
 
         Args:
             codes: whole numbers below `n_embed`, raster order.
@@ -129,16 +133,15 @@ class ImageTokenizer:
         return images
 
     def _decode(self, codes: Tensor) -> Tensor:
-        latents = (
-            self.codebook[codes].permute(2, 0, 1).unsqueeze(0)
-        )  # (1, embed_dim, rows, columns)
+        # one image, channels first: (1, embed_dim, rows, columns)
+        latents = self.codebook[codes].permute(2, 0, 1).unsqueeze(0)
         latents = latents.contiguous(memory_format=torch.channels_last)
         output = self.model.decoder(self.model.post_quant_conv(latents))[0].float()
         pixels = (output.clamp(-1, 1) + 1) / 2 * 255 + self.rounding
         return pixels.to(torch.uint8).permute(1, 2, 0)  # truncates
 
     def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-        """Write vqgan.yaml and vqgan.safetensors in the public layout; a file appears whole or not at all."""
+        """Write vqgan.yaml and vqgan.safetensors in the public layout, each whole or not at all."""
         folder.mkdir(parents=True, exist_ok=True)
         state = to_taming(self.model.state_dict(), len(self.config.ch_mult))
         weights = {
@@ -160,7 +163,7 @@ def load_vqgan(
 
     Args:
         source: folder with vqgan.yaml and vqgan.safetensors or vqgan.ckpt; or the yaml file itself.
-        weights: the weights file, when it does not lie beside the yaml file under one of these names.
+        weights: the weights file, if it is not next to the yaml file under one of these names.
         device: where the network goes.
 
     Raises:
@@ -177,7 +180,7 @@ def load_vqgan(
 
 
 def load_bundled_vqgan(folder: Path, device: str = "cpu") -> ImageTokenizer:
-    """Load the VQGAN among the weights of a Hugging Face Chameleon checkpoint, keys `model.vqmodel.*`, in fp32.
+    """Load the VQGAN in fp32 from a Hugging Face Chameleon checkpoint's keys `model.vqmodel.*`.
 
     Args:
         folder: the checkpoint's; `vq_config` of its config.json gives the sizes.
@@ -204,7 +207,7 @@ def _assemble(config: VqganConfig, weights: Mapping[str, Tensor], device: str) -
 
 
 def vqgan_weights(folder: Path) -> Path:
-    """The weights file in a VQGAN's folder; ValueError if there is none."""
+    """Return the weights file in a VQGAN's folder; ValueError if there is none."""
     for name in VQGAN_WEIGHTS:
         if (folder / name).exists():
             return folder / name

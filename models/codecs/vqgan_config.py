@@ -1,4 +1,4 @@
-"""Sizes of a VQGAN as its files write them: vqgan.yaml (taming layout), or config.json's vq_config."""
+"""Sizes of a VQGAN from its files: vqgan.yaml (taming layout), or vq_config in config.json."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FIXED = {
     "attn_resolutions": [],
     "attn_type": "vanilla",
 }
-# `vq_config` of config.json: its names, the older ones, and what transformers' Chameleon takes for an absent entry.
+# our name (the older name in files) -> name in `vq_config` of config.json, default of transformers
 _JSON_SIZES = {
     "ch": ("base_channels", 128),
     "ch_mult": ("channel_multiplier", (1, 1, 2, 2, 4)),
@@ -39,8 +39,8 @@ _JSON_FIXED = {
 class VqganConfig:
     """Sizes of a VQGAN, named as in the `ddconfig` of vqgan.yaml.
 
-    `num_groups` is the number of GroupNorm groups: 32 in every public file (then the key is absent).
-    `coarse_attention`: the blocks of the coarsest level attend (LlamaGen), not only those in the middle.
+    num_groups: groups of the GroupNorms: 32 in every public file, where the key is absent.
+    coarse_attention: the blocks of the coarsest level attend (LlamaGen), not only the middle ones.
     """
 
     ch: int
@@ -82,7 +82,8 @@ def read_config(path: Path) -> VqganConfig:
     """Read vqgan.yaml; `lossconfig` and `ckpt_path` are ignored.
 
     Raises:
-        ValueError: if the file is missing or damaged, lacks a field, or describes a net not built here.
+        ValueError: if the file is missing or damaged, lacks a field, or describes a network that is
+            not built here.
     """
     try:
         params = yaml.safe_load(path.read_text(encoding="utf-8"))["model"]["params"]
@@ -115,14 +116,16 @@ def read_config(path: Path) -> VqganConfig:
 
 
 def json_config(content: Mapping[str, Any], name: str) -> VqganConfig:
-    """The VQGAN that `vq_config` of a config.json describes, in transformers' names or the older ones of vqgan.yaml.
+    """Return the VQGAN that `vq_config` of a config.json describes.
+
+    Its names are transformers' or the older ones of vqgan.yaml.
 
     Args:
         content: the parsed config.json.
         name: of the file, for errors.
 
     Raises:
-        ValueError: if `vq_config` is missing or describes a net not built here.
+        ValueError: if `vq_config` is missing or describes a network that is not built here.
     """
     given = content.get("vq_config")
     if not isinstance(given, dict):
@@ -140,8 +143,11 @@ def json_config(content: Mapping[str, Any], name: str) -> VqganConfig:
 
 
 def write_config(config: VqganConfig, path: Path) -> None:
-    """Write `config` so that `read_config` and the public readers understand it; ValueError if the file cannot say
-    it."""
+    """Write vqgan.yaml for `read_config` and the public readers.
+
+    Raises:
+        ValueError: for attention at the coarsest level, which the file cannot describe.
+    """
     if config.coarse_attention:
         raise ValueError(f"{path}: cannot describe attention at the coarsest level")
     ddconfig: dict[str, Any] = {

@@ -1,6 +1,6 @@
 """The public VQGAN weights (taming layout), and the key map onto diffusers' `VQModel`.
 
-Keys in the files are those of taming-transformers; `taming_name` is the whole difference to diffusers.
+Keys in the files are those of taming-transformers; `taming_name` maps diffusers' keys to them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _BLOCK = re.compile(r"encoder\.down\.(?P<level>\d+)\.block\.(?P<block>\d+)\.conv
 
 
 def build_vqmodel(config: VqganConfig) -> VQModel:
-    """The diffusers network of these sizes, with fresh weights."""
+    """Return the diffusers network of these sizes, with fresh weights."""
     finer, coarse = len(config.ch_mult) - 1, "Attn" if config.coarse_attention else ""
     return VQModel(
         block_out_channels=tuple(config.ch * factor for factor in config.ch_mult),
@@ -106,14 +106,14 @@ def size_faults(config: VqganConfig, shapes: Mapping[str, tuple[int, ...]]) -> l
 
 
 def renamed(name: str, rules: Sequence[tuple[str, str]]) -> str:
-    """`name` with every pattern replaced, one rule after the other."""
+    """Return `name` with every pattern replaced, one rule after the other."""
     for pattern, replacement in rules:
         name = re.sub(pattern, replacement, name)
     return name
 
 
 def taming_name(name: str, levels: int) -> str:
-    """Public key of the diffusers key `name`; taming counts the decoder's levels from the finest."""
+    """Return the public key for a diffusers key; taming counts decoder levels from the finest."""
     name = renamed(name, _RENAMES)
     return re.sub(
         r"^decoder\.up\.(\d+)", lambda match: f"decoder.up.{levels - 1 - int(match[1])}", name
@@ -168,7 +168,7 @@ def from_public(
 def layout_faults(
     found: Mapping[str, tuple[int, ...]], model: VQModel, name_of: Callable[[str], str]
 ) -> list[str]:
-    """Every missing, unexpected and mis-shaped key of weights in a public layout; none if they fit `model`."""
+    """Return every missing, unexpected and mis-shaped public key, in words; none if they fit."""
     wanted = {
         name: tuple(value.shape) for name, value in to_public(model.state_dict(), name_of).items()
     }
@@ -185,7 +185,7 @@ def layout_faults(
 
 
 def stored_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shapes in a VQGAN's weights file by public key; ValueError names a damaged file."""
+    """Return the shapes in a VQGAN's weights file by public key; errors as `read_weights`."""
     if path.suffix == ".safetensors":
         return trained_shapes({name: info.shape for name, info in read_header(path).items()})
     return trained_shapes({name: tuple(value.shape) for name, value in read_weights(path).items()})

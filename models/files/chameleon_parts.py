@@ -53,7 +53,7 @@ def tokenizer_places(folder: Path, given: Path | None) -> list[Path]:
 
 
 def find_tokenizer(folder: Path, given: Path | None = None) -> TokenizerFiles:
-    """Return the tokenizer files of a Chameleon checkpoint; ValueError names all that are missing."""
+    """Return the tokenizer files of a checkpoint; ValueError names all that are missing."""
     found, faults = [], []
     for find in (find_text, find_vqgan):
         try:

@@ -4,13 +4,15 @@ from pathlib import Path
 
 
 def checkpoint_folder(path: str, flag: str, download: bool = True) -> Path:
-    """The local folder of a checkpoint: `path` itself, or the hub's snapshot of a hub id.
+    """Return the local folder of a checkpoint: `path` itself, or the snapshot of a hub id.
 
     Args:
-        path: a folder, or owner/name; flag: that named it, for errors.
-        download: whether a snapshot may be fetched; not with HF_HUB_OFFLINE in any case.
+        path: a folder, or owner/name.
+        flag: that named it, for errors.
+        download: whether a snapshot may be fetched; it never is with HF_HUB_OFFLINE.
 
-    Raises ValueError if it is neither, or the snapshot is not here and could not be fetched.
+    Raises:
+        ValueError: if it is neither, or the snapshot is not on this machine and cannot be fetched.
     """
     folder = Path(path)
     if folder.is_dir():
@@ -39,5 +41,5 @@ def checkpoint_folder(path: str, flag: str, download: bool = True) -> Path:
 
 
 def given_folder(path: str | None, flag: str, download: bool = True) -> Path | None:
-    """As checkpoint_folder, for a flag that may not be given."""
+    """Return None for a flag that is not given, else as `checkpoint_folder`."""
     return None if path is None else checkpoint_folder(path, flag, download)

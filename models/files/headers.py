@@ -23,8 +23,8 @@ class TensorInfo:
 def read_header(path: Path) -> dict[str, TensorInfo]:
     """Return the tensors of a weight file by name.
 
-    safetensors compares the header of its files with their length, so cut files are found out. A .bin
-    file is mapped by torch; one that torch before 1.6 wrote cannot be mapped and is read whole.
+    safetensors compares the header of its files with their length, so cut files are found out. A
+    .bin file is mapped by torch; one that torch before 1.6 wrote cannot be and is read whole.
 
     Raises:
         ValueError: naming the file, if it is missing, damaged or cut.

@@ -44,10 +44,13 @@ class Network:
     optional: tuple[str, ...] = ()
 
     def fill(self, folder: Path, dtype: torch.dtype, device: torch.device) -> set[str]:
-        """Read the weights of a checkpoint folder into the module, frozen; return absent optional keys.
+        """Read a checkpoint folder's weights into the module and freeze it.
 
         Headers are compared before memory is allocated. It is allocated once, in its type and
         place; the files are read tensor by tensor.
+
+        Returns:
+            The optional keys that were absent.
 
         Raises:
             ValueError: naming the folder and every difference, or the file that is damaged.

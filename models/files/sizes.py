@@ -11,7 +11,7 @@ from models.base import TransformerSpec
 from models.files.weights import folder_shapes, naming, read_json
 
 _LAYER = re.compile(r"(?:model\.)?layers\.(\d+)\.")
-# entry of config.json -> the tensors that have this size, by the end of their key, and on which axis
+# entry of config.json -> ends of keys whose tensors have this size, and on which axis
 _SHAPED: dict[str, tuple[tuple[str, int], ...]] = {
     "vocab_size": (("embed_tokens.weight", 0), ("lm_head.weight", 0)),
     "hidden_size": (
@@ -35,7 +35,7 @@ _SHAPED: dict[str, tuple[tuple[str, int], ...]] = {
 def fitting_config(
     folder: Path, spec_of: Callable[[dict], TransformerSpec]
 ) -> tuple[dict, TransformerSpec]:
-    """Return the config.json of a checkpoint folder and the sizes in it, checked against the weights.
+    """Return a checkpoint's config.json and the sizes in it, checked against its weights.
 
     Args:
         folder: only headers of its weight files are read.

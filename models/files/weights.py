@@ -48,7 +48,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def listed_files(folder: Path) -> list[Path]:
-    """Return the weight files that a folder has or its index lists; ValueError if there are none."""
+    """Return the weight files in a folder or in its index; ValueError if there are none."""
     if placed := placed_keys(folder):
         return sorted(set(placed.values()))
     for name in WEIGHT_FILES:

@@ -1,9 +1,9 @@
 """Captions as the text encoders of the DeepFloyd-IF, PixArt and LlamaGen recipes were trained on.
 
-The recipe lower-cases, drops addresses, mark-up, file names, shop phrases, camera-style codes and East Asian
-ideographs, evens out dashes, quotes and blanks, and does all that twice. The order of the rules matters. One step of
-the recipe is missing: the repair of text in a wrong encoding (ftfy); of that step, only control characters are dropped
-and Unicode's canonical form (NFC) is taken.
+The recipe lower-cases, drops addresses, mark-up, file names, shop phrases, camera-style codes and
+East Asian ideographs, evens out dashes, quotes and blanks, and does all that twice. The order of
+the rules matters. One step of the recipe is missing: the repair of text in a wrong encoding (ftfy);
+of that step, only control characters are dropped and Unicode's canonical form (NFC) is taken.
 """
 
 import html
@@ -26,11 +26,12 @@ _PUNCTUATION = re.escape("#®•©™&@·º½¾¿¡§~)(][}{|\\/*")
 
 
 def _address(scheme: str) -> str:
-    """Pattern of a web address that begins with `scheme:` or with a host name of a common ending."""
+    """Return the pattern of a web address: `scheme:`, or a host name with a common ending."""
     return rf"\b(?:{scheme}:(?:/{{1,3}}|[a-z0-9%])|[a-z0-9.\-]+[.](?:{_ENDS})[\w/-]*\b/?(?!@))"
 
 
-# Pattern and replacement, applied in this order: before mark-up is removed, after it, and after entities are resolved.
+# Pattern and replacement, applied in this order: before mark-up is removed, after it, and after
+# entities are resolved.
 _BEFORE = (("<person>", "person"), (_address("https?"), ""), (_address("www"), ""))
 _AFTER = (
     (r"@[\w\d]+\b", ""),  # names of users
@@ -86,7 +87,7 @@ class _Text(HTMLParser):
 
 
 def clean_caption(text: str) -> str:
-    """A caption as the recipe gives it to the text encoder."""
+    """Return a caption as the recipe gives it to the text encoder."""
     return _cleaned(_cleaned(text))
 
 

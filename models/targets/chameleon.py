@@ -1,8 +1,8 @@
 """The Chameleon family in its public Hugging Face format: Anole, and ckpts/tiny with smaller sizes.
 
-A checkpoint folder holds config.json and the transformer's weights; Meta's folder `tokenizer`, inside
-it or elsewhere (models/files/chameleon_parts.py), holds text_tokenizer.json, vqgan.yaml and the
-VQGAN's weights.
+A checkpoint folder holds config.json and the transformer's weights; Meta's folder `tokenizer`,
+inside it or elsewhere (models/files/chameleon_parts.py), holds text_tokenizer.json, vqgan.yaml and
+the VQGAN's weights.
 """
 
 from dataclasses import replace
@@ -186,7 +186,7 @@ class Chameleon(TransformerTarget):
 
 
 def load_images(folder: Path, home: Path | None, device: torch.device) -> ImageTokenizer:
-    """Return the VQGAN from the folder of Meta's files, or from the checkpoint's own weights if None."""
+    """Return the VQGAN in Meta's folder `home`, or among the checkpoint's own weights if None."""
     if home is None:
         return load_bundled_vqgan(folder, str(device))
     return load_vqgan(home, device=str(device))

@@ -22,7 +22,7 @@ from models.targets.lumina_mgpt import ROW_END, LuminaMgpt
 
 
 def network(config: dict) -> Network:
-    """Return the transformer of a config.json; its `vq_config` says how many codes the head scores."""
+    """Return the transformer of a config.json; the head scores as many codes as `vq_config` says."""
     vqgan = json_config(
         {"vq_config": {}} | config, "config.json"
     )  # the usual one where it is absent
@@ -30,7 +30,7 @@ def network(config: dict) -> Network:
 
 
 def check_text(folder: Path, options: TargetOptions, frame: tuple[str, ...] = FRAME) -> Checked:
-    """Check that the text tokenizer can be read, has the tokens around a prompt and all image codes."""
+    """Check that the text tokenizer has the tokens around a prompt and all image codes."""
     path = find_text(folder, _given(options))
     vocab = ChameleonVocab(load_tokenizer(path))
     for name in frame:

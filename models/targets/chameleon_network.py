@@ -1,4 +1,4 @@
-"""The transformer of the Chameleon family, as its public config.json and weight files describe it."""
+"""The transformer of the Chameleon family in its public config.json and weight files."""
 
 import math
 from dataclasses import replace
@@ -110,5 +110,5 @@ def chameleon_network(spec: TransformerSpec, vocab: ImageVocab) -> Network:
 
 
 def drafter_spec(config: dict, target: TransformerSpec) -> TransformerSpec:
-    """Return the sizes of a drafter in the Chameleon layout, with room for the target's sequences."""
+    """Return a drafter's sizes in the Chameleon layout, with room for the target's sequences."""
     return replace(chameleon_spec(config), max_positions=target.max_positions)

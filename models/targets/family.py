@@ -36,7 +36,7 @@ class Family:
 
     spec: config.json -> the transformer's sizes; ValueError names a missing entry.
     network: config.json -> the network and its public keys; ValueError as above.
-    drafter: a drafter's config.json, the target's sizes -> the drafter's sizes; ValueError as above.
+    drafter: a drafter's config.json, the target's sizes -> its sizes; ValueError as above.
     parts: by name; their checks look at nothing of the transformer, so that no fault is told twice.
     compatible: whether parts and config.json, right in themselves, fit together for an image.
     codes: number of image codes, from the checkpoint's folder.

@@ -1,12 +1,14 @@
-"""LlamaGen, text to image (arXiv 2406.06525), in the Hugging Face layout of LANTERN's jadohu/LlamaGen-T2I and -T2I-2.
+"""LlamaGen, text to image (arXiv 2406.06525).
+
+Files are in the Hugging Face layout of LANTERN's jadohu/LlamaGen-T2I and -T2I-2.
 
 A checkpoint folder holds config.json and the weights. Image tokenizer and text encoder are files of
 their own: `--vq_path`, `--text_encoder_path`.
 
-A prompt is not tokens but T5's features of the caption, in the last of 120 slots; the slots before
-them are padding. The unconditional row holds a learned table instead, after the same padding. Image
-token c stands at position 120 + c however long the caption is, and is rotated by its row and column;
-the queries and keys of the prompt's slots are not rotated but zero.
+A prompt is not tokens but T5's features of the caption, in the last of 120 slots; the slots
+before them are padding. The unconditional row holds a learned table instead, after the same
+padding. Image token c stands at position 120 + c however long the caption is, and is rotated by its
+row and column; the queries and keys of the prompt's slots are not rotated but zero.
 """
 
 from dataclasses import replace
@@ -43,7 +45,7 @@ from models.targets.transformer_target import TransformerTarget
 
 
 class LlamaGen(TransformerTarget):
-    """Text-to-image with LlamaGen; a caption longer than the model's slots is cut, as in the public recipe."""
+    """Text-to-image with LlamaGen; captions longer than the slots are cut, as in the recipe."""
 
     name = "llamagen"
 

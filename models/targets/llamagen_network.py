@@ -1,4 +1,4 @@
-"""LlamaGen's transformer and caption projection, as the public config.json and weight files describe them."""
+"""LlamaGen's transformer and caption projection in their public config.json and weight files."""
 
 import math
 from dataclasses import replace
@@ -31,7 +31,7 @@ class Caption(nn.Module):
 
 
 class LlamaGenNetwork(nn.Module):
-    """Transformer and caption projection: all that a checkpoint folder holds."""
+    """Transformer and caption projection: the networks in a checkpoint folder."""
 
     def __init__(self, spec: TransformerSpec, width: int):
         super().__init__()

@@ -1,8 +1,8 @@
 """Lumina-mGPT (arXiv 2408.02657): Chameleon's transformer and image tokens, images of many sizes.
 
-An image is `<racm3:break>`, its height and its width in units of 32 pixels, then its rows of tokens,
-each closed by `<reserved08799>`. The prompt holds everything up to the width; the row ends are forced
-(`ImageGrid.row_end`).
+An image is `<racm3:break>`, its height and its width in units of 32 pixels, then its rows of
+tokens, each closed by `<reserved08799>`. The prompt holds everything up to the width; the row ends
+are forced (`ImageGrid.row_end`).
 """
 
 from configs.image_size import CELL, DEFAULT_SIZE, parse_size

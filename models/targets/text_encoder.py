@@ -1,4 +1,4 @@
-"""T5's encoder (arXiv 1910.10683) as LlamaGen's recipe runs it: google/flan-t5-xl in bf16, 120 slots per caption."""
+"""T5's encoder (arXiv 1910.10683) as in LlamaGen's recipe: google/flan-t5-xl in bf16, 120 slots."""
 
 import math
 import pickle
@@ -24,7 +24,7 @@ class TextEncoder:
     Args:
         tokenizer: pads on the right.
         model: T5's encoder.
-        length: tokens of a caption, its end token included; longer captions lose their end, as in the recipe.
+        length: tokens of a caption, with its end token; longer captions are cut, as in the recipe.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, model: T5EncoderModel, length: int):
@@ -62,9 +62,9 @@ class TextEncoder:
 
     @torch.inference_mode()
     def __call__(self, text: str) -> Tensor:
-        """Features (n, width), n <= length, of the cleaned text's tokens, its end token included.
+        """Return the features (n, width), n <= length, of the cleaned text with its end token.
 
-        The encoder reads `length` tokens, padded ones hidden, as in the recipe, so that rounding is the recipe's.
+        The encoder reads `length` tokens with the padding masked, so that it rounds as the recipe.
         """
         tokens = self.tokenizer(
             clean_caption(text),

@@ -1,4 +1,4 @@
-"""What all targets share that are a transformer and an image tokenizer."""
+"""The base of targets that consist of a transformer and an image tokenizer."""
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ class TransformerTarget:
     device: torch.device
 
     def place(self, device: torch.device) -> None:
-        """Take ids and give features on a device, to which all but the transformer is moved."""
+        """Move all but the transformer to a device, on which ids and features are from now on."""
         self.device, self.images = device, self.images.to(device)
 
     def length(self, text: str) -> int:

@@ -35,7 +35,7 @@ _LAYER = {
 
 
 def renamed(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-    """Original keys and tensors -> those of the Hugging Face layout; ValueError names a key of neither.
+    """Yield original keys and tensors in the Hugging Face layout; ValueError names a foreign key.
 
     The rows of `wqkv` are queries, keys and values, as many of each.
     """
@@ -53,7 +53,7 @@ def renamed(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor
 
 
 def config_of(state: dict[str, Tensor], side: int, head_dim: int) -> dict:
-    """config.json of weights in the Hugging Face layout; ValueError names a missing one."""
+    """Return the config.json for weights in the Hugging Face layout; ValueError names a missing key."""
     try:
         vocab, hidden = state["model.embed_tokens.weight"].shape
         slots, width = state["model.cls_embedding.uncond_embedding"].shape
@@ -79,7 +79,8 @@ def convert(*, source: str, output: str, side: int | None = None, head_dim: int 
     Args:
         source: t2i_XL_stage1_256.pt or t2i_XL_stage2_512.pt.
         output: folder for config.json and model.safetensors; made if it is not there.
-        side: codes per row and column, which the weights do not tell; without it 16 or 32, by the file's name.
+        side: codes per row and column, which weights do not tell; by default 16 or 32, by the
+            file's name.
         head_dim: channels per head, which they do not tell either: 64 up to GPT-1B.
     """
     source = str(source)  # a name of digits alone comes as a number

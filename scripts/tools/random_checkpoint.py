@@ -1,9 +1,9 @@
 """Anole's architecture with random weights, in the public layout, to time what cannot be downloaded:
 `python -m scripts.tools.random_checkpoint --scale 8 --output work/random_anole`.
 
-Sizes are those of leloy/Anole-7b-v0.1-hf and jadohu/anole_drafter, widths divided by `scale`; the image codes have full
-number, and the VQGAN is a small one. Laws are random, so drafts are hardly ever right: forward passes are timed with
-it, speed-ups are not.
+Sizes are those of leloy/Anole-7b-v0.1-hf and jadohu/anole_drafter, with widths divided by `scale`,
+all image codes, and a small VQGAN. Distributions are random, so drafts are hardly ever right: it
+serves to time forward passes, not speed-ups.
 """
 
 import json
@@ -39,7 +39,10 @@ VQGAN = VqganConfig(
 
 
 def vocabulary() -> dict[str, int]:
-    """Chameleon's names by id, with bytes in place of its words: `<reservedNNNNN>` has the id NNNNN + 4."""
+    """Return Chameleon's ids by name, with bytes in place of its words.
+
+    `<reservedNNNNN>` has the id NNNNN + 4.
+    """
     names = [
         "<s>",
         "<pad>",
@@ -56,7 +59,7 @@ def vocabulary() -> dict[str, int]:
 
 
 def public_config(scale: int, layers: int) -> dict:
-    """config.json with its widths divided by `scale`."""
+    """Return a config.json with widths divided by `scale`."""
     return {
         "architectures": ["ChameleonForConditionalGeneration"],
         "model_type": "chameleon",
@@ -75,7 +78,7 @@ def public_config(scale: int, layers: int) -> dict:
 
 
 def randomised(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """A module of the meta device with random weights that keep the scale of what flows through it."""
+    """Give a module on the meta device random weights that keep the scale of activations."""
     module = module.to(dtype).to_empty(device="cpu").requires_grad_(False)
     for name, weight in module.named_parameters():
         if "norm" in name:

@@ -44,7 +44,7 @@ class Pair:
     def compare(self, features: Tensor, expected: tuple[Tensor, Tensor]) -> None:
         torch.testing.assert_close(features, expected[0], rtol=0, atol=1e-4)
         torch.testing.assert_close(self.ours.score(features), expected[1], rtol=0, atol=1e-4)
-        assert expected[1].std(-1).mean() > 0.3, "flat laws would hide differences"
+        assert expected[1].std(-1).mean() > 0.3, "flat distributions would hide differences"
 
 
 @pytest.fixture(scope="module", params=VARIANTS, ids=VARIANTS)
@@ -107,7 +107,7 @@ def test_left_padded_pair_of_rows(pair) -> None:
     pair.compare(torch.cat(parts, 1)[real], (expected[0][real], expected[1][real]))
 
 
-def test_branching_tree_behind_a_padded_prompt(pair) -> None:
+def test_branching_tree_after_a_padded_prompt(pair) -> None:
     """Siblings do not see each other, depth gives the position; after `keep`, the accepted path is the past."""
     parents = torch.tensor([[0, 0, 0, 1, 1, 2, 4]])
     depths = torch.tensor([[0, 1, 1, 2, 2, 2, 3]])

@@ -55,7 +55,7 @@ def t5_features(folder: Path, text: str, slots: int) -> tuple[Tensor, Tensor]:
     return features[0], tokens["attention_mask"][0].bool()
 
 
-def test_caption_stands_at_the_right_end_and_the_table_behind_the_same_padding(
+def test_caption_stands_at_the_right_end_and_the_table_after_the_same_padding(
     folder, session
 ) -> None:
     prompt = session.target.prompt(TEXT, 2)
@@ -174,13 +174,13 @@ def test_drafter_equals_the_plain_reference(folder, session) -> None:
             torch.tensor([[[5]]]),
             torch.tensor([[[-1.0]]], dtype=torch.float64),
         )
-        behind = [
+        after = [
             reference.drafted_features(
                 w, torch.cat([row, out[-1:]]), [*CODES[:done], 5], SIZES.slots, SIZES.side
             )[-1:]
             for row, out in zip(known, drafted, strict=True)
         ]  # fmt: skip
-        expected = distribution(target.score(torch.stack(behind)))
+        expected = distribution(target.score(torch.stack(after)))
         torch.testing.assert_close(drafter.expand(tree, torch.tensor([[1]])), expected, **TOLERANCE)
         new = slice(SIZES.slots + done - 1, SIZES.slots + done - 1 + count)
         drafter.commit(
@@ -269,7 +269,7 @@ def test_images_are_those_of_the_codec(session) -> None:
     assert torch.equal(pixels[1:], session.target.images.decode(codes[1:]))
 
 
-def test_all_parts_beside_the_transformer_are_placed(folder) -> None:
+def test_all_parts_next_to_the_transformer_are_placed(folder) -> None:
     target = open_llamagen(llamagen_settings(folder)).target
     target.place(torch.device("meta"))
     parts = (target.caption, target.text.model, target.images.model)

@@ -38,7 +38,7 @@ def original(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def folder(original, tmp_path) -> Path:
-    """A copy that a test may damage; text encoder and codec lie beside it."""
+    """A copy that a test may damage, with text encoder and image tokenizer next to it."""
     return Path(shutil.copytree(original.parent, tmp_path / "copy")) / original.name
 
 

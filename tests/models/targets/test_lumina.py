@@ -175,7 +175,7 @@ def test_the_size_is_that_of_the_folders_name(path, size) -> None:
 
 
 def test_images_are_judged_with_their_row_ends(lumina_folder) -> None:
-    """Read anew, every token is the choice of the law behind the tokens before it."""
+    """Every token is the choice of the distribution that a fresh pass over the tokens before it gives."""
     session = open_lumina(lumina_folder, "96x64")
     distribution, engine = (
         sampling_distribution(session.settings.sampling),
