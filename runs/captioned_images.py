@@ -1,9 +1,8 @@
-"""Images with captions, one by one, from a folder, a list of lines, or WebDataset shards. Does not import torch.
+"""Images with captions, one by one, from a folder, a list of lines, or WebDataset shards.
 
-What cannot be used is an item, too: its `load` raises a Fault that says why.
+What cannot be used is an item, too: its `load` raises a Fault that says why. Does not import torch.
 """
 
-import json
 import os
 import tarfile
 from collections import Counter
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from configs.fields import SettingsError, refuse
+from support.durable import reason
+from support.json_files import parse_json
 
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".webp")
 LIST = "captions.jsonl"
@@ -27,19 +28,25 @@ class Fault(ValueError):
 
 @dataclass(frozen=True)
 class Captioned:
-    """An image by an id that no other one has; load: its caption and the content of its file, or a Fault."""
+    """An image. id: no other image has it. load: returns caption and file content, or raises Fault."""
 
     id: str
     load: Callable[[], tuple[str, bytes]]
 
 
 def captioned_images(place: Path) -> Iterator[Captioned]:
-    """The images of --data_dir, always in the same order; a SettingsError if there are none.
+    """Yield the images of --data_dir, always in the same order.
 
-    place: a folder of images, each with a .txt beside it; a .jsonl file of lines with `image`, `file` or `file_name`
-    (relative to it) and `caption`, `text` or `prompt` (a text, or a list whose first is taken), or a folder with
-    `captions.jsonl` or one other .jsonl; a .tar of members KEY.jpg and KEY.txt or KEY.json (WebDataset), or a folder of
-    such files.
+    Args:
+        place: one of
+            - a folder of images, and in the folders in it, each with a .txt of the same name;
+            - a .jsonl file, or a folder with `captions.jsonl` or one other .jsonl. Its lines have
+              `image`, `file` or `file_name` (relative to it), and `caption`, `text` or `prompt` (a
+              text, or a list, of which the first is taken);
+            - a .tar of members KEY.jpg and KEY.txt or KEY.json (WebDataset), or a folder of them.
+
+    Raises:
+        SettingsError: the place holds no images.
     """
     items = _distinct(_read(place))
     first = next(items, None)
@@ -71,10 +78,10 @@ def _read(place: Path) -> Iterator[Captioned]:
 
 
 def _distinct(items: Iterable[Captioned]) -> Iterator[Captioned]:
-    """The items, their ids in UTF-8; those whose id was there before get another one and a fault."""
+    """Yield the items with ids in UTF-8; an id's second item gets another id and a fault."""
     seen: Counter[str] = Counter()
     for item in items:
-        id = item.id.encode(errors="backslashreplace").decode()  # names of files may be any bytes
+        id = item.id.encode(errors="backslashreplace").decode()  # a file's name may be any bytes
         seen[id] += 1
         again = Captioned(f"{id} ({seen[id]})", partial(_fail, f"named twice: {id}"))
         yield again if seen[id] > 1 else replace(item, id=id)
@@ -85,8 +92,8 @@ def _fail(reason: str) -> NoReturn:
 
 
 def _beside(folder: Path) -> Iterator[Captioned]:
-    """Images of a folder and the folders in it, by path, and captions without one."""
-    for place, folders, names in os.walk(folder):
+    """Yield the images of a folder and the folders in it, by path, and captions without one."""
+    for place, folders, names in os.walk(folder, onerror=_refuse):
         folders.sort()
         known = {Path(name).stem for name in names if name.lower().endswith(IMAGE_ENDINGS)}
         for name in sorted(names):
@@ -95,7 +102,11 @@ def _beside(folder: Path) -> Iterator[Captioned]:
             if name.lower().endswith(IMAGE_ENDINGS):
                 yield Captioned(id, partial(_load_pair, path))
             elif path.suffix == ".txt" and path.stem not in known:
-                yield Captioned(id, partial(_fail, "no image: none beside this caption"))
+                yield Captioned(id, partial(_fail, "no image: none with this caption's name"))
+
+
+def _refuse(error: OSError) -> NoReturn:
+    raise error
 
 
 def _load_pair(path: Path) -> tuple[str, bytes]:
@@ -106,7 +117,7 @@ def _load_pair(path: Path) -> tuple[str, bytes]:
 
 
 def _listed(path: Path) -> Iterator[Captioned]:
-    """Images that the lines of a file name, by those names."""
+    """Yield the images that the lines of a file name, by those names."""
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
@@ -120,7 +131,7 @@ def _listed(path: Path) -> Iterator[Captioned]:
 
 def _listed_image(path: Path, number: int, line: bytes) -> Captioned:
     try:
-        entry = dict(json.loads(line))
+        entry = dict(parse_json(line, finite=False))
         name = next(entry[key] for key in _IMAGE_KEYS if isinstance(entry.get(key), str))
     except (ValueError, TypeError, StopIteration):
         wanted = f"no object with {' or '.join(_IMAGE_KEYS)}"
@@ -131,7 +142,7 @@ def _listed_image(path: Path, number: int, line: bytes) -> Captioned:
 
 
 def _packed(path: Path) -> Iterator[Captioned]:
-    """Images of a WebDataset shard by file and key; members of one key are neighbours in it."""
+    """Yield the images of a WebDataset shard by file and key; a key's members are neighbours."""
     try:
         with tarfile.open(path, "r:") as archive:
             for key, group in groupby(
@@ -144,7 +155,7 @@ def _packed(path: Path) -> Iterator[Captioned]:
 
 
 def _key(name: str) -> tuple[str, str]:
-    """A member's key, which ends at the first dot of its file name, and the ending with the dot."""
+    """Return a member's key, up to the first dot of its file name, and the ending with the dot."""
     folder, slash, file = name.rpartition("/")
     key, dot, ending = file.partition(".")
     return folder + slash + key, (dot + ending).lower()
@@ -164,7 +175,7 @@ def _load_members(
         if ".txt" in members:
             caption = _caption(content(members[".txt"]))
         elif ".json" in members:
-            caption = _caption(_first(dict(json.loads(content(members[".json"])))))
+            caption = _caption(_first(dict(parse_json(content(members[".json"]), finite=False))))
         else:
             raise Fault("no caption: no .txt or .json with this key")
         return caption, content(image)
@@ -179,13 +190,13 @@ def _load_members(
 
 
 def _first(entry: dict[str, Any]) -> object:
-    """The caption of a line or a .json; of a list the first one."""
+    """Return the caption of a line or a .json; of a list the first one."""
     found = next((entry[key] for key in _CAPTION_KEYS if key in entry), None)
     return found[0] if isinstance(found, list) and found else found
 
 
 def _caption(found: object) -> str:
-    """A caption without blanks around it; a Fault if it is none."""
+    """Return a caption without blanks around it; a Fault if it is none."""
     try:
         text = found.decode("utf-8-sig") if isinstance(found, bytes) else found
     except UnicodeDecodeError as error:
@@ -200,5 +211,5 @@ def _caption(found: object) -> str:
 def _content(path: Path, what: str) -> bytes:
     try:
         return path.read_bytes()
-    except OSError as error:
-        raise Fault(f"{what} cannot be read: {error.strerror}") from error
+    except (OSError, ValueError) as error:  # a ValueError: a name with NUL in it
+        raise Fault(f"{what} cannot be read: {reason(error)}") from error

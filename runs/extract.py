@@ -29,21 +29,19 @@ from runs.jobs import image_jobs
 from runs.prompts import PromptItem, numbered, prompt_items
 from runs.session import open_session, target_options
 from scenes.prompts import scene_captions
+from support.border import Failure
 from support.devices import pick_device
+from support.durable import make_writable
 from support.json_files import read_lines
 from support.processes import Processes, launched
 from support.progress import ImageCount
 from support.provenance import checkpoint_id, identity
 
-SCENES = 60_000  # of the tiny model's training split
-_ENLARGED = 2.0  # a picture that would have to be enlarged more is left out
-_KEPT = 0.5  # share of a picture that the cut to the model's shape has to leave
-_PATHS = (
-    "model_path",
-    "tokenizer_path",
-    "vq_path",
-    "target_size",
-)  # what an image's codes depend on
+SCENES = 60_000  # in the tiny model's training split
+_ENLARGED = 2.0  # pictures that would have to be enlarged more are left out
+_KEPT = 0.5  # the share of a picture that cutting it to the model's shape must leave
+# What an image's codes depend on.
+_PATHS = ("model_path", "tokenizer_path", "vq_path", "target_size")
 
 
 def extract_tokens(
@@ -51,15 +49,17 @@ def extract_tokens(
     processes: Processes | None = None,
     size: int = 256,
 ) -> None:
-    """Add to the folder of `settings` the codes that it lacks, and say what is there in the end.
+    """Add the codes that the output folder lacks, and print how many it holds.
 
     Args:
         settings: what to extract.
-        processes: that share the work; by default those of the launcher, or this one alone.
+        processes: those that share the work; by default the launcher's, or this one alone.
         size: images of a shard.
 
     Raises:
-        SettingsError: a file, a device or the folder cannot be used; the folder holds tokens of other settings.
+        SettingsError: a file, a device or the folder cannot be used, or the folder holds tokens of
+            other settings.
+        Failure: not one image could be used.
     """
     processes = processes or launched()
     refuse_spread(settings.run, processes)
@@ -86,25 +86,31 @@ def extract_tokens(
         )
     new = sum(processes.gather(new))
     if processes.rank == 0:
-        print(_summary(Path(settings.output_dir), new))
+        images, summary = _summary(Path(settings.output_dir), new)
+        if not images:
+            flag, place = (
+                ("data_dir", settings.data_dir) if prompts is None else ("prompt", run.prompt)
+            )
+            raise Failure(f"--{flag} {place}: found nothing that can be used: {summary}")
+        print(summary)
 
 
 def _prompts(settings: ExtractionSettings) -> list[PromptItem]:
-    """The first sample of every prompt."""
+    """Return the first sample of every prompt."""
     if settings.prompt is None:
         return numbered(scene_captions("train", min(settings.num_images, SCENES)))
     return prompt_items(settings.run)
 
 
 def _samples(prompts: Sequence[PromptItem], wanted: int) -> Iterator[PromptItem]:
-    """One of every prompt, then a second one of each, and so on."""
+    """Yield one sample of every prompt, then a second one of each, and so on."""
     return islice((replace(item, sample=sample) for sample in count() for item in prompts), wanted)
 
 
 def _about(
     settings: ExtractionSettings, codec: Codec, prompts: Sequence[PromptItem] | None
 ) -> dict[str, Any]:
-    """The content of about.json, the same for any number of images and processes."""
+    """Return about.json, which is the same for any number of images and processes."""
     run, kept = settings.run, identity(settings.run)
     if prompts is None:
         kept = {name: kept[name] for name in _PATHS} | {
@@ -133,8 +139,9 @@ def _about(
 def _opened(
     settings: ExtractionSettings, about: dict[str, Any], processes: Processes, size: int
 ) -> Iterator[ShardWriter]:
-    """The folder, opened by the first process first."""
+    """Open the folder, the first process before the others; errors name --output_dir."""
     try:
+        make_writable("output_dir", Path(settings.output_dir))
         for turn in (processes.rank == 0, processes.rank > 0):
             if turn:
                 writer = ShardWriter(settings.output_dir, about, processes.rank, size)
@@ -142,14 +149,15 @@ def _opened(
     except BlockingIOError as error:
         found = f"--output_dir {settings.output_dir}: found another command at work in it"
         raise SettingsError(f"{found}; allowed: one command per folder") from error
-    except (ValueError, OSError) as error:
-        raise SettingsError(f"--output_dir {error}") from error
+    except ValueError as error:
+        shown = str(error).removeprefix("--output_dir ")
+        raise SettingsError(f"--output_dir {shown}") from error
     with closing(writer):
         yield writer
 
 
 def _encode(images: Iterable[Captioned], codec: Codec, writer: ShardWriter, stream: TextIO) -> int:
-    """Add the codes of pictures; how many."""
+    """Add the codes of pictures; returns how many."""
     with ImageCount(None, stream) as progress:
         for image in images:
             try:
@@ -176,8 +184,10 @@ def _check_caption(caption: str, codec: Codec) -> None:
 
 
 def _picture(content: bytes, size: tuple[int, int]) -> Image.Image:
-    """The picture in a file, upright, in RGB; a Fault if it cannot be read or does not suit the model's width and
-    height."""
+    """Return the picture in a file, upright, in RGB.
+
+    A Fault says that it cannot be read, or does not suit the model's width and height, `size`.
+    """
     try:
         with Image.open(io.BytesIO(content)) as opened:
             image = on_white(ImageOps.exif_transpose(opened))
@@ -199,7 +209,7 @@ def _draw(
     writer: ShardWriter,
     stream: TextIO,
 ) -> int:
-    """Add the target's own codes; how many. The target is loaded when there is something to draw."""
+    """Add the target's own samples; returns how many. The target is loaded if one is missing."""
     fitting = []
     for item in prompts:
         try:
@@ -221,10 +231,11 @@ def _draw(
     return progress.done
 
 
-def _summary(folder: Path, new: int) -> str:
-    """One line: how many images are where, and how many were left out for which reasons."""
+def _summary(folder: Path, new: int) -> tuple[int, str]:
+    """Return the number of images in the folder, and a line with it: also what was skipped and why."""
     lines = [line for path in sorted(folder.glob("skipped*.jsonl")) for line in read_lines(path)]
-    reasons = Counter(line["reason"].partition(":")[0] for line in lines).most_common()
+    reasons = Counter(str(line.get("reason")).partition(":")[0] for line in lines).most_common()
     images = len(Tokens.read(folder)) if shard_paths(folder) else 0
     listed = "".join(f", {number} {reason}" for reason, number in reasons)
-    return f"{images} images in {folder} ({new} new), {len(lines)} skipped{listed and ':' + listed[1:]}"
+    skipped = f"{len(lines)} skipped{listed and ':' + listed[1:]}"
+    return images, f"{images} images in {folder} ({new} new), {skipped}"

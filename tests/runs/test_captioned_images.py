@@ -45,7 +45,7 @@ def test_a_folder(tmp_path):
         "a.JPG": ("a cat", b"a.JPG"),
         "a.webp": ("a cat", b"a.webp"),
         "b.png": "empty caption",
-        "lost.txt": "no image: none beside this caption",
+        "lost.txt": "no image: none with this caption's name",
         "plain.png": "no caption: no plain.txt",
         "sub/c.jpeg": ("a dog", b"sub/c.jpeg"),
     }

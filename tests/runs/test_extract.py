@@ -17,6 +17,7 @@ from PIL import Image
 from small_llamagen import write_llamagen
 from together import Together
 
+import main
 from configs.extraction import ExtractionSettings
 from configs.fields import SettingsError
 from drafters.training import shard_writer
@@ -369,3 +370,51 @@ def test_a_folder_in_use_and_a_place_without_images_are_refused(checkpoint, imag
     (checkpoint_copy / "config.json").write_text("{}")
     with pytest.raises(SettingsError, match="config.json lacks"):
         run(replace(chosen, run=replace(chosen.run, model_path=str(checkpoint_copy))))
+
+
+JUNK = {
+    "a.tar": b"junk",
+    "b.tar": b"",
+    "c.jsonl": b"[" * 100_000,
+    "d.jsonl": b'{"image": "a\\u0000b.png", "caption": "a cat"}',
+    "e.jsonl": b'{"image": "%s.png", "caption": "a cat"}' % (b"x" * 300),
+    "f.txt": b"a cat",
+}
+
+
+@pytest.mark.parametrize("name", JUNK)
+def test_a_place_without_one_usable_image_fails_with_the_reason(checkpoint, tmp_path, capsys, name):
+    place = write_folder(tmp_path / "data", {name: JUNK[name]})
+    place = place if name.endswith(".txt") else place / name
+    words = ["extract_tokens", f"--data_dir={place}", f"--output_dir={tmp_path / 'out'}"]
+    assert main.main([*words, f"--model_path={checkpoint}", "--device=cpu"]) == 1
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.startswith(f"error: --data_dir {place}: found nothing")
+    assert "1 skipped: 1 " in said.err and len(said.err.splitlines()) == 1
+
+
+DAMAGED = {
+    "skipped.jsonl": ("hello\n{}\n", "skipped.jsonl: found, in line 1, 'hello'"),
+    "skipped.1.jsonl": ('{"id": 7}\n{}\n', "skipped.1.jsonl: found, in line 1"),
+    "about.json": ("[" * 100_000, "about.json"),
+    "tokens-0-00000.safetensors": ("junk", "tokens-0-00000.safetensors: damaged shard"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_damaged_files_of_the_folder_are_named(checkpoint, images, tmp_path, name):
+    chosen = settings(tmp_path / "out", checkpoint, data_dir=images)
+    run(chosen)
+    text, message = DAMAGED[name]
+    (tmp_path / "out" / name).write_text(text)
+    with pytest.raises(SettingsError, match=f"--output_dir .*{message}"):
+        run(chosen)
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "x" * 300, "/proc/nowhere"])
+def test_places_that_cannot_be_written_are_refused_in_words(checkpoint, images, tmp_path, place):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        SettingsError, match="--output_dir .*: found [A-Z][a-z ]+; allowed: a folder"
+    ):
+        run(settings(tmp_path / place, checkpoint, data_dir=images))
