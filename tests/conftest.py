@@ -1,4 +1,4 @@
-"""Fixtures of several folders: a small checkpoint on disk, opened as a user's run opens it."""
+"""Fixtures that several folders share: a small checkpoint on disk, opened as a command opens it."""
 
 from pathlib import Path
 

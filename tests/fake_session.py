@@ -1,4 +1,5 @@
-"""An engine without a model, in numpy: for tests of what happens around the engine, alone or in a process.
+"""An engine without a model, in numpy: for tests of what happens around the engine, alone or in a
+process.
 
 python tests/fake_session.py PACE [flags of generate_images]    PACE: seconds per round
 """
@@ -48,7 +49,7 @@ def fake_length(text: str) -> int:
 
 @dataclass
 class FakeEngine:
-    """Two images at a time, four tokens per round; `broken_after` rounds, it raises."""
+    """Two images at a time, four tokens per round; raises after `broken_after` rounds."""
 
     pace: float = 0.0
     broken_after: int | None = None
@@ -91,7 +92,7 @@ class FakeEngine:
 
 @dataclass
 class FakeSession:
-    """What generation uses of a session."""
+    """The part of a session that generation uses."""
 
     engine: FakeEngine
     target: SimpleNamespace = field(

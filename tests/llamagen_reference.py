@@ -1,4 +1,6 @@
-"""LlamaGen and its drafter by definition, in fp64 and from the public weights: one row, no cache, no batch."""
+"""LlamaGen and its drafter as defined, in fp64 from the public weights: one row, no cache, no
+batch.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,13 @@ HEADS = 2
 
 
 def weights(path: Path) -> dict[str, Tensor]:
-    """A weight file, in fp64."""
+    """Read a weight file in fp64."""
     state = load_file(path) if path.suffix == ".safetensors" else torch.load(path)
     return {key: value.double() for key, value in state.items()}
 
 
 def turns(slots: int, side: int, head_dim: int) -> Tensor:
-    """What the pairs of channels are multiplied by, as complex numbers (slots + side^2, head_dim / 2)."""
+    """Return the factors of the channel pairs, complex (slots + side^2, head_dim / 2)."""
     numbers = torch.zeros(slots + side * side, head_dim // 2, dtype=torch.complex128)
     for cell in range(side * side):
         for pair in range(head_dim // 2):
@@ -37,7 +39,7 @@ def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def attention(w: dict[str, Tensor], prefix: str, x: Tensor, turn: Tensor, seen: Tensor) -> Tensor:
-    """x (n, hidden), turn (n, head_dim / 2), seen (n, n) bool -> (n, hidden)."""
+    """Return attention (n, hidden) of x (n, hidden); turn (n, head_dim / 2), seen (n, n) bool."""
     n, hidden = x.shape
     q, k, v = (
         (x @ w[f"{prefix}self_attn.{p}_proj.weight"].T).view(n, HEADS, -1).transpose(0, 1)
@@ -59,8 +61,10 @@ def mlp(w: dict[str, Tensor], prefix: str, x: Tensor) -> Tensor:
 def target_features(
     w: dict[str, Tensor], condition: Tensor, padding: int, codes: list[int], side: int
 ) -> Tensor:
-    """Features (slots + codes, hidden) of a row: condition (slots, width), of which the first `padding` slots hold
-    nothing, and the codes behind it. Padding sees the padding before it; nothing else does."""
+    """Return the features (slots + codes, hidden) of a row: a condition (slots, width), then codes.
+
+    The first `padding` slots are empty. Padding sees the padding before it; nothing else does.
+    """
     caption = F.gelu(condition @ w["model.cls_embedding.cap_proj.fc1.weight"].T, approximate="tanh")
     caption = caption @ w["model.cls_embedding.cap_proj.fc2.weight"].T
     x = torch.cat([caption, w["model.embed_tokens.weight"][codes]])
@@ -81,8 +85,11 @@ def target_features(
 def drafted_features(
     w: dict[str, Tensor], features: Tensor, codes: list[int], slots: int, side: int
 ) -> Tensor:
-    """What the drafter predicts (n, hidden) from the target's features of the first n slots (n, hidden) and the codes
-    that follow them: slot i reads token i + 1, which is 0 in the prompt, and sees all slots up to itself."""
+    """Return the drafter's predictions (n, hidden) from the target's features (n, hidden).
+
+    Slot i reads the feature of slot i and token i + 1, which is 0 in the prompt, and sees all slots
+    up to itself.
+    """
     tokens = [0] * (slots - 1) + codes
     x = torch.cat([w["embed_tokens.weight"][tokens], features], 1) @ w["fc.weight"].T + w["fc.bias"]
     n = len(x)

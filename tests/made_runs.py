@@ -1,4 +1,4 @@
-"""Run folders and scenes for the tests of `evaluate`, written without a model."""
+"""Run folders and scenes for the tests of `evaluate`, made without a model."""
 
 import hashlib
 import json

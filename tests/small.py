@@ -1,4 +1,7 @@
-"""A complete small checkpoint in the public format: random weights whose laws are neither flat nor certain."""
+"""A complete small checkpoint in the public format.
+
+Its weights are random; its distributions are neither flat nor certain.
+"""
 
 import json
 from dataclasses import dataclass, replace
@@ -26,7 +29,10 @@ torch.set_num_threads(1)  # small matrices; the machine has few cores
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a checkpoint: `side` x `side` image tokens out of `codes`; `spread` is about the deviation of its logits."""
+    """Sizes of a checkpoint: `side` x `side` image tokens out of `codes` codes.
+
+    spread: about the standard deviation of its logits.
+    """
 
     side: int = 4
     codes: int = 24
@@ -38,7 +44,7 @@ class Sizes:
     swin_norm: bool = False
     shared_norm: bool = False  # query/key norms of the shape (1, head_dim), as in Lumina's drafter
     spread: float = 0.8
-    halvings: int = 1  # of an image's side on the way to its tokens
+    halvings: int = 1  # how often the VQGAN halves an image's side
     words: tuple[str, ...] = ()  # more names of the tokenizer
 
 
@@ -81,7 +87,10 @@ def write_shards(folder: Path, suffix: str) -> list[str]:
 
 
 def make_kin(target: Transformer, head: EagleHead) -> None:
-    """Let features follow the last token first and the context second, in both, so that drafts are often right."""
+    """Make target and drafter alike, so that drafts are often right.
+
+    In both, features depend most on the last token and less on the context.
+    """
     for module, share in ((target, 0.6), (head, 0.4)):
         for name, weight in module.named_parameters():
             if name.endswith(("out.weight", "down.weight")):
@@ -92,7 +101,7 @@ def make_kin(target: Transformer, head: EagleHead) -> None:
 
 
 def write_parts(folder: Path, sizes: Sizes) -> dict:
-    """Write config.json, the tokenizer and the VQGAN, all but the transformers; returns the configuration."""
+    """Write config.json, the tokenizer and the VQGAN; returns the configuration."""
     tokenizer = byte_tokenizer(sizes.codes, sizes.words)
     (folder / "tokenizer").mkdir(parents=True)
     tokenizer.save(str(folder / "tokenizer" / "text_tokenizer.json"))
@@ -108,7 +117,7 @@ def write_parts(folder: Path, sizes: Sizes) -> dict:
 
 
 def public_config(sizes: Sizes, tokenizer: Tokenizer) -> dict:
-    """config.json as Chameleon's; its vq_config is one that transformers can build."""
+    """Return a config.json as Chameleon's, with a vq_config that transformers can build."""
     return {
         "architectures": ["ChameleonForConditionalGeneration"],
         "model_type": "chameleon",
@@ -134,7 +143,7 @@ def public_config(sizes: Sizes, tokenizer: Tokenizer) -> dict:
 
 
 def byte_tokenizer(codes: int, words: tuple[str, ...] = ()) -> Tokenizer:
-    """The tiny model's layout of ids with few image codes and no merges: one token per byte of text."""
+    """Return a tokenizer with the tiny model's layout of ids, few image codes and no merges."""
     names = [*LEADING_NAMES, *map(image_token_name, range(codes)), *CLOSING_NAMES]
     names += [*sorted(pre_tokenizers.ByteLevel.alphabet()), *words]
     tokenizer = Tokenizer(models.BPE(vocab={name: i for i, name in enumerate(names)}, merges=[]))
@@ -144,7 +153,9 @@ def byte_tokenizer(codes: int, words: tuple[str, ...] = ()) -> Tokenizer:
 
 
 def randomised(module: nn.Module, seed: int, sizes: Sizes = Sizes()) -> nn.Module:  # noqa: B008
-    """Fill a module of ours or of transformers with random weights that keep the scale of what flows through it."""
+    """Fill a module of ours or of transformers with random weights; activations keep their
+    scale.
+    """
     generator = torch.Generator().manual_seed(seed)
     for name, weight in module.named_parameters():
         noise = torch.randn(weight.shape, generator=generator)
@@ -162,7 +173,7 @@ def randomised(module: nn.Module, seed: int, sizes: Sizes = Sizes()) -> nn.Modul
 
 
 def public_weights(module: nn.Module, sizes: Sizes) -> dict[str, Tensor]:
-    """A transformer or a drafter in the public layout."""
+    """Return a transformer or a drafter in the public layout."""
     keys = (
         eagle_keys(module.spec, True)
         if isinstance(module, EagleHead)
@@ -178,7 +189,7 @@ def is_head_norm(key: str) -> bool:
 
 
 def small_settings(folder: Path, dtype: str = "fp64", **sampling: float) -> RunSettings:
-    """Settings of a run on a small checkpoint, with its drafter."""
+    """Return the settings of a run on a small checkpoint, with its drafter."""
     return RunSettings(
         prompt="a cat",
         model_path=str(folder),
@@ -189,5 +200,5 @@ def small_settings(folder: Path, dtype: str = "fp64", **sampling: float) -> RunS
 
 
 def open_lumina(folder: Path, size: str) -> Session:
-    """A checkpoint of the sizes LUMINA in fp64, asked for images of this many pixels."""
+    """Return settings for a checkpoint of the sizes LUMINA in fp64 and images of so many pixels."""
     return open_session(replace(small_settings(folder), model="lumina_mgpt", target_size=size))

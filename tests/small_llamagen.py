@@ -1,4 +1,6 @@
-"""A complete small LlamaGen in the public layout: target, drafter, VQ-16 and T5, with random weights."""
+"""A complete small LlamaGen in the public layout: target, drafter, VQ-16 and T5, with random
+weights.
+"""
 
 import json
 import re
@@ -38,7 +40,7 @@ WORDS = ["a", "red", "blue", "cat", "dog", "on", "the", "mat", "and", "two", "th
 
 @dataclass(frozen=True)
 class LlamaGenSizes:
-    """`side` x `side` codes out of `codes` behind `slots` slots for the caption."""
+    """Sizes: `side` x `side` of so many `codes`, after `slots` slots for the caption."""
 
     side: int = 4
     codes: int = 24
@@ -47,7 +49,7 @@ class LlamaGenSizes:
 
 
 def write_llamagen(root: Path, sizes: LlamaGenSizes = LlamaGenSizes()) -> Path:  # noqa: B008
-    """Write all files as LANTERN lays them out below `root`; returns the target's folder."""
+    """Write all files below `root` in LANTERN's layout; returns the target's folder."""
     folder = root / "LlamaGen-T2I"
     (folder / "drafter").mkdir(parents=True)
     config = public_config(sizes)
@@ -71,20 +73,22 @@ def write_llamagen(root: Path, sizes: LlamaGenSizes = LlamaGenSizes()) -> Path: 
 
 
 def public_config(sizes: LlamaGenSizes) -> dict:
-    """config.json of jadohu/LlamaGen-T2I with smaller numbers."""
+    """Return config.json of jadohu/LlamaGen-T2I with smaller numbers."""
     return {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": sizes.codes, "hidden_size": 32,
-        "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2,
-        "hidden_act": "silu", "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
-        "rope_scaling": None, "attention_bias": False, "pretraining_tp": 1, "tie_word_embeddings": False,
-        "block_size": sizes.side**2, "cls_token_num": sizes.slots, "caption_dim": sizes.width, "rope_base": 10000,
-        "input_type": "t2i", "num_classes": 1000, "class_dropout_p": 0.1, "token_dropout_p": 0.1,
-        "resid_dropout_p": 0.1, "ffn_dropout_p": 0.1,
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": sizes.codes,
+        "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "num_key_value_heads": 2, "hidden_act": "silu",
+        "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+        "rope_scaling": None, "attention_bias": False, "pretraining_tp": 1,
+        "tie_word_embeddings": False, "block_size": sizes.side**2, "cls_token_num": sizes.slots,
+        "caption_dim": sizes.width, "rope_base": 10000, "input_type": "t2i", "num_classes": 1000,
+        "class_dropout_p": 0.1, "token_dropout_p": 0.1, "resid_dropout_p": 0.1,
+        "ffn_dropout_p": 0.1,
     }  # fmt: skip
 
 
 def drafter_config(config: dict) -> dict:
-    """config.json of jadohu/llamagen_drafter: without the grid, which its code knows by `input_type`."""
+    """Return config.json of jadohu/llamagen_drafter; its code knows the grid by `input_type`."""
     names = (
         "block_size",
         "cls_token_num",
@@ -104,10 +108,12 @@ def drafter_config(config: dict) -> dict:
 
 
 def small_janus(codes: int, side: int) -> JanusVQVAE:
-    """transformers' codec of LlamaGen's architecture, small, with weights that keep the scale of what flows."""
+    """Return transformers' codec of LlamaGen's architecture, small; activations keep their
+    scale.
+    """
     config = JanusVQVAEConfig(
-        embed_dim=4, num_embeddings=codes, latent_channels=8, base_channels=32, channel_multiplier=[1, 2],
-        num_res_blocks=2, num_patches=side,
+        embed_dim=4, num_embeddings=codes, latent_channels=8, base_channels=32,
+        channel_multiplier=[1, 2], num_res_blocks=2, num_patches=side,
     )  # fmt: skip
     torch.manual_seed(0)
     model = JanusVQVAE(config).eval()
@@ -120,7 +126,7 @@ def small_janus(codes: int, side: int) -> JanusVQVAE:
 
 
 def public_vq(janus: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Janus's weights under LlamaGen's keys."""
+    """Return Janus's weights under LlamaGen's keys."""
     state = {}
     for key, value in janus.items():
         key = re.sub(r"\.(down|up)\.(\d+)\.", r".conv_blocks.\2.", key).replace(".block.", ".res.")
@@ -162,7 +168,7 @@ def llamagen_settings(folder: Path, dtype: str = "fp64") -> RunSettings:
 
 
 def open_llamagen(settings: RunSettings, side: int = 4) -> Session:
-    """Open a session as a user's run does, but for the number of codes that `llamagen` stands for."""
+    """Open a session as a command does, except for the number of codes that `llamagen` means."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(TARGETS, "llamagen", partial(LlamaGen.load, side=side))
         patch.setitem(FAMILIES, "llamagen", llamagen_family(side))

@@ -1,10 +1,10 @@
-"""Files that only have to be there."""
+"""Checkpoint files that only have to exist."""
 
 from pathlib import Path
 
 
 def empty_checkpoint(folder: Path) -> Path:
-    """A checkpoint folder whose files are all there and hold nothing."""
+    """Make a checkpoint folder with all its files, without content; returns it."""
     network, tokenizer = (
         ("config.json", "model.safetensors"),
         ("text_tokenizer.json", "vqgan.yaml", "vqgan.ckpt"),
@@ -17,7 +17,7 @@ def empty_checkpoint(folder: Path) -> Path:
 
 
 def empty_llamagen(root: Path) -> Path:
-    """LlamaGen's files below `root`, holding nothing; the target's folder."""
+    """Make LlamaGen's files below `root`, without content; returns the target's folder."""
     t5, folder = root / "t5" / "flan-t5-xl", root / "LlamaGen-T2I"
     for place, names in (
         (folder, ("config.json", "model.safetensors")),

@@ -1,4 +1,4 @@
-"""The floor plan: an import never runs upward, nothing is imported in a circle, and the engine knows only protocols."""
+"""The floor plan: no import runs upward or in a circle, and the engine knows only protocols."""
 
 import ast
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 
 from configs.targets import ROOT
 
-# From the ground up; a folder may import what stands before it.
+# From the ground up; a folder may import those before it.
 FLOORS = (
     "configs",
     "support",
@@ -27,7 +27,7 @@ CONCRETE = ("configs", "drafters", "decoding.policies.", "decoding.verifiers.")
 
 
 def project_modules() -> dict[str, Path]:
-    """Every module of the program by its dotted name, tests apart."""
+    """Return every module of the program, without tests, by its dotted name."""
     files = [
         ROOT / "main.py",
         *(path for floor in FLOORS[:-1] for path in (ROOT / floor).rglob("*.py")),
@@ -39,7 +39,7 @@ def project_modules() -> dict[str, Path]:
 
 
 def imported(path: Path, modules: dict[str, Path]) -> set[str]:
-    """The project's modules that a file imports, at any depth of its code."""
+    """Return the project's modules that a file imports, anywhere in its code."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

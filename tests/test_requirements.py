@@ -1,4 +1,6 @@
-"""requirements.txt names every package that is imported, and constraints.txt a version of each that fits."""
+"""requirements.txt names every package that is imported, and constraints.txt a version of each that
+fits.
+"""
 
 import ast
 import re

@@ -1,5 +1,4 @@
-"""The shipped model through the user's path: it draws what prompts say, and drafts speed it up without changing a
-token."""
+"""The shipped model as a user runs it: images follow prompts, and drafts change no token."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Threads in place of processes."""
+"""Threads that stand in for processes."""
 
 import threading
 
@@ -13,7 +13,10 @@ class Together:
         self.barrier = threading.Barrier(count, timeout=60)
 
     def run(self, work) -> list[BaseException | None]:
-        """Call work(processes) in every thread; what each one raised. One that fails sets the others free."""
+        """Call work(processes) in every thread; returns what each raised.
+
+        A thread that fails lets the others go on.
+        """
         faults: list[BaseException | None] = [None] * self.count
 
         def one(rank: int) -> None:

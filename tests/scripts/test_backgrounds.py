@@ -1,4 +1,4 @@
-"""tau by the background of the tiny model's prompts."""
+"""The table of tau by the background in the tiny model's prompts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random checkpoints in the public layout, and the timing of forward passes."""
+"""Random checkpoints in the public layout, and timed forward passes."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Fitting a calibration: the laws are those that a tree has, and the file is written for one law at a time."""
+"""Calibration: it is fitted on a tree's own distributions and written for one at a time."""
 
 import pytest
 import torch

@@ -1,4 +1,6 @@
-"""Original LlamaGen weights, laid out by hand from a small checkpoint, become that checkpoint again."""
+"""Original LlamaGen weights, laid out by hand from a small checkpoint, become that checkpoint
+again.
+"""
 
 from __future__ import annotations
 

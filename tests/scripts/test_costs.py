@@ -1,4 +1,4 @@
-"""What rounds cost: measured, kept in a file, and the speed-up that they promise."""
+"""What rounds cost: measured, kept in a file, turned into a predicted speed-up."""
 
 import json
 from dataclasses import asdict

@@ -14,8 +14,8 @@ from configs.schema import ROOT
 from runs.commands import train_settings
 from scripts.tools.drafter_table import table
 
-ROWS = ["published", "plain", "full", "agreement", "shifted", "depths1", "depths4", "unguided", "noiseless",
-        "layers2"]  # fmt: skip
+ROWS = ["published", "plain", "full", "agreement", "shifted", "depths1", "depths4", "unguided",
+        "noiseless", "layers2"]  # fmt: skip
 
 
 def settings_of(words: list[str], tokens: Path) -> dict:
@@ -26,8 +26,8 @@ def settings_of(words: list[str], tokens: Path) -> dict:
         "model_path": str(ROOT / "ckpts/tiny"),
     }
     settings = train_settings(texts)
-    names = ("depths", "guidance_aware", "feature_noise", "layers", "alignment", "agreement_weight", "optimizer",
-             "ce_weight", "enlarge_embeddings")  # fmt: skip
+    names = ("depths", "guidance_aware", "feature_noise", "layers", "alignment", "agreement_weight",
+             "optimizer", "ce_weight", "enlarge_embeddings")  # fmt: skip
     return {name: getattr(settings, name) for name in names}
 
 
@@ -38,15 +38,17 @@ def test_each_row_changes_what_it_names(tmp_path, monkeypatch) -> None:
     names = [Path(words[words.index("--output_dir") + 1]).name for words in found]
     assert names == ROWS and [Path(word).name for word in last[1:]] == ROWS
     rows = dict(zip(names, (settings_of(words, tmp_path) for words in found), strict=True))
-    full = {"depths": 2, "guidance_aware": True, "feature_noise": 0.05, "layers": 1, "alignment": "inference",
-            "agreement_weight": 0, "optimizer": "muon", "ce_weight": 0.5, "enlarge_embeddings": True}  # fmt: skip
+    full = {"depths": 2, "guidance_aware": True, "feature_noise": 0.05, "layers": 1,
+            "alignment": "inference", "agreement_weight": 0, "optimizer": "muon", "ce_weight": 0.5,
+            "enlarge_embeddings": True}  # fmt: skip
     assert rows["full"] == full
     plain = {"depths": 1, "guidance_aware": False}
     published = plain | {"optimizer": "adamw", "ce_weight": 0.1, "enlarge_embeddings": False}
     changes = {"published": published, "plain": plain,
                "shifted": {"alignment": "shifted"}, "agreement": {"agreement_weight": 2},
-               "depths1": {"depths": 1}, "depths4": {"depths": 4}, "unguided": {"guidance_aware": False},
-               "noiseless": {"feature_noise": 0.0}, "layers2": {"layers": 2}}  # fmt: skip
+               "depths1": {"depths": 1}, "depths4": {"depths": 4},
+               "unguided": {"guidance_aware": False}, "noiseless": {"feature_noise": 0.0},
+               "layers2": {"layers": 2}}  # fmt: skip
     assert {name: rows[name] for name in changes} == {
         name: full | change for name, change in changes.items()
     }
@@ -68,7 +70,8 @@ def test_a_table_of_two_rows(checkpoint, tmp_path, monkeypatch, capsys) -> None:
 
     monkeypatch.chdir(ROOT)
     tokens = write_tokens(tmp_path / "tokens", "tiny", checkpoint, (4, 4), 8)
-    flags = f"--model_path {checkpoint} --device cpu --steps 2 --batch_size 4 --holdout 2 --eval_images 1"
+    flags = f"--model_path {checkpoint} --device cpu --steps 2 --batch_size 4"
+    flags += " --holdout 2 --eval_images 1"
     given = {"TOKENS": str(tokens), "ROWS": "plain shifted", "FLAGS": flags}
     *trainings, last = commands("drafter.sh", tmp_path, given)
     for words in trainings:

@@ -26,8 +26,9 @@ def write_run(folder: Path, images: int = 9) -> Path:
                 min(draw.integers(2, 5) if position < 18 else draw.integers(2), rest - 1)
             )
             top1 = draw.random(accepted + 1).tolist()
-            rounds.append({"id": name, "round": len(rounds), "position": position, "depth": min(5, rest - 1),
-                           "width": 4, "nodes": 9, "accepted": accepted, "top1": top1})  # fmt: skip
+            rounds.append({"id": name, "round": len(rounds), "position": position,
+                           "depth": min(5, rest - 1), "width": 4, "nodes": 9, "accepted": accepted,
+                           "top1": top1})  # fmt: skip
             position += accepted + 1
         append_lines(folder / "trace.jsonl", rounds)
         append_lines(folder / "records.jsonl", [{"id": name, "tokens": SIDE**2}])
@@ -51,10 +52,8 @@ def test_maps_and_numbers(tmp_path, capsys) -> None:
     upper = numbers["rounds"]["other_image"]["pearson"]
     assert 0.3 < upper["low"] < upper["value"] < upper["high"] <= 1  # all tops are easy
     shown = capsys.readouterr().out
-    assert (
-        f"| rounds | other_image | {numbers['rounds']['other_image']['pairs']} | {upper['value']:.3f} ["
-        in shown
-    )
+    pairs = numbers["rounds"]["other_image"]["pairs"]
+    assert f"| rounds | other_image | {pairs} | {upper['value']:.3f} [" in shown
 
 
 def test_what_is_drawn_is_the_grid_of_the_image(tmp_path, monkeypatch) -> None:

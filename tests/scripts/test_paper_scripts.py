@@ -1,4 +1,4 @@
-"""The scripts of the published comparisons: every command that they give, run on small checkpoints of each family."""
+"""The paper's scripts: all their commands, run on small checkpoints of each family."""
 
 import json
 import os
@@ -62,8 +62,10 @@ def test_every_sweep_has_a_script() -> None:
 
 
 def commands(script: str, folder: Path, given: dict[str, str]) -> list[list[str]]:
-    """The words of every command that a script gives: a stand-in for the interpreter, whose start takes seconds, notes
-    them."""
+    """Return the words of every command that a script runs.
+
+    A stand-in for the interpreter, which takes seconds to start, writes them down.
+    """
     recorder, log = folder / "recorder", folder / "commands"
     recorder.write_text(f'#!/usr/bin/env bash\nprintf "%q " "$@" >> {log}\necho >> {log}\n')
     recorder.chmod(0o755)
@@ -83,9 +85,8 @@ def test_a_script_makes_images_and_a_table(script, places, tmp_path, capsys, mon
     recipe, _, prompts = script.removesuffix(".sh").rpartition("_")
     prompt_file = tmp_path / ("captions.json" if prompts == "coco" else "prompts.tsv")
     prompt_file.write_text(json.dumps(COCO) if prompts == "coco" else PARTI)
-    size = (
-        "--target_size 64" if recipe == "lumina_mgpt" else ""
-    )  # the recipe's own is too large for the checkpoint
+    # the recipe's own size is too large for the checkpoint
+    size = "--target_size 64" if recipe == "lumina_mgpt" else ""
     flags = f"--model_path {places[recipe]} {size} --dtype fp64 --device cpu"
     flags += f" --prompt_file {prompt_file}" if recipe != "tiny" else ""
     temperatures = ("1", "0") if recipe == "tiny" else ("1",)
@@ -127,15 +128,14 @@ def test_relaxed_rows_of_the_main_table(checkpoint, tmp_path, monkeypatch) -> No
     )
     monkeypatch.chdir(ROOT)
     for words, (name, method) in zip(rows, methods.items(), strict=True):
-        assert main.main([*words, "--lantern_k", "10"]) == 0, (
-            words
-        )  # the small checkpoint has 24 codes
+        # the small checkpoint has 24 codes
+        assert main.main([*words, "--lantern_k", "10"]) == 0, words
         settings = json.loads((tmp_path / "out" / "T1" / name / "run.json").read_text())["settings"]
         assert (settings["method"], settings["verifier"]) == (method, "lantern")
 
 
 def with_table(checkpoint: Path, copy: Path) -> Path:
-    """A copy of a checkpoint with ten nearest codes for each of its own."""
+    """Copy a checkpoint and add ten nearest codes for each of its own; returns the copy."""
     shutil.copytree(checkpoint, copy)
     latents = torch.randn(CODES, 4, generator=torch.Generator().manual_seed(0))
     write_table(latents, table_path(copy, CODES, 10), 10)
@@ -148,7 +148,7 @@ def test_an_ablation_measures_its_sweep_at_both_temperatures(
 ) -> None:
     (tmp_path / "prompts.txt").write_text("a cat\ntwo dogs\nmore\n")
     flags = "--dtype fp64 --device cpu --cells 0-2 --repeats 1 --warmup 0"
-    if name == "lantern":  # a table of nearest codes is beside this checkpoint, but no classifier
+    if name == "lantern":  # this checkpoint has a table of nearest codes, but no classifier
         checkpoint = with_table(checkpoint, tmp_path / "checkpoint")
     flags += f" --model_path {checkpoint}"
     monkeypatch.chdir(ROOT)

@@ -1,4 +1,6 @@
-"""The tiny tokenizer: id layout, any text without <unk>, special names in a prompt stay plain text."""
+"""The tiny tokenizer: id layout, any text without <unk>, special names in a prompt stay plain
+text.
+"""
 
 import pytest
 

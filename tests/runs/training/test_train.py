@@ -287,6 +287,7 @@ def test_a_user_loads_the_drafter(folders, tmp_path) -> None:
             method=method,
             drafter_path=path,
             device="cpu",
+            dtype="fp64",
         )
         images.append(measure(open_session(settings).open_engine(), job).images[0].codes)
     assert torch.equal(*images)
