@@ -179,13 +179,15 @@ def checked(f: Field, flag: str, value: Any) -> Any:
         return None
     if kind(f) is float and type(value) is int:
         value = float(value)
+    if isinstance(value, str) and "\0" in value:
+        refuse(flag, value, "text without the character NUL")
     if type(value) is not kind(f) or not _within(value, f.metadata):
         refuse(flag, value, allowed(f))
     return os.path.expanduser(value) if "path" in f.metadata else value
 
 
 def _within(value: Any, limits: Mapping[str, Any]) -> bool:
-    if isinstance(value, str) and (not value.strip() or "\0" in value):
+    if isinstance(value, str) and not value.strip():
         return False
     if isinstance(value, float) and not math.isfinite(value):
         return False

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from configs.fields import SettingsError
+from configs.method_table import METHODS
 from configs.model import EngineSettings
 from configs.schema import DATASETS, PromptSettings
 from configs.targets import META_FILES, ROOT, TARGETS
@@ -65,10 +66,11 @@ def _check_default_drafter(settings: EngineSettings) -> None:
     hub = not Path(settings.model_path).is_dir() and _is_hub_id(settings.model_path)
     if hub and settings.drafter_path == f"{settings.model_path}/drafter":
         source = TARGETS[settings.model].sources["drafter_path"]
+        free = " or ".join(name for name, entry in METHODS.items() if not entry.drafted)
         raise SettingsError(
             f"--drafter_path: missing, with --model_path {settings.model_path} from the hub; "
-            f"allowed: the drafter's folder, or its owner/name; or --method ar or jacobi, which "
-            f"need none; the files: {source}"
+            f"allowed: the drafter's folder, or its owner/name; or --method {free}, which need none; "
+            f"the files: {source}"
         )
 
 
