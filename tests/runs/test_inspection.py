@@ -2,12 +2,13 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from small import Sizes, write_checkpoint, write_shards
+from small import LUMINA, Sizes, write_checkpoint, write_shards
 from small_llamagen import write_llamagen
 
 import main
@@ -222,6 +223,22 @@ def test_lumina_needs_the_token_of_row_ends(lumina_folder, folder, capsys) -> No
     assert report(capsys, lumina_folder, *words)[0] == 0
     code, document = report(capsys, folder, *words)
     assert code == 1 and "<reserved08799>" in faults(document)["text tokenizer", "files"]["text"]
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [("96", None), ("192", "no token '<reserved08806>'"), ("128", "max_position_embeddings is 60")],
+)
+def test_lumina_is_inspected_at_the_size_of_the_flag(size, words, folder, capsys) -> None:
+    """The small tokenizer names sizes up to 128 pixels; 8 rows of 8 tokens take 72 positions."""
+    shutil.rmtree(folder)
+    write_checkpoint(folder, replace(LUMINA, positions=60))
+    code, document = report(capsys, folder, "--model=lumina_mgpt", f"--target_size={size}")
+    found = faults(document)
+    assert code == (words is not None) and found.keys() == (
+        {("parts", "together")} if code else set()
+    )
+    assert not code or words in found["parts", "together"]["text"]
 
 
 @pytest.fixture
