@@ -8,13 +8,14 @@ import resource
 import time
 from collections.abc import Callable
 from statistics import median
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from configs.fields import refuse
 from configs.methods import MethodSettings
-from configs.schema import RunSettings
+from configs.model import EngineSettings
 from decoding.cache import CacheShape, KVCache, chain
 from models.base import Context, TransformerSpec
 from runs.building import sampling_distribution
@@ -106,6 +107,35 @@ class Bench:
         return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
+def measure(bench: Bench, counts: tuple[int, ...], width: int) -> dict[str, Any]:
+    """Return milliseconds and bytes: of passes over so many tokens, and of a level of `width`
+    nodes.
+    """
+    target = bench.target
+    weights = sum(weight.nbytes for weight in target.transformer.parameters())
+    read = weights - target.embedding().nbytes  # a pass reads few of the embedding's rows
+    bound = 1000 * read / bench.bandwidth()
+    rows = [{"tokens": count, "ms": bench.forward(count)} for count in counts]
+    return {
+        "rows": [row | {"of_bound": bound / row["ms"]} for row in rows],
+        "level_ms": bench.level(width),
+        "bound_ms": bound,
+        "weights": read,
+        "peak": bench.peak(),
+    }
+
+
+def show(figures: dict[str, Any], width: int) -> None:
+    """Print the figures as a table."""
+    size, bound = figures["weights"] / 2**30, figures["bound_ms"]
+    print(f"weights {size:.2f} GiB, read in {bound:.2f} ms at the speed of a copy")
+    for row in figures["rows"]:
+        share = f"{row['of_bound']:6.1%} of the bound"
+        print(f"{row['tokens']:4d} tokens  {row['ms']:9.2f} ms  {share}")
+    level, peak = figures["level_ms"], figures["peak"] / 2**30
+    print(f"draft level of {width} nodes {level:.2f} ms; peak memory {peak:.2f} GiB")
+
+
 def bench(
     *,
     model: str = "tiny",
@@ -128,32 +158,10 @@ def bench(
         refuse("tokens, --width, --repeats", (tokens, width, repeats), "whole numbers from 1")
     method = MethodSettings(method="eagle2")
     session = open_session(
-        RunSettings(prompt="x", model=model, model_path=model_path, dtype=dtype, method=method)
+        EngineSettings(model=model, model_path=model_path, dtype=dtype, method=method)
     )
-    bench = Bench(session, repeats)
-    read = (
-        sum(p.nbytes for p in session.target.transformer.parameters())
-        - session.target.embedding().nbytes
-    )
-    bound = 1000 * read / bench.bandwidth()
-    rows = [{"tokens": count, "ms": bench.forward(count)} for count in counts]
-    rows = [row | {"of_bound": bound / row["ms"]} for row in rows]
-    level = bench.level(width)
-    print(f"weights {read / 2**30:.2f} GiB, read in {bound:.2f} ms at the speed of a copy")
-    for row in rows:
-        print(
-            f"{row['tokens']:4d} tokens  {row['ms']:9.2f} ms  {row['of_bound']:6.1%} of the bound"
-        )
-    print(
-        f"draft level of {width} nodes {level:.2f} ms; peak memory {bench.peak() / 2**30:.2f} GiB"
-    )
-    figures = {
-        "rows": rows,
-        "level_ms": level,
-        "bound_ms": bound,
-        "weights": read,
-        "peak": bench.peak(),
-    }
+    figures = measure(Bench(session, repeats), counts, width)
+    show(figures, width)
     print(json.dumps(figures | {"hardware": session.hardware()}))
 
 

@@ -57,7 +57,9 @@ def test_encoder_equals_janus(janus, file) -> None:
     distance = torch.cdist(
         unit, F.normalize(janus.quantize.embedding.weight, dim=-1).expand(2, -1, -1)
     )
-    assert torch.equal(ours.encode(images(2)), distance.argmin(-1))
+    clear = distance.topk(2, largest=False).values.diff(dim=-1)[..., 0] > 1e-3  # no near ties
+    assert clear.double().mean() > 0.9
+    assert torch.equal(ours.encode(images(2))[clear], distance.argmin(-1)[clear])
 
 
 @torch.inference_mode()

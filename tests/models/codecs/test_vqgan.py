@@ -93,7 +93,10 @@ def test_encoder_equals_transformers_chameleon(tokenizer, tmp_path) -> None:
         found = tokenizer.model.quant_conv(tokenizer.model.encoder(pixels))
         tokens = reference.encode(pixels).image_tokens
     assert float((expected - found).abs().max()) < 1e-4
-    assert torch.equal(tokens.view(3, -1), tokenizer.encode(images))
+    distance = torch.cdist(expected.permute(0, 2, 3, 1).flatten(1, 2), tokenizer.codebook)
+    clear = distance.topk(2, largest=False).values.diff(dim=-1)[..., 0] > 1e-3  # no near ties
+    assert clear.double().mean() > 0.9
+    assert torch.equal(tokens.view(3, -1)[clear], tokenizer.encode(images)[clear])
 
 
 def test_full_chameleon_keys_are_the_public_ones() -> None:
