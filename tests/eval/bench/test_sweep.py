@@ -1,6 +1,5 @@
 """`benchmark --sweep`: a cell is measured once, whatever interrupts; tables and pictures show it."""
 
-import errno
 import json
 from collections.abc import Callable
 from dataclasses import asdict
@@ -18,7 +17,6 @@ from eval.bench.quality import QUALITIES
 from eval.metrics.attribute_classifier import AttributeClassifier
 from eval.metrics.attributes import Labels
 from runs.costs import Costs
-from support import durable
 
 FILE = (
     "base: adt\naxes:\n  nodes: [2, 6]\n  adt_init: [horizontal, fixed]\nmethods: eagle2:nodes=4\n"
@@ -170,16 +168,8 @@ def test_images_are_judged_where_quality_is_asked_for(sweep, tmp_path, capsys) -
     assert colours(tmp_path / "out" / "quality.png") > 50
 
 
-def test_a_full_disk_is_named_and_measured_cells_stay(sweep, tmp_path, monkeypatch, capsys) -> None:
-    flush, calls = durable.flush_to_disk, []
-
-    def full(file):
-        calls.append(file)
-        if len(calls) == 2:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        flush(file)
-
-    monkeypatch.setattr(durable, "flush_to_disk", full)
+def test_a_full_disk_is_named_and_measured_cells_stay(sweep, tmp_path, fill_disk, capsys) -> None:
+    fill_disk(tmp_path / "out" / "sweep.jsonl", writes=1)
     assert sweep("--cells", "0-2") == 1
     error = capsys.readouterr().err.splitlines()[-1]
     assert error == f"error: {tmp_path}/out/sweep.jsonl: No space left on device"

@@ -1,6 +1,5 @@
 """`evaluate` from run folders to files, on the tiny domain with the shipped classifier."""
 
-import errno
 import json
 from html.parser import HTMLParser
 
@@ -13,7 +12,6 @@ from configs.fields import SettingsError
 from configs.schema import ROOT
 from eval.report.evaluate import evaluate
 from eval.report.run import read_runs
-from support import durable
 
 COUNT = 24
 
@@ -133,15 +131,8 @@ def test_places_are_tested_first(folders, tmp_path, flag, monkeypatch):
 
 
 @pytest.mark.parametrize("file", ["speed.md", "evaluation.json", "report.html"])
-def test_a_full_disk_is_one_line(folders, tmp_path, capsys, monkeypatch, file):
-    flush = durable.flush_to_disk
-
-    def full(open_file):
-        if f".{file}." in open_file.name:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        flush(open_file)
-
-    monkeypatch.setattr(durable, "flush_to_disk", full)
+def test_a_full_disk_is_one_line(folders, tmp_path, capsys, fill_disk, file):
+    fill_disk(tmp_path / "out" / file)
     words = ["evaluate", "--output_dir", str(folders[0]), "--metrics", "none", "--images", "0"]
     assert main.main([*words, "--report_dir", str(tmp_path / "out")]) == 1
     assert capsys.readouterr().err == f"error: {tmp_path}/out/{file}: No space left on device\n"
