@@ -24,6 +24,7 @@ from drafters.training.shards import Tokens
 from models.base import TargetModel
 from support.crew import Crew
 from support.durable import replace_file
+from support.json_files import read_object
 
 _SHARD = 16  # images
 _TOGETHER = 4  # images that pass the target at once on a CPU: more of them leave its caches
@@ -170,7 +171,7 @@ def _claim(folder: Path, about: dict[str, Any]) -> None:
     path = folder / "about.json"
     if not path.exists():
         replace_file(path, json.dumps(about).encode())
-    found = json.loads(path.read_text("utf-8"))
+    found = read_object(path)
     if changed := [name for name in about if found.get(name) != about[name]]:
         name = changed[0]
         refuse(

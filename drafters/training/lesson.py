@@ -119,7 +119,13 @@ class Lessons:
         }
 
     def load(self, state: dict[str, object]) -> None:
-        """Continue from a `state`."""
+        """Continue from a `state`; a ValueError if its weights are those of another drafter."""
+        shapes, wanted = (
+            {name: tuple(weight.shape) for name, weight in weights.items()}
+            for weights in (state["weights"], self.trained)
+        )
+        if shapes != wanted:
+            raise ValueError("weights of other names or shapes")
         self.step = state["step"]
         self._put(state["weights"])
         for name, value in self.average.items():

@@ -1,6 +1,5 @@
 """What a drafter in training is worth: agreement on held-out images by level, and decoding beside ar."""
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 import torch
 
-from configs.fields import settings_fields
+from configs.fields import SettingsError, settings_fields
 from configs.training import TrainSettings
 from decoding.flight import Job
 from decoding.noise import gumbel, image_seed
@@ -24,6 +23,7 @@ from runs.building import sampling_distribution
 from runs.measure import BASELINE, measure
 from runs.session import Session
 from support.durable import encode_json, replace_file
+from support.json_files import read_object
 
 _LEVELS = 8  # with figures and a calibration of their own, as far as an image has them
 _POSITIONS = 4096  # of the held-out images, of which a calibration is fitted per level: they are held in memory
@@ -62,9 +62,21 @@ class Evaluation:
         return found
 
     def done(self, step: int) -> bool:
-        """Whether evaluation.json has the figures of a step."""
+        """Return whether evaluation.json has the figures of a step.
+
+        Raises:
+            SettingsError: the file is damaged or another program's.
+        """
         path = self.settings.folder / "evaluation.json"
-        return path.is_file() and json.loads(path.read_text("utf-8"))["step"] == step
+        if not path.exists():
+            return False
+        found = read_object(path)
+        if not isinstance(found.get("step"), int):
+            raise SettingsError(
+                f"{path}: found no step; allowed: a file of this training; without it the drafter "
+                "is evaluated again"
+            )
+        return found["step"] == step
 
     @torch.inference_mode()
     def levels(self, head: EagleHead) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,14 +28,19 @@ from runs.training.estimate import estimate_table, seconds_left
 from runs.training.evaluation import Evaluation, trained_settings
 from support.crew import Crew
 from support.devices import pick_device
-from support.durable import lock
+from support.durable import lock, make_writable
 from support.log import JsonLog
 from support.provenance import checkpoint_id
 from support.training_state import load_state, save_state
 
 
 def train(settings: TrainSettings) -> None:
-    """Train, evaluate and export; SettingsErrors name what cannot be used."""
+    """Train a drafter, evaluate and export it; the same command continues.
+
+    Raises:
+        SettingsError: a flag or file cannot be used.
+        OSError: a file cannot be written; the last checkpoint stays.
+    """
     device = pick_device(settings.device)
     tokens = read_tokens(settings)
     if settings.estimate:
@@ -47,7 +53,9 @@ def train(settings: TrainSettings) -> None:
     try:
         with ExitStack() as stack:
             if crew.rank == 0:
-                settings.folder.mkdir(parents=True, exist_ok=True)
+                make_writable("output_dir", settings.folder)
+                if settings.cache_features is not None:
+                    make_writable("cache_features", Path(settings.cache_features))
                 stack.enter_context(lock(settings.folder / ".lock"))
             Training(settings, open_target(settings.plain), tokens, crew).run()
     except BlockingIOError:
@@ -57,7 +65,11 @@ def train(settings: TrainSettings) -> None:
 
 
 def read_tokens(settings: TrainSettings) -> Tokens:
-    """The tokens of --tokens; a SettingsError if they are damaged, or another model's or checkpoint's."""
+    """Return the tokens of --tokens.
+
+    Raises:
+        SettingsError: they are damaged, or those of another model or checkpoint.
+    """
     try:
         tokens = Tokens.joined(settings.token_folders)
         model = checkpoint_folder(settings.model_path, "--model_path")
@@ -74,7 +86,7 @@ def read_tokens(settings: TrainSettings) -> Tokens:
 
 
 def check_grid(settings: TrainSettings, tokens: Tokens, target: TargetModel) -> None:
-    """A SettingsError unless the tokens have the target's grid and codes."""
+    """Raise a SettingsError unless the tokens have the target's grid and codes."""
     for name, wanted in (
         ("rows", target.grid.rows),
         ("columns", target.grid.columns),
@@ -110,7 +122,7 @@ class Training:
         self.recent: list[Tensor] = []  # parts of the losses since the last line of the log
 
     def run(self) -> None:
-        """All steps that are missing, and the last evaluation."""
+        """Do the missing steps and the last evaluation."""
         settings, lessons = self.settings, self.lessons
         self._resume()
         started = time.perf_counter()
@@ -133,7 +145,7 @@ class Training:
             print(f"{settings.steps} steps are done: {settings.folder / 'drafter'}")
 
     def _log(self, rate: float, started: float) -> float:
-        """Write a line; returns the time."""
+        """Write a line of the log; returns the time, in seconds."""
         now, steps = time.perf_counter(), len(self.recent)
         parts, speed = (
             torch.stack(self.recent).mean(0),
@@ -165,21 +177,43 @@ class Training:
         self.crew.wait()
 
     def _resume(self) -> None:
-        """Continue from the checkpoint, if there is one; a SettingsError if it was made with other flags."""
+        """Continue from the checkpoint, if there is one.
+
+        Raises:
+            SettingsError: it was made with other flags, or a file is another program's.
+        """
         state = load_state(self.checkpoint)
-        for name, value in self._identity().items() if state else ():
-            if (before := state["settings"].get(name)) != value:
-                refuse(
-                    name,
-                    value,
-                    f"{before!r}, as the checkpoint in {self.settings.output_dir} has, or another folder",
-                )
+        if state is not None:
+            self._check_flags(state)
+        self.evaluation.done(self.settings.steps)  # a foreign evaluation.json ends it here
         self.crew.wait()
-        if state:
-            self.lessons.load(state)
-            self.recent = state["recent"]
+        if state is not None:
+            try:
+                self.lessons.load(state)
+                self.recent = list(state["recent"])
+            except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+                raise self._foreign(f"{type(error).__name__}: {error}") from error
         if self.crew.rank == 0:
             self.log.keep(self.lessons.step)
+
+    def _check_flags(self, state: dict[str, Any]) -> None:
+        """Raise a SettingsError unless the checkpoint was made with these flags."""
+        made = state.get("settings")
+        if not isinstance(made, dict):
+            raise self._foreign("no settings in it")
+        for name, value in self._identity().items():
+            if made.get(name) == value:
+                continue
+            allowed = f"{made.get(name)!r}, as the checkpoint in {self.settings.output_dir} has"
+            if name == "steps":
+                drafter = self.settings.folder / "drafter"
+                more = f"with --start_from {drafter} in another --output_dir a drafter learns on"
+                refuse(name, value, f"{allowed}; {more}")
+            refuse(name, value, f"{allowed}, or another folder")
+
+    def _foreign(self, found: str) -> SettingsError:
+        allowed = "a checkpoint of this training; delete it to start again"
+        return SettingsError(f"{self.checkpoint}: found {found}; allowed: {allowed}")
 
     def _evaluate(self) -> None:
         if self.crew.rank == 0:

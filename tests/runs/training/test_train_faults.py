@@ -1,0 +1,132 @@
+"""`train_drafter` on damaged files and full disks: one line names the file, and nothing is lost."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from test_train import curve, flags, folders, run
+
+import main
+import support.durable
+
+__all__ = ["folders"]  # the fixture
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def trained(folders, tmp_path_factory) -> Path:
+    """A training of two steps with its cache of features."""
+    out = tmp_path_factory.mktemp("trained")
+    run(folders, out / "out", steps=2, save_every=1, cache_features=out / "cache")
+    return out
+
+
+@pytest.fixture
+def copy(trained, tmp_path) -> Path:
+    return Path(shutil.copytree(trained, tmp_path / "copy"))
+
+
+def train(folders: Path, place: Path, capsys, **more: object) -> tuple[int, str]:
+    """Return the exit code and what was said on stderr, progress bars apart."""
+    given = {"steps": 2, "save_every": 1, "cache_features": place / "cache"} | more
+    words = [f"--{name}={v}" for name, v in flags(folders, place / "out", **given).items()]
+    code = main.main(["train_drafter", *words])
+    lines = [line for line in capsys.readouterr().err.splitlines() if "shard/s" not in line]
+    return code, "\n".join(line for line in lines if line.strip())
+
+
+def content(text: str | bytes) -> Callable[[Path], None]:
+    """Return what replaces a file's content."""
+    return lambda path: path.write_bytes(text.encode() if isinstance(text, str) else text)
+
+
+def state(**changed: object) -> Callable[[Path], None]:
+    """Return what changes entries of a checkpoint; None takes one out."""
+
+    def change(path: Path) -> None:
+        found = torch.load(path, weights_only=True) | changed
+        torch.save({name: value for name, value in found.items() if value is not None}, path)
+
+    return change
+
+
+def folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+DEEP = "[" * 100_000
+STATE, LOG, EVALUATION = "out/checkpoint/state.pt", "out/log.jsonl", "out/evaluation.json"
+FAULTS = {
+    "a checkpoint of junk": (STATE, content("junk")),
+    "a checkpoint cut": (STATE, lambda path: path.write_bytes(path.read_bytes()[:-100])),
+    "a checkpoint that is a list": (STATE, lambda path: torch.save([1], path)),
+    "a checkpoint without settings": (STATE, state(settings=None)),
+    "a checkpoint without weights": (STATE, state(weights=None)),
+    "a checkpoint of other weights": (STATE, state(weights={"fc.weight": torch.ones(1)})),
+    "a checkpoint of other optimizers": (STATE, state(optimizers=[])),
+    "a log of text": (LOG, content("hello\n{}\n\n")),
+    "a log of brackets": (LOG, content(f"{DEEP}\n{DEEP}\n\n")),
+    "a log without steps": (LOG, content('{"loss": 1}\n\n\n')),
+    "a log in a folder": (LOG, folder),
+    "figures of junk": (EVALUATION, content("{")),
+    "figures of brackets": (EVALUATION, content(DEEP)),
+    "figures of another program": (EVALUATION, content('{"speed": []}')),
+    "figures in a folder": (EVALUATION, folder),
+    "a cache of another program": ("cache/about.json", content("[]")),
+    "a cache of brackets": ("cache/about.json", content(DEEP)),
+    "a cache in a folder": ("cache/about.json", folder),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_damaged_files_are_named_in_one_line(folders, copy, capsys, fault):
+    name, damage = FAULTS[fault]
+    damage(copy / name)
+    code, said = train(folders, copy, capsys)
+    assert code == 2 and len(said.splitlines()) == 1
+    assert said.startswith("error: ") and Path(name).name in said
+
+
+@pytest.mark.parametrize("flag", ["output_dir", "cache_features"])
+@pytest.mark.parametrize("place", ["file", "file/below", "x" * 300, "/proc/nowhere"])
+def test_places_that_cannot_be_written_are_refused(folders, tmp_path, capsys, flag, place):
+    (tmp_path / "file").write_text("")
+    code, said = train(folders, tmp_path, capsys, **{flag: tmp_path / place})
+    assert code == 2 and len(said.splitlines()) == 1 and said.startswith(f"error: --{flag} ")
+
+
+def test_more_steps_than_the_checkpoint_has_point_to_start_from(folders, copy, capsys):
+    code, said = train(folders, copy, capsys, steps=3)
+    assert code == 2 and "--steps: found 3; allowed: 2, as the checkpoint in" in said
+    assert f"--start_from {copy / 'out/drafter'} in another --output_dir" in said
+
+
+@pytest.mark.parametrize("name", ["state.pt", "log.jsonl", "model.safetensors", "rows-00000"])
+def test_a_full_disk_costs_at_most_the_steps_since_the_last_checkpoint(
+    folders, trained, tmp_path, capsys, monkeypatch, name
+):
+    """The same command goes on, once there is space, to the same figures."""
+    sync, calls = support.durable.os.fsync, []
+
+    def full(path) -> None:
+        calls.append(path)
+        if len(calls) == (2 if name == "state.pt" else 1):
+            raise OSError(28, "No space left on device")
+
+    def flush(file) -> None:
+        if name in Path(file.name).name:
+            full(file.name)
+        sync(file.fileno())
+
+    monkeypatch.setattr(support.durable, "flush_to_disk", flush)
+    if name == "log.jsonl":
+        monkeypatch.setattr(support.durable.os, "fsync", full)
+    code, said = train(folders, tmp_path, capsys)
+    assert code == 1 and len(said.splitlines()) == 1
+    assert said.startswith("error: ") and name in said and "No space left on device" in said
+    monkeypatch.undo()
+    assert train(folders, tmp_path, capsys)[0] == 0
+    assert curve(tmp_path / "out") == curve(trained / "out")
