@@ -86,7 +86,7 @@ def test_clip_score_is_the_mean_cosine(tmp_path, images):
         )
         said = model.encode_text(open_clip.SimpleTokenizer()(list(PROMPTS)))
     expected = torch.nn.functional.cosine_similarity(seen, said).mean().item()
-    assert score.value == pytest.approx(expected, abs=1e-6)
+    assert score.value == pytest.approx(expected, abs=1e-5)  # fp32, in batches of another size
     assert score.network.startswith("open_clip ") and "clip [" in score.network and score.count == 4
 
 
@@ -161,7 +161,7 @@ def test_aesthetic_heads_of_both_layouts(tmp_path, images):
         }
         metric, (score,) = scores(tmp_path, "aesthetic", images, **flags)
         rows = torch.from_numpy(metric.network.features(metric.store, images))
-        assert score.value == pytest.approx(head(rows).mean().item(), abs=1e-6)
+        assert score.value == pytest.approx(head(rows).mean().item(), abs=1e-5)
     torch.save(torch.nn.Linear(17, 1).state_dict(), tmp_path / "wrong.pth")
     (tmp_path / "noise.pth").write_bytes(b"noise")
     for path, message in (
