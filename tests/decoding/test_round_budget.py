@@ -1,0 +1,62 @@
+"""How many operations the host launches per round: a GPU waits for them, and so does a small model.
+
+The ceilings are the figures of the day they were written. Lower them when a round gets shorter.
+"""
+
+from collections import Counter
+
+import pytest
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from configs.schema import MethodSettings
+from decoding.flight import Job
+from runs.session import Session
+
+# Most operations of one round, two layers, batch of one image.
+CEILINGS = {
+    MethodSettings(method="ar"): 165,
+    MethodSettings(method="jacobi", window=6): 380,
+    MethodSettings(method="static", tree="chain"): 835,
+    MethodSettings(method="eagle2", depth=3, width=3, nodes=8): 600,
+    MethodSettings(method="adt"): 460,
+    MethodSettings(method="marginal", size="fixed", nodes=8): 750,
+    MethodSettings(method="graft", size="fixed", nodes=8, window=6): 530,
+}
+
+
+class Launches(TorchDispatchMode):
+    """Counts the operations that reach a device, by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count[function._schema.name] += 1
+        return function(*args, **(kwargs or {}))
+
+
+def rounds(session: Session, method: MethodSettings) -> list[Counter[str]]:
+    """The operations of every round of an image, its prompt left out."""
+    steps = session.open_engine(method).generate([Job("0", "a cat", 3)])
+    next(steps)  # the prompt and the first round
+    found = []
+    while True:
+        with Launches() as launches:
+            if next(steps, None) is None:
+                return found
+        found.append(launches.count)
+
+
+@pytest.mark.parametrize("method", CEILINGS, ids=lambda method: method.method)
+def test_a_round_launches_no_more_than_before(method, session) -> None:
+    counts = [sum(count.values()) for count in rounds(session, method)]
+    assert len(counts) > 2 and max(counts) <= CEILINGS[method]
+
+
+@pytest.mark.parametrize("method", CEILINGS, ids=lambda method: method.method)
+def test_nothing_in_a_round_reads_single_numbers(method, session) -> None:
+    """A number read from a tensor is a wait for the device; a round brings all at once."""
+    asked = [count["aten::_local_scalar_dense"] for count in rounds(session, method)]
+    stops_early = method.method in ("eagle2", "adt", "static")  # asked on a CPU only
+    assert max(asked) <= (4 if stops_early else 0)
