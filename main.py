@@ -1,6 +1,7 @@
 """The command line: `python main.py <command> --flag value ...`.
 
-A command imports what it runs only after its settings have been checked, so a mistake is reported at once.
+A command imports what it runs only after its settings have been checked, so a mistake is reported
+at once.
 """
 
 import os
@@ -34,7 +35,7 @@ from support.border import run_guarded
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
-    """Show fire the command's flags as keyword-only parameters, whose values it passes on as text."""
+    """Give fire the command's flags as keyword-only parameters, whose values stay text."""
     only = Parameter.KEYWORD_ONLY
     parameters = [Parameter(name, only, default=None) for name in flags_of(function.__name__)]
     function.__signature__ = Signature(parameters)
@@ -58,9 +59,7 @@ def benchmark(**texts: str) -> None:
     _check_device(settings.run.device)
     from runs.prompts import prompt_items
 
-    prompt_items(
-        settings.run
-    )  # a prompt file that cannot be used is reported before the model is loaded
+    prompt_items(settings.run)  # reports a bad prompt file before the model is loaded
     if settings.sweep is not None:
         from eval.bench.sweep import run_sweep
 
@@ -78,9 +77,8 @@ def evaluate(**texts: str) -> None:
     _check_device(settings.device)
     from eval.report.run import read_runs
 
-    runs = read_runs(
-        settings.folders, settings.baseline
-    )  # folders that cannot be used are reported before the slow imports
+    # Folders that cannot be used are reported before the slow imports.
+    runs = read_runs(settings.folders, settings.baseline)
     from eval.report.evaluate import evaluate as evaluate_runs
 
     evaluate_runs(settings, runs)
@@ -168,7 +166,7 @@ def run(words: Sequence[str]) -> None:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run a command line, sys.argv by default; returns the exit code (support/border.py lists them)."""
+    """Run a command line, sys.argv by default, and return its exit code (support/border.py)."""
     words = sys.argv[1:] if words is None else words
     return run_guarded(lambda: run(words), interrupted=_after_interrupt(words))
 

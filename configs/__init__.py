@@ -1,1 +1,1 @@
-"""Settings: what they are, how a command line or a recipe becomes them. Nothing here imports torch."""
+"""Settings, and how a command line or a recipe becomes them. Nothing here imports torch."""

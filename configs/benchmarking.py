@@ -12,7 +12,7 @@ from configs.sweep import Sweep
 
 @dataclass(frozen=True)
 class BenchmarkSettings(Settings):
-    """Several methods on the same prompts and seeds; `run.with_method` gives each one's settings."""
+    """Several methods on the same prompts and seeds; `run.with_method` returns one's settings."""
 
     group: ClassVar[str] = "Benchmark"
     run: RunSettings = part(RunSettings)

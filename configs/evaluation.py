@@ -115,7 +115,10 @@ class EvaluateSettings(DeviceSettings):
         return names
 
 
-_CLIP_SOURCE = "hf download timm/{0} open_clip_config.json open_clip_model.safetensors --local-dir ckpts/metrics/{0}"
+_CLIP_SOURCE = (
+    "hf download timm/{0} open_clip_config.json open_clip_model.safetensors "
+    "--local-dir ckpts/metrics/{0}"
+)
 # Where users get the files, by flag.
 SOURCES = {
     "attributes_path": "part of the repository: ckpts/tiny/attributes.safetensors",

@@ -47,7 +47,8 @@ class ExtractionSettings(Settings):
     data_dir: str | None = setting(
         None,
         "images with captions: a folder of images, each with a .txt of its name; a .jsonl file, or "
-        "a folder with one, of lines with image and caption; a WebDataset .tar, or a folder of them",
+        "a folder with one, of lines with image and caption; a WebDataset .tar, or a folder of "
+        "them",
         path=True,
         shown="off",
     )

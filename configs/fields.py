@@ -38,7 +38,7 @@ def setting(default: Any, text: str, **limits: Any) -> Any:
     default: None where other settings decide, MISSING where the user has to.
     text: its line of help.
     limits: choices (tuple); low, high (inclusive); above (exclusive); path (True: `~` is replaced);
-        wanted (what the errors say is allowed); shown (the default in the help, where it depends).
+        wanted (what errors say is allowed); shown (the default in the help, where it depends).
     """
     required = default is MISSING
     return field(default=default, kw_only=required, metadata={"help": text, **limits})
@@ -57,8 +57,8 @@ def part(*owners: type, default: Any = MISSING) -> Any:
 class Settings:
     """Settings that are checked when they are made.
 
-    A class declares `setting` fields and may inherit those of others. `settle` of each class refuses
-    what does not go together and decides what was left None; base classes come first.
+    A class declares `setting` fields and may inherit those of others. The `settle` of each class
+    refuses what does not go together and decides what was left None; base classes come first.
     """
 
     group: ClassVar[str] = ""  # heading in the help
@@ -97,10 +97,9 @@ def parts_of(owner: type[Settings]) -> Iterator[type[Settings]]:
 
 def flags_in(owner: type[Settings]) -> dict[str, Field]:
     """All settings of a class and of the parts inside it, by flag; of two of one name the outer."""
-    found = settings_fields(owner)
-    for f in fields(owner):
-        for inner in f.metadata.get("parts", ()):
-            found |= {flag: g for flag, g in flags_in(inner).items() if flag not in found}
+    found: dict[str, Field] = {}
+    for each in parts_of(owner):
+        found = settings_fields(each) | found
     return found
 
 

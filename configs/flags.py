@@ -9,6 +9,7 @@ from configs.benchmarking import BenchmarkSettings
 from configs.evaluation import EvaluateSettings
 from configs.extraction import ExtractionSettings
 from configs.fields import Settings, flags_in, setting, settings_fields
+from configs.paper_flags import PaperFlags
 from configs.schema import RunSettings
 from configs.tools import DistanceSettings, InspectSettings
 from configs.training import TrainSettings
@@ -33,7 +34,8 @@ class MethodsFlags(Settings):
     group: ClassVar[str] = "Benchmark"
     methods: str | None = setting(
         None,
-        "methods to compare, name[:flag=value...], by commas; method flags go to all that have them",
+        "methods to compare, name[:flag=value...], by commas; method flags go to all that have "
+        "them",
         shown="ar,eagle2:proposal=topk,eagle2,adt:proposal=topk,adt; with --method X: ar,X",
     )
     sweep: str | None = setting(
@@ -44,24 +46,6 @@ class MethodsFlags(Settings):
     )
     cells: str | None = setting(
         None, "a-b: of the sweep's cells, a (counted from 0) up to, not including, b", shown="all"
-    )
-
-
-@dataclass(frozen=True)
-class PaperFlags(Settings):
-    """Flag names of the paper's repository, and others that stand for settings of another name."""
-
-    group: ClassVar[str] = "Other names (those of the paper's repository)"
-    model_type: str | None = setting(
-        None, "base: --method ar; eagle: --method eagle2", choices=("base", "eagle"), shown="off"
-    )
-    peanut: bool | None = setting(None, "--method adt", shown="off")
-    static_tree: bool | None = setting(None, "--method static", shown="off")
-    lantern: bool | None = setting(None, "--verifier lantern", shown="off")
-    precision: str | None = setting(None, "--dtype", shown="off")
-    random_seed: int | None = setting(None, "--seed", shown="off")
-    set_seed: bool | None = setting(
-        None, "accepted; every image has a seed of its own anyway", shown="on"
     )
 
 

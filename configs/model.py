@@ -1,4 +1,4 @@
-"""The parts of the settings that open a model: its files, its drafter, where and how it computes."""
+"""The settings that open a model: its files, its drafter, where and how it computes."""
 
 import re
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from configs.fields import Settings, part, refuse, setting
 from configs.image_size import default_size, parse_size
 from configs.methods import MethodSettings
 from configs.sampling import SamplingSettings
-from configs.targets import ROOT, TARGETS, parts_beside, refuse_foreign_flags, targets_with
+from configs.targets import ROOT, TARGETS, parts_next_to, refuse_foreign_flags, targets_with
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class CodecSettings(Settings):
     def settle(self) -> None:
         refuse_foreign_flags(self)
         self.fill(model_path=str(ROOT / TARGETS[self.model].folder))
-        parts = parts_beside(self.model, self.model_path)
+        parts = parts_next_to(self.model, self.model_path)
         self.fill(**{flag: path for flag, path in parts.items() if hasattr(self, flag)})
 
 
@@ -124,7 +124,7 @@ class BatchSettings(Settings):
 
 @dataclass(frozen=True)
 class EngineSettings(BatchSettings, PlacementSettings, DrafterSettings, ModelSettings):
-    """All that it takes to load a model and decode with it; prompts and output are no part of it."""
+    """All that it takes to load a model and decode with it; prompts are no part of it."""
 
     sampling: SamplingSettings = part(SamplingSettings)
     method: MethodSettings = part(MethodSettings)

@@ -78,16 +78,16 @@ class Sweep:
             if name in given:
                 refuse(name, given[name], f"not with {self.where}, which varies it")
         if (ar := MethodSettings(method="ar")) in methods:
+            found = self.entries[methods.index(ar)]
             raise SettingsError(
-                f"{self.where}: found {self.entries[methods.index(ar)]}; allowed: without it: it is always measured"
+                f"{self.where}: found {found}; allowed: without it: it is always measured"
             )
         for (one, method), (other, twin) in combinations(
             zip(self.entries, methods, strict=True), 2
         ):
             if method == twin:
-                raise SettingsError(
-                    f"{self.where}: found {one} and {other}, the same method; allowed: cells that differ"
-                )
+                found = f"found {one} and {other}, the same method"
+                raise SettingsError(f"{self.where}: {found}; allowed: cells that differ")
         for entry, method in zip(self.entries, methods, strict=True):
             if self.quality is None and not method.lossless:
                 allowed = f"true or false, since {entry} is relaxed"

@@ -23,8 +23,8 @@ class Target:
     """A target model.
 
     folder: where its weights lie by default, relative to the repository.
-    load, family: what opens it, and what is known of its files, as "module:name"; models/registry.py
-        resolves them.
+    load, family: what opens it, and what is known of its files, as "module:name" (resolved in
+        models/registry.py).
     sources: where users get the files, by flag.
     flags: the flags that it has and other targets may lack.
     parts: files outside its folder, by flag: where they lie relative to the folder that holds it.
@@ -121,7 +121,7 @@ def refuse_foreign_flags(settings: object) -> None:
             refuse(name, found, f"only with --model {' or '.join(models)}")
 
 
-def parts_beside(model: str, model_path: str) -> dict[str, str]:
+def parts_next_to(model: str, model_path: str) -> dict[str, str]:
     """Return, by flag, where the files of a target lie that are not in its folder.
 
     They are looked for next to that folder; of a hub id, next to the target's default folder.

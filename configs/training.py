@@ -10,7 +10,7 @@ from configs.methods import MethodSettings
 from configs.model import DeviceSettings, EngineSettings, ModelSettings
 from configs.sampling import SamplingSettings
 
-# What may differ between two commands that fill the same folder: it does not change what is trained.
+# What may differ between two commands that fill the same folder: it does not change the training.
 FREE_FLAGS = (
     "output_dir",
     "save_every",
@@ -72,7 +72,8 @@ class TrainSettings(DeviceSettings, ModelSettings):
     depths: int = setting(2, "unrolled levels of the draft tree", low=1, high=8)
     guidance_aware: bool = setting(
         True,
-        "score the guided distribution of both rows; off: each row's own, one row in ten without its caption",
+        "score the guided distribution of both rows; off: each row's own, one row in ten without "
+        "its caption",
     )
     ce_weight: float = setting(
         0.1, "weight of the cross-entropy; that of the regression of features is 1", low=0

@@ -69,8 +69,8 @@ def _check_default_drafter(settings: EngineSettings) -> None:
         free = " or ".join(name for name, entry in METHODS.items() if not entry.drafted)
         raise SettingsError(
             f"--drafter_path: missing, with --model_path {settings.model_path} from the hub; "
-            f"allowed: the drafter's folder, or its owner/name; or --method {free}, which need none; "
-            f"the files: {source}"
+            f"allowed: the drafter's folder, or its owner/name; or --method {free}, which need "
+            f"none; the files: {source}"
         )
 
 

@@ -1,4 +1,4 @@
-"""The command line as users meet it: refusals before any work, exit codes, texts that survive fire."""
+"""The command line: refusals before any work, exit codes, texts that survive fire."""
 
 import subprocess
 import sys
@@ -192,7 +192,8 @@ def test_a_missing_model_is_refused_in_a_process_of_its_own(tmp_path):
     assert done.stdout == "" and "Traceback" not in done.stderr
     assert done.stderr == (
         f"error: --model_path {tmp_path / 'nowhere'}: found no such folder; "
-        f"allowed: a folder such as {ROOT / 'ckpts/tiny'}, or owner/name; the files: shipped as ckpts/tiny\n"
+        f"allowed: a folder such as {ROOT / 'ckpts/tiny'}, or owner/name; "
+        "the files: shipped as ckpts/tiny\n"
     )
     assert list(tmp_path.iterdir()) == []
 

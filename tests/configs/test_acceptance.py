@@ -1,4 +1,4 @@
-"""Which acceptance rules go with which methods and proposals, and the numbers of the relaxed ones."""
+"""Which acceptance rules go with which methods and proposals; the numbers of relaxed ones."""
 
 import itertools
 
@@ -88,18 +88,39 @@ def test_numbers_of_relaxed_acceptance() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--lantern_k=5"], "--lantern_k: found 5; allowed: only with --verifier lantern or .*, not .*exact"),
-        (["--lantern", "--verifier=rejection"], "--lantern: found True; allowed: only with --verifier l.*, not rej"),
-        (["--lantern", "--method=ar"], "--lantern: found True; allowed: only with a method that drafts, not .*ar"),
+        (
+            ["--lantern_k=5"],
+            "--lantern_k: found 5; allowed: only with --verifier lantern or .*, not .*exact",
+        ),
+        (
+            ["--lantern", "--verifier=rejection"],
+            "--lantern: found True; allowed: only with --verifier l.*, not rej",
+        ),
+        (
+            ["--lantern", "--method=ar"],
+            "--lantern: found True; allowed: only with a method that drafts, not .*ar",
+        ),
         (["--lantern", "--lantern_k=0"], "--lantern_k: found 0"),
         (["--lantern", "--lantern_delta=-0.1"], "--lantern_delta: found -0.1"),
-        (["--lantern", "--lantern_residual=none"], "--lantern_residual: found 'none'; allowed: exact, reference"),
-        (["--lantern", "--lantern_delta=2", "--lantern_budget=shared"], "--lantern_budget: .*--lantern_delta up to 1"),
-        (["--verifier=lantern_coupled", "--lantern_residual=reference"], "--lantern_residual: .*only with --verifier"),
-        (["--verifier=sampled", "--method=static"], "sampled goes with --proposal sampled and --method static or j"),
+        (
+            ["--lantern", "--lantern_residual=none"],
+            "--lantern_residual: found 'none'; allowed: exact, reference",
+        ),
+        (
+            ["--lantern", "--lantern_delta=2", "--lantern_budget=shared"],
+            "--lantern_budget: .*--lantern_delta up to 1",
+        ),
+        (
+            ["--verifier=lantern_coupled", "--lantern_residual=reference"],
+            "--lantern_residual: .*only with --verifier",
+        ),
+        (
+            ["--verifier=sampled", "--method=static"],
+            "sampled goes with --proposal sampled and --method static or j",
+        ),
         (["--verifier=lossy"], "--verifier: found 'lossy'; allowed: exact, rejection"),
     ],
-)  # fmt: skip
+)
 def test_flags_that_have_no_effect_are_refused(run, words, message) -> None:
     with pytest.raises(SettingsError, match=message):
         run(*words)
@@ -111,7 +132,7 @@ def test_the_papers_switch(run) -> None:
     assert run("--nolantern").method == MethodSettings()
 
 
-def test_another_rule_or_method_leaves_the_recipes_numbers_behind(run, tmp_path) -> None:
+def test_another_rule_or_method_leaves_the_recipes_numbers_out(run, tmp_path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text("method: eagle2\nverifier: lantern\nlantern_k: 7\n")
     config = f"--config={path}"

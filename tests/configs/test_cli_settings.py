@@ -1,4 +1,4 @@
-"""From texts and recipes to settings: conversion, the paper's flag names, precedence, lists of methods."""
+"""From texts and recipes to settings: conversion, the paper's names, precedence, method lists."""
 
 from pathlib import Path
 
@@ -203,7 +203,8 @@ def test_ids_of_the_hub(run, tmp_path, monkeypatch):
 
 def test_command_line_wins_over_the_recipe(run, recipe):
     config = recipe(
-        "method: eagle2\nproposal: topk\ndepth: 7\ncfg: 2\ntrace: yes\ntemperature: 1e-1\nslice: 0-5\n"
+        "method: eagle2\nproposal: topk\ndepth: 7\ncfg: 2\ntrace: yes\ntemperature: 1e-1\n"
+        "slice: 0-5\n"
     )
     settings = run(config, "--depth=3", "--notrace", "--prompt=PartiPrompts")
     assert settings.method == MethodSettings("eagle2", "topk", depth=3)
@@ -211,7 +212,7 @@ def test_command_line_wins_over_the_recipe(run, recipe):
     assert (settings.trace, settings.slice) == (False, "0-5")
 
 
-def test_another_method_leaves_the_recipes_numbers_for_its_own_behind(run, recipe):
+def test_another_method_leaves_the_recipes_numbers_for_its_own_out(run, recipe):
     config = recipe("method: adt\nproposal: topk\nnodes: 20\nadt_beta: 0.4\n")
     assert run(config).method == MethodSettings("adt", "topk", nodes=20, adt=AdtSettings(beta=0.4))
     assert run(config, "--method=ar").method == MethodSettings("ar")
@@ -327,7 +328,7 @@ def test_the_tokenizer_may_lie_elsewhere(run, checkpoint, tmp_path):
         run("--tokenizer_path=nowhere")
     (tmp_path / "chameleon").mkdir()
     (tmp_path / "elsewhere").rename(tmp_path / "chameleon" / "tokenizer")
-    assert run().tokenizer_path is None  # beside the checkpoint, as in the paper's repository
+    assert run().tokenizer_path is None  # next to the checkpoint, as in the paper's repository
 
 
 def test_default_benchmark(bench):
@@ -466,7 +467,7 @@ def test_a_models_recipe_is_valid_as_it_is(path):
     SamplingSettings(**{name: value for name, value in values.items() if name not in own})
 
 
-def test_another_model_leaves_the_recipes_files_behind(recipe, checkpoint):
+def test_another_model_leaves_the_recipes_files_out(recipe, checkpoint):
     words = [
         recipe(
             f"model: anole\nmodel_path: {checkpoint}\ndrafter_path: {checkpoint}/drafter\ncfg: 2"
@@ -500,7 +501,7 @@ def test_the_tokenizer_of_a_hub_id_is_looked_for_where_a_folder_has_it(tmp_path,
     assert found == str(tmp_path / "ckpts/anole/chameleon/tokenizer")
 
 
-def test_parts_lie_beside_a_folder_without_a_path(tmp_path, monkeypatch):
+def test_parts_lie_next_to_a_folder_without_a_path(tmp_path, monkeypatch):
     (tmp_path / "LlamaGen-T2I").mkdir()
     monkeypatch.chdir(tmp_path)
     settings = RunSettings(prompt="a cat", model="llamagen", model_path="LlamaGen-T2I")

@@ -1,8 +1,8 @@
-"""Run folders made before are still found and continued: their identity is that of today's settings.
+"""Run folders made before are found and continued: their identity is that of today's settings.
 
-tests/data/identities.jsonl holds, for varied command lines, the identity of the run and those of its
-settings that differ from it or are no part of it, as revision 9f14fc4 made them; {ROOT} stands for
-the repository. A folder's name ends in the first 8 digits of the identity's hash.
+tests/data/identities.jsonl holds, for varied command lines, the identity of the run and those of
+its settings that differ from it or are no part of it, as revision 9f14fc4 made them; {ROOT} stands
+for the repository. A folder's name ends in the first 8 digits of the identity's hash.
 """
 
 import hashlib

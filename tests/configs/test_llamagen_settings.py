@@ -20,7 +20,7 @@ def folder(tmp_path) -> Path:
     return empty_llamagen(tmp_path)
 
 
-def test_parts_lie_beside_the_folder_unless_the_flags_say_where(folder) -> None:
+def test_parts_lie_next_to_the_folder_unless_the_flags_say_where(folder) -> None:
     settings = RunSettings(prompt="a cat", model="llamagen", model_path=str(folder))
     assert settings.text_encoder_path == str(folder.parent / "t5" / "flan-t5-xl")
     assert settings.vq_path == str(folder.parent / "vq_ds16_t2i.pt")
@@ -44,7 +44,7 @@ def test_a_codec_is_told_by_its_contents(folder) -> None:
     assert checkpoint_id(file) != before
 
 
-def test_what_readers_get_beside_a_checkpoint_is_no_part_of_it(folder) -> None:
+def test_what_readers_get_with_a_checkpoint_is_no_part_of_it(folder) -> None:
     before = checkpoint_id(folder)
     (folder / "README.md").write_text("A model.")
     (folder / "samples.png").write_bytes(b"a picture")
@@ -86,7 +86,7 @@ def test_models_without_parts_refuse_the_flags(flag) -> None:
         ("vq_ds16_t2i.pt", "--vq_path .*no such file"),
         (
             "t5",
-            "--text_encoder_path .*no such folder; allowed: a folder such as .*t5/flan-t5-xl, or owner/name",
+            "--text_encoder_path .*no such folder; allowed: a folder such as .*t5/flan-t5-xl, or",
         ),
         (
             "t5/flan-t5-xl/tokenizer.json",

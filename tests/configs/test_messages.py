@@ -1,4 +1,4 @@
-"""What a mistaken command line or recipe is told: in one line, flag, what was found, what is allowed."""
+"""What a mistaken command line or recipe is told: one line, with what was found and is allowed."""
 
 import pytest
 

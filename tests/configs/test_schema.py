@@ -1,4 +1,4 @@
-"""Settings are checked at birth; what does not apply is refused; defaults depend on method and prompt."""
+"""Settings are checked when made; what does not apply is refused; some defaults depend on others."""
 
 import dataclasses
 

@@ -35,10 +35,10 @@ def bench(tmp_path):
     return build
 
 
-def test_cells_are_all_combinations_and_the_methods_beside(bench) -> None:
+def test_cells_are_all_combinations_and_the_further_methods(bench) -> None:
     settings = bench(GOOD)
-    grid = [f"adt:adt_beta={beta}:nodes={nodes}" for beta in ("0.1", "0.9") for nodes in (4, 8)]
-    assert settings.sweep.varied == tuple(grid) and settings.sweep.others == (
+    varied = [f"adt:adt_beta={beta}:nodes={nodes}" for beta in ("0.1", "0.9") for nodes in (4, 8)]
+    assert settings.sweep.varied == tuple(varied) and settings.sweep.others == (
         "eagle2",
         "eagle2:nodes=8",
     )
@@ -58,15 +58,15 @@ def test_several_bases_share_the_axes(bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cells", "grid", "beside"),
+    ("cells", "varied", "others"),
     [("0-2", 2, 0), ("2-5", 2, 1), ("5-99", 0, 1), ("0-6", 4, 2), ("4-6", 0, 2)],
 )
-def test_a_part_of_the_cells(bench, cells, grid, beside) -> None:
+def test_a_part_of_the_cells(bench, cells, varied, others) -> None:
     first, end = map(int, cells.split("-"))
     sweep, whole = bench(GOOD, "--cells", cells).sweep, bench(GOOD).sweep
     assert (len(sweep.varied), len(sweep.others)) == (
-        grid,
-        beside,
+        varied,
+        others,
     ) and sweep.entries == whole.entries[first:end]
 
 
@@ -178,7 +178,7 @@ def test_relaxed_cells_need_a_word_on_quality(bench, monkeypatch) -> None:
     ):
         bench(text)
     assert not bench(text + "quality: false\n").quality
-    assert not bench(text + "quality: true\n").quality  # no classifier beside this model
+    assert not bench(text + "quality: true\n").quality  # this model has no classifier
     with pytest.raises(SettingsError, match="--quality: found True"):
         bench(text + "quality: true\n", "--quality")
     monkeypatch.setattr("runs.commands.CLASSIFIER", "config.json")  # as if there were one
