@@ -22,6 +22,7 @@ CEILINGS = {
     MethodSettings(method="marginal", size="fixed", nodes=8): 750,
     MethodSettings(method="graft", size="fixed", nodes=8, window=6): 530,
 }
+WAITS = ("aten::item", "aten::is_nonzero", "aten::equal", "aten::_local_scalar_dense")
 
 
 class Launches(TorchDispatchMode):
@@ -55,8 +56,8 @@ def test_a_round_launches_no_more_than_before(method, session) -> None:
 
 
 @pytest.mark.parametrize("method", CEILINGS, ids=lambda method: method.method)
-def test_nothing_in_a_round_reads_single_numbers(method, session) -> None:
-    """A number read from a tensor is a wait for the device; a round brings all at once."""
-    asked = [count["aten::_local_scalar_dense"] for count in rounds(session, method)]
-    stops_early = method.method in ("eagle2", "adt", "static")  # asked on a CPU only
-    assert max(asked) <= (4 if stops_early else 0)
+def test_single_numbers_are_read_only_to_end_growth_early(method, session) -> None:
+    """A number read from a tensor is a wait for the device. `eagle2` asks on a CPU only; `marginal`
+    asks after every level how large its tree should be. (`tolist` is not seen here.)"""
+    asked = [sum(count[name] for name in WAITS) for count in rounds(session, method)]
+    assert max(asked) <= {"eagle2": 1, "marginal": 3}.get(method.method, 0)
