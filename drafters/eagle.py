@@ -1,7 +1,8 @@
-"""EAGLE head (arXiv 2401.15077): one decoder layer that extrapolates the target's features.
+"""EAGLE head (arXiv 2401.15077): a small decoder that extrapolates the target's features.
 
-Slot i reads the target's feature i and the embedding of token i + 1 and predicts feature i + 1; the target's own head
-turns that into the law of token i + 2. Below the root the predicted features take the place of the target's.
+Slot i reads the target's feature i and the embedding of token i + 1, and predicts feature i + 1. The
+target's own head turns that into the distribution of token i + 2. Below the root of a tree, where the
+target has not been yet, predicted features take the place of the target's.
 """
 
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from models.transformer import Blocks
 
 
 class EagleHead(nn.Module):
-    """embed(token i + 1), feature i -> predicted feature i + 1; no final norm (public layout of EAGLE drafters)."""
+    """embed(token i + 1), feature i -> predicted feature i + 1; without final norm, as published."""
 
     def __init__(self, spec: TransformerSpec, bias: bool = True):
         super().__init__()
@@ -34,14 +35,17 @@ class EagleHead(nn.Module):
 
     @property
     def spec(self) -> TransformerSpec:
+        """The sizes of its layers."""
         return self.blocks.spec
 
     def forward(self, ids: Tensor, features: Tensor, context: Context) -> Tensor:
-        """Next-token ids (rows, n), features (rows, n, hidden) -> predicted features (rows, n, hidden)."""
+        """Return predicted features (rows, n, hidden).
+
+        ids: (rows, n) of the next tokens. features: (rows, n, hidden) of the positions before them.
+        """
         mixed = self.fc(torch.cat([self.embedding(ids), features], -1))
-        return self.blocks(
-            mixed.to(features.dtype), context
-        )  # under autocast the residual stream stays wide
+        # under autocast the residual stream stays wide
+        return self.blocks(mixed.to(features.dtype), context)
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,7 @@ class _Branches:
 
 
 class EagleDrafter:
-    """Runs an EAGLE head beside a target, both guidance rows in one batch."""
+    """Drafts with an EAGLE head next to the target, both guidance rows in one batch."""
 
     window = 0
 
@@ -105,9 +109,8 @@ class EagleDrafter:
         room = self.room if self.target.grid.row_end is None else 2 * self.room
         shape = CacheShape(images, self.distribution.guidance, self.head.spec.max_positions + room)
         self.cache = KVCache(self.head.spec, shape, self.target.dtype, self.target.device)
-        self.pending: list[tuple[Tensor, Tensor] | None] = [
-            None
-        ] * images  # decided, not yet read: features, codes
+        # per image: features and codes that are decided and that the head has not read yet
+        self.pending: list[tuple[Tensor, Tensor] | None] = [None] * images
         self.read = [0] * images  # slots of the image, row ends included, before its root
         self.branches: _Branches | None = None
 
@@ -145,7 +148,7 @@ class EagleDrafter:
         self.read = [self.read[image] for image in images]
 
     def _absorb(self) -> Tensor:
-        """Read the newly decided tokens; the last one's output (images, guidance, 1, hidden) is the root's."""
+        """Read the newly decided tokens; return the root's output (images, guidance, 1, hidden)."""
         counts = [len(codes) for _, codes in self.pending]
         longest, images = max(counts), len(counts)
         features = torch.stack([F.pad(f, (0, 0, 0, longest - f.shape[1])) for f, _ in self.pending])
@@ -161,7 +164,10 @@ class EagleDrafter:
         return outputs
 
     def _descend(self, tree: DraftTree, nodes: Tensor) -> Tensor:
-        """Outputs (images, guidance, k, hidden) of the tree's nodes (images, k), fed with their parents' outputs."""
+        """Return outputs (images, guidance, k, hidden) of nodes (images, k) below the root.
+
+        A node reads its parent's output as the feature before it.
+        """
         self.branches.settle()
         parents = self.branches.slot_of.gather(1, tree.parents.gather(1, nodes))
         outputs, seen = self._grow(
@@ -172,8 +178,11 @@ class EagleDrafter:
         return outputs
 
     def _end_rows(self, tree: DraftTree, nodes: Tensor, outputs: Tensor, ends: Tensor) -> Tensor:
-        """The outputs behind the row ends that follow nodes in the images `ends` (images, 1); the others' as they
-        are."""
+        """Return outputs with those of nodes before a row end replaced by those of the row end.
+
+        outputs: (images, guidance, k, hidden) of nodes (images, k). ends: (images, 1) bool, where a
+        row ends after them.
+        """
         self.branches.settle()
         codes = torch.full_like(nodes, self.target.grid.row_end)
         slots = self.branches.slot_of.gather(1, nodes)
@@ -182,8 +191,10 @@ class EagleDrafter:
         return torch.where(ends[..., None, None], after, outputs)
 
     def _grow(self, codes: Tensor, parents: Tensor, distance: Tensor) -> tuple[Tensor, Tensor]:
-        """Run codes (images, k) behind the slots `parents` (images, k), at a distance (images, 1) from the committed
-        ones: outputs, and what the new slots see."""
+        """Return the outputs of codes (images, k), and what their slots see.
+
+        parents: (images, k) the slots before them. distance: (images, 1) from the committed slots.
+        """
         b = self.branches
         index = parents[:, None, :, None].expand(-1, b.outputs.shape[1], -1, b.outputs.shape[3])
         inherited = b.seen.gather(1, parents[..., None].expand(-1, -1, b.seen.shape[2]))
@@ -195,26 +206,28 @@ class EagleDrafter:
         return self._run(codes, b.outputs.gather(2, index), context), seen
 
     def _position(self, image: int) -> int:
-        """The image position of the root."""
+        """Return the image position of the root."""
         grid, read = self.target.grid, self.read[image]
         return read if grid.row_end is None else read - read // (grid.columns + 1)
 
     def _distance(self, height: int) -> Tensor:
-        """Slots (images, 1) between the root and the nodes at depth `height`."""
+        """Return the slots (images, 1) between the root and the nodes at depth `height`."""
         grid, roots = self.target.grid, map(self._position, range(len(self.read)))
         slots = [[grid.slots(root + height) - grid.slots(root) - 1] for root in roots]
         return on_device(slots, self.target.device)
 
     def _row_ends(self, height: int) -> list[bool]:
-        """Per image, whether a row ends behind the nodes at depth `height`."""
+        """Return per image whether a row ends after the nodes at depth `height`."""
         grid = self.target.grid
         return [
             ends_row(self._position(image) + height, 1, grid) for image in range(len(self.read))
         ]
 
     def _run(self, codes: Tensor, features: Tensor, context: Context) -> Tensor:
-        """Codes (images, n), features (images, guidance, n, hidden) -> predicted features (images, guidance, n,
-        hidden)."""
+        """Return predicted features (images, guidance, n, hidden).
+
+        codes: (images, n). features: (images, guidance, n, hidden) of the positions before them.
+        """
         guidance = features.shape[1]
         ids = (codes + self.target.vocab.first_id).repeat_interleave(guidance, 0)
         with self.watch.lap("draft_forward"):

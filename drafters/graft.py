@@ -1,7 +1,8 @@
-"""Two sources in one tree: an EAGLE head for the next tokens, the target's own stale laws for those behind them.
+"""Two sources in one tree: a drafter for the next tokens, stale predictions for those after them.
 
-The head knows the path and is small, the stale laws come from the target but from behind other tokens. Where both speak
-of a position, their geometric mixture hits more often than either.
+The drafter knows the path but is small. Stale predictions come from the target itself, but were made
+after other tokens. Where both speak of a position, their geometric mixture hits more often than
+either.
 """
 
 import torch
@@ -14,15 +15,17 @@ from decoding.verifiers.base import Verdict
 from drafters.jacobi import JacobiDrafter
 from models.base import PromptRows
 
-SHARE = 0.35  # of the stale law in the mixture; the hits change little from 0.3 to 0.5
+SHARE = 0.35  # of the stale prediction in the mixture; hits change little from 0.3 to 0.5
 
 
 class GraftDrafter:
-    """Levels are grown by one drafter; another one adds what it knows of their positions and foresees those behind. The
-    forward pass that verifies the tree renews its laws."""
+    """Grows levels by one drafter, mixed with stale predictions, which also foresee later positions.
+
+    The forward pass that verifies the tree renews the predictions.
+    """
 
     def __init__(self, near: Drafter, far: JacobiDrafter):
-        """near: follows paths; far: foresees positions."""
+        """near: follows paths; far: keeps the stale predictions."""
         self.near, self.far = near, far
 
     @property

@@ -24,7 +24,7 @@ from models.targets.family import Family
 
 
 def eagle_keys(spec: TransformerSpec, bias: bool) -> KeyMap:
-    """Public keys -> parameters of `EagleHead`."""
+    """Return the public keys of a head's weights -> parameters of `EagleHead`."""
     keys = {"embed_tokens.weight": Slot("embedding.weight"), "fc.weight": Slot("fc.weight")}
     if bias:
         keys["fc.bias"] = Slot("fc.bias")
@@ -98,7 +98,7 @@ def _find(
 def eagle_network(
     config: dict, spec: TransformerSpec, target: TransformerSpec, name: str
 ) -> Network:
-    """The drafter that a config.json describes, and its public keys.
+    """Return the drafter that a config.json describes, and its public keys.
 
     Args:
         config: the parsed config.json.

@@ -1,4 +1,4 @@
-"""What a verifier is: it compares a draft tree with the target's law and says which tokens are decided."""
+"""What a verifier is: it judges a draft tree by the target's distributions and decides tokens."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,19 +9,20 @@ from torch import Tensor
 
 from decoding.tree import DraftTree
 
-Streams = Callable[
-    [str], Tensor
-]  # role -> noise behind every node (images, 1 + nodes, vocab), or (…, 1) zeros
+# role -> noise at the position after every node: (images, 1 + nodes, vocab), or (…, 1) zeros
+Streams = Callable[[str], Tensor]
 
 
 @dataclass(frozen=True)
 class Verdict:
     """The outcome of a verification.
 
-    choices: (images, 1 + nodes) the target's token behind the root and behind every node, accepted or not.
-    accepted: (images,) draft tokens on the accepted path.
-    path: (images, 1 + nodes) tree indices of the root and the accepted nodes in order; those behind mean nothing.
-    emitted: (images, 1 + nodes) the decided tokens; the first accepted + 1 count, the last of them is the bonus token.
+    choices: (images, 1 + nodes) the target's token after the root and every node, accepted or not.
+    accepted: (images,) accepted length, in draft tokens.
+    path: (images, 1 + nodes) tree indices of the root and the accepted nodes in order; what comes
+    after these means nothing.
+    emitted: (images, 1 + nodes) the decided tokens; the first accepted + 1 are valid, the last of
+    them is the bonus token.
     """
 
     choices: Tensor
@@ -31,8 +32,12 @@ class Verdict:
 
 
 class Verifier(Protocol):
-    """lossless: whether the decided tokens have exactly the target's law. streams: the roles of noise that it reads,
-    `target` among them. reads_laws: whether trees have to carry the drafter's laws."""
+    """Decides tokens from a tree.
+
+    lossless: whether the decided tokens have exactly the target's distribution. streams: the roles
+    of noise that it reads, `target` among them. reads_distributions: whether trees must carry the
+    drafter's distributions.
+    """
 
     name: str
     lossless: bool
@@ -40,11 +45,14 @@ class Verifier(Protocol):
     reads_distributions: bool
 
     def __call__(self, tree: DraftTree, log_p: Tensor, noise: Streams) -> Verdict:
-        """Judge a tree by the target's law log_p (images, 1 + nodes, vocab) and positional noise."""
+        """Return the verdict on a tree; log_p: (images, 1 + nodes, vocab) of the target."""
 
 
 def follow(tree: DraftTree, hit: Tensor) -> tuple[Tensor, Tensor]:
-    """accepted and path of the longest path, the first of several, whose nodes all are hits (images, 1 + nodes)."""
+    """Return `accepted` and `path` of a verdict: the longest path whose nodes are all hits.
+
+    hit: (images, 1 + nodes) bool. Of several longest paths the first one counts.
+    """
     missed = ~(hit & tree.present)
     missed[:, 0] = False  # the root is decided already
     reached = ~(tree.visible & missed[:, None, :]).any(-1)  # all nodes up to the root hit
@@ -56,6 +64,6 @@ def follow(tree: DraftTree, hit: Tensor) -> tuple[Tensor, Tensor]:
 def verdict(
     tree: DraftTree, choices: Tensor, accepted: Tensor, path: Tensor, bonus: Tensor
 ) -> Verdict:
-    """The verdict that emits the tokens of the accepted path and then bonus (images,)."""
+    """Return the verdict that emits the tokens of the accepted path, then bonus (images,)."""
     drafted = F.pad(tree.tokens.gather(1, path)[:, 1:], (0, 1))
     return Verdict(choices, accepted, path, drafted.scatter(1, accepted[:, None], bonus[:, None]))

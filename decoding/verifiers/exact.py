@@ -1,4 +1,8 @@
-"""Exact verification with positional noise: decides the tokens of plain autoregressive decoding, whatever the tree."""
+"""Exact verification with positional noise: any tree gives the tokens of plain decoding.
+
+Since the noise is fixed per position, the target's choice after a prefix is a function of the prefix.
+A draft token is right exactly if it is that choice; no chance is left in accepting it.
+"""
 
 import torch
 from torch import Tensor
@@ -9,8 +13,8 @@ from decoding.verifiers.base import Streams, Verdict, follow
 
 
 class Exact:
-    """Walks down from the root while a child carries the target's choice; emits the first choice that no child
-    carries."""
+    """Walks down from the root while a child carries the target's choice; the bonus token is the
+    first choice that no child carries."""
 
     name = "exact"
     lossless = True

@@ -1,8 +1,9 @@
 """Relaxed acceptance: LANTERN (arXiv 2410.03355), LANTERN++ (2502.06352), and the same with positional noise.
 
-A child x may take over probability of its nearest codes n_1, n_2, ...: with C_m = p(n_1) + ... + p(n_m), m <= k, and m*
-the largest m with C_m <= B, x is accepted as if its probability were p(x) + C_m*. B = delta (LANTERN, delta <= 1) or
-B = (lambda - 1) p(x) (LANTERN++, lambda > 1). One child so changes the law by C_m* in total variation.
+A child x may take over probability of its nearest codes n_1, n_2, ... in the VQ codebook. With
+C_m = p(n_1) + ... + p(n_m), m <= k, and m* the largest m with C_m <= B, x is accepted as if its
+probability were p(x) + C_m*. The bound is B = delta (LANTERN, delta <= 1) or B = (lambda - 1) p(x)
+(LANTERN++, lambda > 1). So one child moves the distribution by C_m* in total variation.
 """
 
 import torch
@@ -17,15 +18,18 @@ from decoding.verifiers.siblings import Siblings, at, children_of, walk
 
 
 class Neighbourhoods:
-    """What a child may take over, by the settings and the table of nearest codes."""
+    """Says what a child may take over, by the settings and the table of nearest codes."""
 
     def __init__(self, settings: LanternSettings, nearest: Tensor):
-        """nearest: (codes, n) the codes nearest to every code, nearest first; the first k count."""
+        """nearest: (codes, n) the codes nearest to every code, nearest first; the first k are used."""
         self.settings, self.nearest = settings, nearest
 
     def bound(self, own: Tensor, moved: Tensor | float = 0.0, left: Tensor | float = 1.0) -> Tensor:
-        """B for children of probability own. Siblings share delta: moved of the law's mass has been taken over by
-        earlier ones, left remains to be decided."""
+        """Return the bound B (images,) for children of probability `own` (images,).
+
+        Siblings share delta: of p's mass, earlier ones have taken over `moved`, and `left` remains
+        to be decided.
+        """
         if self.settings.delta > 1:
             return (self.settings.delta - 1) * own
         if self.settings.budget == "per_candidate":
@@ -35,9 +39,9 @@ class Neighbourhoods:
     def of(
         self, distribution: Tensor, tokens: Tensor, bound: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The k nearest codes of tokens (...), which of them are among the first m*, and C_m* (...).
+        """Return the k nearest codes of tokens (...), which are among the first m*, and C_m* (...).
 
-        law: (..., vocab); bound: (...) B.
+        distribution: (..., vocab) p; bound: (...) B.
         """
         codes = self.nearest[tokens, : self.settings.k].long()  # (..., k)
         mass = distribution.gather(-1, codes).cumsum(-1)
@@ -46,16 +50,19 @@ class Neighbourhoods:
 
 
 class Relaxed(PointMasses):
-    """A refused child leaves p together with the m* codes that it would have taken over: what is left then is exactly
-    what no child has claimed. Published code removes the k + 1 nearest codes instead (`reference`)."""
+    """Judges children by the relaxed rule.
+
+    A refused child leaves p together with the m* codes that it would have taken over, so that what
+    is left is exactly what no child has claimed. Published code removes the k + 1 nearest codes
+    instead (the setting `reference`).
+    """
 
     def __init__(self, distribution: Tensor, noise: Tensor, near: Neighbourhoods):
         super().__init__(distribution, noise)
         self.near = near
-        self.moved, self.left = (
-            distribution.new_zeros(len(distribution)),
-            distribution.new_ones(len(distribution)),
-        )  # of p as it was before the first child
+        # shares of p as it was before the first child
+        self.moved = distribution.new_zeros(len(distribution))
+        self.left = distribution.new_ones(len(distribution))
 
     def visit(self, tokens: Tensor, asked: Tensor) -> Tensor:
         own = at(self.distribution, tokens)
@@ -79,8 +86,11 @@ class Relaxed(PointMasses):
 
 
 class Lantern(Rejection):
-    """The published rule, for children as point masses. At T = 0 a child is accepted if it is the argmax once its
-    probability is replaced, and the longest accepted path counts."""
+    """The published rule, for children that were not drawn.
+
+    At temperature 0 a child is accepted if it is the argmax once its probability is replaced, and
+    the longest accepted path counts.
+    """
 
     name = "lantern"
     lossless = False
@@ -97,13 +107,8 @@ class Lantern(Rejection):
             return super().__call__(tree, log_p, noise)
         choices = choose(log_p, noise("target"))
         accepted, path = follow(tree, self._likeliest(tree, log_p))
-        return verdict(
-            tree,
-            choices,
-            accepted,
-            path,
-            choices.gather(1, path.gather(1, accepted[:, None]))[:, 0],
-        )
+        last = path.gather(1, accepted[:, None])
+        return verdict(tree, choices, accepted, path, choices.gather(1, last)[:, 0])
 
     def siblings(
         self, distribution: Tensor, accept: Tensor, tree: DraftTree, node: Tensor
@@ -111,7 +116,7 @@ class Lantern(Rejection):
         return Relaxed(distribution, accept, self.near)
 
     def _likeliest(self, tree: DraftTree, log_p: Tensor) -> Tensor:
-        """(images, 1 + nodes) bool: nodes whose token is the argmax behind their parent, with its neighbours' mass."""
+        """Return (images, 1 + nodes) bool: nodes that are the argmax with their neighbours' mass."""
         distribution = log_p.gather(1, tree.parents[..., None].expand_as(log_p)).double().exp()
         own = distribution.gather(2, tree.tokens[..., None])[..., 0]
         mass = self.near.of(distribution, tree.tokens, self.near.bound(own))[2]
@@ -123,13 +128,22 @@ class Lantern(Rejection):
 
 
 class Substitutes:
-    """A child equal to the target's choice is taken; if there is none, the first child whose m* neighbours hold it. The
-    neighbours of siblings do not overlap, and a child is nobody's neighbour."""
+    """Takes the child that is the target's choice, else the first one whose m* neighbours hold it.
+
+    The neighbours of siblings do not overlap, and a child is nobody's neighbour.
+    """
 
     def __init__(
         self, distribution: Tensor, choice: Tensor, children: Tensor, near: Neighbourhoods
     ):
-        """law: (images, vocab) p; choice: (images,); children: (images, vocab) bool, the children's tokens."""
+        """Judge the children of one node per image.
+
+        Args:
+            distribution: (images, vocab) p.
+            choice: (images,) the target's.
+            children: (images, vocab) bool, the children's tokens.
+            near: what a child may take over.
+        """
         self.own, self.choice, self.near = distribution, choice, near
         self.distribution = distribution.masked_fill(children, 0.0)  # what can be taken over
         self.moved, self.matched = distribution.new_zeros(len(distribution)), at(children, choice)
@@ -146,9 +160,11 @@ class Substitutes:
 
 
 class LanternCoupled:
-    """Relaxed acceptance with positional noise: like the exact rule, but a choice of the target that no child carries
-    may be replaced by a child near it. Delta = 0 is the exact rule. For children that do not know the target's noise
-    the law moves by the mass of the neighbourhoods, so by at most delta; for coupled ones that is measured, not proved.
+    """Relaxed acceptance with positional noise; delta = 0 is the exact rule.
+
+    A choice of the target that no child carries may be replaced by a child near it. For children
+    that do not depend on the target's noise the distribution moves by the mass of the neighbours, so
+    by at most delta; for coupled ones that is measured, not proved.
     """
 
     name = "lantern_coupled"
@@ -164,12 +180,8 @@ class LanternCoupled:
 
         def siblings_at(node: Tensor) -> Siblings:
             distribution = at(log_p, node).double().softmax(-1)
-            children = (
-                torch.zeros_like(distribution).scatter_add(
-                    1, tree.tokens, children_of(tree, node).to(distribution)
-                )
-                > 0
-            )
+            own = children_of(tree, node).to(distribution)
+            children = torch.zeros_like(distribution).scatter_add(1, tree.tokens, own) > 0
             return Substitutes(distribution, at(choices, node), children, self.near)
 
         accepted, path, _ = walk(tree, siblings_at)

@@ -11,14 +11,14 @@ from decoding.verifiers.siblings import Siblings, at, normalised, walk
 
 
 class PointMasses:
-    """Children as point masses: x is accepted with probability p(x); if it is refused, it leaves p."""
+    """Judges children that were not drawn: accepts x with probability p(x); a refused x leaves p."""
 
     def __init__(self, distribution: Tensor, noise: Tensor):
-        """law: (images, vocab) p; noise: (images, vocab) Gumbel numbers of the stream `accept`."""
+        """distribution: (images, vocab) p; noise: (images, vocab) Gumbel numbers of `accept`."""
         self.distribution, self.noise = distribution, noise
 
     def uniform(self, tokens: Tensor) -> Tensor:
-        """A uniform number for each token (images,), in fp64."""
+        """Return a uniform number for each token (images,), in fp64."""
         return torch.exp(-torch.exp(-at(self.noise, tokens).double()))
 
     def visit(self, tokens: Tensor, asked: Tensor) -> Tensor:
@@ -34,8 +34,10 @@ class PointMasses:
 
 
 class Rejection:
-    """Rejection of deterministic children (EAGLE-2): lossless, since children do not know the streams `accept` and
-    `residual`; once all are refused, the token is drawn from what is left of p."""
+    """Rejects deterministic children (EAGLE-2); if all are refused, draws from what is left of p.
+
+    It is lossless, since children do not depend on the streams `accept` and `residual`.
+    """
 
     name = "rejection"
     lossless = True
@@ -64,12 +66,12 @@ class Rejection:
     def siblings(
         self, distribution: Tensor, accept: Tensor, tree: DraftTree, node: Tensor
     ) -> Siblings:
-        """The children of nodes (images,) under the target's law (images, vocab), with their noise."""
+        """Return the children of nodes (images,), with p and the noise `accept` (images, vocab)."""
         return PointMasses(distribution, accept)
 
 
 def target_distribution(log_p: Tensor, greedy: bool) -> Tensor:
-    """p (images, vocab) in fp64 of log p; at T = 0 the point mass at the argmax."""
+    """Return p (images, vocab) in fp64 of log p; at temperature 0 the point mass at the argmax."""
     return (
         F.one_hot(log_p.argmax(-1), log_p.shape[-1]).double()
         if greedy

@@ -1,4 +1,4 @@
-"""Randomised acceptance of children drawn from the drafter's law: the rule of EAGLE-1 (arXiv 2401.15077)."""
+"""Randomised acceptance of children drawn from the drafter's q: the rule of EAGLE-1 (arXiv 2401.15077)."""
 
 from torch import Tensor
 
@@ -8,11 +8,13 @@ from decoding.verifiers.siblings import Siblings, at, normalised
 
 
 class Draws(PointMasses):
-    """Children drawn without replacement from q: x is accepted with probability min(1, p(x) / q(x)); if it is refused,
-    p becomes norm(max(p - q, 0)), and x leaves q."""
+    """Judges children drawn without replacement from q: accepts x with probability min(1, p(x) / q(x)).
+
+    If x is refused, p becomes norm(max(p - q, 0)), and x leaves q.
+    """
 
     def __init__(self, distribution: Tensor, noise: Tensor, draft: Tensor):
-        """draft: (images, vocab) q, fp64; the others as for point masses."""
+        """draft: (images, vocab) q, fp64; the others as for `PointMasses`."""
         super().__init__(distribution, noise)
         self.draft = draft
 
@@ -21,15 +23,16 @@ class Draws(PointMasses):
             self.uniform(tokens) * at(self.draft, tokens) < at(self.distribution, tokens)
         )
         self.leave(asked & ~hit, (self.distribution - self.draft).clamp(min=0))
-        self.draft = normalised(
-            self.draft.scatter(1, tokens[:, None], 0.0)
-        )  # read again only where x was refused
+        # read again only where x was refused
+        self.draft = normalised(self.draft.scatter(1, tokens[:, None], 0.0))
         return hit
 
 
 class Sampled(Rejection):
-    """Lossless if no child is dropped after its value was seen: it goes with the proposal `sampled` in trees of fixed
-    shape."""
+    """Judges the proposal `sampled`, in trees of fixed shape.
+
+    It is lossless only if no child is dropped after its value was seen, as pruning would do.
+    """
 
     name = "sampled"
     reads_distributions = True

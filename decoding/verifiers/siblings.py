@@ -1,4 +1,4 @@
-"""The walk that all rules but the exact one share: down the tree, at every node its children one after the other."""
+"""The walk that all rules but the exact one share: down the tree, child after child of every node."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -11,15 +11,16 @@ from decoding.tree import DraftTree
 
 
 class Siblings(Protocol):
-    """The children of one node per image.
+    """Judges the children of one node per image.
 
-    law: (images, vocab) what is left of the target's law, fp64; sums to 1, or to 0 where nothing is left.
+    distribution: (images, vocab) what is left of the target's p, fp64; sums to 1, or to 0 where
+    nothing is left.
     """
 
     distribution: Tensor
 
     def visit(self, tokens: Tensor, asked: Tensor) -> Tensor:
-        """Judge one child per image by its token (images,), where asked (images,); (images,) bool: accepted."""
+        """Return (images,) bool, who accepts a child by its token (images,), of those asked (images,)."""
 
 
 def walk(
@@ -31,8 +32,8 @@ def walk(
         siblings_at: nodes (images,) -> their children.
 
     Returns:
-        accepted (images,), path (images, 1 + nodes), both as in a verdict, and the law (images, vocab) that is left
-        where the walk ends.
+        accepted (images,) and path (images, 1 + nodes) of a verdict, and the distribution (images,
+        vocab) that is left where the walk ends.
     """
     node = tree.tokens.new_zeros(len(tree.tokens))
     going, accepted, path, distribution = node == 0, node, [node], None
@@ -55,7 +56,7 @@ def walk(
 
 
 def _first_accepted(tree: DraftTree, node: Tensor, siblings: Siblings, going: Tensor) -> Tensor:
-    """The index (images,) of the child of a node that is accepted first, in the order of the tree; 0 for none."""
+    """Return the index (images,) of the first accepted child, in the order of the tree; 0 for none."""
     children = children_of(tree, node)
     order = children.int().argsort(dim=1, descending=True, stable=True)
     found = torch.zeros_like(node)
@@ -68,18 +69,18 @@ def _first_accepted(tree: DraftTree, node: Tensor, siblings: Siblings, going: Te
 
 
 def children_of(tree: DraftTree, node: Tensor) -> Tensor:
-    """(images, 1 + nodes) bool: the children of one node per image."""
+    """Return (images, 1 + nodes) bool: the children of one node (images,) per image."""
     children = (tree.parents == node[:, None]) & tree.present
     children[:, 0] = False  # the root's parent is the root
     return children
 
 
 def at(values: Tensor, index: Tensor) -> Tensor:
-    """values[i, index[i]] of every image i: (images, n, ...) -> (images, ...)."""
+    """Return values[i, index[i]] of every image i: (images, n, ...) -> (images, ...)."""
     return values[torch.arange(len(index), device=index.device), index]
 
 
 def normalised(distribution: Tensor) -> Tensor:
-    """Weights (images, n) that sum to 1; rows of zeros stay."""
+    """Return weights (images, n) scaled to sum to 1; rows of zeros stay."""
     total = distribution.sum(1, keepdim=True)
     return distribution / total.masked_fill(total == 0, 1.0)
