@@ -1,4 +1,4 @@
-"""From names to parts: the one place where target, drafter, policy, proposal and verifier meet in an engine."""
+"""From a method's settings to its parts: where target, drafter, policy, proposal and verifier meet."""
 
 from dataclasses import dataclass
 from pkgutil import resolve_name

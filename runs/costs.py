@@ -1,4 +1,4 @@
-"""What rounds cost on this machine: by the number of nodes that the target verifies, and per draft level."""
+"""What rounds cost on this machine: by the nodes that the target verifies, and per draft level."""
 
 import json
 import os
@@ -26,31 +26,36 @@ WARM_UP, ROUNDS = 2, 7
 
 @dataclass(frozen=True)
 class Costs:
-    """nodes: ascending, from 0. verify: milliseconds of a round without its draft that verifies so many nodes. level:
-    milliseconds of a draft level of eight nodes, with the growing of the tree."""
+    """Measured milliseconds of a round.
+
+    nodes: numbers of verified nodes, ascending from 0. verify: of a round without its draft, for
+    each of these. level: of one draft level of eight nodes, with the growing of the tree.
+    """
 
     nodes: tuple[float, ...]
     verify: tuple[float, ...]
     level: float
 
     def prices(self, nodes: int) -> Prices:
-        """The same for a policy that verifies at most so many nodes.
+        """Return the prices for a policy that verifies at most so many nodes.
 
-        Times that fall with more nodes are noise, and evened out from both sides.
+        Times that fall with more nodes are measurement noise, and evened out from both sides.
         """
         times = np.array([self.round(count, 0) for count in range(nodes + 1)])
         verify = (np.maximum.accumulate(times) + np.minimum.accumulate(times[::-1])[::-1]) / 2
         return Prices(tuple(verify.tolist()), self.level)
 
     def round(self, nodes: float, levels: float) -> float:
-        """Milliseconds of a round: straight lines between the numbers of nodes that were measured, the last one
-        continued."""
+        """Return the milliseconds of a round: linear between measured numbers of nodes, and beyond."""
         last = max(self.verify[-1] - self.verify[-2], 0) / (self.nodes[-1] - self.nodes[-2])
         beyond = max(nodes - self.nodes[-1], 0) * last
         return float(np.interp(nodes, self.nodes, self.verify)) + beyond + self.level * levels
 
     def speedup(self, row: dict[str, float]) -> float:
-        """What the counts of a method (a row of `benchmark`) promise over plain decoding."""
+        """Return the speed-up over plain decoding that a method's counts promise.
+
+        row: of `benchmark`, with tau, mean_nodes, draft_forwards and target_forwards.
+        """
         levels = row["draft_forwards"] / (row["target_forwards"] - 1)
         return row["tau"] * self.round(0, 0) / self.round(row["mean_nodes"], levels)
 
@@ -83,10 +88,12 @@ class Costs:
 def measure_costs(
     open_engine: Callable[[MethodSettings], Engine], jobs: list[Job], repeats: int
 ) -> Costs:
-    """Time the first rounds of these jobs, decoded together, with trees of several sizes, in `repeats` turns. The least
-    time counts, since other work on the machine only adds to it.
+    """Time the first rounds of these jobs, decoded together, with trees of several sizes.
 
-    open_engine: a method's engine, for as many images as there are jobs, of a target with a drafter.
+    Sizes take turns, `repeats` times. The least time counts, since other work on the machine only
+    adds to it.
+
+    open_engine: builds a method's engine for as many images as there are jobs.
     """
     trees = (MethodSettings(method="eagle2", depth=3, width=8, nodes=nodes) for nodes in BUDGETS)
     methods = (MethodSettings(method="ar"), *trees)
@@ -104,7 +111,7 @@ def measure_costs(
 
 
 def _timed(engine: Engine, jobs: list[Job]) -> list[tuple[float, float, float | None]]:
-    """Nodes, milliseconds without the draft, milliseconds per draft level of some rounds behind those that warm up."""
+    """Return nodes, milliseconds without the draft, and per draft level, of rounds after warm-up."""
     rows, before = [], Counter()
     for step in islice(engine.generate(jobs), WARM_UP + ROUNDS):
         now = Counter(engine.watch.seconds) + Counter(levels=engine.watch.calls["draft_forward"])
@@ -118,8 +125,11 @@ def _timed(engine: Engine, jobs: list[Job]) -> list[tuple[float, float, float | 
 
 
 def machine_costs(key: str, measure: Callable[[], Costs]) -> Costs:
-    """The costs that an earlier run has kept under this key on this machine; else measures and keeps them. Says so on
-    standard error where they cannot be read or kept."""
+    """Return the costs that are kept under this key in the user's cache folder, or measure and keep them.
+
+    Costs that cannot be read are measured anew; that, and a folder that takes no file, is said on
+    standard error.
+    """
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     path = Path(home) / "adt-tree" / f"costs-{key}.json"
     try:

@@ -1,4 +1,4 @@
-"""The engine's jobs of a run."""
+"""From prompts to the engine's jobs."""
 
 from collections.abc import Iterable
 

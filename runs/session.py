@@ -1,4 +1,4 @@
-"""From settings to a running engine: the one place where target, drafter, policy, proposal and verifier meet."""
+"""From settings to engines: loads target and drafter, and builds the engine of any method on them."""
 
 import platform
 from dataclasses import dataclass, field
@@ -122,7 +122,7 @@ class Session:
         return calibration_of(method, sampling_distribution(self.settings.sampling), known)
 
     def hardware(self) -> dict[str, object]:
-        """The machine, in words and numbers, for run.json."""
+        """Return the machine in words and numbers, for run.json."""
         device = self.target.device
         gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
         return {
@@ -161,13 +161,13 @@ def target_options(
     dtype: torch.dtype,
     device: torch.device,
 ) -> TargetOptions:
-    """The settings of a command that concern only some targets."""
+    """Return the settings of a command that concern only some targets."""
     names = ("tokenizer_path", "target_size", "text_encoder_path", "vq_path")
     return TargetOptions(dtype, device, **{name: getattr(settings, name, None) for name in names})
 
 
 def open_target(settings: EngineSettings) -> TargetModel:
-    """The target of the settings, placed as they say; errors as open_session."""
+    """Load the target of the settings, placed as they say; raises what open_session raises."""
     device, dtype = pick_device(settings.device), DTYPES[settings.dtype]
     spreads = settings.device_map == "auto"
     if spreads and device.type == "cpu":

@@ -1,4 +1,4 @@
-"""How well a drafter agrees with its target on given images, by tree level and proposal; calibration from that."""
+"""How often a drafter's candidates hold the target's choice, by tree level and proposal; its calibration."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,7 +24,7 @@ def draft_distributions(
     distribution: SamplingDistribution,
     depths: int,
 ) -> list[Tensor]:
-    """log q (images, tokens - k, vocab) per level k, of the tokens from number k on: earlier ones have no such slot."""
+    """Return log q (images, tokens - k, vocab) per tree level k, of the tokens from number k on."""
     levels = Levels.of(target.grid, depths, rows.ids.device)
     return [
         distribution(target.score(features))
@@ -35,14 +35,14 @@ def draft_distributions(
 def target_distribution(
     target: TargetModel, rows: Rows, distribution: SamplingDistribution
 ) -> Tensor:
-    """log p (images, tokens - 1, vocab) of the tokens from number 1 on."""
+    """Return log p (images, tokens - 1, vocab) of the tokens from number 1 on."""
     return distribution(target.score(Levels.of(target.grid, 1, rows.ids.device).wanted(rows)))
 
 
 class Gathered:
-    """The drafter's values and the target's choices at every `stride`-th position, level by level, on the CPU.
+    """Collects the drafter's values and the target's choices by level, at every `stride`-th position.
 
-    They take levels x positions x codes x 4 bytes, twice.
+    They are kept on the CPU and take levels x positions x codes x 4 bytes, twice.
     """
 
     def __init__(self, stride: int = 1):
@@ -61,10 +61,10 @@ class Gathered:
         """Add an image.
 
         Args:
-            laws: log q (tokens - k, vocab) per level k.
+            distributions: log q (tokens - k, vocab) per level k.
             choices: (tokens - 1,) the target's tokens from number 1 on.
             noise: (tokens - 1, vocab) they were chosen with; zeros (tokens - 1, 1) at temperature 0.
-            log_p: (tokens - 1, vocab) the target's law, for the total variation.
+            log_p: (tokens - 1, vocab) the target's distributions, for the total variation.
         """
         for level, log_q in enumerate(distributions, 1):
             part = slice(level - 1, None, self.stride)
@@ -78,7 +78,7 @@ class Gathered:
                 self.distances.setdefault(level, []).append(apart.cpu())
 
     def table(self) -> list[dict[str, Any]]:
-        """Per level its number, the total variation where the target's laws are known, and per proposal `figures`."""
+        """Return per level its number, the figures of each proposal, and the total variation if known."""
         lines = []
         for level, choices in self.choices.items():
             line: dict[str, Any] = {"depth": level}
@@ -91,18 +91,21 @@ class Gathered:
 
 
 def factors(table: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
-    """The entry of a law in calibration.json: per proposal the factor of every level."""
+    """Return a distribution's entry in calibration.json: per proposal the factor of every level."""
     return {name: [float(f"{line[name]['factor']:.4g}") for line in table] for name in PROPOSALS}
 
 
 def figures(values: Tensor, choices: Tensor) -> dict[str, float]:
-    """Factor, hit rates, share of choices that the drafter's law cuts, and likelihoods of the others, for values
-    (n, vocab) and the target's choices (n,)."""
+    """Return what values (n, vocab) are worth as a ranking of the target's choices (n,).
+
+    factor: of the calibration. hit_k: share of choices among the best k. cut: share of choices that
+    the drafter's top-k or top-p excludes. likelihood, calibrated_likelihood: mean log-likelihood of
+    the other choices, in nats.
+    """
     hit = values.topk(min(max(CANDIDATES), values.shape[-1]), -1).indices == choices[:, None]
     rates = {f"hit_{k}": hit[:, :k].any(-1).float().mean().item() for k in CANDIDATES}
-    possible = (
-        values.gather(1, choices[:, None])[:, 0] > -torch.inf
-    )  # the drafter's top-k or top-p cuts the others
+    # the drafter's top-k or top-p cuts the others
+    possible = values.gather(1, choices[:, None])[:, 0] > -torch.inf
     values, choices = values[possible], choices[possible]
     factor = fit_factor(values, choices)
     likelihood = [

@@ -1,6 +1,6 @@
-"""Where the rows of a batch come from: the frozen target at every step, or a folder that it has filled once.
+"""Where a batch's features come from: the frozen target at every step, or a folder filled once.
 
-about.json                  what the features are of: tokens, checkpoint, rows per image, their type
+about.json                  what the features are of: tokens, checkpoint, rows per image, dtype
 rows-<number>.safetensors   of 16 images: per image i the tensors i.ids, i.features, i.starts, i.origins
 """
 
@@ -34,10 +34,10 @@ Rower = Callable[[Sequence[int], Sequence[int] | None], Rows]
 
 @dataclass(frozen=True)
 class Computed:
-    """Rows that the target computes: `rows(images, picks)`.
+    """Computes rows with the target: call it with the numbers of images, and picks.
 
-    images: numbers of the images; picks: of each the one guidance row that is wanted, or None for all. precision: of
-    the matrix products.
+    picks: the one guidance row that is wanted of each image, or None for all. precision: of the
+    matrix products, fp32 or bf16.
     """
 
     target: TargetModel
@@ -68,7 +68,7 @@ class Computed:
 
 @dataclass(frozen=True)
 class Cached:
-    """The same rows from a folder."""
+    """Reads the same rows from a folder, in 16 bits."""
 
     folder: Path
     device: torch.device
@@ -94,12 +94,12 @@ class Cached:
 
 
 def shard_path(folder: Path, number: int) -> Path:
-    """The file of a shard."""
+    """Return the file of a shard."""
     return folder / f"rows-{number:05d}.safetensors"
 
 
 def fingerprint(tokens: Tokens) -> str:
-    """A hash of the captions and codes."""
+    """Return a hash of the ids, captions and codes."""
     digest = hashlib.sha256(json.dumps([tokens.ids, tokens.captions]).encode())
     for first in range(0, len(tokens), 1024):
         digest.update(tokens.codes(range(first, min(first + 1024, len(tokens)))).numpy().tobytes())
@@ -107,12 +107,12 @@ def fingerprint(tokens: Tokens) -> str:
 
 
 def storage(target: TargetModel) -> torch.dtype:
-    """The type of features on the disk: 16 bits."""
+    """Return the dtype of features on disk: one of 16 bits."""
     return torch.bfloat16 if target.dtype == torch.bfloat16 else torch.float16
 
 
 def bytes_of(computed: Computed, images: Sequence[int]) -> int:
-    """Bytes of these images' features on the disk."""
+    """Return the bytes that these images' features take on disk."""
     grid, spec = computed.target.grid, computed.target.spec
     slots = sum(
         computed.target.length(computed.tokens.captions[i]) + grid.slots(grid.tokens - 1)
@@ -122,7 +122,7 @@ def bytes_of(computed: Computed, images: Sequence[int]) -> int:
 
 
 def cached(computed: Computed, folder: Path, checkpoint: str, crew: Crew) -> Cached:
-    """Fill the folder with what is missing, each process its shards, and read from it.
+    """Fill the folder with what is missing, each process its own shards; return its reader.
 
     Raises:
         SettingsError: the folder holds features of other tokens or of another checkpoint, or the disk has no room.
@@ -167,7 +167,7 @@ def _shard(computed: Computed, images: range) -> bytes:
 
 
 def _claim(folder: Path, about: dict[str, Any]) -> None:
-    """Say what the folder's features are of; a SettingsError if they are of something else."""
+    """Note what the folder's features are of; a SettingsError if they are of something else."""
     path = folder / "about.json"
     if not path.exists():
         replace_file(path, json.dumps(about).encode())

@@ -1,8 +1,9 @@
-"""The drafter that is trained: where it begins, and how it is written in the public layout.
+"""The EAGLE head that is trained: where it begins, and how it is written in the public layout.
 
-A head reads a token's embedding beside a feature, and embeddings are many times smaller (34 times in the shipped
-model): from equal weights it learns late what follows from the token that was drawn. So in training the embeddings are
-enlarged to the features' size; in the public layout the head's weights for them are.
+A head reads a feature and a token's embedding side by side. Embeddings are many times smaller (34
+times in the shipped model), so that from equal weights a head learns late to use the token. In
+training the embeddings are therefore scaled up to the size of the features. In the written file the
+embeddings are the target's own, and the head's weights for them are scaled up instead.
 """
 
 import json
@@ -23,7 +24,7 @@ from models.files.weights import read_json
 from models.linear import forget_packed
 from support.durable import replace_file
 
-# What a drafter's config.json has of its target's.
+# Entries that a drafter's config.json takes from its target's.
 _SHARED = (
     "model_type", "vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads",
     "max_position_embeddings", "rms_norm_eps", "rope_theta", "rope_parameters", "rope_base", "hidden_act",
@@ -32,10 +33,10 @@ _SHARED = (
 
 
 def head_config(settings: TrainSettings) -> dict:
-    """The drafter's config.json: that of --start_from, or the target's with its own number of layers.
+    """Return the drafter's config.json: --start_from's, or the target's with its own layers.
 
     Raises:
-        SettingsError: --layers is not that of --start_from.
+        SettingsError: --layers differs from --start_from.
     """
     if settings.start_from is None:
         config = read_json(checkpoint_folder(settings.model_path, "--model_path") / "config.json")
@@ -48,9 +49,11 @@ def head_config(settings: TrainSettings) -> dict:
 
 
 def open_head(settings: TrainSettings, target: TargetModel) -> EagleHead:
-    """The drafter at step 0, in fp32 on the target's device; its embedding is the target's own, `token_scale` times as
-    large, and stays as it is."""
-    config, scale = head_config(settings), token_scale(settings, target)
+    """Return the drafter at step 0, in fp32 on the target's device.
+
+    Its embedding is the target's, `embedding_scale` times as large, and is not trained.
+    """
+    config, scale = head_config(settings), embedding_scale(settings, target)
     if settings.start_from is None:
         with target.device:
             head = EagleHead(target.drafter_spec(config), config["bias"])
@@ -64,21 +67,26 @@ def open_head(settings: TrainSettings, target: TargetModel) -> EagleHead:
     return head
 
 
-def token_scale(settings: TrainSettings, target: TargetModel) -> float:
-    """The size of the target's features over that of its image tokens' embeddings (root mean squares); the final norm's
-    weights are the features'. 1 without --enlarge_embeddings."""
+def embedding_scale(settings: TrainSettings, target: TargetModel) -> float:
+    """Return how many times larger the target's features are than its image tokens' embeddings.
+
+    Both sizes are root mean squares. A feature leaves the final norm, so its size is that of the
+    norm's weights. 1 without --enlarge_embeddings.
+    """
     if not settings.enlarge_embeddings:
         return 1.0
-    codes = target.embedding()[target.vocab.first_id :][: target.vocab.size]
-    features, tokens = (
-        weights.float().square().mean().sqrt()
-        for weights in (target.transformer.norm.weight, codes)
-    )
-    return (features / tokens).item()
+    embeddings = target.embedding()[target.vocab.first_id :][: target.vocab.size]
+    return (
+        _root_mean_square(target.transformer.norm.weight) / _root_mean_square(embeddings)
+    ).item()
+
+
+def _root_mean_square(values: Tensor) -> Tensor:
+    return values.float().square().mean().sqrt()
 
 
 def _scale_tokens(weight: Tensor, factor: float) -> None:
-    """Multiply the head's weights (hidden, 2 hidden) for embeddings."""
+    """Multiply, in place, the part of the head's input weights (hidden, 2 hidden) for embeddings."""
     weight[:, : len(weight)] *= factor
 
 
@@ -93,8 +101,10 @@ def _initialise(head: EagleHead, seed: int) -> None:
 
 
 def export(head: EagleHead, config: dict, folder: Path, target: TargetModel, scale: float) -> None:
-    """Write config.json and model.safetensors, in fp16 as they are shipped; --drafter_path reads the folder. scale: of
-    the head's embedding, over the target's."""
+    """Write config.json and model.safetensors (fp16) into a folder that --drafter_path reads.
+
+    scale: how many times larger the head's embedding is than the target's.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     state = public_state(head, eagle_keys(head.spec, head.fc.bias is not None))
     state["embed_tokens.weight"] = target.embedding()

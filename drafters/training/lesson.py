@@ -1,4 +1,4 @@
-"""One update of a drafter: the batch's share, its loss and gradients, the optimiser's step, the averaged weights."""
+"""One update of a drafter: its process's share of the batch, loss, gradients, optimiser, average."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ from support.crew import Crew
 
 
 class Lessons:
-    """A head in training beside its frozen target; everything that the next update depends on is in `state`."""
+    """A head in training next to its frozen target; `state` holds all that the next update needs."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class Lessons:
         source: tuple[Rower, list[int]],
         crew: Crew,
     ):
-        """source: where rows come from, and the numbers of the images that are trained on."""
+        """source: where rows come from, and the numbers of the images to train on."""
         self.settings, self.head, self.crew = settings, head, crew
         self.rows, self.images = source
         self.device = target.device
@@ -45,12 +45,12 @@ class Lessons:
 
     @property
     def rate(self) -> float:
-        """The learning rate of the next update."""
+        """Learning rate of the next update."""
         done = (self.step + 1) / self.settings.steps
         return cosine_lr(done, self.settings.lr, self.settings.warmup)
 
     def update(self) -> Tensor:
-        """The next update; returns the loss's parts (levels, 3) over the whole batch."""
+        """Make the next update; returns the loss's parts (levels, 3), means over the whole batch."""
         parts = []
         for parameter in self.trained.values():
             parameter.grad = None
@@ -64,15 +64,14 @@ class Lessons:
         nn.utils.clip_grad_norm_(self.trained.values(), self.settings.clip)
         step_all(self.optimizers, self.rate)
         for name, value in self.average.items():
-            decay = min(
-                self.settings.ema, (self.step + 1) / (self.step + 10)
-            )  # the first weights are soon forgotten
+            # smaller at first, so that the first weights are soon forgotten
+            decay = min(self.settings.ema, (self.step + 1) / (self.step + 10))
             value.lerp_(self.trained[name].detach(), 1 - decay)
         self.step += 1
         return mean
 
     def _shares(self) -> Iterable[list[int]]:
-        """The places in the batch of what this process computes, part by part."""
+        """Yield this process's places in the batch, one accumulation step at a time."""
         size = self.settings.batch_size // (self.settings.accumulate * self.crew.count)
         for part in range(self.settings.accumulate):
             first = (part * self.crew.count + self.crew.rank) * size
@@ -96,7 +95,7 @@ class Lessons:
 
     @contextmanager
     def averaged(self) -> Iterator[EagleHead]:
-        """The head with the averaged weights."""
+        """Give the head its averaged weights for a while."""
         own = {name: self.trained[name].detach().clone() for name in self.average}
         try:
             self._put(self.average)
@@ -106,11 +105,12 @@ class Lessons:
 
     @torch.no_grad()
     def _put(self, weights: dict[str, Tensor]) -> None:
+        """Overwrite trained weights by name."""
         for name, value in weights.items():
             self.trained[name].copy_(value)
 
     def state(self) -> dict[str, object]:
-        """Everything that the next update depends on."""
+        """Return everything that the next update depends on."""
         return {
             "step": self.step,
             "weights": {name: parameter.detach() for name, parameter in self.trained.items()},
@@ -135,7 +135,7 @@ class Lessons:
 
 
 def optimizers_of(settings: TrainSettings, head: EagleHead) -> list[torch.optim.Optimizer]:
-    """AdamW, without decay for norms and biases; or Muon for the matrices beside it."""
+    """Return AdamW, without decay for norms and biases; or Muon for matrices, AdamW for the rest."""
     if settings.optimizer == "muon":
         precision = torch.bfloat16 if settings.precision == "bf16" else torch.float32
         return muon_and_adamw(head, precision)

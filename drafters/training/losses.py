@@ -1,4 +1,4 @@
-"""Losses of EAGLE heads (arXiv 2401.15077, section 4.2), with guidance-aware laws and unrolled depths."""
+"""Losses of EAGLE heads (arXiv 2401.15077, section 4.2), of guided distributions and several depths."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,22 +18,22 @@ PARTS = ("regression", "cross_entropy", "disagreement")  # of the loss
 def unroll(
     head: EagleHead, rows: Rows, depths: int, noise: Tensor | None = None, shift: int = 1
 ) -> list[Tensor]:
-    """Predicted features of the slots that decoding uses, one tensor per depth.
+    """Return predicted features of the slots that decoding uses, one tensor per depth.
 
-    Slot i reads feature i and token i + 1. At depth 1 the features are the target's, plus `noise`. At depth d + 1 a
-    slot reads the head's own prediction of depth d and sees the target's features up to its branch point and the slots
-    of its own branch: what a node of a draft tree sees (training-time test, arXiv 2503.01840). What earlier depths have
-    written is kept, not computed again.
+    Slot i reads feature i and token i + 1. At depth 1 the features are the target's, plus `noise`. At
+    depth d + 1 a slot reads the head's own prediction of depth d, and sees the target's features up
+    to its branch point and the slots of its own branch. That is what a node of a draft tree sees
+    (training-time test, arXiv 2503.01840). Keys and values of earlier depths are kept.
 
     Args:
-        head: the drafter; or what stands for it.
+        head: the drafter, or a stand-in of tests.
         rows: of the dtype that the head computes in.
         depths: how many.
         noise: (rows, drafted, hidden), added to the features of the slots that decoding uses.
-        shift: 1; 0 for the pairing of earlier code, feature i with token i, for comparisons only.
+        shift: 1; 0 pairs feature i with token i, as earlier code did, for comparisons only.
 
     Returns:
-        Per depth d (rows, drafted - d + 1, hidden): the predictions of slots prompt + d - 2 on, of the feature behind.
+        Per depth d (rows, drafted - d + 1, hidden): what slots from prompt + d - 2 on predict.
     """
     given, first = rows.features[:, :-1], rows.prompt - 1
     n, drafted = given.shape[1], rows.drafted
@@ -59,18 +59,25 @@ def unroll(
 
 
 def _branch(slots: list[Tensor], depth: int, level: int) -> Tensor:
-    """Which slots of a level the slots of a depth see (queries, keys): of level 1 all up to the branch point."""
+    """Return which slots of a level a depth's slots see: (queries, keys) bool.
+
+    Of level 1 they see all up to the branch point.
+    """
     point = slots[depth - 1][:, None] - (depth - level)
     return slots[level - 1] <= point if level == 1 else slots[level - 1] == point
 
 
 @dataclass(frozen=True)
 class Levels:
-    """Which predictions of `unroll` a tree reads: level k drafts token number c from the root c - k on; where a row
-    ends in between, its end takes a slot of its own.
+    """Which predictions of `unroll` a tree reads.
 
-    slots: (tokens - 1,) slot behind slot prompt - 1 that drafts token 1, 2, ... places: per level the numbers, in the
-    depths' predictions one behind the other, of those of tokens k, k + 1, ... depths: how many `unroll` has to give.
+    Level k drafts token c from the root c - k; a row end in between takes a slot of its own, so a
+    level may be more than one depth further.
+
+    slots: (tokens - 1,) the slot, counted from slot prompt - 1, that drafts token 1, 2, ...
+    places: per level k, for tokens k, k + 1, ..., the index into the predictions of all depths, one
+    depth after the other.
+    depths: how many `unroll` must give.
     """
 
     slots: Tensor
@@ -79,59 +86,60 @@ class Levels:
 
     @staticmethod
     def of(grid: ImageGrid, levels: int, device: torch.device) -> "Levels":
-        """The levels of a grid's images."""
+        """Return the levels for images of a grid."""
         tokens = torch.arange(grid.tokens, device=device)
         drafted = grid.slots(grid.tokens - 1)
         places, deepest = [], 0
         for level in range(1, levels + 1):
-            above = grid.slots(tokens[level:]) - grid.slots(
-                tokens[:-level]
-            )  # slots from the root on
-            before = (above - 1) * drafted - (above - 1) * (
-                above - 2
-            ) // 2  # predictions of lesser depths
+            # slots from the root to the token, hence its depth
+            above = grid.slots(tokens[level:]) - grid.slots(tokens[:-level])
+            # predictions of lesser depths, each with one fewer than the one before
+            before = (above - 1) * drafted - (above - 1) * (above - 2) // 2
             places.append(before + grid.slots(tokens[level:]) - above)
             deepest = max(deepest, int(above.max()))
         return Levels(grid.slots(tokens[1:]) - 1, tuple(places), deepest)
 
     def wanted(self, rows: Rows) -> Tensor:
-        """The target's features (rows, tokens - 1, hidden) that score tokens 1, 2, ..."""
+        """Return the target's features (rows, tokens - 1, hidden) that score tokens 1, 2, ..."""
         return rows.features[:, rows.prompt + self.slots]
 
     def read(self, outputs: list[Tensor]) -> list[Tensor]:
-        """Per level k the predicted features (rows, tokens - k, hidden) that score tokens k, k + 1, ..."""
+        """Return per level k the predicted features (rows, tokens - k, hidden) of tokens k, k + 1, ..."""
         joined = torch.cat(outputs, 1)
         return [joined.index_select(1, place) for place in self.places]
 
 
 def guided(target: TargetModel, features: Tensor, cfg: float) -> Tensor:
-    """Guided logits in fp32 of features (images x guidance, n, hidden)."""
-    with torch.autocast(
-        features.device.type, enabled=False
-    ):  # guidance would enlarge the rounding of bf16
+    """Return guided logits (images, n, codes) in fp32 of features (images x guidance, n, hidden)."""
+    # without autocast: guidance would enlarge the rounding of bf16
+    with torch.autocast(features.device.type, enabled=False):
         return SamplingDistribution(cfg=cfg).guide(target.score(features.to(target.dtype)))
 
 
 def agreement(p: Tensor, q: Tensor) -> Tensor:
-    """Probability that laws p and q (..., codes) choose the same code under the same Gumbel noise, (...): at least
-    (1 - TV) / (1 + TV), where TV is their total variation (arXiv 2408.07978).
+    """Return the probability (...) that p and q (..., codes) choose the same code under the same noise.
 
-    Both choose x with probability 1 / sum_y max(p_y / p_x, q_y / q_x). With the codes in falling order of p / q, that
-    sum is p's up to x over p_x, and q's behind x over q_x.
+    The noise is Gumbel. The probability is at least (1 - TV) / (1 + TV), where TV is their total
+    variation (arXiv 2408.07978). Both choose x with probability 1 / sum_y max(p_y / p_x, q_y / q_x).
+    With the codes sorted by falling p / q, that sum is the p of codes up to x over p_x, plus the q
+    of codes after x over q_x.
     """
     order = (p.log() - q.log()).detach().argsort(-1, descending=True)
     p, q = p.gather(-1, order), q.gather(-1, order)
-    before, behind = p.cumsum(-1), (1 - q.cumsum(-1)).clamp_min(0)
-    return (p * q / (before * q + behind * p).clamp_min(torch.finfo(p.dtype).tiny)).sum(-1)
+    before, after = p.cumsum(-1), (1 - q.cumsum(-1)).clamp_min(0)
+    return (p * q / (before * q + after * p).clamp_min(torch.finfo(p.dtype).tiny)).sum(-1)
 
 
 @dataclass(frozen=True)
 class EagleLoss:
-    """Feature regression, cross-entropy to the target's guided law over image codes, and the share of choices that
-    differ under the same noise; mean of all levels.
+    """The mean over levels of three parts, weighted.
 
-    target: frozen; its head turns features into logits. levels: what is scored. cfg: guidance scale of the law; 1:
-    every row has its own. weights: of the three parts; a last one of zero is not computed. shift: as `unroll`.
+    They are the regression of features, the cross-entropy to the target's guided distribution over
+    image codes, and the share of choices that differ under the same noise.
+
+    target: frozen; its head turns features into logits. levels: what is scored. cfg: guidance scale
+    of the distribution; with 1 every row has its own. weights: of the parts; a third one of 0 is not
+    computed. shift: as for `unroll`.
     """
 
     target: TargetModel
@@ -143,7 +151,7 @@ class EagleLoss:
     def __call__(
         self, head: Callable[..., Tensor], rows: Rows, noise: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """The loss, and its parts (levels, 3) detached."""
+        """Return the loss, and its parts (levels, 3) detached."""
         wanted = self.levels.wanted(rows)
         with torch.no_grad():
             distribution = guided(self.target, wanted, self.cfg).softmax(-1)
@@ -164,5 +172,5 @@ class EagleLoss:
         return self.total(found := torch.stack(parts)), found.detach()
 
     def total(self, parts: Tensor) -> Tensor:
-        """The loss of parts (levels, 3)."""
+        """Return the loss of parts (levels, 3)."""
         return parts.mean(0) @ parts.new_tensor(self.weights)

@@ -14,7 +14,10 @@ NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # quintic with the steepest slope at 
 
 
 def orthogonalise(matrix: Tensor, steps: int = 5) -> Tensor:
-    """Roughly the nearest semi-orthogonal matrix: most singular values of matrix (m, n) move into [0.7, 1.2]."""
+    """Return roughly the nearest semi-orthogonal matrix to matrix (m, n).
+
+    Most of its singular values lie in [0.7, 1.2].
+    """
     a, b, c = NEWTON_SCHULZ
     wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
     x = wide / wide.norm().clamp_min(1e-7)
@@ -69,7 +72,10 @@ class Muon(torch.optim.Optimizer):
 def muon_and_adamw(
     model: nn.Module, precision: torch.dtype, weight_decay: float = 0.05
 ) -> list[torch.optim.Optimizer]:
-    """Muon for the trained matrices, AdamW for embedding and head, and without decay for norms and biases."""
+    """Return Muon for the trained matrices, and AdamW for embedding, head, norms and biases.
+
+    Norms and biases have no weight decay.
+    """
     trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     tables = [p for name, p in trained if name.endswith(("embedding.weight", "head.weight"))]
     plain = [p for name, p in trained if p.ndim == 1 or "qk_norm" in name]
@@ -86,7 +92,7 @@ def muon_and_adamw(
 
 
 def step_all(optimizers: list[torch.optim.Optimizer], rate: float) -> None:
-    """One step of each at this learning rate."""
+    """Make one step of each optimiser at this learning rate."""
     for optimizer in optimizers:
         set_lr(optimizer, rate)
         optimizer.step()

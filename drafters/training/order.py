@@ -1,20 +1,20 @@
-"""Which images a step has, and its chances: functions of the seed and the step alone, whoever computes them."""
+"""Which images a step trains on, and its random numbers: functions of seed and step, in any process."""
 
 import torch
 from torch import Tensor
 
 from decoding.noise import image_seed
 
-_DROPPED = 0.1  # share of the rows without their caption, where rows are scored apart
+_DROPPED = 0.1  # share of images scored without caption, where rows are scored one by one
 
 
 def generator(seed: int, device: torch.device | str, *use: object) -> torch.Generator:
-    """Random numbers of one use."""
+    """Return the random numbers of one use, such as the order of an epoch."""
     return torch.Generator(device).manual_seed(image_seed(seed, " ".join(map(str, use))))
 
 
 def batch(seed: int, step: int, size: int, images: int) -> list[int]:
-    """The numbers, below `images`, of the batch of a step: every image once before one comes again."""
+    """Return the numbers, below `images`, of a step's batch: an epoch has every image once."""
     chosen: list[int] = []
     place = step * size
     while len(chosen) < size:
@@ -25,7 +25,7 @@ def batch(seed: int, step: int, size: int, images: int) -> list[int]:
 
 
 def captionless(seed: int, step: int, size: int) -> list[bool]:
-    """Which images of a batch are scored without their caption."""
+    """Return which images of a batch are scored without their caption."""
     return (
         torch.rand(size, generator=generator(seed, "cpu", "captions", step)) < _DROPPED
     ).tolist()
@@ -34,7 +34,10 @@ def captionless(seed: int, step: int, size: int) -> list[bool]:
 def feature_noise(
     seed: int, step: int, places: list[int], shape: torch.Size, device: torch.device
 ) -> Tensor:
-    """Uniform noise in [-1, 1] (rows, n, hidden) for the images at some places of the batch; shape: of all rows."""
+    """Return uniform noise in [-1, 1] for the images at some places of the batch.
+
+    shape: (rows, n, hidden) of all their rows.
+    """
     each = (shape[0] // len(places), *shape[1:])
     drawn = [
         torch.rand(each, generator=generator(seed, device, "noise", step, p), device=device)

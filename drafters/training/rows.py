@@ -1,4 +1,4 @@
-"""What a target says about given images: the guidance rows of their sequences with its features, for any target."""
+"""A target's features of given images, for training: sequences of all guidance rows, for any target."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,11 +12,14 @@ from models.base import Context, ImageGrid, PromptRows, TargetModel
 
 @dataclass(frozen=True)
 class Rows:
-    """Guidance rows of the sequences of some images, an image's rows adjacent, each without its last image token.
+    """Guidance rows of some images' sequences; an image's rows are adjacent.
 
-    ids: (rows, n) prompt, image tokens and ends of rows; every prompt ends at the same slot. features: (rows, n,
-    hidden) the target's. starts: (rows,) slot of a row's first token; the slots before it are padding. origins: (rows,)
-    slot of rotary position 0. prompt: slots before the image; slot prompt - 1 is the first that decoding drafts from.
+    A row lacks its last image token, which predicts nothing.
+
+    ids: (rows, n) prompt, image tokens and row ends; all prompts end at the same slot. features:
+    (rows, n, hidden) the target's. starts: (rows,) slot of a row's first token; the slots before it
+    are padding. origins: (rows,) slot of rotary position 0. prompt: slots before the image; slot
+    prompt - 1 is the first that decoding drafts from.
     """
 
     ids: Tensor
@@ -27,11 +30,11 @@ class Rows:
 
     @property
     def drafted(self) -> int:
-        """Slots that decoding drafts from."""
+        """How many slots decoding drafts from."""
         return self.ids.shape[1] - self.prompt
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "Rows":
-        """The same elsewhere, with features of another type."""
+        """Return the same on another device, with features of another dtype."""
         ids, starts, origins = (
             values.to(device) for values in (self.ids, self.starts, self.origins)
         )
@@ -39,14 +42,14 @@ class Rows:
 
 
 class Joined:
-    """A cache of what earlier passes have written; gradients flow through it."""
+    """A KV cache that concatenates what passes write, so that gradients flow through it."""
 
     def __init__(self):
         self.known: dict[int, tuple[Tensor, Tensor]] = {}
         self.keeps = True  # whether what is written next is kept for later passes
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """As `models.base.Cache` says."""
+        """Store and return as `models.base.Cache` says."""
         if layer in self.known:
             keys, values = (
                 torch.cat([old, new], 2)
@@ -58,7 +61,7 @@ class Joined:
 
 
 def image_slots(codes: Tensor, grid: ImageGrid) -> Tensor:
-    """Codes (images, tokens) -> those of the whole sequence up to the last image token, with the ends of rows."""
+    """Return codes (images, tokens) with row ends, up to the last image token."""
     if grid.row_end is None:
         return codes
     return F.pad(codes.unflatten(1, (grid.rows, grid.columns)), (0, 1), value=grid.row_end).flatten(
@@ -67,7 +70,7 @@ def image_slots(codes: Tensor, grid: ImageGrid) -> Tensor:
 
 
 def join_prompts(prompts: Sequence[PromptRows]) -> PromptRows:
-    """The prompts of several images as one, padded on the left to the longest."""
+    """Return the prompts of several images as one, padded on the left to the longest."""
     longest = max(prompt.ids.shape[1] for prompt in prompts)
     parts = [_pad_prompt(prompt, longest - prompt.ids.shape[1]) for prompt in prompts]
     ids, starts, origins = (
@@ -86,7 +89,7 @@ def _pad_prompt(prompt: PromptRows, more: int) -> PromptRows:
 
 
 def join_rows(parts: Sequence[Rows]) -> Rows:
-    """Rows of several images as one, padded on the left to the longest prompt."""
+    """Return rows of several images as one, padded on the left to the longest prompt."""
     longest = max(part.prompt for part in parts)
     padded = [_pad_rows(part, longest - part.prompt) for part in parts]
     names = ("ids", "features", "starts", "origins")
@@ -99,7 +102,7 @@ def _pad_rows(rows: Rows, more: int) -> Rows:
 
 
 def part_of(rows: Rows, image: int, guidance: int) -> Rows:
-    """The rows of one of the images, without the padding that all of them have."""
+    """Return the rows of one of the images, without padding that all of them share."""
     own = slice(image * guidance, (image + 1) * guidance)
     cut = int(torch.minimum(rows.starts[own], rows.origins[own].clamp_min(0)).min())
     ids, features = rows.ids[own, cut:], rows.features[own, cut:]
@@ -107,14 +110,16 @@ def part_of(rows: Rows, image: int, guidance: int) -> Rows:
 
 
 def mask_of(visible: Tensor, like: Tensor) -> Tensor:
-    """Additive mask (..., 1, n, m) of what is visible (..., n, m), of the dtype of `like`: SDPA reads an fp32 mask
-    beside fp64 queries wrongly."""
+    """Return an additive mask (..., 1, n, m) of what is visible (..., n, m).
+
+    It has the dtype of `like`, since SDPA reads an fp32 mask wrongly with fp64 queries.
+    """
     mask = torch.zeros(visible.shape, dtype=like.dtype, device=visible.device)
     return mask.masked_fill_(~visible, -torch.inf).unsqueeze(-3)
 
 
 def behind_padding(starts: Tensor, n: int) -> Tensor:
-    """What each of n slots sees, (rows, n, n): itself and the slots before it that are no padding."""
+    """Return what each of n slots sees, (rows, n, n): itself, and those before it after padding."""
     slot = torch.arange(n, device=starts.device)
     return (slot <= slot[:, None]) & (slot >= starts[:, None, None]) | torch.eye(
         n, dtype=bool, device=starts.device
@@ -122,14 +127,16 @@ def behind_padding(starts: Tensor, n: int) -> Tensor:
 
 
 def positions_of(rows: Tensor, n: int, last: int) -> Tensor:
-    """Rotary positions (rows, n) of the slots of rows with these origins (rows,); at most `last`."""
+    """Return rotary positions (rows, n), at most `last`; rows: (rows,) the slot of position 0."""
     return (torch.arange(n, device=rows.device) - rows[:, None]).clamp_(0, last)
 
 
 @torch.no_grad()
 def target_rows(target: TargetModel, prompt: PromptRows, codes: Tensor) -> Rows:
-    """The rows of images (images, tokens) behind joined prompts, computed as decoding does: the prompt is read first,
-    the image behind it in one pass."""
+    """Return the rows of images with joined prompts; codes: (images, tokens).
+
+    They are computed as decoding does: the prompt is read first, then the image in one pass.
+    """
     images = (image_slots(codes, target.grid)[:, :-1] + target.vocab.first_id).to(target.device)
     ids = torch.cat([prompt.ids, images.repeat_interleave(len(prompt.ids) // len(codes), 0)], 1)
     origins = prompt.starts if prompt.origins is None else prompt.origins
@@ -144,10 +151,10 @@ def target_rows(target: TargetModel, prompt: PromptRows, codes: Tensor) -> Rows:
         replace(prompt, origins=origins), Context(positions[:, :length], mask, cache)
     )
     cache.keeps = False
-    behind = Context(positions[:, length:], mask_of(visible[:, length:], like), cache)
+    image = Context(positions[:, length:], mask_of(visible[:, length:], like), cache)
     return Rows(
         ids,
-        torch.cat([read, target.features(ids[:, length:], behind)], 1),
+        torch.cat([read, target.features(ids[:, length:], image)], 1),
         prompt.starts,
         origins,
         length,

@@ -6,12 +6,12 @@ import torch
 
 
 def cosine_lr(progress: float, peak: float, warmup: float = 0.02, floor: float = 0.02) -> float:
-    """Learning rate for a share `progress` in [0, 1] of the run: linear warm-up, then cosine decay.
+    """Return the learning rate after a share of a training: linear warm-up, then cosine decay.
 
     Args:
-        progress: share of the run that is done; clipped to [0, 1].
+        progress: share of the training that is done; clipped to [0, 1].
         peak: highest rate, reached at `warmup`.
-        warmup: share of the run used by the linear rise.
+        warmup: share of the training used by the linear rise.
         floor: last rate as a share of `peak`.
     """
     progress = min(max(progress, 0.0), 1.0)

@@ -17,7 +17,7 @@ from torch import Tensor
 from configs.fields import SettingsError, refuse
 from configs.training import FREE_FLAGS, TrainSettings
 from drafters.training.features import Computed, cached
-from drafters.training.heads import export, head_config, open_head, token_scale
+from drafters.training.heads import embedding_scale, export, head_config, open_head
 from drafters.training.lesson import Lessons
 from drafters.training.losses import PARTS
 from drafters.training.shards import Tokens
@@ -220,7 +220,11 @@ class Training:
             folder = self.settings.folder / "drafter"
             with self.lessons.averaged() as head:
                 export(
-                    head, self.config, folder, self.target, token_scale(self.settings, self.target)
+                    head,
+                    self.config,
+                    folder,
+                    self.target,
+                    embedding_scale(self.settings, self.target),
                 )
             found = self.evaluation(folder, self.lessons.step)
             self.log.write(

@@ -20,7 +20,7 @@ from decoding.flight import Job
 from decoding.sampling import SamplingDistribution
 from drafters.calibrations import Calibrations
 from drafters.training.features import Cached
-from drafters.training.heads import export, token_scale
+from drafters.training.heads import embedding_scale, export
 from drafters.training.shard_writer import ShardWriter
 from drafters.training.shards import Example
 from runs.commands import train_settings
@@ -298,7 +298,7 @@ def test_the_embedding_is_the_targets_of_the_features_size_and_stays(folders, tm
     head, target = training.lessons.head, training.target
     before, enlarged = (
         target.embedding().clone(),
-        target.embedding() * token_scale(training.settings, target),
+        target.embedding() * embedding_scale(training.settings, target),
     )
     training.lessons.update()
     assert torch.equal(target.embedding(), before) and torch.equal(head.embedding.weight, enlarged)
@@ -318,7 +318,7 @@ def test_a_start_begins_with_its_weights_and_layers(folders, tmp_path) -> None:
         training = open_training(
             folders, tmp_path / "a", start_from=start, enlarge_embeddings=enlarged
         )
-        scale = token_scale(training.settings, training.target)
+        scale = embedding_scale(training.settings, training.target)
         export(training.lessons.head, {}, tmp_path / "written", training.target, scale)
         for name, weights in load_file(tmp_path / "written" / "model.safetensors").items():
             torch.testing.assert_close(weights.float(), stored[name].float(), rtol=2e-3, atol=1e-6)
