@@ -1,8 +1,8 @@
 """Preallocated KV cache of a batch of images; nothing else reads or moves keys and values.
 
-An image owns `guidance` neighbouring rows (conditional, unconditional). Its prompts are padded on the
-left, so that they end at the same slot. Committed tokens fill the slots below `lengths[image]`; the
-tokens of a draft tree come after them until `keep` moves the accepted ones to the front.
+An image owns `guidance` neighbouring rows (conditional, unconditional). Its prompts are padded on
+the left, so that they end at the same slot. Committed tokens fill the slots below `lengths[image]`;
+the tokens of a draft tree come after them until `keep` moves the accepted ones to the front.
 """
 
 from dataclasses import dataclass
@@ -224,7 +224,9 @@ class CachePart:
 
 
 def _scatter(memory: Tensor, rows: Tensor, slots: Tensor, new: Tensor) -> None:
-    """Write new (rows, kv_heads, n, head_dim) into a layer's memory at rows (rows, 1), slots (rows, n)."""
+    """Write new (rows, kv_heads, n, head_dim) into a layer's memory at rows (rows, 1), slots (rows,
+    n).
+    """
     device = memory.device
     memory.transpose(1, 2)[rows.to(device), slots.to(device)] = new.transpose(1, 2)
 

@@ -42,8 +42,8 @@ class FinishedImage:
     """An image's codes (tokens,) on the CPU, and what they cost.
 
     tau: tokens decided per round, bonus tokens included; the token that the prefill decides is not
-    counted. mean_depth, mean_nodes: of the verified trees. seconds: the image's share of its batch's
-    rounds, and its prefill; the VQ decoder is not in it.
+    counted. mean_depth, mean_nodes: of the verified trees. seconds: the image's share of its
+    batch's rounds, and its prefill; the VQ decoder is not in it.
     """
 
     job: Job

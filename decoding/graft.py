@@ -13,8 +13,8 @@ from torch import Tensor
 
 from decoding.tree import DraftTree
 
-# Tokens that later rounds save because this round predicts a position anew: RENEWAL next to the root,
-# half of that HALVED positions on, falling as a Gaussian (measured with windows of 8 to 32).
+# Tokens that later rounds save because this round predicts a position anew: RENEWAL next to the
+# root, half of that HALVED positions on, falling as a Gaussian (measured with windows of 8 to 32).
 RENEWAL, HALVED = 0.2, 14
 
 
@@ -40,8 +40,8 @@ def graft(tree: DraftTree, foreseen: Foreseen, distributions: Tensor | None = No
 
     A child that already is the foreseen token takes over its parent's continuation, and the better
     of the two estimates. The continuations come after the tree's own nodes; a policy chooses among
-    them by their worth. A node is worth its probability, and more on the best path: there this round
-    predicts the window's positions anew, which helps later rounds.
+    them by their worth. A node is worth its probability, and more on the best path: there this
+    round predicts the window's positions anew, which helps later rounds.
 
     distributions: (images, window, vocab) log q of the foreseen positions, for verifiers that read
     them; only for a tree without nodes.

@@ -19,7 +19,8 @@ from models.base import ImageGrid
 
 @dataclass(frozen=True)
 class Slots:
-    """The sequence of one forward pass over a tree: its nodes, then the row ends after some of them.
+    """The sequence of one forward pass over a tree: its nodes, then the row ends after some of
+    them.
 
     codes: (images, m). depths: (images, m) distance from the root in slots. visible: (images, m, m)
     bool, what a slot sees. exits: (images, 1 + nodes) the slot whose features score a node's
@@ -68,7 +69,8 @@ def lay_out(tree: DraftTree, roots: list[int], grid: ImageGrid) -> Slots:
 def _visible(visible: Tensor, node: Tensor, present: Tensor) -> Tensor:
     """Return (images, m, m) what slots see, from what nodes see.
 
-    Nodes also see the row ends after their ancestors. A row end sees what its node sees, and itself.
+    Nodes also see the row ends after their ancestors. A row end sees what its node sees, and
+    itself.
 
     visible: (images, 1 + nodes, 1 + nodes) of the tree. node, present: (images, e) the nodes that
     end rows.
@@ -88,7 +90,9 @@ def ends_row(position: int, count: int, grid: ImageGrid) -> bool:
 
 
 def with_row_ends(codes: Tensor, grid: ImageGrid) -> Tensor:
-    """Return an image's first codes (n,) with a row end after every full row, if the grid has them."""
+    """Return an image's first codes (n,) with a row end after every full row, if the grid has
+    them.
+    """
     if grid.row_end is None:
         return codes
     rows = codes.split(grid.columns)

@@ -1,4 +1,6 @@
-"""Where a round's time goes: CUDA events on a GPU, which add no wait, the host's clock elsewhere."""
+"""Where a round's time goes: CUDA events on a GPU, which add no wait, the host's clock
+elsewhere.
+"""
 
 import time
 from collections import Counter, defaultdict

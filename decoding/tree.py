@@ -14,12 +14,11 @@ class DraftTree:
     tokens, parents, depths, scores: (images, 1 + nodes). tokens are codes, parents are indices into
     the same row. A score is the logarithm of the estimated probability that the target chooses the
     whole path down to the node; -inf marks an absent node, since images may have fewer nodes than
-    others of the batch.
-    height: no node is deeper. newest: nodes of the level grown last, at the end. drafted: levels
-    grown. width: no node has more children; None if that was not counted.
-    worth: (images, 1 + nodes) tokens that verifying a node yields; None where that is its probability.
-    distributions: (images, 1 + nodes, vocab) log q from which a node's children were taken; None
-    unless the verifier reads them.
+    others of the batch. height: no node is deeper. newest: nodes of the level grown last, at the
+    end. drafted: levels grown. width: no node has more children; None if that was not counted.
+    worth: (images, 1 + nodes) tokens that verifying a node yields; None where that is its
+    probability. distributions: (images, 1 + nodes, vocab) log q from which a node's children were
+    taken; None unless the verifier reads them.
     """
 
     tokens: Tensor

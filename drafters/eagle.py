@@ -1,8 +1,8 @@
 """EAGLE head (arXiv 2401.15077): a small decoder that extrapolates the target's features.
 
-Slot i reads the target's feature i and the embedding of token i + 1, and predicts feature i + 1. The
-target's own head turns that into the distribution of token i + 2. Below the root of a tree, where the
-target has not been yet, predicted features take the place of the target's.
+Slot i reads the target's feature i and the embedding of token i + 1, and predicts feature i + 1.
+The target's own head turns that into the distribution of token i + 2. Below the root of a tree,
+where the target has not been yet, predicted features take the place of the target's.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,9 @@ from models.transformer import Blocks
 
 
 class EagleHead(nn.Module):
-    """embed(token i + 1), feature i -> predicted feature i + 1; without final norm, as published."""
+    """embed(token i + 1), feature i -> predicted feature i + 1; without final norm, as
+    published.
+    """
 
     def __init__(self, spec: TransformerSpec, bias: bool = True):
         super().__init__()

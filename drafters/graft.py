@@ -1,8 +1,8 @@
 """Two sources in one tree: a drafter for the next tokens, stale predictions for those after them.
 
-The drafter knows the path but is small. Stale predictions come from the target itself, but were made
-after other tokens. Where both speak of a position, their geometric mixture hits more often than
-either.
+The drafter knows the path but is small. Stale predictions come from the target itself, but were
+made after other tokens. Where both speak of a position, their geometric mixture hits more often
+than either.
 """
 
 import torch
@@ -19,7 +19,8 @@ SHARE = 0.35  # of the stale prediction in the mixture; hits change little from 
 
 
 class GraftDrafter:
-    """Grows levels by one drafter, mixed with stale predictions, which also foresee later positions.
+    """Grows levels by one drafter, mixed with stale predictions, which also foresee later
+    positions.
 
     The forward pass that verifies the tree renews the predictions.
     """

@@ -1,9 +1,10 @@
-"""Drafts without a trained drafter: the target's predictions of earlier rounds (SJD, arXiv 2410.01699).
+"""Drafts without a trained drafter: the target's predictions of earlier rounds (SJD, arXiv
+2410.01699).
 
-A forward pass that verifies a tree also predicts positions that stay undecided, after draft tokens that
-may be wrong. These stale predictions propose the next drafts (Jacobi decoding). With the proposal
-`coupled` the first candidates are the target's own stale choices (the Gumbel coupling of SCD, arXiv
-2510.24211); with `sampled` they are drawn anew in every round, as in SJD.
+A forward pass that verifies a tree also predicts positions that stay undecided, after draft tokens
+that may be wrong. These stale predictions propose the next drafts (Jacobi decoding). With the
+proposal `coupled` the first candidates are the target's own stale choices (the Gumbel coupling of
+SCD, arXiv 2510.24211); with `sampled` they are drawn anew in every round, as in SJD.
 """
 
 import math
@@ -21,13 +22,15 @@ from models.base import PromptRows, TargetModel
 class JacobiDrafter:
     """Remembers the target's latest prediction at every position of an image.
 
-    A position without a prediction borrows that of the position above it (guess `above`), of the last
-    predicted one (`left`), or takes the uniform distribution (`random`). In the first row `above`
-    means `left`.
+    A position without a prediction borrows that of the position above it (guess `above`), of the
+    last predicted one (`left`), or takes the uniform distribution (`random`). In the first row
+    `above` means `left`.
     """
 
     def __init__(self, target: TargetModel, window: int, guess: str):
-        """window: positions after the root that are drafted at most; guess: above, left or random."""
+        """window: positions after the root that are drafted at most; guess: above, left or
+        random.
+        """
         self.grid, self.codes, self.device = target.grid, target.vocab.size, target.device
         self.dtype = torch.float64 if target.dtype == torch.float64 else torch.float32
         self.window, self.guess = window, guess
@@ -54,7 +57,9 @@ class JacobiDrafter:
         return self.recall(tree, nodes)[0]
 
     def recall(self, tree: DraftTree, nodes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the same, and (images, k) bool whether the positions have predictions of their own."""
+        """Return the same, and (images, k) bool whether the positions have predictions of their
+        own.
+        """
         position = self.root + 1 + tree.depths.gather(1, nodes)
         return self._distributions(position), position <= self.reached
 
@@ -92,7 +97,9 @@ class JacobiDrafter:
         self.image = self.image[: len(images)]
 
     def _distributions(self, position: Tensor) -> Tensor:
-        """Return predictions (images, n, vocab) at positions (images, n); arbitrary past the end."""
+        """Return predictions (images, n, vocab) at positions (images, n); arbitrary past the
+        end.
+        """
         return self.distributions[self.image, self._source(position).clamp(max=self.grid.tokens)]
 
     def _source(self, position: Tensor) -> Tensor:

@@ -1,4 +1,6 @@
-"""From settings to engines: loads target and drafter, and builds the engine of any method on them."""
+"""From settings to engines: loads target and drafter, and builds the engine of any method on
+them.
+"""
 
 import platform
 from dataclasses import dataclass, field
@@ -138,7 +140,8 @@ def open_session(settings: EngineSettings, drafted: bool | None = None) -> Sessi
     """Load what the settings ask for; `drafted` asks for the drafter whatever the method.
 
     Raises:
-        ValueError: the device is not there, or a checkpoint is missing, damaged or does not fit; names flag or file.
+        ValueError: the device is not there, or a checkpoint is missing, damaged or does not fit;
+            names flag or file.
     """
     if settings.method.lantern is not None:
         find_nearest(settings, settings.method.lantern.k)

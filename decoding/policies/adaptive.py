@@ -1,8 +1,8 @@
 """ADT-Tree: adjacency-adaptive dynamical draft trees (arXiv 2512.21857).
 
 Neighbouring parts of an image are similarly hard to predict. So the depth d and the width k of the
-next tree start from those of an adjacent tree (initialisation), then move one step by its acceptance
-rate alpha: deeper and narrower if alpha >= beta, else shallower and wider (equation 2).
+next tree start from those of an adjacent tree (initialisation), then move one step by its
+acceptance rate alpha: deeper and narrower if alpha >= beta, else shallower and wider (equation 2).
 
 The paper's readable sources give neither beta, l_d, l_k nor the bounds and initial values; they are
 settings here.
@@ -111,7 +111,9 @@ class AdaptiveTree(DynamicTree):
     name = "adt"
 
     def __init__(self, settings: AdtSettings, nodes: int, columns: int):
-        """settings: numbers of the adaptation; nodes: node budget; columns: image tokens per row."""
+        """settings: numbers of the adaptation; nodes: node budget; columns: image tokens per
+        row.
+        """
         super().__init__(Shape(settings.d_max, settings.k_max, nodes))
         self.settings, self.columns = settings, columns
 

@@ -1,10 +1,11 @@
-"""Marginal-value trees: every draft level and every node must pay for itself, at this machine's prices.
+"""Marginal-value trees: every draft level and every node must pay for itself, at this machine's
+prices.
 
-With estimated path probabilities P(v), a tree of nodes V decides about 1 + sum P(v) tokens in the time
-of one target forward pass over |V| nodes and of its draft levels. The tree keeps the number of best
-nodes that promises most tokens per second. One more level is grown if a level like the newest would
-raise that rate. If nearby trees of the image were accepted less or more than they promised, the
-probabilities are taken to a power first.
+With estimated path probabilities P(v), a tree of nodes V decides about 1 + sum P(v) tokens in the
+time of one target forward pass over |V| nodes and of its draft levels. The tree keeps the number of
+best nodes that promises most tokens per second. One more level is grown if a level like the newest
+would raise that rate. If nearby trees of the image were accepted less or more than they promised,
+the probabilities are taken to a power first.
 """
 
 from dataclasses import dataclass, replace
@@ -24,7 +25,9 @@ LEAST_DOUBT, MOST_DOUBT = 0.5, 2.0
 
 @dataclass(frozen=True)
 class Prices:
-    """Milliseconds of a round. verify[n]: all but the draft, with n nodes; level: one draft level."""
+    """Milliseconds of a round. verify[n]: all but the draft, with n nodes; level: one draft
+    level.
+    """
 
     verify: tuple[float, ...]
     level: float
@@ -42,7 +45,9 @@ class MarginalController:
         return replace(self.largest.within(remaining), doubt=self._doubt(position))
 
     def _doubt(self, position: int) -> float:
-        """Return the power for path probabilities, above 1 where the neighbours promised too much."""
+        """Return the power for path probabilities, above 1 where the neighbours promised too
+        much.
+        """
         near = [self.rounds[-1]]
         if position >= self.columns:
             near.append(self.rounds[position - self.columns])
@@ -75,8 +80,9 @@ class MarginalTree(DynamicTree):
     def narrow(self, tree: DraftTree, plan: TreePlan) -> TreePlan:
         """Return the plan without further levels for images whose rate another level would lower.
 
-        The next level is imagined from the newest one: each of its best nodes gets children with the
-        same shares of its probability, rank by rank, as the newest level's nodes have of theirs.
+        The next level is imagined from the newest one: each of its best nodes gets children with
+        the same shares of its probability, rank by rank, as the newest level's nodes have of
+        theirs.
         """
         chances = self._doubted(tree, plan).scores.exp()
         family = (-1, plan.width)  # parents, children by rank

@@ -1,4 +1,6 @@
-"""Static draft trees: fixed lists of rank paths (EAGLE-1, arXiv 2401.15077; LANTERN++, arXiv 2502.06352)."""
+"""Static draft trees: fixed lists of rank paths (EAGLE-1, arXiv 2401.15077; LANTERN++, arXiv
+2502.06352).
+"""
 
 from functools import cached_property
 
@@ -8,7 +10,8 @@ from decoding.policies.base import Controller, FixedController, Shape, TreePlan
 from decoding.transfer import on_device
 from decoding.tree import DraftTree
 
-# `path:n` gives the node of that rank path n children, of ranks 0 to n - 1; sizes and shapes as published.
+# `path:n` gives the node of that rank path n children, of ranks 0 to n - 1; sizes and shapes as
+# published.
 NAMED_TREES = {
     "mc_sim_7b_63": "root:4 0:3 1:2 2:2 3:1 00:3 01:2 02:2 10:1 000:3 0000:2",
     "mc_sim_7b_63_balanced": "root:3 0:3 1:3 2:2 00:3 01:2 10:2 11:2 000:3 0000:2",

@@ -1,7 +1,7 @@
 """Exact verification with positional noise: any tree gives the tokens of plain decoding.
 
-Since the noise is fixed per position, the target's choice after a prefix is a function of the prefix.
-A draft token is right exactly if it is that choice; no chance is left in accepting it.
+Since the noise is fixed per position, the target's choice after a prefix is a function of the
+prefix. A draft token is right exactly if it is that choice; no chance is left in accepting it.
 """
 
 import torch

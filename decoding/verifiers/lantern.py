@@ -1,7 +1,8 @@
-"""Relaxed acceptance: LANTERN (arXiv 2410.03355), LANTERN++ (2502.06352), and the same with positional noise.
+"""Relaxed acceptance: LANTERN (arXiv 2410.03355), LANTERN++ (2502.06352), and the same with
+positional noise.
 
-A child x may take over probability of its nearest codes n_1, n_2, ... in the VQ codebook. With
-C_m = p(n_1) + ... + p(n_m), m <= k, and m* the largest m with C_m <= B, x is accepted as if its
+A child x may take over probability of its nearest codes n_1, n_2, ... in the VQ codebook. With C_m
+= p(n_1) + ... + p(n_m), m <= k, and m* the largest m with C_m <= B, x is accepted as if its
 probability were p(x) + C_m*. The bound is B = delta (LANTERN, delta <= 1) or B = (lambda - 1) p(x)
 (LANTERN++, lambda > 1). So one child moves the distribution by C_m* in total variation.
 """
@@ -21,7 +22,9 @@ class Neighbourhoods:
     """Says what a child may take over, by the settings and the table of nearest codes."""
 
     def __init__(self, settings: LanternSettings, nearest: Tensor):
-        """nearest: (codes, n) the codes nearest to every code, nearest first; the first k are used."""
+        """nearest: (codes, n) the codes nearest to every code, nearest first; the first k are
+        used.
+        """
         self.settings, self.nearest = settings, nearest
 
     def bound(self, own: Tensor, moved: Tensor | float = 0.0, left: Tensor | float = 1.0) -> Tensor:
@@ -116,7 +119,9 @@ class Lantern(Rejection):
         return Relaxed(distribution, accept, self.near)
 
     def _likeliest(self, tree: DraftTree, log_p: Tensor) -> Tensor:
-        """Return (images, 1 + nodes) bool: nodes that are the argmax with their neighbours' mass."""
+        """Return (images, 1 + nodes) bool: nodes that are the argmax with their neighbours'
+        mass.
+        """
         distribution = log_p.gather(1, tree.parents[..., None].expand_as(log_p)).double().exp()
         own = distribution.gather(2, tree.tokens[..., None])[..., 0]
         mass = self.near.of(distribution, tree.tokens, self.near.bound(own))[2]
@@ -163,8 +168,8 @@ class LanternCoupled:
     """Relaxed acceptance with positional noise; delta = 0 is the exact rule.
 
     A choice of the target that no child carries may be replaced by a child near it. For children
-    that do not depend on the target's noise the distribution moves by the mass of the neighbours, so
-    by at most delta; for coupled ones that is measured, not proved.
+    that do not depend on the target's noise the distribution moves by the mass of the neighbours,
+    so by at most delta; for coupled ones that is measured, not proved.
     """
 
     name = "lantern_coupled"

@@ -1,4 +1,6 @@
-"""The walk that all rules but the exact one share: down the tree, child after child of every node."""
+"""The walk that all rules but the exact one share: down the tree, child after child of every
+node.
+"""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -20,7 +22,9 @@ class Siblings(Protocol):
     distribution: Tensor
 
     def visit(self, tokens: Tensor, asked: Tensor) -> Tensor:
-        """Return (images,) bool, who accepts a child by its token (images,), of those asked (images,)."""
+        """Return (images,) bool, who accepts a child by its token (images,), of those asked
+        (images,).
+        """
 
 
 def walk(
@@ -56,7 +60,9 @@ def walk(
 
 
 def _first_accepted(tree: DraftTree, node: Tensor, siblings: Siblings, going: Tensor) -> Tensor:
-    """Return the index (images,) of the first accepted child, in the order of the tree; 0 for none."""
+    """Return the index (images,) of the first accepted child, in the order of the tree; 0 for
+    none.
+    """
     children = children_of(tree, node)
     order = children.int().argsort(dim=1, descending=True, stable=True)
     found = torch.zeros_like(node)

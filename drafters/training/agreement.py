@@ -1,4 +1,6 @@
-"""How often a drafter's candidates hold the target's choice, by tree level and proposal; its calibration."""
+"""How often a drafter's candidates hold the target's choice, by tree level and proposal; its
+calibration.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -40,7 +42,8 @@ def target_distribution(
 
 
 class Gathered:
-    """Collects the drafter's values and the target's choices by level, at every `stride`-th position.
+    """Collects the drafter's values and the target's choices by level, at every `stride`-th
+    position.
 
     They are kept on the CPU and take levels x positions x codes x 4 bytes, twice.
     """
@@ -63,7 +66,8 @@ class Gathered:
         Args:
             distributions: log q (tokens - k, vocab) per level k.
             choices: (tokens - 1,) the target's tokens from number 1 on.
-            noise: (tokens - 1, vocab) they were chosen with; zeros (tokens - 1, 1) at temperature 0.
+            noise: (tokens - 1, vocab) they were chosen with; zeros (tokens - 1, 1) at temperature
+                0.
             log_p: (tokens - 1, vocab) the target's distributions, for the total variation.
         """
         for level, log_q in enumerate(distributions, 1):
@@ -78,7 +82,9 @@ class Gathered:
                 self.distances.setdefault(level, []).append(apart.cpu())
 
     def table(self) -> list[dict[str, Any]]:
-        """Return per level its number, the figures of each proposal, and the total variation if known."""
+        """Return per level its number, the figures of each proposal, and the total variation if
+        known.
+        """
         lines = []
         for level, choices in self.choices.items():
             line: dict[str, Any] = {"depth": level}

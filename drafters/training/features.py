@@ -1,7 +1,8 @@
 """Where a batch's features come from: the frozen target at every step, or a folder filled once.
 
 about.json                  what the features are of: tokens, checkpoint, rows per image, dtype
-rows-<number>.safetensors   of 16 images: per image i the tensors i.ids, i.features, i.starts, i.origins
+rows-<number>.safetensors   of 16 images: per image i the tensors i.ids, i.features, i.starts,
+i.origins
 """
 
 import hashlib
@@ -125,7 +126,8 @@ def cached(computed: Computed, folder: Path, checkpoint: str, crew: Crew) -> Cac
     """Fill the folder with what is missing, each process its own shards; return its reader.
 
     Raises:
-        SettingsError: the folder holds features of other tokens or of another checkpoint, or the disk has no room.
+        SettingsError: the folder holds features of other tokens or of another checkpoint, or the
+            disk has no room.
     """
     target, tokens = computed.target, computed.tokens
     about = {"tokens": fingerprint(tokens), "checkpoint": checkpoint, "guidance": computed.guidance,

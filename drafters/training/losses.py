@@ -1,4 +1,6 @@
-"""Losses of EAGLE heads (arXiv 2401.15077, section 4.2), of guided distributions and several depths."""
+"""Losses of EAGLE heads (arXiv 2401.15077, section 4.2), of guided distributions and several
+depths.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,9 +22,9 @@ def unroll(
 ) -> list[Tensor]:
     """Return predicted features of the slots that decoding uses, one tensor per depth.
 
-    Slot i reads feature i and token i + 1. At depth 1 the features are the target's, plus `noise`. At
-    depth d + 1 a slot reads the head's own prediction of depth d, and sees the target's features up
-    to its branch point and the slots of its own branch. That is what a node of a draft tree sees
+    Slot i reads feature i and token i + 1. At depth 1 the features are the target's, plus `noise`.
+    At depth d + 1 a slot reads the head's own prediction of depth d, and sees the target's features
+    up to its branch point and the slots of its own branch. That is what a node of a draft tree sees
     (training-time test, arXiv 2503.01840). Keys and values of earlier depths are kept.
 
     Args:
@@ -104,25 +106,30 @@ class Levels:
         return rows.features[:, rows.prompt + self.slots]
 
     def read(self, outputs: list[Tensor]) -> list[Tensor]:
-        """Return per level k the predicted features (rows, tokens - k, hidden) of tokens k, k + 1, ..."""
+        """Return per level k the predicted features (rows, tokens - k, hidden) of tokens k, k + 1,
+        ...
+        """
         joined = torch.cat(outputs, 1)
         return [joined.index_select(1, place) for place in self.places]
 
 
 def guided(target: TargetModel, features: Tensor, cfg: float) -> Tensor:
-    """Return guided logits (images, n, codes) in fp32 of features (images x guidance, n, hidden)."""
+    """Return guided logits (images, n, codes) in fp32 of features (images x guidance, n,
+    hidden).
+    """
     # without autocast: guidance would enlarge the rounding of bf16
     with torch.autocast(features.device.type, enabled=False):
         return SamplingDistribution(cfg=cfg).guide(target.score(features.to(target.dtype)))
 
 
 def agreement(p: Tensor, q: Tensor) -> Tensor:
-    """Return the probability (...) that p and q (..., codes) choose the same code under the same noise.
+    """Return the probability (...) that p and q (..., codes) choose the same code under the same
+    noise.
 
     The noise is Gumbel. The probability is at least (1 - TV) / (1 + TV), where TV is their total
-    variation (arXiv 2408.07978). Both choose x with probability 1 / sum_y max(p_y / p_x, q_y / q_x).
-    With the codes sorted by falling p / q, that sum is the p of codes up to x over p_x, plus the q
-    of codes after x over q_x.
+    variation (arXiv 2408.07978). Both choose x with probability 1 / sum_y max(p_y / p_x, q_y /
+    q_x). With the codes sorted by falling p / q, that sum is the p of codes up to x over p_x, plus
+    the q of codes after x over q_x.
     """
     order = (p.log() - q.log()).detach().argsort(-1, descending=True)
     p, q = p.gather(-1, order), q.gather(-1, order)
@@ -138,8 +145,8 @@ class EagleLoss:
     image codes, and the share of choices that differ under the same noise.
 
     target: frozen; its head turns features into logits. levels: what is scored. cfg: guidance scale
-    of the distribution; with 1 every row has its own. weights: of the parts; a third one of 0 is not
-    computed. shift: as for `unroll`.
+    of the distribution; with 1 every row has its own. weights: of the parts; a third one of 0 is
+    not computed. shift: as for `unroll`.
     """
 
     target: TargetModel

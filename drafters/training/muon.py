@@ -1,6 +1,8 @@
-"""Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) for matrices, in a precision of the caller's choice.
+"""Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) for matrices, in a precision of the
+caller's choice.
 
-torch.optim.Muon always iterates in bf16, which CPUs without AVX-512 emulate at a tenth of the speed of fp32.
+torch.optim.Muon always iterates in bf16, which CPUs without AVX-512 emulate at a tenth of the speed
+of fp32.
 """
 
 from collections.abc import Iterable
@@ -28,7 +30,8 @@ def orthogonalise(matrix: Tensor, steps: int = 5) -> Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """Nesterov momentum, orthogonalised, at AdamW's learning rate and weight decay (update size of arXiv 2502.16982).
+    """Nesterov momentum, orthogonalised, at AdamW's learning rate and weight decay (update size of
+    arXiv 2502.16982).
 
     Args:
         matrices: two-dimensional parameters.

@@ -1,4 +1,6 @@
-"""Which images a step trains on, and its random numbers: functions of seed and step, in any process."""
+"""Which images a step trains on, and its random numbers: functions of seed and step, in any
+process.
+"""
 
 import torch
 from torch import Tensor

@@ -24,7 +24,9 @@ def streams(
 def random_tree(
     generator: torch.Generator, images: int, nodes: int, vocab: int, absent: float = 0.0
 ) -> DraftTree:
-    """Trees of random shape in the order of depth, siblings distinct; nodes are absent with this probability."""
+    """Trees of random shape in the order of depth, siblings distinct; nodes are absent with this
+    probability.
+    """
     rows = []
     for _ in range(images):
         parents, used = [0], {}

@@ -1,4 +1,6 @@
-"""Many images at once through one round: small laws by prefix, trees grown from them, all streams of noise random."""
+"""Many images at once through one round: small laws by prefix, trees grown from them, all streams
+of noise random.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,9 @@ ROLES = ("target", "accept", "residual", "draft")
 
 
 class Distributions(Unseeing):
-    """Target's and drafter's laws (rows, vocab) after every prefix of up to `length` tokens, in heap order: the root is
-    row 0, and token t behind row r leads to row r vocab + 1 + t."""
+    """Target's and drafter's laws (rows, vocab) after every prefix of up to `length` tokens, in
+    heap order: the root is row 0, and token t behind row r leads to row r vocab + 1 + t.
+    """
 
     def __init__(self, vocab: int, length: int, spread: float = 1.0, cut: bool = False):
         generator = torch.Generator().manual_seed(vocab)
@@ -96,7 +99,9 @@ def one_round(
 
 
 def decided(distributions: Distributions, verdict: Verdict, length: int, seed: int = 0) -> Tensor:
-    """The first tokens (images, length): those of the verdict, then plain samples of the target's law."""
+    """The first tokens (images, length): those of the verdict, then plain samples of the target's
+    law.
+    """
     generator = torch.Generator().manual_seed(seed)
     rows, tokens = torch.zeros_like(verdict.accepted), []
     for position in range(length):

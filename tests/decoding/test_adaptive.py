@@ -53,7 +53,10 @@ def test_shapes_stay_within_the_bounds() -> None:
 
 
 def test_vertical_starts_from_the_tree_above() -> None:
-    """Rows of 5. Trees: A decides 1-3, B 4-5, C 6-8; position 9 lies below 4, so the tree there starts from B."""
+    """Rows of 5.
+
+    Trees: A decides 1-3, B 4-5, C 6-8; position 9 lies below 4, so the tree there starts from B.
+    """
     outcomes = [outcome(2, 4), outcome(1, 6), outcome(2, 9)]
     shapes = run(controller(init="vertical"), outcomes)
     assert shapes[0] == (4, 4)

@@ -1,4 +1,6 @@
-"""Weights that hold NaN or infinities: one line that names the flag and the folder, and exit code 1."""
+"""Weights that hold NaN or infinities: one line that names the flag and the folder, and exit code
+1.
+"""
 
 from __future__ import annotations
 

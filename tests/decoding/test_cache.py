@@ -1,4 +1,6 @@
-"""The cache of a batch whose images differ in length, against single images and against no cache at all."""
+"""The cache of a batch whose images differ in length, against single images and against no cache at
+all.
+"""
 
 from __future__ import annotations
 
@@ -178,7 +180,9 @@ def test_a_place_is_reused_without_traces(model) -> None:
 
 
 def test_several_passes_before_a_commit_see_each_other(model) -> None:
-    """As a drafter grows a tree: level by level, each level sees its own ancestors of earlier passes."""
+    """As a drafter grows a tree: level by level, each level sees its own ancestors of earlier
+    passes.
+    """
     generator = torch.Generator().manual_seed(3)
     tree, batch, levelwise = random_tree(generator, 2, 9, 30), new_cache(2), new_cache(2)
     for i, number in enumerate((0, 2)):

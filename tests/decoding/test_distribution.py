@@ -1,6 +1,8 @@
-"""The joint law of the first tokens: engine against enumeration (chi-square), with controls that must fail.
+"""The joint law of the first tokens: engine against enumeration (chi-square), with controls that
+must fail.
 
-Four codes, three tokens: 64 outcomes, 2,000 seeds. The tests are deterministic: the seeds are fixed.
+Four codes, three tokens: 64 outcomes, 2,000 seeds. The tests are deterministic: the seeds are
+fixed.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ SIZES = Sizes(spread=1.0)
 
 
 class SmallTarget:
-    """The smallest target: prompt tokens 0 and 1, then one row of three tokens out of four codes."""
+    """The smallest target: prompt tokens 0 and 1, then one row of three tokens out of four
+    codes.
+    """
 
     name, spec, grid, vocab = "small", SPEC, ImageGrid(1, TOKENS), ImageVocab(2, CODES)
     dtype, device = torch.float32, torch.device("cpu")

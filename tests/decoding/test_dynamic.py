@@ -25,7 +25,9 @@ def noise_at(image: int, position: int, proposal: str) -> torch.Tensor:
 
 
 def eagle2(image: int, shape: Shape, proposal: str) -> dict[Path, float]:
-    """Grow level by level from the best `width` nodes of the last level; keep the best `nodes` of the whole pool."""
+    """Grow level by level from the best `width` nodes of the last level; keep the best `nodes` of
+    the whole pool.
+    """
     pool: dict[Path, float] = {}
     selected: dict[Path, float] = {(): 0.0}
     for level in range(shape.depth):
@@ -105,7 +107,9 @@ def test_growth_stops_when_no_deeper_node_can_be_kept() -> None:
 
 @pytest.mark.parametrize("nodes", [1, 3, 8, 15])
 def test_pruning_keeps_parents_when_scores_tie(nodes) -> None:
-    """A child that is certain has its parent's score; published code keeps such children without their parents."""
+    """A child that is certain has its parent's score; published code keeps such children without
+    their parents.
+    """
     generator = torch.Generator().manual_seed(nodes)
     tree = random_tree(generator, 20, 15, vocab=4)
     scores = torch.zeros_like(tree.scores)
@@ -127,7 +131,9 @@ def test_pruning_keeps_parents_when_scores_tie(nodes) -> None:
 
 
 def test_tokens_outside_the_distribution_do_not_become_nodes() -> None:
-    """Under top-k sampling the drafter's law may have fewer tokens than a node may have children."""
+    """Under top-k sampling the drafter's law may have fewer tokens than a node may have
+    children.
+    """
 
     def narrow(image: int, path: Path) -> torch.Tensor:
         distribution = random_distribution(image, path)

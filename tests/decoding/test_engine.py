@@ -1,4 +1,6 @@
-"""The engine in fp64: whatever is drafted, accepted, batched or refilled, the tokens are those of plain decoding."""
+"""The engine in fp64: whatever is drafted, accepted, batched or refilled, the tokens are those of
+plain decoding.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +98,9 @@ def scripted(
 def oracle(
     session: Session, baseline: dict[str, list[int]], right: bool
 ) -> Callable[[Path, int], Tensor]:
-    """A drafter's law that is sure of the baseline's next token; or, with right=False, sure that it is another one."""
+    """A drafter's law that is sure of the baseline's next token; or, with right=False, sure that it
+    is another one.
+    """
     known = {
         tuple(session.target.prompt(job.prompt, 1).ids[0].tolist()): baseline[job.id]
         for job in JOBS

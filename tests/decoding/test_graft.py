@@ -1,4 +1,6 @@
-"""Grafted trees against plain Python: which paths they hold, what these promise, which of them are renewed."""
+"""Grafted trees against plain Python: which paths they hold, what these promise, which of them are
+renewed.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def foreseen(generator: torch.Generator, images: int, reach: int = WINDOW) -> Fo
 
 
 def grafted_paths(tree: DraftTree, image: int, ahead: Foreseen) -> dict[Path, float]:
-    """The chances of all paths: those of the tree, better where they are foreseen, and their continuations."""
+    """The chances of all paths: those of the tree, better where they are foreseen, and their
+    continuations.
+    """
     tokens, hits = ahead.tokens[image].tolist(), ahead.hits[image].exp().tolist()
     chances: dict[Path, float] = {(): 1.0}
     paths = {n: path_to(tree, image, n) for n in tree.present[image].nonzero().flatten().tolist()}

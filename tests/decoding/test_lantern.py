@@ -1,4 +1,6 @@
-"""Relaxed acceptance: what one candidate does to the law, the bound with several, delta = 0, temperature 0."""
+"""Relaxed acceptance: what one candidate does to the law, the bound with several, delta = 0,
+temperature 0.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def distance(counts: Tensor) -> float:
 
 
 def claimed(delta: float, k: int) -> tuple[int, Tensor]:
-    """The drafter's first candidate, and the codes whose probability it takes over: plain Python."""
+    """The drafter's first candidate, and the codes whose probability it takes over: plain
+    Python.
+    """
     p, x = LAWS.log_p[0].exp().tolist(), int(LAWS.log_q[0].argmax())
     bound, mass, codes = delta if delta <= 1 else (delta - 1) * p[x], 0.0, []
     for code in nearest()[x, :k].tolist():
@@ -62,7 +66,9 @@ def claimed(delta: float, k: int) -> tuple[int, Tensor]:
 )
 @pytest.mark.parametrize("name", BOTH)
 def test_one_candidate_moves_just_the_mass_of_its_neighbours(name, delta, k) -> None:
-    """For lambda = delta > 1 as for delta <= 1; the codes that are not claimed keep their probability."""
+    """For lambda = delta > 1 as for delta <= 1; the codes that are not claimed keep their
+    probability.
+    """
     x, codes = claimed(delta, k)
     distribution = LAWS.log_p[0].exp()
     expected = distribution.clone()
@@ -94,7 +100,9 @@ def test_the_published_residual_loses_k_plus_1_codes() -> None:
 @pytest.mark.parametrize("proposal", ["topk", "coupled"])
 @pytest.mark.parametrize("name", BOTH)
 def test_siblings_share_the_bound(name, proposal, children) -> None:
-    """Randomised with both proposals; of the coupled rule with coupled children the same was measured."""
+    """Randomised with both proposals; of the coupled rule with coupled children the same was
+    measured.
+    """
     counts = first_tokens(
         BOTH[name](LanternSettings(k=23, delta=DELTA), nearest()), children, proposal
     )

@@ -65,7 +65,9 @@ def grow(cost: Prices, seed: int = 0) -> DraftTree:
 
 
 def test_levels_are_grown_while_they_pay() -> None:
-    """Free levels are all taken, dear ones only once (nobody knows before), and dearer ones never more often."""
+    """Free levels are all taken, dear ones only once (nobody knows before), and dearer ones never
+    more often.
+    """
     counts = [grow(prices(0.05, level)).drafted for level in (0.0, 0.5, 1.5, 4.0, 50.0)]
     assert counts == sorted(counts, reverse=True)
     assert counts[0] == LARGEST.depth and counts[-1] == 1 and len(set(counts)) > 2

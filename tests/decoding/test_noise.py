@@ -1,4 +1,6 @@
-"""Positional noise: a pure function of seed, role, position and token, with the right law, independent across them."""
+"""Positional noise: a pure function of seed, role, position and token, with the right law,
+independent across them.
+"""
 
 from __future__ import annotations
 

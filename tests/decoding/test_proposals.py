@@ -36,7 +36,9 @@ def test_coupled_first_candidate_is_the_targets_choice_when_q_is_p() -> None:
 
 
 def test_coupled_hits_as_often_as_the_theory_says() -> None:
-    """At least (1 - TV) / (1 + TV) on average for one candidate, and more often than ranking by q alone."""
+    """At least (1 - TV) / (1 + TV) on average for one candidate, and more often than ranking by q
+    alone.
+    """
     log_p, log_q = distributions(4000, 10, 2), distributions(4000, 10, 2)
     log_q = (log_q + 0.5 * distributions(4000, 10, 3)).log_softmax(-1)
     choices = choose(log_p, noise(4000, 10))
@@ -67,7 +69,9 @@ def test_estimates_are_probabilities_best_first(name) -> None:
 
 
 def test_sampled_children_are_drawn_without_replacement() -> None:
-    """The first is x with probability q(x), the second y with q(y) / (1 - q(x)); what q excludes is no child."""
+    """The first is x with probability q(x), the second y with q(y) / (1 - q(x)); what q excludes is
+    no child.
+    """
     log_q = torch.tensor([0.5, 0.3, 0.2, 0.0], dtype=torch.float64).log().expand(1, 20_000, 4)
     draws = (
         torch.rand(1, 20_000, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -43,7 +43,9 @@ def test_its_cache_changes_nothing(session, theirs) -> None:
 
 
 def test_same_tokens_as_formulas_written_out(session, theirs) -> None:
-    """Guidance, temperature, top-k and the Gumbel-max choice by hand, one unpadded row after the other."""
+    """Guidance, temperature, top-k and the Gumbel-max choice by hand, one unpadded row after the
+    other.
+    """
     temperature, top_k, cfg, job = 0.8, 7, 2.5, JOBS[0]
     engine = session.open_engine(
         MethodSettings(method="ar"), SamplingSettings(temperature=temperature, top_k=top_k, cfg=cfg)

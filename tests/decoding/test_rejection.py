@@ -1,4 +1,6 @@
-"""Randomised lossless rules: the joint law of three tokens against enumeration, with controls that must fail."""
+"""Randomised lossless rules: the joint law of three tokens against enumeration, with controls that
+must fail.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Named trees as published, and static trees grown from a drafter against rank paths followed by hand."""
+"""Named trees as published, and static trees grown from a drafter against rank paths followed by
+hand.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,9 @@ VOCAB = 4
 
 
 def walk(tree: DraftTree, image: int, choices: list[int]) -> tuple[list[int], list[int]]:
-    """Path (root first) and emitted tokens: follow the child that carries the target's choice while there is one."""
+    """Path (root first) and emitted tokens: follow the child that carries the target's choice while
+    there is one.
+    """
     path, emitted = [0], []
     while True:
         choice = choices[path[-1]]

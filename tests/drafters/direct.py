@@ -1,6 +1,8 @@
-"""What a drafter is to compute, by definition: the EAGLE head over whole unpadded sequences, without cache or mask.
+"""What a drafter is to compute, by definition: the EAGLE head over whole unpadded sequences,
+without cache or mask.
 
-Slot i reads the target's feature i and the embedding of token i + 1, stands at position i, and predicts feature i + 1.
+Slot i reads the target's feature i and the embedding of token i + 1, stands at position i, and
+predicts feature i + 1.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from runs.session import Session
 
 
 class Image:
-    """An image that is decided step by step, with the answers of uncached passes over its unpadded rows."""
+    """An image that is decided step by step, with the answers of uncached passes over its unpadded
+    rows.
+    """
 
     def __init__(
         self, session: Session, distribution: SamplingDistribution, text: str, codes: list[int]
@@ -51,8 +55,9 @@ class Image:
         return found
 
     def decided(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Features (guidance, n, hidden) from the code before number start on, and what follows them, up to the code
-        before number stop (n,)."""
+        """Features (guidance, n, hidden) from the code before number start on, and what follows
+        them, up to the code before number stop (n,).
+        """
         first, known = (len(self.sequence(self.codes[: end - 1].tolist())) for end in (start, stop))
         behind = self.sequence(self.codes[:stop].tolist())[first + 1 : known + 1]
         codes = torch.tensor(behind) - self.target.vocab.first_id

@@ -20,7 +20,9 @@ TOLERANCE = {"rtol": 0, "atol": 1e-6}  # rotations are kept in fp32
 
 
 def padded_features(image: Image) -> Tensor:
-    """The target's features of the padded prompt (guidance, length, hidden); those of padding are arbitrary."""
+    """The target's features of the padded prompt (guidance, length, hidden); those of padding are
+    arbitrary.
+    """
     length = image.prompt.ids.shape[1]
     rows = [
         torch.cat([torch.full((length - len(f), f.shape[1]), 9.0), f]) for f in image.features(0)
@@ -40,7 +42,9 @@ def drafter_of(
 
 @torch.inference_mode()
 def commit(drafter: EagleDrafter, images: list[Image], done: list[int], counts: list[int]) -> None:
-    """Tell the drafter the next counts[i] codes of each image, padded with nonsense to equal length."""
+    """Tell the drafter the next counts[i] codes of each image, padded with nonsense to equal
+    length.
+    """
     new = [
         image.decided(start, start + count)
         for image, start, count in zip(images, done, counts, strict=True)

@@ -1,4 +1,6 @@
-"""What the training-free drafter remembers: the laws along the branch that shares most of the accepted path."""
+"""What the training-free drafter remembers: the laws along the branch that shares most of the
+accepted path.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def tree_of(parents: list[int]) -> DraftTree:
 
 
 def verdict(path: list[int], nodes: int, rest: int | None = None) -> Verdict:
-    """The accepted path, from the root on; the other entries are rubbish, or one node again and again."""
+    """The accepted path, from the root on; the other entries are rubbish, or one node again and
+    again.
+    """
     entries = torch.tensor([path + [nodes if rest is None else rest] * (nodes + 1 - len(path))])
     return Verdict(entries, torch.tensor([len(path) - 1]), entries, entries)
 
@@ -105,7 +109,9 @@ def test_an_image_starts_without_distributions() -> None:
 
 
 def test_a_later_round_renews_and_never_forgets() -> None:
-    """After a rejected first draft the branch is as long as the tree; a shorter tree leaves the far laws."""
+    """After a rejected first draft the branch is as long as the tree; a shorter tree leaves the far
+    laws.
+    """
     found = drafter()
     chain = tree_of([0, 0, 1, 2, 3])
     found.observe(chain, torch.stack([distribution(n) for n in range(5)])[None], verdict([0], 4))

@@ -13,7 +13,9 @@ from decoding.sampling import SamplingDistribution
 
 @pytest.mark.parametrize("counts", [[2, 2], [5, 1]], ids=["equal lengths", "ragged"])
 def test_drafter_reads_row_ends(counts, lumina_folder) -> None:
-    """Laws behind roots and nodes that end a row, in the images of a batch that end one and those that do not."""
+    """Laws behind roots and nodes that end a row, in the images of a batch that end one and those
+    that do not.
+    """
     session, distribution = open_lumina(lumina_folder, "64"), SamplingDistribution()
     codes = torch.randint(
         session.target.vocab.size, (2, 14), generator=torch.Generator().manual_seed(0)

@@ -1,4 +1,6 @@
-"""Rows, losses and figures of training: slots and laws are those of decoding; what a perfect drafter would score."""
+"""Rows, losses and figures of training: slots and laws are those of decoding; what a perfect
+drafter would score.
+"""
 
 from __future__ import annotations
 
@@ -222,7 +224,9 @@ def agreement(session: Session, head: object, rows: Rows) -> dict:
 
 
 def test_a_perfect_drafter(session) -> None:
-    """No distance to the target, its first coupled candidate always hits, and no drafter has a smaller loss."""
+    """No distance to the target, its first coupled candidate always hits, and no drafter has a
+    smaller loss.
+    """
     rows = rows_of(session)
     figures = agreement(session, Perfect(rows, session.drafter.network.spec), rows)
     assert figures["total_variation"] < 1e-6
