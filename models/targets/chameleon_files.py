@@ -22,7 +22,9 @@ from models.targets.lumina_mgpt import ROW_END, LuminaMgpt
 
 
 def network(config: dict) -> Network:
-    """Return the transformer of a config.json; the head scores as many codes as `vq_config` says."""
+    """Return the transformer of a config.json;
+    the head scores as many codes as `vq_config` says.
+    """
     vqgan = json_config(
         {"vq_config": {}} | config, "config.json"
     )  # the usual one where it is absent

@@ -1,6 +1,6 @@
-"""Original LlamaGen weights -> the folder that `--model llamagen` and `llamagen2` read:
+"""Convert original LlamaGen weights to the folder that `--model llamagen` and `llamagen2` read.
 
-`python -m scripts.tools.convert_llamagen --source t2i_XL_stage1_256.pt --output ckpts/llamagen/LlamaGen-T2I`
+`python -m scripts.tools.convert_llamagen --source t2i_XL_stage1_256.pt --output FOLDER`
 """
 
 import json
@@ -53,7 +53,9 @@ def renamed(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor
 
 
 def config_of(state: dict[str, Tensor], side: int, head_dim: int) -> dict:
-    """Return the config.json for weights in the Hugging Face layout; ValueError names a missing key."""
+    """Return the config.json for weights in the Hugging Face layout;
+    ValueError names a missing key.
+    """
     try:
         vocab, hidden = state["model.embed_tokens.weight"].shape
         slots, width = state["model.cls_embedding.uncond_embedding"].shape
@@ -67,9 +69,10 @@ def config_of(state: dict[str, Tensor], side: int, head_dim: int) -> dict:
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "input_type": "t2i",
         "vocab_size": vocab, "hidden_size": hidden, "intermediate_size": intermediate,
         "num_hidden_layers": sum(key.endswith("o_proj.weight") for key in state),
-        "num_attention_heads": heads, "num_key_value_heads": heads, "hidden_act": "silu", "rms_norm_eps": 1e-5,
-        "max_position_embeddings": slots + side**2, "rope_base": 10000, "attention_bias": False,
-        "tie_word_embeddings": False, "block_size": side**2, "cls_token_num": slots, "caption_dim": width,
+        "num_attention_heads": heads, "num_key_value_heads": heads, "hidden_act": "silu",
+        "rms_norm_eps": 1e-5, "max_position_embeddings": slots + side**2, "rope_base": 10000,
+        "attention_bias": False, "tie_word_embeddings": False, "block_size": side**2,
+        "cls_token_num": slots, "caption_dim": width,
     }  # fmt: skip
 
 

@@ -1,5 +1,5 @@
-"""Anole's architecture with random weights, in the public layout, to time what cannot be downloaded:
-`python -m scripts.tools.random_checkpoint --scale 8 --output work/random_anole`.
+"""Anole's architecture with random weights, in the public layout, to time what cannot be
+downloaded: `python -m scripts.tools.random_checkpoint --scale 8 --output work/random_anole`.
 
 Sizes are those of leloy/Anole-7b-v0.1-hf and jadohu/anole_drafter, with widths divided by `scale`,
 all image codes, and a small VQGAN. Distributions are random, so drafts are hardly ever right: it

@@ -13,7 +13,9 @@ def fill_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Return a function that lets the disk be full from some write of a file on."""
 
     def fill(path: Path, writes: int = 0) -> None:
-        """Let all writes fail after the first `writes` of the file, or of its hidden new content."""
+        """Let all writes fail after the first `writes` of the file,
+        or of its hidden new content.
+        """
         sync, done = os.fsync, []
 
         def full(number: int) -> None:

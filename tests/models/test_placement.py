@@ -1,4 +1,6 @@
-"""Guidance rows one after the other, tokens to pixels on the CPU, layers in several places: the same tokens."""
+"""Guidance rows one after the other, tokens to pixels on the CPU, layers in several places:
+the same tokens.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +102,9 @@ def test_rows_of_a_forward_without_cache_pass_together(session) -> None:
 def test_tokens_become_pixels_where_the_flag_says(
     place, moves, checkpoint, session, monkeypatch
 ) -> None:
-    """No other device is here: what is tested is that the VQGAN is sent to the CPU, and that its pixels stay."""
+    """No other device is here: what is tested is that the VQGAN is sent to the CPU,
+    and that its pixels stay.
+    """
     seen, to = [], ImageTokenizer.to
     monkeypatch.setattr(
         ImageTokenizer, "to", lambda images, device: seen.append(device) or to(images, device)
@@ -132,13 +136,16 @@ def test_a_device_map_needs_gpus(checkpoint, monkeypatch) -> None:
     ],
 )
 def test_plan(free, places) -> None:
-    """Eight units for a layer, two for its keys and values, fifteen for what stays on the first device, which takes the
-    keys and values of homeless layers and a copy of one of them, too."""
+    """Eight units for a layer, two for its keys and values, fifteen for what stays on the first
+    device, which takes the keys and values of homeless layers and a copy of one of them, too.
+    """
     assert plan(4, Load(8, 2, 15), free) == places
 
 
 def test_chameleon_7b_on_smaller_gpus() -> None:
-    """bf16, one image with guidance: two GPUs of 24 GiB hold what one cannot with 8 images in a batch."""
+    """bf16, one image with guidance:
+    two GPUs of 24 GiB hold what one cannot with 8 images in a batch.
+    """
     spec = TransformerSpec(
         vocab=65536,
         hidden=4096,
@@ -162,7 +169,9 @@ def test_chameleon_7b_on_smaller_gpus() -> None:
 
 
 def test_keys_and_values_lie_where_their_layers_are(session) -> None:
-    """Two names of the CPU are two places to the cache: what is read and kept does not depend on the cut."""
+    """Two names of the CPU are two places to the cache:
+    what is read and kept does not depend on the cut.
+    """
     spec = session.target.spec
     cut = replace(spec, layer_devices=(torch.device("cpu", 0), CPU))
     whole, parts = (KVCache(s, CacheShape(2, 2, 20), torch.float64, CPU) for s in (spec, cut))
@@ -186,7 +195,10 @@ def test_keys_and_values_lie_where_their_layers_are(session) -> None:
 @pytest.mark.parametrize("places", [["cpu", "cpu"], ["cpu", "disk"], ["disk", "disk"]])
 @pytest.mark.parametrize("mode", ["parallel", "sequential"])
 def test_layers_that_accelerate_holds(mode, places, checkpoint, session, tmp_path) -> None:
-    """Without GPUs: layers in memory and on the disk. Features come back on the head's device, tokens are the same."""
+    """Without GPUs: layers in memory and on the disk.
+
+    Features come back on the head's device, tokens are the same.
+    """
     pytest.importorskip("accelerate")
     opened = open_session(settings(checkpoint, cfg_mode=mode))
     target = getattr(opened.target, "target", opened.target)

@@ -1,4 +1,6 @@
-"""`benchmark --sweep`: a cell is measured once, whatever interrupts; tables and pictures show it."""
+"""`benchmark --sweep`: a cell is measured once, whatever interrupts;
+tables and pictures show it.
+"""
 
 import json
 from collections.abc import Callable

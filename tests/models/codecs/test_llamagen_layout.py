@@ -1,4 +1,6 @@
-"""Keys and shapes of the public LlamaGen checkpoints, written out from their description, against what is read."""
+"""Keys and shapes of the public LlamaGen checkpoints, written out from their description,
+against what is read.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,10 @@ from models.targets.llamagen_network import LlamaGenNetwork, llamagen_keys, llam
 
 XL = {
     "vocab_size": 16384, "hidden_size": 1280, "intermediate_size": 3584, "num_hidden_layers": 36,
-    "num_attention_heads": 20, "num_key_value_heads": 20, "hidden_act": "silu", "max_position_embeddings": 2048,
-    "rms_norm_eps": 1e-5, "cls_token_num": 120, "caption_dim": 2048, "rope_base": 10000, "input_type": "t2i",
-    "pretraining_tp": 1, "attention_bias": False,
+    "num_attention_heads": 20, "num_key_value_heads": 20, "hidden_act": "silu",
+    "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "cls_token_num": 120,
+    "caption_dim": 2048, "rope_base": 10000, "input_type": "t2i", "pretraining_tp": 1,
+    "attention_bias": False,
 }  # fmt: skip
 
 

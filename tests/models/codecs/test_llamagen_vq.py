@@ -1,4 +1,6 @@
-"""LlamaGen's VQ-16: parity with transformers' Janus codec, which has the same architecture; errors of public files."""
+"""LlamaGen's VQ-16: parity with transformers' Janus codec, which has the same architecture;
+errors of public files.
+"""
 
 from __future__ import annotations
 

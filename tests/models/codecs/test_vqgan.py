@@ -1,4 +1,6 @@
-"""VQGAN: key map, parity with transformers' Chameleon encoder, determinism, and errors of damaged files."""
+"""VQGAN: key map, parity with transformers' Chameleon encoder, determinism,
+and errors of damaged files.
+"""
 
 from __future__ import annotations
 

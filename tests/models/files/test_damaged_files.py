@@ -1,4 +1,6 @@
-"""Files that are cut, damaged, missing, of another network or malicious, each as a user's run meets it."""
+"""Files that are cut, damaged, missing, of another network or malicious,
+each as a user's run meets it.
+"""
 
 from __future__ import annotations
 

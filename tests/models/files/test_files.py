@@ -1,4 +1,6 @@
-"""Where a Chameleon checkpoint's tokenizer is found: its own folder, the paper's layout, a flag, or its own weights."""
+"""Where a Chameleon checkpoint's tokenizer is found:
+its own folder, the paper's layout, a flag, or its own weights.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,11 @@ from models.files.chameleon_parts import find_tokenizer
 from models.registry import load_target
 
 CPU = torch.device("cpu")
-SMALL_VQ = {"base_channels": 8, "channel_multiplier": [1, 2], "num_res_blocks": 1, "latent_channels": 4, "embed_dim": 4,
-            "num_embeddings": 24, "resolution": 8, "num_groups": 4, "attn_resolutions": None}  # fmt: skip
-OLD_NAMES = {"base_channels": "ch", "channel_multiplier": "ch_mult", "latent_channels": "z_channels",
-             "num_embeddings": "n_embed"}  # fmt: skip
+SMALL_VQ = {"base_channels": 8, "channel_multiplier": [1, 2], "num_res_blocks": 1,
+            "latent_channels": 4, "embed_dim": 4, "num_embeddings": 24, "resolution": 8,
+            "num_groups": 4, "attn_resolutions": None}  # fmt: skip
+OLD_NAMES = {"base_channels": "ch", "channel_multiplier": "ch_mult",
+             "latent_channels": "z_channels", "num_embeddings": "n_embed"}  # fmt: skip
 
 
 @pytest.fixture
@@ -104,8 +107,9 @@ def test_a_checkpoint_with_the_encoder_only_names_metas_files(folder) -> None:
     pack(folder, part="encoder.")
     with pytest.raises(ValueError) as error:
         pixels(folder)
-    for words in ("vqgan.yaml", "vqgan.safetensors or vqgan.ckpt", str(folder / "tokenizer"), "chameleon/tokenizer",
-                  "model.vqmodel.decoder", "--tokenizer_path", "facebookresearch/chameleon"):  # fmt: skip
+    for words in ("vqgan.yaml", "vqgan.safetensors or vqgan.ckpt", str(folder / "tokenizer"),
+                  "chameleon/tokenizer", "model.vqmodel.decoder", "--tokenizer_path",
+                  "facebookresearch/chameleon"):  # fmt: skip
         assert words in str(error.value)
 
 
@@ -120,16 +124,18 @@ def test_the_hubs_tokenizer_file_takes_the_place_of_metas(checkpoint, folder) ->
 @pytest.mark.parametrize(
     "given",
     [
-        {"embed_dim": 256, "num_embeddings": 8192, "double_latent": False, "latent_channels": 256, "resolution": 512,
-         "in_channels": 3, "base_channels": 128, "channel_multiplier": [1, 1, 2, 2, 4], "num_res_blocks": 2,
-         "attn_resolutions": None, "dropout": 0.0, "attn_type": "vanilla"},
-        {"embed_dim": 256, "n_embed": 8192, "double_z": False, "z_channels": 256, "resolution": 512, "in_channels": 3,
-         "out_ch": 3, "ch": 128, "ch_mult": [1, 1, 2, 2, 4], "num_res_blocks": 2, "attn_resolutions": [],
-         "dropout": 0.0},
-        {"embed_dim": 256, "n_embed": 8192, "num_embeddings": 8192, "double_z": False, "double_latent": False,
-         "z_channels": 256, "latent_channels": 256, "resolution": 512, "in_channels": 3, "out_ch": 3, "out_channels": 3,
-         "ch": 128, "base_channels": 128, "ch_mult": [1, 1, 2, 2, 4], "channel_multiplier": [1, 1, 2, 2, 4],
-         "num_res_blocks": 2, "attn_resolutions": [], "dropout": 0.0},
+        {"embed_dim": 256, "num_embeddings": 8192, "double_latent": False, "latent_channels": 256,
+         "resolution": 512, "in_channels": 3, "base_channels": 128,
+         "channel_multiplier": [1, 1, 2, 2, 4], "num_res_blocks": 2, "attn_resolutions": None,
+         "dropout": 0.0, "attn_type": "vanilla"},
+        {"embed_dim": 256, "n_embed": 8192, "double_z": False, "z_channels": 256, "resolution": 512,
+         "in_channels": 3, "out_ch": 3, "ch": 128, "ch_mult": [1, 1, 2, 2, 4], "num_res_blocks": 2,
+         "attn_resolutions": [], "dropout": 0.0},
+        {"embed_dim": 256, "n_embed": 8192, "num_embeddings": 8192, "double_z": False,
+         "double_latent": False, "z_channels": 256, "latent_channels": 256, "resolution": 512,
+         "in_channels": 3, "out_ch": 3, "out_channels": 3, "ch": 128, "base_channels": 128,
+         "ch_mult": [1, 1, 2, 2, 4], "channel_multiplier": [1, 1, 2, 2, 4], "num_res_blocks": 2,
+         "attn_resolutions": [], "dropout": 0.0},
         {},
     ],
     ids=["new names", "old names", "both", "defaults"],

@@ -1,4 +1,6 @@
-"""Weights are in memory once while they are read: anonymous memory never rises far above what stays."""
+"""Weights are in memory once while they are read:
+anonymous memory never rises far above what stays.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,9 @@ def greedy(folder: Path) -> object:
 
 
 def measure(folders: list[str]) -> list[int]:
-    """Peaks of our loader, folder by folder, and of the control on the last; then of ours with packed copies."""
+    """Peaks of our loader, folder by folder, and of the control on the last;
+    then of ours with packed copies.
+    """
     with patch("models.targets.chameleon.pack_weights"):
         peaks = [peak(lambda name=name: ours(Path(name))) for name in folders]
         peaks.append(peak(lambda: greedy(Path(folders[-1]))))

@@ -1,4 +1,6 @@
-"""Reading checkpoints: a fault is a ValueError that names file, flag or key; all file formats give the same weights."""
+"""Reading checkpoints: a fault is a ValueError that names file, flag or key;
+all file formats give the same weights.
+"""
 
 from __future__ import annotations
 
@@ -211,7 +213,9 @@ def test_networks_that_are_not_built_here_are_refused(entry, folder) -> None:
 
 
 def test_files_that_do_not_belong_together(folder) -> None:
-    """A VQGAN with other codes would fail at the very end, a tokenizer with more ids in the middle of a prompt."""
+    """A VQGAN with other codes would fail at the very end,
+    a tokenizer with more ids in the middle of a prompt.
+    """
     (folder / "tokenizer" / "text_tokenizer.json").unlink()
     byte_tokenizer(23).save(str(folder / "tokenizer" / "text_tokenizer.json"))
     with pytest.raises(ValueError, match="23 image codes.*24 codes"):

@@ -1,4 +1,6 @@
-"""Caption cleaning; the expected texts are what the public recipe gives (LlamaGen's, with ftfy 6.3 and bs4 4.15)."""
+"""Caption cleaning; the expected texts are what the public recipe gives (LlamaGen's, with ftfy 6.3
+and bs4 4.15).
+"""
 
 import pytest
 

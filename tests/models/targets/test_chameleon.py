@@ -1,4 +1,6 @@
-"""Parity with transformers' Chameleon: features and logits within 1e-4 in fp32, for checkpoints that either writes."""
+"""Parity with transformers' Chameleon:
+features and logits within 1e-4 in fp32, for checkpoints that either writes.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ class Pair:
     ours: TargetModel
 
     def reference(self, ids: Tensor, **inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Features and logits of the image codes, by hand: their own forward hides the logits of image codes."""
+        """Features and logits of the image codes, by hand:
+        their own forward hides the logits of image codes.
+        """
         with torch.no_grad():
             features = self.theirs.model(input_ids=ids, use_cache=False, **inputs).last_hidden_state
             first, size = self.ours.vocab.first_id, self.ours.vocab.size
@@ -74,7 +78,9 @@ def random_ids(rows: int, n: int) -> Tensor:
 
 
 def padding(pair: Pair, n: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Ids of both rows of a prompt and n image tokens, with the mask and the positions that transformers derives."""
+    """Ids of both rows of a prompt and n image tokens,
+    with the mask and the positions that transformers derives.
+    """
     prompt = pair.ours.prompt("a red cat", 2)
     codes = torch.randint(pair.ours.vocab.size, (n,), generator=torch.Generator().manual_seed(6))
     ids = torch.cat([prompt.ids, (codes + pair.ours.vocab.first_id).expand(2, -1)], 1)
@@ -95,7 +101,9 @@ def test_causal(pair) -> None:
 
 
 def test_left_padded_pair_of_rows(pair) -> None:
-    """Prompt in one pass, then the image tokens one by one and in a bunch, against one padded pass."""
+    """Prompt in one pass, then the image tokens one by one and in a bunch,
+    against one padded pass.
+    """
     ids, mask, positions = padding(pair, 6)
     expected = pair.reference(ids, attention_mask=mask, position_ids=positions)
     cache, parts, start = cache_of(pair), [], 0
@@ -108,7 +116,9 @@ def test_left_padded_pair_of_rows(pair) -> None:
 
 
 def test_branching_tree_after_a_padded_prompt(pair) -> None:
-    """Siblings do not see each other, depth gives the position; after `keep`, the accepted path is the past."""
+    """Siblings do not see each other, depth gives the position;
+    after `keep`, the accepted path is the past.
+    """
     parents = torch.tensor([[0, 0, 0, 1, 1, 2, 4]])
     depths = torch.tensor([[0, 1, 1, 2, 2, 2, 3]])
     ids, mask, positions = padding(pair, 8)
@@ -198,8 +208,9 @@ def test_image_ids_must_follow_their_codes(checkpoint) -> None:
 
 def test_public_sizes_of_anole_and_the_34b() -> None:
     """Keys of the published shapes, without weights: config.json in old and new spelling."""
-    old = {"vocab_size": 65536, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
-           "num_attention_heads": 32, "max_position_embeddings": 4096, "rope_theta": 10000.0}  # fmt: skip
+    old = {"vocab_size": 65536, "hidden_size": 4096, "intermediate_size": 11008,
+           "num_hidden_layers": 32, "num_attention_heads": 32, "max_position_embeddings": 4096,
+           "rope_theta": 10000.0}  # fmt: skip
     new = {name: value for name, value in old.items() if name != "rope_theta"}
     new |= {
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},

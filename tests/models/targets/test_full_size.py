@@ -1,4 +1,6 @@
-"""The published sizes, on the meta device: every key and shape of Chameleon 7B and of its drafters."""
+"""The published sizes, on the meta device:
+every key and shape of Chameleon 7B and of its drafters.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,9 @@ from models.targets.chameleon_network import drafter_spec
 HIDDEN, MLP, VOCAB, CODES = 4096, 11008, 65536, 8192
 CONFIG = {
     "model_type": "chameleon", "vocab_size": VOCAB, "hidden_size": HIDDEN, "intermediate_size": MLP,
-    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32, "max_position_embeddings": 4096,
-    "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "swin_norm": False, "vq_config": {"n_embed": CODES},
+    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32,
+    "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+    "swin_norm": False, "vq_config": {"n_embed": CODES},
 }  # fmt: skip
 VQGAN = VqganConfig(128, (1, 1, 2, 2, 4), 2, 256, 256, CODES, 512)
 Shapes = dict[str, tuple[int, ...]]
@@ -158,7 +161,9 @@ def vqgan_shapes() -> Shapes:
 
 
 def test_inspect_a_conversion_that_brings_the_whole_vqgan(anole, capsys) -> None:
-    """None of Meta's files: the VQGAN is in the third shard, the text tokenizer in tokenizer.json."""
+    """None of Meta's files: the VQGAN is in the third shard,
+    the text tokenizer in tokenizer.json.
+    """
     folder, tokenizer = anole / "Anole-7b-v0.1-hf", anole / "chameleon" / "tokenizer"
     index = json.loads((folder / "model.safetensors.index.json").read_text())
     last = "model-00003-of-00003.safetensors"

@@ -1,4 +1,6 @@
-"""LlamaGen against plain references: prompt rows, rotation, one full forward, the drafter, and exact decoding."""
+"""LlamaGen against plain references:
+prompt rows, rotation, one full forward, the drafter, and exact decoding.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""LlamaGen's files: each fault is a ValueError that names the flag or file; and the command line reads them."""
+"""LlamaGen's files: each fault is a ValueError that names the flag or file;
+and the command line reads them.
+"""
 
 from __future__ import annotations
 
@@ -144,25 +146,33 @@ def run_code(t5: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda t5: shutil.rmtree(t5), r"--text_encoder_path: .*flan-t5-xl' is neither a folder nor a hub id"),
+        (lambda t5: shutil.rmtree(t5),
+         r"--text_encoder_path: .*flan-t5-xl' is neither a folder nor a hub id"),
         (lambda t5: (t5 / "config.json").unlink(), r"missing file: .*flan-t5-xl/config\.json"),
-        (lambda t5: (t5 / "config.json").write_text("{"), r"flan-t5-xl/config\.json is not valid JSON"),
-        (lambda t5: (t5 / "config.json").write_text(BertConfig().to_json_string()), "type 'bert'; allowed: 't5'"),
+        (lambda t5: (t5 / "config.json").write_text("{"),
+         r"flan-t5-xl/config\.json is not valid JSON"),
+        (lambda t5: (t5 / "config.json").write_text(BertConfig().to_json_string()),
+         "type 'bert'; allowed: 't5'"),
         (lambda t5: (t5 / "model.safetensors").unlink(), "--text_encoder_path: .*cannot be read"),
         (lambda t5: cut(t5 / "model.safetensors"), "--text_encoder_path: .*cannot be read"),
         (run_code, "--text_encoder_path: .*cannot be read"),
         (
-            lambda t5: change_weights(t5 / "model.safetensors", encoder__final_layer_norm__weight=None),
+            lambda t5: change_weights(t5 / "model.safetensors",
+            encoder__final_layer_norm__weight=None),
             r"--text_encoder_path: .*lacks the weights encoder\.final_layer_norm\.weight",
         ),
         (
-            lambda t5: change_weights(t5 / "model.safetensors", encoder__final_layer_norm__weight=torch.ones(3)),
+            lambda t5: change_weights(t5 / "model.safetensors",
+            encoder__final_layer_norm__weight=torch.ones(3)),
             "--text_encoder_path: .*cannot be read",
         ),
-        (lambda t5: (t5 / "tokenizer.json").write_text("{}"), "--text_encoder_path: .*cannot be read"),
-        (lambda t5: change_json(t5 / "tokenizer_config.json", pad_token=None), "without a padding token"),
+        (lambda t5: (t5 / "tokenizer.json").write_text("{}"),
+         "--text_encoder_path: .*cannot be read"),
+        (lambda t5: change_json(t5 / "tokenizer_config.json", pad_token=None),
+         "without a padding token"),
     ],
-    ids=["folder", "no config", "cut config", "other model", "no weights", "cut weights", "runs code", "missing key",
+    ids=["folder", "no config", "cut config", "other model", "no weights", "cut weights",
+    "runs code", "missing key",
          "shape", "tokenizer", "padding"],
 )  # fmt: skip
 def test_a_text_encoder_that_cannot_be_used(damage, message, folder) -> None:
@@ -246,8 +256,13 @@ def test_the_stage_is_that_of_the_name(tmp_path) -> None:
 
 def test_the_command_line_draws_an_image(tmp_path) -> None:
     folder = write_llamagen(tmp_path, LlamaGenSizes(side=16))
-    words = f"generate_images --model llamagen --model_path {folder} --device cpu --cfg 7.5 --output_dir {tmp_path}/out"
-    assert main([*words.split(), "--prompt", "a red cat on the mat"]) == 0
+    words = f"generate_images --model llamagen --model_path {folder} --device cpu --cfg 7.5"
+    assert (
+        main(
+            [*words.split(), "--output_dir", f"{tmp_path}/out", "--prompt", "a red cat on the mat"]
+        )
+        == 0
+    )
     (path,) = (tmp_path / "out" / "img").iterdir()
     assert Image.open(path).size == (32, 32)
 

@@ -1,4 +1,6 @@
-"""Lumina-mGPT: prompts, sizes, forced row ends; every method decodes what a plain loop over whole rows decodes."""
+"""Lumina-mGPT: prompts, sizes, forced row ends;
+every method decodes what a plain loop over whole rows decodes.
+"""
 
 from __future__ import annotations
 
@@ -38,17 +40,22 @@ LAWS = [
 
 @pytest.fixture(scope="module", params=["64", "96x64", "32x96"])
 def lumina(request, lumina_folder) -> Session:
-    """4 x 4, 4 rows of 6 and 6 rows of 2 image tokens: trees cross several row ends at once in the last."""
+    """4 x 4, 4 rows of 6 and 6 rows of 2 image tokens:
+    trees cross several row ends at once in the last.
+    """
     return open_lumina(lumina_folder, request.param)
 
 
 @torch.inference_mode()
 def plain_decode(session: Session, job: Job, distribution: SamplingDistribution) -> list[int]:
-    """Both guidance contexts as sequences of their own, read whole at every token; rows closed by hand."""
+    """Both guidance contexts as sequences of their own, read whole at every token;
+    rows closed by hand.
+    """
     target, words = session.target, session.target.words
     grid, first = target.grid, words.image.first_id
     size = [words[f"<reserved{8800 + side // 2:05d}>"] for side in (grid.rows, grid.columns)]
-    text = f"Generate an image of {16 * grid.columns}x{16 * grid.rows} according to the following prompt:\n{job.prompt}"
+    pixels = f"{16 * grid.columns}x{16 * grid.rows}"
+    text = f"Generate an image of {pixels} according to the following prompt:\n{job.prompt}"
     image = [words["<racm3:break>"], *size]
     rows = [[0, *words.tokenizer.encode(text).ids, words["<reserved08706>"], *image], image][
         : distribution.guidance
@@ -175,7 +182,9 @@ def test_the_size_is_that_of_the_folders_name(path, size) -> None:
 
 
 def test_images_are_judged_with_their_row_ends(lumina_folder) -> None:
-    """Every token is the choice of the distribution that a fresh pass over the tokens before it gives."""
+    """Every token is the choice of the distribution that a fresh pass over the tokens before it
+    gives.
+    """
     session = open_lumina(lumina_folder, "96x64")
     distribution, engine = (
         sampling_distribution(session.settings.sampling),
