@@ -61,11 +61,11 @@ def modules_of(place: Path) -> set[str]:
 
 def packages_of(*places: str) -> set[str]:
     """The packages that these modules come from; the standard library and our own have none."""
-    distributions = packages_distributions()
+    distributions, own = packages_distributions(), {path.stem for path in ROOT.iterdir()}
     return {
         canonicalize_name(package)
         for place in places
-        for module in modules_of(ROOT / place)
+        for module in modules_of(ROOT / place) - own
         for package in distributions.get(module, ())
     }
 
