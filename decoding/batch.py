@@ -28,9 +28,7 @@ class Batch:
         speculation: Speculation | None,
         sources: Sources,
     ):
-        """Allocate a place per job, for prompts as long as theirs; roles: the noise that is
-        read.
-        """
+        """Allocate a place per job, for prompts as long as theirs; roles: of noise."""
         self.target, self.distribution = target, distribution
         self.speculation, self.sources = speculation, sources
         slots = self._slots(max(target.length(job.prompt) for job in jobs))

@@ -67,9 +67,7 @@ class Engine:
         speculation: Speculation | None = None,
         sources: Sources = UNNAMED,
     ):
-        """speculation: how to draft, None for plain decoding; sources: the models' names in
-        errors.
-        """
+        """speculation: how to draft, None for plain decoding; sources: names for errors."""
         self.target, self.distribution, self.verifier = target, distribution, verifier
         self.images, self.speculation, self.sources = images, speculation, sources
         self.grow: Grower | None = None
@@ -119,9 +117,7 @@ class Engine:
         return StepStats(rounds, self.batch.land(laps["draft"], laps["verify"], seconds))
 
     def _draft(self, decided: Tensor) -> DraftTree:
-        """Grow each image's tree from its last decided token; decided: (images, 1) tokens so
-        far.
-        """
+        """Grow a tree per image from its last decided token; decided: (images, 1) tokens."""
         with self.watch.lap("draft"):
             root = DraftTree.root(self.batch.last_codes(), self.batch.noise.table.dtype)
             if self.grow is None:

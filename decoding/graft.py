@@ -74,9 +74,7 @@ def graft(tree: DraftTree, foreseen: Foreseen, distributions: Tensor | None = No
         width=None if tree.width is None else tree.width + 1,
         distributions=None
         if distributions is None
-        else torch.cat(
-            [distributions, distributions[:, -1:]], 1
-        ),  # nobody stands behind the last one
+        else torch.cat([distributions, distributions[:, -1:]], 1),  # nothing follows the last one
     )
     renewal = RENEWAL * 2 ** -(grafted.depths / HALVED).square()
     renewed = _best_path(tree, window) & grafted.present

@@ -27,8 +27,7 @@ class Speculation:
 
 
 class Grower:
-    """Grows a tree level by level: select nodes, expand them, take children; at last prune the
-    tree.
+    """Grows a tree level by level: select nodes, expand them, take children; then prunes it.
 
     After every level the policy may end growth early. A policy for which this only saves work is
     asked on a CPU alone, since on a GPU the answer costs a wait for the device.

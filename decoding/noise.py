@@ -108,8 +108,7 @@ class PositionalNoise:
         self.tables = {role: table[images] for role, table in self.tables.items()}
 
     def __call__(self, positions: Tensor, role: str = "target") -> Tensor:
-        """Return noise (images, n, vocab) at positions (images, n), or zeros (images, n, 1) if
-        greedy.
+        """Return noise (images, n, vocab) at positions (images, n); (images, n, 1) zeros if greedy.
 
         Positions after the image's last one read that of the last one.
         """

@@ -67,8 +67,7 @@ class SamplingDistribution:
         return scores.masked_fill(beyond.scatter(-1, index, beyond), -torch.inf)
 
     def cut_distance(self, scores: Tensor, tokens: Tensor) -> Tensor:
-        """Return how far tokens (n,) are from being cut, or not, by top-k and top-p: (m,), m <= 2
-        n.
+        """Return how close tokens (n,) are to the cuts of top-k and top-p: (m,), m <= 2 n.
 
         Distances are in logits / T for top-k, in probability for top-p. Tests use them to tell a
         rounding difference from a fault.

@@ -19,8 +19,7 @@ from models.base import ImageGrid
 
 @dataclass(frozen=True)
 class Slots:
-    """The sequence of one forward pass over a tree: its nodes, then the row ends after some of
-    them.
+    """The sequence of one forward pass over a tree: its nodes, then the row ends after some.
 
     codes: (images, m). depths: (images, m) distance from the root in slots. visible: (images, m, m)
     bool, what a slot sees. exits: (images, 1 + nodes) the slot whose features score a node's
@@ -90,9 +89,7 @@ def ends_row(position: int, count: int, grid: ImageGrid) -> bool:
 
 
 def with_row_ends(codes: Tensor, grid: ImageGrid) -> Tensor:
-    """Return an image's first codes (n,) with a row end after every full row, if the grid has
-    them.
-    """
+    """Return an image's first codes (n,), with row ends after full rows if the grid has them."""
     if grid.row_end is None:
         return codes
     rows = codes.split(grid.columns)

@@ -1,6 +1,4 @@
-"""Where a round's time goes: CUDA events on a GPU, which add no wait, the host's clock
-elsewhere.
-"""
+"""Where a round's time goes: CUDA events on a GPU (no extra wait), else the host's clock."""
 
 import time
 from collections import Counter, defaultdict

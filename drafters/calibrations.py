@@ -49,9 +49,7 @@ class Calibrations:
         return Calibrations(factors)
 
     def of(self, distribution: SamplingDistribution, proposal: str) -> Calibration:
-        """Return the calibration for a distribution and a proposal; factors of 1 if none is
-        known.
-        """
+        """Return the calibration of a distribution and a proposal; factors of 1 if unknown."""
         levels = self.factors.get(distribution_key(distribution), {}).get(proposal)
         return Calibration(tuple(levels)) if levels else Calibration()
 

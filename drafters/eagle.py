@@ -25,9 +25,7 @@ from models.transformer import Blocks
 
 
 class EagleHead(nn.Module):
-    """embed(token i + 1), feature i -> predicted feature i + 1; without final norm, as
-    published.
-    """
+    """embed(token i + 1), feature i -> predicted feature i + 1; no final norm, as published."""
 
     def __init__(self, spec: TransformerSpec, bias: bool = True):
         super().__init__()

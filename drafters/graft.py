@@ -19,8 +19,7 @@ SHARE = 0.35  # of the stale prediction in the mixture; hits change little from 
 
 
 class GraftDrafter:
-    """Grows levels by one drafter, mixed with stale predictions, which also foresee later
-    positions.
+    """Grows levels by a drafter, mixed with stale predictions; these also foresee later positions.
 
     The forward pass that verifies the tree renews the predictions.
     """

@@ -1,5 +1,4 @@
-"""Drafts without a trained drafter: the target's predictions of earlier rounds (SJD, arXiv
-2410.01699).
+"""Drafts without a trained drafter: the target's earlier predictions (SJD, arXiv 2410.01699).
 
 A forward pass that verifies a tree also predicts positions that stay undecided, after draft tokens
 that may be wrong. These stale predictions propose the next drafts (Jacobi decoding). With the
@@ -28,9 +27,7 @@ class JacobiDrafter:
     """
 
     def __init__(self, target: TargetModel, window: int, guess: str):
-        """window: positions after the root that are drafted at most; guess: above, left or
-        random.
-        """
+        """window: most positions after the root that are drafted; guess: above, left or random."""
         self.grid, self.codes, self.device = target.grid, target.vocab.size, target.device
         self.dtype = torch.float64 if target.dtype == torch.float64 else torch.float32
         self.window, self.guess = window, guess
@@ -57,9 +54,7 @@ class JacobiDrafter:
         return self.recall(tree, nodes)[0]
 
     def recall(self, tree: DraftTree, nodes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the same, and (images, k) bool whether the positions have predictions of their
-        own.
-        """
+        """Return the same, and (images, k) bool whether positions have their own predictions."""
         position = self.root + 1 + tree.depths.gather(1, nodes)
         return self._distributions(position), position <= self.reached
 
@@ -97,9 +92,7 @@ class JacobiDrafter:
         self.image = self.image[: len(images)]
 
     def _distributions(self, position: Tensor) -> Tensor:
-        """Return predictions (images, n, vocab) at positions (images, n); arbitrary past the
-        end.
-        """
+        """Return predictions (images, n, vocab) at positions (images, n); any past the end."""
         return self.distributions[self.image, self._source(position).clamp(max=self.grid.tokens)]
 
     def _source(self, position: Tensor) -> Tensor:

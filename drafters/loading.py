@@ -81,9 +81,7 @@ def find_drafter(path: str, family: Family, target: TransformerSpec) -> FoundDra
 
 
 def load_drafter(path: str, target: TargetModel, dtype: torch.dtype | None = None) -> LoadedDrafter:
-    """Return the drafter in a folder; ValueError names what is missing or does not fit the
-    target.
-    """
+    """Return the drafter in a folder; ValueError names what is missing or does not fit."""
     return _find(path, target.drafter_spec, target.spec).load(target, dtype)
 
 

@@ -1,6 +1,4 @@
-"""From a method's settings to its parts: where target, drafter, policy, proposal and verifier
-meet.
-"""
+"""From a method's settings to its engine: target, drafter, policy, proposal and verifier meet."""
 
 from dataclasses import dataclass
 from pkgutil import resolve_name

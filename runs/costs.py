@@ -46,9 +46,7 @@ class Costs:
         return Prices(tuple(verify.tolist()), self.level)
 
     def round(self, nodes: float, levels: float) -> float:
-        """Return the milliseconds of a round: linear between measured numbers of nodes, and
-        beyond.
-        """
+        """Return the milliseconds of a round: linear between measured nodes, and beyond."""
         last = max(self.verify[-1] - self.verify[-2], 0) / (self.nodes[-1] - self.nodes[-2])
         beyond = max(nodes - self.nodes[-1], 0) * last
         return float(np.interp(nodes, self.nodes, self.verify)) + beyond + self.level * levels
@@ -63,9 +61,7 @@ class Costs:
 
     @staticmethod
     def read(path: Path) -> "Costs":
-        """Return the costs that `scripts.tools.costs` wrote; a SettingsError names what is
-        wrong.
-        """
+        """Return the costs that `scripts.tools.costs` wrote; a SettingsError names a fault."""
         content = read_object(path).get("costs")
         try:
             nodes, verify = (tuple(map(float, content[name])) for name in ("nodes", "verify"))
@@ -115,9 +111,7 @@ def measure_costs(
 
 
 def _timed(engine: Engine, jobs: list[Job]) -> list[tuple[float, float, float | None]]:
-    """Return nodes, milliseconds without the draft, and per draft level, of rounds after
-    warm-up.
-    """
+    """Return nodes, milliseconds without the draft and per draft level, after warm-up."""
     rows, before = [], Counter()
     for step in islice(engine.generate(jobs), WARM_UP + ROUNDS):
         now = Counter(engine.watch.seconds) + Counter(levels=engine.watch.calls["draft_forward"])
@@ -131,8 +125,7 @@ def _timed(engine: Engine, jobs: list[Job]) -> list[tuple[float, float, float | 
 
 
 def machine_costs(key: str, measure: Callable[[], Costs]) -> Costs:
-    """Return the costs that are kept under this key in the user's cache folder, or measure and keep
-    them.
+    """Return the costs kept under this key in the user's cache folder, or measure and keep them.
 
     Costs that cannot be read are measured anew; that, and a folder that takes no file, is said on
     standard error.

@@ -1,6 +1,4 @@
-"""From settings to engines: loads target and drafter, and builds the engine of any method on
-them.
-"""
+"""From settings to engines: loads target and drafter, builds the engine of any method."""
 
 import platform
 from dataclasses import dataclass, field

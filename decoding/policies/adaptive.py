@@ -111,9 +111,7 @@ class AdaptiveTree(DynamicTree):
     name = "adt"
 
     def __init__(self, settings: AdtSettings, nodes: int, columns: int):
-        """settings: numbers of the adaptation; nodes: node budget; columns: image tokens per
-        row.
-        """
+        """settings: of the adaptation; nodes: node budget; columns: image tokens per row."""
         super().__init__(Shape(settings.d_max, settings.k_max, nodes))
         self.settings, self.columns = settings, columns
 

@@ -146,9 +146,7 @@ class TreePolicy(Protocol):
         """Return indices (images, k) of the nodes to expand into this level (1: the root)."""
 
     def narrow(self, tree: DraftTree, plan: TreePlan) -> TreePlan:
-        """Return the plan without the levels that an image is better off without, or need not
-        grow.
-        """
+        """Return the plan without levels that an image is better off without, or need not grow."""
 
     def prune(self, tree: DraftTree, plan: TreePlan) -> DraftTree:
         """Return the tree to verify; a node that is kept keeps its parent."""

@@ -8,9 +8,7 @@ from decoding.tree import DraftTree
 
 
 class DynamicTree:
-    """Grows every level from the best nodes of the one before; verifies the best nodes of all
-    levels.
-    """
+    """Grows each level from the best nodes of the last; verifies the best nodes of all."""
 
     name = "eagle2"
     sizes_itself = False
@@ -31,8 +29,7 @@ class DynamicTree:
         return tree.scores[:, first:].topk(min(plan.width, tree.newest), dim=1).indices + first
 
     def narrow(self, tree: DraftTree, plan: TreePlan) -> TreePlan:
-        """Return the plan, ended at the newest level if no deeper node could be among the kept
-        ones.
+        """Return the plan, ended at the newest level if no deeper node could be kept.
 
         A child scores at most as much as its parent. So if nodes as good as the newest level's best
         fill an image's budget, none of its descendants gets in. Foreseen tokens would break this,

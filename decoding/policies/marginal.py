@@ -1,5 +1,4 @@
-"""Marginal-value trees: every draft level and every node must pay for itself, at this machine's
-prices.
+"""Marginal-value trees: every level and every node must pay for itself, at measured prices.
 
 With estimated path probabilities P(v), a tree of nodes V decides about 1 + sum P(v) tokens in the
 time of one target forward pass over |V| nodes and of its draft levels. The tree keeps the number of
@@ -25,9 +24,7 @@ LEAST_DOUBT, MOST_DOUBT = 0.5, 2.0
 
 @dataclass(frozen=True)
 class Prices:
-    """Milliseconds of a round. verify[n]: all but the draft, with n nodes; level: one draft
-    level.
-    """
+    """Milliseconds of a round: verify[n] of all but the draft, n nodes; level of one level."""
 
     verify: tuple[float, ...]
     level: float
@@ -45,9 +42,7 @@ class MarginalController:
         return replace(self.largest.within(remaining), doubt=self._doubt(position))
 
     def _doubt(self, position: int) -> float:
-        """Return the power for path probabilities, above 1 where the neighbours promised too
-        much.
-        """
+        """Return the power for path probabilities: above 1 if the neighbours promised too much."""
         near = [self.rounds[-1]]
         if position >= self.columns:
             near.append(self.rounds[position - self.columns])

@@ -1,6 +1,4 @@
-"""Static draft trees: fixed lists of rank paths (EAGLE-1, arXiv 2401.15077; LANTERN++, arXiv
-2502.06352).
-"""
+"""Static draft trees: fixed lists of rank paths (EAGLE-1, 2401.15077; LANTERN++, 2502.06352)."""
 
 from functools import cached_property
 

@@ -1,5 +1,4 @@
-"""Relaxed acceptance: LANTERN (arXiv 2410.03355), LANTERN++ (2502.06352), and the same with
-positional noise.
+"""Relaxed acceptance: LANTERN (2410.03355), LANTERN++ (2502.06352), also with positional noise.
 
 A child x may take over probability of its nearest codes n_1, n_2, ... in the VQ codebook. With C_m
 = p(n_1) + ... + p(n_m), m <= k, and m* the largest m with C_m <= B, x is accepted as if its
@@ -22,9 +21,7 @@ class Neighbourhoods:
     """Says what a child may take over, by the settings and the table of nearest codes."""
 
     def __init__(self, settings: LanternSettings, nearest: Tensor):
-        """nearest: (codes, n) the codes nearest to every code, nearest first; the first k are
-        used.
-        """
+        """nearest: (codes, n) the codes nearest to every code, nearest first; k are used."""
         self.settings, self.nearest = settings, nearest
 
     def bound(self, own: Tensor, moved: Tensor | float = 0.0, left: Tensor | float = 1.0) -> Tensor:
@@ -119,9 +116,7 @@ class Lantern(Rejection):
         return Relaxed(distribution, accept, self.near)
 
     def _likeliest(self, tree: DraftTree, log_p: Tensor) -> Tensor:
-        """Return (images, 1 + nodes) bool: nodes that are the argmax with their neighbours'
-        mass.
-        """
+        """Return (images, 1 + nodes) bool: the argmax, with their neighbours' mass added."""
         distribution = log_p.gather(1, tree.parents[..., None].expand_as(log_p)).double().exp()
         own = distribution.gather(2, tree.tokens[..., None])[..., 0]
         mass = self.near.of(distribution, tree.tokens, self.near.bound(own))[2]

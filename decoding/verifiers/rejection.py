@@ -11,9 +11,7 @@ from decoding.verifiers.siblings import Siblings, at, normalised, walk
 
 
 class PointMasses:
-    """Judges children that were not drawn: accepts x with probability p(x); a refused x leaves
-    p.
-    """
+    """Judges children that were not drawn: accepts x with probability p(x), else removes it."""
 
     def __init__(self, distribution: Tensor, noise: Tensor):
         """distribution: (images, vocab) p; noise: (images, vocab) Gumbel numbers of `accept`."""

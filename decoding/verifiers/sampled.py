@@ -1,6 +1,4 @@
-"""Randomised acceptance of children drawn from the drafter's q: the rule of EAGLE-1 (arXiv
-2401.15077).
-"""
+"""Randomised acceptance of children drawn from q: the rule of EAGLE-1 (arXiv 2401.15077)."""
 
 from torch import Tensor
 
@@ -10,8 +8,7 @@ from decoding.verifiers.siblings import Siblings, at, normalised
 
 
 class Draws(PointMasses):
-    """Judges children drawn without replacement from q: accepts x with probability min(1, p(x) /
-    q(x)).
+    """Judges children drawn without replacement from q: accepts x with min(1, p(x) / q(x)).
 
     If x is refused, p becomes norm(max(p - q, 0)), and x leaves q.
     """

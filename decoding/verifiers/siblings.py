@@ -1,6 +1,4 @@
-"""The walk that all rules but the exact one share: down the tree, child after child of every
-node.
-"""
+"""The walk of all rules but the exact one: down the tree, child after child of a node."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -22,9 +20,7 @@ class Siblings(Protocol):
     distribution: Tensor
 
     def visit(self, tokens: Tensor, asked: Tensor) -> Tensor:
-        """Return (images,) bool, who accepts a child by its token (images,), of those asked
-        (images,).
-        """
+        """Return (images,) bool: asked (images,), and the child's token (images,) is accepted."""
 
 
 def walk(
@@ -60,9 +56,7 @@ def walk(
 
 
 def _first_accepted(tree: DraftTree, node: Tensor, siblings: Siblings, going: Tensor) -> Tensor:
-    """Return the index (images,) of the first accepted child, in the order of the tree; 0 for
-    none.
-    """
+    """Return the index (images,) of the first accepted child in the tree's order; 0 for none."""
     children = children_of(tree, node)
     order = children.int().argsort(dim=1, descending=True, stable=True)
     found = torch.zeros_like(node)

@@ -1,6 +1,4 @@
-"""How often a drafter's candidates hold the target's choice, by tree level and proposal; its
-calibration.
-"""
+"""How often a drafter's candidates hold the target's choice, per level; its calibration."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -42,8 +40,7 @@ def target_distribution(
 
 
 class Gathered:
-    """Collects the drafter's values and the target's choices by level, at every `stride`-th
-    position.
+    """Collects a drafter's values and the target's choices by level, at every `stride`-th position.
 
     They are kept on the CPU and take levels x positions x codes x 4 bytes, twice.
     """
@@ -82,9 +79,7 @@ class Gathered:
                 self.distances.setdefault(level, []).append(apart.cpu())
 
     def table(self) -> list[dict[str, Any]]:
-        """Return per level its number, the figures of each proposal, and the total variation if
-        known.
-        """
+        """Return a line per level: number, figures of each proposal, total variation if known."""
         lines = []
         for level, choices in self.choices.items():
             line: dict[str, Any] = {"depth": level}

@@ -86,9 +86,7 @@ def _root_mean_square(values: Tensor) -> Tensor:
 
 
 def _scale_tokens(weight: Tensor, factor: float) -> None:
-    """Multiply, in place, the part of the head's input weights (hidden, 2 hidden) for
-    embeddings.
-    """
+    """Multiply, in place, the half of the input weights (hidden, 2 hidden) for embeddings."""
     weight[:, : len(weight)] *= factor
 
 

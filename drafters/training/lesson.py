@@ -1,6 +1,4 @@
-"""One update of a drafter: its process's share of the batch, loss, gradients, optimiser,
-average.
-"""
+"""One update of a drafter: share of the batch, loss, gradients, optimiser, averaged weights."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -20,9 +18,7 @@ from support.crew import Crew
 
 
 class Lessons:
-    """A head in training next to its frozen target; `state` holds all that the next update
-    needs.
-    """
+    """A head in training next to its frozen target; `state` holds what the next update needs."""
 
     def __init__(
         self,
@@ -54,9 +50,7 @@ class Lessons:
         return cosine_lr(done, self.settings.lr, self.settings.warmup)
 
     def update(self) -> Tensor:
-        """Make the next update; returns the loss's parts (levels, 3), means over the whole
-        batch.
-        """
+        """Make the next update; returns the loss's parts (levels, 3), means over the batch."""
         parts = []
         for parameter in self.trained.values():
             parameter.grad = None
@@ -141,9 +135,7 @@ class Lessons:
 
 
 def optimizers_of(settings: TrainSettings, head: EagleHead) -> list[torch.optim.Optimizer]:
-    """Return AdamW, without decay for norms and biases; or Muon for matrices, AdamW for the
-    rest.
-    """
+    """Return AdamW, which does not decay norms and biases; or Muon for matrices with AdamW."""
     if settings.optimizer == "muon":
         precision = torch.bfloat16 if settings.precision == "bf16" else torch.float32
         return muon_and_adamw(head, precision)

@@ -1,6 +1,4 @@
-"""Losses of EAGLE heads (arXiv 2401.15077, section 4.2), of guided distributions and several
-depths.
-"""
+"""Losses of EAGLE heads (arXiv 2401.15077, section 4.2), guided and over several depths."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -106,25 +104,20 @@ class Levels:
         return rows.features[:, rows.prompt + self.slots]
 
     def read(self, outputs: list[Tensor]) -> list[Tensor]:
-        """Return per level k the predicted features (rows, tokens - k, hidden) of tokens k, k + 1,
-        ...
-        """
+        """Return per level k the predicted features (rows, tokens - k, hidden) of tokens k, ..."""
         joined = torch.cat(outputs, 1)
         return [joined.index_select(1, place) for place in self.places]
 
 
 def guided(target: TargetModel, features: Tensor, cfg: float) -> Tensor:
-    """Return guided logits (images, n, codes) in fp32 of features (images x guidance, n,
-    hidden).
-    """
+    """Return guided logits in fp32 of features (images x guidance, n, hidden)."""
     # without autocast: guidance would enlarge the rounding of bf16
     with torch.autocast(features.device.type, enabled=False):
         return SamplingDistribution(cfg=cfg).guide(target.score(features.to(target.dtype)))
 
 
 def agreement(p: Tensor, q: Tensor) -> Tensor:
-    """Return the probability (...) that p and q (..., codes) choose the same code under the same
-    noise.
+    """Return the probability (...) that p and q (..., codes) choose alike under the same noise.
 
     The noise is Gumbel. The probability is at least (1 - TV) / (1 + TV), where TV is their total
     variation (arXiv 2408.07978). Both choose x with probability 1 / sum_y max(p_y / p_x, q_y /

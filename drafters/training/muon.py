@@ -1,5 +1,4 @@
-"""Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) for matrices, in a precision of the
-caller's choice.
+"""Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) for matrices, in any precision.
 
 torch.optim.Muon always iterates in bf16, which CPUs without AVX-512 emulate at a tenth of the speed
 of fp32.

@@ -1,6 +1,4 @@
-"""Which images a step trains on, and its random numbers: functions of seed and step, in any
-process.
-"""
+"""Which images a step trains on, and its random numbers: functions of seed and step alone."""
 
 import torch
 from torch import Tensor

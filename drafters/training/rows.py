@@ -1,6 +1,4 @@
-"""A target's features of given images, for training: sequences of all guidance rows, for any
-target.
-"""
+"""A target's features of given images, for training: sequences of all guidance rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

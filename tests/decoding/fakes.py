@@ -1,4 +1,4 @@
-"""Trees, laws and drafters made up for tests."""
+"""Trees, distributions and drafters made up for tests."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def scored_paths(tree: DraftTree, image: int) -> dict[Path, float]:
 
 
 def random_distribution(image: int, path: Path, vocab: int = 9, spread: float = 2.0) -> Tensor:
-    """A log-law (vocab,) that is a function of an image and a path."""
+    """A log-distribution (vocab,) that is a function of an image and a path."""
     generator = torch.Generator().manual_seed(hash((image, *path)) % 2**31)
     return (spread * torch.randn(vocab, generator=generator, dtype=torch.float64)).log_softmax(-1)
 
@@ -84,7 +84,7 @@ class Unseeing:
 
 
 class PathDrafter(Unseeing):
-    """log q behind a node = law(image, path below the root)."""
+    """log q after a node = distribution(image, path below the root)."""
 
     def __init__(self, distribution: Callable[[int, Path], Tensor]):
         self.distribution = distribution
@@ -102,7 +102,9 @@ class PathDrafter(Unseeing):
 
 
 class ScriptedDrafter(Unseeing):
-    """log q behind a node = law(text of the prompt's ids, image position), whatever the path."""
+    """log q after a node = distribution(text of the prompt's ids, image position), whatever the
+    path.
+    """
 
     def __init__(self, distribution: Callable[[Path, int], Tensor]):
         self.distribution = distribution

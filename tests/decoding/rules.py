@@ -1,5 +1,5 @@
-"""Many images at once through one round: small laws by prefix, trees grown from them, all streams
-of noise random.
+"""Many images at once through one round: small distributions by prefix, trees grown from them, all
+streams of noise random.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ ROLES = ("target", "accept", "residual", "draft")
 
 
 class Distributions(Unseeing):
-    """Target's and drafter's laws (rows, vocab) after every prefix of up to `length` tokens, in
-    heap order: the root is row 0, and token t behind row r leads to row r vocab + 1 + t.
+    """Target's and drafter's distributions (rows, vocab) after every prefix of up to `length`
+    tokens, in heap order: the root is row 0, and token t after row r leads to row r vocab + 1 + t.
     """
 
     def __init__(self, vocab: int, length: int, spread: float = 1.0, cut: bool = False):
@@ -30,7 +30,7 @@ class Distributions(Unseeing):
         self.vocab = vocab
         rows = sum(vocab**n for n in range(length + 1))
         p, noise = torch.randn(2, rows, vocab, generator=generator, dtype=torch.float64) * spread
-        if cut:  # each law lacks a token, not always the same
+        if cut:  # each distribution lacks a token, not always the same
             p = p.masked_fill(p == p.amin(1, keepdim=True), -torch.inf)
             noise = noise.masked_fill(noise == noise.amin(1, keepdim=True), -torch.inf)
         self.log_p, self.log_q = p.log_softmax(1), (p.clamp(min=-2) + 1.2 * noise).log_softmax(1)
@@ -100,7 +100,7 @@ def one_round(
 
 def decided(distributions: Distributions, verdict: Verdict, length: int, seed: int = 0) -> Tensor:
     """The first tokens (images, length): those of the verdict, then plain samples of the target's
-    law.
+    distribution.
     """
     generator = torch.Generator().manual_seed(seed)
     rows, tokens = torch.zeros_like(verdict.accepted), []
@@ -122,6 +122,6 @@ def outcome_counts(tokens: Tensor, vocab: int) -> Tensor:
 
 
 def emitted(verdict: Verdict) -> Tensor:
-    """The decided tokens (images, 1 + nodes), -1 behind them."""
+    """The decided tokens (images, 1 + nodes), -1 after them."""
     place = torch.arange(verdict.emitted.shape[1])
     return verdict.emitted.masked_fill(place > verdict.accepted[:, None], -1)

@@ -134,7 +134,7 @@ def test_a_batch_of_equal_lengths_equals_single_images(model) -> None:
 
 
 def continued(model: Transformer, cache: KVCache, token: int) -> Tensor:
-    """Features behind one more token per image; nothing is committed."""
+    """Features after one more token per image; nothing is committed."""
     tree = DraftTree.root(torch.full((len(cache.lengths),), token), torch.float64)
     return verify(model, cache, tree)
 

@@ -13,7 +13,7 @@ from drafters.calibrations import UNCALIBRATED, Calibrations, distribution_key
 from drafters.loading import LoadedDrafter
 from runs.building import build_engine, calibration_of
 
-LAW = SamplingDistribution()
+PLAIN = SamplingDistribution()
 
 
 @pytest.mark.parametrize("factor", [0.3, 1.0, 4.0])
@@ -48,7 +48,7 @@ def test_calibration_changes_scores_and_neither_tokens_nor_their_order(name) -> 
 
 
 def test_settings_choose_the_calibration() -> None:
-    known = Calibrations({distribution_key(LAW): {"coupled": [0.5], "topk": [0.25]}})
+    known = Calibrations({distribution_key(PLAIN): {"coupled": [0.5], "topk": [0.25]}})
     for options, factors in (
         ({}, (0.5,)),
         ({"calibration": "none"}, (1.0,)),
@@ -56,7 +56,7 @@ def test_settings_choose_the_calibration() -> None:
         ({"proposal": "topk", "calibration": "drafter"}, (0.25,)),
         ({"method": "static"}, (1.0,)),
     ):
-        assert calibration_of(MethodSettings(**options), LAW, known).factors == factors
+        assert calibration_of(MethodSettings(**options), PLAIN, known).factors == factors
     with pytest.raises(SettingsError, match="--calibration"):
         MethodSettings(method="static", calibration="none")
 
@@ -64,12 +64,12 @@ def test_settings_choose_the_calibration() -> None:
 @pytest.mark.parametrize("factors", [[0.05, 3.0], [100.0], [0.01]])
 @pytest.mark.parametrize("method", ["eagle2", "adt"])
 def test_no_calibration_changes_a_token(session, method, factors) -> None:
-    known = Calibrations({distribution_key(LAW): {"coupled": factors, "topk": factors}})
+    known = Calibrations({distribution_key(PLAIN): {"coupled": factors, "topk": factors}})
     jobs = [Job("0", "a red dot", 3), Job("1", "blue squares", 4)]
 
     def codes(settings: MethodSettings, calibrations: Calibrations) -> dict[str, list[int]]:
         drafter = LoadedDrafter(session.drafter.network, calibrations)
-        engine = build_engine(session.target, drafter, LAW, settings, 2)
+        engine = build_engine(session.target, drafter, PLAIN, settings, 2)
         return {
             image.job.id: image.codes.tolist()
             for step in engine.generate(jobs)

@@ -1,5 +1,5 @@
-"""The joint law of the first tokens: engine against enumeration (chi-square), with controls that
-must fail.
+"""The joint distribution of the first tokens: engine against enumeration (chi-square), with
+controls that must fail.
 
 Four codes, three tokens: 64 outcomes, 2,000 seeds. The tests are deterministic: the seeds are
 fixed.
@@ -29,7 +29,7 @@ CODES, TOKENS, SEEDS = 4, 3, 2000
 SPEC = TransformerSpec(
     vocab=CODES + 2, hidden=16, intermediate=16, layers=1, heads=2, kv_heads=2, max_positions=8
 )
-LAW = SamplingDistribution(cfg=2.0)
+PLAIN = SamplingDistribution(cfg=2.0)
 SIZES = Sizes(spread=1.0)
 
 
@@ -107,7 +107,7 @@ def sampled(
 
 
 def test_the_distribution_to_compare_with_is_worth_comparing(target) -> None:
-    p = enumerated(target, LAW)
+    p = enumerated(target, PLAIN)
     assert abs(float(p.sum()) - 1) < 1e-5
     assert 0.02 < float(p.max()) < 0.5 and int((p * SEEDS >= 5).sum()) > 20
 
@@ -128,12 +128,15 @@ METHODS = {
 
 @pytest.mark.parametrize("name", METHODS)
 def test_images_have_the_targets_distribution(name, target, drafter) -> None:
-    assert p_value(sampled(target, drafter, LAW, METHODS[name]), enumerated(target, LAW)) > 1e-4
+    assert p_value(sampled(target, drafter, PLAIN, METHODS[name]), enumerated(target, PLAIN)) > 1e-4
 
 
 def test_plain_decoding_has_the_targets_distribution(target, drafter) -> None:
     """And not the product of the same margins: the test sees dependence between positions."""
-    counts, p = sampled(target, drafter, LAW, MethodSettings(method="ar")), enumerated(target, LAW)
+    counts, p = (
+        sampled(target, drafter, PLAIN, MethodSettings(method="ar")),
+        enumerated(target, PLAIN),
+    )
     assert p_value(counts, p) > 1e-4
     joint = p.view(CODES, CODES, CODES)
     margins = torch.einsum("i,j,k->ijk", joint.sum((1, 2)), joint.sum((0, 2)), joint.sum((0, 1)))
@@ -157,13 +160,17 @@ def test_one_noise_row_for_all_positions_is_found_out(target, drafter, monkeypat
     original = noise.gumbel
     monkeypatch.setattr(noise, "gumbel", reused)
     assert (
-        p_value(sampled(target, drafter, LAW, METHODS["coupled"]), enumerated(target, LAW)) < 1e-8
+        p_value(
+            sampled(target, drafter, PLAIN, METHODS["coupled"]),
+            enumerated(target, PLAIN),
+        )
+        < 1e-8
     )
 
 
 def test_a_biased_temperature_is_found_out(target, drafter) -> None:
     biased = SamplingDistribution(temperature=1.2, cfg=2.0)
     assert (
-        p_value(sampled(target, drafter, biased, METHODS["coupled"]), enumerated(target, LAW))
+        p_value(sampled(target, drafter, biased, METHODS["coupled"]), enumerated(target, PLAIN))
         < 1e-8
     )

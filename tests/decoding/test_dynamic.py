@@ -131,7 +131,7 @@ def test_pruning_keeps_parents_when_scores_tie(nodes) -> None:
 
 
 def test_tokens_outside_the_distribution_do_not_become_nodes() -> None:
-    """Under top-k sampling the drafter's law may have fewer tokens than a node may have
+    """Under top-k sampling the drafter's distribution may have fewer tokens than a node may have
     children.
     """
 

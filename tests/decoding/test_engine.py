@@ -31,7 +31,7 @@ VOCAB, TOKENS = 24, 16
 JOBS = [
     Job(str(i), "word " * (i % 4) + str(i), 100 + i) for i in range(7)
 ]  # prompts of four lengths
-LAWS = [
+DISTRIBUTIONS = [
     SamplingDistribution(),
     SamplingDistribution(temperature=0.0),
     SamplingDistribution(cfg=1.0),
@@ -76,11 +76,11 @@ def codes(engine: Engine, jobs: list[Job]) -> dict[str, list[int]]:
 
 @pytest.fixture(scope="module")
 def truth(session: Session) -> dict[SamplingDistribution, dict[str, list[int]]]:
-    """The baseline's codes by law and job."""
+    """The baseline's codes by distribution and job."""
     method = MethodSettings(method="ar")
     return {
         distribution: codes(build_engine(session.target, None, distribution, method, 1), JOBS)
-        for distribution in LAWS
+        for distribution in DISTRIBUTIONS
     }
 
 
@@ -98,8 +98,8 @@ def scripted(
 def oracle(
     session: Session, baseline: dict[str, list[int]], right: bool
 ) -> Callable[[Path, int], Tensor]:
-    """A drafter's law that is sure of the baseline's next token; or, with right=False, sure that it
-    is another one.
+    """A drafter's distribution that is sure of the baseline's next token; or, with right=False,
+    sure that it is another one.
     """
     known = {
         tuple(session.target.prompt(job.prompt, 1).ids[0].tolist()): baseline[job.id]
@@ -129,7 +129,7 @@ def test_distributions_are_neither_flat_nor_certain(truth) -> None:
         assert sum(len(set(image)) for image in images.values()) > 7 * 3, distribution
 
 
-@pytest.mark.parametrize("distribution", LAWS, ids=str)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=str)
 def test_an_oracle_is_always_accepted(distribution, session, truth) -> None:
     """Every round decides depth + 1 tokens, as far as the image goes."""
     for policy in (DynamicTree(Shape(3, 2, 8)), StaticTree(rank_paths(NAMED_TREES["chain"]))):
@@ -145,12 +145,14 @@ def test_an_oracle_is_always_accepted(distribution, session, truth) -> None:
 
 def test_adaptive_trees_grow_as_long_as_they_are_accepted(session, truth) -> None:
     policy = AdaptiveTree(AdtSettings(d_max=6, d_init=2, l_d=2), nodes=12, columns=4)
-    engine = scripted(session, LAWS[0], policy, oracle(session, truth[LAWS[0]], True), 1)
+    engine = scripted(
+        session, DISTRIBUTIONS[0], policy, oracle(session, truth[DISTRIBUTIONS[0]], True), 1
+    )
     rounds = [step.rounds[0] for step in engine.generate(JOBS[:1])]
     assert [(r.position, r.depth, r.accepted) for r in rounds] == [(1, 2, 2), (4, 4, 4), (9, 6, 6)]
 
 
-@pytest.mark.parametrize("distribution", LAWS, ids=str)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=str)
 def test_a_drafter_that_is_never_right_costs_nothing_but_time(distribution, session, truth) -> None:
     for policy in (DynamicTree(Shape(3, 4, 8)), AdaptiveTree(AdtSettings(), 12, 4)):
         engine = scripted(
@@ -162,7 +164,7 @@ def test_a_drafter_that_is_never_right_costs_nothing_but_time(distribution, sess
 
 
 @pytest.mark.parametrize("images", [1, 3])
-@pytest.mark.parametrize("distribution", LAWS, ids=str)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=str)
 def test_a_drafter_that_is_sometimes_right(distribution, images, session, truth) -> None:
     for policy in (
         DynamicTree(Shape(4, 5, 20)),
@@ -173,7 +175,7 @@ def test_a_drafter_that_is_sometimes_right(distribution, images, session, truth)
         assert 1 < sum(image.tau for image in found.values()) / 7 < 5
 
 
-@pytest.mark.parametrize("distribution", LAWS, ids=str)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=str)
 def test_plain_decoding_in_a_batch(distribution, session, truth) -> None:
     assert (
         codes(
@@ -186,12 +188,12 @@ def test_plain_decoding_in_a_batch(distribution, session, truth) -> None:
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_eagle_drafts_in_batches_and_in_any_order(method, session, truth) -> None:
     """Seven jobs through three places; reversed; and the same engine again."""
-    engine = build_engine(session.target, session.drafter, LAWS[0], method, 3, TABLES)
-    assert codes(engine, JOBS) == truth[LAWS[0]]
-    assert codes(engine, JOBS[::-1]) == truth[LAWS[0]]
+    engine = build_engine(session.target, session.drafter, DISTRIBUTIONS[0], method, 3, TABLES)
+    assert codes(engine, JOBS) == truth[DISTRIBUTIONS[0]]
+    assert codes(engine, JOBS[::-1]) == truth[DISTRIBUTIONS[0]]
 
 
-@pytest.mark.parametrize("distribution", LAWS[1:], ids=str)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS[1:], ids=str)
 @pytest.mark.parametrize("name", ["jacobi", "marginal", "graft"])
 def test_foreseen_and_priced_drafts_under_every_distribution(
     name, distribution, session, truth
@@ -218,10 +220,10 @@ def top1s(rounds: list[RoundStats]) -> list[float]:
 def test_an_images_trees_do_not_depend_on_its_batch(method, session) -> None:
     """Not only the tokens: every round's position, shape, nodes and acceptance, hence tau."""
     alone = rounds_of(
-        build_engine(session.target, session.drafter, LAWS[0], method, 1, TABLES), JOBS
+        build_engine(session.target, session.drafter, DISTRIBUTIONS[0], method, 1, TABLES), JOBS
     )
     batch = rounds_of(
-        build_engine(session.target, session.drafter, LAWS[0], method, 3, TABLES), JOBS
+        build_engine(session.target, session.drafter, DISTRIBUTIONS[0], method, 3, TABLES), JOBS
     )
     for name, rounds in alone.items():
         assert [vars(stats) | {"top1": 0} for stats in rounds] == [
@@ -233,16 +235,18 @@ def test_an_images_trees_do_not_depend_on_its_batch(method, session) -> None:
 def test_top1_is_the_targets_own_at_every_position(session) -> None:
     """Plain decoding asks the target at one position after the other, a tree at several at once."""
     plain = rounds_of(
-        build_engine(session.target, None, LAWS[0], MethodSettings(method="ar"), 1), JOBS
+        build_engine(session.target, None, DISTRIBUTIONS[0], MethodSettings(method="ar"), 1), JOBS
     )
-    trees = build_engine(session.target, session.drafter, LAWS[0], METHODS["small eagle2"], 3)
+    trees = build_engine(
+        session.target, session.drafter, DISTRIBUTIONS[0], METHODS["small eagle2"], 3
+    )
     for name, rounds in rounds_of(trees, JOBS).items():
         assert len(rounds) < len(plain[name]) and top1s(rounds) == pytest.approx(top1s(plain[name]))
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_figures_agree_with_the_trace(method, session) -> None:
-    engine = build_engine(session.target, session.drafter, LAWS[0], method, 2, TABLES)
+    engine = build_engine(session.target, session.drafter, DISTRIBUTIONS[0], method, 2, TABLES)
     largest = engine.speculation.policy.largest
     images, traces = {}, {}
     for step in engine.generate(JOBS[:3]):
@@ -274,7 +278,7 @@ def test_jobs_are_drawn_when_places_become_free(session) -> None:
             drawn.append(job.id)
             yield job
 
-    engine = build_engine(session.target, None, LAWS[0], MethodSettings(method="ar"), 2)
+    engine = build_engine(session.target, None, DISTRIBUTIONS[0], MethodSettings(method="ar"), 2)
     finished = 0
     for step in engine.generate(source()):
         assert len(drawn) == min(finished + 2, 4)
@@ -283,35 +287,35 @@ def test_jobs_are_drawn_when_places_become_free(session) -> None:
 
 
 def test_few_jobs_or_none(session, truth) -> None:
-    engine = build_engine(session.target, session.drafter, LAWS[0], MethodSettings(), 5)
+    engine = build_engine(session.target, session.drafter, DISTRIBUTIONS[0], MethodSettings(), 5)
     assert list(engine.generate([])) == []
-    assert codes(engine, JOBS[:2]) == {job.id: truth[LAWS[0]][job.id] for job in JOBS[:2]}
+    assert codes(engine, JOBS[:2]) == {job.id: truth[DISTRIBUTIONS[0]][job.id] for job in JOBS[:2]}
 
 
 def test_a_run_that_was_given_up_leaves_nothing_behind(session, truth) -> None:
-    engine = build_engine(session.target, session.drafter, LAWS[0], MethodSettings(), 2)
+    engine = build_engine(session.target, session.drafter, DISTRIBUTIONS[0], MethodSettings(), 2)
     abandoned = engine.generate(JOBS)
     for _ in range(3):
         next(abandoned)
     abandoned.close()
-    assert codes(engine, JOBS[4:]) == {job.id: truth[LAWS[0]][job.id] for job in JOBS[4:]}
+    assert codes(engine, JOBS[4:]) == {job.id: truth[DISTRIBUTIONS[0]][job.id] for job in JOBS[4:]}
 
 
 def test_same_prompt_other_seed_is_another_image(session) -> None:
-    engine = build_engine(session.target, session.drafter, LAWS[0], MethodSettings(), 2)
+    engine = build_engine(session.target, session.drafter, DISTRIBUTIONS[0], MethodSettings(), 2)
     jobs = [Job("a", "cat", 1), Job("b", "cat", 2), Job("c", "cat", 1)]
     found = codes(engine, jobs)
     assert found["a"] == found["c"] != found["b"]
 
 
 def test_at_temperature_0_the_seed_does_not_matter(session) -> None:
-    engine = build_engine(session.target, session.drafter, LAWS[1], MethodSettings(), 2)
+    engine = build_engine(session.target, session.drafter, DISTRIBUTIONS[1], MethodSettings(), 2)
     found = codes(engine, [Job("a", "cat", 1), Job("b", "cat", 2)])
     assert found["a"] == found["b"]
 
 
 def test_a_target_without_numbers_is_reported(session, monkeypatch) -> None:
-    engine = build_engine(session.target, None, LAWS[0], MethodSettings(method="ar"), 1)
+    engine = build_engine(session.target, None, DISTRIBUTIONS[0], MethodSettings(method="ar"), 1)
     monkeypatch.setattr(
         type(session.target), "score", lambda self, features: features[..., :VOCAB] * torch.nan
     )

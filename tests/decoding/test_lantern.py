@@ -1,5 +1,5 @@
-"""Relaxed acceptance: what one candidate does to the law, the bound with several, delta = 0,
-temperature 0.
+"""Relaxed acceptance: what one candidate does to the distribution, the bound with several, delta =
+0, temperature 0.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from decoding.verifiers.lantern import Lantern, LanternCoupled
 from decoding.verifiers.rejection import Rejection
 
 VOCAB, IMAGES, DELTA = 24, 20_000, 0.1
-LAWS = Distributions(VOCAB, 1)
+DISTRIBUTIONS = Distributions(VOCAB, 1)
 NOISE = random_noise(IMAGES, 1, VOCAB, seed=3)
 BOTH = {"lantern": Lantern, "lantern_coupled": LanternCoupled}
 
@@ -38,20 +38,20 @@ def siblings(count: int) -> StaticTree:
 
 def first_tokens(verifier: Verifier, children: int, proposal: str = "topk") -> Tensor:
     """How often (vocab,) each first token is emitted."""
-    verdict = one_round(LAWS, siblings(children), proposal, verifier, NOISE)[1]
+    verdict = one_round(DISTRIBUTIONS, siblings(children), proposal, verifier, NOISE)[1]
     return outcome_counts(verdict.emitted[:, :1], VOCAB)
 
 
 def distance(counts: Tensor) -> float:
-    """Total variation from the target's law; sampling alone makes about 0.01 of it."""
-    return float((counts / counts.sum() - LAWS.log_p[0].exp()).abs().sum() / 2)
+    """Total variation from the target's distribution; sampling alone makes about 0.01 of it."""
+    return float((counts / counts.sum() - DISTRIBUTIONS.log_p[0].exp()).abs().sum() / 2)
 
 
 def claimed(delta: float, k: int) -> tuple[int, Tensor]:
     """The drafter's first candidate, and the codes whose probability it takes over: plain
     Python.
     """
-    p, x = LAWS.log_p[0].exp().tolist(), int(LAWS.log_q[0].argmax())
+    p, x = DISTRIBUTIONS.log_p[0].exp().tolist(), int(DISTRIBUTIONS.log_q[0].argmax())
     bound, mass, codes = delta if delta <= 1 else (delta - 1) * p[x], 0.0, []
     for code in nearest()[x, :k].tolist():
         mass += p[code]
@@ -70,7 +70,7 @@ def test_one_candidate_moves_just_the_mass_of_its_neighbours(name, delta, k) -> 
     probability.
     """
     x, codes = claimed(delta, k)
-    distribution = LAWS.log_p[0].exp()
+    distribution = DISTRIBUTIONS.log_p[0].exp()
     expected = distribution.clone()
     expected[codes] = 0
     expected[x] += distribution[codes].sum()
@@ -84,7 +84,7 @@ def test_the_published_residual_loses_k_plus_1_codes() -> None:
     x, codes = claimed(0.2, 6)
     gone = nearest()[x, :7].long()
     assert 0 < len(codes) < 6
-    distribution = LAWS.log_p[0].exp()
+    distribution = DISTRIBUTIONS.log_p[0].exp()
     accepted = distribution[x] + distribution[codes].sum()
     rest = distribution.clone()
     rest[gone], rest[x] = 0, 0
@@ -120,7 +120,9 @@ def test_a_bound_for_each_candidate_adds_up(name) -> None:
 @pytest.mark.parametrize("budget", ["shared", "per_candidate"])
 @pytest.mark.parametrize(("relaxed", "lossless"), [(Lantern, Rejection), (LanternCoupled, Exact)])
 def test_delta_0_is_the_lossless_rule(relaxed, lossless, budget, proposal) -> None:
-    """Token for token, with cut laws too, where a neighbour may have no probability at all."""
+    """Token for token, with cut distributions too, where a neighbour may have no probability at
+    all.
+    """
     distributions, noise = Distributions(4, 2, cut=True), random_noise(2000, 3, 4, seed=1)
     settings = LanternSettings(k=3, delta=0.0, budget=budget)
     tree = DynamicTree(Shape(2, 3, 5))
@@ -139,7 +141,8 @@ def tree_of(*children: tuple[int, int]) -> DraftTree:
     return DraftTree(*rows.unbind(1), torch.zeros(1, len(children) + 1), height=max(depths))
 
 
-ROOT = [0.40, 0.35, 0.15, 0.10]  # the target's law behind the root; elsewhere token 3 is certain
+# the target's distribution after the root; elsewhere token 3 is certain
+ROOT = [0.40, 0.35, 0.15, 0.10]
 NEAR = torch.tensor([[2, 3, 1], [2, 3, 0], [3, 1, 0], [2, 1, 0]], dtype=torch.int32)
 
 
@@ -177,7 +180,7 @@ def test_at_temperature_0_the_longest_path_counts() -> None:
 
 
 def test_a_residual_without_a_token_is_an_error() -> None:
-    """As published, a refused child takes k + 1 codes along, here all that the law has."""
+    """As published, a refused child takes k + 1 codes along, here all that the distribution has."""
     log_p = torch.tensor([0.5, 0.5, 0.0, 0.0]).log().expand(1, 2, 4)
     noise = torch.full((1, 2, 4), 5.0)
     settings = LanternSettings(k=2, delta=0.1, residual="reference")

@@ -1,4 +1,4 @@
-"""Positional noise: a pure function of seed, role, position and token, with the right law,
+"""Positional noise: a pure function of seed, role, position and token, with the right distribution,
 independent across them.
 """
 
@@ -63,7 +63,7 @@ def test_numbers_are_standard_gumbel() -> None:
     n = len(sample)
     assert abs(sample.mean() - 0.5772156649) < 5 * math.pi / math.sqrt(6 * n)
     assert abs(sample.var() - math.pi**2 / 6) < 0.03
-    quantiles = torch.exp(-torch.exp(-sample)).sort().values  # their law is uniform
+    quantiles = torch.exp(-torch.exp(-sample)).sort().values  # their distribution is uniform
     deviation = (quantiles - (torch.arange(n) + 0.5) / n).abs().max()
     assert deviation < 1.95 / math.sqrt(n), "Kolmogorov-Smirnov at 0.1 %"
 

@@ -1,5 +1,5 @@
-"""Randomised lossless rules: the joint law of three tokens against enumeration, with controls that
-must fail.
+"""Randomised lossless rules: the joint distribution of three tokens against enumeration, with
+controls that must fail.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from decoding.verifiers.rejection import PointMasses, Rejection
 from decoding.verifiers.sampled import Draws, Sampled
 
 VOCAB, LENGTH, IMAGES = 4, 3, 20_000
-LAWS = {"full": Distributions(VOCAB, 2), "cut": Distributions(VOCAB, 2, cut=True)}
+DISTRIBUTIONS = {"full": Distributions(VOCAB, 2), "cut": Distributions(VOCAB, 2, cut=True)}
 DYNAMIC, STATIC = DynamicTree(Shape(2, 3, 5)), StaticTree(rank_paths("root:3 0:2 1:1"))
 CASES = [(Rejection(), proposal, DYNAMIC) for proposal in ("topk", "coupled", "sampled")]
 CASES += [(Rejection(), "topk", STATIC), (Sampled(), "sampled", STATIC)]
@@ -32,7 +32,9 @@ NAMES = [f"{verifier.name} {proposal} {policy.name}" for verifier, proposal, pol
 def figures(
     distributions: Distributions, verifier: Verifier, proposal: str, policy, accept: str = "accept"
 ) -> tuple[float, Tensor]:
-    """The p-value of three tokens' joint law, and how often 0, 1 and 2 drafts were accepted."""
+    """The p-value of three tokens' joint distribution, and how often 0, 1 and 2 drafts were
+    accepted.
+    """
     noise = random_noise(IMAGES, LENGTH, VOCAB, seed=5)
     noise.tables["accept"] = noise.tables[accept]
     verdict = one_round(distributions, policy, proposal, verifier, noise)[1]
@@ -44,17 +46,17 @@ def figures(
     return p_value(counts[p > 0], p[p > 0]), torch.bincount(verdict.accepted, minlength=3)
 
 
-@pytest.mark.parametrize("distribution", LAWS)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @pytest.mark.parametrize("case", CASES, ids=NAMES)
 def test_three_tokens_have_the_targets_distribution(case, distribution) -> None:
     """At the root and below it, after refusals and without."""
-    found, accepted = figures(LAWS[distribution], *case)
+    found, accepted = figures(DISTRIBUTIONS[distribution], *case)
     assert found > 1e-4
     assert min(accepted[0], accepted[2]) > IMAGES // 50
 
 
 class Forgetful(PointMasses):
-    """Refuses a child and leaves it in the law."""
+    """Refuses a child and leaves it in the distribution."""
 
     def leave(self, refused: Tensor, distribution: Tensor) -> None:
         pass
@@ -101,12 +103,14 @@ class WrongSampled(Sampled):
     ],
 )
 def test_wrong_rules_are_found_out(verifier, proposal, policy, accept) -> None:
-    assert figures(LAWS["full"], verifier, proposal, policy, accept)[0] < 1e-8
+    assert figures(DISTRIBUTIONS["full"], verifier, proposal, policy, accept)[0] < 1e-8
 
 
 def test_drawn_trees_of_other_shapes_are_not_lossless_with_the_rule_for_draws() -> None:
     """Why the settings refuse them: pruning by value drops draws after they were seen."""
-    assert figures(LAWS["full"], Sampled(), "sampled", DynamicTree(Shape(2, 3, 3)))[0] < 1e-8
+    assert (
+        figures(DISTRIBUTIONS["full"], Sampled(), "sampled", DynamicTree(Shape(2, 3, 3)))[0] < 1e-8
+    )
 
 
 @pytest.mark.parametrize("case", CASES, ids=NAMES)
@@ -148,7 +152,9 @@ def test_verdicts_are_paths_of_present_nodes(absent) -> None:
 
 
 def test_an_empty_residual_is_an_error() -> None:
-    """The law holds one token, the noise says that it is refused: only rounding can do so."""
+    """The distribution holds one token, the noise says that it is refused: only rounding can do
+    so.
+    """
     tree = DraftTree.root(torch.zeros(1, dtype=torch.long), torch.float64).extend(
         torch.zeros(1, 1, dtype=torch.long),
         torch.tensor([[[2]]]),

@@ -76,7 +76,9 @@ def test_temperature_0_is_plain_decoding(name, session) -> None:
 def test_drawn_children_leave_the_exact_rule_exact(session) -> None:
     plain = made(session, MethodSettings(method="ar"), WARM, 1)
     assert made(session, MethodSettings(method="adt", proposal="sampled"), WARM, 3) == plain
-    assert made(session, LOSSLESS["rejection"], WARM, 3) != plain  # the same law, other images
+    assert (
+        made(session, LOSSLESS["rejection"], WARM, 3) != plain
+    )  # the same distribution, other images
 
 
 @pytest.mark.parametrize(

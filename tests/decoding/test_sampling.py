@@ -1,4 +1,4 @@
-"""The sampling law against a direct computation in numpy, and the choice of a token."""
+"""The sampling distribution against a direct computation in numpy, and the choice of a token."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CASES = [
 
 
 def direct(logits: np.ndarray, distribution: SamplingDistribution) -> np.ndarray:
-    """The law of one position from its rows (guidance, vocab), by the definition in the
+    """The distribution of one position from its rows (guidance, vocab), by the definition in the
     documentation.
     """
     scores = (
@@ -94,8 +94,8 @@ def test_top_p_keeps_the_token_that_crosses_p() -> None:
 
 
 def test_temperature_comes_before_top_p() -> None:
-    """At T = 0.5 the law .5 .3 .2 is .658 .237 .105: p = .6 then keeps one token, where T = 1 would
-    keep two.
+    """At T = 0.5 the distribution .5 .3 .2 is .658 .237 .105: p = .6 then keeps one token, where
+    T = 1 would keep two.
     """
     assert distribution_of(
         [0.5, 0.3, 0.2], SamplingDistribution(temperature=0.5, top_p=0.6, cfg=1.0)
@@ -103,8 +103,8 @@ def test_temperature_comes_before_top_p() -> None:
 
 
 def test_top_k_comes_before_top_p() -> None:
-    """After top-k = 2 the law is .571 .429, and p = .57 keeps one token; of .4 .3 .3 it would keep
-    two.
+    """After top-k = 2 the distribution is .571 .429, and p = .57 keeps one token; of .4 .3 .3 it
+    would keep two.
     """
     assert distribution_of(
         [0.4, 0.3, 0.2, 0.1], SamplingDistribution(top_k=2, top_p=0.57, cfg=1.0)

@@ -82,8 +82,8 @@ def test_keep_renumbers_parents(generator) -> None:
 
 
 def test_distributions_stay_with_their_nodes() -> None:
-    """Grown over two levels, then cut: a node's children and the law that they were drawn from move
-    together.
+    """Grown over two levels, then cut: a node's children and the distribution that they were drawn
+    from move together.
     """
     tree, zeros = (
         DraftTree.root(torch.zeros(2, dtype=torch.long), torch.float64),

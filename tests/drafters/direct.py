@@ -59,13 +59,13 @@ class Image:
         them, up to the code before number stop (n,).
         """
         first, known = (len(self.sequence(self.codes[: end - 1].tolist())) for end in (start, stop))
-        behind = self.sequence(self.codes[:stop].tolist())[first + 1 : known + 1]
-        codes = torch.tensor(behind) - self.target.vocab.first_id
+        after = self.sequence(self.codes[:stop].tolist())[first + 1 : known + 1]
+        codes = torch.tensor(after) - self.target.vocab.first_id
         return torch.stack([f[-(known - first) :] for f in self.features(stop - 1)]), codes
 
     @torch.inference_mode()
     def distribution_after(self, count: int, path: tuple[int, ...] = ()) -> Tensor:
-        """log q (vocab,) behind `count` decided codes and a path of drafted ones, by definition."""
+        """log q (vocab,) after `count` decided codes and a path of drafted ones, by definition."""
         last = []
         for row, features in zip(self.rows, self.features(count - 1), strict=True):
             ids = torch.tensor([row + self.sequence([*self.codes[:count].tolist(), *path])])[:, 1:]

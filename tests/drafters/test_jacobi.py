@@ -1,5 +1,5 @@
-"""What the training-free drafter remembers: the laws along the branch that shares most of the
-accepted path.
+"""What the training-free drafter remembers: the distributions along the branch that shares most of
+the accepted path.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def drafter(guess: str = "above", window: int = 6, images: int = 1) -> JacobiDra
 
 
 def distribution(name: float) -> Tensor:
-    """A law that can be told from others."""
+    """A distribution that can be told from others."""
     return torch.tensor([name, 0.0, 1.0, 2.0], dtype=torch.float64)
 
 
@@ -69,7 +69,7 @@ def test_distributions_come_from_the_branch_that_shares_most_of_the_accepted_pat
     )
     assert found.root.item() == 2  # node 1 and the bonus token
     assert found.reached.item() == 4
-    assert names(found.foresee())[:2] == [13, 15]  # behind nodes 3 and 5: positions 3 and 4
+    assert names(found.foresee())[:2] == [13, 15]  # after nodes 3 and 5: positions 3 and 4
 
 
 def test_entries_behind_the_accepted_path_mean_nothing() -> None:
@@ -86,7 +86,7 @@ def test_entries_behind_the_accepted_path_mean_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("guess", "expected"),
-    # positions 3 and 4 are known; 5 to 8: above them 0 (without law), 1, 2, 3
+    # positions 3 and 4 are known; 5 to 8: above them 0 (without distribution), 1, 2, 3
     [
         ("above", [13, 15, 15, 10, 11, 13]),
         ("left", [13, 15] + 4 * [15]),
@@ -110,7 +110,7 @@ def test_an_image_starts_without_distributions() -> None:
 
 def test_a_later_round_renews_and_never_forgets() -> None:
     """After a rejected first draft the branch is as long as the tree; a shorter tree leaves the far
-    laws.
+    distributions.
     """
     found = drafter()
     chain = tree_of([0, 0, 1, 2, 3])
@@ -123,7 +123,7 @@ def test_a_later_round_renews_and_never_forgets() -> None:
 
 
 def test_the_images_end_is_no_trouble() -> None:
-    """Laws behind the last position are dropped, not written over others."""
+    """Distributions after the last position are dropped, not written over others."""
     found = drafter(window=30)
     found.root += 17
     found.observe(

@@ -13,8 +13,8 @@ from decoding.sampling import SamplingDistribution
 
 @pytest.mark.parametrize("counts", [[2, 2], [5, 1]], ids=["equal lengths", "ragged"])
 def test_drafter_reads_row_ends(counts, lumina_folder) -> None:
-    """Laws behind roots and nodes that end a row, in the images of a batch that end one and those
-    that do not.
+    """Distributions after roots and nodes that end a row, in the images of a batch that end one and
+    those that do not.
     """
     session, distribution = open_lumina(lumina_folder, "64"), SamplingDistribution()
     codes = torch.randint(

@@ -1,5 +1,5 @@
-"""Rows, losses and figures of training: slots and laws are those of decoding; what a perfect
-drafter would score.
+"""Rows, losses and figures of training: slots and distributions are those of decoding; what a
+perfect drafter would score.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from models.base import Context, TransformerSpec
 from runs.session import Session
 
 CFG = 3.0
-LAW = SamplingDistribution(cfg=CFG)
+PLAIN = SamplingDistribution(cfg=CFG)
 TEXTS = ["a cat", "two red dogs and a cat on the mat"]  # of different lengths
 
 
@@ -76,7 +76,7 @@ def test_a_batch_has_the_features_of_single_images(opened) -> None:
 def test_the_features_are_those_of_unpadded_rows(session) -> None:
     rows, codes = rows_of(session), codes_for(session)
     for number, text in enumerate(TEXTS):
-        image = Image(session, LAW, text, codes[number].tolist())
+        image = Image(session, PLAIN, text, codes[number].tolist())
         for row, expected in enumerate(image.features(len(codes[0]) - 1)):
             found = rows.features[2 * number + row, rows.starts[2 * number + row] :]
             torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
@@ -84,9 +84,11 @@ def test_the_features_are_those_of_unpadded_rows(session) -> None:
 
 @torch.inference_mode()
 def test_training_scores_what_the_drafter_computes(opened) -> None:
-    """Laws of levels 1 to 3 against those of a tree of one branch behind every decided token."""
+    """Distributions of levels 1 to 3 against those of a tree of one branch after every decided
+    token.
+    """
     codes, rows = codes_for(opened), rows_of(opened)
-    distributions = draft_distributions(opened.target, opened.drafter.network, rows, LAW, 3)
+    distributions = draft_distributions(opened.target, opened.drafter.network, rows, PLAIN, 3)
     for number, text in enumerate(TEXTS):
         checked = 0
         for level, token, log_q in decoded_distributions(opened, text, codes[number], 3):
@@ -103,7 +105,7 @@ def decoded_distributions(
     """Level, number of the token and log q of a drafter that is told one token after the other."""
     target, prompt = session.target, session.target.prompt(text, 2)
     rows = target_rows(target, prompt, codes[None])
-    drafter = EagleDrafter(session.drafter.network, target, LAW, room=levels)
+    drafter = EagleDrafter(session.drafter.network, target, PLAIN, room=levels)
     drafter.open(1, Stopwatch(target.device))
     drafter.start(0, prompt, rows.features[:, : rows.prompt], codes[:1])
     sequence = rows.ids[0, rows.prompt :] - target.vocab.first_id
@@ -170,7 +172,7 @@ class Perfect:
 
 
 def distributions(spread: float) -> Tensor:
-    """Two laws (2, 40, 12) of 12 codes, some of which neither or only one has."""
+    """Two distributions (2, 40, 12) of 12 codes, some of which neither or only one has."""
     logits = spread * torch.randn(
         (2, 40, 12), generator=torch.Generator().manual_seed(0), dtype=torch.float64
     )
@@ -210,8 +212,8 @@ def loss_of(session: Session, levels: int = 2) -> EagleLoss:
 def agreement(session: Session, head: object, rows: Rows) -> dict:
     """The figures of level 1, the target's choices drawn anew."""
     log_p, distributions = (
-        target_distribution(session.target, rows, LAW),
-        draft_distributions(session.target, head, rows, LAW, 1),
+        target_distribution(session.target, rows, PLAIN),
+        draft_distributions(session.target, head, rows, PLAIN, 1),
     )
     gathered = Gathered()
     for number in range(len(log_p)):
