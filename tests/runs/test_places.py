@@ -1,0 +1,54 @@
+"""Every command that writes, at every kind of place that cannot be written: one line, no work lost."""
+
+from pathlib import Path
+
+import pytest
+
+import main
+
+DATA = Path(__file__).parents[1] / "data" / "revision_9f14fc4"
+MODEL = [f"--model_path={DATA / 'checkpoint'}", "--device=cpu"]
+COMMANDS = {
+    "generate_images": ("output_dir", ["--prompt=a cat", *MODEL]),
+    "benchmark": ("output_dir", ["--prompt=a cat", "--methods=ar", *MODEL]),
+    "evaluate": ("report_dir", [f"--output_dir={DATA / 'run'}", "--device=cpu"]),
+    "evaluate ": ("cache_dir", [f"--output_dir={DATA / 'run'}", "--report_dir=report"]),
+    "extract_tokens": ("output_dir", ["--from_prompts", "--num_images=2", *MODEL]),
+    "train_drafter": ("output_dir", [f"--tokens={DATA / 'tokens'}", "--holdout=4", *MODEL]),
+}
+PLACES = ["file", "file/below", "x" * 300, "/proc/nowhere"]
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_place_that_cannot_be_written_is_one_line(
+    tmp_path, monkeypatch, capsys, one_thread, command, place
+):
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("mine")
+    flag, words = COMMANDS[command]
+    code = main.main([command.strip(), *words, f"--{flag}={place}"])
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert code in (1, 2) and len(said) == 1 and place[:150] in said[0]
+    assert Path("file").read_text() == "mine"
+
+
+READERS = {
+    "generate_images": ["--prompt=a cat", "--model_path={}"],
+    "generate_images ": ["--prompt={}.txt", *MODEL],
+    "evaluate": ["--output_dir={}"],
+    "inspect": ["--model_path={}"],
+    "train_drafter": ["--tokens={}", "--output_dir=out", *MODEL],
+    "extract_tokens": ["--data_dir={}", "--output_dir=out", *MODEL],
+}
+
+
+@pytest.mark.parametrize("place", [*PLACES[1:], "nowhere"])
+@pytest.mark.parametrize("command", READERS)
+def test_a_place_that_cannot_be_read_is_one_line(tmp_path, monkeypatch, capsys, command, place):
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("mine")
+    words = [word.format(place) for word in READERS[command]]
+    assert main.main([command.strip(), *words]) in (1, 2)
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1 and said[0].startswith("error: ") and place[:80] in said[0]
