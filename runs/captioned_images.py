@@ -28,7 +28,10 @@ class Fault(ValueError):
 
 @dataclass(frozen=True)
 class Captioned:
-    """An image. id: no other image has it. load: returns caption and file content, or raises Fault."""
+    """An image: an id that no other one has, and what loads its caption and file content.
+
+    `load` raises a Fault if one of them cannot be used.
+    """
 
     id: str
     load: Callable[[], tuple[str, bytes]]
@@ -70,11 +73,12 @@ def _read(place: Path) -> Iterator[Captioned]:
     if len(lists) > 1 or lists and archives:
         names = ", ".join(path.name for path in (*lists, *archives)[:4])
         raise SettingsError(
-            f"--data_dir {place}: found {names}; allowed: {LIST}, one .jsonl file, or .tar files only"
+            f"--data_dir {place}: found {names}; allowed: {LIST}, one .jsonl file, or only .tar "
+            "files"
         )
     if archives:
         return chain.from_iterable(map(_packed, archives))
-    return _listed(lists[0]) if lists else _beside(place)
+    return _listed(lists[0]) if lists else _paired(place)
 
 
 def _distinct(items: Iterable[Captioned]) -> Iterator[Captioned]:
@@ -91,7 +95,7 @@ def _fail(reason: str) -> NoReturn:
     raise Fault(reason)
 
 
-def _beside(folder: Path) -> Iterator[Captioned]:
+def _paired(folder: Path) -> Iterator[Captioned]:
     """Yield the images of a folder and the folders in it, by path, and captions without one."""
     for place, folders, names in os.walk(folder, onerror=_refuse):
         folders.sort()

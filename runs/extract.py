@@ -232,7 +232,7 @@ def _draw(
 
 
 def _summary(folder: Path, new: int) -> tuple[int, str]:
-    """Return the number of images in the folder, and a line with it: also what was skipped and why."""
+    """Return the number of images in the folder, and a line that says what was skipped and why."""
     lines = [line for path in sorted(folder.glob("skipped*.jsonl")) for line in read_lines(path)]
     reasons = Counter(str(line.get("reason")).partition(":")[0] for line in lines).most_common()
     images = len(Tokens.read(folder)) if shard_paths(folder) else 0

@@ -1,4 +1,7 @@
-"""`generate_images`: prompts in; images, records and a trace out. Imports torch when there is work for it."""
+"""`generate_images`: prompts in; images, records and a trace out.
+
+Imports torch only when an image is missing.
+"""
 
 import hashlib
 import io
@@ -84,7 +87,7 @@ def generate_images(
 
 
 def _tell_changed(folder: RunFolder, missing: Sequence[PromptItem]) -> None:
-    """Say on stderr which images are made again because their files are not those that were saved."""
+    """Say on stderr which images are made again since their files changed."""
     changed = [item.id for item in missing if item.id in folder.changed]
     if changed:
         found = f"{len(changed)} in {folder.path}/img, such as {changed[0]}.png"
@@ -179,7 +182,7 @@ def _record(settings: RunSettings, image: "FinishedImage", seconds_decode: float
 def _summary(
     folder: RunFolder, items: Sequence[PromptItem], missing: Sequence[PromptItem], seconds: float
 ) -> str:
-    """Return one line: the images in the folder, their mean tau, the new ones' tokens per second."""
+    """Return a line: the images in the folder, their mean tau, the new ones' tokens per second."""
     records = [folder.records[item.id] for item in items if item.id in folder.records]
     tau = sum(record["tau"] for record in records) / max(len(records), 1)
     text = f"{len(records)} images in {folder.path}/img ({len(missing)} new): mean tau {tau:.2f}"

@@ -1,4 +1,4 @@
-"""Decoding with an eye on the clock: one method over some images, and where its time went."""
+"""Timed decoding: one method over some images, and where its time went."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ BASELINE = MethodSettings(method="ar")
 
 @dataclass(frozen=True)
 class Measurement:
-    """One method over all prompts: images, and seconds and calls by part of the round."""
+    """One method over some prompts: its images, and seconds and calls by part of the round."""
 
     images: list[FinishedImage]
     seconds: dict[str, float]
@@ -25,22 +25,25 @@ class Measurement:
 
     @property
     def tau(self) -> float:
-        """Tokens decided in rounds / rounds, over all images."""
+        """Mean tokens per round over all images, the bonus token included, the prefill's not."""
         rounds = sum(image.target_forwards - 1 for image in self.images)
         return sum(len(image.codes) - 1 for image in self.images) / rounds
 
     def mean(self, name: str) -> float:
-        """Mean of a figure of the images."""
+        """Return the mean of a figure over the images."""
         return sum(getattr(image, name) for image in self.images) / len(self.images)
 
     def milliseconds(self, *names: str) -> float | None:
-        """Mean milliseconds of a forward pass that is timed in these parts; None where it did not occur."""
+        """Return the mean milliseconds of a forward pass timed in these parts; None without one."""
         calls = self.calls.get(names[0], 0)
         return 1000 * sum(self.seconds[name] for name in names) / calls if calls else None
 
     @property
     def profile(self) -> dict[str, float]:
-        """Milliseconds per round by part; `draft` holds draft_forward and draft_head, `verify` holds target_forward."""
+        """Milliseconds per round by part.
+
+        `draft` contains draft_forward and draft_head, `verify` contains target_forward.
+        """
         rounds = sum(image.target_forwards - 1 for image in self.images)
         return {name: 1000 * seconds / rounds for name, seconds in sorted(self.seconds.items())}
 
@@ -55,7 +58,7 @@ class Measurement:
 
 
 def measure(engine: Engine, jobs: list[Job]) -> Measurement:
-    """Decode all jobs once; images in the order of the jobs, whichever was finished first."""
+    """Decode all jobs once; the images come back in the order of the jobs."""
     images = {image.job: image for step in engine.generate(jobs) for image in step.finished}
     return Measurement(
         [images[job] for job in jobs], dict(engine.watch.seconds), dict(engine.watch.calls)
@@ -63,7 +66,7 @@ def measure(engine: Engine, jobs: list[Job]) -> Measurement:
 
 
 def joined(runs: Sequence[Measurement]) -> Measurement:
-    """Runs over different prompts as one."""
+    """Return measurements over different prompts as one."""
     images = [image for run in runs for image in run.images]
     seconds, calls = (Counter() for _ in range(2))
     for run in runs:

@@ -1,19 +1,24 @@
-"""The files of a run folder, read with care: damage and other programs' content are named by file and line.
+"""The files of a run folder: what is damaged or another program's is named by file and line.
 
 run.json        `read_manifest`
-records.jsonl   `finished_records` for a run that continues; `read_records` for `evaluate`, which leaves out what it
-                cannot use
+records.jsonl   `finished_records` for a run that continues; `read_records` for `evaluate`, which
+                leaves out what it cannot use
 trace.jsonl     `trace_lines`
 img/<id>.png    `is_saved`
 
-What older folders lack or say otherwise is understood here: records without `image_sha256`, and `same_prompt`.
+What older folders lack or say otherwise is understood here: records without `image_sha256`, and
+`same_prompt`.
 """
 
 import csv
 import hashlib
+import io
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+
+import numpy as np
+from PIL import Image
 
 from configs.fields import SettingsError
 from support.durable import encode_json, is_whole_png
@@ -28,8 +33,7 @@ _FIGURES = (*_POSITIVE, "tau", "mean_depth", "mean_nodes")
 
 
 def files_of(folder: Path, name: str) -> list[Path]:
-    """Return records.jsonl or trace.jsonl of a run folder, if it exists, and the parts of it that several processes
-    have written."""
+    """Return records.jsonl or trace.jsonl, if it exists, and the parts that processes wrote."""
     parts = sorted(folder.glob(name.replace(".", ".*.")))
     return [path for path in (folder / name, *parts) if path.exists()]
 
@@ -37,6 +41,13 @@ def files_of(folder: Path, name: str) -> list[Path]:
 def image_path(folder: Path, name: str) -> Path:
     """Return the place of an image by its id."""
     return folder / "img" / f"{name}.png"
+
+
+def encode_image(pixels: np.ndarray) -> bytes:
+    """Return the PNG of an image's pixels, uint8 (height, width, 3)."""
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, format="PNG")
+    return buffer.getvalue()
 
 
 def read_manifest(folder: Path) -> Line:
@@ -55,8 +66,10 @@ def read_manifest(folder: Path) -> Line:
 
 
 def new_manifest(command: Line, previous: Line | None) -> bytes:
-    """Return the content of run.json: what is known of this command, the code and the libraries, and of the commands
-    before it. previous: the run.json so far."""
+    """Return run.json: what is known of this command, code and libraries, and earlier commands.
+
+    previous: the run.json so far.
+    """
     content = {
         **command,
         "versions": versions(),
@@ -121,8 +134,10 @@ def trace_lines(folder: Path) -> list[Line]:
 
 
 def same_prompt(record: Line, prompt: str) -> bool:
-    """Return whether a record is of this prompt. Older runs read PartiPrompts as quoted CSV, which took the quotes off
-    a prompt that begins with them."""
+    """Return whether a record is of this prompt.
+
+    Older runs read PartiPrompts as quoted CSV: quotes that a prompt begins with were lost.
+    """
     if prompt.startswith('"') and record["prompt"] == next(csv.reader([prompt], delimiter="\t"))[0]:
         return True
     return record["prompt"] == prompt
@@ -164,8 +179,10 @@ def _is_figure(value: object, positive: bool) -> bool:
 
 
 def _unique(lines: Sequence[Line]) -> tuple[dict[str, Line], list[str]]:
-    """Return the records by id, and in words what is left out: ids with different records, records without a
-    figure."""
+    """Return the records by id, and in words what is left out.
+
+    These are ids with different records, and records without a figure.
+    """
     records: dict[str, Line] = {}
     doubted: dict[str, str] = {}
     for line in lines:

@@ -1,17 +1,17 @@
-"""A run folder: images, records and settings, safe against a kill at any moment; does not import torch.
+"""A run folder: images, records and settings, safe against a kill at any moment.
 
 img/<id>.png    written under another name, then renamed
-records.jsonl   a line per finished image, with the hash of its file; it counts only together with that file
+records.jsonl   a line per finished image, with the hash of its file; it counts only with that file
 trace.jsonl     a line per round of the finished images, if asked for
-run.json        settings, versions, hardware and revision of the latest command, and of those before it
+run.json        settings, versions, hardware and revision of the latest command and earlier ones
 .lock           held by the process that writes here; the kernel frees it when the process ends
 
-Of several processes number n writes records.n.jsonl and trace.n.jsonl and holds .lock.n, the first one .lock. The parts
-count like the whole files, and the first process joins them; after a kill the next command does.
+Of several processes number n writes records.n.jsonl and trace.n.jsonl and holds .lock.n, the first
+one .lock. The parts count like the whole files, and the first process joins them; after a kill the
+next command does. Does not import torch.
 """
 
 import hashlib
-import io
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,7 +21,6 @@ from types import TracebackType
 from typing import Self
 
 import numpy as np
-from PIL import Image
 
 from configs.fields import SettingsError, settings_dict
 from configs.schema import RunSettings
@@ -30,6 +29,7 @@ from runs.run_files import (
     MANIFEST,
     RECORDS,
     TRACE,
+    encode_image,
     files_of,
     finished_records,
     image_path,
@@ -44,9 +44,8 @@ from support.processes import ALONE, Processes
 from support.provenance import identity
 
 _IMAGE_NAME = re.compile(r"[0-9]{5,}_[0-9]+\.png")
-_RECORDED = re.compile(
-    rb'^\{"id": "([^"/]+)"', re.MULTILINE
-)  # ids, also in a file that is damaged elsewhere
+# The ids in a file of records, which may be damaged elsewhere.
+_RECORDED = re.compile(rb'^\{"id": "([^"/]+)"', re.MULTILINE)
 
 
 class RunFolder:
@@ -62,7 +61,13 @@ class RunFolder:
         arguments: Sequence[str] | None = None,
         processes: Processes = ALONE,
     ):
-        """arguments: the words of the command line, for run.json. processes: those that fill the folder together."""
+        """Name the folder, without opening it.
+
+        Args:
+            settings: of the run.
+            arguments: the words of the command line, for run.json.
+            processes: those that fill the folder together.
+        """
         self.settings, self.processes = settings, processes
         self.path = Path(settings.output_dir)
         self.arguments = list(sys.argv if arguments is None else arguments)
@@ -102,7 +107,7 @@ class RunFolder:
         self._lock.close()
 
     def check_prompts(self, items: Iterable[PromptItem]) -> None:
-        """Raise a SettingsError if a finished image is of another prompt than its number now stands for."""
+        """Raise a SettingsError if a finished image is of another prompt than its id now means."""
         for item in items:
             record = self.records.get(item.id)
             if record is not None and not same_prompt(record, item.prompt):
@@ -114,7 +119,7 @@ class RunFolder:
                 )
 
     def begin(self, hardware: Line) -> None:
-        """Make the folder ready for `save`: clear it if asked to, write run.json, mend what a kill left."""
+        """Prepare for `save`: clear the folder if asked, write run.json, mend what a kill left."""
         self.processes.gather(None)  # everyone has read the folder
         if self.processes.rank == 0:
             self._begin(hardware)
@@ -147,7 +152,7 @@ class RunFolder:
             self._join(rounds)
 
     def _join(self, rounds: Iterable[Line]) -> None:
-        """Make records.jsonl and trace.jsonl hold what belongs to finished images, once, and remove their parts."""
+        """Let records.jsonl and trace.jsonl hold the finished images, once; remove the parts."""
         self._rewrite(RECORDS, list(self.records.values()))
         own = {(line["id"], line["round"]): line for line in rounds if line["id"] in self.records}
         self._rewrite(TRACE, list(own.values()))
@@ -162,7 +167,7 @@ class RunFolder:
             record: the image's line of records.jsonl, with its `id`; the hash of the file is added.
             trace: the image's lines of trace.jsonl.
         """
-        content = _png(pixels)
+        content = encode_image(pixels)
         record = record | {"image_sha256": hashlib.sha256(content).hexdigest()}
         with self._writing():
             replace_file(image_path(self.path, record["id"]), content)
@@ -192,7 +197,7 @@ class RunFolder:
             self.records, self.changed = finished_records(self.path)
 
     def _refuse_foreign(self) -> None:
-        """Raise a SettingsError, before anything is written, for a folder with results but without a run.json."""
+        """Refuse, before anything is written, a folder with results but without a run.json."""
         ours = [name for name in ("img", RECORDS, TRACE) if (self.path / name).exists()]
         if ours and not (self.path / MANIFEST).exists():
             raise self._error(
@@ -241,9 +246,3 @@ class RunFolder:
 
     def _error(self, found: str, allowed: str) -> SettingsError:
         return SettingsError(f"--output_dir {self.path}: {found}; allowed: {allowed}")
-
-
-def _png(pixels: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, format="PNG")
-    return buffer.getvalue()

@@ -20,7 +20,7 @@ _PNG_START, _PNG_END = b"\x89PNG\r\n\x1a\n", b"\x00\x00\x00\x00IEND\xaeB`\x82"
 
 
 def lock(path: Path) -> IO[bytes]:
-    """Return the lock file, held until it is closed; a BlockingIOError if another process holds it."""
+    """Return the lock file, held until it is closed; BlockingIOError if another process has it."""
     file = path.open("ab")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -73,8 +73,10 @@ def flush_to_disk(file: IO[bytes]) -> None:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file that appears at `path` as a whole when the block ends. Readers see the old content or the new one,
-    never a part; after an error the old content stays."""
+    """Open a file that appears at `path` as a whole when the block ends.
+
+    Readers see the old content or the new one, never a part; after an error the old one stays.
+    """
     hidden = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # two processes may write one file
     with naming(path):
         try:
@@ -124,7 +126,7 @@ def append_bytes(path: Path, content: bytes) -> None:
 
 
 def is_whole_png(path: Path) -> bool:
-    """Return whether the file starts and ends as a PNG does: enough for files that are moved to their place."""
+    """Return whether a file starts and ends as a PNG: enough where whole files are renamed."""
     if not path.is_file() or path.stat().st_size < len(_PNG_START) + len(_PNG_END):
         return False
     with path.open("rb") as file:

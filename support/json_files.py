@@ -1,4 +1,4 @@
-"""Reading JSON that may be damaged or somebody else's: an error names the file, and the line in it."""
+"""Reading JSON that may be damaged or another program's: errors name the file and the line."""
 
 import json
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def parse_json(text: str | bytes, finite: bool = True) -> Any:
 
 
 def read_object(path: Path) -> Line:
-    """Return the JSON object in a file; a SettingsError if it cannot be read or is something else."""
+    """Return the JSON object in a file; a SettingsError if it is damaged or something else."""
     text = _content(path)
     try:
         content = parse_json(text)

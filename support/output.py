@@ -1,10 +1,11 @@
 """What a command prints, apart from what it does: a closed or full output never costs it its work.
 
-Commands write their files first and then simply `print`. `main.py` and `support/script.py` run them inside
-`guarded_output`, where a failed print does not raise: the command goes on to its end, silently. Then
+Commands write their files first and then simply `print`. `main.py` and `support/script.py` run
+them inside `guarded_output`, where a failed print does not raise: the command goes on to its end,
+silently. Then
 
-- a reader that has seen enough (`... | head -1`) is no failure: nothing more is said, the exit code stays;
-- any other failed print, such as on a full disk, is one line on stderr and exit code 1;
+- a reader that has seen enough (`... | head -1`) is no failure: the exit code stays as it is;
+- any other failed print, as on a full disk, is one line on stderr and exit code 1;
 - characters that the output's encoding lacks are written as escapes (`\\xe9`).
 """
 
@@ -59,7 +60,7 @@ class GuardedStream:
         self.fault = error
         try:
             place = self._stream.fileno()
-        except OSError:  # a stream in memory has no file behind it
+        except OSError:  # a stream in memory has no file
             return
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, place)

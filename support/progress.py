@@ -8,10 +8,16 @@ from tqdm import tqdm
 
 
 class _Shown:
-    """Images done, out of so many if that is known, and words of a subclass; a context manager."""
+    """Images done, out of a total if it is known, and words of a subclass; a context manager."""
 
     def __init__(self, images: int | None, stream: TextIO | None = None, every: float = 30.0):
-        """images: how many will be made; stream: stderr by default; every: seconds between lines in a log."""
+        """Begin to show.
+
+        Args:
+            images: how many will be made; None if that is not known.
+            stream: where to show it; stderr by default.
+            every: seconds between two lines in a log.
+        """
         self.images, self.every = images, every
         self.stream = sys.stderr if stream is None else stream
         self.done = 0
@@ -46,7 +52,7 @@ class _Shown:
 
 
 class Progress(_Shown):
-    """Images done, tokens per second and tau of a run, from the engine's steps."""
+    """Shows the images done, tokens per second and tau of a run, from the engine's steps."""
 
     rounds = tokens = 0
 
@@ -57,11 +63,12 @@ class Progress(_Shown):
         self._tell(len(step.finished))
 
     def _words(self) -> str:
-        return f"{self.tokens / self._seconds:.1f} tokens/s, tau {self.tokens / max(self.rounds, 1):.2f}"
+        tau = self.tokens / max(self.rounds, 1)
+        return f"{self.tokens / self._seconds:.1f} tokens/s, tau {tau:.2f}"
 
 
 class ImageCount(_Shown):
-    """Images done and left out, and images per second."""
+    """Shows the images done and left out, and images per second."""
 
     skipped = 0
 

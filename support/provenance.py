@@ -1,4 +1,7 @@
-"""Where results come from: versions, revision, the identity of a checkpoint and of a run. Does not import torch."""
+"""Where results come from: versions, revision, the identity of a checkpoint and of a run.
+
+Does not import torch.
+"""
 
 import hashlib
 import platform
@@ -15,7 +18,7 @@ _BLOCKS, _BLOCK_BYTES = 16, 1 << 16
 
 
 def versions() -> dict[str, str | None]:
-    """Versions of Python and of the libraries that decide numbers; None for one that is not installed."""
+    """Return the versions of Python and the libraries that decide numbers; None if missing."""
     found: dict[str, str | None] = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -26,7 +29,7 @@ def versions() -> dict[str, str | None]:
 
 
 def revision() -> str | None:
-    """The checkout's commit, with `+changes` if tracked files differ from it; None outside a checkout."""
+    """Return the checkout's commit, with `+changes` if tracked files differ; None without git."""
     commit = _git("rev-parse", "HEAD") if (ROOT / ".git").exists() else None
     if commit is None:
         return None
@@ -34,10 +37,11 @@ def revision() -> str | None:
 
 
 def checkpoint_id(path: str | Path) -> str:
-    """A hash that tells checkpoints apart: names, sizes, 16 blocks of 64 KiB of a file or of each of a folder's files.
+    """Return a hash that tells checkpoints apart: of a file, or of the files in a folder.
 
-    Files of `tokenizer/` and `chameleon/tokenizer/` count; other folders (the drafter), texts and pictures for readers
-    do not. At most a megabyte per file is read.
+    It takes names, sizes and 16 blocks of 64 KiB of each file, so at most a megabyte is read of
+    each. Files of `tokenizer/` and `chameleon/tokenizer/` count; other folders (the drafter), texts
+    and pictures for readers do not.
     """
     digest = hashlib.sha256()
     base, files = Path(path).parent, [Path(path)]
@@ -70,7 +74,7 @@ def _git(*arguments: str) -> str | None:
 
 
 def identity(settings: RunSettings) -> dict[str, object]:
-    """The settings that stay the same in a folder, with checkpoints' contents in place of their paths."""
+    """Return the settings that stay the same in a folder, with hashes in place of paths."""
     values = settings.identity()
     paths = {
         name: path

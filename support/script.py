@@ -10,8 +10,11 @@ from support.border import run_guarded
 
 
 def run_script(function: Callable[..., None]) -> None:
-    """Call it through fire. A failure ends the process with an exit code of support/border.py; every ValueError counts
-    as a flag or file that cannot be used."""
+    """Call a function through fire, with the flags of the command line.
+
+    A failure ends the process with an exit code of support/border.py; every ValueError counts as a
+    flag or file that cannot be used.
+    """
 
     def run() -> None:
         _check_flags(function, sys.argv[1:])
@@ -22,7 +25,7 @@ def run_script(function: Callable[..., None]) -> None:
 
 
 def _check_flags(function: Callable[..., None], words: list[str]) -> None:
-    """A ValueError for a flag that the function does not have: fire would run it first and complain afterwards."""
+    """Refuse a flag that the function lacks: fire would run it first and complain afterwards."""
     known = ["help", *signature(function).parameters]
     for word in words:
         name = word[2:].partition("=")[0].replace("-", "_")

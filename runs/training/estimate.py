@@ -1,6 +1,6 @@
-"""What a training takes: bytes and operations from the sizes of target and drafter, seconds from a measured speed.
+"""What a training needs: memory and operations by formula, time from a measured speed.
 
-Counted are the tensors that formulas know. What the allocator keeps in reserve and libraries take comes on top.
+The formulas count tensors. What the allocator holds in reserve and what libraries take is more.
 """
 
 from torch import nn
@@ -21,8 +21,11 @@ _OPTIMIZER = {"adamw": 8, "muon": 4}  # bytes of the optimiser's state per weigh
 
 
 def slots_of(settings: TrainSettings, tokens: Tokens, spec: TransformerSpec) -> tuple[int, int]:
-    """The longest prompt's slots and the image's. A prompt of text has at most a token per byte of its caption, and
-    those of its frame, which are not counted."""
+    """Return the slots of the longest prompt, and of an image.
+
+    A prompt of text has at most one token per byte of its caption; those around it, a few, are not
+    counted.
+    """
     longest = max(len(caption.encode()) for caption in tokens.captions)
     prompt = spec.image_rope.condition if spec.image_rope else longest
     rows, columns = tokens.about["rows"], tokens.about["columns"]
@@ -30,15 +33,21 @@ def slots_of(settings: TrainSettings, tokens: Tokens, spec: TransformerSpec) -> 
 
 
 def layer_floats(spec: TransformerSpec) -> int:
-    """Numbers per token that a layer keeps for its gradients: inputs and outputs of two norms, queries, keys and values
-    before, after norm and after rotation, what attention gives, gate, up, their activation and product."""
+    """Return how many numbers per token a layer keeps for its gradients.
+
+    These are the inputs and outputs of two norms; queries, keys and values before the norm, after
+    it and after rotation; what attention gives; gate, up, their activation and product.
+    """
     heads = (spec.heads + 2 * spec.kv_heads) * spec.head_dim
     return 4 * spec.hidden + 3 * heads + 2 * spec.hidden + 4 * spec.intermediate
 
 
 def head_activations(spec: TransformerSpec, rows: int, slots: tuple[int, int], depths: int) -> int:
-    """Bytes that the unrolled drafter keeps for its gradients, in fp32: every depth has the image's slots, the first
-    the prompt's, too; a depth's attention has a copy of the keys and values of all depths so far."""
+    """Return the bytes that the unrolled drafter keeps for its gradients, in fp32.
+
+    Every depth has the image's slots, the first one the prompt's, too. A depth's attention has a
+    copy of the keys and values of all depths so far.
+    """
     prompt, image = slots
     tokens = prompt + image * depths
     copies = sum(prompt + image * depth for depth in range(2, depths + 1))
@@ -50,8 +59,11 @@ def head_activations(spec: TransformerSpec, rows: int, slots: tuple[int, int], d
 def distribution_activations(
     codes: int, rows: int, guidance: int, image: int, depths: int, agreement: bool
 ) -> int:
-    """Bytes of the laws in fp32: the target's and one per depth are kept, three of every row's logits pass; agreement
-    keeps per depth the order, both laws in it and their sums."""
+    """Return the bytes of the distributions in fp32.
+
+    The target's and one per depth are kept, and three copies of every row's logits pass by. The
+    agreement loss keeps per depth the order, both distributions in it and their sums.
+    """
     kept = depths + 1 + 6 * depths * agreement
     return 4 * image * codes * (rows // guidance * kept + 3 * rows)
 
@@ -59,7 +71,7 @@ def distribution_activations(
 def target_activations(
     spec: TransformerSpec, rows: int, slots: tuple[int, int], itemsize: int
 ) -> int:
-    """Bytes of the target's pass, which keeps nothing for gradients: its widest layer, features and masks."""
+    """Return the bytes of the target's pass, without gradients: widest layer, features, masks."""
     n = sum(slots)
     wide = (
         3 * spec.hidden + (spec.heads + 2 * spec.kv_heads) * spec.head_dim + 3 * spec.intermediate
@@ -68,8 +80,10 @@ def target_activations(
 
 
 def memory(settings: TrainSettings, tokens: Tokens) -> dict[str, int]:
-    """Bytes on each of the processes' devices, by what needs them; a pass has batch_size / accumulate images of one
-    process."""
+    """Return the bytes on each process's device, by what needs them.
+
+    A pass has batch_size / accumulate images in one process.
+    """
     network, head, spec = _networks(settings)
     itemsize = DTYPES[settings.dtype].itemsize
     slots, codes = slots_of(settings, tokens, network.spec), tokens.about["vocab"]
@@ -85,27 +99,30 @@ def memory(settings: TrainSettings, tokens: Tokens) -> dict[str, int]:
         "drafter embeddings": network.spec.vocab * network.spec.hidden * itemsize,
         "target activations": target_activations(network.spec, rows, slots, itemsize),
         "drafter activations": head_activations(spec, rows, slots, settings.depths),
-        "laws": distribution_activations(
+        "distributions": distribution_activations(
             codes, rows, settings.rows, slots[1], settings.depths, settings.agreement_weight > 0
         ),
     }
 
 
 def work(settings: TrainSettings, tokens: Tokens) -> dict[str, int]:
-    """Operations of an update, two per multiplication with a weight, by what does them, without attention
-    and the optimiser. A backward pass counts as two forward, of a law, which has no weights to learn, as one."""
+    """Return the operations of an update, by what does them: two per multiplication with a weight.
+
+    Attention and the optimiser are not counted. A backward pass counts as two forward passes; that
+    of a distribution, which has no weights to learn, as one.
+    """
     network, head, _ = _networks(settings)
     (prompt, image), codes = slots_of(settings, tokens, network.spec), tokens.about["vocab"]
     rows = settings.batch_size * settings.rows
     return {
         "target": 2 * rows * (prompt + image) * _in_layers(network),
         "drafter": 6 * rows * (prompt + image * settings.depths) * _in_layers(head),
-        "laws": 2 * rows * image * (1 + 2 * settings.depths) * network.spec.hidden * codes,
+        "distributions": 2 * rows * image * (1 + 2 * settings.depths) * network.spec.hidden * codes,
     }
 
 
 def _networks(settings: TrainSettings) -> tuple[Transformer, EagleHead, TransformerSpec]:
-    """Target and drafter without their numbers, and the drafter's sizes."""
+    """Return target and drafter without their weights, and the drafter's sizes."""
     folder = checkpoint_folder(settings.model_path, "--model_path")
     family = FAMILIES[settings.model]
     network = family.network(read_json(folder / "config.json")).module
@@ -115,7 +132,7 @@ def _networks(settings: TrainSettings) -> tuple[Transformer, EagleHead, Transfor
 
 
 def _in_layers(network: nn.Module) -> int:
-    """Numbers in the matrices that every token passes: neither embedding nor head."""
+    """Return how many weights every token is multiplied with: neither embedding nor head."""
     tables = ("embedding.weight", "head.weight")
     return sum(
         p.numel()
@@ -125,17 +142,21 @@ def _in_layers(network: nn.Module) -> int:
 
 
 def seconds_left(steps: int, batch_size: int, images_per_second: float) -> float:
-    """Seconds that so many steps take at a measured speed."""
+    """Return the seconds that so many steps take at a measured speed."""
     return steps * batch_size / images_per_second
 
 
 def estimate_table(settings: TrainSettings, tokens: Tokens) -> str:
-    """The memory for readers. Parts beside the transformer (text encoder, image tokenizer) are in `inspect`'s table."""
+    """Return memory and work as text.
+
+    The text encoder and the image tokenizer are not in it; `inspect` has them.
+    """
     found = memory(settings, tokens)
     found["together"] = sum(found.values())
     widest = max(map(len, found))
     rows = [f"{name:{widest}}  {count / 2**30:9.3f} GiB" for name, count in found.items()]
-    head = f"memory per process, of {settings.batch_size // settings.accumulate} images at once in one process:"
+    together = settings.batch_size // settings.accumulate
+    head = f"memory per process, of {together} images at once in one process:"
     done = work(settings, tokens)
     parts = ", ".join(f"{name} {count / 1e12:.3g}" for name, count in done.items())
     total = f"work of an update: {sum(done.values()) / 1e12:.3g} TFLOP ({parts}), without attention"

@@ -1,4 +1,4 @@
-"""What a drafter in training is worth: agreement on held-out images by level, and decoding beside ar."""
+"""How good a drafter in training is: its drafts of held-out images by level, and its speed-up."""
 
 import math
 from dataclasses import replace
@@ -25,12 +25,12 @@ from runs.session import Session
 from support.durable import encode_json, replace_file
 from support.json_files import read_object
 
-_LEVELS = 8  # with figures and a calibration of their own, as far as an image has them
-_POSITIONS = 4096  # of the held-out images, of which a calibration is fitted per level: they are held in memory
+_LEVELS = 8  # that have figures and a calibration of their own, in images of enough tokens
+_POSITIONS = 4096  # of the held-out images that a level's calibration is fitted to, in memory
 
 
 class Evaluation:
-    """Measures the drafter that lies in a folder, as a user would load it."""
+    """Measures the drafter in a folder, as a user would load it."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Evaluation:
         rows: Rower,
         held: list[int],
     ):
-        """held: the numbers of the images that no step has seen."""
+        """held: the numbers of the images that are kept from training."""
         self.settings, self.target, self.tokens, self.rows, self.held = (
             settings,
             target,
@@ -51,7 +51,7 @@ class Evaluation:
         self.distribution = sampling_distribution(settings.sampling)
 
     def __call__(self, folder: Path, step: int) -> dict[str, Any]:
-        """Figures of the drafter in a folder, beside which a calibration is written; also in evaluation.json."""
+        """Write the drafter's calibration, and evaluation.json; returns what that holds."""
         head = load_drafter(str(folder), self.target).network
         levels = self.levels(head)
         known = {distribution_key(self.distribution): factors(levels)}
@@ -80,8 +80,10 @@ class Evaluation:
 
     @torch.inference_mode()
     def levels(self, head: EagleHead) -> list[dict[str, Any]]:
-        """`Gathered.table` of the held-out images; the target's choices are drawn anew, from its laws behind their
-        tokens."""
+        """Return `Gathered.table` of the held-out images.
+
+        The target's choices are drawn anew, from its distributions after the images' tokens.
+        """
         count = min(_LEVELS, self.target.grid.tokens - 1)
         stride = math.ceil(len(self.held) * self.target.grid.tokens / _POSITIONS)
         gathered = Gathered(stride)
@@ -101,7 +103,7 @@ class Evaluation:
         return gathered.table()
 
     def decoding(self, folder: Path, head: EagleHead) -> dict[str, Any]:
-        """tau and the speed-up over plain decoding, of the first held-out captions."""
+        """Return tau and the speed-up over plain decoding, for the first held-out captions."""
         captions = list(dict.fromkeys(self.tokens.captions[image] for image in self.held))[
             : self.settings.eval_images
         ]
@@ -133,7 +135,7 @@ class Evaluation:
 
 
 def trained_settings(settings: TrainSettings) -> dict[str, Any]:
-    """The settings by flag, with those of the sampling law."""
+    """Return the settings by flag, with those of the sampling distribution."""
     return {
         name: getattr(owner, name)
         for owner in (settings, settings.sampling)

@@ -2,7 +2,8 @@
 
 <output_dir>/log.jsonl         a line per --log_every steps, and one per evaluation
 <output_dir>/checkpoint/       what the same command continues from, with the same losses
-<output_dir>/drafter/          the drafter in the public layout, with its calibration; --drafter_path reads it
+<output_dir>/drafter/          the drafter in the public layout and its calibration, as
+                               --drafter_path reads it
 <output_dir>/evaluation.json   its figures
 """
 
@@ -101,7 +102,7 @@ def check_grid(settings: TrainSettings, tokens: Tokens, target: TargetModel) -> 
 
 
 class Training:
-    """One training, from where its checkpoint stands to its last step."""
+    """One training, from its checkpoint to its last step."""
 
     def __init__(self, settings: TrainSettings, target: TargetModel, tokens: Tokens, crew: Crew):
         check_grid(settings, tokens, target)

@@ -1,4 +1,4 @@
-"""Where images with captions come from: ids, captions and contents; what cannot be used says why."""
+"""Images with captions: ids, captions and contents; what cannot be used says why."""
 
 import io
 import json
@@ -94,8 +94,9 @@ def test_a_list_of_lines(tmp_path, name, direct):
 
 def test_shards(tmp_path):
     one = {
-        "d/1.jpg": b"1", "d/1.txt": b"one", "d/1.cls": b"7", "2.json": b'{"text": ["two"]}', "2.png": b"2",
-        "3.txt": b"three", "4.webp": b"4", "5.png": b"5", "5.json": b"{", "6.png": b"6", "6.json": b"{}",
+        "d/1.jpg": b"1", "d/1.txt": b"one", "d/1.cls": b"7",
+        "2.json": b'{"text": ["two"]}', "2.png": b"2", "3.txt": b"three", "4.webp": b"4",
+        "5.png": b"5", "5.json": b"{", "6.png": b"6", "6.json": b"{}",
     }  # fmt: skip
     write_tar(tmp_path / "0.tar", one)
     write_tar(

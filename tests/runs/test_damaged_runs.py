@@ -37,7 +37,7 @@ def run(whole: Path, tmp_path: Path) -> Path:
 def settings_of(place: Path, out: Path | None = None, **flags) -> RunSettings:
     flags = {"num_images": 3, "trace": True} | flags
     output = str(out or place / "out")
-    return RunSettings("a cat", model_path=str(place / "model"), output_dir=output, **flags)
+    return RunSettings(prompt="a cat", model_path=str(place / "model"), output_dir=output, **flags)
 
 
 def generate(whole: Path, run: Path, **flags) -> FakeEngine:
@@ -90,25 +90,55 @@ def earlier(run: Path) -> None:
 
 
 DAMAGE = {
-    "a record without prompt": (line("records.jsonl", 2, prompt=None), "line 2, a record with prompt None"),
+    "a record without prompt": (
+        line("records.jsonl", 2, prompt=None),
+        "line 2, a record with prompt None",
+    ),
     "a record without tau": (line("records.jsonl", 2, tau=None), "line 2, a record .*tau None"),
     "a record with text for tau": (line("records.jsonl", 2, tau="x"), "line 2, a record .*tau 'x'"),
-    "a record with NaN": (line("records.jsonl", 1, tau=float("nan")), "records.jsonl: found, in line 1"),
+    "a record with NaN": (
+        line("records.jsonl", 1, tau=float("nan")),
+        "records.jsonl: found, in line 1",
+    ),
     "a record with a huge tau": (line("records.jsonl", 1, tau=10**400), "in line 1, a record"),
-    "text between records": (text("records.jsonl", "hello", True), "records.jsonl: found, in line 1, 'hello'"),
-    "brackets between records": (text("records.jsonl", DEEP, True), "records.jsonl: found, in line 1, '..."),
-    "records in a folder": (folder("records.jsonl"), "records.jsonl: cannot be read: Is a directory"),
-    "a round without number": (line("trace.jsonl", 3, round=None), "trace.jsonl: found, in line 3, a round None"),
-    "a trace of text": (text("trace.jsonl", "hello", True), "trace.jsonl: found, in line 1, 'hello'"),
+    "text between records": (
+        text("records.jsonl", "hello", True),
+        "records.jsonl: found, in line 1, 'hello'",
+    ),
+    "brackets between records": (
+        text("records.jsonl", DEEP, True),
+        "records.jsonl: found, in line 1, '...",
+    ),
+    "records in a folder": (
+        folder("records.jsonl"),
+        "records.jsonl: cannot be read: Is a directory",
+    ),
+    "a round without number": (
+        line("trace.jsonl", 3, round=None),
+        "trace.jsonl: found, in line 3, a round None",
+    ),
+    "a trace of text": (
+        text("trace.jsonl", "hello", True),
+        "trace.jsonl: found, in line 1, 'hello'",
+    ),
     "a trace in a folder": (folder("trace.jsonl"), "trace.jsonl: cannot be read: Is a directory"),
     "run.json cut": (text("run.json", "{"), "run.json: found no JSON"),
-    "run.json of brackets": (text("run.json", DEEP), "run.json: found no JSON: brackets nested too deep"),
+    "run.json of brackets": (
+        text("run.json", DEEP),
+        "run.json: found no JSON: brackets nested too deep",
+    ),
     "run.json a list": (text("run.json", "[]"), r"run.json: found \[\]; allowed: a JSON object"),
-    "run.json of another program": (text("run.json", '{"name": "mine"}'), "run.json: found no settings"),
+    "run.json of another program": (
+        text("run.json", '{"name": "mine"}'),
+        "run.json: found no settings",
+    ),
     "run.json with earlier 7": (earlier, "run.json: found earlier 7"),
     "run.json a folder": (folder("run.json"), "run.json: cannot be read: Is a directory"),
-    "run.json in no encoding": (lambda run: (run / "run.json").write_bytes(b"\xff\xfe{}"), "run.json: found no JSON"),
-}  # fmt: skip
+    "run.json in no encoding": (
+        lambda run: (run / "run.json").write_bytes(b"\xff\xfe{}"),
+        "run.json: found no JSON",
+    ),
+}
 
 
 @pytest.mark.parametrize("fault", DAMAGE)

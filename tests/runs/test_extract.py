@@ -1,4 +1,4 @@
-"""`extract_tokens` on small checkpoints: codes of pictures and of own samples, what is left out, how it continues."""
+"""`extract_tokens` on small checkpoints: codes of pictures and own samples, faults, resumption."""
 
 import hashlib
 import io
@@ -125,7 +125,8 @@ def test_a_folder_a_list_and_shards_give_the_same_codes(checkpoint, images, tmp_
         for name in ("origin", "model", "rows", "columns", "vocab", "width", "height", "law")
     }
     assert described == {
-        "origin": "images", "model": "tiny", "rows": 4, "columns": 4, "vocab": 24, "width": 8, "height": 8, "law": None
+        "origin": "images", "model": "tiny", "rows": 4, "columns": 4, "vocab": 24, "width": 8,
+        "height": 8, "law": None
     }  # fmt: skip
 
 
@@ -185,7 +186,8 @@ def test_what_cannot_be_used_is_counted_by_reason(checkpoint, images, tmp_path, 
     reasons = {Path(name).stem: reason.partition(":")[0] for name, reason in skipped}
     assert len(ids) == 10 and reasons == {
         "broken": "image cannot be read", "text": "image cannot be read", "silent": "empty caption",
-        "long": "caption too long", "small": "image too small", "narrow": "image too long", "mute": "no caption",
+        "long": "caption too long", "small": "image too small", "narrow": "image too long",
+        "mute": "no caption",
     }  # fmt: skip
     said = capsys.readouterr().out.splitlines()
     for line, new in zip(said, (10, 0), strict=True):

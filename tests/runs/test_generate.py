@@ -24,7 +24,8 @@ from support.json_files import read_lines
 from support.progress import ImageCount, Progress
 
 FIELDS = (
-    "id prompt seed method proposal verifier lossless tokens target_forwards tau mean_depth mean_nodes "
+    "id prompt seed method proposal verifier lossless tokens target_forwards tau mean_depth "
+    "mean_nodes "
     "seconds seconds_prefill seconds_draft seconds_verify seconds_decode tokens_sha256 image_sha256"
 )
 

@@ -1,4 +1,4 @@
-"""What a machine's rounds cost: measured once, kept, and measured anew where that is damaged; prices for policies."""
+"""What a machine's rounds cost: measured once and kept; prices for policies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every command that writes, at every kind of place that cannot be written: one line, no work lost."""
+"""Every command at every kind of place that cannot be written or read: one line."""
 
 from pathlib import Path
 

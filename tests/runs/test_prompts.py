@@ -212,7 +212,7 @@ def test_a_missing_data_set_says_where_to_get_it(tmp_path, dataset, source):
         items(dataset, prompt_file=str(tmp_path / "nowhere"))
 
 
-@pytest.mark.skipif(not REAL.is_dir(), reason="the data sets' files are not beside the repository")
+@pytest.mark.skipif(not REAL.is_dir(), reason="the data sets' files are not next to the repository")
 @pytest.mark.parametrize(
     ("dataset", "file", "total", "first", "last"),
     [

@@ -1,4 +1,4 @@
-"""Relaxed and randomised acceptance through the commands: the table of nearest codes, records, the benchmark."""
+"""Relaxed and randomised acceptance through the commands: nearest codes, records, benchmark."""
 
 from __future__ import annotations
 
@@ -117,7 +117,10 @@ def test_the_papers_command_makes_images(folder, tmp_path, capsys) -> None:
 
 @pytest.mark.parametrize("temperature", ["1", "0"])
 def test_a_benchmark_does_not_call_other_rules_wrong(temperature, folder, capsys) -> None:
-    methods = "adt:verifier=rejection,static:proposal=sampled:verifier=sampled,adt:verifier=lantern:lantern_delta=0.2"
+    methods = (
+        "adt:verifier=rejection,static:proposal=sampled:verifier=sampled,"
+        "adt:verifier=lantern:lantern_delta=0.2"
+    )
     words = [
         "--methods",
         methods,

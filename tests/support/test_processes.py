@@ -235,7 +235,7 @@ def test_torchrun_with_a_real_model(checkpoint, tmp_path):
 
 
 def test_torchrun_evaluates_as_one_process_does(tmp_path, one_thread):
-    """Two processes, gloo, the shipped classifier: the figures of one process, up to the rounding of other batches."""
+    """Two processes, gloo, the shipped classifier: one process's figures, up to rounding."""
     import main
 
     images, prompts = scenes(20)

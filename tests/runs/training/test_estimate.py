@@ -93,8 +93,10 @@ def packed_flops(inputs: torch.Size, *_, out_shape: torch.Size, **__) -> int:
 
 @pytest.mark.parametrize("layers", [1, 2])
 def test_work_is_what_an_update_multiplies(layers, checkpoint, tmp_path) -> None:
-    """Against torch's count of an update, without attention. Prompts are shorter than their bytes, and the head's first
-    layer has no gradient for what it reads."""
+    """Against torch's count of an update, without attention.
+
+    Prompts are shorter than their bytes, and the head's first layer has no gradient for its input.
+    """
     write_tokens(tmp_path / "tokens", "tiny", checkpoint, (4, 4), 8)
     given = {"layers": layers, "holdout": 2, "batch_size": 4, "eval_images": 0}
     settings = replace(settings_of(checkpoint, **given), tokens=str(tmp_path / "tokens"))
@@ -114,8 +116,8 @@ def test_memory_grows_with_what_it_depends_on(checkpoint, session) -> None:
     for change, name in (
         ({"batch_size": 32}, "target activations"),
         ({"depths": 3}, "drafter activations"),
-        ({"depths": 3}, "laws"),
-        ({"agreement_weight": 1.0}, "laws"),
+        ({"depths": 3}, "distributions"),
+        ({"agreement_weight": 1.0}, "distributions"),
         ({"layers": 2}, "optimiser"),
     ):
         assert memory(replace(base, **change), tokens)[name] > first[name]

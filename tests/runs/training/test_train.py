@@ -1,4 +1,4 @@
-"""`train_drafter` on small checkpoints: what it learns, how it continues, what it writes and refuses."""
+"""`train_drafter` on small checkpoints: what it learns, writes and refuses; resumption."""
 
 import json
 import os
@@ -40,8 +40,9 @@ def write_tokens(
     folder: Path, model: str, checkpoint: Path, grid: tuple[int, int], images: int = 24
 ) -> Path:
     """Random codes for captions of different lengths."""
-    about = {"model": model, "checkpoint": checkpoint_id(checkpoint), "rows": grid[0], "columns": grid[1], "vocab": 24,
-             "width": 0, "height": 0, "origin": "own", "law": None, "settings": {}}  # fmt: skip
+    about = {"model": model, "checkpoint": checkpoint_id(checkpoint), "rows": grid[0],
+             "columns": grid[1], "vocab": 24, "width": 0, "height": 0, "origin": "own",
+             "law": None, "settings": {}}  # fmt: skip
     writer = ShardWriter(folder, about, size=7)
     generator = torch.Generator().manual_seed(0)
     for number in range(images):
@@ -63,8 +64,9 @@ def folders(tmp_path_factory) -> Path:
 
 
 def flags(folders: Path, out: Path, **more: object) -> dict[str, str]:
-    base = {"model_path": folders / "model", "tokens": folders / "tokens", "output_dir": out, "device": "cpu",
-            "steps": 6, "batch_size": 4, "holdout": 4, "eval_images": 0, "log_every": 1}  # fmt: skip
+    base = {"model_path": folders / "model", "tokens": folders / "tokens", "output_dir": out,
+            "device": "cpu", "steps": 6, "batch_size": 4, "holdout": 4, "eval_images": 0,
+            "log_every": 1}  # fmt: skip
     return {name: str(value) for name, value in (base | more).items()}
 
 
@@ -302,8 +304,9 @@ def test_the_embedding_is_the_targets_of_the_features_size_and_stays(folders, tm
     )
     training.lessons.update()
     assert torch.equal(target.embedding(), before) and torch.equal(head.embedding.weight, enlarged)
-    sizes = [x.square().mean().sqrt().item() for x in (head.embedding.weight[target.vocab.first_id :][:24],
-                                                       training.lessons.rows([0, 1]).features)]  # fmt: skip
+    tokens = head.embedding.weight[target.vocab.first_id :][:24]
+    features = training.lessons.rows([0, 1]).features
+    sizes = [x.square().mean().sqrt().item() for x in (tokens, features)]
     assert sizes[0] == pytest.approx(sizes[1], rel=0.1)
     trained = {id(p) for p in head.parameters() if p.requires_grad}
     assert trained == {
@@ -406,7 +409,8 @@ def test_settings_that_cannot_be_used(changed, words, folders, tmp_path, capsys)
 
 def test_tokens_of_another_model_checkpoint_or_grid_are_refused(folders, tmp_path, capsys) -> None:
     other = write_checkpoint(tmp_path / "other", seed=5)
-    cases = [("tiny", other, (4, 4), "the checkpoint"), ("anole", folders / "model", (4, 4), "the model 'tiny'"),
+    cases = [("tiny", other, (4, 4), "the checkpoint"),
+             ("anole", folders / "model", (4, 4), "the model 'tiny'"),
              ("tiny", folders / "model", (5, 4), "4 rows; these have 5")]  # fmt: skip
     for number, (model, checkpoint, grid, words) in enumerate(cases):
         tokens = write_tokens(tmp_path / f"tokens{number}", model, checkpoint, grid, 8)
@@ -463,7 +467,7 @@ def test_a_folder_that_is_in_use_is_refused(folders, tmp_path, capsys) -> None:
 
 
 def test_training_brings_the_distributions_together(folders, tmp_path) -> None:
-    """Held-out images: training lowers the distance between the laws."""
+    """Held-out images: training lowers the distance between the distributions."""
     settings = {"steps": 40, "lr": 1e-2, "batch_size": 20, "log_every": 40, "ema": 0.9}
     run(folders, tmp_path, eval_every=1, **settings | {"steps": 1})
     before = json.loads((tmp_path / "evaluation.json").read_text())["levels"][0]["total_variation"]
