@@ -114,8 +114,8 @@ def eagle_network(
         raise ValueError(f"{name}: bias is {bias!r}; allowed: true or false")
     if (spec.hidden, spec.vocab) != (target.hidden, target.vocab):
         raise ValueError(
-            f"{name}: hidden_size {spec.hidden} and vocab_size {spec.vocab} do not fit the target's "
-            f"{target.hidden} and {target.vocab}"
+            f"{name}: hidden_size {spec.hidden} and vocab_size {spec.vocab} do not fit "
+            f"the target's {target.hidden} and {target.vocab}"
         )
     with torch.device("meta"):
         return Network(

@@ -81,8 +81,8 @@ def spread(target: TransformerTarget, rows: int, slots: int) -> None:
     if None in places:
         slow = places.count(None)
         print(
-            f"--device_map auto: {slow} of {len(places)} layers fit on no GPU and stay in the CPU's "
-            "memory: slow"
+            f"--device_map auto: {slow} of {len(places)} layers fit on no GPU and stay "
+            "in the CPU's memory: slow"
         )
     dispatch(target, ["cpu" if place is None else place for place in places], main)
 

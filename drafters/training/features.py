@@ -131,7 +131,8 @@ def cached(computed: Computed, folder: Path, checkpoint: str, crew: Crew) -> Cac
     """
     target, tokens = computed.target, computed.tokens
     about = {"tokens": fingerprint(tokens), "checkpoint": checkpoint, "guidance": computed.guidance,
-             "precision": computed.precision, "dtype": str(storage(target)).removeprefix("torch.")}  # fmt: skip
+             "precision": computed.precision,
+             "dtype": str(storage(target)).removeprefix("torch.")}  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     _claim(folder, about)
     crew.wait()

@@ -26,9 +26,9 @@ from support.durable import replace_file
 
 # Entries that a drafter's config.json takes from its target's.
 _SHARED = (
-    "model_type", "vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads",
-    "max_position_embeddings", "rms_norm_eps", "rope_theta", "rope_parameters", "rope_base", "hidden_act",
-    "attention_bias", "mlp_bias", "swin_norm",
+    "model_type", "vocab_size", "hidden_size", "intermediate_size", "num_attention_heads",
+    "num_key_value_heads", "max_position_embeddings", "rms_norm_eps", "rope_theta",
+    "rope_parameters", "rope_base", "hidden_act", "attention_bias", "mlp_bias", "swin_norm",
 )  # fmt: skip
 
 

@@ -1,12 +1,12 @@
 """Token shards: a folder of image codes with their captions, which drafters are trained on.
 
-about.json      what the codes are of: model and checkpoint (a fingerprint); rows, columns of the
-                grid of codes, and vocab (codes are below it); width, height in pixels; origin:
-                "images", or "own" for the target's own samples; law: the sampling settings of these,
-                or null; settings: the flags that decide what the folder holds
-tokens-<rank>-<number>.safetensors   codes int32 (images, tokens); the metadata entry `examples` is
-a
-                JSON list of id, caption and seed. A shard is there as a whole or not at all
+about.json      what the codes are of: model and checkpoint (a fingerprint); rows and columns of
+                the grid of codes; vocab (codes are below it); width and height in pixels; origin:
+                "images", or "own" for the target's own samples; law: the sampling settings of
+                these, or null; settings: the flags that decide what the folder holds
+tokens-<rank>-<number>.safetensors
+                codes, int32 (images, tokens); the metadata entry `examples` is a JSON list of id,
+                caption and seed. A shard is there as a whole or not at all
 skipped.jsonl   id and reason of what was left out; of process N > 0: skipped.N.jsonl
 """
 

@@ -1,4 +1,6 @@
-"""Settings are checked when made; what does not apply is refused; some defaults depend on others."""
+"""Settings are checked when made; what does not apply is refused;
+some defaults depend on others.
+"""
 
 import dataclasses
 

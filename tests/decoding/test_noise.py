@@ -70,7 +70,8 @@ def test_numbers_are_standard_gumbel() -> None:
 
 @pytest.mark.parametrize(
     ("seeds", "roles", "shift"),
-    [((1, 2), ("target", "target"), (0, 0)), ((1, 1), ("target", "draft"), (0, 0)), ((1, 1), ("target",) * 2, (1, 0)),
+    [((1, 2), ("target", "target"), (0, 0)), ((1, 1), ("target", "draft"), (0, 0)),
+     ((1, 1), ("target",) * 2, (1, 0)),
      ((1, 1), ("target",) * 2, (0, 1)), ((0, 2**62), ("target",) * 2, (0, 0))],
     ids=["seed", "role", "position", "token", "high bit of the seed"],
 )  # fmt: skip

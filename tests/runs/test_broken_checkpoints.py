@@ -1,4 +1,6 @@
-"""Broken checkpoint folders x commands: one line names the file, at once, and inspect foretells it."""
+"""Broken checkpoint folders x commands:
+one line names the file, at once, and inspect foretells it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`inspect` through the command line: what fits, what is missing or damaged, all of it in one report, and memory."""
+"""`inspect` through the command line:
+what fits, what is missing or damaged, all of it in one report, and memory.
+"""
 
 import json
 import shutil

@@ -120,8 +120,8 @@ def test_processes_share_a_batch(folders) -> None:
     run = model_run(folders)
     parts = [run.losses("train", 0, None, 1.0, slice(rank, None, 2)) for rank in (0, 1)]
     whole = run.losses("train", 0, None, 1.0)
-    for name, loss in whole.items():
-        assert loss.item() == pytest.approx(sum(part[name].item() for part in parts) / 2, rel=1e-5)
+    for name, loss in whole.items():  # in bf16 where the CPU has it, in batches of another size
+        assert loss.item() == pytest.approx(sum(part[name].item() for part in parts) / 2, rel=1e-4)
 
 
 def test_tokens_near_objects_weigh_more(folders) -> None:
