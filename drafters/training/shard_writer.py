@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save
 
 from drafters.training.shards import Example, read_about, read_shard, shard_paths
-from support.durable import append_lines, lock, replace_file
+from support.durable import append_lines, encode_json, lock, replace_file
 from support.json_files import read_lines
 
 _SECONDS = 300.0  # after which an unfinished shard is written, to be replaced by the whole one
@@ -68,8 +68,10 @@ class ShardWriter:
         if begun and not path.exists():
             found = "found tokens but no about.json"
             raise ValueError(f"{self.folder}: {found}; allowed: another folder")
+        if path.exists():
+            read_about(self.folder)  # raises for another program's file, which stays
         if not begun:
-            replace_file(path, (json.dumps(about, indent=2, ensure_ascii=False) + "\n").encode())
+            replace_file(path, encode_json(about, indent=2))
         before, now = _by_flag(read_about(self.folder)), _by_flag(about)
         changed = [name for name in now | before if before.get(name) != now.get(name)]
         changed = [name for name in changed if name.startswith("--")] or changed

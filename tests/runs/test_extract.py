@@ -420,3 +420,18 @@ def test_places_that_cannot_be_written_are_refused_in_words(checkpoint, images, 
         SettingsError, match="--output_dir .*: found [A-Z][a-z ]+; allowed: a folder"
     ):
         run(settings(tmp_path / place, checkpoint, data_dir=images))
+
+
+def test_an_about_json_of_another_program_stays(checkpoint, images, tmp_path):
+    path = write_folder(tmp_path / "out", {"about.json": b'{"name": "mine"}'}) / "about.json"
+    with pytest.raises(SettingsError, match="--output_dir .*about.json"):
+        run(settings(tmp_path / "out", checkpoint, data_dir=images))
+    assert path.read_bytes() == b'{"name": "mine"}'
+
+
+def test_a_folder_whose_name_is_in_no_encoding(checkpoint, images, tmp_path):
+    odd = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
+    shutil.copytree(images, odd)
+    for _ in range(2):
+        run(settings(tmp_path / "out", checkpoint, data_dir=odd))
+    assert len(Tokens.read(tmp_path / "out")) == len(list(images.glob("*.png")))
