@@ -33,7 +33,17 @@ def test_costs_are_measured_once(home) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{}", '{"costs": {"nodes": [0, 0], "verify": [1, 2], "level": 1}}']
+    "content",
+    [
+        "",
+        "{}",
+        "7",
+        "[" * 100_000,
+        '{"costs": 7}',
+        '{"costs": {"nodes": [0, 0], "verify": [1, 2], "level": 1}}',
+        '{"costs": {"nodes": [0, 1], "verify": [1, NaN], "level": 1}}',
+    ],
+    ids=range(7),
 )
 def test_a_damaged_file_is_replaced(home, capsys, content) -> None:
     home.mkdir()
