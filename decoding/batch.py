@@ -12,7 +12,7 @@ from decoding.flight import FinishedImage, Flight, Job
 from decoding.grow import Speculation
 from decoding.noise import NoiseShape, PositionalNoise
 from decoding.sampling import SamplingDistribution, choose
-from decoding.transfer import on_device
+from decoding.transfer import on_device, to_host
 from models.base import TargetModel
 
 
@@ -80,7 +80,7 @@ class Batch:
         self.noise.fill(place, job.seed)
         log_p = self.distribution(self.target.score(features[:, -1:]))  # (1, 1, vocab)
         # the check waits for the device, which makes the seconds true
-        refuse_nan(bool(log_p.isnan().any()), self.sources.target)
+        refuse_nan(bool(to_host(log_p.isnan().any())), self.sources.target)
         code = choose(log_p, self.noise.table[place : place + 1, :1])[0]  # (1,)
         controller = None
         if self.speculation:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from decoding.transfer import to_host
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
 
@@ -48,7 +49,8 @@ def read_figures(
     log_p: (images, 1 + nodes, vocab) the target's distributions after every node.
 
     Raises:
-        FloatingPointError: a distribution contains NaN; names the model and its folder.
+        FloatingPointError: a distribution contains NaN; names the model and its folder. Or the
+            verifier had no token left to draw.
     """
     likeliest = log_p.amax(-1)  # (images, 1 + nodes); NaN where a distribution contains one
     levels = tree.levels
@@ -56,23 +58,26 @@ def read_figures(
     columns = [
         tree.scores.isnan().any(1),
         likeliest.isnan().any(1),
+        torch.zeros_like(levels) if verdict.emptied is None else verdict.emptied,
         verdict.accepted,
         levels,
         tree.present.sum(1) - 1,
         (deepest / levels.clamp(min=1)).exp(),
         tree.scores.exp().sum(1) - 1,
     ]
-    top1 = likeliest.gather(1, verdict.path).exp()  # (images, 1 + nodes), path first
+    along = likeliest.gather(1, verdict.path).exp()  # (images, 1 + nodes), path first
     rows = torch.stack([column.double() for column in columns], 1)
     figures = []
-    for row in torch.cat([rows, top1.double()], 1).tolist():
-        broken_draft, broken_target, accepted, depth, nodes, confidence, expected, *likely = row
+    for row in to_host(torch.cat([rows, along.double()], 1)):
+        broken_draft, broken_target, emptied = row[:3]
         refuse_nan(bool(broken_draft), sources.drafter)
         refuse_nan(bool(broken_target), sources.target)
-        decided = tuple(likely[: int(accepted) + 1])
-        figures.append(
-            RoundFigures(int(accepted), int(depth), int(nodes), confidence, expected, decided)
-        )
+        if emptied:
+            raise FloatingPointError(verdict.complaint)
+        accepted, depth, nodes = map(int, row[3:6])
+        confidence, expected, *likely = row[6:]
+        top1 = tuple(likely[: accepted + 1])
+        figures.append(RoundFigures(accepted, depth, nodes, confidence, expected, top1))
     return figures
 
 

@@ -51,7 +51,8 @@ def lay_out(tree: DraftTree, roots: list[int], grid: ImageGrid) -> Slots:
     root = on_device(roots, tree.tokens.device)[:, None]
     position = root + tree.depths
     ends = (position + 1) % grid.columns == 0  # (images, 1 + nodes)
-    count = int(ends.sum(1).max())  # waits for the device, only in rounds that cross a row's end
+    # A GPU would have to be waited for; there every node gets room for a row end, which costs less.
+    count = int(ends.sum(1).max()) if ends.is_cpu else tree.nodes + 1
     present, node = ends.int().sort(dim=1, descending=True, stable=True)
     present, node = present[:, :count].bool(), node[:, :count]  # (images, e): nodes that end rows
     nodes = tree.nodes + 1

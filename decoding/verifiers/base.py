@@ -23,12 +23,16 @@ class Verdict:
     after these means nothing.
     emitted: (images, 1 + nodes) the decided tokens; the first accepted + 1 are valid, the last of
     them is the bonus token.
+    emptied: (images,) bool where no token was left to draw, for rules to which that may happen;
+    complaint: what to say then. The round reads it with its figures.
     """
 
     choices: Tensor
     accepted: Tensor
     path: Tensor
     emitted: Tensor
+    emptied: Tensor | None = None
+    complaint: str = ""
 
 
 class Verifier(Protocol):

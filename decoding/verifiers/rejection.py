@@ -1,5 +1,7 @@
 """Randomised acceptance of children that were not drawn: the rule of EAGLE-2 (arXiv 2406.16858)."""
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -56,12 +58,10 @@ class Rejection:
             )
 
         accepted, path, distribution = walk(tree, siblings_at)
-        if bool((distribution == 0).all(1).any()):
-            raise FloatingPointError(
-                f"--verifier {self.name}: all children were refused and {self.emptied}"
-            )
         bonus = choose(distribution.log(), at(noise("residual"), at(path, accepted)))
-        return verdict(tree, choose(log_p, noise("target")), accepted, path, bonus)
+        found = verdict(tree, choose(log_p, noise("target")), accepted, path, bonus)
+        complaint = f"--verifier {self.name}: all children were refused and {self.emptied}"
+        return replace(found, emptied=(distribution == 0).all(1), complaint=complaint)
 
     def siblings(
         self, distribution: Tensor, accept: Tensor, tree: DraftTree, node: Tensor

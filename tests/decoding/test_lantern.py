@@ -11,6 +11,7 @@ from rules import Distributions, emitted, one_round, outcome_counts, random_nois
 from torch import Tensor
 
 from configs.schema import LanternSettings
+from decoding.figures import Sources, read_figures
 from decoding.policies.base import Shape
 from decoding.policies.dynamic import DynamicTree
 from decoding.policies.static import StaticTree, rank_paths
@@ -185,7 +186,9 @@ def test_a_residual_without_a_token_is_an_error() -> None:
     noise = torch.full((1, 2, 4), 5.0)
     settings = LanternSettings(k=2, delta=0.1, residual="reference")
     with pytest.raises(FloatingPointError, match="--lantern_residual exact"):
-        Lantern(settings, NEAR)(tree_of((0, 0)), log_p, streams(noise, noise, noise))
+        tree = tree_of((0, 0))
+        found = Lantern(settings, NEAR)(tree, log_p, streams(noise, noise, noise))
+        read_figures(tree, found, log_p, Sources())
     exact = Lantern(LanternSettings(k=2, delta=0.1), NEAR)(
         tree_of((0, 0)), log_p, streams(noise, noise, noise)
     )

@@ -12,6 +12,7 @@ from fakes import p_value, random_tree, streams
 from rules import Distributions, decided, emitted, one_round, outcome_counts, random_noise
 from torch import Tensor
 
+from decoding.figures import Sources, read_figures
 from decoding.policies.base import Shape
 from decoding.policies.dynamic import DynamicTree
 from decoding.policies.static import StaticTree, rank_paths
@@ -164,4 +165,4 @@ def test_an_empty_residual_is_an_error() -> None:
     log_p[..., 2] = 0
     noise = torch.full((1, 2, VOCAB), 50.0, dtype=torch.float64)
     with pytest.raises(FloatingPointError, match="--verifier rejection: all children were refused"):
-        Rejection()(tree, log_p, streams(noise, noise, noise))
+        read_figures(tree, Rejection()(tree, log_p, streams(noise, noise, noise)), log_p, Sources())

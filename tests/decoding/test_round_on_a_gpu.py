@@ -1,0 +1,132 @@
+"""Rounds on a GPU that is not there: tensors without numbers, on a fake CUDA device.
+
+Such a tensor refuses what would make the host wait (`item`, `bool`, `tolist`, `nonzero`, an index
+by a mask) and to be mixed with the CPU's. So these rounds show that the one announced transfer,
+which is replaced here, is the only wait, and that everything is on the target's device.
+"""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from small import open_lumina
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+
+from configs.schema import MethodSettings, RunSettings
+from decoding.engine import Engine
+from decoding.flight import Job
+from decoding.policies.marginal import Prices
+from decoding.timing import Stopwatch
+from runs.building import Tables, build_engine
+from runs.session import Session, open_session
+
+GPU = torch.device("cuda:0")
+JOBS = [Job("0", "a cat", 3), Job("1", "three small dogs", 4)]
+METHODS = [
+    MethodSettings(method="ar"),
+    MethodSettings(method="jacobi", window=6),
+    MethodSettings(method="static", tree="chain"),
+    MethodSettings(method="static", tree="chain", proposal="sampled", verifier="sampled"),
+    MethodSettings(method="eagle2", depth=3, width=3, nodes=8),
+    MethodSettings(method="eagle2", depth=3, width=3, nodes=8, verifier="rejection"),
+    MethodSettings(method="adt", proposal="topk"),
+    MethodSettings(method="marginal", size="fixed", nodes=8),
+    MethodSettings(method="graft", size="fixed", nodes=8, window=6),
+]
+
+
+def empty_tensor(values, dtype=None, device=None, **_flags) -> Tensor:
+    """As torch.tensor, without the numbers: with them a fake mode would ask a driver to copy."""
+    array = np.asarray(values)
+    kinds = {"b": torch.bool, "i": torch.int64, "f": torch.get_default_dtype()}
+    return torch.empty(array.shape, dtype=dtype or kinds[array.dtype.kind], device=device or "cpu")
+
+
+def transferred(values: Tensor) -> list | bool:
+    """What the announced transfer could bring: images that accept different numbers of drafts."""
+    if values.ndim == 0:
+        return False  # no NaN in the prefill
+    nodes = values.shape[1] - 9
+    rows = np.zeros(tuple(values.shape))
+    rows[:, 3] = [min(1 + image % 2, nodes) for image in range(len(rows))]  # accepted
+    return rows.tolist()
+
+
+def move(module: nn.Module) -> None:
+    """Replace the parameters by fake ones on the fake GPU; called in a fake mode."""
+    for part in module.modules():
+        for name, weight in part._parameters.items():
+            if weight is not None:
+                moved = torch.empty(weight.shape, dtype=weight.dtype, device=GPU)
+                part._parameters[name] = nn.Parameter(moved, requires_grad=False)
+        if hasattr(part, "packed"):
+            part.packed = None
+
+
+@pytest.fixture
+def fake_gpu(monkeypatch) -> FakeTensorMode:
+    monkeypatch.setattr(torch, "tensor", empty_tensor)
+    for module in ("figures", "batch"):
+        monkeypatch.setattr(f"decoding.{module}.to_host", transferred)
+    monkeypatch.setattr(Stopwatch, "_mark", lambda self: time.perf_counter())
+    return FakeTensorMode()
+
+
+def on_fake_gpu(session: Session, mode: FakeTensorMode) -> Session:
+    with mode:
+        move(session.target.transformer)
+        move(session.drafter.network)
+    session.target.device = GPU
+    return session
+
+
+def decode(build: Callable[[], Engine], mode: FakeTensorMode, rounds: int = 3) -> None:
+    """The prompts of all jobs and some rounds."""
+    with mode:
+        engine = build()
+        engine._open(JOBS)
+        engine.watch.cuda = False  # events need a driver
+        engine.batch.admit(iter(JOBS))
+        for _ in range(rounds):
+            engine._step()
+
+
+@pytest.fixture
+def session(checkpoint, fake_gpu) -> Session:
+    method = MethodSettings(method="adt")
+    settings = {"model_path": str(checkpoint), "device": "cpu", "batch_size": 2}
+    return on_fake_gpu(
+        open_session(RunSettings(prompt="a cat", method=method, **settings)), fake_gpu
+    )
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: f"{m.method}-{m.verifier}")
+def test_a_round_waits_once_and_stays_on_its_device(method, session, fake_gpu) -> None:
+    decode(lambda: session.open_engine(method), fake_gpu)
+
+
+@pytest.mark.parametrize("method", METHODS[-2:], ids=lambda m: m.method)
+def test_so_it_does_across_row_ends(method, lumina_folder, fake_gpu) -> None:
+    session = on_fake_gpu(open_lumina(lumina_folder, "64"), fake_gpu)
+    decode(lambda: session.open_engine(method, images=2), fake_gpu, rounds=3)
+
+
+def test_a_wait_in_a_round_is_seen(session, fake_gpu, monkeypatch) -> None:
+    """Trees that choose their size by prices ask after every level, which these tests notice."""
+    method = MethodSettings(method="marginal", nodes=8)
+    prices = Tables(prices=Prices(torch.ones(9).tolist(), 0.1))
+    with pytest.raises(DataDependentOutputException):
+        decode(
+            lambda: build_engine(
+                session.target,
+                session.drafter,
+                session.open_engine(METHODS[0]).distribution,
+                method,
+                2,
+                prices,
+            ),
+            fake_gpu,
+        )
