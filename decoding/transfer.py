@@ -1,4 +1,4 @@
-"""Between host and device: numbers go there without a wait, and come back in one announced place."""
+"""Between host and device: numbers go there without a wait and come back in one announced place."""
 
 from collections.abc import Sequence
 
