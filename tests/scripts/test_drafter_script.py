@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from test_paper_scripts import commands
+from test_train import write_tokens
 
 import main
 from configs.given import read_recipe
@@ -63,11 +64,6 @@ def test_recipes_are_settings_of_the_command(path) -> None:
 
 def test_a_table_of_two_rows(checkpoint, tmp_path, monkeypatch, capsys) -> None:
     """Both trained by the script's own commands, on a small checkpoint."""
-    import sys
-
-    sys.path.insert(0, str(ROOT / "tests" / "runs" / "training"))
-    from test_train import write_tokens
-
     monkeypatch.chdir(ROOT)
     tokens = write_tokens(tmp_path / "tokens", "tiny", checkpoint, (4, 4), 8)
     flags = f"--model_path {checkpoint} --device cpu --steps 2 --batch_size 4"
