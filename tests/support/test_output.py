@@ -99,6 +99,8 @@ def test_ctrl_c_while_modules_load_ends_without_a_word(tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # tests in the background of a shell ignore Ctrl-C, and so would the command
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout.readline() == "loading\n"
     process.send_signal(signal.SIGINT)
