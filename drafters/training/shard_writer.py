@@ -48,6 +48,7 @@ class ShardWriter:
             self._lock.close()
             raise
         own = self.folder.glob(f"tokens-{rank}-*.safetensors")
+        self._dtype = torch.int16 if about["vocab"] <= 2**15 else torch.int32
         self._number = max((int(path.stem.split("-")[2]) for path in own), default=-1) + 1
         self._examples: list[Example] = []
         self._written = time.monotonic()
@@ -110,7 +111,7 @@ class ShardWriter:
     def _write(self) -> None:
         own = self._examples
         entries = [{"id": each.id, "caption": each.caption, "seed": each.seed} for each in own]
-        codes = torch.stack([each.codes.to(torch.int32) for each in own])  # (images, tokens)
+        codes = torch.stack([each.codes.to(self._dtype) for each in own])  # (images, tokens)
         content = save({"codes": codes}, {"examples": json.dumps(entries, ensure_ascii=False)})
         replace_file(self.folder / f"tokens-{self.rank}-{self._number:05d}.safetensors", content)
         self._written = time.monotonic()

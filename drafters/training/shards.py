@@ -5,8 +5,9 @@ about.json      what the codes are of: model and checkpoint (a fingerprint); row
                 "images", or "own" for the target's own samples; law: the sampling settings of
                 these, or null; settings: the flags that decide what the folder holds
 tokens-<rank>-<number>.safetensors
-                codes, int32 (images, tokens); the metadata entry `examples` is a JSON list of id,
-                caption and seed. A shard is there as a whole or not at all
+                codes (images, tokens), int16 where all fit, else int32; the metadata entry
+                `examples` is a JSON list of id, caption and seed. A shard is there as a whole or
+                not at all
 skipped.jsonl   id and reason of what was left out; of process N > 0: skipped.N.jsonl
 """
 
@@ -31,7 +32,7 @@ SHARDS = "tokens-*-*.safetensors"
 class Example:
     """One image.
 
-    codes: (tokens,) int32 in raster order, row ends left out. seed: of the target's own samples.
+    codes: (tokens,) integers in raster order, row ends left out. seed: of the target's own samples.
     """
 
     id: str
@@ -180,8 +181,8 @@ def read_shard(path: Path) -> tuple[list[Line], int]:
             dtype = codes.get_dtype()
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: damaged shard: {error}") from error
-    if dtype != "I32":
-        raise ValueError(f"{path}: damaged shard: codes of type {dtype}, not I32")
+    if dtype not in ("I16", "I32"):
+        raise ValueError(f"{path}: damaged shard: codes of type {dtype}, not I16 or I32")
     if not isinstance(entries, list) or not all(map(_is_entry, entries)):
         raise ValueError(f"{path}: damaged shard: examples without id, caption and seed")
     if images != len(entries):

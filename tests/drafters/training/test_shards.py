@@ -52,7 +52,18 @@ def test_what_is_written_is_read(tmp_path):
     found = tokens.codes([7, 0, 7, 4])
     assert found.dtype == torch.int64
     assert torch.equal(found, torch.stack([example(n).codes for n in (7, 0, 7, 4)]))
-    assert load_file(tmp_path / "tokens-0-00002.safetensors")["codes"].dtype == torch.int32
+
+
+@pytest.mark.parametrize(
+    ("vocab", "dtype"), [(2**15, torch.int16), (2**15 + 1, torch.int32)], ids=str
+)
+def test_codes_take_as_few_bytes_as_the_largest_needs(vocab, dtype, tmp_path):
+    writer = ShardWriter(tmp_path, ABOUT | {"vocab": vocab})
+    codes = torch.tensor([0, 1, vocab - 1, 3, 2, 1])
+    writer.add(Example("0", "a caption", codes))
+    writer.close()
+    assert load_file(tmp_path / "tokens-0-00000.safetensors")["codes"].dtype == dtype
+    assert torch.equal(Tokens.read(tmp_path).codes([0])[0], codes)
 
 
 def test_order_does_not_depend_on_processes_or_interruptions(tmp_path):
