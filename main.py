@@ -30,6 +30,7 @@ from runs.commands import (
     inspect_settings,
     run_settings,
     train_settings,
+    verify_settings,
 )
 from support.border import run_guarded
 
@@ -104,6 +105,16 @@ def inspect(**texts: str) -> None:
 
 
 @command
+def verify(**texts: str) -> None:
+    """Run a checkpoint and say whether all is well with it."""
+    settings = verify_settings(texts)
+    _check_device(settings.device)
+    from eval.verify.verify import verify as verify_checkpoint
+
+    verify_checkpoint(settings)
+
+
+@command
 def vq_distances(**texts: str) -> None:
     """Make the table of nearest latents."""
     settings = distance_settings(texts)
@@ -136,6 +147,7 @@ _FUNCTIONS = (
     evaluate,
     extract_tokens,
     inspect,
+    verify,
     vq_distances,
     train_drafter,
 )

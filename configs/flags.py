@@ -11,7 +11,7 @@ from configs.extraction import ExtractionSettings
 from configs.fields import Settings, flags_in, setting, settings_fields
 from configs.paper_flags import PaperFlags
 from configs.schema import RunSettings
-from configs.tools import DistanceSettings, InspectSettings
+from configs.tools import DistanceSettings, InspectSettings, VerifySettings
 from configs.training import TrainSettings
 
 
@@ -96,6 +96,12 @@ COMMANDS: dict[str, Command] = {
     "inspect": Command(
         "what a checkpoint holds and lacks, and the memory that it needs; loads nothing",
         (InspectSettings,),
+    ),
+    "verify": Command(
+        "run a checkpoint and say in ten lines whether it works: logits, image tokenizer, drafter, "
+        "every method's tokens, speed",
+        (VerifySettings, RecipeFlags),
+        without=("cfg_mode",),
     ),
     "vq_distances": Command(
         "make the table of nearest codes that relaxed acceptance reads", (DistanceSettings,)

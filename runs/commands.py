@@ -12,7 +12,7 @@ from configs.method_flags import METHOD_FLAGS, applicable, listed_method, with_m
 from configs.methods import MethodSettings
 from configs.schema import CLASSIFIER, RunSettings
 from configs.sweep import Sweep, read_sweep
-from configs.tools import DistanceSettings, InspectSettings
+from configs.tools import DistanceSettings, InspectSettings, VerifySettings
 from configs.training import TrainSettings
 from runs.places import check_folders, check_place, check_prompt
 
@@ -81,6 +81,14 @@ def extraction_settings(texts: Mapping[str, str]) -> ExtractionSettings:
 def inspect_settings(texts: Mapping[str, str]) -> InspectSettings:
     """Return the settings of `inspect`; what is missing is a line of its report."""
     return build(InspectSettings, typed("inspect", texts))
+
+
+def verify_settings(texts: Mapping[str, str]) -> VerifySettings:
+    """Return the settings of `verify`; a SettingsError also for missing folders."""
+    recipe, given = read("verify", texts)
+    settings = build(VerifySettings, recipe | given)
+    check_folders(settings.engine)
+    return settings
 
 
 def distance_settings(texts: Mapping[str, str]) -> DistanceSettings:

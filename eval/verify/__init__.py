@@ -1,0 +1,1 @@
+"""`verify`: run a checkpoint and say, in ten lines, whether all is well."""

@@ -1,0 +1,130 @@
+"""Check that every lossless method begins an image as plain decoding does; what decoding costs."""
+
+import resource
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import median
+
+import torch
+
+from configs.method_table import METHODS
+from configs.methods import MethodSettings
+from decoding.flight import FinishedImage
+from eval.bench.exactness import NEAR_TIE, gap
+from eval.verify.lines import Line, judged, skipped
+from eval.verify.subject import Subject
+from runs.building import sampling_distribution
+from runs.findings import size
+from runs.measure import Measurement, measure
+
+# The largest gap between two tokens' perturbed scores that rounding may decide.
+TIES = {"fp64": 0.0, "fp32": NEAR_TIE, "bf16": 1.0}
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """The first rows of the same images by every method that the checkpoint has parts for."""
+
+    subject: Subject
+
+    @cached_property
+    def by_method(self) -> dict[str, Measurement]:
+        """Measurements by the names of the methods, plain decoding's first.
+
+        Trees have their greatest size: prices would be measured first, for some seconds.
+        """
+        subject, found = self.subject, {"ar": self.subject.plain}
+        for name, entry in METHODS.items():
+            if entry.drafter is None or entry.drafted and subject.session.drafter is None:
+                continue
+            fixed = {"size": "fixed"} if "size" in entry.defaults else {}
+            engine = subject.first.open_engine(MethodSettings(name, **fixed))
+            found[name] = measure(engine, subject.jobs)
+        return found
+
+    def seconds_per_token(self, name: str) -> float:
+        """Return the median over images, without prompts."""
+        images = self.by_method[name].images
+        return median((i.seconds - i.seconds_prefill) / (len(i.codes) - 1) for i in images)
+
+
+def check_tokens(decoded: Decoded) -> Line:
+    """Check that every method's tokens are plain decoding's, up to what rounding decides."""
+    settings = decoded.subject.settings
+    plain, *others = decoded.by_method.items()
+    ties, wrong, figures = 0, [], {}
+    for name, measured in others:
+        gaps = [
+            _gap(decoded.subject, mine, theirs)
+            for mine, theirs in zip(plain[1].images, measured.images, strict=True)
+        ]
+        differing = [each for each in gaps if each is not None]
+        ties += sum(each <= TIES[settings.dtype] for each in differing)
+        if any(each > TIES[settings.dtype] for each in differing):
+            wrong.append(f"{name} (gap {max(differing):.2g})")
+        figures[name] = {"tau": measured.tau, "gaps": differing}
+    tokens = len(plain[1].images[0].codes)
+    text = (
+        f"{len(others)} methods, the first {tokens} tokens of {len(plain[1].images)} images: "
+        f"{'wrong: ' + ', '.join(wrong) if wrong else 'those of plain decoding'}"
+        f"{f'; {ties} images part at near-ties of {settings.dtype}' if ties else ''}"
+    )
+    cause = (
+        "not the files: the drafts only propose. A device or library computes wrongly: try "
+        "--device cpu --dtype fp64, other versions of torch, and report it"
+    )
+    return judged("tokens", not wrong, text, cause, methods=figures, near_ties=ties)
+
+
+def _gap(subject: Subject, plain: FinishedImage, other: FinishedImage) -> float | None:
+    """Return by how much rounding had to move the first differing token; None if none differs."""
+    differs = (plain.codes != other.codes).nonzero()
+    if not len(differs):
+        return None
+    distribution = sampling_distribution(subject.settings.sampling)
+    return gap(subject.first.target, distribution, plain, other.codes[: int(differs[0]) + 1])
+
+
+def tell_cost(decoded: Decoded) -> Line:
+    """Return the line of seconds and memory per token."""
+    subject = decoded.subject
+    seconds = {name: decoded.seconds_per_token(name) for name in decoded.by_method}
+    fastest = min(seconds, key=seconds.get)
+    tau = decoded.by_method[fastest].tau
+    spec, guidance = subject.target.spec, subject.settings.sampling.guidance
+    kept = 2 * spec.layers * spec.kv_heads * spec.head_dim * guidance
+    kept *= subject.target.dtype.itemsize
+    peak, where = _peak(subject.target.device)
+    text = (
+        f"{1000 * seconds['ar']:.1f} ms per token by plain decoding, {1000 * seconds[fastest]:.1f} "
+        f"by {fastest} (accepted length {tau:.2f}); {kept / 1024:.1f} KiB of KV cache per token, "
+        f"at most {size(peak)} {where}"
+    )
+    figures = {"seconds_per_token": seconds, "cache_bytes_per_token": kept, "peak_bytes": peak}
+    return Line("speed", "ok", text, figures=figures)
+
+
+def _peak(device: torch.device) -> tuple[int, str]:
+    """Return the greatest number of bytes in use so far, and where."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device), "on the GPU"
+    # kilobytes on Linux
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, "in this process"
+
+
+def tell_estimate(decoded: Decoded) -> Line:
+    """Return the line of the hours that the user's set takes, image by image."""
+    subject = decoded.subject
+    images, tokens = subject.settings.num_images, subject.target.grid.tokens
+    hours = {
+        name: images * tokens * decoded.seconds_per_token(name) / 3600 for name in decoded.by_method
+    }
+    if not hours:
+        return skipped("estimate", "nothing was decoded")
+    fastest = min(hours, key=hours.get)
+    text = (
+        f"{images} images of {tokens} tokens: about {hours['ar']:.1f} hours by plain decoding, "
+        f"{hours[fastest]:.1f} by {fastest}, one at a time; from the first tokens, with later ones "
+        "a little slower"
+    )
+    return Line("estimate", "ok", text, figures={"images": images, "hours": hours})
