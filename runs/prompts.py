@@ -13,6 +13,7 @@ from pathlib import Path
 from configs.fields import SettingsError, refuse
 from configs.schema import DATASETS, RunSettings
 from configs.targets import ROOT
+from runs.places import check_prompt
 from runs.prompt_files import read_coco, read_jsonl, read_parti, read_text_lines
 
 _COCO = "http://images.cocodataset.org/annotations/annotations_trainval2017.zip"
@@ -82,7 +83,7 @@ def _named_prompts(settings: RunSettings) -> tuple[list[str | None], list[str]]:
 def _plain_prompts(settings: RunSettings) -> list[str]:
     if settings.source == "text":
         _refuse_near_name(settings.prompt)
-        _refuse_file(settings.prompt)
+        check_prompt(settings)
         return [settings.prompt]
     if settings.source == "file":
         return read_text_lines(Path(settings.prompt))
@@ -142,19 +143,4 @@ def _refuse_near_name(prompt: str) -> None:
             "prompt",
             prompt,
             f"{' or '.join(DATASETS)}, written like this, a .txt file, or a text of several words",
-        )
-
-
-def _refuse_file(prompt: str) -> None:
-    """Refuse the path of a file of another kind, rather than draw an image of its name."""
-    try:
-        exists = Path(prompt).is_file()
-    except OSError:  # too long for a path
-        return
-    if exists:
-        sets = " or ".join(DATASETS)
-        refuse(
-            "prompt",
-            prompt,
-            f"a text, a .txt or .jsonl file; other files with --prompt {sets} --prompt_file FILE",
         )
