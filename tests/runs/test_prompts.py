@@ -355,6 +355,6 @@ def test_files_of_another_kind_are_no_texts(tmp_path):
     path.write_text("[]")
     with pytest.raises(
         SettingsError,
-        match="--prompt: found .*captions.json', which is a file here; allowed: .*--prompt_file FILE",
+        match="--prompt: found .*captions.json', which is a file here; .*--prompt_file FILE",
     ):
         items(str(path))
