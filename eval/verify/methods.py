@@ -11,7 +11,7 @@ from configs.method_table import METHODS
 from configs.methods import MethodSettings
 from decoding.flight import FinishedImage
 from eval.bench.exactness import NEAR_TIE, gap
-from eval.verify.lines import Line, judged, skipped
+from eval.verify.lines import Line, judged
 from eval.verify.subject import Subject
 from runs.building import sampling_distribution
 from runs.findings import size
@@ -90,15 +90,19 @@ def tell_cost(decoded: Decoded) -> Line:
     subject = decoded.subject
     seconds = {name: decoded.seconds_per_token(name) for name in decoded.by_method}
     fastest = min(seconds, key=seconds.get)
-    tau = decoded.by_method[fastest].tau
+    drafted = (
+        "no method is faster"
+        if fastest == "ar"
+        else f"{1000 * seconds[fastest]:.1f} by {fastest} (accepted length "
+        f"{decoded.by_method[fastest].tau:.2f})"
+    )
     spec, guidance = subject.target.spec, subject.settings.sampling.guidance
     kept = 2 * spec.layers * spec.kv_heads * spec.head_dim * guidance
     kept *= subject.target.dtype.itemsize
     peak, where = _peak(subject.target.device)
     text = (
-        f"{1000 * seconds['ar']:.1f} ms per token by plain decoding, {1000 * seconds[fastest]:.1f} "
-        f"by {fastest} (accepted length {tau:.2f}); {kept / 1024:.1f} KiB of KV cache per token, "
-        f"at most {size(peak)} {where}"
+        f"{1000 * seconds['ar']:.1f} ms per token by plain decoding, {drafted}; {kept / 1024:.1f} "
+        f"KiB of KV cache per token, at most {size(peak)} {where}"
     )
     figures = {"seconds_per_token": seconds, "cache_bytes_per_token": kept, "peak_bytes": peak}
     return Line("speed", "ok", text, figures=figures)
@@ -119,12 +123,11 @@ def tell_estimate(decoded: Decoded) -> Line:
     hours = {
         name: images * tokens * decoded.seconds_per_token(name) / 3600 for name in decoded.by_method
     }
-    if not hours:
-        return skipped("estimate", "nothing was decoded")
     fastest = min(hours, key=hours.get)
+    drafted = "" if fastest == "ar" else f", {hours[fastest]:.1f} by {fastest}"
     text = (
-        f"{images} images of {tokens} tokens: about {hours['ar']:.1f} hours by plain decoding, "
-        f"{hours[fastest]:.1f} by {fastest}, one at a time; from the first tokens, with later ones "
-        "a little slower"
+        f"{images} images of {tokens} tokens, one at a time: about {hours['ar']:.1f} hours by "
+        f"plain decoding{drafted} (measured once, on the first tokens; later ones are a little "
+        "slower)"
     )
     return Line("estimate", "ok", text, figures={"images": images, "hours": hours})

@@ -50,9 +50,14 @@ def examine(settings: VerifySettings) -> list[Line]:
     except ValueError as error:
         cause = "files are missing, damaged or of another model; `main.py inspect` lists them all"
         return [Line("files", "failed", str(error), cause)]
+    except torch.OutOfMemoryError as error:
+        return [_out_of_memory("files", error)]
     loaded = _tell_loaded(session, time.perf_counter() - started)
     subject = Subject(settings, session)
-    readings = read_pictures(subject)
+    try:
+        readings = read_pictures(subject)
+    except torch.OutOfMemoryError as error:
+        return [loaded, _out_of_memory("logits", error)]
     logits = check_logits(subject, readings)
     return [loaded, logits, *_after_logits(subject, readings, logits)]
 
@@ -64,7 +69,7 @@ def _tell_loaded(session: Session, seconds: float) -> Line:
     count, memory = sum(p.numel() for p in parameters), sum(p.nbytes for p in parameters)
     drafter = "no drafter" if session.drafter is None else "and its drafter"
     text = (
-        f"{session.settings.model}, {drafter}: {count / 1e6:,.0f} million weights, {size(memory)} "
+        f"{session.settings.model}, {drafter}: {count:,} weights, {size(memory)} "
         f"in {session.settings.dtype} on {target.device}, loaded in {seconds:.0f} s"
     )
     return Line("files", "ok", text, figures={"parameters": count, "seconds": seconds})
@@ -96,5 +101,10 @@ def _guarded(name: str, check: Check) -> Line:
     except FloatingPointError as error:
         return Line(name, "failed", str(error), MIXED)
     except torch.OutOfMemoryError as error:
-        cause = "the device is too small, or in use: --dtype bf16, --vq_device cpu, --device cpu"
-        return Line(name, "failed", f"out of memory: {str(error).splitlines()[0]}", cause)
+        return _out_of_memory(name, error)
+
+
+def _out_of_memory(name: str, error: torch.OutOfMemoryError) -> Line:
+    """Return the line of a check for which the GPU was too small."""
+    cause = "the GPU is too small, or in use: --dtype bf16, --vq_device cpu, --device cpu"
+    return Line(name, "failed", f"out of memory: {str(error).splitlines()[0]}", cause)
