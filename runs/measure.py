@@ -1,7 +1,8 @@
 """Timed decoding: one method over some images, and where its time went."""
 
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from configs.methods import MethodSettings
@@ -13,11 +14,18 @@ BASELINE = MethodSettings(method="ar")
 
 @dataclass(frozen=True)
 class Measurement:
-    """One method over some prompts: its images, and seconds and calls by part of the round."""
+    """One method over some prompts.
+
+    Attributes:
+        images: in the order of the jobs.
+        seconds, calls: by part of the round.
+        cpu_seconds: of all threads of the process, for each call of `measure`: one image or batch.
+    """
 
     images: list[FinishedImage]
     seconds: dict[str, float]
     calls: dict[str, int]
+    cpu_seconds: tuple[float, ...]
 
     @property
     def seconds_per_image(self) -> float:
@@ -57,11 +65,18 @@ class Measurement:
         return 1 - networks / self.seconds["round"]
 
 
-def measure(engine: Engine, jobs: list[Job]) -> Measurement:
-    """Decode all jobs once; the images come back in the order of the jobs."""
+def measure(
+    engine: Engine, jobs: list[Job], clock: Callable[[], float] = time.process_time
+) -> Measurement:
+    """Decode all jobs once; the images come back in the order of the jobs.
+
+    clock: returns the process's CPU seconds so far.
+    """
+    started = clock()
     images = {image.job: image for step in engine.generate(jobs) for image in step.finished}
+    watch, spent = engine.watch, clock() - started
     return Measurement(
-        [images[job] for job in jobs], dict(engine.watch.seconds), dict(engine.watch.calls)
+        [images[job] for job in jobs], dict(watch.seconds), dict(watch.calls), (spent,)
     )
 
 
@@ -72,4 +87,5 @@ def joined(runs: Sequence[Measurement]) -> Measurement:
     for run in runs:
         seconds.update(run.seconds)
         calls.update(run.calls)
-    return Measurement(images, dict(seconds), dict(calls))
+    spent = tuple(one for run in runs for one in run.cpu_seconds)
+    return Measurement(images, dict(seconds), dict(calls), spent)

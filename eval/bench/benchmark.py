@@ -2,14 +2,15 @@
 
 All methods run in one process. After a warm-up every repeat runs all of them, in alternating order;
 where images are decoded one by one, on the first image, then on the second one, so that a machine
-that slows down slows all methods. Times are medians over the repeats; a speed-up is the median of
-the ratios of the repeats. Image decoding is not counted.
+that slows down slows all methods. Times are medians over the repeats; `eval/bench/speedup.py` says
+what a speed-up is. Image decoding is not counted.
 """
 
 import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import date
 from itertools import combinations, product
 from pathlib import Path
 from statistics import median
@@ -24,8 +25,10 @@ from configs.fields import SettingsError, settings_dict
 from configs.schema import MethodSettings
 from decoding.flight import Job
 from eval.bench.exactness import Comparison, compare
+from eval.bench.machine import cpu_name
 from eval.bench.quality import Judge
-from eval.bench.table import doubts, table
+from eval.bench.speedup import speed_figures
+from eval.bench.table import heading, table
 from eval.metrics.paired import paired_ratio
 from runs.building import sampling_distribution
 from runs.generate import check_lengths
@@ -90,10 +93,6 @@ class Bench:
         """
         first = repeats[0]
         seconds = median(one.seconds_per_image for one in repeats)
-        ratios = [
-            plain.seconds_per_image / one.seconds_per_image
-            for one, plain in zip(repeats, baseline, strict=True)
-        ]
         comparison = self.comparison(method, first, baseline[0])
         return self.counts(method, first) | {
             "seconds_per_image": seconds,
@@ -101,7 +100,7 @@ class Bench:
             "ms_per_target_forward": median(one.milliseconds("target_forward") for one in repeats),
             "ms_per_draft_forward": _draft_milliseconds(method, repeats),
             "overhead_share": median(one.overhead_share for one in repeats),
-            "speedup": median(ratios),
+            **speed_figures(repeats, baseline, self.session.target.device.type == "cpu"),
             "identical": comparison.identical,
             "near_ties": comparison.near_ties,
             "wrong": list(comparison.wrong),
@@ -128,33 +127,36 @@ class Bench:
 def run_benchmark(settings: BenchmarkSettings) -> None:
     """Measure, write benchmark.json if --output_dir was given, then print.
 
-    Standard output gets one table and, as its last line, the content of benchmark.json.
+    Standard output gets where and of what was measured, a table, what speaks against its figures
+    and, as its last line, the content of benchmark.json.
     """
     bench = Bench.open(settings)
     methods = settings.methods if BASELINE in settings.methods else (BASELINE, *settings.methods)
     measured = repeated(bench.session, methods, bench.jobs, settings.repeats, settings.warmup)
     rows = [bench.row(method, measured[method], measured[BASELINE]) for method in methods]
-    sampling = settings_dict(settings.run.sampling)
+    sampling, hardware = settings_dict(settings.run.sampling), bench.session.hardware()
+    today, cpu = date.today().isoformat(), cpu_name()
     document = {
         "rows": rows,
         "pairs": pairs([measured[method] for method in methods]),
         "images": len(bench.jobs),
         "repeats": settings.repeats,
         "settings": sampling | {"seed": settings.run.seed, "prompt": settings.run.prompt},
-        "hardware": bench.session.hardware(),
+        "date": today,
+        "cpu": cpu,
+        "hardware": hardware,
         "versions": versions(),
     }
     line = json.dumps(document) + "\n"
     if settings.output:
         replace_file(Path(settings.output) / "benchmark.json", line.encode())
-    print(table(rows, len(bench.jobs)) + line, end="", flush=True)
-    warn(rows)
+    words = heading(settings, hardware, cpu, [today]) + "\n" + table(rows, len(bench.jobs))
+    print(words + line, end="", flush=True)
+    refuse_wrong(rows)
 
 
-def warn(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Name on stderr what cannot be right: speed-ups above tau, and wrong images (exit code 1)."""
-    for text in doubts(rows):
-        print(f"note: {text}", file=sys.stderr)
+def refuse_wrong(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Name wrong images of lossless methods on stderr and exit with code 1, if there are any."""
     if wrong := [f"{row['method']}: {', '.join(row['wrong'])}" for row in rows if row.get("wrong")]:
         print(
             f"error: lossless methods made other images than ar: {'; '.join(wrong)}",

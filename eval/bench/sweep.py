@@ -9,15 +9,17 @@ speed-up. Each cell is a line of sweep.jsonl, so the same command continues wher
 import json
 import sys
 from dataclasses import asdict, replace
+from datetime import date
 from hashlib import sha256
 from pathlib import Path
 
 from configs.benchmarking import BenchmarkSettings
 from configs.fields import SettingsError
 from configs.schema import MethodSettings
-from eval.bench.benchmark import Bench, Row, pairs, repeated, warn
+from eval.bench.benchmark import Bench, Row, pairs, refuse_wrong, repeated
+from eval.bench.machine import cpu_name
 from eval.bench.sweep_figure import draw_quality, draw_speed
-from eval.bench.table import table
+from eval.bench.table import heading, table
 from runs.costs import Costs
 from runs.measure import BASELINE, measure
 from support.durable import append_lines, encode_lines, replace_file
@@ -25,7 +27,6 @@ from support.json_files import read_lines
 from support.provenance import identity, revision, versions
 
 _SHARED = ("batch_size", "cfg_mode", "device_map")  # settings that change times, though not images
-_SAID = ("method", "proposal", "verifier")  # columns that the cell's name says already
 
 
 def run_sweep(settings: BenchmarkSettings) -> None:
@@ -46,15 +47,15 @@ def run_sweep(settings: BenchmarkSettings) -> None:
         key = sha256(json.dumps(conditions, sort_keys=True).encode()).hexdigest()[:16]
         if key not in known:
             print(f"cell {number}/{len(settings.methods)}: {cell}", file=sys.stderr, flush=True)
-            provenance = {"conditions": conditions, "versions": versions(), "revision": revision()}
+            provenance = _provenance(conditions)
             known[key] = {"id": key, "cell": cell} | _measured(settings, bench, method) | provenance
             append_lines(path, [known[key]])
         promise = {"promised": costs.speedup(known[key])} if costs else {}
         rows.append(known[key] | {"cell": cell} | promise)
-    _report(settings, rows, "promised" if costs else "speedup")
+    _report(settings, bench, rows, "promised" if costs else "speedup")
 
 
-def _report(settings: BenchmarkSettings, rows: list[Row], speed: str) -> None:
+def _report(settings: BenchmarkSettings, bench: Bench, rows: list[Row], speed: str) -> None:
     """Draw the pictures; print the table, ordered by the column `speed`, and the line of JSON."""
     folder, sweep = Path(settings.output), settings.sweep
     varied = [row for row in rows if row["cell"] in sweep.varied]
@@ -62,11 +63,12 @@ def _report(settings: BenchmarkSettings, rows: list[Row], speed: str) -> None:
     pictures = [draw_speed(varied, others, sweep.axes, speed, folder / "speed.png")]
     pictures += [draw_quality(rows, speed, folder / "quality.png")] if settings.quality else []
     ordered = sorted(rows, key=lambda row: row[speed])
-    shown = [{name: row[name] for name in row if name not in _SAID} for row in ordered]
-    print(table(shown, ordered[0]["conditions"]["images"]), end="")
+    dates = sorted({row["date"] for row in rows if "date" in row})
+    print(heading(settings, bench.session.hardware(), cpu_name(), dates))
+    print(table(ordered, len(bench.jobs)), end="")
     best, files = ordered[-1], [str(folder / "sweep.jsonl"), *map(str, pictures)]
     print(json.dumps({"best": best["cell"], speed: best[speed], "files": files}), flush=True)
-    warn(rows)
+    refuse_wrong(rows)
 
 
 def _measured(settings: BenchmarkSettings, bench: Bench, method: MethodSettings) -> Row:
@@ -101,6 +103,15 @@ def _conditions(settings: BenchmarkSettings, bench: Bench, method: MethodSetting
         "jobs": sha256(jobs.encode()).hexdigest()[:16],
         "quality": settings.quality,
         **(timed if settings.costs is None else {"counts": True}),
+    }
+
+
+def _provenance(conditions: Row) -> Row:
+    return {
+        "conditions": conditions,
+        "versions": versions(),
+        "revision": revision(),
+        "date": date.today().isoformat(),
     }
 
 

@@ -1,65 +1,129 @@
-"""The rows of a benchmark as a Markdown table."""
+"""The rows of a benchmark as a table of six columns; benchmark.json has all the rest."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from configs.acceptance import VERIFIERS
+from configs.benchmarking import BenchmarkSettings
+from configs.fields import settings_dict
+from configs.methods import MethodSettings
 from eval.bench.plausible import exceeds_tau
 from eval.bench.quality import QUALITIES
 from support.tables import Table
 
-COLUMNS = (
-    "cell",
-    "method",
-    "proposal",
-    "verifier",
-    "seconds_per_image",
-    "tokens_per_second",
-    "tau",
-    "mean_depth",
-    "mean_nodes",
-    "target_forwards",
-    "ms_per_target_forward",
-    "ms_per_draft_forward",
-    "overhead_share",
-    "speedup",
-    "promised",
-    "identical",
-    "near_ties",
-    "lossless",
-    *QUALITIES,
-)
 Row = Mapping[str, Any]
+_LONG = 60  # characters of a prompt in the heading
+
+
+def heading(
+    settings: BenchmarkSettings, hardware: Mapping[str, object], cpu: str, dates: Sequence[str]
+) -> str:
+    """Return a line that says where, when and of what the figures were measured.
+
+    Args:
+        hardware: as `Session.hardware` gives it.
+        cpu: the processor's name.
+        dates: the days of the measurements.
+    """
+    run, sampling = settings.run, settings.run.sampling
+    machine = [hardware["gpu"]] if hardware["gpu"] else []
+    threads = hardware["threads"]
+    machine += [cpu, f"{threads} thread{'' if threads == 1 else 's'}", hardware["dtype"], *dates]
+    prompt = run.prompt if len(run.prompt) <= _LONG else run.prompt[: _LONG - 3] + "..."
+    what = f"prompts: {prompt}; temperature {sampling.temperature:g}; guidance {sampling.cfg:g}"
+    return f"{', '.join(map(str, machine))}; {what}\n"
 
 
 def table(rows: Sequence[Row], images: int) -> str:
-    """Return a Markdown table of the columns that some row has.
+    """Return the table in Markdown, and a remark for every reason to doubt one of its rows.
+
+    A doubtful speed-up is marked with (!). The fastest lossless one that nothing speaks against is
+    bold.
 
     Args:
-        rows: figures by column; a speed-up above tau is marked with (!).
-        images: how many were decoded, for the column `identical`.
+        rows: figures by name; a sweep's have `cell`, its name. What no row has is no column.
+        images: how many were decoded, for the column of the same images.
     """
-    columns = tuple(name for name in COLUMNS if any(name in row for row in rows))
-    cells = tuple(tuple(_cell(row, name, images) for name in columns) for row in rows)
-    return Table(columns, cells).markdown()
+    lines = [_cells(row, images, _best(rows)) for row in rows]
+    columns = tuple(dict.fromkeys(name for line in lines for name in line))
+    cells = tuple(tuple(line.get(name, "-") for name in columns) for line in lines)
+    return Table(columns, cells).markdown() + _remarks(rows)
 
 
-def doubts(rows: Sequence[Row]) -> list[str]:
-    """Return a warning for every row whose speed-up exceeds its tau."""
-    found = [
-        (row.get("cell") or row["method"], exceeds_tau(row["speedup"], row["tau"]))
+def _remarks(rows: Sequence[Row]) -> str:
+    """Return a line per reason to doubt, which names its rows."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        for text in doubts(row):
+            found.setdefault(text, []).append(_name(row))
+    return "".join(f"(!) {'; '.join(names)}: {text}\n" for text, names in found.items())
+
+
+def doubts(row: Row) -> Sequence[str]:
+    """Return why a row's speed-up may be wrong; of an older row, which says nothing, above tau."""
+    if "doubts" in row or "speedup" not in row:
+        return row.get("doubts", ())
+    text = exceeds_tau(row["speedup"], row["tau"])
+    return () if text is None else (text,)
+
+
+def method_words(row: Row) -> str:
+    """Return a method's name and what differs from its defaults: "adt, topk drafts, nodes=9"."""
+    method, proposal, verifier = (row[name] for name in ("method", "proposal", "verifier"))
+    usual, alike = MethodSettings(method), MethodSettings(method, proposal, verifier=verifier)
+    words = [f"{method} (plain decoding)" if method == "ar" else method]
+    words += [f"{proposal} drafts"] if proposal != usual.proposal else []
+    words += [f"{verifier} verification"] if verifier != usual.verifier else []
+    own = settings_dict(alike)
+    words += [f"{name}={row[name]}" for name in own if row.get(name, own[name]) != own[name]]
+    return ", ".join(words)
+
+
+def _best(rows: Sequence[Row]) -> Row | None:
+    """Return the fastest lossless row whose speed-up is certain; None where there is none."""
+    certain = [
+        row
         for row in rows
-        if "speedup" in row
+        if row["lossless"] and not doubts(row) and (row.get("speedup_low") or 0) > 1
     ]
-    return [f"{name}: {text}" for name, text in found if text is not None]
+    return max(certain, key=lambda row: row["speedup"], default=None)
 
 
-def _cell(row: Row, name: str, images: int) -> str:
-    value = row.get(name)
-    if value is None:
-        return "-"
-    if name == "identical":
-        return f"{value}/{images}"
-    if not isinstance(value, float):
-        return str(value)
-    mark = " (!)" if name == "speedup" and exceeds_tau(value, row["tau"]) else ""
-    return (f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}") + mark
+def _name(row: Row) -> str:
+    return row["cell"] if "cell" in row else method_words(row)
+
+
+def _cells(row: Row, images: int, best: Row | None) -> dict[str, str]:
+    """Return a row's cells by column."""
+    cells = {"cell" if "cell" in row else "method": _name(row)}
+    if "seconds_per_image" in row:
+        cells["seconds per image"] = _number(row["seconds_per_image"])
+        cells["tokens/s"] = _number(row["tokens_per_second"])
+    cells["accepted length"] = f"{row['tau']:.2f}"
+    if "promised" in row:
+        cells["promised speed-up"] = f"{row['promised']:.2f}"
+    elif "speedup" in row:
+        cells["speed-up (95 %)"] = _speedup(row, row is best)
+    if "identical" in row:
+        cells["same images"] = f"{row['identical']}/{images}{_why_others(row)}"
+    return cells | {name: _number(row[name]) for name in QUALITIES if name in row}
+
+
+def _speedup(row: Row, bold: bool) -> str:
+    value = f"{row['speedup']:.2f}"
+    low, high = row.get("speedup_low"), row.get("speedup_high")
+    interval = "" if low is None or row["method"] == "ar" else f" ({low:.2f}-{high:.2f})"
+    return (f"**{value}**" if bold else value) + interval + (" (!)" if doubts(row) else "")
+
+
+def _why_others(row: Row) -> str:
+    """Return why images need not be plain decoding's, or how many differ by rounding."""
+    if not row["lossless"]:
+        return ", relaxed"
+    if not VERIFIERS[row["verifier"]].repeats(row["temperature"]):
+        return ", same distribution"
+    return f", {row['near_ties']} by rounding" if row["near_ties"] else ""
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from configs.targets import ROOT
-from eval.bench.table import doubts, table
 
 METHODS = (
     "ar,static:tree=chain,eagle2:proposal=topk,eagle2:depth=3:width=4:nodes=8,adt:adt_init=vertical"
@@ -43,7 +42,17 @@ def document(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
     done = benchmark(checkpoint, *words, "--output_dir", str(folder))
     assert done.returncode == 0, done.stderr
     lines = done.stdout.strip().splitlines()
-    assert lines[0].startswith("| method | proposal |") and len(lines) == 2 + 5 + 1
+    assert lines[0].endswith("; prompts: a cat, #1; temperature 1; guidance 3") and not lines[1]
+    assert lines[2].split(" | ")[1:] == [
+        "seconds per image",
+        "tokens/s",
+        "accepted length",
+        "speed-up (95 %)",
+        "same images |",
+    ]
+    names = [line.split(" | ")[0] for line in lines[4:9]]
+    assert names[2:4] == ["| eagle2, topk drafts", "| eagle2, depth=3, width=4, nodes=8"]
+    assert all(line.startswith("(!) ") for line in lines[9:-1])  # what a busy machine spoilt
     assert json.loads((folder / "benchmark.json").read_text()) == json.loads(lines[-1])
     return json.loads(lines[-1])
 
@@ -94,7 +103,8 @@ def test_every_two_methods_are_compared_on_the_same_images(document: dict) -> No
             <= max(pair["by_repeat"]) * 1.1
         )
         if one["method"] == "ar":
-            assert other["speedup"] == pytest.approx(sum(pair["by_repeat"]) / 2)
+            assert min(pair["by_repeat"]) * 0.9 <= other["speedup"] <= max(pair["by_repeat"]) * 1.1
+            assert other["speedup_low"] is None and other["speedup_cpu"] > 0  # four ratios
         assert pair["seconds_ratio"]["low"] is None
 
 
@@ -131,12 +141,3 @@ def test_a_place_that_cannot_be_written_is_refused_first(checkpoint: Path, tmp_p
     done = benchmark(checkpoint, "--methods", "ar", "--output_dir", str(tmp_path / "file" / "out"))
     assert done.returncode == 2
     assert "out: found Not a directory; allowed: a folder that can be written" in done.stderr
-
-
-def test_a_speed_up_above_tau_is_marked() -> None:
-    fast = {"method": "adt", "tau": 2.1, "speedup": 8.87, "identical": 2}
-    rows = [{"method": "ar", "tau": 1.0, "speedup": 1.0, "identical": 2}, fast]
-    *_, plain, marked = table(rows, 2).splitlines()
-    assert plain == "| ar | 1 | 1 | 2/2 |" and marked == "| adt | 2.1 | 8.87 (!) | 2/2 |"
-    (text,) = doubts(rows)
-    assert text.startswith("adt: a speed-up of 8.87 exceeds tau 2.10")

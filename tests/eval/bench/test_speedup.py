@@ -1,0 +1,168 @@
+"""Speed-ups on a simulated machine: what a load spike does to them, and which rows say so."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from decoding.flight import FinishedImage, Job
+from eval.bench.speedup import median_interval, speed_figures
+from eval.bench.table import doubts, table
+from runs.measure import Measurement, joined, measure
+
+JOBS = [Job(str(number), "a cat", number) for number in range(8)]
+AR, ADT = 2.0, 1.25  # seconds per image on the idle machine
+ROW = {
+    "method": "adt",
+    "proposal": "coupled",
+    "verifier": "exact",
+    "temperature": 1.0,
+    "lossless": True,
+    "tau": 2.0,
+    "near_ties": 0,
+}
+
+
+@dataclass
+class Machine:
+    """A clock of CPU seconds, and engines whose images take simulated seconds.
+
+    slower: times an image takes longer by the wall clock, by (method, repeat, image).
+    """
+
+    slower: Callable[[str, int, int], float] = lambda *_: 1.0
+    cpu: float = 0.0
+    noise: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+
+    def clock(self) -> float:
+        return self.cpu
+
+    def engine(self, method: str, seconds: float, repeat: int) -> Any:
+        """An engine that needs `seconds` of CPU time per image, give or take 2 %."""
+
+        def generate(jobs: list[Job]) -> Iterator[Any]:
+            for job in jobs:
+                spent = seconds * (1 + 0.02 * self.noise.standard_normal())
+                self.cpu += spent
+                wall = spent * self.slower(method, repeat, int(job.id))
+                yield SimpleNamespace(finished=(image(job, wall, 1 + (method == "adt")),))
+
+        watch = SimpleNamespace(seconds={}, calls=Counter())
+        return SimpleNamespace(generate=generate, watch=watch)
+
+    def measured(self, method: str, seconds: float, repeats: int, jobs: list[Job]) -> list:
+        return [
+            joined([measure(self.engine(method, seconds, r), [job], self.clock) for job in jobs])
+            for r in range(repeats)
+        ]
+
+    def row(self, repeats: int = 3, jobs: list[Job] = JOBS, on_cpu: bool = True) -> dict[str, Any]:
+        ar, adt = (
+            self.measured(name, seconds, repeats, jobs)
+            for name, seconds in (("ar", AR), ("adt", ADT))
+        )
+        figures = {"seconds_per_image": 1.0, "tokens_per_second": 9.0, "identical": len(jobs)}
+        return ROW | figures | speed_figures(adt, ar, on_cpu)
+
+
+def image(job: Job, seconds: float, tau: int) -> FinishedImage:
+    """An image of 13 tokens, `tau` of them per round."""
+    return FinishedImage(job, torch.zeros(13), 12 // tau + 1, tau, 1, 1, seconds, 0, 0, 0)
+
+
+def shown(row: dict[str, Any]) -> str:
+    return table([row], len(JOBS)).splitlines()[2]
+
+
+def test_an_idle_machine_gives_the_ratio_and_no_doubt() -> None:
+    row = Machine().row()
+    assert row["doubts"] == [] and row["speedup"] == pytest.approx(AR / ADT, rel=0.02)
+    assert row["speedup_low"] <= row["speedup"] <= row["speedup_high"]
+    assert row["speedup_cpu"] == pytest.approx(row["speedup"], rel=0.02)
+    assert f"| **{row['speedup']:.2f}** (" in shown(row)
+
+
+@pytest.mark.parametrize("images", [2, 8])
+def test_a_load_spike_in_one_measurement_marks_the_row_and_does_not_move_it(images: int) -> None:
+    spike = Machine(lambda *turn: 9.0 if turn == ("ar", 1, 1) else 1.0)
+    calm, row = Machine().row(jobs=JOBS[:images]), spike.row(jobs=JOBS[:images])
+    text, waited = row["doubts"]
+    assert text.startswith("its repeats give speed-ups from 1.")
+    assert waited.startswith("the process ran for only ")
+    for found in (calm, row):
+        assert row["speedup_low"] <= found["speedup"] <= row["speedup_high"]
+    assert row["speedup"] == pytest.approx(calm["speedup"], rel=0.02)
+    assert row["speedup_cpu"] == calm["speedup_cpu"]
+    assert "(!)" in shown(row) and "**" not in table([row], images)
+    assert table([row], images).splitlines()[-2] == f"(!) adt: {text}"
+
+
+def test_load_during_every_measurement_of_plain_decoding_shows_against_cpu_time() -> None:
+    row = Machine(lambda method, *_: 1.5 if method == "ar" else 1.0).row()
+    assert row["speedup_cpu"] == pytest.approx(AR / ADT, rel=0.02)
+    texts = [text.split(",")[0] for text in row["doubts"]]
+    assert len(texts) == 3 and texts[0].startswith("a speed-up of 2.37 exceeds tau 2.00")
+    assert texts[1].startswith("wall time gives a speed-up of 2.37")
+    assert texts[2] == "the process ran for only 67% of the time"
+
+
+def test_load_all_the_time_is_seen_though_it_moves_no_ratio() -> None:
+    row = Machine(lambda *_: 1.6).row()
+    (text,) = row["doubts"]
+    assert text.startswith("the process ran for only 62% of the time")
+    assert row["speedup"] == pytest.approx(AR / ADT, rel=0.02)
+
+
+def test_cpu_time_says_nothing_where_a_gpu_computes() -> None:
+    row = Machine(lambda *_: 1.6).row(on_cpu=False)
+    assert row["speedup_cpu"] is None and row["doubts"] == []
+
+
+def test_few_measurements_have_no_interval_and_are_not_bold() -> None:
+    row = Machine().row(repeats=1, jobs=JOBS[:2])
+    assert row["speedup_low"] is None and row["speedup_high"] is None
+    assert f"| {row['speedup']:.2f} |" in shown(row)
+
+
+def test_the_interval_is_that_of_the_sign_test() -> None:
+    stats = pytest.importorskip("scipy.stats")
+    for count in (6, 7, 8, 9, 24, 100, 2000):
+        values = np.random.default_rng(count).normal(size=count)
+        found, wanted = median_interval(values), stats.quantile_test(values, p=0.5)
+        assert (found.low, found.high) == tuple(wanted.confidence_interval(0.95))
+    assert median_interval([1.0, 2.0, 3.0, 4.0, 9.0]).low is None
+
+
+def test_the_interval_holds_the_true_median_in_95_of_100_cases() -> None:
+    draws = np.random.default_rng(1).lognormal(size=(600, 20))
+    found = [median_interval(draw) for draw in draws]
+    assert sum(one.low <= 1 <= one.high for one in found) >= 0.94 * len(found)
+
+
+def test_a_speed_up_above_tau_is_marked_also_in_rows_that_say_nothing() -> None:
+    fast = ROW | {"tau": 2.1, "speedup": 8.87, "identical": 2}
+    plain = ROW | {"method": "ar", "proposal": None, "tau": 1.0, "speedup": 1.0, "identical": 2}
+    *_, first, marked, remark = table([plain, fast], 2).splitlines()
+    assert first == "| ar (plain decoding) | 1.00 | 1.00 | 2/2 |"
+    assert marked == "| adt | 2.10 | 8.87 (!) | 2/2 |"
+    assert remark.startswith("(!) adt: a speed-up of 8.87 exceeds tau 2.10")
+    assert doubts(plain) == ()
+
+
+def test_images_that_need_not_be_the_same_say_why() -> None:
+    def last(**given: Any) -> str:
+        return table([ROW | {"identical": 1} | given], 2).splitlines()[2].split(" | ")[-1]
+
+    assert last(near_ties=1) == "1/2, 1 by rounding |"
+    assert last(verifier="rejection") == "1/2, same distribution |"
+    assert last(verifier="lantern", lossless=False) == "1/2, relaxed |"
+
+
+def test_measurements_join_their_cpu_seconds() -> None:
+    parts = [Measurement([], {}, {}, (1.0,)), Measurement([], {}, {}, (2.0, 3.0))]
+    assert joined(parts).cpu_seconds == (1.0, 2.0, 3.0)
