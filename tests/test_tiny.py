@@ -1,5 +1,7 @@
 """The shipped model as a user runs it: images follow prompts, and drafts change no token."""
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from eval.metrics.attribute_classifier import AttributeClassifier, prompt_accura
 from runs.session import Session, open_session
 from scenes.captions import caption
 from scenes.scene import sample_scene
+from support.provenance import checkpoint_id
 
 TINY = ROOT / "ckpts" / "tiny"
 INDICES = range(300, 316)  # test scenes
@@ -48,6 +51,14 @@ def images(session: Session) -> dict[str, list[FinishedImage]]:
 
 def test_it_fits_into_64_megabytes() -> None:
     assert sum(file.stat().st_size for file in TINY.rglob("*") if file.is_file()) <= 64 * 2**20
+
+
+def test_other_loaders_read_the_drafter_and_earlier_runs_still_know_it(tmp_path: Path) -> None:
+    path = shutil.copytree(TINY / "drafter", tmp_path / "drafter") / "config.json"
+    assert json.loads(path.read_text())["attention_dropout"] == 0.0
+    assert checkpoint_id(path.parent) == "81f613c0a1832c79"  # as before it had that entry
+    path.write_text(path.read_text().replace('"num_hidden_layers": 1', '"num_hidden_layers": 2'))
+    assert checkpoint_id(path.parent) != "81f613c0a1832c79"
 
 
 def test_drafting_changes_no_token(

@@ -24,6 +24,8 @@ from models.files.weights import read_json
 from models.linear import forget_packed
 from support.durable import replace_file
 
+# Public loaders of such heads read this entry; ours has no dropout.
+_FOR_OTHERS = {"attention_dropout": 0.0}
 # Entries that a drafter's config.json takes from its target's.
 _SHARED = (
     "model_type", "vocab_size", "hidden_size", "intermediate_size", "num_attention_heads",
@@ -41,11 +43,11 @@ def head_config(settings: TrainSettings) -> dict:
     if settings.start_from is None:
         config = read_json(checkpoint_folder(settings.model_path, "--model_path") / "config.json")
         shared = {name: config[name] for name in _SHARED if name in config}
-        return shared | {"num_hidden_layers": settings.layers or 1, "bias": True}
+        return shared | _FOR_OTHERS | {"num_hidden_layers": settings.layers or 1, "bias": True}
     config = read_json(checkpoint_folder(settings.start_from, "--start_from") / "config.json")
     if settings.layers not in (None, config.get("num_hidden_layers")):
         refuse("layers", settings.layers, f"{config.get('num_hidden_layers')}, as --start_from has")
-    return config
+    return _FOR_OTHERS | config
 
 
 def open_head(settings: TrainSettings, target: TargetModel) -> EagleHead:

@@ -266,7 +266,8 @@ def test_an_exported_drafter_decodes_what_ar_decodes(model, layers, tmp_path, mo
         found["decoding"]["identical"] == found["decoding"]["images"] == 2
         and found["decoding"]["tau"] >= 1
     )
-    assert json.loads((out / "drafter/config.json").read_text())["num_hidden_layers"] == layers
+    config = json.loads((out / "drafter/config.json").read_text())
+    assert (config["num_hidden_layers"], config["attention_dropout"]) == (layers, 0.0)
     calibrations = Calibrations.read(out / "drafter")
     assert (
         len(calibrations.of(SamplingDistribution(), "coupled").factors) == len(found["levels"]) == 8
