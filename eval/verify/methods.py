@@ -10,7 +10,8 @@ import torch
 from configs.method_table import METHODS
 from configs.methods import MethodSettings
 from decoding.flight import FinishedImage
-from eval.bench.exactness import NEAR_TIE, gap
+from eval.bench.exactness import NEAR_TIE
+from eval.bench.exactness import gap as tie_gap
 from eval.verify.lines import Line, judged
 from eval.verify.subject import Subject
 from runs.building import sampling_distribution
@@ -50,39 +51,40 @@ class Decoded:
 
 def check_tokens(decoded: Decoded) -> Line:
     """Check that every method's tokens are plain decoding's, up to what rounding decides."""
-    settings = decoded.subject.settings
-    plain, *others = decoded.by_method.items()
-    ties, wrong, figures = 0, [], {}
-    for name, measured in others:
-        gaps = [
+    dtype, plain = decoded.subject.settings.dtype, decoded.by_method["ar"].images
+    gaps = {
+        name: [
             _gap(decoded.subject, mine, theirs)
-            for mine, theirs in zip(plain[1].images, measured.images, strict=True)
+            for mine, theirs in zip(plain, measured.images, strict=True)
         ]
-        differing = [each for each in gaps if each is not None]
-        ties += sum(each <= TIES[settings.dtype] for each in differing)
-        if any(each > TIES[settings.dtype] for each in differing):
-            wrong.append(f"{name} (gap {max(differing):.2g})")
-        figures[name] = {"tau": measured.tau, "gaps": differing}
-    tokens = len(plain[1].images[0].codes)
+        for name, measured in decoded.by_method.items()
+        if name != "ar"
+    }
+    found = [gap for own in gaps.values() for gap in own]  # None: the same tokens
+    differing = [gap for gap in found if gap is not None]
+    ties = sum(gap <= TIES[dtype] for gap in differing)
+    wrong = {name for name, own in gaps.items() if any(gap and gap > TIES[dtype] for gap in own)}
     text = (
-        f"{len(others)} methods, the first {tokens} tokens of {len(plain[1].images)} images: "
-        f"{'wrong: ' + ', '.join(wrong) if wrong else 'those of plain decoding'}"
-        f"{f'; {ties} images part at near-ties of {settings.dtype}' if ties else ''}"
+        f"{len(gaps)} methods, the first {len(plain[0].codes)} tokens of {len(plain)} images each: "
+        f"{len(found) - len(differing)} of {len(found)} as by plain decoding"
+        f"{f', {ties} until rounding in {dtype} decides' if ties else ''}"
+        f"{'; wrong: ' * bool(wrong)}{', '.join(sorted(wrong))}"
     )
     cause = (
-        "not the files: the drafts only propose. A device or library computes wrongly: try "
+        "not the files, since drafts only propose. A device or library computes wrongly: try "
         "--device cpu --dtype fp64, other versions of torch, and report it"
     )
-    return judged("tokens", not wrong, text, cause, methods=figures, near_ties=ties)
+    tau = {name: measured.tau for name, measured in decoded.by_method.items()}
+    return judged("tokens", not wrong, text, cause, gaps=gaps, near_ties=ties, tau=tau)
 
 
 def _gap(subject: Subject, plain: FinishedImage, other: FinishedImage) -> float | None:
-    """Return by how much rounding had to move the first differing token; None if none differs."""
+    """Return how much rounding it takes to emit the first token that differs; None if none does."""
     differs = (plain.codes != other.codes).nonzero()
     if not len(differs):
         return None
     distribution = sampling_distribution(subject.settings.sampling)
-    return gap(subject.first.target, distribution, plain, other.codes[: int(differs[0]) + 1])
+    return tie_gap(subject.first.target, distribution, plain, other.codes[: int(differs[0]) + 1])
 
 
 def tell_cost(decoded: Decoded) -> Line:

@@ -113,7 +113,7 @@ def check_picture(subject: Subject, readings: list[Reading]) -> Line:
         "codes",
         rate >= LEAST_ORDER and rate - 0.5 > 3 * error,
         f"in known pictures the code that follows is likelier than a later one in {rate:.0%} "
-        f"(± {2 * error:.0%}; chance is 50 %, at least {LEAST_ORDER:.0%})",
+        f"(± {2 * error:.0%}; chance is 50%, at least {LEAST_ORDER:.0%})",
         "an image tokenizer of another model, or an embedding or lm_head whose rows are in another "
         f"order; else {MIXED}",
         rate=rate,
