@@ -13,36 +13,15 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from transformers import ChameleonConfig, ChameleonModel
 
 from configs.methods import MethodSettings
 from configs.schema import RunSettings
-from models.files.tensors import read_tensors
-from models.files.weights import weight_files
+from eval.verify.reference import load_chameleon
 from runs.jobs import image_jobs
 from runs.prompts import prompt_items
-from runs.session import Session, open_session
+from runs.session import open_session
 from scripts.tools.reference_loop import transformers_decode
 from support.script import run_script
-
-
-def load_reference(session: Session) -> ChameleonModel:
-    """Return transformers' model with the session's weights.
-
-    Its image encoder, which decoding does not use, stays random.
-    """
-    folder = Path(session.settings.model_path)
-    model = ChameleonModel(ChameleonConfig.from_pretrained(folder))
-    state = {
-        key.removeprefix("model."): tensor for key, tensor in read_tensors(weight_files(folder))
-    }
-    state.pop("lm_head.weight")
-    missing, unexpected = model.load_state_dict(state, strict=False)
-    if unexpected or any(not key.startswith("vqmodel.") for key in missing):
-        raise ValueError(
-            f"{folder}: transformers misses {missing} and does not expect {unexpected}"
-        )
-    return model.to(session.target.device, session.target.dtype).eval()
 
 
 def compare(
@@ -57,7 +36,8 @@ def compare(
         prompt=prompt, num_images=images, dtype=dtype, method=MethodSettings(method="ar")
     )
     session = open_session(settings)
-    engine, model = session.open_engine(), load_reference(session)
+    folder = Path(settings.model_path)
+    engine, model = session.open_engine(), load_chameleon(folder, session.target)[0]
     jobs = image_jobs(prompt_items(settings), settings.seed)
 
     def ours() -> list[torch.Tensor]:
