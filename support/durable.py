@@ -5,6 +5,7 @@ from here name the file.
 """
 
 import fcntl
+import glob
 import json
 import os
 import tempfile
@@ -87,6 +88,12 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
         except BaseException:
             hidden.unlink(missing_ok=True)
             raise
+
+
+def remove_halves(path: Path) -> None:
+    """Remove what killed processes left of `new_file`, for a file that one process writes."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        left.unlink(missing_ok=True)
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from configs.fields import SettingsError
-from support.durable import new_file
+from support.durable import new_file, remove_halves
 
 
 def save_state(path: Path, state: dict[str, Any]) -> None:
@@ -16,6 +16,7 @@ def save_state(path: Path, state: dict[str, Any]) -> None:
         OSError: the file cannot be written; names it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    remove_halves(path)  # checkpoints are large, and trainings are killed often
     with new_file(path) as file:
         try:
             torch.save(state, file)

@@ -83,6 +83,14 @@ def test_training_states_of_others_are_one_line(tmp_path, content):
         load_state(path)
 
 
+def test_a_killed_process_leaves_no_half_checkpoint_for_long(tmp_path):
+    halves = [tmp_path / f".{name}.123.tmp" for name in ("state.pt", "other.pt")]
+    for half in halves:
+        half.write_bytes(b"half")
+    save_state(tmp_path / "state.pt", STATE)
+    assert sorted(os.listdir(tmp_path)) == [".other.pt.123.tmp", "state.pt"]
+
+
 def test_texts_in_no_encoding_are_written_as_json(tmp_path):
     odd = {"id": "a", "arguments": ["caf\udce9", "é"]}
     for name, content in (("lines", encode_lines([odd])), ("object", encode_json(odd))):
