@@ -159,13 +159,18 @@ def parse_text(f: Field, flag: str, text: str) -> bool | int | float | str:
     wanted = kind(f)
     if wanted is str:
         return text
-    if wanted is bool and text.lower() in _BOOLEANS:
-        return _BOOLEANS[text.lower()]
+    if wanted is bool and (switch := parse_switch(text)) is not None:
+        return switch
     if wanted is int and _WHOLE.fullmatch(text):
         return int(text)
     if wanted is float and _NUMBER.fullmatch(text):
         return float(text)
     refuse(flag, text, allowed(f))
+
+
+def parse_switch(text: str) -> bool | None:
+    """Return the value of a word such as true, off or No; None for any other text."""
+    return _BOOLEANS.get(text.lower())
 
 
 def checked(f: Field, flag: str, value: Any) -> Any:

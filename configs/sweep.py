@@ -14,7 +14,7 @@ from itertools import combinations, product
 from pathlib import Path
 from typing import Any, NoReturn
 
-from configs.fields import SettingsError, bounds, refuse
+from configs.fields import SettingsError, bounds, parse_switch, refuse
 from configs.methods import MethodSettings
 from configs.yaml_file import read_yaml
 
@@ -107,8 +107,10 @@ def read_sweep(path: str) -> Sweep:
     axes, quality = content.get("axes"), content.get("quality")
     if not isinstance(axes, dict) or not axes:
         _refuse(path, "axes", axes, "flag: [value, ...] lines")
-    if quality not in (None, "true", "false"):
-        _refuse(path, "quality", quality, "true or false")
+    if quality is not None:
+        quality = parse_switch(quality) if isinstance(quality, str) else None
+        if quality is None:
+            _refuse(path, "quality", content["quality"], "true or false")
     choices = product(
         *([f"{flag}={value}" for value in _values(path, flag, axes[flag])] for flag in axes)
     )
@@ -117,7 +119,7 @@ def read_sweep(path: str) -> Sweep:
         for entry, chosen in product(_entries(path, content, "base"), choices)
     ]
     others = _entries(path, content, "methods") if "methods" in content else []
-    return Sweep(path, tuple(axes), tuple(varied), tuple(others), quality and quality == "true")
+    return Sweep(path, tuple(axes), tuple(varied), tuple(others), quality)
 
 
 def _entries(path: str, content: Mapping[str, Any], key: str) -> list[str]:

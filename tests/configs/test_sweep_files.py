@@ -184,6 +184,8 @@ def test_relaxed_cells_need_a_word_on_quality(bench, monkeypatch) -> None:
     monkeypatch.setattr("runs.commands.CLASSIFIER", "config.json")  # as if there were one
     monkeypatch.setattr("configs.benchmarking.CLASSIFIER", "config.json")
     assert bench(text + "quality: true\n").quality
+    assert bench(text + "quality: Yes\n").quality  # as in every YAML file
+    assert not bench(text + "quality: Off\n").quality
     assert not bench(text + "quality: true\n", "--noquality").quality
 
 
