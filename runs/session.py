@@ -134,8 +134,8 @@ class Session:
         }
 
 
-def open_session(settings: EngineSettings, drafted: bool | None = None) -> Session:
-    """Load what the settings ask for; `drafted` asks for the drafter whatever the method.
+def open_session(settings: EngineSettings) -> Session:
+    """Load what the settings ask for, the drafter only if their method needs one.
 
     Raises:
         ValueError: the device is not there, or a checkpoint is missing, damaged or does not fit;
@@ -143,8 +143,7 @@ def open_session(settings: EngineSettings, drafted: bool | None = None) -> Sessi
     """
     if settings.method.lantern is not None:
         find_nearest(settings, settings.method.lantern.k)
-    wanted = settings.method.drafted if drafted is None else drafted
-    if not wanted:
+    if not settings.method.drafted:
         return Session(settings, open_target(settings), None)
     found = _find_drafter(settings)  # first, since reading the target's weights takes minutes
     target = open_target(settings)
