@@ -1,4 +1,4 @@
-"""Scenes: the same for the same seed, inside the image, and captions that say what is there."""
+"""Scenes: the same for the same seed, inside the image, and captions that name what they show."""
 
 import io
 import json
@@ -174,7 +174,7 @@ def test_pictures_are_what_extract_tokens_reads(tmp_path):
     (tmp_path / "00001.png").unlink()
     first = (tmp_path / "00000.png").stat().st_mtime_ns
     pictures(output_dir=str(tmp_path), split="validation", count=3)
-    assert (tmp_path / "00000.png").stat().st_mtime_ns == first, "what is there stays"
+    assert (tmp_path / "00000.png").stat().st_mtime_ns == first, "pictures that exist stay"
     found = [item.load() for item in captioned_images(tmp_path)]
     assert [text for text, _ in found] == [caption(SAMPLE[i], i) for i in range(3)]
     for scene, (_, content) in zip(SAMPLE, found, strict=False):

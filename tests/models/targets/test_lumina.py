@@ -30,7 +30,7 @@ METHODS = {
     "jacobi": MethodSettings(method="jacobi", window=7),
     "graft": MethodSettings(method="graft", size="fixed", depth=3, width=3, nodes=10, window=6),
 }
-LAWS = [
+DISTRIBUTIONS = [
     SamplingDistribution(),
     SamplingDistribution(temperature=0.0),
     SamplingDistribution(cfg=1.0),
@@ -95,7 +95,7 @@ def decode(
     }
 
 
-@pytest.mark.parametrize("distribution", LAWS, ids=str)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=str)
 def test_every_method_decodes_what_a_plain_loop_decodes(distribution, lumina) -> None:
     truth = {job.id: plain_decode(lumina, job, distribution) for job in JOBS}
     assert len({tuple(codes) for codes in truth.values()}) == 3
