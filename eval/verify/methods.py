@@ -12,7 +12,8 @@ from configs.methods import MethodSettings
 from decoding.flight import FinishedImage
 from eval.bench.exactness import NEAR_TIE
 from eval.bench.exactness import gap as tie_gap
-from eval.verify.lines import Line, judged
+from eval.bench.speedup import BUSY
+from eval.verify.lines import Line, judged, skipped
 from eval.verify.subject import Subject
 from runs.building import sampling_distribution
 from runs.findings import size
@@ -47,6 +48,22 @@ class Decoded:
         """Return the median over images, without prompts."""
         images = self.by_method[name].images
         return median((i.seconds - i.seconds_prefill) / (len(i.codes) - 1) for i in images)
+
+    @cached_property
+    def doubt(self) -> str | None:
+        """Why the seconds may be wrong: on a CPU, other work that had the processor; else None."""
+        if self.subject.target.device.type != "cpu":
+            return None
+        share = min(
+            sum(measured.cpu_seconds) / sum(image.seconds for image in measured.images)
+            for measured in self.by_method.values()
+        )
+        if share >= BUSY:
+            return None
+        return (
+            f"other work had the processor, this process ran for only {share:.0%} of the time: "
+            "measure again on an idle machine"
+        )
 
 
 def check_tokens(decoded: Decoded) -> Line:
@@ -105,8 +122,10 @@ def tell_cost(decoded: Decoded) -> Line:
     text = (
         f"{1000 * seconds['ar']:.1f} ms per token by plain decoding, {drafted}; {kept / 1024:.1f} "
         f"KiB of KV cache per token, at most {size(peak)} {where}"
+        f"{f' (doubtful: {decoded.doubt})' if decoded.doubt else ''}"
     )
-    figures = {"seconds_per_token": seconds, "cache_bytes_per_token": kept, "peak_bytes": peak}
+    figures = {"doubt": decoded.doubt, "seconds_per_token": seconds}
+    figures |= {"cache_bytes_per_token": kept, "peak_bytes": peak}
     return Line("speed", "ok", text, figures=figures)
 
 
@@ -119,7 +138,9 @@ def _peak(device: torch.device) -> tuple[int, str]:
 
 
 def tell_estimate(decoded: Decoded) -> Line:
-    """Return the line of the hours that the user's set takes, image by image."""
+    """Return the line of the hours that the user's set takes; nothing is told of doubtful ones."""
+    if decoded.doubt:
+        return skipped("estimate", decoded.doubt)
     subject = decoded.subject
     images, tokens = subject.settings.num_images, subject.target.grid.tokens
     hours = {

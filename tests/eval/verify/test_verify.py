@@ -18,11 +18,11 @@ import main
 from configs.method_table import METHODS
 from configs.targets import ROOT
 from configs.tools import VerifySettings
-from eval.verify import reference
+from eval.verify import methods, reference
 from eval.verify.codec import check_codec
 from eval.verify.drafter import check_drafter
 from eval.verify.lines import Line, as_table
-from eval.verify.methods import Decoded, check_tokens, tell_estimate
+from eval.verify.methods import Decoded, check_tokens, tell_cost, tell_estimate
 from eval.verify.network import (
     Reading,
     check_guidance,
@@ -59,8 +59,10 @@ def small(checkpoint) -> Subject:
 
 @pytest.fixture(scope="module")
 def shipped(one_thread) -> list[Line]:
-    """All lines about ckpts/tiny."""
-    return examine(VerifySettings(device="cpu", num_images=100))
+    """All lines about ckpts/tiny, as on an idle machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(methods, "BUSY", 0.0)
+        return examine(VerifySettings(device="cpu", num_images=100))
 
 
 def changed(folder: Path, name: str, change: Callable[[State], None], place: Path) -> str:
@@ -271,12 +273,30 @@ def test_a_method_with_other_tokens_is_named(small) -> None:
     )
 
 
+def occupied(decoded: Decoded, share: float, images: int = 5000) -> Decoded:
+    """The same measurements by a process that had a share of the processor."""
+    subject = Subject(replace(decoded.subject.settings, num_images=images), decoded.subject.session)
+    copy = Decoded(subject)
+    copy.__dict__["by_method"] = {
+        name: replace(one, cpu_seconds=(share * sum(image.seconds for image in one.images),))
+        for name, one in decoded.by_method.items()
+    }
+    return copy
+
+
 def test_an_estimate_grows_with_the_images(small) -> None:
     decoded = Decoded(small)
-    more = Decoded(Subject(replace(small.settings, num_images=50_000), small.session))
-    more.__dict__["by_method"] = decoded.by_method
-    hours = [tell_estimate(each).figures["hours"]["jacobi"] for each in (decoded, more)]
+    lines = [tell_estimate(occupied(decoded, 1.0, images)) for images in (5000, 50_000)]
+    hours = [line.figures["hours"]["jacobi"] for line in lines]
     assert hours[1] == pytest.approx(10 * hours[0])
+
+
+def test_nothing_is_estimated_on_a_busy_machine(small) -> None:
+    decoded = Decoded(small)
+    busy, idle = occupied(decoded, 0.5), occupied(decoded, 0.97)
+    assert "ran for only 50% of the time" in tell_cost(busy).text
+    assert tell_estimate(busy).state == "skipped"
+    assert tell_cost(idle).figures["doubt"] is None and tell_estimate(idle).state == "ok"
 
 
 def test_bf16_is_allowed_to_round(checkpoint) -> None:
