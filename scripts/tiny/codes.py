@@ -1,10 +1,11 @@
 """Files of image codes that are written step by step."""
 
 import json
-import os
 from pathlib import Path
 
 import numpy as np
+
+from support.durable import replace_file
 
 
 def open_codes(path: Path, shape: tuple[int, int]) -> tuple[np.memmap, int]:
@@ -27,6 +28,4 @@ def open_codes(path: Path, shape: tuple[int, int]) -> tuple[np.memmap, int]:
 
 def write_progress(path: Path, images: int) -> None:
     """Record how many images the file holds."""
-    partial = path.with_suffix(".done.partial")
-    partial.write_text(json.dumps({"images": images}), encoding="utf-8")
-    os.replace(partial, path.with_suffix(".done.json"))
+    replace_file(path.with_suffix(".done.json"), json.dumps({"images": images}).encode())

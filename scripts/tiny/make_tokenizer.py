@@ -10,12 +10,12 @@ prompt is read as plain text.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from support.durable import replace_file
 from support.script import run_script
 
 IMAGE_CODES = 1024
@@ -70,9 +70,7 @@ def make_tokenizer(
     ]
     target = Path(output_dir) / "text_tokenizer.json"
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_suffix(".partial")
-    tokenizer.save(str(partial))
-    os.replace(partial, target)
+    replace_file(target, tokenizer.to_str(pretty=True).encode())
     report = {
         "event": "tokenizer",
         "path": str(target),
