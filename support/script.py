@@ -3,25 +3,39 @@
 import sys
 from collections.abc import Callable
 from inspect import signature
+from typing import get_type_hints
 
 import fire
+from fire.decorators import SetParseFn
+from fire.parser import DefaultParseValue
 
 from support.border import run_guarded
+
+_TEXTS = (str, str | None)
 
 
 def run_script(function: Callable[..., None]) -> None:
     """Call a function through fire, with the flags of the command line.
 
-    A failure ends the process with an exit code of support/border.py; every ValueError counts as a
-    flag or file that cannot be used.
+    Parameters that are texts get what was typed: fire would make the number 20240101 of the folder
+    2024_01_01, and a tuple of a,b. A failure ends the process with an exit code of
+    support/border.py; every ValueError counts as a flag or file that cannot be used.
     """
 
     def run() -> None:
         _check_flags(function, sys.argv[1:])
-        fire.Fire(function)
+        fire.Fire(_with_texts(function))
 
     if code := run_guarded(run, refusals=ValueError):
         sys.exit(code)
+
+
+def _with_texts(function: Callable[..., None]) -> Callable[..., None]:
+    """Return the function, marked so that fire leaves the values of text parameters as typed."""
+    kinds = get_type_hints(function)
+    others = [name for name in signature(function).parameters if kinds.get(name) not in _TEXTS]
+    function = SetParseFn(str)(function)
+    return SetParseFn(DefaultParseValue, *others)(function) if others else function
 
 
 def _check_flags(function: Callable[..., None], words: list[str]) -> None:

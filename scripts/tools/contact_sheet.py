@@ -25,8 +25,7 @@ def contact_sheet(*, runs: str, output: str, images: int = 8) -> None:
     Raises:
         SettingsError: a folder has no records, or the folders have no image in common.
     """
-    # fire turns words with commas into a tuple
-    folders = [Path(run) for run in (runs.split(",") if isinstance(runs, str) else runs)]
+    folders = [Path(run) for run in runs.split(",")]
     common = sorted(set.intersection(*map(_ids, folders)))[:images]
     if not common:
         names = ", ".join(map(str, folders))

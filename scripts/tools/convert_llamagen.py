@@ -86,7 +86,6 @@ def convert(*, source: str, output: str, side: int | None = None, head_dim: int 
             file's name.
         head_dim: channels per head, which they do not tell either: 64 up to GPT-1B.
     """
-    source = str(source)  # a name of digits alone comes as a number
     named = {"_256": 16, "_512": 32}.get(Path(source).stem[-4:])
     side = named if side is None else side
     for flag, value in (("side", side), ("head_dim", head_dim)):

@@ -70,7 +70,7 @@ def drafter_table(*folders: str) -> None:
     """
     if not folders:
         raise SettingsError("found no folder; allowed: output folders of train_drafter")
-    print(table([Path(str(folder)) for folder in folders]), end="")
+    print(table([Path(folder) for folder in folders]), end="")
 
 
 if __name__ == "__main__":

@@ -116,10 +116,10 @@ def maps(*, run: str, output_dir: str | None = None, images: int = 4) -> None:
         output_dir: where pictures and numbers go; <run>/maps if None.
         images: how many single images are drawn.
     """
-    folder = Path(str(run))
+    folder = Path(run)
     traces = read_traces(folder)
     columns = columns_of(folder, traces)
-    output = folder / "maps" if output_dir is None else Path(str(output_dir))
+    output = folder / "maps" if output_dir is None else Path(output_dir)
     output.mkdir(parents=True, exist_ok=True)
     stacked = [
         np.stack([getattr(trace, name) for trace in traces.values()])
