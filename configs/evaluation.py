@@ -99,7 +99,7 @@ class EvaluateSettings(DeviceSettings):
         return tuple(dict.fromkeys(kept[os.path.realpath(name)] for name in names))
 
     def chosen_metrics(self, model: str) -> tuple[str, ...]:
-        """The names in --metrics, or those that suit the runs' model."""
+        """Return the names in --metrics, or those that suit the runs' model."""
         everything = TINY_METRICS + GENERAL_METRICS
         if self.metrics is None:
             return TINY_METRICS if model == "tiny" else GENERAL_METRICS

@@ -82,7 +82,7 @@ class Settings:
 
 
 def settings_fields(owner: type | object) -> dict[str, Field]:
-    """The settings of a class, without its parts, by flag."""
+    """Return the settings of a class, without its parts, by flag."""
     prefix = getattr(owner, "prefix", "")
     return {prefix + f.name: f for f in fields(owner) if "help" in f.metadata}
 
@@ -96,7 +96,7 @@ def parts_of(owner: type[Settings]) -> Iterator[type[Settings]]:
 
 
 def flags_in(owner: type[Settings]) -> dict[str, Field]:
-    """All settings of a class and of the parts inside it, by flag; of two of one name the outer."""
+    """Return all settings of a class and its parts, by flag; of two of one name the outer."""
     found: dict[str, Field] = {}
     for each in parts_of(owner):
         found = settings_fields(each) | found
@@ -125,7 +125,7 @@ def build(owner: type[S], values: Mapping[str, Any], **ready: Any) -> S:
 
 
 def settings_dict(settings: object) -> dict[str, object]:
-    """The settings, parts included, by the names of their flags."""
+    """Return the settings, parts included, by the names of their flags."""
     values: dict[str, object] = {}
     for f in fields(settings):
         value = getattr(settings, f.name)
@@ -142,7 +142,7 @@ def kind(f: Field) -> type:
 
 
 def allowed(f: Field) -> str:
-    """What the field may hold, in words."""
+    """Say what the field may hold."""
     limits = f.metadata
     if "wanted" in limits:
         return limits["wanted"]
@@ -155,7 +155,7 @@ def allowed(f: Field) -> str:
 
 
 def parse_text(f: Field, flag: str, text: str) -> bool | int | float | str:
-    """The value that a text stands for; a SettingsError if it is none of the field's type."""
+    """Return the value of a text; a SettingsError if it is none of the field's type."""
     wanted = kind(f)
     if wanted is str:
         return text
@@ -174,7 +174,7 @@ def parse_switch(text: str) -> bool | None:
 
 
 def checked(f: Field, flag: str, value: Any) -> Any:
-    """A field's value: a whole number as a float where one is wanted, `~` replaced in paths.
+    """Return a field's value: a float for a whole number if one is wanted, `~` replaced in paths.
 
     Raises:
         SettingsError: the value has another type, or is out of the field's limits.
@@ -204,7 +204,7 @@ def _within(value: Any, limits: Mapping[str, Any]) -> bool:
 
 
 def bounds(flag: str, text: str) -> tuple[int, int]:
-    """The two numbers of a-b: the first index, and the one after the last."""
+    """Return the two numbers of a-b: the first index, and the one after the last."""
     match = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})", text)
     if not match or int(match[1]) >= int(match[2]):
         refuse(flag, text, "a-b with whole numbers a < b, such as 0-100")

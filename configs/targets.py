@@ -103,7 +103,7 @@ TARGETS = {
 
 
 def targets_with(flag: str) -> tuple[str, ...]:
-    """The names of the targets that have a flag of their own."""
+    """Return the names of the targets that have a flag of their own."""
     return tuple(name for name, target in TARGETS.items() if flag in target.flags)
 
 

@@ -85,7 +85,7 @@ def _visible(visible: Tensor, node: Tensor, present: Tensor) -> Tensor:
 
 
 def ends_row(position: int, count: int, grid: ImageGrid) -> bool:
-    """Whether a row ends after one of `count` image tokens from a position on."""
+    """Return whether a row ends after one of `count` image tokens from a position on."""
     return grid.row_end is not None and position % grid.columns + count >= grid.columns
 
 

@@ -88,7 +88,7 @@ def load_drafter(path: str, target: TargetModel, dtype: torch.dtype | None = Non
 def _find(
     path: str, sizes: Callable[[dict], TransformerSpec], target: TransformerSpec
 ) -> FoundDrafter:
-    """sizes: config.json -> the drafter's."""
+    """Return a drafter's folder; sizes: config.json -> the drafter's."""
     folder = checkpoint_folder(path, "--drafter_path")
     config, spec = fitting_config(folder, sizes)
     network = eagle_network(config, spec, target, str(folder / "config.json"))

@@ -236,7 +236,7 @@ class RunFolder:
             replace_file(path, content)
 
     def _own(self, name: str) -> Path:
-        """The file that this process adds lines to."""
+        """Return the file that this process adds lines to."""
         return (self.path / name).with_suffix(
             f".{self.processes.rank}.jsonl" if self.processes.count > 1 else ".jsonl"
         )
