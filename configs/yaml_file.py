@@ -7,6 +7,8 @@ import yaml
 
 from configs.fields import SettingsError
 
+_NULLS = ("~", "null", "Null", "NULL")
+
 
 def read_yaml(path: str, flag: str) -> dict[str, Any]:
     """Return the keys of the file that `flag` names; values are texts, or lists and dicts of them.
@@ -34,7 +36,13 @@ def read_yaml(path: str, flag: str) -> dict[str, Any]:
 
 
 class _StrictLoader(yaml.BaseLoader):
-    """YAML without types, in which a key may stand only once."""
+    """YAML without types, in which a key may stand only once and nothing is null."""
+
+    def construct_scalar(self, node: yaml.ScalarNode) -> str:
+        if node.style is None and node.value in _NULLS:
+            found = f"{node.value} for a value; a text is written in quotes"
+            raise yaml.constructor.ConstructorError(None, None, found, node.start_mark)
+        return super().construct_scalar(node)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]

@@ -232,6 +232,8 @@ def test_another_method_leaves_the_recipes_numbers_for_its_own_out(run, recipe):
         ("config: x.yaml", "recipe.yaml: config: unknown flag"),
         ("lantern: true", "recipe.yaml: lantern: unknown flag; did you mean lantern_"),
         ("seed: 1\nseed: 2", "cannot be read: key 'seed' twice"),
+        ("output_dir: ~", "cannot be read: ~ for a value"),
+        ("prompt: null", "cannot be read: null for a value; a text is written in quotes"),
         ("seed: [1]", r"--seed: found \['1'\]"),
         ("seed: 1.5", "--seed: found '1.5'"),
         ("seed: abc", "--seed: found 'abc'"),
