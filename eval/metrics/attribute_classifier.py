@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from eval.metrics.attributes import Attributes, Labels, compare
+from support.durable import replace_file
 
 
 class AttributeClassifier(nn.Module):
@@ -67,7 +68,8 @@ class AttributeClassifier(nn.Module):
         """Write the weights (matrices as fp16) and the class names as safetensors."""
         state = self.state_dict()
         weights = {k: (v.half() if v.ndim > 1 else v).cpu().contiguous() for k, v in state.items()}
-        save_file(weights, str(path), metadata={"labels": json.dumps(asdict(self.labels))})
+        labels = {"labels": json.dumps(asdict(self.labels))}
+        replace_file(Path(path), save(weights, labels))
 
     def cell_logits(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the logits of the background and of the cells.

@@ -7,13 +7,12 @@ A folder holds `vqgan.yaml` (model.params: ddconfig, n_embed, embed_dim) and the
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from diffusers import VQModel
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from models.codecs.vqgan_config import VqganConfig, json_config, read_config, write_config
@@ -27,6 +26,7 @@ from models.codecs.vqgan_layout import (
 from models.files.names import BUNDLED_VQGAN, VQGAN_CONFIG, VQGAN_WEIGHTS
 from models.files.tensors import read_tensors
 from models.files.weights import read_json, weight_files
+from support.durable import replace_file
 
 
 class ImageTokenizer:
@@ -147,13 +147,8 @@ class ImageTokenizer:
         weights = {
             name: value.detach().cpu().to(dtype).contiguous() for name, value in state.items()
         }
-        for name, write in (
-            (VQGAN_CONFIG, lambda path: write_config(self.config, path)),
-            (VQGAN_WEIGHTS[0], lambda path: save_file(weights, path)),
-        ):
-            partial = folder / f"{name}.partial"
-            write(partial)
-            os.replace(partial, folder / name)
+        write_config(self.config, folder / VQGAN_CONFIG)
+        replace_file(folder / VQGAN_WEIGHTS[0], save(weights))
 
 
 def load_vqgan(

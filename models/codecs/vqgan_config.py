@@ -9,6 +9,8 @@ from typing import Any
 
 import yaml
 
+from support.durable import replace_file
+
 _FIXED = {
     "double_z": False,
     "in_channels": 3,
@@ -162,6 +164,5 @@ def write_config(config: VqganConfig, path: Path) -> None:
     if config.num_groups != 32:
         ddconfig["num_groups"] = config.num_groups
     params = {"embed_dim": config.embed_dim, "n_embed": config.n_embed, "ddconfig": ddconfig}
-    path.write_text(
-        yaml.safe_dump({"model": {"params": params}}, sort_keys=False), encoding="utf-8"
-    )
+    text = yaml.safe_dump({"model": {"params": params}}, sort_keys=False)
+    replace_file(path, text.encode())

@@ -7,7 +7,6 @@ generated images.
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 
@@ -122,9 +121,7 @@ def _resume(path: Path, model: AttributeClassifier, optimizer: torch.optim.Optim
 
 def _write(model: AttributeClassifier, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    model.save(partial)
-    os.replace(partial, path)
+    model.save(path)
 
 
 def _measure(model: AttributeClassifier, test: Split, log: JsonLog) -> None:
