@@ -6,7 +6,7 @@ the round with the empty tree, so speed-ups are measured against this same loop.
 """
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain as joined
@@ -18,7 +18,7 @@ from torch import Tensor
 from decoding.batch import Batch
 from decoding.drafter import Decided
 from decoding.figures import RoundFigures, Sources, read_figures
-from decoding.flight import FinishedImage, Job, RoundStats
+from decoding.flight import FinishedImage, Flight, Job, RoundStats
 from decoding.grow import Grower, Speculation
 from decoding.policies.base import TreePlan
 from decoding.sampling import SamplingDistribution
@@ -55,6 +55,10 @@ class Verified:
     verdict: Verdict
 
 
+# Sees the images in flight and their trees, which it may read only until it returns.
+Watcher = Callable[[Sequence[Flight], Verified], None]
+
+
 class Engine:
     """Decodes images in batches of at most `images`; a finished one makes room for the next job."""
 
@@ -76,6 +80,7 @@ class Engine:
             self.grow = Grower(s.policy, s.drafter, s.proposal, s.foreseen, distributions)
         self.watch = Stopwatch(target.device)
         self.batch: Batch | None = None  # of the jobs that are being decoded
+        self.watcher: Watcher | None = None  # called after every round, outside its time
 
     def generate(self, jobs: Iterable[Job]) -> Iterator[StepStats]:
         """Decode all jobs and yield after every round; draws jobs as places become free.
@@ -114,6 +119,8 @@ class Engine:
         rounds = self._observe(figures)
         seconds = time.perf_counter() - started
         self.watch.seconds["round"] += seconds
+        if self.watcher is not None:
+            self.watcher(self.batch.flights, verified)
         return StepStats(rounds, self.batch.land(laps["draft"], laps["verify"], seconds))
 
     def _draft(self, decided: Tensor) -> DraftTree:
