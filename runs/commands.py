@@ -10,6 +10,7 @@ from configs.fields import SettingsError, Values, build, refuse
 from configs.given import read, typed
 from configs.method_flags import METHOD_FLAGS, applicable, listed_method, with_method
 from configs.methods import MethodSettings
+from configs.model import EngineSettings
 from configs.schema import CLASSIFIER, RunSettings
 from configs.sweep import Sweep, read_sweep
 from configs.tools import DistanceSettings, InspectSettings, VerifySettings
@@ -114,14 +115,30 @@ def train_settings(texts: Mapping[str, str]) -> TrainSettings:
     return settings
 
 
+def engine_settings(recipe: Values, given: Values) -> EngineSettings:
+    """Return the settings of a model that draws any prompt; a SettingsError for missing folders.
+
+    recipe, given: values by flag, of a recipe and of the caller, whose values win.
+    """
+    values, method = with_method(recipe, given)
+    settings = build(EngineSettings, _fitting(values, given, method), method=method)
+    check_folders(settings)
+    return settings
+
+
 def _run(values: Values, given: Values, method: MethodSettings) -> RunSettings:
     """Return the settings of a run by a method; a SettingsError also for missing folders."""
-    if not method.drafted and "drafter_path" not in given:  # a recipe's is for those that have one
-        values = {name: value for name, value in values.items() if name != "drafter_path"}
-    settings = build(RunSettings, values, method=method)
+    settings = build(RunSettings, _fitting(values, given, method), method=method)
     check_prompt(settings)
     check_folders(settings)
     return settings
+
+
+def _fitting(values: Values, given: Values, method: MethodSettings) -> Values:
+    """Return the values without a recipe's drafter if the method has none."""
+    if method.drafted or "drafter_path" in given:
+        return values
+    return {name: value for name, value in values.items() if name != "drafter_path"}
 
 
 def _sweep(values: Values, given: Values) -> Sweep | None:

@@ -22,10 +22,7 @@ from support.processes import Processes, launched
 from support.progress import Progress
 
 if TYPE_CHECKING:  # these import torch
-    from torch import Tensor
-
     from decoding.flight import FinishedImage
-    from models.base import TargetModel
     from runs.session import Session
 
 _TRACE_FIELDS = ("id", "round", "position", "depth", "width", "nodes", "accepted", "top1")
@@ -108,53 +105,27 @@ def _make(
     open_session: SessionOpener,
 ) -> float:
     """Make these images; returns the seconds that it took, without loading the model."""
-    from runs.jobs import image_jobs
+    from runs.drawing import draw
 
     try:
         session = open_session(settings)
-        engine = session.open_engine()
-    except ValueError as error:  # a device, a checkpoint or a table that cannot be used
+    except ValueError as error:  # a device or a checkpoint that cannot be used
         raise SettingsError(str(error)) from error
-    check_lengths(session.target, missing)
+    steps = draw(session, missing, settings.seed)
     folder.begin(session.hardware())
     traces: dict[str, list[Line]] = defaultdict(list)
     started = time.perf_counter()
     with Progress(
         len(missing), sys.stderr if folder.processes.rank == 0 else io.StringIO()
     ) as progress:
-        for step in engine.generate(image_jobs(missing, settings.seed)):
+        for step in steps:
             for stats in step.rounds if settings.trace else ():
                 traces[stats.id].append({name: getattr(stats, name) for name in _TRACE_FIELDS})
-            for image in step.finished:
-                pixels, seconds = _decode(session.target, image.codes)
-                folder.save(pixels, _record(settings, image, seconds), traces.pop(image.job.id, ()))
+            for drawn in step.finished:
+                record = _record(settings, drawn.image, drawn.seconds_decode)
+                folder.save(drawn.pixels, record, traces.pop(drawn.image.job.id, ()))
             progress.show(step)
     return time.perf_counter() - started
-
-
-def check_lengths(target: "TargetModel", missing: Sequence[PromptItem]) -> None:
-    """Raise a SettingsError, before the first image, if prompts are too long for the model."""
-    faults = []
-    for prompt, name in {item.prompt: item.id for item in reversed(missing)}.items():
-        try:
-            target.length(prompt)
-        except ValueError as error:
-            faults.append(f"image {name}: {error}")
-    if faults:
-        raise SettingsError(
-            f"--prompt: found {len(faults)} that the model cannot take, such as {faults[-1]}; "
-            "allowed: shorter prompts; --slice leaves prompts out"
-        )
-
-
-def _decode(target: "TargetModel", codes: "Tensor") -> tuple[np.ndarray, float]:
-    """Return one image's pixels, uint8 (height, width, 3), and the seconds that it took.
-
-    codes: (tokens,).
-    """
-    started = time.perf_counter()
-    pixels = np.asarray(target.to_image(codes[None])[0])
-    return pixels, time.perf_counter() - started
 
 
 def _record(settings: RunSettings, image: "FinishedImage", seconds_decode: float) -> Line:

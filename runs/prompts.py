@@ -55,11 +55,13 @@ def prompt_items(settings: RunSettings) -> list[PromptItem]:
     """
     names, prompts = _named_prompts(settings)
     items = numbered(prompts, names)
-    return [
-        replace(items[number], sample=sample)
-        for number in _chosen(settings, len(prompts))
-        for sample in range(settings.samples_per_prompt)
-    ]
+    chosen = [items[number] for number in _chosen(settings, len(prompts))]
+    return samples(chosen, settings.samples_per_prompt)
+
+
+def samples(items: Sequence[PromptItem], count: int) -> list[PromptItem]:
+    """Return `count` images of every prompt, prompt by prompt."""
+    return [replace(item, sample=sample) for item in items for sample in range(count)]
 
 
 def numbered(prompts: Sequence[str], names: Sequence[str | None] | None = None) -> list[PromptItem]:

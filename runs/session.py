@@ -1,7 +1,7 @@
 """From settings to engines: loads target and drafter, builds the engine of any method."""
 
 import platform
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -66,6 +66,21 @@ class Session:
         images = self.settings.batch_size if images is None else images
         tables = self.tables(method)
         return build_engine(self.target, self.drafter, distribution, method, images, tables)
+
+    def with_settings(self, settings: EngineSettings) -> "Session":
+        """Return a session of other settings on the same weights.
+
+        Loads the drafter if their method needs one and none is loaded yet.
+
+        Raises:
+            ValueError: the drafter or a table is missing, damaged or does not fit.
+        """
+        drafter = self.drafter
+        if settings.method.lantern is not None:
+            find_nearest(settings, settings.method.lantern.k)
+        if settings.method.drafted and drafter is None:
+            drafter = _find_drafter(settings).load(self.target)
+        return replace(self, settings=settings, drafter=drafter)
 
     def tables(self, method: MethodSettings) -> Tables:
         """Return what a method reads besides the weights; raises what `open_engine` raises."""

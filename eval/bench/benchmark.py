@@ -31,7 +31,7 @@ from eval.bench.speedup import speed_figures
 from eval.bench.table import heading, table
 from eval.metrics.paired import paired_ratio
 from runs.building import sampling_distribution
-from runs.generate import check_lengths
+from runs.drawing import check_lengths
 from runs.jobs import image_jobs
 from runs.measure import BASELINE, Measurement, joined, measure
 from runs.prompts import prompt_items
@@ -171,11 +171,13 @@ def repeated(
     jobs: list[Job],
     repeats: int,
     warmup: int,
+    progress: bool = True,
 ) -> dict[MethodSettings, list[Measurement]]:
     """Measure every method `repeats` times, after a warm-up of the first `warmup` jobs.
 
     Returns the measurements by method and repeat. The order of the methods alternates; where
-    images are decoded one by one, the methods take turns image by image.
+    images are decoded one by one, the methods take turns image by image. progress: whether a bar on
+    stderr shows the turns.
     """
     engines = {method: session.open_engine(method) for method in methods}
     for engine in engines.values() if warmup else ():
@@ -185,7 +187,8 @@ def repeated(
         method: [[] for _ in range(repeats)] for method in methods
     }
     pause = 0.1 if sys.stderr.isatty() else 60.0  # seconds between two states of the bar
-    with tqdm(total=repeats * len(turns) * len(methods), unit="turn", mininterval=pause) as bar:
+    total = repeats * len(turns) * len(methods)
+    with tqdm(total=total, unit="turn", mininterval=pause, disable=not progress) as bar:
         for number, (repeat, turn) in enumerate(product(range(repeats), turns)):
             for method in methods if number % 2 == 0 else reversed(methods):
                 parts[method][repeat].append(measure(engines[method], turn))

@@ -1,0 +1,89 @@
+"""From loaded weights to images: the one way that commands and Python take.
+
+`generate_images` and `adt_tree.Pipeline` both draw here, so the same seed gives the same tokens.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from configs.fields import SettingsError
+from decoding.engine import Engine, Watcher
+from decoding.flight import FinishedImage, Job, RoundStats
+from models.base import TargetModel
+from runs.jobs import image_jobs
+from runs.prompts import PromptItem
+from runs.session import Session
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A finished image with its pixels, uint8 (height, width, 3), and the seconds they took."""
+
+    image: FinishedImage
+    pixels: np.ndarray
+    seconds_decode: float
+
+
+@dataclass(frozen=True)
+class DrawnStep:
+    """One round: a line per image in flight, and the images that it finished."""
+
+    rounds: tuple[RoundStats, ...]
+    finished: tuple[Drawn, ...]
+
+
+def draw(
+    session: Session, items: Sequence[PromptItem], seed: int, watcher: Watcher | None = None
+) -> Iterator[DrawnStep]:
+    """Draw these images by the session's method; the iterator yields after every round.
+
+    The engine is opened and the prompts are checked at once, the first round runs when the iterator
+    is asked for it.
+
+    Args:
+        session: weights and settings.
+        items: the images.
+        seed: the base seed, from which every image's own follows.
+        watcher: sees every round's trees.
+
+    Raises:
+        SettingsError: a table or a prompt cannot be used.
+    """
+    try:
+        engine = session.open_engine()
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+    check_lengths(session.target, items)
+    if watcher is not None:
+        engine.watcher = watcher
+    return _steps(engine, session.target, image_jobs(items, seed))
+
+
+def _steps(engine: Engine, target: TargetModel, jobs: Sequence[Job]) -> Iterator[DrawnStep]:
+    for step in engine.generate(jobs):
+        yield DrawnStep(step.rounds, tuple(_drawn(target, image) for image in step.finished))
+
+
+def _drawn(target: TargetModel, image: FinishedImage) -> Drawn:
+    """Return a finished image with its pixels."""
+    started = time.perf_counter()
+    pixels = np.asarray(target.to_image(image.codes[None])[0])
+    return Drawn(image, pixels, time.perf_counter() - started)
+
+
+def check_lengths(target: TargetModel, items: Sequence[PromptItem]) -> None:
+    """Raise a SettingsError, before the first image, if prompts are too long for the model."""
+    faults = []
+    for prompt, name in {item.prompt: item.id for item in reversed(items)}.items():
+        try:
+            target.length(prompt)
+        except ValueError as error:
+            faults.append(f"image {name}: {error}")
+    if faults:
+        raise SettingsError(
+            f"--prompt: found {len(faults)} that the model cannot take, such as {faults[-1]}; "
+            "allowed: shorter prompts; --slice leaves prompts out"
+        )
