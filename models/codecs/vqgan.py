@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
-from diffusers import VQModel
 from safetensors.torch import save
 from torch import Tensor
 
@@ -27,6 +27,9 @@ from models.files.names import BUNDLED_VQGAN, VQGAN_CONFIG, VQGAN_WEIGHTS
 from models.files.tensors import read_tensors
 from models.files.weights import read_json, weight_files
 from support.durable import replace_file
+
+if TYPE_CHECKING:
+    from diffusers import VQModel
 
 
 class ImageTokenizer:

@@ -9,16 +9,18 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from diffusers import VQModel
 from torch import Tensor
 
 from models.codecs.vqgan_config import VqganConfig
 from models.files.headers import read_header
 from models.files.tensors import load_pickled, read_tensors
 from support.json_files import shortened
+
+if TYPE_CHECKING:
+    from diffusers import VQModel
 
 _RENAMES = (
     (r"^(\w+)\.mid_block\.resnets\.0\.", r"\1.mid.block_1."),
@@ -44,6 +46,8 @@ _BLOCK = re.compile(r"encoder\.down\.(?P<level>\d+)\.block\.(?P<block>\d+)\.conv
 
 def build_vqmodel(config: VqganConfig) -> VQModel:
     """Return the diffusers network of these sizes, with fresh weights."""
+    from diffusers import VQModel  # takes seconds to load; decoding to codes needs none
+
     finer, coarse = len(config.ch_mult) - 1, "Attn" if config.coarse_attention else ""
     return VQModel(
         block_out_channels=tuple(config.ch * factor for factor in config.ch_mult),
