@@ -99,6 +99,16 @@ TARGETS = {
     ),
     "llamagen": _llamagen("llamagen", "", 16),
     "llamagen2": _llamagen("llamagen2", "-2", 32),
+    "janus_pro": Target(
+        folder="ckpts/janus_pro/Janus-Pro-7B",
+        load="models.targets.janus:JanusPro.load",
+        family="models.targets.janus_files:JANUS_PRO",
+        sources={
+            "model_path": "`hf download deepseek-community/Janus-Pro-7B --local-dir "
+            "ckpts/janus_pro/Janus-Pro-7B`; also -1B, and both of deepseek-ai",
+            "drafter_path": "none is public; `main.py train_drafter` makes one",
+        },
+    ),
 }
 
 

@@ -107,13 +107,13 @@ def drafter_config(config: dict) -> dict:
     }
 
 
-def small_janus(codes: int, side: int) -> JanusVQVAE:
+def small_janus(codes: int, side: int, multiplier: tuple[int, ...] = (1, 2)) -> JanusVQVAE:
     """Return transformers' codec of LlamaGen's architecture, small; activations keep their
     scale.
     """
     config = JanusVQVAEConfig(
         embed_dim=4, num_embeddings=codes, latent_channels=8, base_channels=32,
-        channel_multiplier=[1, 2], num_res_blocks=2, num_patches=side,
+        channel_multiplier=list(multiplier), num_res_blocks=2, num_patches=side,
     )  # fmt: skip
     torch.manual_seed(0)
     model = JanusVQVAE(config).eval()

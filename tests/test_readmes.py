@@ -11,7 +11,12 @@ from configs.schema import ROOT
 from configs.words import read_words
 
 READMES = ("README.md", "ckpts/tiny/README.md", "configs/prompts/README.md")
-ABSENT = ("ckpts/anole", "ckpts/lumina_mgpt", "ckpts/llamagen")  # users put public weights there
+ABSENT = (
+    "ckpts/anole",
+    "ckpts/lumina_mgpt",
+    "ckpts/llamagen",
+    "ckpts/janus_pro",
+)  # users put public weights there
 PLACES = ("configs", "scripts", "eval", "docs", "ckpts", "tests")
 
 

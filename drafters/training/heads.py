@@ -22,6 +22,7 @@ from models.files.folders import checkpoint_folder
 from models.files.network import public_state
 from models.files.weights import read_json
 from models.linear import forget_packed
+from models.registry import FAMILIES
 from support.durable import replace_file
 
 # Public loaders of such heads read this entry; ours has no dropout.
@@ -41,7 +42,8 @@ def head_config(settings: TrainSettings) -> dict:
         SettingsError: --layers differs from --start_from.
     """
     if settings.start_from is None:
-        config = read_json(checkpoint_folder(settings.model_path, "--model_path") / "config.json")
+        folder = checkpoint_folder(settings.model_path, "--model_path")
+        config = FAMILIES[settings.model].entries(read_json(folder / "config.json"))
         shared = {name: config[name] for name in _SHARED if name in config}
         return shared | _FOR_OTHERS | {"num_hidden_layers": settings.layers or 1, "bias": True}
     config = read_json(checkpoint_folder(settings.start_from, "--start_from") / "config.json")

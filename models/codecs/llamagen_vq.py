@@ -101,13 +101,30 @@ def load_llamagen_vq(path: Path, side: int, device: torch.device) -> ImageTokeni
     """
     state = read_vq(path)
     try:
-        config = sizes_of(state, side)
-        with torch.device("meta"):
-            model = build_vqmodel(config)
-        weights = from_public(state, model, public_name, _IGNORED)
+        return assemble_vq(state, side, device, rounding=0.5)
     except ValueError as error:
         raise ValueError(f"--vq_path: {path}: {error}") from error
+
+
+def assemble_vq(
+    state: Mapping[str, Tensor], side: int, device: torch.device, rounding: float
+) -> ImageTokenizer:
+    """Return the image tokenizer with these weights, in fp32.
+
+    Args:
+        state: weights under LlamaGen's keys.
+        side: rows and columns of codes of an image.
+        device: where the network goes.
+        rounding: as `ImageTokenizer` takes it.
+
+    Raises:
+        ValueError: naming every key that does not fit.
+    """
+    config = sizes_of(state, side)
+    with torch.device("meta"):
+        model = build_vqmodel(config)
+    weights = from_public(state, model, public_name, _IGNORED)
     weights[CODEBOOK] = F.normalize(weights[CODEBOOK], dim=-1)
     model.load_state_dict(weights, assign=True)
     model = model.to(device, memory_format=torch.channels_last)
-    return ImageTokenizer(model, config, rounding=0.5)
+    return ImageTokenizer(model, config, rounding)

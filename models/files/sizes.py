@@ -10,7 +10,11 @@ from pathlib import Path
 from models.base import TransformerSpec
 from models.files.weights import folder_shapes, naming, read_json
 
-_LAYER = re.compile(r"(?:model\.)?layers\.(\d+)\.")
+# of the decoder; a checkpoint may hold an image encoder with layers of its own
+_LAYER = re.compile(
+    r"(?:model\.|model\.(?:language|text)_model\.|language_model\.model\.)?layers\.(\d+)\."
+)
+_NESTED = ("text_config", "language_config")  # where config.json has the decoder's entries
 # entry of config.json -> ends of keys whose tensors have this size, and on which axis
 _SHAPED: dict[str, tuple[tuple[str, int], ...]] = {
     "vocab_size": (("embed_tokens.weight", 0), ("lm_head.weight", 0)),
@@ -69,6 +73,8 @@ def size_faults(
         shapes: of the stored tensors, by key.
         unread: keys of tensors whose files cannot be read.
     """
+    config = next((config[name] for name in _NESTED if isinstance(config.get(name), dict)), config)
+    shapes = {key: shape for key, shape in shapes.items() if "vision_model." not in key}
     stored = {entry: _stored_sizes(places, shapes) for entry, places in _SHAPED.items()}
     faults = [
         f"{entry} is {config[entry]}, the weights hold {next(iter(sizes))}"

@@ -64,7 +64,8 @@ def _check_entries(config: dict) -> None:
             if name in config and not allows(config[name]):
                 raise ValueError(f"config.json: {name} is {config[name]!r}; allowed: {allowed}")
     if missing := [name for name in _SIZES if name not in config]:
-        raise ValueError(f"config.json lacks the entry {missing[0]!r}")
+        kind = config.get("model_type")
+        raise ValueError(f"config.json lacks the entry {missing[0]!r}; its model_type is {kind!r}")
     heads = config["num_attention_heads"]
     for name, whole in (
         ("num_attention_heads", config["hidden_size"]),

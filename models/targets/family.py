@@ -37,6 +37,7 @@ class Family:
     spec: config.json -> the transformer's sizes; ValueError names a missing entry.
     network: config.json -> the network and its public keys; ValueError as above.
     drafter: a drafter's config.json, the target's sizes -> its sizes; ValueError as above.
+    entries: config.json -> its entries that a new drafter takes over, in one flat table.
     parts: by name; their checks look at nothing of the transformer, so that no fault is told twice.
     compatible: whether parts and config.json, right in themselves, fit together for an image.
     codes: number of image codes, from the checkpoint's folder.
@@ -52,3 +53,4 @@ class Family:
     codes: Callable[[Path, TargetOptions], int]
     codec: Callable[[Path, TargetOptions], Codec]
     codebook: Callable[[Path, TargetOptions], Tensor]
+    entries: Callable[[dict], dict] = dict

@@ -1,0 +1,130 @@
+"""Janus-Pro (arXiv 2501.17811): a plain Llama whose image codes have an embedding of their own.
+
+A prompt is `<begin of sentence><|User|>: text`, a blank line, `<|Assistant|>:<begin_of_image>`. The
+unconditional row is as long: all but its first and last token are padding, which is attended to. An
+image is 24 x 24 tokens without row ends.
+"""
+
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+
+from models.base import ImageGrid, PromptRows, TargetOptions, TransformerSpec
+from models.codecs.codec import ADM, Codec
+from models.codecs.janus_vq import load_janus_vq
+from models.codecs.vqgan import ImageTokenizer
+from models.files.names import HUB_TOKENIZER
+from models.files.sizes import fitting_config
+from models.files.weights import naming, read_json
+from models.linear import pack_weights
+from models.targets.chameleon import load_tokenizer
+from models.targets.janus_config import janus_config
+from models.targets.janus_network import JanusNetwork, janus_network, janus_spec
+from models.targets.llama_spec import llama_drafter_spec
+from models.targets.transformer_target import TransformerTarget
+
+BOS, PAD, BEGIN_IMAGE = "<｜begin▁of▁sentence｜>", "<｜▁pad▁｜>", "<begin_of_image>"
+FRAME = (BOS, PAD, BEGIN_IMAGE)  # the tokens around a prompt's text
+
+
+class JanusPrompts:
+    """The prompt rows of a text, and whether an image still finds room after them."""
+
+    def __init__(self, tokenizer: Tokenizer, positions: int, image: int):
+        """positions: of the transformer; image: tokens of an image."""
+        self.tokenizer, self.room = tokenizer, positions - image
+
+    def row(self, text: str) -> list[int]:
+        """Return the ids of the conditional row; ValueError if the text is too long."""
+        request = f"<|User|>: {text.strip()}\n\n<|Assistant|>:{BEGIN_IMAGE}"
+        ids = self.tokenizer.encode(request, add_special_tokens=False).ids
+        row = [self.tokenizer.token_to_id(BOS), *ids]
+        if len(row) > self.room:
+            raise ValueError(
+                f"the prompt has {len(row)} tokens with those around it, the model takes "
+                f"{self.room}: {text[:60]!r}"
+            )
+        return row
+
+    def rows(self, text: str, guidance: int, device: torch.device) -> PromptRows:
+        """Return the conditional row and, with guidance 2, the unconditional one."""
+        row = self.row(text)
+        pad = self.tokenizer.token_to_id(PAD)
+        empty = [row[0], *[pad] * (len(row) - 2), row[-1]]
+        ids = torch.tensor([row, empty][:guidance], device=device)
+        return PromptRows(ids, torch.zeros(guidance, dtype=torch.long, device=device))
+
+    def length(self, text: str) -> int:
+        """Return the tokens of a text's prompt; ValueError if they are too many."""
+        return len(self.row(text))
+
+
+class JanusPro(TransformerTarget):
+    """Text-to-image with a Janus-Pro checkpoint."""
+
+    name = "janus_pro"
+
+    def __init__(self, network: JanusNetwork, prompts: JanusPrompts, images: ImageTokenizer):
+        self.transformer, self.prompts, self.images = network.transformer, prompts, images
+        self.spec, self.vocab = network.spec, network.vocab
+        self.grid = ImageGrid(*images.grid)
+        weight = network.transformer.norm.weight
+        self.dtype, self.device = weight.dtype, weight.device
+
+    @classmethod
+    def load(cls, folder: Path, options: TargetOptions) -> "JanusPro":
+        """Read a checkpoint folder; ValueError names what is missing, damaged or different."""
+        config, spec = fitting_config(folder, janus_spec)
+        images = read_images(folder, config, options.device)
+        prompts = read_prompts(folder, spec, images.grid)
+        network = janus_network(config)
+        network.fill(folder, options.dtype, options.device)
+        network.module.embed_codes()
+        pack_weights(network.module.transformer)
+        return cls(network.module, prompts, images)
+
+    @classmethod
+    def codec(cls, folder: Path, options: TargetOptions) -> Codec:
+        """Return what a checkpoint does with pictures and captions, without its transformer.
+
+        Arguments and errors as `load`.
+        """
+        config = read_json(folder / "config.json")
+        with naming(folder):
+            spec = janus_spec(config)
+        images = read_images(folder, config, options.device)
+        prompts = read_prompts(folder, spec, images.grid)
+        grid = ImageGrid(*images.grid)
+        return Codec(images, grid, images.config.n_embed, prompts.length, ADM)
+
+    def prompt(self, text: str, guidance: int) -> PromptRows:
+        return self.prompts.rows(text, guidance, self.device)
+
+    def length(self, text: str) -> int:
+        return self.prompts.length(text)
+
+    def drafter_spec(self, config: dict) -> TransformerSpec:
+        return llama_drafter_spec(config, self.spec)
+
+
+def read_images(folder: Path, config: dict, device: torch.device) -> ImageTokenizer:
+    """Return the image codec among a checkpoint's weights; ValueError if it does not fit."""
+    with naming(folder):
+        found = janus_config(config)
+    images = load_janus_vq(folder, found.keys.codec, found.side, device)
+    if images.config.n_embed != found.codes:
+        raise ValueError(
+            f"{folder}: the codec has {images.config.n_embed} codes, config.json {found.codes}"
+        )
+    return images
+
+
+def read_prompts(folder: Path, spec: TransformerSpec, grid: tuple[int, int]) -> JanusPrompts:
+    """Return what makes prompts; ValueError if the tokenizer lacks a token around them."""
+    path = folder / HUB_TOKENIZER
+    tokenizer = load_tokenizer(path)
+    for name in FRAME:
+        if tokenizer.token_to_id(name) is None:
+            raise ValueError(f"{path} has no token {name!r}")
+    return JanusPrompts(tokenizer, spec.max_positions, grid[0] * grid[1])

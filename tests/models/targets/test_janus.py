@@ -1,0 +1,176 @@
+"""Janus-Pro against transformers' class: prompts, logits, whole images, pixels; exact decoding."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from small_janus import BEGIN_IMAGE, BOS, PAD, JanusSizes, janus_settings, write_janus
+from torch import Tensor
+from transformers import JanusForConditionalGeneration
+
+from configs.method_table import METHODS
+from configs.schema import MethodSettings
+from decoding.cache import CacheShape, KVCache, chain
+from decoding.flight import Job
+from models.targets.janus import JanusPro
+from runs.session import Session, open_session
+
+SIZES = JanusSizes()
+TEXT, CODES = "  A red cat.\n", [3, 20, 7, 0, 11, 23, 5]
+LAYOUTS = ["transformers", "authors"]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("janus")
+    return {name: write_janus(root / name, authors=name == "authors") for name in LAYOUTS}
+
+
+@pytest.fixture(scope="module", params=LAYOUTS)
+def session(request, folders) -> Session:
+    return open_session(janus_settings(folders[request.param]))
+
+
+@pytest.fixture(scope="module")
+def theirs(folders) -> JanusForConditionalGeneration:
+    """The oracle, from the same files."""
+    model = JanusForConditionalGeneration.from_pretrained(
+        folders["transformers"], dtype=torch.float64
+    )
+    return model.eval()
+
+
+def test_prompt_rows(session) -> None:
+    """The ids that the authors' prompt builder and script give with the small tokenizer."""
+    target: JanusPro = session.target
+    rows = target.prompt(TEXT, 2)
+    text = [259, 25, 220, 32, 220, 81, 68, 67, 220, 66, 64, 83, 13, 198, 198, 260, 25]
+    assert rows.ids.tolist() == [[256, *text, 262], [256, *[258] * len(text), 262]]
+    assert target.length(TEXT) == len(text) + 2 and rows.starts.tolist() == [0, 0]
+    assert target.prompt(TEXT, 1).ids.tolist() == rows.ids[:1].tolist()
+
+
+def test_a_long_prompt_is_refused(session) -> None:
+    with pytest.raises(ValueError, match=r"the prompt has \d+ tokens .* takes 144: 'aaaa"):
+        session.target.prompt("a" * 160, 2)
+
+
+def their_logits(model: JanusForConditionalGeneration, ids: Tensor, codes: list[int]) -> Tensor:
+    """Logits (2, 1 + codes, codes of the model) after the prompt and after every code."""
+    image = model.prepare_embeddings_for_image_generation(torch.tensor([codes, codes]))
+    embeddings = torch.cat([model.get_input_embeddings()(ids), image], 1)
+    with torch.no_grad():
+        features = model.model.language_model(inputs_embeds=embeddings).last_hidden_state
+        return model.model.generation_head(features[:, ids.shape[1] - 1 :])
+
+
+def our_logits(target: JanusPro, codes: list[int]) -> Tensor:
+    """The same through a cache, code by code."""
+    rows = target.prompt(TEXT, 2)
+    length = rows.ids.shape[1]
+    shape = CacheShape(1, 2, length + len(codes))
+    cache = KVCache(target.spec, shape, target.dtype, target.device)
+    cache.reset(rows.starts, rows.origins)
+    features = [target.read(rows, cache.open(*chain(1, length, target.device)))[:, -1:]]
+    cache.advance([length])
+    for code in codes:
+        ids = torch.full((2, 1), code + target.vocab.first_id)
+        features.append(target.features(ids, cache.open(*chain(1, 1, target.device))))
+        cache.advance([1])
+    return target.score(torch.cat(features, 1))
+
+
+def test_logits_of_both_guidance_rows(session, theirs) -> None:
+    ids = session.target.prompt(TEXT, 2).ids
+    with torch.inference_mode():
+        ours = our_logits(session.target, CODES)
+    expected = their_logits(theirs, ids, CODES)
+    assert expected.std() > 0.3
+    torch.testing.assert_close(ours, expected, rtol=0, atol=1e-5)
+
+
+def test_logits_in_fp32(folders, theirs) -> None:
+    target = open_session(janus_settings(folders["transformers"], "fp32")).target
+    expected = their_logits(theirs, target.prompt(TEXT, 2).ids, CODES)
+    with torch.inference_mode():
+        ours = our_logits(target, CODES)
+    torch.testing.assert_close(ours.double(), expected, rtol=0, atol=1e-4)
+
+
+def decoded(session: Session, method: str, greedy: bool = False, **flags: object) -> list[Tensor]:
+    """The codes of three images by a method."""
+    sampling = janus_settings(Path(session.settings.model_path), temperature=0.0).sampling
+    engine = session.open_engine(
+        MethodSettings(method, **flags), sampling if greedy else None, images=2
+    )
+    jobs = [Job(str(i), text, 7 + i) for i, text in enumerate(("a cat", "two blue dogs", TEXT))]
+    found = [image for step in engine.generate(jobs) for image in step.finished]
+    return [image.codes for image in sorted(found, key=lambda image: image.job.id)]
+
+
+def test_a_greedy_image_is_that_of_generate(session, theirs) -> None:
+    ids = session.target.prompt(TEXT, 2).ids[:1]
+    tokenizer = session.target.prompts.tokenizer
+    first, last, pad = (tokenizer.token_to_id(name) for name in (BOS, BEGIN_IMAGE, PAD))
+    settings = theirs.generation_config
+    settings.bos_token_id, settings.pad_token_id = first, pad
+    settings.generation_kwargs = {"boi_token_id": last}
+    expected = theirs.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        generation_mode="image",
+        guidance_scale=5.0,
+        do_sample=False,
+    )
+    found = decoded(session, "ar", greedy=True)[2]
+    assert len(set(expected[0].tolist())) > 2
+    assert found.tolist() == expected[0].tolist()
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "ar"])
+def test_lossless_methods_give_plain_decoding(session, method, greedy) -> None:
+    plain = decoded(session, "ar", greedy)
+    size = {"size": "fixed"} if "size" in METHODS[method].defaults else {}
+    found = decoded(session, method, greedy, **size)
+    assert all(torch.equal(a, b) for a, b in zip(plain, found, strict=True))
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"method": "eagle2", "verifier": "rejection"},
+        {"method": "static", "verifier": "sampled", "proposal": "sampled"},
+        {"method": "jacobi", "verifier": "sampled", "proposal": "sampled"},
+    ],
+    ids=lambda flags: f"{flags['method']} {flags['verifier']}",
+)
+def test_randomised_verifiers_choose_the_likeliest_codes_too(session, flags) -> None:
+    plain = decoded(session, "ar", greedy=True)
+    found = decoded(session, greedy=True, **flags)
+    assert all(torch.equal(a, b) for a, b in zip(plain, found, strict=True))
+
+
+def test_guidance_rows_one_after_the_other(folders, session) -> None:
+    settings = replace(session.settings, cfg_mode="sequential")
+    plain, found = decoded(session, "ar"), decoded(open_session(settings), "eagle2")
+    assert all(torch.equal(a, b) for a, b in zip(plain, found, strict=True))
+
+
+def test_pixels_and_codes(session, theirs) -> None:
+    generator = torch.Generator().manual_seed(0)
+    codes = torch.randint(SIZES.codes, (2, SIZES.side**2), generator=generator)
+    pixels = session.target.to_image(codes)
+    with torch.no_grad():
+        expected = theirs.decode_image_tokens(codes)
+    expected = ((expected + 1) / 2 * 255).clamp(0, 255).to(torch.uint8)
+    assert pixels.shape == (2, 64, 64, 3) and pixels.float().std() > 10
+    assert (pixels.int() - expected.int()).abs().max() <= 1
+    with torch.no_grad():
+        image = pixels.permute(0, 3, 1, 2).double() / 127.5 - 1
+        encoded = theirs.model.vqmodel.encode(image).image_tokens.view(2, -1)
+    assert torch.equal(session.target.images.encode(pixels), encoded)
+    assert len(encoded.unique()) > 3

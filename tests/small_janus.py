@@ -1,0 +1,188 @@
+"""A complete small Janus-Pro with random weights, in transformers' layout and in the authors'."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from small import make_kin, randomised
+from small_llamagen import public_vq, small_janus
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from torch import Tensor
+from transformers import JanusConfig, JanusForConditionalGeneration
+
+from configs.schema import RunSettings, SamplingSettings
+from drafters.eagle import EagleHead
+from drafters.loading import eagle_keys
+from models.files.network import public_state
+from models.targets.janus import BEGIN_IMAGE, BOS, PAD
+from models.targets.janus_config import AUTHORS, TRANSFORMERS
+from models.targets.janus_network import JanusNetwork, janus_entries, janus_keys, janus_network
+from models.targets.llama_spec import llama_drafter_spec
+
+SPECIAL = (
+    BOS, "<｜end▁of▁sentence｜>", PAD, "<|User|>", "<|Assistant|>", "<image_placeholder>",
+    BEGIN_IMAGE, "<end_of_image>",
+)  # fmt: skip
+_LEVELS = (1, 1, 1, 1, 2)  # of the codec: 16 pixels per token
+
+
+@dataclass(frozen=True)
+class JanusSizes:
+    """Sizes: `side` x `side` of so many `codes`."""
+
+    side: int = 4
+    codes: int = 24
+    hidden: int = 32
+    positions: int = 160
+
+
+def write_janus(
+    folder: Path,
+    sizes: JanusSizes = JanusSizes(),  # noqa: B008
+    authors: bool = False,
+) -> Path:
+    """Write target, drafter and tokenizer; returns the folder.
+
+    authors: keys, config.json and .bin as deepseek-ai has them, else as transformers writes them.
+    """
+    tokenizer = small_tokenizer()
+    config = public_config(sizes, tokenizer.get_vocab_size())
+    network, head, drafter = small_networks(config.to_dict())
+    state = whole_state(config, network, sizes)
+    (folder / "drafter").mkdir(parents=True)
+    if authors:
+        torch.save(authors_state(state), folder / "pytorch_model.bin")
+        (folder / "config.json").write_text(json.dumps(authors_config(config)))
+    else:
+        save_file(state, folder / "model.safetensors", {"format": "pt"})
+        config.save_pretrained(folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "drafter" / "config.json").write_text(json.dumps(drafter))
+    save_file(
+        public_state(head, eagle_keys(head.spec, True)), folder / "drafter" / "model.safetensors"
+    )
+    return folder
+
+
+def public_config(sizes: JanusSizes, ids: int) -> JanusConfig:
+    """Return transformers' config.json of the family with small numbers."""
+    hidden = sizes.hidden
+    return JanusConfig(
+        architectures=["JanusForConditionalGeneration"],
+        text_config={
+            "model_type": "llama", "vocab_size": ids, "hidden_size": hidden,
+            "intermediate_size": hidden + 8, "num_hidden_layers": 2, "num_attention_heads": 2,
+            "num_key_value_heads": 2, "max_position_embeddings": sizes.positions,
+        },
+        vision_config={
+            "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+            "image_size": 16 * sizes.side, "patch_size": 16, "projection_dim": hidden,
+            "num_image_tokens": sizes.side**2,
+        },
+        vq_config={
+            "embed_dim": 4, "num_embeddings": sizes.codes, "latent_channels": 8,
+            "base_channels": 32, "channel_multiplier": list(_LEVELS), "num_res_blocks": 2,
+            "projection_dim": hidden, "image_token_embed_dim": hidden,
+        },
+    )  # fmt: skip
+
+
+def authors_config(config: JanusConfig) -> dict:
+    """Return the same as deepseek-ai writes it; entries that are transformers' defaults are left
+    out there.
+    """
+    text, vq = config.text_config, config.vq_config
+    names = ("hidden_size", "intermediate_size", "max_position_embeddings", "model_type",
+             "num_attention_heads", "num_hidden_layers", "vocab_size")  # fmt: skip
+    aligner = {"depth": 2, "input_dim": vq.embed_dim, "n_embed": vq.projection_dim}
+    return {
+        "model_type": "multi_modality",
+        "architectures": ["MultiModalityCausalLM"],
+        "aligner_config": {"cls": "MlpProjector", "params": aligner | {"input_dim": 16}},
+        "gen_aligner_config": {"cls": "MlpProjector", "params": aligner},
+        "gen_head_config": {
+            "cls": "vision_head",
+            "params": {
+                "image_token_embed": vq.projection_dim,
+                "image_token_size": vq.num_embeddings,
+                "n_embed": vq.projection_dim,
+            },
+        },
+        "gen_vision_config": {
+            "cls": "VQ-16",
+            "params": {"image_token_size": vq.num_embeddings, "n_embed": vq.embed_dim},
+        },
+        "language_config": {name: getattr(text, name) for name in names},
+        "vision_config": {
+            "cls": "CLIPVisionTower",
+            "params": {"image_size": config.vision_config.image_size},
+        },
+    }
+
+
+def small_networks(config: dict) -> tuple[JanusNetwork, EagleHead, dict]:
+    """Return random networks of target and drafter, and the drafter's config.json."""
+    network: JanusNetwork = janus_network(config).module.to_empty(device="cpu")
+    randomised(network, 0).embed_codes()
+    drafter = janus_entries(config) | {"num_hidden_layers": 1, "bias": True}
+    drafter = {name: value for name, value in drafter.items() if "token_id" not in name}
+    head = randomised(EagleHead(llama_drafter_spec(drafter, network.spec)), 1)
+    make_kin(network.transformer, head)
+    return network, head, drafter
+
+
+def whole_state(config: JanusConfig, network: JanusNetwork, sizes: JanusSizes) -> dict[str, Tensor]:
+    """Return all weights as transformers names them, those of image understanding included."""
+    keys = janus_keys(network.spec, network.vocab.first_id, TRANSFORMERS)
+    codec = small_janus(sizes.codes, sizes.side, _LEVELS).state_dict()
+    # transformers compares encoder outputs with the vectors as they are stored
+    codec["quantize.embedding.weight"] = F.normalize(codec["quantize.embedding.weight"], dim=-1)
+    state = JanusForConditionalGeneration(config).state_dict() | public_state(network, keys)
+    state |= {TRANSFORMERS.codec + key: value for key, value in codec.items()}
+    return {key: value.clone().contiguous() for key, value in state.items()}
+
+
+def authors_state(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights under deepseek-ai's keys."""
+    names = (
+        *(zip(_modules(TRANSFORMERS), _modules(AUTHORS), strict=True)),
+        ("lm_head.", "language_model.lm_head."),
+        ("model.vision_model.", "vision_model.vision_tower."),
+        ("model.aligner.fc1.", "aligner.layers.0."),
+        ("model.aligner.hidden_layers.0.", "aligner.layers.2."),
+    )
+    renamed = {}
+    for key, value in state.items():
+        old, new = next(pair for pair in names if key.startswith(pair[0]))
+        key = new + key.removeprefix(old)
+        renamed |= public_vq({key: value}) if new == AUTHORS.codec else {key: value}
+    return renamed | {f"{AUTHORS.codec}quantize.codebook_used": torch.zeros(65536)}
+
+
+def _modules(keys: object) -> tuple[str, ...]:
+    return tuple(value for value in vars(keys).values() if isinstance(value, str))
+
+
+def small_tokenizer() -> Tokenizer:
+    """Return a tokenizer of bytes with the names of Janus-Pro's special tokens after them."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={name: i for i, name in enumerate(letters)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in SPECIAL])
+    return tokenizer
+
+
+def janus_settings(folder: Path, dtype: str = "fp64", **sampling: float) -> RunSettings:
+    """Return the settings of a run on a small checkpoint, with its drafter."""
+    return RunSettings(
+        prompt="a cat",
+        model="janus_pro",
+        model_path=str(folder),
+        dtype=dtype,
+        device="cpu",
+        sampling=SamplingSettings(**{"cfg": 5.0, **sampling}),
+    )
