@@ -20,6 +20,7 @@ FLOORS = (
     "drafters",
     "runs",
     "eval",
+    "adt_tree",
     "scripts",
     "main",
 )

@@ -16,7 +16,18 @@ from configs.schema import ROOT
 
 PROGRAM = (
     "main.py",
-    *("configs", "support", "scenes", "models", "decoding", "drafters", "runs", "eval", "scripts"),
+    *(
+        "configs",
+        "support",
+        "scenes",
+        "models",
+        "decoding",
+        "drafters",
+        "runs",
+        "eval",
+        "adt_tree",
+        "scripts",
+    ),
 )
 LOADER = "library"  # eval.metrics.weights.library(module, package) imports by name
 

@@ -1,0 +1,92 @@
+"""What a call of a pipeline may be given, checked."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypedDict
+
+from adt_tree.sources import as_flags, check_names
+from configs.fields import Settings, SettingsError, Values, build, refuse, setting
+from configs.model import EngineSettings
+from configs.sampling import SamplingSettings
+from models.base import TargetModel
+from runs.prompts import PromptItem, numbered, samples
+
+# Called after every round with the pipeline, the round's number from 0, how many tokens of all
+# images are decided, and {"rounds": a RoundStats per image in flight}.
+StepCallback = Callable[[Any, int, int, dict[str, Any]], object]
+
+
+class CallOptions(TypedDict, total=False):
+    """What every call may change for itself; what is left out is the pipeline's."""
+
+    guidance_scale: float
+    temperature: float
+    top_k: int
+    top_p: float
+    batch_size: int
+    progress_bar: bool
+
+
+@dataclass(frozen=True)
+class CallSettings(Settings):
+    """How many images, of which seeds, and how they come back."""
+
+    num_images: int = setting(1, "images per prompt", low=1)
+    seed: int = setting(0, "base seed", low=0, high=2**63 - 1)
+    output_type: str = setting("pil", "what comes back", choices=("pil", "tokens"))
+    repeats: int = setting(1, "measurements per method", low=1, high=1000)
+
+
+def call_settings(**values: Any) -> CallSettings:
+    """Return what a call was given; a SettingsError if it cannot be used."""
+    return build(CallSettings, values)
+
+
+def with_options(settings: EngineSettings, options: CallOptions) -> EngineSettings:
+    """Return a pipeline's settings as a call changes them.
+
+    Raises:
+        SettingsError: an option is unknown or its value cannot be used.
+    """
+    check_names(options, CallOptions.__annotations__, "a call")
+    values: Values = as_flags({k: v for k, v in options.items() if k != "progress_bar"})
+    batch = values.pop("batch_size", settings.batch_size)
+    sampling = {name: getattr(settings.sampling, name) for name in _SAMPLING} | values
+    return replace(settings, batch_size=batch, sampling=build(SamplingSettings, sampling))
+
+
+_SAMPLING = ("cfg", "temperature", "top_k", "top_p")
+
+
+def prompt_list(prompt: str | Sequence[str]) -> list[str]:
+    """Return the prompts of a call.
+
+    Raises:
+        SettingsError: there is none, or one is no text or blank.
+    """
+    prompts = [prompt] if isinstance(prompt, str) else list(prompt)
+    if not prompts:
+        refuse("prompt", prompt, "a text, or a list of texts")
+    for text in prompts:
+        if not isinstance(text, str) or not text.strip() or "\0" in text:
+            refuse("prompt", text, "a text that is not blank, or a list of such texts")
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            refuse("prompt", text, "text in UTF-8")
+    return prompts
+
+
+def image_items(prompts: Sequence[str], num_images: int) -> list[PromptItem]:
+    """Return the images of a call, as a command line with a list of these prompts numbers them."""
+    return samples(numbered(prompts), num_images)
+
+
+def check_fit(target: TargetModel, prompts: Sequence[str]) -> None:
+    """Refuse a prompt that is too long for the model."""
+    for number, text in enumerate(prompts, 1):
+        try:
+            target.length(text)
+        except ValueError as error:
+            which = f", number {number} of {len(prompts)}" if len(prompts) > 1 else ""
+            raise SettingsError(f"prompt{which}: {error}; allowed: a shorter prompt") from error

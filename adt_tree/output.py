@@ -1,0 +1,155 @@
+"""What a pipeline returns: images and their figures, rounds of a stream, tables of methods."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from runs.drawing import Drawn
+
+
+@dataclass(frozen=True)
+class ImageStats:
+    """What an image is and what it cost.
+
+    seed: its own, which follows from the call's seed, the prompt and the image's number.
+    accepted_length: mean tokens decided per round, the bonus token included (tau).
+    forwards: forward passes of the target, the prompt's included. mean_depth, mean_nodes: of the
+    verified trees. seconds: of decoding, prefill included; the VQ decoder's are seconds_decode.
+    """
+
+    prompt: str
+    seed: int
+    tokens: int
+    accepted_length: float
+    forwards: int
+    mean_depth: float
+    mean_nodes: float
+    seconds: float
+    seconds_prefill: float
+    seconds_draft: float
+    seconds_verify: float
+    seconds_decode: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Image tokens per second of decoding."""
+        return self.tokens / self.seconds
+
+    @classmethod
+    def of(cls, drawn: Drawn) -> "ImageStats":
+        """Return those of a finished image."""
+        image = drawn.image
+        return cls(
+            prompt=image.job.prompt,
+            seed=image.job.seed,
+            tokens=len(image.codes),
+            accepted_length=image.tau,
+            forwards=image.target_forwards,
+            mean_depth=image.mean_depth,
+            mean_nodes=image.mean_nodes,
+            seconds=image.seconds,
+            seconds_prefill=image.seconds_prefill,
+            seconds_draft=image.seconds_draft,
+            seconds_verify=image.seconds_verify,
+            seconds_decode=drawn.seconds_decode,
+        )
+
+
+@dataclass(frozen=True)
+class ImageOutput:
+    """The images of a call: prompt by prompt, the images of a prompt next to each other.
+
+    images: empty with output_type="tokens". tokens: (images, tokens) image codes, on the CPU.
+    stats: one per image.
+    """
+
+    images: list[Image.Image]
+    tokens: Tensor
+    stats: list[ImageStats]
+
+
+def image_output(drawn: Sequence[Drawn], output_type: str) -> ImageOutput:
+    """Return what a call gives back, in the order of the images."""
+    images = [Image.fromarray(one.pixels) for one in drawn] if output_type == "pil" else []
+    tokens = torch.stack([one.image.codes for one in drawn])
+    return ImageOutput(images, tokens, [ImageStats.of(one) for one in drawn])
+
+
+@dataclass(frozen=True)
+class Draft:
+    """The tree that a round drafted; node 0 is its root, the last token decided before.
+
+    parents: of every node, the root's own is 0. depths: distance from the root; the node drafts the
+    token of position `root + depth`. root: the root's position in the image. accepted: the accepted
+    nodes, from the root's child on; none in plain decoding.
+    """
+
+    root: int
+    parents: tuple[int, ...]
+    depths: tuple[int, ...]
+    accepted: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class StreamStep:
+    """One round of an image that is being decoded.
+
+    round: its number, from 0. position: of the first token that it decided. accepted: accepted
+    draft tokens. tokens: (decided,) all codes so far, on the CPU. total: tokens of the whole image.
+    forwards, seconds: of the image so far, prefill included. draft: the round's tree.
+    """
+
+    round: int
+    position: int
+    accepted: int
+    tokens: Tensor = field(repr=False)
+    total: int
+    forwards: int
+    seconds: float
+    draft: Draft = field(repr=False)
+    paint: Callable[[Tensor], Image.Image] = field(repr=False, compare=False)
+
+    @property
+    def decided(self) -> int:
+        """Tokens decided so far."""
+        return len(self.tokens)
+
+    @property
+    def finished(self) -> bool:
+        """Whether this was the image's last round."""
+        return self.decided == self.total
+
+    @property
+    def accepted_length(self) -> float:
+        """Mean tokens per round so far."""
+        return (self.decided - 1) / (self.round + 1)
+
+    @cached_property
+    def image(self) -> Image.Image:
+        """The image so far, grey where nothing is decided; computed when it is asked for."""
+        return self.paint(self.tokens)
+
+
+@dataclass(frozen=True)
+class MethodTable:
+    """Methods compared on the same prompts and seeds; prints as a table.
+
+    rows: all figures of each method by name, as in benchmark.json. markdown: the table.
+    """
+
+    rows: list[Mapping[str, Any]]
+    markdown: str
+
+    def __str__(self) -> str:
+        return self.markdown
+
+    def __repr__(self) -> str:
+        return self.markdown
+
+    def _repr_markdown_(self) -> str:
+        return self.markdown

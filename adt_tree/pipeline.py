@@ -1,0 +1,243 @@
+"""`Pipeline`: a loaded model that turns prompts into images."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Self, Unpack
+
+import torch
+
+from adt_tree.calls import (
+    CallOptions,
+    StepCallback,
+    call_settings,
+    check_fit,
+    image_items,
+    prompt_list,
+    with_options,
+)
+from adt_tree.comparing import compare_methods, compared_methods, settings_for
+from adt_tree.output import ImageOutput, MethodTable, StreamStep, image_output
+from adt_tree.progress import TokenCount
+from adt_tree.sources import (
+    ALIASES,
+    SETTINGS,
+    as_flags,
+    check_names,
+    python_names,
+    source_values,
+)
+from adt_tree.streaming import stream_steps
+from adt_tree.weights import Weights
+from configs.fields import SettingsError, Values, flags_in
+from configs.method_flags import METHOD_FLAGS
+from configs.model import EngineSettings
+from configs.sampling import SamplingSettings
+from runs.commands import engine_settings
+from runs.drawing import Drawn
+from runs.jobs import image_jobs
+from support.devices import pick_device
+
+# What another pipeline on the same weights may change.
+_LIGHT = {*METHOD_FLAGS, *flags_in(SamplingSettings), "batch_size", "guidance_scale"}
+
+
+class Pipeline:
+    """A model that turns prompts into images, by any method, and says what they cost.
+
+    Calls from several threads are safe: rounds take turns. Nothing is global, so several pipelines
+    live side by side; those made by `from_pipe` share their weights.
+    """
+
+    def __init__(self, recipe: Values, given: Values, weights: Weights | None = None):
+        """Load the model of values by flag; users call `from_pretrained`."""
+        self._recipe, self._given = recipe, given
+        self.settings: EngineSettings = engine_settings(recipe, given)
+        self._weights = Weights(self.settings) if weights is None else weights
+        self._bar: dict[str, Any] = {}
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        source: str | os.PathLike = "tiny",
+        *,
+        method: str | None = None,
+        torch_dtype: torch.dtype | str | None = None,
+        device: torch.device | str | None = None,
+        progress_bar: bool = True,
+        **settings: Any,
+    ) -> Self:
+        """Load a model.
+
+        Args:
+            source: a folder, owner/name on the Hugging Face hub, a recipe's .yaml file, or the name
+                of a model: tiny, anole, lumina_mgpt, llamagen, llamagen2.
+            method: ar (plain decoding), static, eagle2, adt (default), marginal, jacobi, graft.
+            torch_dtype: torch.float32 (default), torch.bfloat16 or torch.float64.
+            device: where it computes; by default on a GPU if there is one.
+            progress_bar: whether calls show one; `set_progress_bar_config` says how.
+            settings: flags of `adt-tree generate_images` that concern model, machine, sampling and
+                method, such as drafter_path, batch_size, top_k, nodes or adt_beta.
+
+        Raises:
+            SettingsError: a setting is unknown or cannot be used, or a file is missing, damaged or
+                does not fit; names it and says what is allowed.
+        """
+        own = {"method": method, "torch_dtype": torch_dtype, "device": device} | settings
+        with python_names():
+            check_names(own, [*SETTINGS, *ALIASES, "progress_bar"], "from_pretrained")
+            given = as_flags(own)
+            pipe = cls(source_values(source, given), given)
+        pipe.set_progress_bar_config(disable=not progress_bar)
+        return pipe
+
+    @classmethod
+    def from_pipe(cls, pipe: "Pipeline", **settings: Any) -> Self:
+        """Return a pipeline of another method or sampling on the weights of `pipe`.
+
+        Raises:
+            SettingsError: as `from_pretrained`; files, dtype and device are the other pipeline's.
+        """
+        with python_names():
+            check_names(settings, _LIGHT, "from_pipe")
+            known = pipe._recipe | pipe._given
+            other = cls(known, as_flags(settings), pipe._weights)
+        other.set_progress_bar_config(**pipe._bar)
+        return other
+
+    @property
+    def method(self) -> str:
+        """The name of the method that decodes."""
+        return self.settings.method.method
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model computes."""
+        return self._weights.target.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The number type that the model computes in."""
+        return self._weights.target.dtype
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of an image's tokens."""
+        return self._weights.target.grid.rows, self._weights.target.grid.columns
+
+    def to(self, *where: torch.device | torch.dtype | str) -> Self:
+        """Put the model on a device or into a dtype, and return the pipeline.
+
+        Weights are laid out for where they compute as they are read, so a change reads them again;
+        other pipelines keep theirs. Nothing happens if the model is there already.
+        """
+        types = [one for one in where if isinstance(one, torch.dtype)]
+        devices = [one for one in where if not isinstance(one, torch.dtype)]
+        with python_names():
+            if len(types) > 1 or len(devices) > 1:
+                raise SettingsError(f"to: found {where!r}; allowed: a device, a dtype or both")
+            values = as_flags({"device": (*devices, None)[0], "dtype": (*types, None)[0]})
+            given = self._given | values
+            settings = engine_settings(self._recipe, given)
+            same = pick_device(settings.device) == self.device
+            if not same or settings.dtype != self.settings.dtype:
+                self._weights = Weights(settings)
+            self.settings, self._given = settings, given
+        return self
+
+    def set_progress_bar_config(self, **options: Any) -> None:
+        """Set what tqdm is called with, such as disable=True or leave=False."""
+        self._bar |= options
+
+    def __call__(
+        self,
+        prompt: str | Sequence[str],
+        *,
+        num_images: int = 1,
+        seed: int = 0,
+        callback_on_step_end: StepCallback | None = None,
+        output_type: str = "pil",
+        **options: Unpack[CallOptions],
+    ) -> ImageOutput:
+        """Draw images.
+
+        Args:
+            prompt: a text, or several.
+            num_images: per prompt.
+            seed: an image's own seed follows from it, the prompt and the image's number, as on the
+                command line: the same seed gives the same tokens there.
+            callback_on_step_end: called after every round; see `StepCallback`. What it raises ends
+                the call.
+            output_type: "pil", or "tokens" for codes without images.
+            options: guidance_scale, temperature, top_k, top_p, batch_size, progress_bar.
+
+        Raises:
+            SettingsError: an argument cannot be used; names it and says what is allowed.
+        """
+        with python_names():
+            call = call_settings(num_images=num_images, seed=seed, output_type=output_type)
+            settings, prompts = with_options(self.settings, options), prompt_list(prompt)
+            check_fit(self._weights.target, prompts)
+            items = image_items(prompts, call.num_images)
+            steps = self._weights.draw(settings, items, call.seed)
+        done: dict[str, Drawn] = {}
+        bar = {"desc": self.method} | self._bar | {"disable": not self._shows(options)}
+        with TokenCount(len(items) * self._weights.target.grid.tokens, bar) as shown:
+            for number, step in enumerate(steps):
+                shown.count(step)
+                done |= {drawn.image.job.id: drawn for drawn in step.finished}
+                if callback_on_step_end is not None:
+                    callback_on_step_end(self, number, shown.tokens, {"rounds": step.rounds})
+        return image_output([done[item.id] for item in items], call.output_type)
+
+    def stream(
+        self, prompt: str, *, seed: int = 0, **options: Unpack[CallOptions]
+    ) -> Iterator[StreamStep]:
+        """Draw one image and yield after every round; closing the iterator stops it.
+
+        The tokens are those of `pipe(prompt, seed=seed)`. Arguments and errors as there; errors
+        come at once, not with the first round.
+        """
+        with python_names():
+            if not isinstance(prompt, str):
+                raise SettingsError(f"prompt: found {prompt!r}; allowed: one text")
+            call = call_settings(seed=seed)
+            settings, prompts = with_options(self.settings, options), prompt_list(prompt)
+            check_fit(self._weights.target, prompts)
+            return stream_steps(self._weights, settings, image_items(prompts, 1), call.seed)
+
+    def compare(
+        self,
+        prompt: str | Sequence[str],
+        methods: Sequence[str] = ("ar", "adt"),
+        *,
+        num_images: int = 1,
+        seed: int = 0,
+        repeats: int = 1,
+        **options: Unpack[CallOptions],
+    ) -> MethodTable:
+        """Measure methods on the same prompts and seeds, next to plain decoding.
+
+        Other calls on these weights wait until it is done.
+
+        Args:
+            prompt, num_images, seed, options: as of a call.
+            methods: names, or name:flag=value:..., such as adt:nodes=9; this pipeline's own method
+                has its own settings.
+            repeats: measurements per method; the table shows medians.
+
+        Raises:
+            SettingsError: as a call.
+        """
+        with python_names():
+            call = call_settings(num_images=num_images, seed=seed, repeats=repeats)
+            settings, prompts = with_options(self.settings, options), prompt_list(prompt)
+            check_fit(self._weights.target, prompts)
+            listed = compared_methods(methods, settings.method)
+            settings = settings_for(listed, settings, self._recipe | self._given)
+            jobs = image_jobs(image_items(prompts, call.num_images), call.seed)
+            shown = self._shows(options)
+            return compare_methods(self._weights, settings, listed, jobs, call.repeats, shown)
+
+    def _shows(self, options: Mapping[str, Any]) -> bool:
+        """Return whether a call shows a progress bar."""
+        return options.get("progress_bar", not self._bar.get("disable"))

@@ -1,0 +1,68 @@
+"""An image round by round: what is decided, and the tree that the round drafted."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from adt_tree.output import Draft, StreamStep
+from adt_tree.weights import Weights
+from configs.model import EngineSettings
+from decoding.engine import Verified
+from decoding.flight import Flight
+from runs.drawing import DrawnStep
+from runs.prompts import PromptItem
+
+
+class _Seen:
+    """What the engine's watcher saw of the latest round of a single image, on the host."""
+
+    def __call__(self, flights: Sequence[Flight], verified: Verified) -> None:
+        """Copy what the round decided and drafted."""
+        (flight,), verdict = flights, verified.verdict
+        accepted = int(verdict.accepted[0])
+        self.tokens = torch.cat(flight.codes).cpu()
+        self.seconds = flight.seconds + flight.seconds_prefill
+        self.forwards = flight.rounds + 1
+        root = flight.decided - accepted - 2
+        self.draft = host_draft(verified, root, verdict.path[0, 1 : accepted + 1].tolist())
+
+
+def host_draft(verified: Verified, root: int, path: Sequence[int]) -> Draft:
+    """Return the tree of the first image without its absent nodes.
+
+    root: the position of its root; path: the accepted nodes, the root not among them.
+    """
+    tree = verified.tree
+    columns = torch.stack([tree.parents[0], tree.depths[0], tree.present[0].long()]).tolist()
+    kept = [node for node, present in enumerate(columns[2]) if present]
+    place = {node: number for number, node in enumerate(kept)}
+    parents = tuple(place[columns[0][node]] for node in kept)
+    depths = tuple(columns[1][node] for node in kept)
+    return Draft(root, parents, depths, tuple(place[node] for node in path))
+
+
+def stream_steps(
+    weights: Weights, settings: EngineSettings, items: Sequence[PromptItem], seed: int
+) -> Iterator[StreamStep]:
+    """Return the rounds of one image; errors of the settings come at once."""
+    seen = _Seen()
+    return _steps(weights.draw(settings, items, seed, seen), seen, weights)
+
+
+def _steps(steps: Iterator[DrawnStep], seen: _Seen, weights: Weights) -> Iterator[StreamStep]:
+    spent = 0.0
+    for step in steps:
+        (stats,) = step.rounds
+        for drawn in step.finished:
+            spent = drawn.image.seconds
+        yield StreamStep(
+            round=stats.round,
+            position=stats.position,
+            accepted=stats.accepted,
+            tokens=seen.tokens,
+            total=weights.target.grid.tokens,
+            forwards=seen.forwards,
+            seconds=spent or seen.seconds,
+            draft=seen.draft,
+            paint=weights.paint,
+        )

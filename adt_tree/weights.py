@@ -1,0 +1,85 @@
+"""Loaded weights that pipelines share, and the lock that lets one of them compute at a time."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from configs.fields import SettingsError
+from configs.model import EngineSettings
+from decoding.engine import Watcher
+from models.base import TargetModel
+from runs.drawing import DrawnStep, draw
+from runs.prompts import PromptItem
+from runs.session import Session, open_session
+
+_UNDECIDED = 128  # grey
+
+
+class Weights:
+    """A target and its drafter, used from any thread.
+
+    Every image has an engine of its own, so what threads share is read only; the lock is held for a
+    round at a time, so that rounds of two threads neither slow each other down nor need memory at
+    the same time.
+    """
+
+    def __init__(self, settings: EngineSettings):
+        """Load what the settings ask for; a SettingsError names what cannot be used."""
+        self.lock = threading.Lock()
+        try:
+            self._session = open_session(settings)
+        except ValueError as error:
+            raise SettingsError(str(error)) from error
+
+    @property
+    def target(self) -> TargetModel:
+        """The target model."""
+        return self._session.target
+
+    def session(self, settings: EngineSettings) -> Session:
+        """Return a session of other settings; its drafter is loaded once. Call it with the lock."""
+        try:
+            session = self._session.with_settings(settings)
+        except ValueError as error:
+            raise SettingsError(str(error)) from error
+        self._session = replace(self._session, drafter=session.drafter)
+        return session
+
+    def draw(
+        self,
+        settings: EngineSettings,
+        items: Sequence[PromptItem],
+        seed: int,
+        watcher: Watcher | None = None,
+    ) -> Iterator[DrawnStep]:
+        """Draw images; errors come at once, rounds when the iterator is asked for them."""
+        with self.lock:
+            steps = draw(self.session(settings), items, seed, watcher)
+        return self._in_turn(steps)
+
+    def _in_turn(self, steps: Iterator[DrawnStep]) -> Iterator[DrawnStep]:
+        while True:
+            with self.lock:
+                step = next(steps, None)
+            if step is None:
+                return
+            yield step
+
+    def paint(self, codes: Tensor) -> Image.Image:
+        """Return the image of its first codes (decided,): grey where none is decided."""
+        grid = self.target.grid
+        whole = codes.new_empty(grid.tokens)
+        whole[: len(codes)] = codes
+        for position in range(len(codes), grid.tokens):  # as above, so that edges look natural
+            whole[position] = whole[max(position - grid.columns, 0)]
+        with self.lock:
+            pixels = self.target.to_image(whole[None])[0]  # (height, width, 3)
+        known = (torch.arange(grid.tokens) < len(codes)).view(grid.rows, grid.columns)
+        for axis, size in enumerate(pixels.shape[:2]):
+            known = known.repeat_interleave(size // known.shape[axis], axis)
+        shown = torch.where(known[..., None], pixels, torch.full_like(pixels, _UNDECIDED))
+        return Image.fromarray(shown.numpy())

@@ -1,0 +1,266 @@
+"""The pipeline on a small checkpoint: the command line's tokens, batches, threads, errors."""
+
+import threading
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+import main
+from adt_tree import Pipeline, SettingsError
+from support.json_files import read_lines
+
+PROMPTS = ["a cat", "two cats", "a cat"]
+
+
+@pytest.fixture(scope="module")
+def pipe(checkpoint: Path) -> Pipeline:
+    """ADT-Tree in fp64."""
+    return Pipeline.from_pretrained(
+        checkpoint, torch_dtype=torch.float64, device="cpu", progress_bar=False
+    )
+
+
+def digest(codes: Tensor) -> str:
+    return sha256(codes.numpy().astype("<i4").tobytes()).hexdigest()
+
+
+@pytest.mark.parametrize("method", ["ar", "adt", "jacobi"])
+def test_tokens_and_pictures_are_those_of_the_command_line(checkpoint, pipe, tmp_path, method):
+    (tmp_path / "p.txt").write_text("\n".join(PROMPTS))
+    words = [f"--model_path={checkpoint}", "--dtype=fp64", f"--method={method}", "--seed=7"]
+    words += ["--temperature=0.9", "--top_k=9", "--cfg=2", f"--output_dir={tmp_path / 'run'}"]
+    words += [f"--prompt={tmp_path / 'p.txt'}", "--samples_per_prompt=2", "--device=cpu"]
+    assert main.main(["generate_images", *words]) == 0
+    lines = sorted(read_lines(tmp_path / "run/records.jsonl"), key=lambda line: line["id"])
+    own = Pipeline.from_pipe(pipe, method=method, top_k=9)
+    out = own(PROMPTS, num_images=2, seed=7, temperature=0.9, guidance_scale=2)
+    assert [digest(codes) for codes in out.tokens] == [line["tokens_sha256"] for line in lines]
+    found = [(s.prompt, s.seed, s.forwards, s.accepted_length) for s in out.stats]
+    keys = ("prompt", "seed", "target_forwards", "tau")
+    assert found == [tuple(line[key] for key in keys) for line in lines]
+    for line, image in zip(lines, out.images, strict=True):
+        with Image.open(tmp_path / f"run/img/{line['id']}.png") as saved:
+            assert np.array_equal(np.asarray(saved), np.asarray(image))
+
+
+def test_the_images_of_one_text_are_those_of_the_command_line(checkpoint, pipe, tmp_path):
+    words = [f"--model_path={checkpoint}", "--dtype=fp64", "--device=cpu", "--prompt=a cat"]
+    assert main.main(["generate_images", *words, "--num_images=3", f"--output_dir={tmp_path}"]) == 0
+    lines = sorted(read_lines(tmp_path / "records.jsonl"), key=lambda line: line["id"])
+    out = pipe("a cat", num_images=3, output_type="tokens")
+    assert [digest(codes) for codes in out.tokens] == [line["tokens_sha256"] for line in lines]
+    assert out.images == []
+
+
+def test_batches_and_methods_change_no_token(pipe):
+    one = pipe(PROMPTS, num_images=2)
+    many = pipe(PROMPTS, num_images=2, batch_size=4)
+    plain = Pipeline.from_pipe(pipe, method="ar")(PROMPTS, num_images=2, batch_size=3)
+    assert torch.equal(one.tokens, many.tokens) and torch.equal(one.tokens, plain.tokens)
+    assert [stats.seed for stats in one.stats] == [stats.seed for stats in many.stats]
+    assert len({stats.seed for stats in one.stats}) == 6
+    assert all(stats.accepted_length == 1 for stats in plain.stats)
+
+
+def test_a_stream_is_the_call_round_by_round(pipe):
+    out = pipe("a cat", seed=3)
+    steps = list(pipe.stream("a cat", seed=3))
+    assert torch.equal(steps[-1].tokens, out.tokens[0])
+    assert np.array_equal(np.asarray(steps[-1].image), np.asarray(out.images[0]))
+    assert [step.finished for step in steps] == [False] * (len(steps) - 1) + [True]
+    stats = out.stats[0]
+    assert (steps[-1].forwards, steps[-1].accepted_length) == (
+        stats.forwards,
+        stats.accepted_length,
+    )
+    position = 1
+    for number, step in enumerate(steps):
+        assert (step.round, step.position, step.total) == (number, position, 16)
+        position += step.accepted + 1
+        assert step.decided == position and torch.equal(step.tokens, out.tokens[0][:position])
+        draft = step.draft
+        assert draft.root == step.position - 1 and len(draft.accepted) == step.accepted
+        for node, parent in enumerate(draft.parents[1:], 1):
+            assert parent < node and draft.depths[node] == draft.depths[parent] + 1
+        path = [0, *draft.accepted]
+        assert all(draft.parents[b] == a for a, b in zip(path, path[1:], strict=False))
+    assert max(len(step.draft.parents) for step in steps) > 3
+    seconds = [step.seconds for step in steps]
+    assert seconds == sorted(seconds) and seconds[0] > 0
+
+
+def test_the_image_so_far_is_grey_where_nothing_is_decided(pipe):
+    step = next(step for step in pipe.stream("a cat") if 4 < step.decided < 12)
+    whole = np.asarray(pipe("a cat").images[0])
+    pixels = np.asarray(step.image)
+    assert pixels.shape == whole.shape
+    side = whole.shape[0] // 4
+    for position in range(16):
+        row, column = (side * number for number in divmod(position, 4))
+        cell = pixels[row : row + side, column : column + side]
+        assert (cell == 128).all() == (position >= step.decided)
+
+
+def test_a_closed_stream_leaves_the_pipeline_free(pipe):
+    stream = pipe.stream("a cat")
+    next(stream)
+    stream.close()
+    assert len(pipe("a cat").tokens) == 1
+
+
+def test_threads_and_streams_next_to_each_other_get_their_own_images(pipe):
+    wanted = {seed: pipe("a cat", seed=seed).tokens for seed in range(3)}
+    found: dict[int, Tensor] = {}
+
+    def work(seed: int) -> None:
+        found[seed] = pipe("a cat", seed=seed).tokens
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in wanted]
+    one, other = pipe.stream("a cat", seed=0), Pipeline.from_pipe(pipe, method="jacobi")
+    latest = [next(one)]
+    for thread in threads:
+        thread.start()
+    steps = []
+    for step in other.stream("a cat", seed=1):
+        steps.append(step)
+        latest = [next(one, latest[0])]
+    second = steps[-1].tokens
+    for thread in threads:
+        thread.join()
+    first = [*latest, *one][-1].tokens
+    assert torch.equal(first, wanted[0][0]) and torch.equal(second, wanted[1][0])
+    assert all(torch.equal(found[seed], tokens) for seed, tokens in wanted.items())
+
+
+def test_pipelines_share_weights_or_not(checkpoint, pipe):
+    other = Pipeline.from_pipe(pipe, method="eagle2", nodes=5, depth=2)
+    assert other._weights is pipe._weights and other.settings.method.nodes == 5
+    assert (pipe.method, other.method) == ("adt", "eagle2")
+    own = Pipeline.from_pretrained(str(checkpoint), method="ar", device="cpu", progress_bar=False)
+    assert own._weights is not pipe._weights and own.dtype == torch.float32
+    drafted = Pipeline.from_pipe(own, method="adt")  # its drafter is loaded now
+    assert drafted("a cat").stats[0].accepted_length > 1
+
+
+def test_to_moves_only_what_has_to_move(checkpoint):
+    pipe = Pipeline.from_pretrained(checkpoint, method="ar", progress_bar=False)
+    weights = pipe._weights
+    if pipe.device.type == "cpu":
+        assert pipe.to("cpu") is pipe and pipe._weights is weights
+    assert pipe.to(torch.float64, "cpu").dtype == torch.float64 and pipe._weights is not weights
+    assert pipe.to("cpu").dtype == torch.float64
+    with pytest.raises(SettingsError, match="to: found"):
+        pipe.to("cpu", "cpu")
+    with pytest.raises(ValueError, match="device: found 'tpu'"):
+        pipe.to("tpu")
+
+
+def test_the_callback_sees_every_round_and_may_end_the_call(pipe):
+    seen = []
+
+    def note(own, step, tokens, values):
+        seen.append((own, step, tokens, [stats.id for stats in values["rounds"]]))
+
+    out = pipe(PROMPTS, batch_size=2, callback_on_step_end=note)
+    assert [number for _, number, *_ in seen] == list(range(len(seen)))
+    assert seen[-1][2] == out.tokens.numel() and all(own is pipe for own, *_ in seen)
+    assert seen[0][3] == ["00000_0", "00001_0"]
+
+    def stop(own, step, tokens, values):
+        raise InterruptedError(step)
+
+    with pytest.raises(InterruptedError):
+        pipe("a cat", callback_on_step_end=stop)
+
+
+def test_the_bar_can_be_switched_off(checkpoint, pipe, capsys):
+    pipe("a cat")
+    pipe.compare("a cat", ["ar"])
+    assert capsys.readouterr() == ("", "")
+    pipe("a cat", progress_bar=True)
+    assert "16/16" in capsys.readouterr().err
+    shown = Pipeline.from_pretrained(checkpoint, method="ar", device="cpu")
+    shown.set_progress_bar_config(desc="painting")
+    shown("a cat")
+    assert "painting: 100%" in capsys.readouterr().err
+    shown("a cat", progress_bar=False)
+    assert capsys.readouterr().err == ""
+
+
+def test_methods_are_compared_on_the_same_seeds(checkpoint, pipe):
+    own = Pipeline.from_pretrained(
+        checkpoint, method="ar", torch_dtype="fp64", device="cpu", progress_bar=False
+    )
+    found = own.compare(PROMPTS, ["adt:nodes=3", "jacobi"], seed=4)
+    assert [row["method"] for row in found.rows] == ["ar", "adt", "jacobi"]
+    assert [row["identical"] for row in found.rows] == [3, 3, 3] and found.rows[1]["nodes"] == 3
+    assert str(found).startswith("| method |") and "3/3" in str(found)
+    assert own.method == "ar"
+    nine = Pipeline.from_pipe(pipe, nodes=9)
+    assert nine.compare("a cat", ["adt"]).rows[1]["nodes"] == 9  # its own method, its own settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"nods": 3}, "nods: unknown setting of from_pretrained; did you mean nodes? allowed: "),
+        ({"prompt": "a"}, "prompt: unknown setting"),
+        ({"nodes": 0}, "nodes: found 0; allowed: a whole number at least 1"),
+        ({"nodes": "many"}, "nodes: found 'many'"),
+        ({"method": "ar", "nodes": 3}, "nodes: found 3; allowed: only with method"),
+        ({"method": "warp"}, "method: found 'warp'; allowed: ar, static"),
+        ({"guidance_scale": -1}, "guidance_scale: found -1.0"),
+        ({"guidance_scale": 2.0, "cfg": 2.0}, "found together with"),
+        ({"torch_dtype": torch.float16}, "torch_dtype: found 'float16'; allowed: fp32"),
+        ({"device": "tpu"}, "device: found 'tpu'"),
+        ({"drafter_path": "nowhere"}, "drafter_path nowhere: found no such folder"),
+        ({"model": "llamagen"}, "text_encoder_path "),
+        ({"model": "llama"}, "model: found 'llama'; allowed: tiny, anole"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_named(checkpoint, settings, message):
+    with pytest.raises(SettingsError) as error:
+        Pipeline.from_pretrained(checkpoint, **settings)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"prompt": ""}, "prompt: found ''"),
+        ({"prompt": []}, "prompt: found []"),
+        ({"prompt": ["a", 3]}, "prompt: found 3"),
+        ({"prompt": "\ud800"}, "allowed: text in UTF-8"),
+        ({"prompt": ["a cat", "word " * 300]}, "number 2 of 2: the prompt has 150"),
+        ({"num_images": 0}, "num_images: found 0"),
+        ({"num_images": True}, "num_images: found True"),
+        ({"seed": -1}, "seed: found -1"),
+        ({"temperature": -3}, "temperature: found -3.0"),
+        ({"temprature": 3}, "temprature: unknown setting of a call; did you mean temperature?"),
+        ({"generator": 3}, "generator: unknown setting of a call"),
+        ({"output_type": "np"}, "output_type: found 'np'; allowed: pil, tokens"),
+        ({"batch_size": 0}, "batch_size: found 0"),
+    ],
+)
+def test_arguments_that_cannot_be_used_are_named(pipe, arguments, message):
+    with pytest.raises(SettingsError) as error:
+        pipe(**{"prompt": "a cat"} | arguments)
+    assert message in str(error.value)
+
+
+def test_other_entrances_refuse_the_same(pipe):
+    with pytest.raises(SettingsError, match="allowed: one text"):
+        pipe.stream(["a cat"])
+    with pytest.raises(SettingsError, match="the prompt has"):
+        pipe.stream("word " * 300)  # at once, before a round is asked for
+    with pytest.raises(SettingsError, match="methods: found 'warp'"):
+        pipe.compare("a cat", ["warp"])
+    with pytest.raises(SettingsError, match="methods: found 'ar'"):
+        pipe.compare("a cat", "ar")
+    with pytest.raises(SettingsError, match="device: unknown setting of from_pipe"):
+        Pipeline.from_pipe(pipe, device="cpu")

@@ -1,0 +1,70 @@
+"""What `from_pretrained` finds: names of models, recipes, folders, hub ids; from any folder."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from small_llamagen import LlamaGenSizes, public_config
+
+from adt_tree.sources import source_values
+from configs.fields import SettingsError
+from configs.schema import ROOT
+from configs.targets import TARGETS
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_models_name_is_its_recipe(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    assert source_values(name, {})["model"] == name
+
+
+def test_the_shipped_model_is_known_by_its_folder(tmp_path, monkeypatch):
+    assert source_values(ROOT / "ckpts/tiny", {})["model"] == "tiny"
+    monkeypatch.chdir(ROOT / "ckpts")
+    assert source_values("tiny", {}) == {"model": "tiny"}
+    assert source_values("./tiny", {}) == {"model": "tiny", "model_path": "./tiny"}
+
+
+def test_a_recipe_is_read_as_by_config(tmp_path):
+    (tmp_path / "own.yaml").write_text("model: tiny\ncfg: 2\nnodes: 9\n")
+    found = source_values(tmp_path / "own.yaml", {})
+    assert found == {"model": "tiny", "cfg": 2.0, "nodes": 9}
+    (tmp_path / "bad.yaml").write_text("nods: 9\n")
+    with pytest.raises(SettingsError, match="nods: unknown flag"):
+        source_values(tmp_path / "bad.yaml", {})
+
+
+def test_folders_are_known_by_their_files(checkpoint, tmp_path):
+    assert source_values(checkpoint, {})["model"] == "tiny"  # the plain Chameleon
+    assert source_values(checkpoint, {"model": "anole"})["model"] == "anole"
+    lumina = shutil.copytree(checkpoint, tmp_path / "Lumina-mGPT-7B-512")
+    assert source_values(lumina, {})["model"] == "lumina_mgpt"
+    for side, name in ((16, "llamagen"), (32, "llamagen2")):
+        (tmp_path / name).mkdir()
+        config = json.dumps(public_config(LlamaGenSizes(side=side)))
+        (tmp_path / name / "config.json").write_text(config)
+        assert source_values(tmp_path / name, {})["model"] == name
+
+
+def test_known_hub_ids_need_no_look_at_the_hub():
+    found = source_values("leloy/Anole-7b-v0.1-hf", {})
+    assert found == {"model_path": "leloy/Anole-7b-v0.1-hf", "model": "anole"}
+    assert source_values("jadohu/LlamaGen-T2I-2", {})["model"] == "llamagen2"
+    assert source_values("some/where", {"model": "anole"})["model"] == "anole"
+
+
+@pytest.mark.parametrize("name", ["nowhere", "a/b/c", "/no/where", ""])
+def test_what_is_none_of_these_is_refused(name):
+    with pytest.raises(SettingsError, match="is no folder here; allowed: a folder, owner/name"):
+        source_values(name, {})
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path):
+    with pytest.raises(SettingsError, match="missing file: .*config.json"):
+        source_values(tmp_path, {})
+    (Path(tmp_path) / "config.json").write_text("{}")
+    with pytest.raises(SettingsError, match="config.json is of no model"):
+        source_values(tmp_path, {})
+    with pytest.raises(SettingsError, match="model: found 'anole'; allowed: tiny"):
+        source_values("tiny", {"model": "anole"})
