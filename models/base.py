@@ -53,7 +53,7 @@ class Cache(Protocol):
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Store new keys and values, (rows, kv_heads, n, head_dim); return all visible ones.
 
-        These are (rows, kv_heads, m, head_dim).
+        These are (rows, kv_heads, m, head_dim), in the type that attention is computed in.
         """
 
 

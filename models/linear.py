@@ -10,11 +10,13 @@ _MOST = 16_000_000  # weights of a matrix that may lie in memory twice
 
 
 class Linear(nn.Linear):
-    """nn.Linear that multiplies by oneDNN's packed copy of its frozen fp32 weight.
+    """nn.Linear that multiplies by oneDNN's packed copy of its frozen weight.
 
     `pack_weights` makes the copy. MKL, which torch takes for fp32, packs the weight on every call.
     Measured in turns for the four matrices of a layer, 800,000 weights, two cores: 196 -> 154 us at
-    2 tokens, 335 -> 285 us at 14, 514 -> 406 us at 34, 1,387 -> 1,031 us at 118.
+    2 tokens, 335 -> 285 us at 14, 514 -> 406 us at 34, 1,387 -> 1,031 us at 118. In bf16 torch asks
+    oneDNN, which reorders the weight on every call: 86 -> 50 us, 124 -> 84 us, 202 -> 156 us for
+    three of these matrices at 2, 14 and 34 tokens (AVX512-bf16, one core).
     """
 
     packed: Tensor | None = None  # in a layout that only oneDNN reads
@@ -41,34 +43,42 @@ class Linear(nn.Linear):
 
 
 def pack_weights(module: nn.Module) -> None:
-    """Give every Linear's frozen fp32 weight on a CPU its packed copy.
+    """Give every Linear's frozen weight on a CPU its packed copy, in a type of `packed_dtypes`.
 
-    It needs a torch with MKL and oneDNN. Matrices of more than 16 million weights stay as they are.
-    Weights that are changed in place must be packed again.
+    Matrices of more than 16 million weights stay as they are. Weights that are changed in place
+    must be packed again.
     """
-    for linear in _packable(module) if can_pack() else ():
+    dtypes = packed_dtypes()
+    for linear in _packable(module) if dtypes else ():
         weight = linear.weight.detach()
-        if (
-            weight.device.type == "cpu"
-            and weight.dtype == torch.float32
-            and not linear.weight.requires_grad
-        ):
+        frozen = not linear.weight.requires_grad
+        if weight.device.type == "cpu" and weight.dtype in dtypes and frozen:
             linear.packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
 
 
 def packed_bytes(module: nn.Module, dtype: torch.dtype) -> int:
     """Return the bytes of the copies of a frozen module's weights of this type on x86 CPUs."""
-    return (
-        sum(4 * linear.weight.numel() for linear in _packable(module))
-        if dtype == torch.float32
-        else 0
-    )
+    if dtype not in (torch.float32, torch.bfloat16):
+        return 0
+    return sum(dtype.itemsize * linear.weight.numel() for linear in _packable(module))
 
 
 def forget_packed(module: nn.Module) -> None:
     """Drop the copies, before weights are trained or moved other than by the module's `.to`."""
     for linear in _packable(module):
         linear.packed = None
+
+
+def packed_dtypes() -> tuple[torch.dtype, ...]:
+    """Return the types whose packed product is faster here.
+
+    fp32 needs a torch with MKL and oneDNN, bf16 also a CPU that multiplies it (AVX512-bf16, AMX).
+    """
+    if not can_pack():
+        return ()
+    signs = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    multiplies = any(getattr(torch.cpu, sign, bool)() for sign in signs)
+    return (torch.float32, torch.bfloat16) if multiplies else (torch.float32,)
 
 
 def can_pack() -> bool:

@@ -134,9 +134,9 @@ class Attention(nn.Module):
         causal = context.cache is None and context.mask is None
         grouped = self.heads != self.kv_heads
         y = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=context.mask, is_causal=causal, enable_gqa=grouped
+            q.to(k.dtype), k, v, attn_mask=context.mask, is_causal=causal, enable_gqa=grouped
         )
-        return self.out(y.transpose(1, 2).reshape(rows, n, -1))
+        return self.out(y.to(x.dtype).transpose(1, 2).reshape(rows, n, -1))
 
 
 class MLP(nn.Module):

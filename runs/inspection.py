@@ -145,7 +145,10 @@ def _tables(codes: int, folder: Path) -> Iterator[Finding]:
 def _network_memory(
     name: str, network: Network | None, settings: InspectSettings, room: int
 ) -> dict[str, int]:
-    """Return the bytes of the loaded weights, of their copies, and of the batch's KV cache."""
+    """Return the bytes of the loaded weights, of their copies, and of the batch's KV cache.
+
+    The cache is a GPU's; CPUs keep keys and values in fp32, twice the bytes of bf16.
+    """
     if network is None:
         return {}
     dtype, spec = DTYPES[settings.dtype], network.module.spec

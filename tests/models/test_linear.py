@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models import linear as module
-from models.linear import Linear, can_pack, forget_packed, pack_weights
+from models.linear import Linear, can_pack, forget_packed, pack_weights, packed_dtypes
 
 pytestmark = pytest.mark.skipif(not can_pack(), reason="this torch packs no weight")
 
@@ -38,6 +38,16 @@ def test_packed_weights_multiply_as_they_do_unpacked(shape, bias) -> None:
     )
 
 
+@pytest.mark.skipif(torch.bfloat16 not in packed_dtypes(), reason="no product in bf16 here")
+@pytest.mark.parametrize("shape", [(2, 1), (2, 13), (64,), (0,)])
+def test_so_they_do_in_bf16_where_the_cpu_multiplies_it(shape) -> None:
+    linear, x = linear_of(dtype=torch.bfloat16), tokens(*shape, 12, dtype=torch.bfloat16)
+    expected = F.linear(x.float(), linear.weight.float())
+    pack_weights(linear)
+    assert linear.packed is not None and linear(x).dtype == torch.bfloat16
+    assert torch.allclose(linear(x).float(), expected, rtol=0.01, atol=0.01)
+
+
 def test_tokens_that_do_not_lie_in_one_run_of_memory() -> None:
     linear, x = linear_of(), tokens(12, 2, 2).permute(1, 2, 0)
     pack_weights(linear)
@@ -52,15 +62,13 @@ def test_the_weight_stays_as_it_is() -> None:
 
 
 def test_weights_of_other_types_in_training_or_too_large_are_not_packed(monkeypatch) -> None:
-    others = [linear_of(dtype=dtype) for dtype in (torch.float64, torch.bfloat16)] + [
-        linear_of().requires_grad_()
-    ]
-    for linear in others:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", bool, raising=False)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", bool, raising=False)
+    others = [linear_of(dtype=dtype) for dtype in (torch.float64, torch.bfloat16)]
+    for linear in (*others, linear_of().requires_grad_()):
         pack_weights(linear)
-        assert linear.packed is None and linear(tokens(2, 12, dtype=linear.weight.dtype)).shape == (
-            2,
-            8,
-        )
+        assert linear.packed is None
+        assert linear(tokens(2, 12, dtype=linear.weight.dtype)).shape == (2, 8)
     monkeypatch.setattr(module, "_MOST", 95)
     large = linear_of()
     pack_weights(large)
