@@ -3,11 +3,11 @@ VENV := .venv
 PY := $(VENV)/bin/python
 TOOLS := "ruff>=0.15,<0.18" "pytest>=8,<10" "pytest-xdist>=3.6,<4" "scipy>=1.13,<2"
 
-.PHONY: demo test lint
+.PHONY: demo test test-all lint
 
-$(VENV)/installed: requirements.txt constraints.txt Makefile
+$(VENV)/installed: pyproject.toml requirements.txt constraints.txt Makefile
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.txt $(TOOLS) -c constraints.txt
+	$(PY) -m pip install --quiet --disable-pip-version-check -e .[eval,train] $(TOOLS) -c constraints.txt
 	$(PY) -m pip check
 	touch $@
 
@@ -20,3 +20,7 @@ lint: $(VENV)/installed
 
 test: lint
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile
+
+# Nothing is skipped for want of a browser: Chromium has to be installed.
+test-all: lint
+	ADT_TEST_ALL=1 OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile

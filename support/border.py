@@ -1,7 +1,8 @@
 """Where a command ends: what it raises becomes one line on stderr and an exit code.
 
 0   done
-1   it could not be done: a disk is full, a file cannot be read or written, nothing could be used
+1   it could not be done: a disk is full, a file cannot be read or written, nothing could be used, a
+    package of an extra is not installed
 2   a flag, recipe or file cannot be used (SettingsError)
 130 interrupted (Ctrl-C)
 
@@ -13,6 +14,7 @@ import sys
 from collections.abc import Callable
 
 from configs.fields import SettingsError
+from support.extras import missing_extra
 from support.output import guarded_output
 
 
@@ -36,6 +38,10 @@ def run_guarded(
             outcome.code = _tell(str(error), 2)
         except (Failure, FloatingPointError) as error:  # weights with NaN; the message names them
             outcome.code = _tell(str(error), 1)
+        except ModuleNotFoundError as error:
+            if (words := missing_extra(error)) is None:
+                raise
+            outcome.code = _tell(words, 1)
         except OSError as error:
             outcome.code = _tell(_words(error), 1)
         except KeyboardInterrupt:

@@ -1,9 +1,13 @@
-"""requirements.txt names every package that is imported, and constraints.txt a version of each that
-fits.
+"""requirements.txt and pyproject.toml name every package that is imported, and constraints.txt a
+version of each that fits; the core needs no extra; an editable install works from any folder.
 """
 
 import ast
+import os
 import re
+import subprocess
+import sys
+import tomllib
 from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -13,6 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from configs.schema import ROOT
+from support.extras import EXTRAS, missing_extra
 
 PROGRAM = (
     "main.py",
@@ -36,6 +41,11 @@ def read_requirements() -> list[Requirement]:
     """The lines of requirements.txt."""
     lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
     return [Requirement(line) for line in lines]
+
+
+def read_project() -> dict:
+    """[project] of pyproject.toml."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
 def read_tools() -> list[Requirement]:
@@ -103,3 +113,89 @@ def test_the_constraints_fit_the_requirements() -> None:
         version = versions.get(canonicalize_name(requirement.name))
         assert version is not None, f"constraints.txt lacks {requirement.name}"
         assert requirement.specifier.contains(version), f"{requirement}: {version} does not fit"
+
+
+def test_requirements_txt_is_the_project_with_all_extras() -> None:
+    project = read_project()
+    extras = project["optional-dependencies"]
+    lines = [*project["dependencies"], *(line for lines in extras.values() for line in lines)]
+    assert sorted(map(str, map(Requirement, lines))) == sorted(map(str, read_requirements()))
+    wanted = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert f"-e .[{','.join(extras)}]" in wanted
+
+
+def test_errors_know_the_extra_of_every_module() -> None:
+    distributions, extras = packages_distributions(), read_project()["optional-dependencies"]
+    assert EXTRAS.keys() == extras.keys()
+    for extra, modules in EXTRAS.items():
+        packages = {canonicalize_name(distributions[module][0]) for module in modules}
+        assert packages == names_of([Requirement(line) for line in extras[extra]])
+    words = missing_extra(ModuleNotFoundError(name="matplotlib.pyplot"))
+    assert words is not None and "pip install -e '.[eval]'" in words
+    assert missing_extra(ModuleNotFoundError(name="somewhere")) is None
+
+
+_WITHOUT_EXTRAS = """
+import sys
+from importlib.machinery import PathFinder
+
+found = PathFinder.find_spec
+
+def find_spec(name, path=None, target=None):
+    return None if name.partition(".")[0] in {modules} else found(name, path, target)
+
+PathFinder.find_spec = find_spec
+"""
+_DRAW = """
+from adt_tree import Pipeline
+
+pipe = Pipeline.from_pretrained({folder!r}, device="cpu", progress_bar=False)
+print(len(pipe("a cat").images), pipe.compare("a cat", ["adt"]).rows[0]["identical"])
+import main
+words = ["--model_path={folder}", "--device=cpu", "--prompt=a cat"]
+assert main.main(["generate_images", *words, "--output_dir=run"]) == 0
+assert main.main(["benchmark", *words, "--methods=ar", "--repeats=1"]) == 0
+sys.exit(main.main(["evaluate", "--output_dir=run"]))
+"""
+
+
+def test_the_core_needs_no_extra_and_says_which_a_command_needs(checkpoint, tmp_path) -> None:
+    modules = sorted(module for modules in EXTRAS.values() for module in modules)
+    code = _WITHOUT_EXTRAS.format(modules=modules) + _DRAW.format(folder=str(checkpoint))
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1 and done.stdout.startswith("1 1\n"), done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].endswith("pip install -e '.[eval]' in the checkout")
+
+
+def test_an_editable_install_finds_the_shipped_model_from_any_folder(tmp_path) -> None:
+    pytest.importorskip("setuptools", "77", reason="no setuptools of 77 or later is installed")
+    project, home = tmp_path / "project", tmp_path / "home"
+    project.mkdir(), home.mkdir()
+    for path in ROOT.iterdir():  # pip writes next to pyproject.toml
+        if not path.name.startswith(".") and path.suffix != ".egg-info":
+            (project / path.name).symlink_to(path)
+    venv = [sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"]
+    subprocess.run(venv, check=True, timeout=120)
+    binary = tmp_path / "venv/bin"
+    (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    here = Path(pytest.__file__).parents[1]
+    (packages / "all_else.pth").write_text(f"{here}\n")
+    words = ["install", "-q", "--no-deps", "--no-build-isolation", "--no-index", "-e", str(project)]
+    quiet = os.environ | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    pip = [sys.executable, "-m", "pip", "--python", binary / "python"]
+    subprocess.run([*pip, *words], check=True, timeout=300, env=quiet)
+    code = "from adt_tree.sources import source_values as s; import main; print(s('tiny', {}))"
+    done = subprocess.run(
+        [binary / "python", "-c", code], cwd=home, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "{'model': 'tiny'}\n"
+    done = subprocess.run(
+        [binary / "adt-tree", "generate_images", "--sede=3"],
+        cwd=home, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2 and done.stderr.startswith("error: --sede: unknown flag")

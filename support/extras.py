@@ -1,0 +1,25 @@
+"""Packages that only some commands need, and the extra of pyproject.toml that installs them."""
+
+EXTRAS = {
+    "eval": (
+        "torchvision",
+        "matplotlib",
+        "jinja2",
+        "markupsafe",
+        "open_clip",
+        "torch_fidelity",
+    ),
+    "train": ("accelerate",),
+}
+
+
+def missing_extra(error: ModuleNotFoundError) -> str | None:
+    """Return what to say of a module that is not installed; None for one that no extra installs."""
+    module = (error.name or "").partition(".")[0]
+    for extra, modules in EXTRAS.items():
+        if module in modules:
+            return (
+                f"{module}: not installed; this command needs the extra {extra}: "
+                f"pip install -e '.[{extra}]' in the checkout"
+            )
+    return None
