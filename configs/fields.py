@@ -38,7 +38,8 @@ def setting(default: Any, text: str, **limits: Any) -> Any:
     default: None where other settings decide, MISSING where the user has to.
     text: its line of help.
     limits: choices (tuple); low, high (inclusive); above (exclusive); path (True: `~` is replaced);
-        wanted (what errors say is allowed); shown (the default in the help, where it depends).
+        wanted (what errors say is allowed); shown (the default in the help, where it depends);
+        later (True: runs made before the flag existed are those where it is None).
     """
     required = default is MISSING
     return field(default=default, kw_only=required, metadata={"help": text, **limits})
@@ -125,13 +126,16 @@ def build(owner: type[S], values: Mapping[str, Any], **ready: Any) -> S:
 
 
 def settings_dict(settings: object) -> dict[str, object]:
-    """Return the settings, parts included, by the names of their flags."""
+    """Return the settings, parts included, by the names of their flags.
+
+    Flags that came later are left out while they are None: identities of older runs lack them.
+    """
     values: dict[str, object] = {}
     for f in fields(settings):
         value = getattr(settings, f.name)
         if isinstance(value, Settings):
             values |= settings_dict(value)
-        elif value is not None or "help" in f.metadata:
+        elif value is not None or ("help" in f.metadata and not f.metadata.get("later")):
             values[getattr(settings, "prefix", "") + f.name] = value
     return values
 

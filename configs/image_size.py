@@ -1,38 +1,55 @@
-"""Image sizes in pixels that Lumina-mGPT draws."""
+"""Image sizes in pixels that models with --target_size draw."""
 
 import re
+from dataclasses import dataclass
 
 from configs.fields import refuse
 
-CELL = 32  # pixels: sides are given to the model in cells
-LARGEST = 1024  # side of the largest square that a public checkpoint was trained on
 STRETCH = 4.0  # greatest ratio of the sides
-DEFAULT_SIZE = "768"
 
 
-def default_size(model_path: str) -> str:
-    """Return the size that a public checkpoint is named after, as Lumina-mGPT-7B-512, or 768."""
-    match = re.search(r"-(512|768|1024)/*$", model_path)
-    return match[1] if match else DEFAULT_SIZE
+@dataclass(frozen=True)
+class ImageSizes:
+    """What --target_size may be.
+
+    cell: pixels; sides are given to the model in cells. largest: side of the largest square.
+    default: where neither the flag nor the folder's name says one. named: sizes that a folder's
+    name may end in, as Lumina-mGPT-7B-512.
+    """
+
+    cell: int
+    largest: int
+    default: str
+    named: tuple[str, ...] = ()
 
 
-def parse_size(text: str) -> tuple[int, int]:
+# The public checkpoints know areas of about 512, 768 or 1024 squared.
+LUMINA_MGPT = ImageSizes(32, 1024, "768", ("512", "768", "1024"))
+# Emu3-Gen was trained on areas of about 720 squared; 768 squared no longer fits its positions.
+EMU3 = ImageSizes(8, 760, "720")
+
+
+def default_size(model_path: str, sizes: ImageSizes = LUMINA_MGPT) -> str:
+    """Return the size that a public checkpoint is named after, or the model's default."""
+    match = re.search(r"-([0-9]+)/*$", model_path)
+    return match[1] if match and match[1] in sizes.named else sizes.default
+
+
+def parse_size(text: str, sizes: ImageSizes = LUMINA_MGPT) -> tuple[int, int]:
     """Return width and height in pixels of "768" or "1024x576".
 
-    The public checkpoints know areas of about 512, 768 or 1024 squared.
-
     Raises:
-        SettingsError: the text is no size; a side is no multiple of 32; the image is larger than
-            1024 x 1024 or longer than four times its other side.
+        SettingsError: the text is no size; a side is no whole number of cells; the image is larger
+            than the largest square or longer than four times its other side.
     """
     match = re.fullmatch(r"([0-9]{1,5})(?:x([0-9]{1,5}))?", text)
     width, height = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     short, long = min(width, height), max(width, height)
-    fits = short > 0 and not width % CELL and not height % CELL
-    if not fits or width * height > LARGEST**2 or long > STRETCH * short:
+    fits = short > 0 and not width % sizes.cell and not height % sizes.cell
+    if not fits or width * height > sizes.largest**2 or long > STRETCH * short:
         allowed = (
-            f"a side, or width x height as 1024x576, in multiples of {CELL}, "
-            f"at most {LARGEST} x {LARGEST} pixels and {STRETCH:g} to 1"
+            f"a side, or width x height as 1024x576, in multiples of {sizes.cell}, "
+            f"at most {sizes.largest} x {sizes.largest} pixels and {STRETCH:g} to 1"
         )
         refuse("target_size", text, allowed)
     return width, height

@@ -54,14 +54,22 @@ class ModelSettings(CodecSettings):
     target_size: str | None = setting(
         None,
         f"image size in pixels, as 768 or 1024x576; only {', '.join(targets_with('target_size'))}",
-        shown="the size in the folder's name, such as Lumina-mGPT-7B-768, or 768",
+        shown="the size in the folder's name, such as Lumina-mGPT-7B-768, or 768; emu3 720",
+    )
+    negative_prompt: str | None = setting(
+        None,
+        "what guidance leads away from, the text of the unconditional row; only "
+        f"{', '.join(targets_with('negative_prompt'))}",
+        shown="the one of Emu3's public script",
+        later=True,
     )
     dtype: str = setting("fp32", "number type", choices=("fp32", "fp64", "bf16"))
 
     def settle(self) -> None:
-        if "target_size" in TARGETS[self.model].flags:
-            self.fill(target_size=default_size(self.model_path))
-            parse_size(self.target_size)
+        if (sizes := TARGETS[self.model].sizes) is not None:
+            self.fill(target_size=default_size(self.model_path, sizes))
+            parse_size(self.target_size, sizes)
+        self.fill(negative_prompt=TARGETS[self.model].negative_prompt)
 
 
 @dataclass(frozen=True)

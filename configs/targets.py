@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from configs.fields import refuse
+from configs.image_size import EMU3, LUMINA_MGPT, ImageSizes
 
 ROOT = Path(__file__).resolve().parent.parent
 CHAMELEON_TOKENIZER = Path("chameleon/tokenizer")  # next to a checkpoint, as in LANTERN's layout
@@ -29,6 +30,8 @@ class Target:
     flags: the flags that it has and other targets may lack.
     parts: files outside its folder, by flag: where they lie relative to the folder that holds it.
     arguments: what `load` and `family` are called with, where they open several models.
+    sizes: what --target_size may be, of models that draw in many sizes.
+    negative_prompt: default of --negative_prompt, of models that have it.
     """
 
     folder: str
@@ -38,6 +41,8 @@ class Target:
     flags: tuple[str, ...] = ()
     parts: Mapping[str, str] = field(default_factory=dict)
     arguments: Mapping[str, int] = field(default_factory=dict)
+    sizes: ImageSizes | None = None
+    negative_prompt: str | None = None
 
 
 def _llamagen(stage: str, suffix: str, side: int) -> Target:
@@ -63,6 +68,12 @@ def _llamagen(stage: str, suffix: str, side: int) -> Target:
     )
 
 
+# of the authors' script
+_EMU3_NEGATIVE = (
+    "lowres, bad anatomy, bad hands, text, error, missing fingers, extra digit, fewer digits, "
+    "cropped, worst quality, low quality, normal quality, jpeg artifacts, signature, watermark, "
+    "username, blurry."
+)
 TARGETS = {
     "tiny": Target(
         folder="ckpts/tiny",
@@ -96,6 +107,7 @@ TARGETS = {
             "drafter_path": "LANTERN's release (github.com/jadohu/LANTERN)",
         },
         flags=("tokenizer_path", "target_size"),
+        sizes=LUMINA_MGPT,
     ),
     "llamagen": _llamagen("llamagen", "", 16),
     "llamagen2": _llamagen("llamagen2", "-2", 32),
@@ -108,6 +120,18 @@ TARGETS = {
             "ckpts/janus_pro/Janus-Pro-7B`; also -1B, and both of deepseek-ai",
             "drafter_path": "none is public; `main.py train_drafter` makes one",
         },
+    ),
+    "emu3": Target(
+        folder="ckpts/emu3/Emu3-Gen-hf",
+        load="models.targets.emu3:Emu3.load",
+        family="models.targets.emu3_files:EMU3",
+        sources={
+            "model_path": "`hf download BAAI/Emu3-Gen-hf --local-dir ckpts/emu3/Emu3-Gen-hf`",
+            "drafter_path": "none is public; `main.py train_drafter` makes one",
+        },
+        flags=("target_size", "negative_prompt"),
+        sizes=EMU3,
+        negative_prompt=_EMU3_NEGATIVE,
     ),
 }
 

@@ -177,7 +177,9 @@ def target_options(
     device: torch.device,
 ) -> TargetOptions:
     """Return the settings of a command that concern only some targets."""
-    names = ("tokenizer_path", "target_size", "text_encoder_path", "vq_path")
+    names = (
+        "tokenizer_path", "target_size", "text_encoder_path", "vq_path", "negative_prompt"
+    )  # fmt: skip
     return TargetOptions(dtype, device, **{name: getattr(settings, name, None) for name in names})
 
 

@@ -14,6 +14,7 @@ _DISTRIBUTION = (
     "tokenizer_path",
     "text_encoder_path",
     "target_size",
+    "negative_prompt",
     "temperature",
     "top_k",
     "top_p",

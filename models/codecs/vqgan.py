@@ -48,7 +48,7 @@ class ImageTokenizer:
 
     def to(self, device: torch.device) -> ImageTokenizer:
         """Return the same network on another device."""
-        return ImageTokenizer(self.model.to(device), self.config, self.rounding)
+        return type(self)(self.model.to(device), self.config, self.rounding)
 
     @property
     def downsampling(self) -> int:
@@ -139,8 +139,11 @@ class ImageTokenizer:
         # one image, channels first: (1, embed_dim, rows, columns)
         latents = self.codebook[codes].permute(2, 0, 1).unsqueeze(0)
         latents = latents.contiguous(memory_format=torch.channels_last)
-        output = self.model.decoder(self.model.post_quant_conv(latents))[0].float()
-        pixels = (output.clamp(-1, 1) + 1) / 2 * 255 + self.rounding
+        return self._to_bytes(self.model.decoder(self.model.post_quant_conv(latents))[0])
+
+    def _to_bytes(self, output: Tensor) -> Tensor:
+        """(3, height, width) from -1 to 1 -> (height, width, 3) uint8."""
+        pixels = (output.float().clamp(-1, 1) + 1) / 2 * 255 + self.rounding
         return pixels.to(torch.uint8).permute(1, 2, 0)  # truncates
 
     def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:

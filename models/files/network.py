@@ -36,12 +36,19 @@ class Network:
     """A network whose weights are still on the meta device, and the public keys that fill it.
 
     ignored: prefixes of public keys that are not its weights. optional: keys that may be absent.
+    older: prefixes of keys in files of other layouts, and what stands there instead; the first that
+    fits is taken.
     """
 
     module: nn.Module
     keys: KeyMap
     ignored: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
+    older: tuple[tuple[str, str], ...] = ()
+
+    def name(self, key: str) -> str:
+        """Return the key of this layout for a key of any layout."""
+        return renamed_prefix(key, self.older)
 
     def fill(self, folder: Path, dtype: torch.dtype, device: torch.device) -> set[str]:
         """Read a checkpoint folder's weights into the module and freeze it.
@@ -57,7 +64,8 @@ class Network:
         """
         refuse_faults(self.faults(folder_shapes(folder)), str(folder))
         self.module.to(dtype).to_empty(device=device).requires_grad_(False).eval()
-        tensors = read_tensors(weight_files(folder))
+        stored = read_tensors(weight_files(folder))
+        tensors = ((self.name(key), tensor) for key, tensor in stored)
         return load_strict(self.module, tensors, self.keys, self.ignored, self.optional)
 
     def faults(
@@ -70,7 +78,8 @@ class Network:
             unread: keys whose files cannot be read; they do not count as missing.
         """
         parameters = dict(self.module.named_parameters())
-        absent = self.keys.keys() - found.keys() - set(unread) - set(self.optional)
+        found = {self.name(key): shape for key, shape in found.items()}
+        absent = self.keys.keys() - found.keys() - set(map(self.name, unread)) - set(self.optional)
         differences = {
             key: difference(key, shape, parameters, self.keys) for key, shape in found.items()
         }
@@ -79,6 +88,14 @@ class Network:
             for key, text in differences.items()
             if text is not None and not key.startswith(self.ignored)
         ]
+
+
+def renamed_prefix(key: str, prefixes: Sequence[tuple[str, str]]) -> str:
+    """Return a key with the first of the prefixes (old, new) that fits replaced."""
+    for old, new in prefixes:
+        if key.startswith(old):
+            return new + key.removeprefix(old)
+    return key
 
 
 def load_strict(

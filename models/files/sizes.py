@@ -12,7 +12,8 @@ from models.files.weights import folder_shapes, naming, read_json
 
 # of the decoder; a checkpoint may hold an image encoder with layers of its own
 _LAYER = re.compile(
-    r"(?:model\.|model\.(?:language|text)_model\.|language_model\.model\.)?layers\.(\d+)\."
+    r"(?:model\.|model\.(?:language|text)_model\.|(?:language|text)_model\.model\.)?"
+    r"layers\.(\d+)\."
 )
 _NESTED = ("text_config", "language_config")  # where config.json has the decoder's entries
 # entry of config.json -> ends of keys whose tensors have this size, and on which axis

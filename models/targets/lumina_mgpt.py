@@ -5,7 +5,7 @@ tokens, each closed by `<reserved08799>`. The prompt holds everything up to the 
 are forced (`ImageGrid.row_end`).
 """
 
-from configs.image_size import CELL, DEFAULT_SIZE, parse_size
+from configs.image_size import LUMINA_MGPT, parse_size
 from models.base import ImageGrid, PromptRows, TargetOptions
 from models.codecs.codec import ADM
 from models.codecs.vqgan_config import VqganConfig
@@ -24,7 +24,7 @@ class LuminaMgpt(Chameleon):
     def image_grid(
         cls, vqgan: VqganConfig, words: ChameleonVocab, options: TargetOptions
     ) -> ImageGrid:
-        width, height = parse_size(options.target_size or DEFAULT_SIZE)
+        width, height = parse_size(options.target_size or LUMINA_MGPT.default)
         rows, columns = height // vqgan.downsampling, width // vqgan.downsampling
         _ = words[size_token(height)], words[size_token(width)]
         return ImageGrid(rows, columns, words[ROW_END] - words.image.first_id)
@@ -47,4 +47,4 @@ class LuminaMgpt(Chameleon):
 
 def size_token(side: int) -> str:
     """Return the name of the token of a height or width in pixels."""
-    return f"<reserved{8800 + side // CELL:05d}>"
+    return f"<reserved{8800 + side // LUMINA_MGPT.cell:05d}>"

@@ -7,18 +7,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from families import PROMPTS, cached_logits, decoded
 from small_janus import BEGIN_IMAGE, BOS, PAD, JanusSizes, janus_settings, write_janus
 from torch import Tensor
 from transformers import JanusForConditionalGeneration
 
 from configs.method_table import METHODS
-from configs.schema import MethodSettings
-from decoding.cache import CacheShape, KVCache, chain
-from decoding.flight import Job
+from configs.schema import MethodSettings, SamplingSettings
 from models.targets.janus import JanusPro
 from runs.session import Session, open_session
 
 SIZES = JanusSizes()
+PLAIN = MethodSettings("ar")
+GREEDY = SamplingSettings(cfg=5.0, temperature=0.0)
 TEXT, CODES = "  A red cat.\n", [3, 20, 7, 0, 11, 23, 5]
 LAYOUTS = ["transformers", "authors"]
 
@@ -67,26 +68,9 @@ def their_logits(model: JanusForConditionalGeneration, ids: Tensor, codes: list[
         return model.model.generation_head(features[:, ids.shape[1] - 1 :])
 
 
-def our_logits(target: JanusPro, codes: list[int]) -> Tensor:
-    """The same through a cache, code by code."""
-    rows = target.prompt(TEXT, 2)
-    length = rows.ids.shape[1]
-    shape = CacheShape(1, 2, length + len(codes))
-    cache = KVCache(target.spec, shape, target.dtype, target.device)
-    cache.reset(rows.starts, rows.origins)
-    features = [target.read(rows, cache.open(*chain(1, length, target.device)))[:, -1:]]
-    cache.advance([length])
-    for code in codes:
-        ids = torch.full((2, 1), code + target.vocab.first_id)
-        features.append(target.features(ids, cache.open(*chain(1, 1, target.device))))
-        cache.advance([1])
-    return target.score(torch.cat(features, 1))
-
-
 def test_logits_of_both_guidance_rows(session, theirs) -> None:
     ids = session.target.prompt(TEXT, 2).ids
-    with torch.inference_mode():
-        ours = our_logits(session.target, CODES)
+    ours = cached_logits(session.target, TEXT, CODES)
     expected = their_logits(theirs, ids, CODES)
     assert expected.std() > 0.3
     torch.testing.assert_close(ours, expected, rtol=0, atol=1e-5)
@@ -95,24 +79,12 @@ def test_logits_of_both_guidance_rows(session, theirs) -> None:
 def test_logits_in_fp32(folders, theirs) -> None:
     target = open_session(janus_settings(folders["transformers"], "fp32")).target
     expected = their_logits(theirs, target.prompt(TEXT, 2).ids, CODES)
-    with torch.inference_mode():
-        ours = our_logits(target, CODES)
+    ours = cached_logits(target, TEXT, CODES)
     torch.testing.assert_close(ours.double(), expected, rtol=0, atol=1e-4)
 
 
-def decoded(session: Session, method: str, greedy: bool = False, **flags: object) -> list[Tensor]:
-    """The codes of three images by a method."""
-    sampling = janus_settings(Path(session.settings.model_path), temperature=0.0).sampling
-    engine = session.open_engine(
-        MethodSettings(method, **flags), sampling if greedy else None, images=2
-    )
-    jobs = [Job(str(i), text, 7 + i) for i, text in enumerate(("a cat", "two blue dogs", TEXT))]
-    found = [image for step in engine.generate(jobs) for image in step.finished]
-    return [image.codes for image in sorted(found, key=lambda image: image.job.id)]
-
-
 def test_a_greedy_image_is_that_of_generate(session, theirs) -> None:
-    ids = session.target.prompt(TEXT, 2).ids[:1]
+    ids = session.target.prompt(PROMPTS[2], 1).ids
     tokenizer = session.target.prompts.tokenizer
     first, last, pad = (tokenizer.token_to_id(name) for name in (BOS, BEGIN_IMAGE, PAD))
     settings = theirs.generation_config
@@ -125,7 +97,7 @@ def test_a_greedy_image_is_that_of_generate(session, theirs) -> None:
         guidance_scale=5.0,
         do_sample=False,
     )
-    found = decoded(session, "ar", greedy=True)[2]
+    found = decoded(session, PLAIN, GREEDY)[2]
     assert len(set(expected[0].tolist())) > 2
     assert found.tolist() == expected[0].tolist()
 
@@ -133,9 +105,10 @@ def test_a_greedy_image_is_that_of_generate(session, theirs) -> None:
 @pytest.mark.parametrize("greedy", [False, True])
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "ar"])
 def test_lossless_methods_give_plain_decoding(session, method, greedy) -> None:
-    plain = decoded(session, "ar", greedy)
     size = {"size": "fixed"} if "size" in METHODS[method].defaults else {}
-    found = decoded(session, method, greedy, **size)
+    sampling = GREEDY if greedy else None
+    plain = decoded(session, PLAIN, sampling)
+    found = decoded(session, MethodSettings(method, **size), sampling)
     assert all(torch.equal(a, b) for a, b in zip(plain, found, strict=True))
 
 
@@ -149,14 +122,15 @@ def test_lossless_methods_give_plain_decoding(session, method, greedy) -> None:
     ids=lambda flags: f"{flags['method']} {flags['verifier']}",
 )
 def test_randomised_verifiers_choose_the_likeliest_codes_too(session, flags) -> None:
-    plain = decoded(session, "ar", greedy=True)
-    found = decoded(session, greedy=True, **flags)
+    plain = decoded(session, PLAIN, GREEDY)
+    found = decoded(session, MethodSettings(**flags), GREEDY)
     assert all(torch.equal(a, b) for a, b in zip(plain, found, strict=True))
 
 
 def test_guidance_rows_one_after_the_other(folders, session) -> None:
     settings = replace(session.settings, cfg_mode="sequential")
-    plain, found = decoded(session, "ar"), decoded(open_session(settings), "eagle2")
+    plain = decoded(session, PLAIN)
+    found = decoded(open_session(settings), MethodSettings("eagle2"))
     assert all(torch.equal(a, b) for a, b in zip(plain, found, strict=True))
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from small import LUMINA, Sizes, write_checkpoint
+from small_emu3 import write_emu3
 from small_janus import write_janus
 from small_llamagen import llamagen_settings, open_llamagen, write_llamagen
 
@@ -245,7 +246,8 @@ def test_several_folders_of_tokens_are_one(folders, tmp_path) -> None:
         open_training(folders, tmp_path / "out", tokens=f"{folders / 'tokens'},{other}")
 
 
-LAYOUTS = {"tiny": {}, "lumina_mgpt": {"target_size": "96x64"}, "llamagen": {}, "janus_pro": {}}
+LAYOUTS = {"tiny": {}, "lumina_mgpt": {"target_size": "96x64"}, "llamagen": {}, "janus_pro": {},
+           "emu3": {"target_size": "32x32"}}  # fmt: skip
 
 
 @pytest.mark.parametrize("layers", [1, 2])
@@ -255,8 +257,8 @@ def test_an_exported_drafter_decodes_what_ar_decodes(model, layers, tmp_path, mo
         folder = write_llamagen(tmp_path)
         target = open_llamagen(llamagen_settings(folder, "fp32")).target
         monkeypatch.setattr("runs.training.train.open_target", lambda run: target)
-    elif model == "janus_pro":
-        folder = write_janus(tmp_path / "model")
+    elif model in ("janus_pro", "emu3"):
+        folder = (write_janus if model == "janus_pro" else write_emu3)(tmp_path / "model")
     else:
         folder = write_checkpoint(tmp_path / "model", LUMINA if model == "lumina_mgpt" else Sizes())
     grid = (4, 6) if model == "lumina_mgpt" else (4, 4)

@@ -1,0 +1,133 @@
+"""Emu3's MoVQ (arXiv 2409.18869): transformers' network, weights from a checkpoint's `vqmodel.*`.
+
+The network is one for videos: it reads an image as four equal frames, and draws four, of which the
+first is the image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from models.codecs.vqgan import ImageTokenizer
+from models.codecs.vqgan_config import VqganConfig
+from models.files.network import refuse_faults
+from models.files.tensors import read_tensors
+from models.files.weights import weight_files
+
+if TYPE_CHECKING:
+    from transformers import Emu3VQVAE
+
+PREFIXES = ("model.vqmodel.", "vqmodel.")  # of today's transformers, and of the public files
+_SIDE = 720  # pixels of the usual image
+_COUNTER = "num_batches_tracked"  # a training statistic of the batch norms
+_FIXED = {
+    "double_latent": False,
+    "in_channels": 3,
+    "out_channels": 3,
+    "num_attention_heads": 1,
+}
+
+
+class MoVQ(ImageTokenizer):
+    """Pixels <-> codes by Emu3's network."""
+
+    model: Emu3VQVAE
+
+    def _latents(self, images: Tensor, precision: torch.dtype) -> Tensor:
+        device, frames = self.codebook.device, self.model.config.temporal_downsample_factor
+        pixels = images.to(device).permute(0, 3, 1, 2).float() / 127.5 - 1.0
+        with torch.autocast(device.type, precision, enabled=precision != torch.float32):
+            video = self.model.encoder(pixels[:, None].repeat(1, frames, 1, 1, 1))
+            hidden = self.model.quant_conv(video.transpose(1, 2))  # (n, embed_dim, 1, h, w)
+        return hidden.float().flatten(2).transpose(1, 2)
+
+    def _decode(self, codes: Tensor) -> Tensor:
+        return self._to_bytes(self.model.decode(codes[None])[0])
+
+
+def movq_sizes(given: object) -> VqganConfig:
+    """Return the sizes in `vq_config` of a config.json; absent entries are transformers' defaults.
+
+    Raises:
+        ValueError: naming an entry that is not allowed.
+    """
+    from transformers import Emu3VQVAEConfig
+
+    given = given if isinstance(given, dict) else {}
+    for name, only in _FIXED.items():
+        if given.get(name, only) != only:
+            raise ValueError(f"config.json: vq_config.{name} is {given[name]!r}; allowed: {only!r}")
+    try:
+        config = Emu3VQVAEConfig(**given)
+        factors = tuple(config.channel_multiplier)
+        scale = 2 ** (len(factors) - 1)  # pixels per token
+        return VqganConfig(
+            ch=config.base_channels,
+            ch_mult=factors,
+            num_res_blocks=config.num_res_blocks,
+            z_channels=config.latent_channels,
+            embed_dim=config.embed_dim,
+            n_embed=config.codebook_size,
+            resolution=_SIDE // scale * scale,
+        )
+    except Exception as error:  # the library's own checks raise several types
+        why = str(error).splitlines()[0]
+        raise ValueError(f"config.json: vq_config: {why}") from error
+
+
+def load_movq(folder: Path, config: Mapping[str, object], device: torch.device) -> MoVQ:
+    """Load the codec in fp32 from a checkpoint's weights.
+
+    Args:
+        folder: the checkpoint's.
+        config: its config.json.
+        device: where the network goes.
+
+    Raises:
+        ValueError: naming the folder and every key that does not fit, or the damaged file.
+    """
+    sizes, stored = movq_sizes(config.get("vq_config")), {}
+    for prefix in PREFIXES:
+        found = read_tensors(weight_files(folder), prefix)
+        stored |= {key.removeprefix(prefix): value for key, value in found}
+    if not stored:
+        raise ValueError(
+            f"{folder}: no image codec among the weights; expected keys vqmodel.*, as "
+            "BAAI/Emu3-Gen-hf has them"
+        )
+    model = _empty(config.get("vq_config"))
+    refuse_faults(_faults(model.state_dict(), stored), f"{folder}, weights vqmodel.*")
+    state = {
+        key: torch.tensor(0) if key.endswith(_COUNTER) else stored[key].to(torch.float32, copy=True)
+        for key in model.state_dict()
+    }
+    model.load_state_dict(state, assign=True)
+    return MoVQ(model.to(device), sizes)
+
+
+def _empty(given: object) -> Emu3VQVAE:
+    """Return the network of these sizes on the meta device."""
+    from transformers import Emu3VQVAE, Emu3VQVAEConfig
+
+    with torch.device("meta"):
+        return Emu3VQVAE(Emu3VQVAEConfig(**(given if isinstance(given, dict) else {})))
+
+
+def _faults(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> list[str]:
+    """Return every missing, unexpected and mis-shaped key, in words."""
+    wanted, found = (
+        {key: tuple(value.shape) for key, value in state.items() if not key.endswith(_COUNTER)}
+        for state in (wanted, found)
+    )
+    faults = [f"missing key {key}" for key in wanted if key not in found]
+    faults += [f"unexpected key {key}" for key in found if key not in wanted]
+    return faults + [
+        f"{key} has shape {found[key]}, expected {shape}"
+        for key, shape in wanted.items()
+        if found.get(key, shape) != shape
+    ]

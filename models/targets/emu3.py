@@ -1,0 +1,171 @@
+"""Emu3-Gen (arXiv 2409.18869): image tokens of a vocabulary of 32,768 in rows with ends.
+
+A sequence is `<|extra_203|>text<|image start|>90*90<|image token|>`, then 90 rows of 90 tokens,
+each closed by `<|extra_200|>`. The image's height and width in tokens are given as text. The
+unconditional row holds a negative prompt in the text's place; rows end at the same slot and each
+counts its positions from its own first token.
+"""
+
+import unicodedata
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+
+from configs.image_size import EMU3, parse_size
+from models.base import ImageGrid, ImageVocab, PromptRows, TargetOptions, TransformerSpec
+from models.codecs.codec import ADM, Codec
+from models.codecs.movq import MoVQ, load_movq
+from models.files.names import HUB_TOKENIZER
+from models.files.sizes import fitting_config
+from models.files.weights import naming, read_json
+from models.linear import pack_weights
+from models.targets.chameleon import load_tokenizer
+from models.targets.emu3_network import emu3_network, emu3_spec
+from models.targets.llama_spec import llama_drafter_spec
+from models.targets.transformer_target import TransformerTarget
+from models.transformer import Transformer
+
+BOS, PAD, ROW_END = "<|extra_203|>", "<|endoftext|>", "<|extra_200|>"
+BEGIN_IMAGE, BEGIN_TOKENS = "<|image start|>", "<|image token|>"
+FRAME = (BOS, PAD, ROW_END, BEGIN_IMAGE, BEGIN_TOKENS)
+_IMAGE = "<|visual token {code:06d}|>"
+
+
+class Emu3Vocab:
+    """Token ids by name, from the tokenizer file."""
+
+    def __init__(self, path: Path):
+        self.path, self.tokenizer = path, load_tokenizer(path)
+        for name in FRAME:
+            _ = self[name]
+
+    def __getitem__(self, name: str) -> int:
+        if (found := self.tokenizer.token_to_id(name)) is None:
+            raise ValueError(f"{self.path} has no token {name!r}")
+        return found
+
+    @cached_property
+    def image(self) -> ImageVocab:
+        """The image ids: neighbours, in the order of their codes."""
+        first, size = self[_IMAGE.format(code=0)], 1
+        while self.tokenizer.token_to_id(_IMAGE.format(code=size)) == first + size:
+            size += 1
+        return ImageVocab(first, size)
+
+
+@dataclass(frozen=True)
+class Emu3Prompts:
+    """The prompt rows of a text.
+
+    grid: of the image that is drawn. room: tokens that a prompt may have. negative: the text of the
+    unconditional row.
+    """
+
+    words: Emu3Vocab
+    grid: ImageGrid
+    room: int
+    negative: str
+
+    def row(self, text: str) -> list[int]:
+        """Return the ids of a row; ValueError if the text is too long."""
+        size = f"{BEGIN_IMAGE}{self.grid.rows}*{self.grid.columns}{BEGIN_TOKENS}"
+        tokenizer: Tokenizer = self.words.tokenizer
+        ids = tokenizer.encode(unicodedata.normalize("NFC", text) + size, add_special_tokens=False)
+        row = [self.words[BOS], *ids.ids]
+        if len(row) > self.room:
+            raise ValueError(
+                f"the prompt has {len(row)} tokens with those around it, the model takes "
+                f"{self.room}: {text[:60]!r}"
+            )
+        return row
+
+    def rows(self, text: str, guidance: int, device: torch.device) -> PromptRows:
+        """Return the conditional row and, with guidance 2, the unconditional one."""
+        rows = [self.row(each) for each in (text, self.negative)[:guidance]]
+        longest = max(map(len, rows))
+        starts = [longest - len(row) for row in rows]
+        pad = self.words[PAD]
+        ids = [[pad] * start + row for start, row in zip(starts, rows, strict=True)]
+        return PromptRows(torch.tensor(ids, device=device), torch.tensor(starts, device=device))
+
+
+class Emu3(TransformerTarget):
+    """Text-to-image with an Emu3-Gen checkpoint."""
+
+    name = "emu3"
+
+    def __init__(self, transformer: Transformer, prompts: Emu3Prompts, images: MoVQ):
+        self.transformer, self.prompts, self.images = transformer, prompts, images
+        self.spec, self.grid, self.vocab = transformer.spec, prompts.grid, prompts.words.image
+        weight = transformer.norm.weight
+        self.dtype, self.device = weight.dtype, weight.device
+
+    @classmethod
+    def load(cls, folder: Path, options: TargetOptions) -> "Emu3":
+        """Read a checkpoint folder; ValueError names what is missing, damaged or different."""
+        config, spec = fitting_config(folder, emu3_spec)
+        images = load_movq(folder, config, options.device)
+        prompts = read_prompts(folder, spec, images, options)
+        network = emu3_network(spec, prompts.words.image)
+        network.fill(folder, options.dtype, options.device)
+        pack_weights(network.module)
+        return cls(network.module, prompts, images)
+
+    @classmethod
+    def codec(cls, folder: Path, options: TargetOptions) -> Codec:
+        """Return what a checkpoint does with pictures and captions, without its transformer.
+
+        Arguments and errors as `load`.
+        """
+        config = read_json(folder / "config.json")
+        with naming(folder):
+            spec = emu3_spec(config)
+        images = load_movq(folder, config, options.device)
+        prompts = read_prompts(folder, spec, images, options)
+        return Codec(
+            images, prompts.grid, images.config.n_embed, lambda text: len(prompts.row(text)), ADM
+        )
+
+    def prompt(self, text: str, guidance: int) -> PromptRows:
+        return self.prompts.rows(text, guidance, self.device)
+
+    def length(self, text: str) -> int:
+        return self.prompt(text, 2).ids.shape[1]
+
+    def drafter_spec(self, config: dict) -> TransformerSpec:
+        return llama_drafter_spec(config, self.spec)
+
+
+def image_grid(words: Emu3Vocab, downsampling: int, options: TargetOptions) -> ImageGrid:
+    """Return the grid of an image of --target_size; SettingsError if it cannot be drawn."""
+    width, height = parse_size(options.target_size or EMU3.default, EMU3)
+    row_end = words[ROW_END] - words.image.first_id
+    return ImageGrid(height // downsampling, width // downsampling, row_end)
+
+
+def read_prompts(
+    folder: Path, spec: TransformerSpec, images: MoVQ, options: TargetOptions
+) -> Emu3Prompts:
+    """Return what makes prompts.
+
+    Raises:
+        ValueError: the tokenizer lacks a token, does not fit codec or transformer, or an image
+            takes more positions than there are.
+    """
+    words = Emu3Vocab(folder / HUB_TOKENIZER)
+    vocab = words.image
+    if vocab.size != images.config.n_embed or vocab.first_id + vocab.size > spec.vocab:
+        raise ValueError(
+            f"{words.path} names {vocab.size} image codes from id {vocab.first_id} on; the codec "
+            f"has {images.config.n_embed} codes, config.json {spec.vocab} ids"
+        )
+    grid = image_grid(words, images.downsampling, options)
+    if (room := spec.max_positions - grid.slots(grid.tokens)) < 1:
+        raise ValueError(
+            f"{folder}: config.json: max_position_embeddings is {spec.max_positions}; an image of "
+            f"{grid.rows} x {grid.columns} tokens takes {grid.slots(grid.tokens)}"
+        )
+    return Emu3Prompts(words, grid, room, options.negative_prompt or "")

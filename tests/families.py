@@ -1,0 +1,42 @@
+"""What the tests of several families ask of a target: logits through a cache, and whole images."""
+
+import torch
+from torch import Tensor
+
+from configs.methods import MethodSettings
+from configs.sampling import SamplingSettings
+from decoding.cache import CacheShape, KVCache, chain
+from decoding.flight import Job
+from models.base import TargetModel
+from runs.session import Session
+
+PROMPTS = ("a cat", "two blue dogs", "A red cat")
+
+
+@torch.inference_mode()
+def cached_logits(target: TargetModel, text: str, codes: list[int]) -> Tensor:
+    """Return logits (2, 1 + codes, vocab) after the prompt and after every code, read one by
+    one.
+    """
+    rows = target.prompt(text, 2)
+    length = rows.ids.shape[1]
+    shape = CacheShape(1, 2, length + len(codes))
+    cache = KVCache(target.spec, shape, target.dtype, target.device)
+    cache.reset(rows.starts, rows.origins)
+    features = [target.read(rows, cache.open(*chain(1, length, target.device)))[:, -1:]]
+    cache.advance([length])
+    for code in codes:
+        ids = torch.full((2, 1), code + target.vocab.first_id)
+        features.append(target.features(ids, cache.open(*chain(1, 1, target.device))))
+        cache.advance([1])
+    return target.score(torch.cat(features, 1))
+
+
+def decoded(
+    session: Session, method: MethodSettings, sampling: SamplingSettings | None = None
+) -> list[Tensor]:
+    """Return the codes of an image of every prompt, two images in flight."""
+    engine = session.open_engine(method, sampling, images=2)
+    jobs = [Job(str(number), text, 7 + number) for number, text in enumerate(PROMPTS)]
+    found = [image for step in engine.generate(jobs) for image in step.finished]
+    return [image.codes for image in sorted(found, key=lambda image: image.job.id)]

@@ -1,0 +1,152 @@
+"""Emu3 against transformers' class: prompts, logits, whole images, pixels; exact decoding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from families import cached_logits, decoded
+from small_emu3 import Emu3Sizes, emu3_settings, write_emu3
+from torch import Tensor
+from transformers import Emu3ForConditionalGeneration
+
+from configs.method_table import METHODS
+from configs.schema import MethodSettings, SamplingSettings
+from decoding.slots import with_row_ends
+from models.targets.emu3 import Emu3
+from runs.session import Session, open_session
+
+SIZES = Emu3Sizes()
+ROWS, COLUMNS = 4, 5
+PLAIN = MethodSettings("ar")
+GREEDY = SamplingSettings(cfg=3.0, temperature=0.0)
+TEXT, CODES = "A red cat", [3, 20, 7, 0, 11, 23, 5, 1]
+LAYOUTS = ["new", "old"]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("emu3")
+    return {name: write_emu3(root / name, old=name == "old") for name in LAYOUTS}
+
+
+@pytest.fixture(scope="module", params=LAYOUTS)
+def session(request, folders) -> Session:
+    return open_session(emu3_settings(folders[request.param]))
+
+
+@pytest.fixture(scope="module")
+def theirs(folders) -> Emu3ForConditionalGeneration:
+    """The oracle, from files of the public layout."""
+    model = Emu3ForConditionalGeneration.from_pretrained(folders["old"], dtype=torch.float64)
+    return model.eval()
+
+
+def test_prompt_rows(session) -> None:
+    """The ids that the authors' prompt builder gives with the small tokenizer."""
+    target: Emu3 = session.target
+    assert (target.grid.rows, target.grid.columns, target.grid.row_end) == (
+        ROWS,
+        COLUMNS,
+        258 - 265,
+    )
+    rows = target.prompt(TEXT, 2)
+    size = [263, 19, 9, 20, 262]  # <|image start|>4*5<|image token|>
+    text = [32, 220, 81, 68, 67, 220, 66, 64, 83]
+    negative = [75, 78, 86, 81, 68, 82, 11, 220, 65, 75, 84, 81, 81, 88, 13]
+    assert rows.ids.tolist() == [[256] * 6 + [260, *text, *size], [260, *negative, *size]]
+    assert rows.starts.tolist() == [6, 0] and target.length(TEXT) == 21
+    alone = target.prompt(TEXT, 1)
+    assert alone.ids.tolist() == [[260, *text, *size]] and alone.starts.tolist() == [0]
+    wide = target.prompt("a" * 40, 2)
+    assert wide.starts.tolist() == [0, 25] and wide.ids[1, 25:].tolist() == rows.ids[1].tolist()
+
+
+def test_a_long_prompt_is_refused(session) -> None:
+    with pytest.raises(ValueError, match=r"the prompt has \d+ tokens .* takes 236: 'aaaa"):
+        session.target.prompt("a" * 240, 2)
+
+
+def their_logits(model: Emu3ForConditionalGeneration, target: Emu3, codes: list[int]) -> Tensor:
+    """The same, one row after the other, each alone."""
+    rows, first = target.prompt(TEXT, 2), target.vocab.first_id
+    found = []
+    for ids, start in zip(rows.ids, rows.starts.tolist(), strict=True):
+        whole = torch.cat([ids[start:], torch.tensor(codes) + first])[None]
+        with torch.no_grad():
+            logits = model(input_ids=whole).logits[0, -len(codes) - 1 :]
+        found.append(logits[:, first : first + target.vocab.size])
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [("fp64", 1e-5), ("fp32", 1e-4)])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_logits_of_both_guidance_rows(layout, dtype, bound, folders, theirs) -> None:
+    target = open_session(emu3_settings(folders[layout], dtype)).target
+    sequence = with_row_ends(torch.tensor(CODES), target.grid).tolist()
+    ours = cached_logits(target, TEXT, sequence)
+    expected = their_logits(theirs, target, sequence)
+    assert expected.std() > 0.3
+    torch.testing.assert_close(ours.double(), expected, rtol=0, atol=bound)
+
+
+def test_a_greedy_image_is_that_of_generate(session, theirs) -> None:
+    """Rows and the image's end are forced there by the processor's own constraint."""
+    target: Emu3 = session.target
+    rows, words = target.prompt(TEXT, 2), target.prompts.words
+    first, begin = target.vocab.first_id, rows.ids.shape[1] - int(rows.starts[0])
+    codes = list(range(first, first + target.vocab.size))
+
+    def allowed(batch: int, ids: Tensor) -> list[int]:
+        number = len(ids) - begin + 1
+        last = (COLUMNS + 1) * ROWS
+        ends = {last + 1: "<|extra_201|>", last + 2: "<|image end|>", last + 3: "<|extra_204|>"}
+        if number in ends:
+            return [words[ends[number]]]
+        return [words["<|extra_200|>"]] if number % (COLUMNS + 1) == 0 else codes
+
+    expected = theirs.generate(
+        rows.ids[:1, int(rows.starts[0]) :],
+        attention_mask=torch.ones(1, begin, dtype=torch.long),
+        negative_prompt_ids=rows.ids[1:],
+        negative_prompt_attention_mask=torch.ones_like(rows.ids[1:]),
+        guidance_scale=3.0,
+        prefix_allowed_tokens_fn=allowed,
+        do_sample=False,
+        max_new_tokens=(COLUMNS + 1) * ROWS + 3,
+    )[:, begin:]
+    found = decoded(session, PLAIN, GREEDY)[2]
+    grid = expected[0, :-3].view(ROWS, COLUMNS + 1)
+    assert (grid[:, -1] == words["<|extra_200|>"]).all()
+    assert found.tolist() == (grid[:, :-1] - first).flatten().tolist()
+    assert len(found.unique()) > 2
+    with torch.no_grad():
+        image = theirs.decode_image_tokens(image_tokens=expected, height=ROWS, width=COLUMNS)
+    pixels = ((image.permute(0, 2, 3, 1) + 1) / 2 * 255).clamp(0, 255).to(torch.uint8)
+    ours = target.to_image(found[None])
+    assert ours.shape == (1, 32, 40, 3) and ours.float().std() > 10
+    assert (pixels.int() - ours.int()).abs().max() <= 1
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "ar"])
+def test_lossless_methods_give_plain_decoding(session, method, greedy) -> None:
+    """Trees run across row ends."""
+    size = {"size": "fixed"} if "size" in METHODS[method].defaults else {}
+    sampling = GREEDY if greedy else None
+    plain = decoded(session, PLAIN, sampling)
+    found = decoded(session, MethodSettings(method, **size), sampling)
+    assert all(torch.equal(a, b) for a, b in zip(plain, found, strict=True))
+
+
+def test_codes_of_pixels(session, theirs) -> None:
+    generator = torch.Generator().manual_seed(0)
+    colours = torch.randint(256, (2, 4, 5, 3), generator=generator).to(torch.uint8)
+    pixels = colours.repeat_interleave(8, 1).repeat_interleave(8, 2)  # a colour per token
+    sizes = torch.tensor([[32, 40]] * 2)
+    with torch.no_grad():
+        image = pixels.permute(0, 3, 1, 2).double() / 127.5 - 1
+        expected = theirs.model.vqmodel.encode(image, sizes).image_tokens
+    found = session.target.images.encode(pixels)
+    assert torch.equal(found, torch.stack(expected).flatten(1)) and len(found.unique()) > 3

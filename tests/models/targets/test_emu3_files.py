@@ -1,0 +1,286 @@
+"""Emu3's files: three layouts of the transformer are one, and each fault is one clear line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from families import decoded
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from small import write_checkpoint, write_shards
+from small_emu3 import emu3_settings, old_names, write_emu3
+from small_janus import write_janus
+from transformers import Emu3Config, Emu3ForConditionalGeneration
+
+import main
+from configs.fields import SettingsError
+from configs.schema import LanternSettings, MethodSettings, RunSettings
+from drafters.training.shards import Tokens
+from models.base import TargetOptions
+from models.placement import dispatch
+from models.registry import FAMILIES, load_codec
+from models.targets.emu3_files import network
+from runs.session import Session, open_session
+
+CPU = torch.device("cpu")
+PLAIN = MethodSettings("ar")
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory) -> Path:
+    return write_emu3(tmp_path_factory.mktemp("emu3") / "Emu3-Gen-hf", old=True)
+
+
+@pytest.fixture
+def folder(original, tmp_path) -> Path:
+    """A copy that a test may damage."""
+    return Path(shutil.copytree(original, tmp_path / "copy"))
+
+
+def load(folder: Path, method: MethodSettings = PLAIN) -> Session:
+    return open_session(emu3_settings(folder).with_method(method))
+
+
+def change_json(path: Path, part: str | None, **entries: object) -> None:
+    content = json.loads(path.read_text())
+    (content if part is None else content[part]).update(entries)
+    path.write_text(json.dumps(content))
+
+
+def change_weights(path: Path, change: Callable[[dict], object]) -> None:
+    state = load_file(path)
+    change(state)
+    save_file(state, path)
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "bin"])
+def test_shards(suffix, folder, original) -> None:
+    write_shards(folder, suffix)
+    found, expected = (load(place).target.transformer.state_dict() for place in (folder, original))
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_the_decoder_of_the_authors_layout(folder, original) -> None:
+    """Its keys and a flat config.json; the codec is another repository there."""
+    state = load_file(folder / "model.safetensors")
+    authors = {key.removeprefix("text_model."): value for key, value in state.items()}
+    save_file(authors, folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    flat = config["text_config"] | {"model_type": "Emu3", "vq_config": config["vq_config"]}
+    (folder / "config.json").write_text(json.dumps(flat))
+    found, expected = (load(place).target.transformer.state_dict() for place in (folder, original))
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    save_file(
+        {k: v for k, v in authors.items() if "vqmodel" not in k}, folder / "model.safetensors"
+    )
+    with pytest.raises(ValueError, match="no image codec among the weights; .*BAAI/Emu3-Gen-hf"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("part", "entry", "value", "message"),
+    [
+        (None, "model_type", "janus", "model_type is 'janus'; allowed for --model emu3: 'emu3'"),
+        ("text_config", "vocab_size", 999, "vocab_size is 999, the weights hold 289"),
+        ("text_config", "num_hidden_layers", 3, "num_hidden_layers is 3, the weights hold 2"),
+        ("text_config", "num_key_value_heads", 3, "num_key_value_heads is 3; allowed: divisors"),
+        ("text_config", "num_key_value_heads", 1, r"k_proj.weight has shape \(16, 32\), expected"),
+        ("text_config", "rope_scaling", {"type": "linear"}, "rope_scaling is "),
+        ("text_config", "max_position_embeddings", 24, "an image of 4 x 5 tokens takes 24"),
+        ("vq_config", "codebook_size", 25, r"quantize.embedding.weight has shape \(24, 4\), exp"),
+        ("vq_config", "double_latent", True, "vq_config.double_latent is True; allowed: False"),
+        ("vq_config", "base_channels", 33, "vq_config: ch_mult: found"),
+        ("vq_config", "channel_multiplier", "x", "vq_config: "),
+    ],
+)
+def test_a_config_that_does_not_fit(part, entry, value, message, folder) -> None:
+    change_json(folder / "config.json", part, **{entry: value})
+    with pytest.raises(ValueError, match=message):
+        load(folder)
+
+
+def test_a_rope_scaling_that_scales_nothing(folder, original) -> None:
+    """The public config.json has such an entry, and no theta: it is the family's."""
+    path = folder / "config.json"
+    change_json(path, "text_config", rope_scaling={"rope_type": "default"}, rope_parameters=None)
+    assert load(folder).target.spec == load(original).target.spec
+    assert load(folder).target.spec.rope_theta == 1e6
+
+
+NORM = "text_model.model.layers.1.input_layernorm.weight"
+CODEC = "vqmodel.decoder.up_block.up.0.block.0.conv1.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda state: state.pop(NORM), "missing key model.text_model.layers.1.input_layernorm"),
+        (lambda state: state.update(x=torch.ones(2)), "unexpected key x"),
+        (
+            lambda state: state.update({"text_model.lm_head.weight": torch.ones(9, 32)}),
+            r"vocab_size is 289|lm_head.weight has shape \(9, 32\), expected 289 rows",
+        ),
+        (lambda state: state.pop(CODEC), r"weights vqmodel\.\* does not fit.*missing key decoder"),
+        (
+            lambda state: state.update({CODEC: torch.ones(2)}),
+            r"conv1.weight has shape \(2,\), expected",
+        ),
+        (
+            lambda state: [state.pop(key) for key in list(state) if key.startswith("vqmodel.")],
+            "no image codec among the weights",
+        ),
+    ],
+    ids=["norm", "unexpected", "head", "codec key", "codec shape", "no codec"],
+)
+def test_weights_that_do_not_fit(change, message, folder) -> None:
+    change_weights(folder / "model.safetensors", change)
+    with pytest.raises(ValueError, match=message) as caught:
+        load(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_folders_of_other_families(folder, checkpoint, tmp_path) -> None:
+    with pytest.raises(ValueError, match="model_type is 'chameleon'; allowed for --model emu3"):
+        load(checkpoint)
+    with pytest.raises(ValueError, match="model_type is 'janus'; allowed for --model emu3"):
+        load(write_janus(tmp_path / "janus"))
+    settings = RunSettings(prompt="a", model="janus_pro", model_path=str(folder), method=PLAIN)
+    with pytest.raises(ValueError, match="model_type is 'emu3'; allowed for --model janus_pro"):
+        open_session(settings)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda path: path.unlink(), r"missing file: .*tokenizer\.json"),
+        (
+            lambda path: path.write_text(path.read_text().replace("extra_200", "x")),
+            r"tokenizer\.json has no token '<\|extra_200\|>'",
+        ),
+        (
+            lambda path: path.write_text(path.read_text().replace("token 000020", "x")),
+            r"tokenizer\.json names 20 image codes from id 265 on; the codec has 24 codes",
+        ),
+    ],
+)
+def test_a_tokenizer_that_cannot_be_used(damage, message, folder) -> None:
+    damage(folder / "tokenizer.json")
+    with pytest.raises(ValueError, match=message):
+        load(folder)
+
+
+def test_a_drafter_of_another_family(folder, tmp_path) -> None:
+    other = write_checkpoint(tmp_path / "other")
+    shutil.rmtree(folder / "drafter")
+    shutil.copytree(other / "drafter", folder / "drafter")
+    with pytest.raises(ValueError, match="do not fit the target's"):
+        load(folder, MethodSettings("eagle2"))
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [("36", "in multiples of 8, at most 760 x 760"), ("768", "at most 760"), ("x", "found 'x'")],
+)
+def test_sizes_that_cannot_be_drawn(size, message, original) -> None:
+    with pytest.raises(SettingsError, match=f"--target_size: .*{message}"):
+        replace(emu3_settings(original), target_size=size)
+
+
+def test_size_and_negative_prompt_have_defaults(original) -> None:
+    settings = RunSettings(
+        prompt="a cat", model="emu3", model_path="BAAI/Emu3-Gen-hf", method=PLAIN
+    )
+    assert settings.target_size == "720" and settings.negative_prompt.startswith("lowres, bad anat")
+    assert settings.identity()["negative_prompt"] == settings.negative_prompt
+    assert "negative_prompt" not in RunSettings(prompt="a cat", method=PLAIN).identity()
+    with pytest.raises(
+        SettingsError, match="--negative_prompt: found 'x'; allowed: only with .*emu3"
+    ):
+        RunSettings(prompt="a cat", negative_prompt="x")
+
+
+def test_the_negative_prompt_changes_the_image(original) -> None:
+    settings = emu3_settings(original).with_method(PLAIN)
+    other = open_session(replace(settings, negative_prompt="grey"))
+    assert not torch.equal(decoded(other, PLAIN)[0], decoded(open_session(settings), PLAIN)[0])
+
+
+def test_inspect(original, capsys) -> None:
+    words = f"inspect --json --model emu3 --model_path {original} --target_size 40x32"
+    assert main.main(words.split()) == 0
+    found = json.loads(capsys.readouterr().out)
+    texts = {(line["part"], line["item"]): line["text"] for line in found["findings"]}
+    assert "2 layers, hidden 32, 4 heads, 289 ids" in texts["target", "config.json"]
+    assert "image codes 265 to 288" in texts["text tokenizer", "files"]
+    assert "4 x 5 tokens and 4 row ends" in texts["parts", "together"]
+    assert {"target weights", "target keys and values", "image codec"} <= found["memory"].keys()
+
+
+def test_the_command_line_draws_an_image(original, tmp_path) -> None:
+    recipe = Path(__file__).parents[3] / "configs" / "emu3.yaml"
+    words = f"generate_images --config {recipe} --model_path {original} --device cpu --dtype fp32"
+    words += f" --target_size 48x16 --method jacobi --output_dir {tmp_path}/out --prompt"
+    assert main.main([*words.split(), "a red cat"]) == 0
+    (path,) = (tmp_path / "out" / "img").iterdir()
+    assert Image.open(path).size == (48, 16)
+
+
+def test_extracted_tokens_are_the_codecs(original, tmp_path) -> None:
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    pixels = torch.randint(256, (32, 40, 3), generator=torch.Generator().manual_seed(1)).byte()
+    Image.fromarray(pixels.numpy()).save(pictures / "a.png")
+    (pictures / "a.txt").write_text("a cat")
+    words = f"extract_tokens --model emu3 --model_path {original} --data_dir {pictures}"
+    words += f" --target_size 40x32 --output_dir {tmp_path}/tokens --device cpu"
+    assert main.main(words.split()) == 0
+    tokens = Tokens.read(tmp_path / "tokens")
+    codec = load_codec(
+        "emu3", str(original), TargetOptions(torch.float32, CPU, target_size="40x32")
+    )
+    assert torch.equal(tokens.codes([0]), codec.images.encode(pixels[None]))
+
+
+def test_relaxed_acceptance_with_the_codecs_neighbours(folder) -> None:
+    found = FAMILIES["emu3"].codebook(folder, TargetOptions(torch.float32, CPU))
+    stored = load_file(folder / "model.safetensors")["vqmodel.quantize.embedding.weight"]
+    assert torch.equal(found, stored)
+    assert main.main(f"vq_distances --model emu3 --model_path {folder}".split()) == 0
+    relaxed = MethodSettings("eagle2", verifier="lantern", relaxed=LanternSettings(k=5, delta=0.5))
+    assert [len(codes) for codes in decoded(load(folder, relaxed), relaxed)] == [20] * 3
+
+
+@pytest.mark.parametrize("places", [["cpu", "cpu"], ["cpu", "disk"]])
+@pytest.mark.parametrize("mode", ["parallel", "sequential"])
+def test_layers_that_accelerate_holds(mode, places, original, tmp_path) -> None:
+    pytest.importorskip("accelerate")
+    eagle = MethodSettings("eagle2")
+    settings = replace(emu3_settings(original), cfg_mode=mode, method=eagle)
+    opened = open_session(settings)
+    target = getattr(opened.target, "target", opened.target)
+    dispatch(target, places, CPU, str(tmp_path / "offload"))
+    found, plain = decoded(opened, eagle), decoded(load(original), PLAIN)
+    assert all(torch.equal(a, b) for a, b in zip(found, plain, strict=True))
+
+
+def test_the_published_sizes_on_the_meta_device() -> None:
+    """8B: config.json as the public files have it; the sizes are transformers' defaults."""
+    scaling = {"rope_scaling": {"rope_type": "default"}}
+    config = Emu3Config(text_config=scaling, vocabulary_map={})
+    with torch.device("meta"):
+        shapes = Emu3ForConditionalGeneration(config).state_dict()
+    assert len(shapes["lm_head.weight"]) == 184622
+    content = {"model_type": "emu3", "text_config": scaling}
+    for state in (shapes, old_names(shapes)):
+        built = network(content)
+        assert built.faults({key: tuple(value.shape) for key, value in state.items()}) == []
+    spec = built.module.spec
+    assert (spec.heads, spec.kv_heads, spec.max_positions, spec.rope_theta) == (32, 8, 9216, 1e6)
+    held = sum(weight.numel() for weight in built.module.parameters())
+    assert held == 6_979_588_096 + (184622 + 32768) * 4096
