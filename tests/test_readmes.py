@@ -16,6 +16,7 @@ ABSENT = (
     "ckpts/lumina_mgpt",
     "ckpts/llamagen",
     "ckpts/janus_pro",
+    "ckpts/emu3",
 )  # users put public weights there
 PLACES = ("configs", "scripts", "eval", "docs", "ckpts", "tests")
 

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from small_emu3 import write_emu3
 from small_janus import write_janus
 from small_llamagen import LlamaGenSizes, public_config
 
@@ -42,6 +43,7 @@ def test_folders_are_known_by_their_files(checkpoint, tmp_path):
     lumina = shutil.copytree(checkpoint, tmp_path / "Lumina-mGPT-7B-512")
     assert source_values(lumina, {})["model"] == "lumina_mgpt"
     assert source_values(write_janus(tmp_path / "own"), {})["model"] == "janus_pro"
+    assert source_values(write_emu3(tmp_path / "other"), {})["model"] == "emu3"
     for side, name in ((16, "llamagen"), (32, "llamagen2")):
         (tmp_path / name).mkdir()
         config = json.dumps(public_config(LlamaGenSizes(side=side)))
