@@ -4,124 +4,32 @@
 """
 
 import json
-import resource
-import time
-from collections.abc import Callable
-from statistics import median
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from configs.fields import refuse
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
-from decoding.cache import CacheShape, KVCache, chain
-from models.base import Context, TransformerSpec
 from runs.building import sampling_distribution
 from runs.session import Session, open_session
+from scripts.gpu.passes import Passes, peak_memory
 from support.script import run_script
 
-_COPIED = 2**28  # bytes
 
-
-class Bench:
-    """Times passes over both guidance rows of one image that is half decoded."""
-
-    def __init__(self, session: Session, repeats: int):
-        self.session, self.target, self.repeats = session, session.target, repeats
-        self.distribution = sampling_distribution(session.settings.sampling)
-
-    def milliseconds(self, run: Callable[[], object]) -> float:
-        """Return the median of the repeats, after three for warm-up; waits for the device."""
-        found = []
-        for _ in range(self.repeats + 3):
-            started = time.perf_counter()
-            run()
-            self._wait()
-            found.append(1000 * (time.perf_counter() - started))
-        return median(found[3:])
-
-    def _wait(self) -> None:
-        if self.target.device.type == "cuda":
-            torch.cuda.synchronize(self.target.device)
-
-    def bandwidth(self) -> float:
-        """Return how many bytes per second a copy reads and writes."""
-        source = torch.ones(_COPIED // 4, device=self.target.device)
-        place = torch.empty_like(source)
-        return 2 * _COPIED / (self.milliseconds(lambda: place.copy_(source)) / 1000)
-
-    def filled(self, spec: TransformerSpec, room: int) -> KVCache:
-        """Return a cache of random keys and values up to the middle of the image."""
-        target = self.target
-        prompt = target.prompt("a red fox in the snow", self.distribution.guidance)
-        shape = CacheShape(1, self.distribution.guidance, spec.max_positions + room)
-        cache = KVCache(spec, shape, target.dtype, target.device)
-        cache.reset(prompt.starts, prompt.origins)
-        for memory in cache.memory:
-            memory.normal_()
-        cache.advance([prompt.ids.shape[1] + target.grid.slots(target.grid.tokens // 2)])
-        return cache
-
-    @torch.inference_mode()
-    def forward(self, tokens: int) -> float:
-        """Return the milliseconds of a target pass, head included, over so many tokens per row."""
-        target, cache = self.target, self.filled(self.target.spec, tokens)
-        depths, visible = chain(1, tokens, target.device)
-        ids = self._ids(tokens)
-        return self.milliseconds(
-            lambda: target.score(target.features(ids, cache.open(depths, visible)))
-        )
-
-    @torch.inference_mode()
-    def level(self, width: int) -> float:
-        """Return the milliseconds of a draft level: head, logits and distribution of so many
-        nodes.
-        """
-        head, target = self.session.drafter.network, self.target
-        cache = self.filled(head.spec, width)
-        depths = torch.zeros(1, width, dtype=torch.long, device=target.device)
-        visible = torch.eye(width, dtype=torch.bool, device=target.device)[None]
-        ids = self._ids(width)
-        features = torch.randn(
-            *ids.shape, head.spec.hidden, dtype=target.dtype, device=target.device
-        )
-
-        def run() -> Tensor:
-            context: Context = cache.open(depths, visible)
-            return self.distribution(target.score(head(ids, features, context)))
-
-        return self.milliseconds(run)
-
-    def _ids(self, count: int) -> Tensor:
-        first, size = self.target.vocab.first_id, self.target.vocab.size
-        return torch.randint(
-            first, first + size, (self.distribution.guidance, count), device=self.target.device
-        )
-
-    def peak(self) -> int:
-        """Return the peak memory in bytes, of the GPU or else of the process."""
-        if self.target.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self.target.device)
-        return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
-def measure(bench: Bench, counts: tuple[int, ...], width: int) -> dict[str, Any]:
+def measure(session: Session, counts: tuple[int, ...], width: int, repeats: int) -> dict[str, Any]:
     """Return milliseconds and bytes: of passes over so many tokens, and of a level of `width`
     nodes.
     """
-    target = bench.target
-    weights = sum(weight.nbytes for weight in target.transformer.parameters())
-    read = weights - target.embedding().nbytes  # a pass reads few of the embedding's rows
-    bound = 1000 * read / bench.bandwidth()
-    rows = [{"tokens": count, "ms": bench.forward(count)} for count in counts]
+    passes = Passes(
+        session.target, sampling_distribution(session.settings.sampling), repeats=repeats
+    )
+    bound = passes.bound()
+    rows = [{"tokens": count, "ms": passes.forward(count)} for count in counts]
     return {
         "rows": [row | {"of_bound": bound / row["ms"]} for row in rows],
-        "level_ms": bench.level(width),
+        "level_ms": passes.level(session.drafter.network, width),
         "bound_ms": bound,
-        "weights": read,
-        "peak": bench.peak(),
+        "weights": passes.weight_bytes(),
+        "peak": peak_memory(session.target.device),
     }
 
 
@@ -160,7 +68,7 @@ def bench(
     session = open_session(
         EngineSettings(model=model, model_path=model_path, dtype=dtype, method=method)
     )
-    figures = measure(Bench(session, repeats), counts, width)
+    figures = measure(session, counts, width, repeats)
     show(figures, width)
     print(json.dumps(figures | {"hardware": session.hardware()}))
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from torch import nn
 
 from configs.fields import refuse
 from drafters.eagle import EagleHead
@@ -23,10 +22,10 @@ from models.codecs.vqgan_layout import build_vqmodel
 from models.files.network import public_state
 from models.targets.chameleon_network import chameleon_keys, chameleon_spec
 from models.transformer import Transformer
+from scripts.gpu.shapes import CODES, IDS, LAYERS, head_config, public_config, randomised
 from scripts.tiny.make_tokenizer import image_token_name
 from support.script import run_script
 
-CODES, IDS, HIDDEN, INTERMEDIATE, HEADS, LAYERS = 8192, 65536, 4096, 11008, 32, 32
 VQGAN = VqganConfig(
     ch=32,
     ch_mult=(1, 1, 2, 2, 4),
@@ -58,36 +57,6 @@ def vocabulary() -> dict[str, int]:
     return {name: i for i, name in enumerate(names)}
 
 
-def public_config(scale: int, layers: int) -> dict:
-    """Return a config.json with widths divided by `scale`."""
-    return {
-        "architectures": ["ChameleonForConditionalGeneration"],
-        "model_type": "chameleon",
-        "vocab_size": IDS,
-        "hidden_size": HIDDEN // scale,
-        "intermediate_size": INTERMEDIATE // scale,
-        "num_attention_heads": HEADS // scale,
-        "num_key_value_heads": HEADS // scale,
-        "num_hidden_layers": layers,
-        "max_position_embeddings": 4096,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 10000.0,
-        "swin_norm": False,
-        "vq_config": {"num_embeddings": CODES},
-    }
-
-
-def randomised(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Give a module on the meta device random weights that keep the scale of activations."""
-    module = module.to(dtype).to_empty(device="cpu").requires_grad_(False)
-    for name, weight in module.named_parameters():
-        if "norm" in name:
-            weight.fill_(float(name.endswith("weight")))
-        else:
-            weight.normal_(0.0, weight[0].numel() ** -0.5 if weight.ndim > 1 else 0.02)
-    return module
-
-
 def write(*, output: str, scale: int = 1, layers: int = LAYERS) -> None:
     """Write target and drafter in bf16 with their tokenizer and VQGAN.
 
@@ -102,17 +71,17 @@ def write(*, output: str, scale: int = 1, layers: int = LAYERS) -> None:
     (folder / "drafter").mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
     config = public_config(scale, layers)
-    head_config = config | {"num_hidden_layers": 1, "bias": True}
+    for_head = head_config(config)
     with torch.device("meta"):
         spec = chameleon_spec(config)
-        target, head = Transformer(spec, spec.vocab), EagleHead(chameleon_spec(head_config))
+        target, head = Transformer(spec, spec.vocab), EagleHead(chameleon_spec(for_head))
     for place, module, content, keys in (
         (folder, target, config, chameleon_keys(spec, None)),
-        (folder / "drafter", head, head_config, eagle_keys(head.spec, True)),
+        (folder / "drafter", head, for_head, eagle_keys(head.spec, True)),
     ):
         (place / "config.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         save_file(
-            public_state(randomised(module, torch.bfloat16), keys),
+            public_state(randomised(module, torch.bfloat16, torch.device("cpu")), keys),
             place / "model.safetensors",
             {"format": "pt"},
         )

@@ -1,0 +1,61 @@
+"""The tiny model without its codec: decoding to codes needs none, and diffusers may be missing."""
+
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from configs.methods import MethodSettings
+from configs.model import EngineSettings
+from configs.schema import RunSettings
+from configs.targets import ROOT
+from decoding.flight import Job
+from drafters.loading import load_drafter
+from models.base import ImageGrid, TargetOptions, TransformerSpec
+from models.codecs.vqgan_config import read_config
+from models.files.chameleon_parts import find_tokenizer
+from models.files.names import VQGAN_CONFIG
+from models.targets.chameleon import Chameleon, ChameleonVocab, load_tokenizer
+from runs.jobs import image_jobs
+from runs.prompts import prompt_items
+from runs.session import DTYPES, Session
+
+PROMPTS = ROOT / "configs" / "prompts" / "tiny_test.txt"
+SEED = 9
+
+
+class Codeless(Chameleon):
+    """A Chameleon target that cannot turn codes into pixels."""
+
+    @classmethod
+    def _parts(
+        cls, folder: Path, spec: TransformerSpec, options: TargetOptions
+    ) -> tuple[ChameleonVocab, None, ImageGrid]:
+        files = find_tokenizer(folder)
+        words = ChameleonVocab(load_tokenizer(files.text))
+        sizes = read_config(files.vqgan / VQGAN_CONFIG)
+        return words, None, cls.check_parts(files, words, sizes, spec, options)
+
+
+@cache
+def open_tiny(model_path: str, dtype: str, device: torch.device, batch: int = 1) -> Session:
+    """Return target and drafter of a checkpoint folder, without the codec.
+
+    Raises:
+        ValueError: a file is missing or damaged; names it.
+    """
+    settings = EngineSettings(
+        model_path=model_path,
+        dtype=dtype,
+        device=str(device),
+        batch_size=batch,
+        method=MethodSettings(method="eagle2"),
+    )
+    target = Codeless.load(Path(model_path), TargetOptions(DTYPES[dtype], device))
+    return Session(settings, target, load_drafter(settings.drafter_path, target))
+
+
+def prompt_jobs(count: int) -> list[Job]:
+    """Return the first test prompts, with the seeds of `benchmark --seed 9`."""
+    settings = RunSettings(prompt=str(PROMPTS), num_images=count, seed=SEED)
+    return image_jobs(prompt_items(settings), SEED)
