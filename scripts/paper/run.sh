@@ -23,7 +23,8 @@ for temperature in ${TEMPERATURES:-1 0}; do
   out=$OUT/T$temperature
   mkdir -p "$out"
   "$PY" main.py benchmark --config "configs/$recipe.yaml" --temperature "$temperature" \
-    --num_images "$BENCH" --methods ar,eagle2:proposal=topk,adt:proposal=topk:nodes=58,adt \
+    --num_images "$BENCH" --methods \
+    ar,static:proposal=sampled:verifier=sampled,eagle2:proposal=topk,adt:proposal=topk:nodes=58,adt \
     "${drafter[@]}" "${flags[@]}" | tee "$out/benchmark.txt"
   for method in $METHODS; do
     row=(--config "configs/$recipe.yaml" --method ar)
