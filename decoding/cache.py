@@ -238,7 +238,7 @@ class CachePart:
 
 def _scatter(memory: Tensor, rows: Tensor, slots: Tensor, new: Tensor) -> None:
     """Write new (rows, kv_heads, n, head_dim) at rows (rows, 1), slots (rows, n) of a layer."""
-    device = memory.device
+    device, new = memory.device, new.to(memory.dtype)
     memory.transpose(1, 2)[rows.to(device), slots.to(device)] = new.transpose(1, 2)
 
 

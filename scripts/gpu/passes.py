@@ -8,7 +8,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from decoding.cache import CacheShape, KVCache, chain
+from decoding.cache import CacheShape, KVCache, attention_dtype, chain
 from decoding.sampling import SamplingDistribution
 from drafters.eagle import EagleHead
 from models.base import Context, TargetModel, TransformerSpec
@@ -99,7 +99,8 @@ class Passes:
         return cache.open(*chain(self.images, tokens, self.target.device))
 
     def _fixed_context(self, tokens: int) -> Context:
-        return fixed_context(self._context(tokens), self.target.spec, self.target.dtype)
+        dtype = attention_dtype(self.target.dtype, self.target.device)
+        return fixed_context(self._context(tokens), self.target.spec, dtype)
 
     @torch.inference_mode()
     def level(self, head: EagleHead, width: int) -> float:

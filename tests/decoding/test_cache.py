@@ -208,3 +208,15 @@ def test_overflow_is_caught() -> None:
     cache.open(*chain(1, 1, CPU))
     with pytest.raises(AssertionError, match="overflow"):
         cache.open(*chain(1, 2, CPU))
+
+
+def test_bf16_images_of_different_lengths_share_a_cache() -> None:
+    """On a CPU their keys are kept in fp32, so what is written must be converted."""
+    cache = KVCache(SPEC, CacheShape(2, 1, 20), torch.bfloat16, CPU)
+    cache.reset(torch.tensor([0, 0]))
+    cache.advance([5, 3])
+    cache.open(*chain(2, 2, CPU))
+    new = torch.randn(2, SPEC.kv_heads, 2, SPEC.head_dim, dtype=torch.bfloat16)
+    keys, _ = cache.write(0, new, new)
+    assert torch.equal(keys[0, :, 5:7], new[0].to(keys.dtype))
+    assert torch.equal(keys[1, :, 3:5], new[1].to(keys.dtype))
