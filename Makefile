@@ -1,13 +1,13 @@
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
-TOOLS := "ruff>=0.15,<0.18" "pytest>=8,<10" "pytest-xdist>=3.6,<4" "scipy>=1.13,<2"
+TOOLS := "ruff>=0.15,<0.18" "pytest>=8,<10" "pytest-xdist>=3.6,<4" "scipy>=1.13,<2" "playwright>=1.50,<2"
 
 .PHONY: demo test test-all lint
 
 $(VENV)/installed: pyproject.toml requirements.txt constraints.txt Makefile
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check -e .[eval,train] $(TOOLS) -c constraints.txt
+	$(PY) -m pip install --quiet --disable-pip-version-check -e .[eval,demo,train] $(TOOLS) -c constraints.txt
 	$(PY) -m pip check
 	touch $@
 

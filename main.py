@@ -28,6 +28,7 @@ from runs.commands import (
     evaluate_settings,
     extraction_settings,
     inspect_settings,
+    page_settings,
     run_settings,
     train_settings,
     verify_settings,
@@ -124,6 +125,16 @@ def vq_distances(**texts: str) -> None:
 
 
 @command
+def demo(**texts: str) -> None:
+    """Serve a page that draws while it decodes."""
+    settings = page_settings(texts)
+    _check_device(settings.engine.device)
+    from adt_tree.page.server import serve
+
+    serve(settings)
+
+
+@command
 def train_drafter(**texts: str) -> None:
     """Train a drafter."""
     settings = train_settings(texts)
@@ -149,6 +160,7 @@ _FUNCTIONS = (
     inspect,
     verify,
     vq_distances,
+    demo,
     train_drafter,
 )
 COMMANDS = {function.__name__: function for function in _FUNCTIONS}

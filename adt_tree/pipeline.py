@@ -52,7 +52,7 @@ class Pipeline:
         """Load the model of values by flag; users call `from_pretrained`."""
         self._recipe, self._given = recipe, given
         self.settings: EngineSettings = engine_settings(recipe, given)
-        self._weights = Weights(self.settings) if weights is None else weights
+        self.weights = Weights(self.settings) if weights is None else weights
         self._bar: dict[str, Any] = {}
 
     @classmethod
@@ -100,7 +100,7 @@ class Pipeline:
         with python_names():
             check_names(settings, _LIGHT, "from_pipe")
             known = pipe._recipe | pipe._given
-            other = cls(known, as_flags(settings), pipe._weights)
+            other = cls(known, as_flags(settings), pipe.weights)
         other.set_progress_bar_config(**pipe._bar)
         return other
 
@@ -112,17 +112,17 @@ class Pipeline:
     @property
     def device(self) -> torch.device:
         """Where the model computes."""
-        return self._weights.target.device
+        return self.weights.target.device
 
     @property
     def dtype(self) -> torch.dtype:
         """The number type that the model computes in."""
-        return self._weights.target.dtype
+        return self.weights.target.dtype
 
     @property
     def grid(self) -> tuple[int, int]:
         """Rows and columns of an image's tokens."""
-        return self._weights.target.grid.rows, self._weights.target.grid.columns
+        return self.weights.target.grid.rows, self.weights.target.grid.columns
 
     def to(self, *where: torch.device | torch.dtype | str) -> Self:
         """Put the model on a device or into a dtype, and return the pipeline.
@@ -140,7 +140,7 @@ class Pipeline:
             settings = engine_settings(self._recipe, given)
             same = pick_device(settings.device) == self.device
             if not same or settings.dtype != self.settings.dtype:
-                self._weights = Weights(settings)
+                self.weights = Weights(settings)
             self.settings, self._given = settings, given
         return self
 
@@ -176,12 +176,12 @@ class Pipeline:
         with python_names():
             call = call_settings(num_images=num_images, seed=seed, output_type=output_type)
             settings, prompts = with_options(self.settings, options), prompt_list(prompt)
-            check_fit(self._weights.target, prompts)
+            check_fit(self.weights.target, prompts)
             items = image_items(prompts, call.num_images)
-            steps = self._weights.draw(settings, items, call.seed)
+            steps = self.weights.draw(settings, items, call.seed)
         done: dict[str, Drawn] = {}
         bar = {"desc": self.method} | self._bar | {"disable": not self._shows(options)}
-        with TokenCount(len(items) * self._weights.target.grid.tokens, bar) as shown:
+        with TokenCount(len(items) * self.weights.target.grid.tokens, bar) as shown:
             for number, step in enumerate(steps):
                 shown.count(step)
                 done |= {drawn.image.job.id: drawn for drawn in step.finished}
@@ -202,8 +202,8 @@ class Pipeline:
                 raise SettingsError(f"prompt: found {prompt!r}; allowed: one text")
             call = call_settings(seed=seed)
             settings, prompts = with_options(self.settings, options), prompt_list(prompt)
-            check_fit(self._weights.target, prompts)
-            return stream_steps(self._weights, settings, image_items(prompts, 1), call.seed)
+            check_fit(self.weights.target, prompts)
+            return stream_steps(self.weights, settings, image_items(prompts, 1), call.seed)
 
     def compare(
         self,
@@ -231,12 +231,12 @@ class Pipeline:
         with python_names():
             call = call_settings(num_images=num_images, seed=seed, repeats=repeats)
             settings, prompts = with_options(self.settings, options), prompt_list(prompt)
-            check_fit(self._weights.target, prompts)
+            check_fit(self.weights.target, prompts)
             listed = compared_methods(methods, settings.method)
             settings = settings_for(listed, settings, self._recipe | self._given)
             jobs = image_jobs(image_items(prompts, call.num_images), call.seed)
             shown = self._shows(options)
-            return compare_methods(self._weights, settings, listed, jobs, call.repeats, shown)
+            return compare_methods(self.weights, settings, listed, jobs, call.repeats, shown)
 
     def _shows(self, options: Mapping[str, Any]) -> bool:
         """Return whether a call shows a progress bar."""

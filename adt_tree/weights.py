@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from PIL import Image
@@ -11,7 +12,7 @@ from torch import Tensor
 from configs.fields import SettingsError
 from configs.model import EngineSettings
 from decoding.engine import Watcher
-from models.base import TargetModel
+from models.base import ImageGrid, TargetModel
 from runs.drawing import DrawnStep, draw
 from runs.prompts import PromptItem
 from runs.session import Session, open_session
@@ -49,6 +50,11 @@ class Weights:
         self._session = replace(self._session, drafter=session.drafter)
         return session
 
+    def write_costs(self, settings: EngineSettings, path: Path) -> None:
+        """Measure what rounds cost on this machine and write a file for the setting prices."""
+        with self.lock:
+            self.session(settings).write_costs(path)
+
     def draw(
         self,
         settings: EngineSettings,
@@ -72,14 +78,27 @@ class Weights:
     def paint(self, codes: Tensor) -> Image.Image:
         """Return the image of its first codes (decided,): grey where none is decided."""
         grid = self.target.grid
-        whole = codes.new_empty(grid.tokens)
-        whole[: len(codes)] = codes
-        for position in range(len(codes), grid.tokens):  # as above, so that edges look natural
-            whole[position] = whole[max(position - grid.columns, 0)]
         with self.lock:
-            pixels = self.target.to_image(whole[None])[0]  # (height, width, 3)
+            pixels = self.target.to_image(completed(codes, grid)[None])[0]  # (height, width, 3)
         known = (torch.arange(grid.tokens) < len(codes)).view(grid.rows, grid.columns)
         for axis, size in enumerate(pixels.shape[:2]):
             known = known.repeat_interleave(size // known.shape[axis], axis)
         shown = torch.where(known[..., None], pixels, torch.full_like(pixels, _UNDECIDED))
         return Image.fromarray(shown.numpy())
+
+
+def completed(codes: Tensor, grid: ImageGrid) -> Tensor:
+    """Return a whole image's codes (tokens,) from its first ones (decided,).
+
+    The decided rows are mirrored downward, over and over: decoders normalise over the whole image,
+    so colours at the top would change with each row if the rest were blank.
+    """
+    rows = codes.split(grid.columns)
+    last = rows[-1]
+    if len(rows) > 1:
+        last = torch.cat([last, rows[-2][len(last) :]])
+    else:
+        last = torch.cat([last, last[-1:].expand(grid.columns - len(last))])
+    image = torch.stack([*rows[:-1], last])  # (rows, columns)
+    period = torch.cat([image, image.flip(0)])
+    return period[torch.arange(grid.rows) % len(period)].flatten()

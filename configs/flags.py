@@ -9,6 +9,7 @@ from configs.benchmarking import BenchmarkSettings
 from configs.evaluation import EvaluateSettings
 from configs.extraction import ExtractionSettings
 from configs.fields import Settings, flags_in, setting, settings_fields
+from configs.page import PageSettings
 from configs.paper_flags import PaperFlags
 from configs.schema import RunSettings
 from configs.tools import DistanceSettings, InspectSettings, VerifySettings
@@ -105,6 +106,11 @@ COMMANDS: dict[str, Command] = {
     ),
     "vq_distances": Command(
         "make the table of nearest codes that relaxed acceptance reads", (DistanceSettings,)
+    ),
+    "demo": Command(
+        "serve a page that draws while it decodes: plain decoding and a fast method side by side",
+        (PageSettings, RecipeFlags),
+        without=("batch_size",),
     ),
     "train_drafter": Command(
         "train a drafter for a target; the same command again continues where it stopped",

@@ -11,6 +11,7 @@ from configs.given import read, typed
 from configs.method_flags import METHOD_FLAGS, applicable, listed_method, with_method
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
+from configs.page import PageSettings
 from configs.schema import CLASSIFIER, RunSettings
 from configs.sweep import Sweep, read_sweep
 from configs.tools import DistanceSettings, InspectSettings, VerifySettings
@@ -99,6 +100,27 @@ def distance_settings(texts: Mapping[str, str]) -> DistanceSettings:
         refuse("model_path", settings.model_path, "a folder, which will hold vq_distances")
     check_place("tokenizer_path", settings.tokenizer_path, settings.model)
     return settings
+
+
+def page_settings(texts: Mapping[str, str]) -> PageSettings:
+    """Return the settings of `demo`; a SettingsError also for missing folders.
+
+    Without --method the page begins with graft, or with jacobi where no drafter is.
+    """
+    recipe, given = read("demo", texts)
+    values = recipe | given
+    if "method" not in values:
+        values["method"] = "graft" if _has_drafter(values) else "jacobi"
+    engine = engine_settings({}, values)
+    return build(PageSettings, values, engine=engine, given=values)
+
+
+def _has_drafter(values: Values) -> bool:
+    """Return whether values by flag name a drafter, or the model's folder holds one."""
+    if "drafter_path" in values:
+        return True
+    plain = build(EngineSettings, values, method=MethodSettings("ar"))
+    return (Path(plain.model_path) / "drafter").is_dir()
 
 
 def train_settings(texts: Mapping[str, str]) -> TrainSettings:

@@ -140,7 +140,12 @@ def machine_costs(key: str, measure: Callable[[], Costs]) -> Costs:
     costs = measure()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, (json.dumps({"costs": asdict(costs)}) + "\n").encode())
+        write_costs(path, costs)
     except OSError as error:
         print(f"{path}: costs cannot be kept: {error}", file=sys.stderr)
     return costs
+
+
+def write_costs(path: Path, costs: Costs) -> None:
+    """Write costs to a file that `Costs.read` and --prices take."""
+    replace_file(path, (json.dumps({"costs": asdict(costs)}) + "\n").encode())

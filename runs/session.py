@@ -26,7 +26,7 @@ from models.guidance import SequentialGuidance
 from models.placement import spread
 from models.registry import FAMILIES, load_target
 from runs.building import Tables, build_engine, build_policy, calibration_of, sampling_distribution
-from runs.costs import Costs, machine_costs, measure_costs
+from runs.costs import Costs, machine_costs, measure_costs, write_costs
 from runs.nearest import find_nearest, load_nearest, nearest_columns
 from support.devices import pick_device
 from support.provenance import revision
@@ -113,6 +113,11 @@ class Session:
             return Costs.read(Path(method.prices))
         except ValueError as error:
             raise SettingsError(f"--prices: {error}") from error
+
+    def write_costs(self, path: Path) -> None:
+        """Measure what rounds cost on this machine, for some seconds, and write a --prices file."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_costs(path, self._measure_costs())
 
     def _machine_key(self) -> str:
         """Return the name under which this machine's costs are kept."""

@@ -9,6 +9,7 @@ EXTRAS = {
         "open_clip",
         "torch_fidelity",
     ),
+    "demo": ("gradio", "starlette"),
     "train": ("accelerate",),
 }
 

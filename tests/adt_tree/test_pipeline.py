@@ -139,20 +139,20 @@ def test_threads_and_streams_next_to_each_other_get_their_own_images(pipe):
 
 def test_pipelines_share_weights_or_not(checkpoint, pipe):
     other = Pipeline.from_pipe(pipe, method="eagle2", nodes=5, depth=2)
-    assert other._weights is pipe._weights and other.settings.method.nodes == 5
+    assert other.weights is pipe.weights and other.settings.method.nodes == 5
     assert (pipe.method, other.method) == ("adt", "eagle2")
     own = Pipeline.from_pretrained(str(checkpoint), method="ar", device="cpu", progress_bar=False)
-    assert own._weights is not pipe._weights and own.dtype == torch.float32
+    assert own.weights is not pipe.weights and own.dtype == torch.float32
     drafted = Pipeline.from_pipe(own, method="adt")  # its drafter is loaded now
     assert drafted("a cat").stats[0].accepted_length > 1
 
 
 def test_to_moves_only_what_has_to_move(checkpoint):
     pipe = Pipeline.from_pretrained(checkpoint, method="ar", progress_bar=False)
-    weights = pipe._weights
+    weights = pipe.weights
     if pipe.device.type == "cpu":
-        assert pipe.to("cpu") is pipe and pipe._weights is weights
-    assert pipe.to(torch.float64, "cpu").dtype == torch.float64 and pipe._weights is not weights
+        assert pipe.to("cpu") is pipe and pipe.weights is weights
+    assert pipe.to(torch.float64, "cpu").dtype == torch.float64 and pipe.weights is not weights
     assert pipe.to("cpu").dtype == torch.float64
     with pytest.raises(SettingsError, match="to: found"):
         pipe.to("cpu", "cpu")

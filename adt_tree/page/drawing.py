@@ -1,0 +1,97 @@
+"""From what a visitor asks for to the values of the stage, round by round."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from adt_tree.page.race import Pace, race
+from adt_tree.page.stage import Panel, Value, stage_value, verdict
+from adt_tree.pipeline import Pipeline
+from configs.fields import SettingsError
+from configs.method_table import METHODS
+
+SLOW = 0.25  # seconds after every round, to watch them
+COSTS = "costs.json"
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a visitor asks for.
+
+    tokens: draft tokens per round, at most; 0 leaves that to the method. slow: every round is shown
+    for a while.
+    """
+
+    prompt: str
+    method: str
+    seed: int
+    temperature: float
+    guidance_scale: float
+    top_k: int
+    tokens: int
+    slow: bool
+
+
+class Painter:
+    """Draws for the page, on one model."""
+
+    def __init__(self, pipe: Pipeline, folder: Path):
+        """folder: where the costs of this machine are kept, for methods that weigh them."""
+        self.pipe, self.folder = pipe, folder
+
+    @property
+    def blank(self) -> Value:
+        """The stage before the first image."""
+        return stage_value("idle", self.pipe.grid, self._panels(self.pipe.method))
+
+    def draw(self, wish: Wish) -> Iterator[Value]:
+        """Yield the stage's values until both images are finished.
+
+        Raises:
+            SettingsError: the prompt or a setting cannot be used; says which, and what is allowed.
+        """
+        options = {name: getattr(wish, name) for name in ("temperature", "guidance_scale", "top_k")}
+        seed = {"seed": wish.seed}
+        plain = Pipeline.from_pipe(self.pipe, method="ar").stream(wish.prompt, **seed, **options)
+        panels = self._panels(wish.method)
+        if self._measures(wish.method):
+            yield stage_value("preparing", self.pipe.grid, panels)
+        pipe = self._fast(wish)
+        fast = pipe.stream(wish.prompt, **seed, **options)
+        pace = Pace(SLOW if wish.slow else 0.0)
+        for number, step in race([plain, fast]):
+            row = panels[number].take(step)
+            if pace.shows(step.finished) or (row and wish.slow):
+                yield stage_value("drawing", self.pipe.grid, panels)
+        equal = pipe.settings.method.same_tokens(wish.temperature)
+        found = verdict(panels[0].step, panels[1].step, wish.method, equal)
+        yield stage_value("done", self.pipe.grid, panels) | {"verdict": found}
+
+    def _panels(self, method: str) -> list[Panel]:
+        rows, columns = self.pipe.grid
+        return [Panel(name, rows * columns, columns) for name in ("ar", method)]
+
+    def _measures(self, method: str) -> bool:
+        """Return whether a method needs this machine's costs, which are not known yet."""
+        return "prices" in METHODS[method].defaults and not (self.folder / COSTS).exists()
+
+    def _fast(self, wish: Wish) -> Pipeline:
+        """Return the pipeline of the method that is asked for."""
+        own = METHODS[wish.method].defaults
+        settings: dict[str, Any] = {"method": wish.method}
+        if wish.tokens:
+            name = next((name for name in ("nodes", "window") if name in own), None)
+            if name is None:
+                raise SettingsError(
+                    f"draft tokens: found {wish.tokens}; allowed: 0 with {wish.method}, whose tree "
+                    "never changes"
+                )
+            settings[name] = wish.tokens
+        if "prices" in own:
+            path = self.folder / COSTS
+            if not path.exists():
+                fixed = Pipeline.from_pipe(self.pipe, method=wish.method)
+                fixed.weights.write_costs(fixed.settings, path)
+            settings["prices"] = str(path)
+        return Pipeline.from_pipe(self.pipe, **settings)
