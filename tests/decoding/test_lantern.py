@@ -142,6 +142,68 @@ def tree_of(*children: tuple[int, int]) -> DraftTree:
     return DraftTree(*rows.unbind(1), torch.zeros(1, len(children) + 1), height=max(depths))
 
 
+def published(p: list[float], children: list[int], uniform: dict[int, float], k: int) -> tuple:
+    """The published rule at one node, in plain Python: the accepted child, None if all are refused,
+    and what is left of p. Every child has the whole delta, and takes k + 1 codes along.
+    """
+    for x in children:
+        mass, fitting = 0.0, 0
+        for code in nearest()[x, :k].tolist():
+            if mass + p[code] > DELTA:
+                break
+            mass, fitting = mass + p[code], fitting + 1
+        if uniform[x] < p[x] + mass:
+            return x, p
+        gone = {x, *(nearest()[x, : k + 1].tolist() if fitting else ())}
+        p = [0.0 if code in gone else share for code, share in enumerate(p)]
+        p = [share / sum(p) for share in p]
+    return None, p
+
+
+def test_the_published_rule_in_plain_python() -> None:
+    """Node by node, with the same random numbers: accepted drafts and the bonus token."""
+    k, distributions = 5, Distributions(VOCAB, 2, spread=2.0)
+    settings = LanternSettings(k=k, delta=DELTA, budget="per_candidate", residual="reference")
+    verifier, noise = Lantern(settings, nearest()[:, : k + 1]), random_noise(300, 3, VOCAB, seed=5)
+    tree, verdict = one_round(distributions, DynamicTree(Shape(2, 4, 9)), "topk", verifier, noise)
+    accept, residual = (noise(tree.depths, role) for role in ("accept", "residual"))
+    log_p = distributions.log_p[distributions.rows(tree)]
+    for image in range(300):
+        node, decided = 0, []
+        while True:
+            at_node = [
+                n for n in range(1, tree.nodes + 1)
+                if tree.parents[image, n] == node and tree.present[image, n]
+            ]  # fmt: skip
+            children = {int(tree.tokens[image, n]): n for n in at_node}
+            drawn = (-(-accept[image, node]).exp()).exp().tolist()
+            hit, p = published(
+                log_p[image, node].exp().tolist(), list(children), dict(enumerate(drawn)), k
+            )
+            if hit is None:
+                break
+            node, decided = children[hit], [*decided, hit]
+        bonus = int((torch.tensor(p).double().log() + residual[image, node]).argmax())
+        found = verdict.emitted[image, : int(verdict.accepted[image]) + 1].tolist()
+        assert found == [*decided, bonus]
+    assert set(verdict.accepted.tolist()) == {0, 1, 2}
+
+
+def test_the_published_residual_takes_siblings_along() -> None:
+    """A child that is among a refused one's nearest codes has no probability left of its own."""
+    children, taken = 6, {}
+    for residual in ("exact", "reference"):
+        settings = LanternSettings(k=16, delta=0.3, budget="per_candidate", residual=residual)
+        verifier = Lantern(settings, nearest()[:, :17])
+        taken[residual] = accepted_share(verifier, children)
+    assert accepted_share(Rejection(), children) < taken["reference"] < taken["exact"] - 0.05
+
+
+def accepted_share(verifier: Verifier, children: int) -> float:
+    verdict = one_round(DISTRIBUTIONS, siblings(children), "topk", verifier, NOISE)[1]
+    return float(verdict.accepted.double().mean())
+
+
 # the target's distribution after the root; elsewhere token 3 is certain
 ROOT = [0.40, 0.35, 0.15, 0.10]
 NEAR = torch.tensor([[2, 3, 1], [2, 3, 0], [3, 1, 0], [2, 1, 0]], dtype=torch.int32)
