@@ -36,7 +36,8 @@ class Batch:
         self.cache = KVCache(target.spec, shape, target.dtype, target.device)
         dtype = torch.float64 if target.dtype == torch.float64 else torch.float32
         size = target.grid.tokens, target.vocab.size
-        noise = NoiseShape(*size, distribution.greedy, dtype, target.device)
+        reach = 1 + (speculation.policy.largest.reach if speculation else 0)
+        noise = NoiseShape(*size, distribution.greedy, dtype, target.device, reach)
         self.noise = PositionalNoise(noise, len(jobs), roles)
         self.flights: list[Flight | None] = [None] * len(jobs)
 
@@ -93,8 +94,13 @@ class Batch:
         return [flight.decided - 1 for flight in self.flights]
 
     def decided(self) -> Tensor:
-        """Return (images, 1) how many image tokens are decided: the position of the next one."""
-        return on_device([[flight.decided] for flight in self.flights], self.target.device)
+        """Return (images, 1) how many image tokens are decided: the position of the next one.
+
+        The noise of the positions that the next round reads is made.
+        """
+        counts = [flight.decided for flight in self.flights]
+        self.noise.keep_ahead(counts)
+        return on_device([[count] for count in counts], self.target.device)
 
     def last_codes(self) -> Tensor:
         """Return (images,) the last decided codes."""

@@ -11,7 +11,7 @@ children of a sampling proposal.
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -70,26 +70,49 @@ def gumbel(seed: int, role: str, positions: Tensor, width: int) -> Tensor:
     return -torch.log(-torch.log(uniform(seed, role, positions, width)))
 
 
+_TABLE_BYTES = 2**26  # of one role and image; larger tables hold the next positions only
+_AHEAD = 64  # least positions that are made at a time
+_TOGETHER = 2**22  # numbers that are computed at a time, in fp64
+
+
 @dataclass(frozen=True)
 class NoiseShape:
-    """Size, dtype and device of one image's noise table; greedy: temperature 0, without noise."""
+    """Size, dtype and device of one image's noise; greedy: temperature 0, without noise.
+
+    reach: positions that a round reads at most, from the first undecided one on; None: any.
+    """
 
     positions: int
     width: int
     greedy: bool
     dtype: torch.dtype
     device: torch.device
+    reach: int | None = None
+
+    @property
+    def rows(self) -> int:
+        """Positions that a table holds at a time."""
+        if self.greedy or self.reach is None:
+            return self.positions
+        fitting = _TABLE_BYTES // (self.width * self.dtype.itemsize)
+        return min(self.positions, max(self.reach + _AHEAD, fitting))
 
 
 class PositionalNoise:
-    """Holds the noise of the images in flight: a table per role and image, read by position."""
+    """Holds the noise of the images in flight: a table per role and image, read by position.
+
+    Row p % rows of a table is position p's: while an image is decoded, the noise of later positions
+    takes the rows of decided ones.
+    """
 
     def __init__(self, shape: NoiseShape, images: int, roles: tuple[str, ...] = ("target",)):
         self.shape = shape
-        size = (images, shape.positions, 1 if shape.greedy else shape.width)
+        size = (images, shape.rows, 1 if shape.greedy else shape.width)
         self.tables = {
             role: torch.zeros(size, dtype=shape.dtype, device=shape.device) for role in roles
         }
+        self.seeds = [0] * images
+        self.made = [0] * images  # positions whose noise was made, from the first on
 
     @property
     def table(self) -> Tensor:
@@ -97,27 +120,45 @@ class PositionalNoise:
         return self.tables["target"]
 
     def fill(self, image: int, seed: int) -> None:
-        """Fill an image's tables with the noise of its seed."""
+        """Fill an image's tables with the noise of its seed, from the first position on."""
+        self.seeds[image], self.made[image] = seed, 0
+        self._make(image, 0)
+
+    def keep_ahead(self, decided: Sequence[int]) -> None:
+        """Make the noise that the next round reads; decided: tokens of every image that are."""
+        if self.shape.rows == self.shape.positions:
+            return
+        for image, count in enumerate(decided):
+            if self.made[image] < min(count + self.shape.reach, self.shape.positions):
+                self._make(image, count)
+
+    def _make(self, image: int, decided: int) -> None:
+        """Fill the rows of all positions that an image has decided with later ones' noise."""
+        stop = min(decided + self.shape.rows, self.shape.positions)
         if not self.shape.greedy:
-            positions = torch.arange(self.shape.positions, device=self.shape.device)
-            for role, table in self.tables.items():
-                table[image] = gumbel(seed, role, positions, self.shape.width)
+            positions = torch.arange(self.made[image], stop, device=self.shape.device)
+            for part in positions.split(max(1, _TOGETHER // self.shape.width)):
+                for role, table in self.tables.items():
+                    noise = gumbel(self.seeds[image], role, part, self.shape.width)
+                    table[image, part % self.shape.rows] = noise.to(table.dtype)
+        self.made[image] = stop
 
     def select(self, images: list[int]) -> None:
         """Keep these images only."""
         self.tables = {role: table[images] for role, table in self.tables.items()}
+        self.seeds, self.made = ([each[i] for i in images] for each in (self.seeds, self.made))
 
     def __call__(self, positions: Tensor, role: str = "target") -> Tensor:
         """Return noise (images, n, vocab) at positions (images, n); (images, n, 1) zeros if greedy.
 
         Positions after the image's last one read that of the last one.
         """
+        rows = self.shape.rows
         index = positions.clamp(max=self.shape.positions - 1)
+        if rows < self.shape.positions:
+            index %= rows
         if len(positions) > 1:
-            index += (
-                torch.arange(len(positions), device=positions.device)[:, None]
-                * self.shape.positions
-            )
+            index += torch.arange(len(positions), device=positions.device)[:, None] * rows
         return F.embedding(index, self.tables[role].flatten(0, 1))
 
     def drawing(self, role: str, rounds: list[tuple[int, int]]) -> Noise:

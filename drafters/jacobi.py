@@ -24,17 +24,24 @@ class JacobiDrafter:
     A position without a prediction borrows that of the position above it (guess `above`), of the
     last predicted one (`left`), or takes the uniform distribution (`random`). In the first row
     `above` means `left`.
+
+    Only what is still read is kept: a row of the image before the last prediction, and the
+    undecided positions. Position p has row (p - 1) % rows; position 0, which has no prediction,
+    stands for the uniform distribution, in the last row of the table.
     """
 
-    def __init__(self, target: TargetModel, window: int, guess: str):
-        """window: most positions after the root that are drafted; guess: above, left or random."""
+    def __init__(self, target: TargetModel, window: int, guess: str, reach: int = 0):
+        """window: most positions after the root that are drafted; guess: above, left or random;
+        reach: the greatest depth of a node, where it is more than the window.
+        """
         self.grid, self.codes, self.device = target.grid, target.vocab.size, target.device
         self.dtype = torch.float64 if target.dtype == torch.float64 else torch.float32
         self.window, self.guess = window, guess
+        self.rows = self.grid.columns + max(window, reach) + 1
 
     def open(self, images: int, watch: Stopwatch) -> None:
-        # after the image's positions: the uniform distribution, and a row for what nobody reads
-        size = images, self.grid.tokens + 2, self.codes
+        # after the positions: a row for what nobody reads, and the uniform distribution
+        size = images, self.rows + 2, self.codes
         uniform = -math.log(self.codes)
         self.distributions = torch.full(size, uniform, dtype=self.dtype, device=self.device)
         # (images, 1) the position of the last decided token
@@ -76,10 +83,10 @@ class JacobiDrafter:
         merit = (shared * (tree.height + 1) + tree.depths).masked_fill(~tree.present, -1)
         last = merit.argmax(1)[:, None]
         branch = tree.visible.gather(1, last[..., None].expand(-1, 1, tree.nodes + 1))[:, 0]
-        position = self.root + 1 + tree.depths
-        nowhere = self.grid.tokens + 1
-        rows = torch.where(branch, position, nowhere).clamp(max=nowhere)
+        before = self.root + tree.depths
+        rows = torch.where(branch, before % self.rows, self.rows)
         self.distributions[self.image, rows] = log_p
+        position = before + 1
         self.reached = position.gather(1, last).maximum(self.reached)
         self.root = self.root + accepted + 1
 
@@ -93,12 +100,11 @@ class JacobiDrafter:
 
     def _distributions(self, position: Tensor) -> Tensor:
         """Return predictions (images, n, vocab) at positions (images, n); any past the end."""
-        return self.distributions[self.image, self._source(position).clamp(max=self.grid.tokens)]
+        rows = (self._source(position) - 1).fmod(self.rows)  # -1, the last row, for position 0
+        return self.distributions[self.image, rows]
 
     def _source(self, position: Tensor) -> Tensor:
-        """Return the row of the table that stands for each position (images, n)."""
-        uniform = self.grid.tokens
-        left = torch.where(self.reached > 0, self.reached, uniform)
+        """Return the position whose prediction stands for each position (images, n)."""
         if self.guess == "above":
             columns = self.grid.columns
             beyond = (position - self.reached).add(columns - 1)
@@ -106,7 +112,7 @@ class JacobiDrafter:
                 columns, rounding_mode="floor"
             )  # to go up until a prediction is known
             above = position - rows * columns
-            new = torch.where(above > 0, above, left)
+            new = torch.where(above > 0, above, self.reached)
         else:
-            new = left if self.guess == "left" else torch.full_like(left, uniform)
+            new = self.reached if self.guess == "left" else torch.zeros_like(self.reached)
         return torch.where(position <= self.reached, position, new)

@@ -162,7 +162,8 @@ def trained_drafter(parts: Drafting) -> Drafter:
 
 def jacobi_drafter(parts: Drafting) -> Drafter:
     """Return a drafter that needs no weights: the target's own stale predictions."""
-    return JacobiDrafter(parts.target, parts.method.window, parts.method.guess)
+    method = parts.method
+    return JacobiDrafter(parts.target, method.window, method.guess, parts.largest.reach)
 
 
 def graft_drafter(parts: Drafting) -> Drafter:

@@ -40,3 +40,11 @@ def decoded(
     jobs = [Job(str(number), text, 7 + number) for number, text in enumerate(PROMPTS)]
     found = [image for step in engine.generate(jobs) for image in step.finished]
     return [image.codes for image in sorted(found, key=lambda image: image.job.id)]
+
+
+def rounds(session: Session, method: MethodSettings) -> list[int]:
+    """Return how many rounds the image of every prompt takes, two images in flight."""
+    engine = session.open_engine(method, images=2)
+    jobs = [Job(str(number), text, 7 + number) for number, text in enumerate(PROMPTS)]
+    found = [image for step in engine.generate(jobs) for image in step.finished]
+    return [image.target_forwards for image in sorted(found, key=lambda image: image.job.id)]

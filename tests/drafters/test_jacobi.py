@@ -131,9 +131,10 @@ def test_the_images_end_is_no_trouble() -> None:
         torch.stack([distribution(n) for n in range(4)])[None],
         verdict([0], 3),
     )
-    assert (found.distributions[0, 18:20, 0] == torch.tensor([0.0, 1.0])).all()
-    assert (found.distributions[0, :18].exp() == found.distributions[0, 0].exp()).all()
+    assert names(found._distributions(torch.tensor([[18, 19]]))) == [0.0, 1.0]
     assert found.foresee().shape == (1, 30, VOCAB)
+    found.start(0, None, None, None)  # the next image begins with the uniform distribution
+    assert torch.allclose(found.foresee().exp(), torch.tensor(1 / VOCAB, dtype=torch.float64))
 
 
 def test_images_of_a_batch_go_their_own_ways() -> None:

@@ -1,0 +1,109 @@
+"""What a round keeps does not grow with the image: tables of noise and of stale predictions are
+windows, and the tokens are those of whole tables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from families import decoded, rounds
+from small_emu3 import Emu3Sizes, emu3_settings, write_emu3
+
+from configs.schema import MethodSettings, SamplingSettings
+from decoding import noise
+from decoding.noise import NoiseShape, PositionalNoise, gumbel
+from drafters.jacobi import JacobiDrafter
+from runs.session import Session, open_session
+
+CPU = torch.device("cpu")
+METHODS = [
+    MethodSettings("ar"),
+    MethodSettings("eagle2", depth=3, width=3, nodes=9),
+    MethodSettings("adt"),
+    MethodSettings("eagle2", depth=2, width=2, nodes=4, verifier="rejection"),
+    MethodSettings("static", verifier="sampled", proposal="sampled"),
+    MethodSettings("jacobi", window=5),
+    MethodSettings("jacobi", window=5, guess="left"),
+    MethodSettings("graft", size="fixed", depth=2, width=2, nodes=6, window=4),
+]
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory) -> Session:
+    """Images of 8 x 9 tokens with row ends."""
+    folder = write_emu3(tmp_path_factory.mktemp("long") / "emu3", Emu3Sizes(positions=400))
+    return open_session(replace(emu3_settings(folder), target_size="72x64"))
+
+
+@pytest.mark.parametrize("sampling", [{}, {"top_k": 7}, {"temperature": 0.0}])
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: f"{m.method} {m.verifier} {m.guess}")
+def test_windows_of_noise_give_the_same_tokens(method, sampling, session, monkeypatch) -> None:
+    distribution = SamplingSettings(**sampling)
+    whole = decoded(session, method, distribution)
+    monkeypatch.setattr(noise, "_TABLE_BYTES", 0)
+    for ahead in (1, 3):
+        monkeypatch.setattr(noise, "_AHEAD", ahead)
+        found = decoded(session, method, distribution)
+        assert all(torch.equal(a, b) for a, b in zip(found, whole, strict=True))
+
+
+@pytest.mark.parametrize("method", METHODS[5:], ids=lambda m: f"{m.method} {m.guess}")
+def test_windows_of_predictions_give_the_same_rounds(method, session, monkeypatch) -> None:
+    """Against a drafter that keeps the predictions of all positions; also the drafts are equal."""
+    opened, found = JacobiDrafter.open, {}
+
+    def whole(drafter: JacobiDrafter, images: int, watch: object) -> None:
+        drafter.rows = drafter.grid.tokens
+        opened(drafter, images, watch)
+
+    found["window"] = rounds(session, method)
+    monkeypatch.setattr(JacobiDrafter, "open", whole)
+    found["whole"] = rounds(session, method)
+    assert found["window"] == found["whole"]
+    assert max(found["whole"]) < 72  # drafts are accepted
+
+
+def test_the_window_is_a_row_of_the_image_and_the_deepest_tree(session) -> None:
+    drafter = JacobiDrafter(session.target, 5, "above", reach=7)
+    drafter.open(2, None)
+    assert drafter.distributions.shape == (2, 9 + 7 + 1 + 2, 24)
+
+
+def shape(positions: int, width: int = 32768, reach: int = 59) -> NoiseShape:
+    return NoiseShape(positions, width, False, torch.float32, CPU, reach)
+
+
+def test_large_tables_are_windows_and_small_ones_whole() -> None:
+    """64 MiB: whole for Anole and Janus-Pro; for Emu3 512 of 8,100 positions."""
+    assert shape(1024, 8192).rows == 1024 and shape(576, 16384).rows == 576
+    assert shape(8100).rows == 512 and shape(8100, reach=1000).rows == 1064
+    greedy = NoiseShape(8100, 32768, True, torch.float32, CPU, 59)
+    assert PositionalNoise(greedy, 2).table.shape == (2, 8100, 1)
+
+
+def test_every_position_has_its_own_noise_in_a_window(monkeypatch) -> None:
+    """Two images in turn, one of them replaced by a third."""
+    monkeypatch.setattr(noise, "_TABLE_BYTES", 0)
+    monkeypatch.setattr(noise, "_AHEAD", 2)
+    found = PositionalNoise(NoiseShape(50, 3, False, torch.float64, CPU, 4), 2)
+    assert found.table.shape == (2, 6, 3)
+    for image, seed in enumerate((5, 6)):
+        found.fill(image, seed)
+    decided, seeds = [0, 0], [5, 6]
+    for step in range(60):
+        found.keep_ahead(decided)
+        ahead = torch.tensor([[count + i for i in range(4)] for count in decided])
+        wanted = [
+            gumbel(seed, "target", row.clamp(max=49), 3)
+            for seed, row in zip(seeds, ahead, strict=True)
+        ]
+        assert torch.equal(found(ahead), torch.stack(wanted)), step
+        decided = [min(count + 1 + step % (2 + 2 * i), 50) for i, count in enumerate(decided)]
+        if step == 20:
+            found.fill(1, 7)
+            decided[1], seeds[1] = 0, 7
+        if step == 40:
+            found.select([1])
+            decided, seeds = decided[1:], seeds[1:]
