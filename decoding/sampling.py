@@ -11,8 +11,10 @@ class SamplingDistribution:
     """Turns logits of image codes into log-probabilities, in fp32 or better.
 
     The order is that of the field's baselines: guidance, temperature, top-k (ties are kept), top-p
-    (the token that crosses p is kept). At temperature 0 it is the softmax of the guided logits
-    without cuts, and tokens are chosen by argmax. Target and drafter use the same one.
+    (the token that crosses p is kept). LANTERN's plain decoding has it too; its drafting methods
+    cut by top-p first, so with top-p below 1 its own two distributions differ. At temperature 0 it
+    is the softmax of the guided logits without cuts, and tokens are chosen by argmax. Target and
+    drafter use the same one.
 
     cfg: guidance scale; 1 means no guidance. top_k: 0 means no cut.
     """

@@ -43,11 +43,16 @@ ADM = Fit(Image.Resampling.BICUBIC, halves=True)
 
 
 def on_white(image: Image.Image) -> Image.Image:
-    """Return the picture in RGB, on white where it is transparent."""
+    """Return the picture in RGB, on white where it is transparent; values are truncated.
+
+    Meta's image tokenizer truncates, too.
+    """
     if not image.has_transparency_data:
         return image.convert("RGB")
-    layers = image.convert("RGBA")
-    return Image.alpha_composite(Image.new("RGBA", layers.size, "white"), layers).convert("RGB")
+    layers = np.asarray(image.convert("RGBA"))
+    opacity = layers[..., 3:] / 255.0
+    blended = (1 - opacity) * 255 + opacity * layers[..., :3]
+    return Image.fromarray(blended.astype(np.uint8))
 
 
 @dataclass(frozen=True)

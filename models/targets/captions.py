@@ -9,6 +9,7 @@ of that step, only control characters are dropped and Unicode's canonical form (
 import html
 import re
 import unicodedata
+from html.entities import html5
 from html.parser import HTMLParser
 from urllib.parse import unquote_plus
 
@@ -75,11 +76,22 @@ _LAST = (
 
 
 class _Text(HTMLParser):
-    """Collects the text between tags, scripts and style sheets left out."""
+    """Collects the text between tags, scripts and style sheets left out.
+
+    Names of characters are resolved as the recipe's own parser (Beautiful Soup) does: unknown ones
+    stay without their semicolon, and those that end the caption lose their `&`, so that
+    `a sign for h&m` becomes `a sign for hm`.
+    """
 
     def __init__(self):
-        super().__init__()
+        super().__init__(convert_charrefs=False)
         self.parts: list[str] = []
+
+    def handle_entityref(self, name: str) -> None:
+        self.handle_data(html5.get(f"{name};", f"&{name}"))
+
+    def handle_charref(self, name: str) -> None:
+        self.handle_data(html.unescape(f"&#{name};"))
 
     def handle_data(self, data: str) -> None:
         if self.cdata_elem is None:

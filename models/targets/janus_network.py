@@ -17,6 +17,8 @@ from models.targets.janus_config import JanusConfig, Keys, janus_config
 from models.targets.llama_spec import llama_spec
 from models.transformer import Transformer
 
+_PROMPT = 1024  # tokens of a prompt that find room
+
 
 class TwoLayers(nn.Module):
     """Linear, GELU, Linear, with biases."""
@@ -58,13 +60,14 @@ def janus_spec(config: dict) -> TransformerSpec:
         ValueError: naming an entry that is missing or not allowed.
     """
     found = janus_config(config)
-    spec = llama_spec(found.decoder)
-    if spec.max_positions <= found.side**2:
+    spec, image = llama_spec(found.decoder), found.side**2
+    if spec.max_positions <= image:
         raise ValueError(
-            f"config.json: max_position_embeddings is {spec.max_positions}; "
-            f"an image takes {found.side**2}"
+            f"config.json: max_position_embeddings is {spec.max_positions}; an image takes {image}"
         )
-    return replace(spec, vocab=spec.vocab + found.codes)
+    # caches have room for all positions: the 16,384 of the public files are not for one image
+    positions = min(spec.max_positions, image + _PROMPT)
+    return replace(spec, vocab=spec.vocab + found.codes, max_positions=positions)
 
 
 def janus_entries(config: dict) -> dict:

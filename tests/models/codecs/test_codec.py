@@ -57,6 +57,8 @@ def test_transparency_is_white():
     assert np.asarray(on_white(Image.new("L", (1, 1), 7))).tolist() == [[[7, 7, 7]]]
     grey = Image.new("LA", (1, 1), (0, 51))
     assert np.asarray(on_white(grey)).tolist() == [[[204, 204, 204]]]
+    half = Image.new("RGBA", (1, 1), (100, 7, 0, 128))  # 177.19, 130.51 and 127 on white
+    assert np.asarray(on_white(half)).tolist() == [[[177, 130, 127]]]
 
 
 def test_captions_of_chameleon_can_be_too_long(checkpoint):

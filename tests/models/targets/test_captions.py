@@ -36,6 +36,10 @@ CLEANED = {
     "-edge-": "edge",
     "10 cats & 2 dogs": "10 cats 2 dogs",
     "Tom &amp;amp; Jerry &quot;x&quot;": 'tom ; jerry "x"',
+    "a sign for h&m": "a sign for hm",
+    "h&m on a wall": "h m on a wall",
+    "caf&eacute; &nosuch; q&a; b": "café nosuch q a b",
+    "a &#39;b": "a 'b",
     "@user": "",
     "  ": "",
 }
