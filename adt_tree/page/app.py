@@ -1,22 +1,25 @@
 """The page's controls and what they do."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import gradio as gr
+from gradio.components import Component
 
 from adt_tree.page.drawing import Painter, Wish
 from configs.fields import SettingsError
 from configs.method_table import METHODS
 
 HERE = Path(__file__).parent
+RESTING = ("idle", "done", "refused")  # states in which there is nothing to stop
 EXAMPLES = (
     "a large red circle on a plain blue background",
     "a small yellow star on a grassy background",
     "two green triangles on a striped background",
 )
-_ABOUT = {
+LABELS = {
     "graft": "graft: a tree and a window",
     "jacobi": "jacobi: a window, no drafter",
     "adt": "adt: a tree that adapts",
@@ -30,11 +33,14 @@ pass of the model checks all of them. Both start from the same seed, and the tok
 """
 
 
-def stopped(value: str) -> str:
-    """Return the stage's value after Stop: as it is, but no longer drawing."""
-    shown = json.loads(value)
-    state = shown["state"] if shown["state"] in ("idle", "done") else "stopped"
-    return json.dumps(shown | {"state": state})
+@dataclass(frozen=True)
+class Controls:
+    """What a visitor sets; `wishes` in the order of the fields of `Wish`."""
+
+    prompt: gr.Textbox
+    draw: gr.Button
+    stop: gr.Button
+    wishes: list[Component]
 
 
 def build_page(painter: Painter, drafted: bool, visitors: int) -> gr.Blocks:
@@ -45,36 +51,11 @@ def build_page(painter: Painter, drafted: bool, visitors: int) -> gr.Blocks:
         drafted: whether methods with a drafter's weights can be chosen.
         visitors: how many may wait.
     """
-    sampling, first = painter.pipe.settings.sampling, painter.pipe.method
-    names = [name for name, entry in METHODS.items() if name in _ABOUT]
-    names = [name for name in _ABOUT if name in names and (drafted or not METHODS[name].drafted)]
     with gr.Blocks(analytics_enabled=False, title="ADT-Tree") as page:
         gr.Markdown(_INTRO, elem_id="intro")
         with gr.Row(equal_height=False):
             with gr.Column(scale=2, min_width=280):
-                prompt = gr.Textbox(EXAMPLES[0], label="Prompt", lines=2, elem_id="prompt")
-                method = gr.Dropdown(
-                    [(_ABOUT[name], name) for name in names],
-                    value=first if first in names else names[0],
-                    label="Fast method",
-                )
-                with gr.Row():
-                    draw = gr.Button("Draw", variant="primary", min_width=100, elem_id="draw")
-                    stop = gr.Button("Stop", min_width=100, elem_id="stop")
-                slow = gr.Checkbox(False, label="Slow: show every round")
-                with gr.Accordion("Settings", open=False):
-                    seed = gr.Number(0, label="Seed", precision=0, minimum=0)
-                    temperature = gr.Slider(
-                        0, 2, sampling.temperature, step=0.05, label="Temperature"
-                    )
-                    guidance = gr.Slider(1, 10, sampling.cfg, step=0.5, label="Guidance scale")
-                    top_k = gr.Number(
-                        sampling.top_k, label="Top-k, 0 = all codes", precision=0, minimum=0
-                    )
-                    tokens = gr.Slider(
-                        0, 64, 0, step=1, label="Draft tokens per round, 0 = the method's own"
-                    )
-                gr.Examples([[text] for text in EXAMPLES], [prompt], label="Examples")
+                controls = _controls(painter, drafted)
             with gr.Column(scale=5, min_width=340):
                 stage = gr.HTML(
                     json.dumps(painter.blank),
@@ -83,23 +64,70 @@ def build_page(painter: Painter, drafted: bool, visitors: int) -> gr.Blocks:
                     apply_default_css=False,
                     elem_id="stage",
                 )
-        wishes = [prompt, method, seed, temperature, guidance, top_k, tokens, slow]
-
-        def drawn(*values: object) -> Iterator[str]:
-            """Yield the stage's values; what cannot be used is said on the page."""
-            try:
-                yield from map(json.dumps, painter.draw(Wish(*values)))
-            except SettingsError as error:
-                raise gr.Error(
-                    str(error), duration=None, title="This cannot be drawn", print_exception=False
-                ) from error
-
-        options = {"concurrency_limit": 1, "show_progress": "minimal", "api_visibility": "private"}
-        events = [
-            listen(drawn, wishes, stage, trigger_mode="once", **options)
-            for listen in (draw.click, prompt.submit)
-        ]
-        stop.click(
-            stopped, stage, stage, cancels=events, queue=False, api_visibility="private",
-        )  # fmt: skip
+        _connect(controls, stage, painter)
     return page.queue(max_size=visitors, default_concurrency_limit=1)
+
+
+def _controls(painter: Painter, drafted: bool) -> Controls:
+    """Return the controls, placed where gradio is at."""
+    prompt = gr.Textbox(EXAMPLES[0], label="Prompt", lines=2, max_lines=5)
+    names = [name for name in LABELS if drafted or not METHODS[name].drafted]
+    chosen = painter.pipe.method if painter.pipe.method in names else names[0]
+    method = gr.Dropdown([(LABELS[name], name) for name in names], value=chosen,
+                         label="Fast method")  # fmt: skip
+    with gr.Row():
+        draw = gr.Button("Draw", variant="primary", min_width=100)
+        stop = gr.Button("Stop", min_width=100)
+    slow = gr.Checkbox(False, label="Slow: show every round")
+    with gr.Accordion("Settings", open=False):
+        settings = _settings(painter)
+    gr.Examples([[text] for text in EXAMPLES], [prompt], label="Examples")
+    return Controls(prompt, draw, stop, [prompt, method, *settings, slow])
+
+
+def _settings(painter: Painter) -> list[Component]:
+    """Return the controls of seed, temperature, guidance scale, top-k and draft tokens."""
+    own = painter.pipe.settings.sampling
+    return [
+        gr.Number(0, label="Seed", precision=0, minimum=0),
+        gr.Slider(0, max(2, own.temperature), own.temperature, step=0.05, label="Temperature"),
+        gr.Slider(min(1, own.cfg), max(10, own.cfg), own.cfg, step=0.5, label="Guidance scale"),
+        gr.Number(own.top_k, label="Top-k, 0 = all codes", precision=0, minimum=0),
+        gr.Slider(0, 64, 0, step=1, label="Draft tokens per round, 0 = the method's own"),
+    ]
+
+
+def _connect(controls: Controls, stage: gr.HTML, painter: Painter) -> None:
+    """Let the controls draw on the stage, one visitor after the other."""
+    quiet = {"show_progress": "hidden", "api_visibility": "private"}
+    events = []
+    for listen in (controls.draw.click, controls.prompt.submit):
+        waits = listen(with_state("waiting"), stage, stage, queue=False, **quiet)
+        inputs = [stage, *controls.wishes]
+        events.append(waits.then(drawing(painter), inputs, stage, concurrency_limit=1, **quiet))
+    controls.stop.click(with_state("stopped"), stage, stage, cancels=events, queue=False, **quiet)
+
+
+def with_state(state: str) -> Callable[[str], str]:
+    """Return a function that shows the stage as it is, in another state."""
+
+    def changed(value: str) -> str:
+        shown = json.loads(value)
+        if state == "stopped" and shown["state"] in RESTING:
+            return value
+        return json.dumps(shown | {"state": state, "verdict": None})
+
+    return changed
+
+
+def drawing(painter: Painter) -> Callable[..., Iterator[str]]:
+    """Return the function that draws what a visitor asks for, on a stage that shows `before`."""
+
+    def drawn(before: str, *values: object) -> Iterator[str]:
+        try:
+            yield from map(json.dumps, painter.draw(Wish(*values)))
+        except (SettingsError, FloatingPointError) as error:
+            refused = {"state": "refused", "why": str(error)}
+            yield json.dumps(json.loads(before) | refused)
+
+    return drawn

@@ -99,21 +99,26 @@ function drawHeat(own, value) {
 
 const WORDS = {
   idle: 'Enter a prompt and press Draw.', stopped: 'Stopped.',
+  waiting: 'Waiting for the machine; images of earlier visitors come first.',
   preparing: 'Measuring what forward passes cost on this machine, once: some ten seconds.',
   drawing: 'Both decode in turns on the same machine, with the same seed.',
 };
 
 function show() {
   const value = JSON.parse(props.value);
-  const began = value.state === 'drawing' && stage.dataset.state !== 'drawing';
+  const began = stage.dataset.state !== value.state;
   stage.dataset.state = value.state;
-  if (began && stage.getBoundingClientRect().top > 0.6 * innerHeight) {  // as on a phone
-    stage.scrollIntoView({behavior: 'smooth', block: 'start'});
+  const wanted = {drawing: stage, refused: stage.querySelector('.verdict')}[value.state];
+  if (began && wanted && wanted.getBoundingClientRect().top > 0.6 * innerHeight) {  // on a phone
+    wanted.scrollIntoView({behavior: 'smooth', block: wanted === stage ? 'start' : 'center'});
   }
   stage.dataset.same = value.verdict ? (value.verdict.same ? 'yes' : 'no') : '';
   stage.querySelector('.name').textContent = value.panels[1].method;
-  stage.querySelector('.answer').textContent = value.verdict ? `Same image: ${value.verdict.same ? 'yes' : 'no'}` : '';
-  stage.querySelector('.reason').textContent = value.verdict ? value.verdict.text : WORDS[value.state];
+  const [answer, reason] = value.state === 'refused' ? ['This cannot be drawn:', value.why]
+    : value.verdict ? [`Same image: ${value.verdict.same ? 'yes' : 'no'}`, value.verdict.text]
+      : ['', WORDS[value.state]];
+  stage.querySelector('.answer').textContent = answer;
+  stage.querySelector('.reason').textContent = reason;
   panels.forEach((panel, i) => {
     const own = value.panels[i];
     const set = (name, text) => { panel.querySelector(name).textContent = text; };

@@ -67,7 +67,11 @@ def data_uri(image: Image.Image, last: bool) -> str:
 
 
 def stage_value(state: str, grid: tuple[int, int], panels: list[Panel]) -> Value:
-    """Return the stage's value. state: idle, preparing, drawing, done or stopped."""
+    """Return the stage's value.
+
+    state: idle, waiting, preparing, drawing, done, stopped or
+    refused.
+    """
     values = [panel.value() for panel in panels]
     return {"state": state, "rows": grid[0], "columns": grid[1], "panels": values}
 

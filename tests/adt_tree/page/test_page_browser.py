@@ -133,12 +133,29 @@ def test_from_the_prompt_to_both_images(served, visit):
     assert outside == [] and visit.faults == []
 
 
+@pytest.mark.parametrize("visit", [PHONE], indirect=True, ids=["phone"])
 def test_a_long_prompt_is_refused_in_words(visit):
     draw(visit.page, "word " * 300)
-    toast = visit.page.get_by_text("the model takes 256").first
-    toast.wait_for(timeout=SECONDS)
-    assert "allowed: a shorter prompt" in toast.text_content()
-    assert visit.page.locator(".stage").get_attribute("data-state") == "idle"
+    visit.page.locator(".stage[data-state=refused]").wait_for(timeout=SECONDS)
+    words = visit.page.locator(".verdict")
+    assert "This cannot be drawn: prompt: the prompt has 1204 tokens" in words.text_content()
+    assert "allowed: a shorter prompt" in words.text_content()
+    visit.page.wait_for_timeout(1500)  # it scrolls there
+    box = words.bounding_box()
+    assert 0 <= box["y"] < PHONE[1] - box["height"]
+
+
+def test_visitors_wait_for_each_other(served, visit, chromium):
+    visit.page.get_by_label("Slow: show every round").check()
+    draw(visit.page, PROMPT)
+    visit.page.locator(".stage[data-state=drawing]").wait_for(timeout=SECONDS)
+    second = chromium.new_page()
+    second.goto(served.url)
+    draw(second, PROMPT)
+    second.locator(".stage[data-state=waiting]").wait_for(timeout=SECONDS)
+    visit.page.close()  # who leaves makes room
+    second.locator(".stage[data-state=done]").wait_for(timeout=SECONDS)
+    second.close()
 
 
 def test_stop_ends_the_drawing_and_the_next_visitor_draws(visit):
