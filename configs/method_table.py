@@ -113,6 +113,17 @@ METHODS: dict[str, Method] = {
         f"{_BUILDING}:graft_drafter",
         drafted=True,
     ),
+    "similar": Method(
+        {"proposal": "coupled", "depth": 14, "width": 5, "nodes": 58} | _WINDOW,
+        f"{_BUILDING}:fixed_tree",
+        f"{_BUILDING}:similar_drafter",
+    ),
+    "graft_similar": Method(
+        _PRICED | {"depth": 18, "width": 4, "nodes": 58} | _WINDOW,
+        f"{_BUILDING}:priced_tree",
+        f"{_BUILDING}:similar_graft_drafter",
+        drafted=True,
+    ),
 }
 # Other defaults of a method with a proposal: the published methods do not calibrate.
 PUBLISHED = {

@@ -31,10 +31,14 @@ class MethodSettings(Settings):
         shown="drafter; with topk and sampled none, as published",
     )
     depth: int | None = setting(
-        None, "levels of a tree, at most", low=1, high=64, shown="eagle2 5, marginal 6, graft 1"
+        None,
+        "levels of a tree, at most",
+        low=1,
+        high=64,
+        shown="eagle2 5, marginal 6, graft 1, similar 14, graft_similar 18",
     )
     width: int | None = setting(
-        None, "width of a tree", low=1, high=256, shown="eagle2 10, others 4"
+        None, "width of a tree", low=1, high=256, shown="eagle2 10, similar 5, others 4"
     )
     nodes: int | None = setting(
         None,

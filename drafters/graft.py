@@ -15,8 +15,6 @@ from decoding.verifiers.base import Verdict
 from drafters.jacobi import JacobiDrafter
 from models.base import PromptRows
 
-SHARE = 0.35  # of the stale prediction in the mixture; hits change little from 0.3 to 0.5
-
 
 class GraftDrafter:
     """Grows levels by a drafter, mixed with stale predictions; these also foresee later positions.
@@ -44,7 +42,7 @@ class GraftDrafter:
         log_q = self.near.expand(tree, nodes)
         stale, known = self.far.recall(tree, nodes)
         mixed = known[..., None] & stale.isfinite() & log_q.isfinite()
-        return torch.where(mixed, log_q + SHARE * (stale - log_q), log_q).log_softmax(-1)
+        return torch.where(mixed, log_q + self.far.share * (stale - log_q), log_q).log_softmax(-1)
 
     def foresee(self) -> Tensor:
         return self.far.foresee()

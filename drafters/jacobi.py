@@ -28,7 +28,12 @@ class JacobiDrafter:
     Only what is still read is kept: a row of the image before the last prediction, and the
     undecided positions. Position p has row (p - 1) % rows; position 0, which has no prediction,
     stands for the uniform distribution, in the last row of the table.
+
+    share: of its predictions in a mixture with those of a drafter that follows paths; hits change
+    little from 0.3 to 0.5.
     """
+
+    share = 0.35
 
     def __init__(self, target: TargetModel, window: int, guess: str, reach: int = 0):
         """window: most positions after the root that are drafted; guess: above, left or random;

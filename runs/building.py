@@ -26,6 +26,7 @@ from drafters.calibrations import UNCALIBRATED, Calibrations
 from drafters.graft import GraftDrafter
 from drafters.jacobi import JacobiDrafter
 from drafters.loading import LoadedDrafter
+from drafters.similar import SimilarDrafter
 from models.base import TargetModel
 
 
@@ -166,6 +167,17 @@ def jacobi_drafter(parts: Drafting) -> Drafter:
     return JacobiDrafter(parts.target, method.window, method.guess, parts.largest.reach)
 
 
+def similar_drafter(parts: Drafting) -> Drafter:
+    """Return a drafter without weights: stale predictions, recalled by similarity of tokens."""
+    method = parts.method
+    return SimilarDrafter(parts.target, method.window, method.guess, parts.largest.reach)
+
+
 def graft_drafter(parts: Drafting) -> Drafter:
     """Return the drafter with weights, whose trees the stale predictions continue."""
     return GraftDrafter(trained_drafter(parts), jacobi_drafter(parts))
+
+
+def similar_graft_drafter(parts: Drafting) -> Drafter:
+    """Return the drafter with weights, mixed with stale predictions recalled by similarity."""
+    return GraftDrafter(trained_drafter(parts), similar_drafter(parts))

@@ -132,7 +132,11 @@ def test_defaults_of_the_methods():
     assert MethodSettings("static").tree == "mc_sim_7b_63"
     assert MethodSettings("ar").proposal is None
     assert all(MethodSettings(name).lossless for name in METHODS)
-    assert [name for name in METHODS if not MethodSettings(name).drafted] == ["ar", "jacobi"]
+    assert [name for name in METHODS if not MethodSettings(name).drafted] == [
+        "ar",
+        "jacobi",
+        "similar",
+    ]
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -59,6 +59,14 @@ METHODS = {
     "graft of few nodes": MethodSettings(
         method="graft", size="fixed", depth=4, width=3, nodes=3, window=5
     ),
+    "similar": MethodSettings(method="similar", depth=4, width=3, nodes=12, window=5),
+    "similar of rank": MethodSettings(
+        method="similar", proposal="topk", depth=3, width=2, nodes=7, window=4, guess="left"
+    ),
+    "graft of similar": MethodSettings(
+        method="graft_similar", size="fixed", depth=4, width=3, nodes=14, window=6
+    ),
+    "graft of similar, priced": MethodSettings(method="graft_similar", window=6),
     "graft of rank": MethodSettings(
         method="graft", proposal="topk", size="fixed", depth=1, width=2, nodes=7, window=4
     ),

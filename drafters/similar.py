@@ -1,0 +1,99 @@
+"""Stale predictions, weighed by how similar the tokens are that they were made after.
+
+A verified tree holds the target's predictions after many tokens that it did not choose: the other
+candidates for the same place. After a token much like the chosen one, the target predicts much the
+same. So the distribution after a node is recalled from all nodes of the last tree that stand at its
+position, each weighed by the similarity of its last tokens to the node's own (kernel regression,
+Nadaraya 1964). Siblings of an accepted token are then worth verifying for what they predict.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from decoding.timing import Stopwatch
+from decoding.tree import DraftTree
+from decoding.verifiers.base import Verdict
+from drafters.jacobi import JacobiDrafter
+from models.base import PromptRows, TargetModel
+
+# The weight of a node is the softmax of its tokens' cosines times these numbers: its own token, the
+# one before it, and the one before that.
+SHARPNESS = 20.0, 5.0, 2.0
+_LEAST = -60.0  # log-probability of codes that top-k or top-p cuts, so that means stay finite
+
+
+class SimilarDrafter(JacobiDrafter):
+    """Recalls predictions by similarity where the last tree has any, and as Jacobi elsewhere.
+
+    Two tokens are as similar as the cosine of their embeddings in the target says.
+    """
+
+    share = 0.65
+
+    def __init__(self, target: TargetModel, window: int, guess: str, reach: int = 0):
+        super().__init__(target, window, guess, reach)
+        codes = target.embedding()[target.vocab.first_id :][: target.vocab.size]
+        self.directions = F.normalize(codes.to(self.device, self.dtype), dim=-1)  # (codes, hidden)
+
+    def open(self, images: int, watch: Stopwatch) -> None:
+        super().open(images, watch)
+        size = images, len(SHARPNESS)
+        # (images, tokens) the last decided codes, the root's first
+        self.recent = torch.zeros(size, dtype=torch.long, device=self.device)
+        # of the last tree: (images, nodes) the positions of its nodes, -1 for none; (images, nodes,
+        # tokens) their last tokens; (images, nodes, vocab) the predictions after them
+        self.places = torch.full_like(self.root, -1)
+        self.lineage = self.recent[:, None]
+        self.log_p = self.distributions[:, :1]
+
+    def start(self, image: int, prompt: PromptRows, features: Tensor, code: Tensor) -> None:
+        super().start(image, prompt, features, code)
+        self.recent[image], self.places[image] = code, -1
+
+    def recall(self, tree: DraftTree, nodes: Tensor) -> tuple[Tensor, Tensor]:
+        older, known = super().recall(tree, nodes)
+        places = self.root + tree.depths.gather(1, nodes)
+        found, here = self._similar(self._lineage(tree, nodes), places)
+        return torch.where(here[..., None], found, older), here | known
+
+    def observe(self, tree: DraftTree, log_p: Tensor, verdict: Verdict) -> None:
+        every = torch.arange(tree.nodes + 1, device=self.device).expand_as(tree.tokens)
+        self.places = (self.root + tree.depths).masked_fill(~tree.present, -1)
+        self.lineage, self.log_p = self._lineage(tree, every), log_p.clamp_min(_LEAST)
+        accepted = verdict.accepted[:, None]
+        last = verdict.path.gather(1, accepted)[..., None].expand(-1, -1, len(SHARPNESS))
+        before = self.lineage.gather(1, last)[:, 0, :-1]
+        self.recent = torch.cat([verdict.emitted.gather(1, accepted), before], 1)
+        super().observe(tree, log_p, verdict)
+
+    def select(self, images: list[int]) -> None:
+        super().select(images)
+        self.recent, self.places = self.recent[images], self.places[images]
+        self.lineage, self.log_p = self.lineage[images], self.log_p[images]
+
+    def _lineage(self, tree: DraftTree, nodes: Tensor) -> Tensor:
+        """Return the last tokens of nodes (images, k), their own first: (images, k, tokens)."""
+        depth, node, tokens = tree.depths.gather(1, nodes), nodes, []
+        for back in range(len(SHARPNESS)):
+            decided = self.recent.gather(1, (back - depth).clamp_min(0))
+            tokens.append(torch.where(depth >= back, tree.tokens.gather(1, node), decided))
+            node = tree.parents.gather(1, node)
+        return torch.stack(tokens, 2)
+
+    def _similar(self, tokens: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        """Return distributions (images, k, vocab) by similarity, and where there are any.
+
+        tokens: (images, k, tokens) the last ones. places: (images, k) the positions of the first.
+        """
+        here = places[..., None] == self.places[:, None]  # (images, k, nodes)
+        known = here.any(2)
+        merit = torch.zeros(here.shape, dtype=self.dtype, device=self.device)
+        for back, sharpness in enumerate(SHARPNESS):
+            one, other = (
+                self.directions[tokens[..., back]],
+                self.directions[self.lineage[..., back]],
+            )
+            merit = merit.baddbmm(one, other.transpose(1, 2), alpha=sharpness)
+        weights = merit.masked_fill(~here & known[..., None], -torch.inf).softmax(2)
+        return (weights @ self.log_p).log_softmax(-1), known

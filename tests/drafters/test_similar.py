@@ -1,0 +1,183 @@
+"""What is recalled by similarity: the mean over the nodes of the last tree, by definition."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor
+
+from decoding.timing import Stopwatch
+from decoding.tree import DraftTree
+from decoding.verifiers.base import Verdict
+from drafters.jacobi import JacobiDrafter
+from drafters.similar import SHARPNESS, SimilarDrafter
+from models.base import ImageGrid, ImageVocab
+
+VOCAB, TEXT = 6, 2  # codes, and ids before them
+GENERATOR = torch.Generator().manual_seed(0)
+EMBEDDING = torch.randn(TEXT + VOCAB, 5, generator=GENERATOR, dtype=torch.float64)
+Path = tuple[int, ...]
+
+
+def target() -> SimpleNamespace:
+    return SimpleNamespace(
+        grid=ImageGrid(4, 5),
+        vocab=ImageVocab(TEXT, VOCAB),
+        device=torch.device("cpu"),
+        dtype=torch.float64,
+        embedding=lambda: EMBEDDING,
+    )
+
+
+def drafter(kind: type[JacobiDrafter] = SimilarDrafter, images: int = 1) -> JacobiDrafter:
+    found = kind(target(), 6, "above")
+    found.open(images, Stopwatch(torch.device("cpu")))
+    for image in range(images):
+        found.start(image, None, None, torch.tensor([3]))
+    return found
+
+
+def tree_of(tokens: list[int], parents: list[int], absent: tuple[int, ...] = ()) -> DraftTree:
+    depths = [0]
+    for parent in parents[1:]:
+        depths.append(depths[parent] + 1)
+    scores = torch.zeros(1, len(tokens), dtype=torch.float64)
+    scores[:, list(absent)] = -torch.inf
+    rows = (torch.tensor([values]) for values in (tokens, parents, depths))
+    return DraftTree(*rows, scores, height=max(depths))
+
+
+def predictions(nodes: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(1, nodes, VOCAB, generator=generator, dtype=torch.float64).log_softmax(-1)
+
+
+def verdict(tree: DraftTree, path: list[int], bonus: int) -> Verdict:
+    """The accepted path, from the root on, and the bonus token; other entries mean nothing."""
+    rest = [0] * (tree.nodes + 1 - len(path))
+    emitted = [int(tree.tokens[0, node]) for node in path[1:]] + [bonus]
+    entries = torch.tensor([path + rest])
+    return Verdict(entries, torch.tensor([len(path) - 1]), entries, torch.tensor([emitted + rest]))
+
+
+def expected(tokens: Path, others: dict[Path, Tensor]) -> Tensor:
+    """Softmax-weighted mean of predictions (vocab,) by the last tokens that they were made after;
+    paths end with the newest token.
+    """
+    merits = []
+    for path in others:
+        merit = 0.0
+        for back, sharpness in enumerate(SHARPNESS, 1):
+            pair = EMBEDDING[TEXT + tokens[-back]], EMBEDDING[TEXT + path[-back]]
+            merit += sharpness * torch.cosine_similarity(*pair, dim=0)
+        merits.append(merit)
+    weights = torch.stack(merits).softmax(0)
+    return (weights[:, None] * torch.stack(list(others.values()))).sum(0).log_softmax(-1)
+
+
+# After code 3 the tree 3 -> (1 -> (4, 5), 2 -> 0); the target chose 1 and then 2.
+TREE = tree_of([3, 1, 2, 4, 5, 0], [0, 0, 0, 1, 1, 2])
+LOG_P = predictions(6, 1)
+
+
+def observed(tree: DraftTree = TREE) -> SimilarDrafter:
+    found = drafter()
+    found.observe(tree, LOG_P[:, : tree.nodes + 1], verdict(tree, [0, 1], 2))
+    return found
+
+
+def test_the_root_recalls_all_nodes_in_its_place() -> None:
+    root = DraftTree.root(torch.tensor([2]), torch.float64)
+    log_q, known = observed().recall(root, torch.zeros(1, 1, dtype=torch.long))
+    others = {(3, 1, 4): LOG_P[0, 3], (3, 1, 5): LOG_P[0, 4], (3, 2, 0): LOG_P[0, 5]}
+    assert known.all()
+    torch.testing.assert_close(log_q[0, 0], expected((3, 1, 2), others))
+
+
+def test_absent_nodes_are_not_recalled() -> None:
+    tree = tree_of([3, 1, 2, 4, 5, 0], [0, 0, 0, 1, 1, 2], absent=(4, 5))
+    root = DraftTree.root(torch.tensor([2]), torch.float64)
+    log_q, _ = observed(tree).recall(root, torch.zeros(1, 1, dtype=torch.long))
+    torch.testing.assert_close(log_q[0, 0], LOG_P[0, 3])
+
+
+def test_nodes_below_the_root_recall_by_their_own_path() -> None:
+    """A round that accepts nothing leaves the deeper nodes of its tree in the next one's places."""
+    found = drafter()
+    found.observe(TREE, LOG_P, verdict(TREE, [0], 5))  # the target chose 5, which nobody drafted
+    tree = tree_of([5, 0, 4], [0, 0, 0])
+    log_q, known = found.recall(tree, torch.tensor([[2, 0]]))
+    deeper = {(3, 1, 4): LOG_P[0, 3], (3, 1, 5): LOG_P[0, 4], (3, 2, 0): LOG_P[0, 5]}
+    assert known.all()
+    torch.testing.assert_close(log_q[0, 0], expected((3, 5, 4), deeper))
+    beside = {(3, 3, 1): LOG_P[0, 1], (3, 3, 2): LOG_P[0, 2]}
+    # before the first code nothing is known: both read the same there
+    recent = {(0, *path[1:]): value for path, value in beside.items()}
+    torch.testing.assert_close(log_q[0, 1], expected((0, 3, 5), recent))
+
+
+def test_places_that_the_last_tree_has_not_reached_are_jacobis() -> None:
+    tree, plain = tree_of([2, 0, 4], [0, 0, 1]), drafter(JacobiDrafter)
+    plain.observe(TREE, LOG_P, verdict(TREE, [0, 1], 2))
+    found = observed()
+    for one, other in zip(
+        found.recall(tree, torch.tensor([[1, 2]])),
+        plain.recall(tree, torch.tensor([[1, 2]])),
+        strict=True,
+    ):
+        assert torch.equal(one, other)
+    assert torch.equal(found.foresee(), plain.foresee())
+
+
+def test_codes_that_every_prediction_excludes_stay_nearly_impossible() -> None:
+    cut = LOG_P.masked_fill(torch.arange(VOCAB) == 4, -torch.inf)
+    found = drafter()
+    found.observe(TREE, cut, verdict(TREE, [0, 1], 2))
+    root = DraftTree.root(torch.tensor([2]), torch.float64)
+    log_q, _ = found.recall(root, torch.zeros(1, 1, dtype=torch.long))
+    assert log_q.isfinite().all() and log_q[0, 0, 4] < -50
+
+
+def test_images_of_a_batch_go_their_own_ways() -> None:
+    found, second = drafter(images=2), predictions(6, 2)
+    verdicts = verdict(TREE, [0, 1], 2), verdict(TREE, [0, 2, 5], 1)
+    names = "choices", "accepted", "path", "emitted"
+    joined = Verdict(*(torch.cat([getattr(v, name) for v in verdicts]) for name in names))
+    fields = TREE.tokens, TREE.parents, TREE.depths, TREE.scores
+    twice = DraftTree(*(torch.cat([values, values]) for values in fields), TREE.height)
+    found.observe(twice, torch.cat([LOG_P, second]), joined)
+    alone = drafter()
+    alone.observe(TREE, second, verdicts[1])
+    for node in (0, 1):
+        trees = tree_of([1, 0], [0, 0])
+        both = DraftTree(
+            *(torch.cat([v, v]) for v in (trees.tokens, trees.parents, trees.depths, trees.scores)),
+            trees.height,
+        )
+        log_q, _ = found.recall(both, torch.full((2, 1), node))
+        wanted, _ = alone.recall(trees, torch.full((1, 1), node))
+        torch.testing.assert_close(log_q[1], wanted[0])
+    found.select([1])
+    log_q, _ = found.recall(trees, torch.zeros(1, 1, dtype=torch.long))
+    torch.testing.assert_close(log_q, alone.recall(trees, torch.zeros(1, 1, dtype=torch.long))[0])
+
+
+@pytest.mark.parametrize("image", [0, 1])
+def test_a_new_image_recalls_nothing_of_the_one_before(image) -> None:
+    found = drafter(images=2)
+    fields = TREE.tokens, TREE.parents, TREE.depths, TREE.scores
+    twice = DraftTree(*(torch.cat([values, values]) for values in fields), TREE.height)
+    one = verdict(TREE, [0, 1], 2)
+    names = "choices", "accepted", "path", "emitted"
+    found.observe(
+        twice,
+        torch.cat([LOG_P, LOG_P]),
+        Verdict(*(torch.cat([getattr(one, name)] * 2) for name in names)),
+    )
+    found.start(image, None, None, torch.tensor([1]))
+    _, known = found.recall(
+        DraftTree.root(torch.tensor([2, 2]), torch.float64), torch.zeros(2, 1, dtype=torch.long)
+    )
+    assert known[:, 0].tolist() == [image == 1, image == 0]
