@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from adt_tree.page.race import Pace, race
-from adt_tree.page.stage import Panel, Value, stage_value, verdict
+from adt_tree.page.stage import Finish, Panel, Value, stage_value, verdict
 from adt_tree.pipeline import Pipeline
 from configs.fields import SettingsError
 from configs.method_table import METHODS
@@ -65,8 +65,8 @@ class Painter:
             if pace.shows(step.finished) or (row and wish.slow):
                 yield stage_value("drawing", self.pipe.grid, panels)
         equal = pipe.settings.method.same_tokens(wish.temperature)
-        found = verdict(panels[0].step, panels[1].step, wish.method, equal)
-        yield stage_value("done", self.pipe.grid, panels) | {"verdict": found}
+        ended = Finish(panels[0].step, panels[1].step, wish.method, equal, not wish.slow)
+        yield stage_value("done", self.pipe.grid, panels) | {"verdict": verdict(ended)}
 
     def _panels(self, method: str) -> list[Panel]:
         rows, columns = self.pipe.grid

@@ -2,6 +2,7 @@
 
 import base64
 import io
+from dataclasses import dataclass
 from typing import Any
 
 from PIL import Image
@@ -76,26 +77,45 @@ def stage_value(state: str, grid: tuple[int, int], panels: list[Panel]) -> Value
     return {"state": state, "rows": grid[0], "columns": grid[1], "panels": values}
 
 
-def verdict(plain: StreamStep, fast: StreamStep, method: str, equal: bool) -> Value:
-    """Compare two finished images by their tokens; returns whether they are the same, in words.
+@dataclass(frozen=True)
+class Finish:
+    """Two finished images, by plain decoding and by a method, and what their comparison may say.
 
-    equal: whether the method's tokens have to be those of plain decoding.
+    equal: whether the method's tokens have to be those of plain decoding. timed: whether the
+    seconds are a fair comparison; with pauses between rounds they are not.
     """
+
+    plain: StreamStep
+    fast: StreamStep
+    method: str
+    equal: bool
+    timed: bool
+
+
+def verdict(found: Finish) -> Value:
+    """Compare the images by their tokens; returns whether they are the same, and words."""
+    plain, fast = found.plain, found.fast
     differ = (plain.tokens != fast.tokens).nonzero().flatten().tolist()
-    ratio = plain.seconds / fast.seconds
-    speed = (
-        f"{method} took {fast.forwards} forward passes instead of {plain.forwards} and was "
-        f"{ratio:.2f} times as fast."
-        if ratio >= 1
-        else f"{method} took {fast.forwards} forward passes instead of {plain.forwards}, but was "
-        f"{1 / ratio:.2f} times slower: its passes cost more here than they save."
-    )
     if not differ:
-        return {"same": True, "text": f"All {plain.total} tokens are equal. {speed}"}
+        return {"same": True, "text": f"All {plain.total} tokens are equal. {_speed(found)}"}
     reason = (
         "Rounding decided between two nearly equal candidates there."
-        if equal
+        if found.equal
         else "Its acceptance rule does not keep the tokens of plain decoding."
     )
     why = f"{len(differ)} of {plain.total} tokens differ, the first is number {differ[0]}. {reason}"
-    return {"same": False, "text": f"{why} {speed}"}
+    return {"same": False, "text": f"{why} {_speed(found)}"}
+
+
+def _speed(found: Finish) -> str:
+    """Say what the method saved."""
+    plain, fast = found.plain, found.fast
+    passes = f"{found.method} took {fast.forwards} forward passes instead of {plain.forwards}"
+    ratio = plain.seconds / fast.seconds
+    if not found.timed:
+        return f"{passes}."
+    if ratio >= 1:
+        return f"{passes} and was {ratio:.2f} times as fast."
+    return (
+        f"{passes}, but was {1 / ratio:.2f} times slower: here its passes cost more than it saves."
+    )

@@ -12,7 +12,7 @@ import torch
 from adt_tree import Pipeline
 from adt_tree.page.drawing import Painter, Wish
 from adt_tree.page.race import Pace, race
-from adt_tree.page.stage import verdict
+from adt_tree.page.stage import Finish, verdict
 from adt_tree.weights import completed
 from configs.fields import SettingsError
 from models.base import ImageGrid
@@ -110,13 +110,17 @@ def test_a_verdict_compares_tokens():
         tokens = torch.tensor([1, 2, 3, last])
         return SimpleNamespace(tokens=tokens, total=4, seconds=seconds, forwards=forwards)
 
-    found = verdict(step(4, 2.0, 4), step(4, 1.0, 2), "adt", True)
-    assert found["same"] and found["text"].startswith("All 4 tokens are equal. adt took 2 forward")
-    assert "2.00 times as fast" in found["text"]
-    found = verdict(step(4, 1.0, 4), step(5, 2.0, 2), "adt", True)
-    assert not found["same"] and "1 of 4 tokens differ, the first is number 3." in found["text"]
-    assert "Rounding" in found["text"] and "2.00 times slower" in found["text"]
-    assert "acceptance rule" in verdict(step(4, 1.0, 4), step(5, 2.0, 2), "adt", False)["text"]
+    def found(fast: SimpleNamespace, equal: bool = True, timed: bool = True) -> dict:
+        return verdict(Finish(step(4, 2.0, 4), fast, "adt", equal, timed))
+
+    same = found(step(4, 1.0, 2))
+    assert same["same"] and same["text"].startswith("All 4 tokens are equal. adt took 2 forward")
+    assert "2.00 times as fast" in same["text"]
+    assert "times" not in found(step(4, 1.0, 2), timed=False)["text"]
+    other = found(step(5, 4.0, 2))
+    assert not other["same"] and "1 of 4 tokens differ, the first is number 3." in other["text"]
+    assert "Rounding" in other["text"] and "2.00 times slower" in other["text"]
+    assert "acceptance rule" in found(step(5, 4.0, 2), equal=False)["text"]
 
 
 def test_an_image_is_completed_by_its_mirror():
