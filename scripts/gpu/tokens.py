@@ -15,8 +15,6 @@ from typing import Any
 
 import torch
 
-import decoding.batch
-import decoding.figures
 from configs.methods import MethodSettings
 from configs.targets import ROOT
 from decoding.flight import FinishedImage
@@ -120,7 +118,8 @@ def refusing_waits() -> Iterator[None]:
         finally:
             torch.cuda.set_sync_debug_mode("error")
 
-    users = (decoding.batch, decoding.figures)
+    own = [m for name, m in sys.modules.items() if name.startswith(("decoding.", "drafters."))]
+    users = [module for module in own if getattr(module, "to_host", None) is to_host]
     try:
         for module in users:
             module.to_host = announced
