@@ -126,7 +126,9 @@ TARGETS = {
         load="models.targets.emu3:Emu3.load",
         family="models.targets.emu3_files:EMU3",
         sources={
-            "model_path": "`hf download BAAI/Emu3-Gen-hf --local-dir ckpts/emu3/Emu3-Gen-hf`",
+            "model_path": "`hf download BAAI/Emu3-Gen-hf --local-dir ckpts/emu3/Emu3-Gen-hf`; or "
+            "BAAI/Emu3-Gen, with BAAI/Emu3-VisionTokenizer in the folder Emu3-VisionTokenizer next "
+            "to it",
             "drafter_path": "none is public; `main.py train_drafter` makes one",
         },
         flags=("target_size", "negative_prompt"),

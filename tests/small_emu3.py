@@ -1,6 +1,8 @@
-"""A complete small Emu3-Gen with random weights, in the layouts of old and new transformers."""
+"""A complete small Emu3-Gen with random weights, in its three public layouts."""
 
+import base64
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from configs.schema import RunSettings, SamplingSettings
 from drafters.eagle import EagleHead
 from drafters.loading import eagle_keys
 from models.files.network import public_state
+from models.files.tiktoken import _LETTER
 from models.targets.emu3_network import emu3_entries, emu3_keys, emu3_spec
 from models.targets.llama_spec import llama_drafter_spec
 from models.transformer import Transformer
@@ -25,33 +28,99 @@ BEFORE = (
 )  # fmt: skip
 
 
+AUTHORS = (
+    "<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{i}|>" for i in range(205)),
+    "<|image token|>", "<|image start|>", "<|image end|>",
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Emu3Sizes:
-    """Sizes: images of `size` pixels, 8 per token, out of so many `codes`."""
+    """Sizes: images of `size` pixels, 8 per token, out of so many `codes`.
+
+    words: special tokens between the letters and the codes.
+    """
 
     size: str = "40x32"
     codes: int = 24
     hidden: int = 32
     positions: int = 260
+    words: tuple[str, ...] = BEFORE
 
 
-def write_emu3(folder: Path, sizes: Emu3Sizes = Emu3Sizes(), old: bool = False) -> Path:  # noqa: B008
-    """Write target, drafter and tokenizer; returns the folder. old: keys of the public files."""
-    tokenizer = small_tokenizer(sizes.codes)
+def write_emu3(folder: Path, sizes: Emu3Sizes = Emu3Sizes(), layout: str = "new") -> Path:  # noqa: B008
+    """Write target, drafter and tokenizer; returns the folder.
+
+    layout: new (of today's transformers), old (keys of the public files) or authors (of
+    BAAI/Emu3-Gen, with the codec in a folder next to it).
+    """
+    tokenizer = small_tokenizer(sizes)
     config = public_config(sizes, tokenizer.get_vocab())
     target, head, drafter = small_networks(config.to_dict())
     state = public_state(target, emu3_keys(target.spec, None))
     codec = small_movq(config.vq_config).state_dict()
-    state |= {f"model.vqmodel.{key}": value.clone() for key, value in codec.items()}
     (folder / "drafter").mkdir(parents=True)
-    save_file(old_names(state) if old else state, folder / "model.safetensors", {"format": "pt"})
-    config.save_pretrained(folder)
-    tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "drafter" / "config.json").write_text(json.dumps(drafter))
     save_file(
         public_state(head, eagle_keys(head.spec, True)), folder / "drafter" / "model.safetensors"
     )
+    if layout == "authors":
+        write_authors(folder, config, state, sizes)
+        write_codec(folder.parent / "Emu3-VisionTokenizer", config.vq_config, codec)
+        return folder
+    state |= {f"model.vqmodel.{key}": value.clone() for key, value in codec.items()}
+    named = old_names(state) if layout == "old" else state
+    save_file(named, folder / "model.safetensors", {"format": "pt"})
+    config.save_pretrained(folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
     return folder
+
+
+def write_authors(
+    folder: Path, config: Emu3Config, state: dict[str, Tensor], sizes: Emu3Sizes
+) -> None:
+    """Write decoder and tokenizer as in BAAI/Emu3-Gen."""
+    named = {key.replace("model.text_model.", "model."): value for key, value in state.items()}
+    save_file(named, folder / "model.safetensors", {"format": "pt"})
+    entries = config.text_config.to_dict() | {"model_type": "Emu3"}
+    (folder / "config.json").write_text(json.dumps(entries))
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    byte_of = {letter: byte for byte, letter in _LETTER.items()}
+    ranks = (
+        f"{base64.b64encode(bytes([byte_of[letter]])).decode()} {rank}"
+        for rank, letter in enumerate(letters)
+    )
+    (folder / "emu3.tiktoken").write_text("\n".join(ranks) + "\n")
+    codes = (f"<|visual token {code:06d}|>" for code in range(sizes.codes))
+    (folder / "emu3_vision_tokens.txt").write_text("\n".join([*AUTHORS[-3:], *codes]) + "\n")
+
+
+def write_codec(folder: Path, config: Emu3VQVAEConfig, state: dict[str, Tensor]) -> None:
+    """Write the codec as in BAAI/Emu3-VisionTokenizer."""
+    folder.mkdir()
+    names = (
+        (r"\.mid(dle)?_block\.attn_norm\.", ".middle_block.attn_1.norm."),
+        (r"\.attn_norms\.(\d)\.", r".attn.\1.norm."),
+        (r"\.([qkv])_proj\.", r".\1."),
+        (r"\.out_proj\.", ".proj_out."),
+        (r"\.(down|up)_block\.(down|up)\.", r".\1."),
+        (r"\.middle_block\.", ".mid."),
+    )
+    found = {}
+    for key, value in state.items():
+        matrix = "_proj." in key and value.ndim == 2
+        for pattern, replacement in names:
+            key = re.sub(pattern, replacement, key)
+        found[key] = (value[:, :, None, None] if matrix else value).clone().contiguous()
+    save_file(found, folder / "model.safetensors", {"format": "pt"})
+    entries = {
+        "model_type": "Emu3VisionVQ", "codebook_size": config.codebook_size,
+        "embed_dim": config.embed_dim, "z_channels": config.latent_channels, "double_z": False,
+        "in_channels": 3, "out_channels": 3, "temporal_downsample_factor": 4,
+        "ch": config.base_channels, "ch_mult": list(config.channel_multiplier),
+        "num_res_blocks": config.num_res_blocks, "attn_resolutions": [3], "dropout": 0.0,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(entries))
 
 
 def old_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -73,8 +142,10 @@ def public_config(sizes: Emu3Sizes, vocabulary: dict[str, int]) -> Emu3Config:
         text_config={
             "vocab_size": len(vocabulary), "hidden_size": sizes.hidden,
             "intermediate_size": sizes.hidden + 8, "num_hidden_layers": 2,
-            "num_attention_heads": 4, "num_key_value_heads": 2, "bos_token_id": 260,
-            "max_position_embeddings": sizes.positions, "pad_token_id": 256, "eos_token_id": 261,
+            "num_attention_heads": 4, "num_key_value_heads": 2,
+            "max_position_embeddings": sizes.positions, "pad_token_id": 256,
+            "bos_token_id": vocabulary["<|extra_203|>"],
+            "eos_token_id": vocabulary["<|extra_204|>"],
         },
         vq_config={
             "codebook_size": sizes.codes, "base_channels": 32, "hidden_size": 64,
@@ -115,13 +186,13 @@ def small_movq(config: Emu3VQVAEConfig) -> Emu3VQVAE:
     return model
 
 
-def small_tokenizer(codes: int) -> Tokenizer:
-    """Return a tokenizer of bytes; Emu3's special tokens follow them, then the image codes."""
+def small_tokenizer(sizes: Emu3Sizes) -> Tokenizer:
+    """Return a tokenizer of bytes; the special tokens follow them, then the image codes."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={name: i for i, name in enumerate(letters)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    names = [*BEFORE, *(f"<|visual token {code:06d}|>" for code in range(codes))]
+    names = [*sizes.words, *(f"<|visual token {code:06d}|>" for code in range(sizes.codes))]
     tokenizer.add_special_tokens([AddedToken(name, special=True) for name in names])
     return tokenizer
 

@@ -1,4 +1,4 @@
-"""Emu3's MoVQ (arXiv 2409.18869): transformers' network, weights from a checkpoint's `vqmodel.*`.
+"""Emu3's MoVQ (arXiv 2409.18869): transformers' network, weights of a checkpoint.
 
 The network is one for videos: it reads an image as four equal frames, and draws four, of which the
 first is the image.
@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from models.codecs.movq_files import movq_entries, movq_weights
 from models.codecs.vqgan import ImageTokenizer
 from models.codecs.vqgan_config import VqganConfig
 from models.files.network import refuse_faults
-from models.files.tensors import read_tensors
-from models.files.weights import weight_files
 
 if TYPE_CHECKING:
     from transformers import Emu3VQVAE
 
-PREFIXES = ("model.vqmodel.", "vqmodel.")  # of today's transformers, and of the public files
 _SIDE = 720  # pixels of the usual image
 _COUNTER = "num_batches_tracked"  # a training statistic of the batch norms
 _FIXED = {
@@ -91,17 +89,10 @@ def load_movq(folder: Path, config: Mapping[str, object], device: torch.device) 
     Raises:
         ValueError: naming the folder and every key that does not fit, or the damaged file.
     """
-    sizes, stored = movq_sizes(config.get("vq_config")), {}
-    for prefix in PREFIXES:
-        found = read_tensors(weight_files(folder), prefix)
-        stored |= {key.removeprefix(prefix): value for key, value in found}
-    if not stored:
-        raise ValueError(
-            f"{folder}: no image codec among the weights; expected keys vqmodel.*, as "
-            "BAAI/Emu3-Gen-hf has them"
-        )
-    model = _empty(config.get("vq_config"))
-    refuse_faults(_faults(model.state_dict(), stored), f"{folder}, weights vqmodel.*")
+    entries = movq_entries(folder, config)
+    sizes, (place, stored) = movq_sizes(entries), movq_weights(folder)
+    model = _empty(entries)
+    refuse_faults(_faults(model.state_dict(), stored), place)
     state = {
         key: torch.tensor(0) if key.endswith(_COUNTER) else stored[key].to(torch.float32, copy=True)
         for key in model.state_dict()

@@ -20,6 +20,7 @@ from models.codecs.codec import ADM, Codec
 from models.codecs.movq import MoVQ, load_movq
 from models.files.names import HUB_TOKENIZER
 from models.files.sizes import fitting_config
+from models.files.tiktoken import read_ranks, tokenizer_of
 from models.files.weights import naming, read_json
 from models.linear import pack_weights
 from models.targets.chameleon import load_tokenizer
@@ -32,13 +33,21 @@ BOS, PAD, ROW_END = "<|extra_203|>", "<|endoftext|>", "<|extra_200|>"
 BEGIN_IMAGE, BEGIN_TOKENS = "<|image start|>", "<|image token|>"
 FRAME = (BOS, PAD, ROW_END, BEGIN_IMAGE, BEGIN_TOKENS)
 _IMAGE = "<|visual token {code:06d}|>"
+_RANKS, _VISION = "emu3.tiktoken", "emu3_vision_tokens.txt"  # the authors' files
+_WORD = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 
 class Emu3Vocab:
-    """Token ids by name, from the tokenizer file."""
+    """Token ids by name, from tokenizer.json or, where only they are, the authors' files."""
 
-    def __init__(self, path: Path):
-        self.path, self.tokenizer = path, load_tokenizer(path)
+    def __init__(self, folder: Path):
+        both = [folder / name for name in (HUB_TOKENIZER, _RANKS)]
+        self.path = next((path for path in both if path.is_file()), both[0])
+        own = self.path.name == _RANKS
+        self.tokenizer = _authors_tokenizer(folder) if own else load_tokenizer(self.path)
         for name in FRAME:
             _ = self[name]
 
@@ -54,6 +63,18 @@ class Emu3Vocab:
         while self.tokenizer.token_to_id(_IMAGE.format(code=size)) == first + size:
             size += 1
         return ImageVocab(first, size)
+
+
+def _authors_tokenizer(folder: Path) -> Tokenizer:
+    """Return the tokenizer of BAAI/Emu3-Gen; ValueError names a file that cannot be used."""
+    ranks, path = read_ranks(folder / _RANKS), folder / _VISION
+    try:
+        vision = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: missing or damaged: {error}") from error
+    extra = (f"<|extra_{number}|>" for number in range(205))
+    names = (name.strip() for name in (PAD, "<|im_start|>", "<|im_end|>", *extra, *vision))
+    return tokenizer_of(ranks, _WORD, [name for name in names if name])
 
 
 @dataclass(frozen=True)
@@ -155,7 +176,7 @@ def read_prompts(
         ValueError: the tokenizer lacks a token, does not fit codec or transformer, or an image
             takes more positions than there are.
     """
-    words = Emu3Vocab(folder / HUB_TOKENIZER)
+    words = Emu3Vocab(folder)
     vocab = words.image
     if vocab.size != images.config.n_embed or vocab.first_id + vocab.size > spec.vocab:
         raise ValueError(

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from models.base import ImageVocab, TargetOptions
 from models.codecs.movq import load_movq, movq_sizes
-from models.files.names import HUB_TOKENIZER
+from models.codecs.movq_files import movq_entries
 from models.files.network import Network
 from models.files.weights import naming, read_json
 from models.targets.emu3 import Emu3, Emu3Vocab, read_prompts
@@ -29,7 +29,7 @@ def network(config: dict) -> Network:
 
 def check_text(folder: Path, options: TargetOptions) -> Checked:
     """Check that the tokenizer has the tokens around a prompt and the image codes."""
-    words = Emu3Vocab(folder / HUB_TOKENIZER)
+    words = Emu3Vocab(folder)
     first, size = words.image.first_id, words.image.size
     text = f"{words.path}: {words.tokenizer.get_vocab_size()} ids"
     return Checked(f"{text}, image codes {first} to {first + size - 1}")
@@ -58,7 +58,7 @@ def check_compatible(folder: Path, options: TargetOptions) -> Checked:
 def codes(folder: Path, options: TargetOptions) -> int:
     """Return the number of image codes."""
     with naming(folder):
-        return movq_sizes(read_json(folder / "config.json").get("vq_config")).n_embed
+        return movq_sizes(movq_entries(folder, read_json(folder / "config.json"))).n_embed
 
 
 def codebook(folder: Path, options: TargetOptions) -> Tensor:

@@ -1,7 +1,8 @@
 """Emu3's transformer in its public config.json and weight files: Llama with grouped queries.
 
 Keys have three layouts: transformers' of today (`model.text_model.*`), the one of the public files
-(`text_model.model.*`, BAAI/Emu3-Gen-hf), and the authors' (`model.*`, BAAI/Emu3-Gen).
+(`text_model.model.*`, BAAI/Emu3-Gen-hf), and the authors' (`model.*`, BAAI/Emu3-Gen, whose
+config.json is flat).
 """
 
 import torch

@@ -28,7 +28,7 @@ LAYOUTS = ["new", "old"]
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("emu3")
-    return {name: write_emu3(root / name, old=name == "old") for name in LAYOUTS}
+    return {name: write_emu3(root / name, layout=name) for name in LAYOUTS}
 
 
 @pytest.fixture(scope="module", params=LAYOUTS)

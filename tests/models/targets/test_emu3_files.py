@@ -14,7 +14,7 @@ from families import decoded
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from small import write_checkpoint, write_shards
-from small_emu3 import emu3_settings, old_names, write_emu3
+from small_emu3 import AUTHORS, Emu3Sizes, emu3_settings, old_names, write_emu3
 from small_janus import write_janus
 from transformers import Emu3Config, Emu3ForConditionalGeneration
 
@@ -34,7 +34,7 @@ PLAIN = MethodSettings("ar")
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory) -> Path:
-    return write_emu3(tmp_path_factory.mktemp("emu3") / "Emu3-Gen-hf", old=True)
+    return write_emu3(tmp_path_factory.mktemp("emu3") / "Emu3-Gen-hf", layout="old")
 
 
 @pytest.fixture
@@ -66,21 +66,59 @@ def test_shards(suffix, folder, original) -> None:
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
-def test_the_decoder_of_the_authors_layout(folder, original) -> None:
-    """Its keys and a flat config.json; the codec is another repository there."""
-    state = load_file(folder / "model.safetensors")
-    authors = {key.removeprefix("text_model."): value for key, value in state.items()}
-    save_file(authors, folder / "model.safetensors")
-    config = json.loads((folder / "config.json").read_text())
-    flat = config["text_config"] | {"model_type": "Emu3", "vq_config": config["vq_config"]}
-    (folder / "config.json").write_text(json.dumps(flat))
-    found, expected = (load(place).target.transformer.state_dict() for place in (folder, original))
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
-    save_file(
-        {k: v for k, v in authors.items() if "vqmodel" not in k}, folder / "model.safetensors"
-    )
-    with pytest.raises(ValueError, match="no image codec among the weights; .*BAAI/Emu3-Gen-hf"):
-        load(folder)
+@pytest.fixture(scope="module")
+def authors(tmp_path_factory) -> Path:
+    """A folder in the authors' layout, with the codec next to it."""
+    folder = tmp_path_factory.mktemp("authors") / "Emu3-Gen"
+    return write_emu3(folder, Emu3Sizes(words=AUTHORS), "authors")
+
+
+def test_the_authors_layout(authors, tmp_path) -> None:
+    """Decoder, tokenizer and codec are those of the same weights in transformers' layout."""
+    twin = load(write_emu3(tmp_path / "twin", Emu3Sizes(words=AUTHORS))).target
+    found = load(authors).target
+    assert found.vocab == twin.vocab and found.grid == twin.grid and found.spec == twin.spec
+    for ours, expected in (
+        (found.transformer, twin.transformer),
+        (found.images.model, twin.images.model),
+    ):
+        wanted = expected.state_dict()
+        assert all(torch.equal(value, wanted[key]) for key, value in ours.state_dict().items())
+    for text in ("A red cat's hat, 720*720\n\n", "Bär  läuft  中文", "<|image start|>x"):
+        assert torch.equal(found.prompt(text, 2).ids, twin.prompt(text, 2).ids)
+    plain, eagle = MethodSettings("ar"), MethodSettings("eagle2")
+    images = decoded(load(authors), plain), decoded(load(authors, eagle), eagle)
+    assert all(torch.equal(a, b) for a, b in zip(*images, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (
+            lambda home: shutil.rmtree(home.parent / "Emu3-VisionTokenizer"),
+            r"no image codec among the weights .*no folder .*Emu3-VisionTokenizer: `hf download",
+        ),
+        (
+            lambda home: (home.parent / "Emu3-VisionTokenizer/config.json").unlink(),
+            r"missing file: .*Emu3-VisionTokenizer/config\.json",
+        ),
+        (lambda home: (home / "emu3.tiktoken").unlink(), r"missing file: .*tokenizer\.json"),
+        (
+            lambda home: (home / "emu3.tiktoken").write_text("? 1"),
+            r"emu3\.tiktoken is not a file of tokens and ranks",
+        ),
+        (
+            lambda home: (home / "emu3_vision_tokens.txt").unlink(),
+            r"emu3_vision_tokens\.txt: missing or damaged",
+        ),
+    ],
+    ids=["codec", "codec's config", "no ranks", "damaged ranks", "image tokens"],
+)
+def test_an_authors_folder_that_is_not_whole(damage, message, authors, tmp_path) -> None:
+    shutil.copytree(authors.parent, tmp_path / "copy")
+    damage(tmp_path / "copy" / "Emu3-Gen")
+    with pytest.raises(ValueError, match=message):
+        load(tmp_path / "copy" / "Emu3-Gen")
 
 
 @pytest.mark.parametrize(

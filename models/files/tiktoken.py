@@ -1,0 +1,70 @@
+"""Tokenizers that are published as ranks of byte strings (tiktoken), as Emu3's authors do."""
+
+import base64
+from collections.abc import Sequence
+from pathlib import Path
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+
+
+def read_ranks(path: Path) -> dict[bytes, int]:
+    """Return the byte strings of a .tiktoken file with their ranks, which are their ids.
+
+    Raises:
+        ValueError: naming the file, if it is missing or damaged.
+    """
+    try:
+        lines = path.read_bytes().splitlines()
+        pairs = (line.split() for line in lines if line)
+        return {base64.b64decode(token, validate=True): int(rank) for token, rank in pairs}
+    except FileNotFoundError as error:
+        raise ValueError(f"missing file: {path}") from error
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} is not a file of tokens and ranks: {error}") from error
+
+
+def tokenizer_of(ranks: dict[bytes, int], pattern: str, special: Sequence[str]) -> Tokenizer:
+    """Return the byte-pair tokenizer of these ranks.
+
+    Two neighbours are merged where the lowest rank comes out, as tiktoken does: the merges are all
+    ways to cut a token in two tokens, in the order of the ranks.
+
+    Args:
+        ranks: of byte strings.
+        pattern: a regular expression of the words in which the text is cut first.
+        special: tokens that are never cut; their ids follow the ranks.
+    """
+    ordered = sorted(ranks, key=ranks.__getitem__)
+    merges = [
+        (_text(token[:cut]), _text(token[cut:])) for token in ordered for cut in _cuts(token, ranks)
+    ]
+    vocab = {_text(token): rank for token, rank in ranks.items()}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges))
+    words = pre_tokenizers.Split(Regex(pattern), "isolated")
+    letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, letters])
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(name, normalized=False) for name in special])
+    return tokenizer
+
+
+def _cuts(token: bytes, ranks: dict[bytes, int]) -> list[int]:
+    """Return where a token may be cut in two, best first: the parts' ranks decide."""
+    cuts = [cut for cut in range(1, len(token)) if token[:cut] in ranks and token[cut:] in ranks]
+    return sorted(cuts, key=lambda cut: (ranks[token[:cut]], ranks[token[cut:]]))
+
+
+def _letters() -> dict[int, str]:
+    """Return the letter that stands for every byte in a byte-level tokenizer (GPT-2)."""
+    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = (byte for byte in range(256) if byte not in shown)
+    return {byte: chr(byte) for byte in shown} | {
+        byte: chr(256 + place) for place, byte in enumerate(others)
+    }
+
+
+_LETTER = _letters()
+
+
+def _text(token: bytes) -> str:
+    return "".join(map(_LETTER.__getitem__, token))
