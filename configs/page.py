@@ -11,8 +11,8 @@ from configs.model import EngineSettings
 class PageSettings(Settings):
     """Where the page is served, and the model behind it.
 
-    engine: the model's settings, with the method that the page begins with. given: what they were
-    made of, by flag.
+    engine: the model's settings, with the method that the page begins with. drafted: whether a
+    drafter is there, for methods that need one. given: what they were made of, by flag.
     """
 
     group: ClassVar[str] = "Page"
@@ -29,4 +29,5 @@ class PageSettings(Settings):
         16, "visitors that may wait while another one's images are drawn", low=1, high=10000
     )
     engine: EngineSettings = part(EngineSettings)
+    drafted: bool = False
     given: Values = field(default_factory=dict, compare=False)

@@ -108,11 +108,10 @@ def page_settings(texts: Mapping[str, str]) -> PageSettings:
     Without --method the page begins with graft, or with jacobi where no drafter is.
     """
     recipe, given = read("demo", texts)
-    values = recipe | given
-    if "method" not in values:
-        values["method"] = "graft" if _has_drafter(values) else "jacobi"
+    values, drafted = recipe | given, _has_drafter(recipe | given)
+    values = {"method": "graft" if drafted else "jacobi"} | values
     engine = engine_settings({}, values)
-    return build(PageSettings, values, engine=engine, given=values)
+    return build(PageSettings, values, engine=engine, drafted=drafted, given=values)
 
 
 def _has_drafter(values: Values) -> bool:

@@ -22,6 +22,8 @@ EXAMPLES = (
 LABELS = {
     "graft": "graft: a tree and a window",
     "jacobi": "jacobi: a window, no drafter",
+    "similar": "similar: trees, no drafter",
+    "graft_similar": "graft_similar: trees of both kinds",
     "adt": "adt: a tree that adapts",
     "marginal": "marginal: a tree by its cost",
     "eagle2": "eagle2: a tree of fixed size",
@@ -71,10 +73,10 @@ def build_page(painter: Painter, drafted: bool, visitors: int) -> gr.Blocks:
 def _controls(painter: Painter, drafted: bool) -> Controls:
     """Return the controls, placed where gradio is at."""
     prompt = gr.Textbox(EXAMPLES[0], label="Prompt", lines=2, max_lines=5)
-    names = [name for name in LABELS if drafted or not METHODS[name].drafted]
+    names = fast_methods(drafted)
     chosen = painter.pipe.method if painter.pipe.method in names else names[0]
-    method = gr.Dropdown([(LABELS[name], name) for name in names], value=chosen,
-                         label="Fast method")  # fmt: skip
+    choices = [(LABELS.get(name, name), name) for name in names]
+    method = gr.Dropdown(choices, value=chosen, label="Fast method")
     with gr.Row():
         draw = gr.Button("Draw", variant="primary", min_width=100)
         stop = gr.Button("Stop", min_width=100)
@@ -83,6 +85,13 @@ def _controls(painter: Painter, drafted: bool) -> Controls:
         settings = _settings(painter)
     gr.Examples([[text] for text in EXAMPLES], [prompt], label="Examples")
     return Controls(prompt, draw, stop, [prompt, method, *settings, slow])
+
+
+def fast_methods(drafted: bool) -> list[str]:
+    """Return the methods to choose from. drafted: whether those with a drafter's weights are."""
+    ordered = dict.fromkeys([*LABELS, *METHODS])
+    fitting = [name for name in ordered if drafted or not METHODS[name].drafted]
+    return [name for name in fitting if METHODS[name].drafter is not None]
 
 
 def _settings(painter: Painter) -> list[Component]:

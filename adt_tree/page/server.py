@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 from adt_tree.page.drawing import Painter
 from adt_tree.page.policy import OwnPolicy
@@ -11,47 +12,52 @@ from configs.page import PageSettings
 from support.durable import make_writable
 
 
-def serve(settings: PageSettings, block: bool = True) -> str:
-    """Serve the page; returns its address if `block` is False.
+def serve(settings: PageSettings) -> None:
+    """Load the model and serve the page until Ctrl-C.
 
     Raises:
         SettingsError: the folder, the port or a file of the model cannot be used.
     """
-    folder = Path(settings.output_dir)
+    folder = Path(settings.output_dir).absolute()
     make_writable("output_dir", folder)
-    pipe = Pipeline({}, settings.given)
+    painter = Painter(Pipeline({}, settings.given), folder)
     os.environ |= {  # gradio and matplotlib, which it loads, read them when they are imported
-        "MPLCONFIGDIR": str(folder.absolute() / "matplotlib"),
-        "GRADIO_TEMP_DIR": str(folder.absolute() / "gradio"),
+        "MPLCONFIGDIR": str(folder / "matplotlib"),
+        "GRADIO_TEMP_DIR": str(folder / "gradio"),
         "GRADIO_ANALYTICS_ENABLED": "False",
         "HF_HUB_DISABLE_TELEMETRY": "1",
     }
-    from starlette.middleware import Middleware
+    from adt_tree.page.app import build_page
 
-    from adt_tree.page.app import HERE, build_page
-    from adt_tree.page.theme import THEME
-
-    page = build_page(Painter(pipe, folder), settings.engine.method.drafted, settings.visitors)
+    page = build_page(painter, settings.drafted, settings.visitors)
     try:
-        _, url, _ = page.launch(
-            server_name=settings.share_on,
-            server_port=settings.port,
-            prevent_thread_lock=True,
-            quiet=True,
-            share=False,
-            ssr_mode=False,
-            num_workers=1,
-            footer_links=[],
-            theme=THEME,
-            css_paths=HERE / "stage.css",
-            app_kwargs={"middleware": [Middleware(OwnPolicy)]},
-        )
+        _, url, _ = page.launch(**_launch_options(settings))
     except OSError as error:
         raise SettingsError(
             f"--port: found {settings.port}, which cannot be used on {settings.share_on}; allowed: "
             "a free port"
         ) from error
     print(f"{url}: the page; Ctrl-C ends it", flush=True)
-    if block:
-        page.block_thread()
-    return url
+    page.block_thread()
+
+
+def _launch_options(settings: PageSettings) -> dict[str, Any]:
+    """Return how gradio serves: from here alone, without its own links, copies and messages."""
+    from starlette.middleware import Middleware
+
+    from adt_tree.page.app import HERE
+    from adt_tree.page.theme import THEME
+
+    return {
+        "server_name": settings.share_on,
+        "server_port": settings.port,
+        "prevent_thread_lock": True,
+        "quiet": True,
+        "share": False,
+        "ssr_mode": False,
+        "num_workers": 1,
+        "footer_links": [],
+        "theme": THEME,
+        "css_paths": HERE / "stage.css",
+        "app_kwargs": {"middleware": [Middleware(OwnPolicy)]},
+    }

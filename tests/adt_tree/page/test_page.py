@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import socket
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,12 +10,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import main
 from adt_tree import Pipeline
+from adt_tree.page.app import fast_methods
 from adt_tree.page.drawing import Painter, Wish
 from adt_tree.page.race import Pace, race
 from adt_tree.page.stage import Finish, verdict
 from adt_tree.weights import completed
 from configs.fields import SettingsError
+from configs.method_table import METHODS
 from models.base import ImageGrid
 from runs.commands import page_settings
 
@@ -134,7 +138,10 @@ def test_the_page_begins_with_a_method_that_the_files_allow(checkpoint, tmp_path
     assert page_settings({"model_path": str(checkpoint)}).engine.method.method == "graft"
     bare = shutil.copytree(checkpoint, tmp_path / "bare")
     shutil.rmtree(bare / "drafter")
-    assert page_settings({"model_path": str(bare)}).engine.method.method == "jacobi"
+    without = page_settings({"model_path": str(bare)})
+    assert without.engine.method.method == "jacobi" and not without.drafted
+    plain = page_settings({"model_path": str(checkpoint), "method": "jacobi"})
+    assert plain.drafted  # other methods can be chosen
     settings = page_settings({"model_path": str(checkpoint), "method": "adt", "port": "80"})
     assert (settings.engine.method.method, settings.port, settings.share_on) == (
         "adt",
@@ -143,3 +150,25 @@ def test_the_page_begins_with_a_method_that_the_files_allow(checkpoint, tmp_path
     )
     with pytest.raises(SettingsError, match="--port: found 0"):
         page_settings({"port": "0"})
+
+
+def test_every_method_that_the_files_allow_can_be_chosen():
+    assert {*fast_methods(True)} == METHODS.keys() - {"ar"}
+    assert {*fast_methods(False)} == {n for n, m in METHODS.items() if m.drafter and not m.drafted}
+
+
+def test_a_taken_port_and_a_folder_that_cannot_be_written_are_named(
+    checkpoint, tmp_path, capsys, monkeypatch
+):
+    for name in ("MPLCONFIGDIR", "GRADIO_TEMP_DIR", "GRADIO_ANALYTICS_ENABLED"):
+        monkeypatch.setenv(name, "")  # the page's own are gone after the test
+    model = [f"--model_path={checkpoint}", "--device=cpu", f"--output_dir={tmp_path / 'page'}"]
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert main.main(["demo", *model, f"--port={port}", "--method=jacobi"]) == 2
+    assert f"--port: found {port}, which cannot be used" in capsys.readouterr().err
+    (tmp_path / "file").write_text("")
+    assert main.main(["demo", *model[:2], f"--output_dir={tmp_path / 'file'}"]) == 2
+    assert "--output_dir" in capsys.readouterr().err
