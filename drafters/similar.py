@@ -19,7 +19,7 @@ from models.base import PromptRows, TargetModel
 
 # The weight of a node is the softmax of its tokens' cosines times these numbers: its own token, the
 # one before it, and the one before that.
-SHARPNESS = 20.0, 5.0, 2.0
+SHARPNESS = 30.0, 10.0, 5.0
 _LEAST = -60.0  # log-probability of codes that top-k or top-p cuts, so that means stay finite
 
 
