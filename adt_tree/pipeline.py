@@ -104,6 +104,10 @@ class Pipeline:
         other.set_progress_bar_config(**pipe._bar)
         return other
 
+    def __repr__(self) -> str:
+        own = self.settings
+        return f"Pipeline({own.model_path!r}, method={self.method!r}, {own.dtype}, {self.device})"
+
     @property
     def method(self) -> str:
         """The name of the method that decodes."""

@@ -8,8 +8,10 @@ import pytest
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 BROWSER = next((path for name in NAMES if (path := shutil.which(name))), None)
 
-# `make test-all` sets ADT_TEST_ALL: without a browser these tests fail there instead.
+ALL = "ADT_TEST_ALL" in os.environ  # `make test-all` sets it
+
+# In `make test-all` these tests fail without a browser instead.
 needs_browser = pytest.mark.skipif(
-    BROWSER is None and "ADT_TEST_ALL" not in os.environ,
-    reason=f"no browser: none of {', '.join(NAMES)} is on PATH",
+    BROWSER is None and not ALL, reason=f"no browser: none of {', '.join(NAMES)} is on PATH"
 )
+only_in_all = pytest.mark.skipif(not ALL, reason="only in make test-all")

@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from browser import BROWSER, needs_browser
+from browser import BROWSER, needs_browser, only_in_all
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from configs.schema import ROOT
@@ -101,7 +101,9 @@ def decided(page: Page) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize("visit", [DESK, PHONE], indirect=True, ids=["desk", "phone"])
+@pytest.mark.parametrize(
+    "visit", [DESK, pytest.param(PHONE, marks=only_in_all)], indirect=True, ids=["desk", "phone"]
+)
 def test_from_the_prompt_to_both_images(served, visit):
     page = visit.page
     draw(page, PROMPT)
@@ -133,6 +135,7 @@ def test_from_the_prompt_to_both_images(served, visit):
     assert outside == [] and visit.faults == []
 
 
+@only_in_all
 @pytest.mark.parametrize("visit", [PHONE], indirect=True, ids=["phone"])
 def test_a_long_prompt_is_refused_in_words(visit):
     draw(visit.page, "word " * 300)
@@ -145,6 +148,7 @@ def test_a_long_prompt_is_refused_in_words(visit):
     assert 0 <= box["y"] < PHONE[1] - box["height"]
 
 
+@only_in_all
 def test_visitors_wait_for_each_other(served, visit, chromium):
     visit.page.get_by_label("Slow: show every round").check()
     draw(visit.page, PROMPT)
@@ -158,6 +162,7 @@ def test_visitors_wait_for_each_other(served, visit, chromium):
     second.close()
 
 
+@only_in_all
 def test_stop_ends_the_drawing_and_the_next_visitor_draws(visit):
     page = visit.page
     page.get_by_label("Slow: show every round").check()

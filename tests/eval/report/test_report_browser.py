@@ -9,20 +9,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from browser import BROWSER, needs_browser
 from made_runs import scenes, write_run
 from PIL import Image
 
 import main
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-BROWSER = next((name for name in NAMES if shutil.which(name)), None)
 DESK, PHONE, PAPER = 1280, 390, 703  # pixels; paper: A4 without its margins
 COUNT = 12
 
 pytestmark = [
-    pytest.mark.skipif(
-        BROWSER is None, reason=f"no browser: none of {', '.join(NAMES)} is on PATH"
-    ),
+    needs_browser,
     pytest.mark.usefixtures("one_thread"),
 ]
 
