@@ -16,7 +16,7 @@ import torch
 
 from configs.methods import MethodSettings
 from configs.schema import RunSettings
-from eval.verify.reference import load_chameleon
+from eval.verify.oracles import load_chameleon
 from runs.jobs import image_jobs
 from runs.prompts import prompt_items
 from runs.session import open_session

@@ -11,6 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from small import LUMINA, write_checkpoint, write_shards
+from small_emu3 import AUTHORS, BEFORE, Emu3Sizes, write_emu3
+from small_janus import write_janus
 from small_llamagen import write_llamagen
 from torch import Tensor
 
@@ -316,6 +318,31 @@ def test_transformers_is_skipped_without_memory(small, monkeypatch) -> None:
     monkeypatch.setattr(reference, "_free_bytes", lambda _: 1000)
     line = check_reference(small)
     assert line.state == "skipped" and "free are 0.0 MiB" in line.text
+
+
+@pytest.mark.parametrize(
+    ("model", "layout"),
+    [
+        ("janus_pro", "transformers"),
+        ("janus_pro", "authors"),
+        ("emu3", "new"),
+        ("emu3", "old"),
+        ("emu3", "authors"),
+    ],
+)
+def test_other_families_logits_are_those_of_transformers(model, layout, tmp_path) -> None:
+    folder, more = tmp_path / "model", {}
+    if model == "janus_pro":
+        write_janus(folder, authors=layout == "authors")
+    else:
+        sizes = Emu3Sizes(positions=700, words=AUTHORS if layout == "authors" else BEFORE)
+        write_emu3(folder, sizes, layout)
+        more = {"target_size": "40x32"}
+    subject = subject_of(model=model, model_path=str(folder), dtype="fp64", **more)
+    line = check_reference(subject)
+    assert line.state == "ok", line.text
+    subject.target.transformer.norm.weight.data[::2].mul_(1.5)
+    assert check_reference(subject).state == "failed"
 
 
 @pytest.mark.parametrize("size", ["64", "96x64"])
