@@ -1,7 +1,8 @@
 """Emu3's MoVQ (arXiv 2409.18869): transformers' network, weights of a checkpoint.
 
 The network is one for videos: it reads an image as four equal frames, and draws four, of which the
-first is the image.
+first is the image. Only its convolutions over time see the four; those in the plane, which take
+the memory and the time, see one.
 """
 
 from __future__ import annotations
@@ -37,15 +38,19 @@ class MoVQ(ImageTokenizer):
     model: Emu3VQVAE
 
     def _latents(self, images: Tensor, precision: torch.dtype) -> Tensor:
-        device, frames = self.codebook.device, self.model.config.temporal_downsample_factor
+        device = self.codebook.device
         pixels = images.to(device).permute(0, 3, 1, 2).float() / 127.5 - 1.0
         with torch.autocast(device.type, precision, enabled=precision != torch.float32):
-            video = self.model.encoder(pixels[:, None].repeat(1, frames, 1, 1, 1))
+            video = self.model.encoder(pixels[:, None])
             hidden = self.model.quant_conv(video.transpose(1, 2))  # (n, embed_dim, 1, h, w)
         return hidden.float().flatten(2).transpose(1, 2)
 
     def _decode(self, codes: Tensor) -> Tensor:
-        return self._to_bytes(self.model.decode(codes[None])[0])
+        latents = self.codebook[codes].permute(2, 0, 1)[None, :, None]  # (1, embed_dim, 1, h, w)
+        spread = self.model.post_quant_conv(latents)
+        return self._to_bytes(
+            self.model.decoder(spread.transpose(1, 2), latents.transpose(1, 2))[0]
+        )
 
 
 def movq_sizes(given: object) -> VqganConfig:
@@ -98,7 +103,21 @@ def load_movq(folder: Path, config: Mapping[str, object], device: torch.device) 
         for key in model.state_dict()
     }
     model.load_state_dict(state, assign=True)
+    _take_one_frame(model)
     return MoVQ(model.to(device), sizes)
+
+
+def _take_one_frame(model: Emu3VQVAE) -> None:
+    """Let the encoder repeat a frame before its first convolution over time, not at its input, and
+    the decoder keep the first frame after its last one.
+
+    Convolutions over time see earlier frames only, so the first does not depend on the others.
+    """
+    if (frames := model.config.temporal_downsample_factor) > 1:
+        model.encoder.time_conv[0].register_forward_pre_hook(
+            lambda _, inputs: (inputs[0].repeat_interleave(frames, 2),)
+        )
+        model.decoder.time_conv[-1].register_forward_hook(lambda _, __, video: video[:, :, :1])
 
 
 def _empty(given: object) -> Emu3VQVAE:

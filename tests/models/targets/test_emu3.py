@@ -150,3 +150,17 @@ def test_codes_of_pixels(session, theirs) -> None:
         expected = theirs.model.vqmodel.encode(image, sizes).image_tokens
     found = session.target.images.encode(pixels)
     assert torch.equal(found, torch.stack(expected).flatten(1)) and len(found.unique()) > 3
+
+
+def test_convolutions_in_the_plane_see_one_frame(session) -> None:
+    """Of the four that the network is made for."""
+    images, seen = session.target.images, []
+    hooks = [
+        part.conv_in.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
+        for part in (images.model.encoder, images.model.decoder)
+    ]
+    pixels = session.target.to_image(torch.zeros(1, ROWS * COLUMNS, dtype=torch.long))
+    images.encode(pixels)
+    for hook in hooks:
+        hook.remove()
+    assert seen == [1, 1]
