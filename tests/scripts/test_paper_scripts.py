@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_emu3 import write_emu3
+from small_janus import write_janus
 from small_llamagen import LlamaGenSizes, write_llamagen
 
 import main
@@ -36,6 +38,8 @@ COCO = {
 }
 CODES = 24  # of the small checkpoint
 SIDES = {"llamagen": 4, "llamagen2": 6}  # of small images, in place of 16 and 32 codes
+# Recipes whose own size is too large for the checkpoint.
+TARGET_SIZES = {"lumina_mgpt": "--target_size 64", "emu3": "--target_size 40x32"}
 PARTI = "Prompt\tCategory\tChallenge\tNote\na cat\tAnimals\tBasic\t\ntwo dogs\tAnimals\tBasic\t\n"
 
 
@@ -46,7 +50,12 @@ def places(checkpoint, lumina_folder, tmp_path_factory) -> dict[str, Path]:
         name: write_llamagen(tmp_path_factory.mktemp(name), LlamaGenSizes(side=side))
         for name, side in SIDES.items()
     }
-    return {"anole": checkpoint, "tiny": checkpoint, "lumina_mgpt": lumina_folder} | stages
+    others = {
+        "janus_pro": write_janus(tmp_path_factory.mktemp("janus") / "checkpoint"),
+        "emu3": write_emu3(tmp_path_factory.mktemp("emu3") / "checkpoint"),
+    }
+    chameleons = {"anole": checkpoint, "tiny": checkpoint, "lumina_mgpt": lumina_folder}
+    return chameleons | others | stages
 
 
 def test_every_recipe_has_a_script_per_prompt_set() -> None:
@@ -85,8 +94,7 @@ def test_a_script_makes_images_and_a_table(script, places, tmp_path, capsys, mon
     recipe, _, prompts = script.removesuffix(".sh").rpartition("_")
     prompt_file = tmp_path / ("captions.json" if prompts == "coco" else "prompts.tsv")
     prompt_file.write_text(json.dumps(COCO) if prompts == "coco" else PARTI)
-    # the recipe's own size is too large for the checkpoint
-    size = "--target_size 64" if recipe == "lumina_mgpt" else ""
+    size = TARGET_SIZES.get(recipe, "")
     flags = f"--model_path {places[recipe]} {size} --dtype fp64 --device cpu"
     flags += f" --prompt_file {prompt_file}" if recipe != "tiny" else ""
     temperatures = ("1", "0") if recipe == "tiny" else ("1",)

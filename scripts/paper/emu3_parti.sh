@@ -1,0 +1,4 @@
+#!/usr/bin/env bash
+# Emu3-Gen (720 x 720) on PartiPrompts; variables: see run.sh.
+# No drafter is published for it: DRAFTER names your own, from `main.py train_drafter`.
+exec bash "$(dirname "$0")/run.sh" emu3 PartiPrompts
