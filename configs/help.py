@@ -29,31 +29,45 @@ def _program_help() -> str:
     return "\n".join(lines)
 
 
-def _command_help(command: str) -> str:
-    """Return the help of a command: its flags in the groups of the classes that declare them."""
-    groups: dict[str, list[str]] = {}
+def flag_groups(command: str) -> dict[str, dict[str, Field]]:
+    """Return a command's flags by the headings of the classes that declare them."""
+    groups: dict[str, dict[str, Field]] = {}
     known = flags_of(command)
     for owner in (part for each in COMMANDS[command].settings for part in parts_of(each)):
         own = inspect.get_annotations(owner)
-        groups.setdefault(owner.group, []).extend(
-            _help_line(flag, f)
+        groups.setdefault(owner.group, {}).update(
+            (flag, f)
             for flag, f in settings_fields(owner).items()
             if f.name in own and known.get(flag) is f
         )
+    return {group: flags for group, flags in groups.items() if flags}
+
+
+def _command_help(command: str) -> str:
+    """Return the help of a command: its flags by groups."""
     summary = textwrap.wrap(COMMANDS[command].summary, _WIDTH - 2)
     lines = [f"python main.py {command} --flag value ...", *(f"  {line}" for line in summary)]
-    for group, flags in groups.items():
-        lines += ["", f"{group}:", *flags] if flags else []
+    for group, flags in flag_groups(command).items():
+        lines += ["", f"{group}:", *(_help_line(flag, f) for flag, f in flags.items())]
     return "\n".join(lines)
 
 
 def _help_line(name: str, f: Field) -> str:
     """Return a flag's lines: its name, what it does, its choices and its default."""
-    switch = kind(f) is bool
-    default = ("off", "on")[f.default] if switch and f.default is not None else f.default
-    shown = f.metadata.get("shown", default)
     choices = f" [{', '.join(f.metadata['choices'])}]" if "choices" in f.metadata else ""
-    left = f"  --{name}" + ("" if switch else {int: " N", float: " X", str: " TEXT"}[kind(f)])
-    text = f"{left:{_COLUMN - 1}} {f.metadata['help']}{choices} (default: {shown})"
+    left = f"  --{name}{value_name(f)}"
+    text = f"{left:{_COLUMN - 1}} {f.metadata['help']}{choices} (default: {default_text(f)})"
     indent = " " * _COLUMN
     return "\n".join(textwrap.wrap(text, _WIDTH, subsequent_indent=indent, break_on_hyphens=False))
+
+
+def value_name(f: Field) -> str:
+    """Return what stands after a flag's name: nothing after a switch's."""
+    return {bool: "", int: " N", float: " X", str: " TEXT"}[kind(f)]
+
+
+def default_text(f: Field) -> str:
+    """Return a flag's default in words."""
+    switch = kind(f) is bool and f.default is not None
+    default = ("off", "on")[f.default] if switch else f.default
+    return str(f.metadata.get("shown", default))
