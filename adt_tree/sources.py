@@ -93,7 +93,7 @@ def source_values(source: str | os.PathLike, given: Values) -> Values:
     if name in TARGETS:
         if given.get("model", name) != name:
             raise SettingsError(f"model: found {given['model']!r}; allowed: {name}, as the source")
-        return {"model": name} | _absolute(read_recipe(str(_recipe(name)), "generate_images"))
+        return {"model": name} | absolute_paths(read_recipe(str(_recipe(name)), "generate_images"))
     if name.endswith((".yaml", ".yml")):
         return read_recipe(name, "generate_images")
     if not os.path.isdir(name) and not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
@@ -108,7 +108,7 @@ def _recipe(name: str) -> Path:
     return ROOT / "configs" / f"{name}.yaml"
 
 
-def _absolute(values: Values) -> Values:
+def absolute_paths(values: Values) -> Values:
     """Return a shipped recipe's values; paths that are not here are those of the checkout."""
     return {
         name: str(ROOT / value)
