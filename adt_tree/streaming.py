@@ -20,7 +20,7 @@ class _Seen:
         """Copy what the round decided and drafted."""
         (flight,), verdict = flights, verified.verdict
         accepted = int(verdict.accepted[0])
-        self.tokens = torch.cat(flight.codes).cpu()
+        self.tokens = torch.tensor(flight.codes)
         self.seconds = flight.seconds + flight.seconds_prefill
         self.forwards = flight.rounds + 1
         root = flight.decided - accepted - 2

@@ -4,15 +4,16 @@ import time
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
 
 from decoding.cache import CacheShape, KVCache, chain
 from decoding.figures import Sources, refuse_nan
 from decoding.flight import FinishedImage, Flight, Job
 from decoding.grow import Speculation
-from decoding.noise import NoiseShape, PositionalNoise
+from decoding.noise import NoiseShape, PositionalNoise, stream_key
 from decoding.sampling import SamplingDistribution, choose
-from decoding.transfer import on_device, to_host
+from decoding.slots import slots_of
+from decoding.start import NO_TREE, Line
+from decoding.transfer import to_host
 from models.base import TargetModel
 
 
@@ -80,31 +81,34 @@ class Batch:
         cache.advance([length])
         self.noise.fill(place, job.seed)
         log_p = self.distribution(self.target.score(features[:, -1:]))  # (1, 1, vocab)
-        # the check waits for the device, which makes the seconds true
-        refuse_nan(bool(to_host(log_p.isnan().any())), self.sources.target)
         code = choose(log_p, self.noise.table[place : place + 1, :1])[0]  # (1,)
+        # waits for the device, which makes the seconds true
+        first, broken = to_host(torch.stack([code[0], log_p.isnan().any().long()]))
+        refuse_nan(bool(broken), self.sources.target)
         controller = None
         if self.speculation:
             controller = self.speculation.policy.controller(job.seed)
             self.speculation.drafter.start(place, prompt, features, code)
-        return Flight(job, self.target.grid.tokens, code, controller, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        return Flight(job, self.target.grid.tokens, first, controller, seconds)
 
-    def roots(self) -> list[int]:
-        """Return per image the position of its last decided token."""
-        return [flight.decided - 1 for flight in self.flights]
+    def lines(self) -> list[Line]:
+        """Return the numbers with which every image begins its next round, and make its noise."""
+        self.noise.keep_ahead([flight.decided for flight in self.flights])
+        draws = self.speculation is not None and self.speculation.proposal.stream == "draft"
+        lines = []
+        for flight, length in zip(self.flights, self.cache.lengths.tolist(), strict=True):
+            seed, role = flight.job.seed, f"draft {flight.rounds}"
+            stream = stream_key(seed, role) if draws else 0
+            shape = NO_TREE if self.speculation is None else flight.shape()
+            lines.append(Line(flight.codes[-1], flight.decided, length, stream, shape))
+        return lines
 
-    def decided(self) -> Tensor:
-        """Return (images, 1) how many image tokens are decided: the position of the next one.
-
-        The noise of the positions that the next round reads is made.
-        """
-        counts = [flight.decided for flight in self.flights]
-        self.noise.keep_ahead(counts)
-        return on_device([[count] for count in counts], self.target.device)
-
-    def last_codes(self) -> Tensor:
-        """Return (images,) the last decided codes."""
-        return torch.cat([flight.codes[-1][-1:] for flight in self.flights])
+    def advance(self, counts: list[int]) -> None:
+        """Count the slots of the decided tokens, before their images count these."""
+        grid = self.target.grid
+        roots = [flight.decided - 1 for flight in self.flights]
+        self.cache.advance([slots_of(r, n, grid) for r, n in zip(roots, counts, strict=True)])
 
     def land(self, draft: float, verify: float, total: float) -> tuple[FinishedImage, ...]:
         """Share a round's seconds among the images; take out and return the finished ones."""

@@ -2,7 +2,7 @@
 
 An image owns `guidance` neighbouring rows (conditional, unconditional). Its prompts are padded on
 the left, so that they end at the same slot. Committed tokens fill the slots below `lengths[image]`;
-the tokens of a draft tree come after them until `keep` moves the accepted ones to the front.
+the tokens of a draft tree come after them until `move` brings the accepted ones to the front.
 """
 
 from dataclasses import dataclass
@@ -38,11 +38,23 @@ def attention_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
     return torch.float32 if (device.type, dtype) == ("cpu", torch.bfloat16) else dtype
 
 
+@dataclass(frozen=True)
+class Fixed:
+    """What takes the place of the host's lengths in passes that are recorded and replayed.
+
+    lengths: (images,) committed slots, on the device. visible: slots that attention reads, whatever
+    the lengths are; those beyond them are masked.
+    """
+
+    lengths: Tensor
+    visible: int
+
+
 class KVCache:
     """Keys and values of all layers, and what a forward pass may see of them.
 
     A forward pass is announced by `open`, writes layer by layer with `write`, and is committed by
-    `advance` (tokens in a row) or `keep` (one path of a tree).
+    `advance`; of a tree, `move` first brings the accepted tokens to the front.
     """
 
     def __init__(
@@ -67,6 +79,7 @@ class KVCache:
         # on the host, where the lengths are known after every round
         self.lengths = np.zeros(shape.images, dtype=np.int64)
         self.guidance, self.last_position = shape.guidance, spec.max_positions - 1
+        self.fixed: Fixed | None = None
 
     @property
     def slots(self) -> int:
@@ -107,6 +120,7 @@ class KVCache:
         view.pads, view.starts = self.pads[rows], self.starts[rows]
         view.origins = self.origins[rows]
         view.lengths, view.guidance, view.last_position = lengths, self.guidance, self.last_position
+        view.fixed = None
         return view
 
     def reset(self, starts: Tensor, origins: Tensor | None = None) -> None:
@@ -133,22 +147,26 @@ class KVCache:
         """
         n, m = block.shape[1:]
         longest = int(self.lengths.max())
-        assert longest + m <= self.slots, "cache overflow"
-        self._stop = longest + m
+        assert self.fixed or longest + m <= self.slots, "cache overflow"
+        self._stop = longest + m if self.fixed is None else self.fixed.visible
         self._visible = self._slots(0, self._stop)
-        if longest == self.lengths.min():
+        if self.fixed is None and longest == self.lengths.min():
             self._target = None
             self._new = self._slots(self._stop - n, n)
             mask, committed = self._uniform_mask(block), longest
         else:
-            lengths = on_device(self.lengths, self.starts.device)
-            committed = lengths.repeat_interleave(self.guidance)[:, None]
+            committed = self._committed().repeat_interleave(self.guidance)[:, None]
             self._target = committed + torch.arange(m - n, m, device=committed.device)  # (rows, n)
             self._rows = torch.arange(len(committed), device=committed.device)[:, None]
             mask = self._ragged_mask(block, committed)
         offset = committed - self.origins[:, None]  # (rows, 1)
         positions = (depths[:, None] + offset.unflatten(0, (-1, self.guidance))).flatten(0, 1)
         return Context(positions.clamp_(0, self.last_position), mask, self)
+
+    def _committed(self) -> Tensor:
+        """Return the lengths (images,) on the device."""
+        fixed = self.fixed
+        return on_device(self.lengths, self.starts.device) if fixed is None else fixed.lengths
 
     def _slots(self, start: int, count: int) -> tuple[Tensor, ...]:
         """Return keys and values of every layer in turn, at some slots."""
@@ -201,22 +219,26 @@ class KVCache:
         """Commit the first counts[i] of the new tokens of image i."""
         self.lengths += counts
 
-    def keep(self, path: Tensor, counts: list[int]) -> None:
-        """Commit the tokens of one path per image and drop the others of the last pass.
+    def move(self, path: Tensor) -> None:
+        """Bring the tokens at offsets path (images, n) of the last pass to the front, in order.
 
-        Args:
-            path: (images, longest) offsets of tokens written by the last pass, the root's first;
-                the first counts[i] of row i are valid.
-            counts: tokens to commit per image.
+        It does not commit them: of images that keep fewer, what follows is overwritten.
         """
-        for image, (length, count) in enumerate(zip(self.lengths.tolist(), counts, strict=True)):
-            if count > 1:  # the root, at offset 0, already stands where it belongs
-                rows = slice(image * self.guidance, (image + 1) * self.guidance)
-                slots = path[image, :count] + length
-                for memory in (memory[:, rows] for memory in self.memory):
-                    accepted = memory.index_select(3, slots.to(memory.device))
-                    memory[..., length : length + count, :] = accepted
-        self.advance(counts)
+        n, length = path.shape[1], int(self.lengths[0])
+        front = torch.arange(n, device=path.device)
+        alike = self.fixed is None and (self.lengths == length).all()
+        committed = length if alike else self._committed()[:, None]
+        source = (path + committed).repeat_interleave(self.guidance, 0)  # (rows, n)
+        if not alike:
+            place = (front + committed).repeat_interleave(self.guidance, 0)
+        for memory in self.memory:
+            rows = torch.arange(len(source), device=memory.device)[:, None]
+            # (rows, n, 2 layers, kv_heads, head_dim)
+            kept = memory[:, rows, :, source.to(memory.device)]
+            if alike:
+                memory.narrow(3, length, n).copy_(kept.permute(2, 0, 3, 1, 4))
+            else:
+                memory[:, rows, :, place.to(memory.device)] = kept
 
 
 class CachePart:

@@ -16,12 +16,13 @@ class Decided:
     """Tokens that a round has decided, with the target's features that predicted them.
 
     features: (images, guidance, n, hidden); feature j is that of the position before codes[:, j].
-    codes: (images, n). counts: how many of the n are valid, per image.
+    codes: (images, n). counts: how many of the n are valid, per image; (images, 1) on the device in
+    rounds that are recorded.
     """
 
     features: Tensor
     codes: Tensor
-    counts: list[int]
+    counts: list[int] | Tensor
 
 
 class Drafter(Protocol):
@@ -35,8 +36,11 @@ class Drafter(Protocol):
 
     window: int
 
-    def open(self, images: int, watch: Stopwatch) -> None:
+    def open(self, images: int, watch: Stopwatch, fixed: bool = False) -> None:
         """Allocate state for so many images, forgetting earlier ones.
+
+        fixed: rounds will be recorded and replayed. Then `expand` to `commit` are functions of
+        tensors alone, with the same shapes in every round, and change state in place only.
 
         Forward passes of its network are timed as laps `draft_forward` of the watch.
         """

@@ -20,9 +20,9 @@ from decoding.drafter import Decided
 from decoding.figures import RoundFigures, Sources, read_figures
 from decoding.flight import FinishedImage, Flight, Job, RoundStats
 from decoding.grow import Grower, Speculation
-from decoding.policies.base import TreePlan
 from decoding.sampling import SamplingDistribution
 from decoding.slots import Slots, accepted, lay_out
+from decoding.start import Start
 from decoding.timing import Stopwatch
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict, Verifier
@@ -110,12 +110,13 @@ class Engine:
     def _step(self) -> StepStats:
         """Run one round: draft, verify, commit, observe."""
         started = time.perf_counter()
-        decided = self.batch.decided()
-        tree = self._draft(decided)
-        verified = self._verify(tree, decided)
-        figures = read_figures(tree, verified.verdict, verified.log_p, self.sources)
+        start = Start.of(self.batch.lines(), self.target.device)
+        verified = self._verify(self._draft(start), start)
+        figures = read_figures(verified.tree, verified.verdict, verified.log_p, self.sources)
         laps = self.watch.settle()  # the device has been waited for
-        self._commit(verified, [each.decided for each in figures])
+        counts = [each.decided for each in figures]
+        self._commit(verified, start, counts)
+        self.batch.advance(counts)
         rounds = self._observe(figures)
         seconds = time.perf_counter() - started
         self.watch.seconds["round"] += seconds
@@ -123,24 +124,21 @@ class Engine:
             self.watcher(self.batch.flights, verified)
         return StepStats(rounds, self.batch.land(laps["draft"], laps["verify"], seconds))
 
-    def _draft(self, decided: Tensor) -> DraftTree:
-        """Grow a tree per image from its last decided token; decided: (images, 1) tokens."""
+    def _draft(self, start: Start) -> DraftTree:
+        """Grow a tree per image from its last decided token."""
         with self.watch.lap("draft"):
-            root = DraftTree.root(self.batch.last_codes(), self.batch.noise.table.dtype)
+            root = DraftTree.root(start.codes, self.batch.noise.table.dtype)
             if self.grow is None:
                 return root
-            flights = self.batch.flights
-            plan = TreePlan(tuple(flight.shape() for flight in flights))
-            rounds = [(flight.job.seed, flight.rounds) for flight in flights]
-            noise = self.batch.noise.drawing(self.speculation.proposal.stream, rounds)
-            return self.grow(root, plan, noise, decided)
+            noise = self.batch.noise.drawing(self.speculation.proposal.stream, start.streams)
+            return self.grow(root, start.plan, noise, start.decided)
 
-    def _verify(self, tree: DraftTree, decided: Tensor) -> Verified:
+    def _verify(self, tree: DraftTree, start: Start) -> Verified:
         """Score root and nodes in one forward pass of the target, and judge them."""
-        slots = lay_out(tree, self.batch.roots(), self.target.grid)
+        slots = lay_out(tree, start, self.target.grid)
         with self.watch.lap("verify"):
             features, log_p = self._score(slots)
-            noise = partial(self.batch.noise, tree.depths + decided)
+            noise = partial(self.batch.noise, tree.depths + start.decided)
             return Verified(tree, slots, features, log_p, self.verifier(tree, log_p, noise))
 
     def _score(self, slots: Slots) -> tuple[Tensor, Tensor]:
@@ -159,17 +157,20 @@ class Engine:
         rows = index.repeat_interleave(self.distribution.guidance, 0)
         return features.gather(1, rows[..., None].expand(-1, -1, features.shape[-1]))
 
-    def _commit(self, verified: Verified, counts: list[int]) -> None:
-        """Keep the accepted paths in the caches; counts: tokens decided per image."""
-        tree, slots, verdict = verified.tree, verified.slots, verified.verdict
+    def _commit(self, verified: Verified, start: Start, counts: list[int] | None = None) -> None:
+        """Keep the accepted paths in the caches.
+
+        counts: tokens decided per image; None in a recorded round, which does not know them.
+        """
+        tree, verdict = verified.tree, verified.verdict
         if self.speculation:
             self.speculation.drafter.observe(tree, verified.log_p, verdict)
-        longest = max(counts)
+        longest = min(tree.height, tree.nodes) + 1 if counts is None else max(counts)
         path, emitted = verdict.path[:, :longest], verdict.emitted[:, :longest]
-        kept = accepted(slots, path, emitted, counts, self.batch.roots(), self.target.grid)
-        self.batch.cache.keep(kept.slots, kept.counts)
-        for image, (flight, count) in enumerate(zip(self.batch.flights, counts, strict=True)):
-            flight.codes.append(emitted[image, :count])
+        decided = verdict.accepted[:, None] + 1 if counts is None else counts
+        kept = accepted(verified.slots, path, emitted, decided, start, self.target.grid)
+        if kept.slots.shape[1] > 1:  # the root already stands where it belongs
+            self.batch.cache.move(kept.slots)
         if self.speculation:
             rows = self._rows(verified.features, kept.slots)
             features = rows.unflatten(0, (-1, self.distribution.guidance))

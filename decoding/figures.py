@@ -26,6 +26,7 @@ class RoundFigures:
     counted. confidence: mean probability per level (geometric) along the best path to the deepest
     level, by the tree's own scores. expected: accepted length that the scores promised. top1: the
     target's greatest probability at each of the accepted + 1 positions that the round decided.
+    codes: those that it decided there.
     """
 
     accepted: int
@@ -34,6 +35,7 @@ class RoundFigures:
     confidence: float
     expected: float
     top1: tuple[float, ...]
+    codes: tuple[int, ...]
 
     @property
     def decided(self) -> int:
@@ -46,11 +48,15 @@ def read_figures(
 ) -> list[RoundFigures]:
     """Return the figures of every image; waits for the device, the only time in a round.
 
-    log_p: (images, 1 + nodes, vocab) the target's distributions after every node.
+    Arguments as for `measured`, errors as of `figures_of`.
+    """
+    return figures_of(measured(tree, verdict, log_p), sources, verdict.complaint)
 
-    Raises:
-        FloatingPointError: a distribution contains NaN; names the model and its folder. Or the
-            verifier had no token left to draw.
+
+def measured(tree: DraftTree, verdict: Verdict, log_p: Tensor) -> Tensor:
+    """Return what the host wants to know of a round, a row of fp64 numbers per image.
+
+    log_p: (images, 1 + nodes, vocab) the target's distributions after every node.
     """
     likeliest = log_p.amax(-1)  # (images, 1 + nodes); NaN where a distribution contains one
     levels = tree.levels
@@ -67,17 +73,33 @@ def read_figures(
     ]
     along = likeliest.gather(1, verdict.path).exp()  # (images, 1 + nodes), path first
     rows = torch.stack([column.double() for column in columns], 1)
+    return torch.cat([rows, along.double(), verdict.emitted.double()], 1)
+
+
+def figures_of(measured: Tensor, sources: Sources, complaint: str) -> list[RoundFigures]:
+    """Return the figures of every image; waits for the device, the only time in a round.
+
+    Args:
+        measured: of the round.
+        sources: how errors call the models.
+        complaint: what to say if the verifier had no token left to draw.
+
+    Raises:
+        FloatingPointError: a distribution contains NaN; names the model and its folder. Or the
+            verifier had no token left to draw.
+    """
     figures = []
-    for row in to_host(torch.cat([rows, along.double()], 1)):
+    for row in to_host(measured):
         broken_draft, broken_target, emptied = row[:3]
         refuse_nan(bool(broken_draft), sources.drafter)
         refuse_nan(bool(broken_target), sources.target)
         if emptied:
-            raise FloatingPointError(verdict.complaint)
+            raise FloatingPointError(complaint)
         accepted, depth, nodes = map(int, row[3:6])
-        confidence, expected, *likely = row[6:]
-        top1 = tuple(likely[: accepted + 1])
-        figures.append(RoundFigures(accepted, depth, nodes, confidence, expected, top1))
+        confidence, expected, *rest = row[6:]
+        top1, codes = rest[: accepted + 1], rest[len(rest) // 2 :][: accepted + 1]
+        line = accepted, depth, nodes, confidence, expected, tuple(top1), tuple(map(int, codes))
+        figures.append(RoundFigures(*line))
     return figures
 
 

@@ -62,16 +62,16 @@ class FinishedImage:
 class Flight:
     """The state of an image between rounds.
 
-    tokens: of the whole image. first: (1,) the code that the prefill decided. controller: the
-    policy's memory of the image, None in plain decoding.
+    tokens: of the whole image. first: the code that the prefill decided. controller: the policy's
+    memory of the image, None in plain decoding.
     """
 
     job: Job
     tokens: int
-    first: Tensor
+    first: int
     controller: Controller | None
     seconds_prefill: float
-    codes: list[Tensor] = field(init=False)
+    codes: list[int] = field(init=False)
     decided: int = 1
     rounds: int = 0
     levels: int = 0
@@ -108,6 +108,7 @@ class Flight:
         )
         if self.controller is not None:
             self.controller.observe(self._outcome(figures))
+        self.codes += figures.codes
         self.decided += figures.decided
         self.rounds += 1
         self.levels += figures.levels
@@ -130,7 +131,7 @@ class Flight:
         rounds = max(self.rounds, 1)
         return FinishedImage(
             job=self.job,
-            codes=torch.cat(self.codes).cpu(),
+            codes=torch.tensor(self.codes),
             target_forwards=self.rounds + 1,
             tau=(self.decided - 1) / rounds,
             mean_depth=self.levels / rounds,

@@ -1,6 +1,6 @@
 """Growing a draft tree level by level."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -75,12 +75,26 @@ class Grower:
             tree = tree.extend(
                 nodes, tokens, plan.restrict(scores, level), log_q if self.distributions else None
             )
-            if level < plan.levels and (tokens.is_cpu or self.policy.sizes_itself):
-                plan = self.policy.narrow(tree, plan)
+            if level < plan.levels:
+                plan = self._narrow(tree, plan)
             level += 1
         if plan.window:
             tree = self._continue(tree, plan, noise, decided)
         return self.policy.prune(tree, plan) if tree.nodes else tree
+
+    def _narrow(self, tree: DraftTree, plan: TreePlan) -> TreePlan:
+        """Return the plan after a level, without the next ones where no image needs them."""
+        shapes = self.policy.sizes_itself
+        if not shapes and (plan.fixed or not tree.tokens.is_cpu):
+            return plan  # the answer would only save work
+        if (ended := self.policy.ended(tree, plan)) is None:
+            return plan
+        if shapes:
+            plan = plan.end(ended, tree.height)
+            ended = plan.limits.depth <= tree.height
+        if plan.fixed or not bool(ended.all()):
+            return plan
+        return replace(plan, largest=replace(plan.largest, depth=tree.height))
 
     def _continue(
         self, tree: DraftTree, plan: TreePlan, noise: Noise, decided: Tensor
@@ -89,5 +103,5 @@ class Grower:
         log_q = self.drafter.foresee()[:, : plan.window]  # (images, window, vocab)
         position = decided + torch.arange(log_q.shape[1], device=decided.device)
         tokens, hits = self.foreseen.children(log_q, noise(position), 1, 1)
-        foreseen = Foreseen(tokens[..., 0], hits[..., 0], plan.windows(decided.device))
+        foreseen = Foreseen(tokens[..., 0], hits[..., 0], plan.limits.window)
         return graft(tree, foreseen, log_q if self.distributions else None)

@@ -48,26 +48,41 @@ def _shift_right(x: Tensor, bits: int) -> Tensor:
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def random_bits(seed: int, role: str, positions: Tensor, width: int) -> Tensor:
-    """Return random int64 (n, width) for the stream `role` of an image at positions (n,).
+def stream_key(seed: int, role: str) -> int:
+    """Return the 63-bit key of the stream `role` of an image."""
+    return _hash("stream", seed, role)
 
-    Counter-based (SplitMix64): a number depends on seed, role, position and column alone.
+
+def random_bits(key: int | Tensor, positions: Tensor, width: int) -> Tensor:
+    """Return random int64 (..., width) of a stream at positions (...).
+
+    Counter-based (SplitMix64): a number depends on key, position and column alone.
+
+    key: of the stream, or of each position's, in the shape (..., 1).
     """
-    x = positions[:, None] * (1 << 32) + torch.arange(width, device=positions.device)
-    x = x * _GAMMA + _hash("stream", seed, role)
+    x = positions[..., None] * (1 << 32) + torch.arange(width, device=positions.device)
+    x = x * _GAMMA + key
     for bits, factor in _MIX:
         x = (x ^ _shift_right(x, bits)) * factor
     return x ^ _shift_right(x, 31)
 
 
-def uniform(seed: int, role: str, positions: Tensor, width: int) -> Tensor:
-    """Return uniform numbers of the open interval (0, 1) in fp64, (n, width)."""
-    return (_shift_right(random_bits(seed, role, positions, width), 12).double() + 0.5) * 2.0**-52
+def uniform(key: int | Tensor, positions: Tensor, width: int) -> Tensor:
+    """Return uniform numbers of the open interval (0, 1) in fp64, (..., width)."""
+    return (_shift_right(random_bits(key, positions, width), 12).double() + 0.5) * 2.0**-52
 
 
 def gumbel(seed: int, role: str, positions: Tensor, width: int) -> Tensor:
-    """Return standard Gumbel numbers in fp64, (n, width); in fp32 libraries' logarithms differ."""
-    return -torch.log(-torch.log(uniform(seed, role, positions, width)))
+    """Return standard Gumbel numbers of an image's stream in fp64, (n, width)."""
+    return gumbel_of(stream_key(seed, role), positions, width)
+
+
+def gumbel_of(key: int | Tensor, positions: Tensor, width: int) -> Tensor:
+    """Return standard Gumbel numbers in fp64, (..., width); in fp32 libraries' logarithms differ.
+
+    key: as for `random_bits`.
+    """
+    return -torch.log(-torch.log(uniform(key, positions, width)))
 
 
 _TABLE_BYTES = 2**26  # of one role and image; larger tables hold the next positions only
@@ -161,18 +176,15 @@ class PositionalNoise:
             index += torch.arange(len(positions), device=positions.device)[:, None] * rows
         return F.embedding(index, self.tables[role].flatten(0, 1))
 
-    def drawing(self, role: str, rounds: list[tuple[int, int]]) -> Noise:
+    def drawing(self, role: str, keys: Tensor) -> Noise:
         """Return the noise that a round's children are taken with, as a function of positions.
 
-        `draft` has no table, since every round draws anew: rounds holds each image's (seed, round).
+        `draft` has no table, since every round draws anew: keys (images, 1) are those of the
+        round's streams.
         """
-        return partial(self._draft, rounds) if role == "draft" else partial(self, role=role)
+        return partial(self._draft, keys) if role == "draft" else partial(self, role=role)
 
-    def _draft(self, rounds: list[tuple[int, int]], positions: Tensor) -> Tensor:
+    def _draft(self, keys: Tensor, positions: Tensor) -> Tensor:
         if self.shape.greedy:
             return self.table.new_zeros(*positions.shape, 1)
-        rows = zip(rounds, positions, strict=True)
-        drawn = [
-            gumbel(seed, f"draft {number}", row, self.shape.width) for (seed, number), row in rows
-        ]
-        return torch.stack(drawn).to(self.shape.dtype)
+        return gumbel_of(keys[..., None], positions, self.shape.width).to(self.shape.dtype)

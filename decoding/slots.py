@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from decoding.start import Start
 from decoding.transfer import on_device
 from decoding.tree import DraftTree
 from models.base import ImageGrid
@@ -36,27 +37,30 @@ class Slots:
 class Path:
     """The slots of the accepted paths and the codes that follow them, both (images, n).
 
-    counts: how many of the n are valid, per image.
+    counts: how many of the n are valid, per image; a list, or (images, 1) on the device.
     """
 
     slots: Tensor
     codes: Tensor
-    counts: list[int]
+    counts: list[int] | Tensor
 
 
-def lay_out(tree: DraftTree, roots: list[int], grid: ImageGrid) -> Slots:
-    """Return the slots of trees; roots: the image position of every tree's root."""
-    if not any(ends_row(root, tree.height + 1, grid) for root in roots):
+def lay_out(tree: DraftTree, start: Start, grid: ImageGrid) -> Slots:
+    """Return the slots of trees; start: of the round."""
+    fixed = start.sizes.fixed
+    some = fixed or any(ends_row(root, tree.height + 1, grid) for root in start.roots)
+    if grid.row_end is None or not some:
         return Slots(tree.tokens, tree.depths, tree.visible)
-    root = on_device(roots, tree.tokens.device)[:, None]
+    root = start.decided - 1
     position = root + tree.depths
     ends = (position + 1) % grid.columns == 0  # (images, 1 + nodes)
     # A GPU would have to be waited for; there every node gets room for a row end, which costs less.
-    count = int(ends.sum(1).max()) if ends.is_cpu else tree.nodes + 1
+    asks = ends.is_cpu and not fixed
+    count = int(ends.sum(1).max()) if asks else tree.nodes + 1
     present, node = ends.int().sort(dim=1, descending=True, stable=True)
     present, node = present[:, :count].bool(), node[:, :count]  # (images, e): nodes that end rows
     nodes = tree.nodes + 1
-    own = torch.arange(nodes, device=node.device).expand(len(roots), -1)
+    own = torch.arange(nodes, device=node.device).expand(len(root), -1)
     depths = grid.slots(position) - grid.slots(root)
     codes = torch.cat([tree.tokens, torch.full_like(node, grid.row_end)], 1)
     exits = own.scatter(
@@ -84,6 +88,11 @@ def _visible(visible: Tensor, node: Tensor, present: Tensor) -> Tensor:
     return torch.cat([rows, ends], 1)
 
 
+def slots_of(root: int, count: int, grid: ImageGrid) -> int:
+    """Return the slots of `count` image tokens from a root's position on, with their row ends."""
+    return grid.slots(root + count) - grid.slots(root)
+
+
 def ends_row(position: int, count: int, grid: ImageGrid) -> bool:
     """Return whether a row ends after one of `count` image tokens from a position on."""
     return grid.row_end is not None and position % grid.columns + count >= grid.columns
@@ -103,8 +112,8 @@ def accepted(
     slots: Slots,
     path: Tensor,
     emitted: Tensor,
-    counts: list[int],
-    roots: list[int],
+    counts: list[int] | Tensor,
+    start: Start,
     grid: ImageGrid,
 ) -> Path:
     """Return the slots to keep: those of the accepted nodes, and of the row ends between them.
@@ -113,22 +122,23 @@ def accepted(
         slots: of the verified trees.
         path: (images, n) tree indices of the root and the accepted nodes.
         emitted: (images, n) the decided codes.
-        counts: decided tokens per image.
-        roots: the image position of every tree's root.
+        counts: decided tokens per image, at most n; a list, or (images, 1) on the device.
+        start: of the round.
         grid: of the image tokens.
     """
     if slots.exits is None:
         return Path(path, emitted, counts)
+    known = not isinstance(counts, Tensor)
+    decided = on_device(counts, path.device)[:, None] if known else counts
     exits = slots.exits.gather(1, path)
-    place = torch.arange(path.shape[1], device=path.device)
-    taken = place < on_device(counts, path.device)[:, None]  # (images, n)
+    taken = torch.arange(path.shape[1], device=path.device) < decided  # (images, n)
     ends = exits != path
     pairs = torch.stack([taken, taken & ends], 2).flatten(1)  # a node, then its row end
-    totals = [
-        grid.slots(root + count) - grid.slots(root)
-        for root, count in zip(roots, counts, strict=True)
-    ]
-    order = pairs.int().sort(dim=1, descending=True, stable=True).indices[:, : max(totals)]
+    totals = pairs.sum(1, keepdim=True)
+    if known:
+        totals = [slots_of(r, n, grid) for r, n in zip(start.roots, counts, strict=True)]
+    most = max(totals) if known else pairs.shape[1]
+    order = pairs.int().sort(dim=1, descending=True, stable=True).indices[:, :most]
     codes = torch.stack([torch.where(ends, grid.row_end, emitted), emitted], 2).flatten(1)
     return Path(
         torch.stack([path, exits], 2).flatten(1).gather(1, order), codes.gather(1, order), totals

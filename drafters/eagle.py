@@ -5,13 +5,10 @@ The target's own head turns that into the distribution of token i + 2. Below the
 where the target has not been yet, predicted features take the place of the target's.
 """
 
-from dataclasses import dataclass
-
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoding.cache import CacheShape, KVCache, chain
+from decoding.cache import CacheShape, Fixed, KVCache, chain
 from decoding.drafter import Decided
 from decoding.sampling import SamplingDistribution
 from decoding.slots import ends_row
@@ -19,6 +16,7 @@ from decoding.timing import Stopwatch
 from decoding.transfer import on_device
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
+from drafters.branches import Branches, Newest, Unread
 from models.base import Context, PromptRows, TargetModel, TransformerSpec
 from models.linear import Linear
 from models.transformer import Blocks
@@ -48,71 +46,43 @@ class EagleHead(nn.Module):
         return self.blocks(mixed.to(features.dtype), context)
 
 
-@dataclass(frozen=True)
-class _Newest:
-    """The slots drafted last: nodes (images, k) of a tree, or the row ends that follow them.
-
-    moved: (images, k) bool, nodes for which the new slot stands from now on. outputs: (images,
-    guidance, k, hidden) predicted features. seen: (images, k, slots) the slots that they see.
-    """
-
-    tree: DraftTree
-    nodes: Tensor
-    moved: Tensor
-    outputs: Tensor
-    seen: Tensor
-
-
-@dataclass
-class _Branches:
-    """What the head has drafted below the current root; slot 0 stands for the root.
-
-    outputs: (images, guidance, slots, hidden) predicted features. seen: (images, slots, slots - 1)
-    bool, the slots that a slot sees; the root's key lies among the committed ones. slot_of:
-    (images, tree nodes) the slot of each expanded node, or of the row end after it. newest: not yet
-    in these tables; nobody asks for the deepest level's, which so costs nothing.
-    """
-
-    outputs: Tensor
-    seen: Tensor
-    slot_of: Tensor
-    newest: _Newest | None = None
-
-    def settle(self) -> None:
-        """Enter the slots drafted last into the tables."""
-        if self.newest is None:
-            return
-        new = self.newest
-        count, used = new.nodes.shape[1], self.outputs.shape[2]
-        known = F.pad(self.slot_of, (0, new.tree.nodes + 1 - self.slot_of.shape[1]))
-        slots = torch.arange(used, used + count, device=known.device).expand_as(new.nodes)
-        slots = torch.where(new.moved, slots, known.gather(1, new.nodes))
-        self.slot_of = known.scatter(1, new.nodes, slots)
-        self.outputs = torch.cat([self.outputs, new.outputs], 2)
-        self.seen = torch.cat([F.pad(self.seen, (0, count)), new.seen], 1)
-        self.newest = None
-
-
 class EagleDrafter:
-    """Drafts with an EAGLE head next to the target, both guidance rows in one batch."""
+    """Drafts with an EAGLE head next to the target, both guidance rows in one batch.
+
+    In recorded rounds it keeps what it needs of an image on the device, in `unread` and `root`, and
+    passes have the shapes of the largest round.
+    """
 
     window = 0
 
     def __init__(
-        self, head: EagleHead, target: TargetModel, distribution: SamplingDistribution, room: int
+        self,
+        head: EagleHead,
+        target: TargetModel,
+        distribution: SamplingDistribution,
+        room: int,
+        deepest: int,
     ):
-        """room: the most tree nodes that one round expands."""
-        self.head, self.target, self.distribution, self.room = head, target, distribution, room
+        """room: the most tree nodes that one round expands. deepest: the most draft tokens of one
+        path."""
+        self.head, self.target, self.distribution = head, target, distribution
+        self.room, self.deepest = room, deepest
 
-    def open(self, images: int, watch: Stopwatch) -> None:
-        self.watch = watch
-        room = self.room if self.target.grid.row_end is None else 2 * self.room
-        shape = CacheShape(images, self.distribution.guidance, self.head.spec.max_positions + room)
-        self.cache = KVCache(self.head.spec, shape, self.target.dtype, self.target.device)
-        # per image: features and codes that are decided and that the head has not read yet
-        self.pending: list[tuple[Tensor, Tensor] | None] = [None] * images
+    def open(self, images: int, watch: Stopwatch, fixed: bool = False) -> None:
+        self.watch, self.fixed = watch, fixed
+        spec, grid, device = self.head.spec, self.target.grid, self.target.device
+        room = self.room if grid.row_end is None else 2 * self.room
+        # a round without drafts may leave its token to the next one
+        most = grid.block(self.deepest + 1)
+        shape = CacheShape(images, self.distribution.guidance, spec.max_positions + room + most)
+        self.cache = KVCache(spec, shape, self.target.dtype, device)
+        size = images, shape.guidance, most, spec.hidden
+        codes = torch.zeros(images, most, dtype=torch.long, device=device)
+        self.unread = Unread(codes, torch.zeros(size, dtype=self.target.dtype, device=device))
         self.read = [0] * images  # slots of the image, row ends included, before its root
-        self.branches: _Branches | None = None
+        self.root = torch.zeros_like(codes[:, :1])  # (images, 1) its position, if fixed
+        self.lengths = torch.zeros_like(codes[:, 0])  # (images,) of the cache, if fixed
+        self.branches: Branches | None = None
 
     def start(self, image: int, prompt: PromptRows, features: Tensor, code: Tensor) -> None:
         cache, n = self.cache.image(image), prompt.ids.shape[1] - 1
@@ -121,46 +91,51 @@ class EagleDrafter:
         context = cache.open(*chain(1, n, self.target.device))
         self.head(prompt.ids[:, 1:], features[:, :-1], context)
         cache.advance([n])
-        self.pending[image], self.read[image] = (features[:, -1:], code), 0
+        self.unread.start(image, features[:, -1:], code)
+        self.read[image], self.root[image], self.lengths[image] = 0, 0, n
 
     def expand(self, tree: DraftTree, nodes: Tensor) -> Tensor:
         outputs = self._absorb() if tree.nodes == 0 else self._descend(tree, nodes)
-        if any(ends := self._row_ends(tree.height)):
-            outputs = self._end_rows(tree, nodes, outputs, on_device(ends, nodes.device)[:, None])
+        if (ends := self._row_ends(tree.height)) is not None:
+            outputs = self._end_rows(tree, nodes, outputs, ends)
         with self.watch.lap("draft_head"):
             logits = self.target.score(outputs.flatten(0, 1))
         return self.distribution(logits)
 
     def observe(self, tree: DraftTree, log_p: Tensor, verdict: Verdict) -> None:
-        pass
+        if self.fixed:
+            self.root += verdict.accepted[:, None] + 1
 
     def commit(self, decided: Decided) -> None:
-        for image, count in enumerate(decided.counts):
-            self.pending[image] = (
-                torch.cat([self.pending[image][0], decided.features[image, :, :count]], 1),
-                torch.cat([self.pending[image][1], decided.codes[image, :count]]),
-            )
-            self.read[image] += count
+        self.unread.add(decided)
+        if not self.fixed:
+            self.read = [a + b for a, b in zip(self.read, decided.counts, strict=True)]
 
     def select(self, images: list[int]) -> None:
         self.cache = self.cache.select(images)
-        self.pending = [self.pending[image] for image in images]
+        self.unread = self.unread.select(images)
         self.read = [self.read[image] for image in images]
+        self.root, self.lengths = self.root[images], self.lengths[images]
 
     def _absorb(self) -> Tensor:
         """Read the newly decided tokens; return the root's output (images, guidance, 1, hidden)."""
-        counts = [len(codes) for _, codes in self.pending]
-        longest, images = max(counts), len(counts)
-        features = torch.stack([F.pad(f, (0, 0, 0, longest - f.shape[1])) for f, _ in self.pending])
-        codes = torch.stack([F.pad(c, (0, longest - len(c))) for _, c in self.pending])
-        outputs = self._run(codes, features, self.cache.open(*chain(images, longest, codes.device)))
-        self.cache.advance(counts)
-        self.pending = [(f[:, :0], c[:0]) for f, c in self.pending]
-        outputs = torch.stack(
-            [outputs[image, :, count - 1 : count] for image, count in enumerate(counts)]
-        )
+        new, cache = self.unread, self.cache
+        images, longest = len(new.codes), max(new.counts)
+        if self.fixed:
+            longest, cache.fixed = new.codes.shape[1], Fixed(self.lengths, cache.slots)
+        codes, features = new.codes[:, :longest], new.features[:, :, :longest]
+        outputs = self._run(codes, features, cache.open(*chain(images, longest, codes.device)))
+        if self.fixed:
+            self.lengths += new.count[:, 0]
+            last = new.count - 1
+        else:
+            cache.advance(new.counts)
+            last = on_device([[count - 1] for count in new.counts], codes.device)
+            new.counts = [0] * images
+        last = last[:, None, :, None].expand(-1, outputs.shape[1], -1, outputs.shape[3])
+        outputs = outputs.gather(2, last)
         none = torch.zeros(images, 1, 1, dtype=torch.long, device=codes.device)
-        self.branches = _Branches(outputs, none[..., :0].bool(), none[..., 0])
+        self.branches = Branches(outputs, none[..., :0].bool(), none[..., 0])
         return outputs
 
     def _descend(self, tree: DraftTree, nodes: Tensor) -> Tensor:
@@ -174,7 +149,7 @@ class EagleDrafter:
             tree.tokens.gather(1, nodes), parents, self._distance(tree.height)
         )
         every = torch.ones_like(nodes, dtype=torch.bool)
-        self.branches.newest = _Newest(tree, nodes, every, outputs, seen)
+        self.branches.newest = Newest(tree, nodes, every, outputs, seen)
         return outputs
 
     def _end_rows(self, tree: DraftTree, nodes: Tensor, outputs: Tensor, ends: Tensor) -> Tensor:
@@ -187,7 +162,7 @@ class EagleDrafter:
         codes = torch.full_like(nodes, self.target.grid.row_end)
         slots = self.branches.slot_of.gather(1, nodes)
         after, seen = self._grow(codes, slots, self._distance(tree.height) + 1)
-        self.branches.newest = _Newest(tree, nodes, ends.expand_as(nodes), after, seen)
+        self.branches.newest = Newest(tree, nodes, ends.expand_as(nodes), after, seen)
         return torch.where(ends[..., None, None], after, outputs)
 
     def _grow(self, codes: Tensor, parents: Tensor, distance: Tensor) -> tuple[Tensor, Tensor]:
@@ -205,23 +180,36 @@ class EagleDrafter:
         context = self.cache.open(distance.expand_as(codes), seen)
         return self._run(codes, b.outputs.gather(2, index), context), seen
 
+    def _roots(self) -> Tensor:
+        """Return the image positions (images, 1) of the roots."""
+        if self.fixed:
+            return self.root
+        return on_device(
+            [[self._position(image)] for image in range(len(self.read))], self.target.device
+        )
+
     def _position(self, image: int) -> int:
-        """Return the image position of the root."""
+        """Return the image position of the root, by the host's count."""
         grid, read = self.target.grid, self.read[image]
         return read if grid.row_end is None else read - read // (grid.columns + 1)
 
     def _distance(self, height: int) -> Tensor:
         """Return the slots (images, 1) between the root and the nodes at depth `height`."""
-        grid, roots = self.target.grid, map(self._position, range(len(self.read)))
-        slots = [[grid.slots(root + height) - grid.slots(root) - 1] for root in roots]
-        return on_device(slots, self.target.device)
+        grid, roots = self.target.grid, self._roots()
+        return grid.slots(roots + height) - grid.slots(roots) - 1
 
-    def _row_ends(self, height: int) -> list[bool]:
-        """Return per image whether a row ends after the nodes at depth `height`."""
+    def _row_ends(self, height: int) -> Tensor | None:
+        """Return (images, 1) whether a row ends after the nodes at depth `height`.
+
+        None if none does; what is recorded serves every round, so there it is never None.
+        """
         grid = self.target.grid
-        return [
-            ends_row(self._position(image) + height, 1, grid) for image in range(len(self.read))
-        ]
+        if grid.row_end is None:
+            return None
+        ending = (ends_row(self._position(i) + height, 1, grid) for i in range(len(self.read)))
+        if not self.fixed and not any(ending):
+            return None
+        return (self._roots() + height + 1) % grid.columns == 0
 
     def _run(self, codes: Tensor, features: Tensor, context: Context) -> Tensor:
         """Return predicted features (images, guidance, n, hidden).

@@ -30,9 +30,9 @@ class GraftDrafter:
     def window(self) -> int:
         return self.far.window
 
-    def open(self, images: int, watch: Stopwatch) -> None:
+    def open(self, images: int, watch: Stopwatch, fixed: bool = False) -> None:
         for drafter in (self.near, self.far):
-            drafter.open(images, watch)
+            drafter.open(images, watch, fixed)
 
     def start(self, image: int, prompt: PromptRows, features: Tensor, code: Tensor) -> None:
         for drafter in (self.near, self.far):

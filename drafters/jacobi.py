@@ -44,7 +44,7 @@ class JacobiDrafter:
         self.window, self.guess = window, guess
         self.rows = self.grid.columns + max(window, reach) + 1
 
-    def open(self, images: int, watch: Stopwatch) -> None:
+    def open(self, images: int, watch: Stopwatch, fixed: bool = False) -> None:
         # after the positions: a row for what nobody reads, and the uniform distribution
         size = images, self.rows + 2, self.codes
         uniform = -math.log(self.codes)
@@ -92,8 +92,8 @@ class JacobiDrafter:
         rows = torch.where(branch, before % self.rows, self.rows)
         self.distributions[self.image, rows] = log_p
         position = before + 1
-        self.reached = position.gather(1, last).maximum(self.reached)
-        self.root = self.root + accepted + 1
+        self.reached.copy_(position.gather(1, last).maximum(self.reached))
+        self.root += accepted + 1
 
     def commit(self, decided: Decided) -> None:
         pass

@@ -43,9 +43,14 @@ class LoadedDrafter:
     network: EagleHead
     calibrations: Calibrations = UNCALIBRATED
 
-    def open(self, target: TargetModel, distribution: SamplingDistribution, room: int) -> Drafter:
-        """Return the drafter for an engine; room: the most tree nodes that one round expands."""
-        return EagleDrafter(self.network, target, distribution, room)
+    def open(
+        self, target: TargetModel, distribution: SamplingDistribution, room: int, deepest: int
+    ) -> Drafter:
+        """Return the drafter for an engine.
+
+        room: the most tree nodes that one round expands. deepest: draft tokens of the longest path.
+        """
+        return EagleDrafter(self.network, target, distribution, room, deepest)
 
 
 @dataclass(frozen=True)

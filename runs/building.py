@@ -158,7 +158,7 @@ def build_drafter(parts: Drafting) -> Drafter:
 def trained_drafter(parts: Drafting) -> Drafter:
     """Return the drafter with weights, with room for the largest tree."""
     room = parts.largest.depth * parts.largest.width + parts.largest.nodes
-    return parts.loaded.open(parts.target, parts.distribution, room)
+    return parts.loaded.open(parts.target, parts.distribution, room, parts.largest.reach)
 
 
 def jacobi_drafter(parts: Drafting) -> Drafter:

@@ -1,13 +1,17 @@
 """What a tree policy is: it shapes every round's draft tree and learns from what was accepted."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from decoding.transfer import on_device
 from decoding.tree import DraftTree
+
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -54,49 +58,49 @@ class Outcome:
 
 @dataclass(frozen=True)
 class TreePlan:
-    """The shapes of a round, one per image of the batch."""
+    """The shapes of a round, one per image of the batch.
 
-    shapes: tuple[Shape, ...]
+    largest: no tree is larger; the batch grows together, to this size. limits: of every image, on
+    the device. uniform: whether they all equal `largest`, so that none needs a mask. fixed: whether
+    the sizes hold whatever the trees look like, as in a round that is recorded: nobody asks the
+    device whether to stop early.
+    """
+
+    largest: Shape
+    limits: "Limits"
+    uniform: bool = False
+    fixed: bool = False
+
+    @classmethod
+    def of(cls, shapes: Sequence[Shape], device: torch.device = CPU) -> "TreePlan":
+        """Return the plan of a batch whose images have these shapes."""
+        uniform = all(shape == shapes[0] for shape in shapes)
+        return cls(largest_of(shapes), Limits.of(shapes, device), uniform)
 
     @property
     def levels(self) -> int:
-        """Levels of the deepest tree; the batch grows together."""
-        return max(shape.depth for shape in self.shapes)
+        """Levels of the deepest tree."""
+        return self.largest.depth
 
     @property
     def width(self) -> int:
         """The greatest width."""
-        return max(shape.width for shape in self.shapes)
+        return self.largest.width
 
     @property
     def nodes(self) -> int:
         """The greatest node budget."""
-        return max(shape.nodes for shape in self.shapes)
+        return self.largest.nodes
 
     @property
     def window(self) -> int:
         """The greatest depth of foreseen tokens; 0 if no tree has any."""
-        return max(shape.window for shape in self.shapes)
+        return self.largest.window
 
-    def budgets(self, device: torch.device) -> Tensor:
-        """Return (images,) node budgets."""
-        return on_device([shape.nodes for shape in self.shapes], device)
-
-    def windows(self, device: torch.device) -> Tensor:
-        """Return (images, 1) depths to which foreseen tokens may continue a tree."""
-        return on_device([[shape.window] for shape in self.shapes], device)
-
-    def end(self, done: list[bool], level: int) -> "TreePlan":
-        """Return the plan in which the images that are `done` grow no level after this one."""
-        shapes = zip(self.shapes, done, strict=True)
-        return TreePlan(
-            tuple(replace(s, depth=min(s.depth, level)) if stop else s for s, stop in shapes)
-        )
-
-    @property
-    def uniform(self) -> bool:
-        """Whether all images have the same shape, so that none needs a mask."""
-        return all(shape == self.shapes[0] for shape in self.shapes)
+    def end(self, done: Tensor, level: int) -> "TreePlan":
+        """Return the plan in which the images that are `done` (images, 1) stop at this level."""
+        depth = torch.where(done, self.limits.depth.clamp(max=level), self.limits.depth)
+        return replace(self, limits=replace(self.limits, depth=depth), uniform=False)
 
     def restrict(self, scores: Tensor, level: int) -> Tensor:
         """Return scores (images, k, c) of a new level, -inf outside an image's own depth and width.
@@ -105,15 +109,46 @@ class TreePlan:
         """
         if self.uniform:
             return scores
-        widths = [s.width if s.width < self.width else max(scores.shape[1:]) for s in self.shapes]
-        columns = [
-            (width if level <= s.depth else 0, width)
-            for width, s in zip(widths, self.shapes, strict=True)
-        ]
-        width = on_device(columns, scores.device)  # (images, 2): children per node, expanded nodes
-        child = torch.arange(scores.shape[2], device=scores.device) < width[:, :1]
-        node = torch.arange(scores.shape[1], device=scores.device) < width[:, 1:]
+        width = self.limits.width
+        width = width.masked_fill(width >= self.width, max(scores.shape[1:]))
+        children = width * (self.limits.depth >= level)
+        child = torch.arange(scores.shape[2], device=scores.device) < children
+        node = torch.arange(scores.shape[1], device=scores.device) < width
         return scores.masked_fill(~(node[:, :, None] & child[:, None, :]), -torch.inf)
+
+
+def largest_of(shapes: Sequence[Shape]) -> Shape:
+    """Return the smallest shape that holds all of them."""
+    columns = zip(*((s.depth, s.width, s.nodes, s.window) for s in shapes), strict=True)
+    return Shape(*map(max, columns))
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The shapes of a batch's images on the device: (images, 1) each, as `Shape` names them."""
+
+    depth: Tensor
+    width: Tensor
+    nodes: Tensor
+    window: Tensor
+    doubt: Tensor  # fp64
+
+    @classmethod
+    def of(cls, shapes: Sequence[Shape], device: torch.device = CPU) -> "Limits":
+        """Return the limits of some shapes."""
+        return cls.unpack(on_device([list(cls.line(shape)) for shape in shapes], device))
+
+    @staticmethod
+    def line(shape: Shape) -> tuple[int, ...]:
+        """Return one image's limits as whole numbers, for a table that is copied in one piece."""
+        doubt = int(np.float64(shape.doubt).view(np.int64))
+        return shape.depth, shape.width, shape.nodes, shape.window, doubt
+
+    @classmethod
+    def unpack(cls, lines: Tensor) -> "Limits":
+        """Return the limits in a table (images, 5) of such lines."""
+        *whole, doubt = lines.split(1, 1)
+        return cls(*whole, doubt.contiguous().view(torch.float64))
 
 
 class Controller(Protocol):
@@ -145,8 +180,11 @@ class TreePolicy(Protocol):
     def select(self, tree: DraftTree, plan: TreePlan, level: int) -> Tensor:
         """Return indices (images, k) of the nodes to expand into this level (1: the root)."""
 
-    def narrow(self, tree: DraftTree, plan: TreePlan) -> TreePlan:
-        """Return the plan without levels that an image is better off without, or need not grow."""
+    def ended(self, tree: DraftTree, plan: TreePlan) -> Tensor | None:
+        """Return (images, 1) bool: images that are better off without another level, or need none.
+
+        None where all go on, whatever the tree looks like.
+        """
 
     def prune(self, tree: DraftTree, plan: TreePlan) -> DraftTree:
         """Return the tree to verify; a node that is kept keeps its parent."""

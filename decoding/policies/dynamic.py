@@ -28,20 +28,18 @@ class DynamicTree:
         first = tree.nodes + 1 - tree.newest
         return tree.scores[:, first:].topk(min(plan.width, tree.newest), dim=1).indices + first
 
-    def narrow(self, tree: DraftTree, plan: TreePlan) -> TreePlan:
-        """Return the plan, ended at the newest level if no deeper node could be kept.
+    def ended(self, tree: DraftTree, plan: TreePlan) -> Tensor | None:
+        """Return the images no deeper node of which could be kept.
 
         A child scores at most as much as its parent. So if nodes as good as the newest level's best
         fill an image's budget, none of its descendants gets in. Foreseen tokens would break this,
-        since they raise the scores of nodes; with them the plan stays.
+        since they raise the scores of nodes; with them all images go on.
         """
-        if plan.window or tree.nodes < min(shape.nodes for shape in plan.shapes):
-            return plan
+        if plan.window or tree.nodes < plan.nodes:
+            return None
         best = tree.scores[:, -tree.newest :].amax(1, keepdim=True)
-        at_least_as_good = (tree.scores[:, 1:] >= best).sum(1)
-        full = at_least_as_good >= plan.budgets(best.device)
-        ended = full | (best[:, 0] == -torch.inf)  # -inf: the image has no node there
-        return plan.end([True] * len(plan.shapes), tree.height) if bool(ended.all()) else plan
+        at_least_as_good = (tree.scores[:, 1:] >= best).sum(1, keepdim=True)
+        return (at_least_as_good >= plan.limits.nodes) | (best == -torch.inf)
 
     def prune(self, tree: DraftTree, plan: TreePlan) -> DraftTree:
         """Return the tree of the best nodes, up to each image's budget.
@@ -55,6 +53,6 @@ class DynamicTree:
         scores = tree.scores[:, 1:].gather(1, order)
         if not plan.uniform:
             place = torch.arange(scores.shape[1], device=scores.device)
-            scores = scores.masked_fill(place >= plan.budgets(scores.device)[:, None], -torch.inf)
+            scores = scores.masked_fill(place >= plan.limits.nodes, -torch.inf)
         kept, position = (order[:, :count] + 1).sort(dim=1)
         return tree.keep(kept, scores[:, :count].gather(1, position))

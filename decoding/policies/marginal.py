@@ -54,7 +54,9 @@ class MarginalController:
 
 
 class MarginalTree(DynamicTree):
-    """A dynamic tree that picks its own size within bounds; it waits for the device to do so.
+    """A dynamic tree that picks its own size within bounds.
+
+    The device is waited for to learn it, unless the plan's sizes are fixed.
 
     Every image is sized by itself, so that its trees do not depend on its batch; the batch pays for
     the largest one.
@@ -72,8 +74,8 @@ class MarginalTree(DynamicTree):
     def controller(self, seed: int) -> Controller:
         return MarginalController(self.largest, self.columns)
 
-    def narrow(self, tree: DraftTree, plan: TreePlan) -> TreePlan:
-        """Return the plan without further levels for images whose rate another level would lower.
+    def ended(self, tree: DraftTree, plan: TreePlan) -> Tensor:
+        """Return the images whose rate another level would lower.
 
         The next level is imagined from the newest one: each of its best nodes gets children with
         the same shares of its probability, rank by rank, as the newest level's nodes have of
@@ -88,7 +90,7 @@ class MarginalTree(DynamicTree):
         children = (expanded[..., None] * share[:, None]).flatten(1)
         now = self._rates(chances, plan, tree.drafted)
         deeper = self._rates(torch.cat([chances, children], 1), plan, tree.drafted, more=1)
-        return plan.end((deeper.amax(1) <= now.amax(1)).tolist(), tree.height)
+        return deeper.amax(1, keepdim=True) <= now.amax(1, keepdim=True)
 
     def prune(self, tree: DraftTree, plan: TreePlan) -> DraftTree:
         """Return the tree of the best nodes, as many as promise most tokens per second."""
@@ -96,10 +98,11 @@ class MarginalTree(DynamicTree):
         rates = self._rates(
             tree.scores.exp() if tree.worth is None else tree.worth, plan, tree.drafted
         )
-        shapes = zip(plan.shapes, rates.argmax(1).tolist(), strict=True)
-        return super().prune(
-            tree, TreePlan(tuple(replace(s, nodes=min(s.nodes, count)) for s, count in shapes))
-        )
+        nodes = rates.argmax(1, keepdim=True).minimum(plan.limits.nodes)
+        plan = replace(plan, limits=replace(plan.limits, nodes=nodes), uniform=False)
+        if not plan.fixed:  # on a CPU what nobody wants need not be verified
+            plan = replace(plan, largest=replace(plan.largest, nodes=int(nodes.max())))
+        return super().prune(tree, plan)
 
     def _rates(self, worth: Tensor, plan: TreePlan, grown: int, more: int = 0) -> Tensor:
         """Return tokens per millisecond (images, 1 + most nodes) if the best 0, 1, 2, ... are kept.
@@ -114,18 +117,14 @@ class MarginalTree(DynamicTree):
         """
         ordered = worth[:, 1:].sort(dim=1, descending=True).values[:, : self.largest.nodes]
         tokens = 1 + F.pad(ordered.cumsum(1), (1, 0))
-        levels = on_device(
-            [[min(shape.depth, grown) + more] for shape in plan.shapes], worth.device
-        )
+        levels = plan.limits.depth.clamp(max=grown) + more
         verify = on_device(list(self.prices.verify[: tokens.shape[1]]), worth.device)
         return tokens / (verify + levels * self.prices.level)
 
     @staticmethod
     def _doubted(tree: DraftTree, plan: TreePlan) -> DraftTree:
         """Return the tree with its probabilities taken to the images' powers."""
-        power = on_device([[shape.doubt] for shape in plan.shapes], tree.scores.device).to(
-            tree.scores
-        )
+        power = plan.limits.doubt.to(tree.scores)
         scores = tree.scores * power
         worth = None if tree.worth is None else tree.worth - tree.scores.exp() + scores.exp()
         return replace(tree, scores=scores, worth=worth)

@@ -88,8 +88,8 @@ class StaticTree:
     def select(self, tree: DraftTree, plan: TreePlan, level: int) -> Tensor:
         return self._rows(tree, [self._index[parent] for parent in self._expanded[level - 1]])
 
-    def narrow(self, tree: DraftTree, plan: TreePlan) -> TreePlan:
-        return plan
+    def ended(self, tree: DraftTree, plan: TreePlan) -> None:
+        return None
 
     def prune(self, tree: DraftTree, plan: TreePlan) -> DraftTree:
         kept = self._rows(

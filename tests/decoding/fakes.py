@@ -109,7 +109,7 @@ class ScriptedDrafter(Unseeing):
     def __init__(self, distribution: Callable[[Path, int], Tensor]):
         self.distribution = distribution
 
-    def open(self, images: int, watch: object) -> None:
+    def open(self, images: int, watch: object, fixed: bool = False) -> None:
         self.keys: list[Path] = [()] * images
         self.decided = [0] * images
 

@@ -89,7 +89,7 @@ def one_round(
     )
     tree = grower(
         root,
-        TreePlan((policy.largest,) * images),
+        TreePlan.of((policy.largest,) * images),
         drawing,
         torch.zeros(images, 1, dtype=torch.long),
     )

@@ -81,10 +81,8 @@ def of(tree: DraftTree, image: int) -> DraftTree:
 
 def keep(cache: KVCache, paths: list[list[int]]) -> None:
     longest = max(map(len, paths))
-    cache.keep(
-        torch.tensor([path + [0] * (longest - len(path)) for path in paths]),
-        [len(path) for path in paths],
-    )
+    cache.move(torch.tensor([path + [0] * (longest - len(path)) for path in paths]))
+    cache.advance([len(path) for path in paths])
 
 
 def test_ragged_batches_equal_single_images_and_no_cache(model) -> None:

@@ -61,7 +61,7 @@ def grow(shapes: list[Shape], proposal: str) -> DraftTree:
 
     grower = Grower(policy, PathDrafter(random_distribution), PROPOSALS[proposal]())
     return grower(
-        root, TreePlan(tuple(shapes)), noise, torch.tensor(DECIDED[: len(shapes)])[:, None]
+        root, TreePlan.of(tuple(shapes)), noise, torch.tensor(DECIDED[: len(shapes)])[:, None]
     )
 
 
@@ -89,7 +89,7 @@ def drafted_levels(shape: Shape) -> int:
     root = DraftTree.root(torch.zeros(1, dtype=torch.long), torch.float64)
     noise = lambda positions: torch.zeros(*positions.shape, 1)  # noqa: E731
     Grower(policy, drafter, PROPOSALS["topk"]())(
-        root, TreePlan((shape,)), noise, torch.zeros(1, 1).long()
+        root, TreePlan.of((shape,)), noise, torch.zeros(1, 1).long()
     )
     return drafter.levels
 
@@ -118,7 +118,7 @@ def test_pruning_keeps_parents_when_scores_tie(nodes) -> None:
         scores[:, node] = scores.gather(1, tree.parents[:, node : node + 1])[:, 0] + step
     tied = replace(tree, scores=scores)
     shape = Shape(9, 9, nodes)
-    kept = DynamicTree(shape).prune(tied, TreePlan((shape,) * 20))
+    kept = DynamicTree(shape).prune(tied, TreePlan.of((shape,) * 20))
     for image in range(20):
         assert (
             sorted(kept.scores[image, 1:].tolist())
@@ -145,5 +145,5 @@ def test_tokens_outside_the_distribution_do_not_become_nodes() -> None:
     root = DraftTree.root(torch.zeros(1, dtype=torch.long), torch.float64)
     noise = lambda positions: torch.zeros(*positions.shape, 1)  # noqa: E731
     grower = Grower(policy, PathDrafter(narrow), PROPOSALS["topk"]())
-    tree = grower(root, TreePlan((policy.largest,)), noise, torch.zeros(1, 1).long())
+    tree = grower(root, TreePlan.of((policy.largest,)), noise, torch.zeros(1, 1).long())
     assert len(scored_paths(tree, 0)) == 2 + 4 + 8

@@ -99,7 +99,7 @@ def test_pruning_keeps_what_is_worth_most() -> None:
     generator = torch.Generator().manual_seed(3)
     found = graft(random_tree(generator, 1, 6, VOCAB), foreseen(generator, 1))
     shape = Shape(3, 3, 8, WINDOW)
-    kept = DynamicTree(shape).prune(found, TreePlan((shape,)))
+    kept = DynamicTree(shape).prune(found, TreePlan.of((shape,)))
     present = found.present[0].nonzero().flatten().tolist()[1:]
     worth = {path_to(found, 0, node): float(found.worth[0, node]) for node in present}
     best = sorted(worth, key=lambda path: -worth[path])[:8]
@@ -112,7 +112,7 @@ def test_distributions_go_with_the_nodes_that_are_drawn_from_them() -> None:
     distributions = torch.rand(1, WINDOW, VOCAB, generator=generator)
     shape = Shape(0, 1, WINDOW, WINDOW)
     root = DraftTree.root(torch.tensor([0]), torch.float64)
-    tree = DynamicTree(shape).prune(graft(root, ahead, distributions), TreePlan((shape,)))
+    tree = DynamicTree(shape).prune(graft(root, ahead, distributions), TreePlan.of((shape,)))
     assert tree.depths.tolist() == [list(range(WINDOW + 1))]
     assert torch.equal(tree.distributions[0, tree.parents[0, 1:]], distributions[0])
     assert tree.width == 1

@@ -44,7 +44,7 @@ def test_as_many_nodes_as_pay_for_themselves(node, doubt) -> None:
     for seed in range(10):
         tree = replace(random_tree(torch.Generator().manual_seed(seed), 3, 18, 4), drafted=2)
         policy, shape = MarginalTree(LARGEST, prices(node), 4), replace(LARGEST, doubt=doubt)
-        kept = policy.prune(tree, TreePlan((shape,) * 3))
+        kept = policy.prune(tree, TreePlan.of((shape,) * 3))
         for image in range(3):
             chances = (tree.scores[image, 1:] * doubt).exp().tolist()
             count = best_count(chances, prices(node), 2)
@@ -58,7 +58,10 @@ def grow(cost: Prices, seed: int = 0) -> DraftTree:
     root = DraftTree.root(torch.zeros(1, dtype=torch.long), torch.float64)
     drafter = PathDrafter(lambda image, path: random_distribution(seed, path))
     tree = Grower(policy, drafter, TopK())(
-        root, TreePlan((LARGEST,)), lambda at: torch.zeros(*at.shape, 1), torch.zeros(1, 1).long()
+        root,
+        TreePlan.of((LARGEST,)),
+        lambda at: torch.zeros(*at.shape, 1),
+        torch.zeros(1, 1).long(),
     )
     assert drafter.levels <= LARGEST.depth
     return replace(tree, drafted=drafter.levels)
@@ -80,14 +83,14 @@ def test_the_next_level_is_taken_for_one_like_the_newest(level) -> None:
     root = DraftTree.root(torch.zeros(1, dtype=torch.long), torch.float64)
     nodes, tokens = torch.zeros(1, 1).long(), torch.tensor([[[3, 5]]])
     tree = root.extend(nodes, tokens, torch.tensor([[[0.6, 0.2]]], dtype=torch.float64).log())
-    plan = MarginalTree(LARGEST, cost, 4).narrow(tree, TreePlan((shape,)))
+    ended = MarginalTree(LARGEST, cost, 4).ended(tree, TreePlan.of((shape,)))
 
     def rate(chances: list[float], levels: int) -> float:
         count = best_count(chances, cost, levels)
         return (1 + sum(sorted(chances)[::-1][:count])) / (cost.verify[count] + levels * level)
 
     pays = rate([0.6, 0.2, 0.36, 0.12, 0.12, 0.04], 2) > rate([0.6, 0.2], 1)
-    assert plan.levels == (4 if pays else 1)
+    assert ended.tolist() == [[not pays]]
     assert pays == (level < 4)  # both answers occur
 
 
@@ -99,7 +102,7 @@ def test_an_image_has_the_same_tree_in_every_batch() -> None:
         drafter = PathDrafter(lambda image, path: random_distribution(images[image], path))
         tree = Grower(policy, drafter, TopK())(
             root,
-            TreePlan((LARGEST,) * len(images)),
+            TreePlan.of((LARGEST,) * len(images)),
             lambda at: torch.zeros(*at.shape, 1),
             torch.zeros(len(images), 1).long(),
         )

@@ -10,7 +10,15 @@ import pytest
 import torch
 
 from decoding import noise
-from decoding.noise import NoiseShape, PositionalNoise, gumbel, image_seed, random_bits, uniform
+from decoding.noise import (
+    NoiseShape,
+    PositionalNoise,
+    gumbel,
+    image_seed,
+    random_bits,
+    stream_key,
+    uniform,
+)
 
 CPU = torch.device("cpu")
 MASK = 2**64 - 1
@@ -28,7 +36,7 @@ def splitmix(x: int) -> int:
 
 def test_bits_are_splitmix_of_the_counter() -> None:
     positions = torch.tensor([0, 1, 255, 4095])
-    found = random_bits(123456789, "target", positions, 3)
+    found = random_bits(stream_key(123456789, "target"), positions, 3)
     key = noise._hash("stream", 123456789, "target")
     for row, position in zip(found.tolist(), positions.tolist(), strict=True):
         for token, bits in enumerate(row):
@@ -48,7 +56,7 @@ def test_known_answers() -> None:
     assert gumbel(
         KNOWN_SEED, "target", torch.tensor([0, 77]), 3
     ).flatten().tolist() == pytest.approx(KNOWN, rel=1e-13)
-    assert uniform(1, "accept", torch.tensor([5]), 1).item() == KNOWN_UNIFORM
+    assert uniform(stream_key(1, "accept"), torch.tensor([5]), 1).item() == KNOWN_UNIFORM
 
 
 def test_any_subset_of_positions_and_any_width_agree() -> None:
@@ -77,7 +85,8 @@ def test_numbers_are_standard_gumbel() -> None:
 )  # fmt: skip
 def test_streams_are_uncorrelated(seeds, roles, shift) -> None:
     one, other = (
-        uniform(seed, role, torch.arange(301), 301) for seed, role in zip(seeds, roles, strict=True)
+        uniform(stream_key(seed, role), torch.arange(301), 301)
+        for seed, role in zip(seeds, roles, strict=True)
     )
     one, other = one[:300, :300], other[shift[0] : shift[0] + 300, shift[1] : shift[1] + 300]
     pair = torch.stack([one.flatten(), other.flatten()])
@@ -89,7 +98,7 @@ def test_streams_are_uncorrelated(seeds, roles, shift) -> None:
 def test_uniform_numbers_are_never_0_or_1(monkeypatch) -> None:
     extremes = torch.tensor([[0, -1, 2**63 - 1, -(2**63), 1, -(2**12)]])
     monkeypatch.setattr(noise, "random_bits", lambda *_: extremes)
-    numbers = uniform(0, "target", torch.tensor([0]), 6)
+    numbers = uniform(stream_key(0, "target"), torch.tensor([0]), 6)
     assert bool(((numbers > 0) & (numbers < 1)).all())
     found = gumbel(0, "target", torch.tensor([0]), 6)
     assert found.isfinite().all() and found.float().isfinite().all()

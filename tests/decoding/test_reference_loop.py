@@ -8,7 +8,7 @@ from transformers import ChameleonForConditionalGeneration, ChameleonModel
 
 from configs.schema import MethodSettings, SamplingSettings
 from decoding.flight import Job
-from decoding.noise import uniform
+from decoding.noise import stream_key, uniform
 from scripts.tools.reference_loop import transformers_decode
 
 JOBS = [Job("a", "a cat", 11), Job("b", "two large dogs", 12)]
@@ -66,9 +66,8 @@ def test_same_tokens_as_formulas_written_out(session, theirs) -> None:
         scores = (u + cfg * (c - u)) / temperature
         kept = scores.sort(descending=True).indices[:top_k]
         p = scores[kept].exp() / scores[kept].exp().sum()
-        noise = -(
-            -uniform(job.seed, "target", torch.tensor([position]), target.vocab.size)[0, kept].log()
-        ).log()
+        key = stream_key(job.seed, "target")
+        noise = -(-uniform(key, torch.tensor([position]), target.vocab.size)[0, kept].log()).log()
         assert int(kept[(p.log() + noise).argmax()]) == code
         for row in rows:
             row.append(code + first)

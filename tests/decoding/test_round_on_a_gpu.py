@@ -45,11 +45,11 @@ def empty_tensor(values, dtype=None, device=None, **_flags) -> Tensor:
     return torch.empty(array.shape, dtype=dtype or kinds[array.dtype.kind], device=device or "cpu")
 
 
-def transferred(values: Tensor) -> list | bool:
+def transferred(values: Tensor) -> list:
     """What the announced transfer could bring: images that accept different numbers of drafts."""
-    if values.ndim == 0:
-        return False  # no NaN in the prefill
-    nodes = values.shape[1] - 9
+    if values.ndim == 1:
+        return [5, False]  # the first code; no NaN in the prefill
+    nodes = values.shape[1] // 2 - 5  # 8 columns, then two per slot
     rows = np.zeros(tuple(values.shape))
     rows[:, 3] = [min(1 + image % 2, nodes) for image in range(len(rows))]  # accepted
     return rows.tolist()

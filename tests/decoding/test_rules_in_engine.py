@@ -9,7 +9,7 @@ import torch
 from test_engine import JOBS, VOCAB, codes
 
 from configs.schema import AdtSettings, LanternSettings, MethodSettings
-from decoding.noise import NoiseShape, PositionalNoise
+from decoding.noise import NoiseShape, PositionalNoise, stream_key
 from decoding.sampling import SamplingDistribution
 from runs.building import Tables, build_engine
 
@@ -118,17 +118,15 @@ def test_streams_are_those_that_a_verifier_asks_for(session) -> None:
 def test_streams_differ_by_role_and_draws_by_round() -> None:
     noise, positions = table(("target", "accept"), 7), torch.tensor([[0, 1], [2, 2]])
     assert not torch.isclose(noise(positions), noise(positions, "accept")).any()
-    rounds = [(7, 0), (8, 3)]
-    draws = noise.drawing("draft", rounds)(positions)
-    assert torch.equal(draws, noise.drawing("draft", rounds)(positions)) and draws.shape == (
-        2,
-        2,
-        4,
-    )
+    keys = torch.tensor([[stream_key(7, "draft 0")], [stream_key(8, "draft 3")]])
+    draws = noise.drawing("draft", keys)(positions)
+    assert torch.equal(draws, noise.drawing("draft", keys)(positions))
+    assert draws.shape == (2, 2, 4)
     assert torch.equal(draws[1, 0], draws[1, 1])
-    later = noise.drawing("draft", [(7, 1), (8, 3)])(positions)
+    keys[0] = stream_key(7, "draft 1")
+    later = noise.drawing("draft", keys)(positions)
     assert not torch.isclose(later[0], draws[0]).any() and torch.equal(later[1], draws[1])
-    assert torch.equal(noise.drawing("target", rounds)(positions), noise(positions))
+    assert torch.equal(noise.drawing("target", keys)(positions), noise(positions))
     noise.select([1])
     assert torch.equal(
         noise(positions[1:], "accept"),

@@ -67,7 +67,7 @@ def grow(name: str, shapes: list[Shape]) -> DraftTree:
     drafter = PathDrafter(lambda image, path: random_distribution(image, path, vocab=12))
     noise = lambda positions: torch.zeros(*positions.shape, 1)  # noqa: E731
     return Grower(policy, drafter, TopK())(
-        root, TreePlan(tuple(shapes)), noise, torch.zeros(len(shapes), 1).long()
+        root, TreePlan.of(tuple(shapes)), noise, torch.zeros(len(shapes), 1).long()
     )
 
 

@@ -16,7 +16,7 @@ def test_a_watcher_sees_every_round_and_changes_no_token(session: Session) -> No
 
     def watch(flights, verified) -> None:
         for image, flight in enumerate(flights):
-            codes = torch.cat(flight.codes)
+            codes = torch.tensor(flight.codes)
             assert len(codes) == flight.decided
             count = int(verified.verdict.accepted[image]) + 1
             assert torch.equal(codes[-count:], verified.verdict.emitted[image, :count])

@@ -33,7 +33,9 @@ def padded_features(image: Image) -> Tensor:
 def drafter_of(
     session: Session, distribution: SamplingDistribution, images: list[Image]
 ) -> EagleDrafter:
-    drafter = EagleDrafter(session.drafter.network, session.target, distribution, room=40)
+    drafter = EagleDrafter(
+        session.drafter.network, session.target, distribution, room=40, deepest=8
+    )
     drafter.open(len(images), Stopwatch(CPU))
     for place, image in enumerate(images):
         drafter.start(place, image.prompt, padded_features(image), image.codes[:1])

@@ -187,7 +187,8 @@ def test_keys_and_values_lie_where_their_layers_are(session) -> None:
             found = [cache.write(layer, new[0] + layer, new[1] + layer) for cache in (whole, parts)]
             assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
         for cache in (whole, parts):
-            cache.keep(torch.tensor([[0, 2, 2], [0, 1, 2]]), counts)
+            cache.move(torch.tensor([[0, 2, 2], [0, 1, 2]]))
+            cache.advance(counts)
     assert torch.equal(whole.memory[0], torch.cat(parts.memory))
     assert torch.equal(whole.select([1]).memory[0], torch.cat(parts.select([1]).memory))
 

@@ -105,7 +105,7 @@ def decoded_distributions(
     """Level, number of the token and log q of a drafter that is told one token after the other."""
     target, prompt = session.target, session.target.prompt(text, 2)
     rows = target_rows(target, prompt, codes[None])
-    drafter = EagleDrafter(session.drafter.network, target, PLAIN, room=levels)
+    drafter = EagleDrafter(session.drafter.network, target, PLAIN, room=levels, deepest=8)
     drafter.open(1, Stopwatch(target.device))
     drafter.start(0, prompt, rows.features[:, : rows.prompt], codes[:1])
     sequence = rows.ids[0, rows.prompt :] - target.vocab.first_id

@@ -141,7 +141,8 @@ def test_branching_tree_after_a_padded_prompt(pair) -> None:
     pair.compare(features, (expected[0][:, length:], expected[1][:, length:]))
 
     path = [0, 1, 4, 6]
-    cache.keep(torch.tensor([path]), [4])
+    cache.move(torch.tensor([path]))
+    cache.advance([4])
     features = pair.ours.features(ids[:, -1:], cache.open(*chain(1, 1, CPU)))
     chosen = torch.cat([ids[:, :length], ids[:, length + torch.tensor(path)], ids[:, -1:]], 1)
     n = chosen.shape[1]

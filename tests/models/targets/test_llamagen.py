@@ -157,7 +157,7 @@ def test_drafter_equals_the_plain_reference(folder, session) -> None:
     prompt, w = target.prompt("dog", 2), reference.weights(folder / "drafter" / "pytorch_model.bin")
     assert prompt.starts[0] > 3
     features = expected_features(folder, session, "dog", CODES)
-    drafter = EagleDrafter(session.drafter.network, target, distribution, room=8)
+    drafter = EagleDrafter(session.drafter.network, target, distribution, room=8, deepest=8)
     drafter.open(1, Stopwatch(CPU))
     drafter.start(0, prompt, features[:, : SIZES.slots], torch.tensor(CODES[:1]))
     done = 1
