@@ -1,7 +1,7 @@
 """The images in flight: their KV cache, noise and progress, and how jobs enter and leave."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -10,9 +10,11 @@ from decoding.figures import Sources, refuse_nan
 from decoding.flight import FinishedImage, Flight, Job
 from decoding.grow import Speculation
 from decoding.noise import NoiseShape, PositionalNoise, stream_key
+from decoding.policies.base import Shape, largest_of
+from decoding.recorder import rounded, visible_slots
 from decoding.sampling import SamplingDistribution, choose
 from decoding.slots import slots_of
-from decoding.start import NO_TREE, Line
+from decoding.start import NO_TREE, Line, Sizes
 from decoding.transfer import to_host
 from models.base import TargetModel
 
@@ -45,8 +47,12 @@ class Batch:
     def _slots(self, length: int) -> int:
         """Return the cache slots of an image with a prompt of this length, and of its last tree."""
         grid = self.target.grid
-        nodes = self.speculation.policy.largest.nodes if self.speculation else 0
-        return length + grid.slots(grid.tokens) + grid.block(nodes)
+        return length + grid.slots(grid.tokens) + grid.block(self.largest.nodes)
+
+    @property
+    def largest(self) -> Shape:
+        """The largest tree of a round."""
+        return self.speculation.policy.largest if self.speculation else NO_TREE
 
     @torch.inference_mode()
     def admit(self, queue: Iterator[Job]) -> bool:
@@ -103,6 +109,12 @@ class Batch:
             shape = NO_TREE if self.speculation is None else flight.shape()
             lines.append(Line(flight.codes[-1], flight.decided, length, stream, shape))
         return lines
+
+    def fixed_sizes(self, lines: Sequence[Line]) -> Sizes:
+        """Return the sizes of the record that serves a round."""
+        shape = rounded(largest_of([line.shape for line in lines]), self.largest)
+        used = max(line.length for line in lines) + self.target.grid.block(shape.nodes)
+        return Sizes(len(lines), shape, visible_slots(used, self.cache.slots))
 
     def advance(self, counts: list[int]) -> None:
         """Count the slots of the decided tokens, before their images count these."""

@@ -16,13 +16,15 @@ import torch
 from torch import Tensor
 
 from decoding.batch import Batch
+from decoding.cache import Fixed
 from decoding.drafter import Decided
-from decoding.figures import RoundFigures, Sources, read_figures
+from decoding.figures import RoundFigures, Sources, figures_of, measured, read_figures
 from decoding.flight import FinishedImage, Flight, Job, RoundStats
 from decoding.grow import Grower, Speculation
+from decoding.recorder import Recorder
 from decoding.sampling import SamplingDistribution
 from decoding.slots import Slots, accepted, lay_out
-from decoding.start import Start
+from decoding.start import Line, Sizes, Start, table_of
 from decoding.timing import Stopwatch
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict, Verifier
@@ -70,8 +72,21 @@ class Engine:
         images: int,
         speculation: Speculation | None = None,
         sources: Sources = UNNAMED,
+        recorder: Recorder | None = None,
     ):
-        """speculation: how to draft, None for plain decoding; sources: names for errors."""
+        """Compose a loop.
+
+        Args:
+            target: its tokens are made.
+            distribution: what they are sampled from.
+            verifier: decides them.
+            images: most images in flight.
+            speculation: how to draft; None for plain decoding.
+            sources: names for errors.
+            recorder: replays rounds; None launches every operation of every round.
+        """
+        self.recorder = recorder
+        self.recorded: tuple[Tensor, ...] = ()  # the cache's memory that records read
         self.target, self.distribution, self.verifier = target, distribution, verifier
         self.images, self.speculation, self.sources = images, speculation, sources
         self.grow: Grower | None = None
@@ -104,25 +119,48 @@ class Engine:
         self.watch = Stopwatch(self.target.device)
         self.batch = Batch(first, self.verifier.streams, *parts)
         if self.speculation:
-            self.speculation.drafter.open(len(first), self.watch)
+            self.speculation.drafter.open(len(first), self.watch, self.recorder is not None)
 
     @torch.inference_mode()
     def _step(self) -> StepStats:
         """Run one round: draft, verify, commit, observe."""
         started = time.perf_counter()
-        start = Start.of(self.batch.lines(), self.target.device)
-        verified = self._verify(self._draft(start), start)
-        figures = read_figures(verified.tree, verified.verdict, verified.log_p, self.sources)
+        run = self._run if self.recorder is None else self._replay
+        verified, figures = run(self.batch.lines())
         laps = self.watch.settle()  # the device has been waited for
-        counts = [each.decided for each in figures]
-        self._commit(verified, start, counts)
-        self.batch.advance(counts)
+        self.batch.advance([each.decided for each in figures])
         rounds = self._observe(figures)
         seconds = time.perf_counter() - started
         self.watch.seconds["round"] += seconds
         if self.watcher is not None:
             self.watcher(self.batch.flights, verified)
         return StepStats(rounds, self.batch.land(laps["draft"], laps["verify"], seconds))
+
+    def _run(self, lines: list[Line]) -> tuple[Verified, list[RoundFigures]]:
+        """Run a round operation by operation."""
+        start = Start.of(lines, self.target.device)
+        verified = self._verify(self._draft(start), start)
+        figures = read_figures(verified.tree, verified.verdict, verified.log_p, self.sources)
+        self._commit(verified, start, [each.decided for each in figures])
+        return verified, figures
+
+    def _replay(self, lines: list[Line]) -> tuple[Verified, list[RoundFigures]]:
+        """Run a round as the record of its sizes, which commits before the host reads figures."""
+        if self.batch.cache.memory is not self.recorded:  # a longer prompt, or fewer images
+            self.recorder.forget()
+            self.recorded = self.batch.cache.memory
+        sizes = self.batch.fixed_sizes(lines)
+        table = table_of(lines, self.target.device)
+        verified, found = self.recorder(sizes, partial(self._program, sizes), table)
+        return verified, figures_of(found, self.sources, verified.verdict.complaint)
+
+    def _program(self, sizes: Sizes, table: Tensor) -> tuple[Verified, Tensor]:
+        """Return a round's outcome and figures (images, n), all on the device."""
+        start = Start.read(table, sizes)
+        self.batch.cache.fixed = Fixed(start.lengths, sizes.visible)
+        verified = self._verify(self._draft(start), start)
+        self._commit(verified, start)
+        return verified, measured(verified.tree, verified.verdict, verified.log_p)
 
     def _draft(self, start: Start) -> DraftTree:
         """Grow a tree per image from its last decided token."""

@@ -43,7 +43,8 @@ class FinishedImage:
 
     tau: tokens decided per round, bonus tokens included; the token that the prefill decides is not
     counted. mean_depth, mean_nodes: of the verified trees. seconds: the image's share of its
-    batch's rounds, and its prefill; the VQ decoder is not in it.
+    batch's rounds, and its prefill; the VQ decoder is not in it. seconds_draft, seconds_verify: 0
+    for rounds that were replayed, which are timed as a whole.
     """
 
     job: Job

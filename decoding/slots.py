@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoding.start import Start
-from decoding.transfer import on_device
+from decoding.transfer import may_ask, on_device
 from decoding.tree import DraftTree
 from models.base import ImageGrid
 
@@ -55,8 +55,7 @@ def lay_out(tree: DraftTree, start: Start, grid: ImageGrid) -> Slots:
     position = root + tree.depths
     ends = (position + 1) % grid.columns == 0  # (images, 1 + nodes)
     # A GPU would have to be waited for; there every node gets room for a row end, which costs less.
-    asks = ends.is_cpu and not fixed
-    count = int(ends.sum(1).max()) if asks else tree.nodes + 1
+    count = int(ends.sum(1).max()) if may_ask(ends) else tree.nodes + 1
     present, node = ends.int().sort(dim=1, descending=True, stable=True)
     present, node = present[:, :count].bool(), node[:, :count]  # (images, e): nodes that end rows
     nodes = tree.nodes + 1

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 import torch
 
+from decoding.transfer import is_recording
+
 Mark = float | torch.cuda.Event
 
 
@@ -32,7 +34,10 @@ class Stopwatch:
 
     @contextmanager
     def lap(self, name: str) -> Iterator[None]:
-        """Time a block of code."""
+        """Time a block of code, unless it is recorded: a replay is timed as a whole."""
+        if is_recording():
+            yield
+            return
         started = self._mark()
         yield
         self._open.append((name, started, self._mark()))

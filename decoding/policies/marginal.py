@@ -15,7 +15,7 @@ from torch import Tensor
 
 from decoding.policies.base import Controller, Outcome, Shape, TreePlan
 from decoding.policies.dynamic import DynamicTree
-from decoding.transfer import on_device
+from decoding.transfer import constant
 from decoding.tree import DraftTree
 
 PRIOR = 2.0  # tokens, promised and accepted, that count as seen in every neighbourhood
@@ -118,7 +118,7 @@ class MarginalTree(DynamicTree):
         ordered = worth[:, 1:].sort(dim=1, descending=True).values[:, : self.largest.nodes]
         tokens = 1 + F.pad(ordered.cumsum(1), (1, 0))
         levels = plan.limits.depth.clamp(max=grown) + more
-        verify = on_device(list(self.prices.verify[: tokens.shape[1]]), worth.device)
+        verify = constant(tuple(self.prices.verify[: tokens.shape[1]]), worth.device)
         return tokens / (verify + levels * self.prices.level)
 
     @staticmethod

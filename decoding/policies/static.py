@@ -5,7 +5,7 @@ from functools import cached_property
 from torch import Tensor
 
 from decoding.policies.base import Controller, FixedController, Shape, TreePlan
-from decoding.transfer import on_device
+from decoding.transfer import constant
 from decoding.tree import DraftTree
 
 # `path:n` gives the node of that rank path n children, of ranks 0 to n - 1; sizes and shapes as
@@ -99,4 +99,4 @@ class StaticTree:
 
     @staticmethod
     def _rows(tree: DraftTree, index: list[int]) -> Tensor:
-        return on_device(index, tree.tokens.device).expand(len(tree.tokens), -1)
+        return constant(tuple(index), tree.tokens.device).expand(len(tree.tokens), -1)

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from decoding.transfer import may_ask
 from decoding.tree import DraftTree
 
 
@@ -46,7 +47,7 @@ def walk(
             else torch.where(going[:, None], siblings.distribution, distribution)
         )
         going = going & (child > 0)
-        if going.is_cpu and not going.any():
+        if may_ask(going) and not going.any():
             break
         node = torch.where(going, child, node)
         accepted = accepted + going
@@ -62,7 +63,7 @@ def _first_accepted(tree: DraftTree, node: Tensor, siblings: Siblings, going: Te
     found = torch.zeros_like(node)
     for child in order[:, : tree.nodes if tree.width is None else tree.width].unbind(1):
         asked = going & (found == 0) & at(children, child)
-        if asked.is_cpu and not asked.any():
+        if may_ask(asked) and not asked.any():
             break
         found = torch.where(siblings.visit(at(tree.tokens, child), asked), child, found)
     return found
