@@ -32,9 +32,11 @@ class Drafter(Protocol):
 
     window: positions after the root that it can foresee without knowing the tokens between; 0 if
     none.
+    replays: whether its rounds can be recorded and replayed.
     """
 
     window: int
+    replays: bool
 
     def open(self, images: int, watch: Stopwatch, fixed: bool = False) -> None:
         """Allocate state for so many images, forgetting earlier ones.

@@ -83,9 +83,11 @@ class Engine:
             images: most images in flight.
             speculation: how to draft; None for plain decoding.
             sources: names for errors.
-            recorder: replays rounds; None launches every operation of every round.
+            recorder: replays rounds, where the drafter allows it; None launches every operation of
+                every round.
         """
-        self.recorder = recorder
+        replays = speculation is None or speculation.drafter.replays
+        self.recorder = recorder if replays else None
         self.recorded: tuple[Tensor, ...] = ()  # the cache's memory that records read
         self.target, self.distribution, self.verifier = target, distribution, verifier
         self.images, self.speculation, self.sources = images, speculation, sources

@@ -53,7 +53,7 @@ class EagleDrafter:
     passes have the shapes of the largest round.
     """
 
-    window = 0
+    window, replays = 0, True
 
     def __init__(
         self,

@@ -30,6 +30,10 @@ class GraftDrafter:
     def window(self) -> int:
         return self.far.window
 
+    @property
+    def replays(self) -> bool:
+        return self.near.replays and self.far.replays
+
     def open(self, images: int, watch: Stopwatch, fixed: bool = False) -> None:
         for drafter in (self.near, self.far):
             drafter.open(images, watch, fixed)

@@ -30,14 +30,15 @@ class SimilarDrafter(JacobiDrafter):
     """
 
     share = 0.65
+    replays = False  # its tables grow and shrink with the trees
 
     def __init__(self, target: TargetModel, window: int, guess: str, reach: int = 0):
         super().__init__(target, window, guess, reach)
         codes = target.embedding()[target.vocab.first_id :][: target.vocab.size]
         self.directions = F.normalize(codes.to(self.device, self.dtype), dim=-1)  # (codes, hidden)
 
-    def open(self, images: int, watch: Stopwatch) -> None:
-        super().open(images, watch)
+    def open(self, images: int, watch: Stopwatch, fixed: bool = False) -> None:
+        super().open(images, watch, fixed)
         size = images, len(SHARPNESS)
         # (images, tokens) the last decided codes, the root's first
         self.recent = torch.zeros(size, dtype=torch.long, device=self.device)

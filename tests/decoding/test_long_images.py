@@ -54,9 +54,9 @@ def test_windows_of_predictions_give_the_same_rounds(method, session, monkeypatc
     """Against a drafter that keeps the predictions of all positions; also the drafts are equal."""
     opened, found = JacobiDrafter.open, {}
 
-    def whole(drafter: JacobiDrafter, images: int, watch: object) -> None:
+    def whole(drafter: JacobiDrafter, *arguments: object) -> None:
         drafter.rows = drafter.grid.tokens
-        opened(drafter, images, watch)
+        opened(drafter, *arguments)
 
     found["window"] = rounds(session, method)
     monkeypatch.setattr(JacobiDrafter, "open", whole)

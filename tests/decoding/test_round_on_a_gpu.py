@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from configs.schema import MethodSettings, RunSettings
+from decoding import transfer
 from decoding.engine import Engine
 from decoding.flight import Job
 from decoding.policies.marginal import Prices
@@ -69,6 +70,8 @@ def move(module: nn.Module) -> None:
 @pytest.fixture
 def fake_gpu(monkeypatch) -> FakeTensorMode:
     monkeypatch.setattr(torch, "tensor", empty_tensor)
+    # without its memory of other modes' tensors
+    monkeypatch.setattr("decoding.transfer._constant", transfer._constant.__wrapped__)
     for module in ("figures", "batch"):
         monkeypatch.setattr(f"decoding.{module}.to_host", transferred)
     monkeypatch.setattr(Stopwatch, "_mark", lambda self: time.perf_counter())
