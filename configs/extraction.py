@@ -29,6 +29,7 @@ OF_SAMPLES = (
     "dtype",
     "device_map",
     "cfg_mode",
+    "compile",
     "batch_size",
     *flags_in(MethodSettings),
     *flags_in(SamplingSettings),

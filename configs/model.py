@@ -136,8 +136,18 @@ class EngineSettings(BatchSettings, PlacementSettings, DrafterSettings, ModelSet
 
     sampling: SamplingSettings = part(SamplingSettings)
     method: MethodSettings = part(MethodSettings)
+    compile: str | None = setting(
+        None,
+        "replay rounds as CUDA graphs, one launch each; auto = where that is possible",
+        choices=("off", "on", "auto"),
+        shown="off",
+        later=True,
+    )
 
     def settle(self) -> None:
+        if self.compile == "on" and (self.device == "cpu" or self.device_map == "auto"):
+            allowed = "only on one CUDA device, not with --device cpu or --device_map auto"
+            refuse("compile", "on", allowed)
         if self.cfg_mode == "sequential" and self.sampling.cfg == 1:
             refuse("cfg_mode", "sequential", "parallel: with --cfg 1 there is one row")
         if self.method.drafted:

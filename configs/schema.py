@@ -57,6 +57,7 @@ FREE_FLAGS = (
     "prompt_file",
     "cfg_mode",
     "device_map",
+    "compile",
 )
 _PATHS = (
     "model_path",

@@ -54,6 +54,11 @@ class Batch:
         """The largest tree of a round."""
         return self.speculation.policy.largest if self.speculation else NO_TREE
 
+    def reopen(self, images: int) -> bool:
+        """Free all places for other jobs; returns whether there are so many."""
+        self.flights = [None] * len(self.flights)
+        return len(self.flights) == images
+
     @torch.inference_mode()
     def admit(self, queue: Iterator[Job]) -> bool:
         """Give free places to the next jobs, close those for which none is left.

@@ -116,9 +116,14 @@ class Engine:
 
     @torch.inference_mode()
     def _open(self, first: list[Job]) -> None:
-        """Allocate what as many images as there are first jobs take; restart the clock."""
+        """Allocate what as many images as there are first jobs take; restart the clock.
+
+        Records read and write the memory that they were made with, so it is used again.
+        """
+        self.watch.restart()
+        if self.recorder and self.batch is not None and self.batch.reopen(len(first)):
+            return
         parts = self.target, self.distribution, self.speculation, self.sources
-        self.watch = Stopwatch(self.target.device)
         self.batch = Batch(first, self.verifier.streams, *parts)
         if self.speculation:
             self.speculation.drafter.open(len(first), self.watch, self.recorder is not None)

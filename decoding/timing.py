@@ -25,6 +25,11 @@ class Stopwatch:
         self.calls: Counter[str] = Counter()
         self._open: list[tuple[str, Mark, Mark]] = []
 
+    def restart(self) -> None:
+        """Forget everything."""
+        for counted in (self.seconds, self.calls, self._open):
+            counted.clear()
+
     def _mark(self) -> Mark:
         if not self.cuda:
             return time.perf_counter()

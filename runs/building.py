@@ -20,6 +20,7 @@ from decoding.policies.dynamic import DynamicTree
 from decoding.policies.marginal import MarginalTree, Prices
 from decoding.policies.static import NAMED_TREES, StaticTree, rank_paths
 from decoding.proposals import PROPOSALS
+from decoding.recorder import Recorder
 from decoding.sampling import SamplingDistribution
 from decoding.verifiers.base import Verifier
 from drafters.calibrations import UNCALIBRATED, Calibrations
@@ -120,6 +121,7 @@ def build_engine(
     method: MethodSettings,
     images: int,
     tables: Tables = NO_TABLES,
+    recorder: Recorder | None = None,
 ) -> Engine:
     """Compose the engine of a method; `drafter` may be None for methods without one."""
     speculation = None
@@ -132,7 +134,8 @@ def build_engine(
         children = proposal(calibration_of(method, distribution, known))
         speculation = Speculation(source, policy, children, foreseen=proposal())
     verifier = build_verifier(method, tables.nearest)
-    return Engine(target, distribution, verifier, images, speculation, tables.sources)
+    sources = tables.sources
+    return Engine(target, distribution, verifier, images, speculation, sources, recorder)
 
 
 @dataclass(frozen=True)

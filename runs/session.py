@@ -17,6 +17,7 @@ from decoding.calibration import Calibration
 from decoding.engine import Engine
 from decoding.figures import Sources
 from decoding.flight import Job
+from decoding.recorder import CudaGraphs, Recorder
 from drafters.calibrations import UNCALIBRATED
 from drafters.loading import FoundDrafter, LoadedDrafter, find_drafter
 from models.base import TargetModel, TargetOptions
@@ -65,7 +66,8 @@ class Session:
         distribution = sampling_distribution(sampling or self.settings.sampling)
         images = self.settings.batch_size if images is None else images
         tables = self.tables(method)
-        return build_engine(self.target, self.drafter, distribution, method, images, tables)
+        parts = self.target, self.drafter, distribution, method, images, tables
+        return build_engine(*parts, recorder_of(self.settings, self.target.device))
 
     def with_settings(self, settings: EngineSettings) -> "Session":
         """Return a session of other settings on the same weights.
@@ -174,6 +176,18 @@ def _find_drafter(settings: EngineSettings) -> FoundDrafter:
     family = FAMILIES[settings.model]
     folder = checkpoint_folder(settings.model_path, "--model_path")
     return find_drafter(settings.drafter_path, family, fitting_config(folder, family.spec)[1])
+
+
+def recorder_of(settings: EngineSettings, device: torch.device) -> Recorder | None:
+    """Return what replays rounds on a device, by --compile.
+
+    Raises:
+        SettingsError: the device has no graphs.
+    """
+    possible = device.type == "cuda" and settings.device_map == "single"
+    if settings.compile == "on" and not possible:
+        refuse("compile", "on", "only on one CUDA device, and there is none here; off, auto")
+    return CudaGraphs() if possible and settings.compile in ("on", "auto") else None
 
 
 def target_options(

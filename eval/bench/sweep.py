@@ -26,7 +26,12 @@ from support.durable import append_lines, encode_lines, replace_file
 from support.json_files import read_lines
 from support.provenance import identity, revision, versions
 
-_SHARED = ("batch_size", "cfg_mode", "device_map")  # settings that change times, though not images
+_SHARED = (
+    "batch_size",
+    "cfg_mode",
+    "device_map",
+    "compile",
+)  # settings that change times, though not images
 
 
 def run_sweep(settings: BenchmarkSettings) -> None:

@@ -56,7 +56,10 @@ def _level(lines: Lines) -> float | None:
 
 
 def _host_share(lines: Lines) -> float | None:
-    return lines.get("large: rounds of ar, batch 1", {}).get("host_share")
+    """Return the share where rounds are replayed, or else launched one operation at a time."""
+    name = "large: rounds of ar, batch 1"
+    shares = [lines.get(name + kind, {}).get("host_share") for kind in (", replayed", "")]
+    return next((share for share in shares if share is not None), None)
 
 
 def _of_tau(lines: Lines) -> float | None:

@@ -7,13 +7,14 @@ import torch
 
 from configs.methods import MethodSettings
 from decoding.flight import Job
+from decoding.recorder import CudaGraphs
 from decoding.sampling import SamplingDistribution
 from drafters.loading import LoadedDrafter
 from runs.building import build_engine
 from scripts.gpu.methods import every_method
 from scripts.gpu.options import Options
 from scripts.gpu.passes import Passes, peak_memory
-from scripts.gpu.record import Figures, Pieces
+from scripts.gpu.record import Figures, Pieces, Skipped
 from scripts.gpu.rounds import measure_rounds
 from scripts.gpu.shapes import ShapeTarget, random_models
 
@@ -30,7 +31,9 @@ def pieces(options: Options) -> Pieces:
             found[f"{images} x {tokens} tokens"] = partial(forward, options, images, tokens)
         for name in sizes.rounds_of:
             method = every_method(sizes.nodes)[name]
-            found[f"rounds of {name}, batch {images}"] = partial(rounds, options, images, method)
+            piece = partial(rounds, options, images, method)
+            found[f"rounds of {name}, batch {images}"] = piece
+            found[f"rounds of {name}, batch {images}, replayed"] = partial(piece, replayed=True)
     for images, tokens in sizes.compiled:
         found[f"compiled {images} x {tokens} tokens"] = partial(compiled, options, images, tokens)
     return found
@@ -73,11 +76,20 @@ def level(options: Options) -> Figures:
     return {"width": options.sizes.width, "ms": _passes(options).level(head, options.sizes.width)}
 
 
-def rounds(options: Options, images: int, method: MethodSettings) -> Figures:
-    """Return what rounds of a method cost, and the peak memory in bytes up to their end."""
+def rounds(
+    options: Options, images: int, method: MethodSettings, replayed: bool = False
+) -> Figures:
+    """Return what rounds of a method cost, and the peak memory in bytes up to their end.
+
+    Raises:
+        Skipped: `replayed`, and the device has no graphs.
+    """
     if options.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(options.device)
-    engine = build_engine(*models(options), DISTRIBUTION, method, images)
+    elif replayed:
+        raise Skipped("only a CUDA device has graphs")
+    recorder = CudaGraphs() if replayed else None
+    engine = build_engine(*models(options), DISTRIBUTION, method, images, recorder=recorder)
     jobs = [Job(str(number), "a red fox in the snow", number) for number in range(images)]
     figures = measure_rounds(engine, jobs, options.sizes.rounds)
     return {"images": images} | figures | {"peak": peak_memory(options.device)}

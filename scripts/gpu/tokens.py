@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache, partial
 from itertools import islice
 from typing import Any
@@ -40,20 +41,32 @@ def pieces(options: Options) -> Pieces:
         for dtype in DTYPES
         for name, method in methods.items()
     }
+    found |= {
+        f"{dtype} {name}, replayed": partial(compared, options, dtype, method, replayed=True)
+        for dtype in DTYPES
+        for name, method in methods.items()
+    }
     found |= {f"waits {name}": partial(waited, options, method) for name, method in methods.items()}
     return found | {"tests marked cuda": partial(run_tests, options.device)}
 
 
-def compared(options: Options, dtype: str, method: MethodSettings) -> Figures:
+def compared(
+    options: Options, dtype: str, method: MethodSettings, replayed: bool = False
+) -> Figures:
     """Decode on the CPU and on the device and count the images that differ.
 
     `identical`, `near_ties`, `wrong` of `images`; in bf16 only `identical`, and `same_tokens`, the
     share of tokens before an image's first difference.
 
     The CPU's images are plain decoding's where the method must make the same ones, else its own.
+
+    Raises:
+        Skipped: `replayed`, and the device has no graphs.
     """
     jobs = prompt_jobs(options.sizes.compared)
     here = open_tiny(options.model_path, dtype, options.device)
+    if replayed:
+        here = replaying(here)
     reference = PLAIN if method.same_tokens(here.settings.sampling.temperature) else method
     expected = on_cpu(options, dtype, reference)
     found = measure(here.open_engine(method), jobs).images
@@ -69,6 +82,13 @@ def compared(options: Options, dtype: str, method: MethodSettings) -> Figures:
     comparison = compare(session.target, distribution, expected, found)
     figures |= {"near_ties": comparison.near_ties, "wrong": list(comparison.wrong)}
     return figures | {"passed": not comparison.wrong}
+
+
+def replaying(session: Session) -> Session:
+    """Return a session whose rounds are recorded as CUDA graphs; raises Skipped without CUDA."""
+    if session.target.device.type != "cuda":
+        raise Skipped("only a CUDA device has graphs")
+    return replace(session, settings=replace(session.settings, compile="on"))
 
 
 @cache

@@ -101,6 +101,15 @@ def test_so_they_do_across_row_ends(method, lumina_folder) -> None:
     check(open_lumina(lumina_folder, "64"), method, WARM, 2)
 
 
+def test_later_images_are_replayed_from_the_records_of_earlier_ones(session) -> None:
+    method, traces = METHODS[1], Traces()
+    engine = build_engine(session.target, session.drafter, WARM, method, 1, recorder=traces)
+    first, found = decoded(engine), dict(traces.traces)
+    traced = traces.replayed
+    assert decoded(engine) == first and traces.traces == found
+    assert traces.replayed > 2 * traced
+
+
 def test_a_number_of_the_host_is_refused_in_a_record() -> None:
     with recording(), pytest.raises(AssertionError):
         on_device([1], torch.device("cpu"))
@@ -125,11 +134,10 @@ def test_attention_reads_at_most_a_quarter_more_than_is_used() -> None:
 def check(
     session: Session, method: MethodSettings, distribution: SamplingDistribution, images: int
 ) -> None:
-    def engine() -> Engine:
+    def engine(recorder: Traces | None) -> Engine:
         parts = session.target, session.drafter, distribution, method, images, PRICES
-        return build_engine(*parts)
+        return build_engine(*parts, recorder)
 
-    replaying, traces = engine(), Traces()
-    replaying.recorder = traces
-    assert decoded(replaying) == decoded(engine())
+    traces = Traces()
+    assert decoded(engine(traces)) == decoded(engine(None))
     assert traces.replayed > len(traces.traces) > 0

@@ -111,6 +111,28 @@ def test_a_round_waits_once_and_stays_on_its_device(method, session, fake_gpu) -
     decode(lambda: session.open_engine(method), fake_gpu)
 
 
+class Directly:
+    """A recorder that records nothing: it runs the program as it would be recorded."""
+
+    def __call__(self, sizes, program, table):
+        with transfer.recording():
+            return program(table)
+
+    def forget(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: f"{m.method}-{m.verifier}")
+def test_a_recorded_round_reads_no_number_and_brings_none(method, session, fake_gpu) -> None:
+    def engine() -> Engine:
+        found = session.open_engine(method)
+        assert found.speculation is None or found.speculation.drafter.replays
+        found.recorder = Directly()
+        return found
+
+    decode(engine, fake_gpu)
+
+
 @pytest.mark.parametrize("method", METHODS[-2:], ids=lambda m: m.method)
 def test_so_it_does_across_row_ends(method, lumina_folder, fake_gpu) -> None:
     session = on_fake_gpu(open_lumina(lumina_folder, "64"), fake_gpu)

@@ -38,6 +38,12 @@ def test_in_fp64_the_tokens_are_the_cpus(method, options) -> None:
     assert found["identical"] == found["images"]
 
 
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_so_are_those_of_replayed_rounds(method, options) -> None:
+    found = compared(options, "fp64", method, replayed=True)
+    assert found["identical"] == found["images"]
+
+
 @pytest.mark.parametrize("method", SAME_TOKENS.values(), ids=SAME_TOKENS)
 def test_in_fp32_they_are_but_for_near_ties(method, options) -> None:
     assert compared(options, "fp32", method)["wrong"] == []
