@@ -2,8 +2,10 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from decoding.cache import CacheShape, KVCache, chain
 from decoding.figures import Sources, refuse_nan
@@ -16,7 +18,22 @@ from decoding.sampling import SamplingDistribution, choose
 from decoding.slots import slots_of
 from decoding.start import NO_TREE, Line, Sizes
 from decoding.transfer import to_host
-from models.base import TargetModel
+from models.base import PromptRows, TargetModel
+
+
+@dataclass(frozen=True)
+class ReadPrompt:
+    """A prompt that the target has read.
+
+    place: whose cache rows hold its keys and values, in the first slots. features: (guidance,
+    length, hidden) of the target. log_p: (1, 1, vocab) of the first image token.
+    """
+
+    text: str
+    place: int
+    rows: PromptRows
+    features: Tensor
+    log_p: Tensor
 
 
 class Batch:
@@ -34,7 +51,7 @@ class Batch:
         """Allocate a place per job, for prompts as long as theirs; roles: of noise."""
         self.target, self.distribution = target, distribution
         self.speculation, self.sources = speculation, sources
-        slots = self._slots(max(target.length(job.prompt) for job in jobs))
+        slots = self._slots(max(map(target.length, {job.prompt for job in jobs})))
         shape = CacheShape(len(jobs), distribution.guidance, slots)
         self.cache = KVCache(target.spec, shape, target.dtype, target.device)
         dtype = torch.float64 if target.dtype == torch.float64 else torch.float32
@@ -43,6 +60,7 @@ class Batch:
         noise = NoiseShape(*size, distribution.greedy, dtype, target.device, reach)
         self.noise = PositionalNoise(noise, len(jobs), roles)
         self.flights: list[Flight | None] = [None] * len(jobs)
+        self.last: ReadPrompt | None = None  # the prompt read last
 
     def _slots(self, length: int) -> int:
         """Return the cache slots of an image with a prompt of this length, and of its last tree."""
@@ -56,7 +74,7 @@ class Batch:
 
     def reopen(self, images: int) -> bool:
         """Free all places for other jobs; returns whether there are so many."""
-        self.flights = [None] * len(self.flights)
+        self.flights, self.last = [None] * len(self.flights), None
         return len(self.flights) == images
 
     @torch.inference_mode()
@@ -74,7 +92,7 @@ class Batch:
         return bool(taken)
 
     def _select(self, places: list[int]) -> None:
-        self.flights = [self.flights[place] for place in places]
+        self.flights, self.last = [self.flights[place] for place in places], None
         self.cache = self.cache.select(places)
         self.noise.select(places)
         if self.speculation:
@@ -83,25 +101,38 @@ class Batch:
     def _prefill(self, place: int, job: Job) -> Flight:
         """Read a job's prompt and decide its first image token."""
         started = time.perf_counter()
-        prompt = self.target.prompt(job.prompt, self.distribution.guidance)
-        length = prompt.ids.shape[1]
-        self.cache.grow(self._slots(length))
-        cache = self.cache.image(place)
-        cache.reset(prompt.starts, prompt.origins)
-        features = self.target.read(prompt, cache.open(*chain(1, length, self.target.device)))
-        cache.advance([length])
+        prompt = self.last = self._read(place, job.prompt)
         self.noise.fill(place, job.seed)
-        log_p = self.distribution(self.target.score(features[:, -1:]))  # (1, 1, vocab)
-        code = choose(log_p, self.noise.table[place : place + 1, :1])[0]  # (1,)
+        code = choose(prompt.log_p, self.noise.table[place : place + 1, :1])[0]  # (1,)
         # waits for the device, which makes the seconds true
-        first, broken = to_host(torch.stack([code[0], log_p.isnan().any().long()]))
+        first, broken = to_host(torch.stack([code[0], prompt.log_p.isnan().any().long()]))
         refuse_nan(bool(broken), self.sources.target)
         controller = None
         if self.speculation:
             controller = self.speculation.policy.controller(job.seed)
-            self.speculation.drafter.start(place, prompt, features, code)
+            self.speculation.drafter.start(place, prompt.rows, prompt.features, code)
         seconds = time.perf_counter() - started
         return Flight(job, self.target.grid.tokens, first, controller, seconds)
+
+    def _read(self, place: int, text: str) -> ReadPrompt:
+        """Return a prompt with its keys and values in a place's cache rows.
+
+        The target reads it unless it was the last one: images of one prompt come one after the
+        other. The slots of a prompt stay as they are while images are decoded.
+        """
+        if self.last is not None and self.last.text == text:
+            known = self.cache.image(self.last.place)
+            self.cache.image(place).begin_as(known, self.last.rows.ids.shape[1])
+            return self.last
+        rows = self.target.prompt(text, self.distribution.guidance)
+        length = rows.ids.shape[1]
+        self.cache.grow(self._slots(length))
+        cache = self.cache.image(place)
+        cache.reset(rows.starts, rows.origins)
+        features = self.target.read(rows, cache.open(*chain(1, length, self.target.device)))
+        cache.advance([length])
+        log_p = self.distribution(self.target.score(features[:, -1:]))
+        return ReadPrompt(text, place, rows, features, log_p)
 
     def lines(self) -> list[Line]:
         """Return the numbers with which every image begins its next round, and make its noise."""

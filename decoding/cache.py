@@ -136,6 +136,14 @@ class KVCache:
         before = torch.arange(self.slots, device=starts.device) < self.starts[:, None]
         self.pads.zero_().masked_fill_(before[:, None, None], -torch.inf)
 
+    def begin_as(self, other: "KVCache", length: int) -> None:
+        """Commit another image's first `length` slots, and begin where it does; of its size."""
+        for new, old in zip(self.memory, other.memory, strict=True):
+            new[..., :length, :] = old[..., :length, :]
+        for name in ("pads", "starts", "origins"):
+            getattr(self, name).copy_(getattr(other, name))
+        self.lengths[:] = length
+
     def open(self, depths: Tensor, block: Tensor) -> Context:
         """Prepare a forward pass over n new tokens after the committed ones; return its context.
 

@@ -42,8 +42,9 @@ class FinishedImage:
     """An image's codes (tokens,) on the CPU, and what they cost.
 
     tau: tokens decided per round, bonus tokens included; the token that the prefill decides is not
-    counted. mean_depth, mean_nodes: of the verified trees. seconds: the image's share of its
-    batch's rounds, and its prefill; the VQ decoder is not in it. seconds_draft, seconds_verify: 0
+    counted. target_forwards: its rounds, and one for the prefill, which images of one prompt share.
+    mean_depth, mean_nodes: of the verified trees. seconds: the image's share of its batch's rounds,
+    and what its own prefill took; the VQ decoder is not in it. seconds_draft, seconds_verify: 0
     for rounds that were replayed, which are timed as a whole.
     """
 
