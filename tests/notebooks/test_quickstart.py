@@ -1,0 +1,46 @@
+"""The notebook runs from its first cell to its last, and what it shows is stored in it."""
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from configs.schema import ROOT
+
+PATH = ROOT / "notebooks" / "quickstart.ipynb"
+
+
+def shown(notebook: nbformat.NotebookNode) -> list[set[str]]:
+    """The kinds of output of every code cell, such as image/png."""
+    return [
+        {kind for output in cell.outputs for kind in output.get("data", {output.output_type: ""})}
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+    ]
+
+
+def printed(notebook: nbformat.NotebookNode) -> str:
+    """All that the cells print."""
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    return "".join(output.get("text", "") for output in outputs)
+
+
+def test_its_outputs_are_stored() -> None:
+    assert PATH.stat().st_size < 2_000_000
+    notebook = nbformat.read(PATH, 4)
+    nbformat.validate(notebook)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == [*range(1, len(code) + 1)]
+    assert all(shown(notebook))
+    assert str(ROOT) not in PATH.read_text(encoding="utf-8")
+
+
+@pytest.mark.filterwarnings("ignore")  # of the kernel's connection
+def test_it_runs(monkeypatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    stored = nbformat.read(PATH, 4)
+    notebook = nbformat.read(PATH, 4)
+    place = {"metadata": {"path": str(PATH.parent)}}
+    NotebookClient(notebook, timeout=300, kernel_name="python3", resources=place).execute()
+    assert shown(notebook) == shown(stored)
+    assert "the same tokens as above: True" in printed(notebook)
