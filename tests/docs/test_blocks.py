@@ -1,0 +1,105 @@
+"""The documentation's commands and programs run: some in `make test`, all in `make test-all`."""
+
+import os
+import shutil
+import subprocess
+import sys
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+from browser import ALL
+from markdown_pages import PAGES, Block, blocks
+
+from configs.targets import ROOT
+
+LANGUAGES = ("bash", "python")
+CODE = (  # copied, since pages may add files to it; the rest of the checkout is linked
+    "adt_tree",
+    "configs",
+    "decoding",
+    "drafters",
+    "eval",
+    "models",
+    "runs",
+    "scenes",
+    "scripts",
+    "support",
+)
+INSTALLED = Path(sys.prefix, "bin", "adt-tree")
+LEFT_OUT = ("outputs", "work", ".venv", ".git", "main.py", *CODE)
+
+
+def runnable(page: str) -> list[Block]:
+    """The blocks of a page that are run or written now, in order."""
+    found = [block for block in blocks(page) if block.mark("not run") is None]
+    found = [block for block in found if block.language in LANGUAGES]
+    return found if ALL else [block for block in found if block.mark("smoke") is not None]
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """As after `source .venv/bin/activate`, without network; costs of rounds are measured once."""
+    here = os.path.dirname(sys.executable)
+    own = {"PATH": f"{here}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    own |= {"XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache")), "HF_HUB_OFFLINE": "1"}
+    return {**os.environ, **own, "MPLBACKEND": "Agg"}
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout to work in: nothing that a page writes gets into the real one."""
+    for name in CODE:
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "main.py", tmp_path)  # Python looks for modules next to the file itself
+    for path in ROOT.iterdir():
+        if path.name not in LEFT_OUT:
+            (tmp_path / path.name).symlink_to(path)
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if runnable(page)])
+def test_a_page_runs(page: str, checkout: Path, environment: dict[str, str]) -> None:
+    """In order; neighbouring blocks of one language are one program."""
+    if any(".venv/bin/adt-tree" in b.text for b in runnable(page)) and not INSTALLED.exists():
+        pytest.skip("adt-tree is not installed; `make test` does it")
+    environment = environment | {"PYTHONPATH": str(checkout)}
+    for (language, written), group in groupby(runnable(page), key=_kind):
+        if written:
+            for block in group:
+                _write(block, checkout)
+        else:
+            text = "\n".join(block.tested for block in group)
+            _run(language, text, checkout, environment)
+
+
+def _kind(block: Block) -> tuple[str, bool]:
+    written = block.mark("file") or block.mark("append")
+    return block.language, written is not None
+
+
+def _write(block: Block, checkout: Path) -> None:
+    """Write a new file, or add to the end of one."""
+    if (name := block.mark("file")) is not None:
+        assert not (checkout / name).exists(), f"{name} exists already"
+        (checkout / name).write_text(block.text, encoding="utf-8")
+    else:
+        path = checkout / block.mark("append")
+        path.write_text(path.read_text(encoding="utf-8") + "\n" + block.text, encoding="utf-8")
+
+
+def _run(language: str, text: str, checkout: Path, environment: dict[str, str]) -> None:
+    program = checkout / f"block.{language}"
+    program.write_text(text, encoding="utf-8")
+    command = ["bash", "-euo", "pipefail"] if language == "bash" else [sys.executable]
+    done = subprocess.run(
+        [*command, str(program)], cwd=checkout, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, f"{text}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+
+
+def test_blocks_that_are_not_run_say_why() -> None:
+    for page in PAGES:
+        for block in blocks(page):
+            assert block.mark("not run") != "", f"{page}: {block.text}"
