@@ -1,7 +1,9 @@
 """What a round came to: measured on the device, brought to the host in one transfer."""
 
+import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -54,26 +56,17 @@ def read_figures(
 
 
 def measured(tree: DraftTree, verdict: Verdict, log_p: Tensor) -> Tensor:
-    """Return what the host wants to know of a round, a row of fp64 numbers per image.
+    """Return what the host's figures come from: (images, 2 + 5 (1 + nodes)) fp64 numbers.
 
     log_p: (images, 1 + nodes, vocab) the target's distributions after every node.
     """
     likeliest = log_p.amax(-1)  # (images, 1 + nodes); NaN where a distribution contains one
-    levels = tree.levels
-    deepest = tree.scores.masked_fill(tree.depths != levels[:, None], -torch.inf).amax(1)
+    emptied = verdict.accepted < 0 if verdict.emptied is None else verdict.emptied
     columns = [
-        tree.scores.isnan().any(1),
-        likeliest.isnan().any(1),
-        torch.zeros_like(levels) if verdict.emptied is None else verdict.emptied,
-        verdict.accepted,
-        levels,
-        tree.present.sum(1) - 1,
-        (deepest / levels.clamp(min=1)).exp(),
-        tree.scores.exp().sum(1) - 1,
-    ]
-    along = likeliest.gather(1, verdict.path).exp()  # (images, 1 + nodes), path first
-    rows = torch.stack([column.double() for column in columns], 1)
-    return torch.cat([rows, along.double(), verdict.emitted.double()], 1)
+        verdict.accepted[:, None], emptied[:, None], verdict.path, verdict.emitted,
+        tree.scores, tree.depths, likeliest,
+    ]  # fmt: skip
+    return torch.cat([column.double() for column in columns], 1)
 
 
 def figures_of(measured: Tensor, sources: Sources, complaint: str) -> list[RoundFigures]:
@@ -89,17 +82,27 @@ def figures_of(measured: Tensor, sources: Sources, complaint: str) -> list[Round
             verifier had no token left to draw.
     """
     figures = []
-    for row in to_host(measured):
-        broken_draft, broken_target, emptied = row[:3]
-        refuse_nan(bool(broken_draft), sources.drafter)
-        refuse_nan(bool(broken_target), sources.target)
+    for accepted, emptied, *rest in to_host(measured):
+        path, codes, scores, depths, likeliest = np.array(rest).reshape(5, -1)
+        refuse_nan(bool(np.isnan(scores).any()), sources.drafter)
+        refuse_nan(bool(np.isnan(likeliest).any()), sources.target)
         if emptied:
             raise FloatingPointError(complaint)
-        accepted, depth, nodes = map(int, row[3:6])
-        confidence, expected, *rest = row[6:]
-        top1, codes = rest[: accepted + 1], rest[len(rest) // 2 :][: accepted + 1]
-        line = accepted, depth, nodes, confidence, expected, tuple(top1), tuple(map(int, codes))
-        figures.append(RoundFigures(*line))
+        present, count = scores > -np.inf, int(accepted) + 1
+        levels = int(depths[present].max())
+        deepest = scores[(depths == levels) & present].max()
+        top1 = np.exp(likeliest[path[:count].astype(int)])
+        figures.append(
+            RoundFigures(
+                accepted=count - 1,
+                levels=levels,
+                nodes=int(present.sum()) - 1,
+                confidence=math.exp(deepest / max(levels, 1)),
+                expected=float(np.exp(scores).sum()) - 1,
+                top1=tuple(top1.tolist()),
+                codes=tuple(codes[:count].astype(int).tolist()),
+            )
+        )
     return figures
 
 

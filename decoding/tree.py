@@ -57,6 +57,8 @@ class DraftTree:
     def visible(self) -> Tensor:
         """(images, 1 + nodes, 1 + nodes) bool: entry [i, a, b] says that b is a or its ancestor."""
         count = self.nodes + 1
+        if count == 1:
+            return torch.ones_like(self.tokens, dtype=torch.bool)[..., None]
         reach = torch.eye(count, device=self.tokens.device).repeat(len(self.tokens), 1, 1)
         reach.scatter_(2, self.parents[..., None], 1.0)
         # squaring the relation doubles the distance that it reaches

@@ -50,9 +50,9 @@ def transferred(values: Tensor) -> list:
     """What the announced transfer could bring: images that accept different numbers of drafts."""
     if values.ndim == 1:
         return [5, False]  # the first code; no NaN in the prefill
-    nodes = values.shape[1] // 2 - 5  # 8 columns, then two per slot
+    nodes = (values.shape[1] - 2) // 5 - 1
     rows = np.zeros(tuple(values.shape))
-    rows[:, 3] = [min(1 + image % 2, nodes) for image in range(len(rows))]  # accepted
+    rows[:, 0] = [min(1 + image % 2, nodes) for image in range(len(rows))]  # accepted
     return rows.tolist()
 
 
