@@ -14,6 +14,18 @@ from configs.targets import ROOT
 from support.script import run_script
 
 _NOTE = "<!-- Made from the flags by `python -m scripts.tools.command_reference`. -->"
+# By command: an example, and the page that explains it.
+_GUIDES = {
+    "generate_images": ('--prompt "a small red circle on a grassy background"', "generating.md"),
+    "benchmark": ("--prompt prompts.txt --methods ar,jacobi,graft", "measuring.md"),
+    "evaluate": ("--output_dir outputs/ar,outputs/adt", "evaluating.md"),
+    "extract_tokens": ("--from_prompts --num_images 1000 --output_dir work/own", "training.md"),
+    "inspect": ("--model anole --dtype bf16", "models.md"),
+    "verify": ("--config configs/anole.yaml", "models.md"),
+    "vq_distances": ("--model anole", "methods/acceptance.md"),
+    "demo": ("--port 7860", "page.md"),
+    "train_drafter": ("--config configs/training/tiny.yaml --tokens work/own", "training.md"),
+}
 _METHODS = """## Flags by method
 
 A flag that a method has no use for is refused. All methods but `ar` also take `--verifier`.
@@ -55,17 +67,20 @@ def _overview() -> str:
 
 
 def _page(command: str) -> str:
-    lines = [f"# {command}", _NOTE, f"{COMMANDS[command].summary[0].upper()}" + _rest(command)]
+    summary, (example, guide) = COMMANDS[command].summary, _GUIDES[command]
+    lines = [
+        f"# {command}",
+        _NOTE,
+        f"{summary[0].upper()}{summary[1:]}. [Guide](../{guide}), [all commands](README.md).",
+        "<!-- not run: an example of the guide's -->\n"
+        f"```bash\npython main.py {command} {example}\n```",
+    ]
     if "method" in {flag for flags in flag_groups(command).values() for flag in flags}:
         lines.append(_METHODS + "\n" + "\n".join(map(_method_row, METHODS)))
     for group, flags in flag_groups(command).items():
         rows = "\n".join(_flag_row(flag, f) for flag, f in flags.items())
         lines.append(f"## {group}\n\n| flag | what it does | default |\n|---|---|---|\n{rows}")
     return "\n\n".join(lines) + "\n"
-
-
-def _rest(command: str) -> str:
-    return f"{COMMANDS[command].summary[1:]}.\n\n[All commands](README.md)"
 
 
 def _method_row(method: str) -> str:

@@ -15,7 +15,7 @@ def target(page: str, link: str) -> tuple[Path, str]:
     return ((ROOT / page).parent / name if name else ROOT / page).resolve(), anchor
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", (*PAGES, "CONTRIBUTING.md", "CHANGELOG.md"))
 def test_links_lead_somewhere(page: str) -> None:
     for link in links(page):
         path, anchor = target(page, link)
