@@ -20,7 +20,7 @@ import fire
 
 from configs.fields import SettingsError
 from configs.flags import flags_of
-from configs.help import help_text
+from configs.help import help_text, named_method
 from configs.words import read_words
 from runs.commands import (
     benchmark_settings,
@@ -179,7 +179,7 @@ def run(words: Sequence[str]) -> None:
             f"{words[0]!r}: found as first word; {hint}allowed: {', '.join(COMMANDS)}, --help"
         )
     if "--help" in words or "-h" in words:
-        print(help_text(name))
+        print(help_text(name, named_method(words)))
         return
     texts = read_words(name, words[1:])
     fire.Fire(

@@ -16,16 +16,38 @@ from configs.schema import CLASSIFIER, RunSettings
 from configs.sweep import Sweep, read_sweep
 from configs.tools import DistanceSettings, InspectSettings, VerifySettings
 from configs.training import TrainSettings
-from runs.places import check_folders, check_place, check_prompt
+from runs.places import check_folders, check_place, check_prompt, lacks_drafter
+from support.output import remark
 
+UNDRAFTED = "jacobi"  # the method of a checkpoint without a drafter
 _DEFAULT_METHODS = "ar,eagle2:proposal=topk,eagle2,adt:proposal=topk,adt"
 
 
 def run_settings(texts: Mapping[str, str]) -> RunSettings:
     """Return the settings of `generate_images`; a SettingsError also for missing folders."""
     recipe, given = read("generate_images", texts)
-    values, method = with_method(recipe, given)
+    values, method = with_method(_decodable(recipe, given), given)
     return _run(values, given, method)
+
+
+def _decodable(recipe: Values, given: Values) -> Values:
+    """Return a recipe's values with a method that needs no drafter, said aloud, if there is none.
+
+    A method or a drafter that is named, and flags that only a drafted method has, leave the default
+    method.
+    """
+    values = recipe | given
+    own = METHOD_FLAGS.keys() - applicable({"method": UNDRAFTED})
+    if not values.keys().isdisjoint({"method", "drafter_path", *own}):
+        return recipe
+    path = build(EngineSettings, values, method=MethodSettings("ar")).model_path
+    if not lacks_drafter(path):
+        return recipe
+    remark(
+        f"--method {UNDRAFTED}: chosen, which needs no drafter, because none comes with "
+        f"--model_path {path}; --drafter_path names one, --method another method"
+    )
+    return recipe | {"method": UNDRAFTED}
 
 
 def benchmark_settings(texts: Mapping[str, str]) -> BenchmarkSettings:

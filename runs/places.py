@@ -61,6 +61,12 @@ def check_folders(settings: EngineSettings) -> None:
     _check_tokenizer(settings)
 
 
+def lacks_drafter(model_path: str) -> bool:
+    """Return whether a checkpoint on the hub, or in a folder that is here, has none next to it."""
+    folder = Path(model_path)
+    return not (folder / "drafter").is_dir() if folder.is_dir() else _is_hub_id(model_path)
+
+
 def _check_default_drafter(settings: EngineSettings) -> None:
     """Refuse a model from the hub without --drafter_path: its drafter is not in the same place."""
     hub = not Path(settings.model_path).is_dir() and _is_hub_id(settings.model_path)

@@ -4,9 +4,12 @@ import pytest
 from accelerate.commands.launch import launch_command_parser
 from torch.distributed.run import get_args_parser
 
+import main
 from configs.fields import SettingsError
 from configs.flags import COMMANDS, flags_of
 from configs.help import help_text
+from configs.method_flags import METHOD_FLAGS, applicable
+from configs.method_table import METHODS
 from configs.words import read_words
 
 
@@ -117,3 +120,22 @@ def test_help_has_every_flag_on_narrow_lines(command):
     assert all(f"--{name} " in text for name in flags_of(command))
     assert max(map(len, text.splitlines())) <= 110
     assert command in help_text()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_help_of_a_method_has_its_flags_and_says_what_it_leaves_out(method):
+    text = help_text("generate_images", method)
+    own, flags = {*applicable({"method": method})}, flags_of("generate_images")
+    kept = {name for name in flags if name not in METHOD_FLAGS or name in own}
+    assert {name for name in flags if f"\n  --{name} " in text} == kept
+    assert f"{len(flags) - len(kept)} flags of other methods and rules are left out" in text
+    assert max(map(len, text.splitlines())) <= 110
+
+
+def test_help_of_no_method_names_the_methods(capsys):
+    for words in (["--method", "adt"], ["--method=adt"]):
+        assert main.main(["generate_images", *words, "--help"]) == 0
+        assert "--adt_beta X" in capsys.readouterr().out
+    assert main.main(["generate_images", "--method", "adx", "--help"]) == 2
+    assert "--method: found 'adx'; allowed: ar, static" in capsys.readouterr().err
+    assert "left out" not in help_text("inspect", "adt")

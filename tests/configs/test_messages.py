@@ -1,8 +1,11 @@
 """What a mistaken command line or recipe is told: one line, with what was found and is allowed."""
 
+import shutil
+
 import pytest
 
 import main
+from configs.fields import SettingsError
 from configs.flags import COMMANDS, flags_of
 from configs.help import help_text
 from configs.schema import ROOT
@@ -47,7 +50,7 @@ def here(tmp_path, monkeypatch):
         ([*DRAW, "--config=good.yaml,"], "--config: found 'good.yaml,'; allowed: names of YAML"),
         ([*DRAW, "--lantern", "--method=ar"], "--lantern: found True; allowed: only with a method"),
         (
-            [*DRAW, "--model=anole", "--model_path=owner/name"],
+            [*DRAW, "--model=anole", "--model_path=owner/name", "--method=adt"],
             "--drafter_path: missing, with --model_path owner/name from the hub; allowed: the draf",
         ),
         (
@@ -77,6 +80,22 @@ def test_values_of_recipes_are_what_is_written(here):
 def test_a_word_that_is_a_file_can_be_drawn_from_a_list(here):
     (here / "words.txt").write_text("data\n")
     assert run_settings({"prompt": "words.txt"}).source == "file"
+
+
+def test_a_checkpoint_without_a_drafter_is_decoded_by_jacobi(here, checkpoint, capsys):
+    shutil.copytree(checkpoint, here / "bare", ignore=shutil.ignore_patterns("drafter"))
+    for path in ("owner/name", "bare"):
+        texts = {"prompt": "a cat", "model": "anole", "model_path": path}
+        assert run_settings(texts).method.method == "jacobi"
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1 and f"none comes with --model_path {path};" in said
+        assert run_settings(texts | {"method": "ar"}).method.method == "ar"
+        for own in ({"method": "adt"}, {"adt_beta": "0.5"}):
+            with pytest.raises(SettingsError, match="--drafter_path"):
+                run_settings(texts | own)
+    texts = {"prompt": "a cat", "model_path": str(checkpoint)}
+    assert run_settings(texts).method.method == "adt"
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("command", COMMANDS)
