@@ -12,6 +12,7 @@ from PIL import Image
 from eval.report.pictures import acceptance_map, difference, speed_plot, tau_plot, thumbnail
 from eval.report.run import Run
 from eval.report.speed import SpeedRow
+from eval.report.summary import summary_line
 from eval.report.tables import settings_table
 from support.tables import Table
 
@@ -82,6 +83,7 @@ def report(found: Findings, keys: Sequence[Key], maps: Maps) -> str:
     paper = any(row.paper for row in found.rows)
     return _environment().get_template("report.html").render(
         names=", ".join(run.name for run in found.runs),
+        lines=[summary_line(row) for row in found.rows],
         speed=speed,
         speed_note=f"{SPEED_NOTE} {PAPER_NOTE}" if paper else SPEED_NOTE,
         plots=_plots(found),
