@@ -14,7 +14,7 @@ from markdown_pages import PAGES, Block, blocks
 from configs.targets import ROOT
 
 LANGUAGES = ("bash", "python")
-CODE = (  # copied, since pages may add files to it; the rest of the checkout is linked
+CODE = (  # copied, since pages may add files to it; the rest of the checkout's files are linked
     "adt_tree",
     "configs",
     "decoding",
@@ -27,7 +27,7 @@ CODE = (  # copied, since pages may add files to it; the rest of the checkout is
     "support",
 )
 INSTALLED = Path(sys.prefix, "bin", "adt-tree")
-LEFT_OUT = ("outputs", "work", ".venv", ".git", "main.py", *CODE)
+LEFT_OUT = ("outputs", "work", "main.py", *CODE)
 
 
 def runnable(page: str) -> list[Block]:
@@ -52,8 +52,11 @@ def checkout(tmp_path: Path) -> Path:
     for name in CODE:
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "main.py", tmp_path)  # Python looks for modules next to the file itself
-    for path in ROOT.iterdir():
-        if path.name not in LEFT_OUT:
+    paths = [path for path in ROOT.iterdir() if path.name not in LEFT_OUT]
+    for path in (path for path in paths if not path.name.startswith(".")):
+        if path.is_dir():
+            shutil.copytree(path, tmp_path / path.name, copy_function=os.symlink)
+        else:
             (tmp_path / path.name).symlink_to(path)
     (tmp_path / ".venv").symlink_to(sys.prefix)
     return tmp_path
