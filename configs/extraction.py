@@ -74,6 +74,9 @@ class ExtractionSettings(Settings):
     )
 
     def settle(self) -> None:
+        if self.run.quantize is not None:
+            allowed = "no quantised target: drafters learn from the target's own weights"
+            refuse("quantize", self.run.quantize, allowed)
         if self.data_dir is not None:
             if not Path(self.data_dir).exists():
                 refuse("data_dir", self.data_dir, "a folder, a .jsonl file or a .tar file")

@@ -73,6 +73,26 @@ class ModelSettings(CodecSettings):
 
 
 @dataclass(frozen=True)
+class TargetSettings(ModelSettings):
+    """How the target's weights are stored."""
+
+    quantize: str | None = setting(
+        None,
+        "store the target's layers as int8, or int4 (CUDA and bf16 only): less memory, other "
+        "images; needs the package torchao",
+        choices=("int8", "int4"),
+        shown="off",
+        later=True,
+    )
+
+    def settle(self) -> None:
+        if self.quantize is not None and self.dtype == "fp64":
+            refuse("quantize", self.quantize, "only with --dtype bf16 or fp32")
+        if self.quantize == "int4" and self.dtype != "bf16":
+            refuse("quantize", "int4", f"int8 with --dtype {self.dtype}; int4 only with bf16")
+
+
+@dataclass(frozen=True)
 class DrafterSettings(Settings):
     """Where the drafter's weights lie."""
 
@@ -131,7 +151,7 @@ class BatchSettings(Settings):
 
 
 @dataclass(frozen=True)
-class EngineSettings(BatchSettings, PlacementSettings, DrafterSettings, ModelSettings):
+class EngineSettings(BatchSettings, PlacementSettings, DrafterSettings, TargetSettings):
     """All that it takes to load a model and decode with it; prompts are no part of it."""
 
     sampling: SamplingSettings = part(SamplingSettings)
@@ -148,6 +168,10 @@ class EngineSettings(BatchSettings, PlacementSettings, DrafterSettings, ModelSet
         if self.compile == "on" and (self.device == "cpu" or self.device_map == "auto"):
             allowed = "only on one CUDA device, not with --device cpu or --device_map auto"
             refuse("compile", "on", allowed)
+        if self.quantize is not None and self.device_map == "auto":
+            refuse("quantize", self.quantize, "only with --device_map single")
+        if self.quantize == "int4" and self.device == "cpu":
+            refuse("quantize", "int4", "int8 with --device cpu")
         if self.cfg_mode == "sequential" and self.sampling.cfg == 1:
             refuse("cfg_mode", "sequential", "parallel: with --cfg 1 there is one row")
         if self.method.drafted:

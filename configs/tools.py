@@ -13,12 +13,13 @@ from configs.model import (
     EngineSettings,
     ModelSettings,
     PlacementSettings,
+    TargetSettings,
 )
 from configs.sampling import GuidanceSettings, SamplingSettings
 
 
 @dataclass(frozen=True)
-class InspectSettings(BatchSettings, GuidanceSettings, DrafterSettings, ModelSettings):
+class InspectSettings(BatchSettings, GuidanceSettings, DrafterSettings, TargetSettings):
     """What to look at, and the run whose memory is computed."""
 
     group: ClassVar[str] = "Report"

@@ -51,7 +51,10 @@ def as_table(report: Report, settings: InspectSettings) -> str:
         lines.append(f"{finding.part:{part}}  {finding.item:{item}}  {finding.state:5}  {text}")
         lines += [f"    {detail}" for detail in finding.details]
     rows = f"{settings.batch_size} images x {settings.guidance} guidance rows"
-    lines += ["", f"memory, {settings.dtype}, {rows}, longest prompts, without activations:"]
+    words = (
+        settings.dtype if settings.quantize is None else f"{settings.dtype}, {settings.quantize}"
+    )
+    lines += ["", f"memory, {words}, {rows}, longest prompts, without activations:"]
     total = "together" if "target weights" in report.memory else "together, without target"
     memory = report.memory | {total: sum(report.memory.values())}
     return "\n".join(

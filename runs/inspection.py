@@ -20,7 +20,7 @@ from drafters.loading import eagle_network
 from models.base import TargetOptions, TransformerSpec
 from models.codecs.codebook import load_table, table_path, table_widths
 from models.files.network import Network
-from models.linear import packed_bytes
+from models.quantize import copies_bytes, weight_bytes
 from models.registry import FAMILIES
 from models.targets.family import Check, Checked, Family
 from runs.findings import Finding, Report, as_json, as_table
@@ -154,7 +154,8 @@ def _network_memory(
     dtype, spec = DTYPES[settings.dtype], network.module.spec
     shape = CacheShape(settings.batch_size, settings.guidance, spec.max_positions + room)
     cache = KVCache(spec, shape, dtype, torch.device("meta"))
-    weights = sum(parameter.numel() for parameter in network.module.parameters()) * dtype.itemsize
-    packed = packed_bytes(network.module, dtype)
+    kind = settings.quantize if name == "target" else None
+    weights = weight_bytes(network.module, kind, dtype)
+    packed = copies_bytes(network.module, kind, dtype)
     copies = {f"{name} copies on x86 CPUs": packed} if packed else {}
     return {f"{name} weights": weights, **copies, f"{name} keys and values": cache.nbytes}

@@ -25,6 +25,7 @@ from models.files.folders import checkpoint_folder
 from models.files.sizes import fitting_config
 from models.guidance import SequentialGuidance
 from models.placement import spread
+from models.quantize import quantize, weight_format
 from models.registry import FAMILIES, load_target
 from runs.building import Tables, build_engine, build_policy, calibration_of, sampling_distribution
 from runs.costs import Costs, machine_costs, measure_costs, write_costs
@@ -145,7 +146,7 @@ class Session:
 
     def hardware(self) -> dict[str, object]:
         """Return the machine in words and numbers, for run.json."""
-        device = self.target.device
+        device, quantized = self.target.device, self.settings.quantize
         gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
         return {
             "device": str(device),
@@ -153,6 +154,7 @@ class Session:
             "cpu": platform.processor() or platform.machine(),
             "threads": torch.get_num_threads(),
             "dtype": self.settings.dtype,
+            **({} if quantized is None else {"quantize": quantized}),
         }
 
 
@@ -208,10 +210,13 @@ def open_target(settings: EngineSettings) -> TargetModel:
     spreads = settings.device_map == "auto"
     if spreads and device.type == "cpu":
         refuse("device_map", "auto", "only where CUDA devices are")
-    place = torch.device("cpu") if spreads else device
+    form = None if settings.quantize is None else weight_format(settings.quantize, device)
+    place = torch.device("cpu") if spreads or form else device
     target = load_target(
         settings.model, settings.model_path, target_options(settings, dtype, place)
     )
+    if form is not None:
+        quantize(target, form, device)
     if spreads:
         rows = settings.batch_size * sampling_distribution(settings.sampling).guidance
         nodes = (

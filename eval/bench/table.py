@@ -28,7 +28,9 @@ def heading(
     run, sampling = settings.run, settings.run.sampling
     machine = [hardware["gpu"]] if hardware["gpu"] else []
     threads = hardware["threads"]
-    machine += [cpu, f"{threads} thread{'' if threads == 1 else 's'}", hardware["dtype"], *dates]
+    machine += [cpu, f"{threads} thread{'' if threads == 1 else 's'}", hardware["dtype"]]
+    machine += [f"{run.quantize} weights"] if run.quantize else []
+    machine += dates
     prompt = run.prompt if len(run.prompt) <= _LONG else run.prompt[: _LONG - 3] + "..."
     what = f"prompts: {prompt}; temperature {sampling.temperature:g}; guidance {sampling.cfg:g}"
     return f"{', '.join(map(str, machine))}; {what}\n"

@@ -15,6 +15,7 @@ _DISTRIBUTION = (
     "text_encoder_path",
     "target_size",
     "negative_prompt",
+    "quantize",
     "temperature",
     "top_k",
     "top_p",

@@ -1,0 +1,111 @@
+"""Weight-only quantisation of a target's layers by torchao: less memory, and another target.
+
+Every matrix of the layers is stored as int8 with a scale per row, or as int4 with a scale and an
+offset per 64 weights; activations keep their type. Embeddings, norms, the head and everything
+outside the layers stay as they are. Lossless methods give the tokens of plain decoding with the
+same quantised target.
+"""
+
+from collections.abc import Iterator
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from configs.fields import refuse
+from models.linear import Linear, forget_packed, packed_bytes
+from models.targets.transformer_target import TransformerTarget
+from models.transformer import Blocks
+
+GROUP = 64  # weights with a scale of their own, of int4
+_LAYOUT = "tile_packed_to_4d"  # of torch's own int4 kernel; torchao's other ones need more packages
+_PADDED = 1024  # it fills up rows to a multiple of this
+
+
+def weight_format(kind: str, device: torch.device) -> Any:
+    """Return torchao's configuration of `int8` or `int4`.
+
+    Raises:
+        ValueError: torchao is not installed.
+        SettingsError: int4 without a CUDA device, for which its kernel is made.
+    """
+    if kind == "int4" and device.type != "cuda":
+        refuse("quantize", kind, "int8, or int4 with a CUDA device")
+    library = _torchao(kind)
+    if kind == "int8":
+        return library.Int8WeightOnlyConfig(set_inductor_config=False)
+    return library.Int4WeightOnlyConfig(
+        group_size=GROUP, int4_packing_format=_LAYOUT, set_inductor_config=False
+    )
+
+
+def _torchao(kind: str = "") -> ModuleType:
+    """Return torchao.quantization, which no extra installs: diffusers warns wherever torchao is."""
+    try:
+        return import_module("torchao.quantization")
+    except ImportError as error:
+        raise ValueError(
+            f"--quantize: found {kind!r}, which needs the package torchao; it is not here: "
+            "pip install torchao -c constraints.txt"
+        ) from error
+
+
+def quantize(target: TransformerTarget, form: Any, device: torch.device) -> None:
+    """Quantise the layers of a target in the CPU's memory, and move all of it to a device.
+
+    The device holds one unquantised matrix at a time.
+
+    Args:
+        form: as `weight_format` returns it.
+
+    Raises:
+        ValueError: a matrix has a size that the format does not take.
+    """
+    layers = target.transformer.blocks
+    forget_packed(layers)
+    _torchao().quantize_(layers, form, lambda part, _: isinstance(part, Linear), device)
+    for name, linear in _matrices(layers):
+        if type(linear.weight.data) is torch.Tensor:
+            raise ValueError(
+                f"--quantize: the matrix {name} of {tuple(linear.weight.shape)} cannot be "
+                f"quantised; allowed: rows of a multiple of {GROUP}"
+            )
+    target.transformer.to(device)
+    target.place(device)
+
+
+def weight_bytes(network: nn.Module, kind: str | None, dtype: torch.dtype) -> int:
+    """Return the bytes of a network's weights, of whose layers the matrices may be quantised."""
+    whole = sum(parameter.numel() for parameter in network.parameters()) * dtype.itemsize
+    if kind is None:
+        return whole
+    matrices = [matrix for layers in layers_of(network) for _, matrix in _matrices(layers)]
+    return whole + sum(_quantized(each, kind) - each.weight.numel() * dtype.itemsize
+                       for each in matrices)  # fmt: skip
+
+
+def copies_bytes(network: nn.Module, kind: str | None, dtype: torch.dtype) -> int:
+    """Return the bytes of the packed copies on x86 CPUs, which quantised matrices do not have."""
+    without = () if kind is None else layers_of(network)
+    return packed_bytes(network, dtype) - sum(packed_bytes(layers, dtype) for layers in without)
+
+
+def layers_of(network: nn.Module) -> Iterator[Blocks]:
+    """Yield the stacks of layers in a network."""
+    return (part for part in network.modules() if isinstance(part, Blocks))
+
+
+def _quantized(matrix: Linear, kind: str) -> int:
+    """Return the bytes of a quantised matrix with its scales."""
+    rows, columns = matrix.weight.shape
+    if kind == "int8":
+        return rows * (columns + torch.float32.itemsize)
+    padded = -(-columns // _PADDED) * _PADDED
+    return rows * (padded // 2 + padded // GROUP * 2 * torch.bfloat16.itemsize)
+
+
+def _matrices(layers: nn.Module) -> Iterator[tuple[str, Linear]]:
+    """Yield the matrices of layers, by name."""
+    return ((name, part) for name, part in layers.named_modules() if isinstance(part, Linear))

@@ -1,0 +1,158 @@
+"""Quantised targets: lossless methods give the tokens of plain decoding with the same target.
+
+What needs torchao, which no extra installs, is skipped without it.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from families import PROMPTS, decoded
+from small import small_settings
+
+from configs.extraction import ExtractionSettings
+from configs.fields import SettingsError
+from configs.methods import MethodSettings
+from configs.sampling import SamplingSettings
+from configs.schema import EngineSettings, RunSettings
+from models.linear import Linear
+from models.quantize import copies_bytes, quantize, weight_bytes, weight_format
+from runs.session import Session, open_session
+
+CPU = torch.device("cpu")
+PLAIN = MethodSettings("ar")
+LOSSLESS = [
+    MethodSettings("static"),
+    MethodSettings("eagle2", depth=3, width=4, nodes=7),
+    MethodSettings("adt"),
+    MethodSettings("jacobi", window=5),
+    MethodSettings("similar", depth=4, width=3, nodes=12, window=5),
+    MethodSettings("graft", size="fixed", depth=3, width=3, nodes=9, window=5),
+    MethodSettings("adt", verifier="rejection"),
+]
+
+
+@pytest.fixture(scope="module")
+def quantised(checkpoint: Path) -> Session:
+    pytest.importorskip("torchao")
+    return open_session(replace(small_settings(checkpoint, "fp32"), quantize="int8"))
+
+
+@pytest.mark.parametrize(
+    "method", LOSSLESS, ids=lambda method: f"{method.method} {method.verifier}"
+)
+@pytest.mark.parametrize("temperature", [1.0, 0.0])
+def test_lossless_methods_are_exact(method, temperature, quantised) -> None:
+    sampling = SamplingSettings(temperature=temperature)
+    if not method.same_tokens(temperature):
+        pytest.skip("the same distribution, not the same tokens")
+    plain = decoded(quantised, PLAIN, sampling)
+    found = decoded(quantised, method, sampling)
+    assert all(map(torch.equal, found, plain)) and len(plain) == len(PROMPTS)
+
+
+def test_what_is_quantised(quantised, session32) -> None:
+    """The matrices of all layers, within half a step of the weights; nothing else."""
+    ours, theirs = (
+        dict(each.target.transformer.named_parameters()) for each in (quantised, session32)
+    )
+    changed = {name for name in ours if type(ours[name].data) is not torch.Tensor}
+    matrices = ("qkv.weight", "out.weight", "gate_up.weight", "down.weight")
+    assert changed == {name for name in theirs if name.endswith(matrices)}
+    for name, weight in theirs.items():
+        if name in changed:
+            step = weight.abs().amax(1, keepdim=True) / 127
+            assert ((ours[name].dequantize() - weight).abs() <= 0.51 * step).all()
+        else:
+            assert torch.equal(ours[name], weight)
+    assert not torch.equal(*(decoded(each, PLAIN)[1] for each in (quantised, session32)))
+
+
+def test_it_is_another_target_on_disk_and_of_the_same_identity_without(checkpoint) -> None:
+    settings = small_settings(checkpoint, "fp32")
+    other = replace(settings, quantize="int8", output_dir=None)
+    assert "quantize" not in settings.identity()
+    assert other.identity() == settings.identity() | {"quantize": "int8"}
+    assert other.fingerprint() != settings.fingerprint()
+
+
+def test_memory_that_inspect_names_is_that_of_the_weights(quantised, checkpoint) -> None:
+    network = quantised.target.transformer
+    held = sum(
+        sum(getattr(p, part).nbytes for part in ("qdata", "scale"))
+        if type(p.data) is not torch.Tensor
+        else p.nbytes
+        for p in network.parameters()
+    )
+    assert weight_bytes(network, "int8", torch.float32) == held
+    assert quantised.hardware()["quantize"] == "int8"
+
+
+def test_packed_copies_are_those_of_the_head(session32) -> None:
+    network = session32.target.transformer
+    head = network.head.weight.nbytes
+    assert copies_bytes(network, "int8", torch.float32) == head
+    assert copies_bytes(network, None, torch.float32) > head
+    small = weight_bytes(network, "int8", torch.float32)
+    assert small < weight_bytes(network, None, torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"quantize": "int8", "dtype": "fp64"}, "'int8'; allowed: only with --dtype bf16 or fp32"),
+        ({"quantize": "int4", "dtype": "fp32"}, "'int4'; allowed: int8 with --dtype fp32"),
+        (
+            {"quantize": "int4", "dtype": "bf16", "device": "cpu"},
+            "'int4'; allowed: int8 with --d",
+        ),
+        ({"quantize": "int8", "device_map": "auto"}, "'int8'; allowed: only with --device_map sin"),
+        ({"quantize": "int3"}, "'int3'; allowed: int8, int4"),
+    ],
+)
+def test_where_it_does_not_apply(flags, message) -> None:
+    with pytest.raises(SettingsError, match=f"--quantize: found {message}"):
+        EngineSettings(method=PLAIN, **flags)
+
+
+def test_no_samples_of_a_quantised_target_for_drafters(tmp_path) -> None:
+    run = RunSettings(prompt="a cat", method=PLAIN, quantize="int8")
+    with pytest.raises(SettingsError, match="--quantize: found 'int8'; allowed: no quantised"):
+        ExtractionSettings(run=run, output_dir=str(tmp_path / "out"))
+
+
+def test_int4_needs_a_cuda_device() -> None:
+    with pytest.raises(SettingsError, match="--quantize: found 'int4'; allowed: int8, or int4 wit"):
+        weight_format("int4", CPU)
+
+
+def test_without_torchao_nothing_is_loaded(checkpoint, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchao.quantization", None)
+    settings = replace(small_settings(checkpoint, "fp32"), quantize="int8")
+    monkeypatch.setattr("runs.session.load_target", lambda *_: pytest.fail("loads the weights"))
+    with pytest.raises(ValueError, match="--quantize: found 'int8', which needs .* torchao"):
+        open_session(settings)
+
+
+def test_the_format_of_int4() -> None:
+    """As its kernel in torch wants it; making the configuration needs no GPU."""
+    pytest.importorskip("torchao")
+    form = weight_format("int4", torch.device("cuda"))
+    assert form.group_size == 64 and form.int4_packing_format == "tile_packed_to_4d"
+
+
+def test_a_matrix_that_torchao_leaves_as_it_is_is_named(monkeypatch) -> None:
+    """torchao skips sizes that do not fit, without a word."""
+    library = SimpleNamespace(quantize_=lambda *_: None)
+    monkeypatch.setitem(sys.modules, "torchao.quantization", library)
+    blocks = torch.nn.Module()
+
+    blocks.add_module("down", Linear(250, 8, bias=False))
+    target = SimpleNamespace(transformer=SimpleNamespace(blocks=blocks))
+    with pytest.raises(ValueError, match=r"--quantize: the matrix down of \(8, 250\)"):
+        quantize(target, object(), CPU)
