@@ -3,23 +3,28 @@
 Tests take it as the reference for tokens, compare_transformers as the reference for speed.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
-from transformers import ChameleonModel, DynamicCache
+from transformers import DynamicCache, StaticCache
 
 from decoding.flight import Job
 from decoding.noise import gumbel
 from decoding.sampling import SamplingDistribution, choose
 from models.base import PromptRows, TargetModel
 
+CACHES = ("dynamic", "static", "none")
+
 
 @torch.inference_mode()
 def transformers_decode(
-    model: ChameleonModel,
+    model: Callable[..., Any],
     target: TargetModel,
     job: Job,
     distribution: SamplingDistribution,
-    use_cache: bool = True,
+    cache: str = "dynamic",
 ) -> Tensor:
     """Return the codes (tokens,) of one image, made with the same noise as in our engine.
 
@@ -27,53 +32,52 @@ def transformers_decode(
     is computed before the loop.
 
     Args:
-        model: transformers' network with the target's weights, dtype and device.
+        model: transformers' network with the target's weights, dtype and device; or the same,
+            compiled, for one token at a time.
         target: gives the prompt's rows, and the logits of image codes for features.
         job: prompt and seed.
         distribution: the sampling distribution.
-        use_cache: without it every step reads the whole sequence again.
+        cache: transformers' cache that grows; the one that has its full length from the start; or
+            none, so that every step reads the whole sequence again.
     """
     prompt, tokens = target.prompt(job.prompt, distribution.guidance), target.grid.tokens
     length = prompt.ids.shape[1]
-    mask, positions = _mask_and_positions(prompt, length + tokens, model.dtype)
+    slots = length + tokens
+    mask, positions = _mask_and_positions(prompt, slots, target.dtype)
     noise = _noise(job.seed, target, distribution)  # (tokens, vocab)
     ids = torch.cat([prompt.ids, prompt.ids.new_zeros(distribution.guidance, tokens)], 1)
-    cache = DynamicCache(config=model.config) if use_cache else None
+    network = getattr(model, "_orig_mod", model)  # below what compiles it
+    kept = {
+        "dynamic": lambda: DynamicCache(config=network.config),
+        "static": lambda: StaticCache(config=network.config, max_cache_len=slots),
+        "none": lambda: None,
+    }[cache]()
     for i in range(tokens):
         stop = length + i
-        start = stop - 1 if use_cache and i else 0
-        features = model(
+        start = stop - 1 if kept is not None and i else 0
+        run = model if stop - start == 1 else network
+        features = run(
             input_ids=ids[:, start:stop],
             position_ids=positions[:, start:stop],
-            attention_mask=None if mask is None else mask[:, :, start:stop, :stop],
-            past_key_values=cache,
-            use_cache=use_cache,
+            attention_mask=mask[:, :, start:stop, : slots if cache == "static" else stop],
+            past_key_values=kept,
+            use_cache=kept is not None,
         ).last_hidden_state
-        ids[:, stop] = (
-            choose(distribution(target.score(features[:, -1:]))[0, 0], noise[i])
-            + target.vocab.first_id
-        )
+        code = choose(distribution(target.score(features[:, -1:]))[0, 0], noise[i])
+        ids[:, stop] = code + target.vocab.first_id
     return ids[0, length:] - target.vocab.first_id
 
 
 def _mask_and_positions(
     prompt: PromptRows, slots: int, dtype: torch.dtype
-) -> tuple[Tensor | None, Tensor]:
-    """Return the additive mask (rows, 1, slots, slots) and the positions (rows, slots).
-
-    The mask is None if no row is padded.
-    """
+) -> tuple[Tensor, Tensor]:
+    """Return the additive mask (rows, 1, slots, slots) and the positions (rows, slots)."""
     slot = torch.arange(slots, device=prompt.ids.device)
     positions = (slot - prompt.starts[:, None]).clamp(min=0)
-    if not prompt.starts.any():
-        return None, positions
-    seen = (slot[:, None] >= slot) & (slot >= prompt.starts[:, None, None]) | (
-        slot[:, None] == slot
-    )
-    hidden = torch.finfo(dtype).min
-    return torch.zeros(seen.shape, dtype=dtype, device=slot.device).masked_fill_(~seen, hidden)[
-        :, None
-    ], positions
+    after = slot >= prompt.starts[:, None, None]
+    seen = (slot[:, None] >= slot) & after | (slot[:, None] == slot)
+    mask = torch.zeros(seen.shape, dtype=dtype, device=slot.device)
+    return mask.masked_fill_(~seen, torch.finfo(dtype).min)[:, None], positions
 
 
 def _noise(seed: int, target: TargetModel, distribution: SamplingDistribution) -> Tensor:
