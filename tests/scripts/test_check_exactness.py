@@ -44,7 +44,7 @@ def test_some_of_the_cells_in_fp32(session32) -> None:
 
 def test_a_wrong_engine_is_found(session, monkeypatch) -> None:
     """A cache that does not move accepted tokens is found."""
-    monkeypatch.setattr(KVCache, "keep", lambda self, path, counts: self.advance(counts))
+    monkeypatch.setattr(KVCache, "move", lambda self, path: None)
     cells = [cell for cell in cells_of("small", 24) if cell.method.method == "eagle2"][:2]
     lines = list(run_cells(session, shares(cells, jobs(4), thin=False)))
     assert not conclude(lines)["passed"]
@@ -54,7 +54,7 @@ def test_thin_cells_together_decode_every_image_in_every_distribution(session) -
     cells, images = cells_of("full", 1024), jobs(40)
     work = shares(cells, images, thin=True)
     assert len(work) == len(cells) and {cell for cell, _ in work} == set(cells)
-    assert len({cell.distribution for cell, _ in work[:20]}) == 6
+    assert len({cell.distribution for cell, _ in work[:30]}) == 6
     assert all(len(share) == (1 if cell.batch == 1 else 4) for cell, share in work)
     for distribution in {cell.distribution for cell in cells}:
         assert {

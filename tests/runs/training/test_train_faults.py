@@ -29,8 +29,9 @@ def copy(trained, tmp_path) -> Path:
     return Path(shutil.copytree(trained, tmp_path / "copy"))
 
 
-# A state of a progress bar; a slow one counts seconds per shard, not shards per second.
-_BAR = re.compile(r"[^\r\n]*?\d+/\d+ \[[^\]\r\n]*\]")
+# A state of a progress bar; a slow one counts seconds per shard, not shards per second, and one
+# without anything to do has no total.
+_BAR = re.compile(r"[^\r\n]*?\d+(/\d+|shard) \[[^\]\r\n]*\]")
 
 
 def train(folders: Path, place: Path, capsys, **more: object) -> tuple[int, str]:
