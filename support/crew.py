@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from support.processes import PATIENCE, read_launch
+from support.processes import PATIENCE, leave_at_exit, read_launch
 
 
 class Crew:
@@ -16,6 +16,7 @@ class Crew:
         if read_launch().count > 1:
             from accelerate import PartialState
 
+            leave_at_exit()
             self._state = PartialState(cpu=device.type == "cpu", timeout=PATIENCE)
             self.rank, self.count = self._state.process_index, self._state.num_processes
 

@@ -3,10 +3,12 @@
 One process alone does not import torch.
 """
 
+import atexit
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from importlib import import_module
 from typing import Any, TypeVar
 
 from configs.fields import SettingsError
@@ -84,6 +86,19 @@ class Processes:
 ALONE = Processes()
 
 
+def leave_at_exit() -> None:
+    """Let this process leave its group of processes when it ends; called before it joins.
+
+    Otherwise a thread of the group may still free a tensor while Python ends, which aborts a
+    process that has done its work.
+    """
+    import torch.distributed as group
+
+    # Imported later, its functions would hold the group as a default argument, threads and all.
+    import_module("torch.distributed.nn.functional")
+    atexit.register(lambda: group.is_initialized() and group.destroy_process_group())
+
+
 def launched() -> Processes:
     """Join the launcher's other processes, by gloo; one process alone without a launcher."""
     launch = read_launch()
@@ -92,6 +107,7 @@ def launched() -> Processes:
     import torch.distributed as group
 
     if not group.is_initialized():
+        leave_at_exit()
         group.init_process_group("gloo", timeout=PATIENCE)
 
     def gather(value: Any) -> list[Any]:

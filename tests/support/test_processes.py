@@ -183,30 +183,57 @@ def test_an_environment_that_no_launcher_sets_is_one_line(monkeypatch, start, va
         start()
 
 
-def torchrun(*words: str) -> subprocess.CompletedProcess:
-    """main.py in two processes."""
+# Joins in one of two ways, works, imports what holds the group, and counts its threads at the end.
+ENDS = """
+import atexit, os, sys
+import torch
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+before = threads()
+atexit.register(lambda: os.write(1, f"threads left {threads() - before}\\n".encode()))
+if sys.argv[1] == "launched":
+    from support.processes import launched
+    assert launched().gather(1) == [1, 1]
+else:
+    from support.crew import Crew
+    Crew(torch.device("cpu")).average([torch.ones(1)])
+import torch.distributed.nn.functional
+assert threads() > before
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="lists threads by /proc")
+@pytest.mark.parametrize("way", ["launched", "crew"])
+def test_a_process_that_ends_leaves_its_group(way, tmp_path) -> None:
+    """A thread of the group that outlives it aborts Python now and then."""
+    (tmp_path / "ends.py").write_text(ENDS)
+    done = torchrun(way, program=tmp_path / "ends.py")
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.splitlines() == ["threads left 0"] * 2
+
+
+def torchrun(*words: str, program: str | Path = "main.py") -> subprocess.CompletedProcess:
+    """A program in two processes."""
     launch = [
         sys.executable,
         "-m",
         "torch.distributed.run",
         "--standalone",
         "--nproc_per_node=2",
-        "main.py",
+        program,
     ]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    for _ in range(3):
-        done = subprocess.run(
-            [*launch, *words],
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=500,
-            check=False,
-        )
-        if "exitcode: -6" not in done.stderr:  # gloo sometimes aborts while a process ends
-            break
-    return done
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [*launch, *words],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
 
 
 def test_torchrun_with_a_real_model(checkpoint, tmp_path):

@@ -162,14 +162,10 @@ def test_two_processes_train_as_one(folders, tmp_path) -> None:
         "main.py",
         "train_drafter",
     ]
-    for _ in range(3):
-        done = subprocess.run(
-            [sys.executable, *launcher, *words], cwd=ROOT,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-            capture_output=True, text=True, timeout=300, check=False,
-        )  # fmt: skip
-        if "exitcode: -6" not in done.stderr:  # gloo sometimes aborts while a process ends
-            break
+    done = subprocess.run(
+        [sys.executable, *launcher, *words], cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     two = curve(tmp_path / "two")
     assert [line["lr"] for line in two] == [line["lr"] for line in one]
