@@ -50,6 +50,8 @@ class Drafter(Protocol):
     def start(self, image: int, prompt: PromptRows, features: Tensor, code: Tensor) -> None:
         """Begin an image: its prompt, the target's features of the prompt, and its first code.
 
+        Images of one prompt come one after the other, with the same `prompt` and features.
+
         features: (guidance, length, hidden). code: (1,).
         """
 

@@ -83,16 +83,30 @@ class EagleDrafter:
         self.root = torch.zeros_like(codes[:, :1])  # (images, 1) its position, if fixed
         self.lengths = torch.zeros_like(codes[:, 0])  # (images,) of the cache, if fixed
         self.branches: Branches | None = None
+        self.last: tuple[PromptRows, int] | None = None  # the prompt read last, and its image
 
     def start(self, image: int, prompt: PromptRows, features: Tensor, code: Tensor) -> None:
-        cache, n = self.cache.image(image), prompt.ids.shape[1] - 1
+        self._read(image, prompt, features[:, :-1])
+        self.unread.start(image, features[:, -1:], code)
+        length = prompt.ids.shape[1] - 1
+        self.read[image], self.root[image], self.lengths[image] = 0, 0, length
+
+    def _read(self, image: int, prompt: PromptRows, features: Tensor) -> None:
+        """Bring a prompt's keys and values into an image's cache rows.
+
+        Images of one prompt come one after the other with the same rows: the first one's are read.
+
+        features: (guidance, length - 1, hidden) of all but its last token.
+        """
+        cache, n = self.cache.image(image), features.shape[1]
+        if self.last is not None and self.last[0] is prompt:
+            cache.begin_as(self.cache.image(self.last[1]), n)
+            return
         hidden = self.head.spec.hides_padding
         cache.reset(prompt.starts if hidden else torch.zeros_like(prompt.starts), prompt.origins)
-        context = cache.open(*chain(1, n, self.target.device))
-        self.head(prompt.ids[:, 1:], features[:, :-1], context)
+        self.head(prompt.ids[:, 1:], features, cache.open(*chain(1, n, self.target.device)))
         cache.advance([n])
-        self.unread.start(image, features[:, -1:], code)
-        self.read[image], self.root[image], self.lengths[image] = 0, 0, n
+        self.last = prompt, image
 
     def expand(self, tree: DraftTree, nodes: Tensor) -> Tensor:
         outputs = self._absorb() if tree.nodes == 0 else self._descend(tree, nodes)
@@ -112,7 +126,7 @@ class EagleDrafter:
             self.read = [a + b for a, b in zip(self.read, decided.counts, strict=True)]
 
     def select(self, images: list[int]) -> None:
-        self.cache = self.cache.select(images)
+        self.cache, self.last = self.cache.select(images), None
         self.unread = self.unread.select(images)
         self.read = [self.read[image] for image in images]
         self.root, self.lengths = self.root[images], self.lengths[images]

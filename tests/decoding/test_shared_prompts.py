@@ -9,6 +9,7 @@ import torch
 from test_engine import METHODS, TABLES, codes
 
 from configs.schema import MethodSettings
+from decoding.cache import KVCache
 from decoding.engine import Engine
 from decoding.flight import Job
 from decoding.sampling import SamplingDistribution
@@ -58,6 +59,17 @@ def test_a_prompt_is_read_once_for_its_images(name, images, session, alone, read
     engine = engine_of(session, method, images)
     assert codes(engine, JOBS) == alone
     assert reads == ["prompt", "read"] * CHANGES
+
+
+@pytest.mark.parametrize("images", [1, 3])
+@pytest.mark.parametrize("name", ["plain", *NAMES])
+def test_the_drafter_reads_a_prompt_once_too(name, images, session, alone, monkeypatch) -> None:
+    """Rows begin anew once per prompt that is read: the target's and, where there is one, its."""
+    method, begun = METHODS.get(name, MethodSettings(method="ar")), []
+    real = KVCache.reset
+    monkeypatch.setattr(KVCache, "reset", lambda *given: begun.append(1) or real(*given))
+    assert codes(engine_of(session, method, images), JOBS) == alone
+    assert len(begun) == CHANGES * (2 if method.drafted else 1)
 
 
 def test_every_engine_reads_anew(session, alone, reads) -> None:
