@@ -21,6 +21,8 @@ from models.registry import FAMILIES, TARGETS
 from models.targets.llamagen import LlamaGen
 from models.targets.llamagen_files import llamagen_family
 from scripts.tools.maps import maps
+from scripts.tools.paper_hours import paper_hours
+from scripts.tools.paper_needs import paper_needs
 
 FOLDER = ROOT / "scripts" / "paper"
 SCRIPTS = sorted(path.name for path in FOLDER.glob("*_*.sh"))
@@ -40,6 +42,8 @@ CODES = 24  # of the small checkpoint
 SIDES = {"llamagen": 4, "llamagen2": 6}  # of small images, in place of 16 and 32 codes
 # Recipes whose own size is too large for the checkpoint.
 TARGET_SIZES = {"lumina_mgpt": "--target_size 64", "emu3": "--target_size 40x32"}
+NEEDS, HOURS = "scripts.tools.paper_needs", "scripts.tools.paper_hours"
+TOOLS = {NEEDS: paper_needs, HOURS: paper_hours}
 PARTI = "Prompt\tCategory\tChallenge\tNote\na cat\tAnimals\tBasic\t\ntwo dogs\tAnimals\tBasic\t\n"
 
 
@@ -98,23 +102,21 @@ def test_a_script_makes_images_and_a_table(script, places, tmp_path, capsys, mon
     flags = f"--model_path {places[recipe]} {size} --dtype fp64 --device cpu"
     flags += f" --prompt_file {prompt_file}" if recipe != "tiny" else ""
     temperatures = ("1", "0") if recipe == "tiny" else ("1",)
-    given = {"BENCH": "2", "FLAGS": flags, "DRAFTER": str(places[recipe] / "drafter")}
+    given = {"BENCH": "2", "REPEATS": "1", "FLAGS": flags}
+    given |= {"DRAFTER": str(places[recipe] / "drafter"), "EVALUATE": "--metrics none"}
     given |= {} if recipe == "tiny" else {"TEMPERATURES": "1"}
     given_commands = commands(script, tmp_path, given)
     monkeypatch.chdir(ROOT)
     for name, side in SIDES.items():
         monkeypatch.setitem(TARGETS, name, partial(LlamaGen.load, side=side))
         monkeypatch.setitem(FAMILIES, name, llamagen_family(side))
-    assert [words[0] for words in given_commands] == (
-        ["benchmark"] + ["generate_images"] * 3
-    ) * len(temperatures)
+    each = ["benchmark", HOURS, *["generate_images"] * 3, "evaluate"]
+    assert [words[0] for words in given_commands] == [NEEDS, *each * len(temperatures)]
     for words in given_commands:
-        assert main.main([*words, *(["--repeats", "1"] if words[0] == "benchmark" else [])]) == 0, (
-            words
-        )
-    tables = [
-        json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")
-    ]
+        run(words)
+    said = capsys.readouterr().out
+    assert said.count("2 images per row, one at a time: about ") == len(temperatures)
+    tables = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
     assert [table["settings"]["temperature"] for table in tables] == list(map(float, temperatures))
     for table in tables:
         assert len(table["rows"]) == 5
@@ -126,17 +128,72 @@ def test_a_script_makes_images_and_a_table(script, places, tmp_path, capsys, mon
             for method in ("ar", "eagle2", "adt")
         ]
         assert len(images[0]) == 2 and images[0] == images[1] == images[2]
+        speed = (tmp_path / "out" / f"T{temperature}" / "evaluation" / "speed.md").read_text()
+        assert speed.count("| 2/2 |") == 3
+
+
+def run(words: list[str]) -> None:
+    """Run a command that a script has: of main.py, or a tool."""
+    if words[0] not in TOOLS:
+        assert main.main(words) == 0, words
+        return
+    flags = [word.removeprefix("--").partition("=") for word in words[1:]]
+    TOOLS[words[0]](**{name: text for name, _, text in flags})
+
+
+def test_what_was_measured_is_not_measured_again(tmp_path) -> None:
+    given = {"TEMPERATURES": "1", "BENCH": "2"}
+    out = tmp_path / "out" / "T1"
+
+    def measured(**more: str) -> bool:
+        (tmp_path / "commands").unlink(missing_ok=True)
+        found = commands("tiny_test.sh", tmp_path, given | more)
+        return any(words[0] == "benchmark" for words in found)
+
+    assert measured() and measured(), "it was stopped before benchmark.json was there"
+    (out / "benchmark.json").write_text("{}")
+    assert not measured() and not measured(IMAGES="3")
+    assert measured(BENCH="3") and measured(FLAGS="--dtype bf16")
+
+
+def test_rows_of_methods_without_a_drafter(tmp_path) -> None:
+    given = {"METHODS": "ar jacobi", "TEMPERATURES": "1", "DRAFTER": "none"}
+    found = commands("emu3_parti.sh", tmp_path, given | {"FLAGS": "--prompt_file p.tsv"})
+    assert [words[0] for words in found] == [
+        NEEDS, "benchmark", HOURS, "generate_images", "generate_images", "evaluate"
+    ]  # fmt: skip
+    assert not any("--drafter_path" in word for words in found for word in words)
+    assert "ar,jacobi" in found[1] and "jacobi" in found[4]
+
+
+def test_a_prompt_set_that_is_not_here_stops_the_table_with_a_line(tmp_path) -> None:
+    """Without network, as curl says it."""
+    curl = tmp_path / "curl"
+    curl.write_text("#!/bin/sh\necho 'curl: (6) Could not resolve host' >&2; exit 6\n")
+    curl.chmod(0o755)
+    given = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "TO": str(tmp_path / "none")}
+    done = subprocess.run(
+        ["bash", FOLDER / "anole_parti.sh"],
+        env=os.environ | given | {"PY": "false"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+    assert "PartiPrompts.tsv: not here" in done.stderr and "Could not resolve host" in done.stderr
 
 
 def test_relaxed_rows_of_the_main_table(checkpoint, tmp_path, monkeypatch) -> None:
     checkpoint = with_table(checkpoint, tmp_path / "checkpoint")
     flags = f"--model_path {checkpoint} --dtype fp64 --device cpu"
     methods = {"lantern": "eagle2", "lantern_pp": "static", "adt_lantern": "adt"}
-    _, *rows = commands(
+    found = commands(
         "tiny_test.sh",
         tmp_path,
         {"METHODS": " ".join(methods), "TEMPERATURES": "1", "FLAGS": flags},
     )
+    rows = [words for words in found if words[0] == "generate_images"]
     monkeypatch.chdir(ROOT)
     for words, (name, method) in zip(rows, methods.items(), strict=True):
         # the small checkpoint has 24 codes
