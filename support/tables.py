@@ -64,6 +64,14 @@ class Table:
             max(map(len, column)) > _LONG for column in zip(self.columns, *self.rows, strict=True)
         )
 
+    @property
+    def figure_columns(self) -> tuple[bool, ...]:
+        """Whether each column holds figures, or dashes where there are none."""
+        return tuple(
+            all(cell[:1].isdigit() or cell[:1] in "+-" for cell in column)
+            for column in zip(*self.rows, strict=True)
+        )
+
 
 def _latex_row(row: Sequence[str]) -> str:
     text = " & ".join("".join(_LATEX.get(letter, letter) for letter in cell) for cell in row)

@@ -9,7 +9,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from PIL import Image
 
-from eval.report.pictures import acceptance_map, difference, speed_plot, tau_plot, thumbnail
+from eval.report.pictures import acceptance_map, difference, thumbnail
+from eval.report.plots import speed_plot, tau_plot
 from eval.report.run import Run
 from eval.report.speed import SpeedRow
 from eval.report.summary import summary_line
@@ -110,12 +111,12 @@ def _environment() -> Environment:
     return environment
 
 
-def _plots(found: Findings) -> list[Picture]:
+def _plots(found: Findings) -> list[Markup]:
     seconds = ", ".join(f"{row.run} {row.seconds:.3g}" for row in found.rows)
     taus = ", ".join(f"{row.run} {row.tau:.2f}" for row in found.rows)
     return [
-        Picture(speed_plot(found.rows), f"Seconds per image: {seconds}"),
-        Picture(tau_plot(found.runs), f"Tokens per round (tau), over all images: {taus}"),
+        speed_plot(found.rows, f"Seconds per image: {seconds}"),
+        tau_plot(found.runs, f"Tokens per round (tau), over all images: {taus}"),
     ]
 
 

@@ -54,3 +54,10 @@ def test_latex_has_a_cell_per_column_and_no_letter_that_it_would_take_as_its_own
 def test_latex_breaks_long_texts_and_keeps_brackets_out_of_line_breaks():
     text = Table(("a", "b"), (("[1]", "x" * 50),)).latex()
     assert r"\begin{tabular}{lp{4cm}}" in text and "\n{}[1] & x" in text
+
+
+def test_columns_of_figures_are_told_from_words() -> None:
+    rows = (("ar", "1.00", "-", "12/12", "ar"), ("adt", "+0.5 (!)", "3", "-", "-"))
+    assert Table(("run", "SR", "tau", "same", "baseline"), rows).figure_columns == (
+        False, True, True, True, False
+    )  # fmt: skip

@@ -103,7 +103,14 @@ def check_page(text: str) -> None:
     captions = [own["alt"] for tag, own in page.tags if tag == "img"]
     assert sum("difference" in caption for caption in captions) == 2
     assert sum("accepted lengths" in caption for caption in captions) == 1
-    assert len(captions) == 2 + 2 * 3 + 1
+    assert len(captions) == 2 * 3 + 1
+    plots = [own["aria-label"] for tag, own in page.tags if tag == "svg"]
+    assert [label.split(":")[0] for label in plots] == [
+        "Seconds per image",
+        "Tokens per round (tau), over all images",
+    ]
+    ids = [own["id"] for _, own in page.tags if "id" in own]
+    assert len(ids) == len(set(ids))
     assert any(own.get("name") == "viewport" for tag, own in page.tags if tag == "meta")
     assert "@media print" in text and "script" not in {tag for tag, _ in page.tags}
 

@@ -1,0 +1,72 @@
+"""The report's plots, as SVG for its page: text and lines have the colour of the page's text."""
+
+import io
+import re
+from collections.abc import Sequence
+
+import matplotlib
+from markupsafe import Markup, escape
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from eval.report.run import Run
+from eval.report.speed import SpeedRow
+
+_INK = "#010203"  # stands for the page's colour until the SVG is written
+_BAR = "#4477aa"  # seen on white and on black
+_MEDIAN = "#dd7733"
+_STYLE = {
+    "svg.fonttype": "none",  # text stays text
+    "font.family": "sans-serif",
+    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor"), _INK),
+    **dict.fromkeys(("xtick.color", "ytick.color"), _INK),
+    **{f"boxplot.{part}props.color": _INK for part in ("box", "whisker", "cap")},
+    "boxplot.medianprops.color": _MEDIAN,
+}
+
+
+def speed_plot(rows: Sequence[SpeedRow], caption: str) -> Markup:
+    """Return seconds per image as bars, with the speed-up where there is a baseline.
+
+    caption: the figures in words, for who cannot see them.
+    """
+    with matplotlib.rc_context(_STYLE | {"svg.hashsalt": "speed"}):
+        figure, axes = _axes(len(rows))
+        axes.barh([row.run for row in rows], [row.seconds for row in rows], color=_BAR)
+        for place, row in enumerate(rows):
+            ratio = "" if row.speedup is None else f", SR {row.speedup.value:.2f}"
+            axes.text(row.seconds, place, f" {row.seconds:.3g} s{ratio}", va="center", fontsize=9)
+        axes.set(xlabel="seconds per image", xlim=(0, 1.45 * max(row.seconds for row in rows)))
+        return _svg(figure, caption)
+
+
+def tau_plot(runs: Sequence[Run], caption: str) -> Markup:
+    """Return the tokens per round of the images: median, quartiles and range by run."""
+    with matplotlib.rc_context(_STYLE | {"svg.hashsalt": "tau"}):
+        figure, axes = _axes(len(runs))
+        taus = [[record["tau"] for record in run.records.values()] for run in runs]
+        axes.boxplot(taus, orientation="horizontal", whis=(0, 100), widths=0.6)
+        axes.set_yticks(range(1, len(runs) + 1), [run.name for run in runs])
+        axes.set(xlabel="tau: tokens per round, by image")
+        return _svg(figure, caption)
+
+
+def _axes(rows: int) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(4.8, 0.9 + 0.4 * rows), layout="constrained")
+    axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.invert_yaxis()
+    return figure, axes
+
+
+def _svg(figure: Figure, caption: str) -> Markup:
+    """Return the figure as an element of the page."""
+    buffer = io.StringIO()
+    figure.savefig(
+        buffer, format="svg", metadata={"Date": None}, bbox_inches="tight", transparent=True
+    )
+    text = buffer.getvalue()[buffer.getvalue().index("<svg") :]
+    text = re.sub(r"(?s)<metadata>.*?</metadata>", "", text)
+    text = re.sub(r"<g id=\"[^\"]*\"", "<g", text)  # names would come twice, in two plots
+    text = text.replace(_INK, "currentColor")
+    return Markup(text.replace("<svg", f'<svg role="img" aria-label="{escape(caption)}"', 1))
