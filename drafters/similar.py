@@ -30,23 +30,27 @@ class SimilarDrafter(JacobiDrafter):
     """
 
     share = 0.65
-    replays = False  # its tables grow and shrink with the trees
 
-    def __init__(self, target: TargetModel, window: int, guess: str, reach: int = 0):
+    def __init__(
+        self, target: TargetModel, window: int, guess: str, reach: int = 0, nodes: int = 0
+    ):
+        """nodes: of the largest tree, for which tables have room in rounds that are recorded."""
         super().__init__(target, window, guess, reach)
+        self.nodes = nodes
         codes = target.embedding()[target.vocab.first_id :][: target.vocab.size]
         self.directions = F.normalize(codes.to(self.device, self.dtype), dim=-1)  # (codes, hidden)
 
     def open(self, images: int, watch: Stopwatch, fixed: bool = False) -> None:
         super().open(images, watch, fixed)
-        size = images, len(SHARPNESS)
+        self.fixed = fixed
+        room = 1 + self.nodes * fixed
         # (images, tokens) the last decided codes, the root's first
-        self.recent = torch.zeros(size, dtype=torch.long, device=self.device)
+        self.recent = self.root.new_zeros(images, len(SHARPNESS))
         # of the last tree: (images, nodes) the positions of its nodes, -1 for none; (images, nodes,
         # tokens) their last tokens; (images, nodes, vocab) the predictions after them
-        self.places = torch.full_like(self.root, -1)
-        self.lineage = self.recent[:, None]
-        self.log_p = self.distributions[:, :1]
+        self.places = self.root.new_full((images, room), -1)
+        self.lineage = self.root.new_zeros(images, room, len(SHARPNESS))
+        self.log_p = self.distributions.new_zeros(images, room, self.codes)
 
     def start(self, image: int, prompt: PromptRows, features: Tensor, code: Tensor) -> None:
         super().start(image, prompt, features, code)
@@ -60,18 +64,29 @@ class SimilarDrafter(JacobiDrafter):
 
     def observe(self, tree: DraftTree, log_p: Tensor, verdict: Verdict) -> None:
         every = torch.arange(tree.nodes + 1, device=self.device).expand_as(tree.tokens)
-        self.places = (self.root + tree.depths).masked_fill(~tree.present, -1)
-        self.lineage, self.log_p = self._lineage(tree, every), log_p.clamp_min(_LEAST)
+        places = (self.root + tree.depths).masked_fill(~tree.present, -1)
+        lineage = self._lineage(tree, every)
         accepted = verdict.accepted[:, None]
         last = verdict.path.gather(1, accepted)[..., None].expand(-1, -1, len(SHARPNESS))
-        before = self.lineage.gather(1, last)[:, 0, :-1]
-        self.recent = torch.cat([verdict.emitted.gather(1, accepted), before], 1)
+        before = lineage.gather(1, last)[:, 0, :-1]
+        self.recent.copy_(torch.cat([verdict.emitted.gather(1, accepted), before], 1))
+        self._remember(places, lineage, log_p.clamp_min(_LEAST))
         super().observe(tree, log_p, verdict)
 
     def select(self, images: list[int]) -> None:
         super().select(images)
         self.recent, self.places = self.recent[images], self.places[images]
         self.lineage, self.log_p = self.lineage[images], self.log_p[images]
+
+    def _remember(self, places: Tensor, lineage: Tensor, log_p: Tensor) -> None:
+        """Replace the tables of the last tree; in place where rounds are recorded."""
+        if not self.fixed:
+            self.places, self.lineage, self.log_p = places, lineage, log_p
+            return
+        self.places.fill_(-1)
+        tables = (self.places, places), (self.lineage, lineage), (self.log_p, log_p)
+        for table, new in tables:
+            table[:, : new.shape[1]] = new
 
     def _lineage(self, tree: DraftTree, nodes: Tensor) -> Tensor:
         """Return the last tokens of nodes (images, k), their own first: (images, k, tokens)."""

@@ -173,7 +173,8 @@ def jacobi_drafter(parts: Drafting) -> Drafter:
 def similar_drafter(parts: Drafting) -> Drafter:
     """Return a drafter without weights: stale predictions, recalled by similarity of tokens."""
     method = parts.method
-    return SimilarDrafter(parts.target, method.window, method.guess, parts.largest.reach)
+    largest = parts.largest
+    return SimilarDrafter(parts.target, method.window, method.guess, largest.reach, largest.nodes)
 
 
 def graft_drafter(parts: Drafting) -> Drafter:

@@ -65,7 +65,9 @@ METHODS = [
     MethodSettings(method="adt"),
     MethodSettings(method="adt", proposal="topk"),
     MethodSettings(method="marginal", nodes=8),
+    MethodSettings(method="similar", depth=4, width=3, nodes=8, window=6),
     MethodSettings(method="graft", nodes=8, window=6),
+    MethodSettings(method="graft_similar", depth=4, width=3, nodes=8, window=6),
 ]
 PRICES = Tables(prices=Prices(tuple(1 + 0.1 * n for n in range(99)), 0.1))
 
@@ -91,7 +93,7 @@ def test_replayed_rounds_decode_the_same_tokens(method, session) -> None:
     check(session, method, WARM, 2)
 
 
-@pytest.mark.parametrize("method", METHODS[-2:], ids=named)
+@pytest.mark.parametrize("method", METHODS[-3:], ids=named)
 def test_so_they_do_at_temperature_0_for_a_single_image(method, session) -> None:
     check(session, method, GREEDY, 1)
 
