@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from decoding.cache_pass import CachePass, ragged_mask, uniform_mask
 from decoding.transfer import on_device
 from models.base import Context, TransformerSpec
 
@@ -53,8 +54,8 @@ class Fixed:
 class KVCache:
     """Keys and values of all layers, and what a forward pass may see of them.
 
-    A forward pass is announced by `open`, writes layer by layer with `write`, and is committed by
-    `advance`; of a tree, `move` first brings the accepted tokens to the front.
+    `open` prepares a forward pass, which writes its tokens layer by layer; `advance` commits them.
+    Of a tree, `move` first brings the accepted tokens to the front.
     """
 
     def __init__(
@@ -156,20 +157,21 @@ class KVCache:
         n, m = block.shape[1:]
         longest = int(self.lengths.max())
         assert self.fixed or longest + m <= self.slots, "cache overflow"
-        self._stop = longest + m if self.fixed is None else self.fixed.visible
-        self._visible = self._slots(0, self._stop)
+        stop = longest + m if self.fixed is None else self.fixed.visible
+        visible, past = self._slots(0, stop), self.pads[..., :stop]
         if self.fixed is None and longest == self.lengths.min():
-            self._target = None
-            self._new = self._slots(self._stop - n, n)
-            mask, committed = self._uniform_mask(block), longest
+            committed, new, targets = longest, self._slots(stop - n, n), None
+            mask = uniform_mask(past, block, self.guidance)
         else:
             committed = self._committed().repeat_interleave(self.guidance)[:, None]
-            self._target = committed + torch.arange(m - n, m, device=committed.device)  # (rows, n)
-            self._rows = torch.arange(len(committed), device=committed.device)[:, None]
-            mask = self._ragged_mask(block, committed)
+            slots = committed + torch.arange(m - n, m, device=committed.device)  # (rows, n)
+            rows = torch.arange(len(committed), device=committed.device)[:, None]
+            new, targets = (), (rows, slots)
+            mask = ragged_mask(past, block, committed, self.guidance)
         offset = committed - self.origins[:, None]  # (rows, 1)
         positions = (depths[:, None] + offset.unflatten(0, (-1, self.guidance))).flatten(0, 1)
-        return Context(positions.clamp_(0, self.last_position), mask, self)
+        part = CachePass(visible, new, targets, self.guidance)
+        return Context(positions.clamp_(0, self.last_position), mask, part)
 
     def _committed(self) -> Tensor:
         """Return the lengths (images,) on the device."""
@@ -180,48 +182,6 @@ class KVCache:
         """Return keys and values of every layer in turn, at some slots."""
         # views of all layers at once are cheaper than one by one
         return tuple(joined.from_iterable(m.narrow(3, start, count).unbind(0) for m in self.memory))
-
-    def _uniform_mask(self, block: Tensor) -> Tensor:
-        n, m = block.shape[1:]
-        past = self.pads[..., : self._stop]
-        if n == m == 1:
-            return past
-        mask = past.repeat(1, 1, n, 1)
-        latest = mask.narrow(3, self._stop - m, m).unflatten(0, (-1, self.guidance))
-        latest.masked_fill_(~block[:, None, None], -torch.inf)
-        return self._self_visible(mask) if self._stop == m else mask
-
-    def _self_visible(self, mask: Tensor) -> Tensor:
-        """Let padding see itself, so that no softmax is empty; returns the mask."""
-        mask.diagonal(dim1=-2, dim2=-1).zero_()
-        return mask
-
-    def _ragged_mask(self, block: Tensor, rows: Tensor) -> Tensor:
-        n, m = block.shape[1:]
-        # (rows, slots) relative to the first new slot
-        offset = torch.arange(self._stop, device=rows.device) - rows
-        inside = (offset >= 0) & (offset < m)
-        index = offset.clamp(0, m - 1)[:, None].expand(-1, n, -1)
-        visible = block.repeat_interleave(self.guidance, 0).gather(2, index) & inside[:, None]
-        visible = visible | (offset < 0)[:, None]
-        mask = self.pads[..., : self._stop].repeat(1, 1, n, 1)
-        return mask.masked_fill_(~visible[:, None], -torch.inf)
-
-    def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Store a layer's new keys and values (rows, kv_heads, n, head_dim), announced by `open`.
-
-        Returns all keys and values up to the newest, (rows, kv_heads, slots, head_dim) each.
-        """
-        for place, new in ((2 * layer, keys), (2 * layer + 1, values)):
-            if self._target is None:
-                self._new[place].copy_(new)
-            else:
-                _scatter(self._visible[place], self._rows, self._target, new)
-        return self._visible[2 * layer], self._visible[2 * layer + 1]
-
-    def part(self, rows: slice) -> "CachePart":
-        """Return what a forward pass over these rows alone writes and reads, after `open`."""
-        return CachePart(self, rows)
 
     def advance(self, counts: list[int]) -> None:
         """Commit the first counts[i] of the new tokens of image i."""
@@ -247,29 +207,6 @@ class KVCache:
                 memory.narrow(3, length, n).copy_(kept.permute(2, 0, 3, 1, 4))
             else:
                 memory[:, rows, :, place.to(memory.device)] = kept
-
-
-class CachePart:
-    """Some rows of a KV cache that has been opened for a forward pass."""
-
-    def __init__(self, cache: KVCache, rows: slice):
-        self.cache, self.rows = cache, rows
-
-    def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Store and return as `KVCache.write` does, for these rows."""
-        cache, rows = self.cache, self.rows
-        for place, new in ((2 * layer, keys), (2 * layer + 1, values)):
-            if cache._target is None:
-                cache._new[place][rows].copy_(new)
-            else:
-                _scatter(cache._visible[place], cache._rows[rows], cache._target[rows], new)
-        return cache._visible[2 * layer][rows], cache._visible[2 * layer + 1][rows]
-
-
-def _scatter(memory: Tensor, rows: Tensor, slots: Tensor, new: Tensor) -> None:
-    """Write new (rows, kv_heads, n, head_dim) at rows (rows, 1), slots (rows, n) of a layer."""
-    device, new = memory.device, new.to(memory.dtype)
-    memory.transpose(1, 2)[rows.to(device), slots.to(device)] = new.transpose(1, 2)
 
 
 def chain(images: int, n: int, device: torch.device) -> tuple[Tensor, Tensor]:

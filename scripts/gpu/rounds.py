@@ -18,15 +18,17 @@ from scripts.gpu.record import Figures
 _WARM_UP, _PROFILED = 3, 5
 
 
-class Dispatched(TorchDispatchMode):
-    """Counts the operations that reach a device."""
+class Launches(TorchDispatchMode):
+    """Counts the operations that reach a device, by name; views of a tensor do not."""
 
     def __init__(self) -> None:
         super().__init__()
         self.count: Counter[str] = Counter()
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.count[function._schema.name] += 1
+        returns = [value.alias_info for value in function._schema.returns]
+        if not any(alias is not None and not alias.is_write for alias in returns):
+            self.count[function._schema.name] += 1
         return function(*args, **(kwargs or {}))
 
 
@@ -60,10 +62,10 @@ def _drain(steps: Iterator[StepStats], count: int) -> int:
 
 
 def _operations(steps: Iterator[StepStats]) -> Figures:
-    with Dispatched() as dispatched:
+    with Launches() as launches:
         found = _drain(steps, _PROFILED)
-    launches = sum(dispatched.count.values()) / found if found else None
-    return {"launches": launches, "busy_ms": None, "host_share": None}
+    each = sum(launches.count.values()) / found if found else None
+    return {"launches": each, "busy_ms": None, "host_share": None}
 
 
 def _device_work(steps: Iterator[StepStats], milliseconds: float) -> Figures:

@@ -181,10 +181,9 @@ def test_keys_and_values_lie_where_their_layers_are(session) -> None:
         new = torch.randn(
             2, 4, spec.kv_heads, 3, spec.head_dim, generator=generator, dtype=torch.float64
         )
-        for cache in (whole, parts):
-            cache.open(*chain(2, 3, CPU))
+        passes = [cache.open(*chain(2, 3, CPU)).cache for cache in (whole, parts)]
         for layer in range(2):
-            found = [cache.write(layer, new[0] + layer, new[1] + layer) for cache in (whole, parts)]
+            found = [each.write(layer, new[0] + layer, new[1] + layer) for each in passes]
             assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
         for cache in (whole, parts):
             cache.move(torch.tensor([[0, 2, 2], [0, 1, 2]]))
