@@ -1,7 +1,7 @@
 """What a pipeline returns: images and their figures, rounds of a stream, tables of methods."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
@@ -9,17 +9,18 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from decoding.flight import ImageCost
 from runs.drawing import Drawn
 
 
 @dataclass(frozen=True)
-class ImageStats:
+class ImageStats(ImageCost):
     """What an image is and what it cost.
 
     seed: its own, which follows from the call's seed, the prompt and the image's number.
     accepted_length: mean tokens decided per round, the bonus token included (tau).
-    forwards: forward passes of the target, the prompt's included. mean_depth, mean_nodes: of the
-    verified trees. seconds: of decoding, prefill included; the VQ decoder's are seconds_decode.
+    forwards: forward passes of the target, the prompt's included. seconds: of decoding, prefill
+    included; the VQ decoder's are seconds_decode.
     """
 
     prompt: str
@@ -27,12 +28,6 @@ class ImageStats:
     tokens: int
     accepted_length: float
     forwards: int
-    mean_depth: float
-    mean_nodes: float
-    seconds: float
-    seconds_prefill: float
-    seconds_draft: float
-    seconds_verify: float
     seconds_decode: float
 
     @property
@@ -50,13 +45,8 @@ class ImageStats:
             tokens=len(image.codes),
             accepted_length=image.tau,
             forwards=image.target_forwards,
-            mean_depth=image.mean_depth,
-            mean_nodes=image.mean_nodes,
-            seconds=image.seconds,
-            seconds_prefill=image.seconds_prefill,
-            seconds_draft=image.seconds_draft,
-            seconds_verify=image.seconds_verify,
             seconds_decode=drawn.seconds_decode,
+            **{part.name: getattr(image, part.name) for part in fields(ImageCost)},
         )
 
 

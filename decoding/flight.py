@@ -37,27 +37,35 @@ class RoundStats:
     top1: tuple[float, ...]
 
 
-@dataclass(frozen=True)
-class FinishedImage:
-    """An image's codes (tokens,) on the CPU, and what they cost.
+@dataclass(frozen=True, kw_only=True)
+class ImageCost:
+    """What an image took.
 
-    tau: tokens decided per round, bonus tokens included; the token that the prefill decides is not
-    counted. target_forwards: its rounds, and one for the prefill, which images of one prompt share.
     mean_depth, mean_nodes: of the verified trees. seconds: the image's share of its batch's rounds,
     and what its own prefill took; the VQ decoder is not in it. seconds_draft, seconds_verify: 0
     for rounds that were replayed, which are timed as a whole.
     """
 
-    job: Job
-    codes: Tensor
-    target_forwards: int
-    tau: float
     mean_depth: float
     mean_nodes: float
     seconds: float
     seconds_prefill: float
     seconds_draft: float
     seconds_verify: float
+
+
+@dataclass(frozen=True)
+class FinishedImage(ImageCost):
+    """An image's codes (tokens,) on the CPU, and what they cost.
+
+    tau: tokens decided per round, bonus tokens included; the token that the prefill decides is not
+    counted. target_forwards: its rounds, and one for the prefill, which images of one prompt share.
+    """
+
+    job: Job
+    codes: Tensor
+    target_forwards: int
+    tau: float
 
 
 @dataclass

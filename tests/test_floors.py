@@ -7,23 +7,11 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+from program import FOLDERS
 
 from configs.targets import ROOT
 
-# From the ground up; a folder may import those before it.
-FLOORS = (
-    "configs",
-    "support",
-    "scenes",
-    "models",
-    "decoding",
-    "drafters",
-    "runs",
-    "eval",
-    "adt_tree",
-    "scripts",
-    "main",
-)
+FLOORS = (*FOLDERS, "main")
 CONCRETE = ("configs", "drafters", "decoding.policies.", "decoding.verifiers.")
 
 
@@ -31,7 +19,7 @@ def project_modules() -> dict[str, Path]:
     """Return every module of the program, without tests, by its dotted name."""
     files = [
         ROOT / "main.py",
-        *(path for floor in FLOORS[:-1] for path in (ROOT / floor).rglob("*.py")),
+        *(path for floor in FOLDERS for path in (ROOT / floor).rglob("*.py")),
     ]
     return {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path

@@ -15,25 +15,12 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from program import FOLDERS
 
 from configs.schema import ROOT
 from support.extras import EXTRAS, missing_extra
 
-PROGRAM = (
-    "main.py",
-    *(
-        "configs",
-        "support",
-        "scenes",
-        "models",
-        "decoding",
-        "drafters",
-        "runs",
-        "eval",
-        "adt_tree",
-        "scripts",
-    ),
-)
+PROGRAM = ("main.py", *FOLDERS)
 LOADER = "library"  # eval.metrics.weights.library(module, package) imports by name
 
 

@@ -9,6 +9,7 @@ import gradio as gr
 from gradio.components import Component
 
 from adt_tree.page.drawing import Painter, Wish
+from adt_tree.page.stage import stage_html
 from configs.fields import SettingsError
 from configs.method_table import METHODS
 
@@ -61,7 +62,7 @@ def build_page(painter: Painter, drafted: bool, visitors: int) -> gr.Blocks:
             with gr.Column(scale=5, min_width=340):
                 stage = gr.HTML(
                     json.dumps(painter.blank),
-                    html_template=(HERE / "stage.html").read_text("utf-8"),
+                    html_template=stage_html(),
                     js_on_load=(HERE / "stage.js").read_text("utf-8"),
                     apply_default_css=False,
                     elem_id="stage",

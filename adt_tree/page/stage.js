@@ -113,7 +113,7 @@ function show() {
     wanted.scrollIntoView({behavior: 'smooth', block: wanted === stage ? 'start' : 'center'});
   }
   stage.dataset.same = value.verdict ? (value.verdict.same ? 'yes' : 'no') : '';
-  stage.querySelector('.name').textContent = value.panels[1].method;
+  stage.querySelector('.fast .name').textContent = value.panels[1].method;
   const [answer, reason] = value.state === 'refused' ? ['This cannot be drawn:', value.why]
     : value.verdict ? [`Same image: ${value.verdict.same ? 'yes' : 'no'}`, value.verdict.text]
       : ['', WORDS[value.state]];

@@ -3,6 +3,8 @@
 import base64
 import io
 from dataclasses import dataclass
+from pathlib import Path
+from string import Template
 from typing import Any
 
 from PIL import Image
@@ -65,6 +67,25 @@ def data_uri(image: Image.Image, last: bool) -> str:
     kind = "PNG" if last else "JPEG"
     image.save(buffer, kind, **({} if last else {"quality": 85}))
     return f"data:image/{kind.lower()};base64,{base64.b64encode(buffer.getvalue()).decode()}"
+
+
+def stage_html() -> str:
+    """Return the page's stage before anything is drawn."""
+    here = Path(__file__).parent
+    panel = Template((here / "panel.html").read_text("utf-8"))
+    plain = panel.substitute(
+        kind="plain",
+        title="Plain decoding",
+        remark="one token per forward pass",
+        label="Image by plain decoding",
+    )
+    fast = panel.substitute(
+        kind="fast",
+        title="Fast method",
+        remark="drafts several, checks them in one pass",
+        label="Image by the fast method",
+    )
+    return Template((here / "stage.html").read_text("utf-8")).substitute(plain=plain, fast=fast)
 
 
 def stage_value(state: str, grid: tuple[int, int], panels: list[Panel]) -> Value:

@@ -10,24 +10,13 @@ from pathlib import Path
 import pytest
 from browser import ALL
 from markdown_pages import PAGES, Block, blocks
+from program import FOLDERS
 
 from configs.targets import ROOT
 
 LANGUAGES = ("bash", "python")
-CODE = (  # copied, since pages may add files to it; the rest of the checkout's files are linked
-    "adt_tree",
-    "configs",
-    "decoding",
-    "drafters",
-    "eval",
-    "models",
-    "runs",
-    "scenes",
-    "scripts",
-    "support",
-)
 INSTALLED = Path(sys.prefix, "bin", "adt-tree")
-LEFT_OUT = ("outputs", "work", "main.py", *CODE)
+LEFT_OUT = ("outputs", "work", "main.py", *FOLDERS)
 
 
 def runnable(page: str) -> list[Block]:
@@ -49,7 +38,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A checkout to work in: nothing that a page writes gets into the real one."""
-    for name in CODE:
+    for name in FOLDERS:  # copied, since pages may add files to them; other files are linked
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "main.py", tmp_path)  # Python looks for modules next to the file itself
     paths = [path for path in ROOT.iterdir() if path.name not in LEFT_OUT]

@@ -7,6 +7,7 @@ from functools import cache
 
 import pytest
 from markdown_pages import blocks
+from program import FOLDERS
 
 import main
 from configs.flags import COMMANDS
@@ -34,9 +35,6 @@ def strings() -> str:
                 elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                     found.append(node.value)
     return "\n".join(found)
-
-
-FOLDERS = ("configs", "support", "models", "decoding", "drafters", "runs", "eval", "adt_tree")
 
 
 @pytest.mark.parametrize("text", [b.text for b in blocks(PAGE) if b.language == "text"])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 import torch
 from torch import Tensor
 
-from decoding.flight import FinishedImage, Job
+from decoding.flight import FinishedImage, ImageCost, Job
 from decoding.noise import gumbel
 from decoding.sampling import SamplingDistribution
 from eval.bench.exactness import Comparison, compare, gap
@@ -44,7 +46,8 @@ JOB = Job("a", "a cat", 3)
 
 
 def image(*codes: int) -> FinishedImage:
-    return FinishedImage(JOB, torch.tensor(codes), 4, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    nothing = {part.name: 0.0 for part in fields(ImageCost)}
+    return FinishedImage(JOB, torch.tensor(codes), 4, 1.0, **nothing)
 
 
 def test_equal_images() -> None:
