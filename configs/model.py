@@ -168,6 +168,9 @@ class EngineSettings(BatchSettings, PlacementSettings, DrafterSettings, TargetSe
         if self.compile == "on" and (self.device == "cpu" or self.device_map == "auto"):
             allowed = "only on one CUDA device, not with --device cpu or --device_map auto"
             refuse("compile", "on", allowed)
+        if self.compile == "on" and self.method.prices is not None:
+            allowed = "only with --compile off or auto: replayed rounds cost the same for any tree"
+            refuse("prices", self.method.prices, allowed)
         if self.quantize is not None and self.device_map == "auto":
             refuse("quantize", self.quantize, "only with --device_map single")
         if self.quantize == "int4" and self.device == "cpu":

@@ -17,7 +17,7 @@ from decoding.calibration import Calibration
 from decoding.engine import Engine
 from decoding.figures import Sources
 from decoding.flight import Job
-from decoding.recorder import CudaGraphs, Recorder
+from decoding.recorder import CudaGraphs
 from drafters.calibrations import UNCALIBRATED
 from drafters.loading import FoundDrafter, LoadedDrafter, find_drafter
 from models.base import TargetModel, TargetOptions
@@ -58,7 +58,8 @@ class Session:
         """Build an engine; what is None is taken from the session's settings.
 
         A method whose trees choose their size by prices may have this machine measured first: see
-        `find_costs`.
+        `find_costs`. Where rounds are replayed they have the largest size, since a replayed round
+        takes as long for a smaller one.
 
         Raises:
             SettingsError: the file of --prices or the table of nearest codes cannot be used.
@@ -68,7 +69,19 @@ class Session:
         images = self.settings.batch_size if images is None else images
         tables = self.tables(method)
         parts = self.target, self.drafter, distribution, method, images, tables
-        return build_engine(*parts, recorder_of(self.settings, self.target.device))
+        return build_engine(*parts, CudaGraphs() if self._replays(method) else None)
+
+    def _replays(self, method: MethodSettings) -> bool:
+        """Return whether rounds of a method are recorded and replayed, by --compile.
+
+        Raises:
+            SettingsError: the device has no graphs.
+        """
+        compile, device = self.settings.compile, self.target.device
+        possible = device.type == "cuda" and self.settings.device_map == "single"
+        if compile == "on" and not possible:
+            refuse("compile", "on", "only on one CUDA device, and there is none here; off, auto")
+        return possible and (compile == "on" or (compile == "auto" and method.prices is None))
 
     def with_settings(self, settings: EngineSettings) -> "Session":
         """Return a session of other settings on the same weights.
@@ -87,7 +100,8 @@ class Session:
 
     def tables(self, method: MethodSettings) -> Tables:
         """Return what a method reads besides the weights; raises what `open_engine` raises."""
-        prices = self.find_costs(method).prices(method.nodes) if method.size == "priced" else None
+        priced = method.size == "priced" and not self._replays(method)
+        prices = self.find_costs(method).prices(method.nodes) if priced else None
         nearest = None if method.lantern is None else self._nearest_codes(method.lantern)
         return Tables(nearest, prices, self._sources())
 
@@ -131,9 +145,12 @@ class Session:
         return sha256(key.encode()).hexdigest()[:16]
 
     def _measure_costs(self) -> Costs:
-        """Time rounds of small images on this machine."""
+        """Time rounds of small images on this machine, launched operation by operation."""
         jobs = [Job(str(number), "a circle", number) for number in range(self.settings.batch_size)]
-        return measure_costs(lambda tree: self.open_engine(tree, self._uncut()), jobs, repeats=4)
+        launched = replace(self, settings=replace(self.settings, compile="off"))
+        return measure_costs(
+            lambda tree: launched.open_engine(tree, self._uncut()), jobs, repeats=4
+        )
 
     def _uncut(self) -> SamplingSettings:
         """Return sampling settings of the same guidance that cut no codes off."""
@@ -178,18 +195,6 @@ def _find_drafter(settings: EngineSettings) -> FoundDrafter:
     family = FAMILIES[settings.model]
     folder = checkpoint_folder(settings.model_path, "--model_path")
     return find_drafter(settings.drafter_path, family, fitting_config(folder, family.spec)[1])
-
-
-def recorder_of(settings: EngineSettings, device: torch.device) -> Recorder | None:
-    """Return what replays rounds on a device, by --compile.
-
-    Raises:
-        SettingsError: the device has no graphs.
-    """
-    possible = device.type == "cuda" and settings.device_map == "single"
-    if settings.compile == "on" and not possible:
-        refuse("compile", "on", "only on one CUDA device, and there is none here; off, auto")
-    return CudaGraphs() if possible and settings.compile in ("on", "auto") else None
 
 
 def target_options(

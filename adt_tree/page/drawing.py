@@ -74,7 +74,11 @@ class Painter:
 
     def _measures(self, method: str) -> bool:
         """Return whether a method needs this machine's costs, which are not known yet."""
-        return "prices" in METHODS[method].defaults and not (self.folder / COSTS).exists()
+        return self._priced(method) and not (self.folder / COSTS).exists()
+
+    def _priced(self, method: str) -> bool:
+        """Return whether a method weighs this machine's costs."""
+        return "prices" in METHODS[method].defaults and self.pipe.settings.compile != "on"
 
     def _fast(self, wish: Wish) -> Pipeline:
         """Return the pipeline of the method that is asked for."""
@@ -88,7 +92,7 @@ class Painter:
                     "never changes"
                 )
             settings[name] = wish.tokens
-        if "prices" in own:
+        if self._priced(wish.method):
             path = self.folder / COSTS
             if not path.exists():
                 fixed = Pipeline.from_pipe(self.pipe, method=wish.method)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from configs.schema import MethodSettings, SettingsError
+from models.base import TargetModel
 from runs.costs import Costs, machine_costs, measure_costs
 from runs.session import Session
 
@@ -99,3 +103,32 @@ def test_a_session_measures_under_a_distribution_that_cuts_nothing(home, session
 def test_a_file_of_prices_that_is_none_is_refused(session, tmp_path) -> None:
     with pytest.raises(SettingsError, match="--prices: .*nowhere.json"):
         session.open_engine(MethodSettings("marginal", prices=str(tmp_path / "nowhere.json")))
+
+
+class OnCuda:
+    """A target that says it lies on a GPU."""
+
+    device = torch.device("cuda")
+
+    def __init__(self, target: TargetModel):
+        self.target = target
+
+    def __getattr__(self, name: str):
+        return getattr(self.target, name)
+
+
+def test_replayed_rounds_are_not_priced(home, session: Session, tmp_path) -> None:
+    """They take as long for any tree, so nothing is measured and trees keep their largest size."""
+    session = replace(session, target=OnCuda(session.target))
+    (tmp_path / "costs.json").write_text(json.dumps({"costs": asdict(COSTS)}))
+    own = MethodSettings("graft"), MethodSettings("graft", prices=str(tmp_path / "costs.json"))
+
+    def priced(compile: str) -> list[bool]:
+        settings = replace(session.settings, compile=compile, device="auto")
+        found = replace(session, settings=settings)
+        return [found.tables(method).prices is not None for method in own]
+
+    assert priced("auto") == [False, True] and priced("on") == [False, False]
+    assert not home.exists()
+    with pytest.raises(SettingsError, match=r"--prices: .*replayed"):
+        replace(session.settings, compile="on", method=own[1], device="cuda")
