@@ -28,4 +28,4 @@ test-all: lint
 
 # On an otherwise idle machine: the notebook's table marks times that cannot be trusted.
 notebook: $(VENV)/installed
-	$(PY) -m jupyter execute --inplace notebooks/quickstart.ipynb
+	$(PY) notebooks/execute.py
