@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 PY=${PY:-$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python)}
 OUT=${OUT:-outputs/demo}
 PROMPTS=scripts/demo_prompts.txt
-FASTEST=jacobi
+FASTEST=jacobi # the fastest lossless method of docs/results/shipped_model.md; named here only
 
 for method in ar $FASTEST; do
   "$PY" main.py generate_images --model tiny --prompt $PROMPTS --method $method --seed 0 \
@@ -17,4 +17,5 @@ done
 # The last line, all figures in JSON, is in benchmark.json too.
 "$PY" main.py benchmark --model tiny --prompt $PROMPTS --seed 0 --methods ar,adt,$FASTEST \
   --output_dir "$OUT" | tee "$OUT/benchmark.txt" | sed '/^{"rows"/d'
-echo "Pictures: $OUT/grid.png; all figures: $OUT/benchmark.json"
+echo "Next: open $OUT/grid.png (above plain decoding, below $FASTEST: the same images); \`source .venv/bin/activate\`, then" \
+  "\`python main.py demo\` draws in your browser; a model of your own: docs/models.md"

@@ -42,11 +42,13 @@ def served(tmp_path_factory) -> Iterator[Served]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    # Ctrl-C is not ignored, as it is in what a shell runs in the background.
     words = ["demo", f"--port={port}", f"--output_dir={root / 'out'}", "--method=jacobi"]
     process = subprocess.Popen(
         [sys.executable, str(ROOT / "main.py"), *words, "--device=cpu"],
         cwd=root / "work", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         env=os.environ | {"HOME": str(root / "home"), "OMP_NUM_THREADS": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     try:
         line = process.stdout.readline()
