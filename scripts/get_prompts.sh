@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Downloads the prompt sets into configs/prompts: PartiPrompts (0.3 MB) and the MS-COCO 2017 validation
+# Downloads the prompt sets into configs/prompts: PartiPrompts (0.1 MB) and the MS-COCO 2017 validation
 # captions (from an archive of 253 MB, which is deleted afterwards), or only the one that is named:
 # get_prompts.sh [PartiPrompts | MSCOCO2017Val]. Files that are already there are kept. Without
 # internet, copy the files there.
