@@ -112,6 +112,11 @@ class NoiseShape:
         fitting = _TABLE_BYTES // (self.width * self.dtype.itemsize)
         return min(self.positions, max(self.reach + _AHEAD, fitting))
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the table of one image and role."""
+        return self.rows * (1 if self.greedy else self.width) * self.dtype.itemsize
+
 
 class PositionalNoise:
     """Holds the noise of the images in flight: a table per role and image, read by position.

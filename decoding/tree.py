@@ -18,7 +18,8 @@ class DraftTree:
     end. drafted: levels grown. width: no node has more children; None if that was not counted.
     worth: (images, 1 + nodes) tokens that verifying a node yields; None where that is its
     probability. distributions: (images, 1 + nodes, vocab) log q from which a node's children were
-    taken; None unless the verifier reads them.
+    taken; None unless the verifier reads them. by_rank: a level's nodes are in the order of their
+    ranks along the path, as in static trees.
     """
 
     tokens: Tensor
@@ -31,6 +32,7 @@ class DraftTree:
     width: int | None = None
     worth: Tensor | None = None
     distributions: Tensor | None = None
+    by_rank: bool = False
 
     @staticmethod
     def root(tokens: Tensor, dtype: torch.dtype) -> "DraftTree":

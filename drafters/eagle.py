@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from decoding.cache import CacheShape, Fixed, KVCache, chain
 from decoding.drafter import Decided
+from decoding.policies.base import Shape
 from decoding.sampling import SamplingDistribution
 from decoding.slots import ends_row
 from decoding.timing import Stopwatch
@@ -17,7 +18,7 @@ from decoding.transfer import on_device
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
 from drafters.branches import Branches, Newest, Unread
-from models.base import Context, PromptRows, TargetModel, TransformerSpec
+from models.base import Context, ImageGrid, PromptRows, TargetModel, TransformerSpec
 from models.linear import Linear
 from models.transformer import Blocks
 
@@ -46,6 +47,18 @@ class EagleHead(nn.Module):
         return self.blocks(mixed.to(features.dtype), context)
 
 
+def drafted_nodes(largest: Shape) -> int:
+    """Return the most nodes that one round expands, of trees up to this size."""
+    return largest.depth * largest.width + largest.nodes
+
+
+def cache_slots(spec: TransformerSpec, grid: ImageGrid, room: int, deepest: int) -> int:
+    """Return the slots per row that a head's cache takes; arguments as of `EagleDrafter`."""
+    drafts = room if grid.row_end is None else 2 * room
+    # a round without drafts may leave its token to the next one
+    return spec.max_positions + drafts + grid.block(deepest + 1)
+
+
 class EagleDrafter:
     """Drafts with an EAGLE head next to the target, both guidance rows in one batch.
 
@@ -71,10 +84,9 @@ class EagleDrafter:
     def open(self, images: int, watch: Stopwatch, fixed: bool = False) -> None:
         self.watch, self.fixed = watch, fixed
         spec, grid, device = self.head.spec, self.target.grid, self.target.device
-        room = self.room if grid.row_end is None else 2 * self.room
-        # a round without drafts may leave its token to the next one
         most = grid.block(self.deepest + 1)
-        shape = CacheShape(images, self.distribution.guidance, spec.max_positions + room + most)
+        slots = cache_slots(spec, grid, self.room, self.deepest)
+        shape = CacheShape(images, self.distribution.guidance, slots)
         self.cache = KVCache(spec, shape, self.target.dtype, device)
         size = images, shape.guidance, most, spec.hidden
         codes = torch.zeros(images, most, dtype=torch.long, device=device)

@@ -15,7 +15,19 @@ from decoding.drafter import Decided
 from decoding.timing import Stopwatch
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
-from models.base import PromptRows, TargetModel
+from models.base import ImageGrid, PromptRows, TargetModel
+
+_FURTHER = 2  # rows after those of positions: one for what nobody reads, one uniform distribution
+
+
+def kept_rows(grid: ImageGrid, reach: int) -> int:
+    """Return the positions whose predictions are kept; reach: the greatest depth of a node."""
+    return grid.columns + reach + 1
+
+
+def table_shape(images: int, grid: ImageGrid, codes: int, reach: int) -> tuple[int, int, int]:
+    """Return the shape of the table of predictions; reach: the greatest depth of a node."""
+    return images, kept_rows(grid, reach) + _FURTHER, codes
 
 
 class JacobiDrafter:
@@ -43,11 +55,10 @@ class JacobiDrafter:
         self.grid, self.codes, self.device = target.grid, target.vocab.size, target.device
         self.dtype = torch.float64 if target.dtype == torch.float64 else torch.float32
         self.window, self.guess = window, guess
-        self.rows = self.grid.columns + max(window, reach) + 1
+        self.rows = kept_rows(self.grid, max(window, reach))
 
     def open(self, images: int, watch: Stopwatch, fixed: bool = False) -> None:
-        # after the positions: a row for what nobody reads, and the uniform distribution
-        size = images, self.rows + 2, self.codes
+        size = images, self.rows + _FURTHER, self.codes
         uniform = -math.log(self.codes)
         self.distributions = torch.full(size, uniform, dtype=self.dtype, device=self.device)
         # (images, 1) the position of the last decided token

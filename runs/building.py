@@ -24,6 +24,7 @@ from decoding.recorder import Recorder
 from decoding.sampling import SamplingDistribution
 from decoding.verifiers.base import Verifier
 from drafters.calibrations import UNCALIBRATED, Calibrations
+from drafters.eagle import drafted_nodes
 from drafters.graft import GraftDrafter
 from drafters.jacobi import JacobiDrafter
 from drafters.loading import LoadedDrafter
@@ -160,7 +161,7 @@ def build_drafter(parts: Drafting) -> Drafter:
 
 def trained_drafter(parts: Drafting) -> Drafter:
     """Return the drafter with weights, with room for the largest tree."""
-    room = parts.largest.depth * parts.largest.width + parts.largest.nodes
+    room = drafted_nodes(parts.largest)
     return parts.loaded.open(parts.target, parts.distribution, room, parts.largest.reach)
 
 

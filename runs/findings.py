@@ -70,4 +70,7 @@ def as_json(report: Report) -> str:
 
 def size(count: int) -> str:
     """Return bytes in words."""
-    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
+    if count >= 2**30:
+        return f"{count / 2**30:.2f} GiB"
+    small = 0 < count < 2**17
+    return f"{count / 2**10:.1f} KiB" if small else f"{count / 2**20:.1f} MiB"

@@ -4,26 +4,24 @@ It checks what `generate_images` checks before the first image, but goes on afte
 report names them all. Of weight files it reads the headers only.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from configs.method_table import METHODS
-from configs.methods import MethodSettings
 from configs.targets import TARGETS
 from configs.tools import InspectSettings
-from decoding.cache import CacheShape, KVCache
 from drafters.calibrations import FILE, Calibrations
 from drafters.loading import eagle_network
 from models.base import TargetOptions, TransformerSpec
 from models.codecs.codebook import load_table, table_path, table_widths
 from models.files.network import Network
-from models.quantize import copies_bytes, weight_bytes
 from models.registry import FAMILIES
-from models.targets.family import Check, Checked, Family
-from runs.findings import Finding, Report, as_json, as_table
+from models.targets.family import Check, Checked, Family, ImageSequence
+from runs.findings import Finding, Report, as_json, as_table, size
+from runs.memory import Drawn, cache_bytes, memory_of
 from runs.network_report import Looked, Outline, Place, look_at
 from runs.session import DTYPES, target_options
 from support.border import Failure
@@ -50,45 +48,66 @@ def examine(settings: InspectSettings) -> Report:
         Place("target", "--model_path", path, source, Outline(family.spec, family.network))
     )
     folder = target.folder or Path(path)
-    parts = list(_parts(settings.model, family, folder, options))
+    parts = list(_parts(settings.model, family, folder, options, target.findings))
     drafter = _look_at_drafter(settings, family, target.spec)
-    findings = [*target.findings, *(finding for finding, _ in parts)]
-    if target.spec is not None and all(finding.fits for finding, _ in parts):
-        findings += [
-            _check("parts", "together", family.compatible, folder, options)[0],
-            *_tables(family.codes(folder, options), folder),
-        ]
-    largest = MethodSettings("eagle2")  # of the default trees: caches have room for its nodes
-    room = largest.depth * largest.width + largest.nodes
-    memory = {
-        **_network_memory("target", target.network, settings, largest.nodes + 1),
-        **{finding.part: count for finding, count in parts if count},
-        **_network_memory("drafter", drafter.network, settings, room),
-    }
+    findings, drawn = [*target.findings, *(finding for finding, _ in parts)], None
+    if target.spec is not None and all(finding.state == "ok" for finding, _ in parts):
+        line, found = _check("parts", "together", family.compatible, folder, options)
+        codes = family.codes(folder, options)
+        findings += [line, *_tables(codes, folder)]
+        if found.sequence is not None:
+            drawn = Drawn(found.sequence.grid, codes)
+            findings.append(_sequence(settings, target.spec, found.sequence))
+    memory = memory_of(settings, target.network, drafter.network, drawn)
+    memory |= {finding.part: found.bytes for finding, found in parts if found.bytes}
     return Report((*findings, *drafter.findings), memory)
 
 
 def _parts(
-    model: str, family: Family, folder: Path, options: TargetOptions
-) -> Iterator[tuple[Finding, int]]:
-    """Yield a line about every part next to the transformer, and the bytes that it takes."""
+    model: str,
+    family: Family,
+    folder: Path,
+    options: TargetOptions,
+    target: Sequence[Finding],
+) -> Iterator[tuple[Finding, Checked]]:
+    """Yield a line about every part next to the transformer, and what was found.
+
+    A fault that the target's lines tell already is told as a note.
+    """
+    told = {line.text for line in target if not line.fits}
     for name, part in family.parts.items():
-        finding, count = _check(name, "files", part.check, folder, options)
-        if part.flag and not finding.fits:
+        finding, found = _check(name, "files", part.check, folder, options)
+        if finding.text in told:
+            finding = replace(finding, fits=True, note=True, text=f"not read: {finding.text}")
+        elif part.flag and not finding.fits:
             text = f"{finding.text}; source: {TARGETS[model].sources[part.flag]}"
             finding = replace(finding, text=text)
-        yield finding, count
+        yield finding, found
 
 
 def _check(
     part: str, item: str, check: Check, folder: Path, options: TargetOptions
-) -> tuple[Finding, int]:
-    """Return the line of a check and the bytes that it has found."""
+) -> tuple[Finding, Checked]:
+    """Return the line of a check and what it has found."""
     try:
         found, fits = check(folder, options), True
     except ValueError as error:
         found, fits = Checked(str(error)), False
-    return Finding(part, item, fits, found.text), found.bytes
+    return Finding(part, item, fits, found.text), found
+
+
+def _sequence(settings: InspectSettings, spec: TransformerSpec, found: ImageSequence) -> Finding:
+    """Return a line about the positions that an image leaves for its prompt."""
+    grid, needed = found.grid, found.grid.slots(found.grid.tokens)
+    ends = f" and {grid.rows} row ends" if needed > grid.tokens else ""
+    room = spec.max_positions - needed
+    words = f"{grid.tokens:,} image tokens{ends} of {spec.max_positions:,} positions"
+    if fits := found.shortest <= room:
+        words += f": prompts of up to {room:,} tokens"
+    else:
+        words += f" leave {room:,} for prompts, of which the shortest has {found.shortest:,}"
+    each = cache_bytes(settings, spec, 1)
+    return Finding("target", "sequence", fits, f"{words}; keys and values: {size(each)} a token")
 
 
 def _look_at_drafter(
@@ -140,22 +159,3 @@ def _tables(codes: int, folder: Path) -> Iterator[Finding]:
             yield Finding(part, path.name, True, f"{codes} codes, {width} neighbours each")
         except ValueError as error:
             yield Finding(part, path.name, False, str(error))
-
-
-def _network_memory(
-    name: str, network: Network | None, settings: InspectSettings, room: int
-) -> dict[str, int]:
-    """Return the bytes of the loaded weights, of their copies, and of the batch's KV cache.
-
-    The cache is a GPU's; CPUs keep keys and values in fp32, twice the bytes of bf16.
-    """
-    if network is None:
-        return {}
-    dtype, spec = DTYPES[settings.dtype], network.module.spec
-    shape = CacheShape(settings.batch_size, settings.guidance, spec.max_positions + room)
-    cache = KVCache(spec, shape, dtype, torch.device("meta"))
-    kind = settings.quantize if name == "target" else None
-    weights = weight_bytes(network.module, kind, dtype)
-    packed = copies_bytes(network.module, kind, dtype)
-    copies = {f"{name} copies on x86 CPUs": packed} if packed else {}
-    return {f"{name} weights": weights, **copies, f"{name} keys and values": cache.nbytes}

@@ -1,5 +1,6 @@
 """Static draft trees: fixed lists of rank paths (EAGLE-1, 2401.15077; LANTERN++, 2502.06352)."""
 
+from dataclasses import replace
 from functools import cached_property
 
 from torch import Tensor
@@ -95,7 +96,7 @@ class StaticTree:
         kept = self._rows(
             tree, [self._index[path] for path in self.paths if len(path) <= plan.levels]
         )
-        return tree.keep(kept, tree.scores.gather(1, kept))
+        return replace(tree.keep(kept, tree.scores.gather(1, kept)), by_rank=True)
 
     @staticmethod
     def _rows(tree: DraftTree, index: list[int]) -> Tensor:

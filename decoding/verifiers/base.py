@@ -57,12 +57,21 @@ def follow(tree: DraftTree, hit: Tensor) -> tuple[Tensor, Tensor]:
 
     hit: (images, 1 + nodes) bool. Of several longest paths the first one counts.
     """
+    accepted, last = (tree.depths * reached(tree, hit)).max(1)
+    return accepted, path_to(tree, last)
+
+
+def reached(tree: DraftTree, hit: Tensor) -> Tensor:
+    """Return (images, 1 + nodes) bool: nodes that are hits, as all their ancestors are."""
     missed = ~(hit & tree.present)
     missed[:, 0] = False  # the root is decided already
-    reached = ~(tree.visible & missed[:, None, :]).any(-1)  # all nodes up to the root hit
-    accepted, last = (tree.depths * reached).max(1)
+    return ~(tree.visible & missed[:, None, :]).any(-1)
+
+
+def path_to(tree: DraftTree, last: Tensor) -> Tensor:
+    """Return the `path` of a verdict whose last accepted nodes are `last` (images,)."""
     on_path = tree.visible.gather(1, last[:, None, None].expand(-1, 1, tree.nodes + 1)).squeeze(1)
-    return accepted, on_path.int().argsort(dim=1, descending=True, stable=True)
+    return on_path.int().argsort(dim=1, descending=True, stable=True)
 
 
 def verdict(

@@ -12,7 +12,7 @@ from torch import Tensor
 from configs.schema import LanternSettings
 from decoding.sampling import choose
 from decoding.tree import DraftTree
-from decoding.verifiers.base import Streams, Verdict, follow, verdict
+from decoding.verifiers.base import Streams, Verdict, follow, path_to, reached, verdict
 from decoding.verifiers.rejection import PointMasses, Rejection
 from decoding.verifiers.siblings import Siblings, at, children_of, walk
 
@@ -89,7 +89,8 @@ class Lantern(Rejection):
     """The published rule, for children that were not drawn.
 
     At temperature 0 a child is accepted if it is the argmax once its probability is replaced, and
-    the longest accepted path counts.
+    the longest accepted path counts: of several, that with the first last node in static trees, and
+    that to the first leaf in all others.
     """
 
     name = "lantern"
@@ -106,7 +107,8 @@ class Lantern(Rejection):
         if noise("target").shape[-1] > 1:
             return super().__call__(tree, log_p, noise)
         choices = choose(log_p, noise("target"))
-        accepted, path = follow(tree, self._likeliest(tree, log_p))
+        longest = follow if tree.by_rank else follow_leaves
+        accepted, path = longest(tree, self._likeliest(tree, log_p))
         last = path.gather(1, accepted[:, None])
         return verdict(tree, choices, accepted, path, choices.gather(1, last)[:, 0])
 
@@ -125,6 +127,20 @@ class Lantern(Rejection):
         return (
             (tree.tokens == first) | (relaxed > best) | ((relaxed == best) & (tree.tokens < first))
         )
+
+
+def follow_leaves(tree: DraftTree, hit: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what `follow` does, but of several longest paths that to the first leaf.
+
+    So the published code orders the paths of dynamic trees at temperature 0: a leaf each, by index.
+    """
+    deepest = (tree.depths * reached(tree, hit))[:, None] * tree.visible  # (images, node, ancestor)
+    lengths, last = deepest.max(2)
+    children = tree.present.long()
+    children[:, 0] = 0  # the root is its own parent
+    inner = torch.zeros_like(children).scatter_add(1, tree.parents, children) > 0
+    leaf = lengths.masked_fill(inner | ~tree.present, -1).max(1, keepdim=True).indices
+    return lengths.gather(1, leaf)[:, 0], path_to(tree, last.gather(1, leaf)[:, 0])
 
 
 class Substitutes:

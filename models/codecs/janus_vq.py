@@ -42,7 +42,9 @@ def load_janus_vq(folder: Path, prefix: str, side: int, device: torch.device) ->
     Raises:
         ValueError: naming the damaged file, or every key that does not fit.
     """
-    stored = read_tensors(weight_files(folder), prefix)
+    stored = list(read_tensors(weight_files(folder), prefix))
+    if not stored:
+        raise ValueError(f"{folder}: no image codec among the weights (keys {prefix}*)")
     state = {llamagen_name(key.removeprefix(prefix)): value for key, value in stored}
     try:
         # pixel values are truncated, as the authors' script and transformers do

@@ -17,6 +17,7 @@ from torch import Tensor
 from models.codecs.movq_files import movq_entries, movq_weights
 from models.codecs.vqgan import ImageTokenizer
 from models.codecs.vqgan_config import VqganConfig
+from models.files.gather import all_of
 from models.files.network import refuse_faults
 
 if TYPE_CHECKING:
@@ -94,8 +95,10 @@ def load_movq(folder: Path, config: Mapping[str, object], device: torch.device) 
     Raises:
         ValueError: naming the folder and every key that does not fit, or the damaged file.
     """
-    entries = movq_entries(folder, config)
-    sizes, (place, stored) = movq_sizes(entries), movq_weights(folder)
+    entries, (place, stored) = all_of(
+        lambda: movq_entries(folder, config), lambda: movq_weights(folder)
+    )
+    sizes = movq_sizes(entries)
     model = _empty(entries)
     refuse_faults(_faults(model.state_dict(), stored), place)
     state = {

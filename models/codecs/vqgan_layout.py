@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from models.codecs.vqgan_config import VqganConfig
+from models.files.gather import shown
 from models.files.headers import read_header
 from models.files.tensors import load_pickled, read_tensors
 from support.json_files import shortened
@@ -76,7 +77,7 @@ def build_fitting(config: VqganConfig, shapes: Mapping[str, tuple[int, ...]]) ->
     with torch.device("meta"):
         model = build_vqmodel(config)
     if faults := layout_faults(shapes, model, partial(taming_name, levels=len(config.ch_mult))):
-        raise ValueError(f"the weights do not fit the configuration: {'; '.join(faults)}")
+        raise ValueError(f"the weights do not fit the configuration: {shown(faults)}")
     return model
 
 
@@ -162,7 +163,7 @@ def from_public(
     if problems := layout_faults(
         {name: tuple(value.shape) for name, value in found.items()}, model, name_of
     ):
-        raise ValueError("the weights do not fit the configuration: " + "; ".join(problems))
+        raise ValueError(f"the weights do not fit the configuration: {shown(problems)}")
     return {  # copies: nothing keeps the mapped file open
         name: found[name_of(name)].reshape(value.shape).to(torch.float32, copy=True)
         for name, value in own.items()

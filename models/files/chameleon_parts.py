@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from configs.targets import CHAMELEON_TOKENIZER, META_FILES
+from models.files.gather import all_of
 from models.files.headers import read_header
 from models.files.names import (
     BUNDLED_VQGAN,
@@ -54,15 +55,9 @@ def tokenizer_places(folder: Path, given: Path | None) -> list[Path]:
 
 def find_tokenizer(folder: Path, given: Path | None = None) -> TokenizerFiles:
     """Return the tokenizer files of a checkpoint; ValueError names all that are missing."""
-    found, faults = [], []
-    for find in (find_text, find_vqgan):
-        try:
-            found.append(find(folder, given))
-        except ValueError as error:
-            faults.append(str(error))
-    if faults:
-        raise ValueError("; ".join(dict.fromkeys(faults)))
-    return TokenizerFiles(*found)
+    return TokenizerFiles(
+        *all_of(lambda: find_text(folder, given), lambda: find_vqgan(folder, given))
+    )
 
 
 def find_text(folder: Path, given: Path | None = None) -> Path:

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from models.base import TransformerSpec
+from models.files.gather import shown
 from models.files.tensors import read_tensors
 from models.files.weights import folder_shapes, weight_files
-
-_SHOWN = 20  # differences in an error
 
 
 @dataclass(frozen=True)
@@ -135,9 +134,7 @@ def load_strict(
 def refuse_faults(faults: Sequence[str], where: str = "the checkpoint") -> None:
     """Raise a ValueError with the first of the faults, if there are any."""
     if faults:
-        rest = len(faults) - _SHOWN
-        shown = "; ".join([*faults[:_SHOWN], *([f"and {rest} more"] if rest > 0 else [])])
-        raise ValueError(f"{where} does not fit the model: {shown}")
+        raise ValueError(f"{where} does not fit the model: {shown(faults)}")
 
 
 def difference(

@@ -19,9 +19,11 @@ from models.codecs.vqgan_config import VqganConfig
 from models.files.chameleon_parts import TokenizerFiles, find_tokenizer
 from models.files.folders import given_folder
 from models.files.sizes import fitting_config
+from models.files.tokenizer_file import load_tokenizer
 from models.files.weights import naming, read_json
 from models.linear import pack_weights
 from models.targets.chameleon_network import chameleon_network, chameleon_spec, drafter_spec
+from models.targets.room import refuse_long, room_for_prompts
 from models.targets.transformer_target import TransformerTarget
 from models.transformer import Transformer
 
@@ -138,12 +140,13 @@ class Chameleon(TransformerTarget):
                 f"the VQGAN has {vqgan.n_embed} codes, config.json {spec.vocab} ids"
             )
         grid = cls.image_grid(vqgan, words, options)
-        if spec.max_positions <= (needed := grid.slots(grid.tokens)):
-            raise ValueError(
-                f"config.json: max_position_embeddings is {spec.max_positions}; "
-                f"an image of {grid.rows} x {grid.columns} tokens takes {needed}"
-            )
+        room_for_prompts(spec, grid)
         return grid
+
+    @classmethod
+    def shortest_prompt(cls, words: ChameleonVocab, grid: ImageGrid, cell: int) -> int:
+        """Return the tokens of a prompt without text; cell: pixels of a token's side."""
+        return len((BOS, END_OF_TURN, BEGIN_IMAGE))
 
     @classmethod
     def image_grid(
@@ -168,12 +171,7 @@ class Chameleon(TransformerTarget):
             *self.words.tokenizer.encode(text, add_special_tokens=False).ids,
             *tail,
         ]
-        room = self.spec.max_positions - self.grid.slots(self.grid.tokens)
-        if len(row) > room:
-            raise ValueError(
-                f"the prompt has {len(row)} tokens with those around it, the model takes {room}: "
-                f"{text[:60]!r}"
-            )
+        refuse_long(row, room_for_prompts(self.spec, self.grid), text)
         padding = len(row) - len(empty)
         rows = [row, [self.words[PAD]] * padding + empty][:guidance]
         starts = [0, padding][:guidance]
@@ -190,13 +188,3 @@ def load_images(folder: Path, home: Path | None, device: torch.device) -> ImageT
     if home is None:
         return load_bundled_vqgan(folder, str(device))
     return load_vqgan(home, device=str(device))
-
-
-def load_tokenizer(path: Path) -> Tokenizer:
-    """Return the tokenizer in a file; ValueError names a missing or damaged one."""
-    if not path.is_file():
-        raise ValueError(f"missing file: {path}")
-    try:
-        return Tokenizer.from_file(str(path))
-    except Exception as error:  # the tokenizers library raises bare Exception
-        raise ValueError(f"{path} is not a tokenizer file: {error}") from error

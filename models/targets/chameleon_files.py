@@ -14,10 +14,11 @@ from models.files.chameleon_parts import find_text, find_tokenizer, find_vqgan
 from models.files.folders import given_folder
 from models.files.names import BUNDLED_VQGAN, VQGAN_CONFIG
 from models.files.network import Network
+from models.files.tokenizer_file import load_tokenizer, require_tokens
 from models.files.weights import folder_shapes, naming, read_json
-from models.targets.chameleon import FRAME, Chameleon, ChameleonVocab, load_images, load_tokenizer
+from models.targets.chameleon import FRAME, Chameleon, ChameleonVocab, load_images
 from models.targets.chameleon_network import chameleon_network, chameleon_spec, drafter_spec
-from models.targets.family import Checked, Family, Part
+from models.targets.family import Checked, Family, ImageSequence, Part
 from models.targets.lumina_mgpt import ROW_END, LuminaMgpt
 
 
@@ -35,8 +36,7 @@ def check_text(folder: Path, options: TargetOptions, frame: tuple[str, ...] = FR
     """Check that the text tokenizer has the tokens around a prompt and all image codes."""
     path = find_text(folder, _given(options))
     vocab = ChameleonVocab(load_tokenizer(path))
-    for name in frame:
-        _ = vocab[name]
+    require_tokens(vocab.tokenizer, frame, path)
     first, size = vocab.image.first_id, vocab.image.size
     return Checked(f"{path}: {len(vocab.ids)} ids, image codes {first} to {first + size - 1}")
 
@@ -61,11 +61,13 @@ def check_compatible(folder: Path, options: TargetOptions, target: type[Chameleo
     files = find_tokenizer(folder, _given(options))
     words = ChameleonVocab(load_tokenizer(files.text))
     spec = chameleon_spec(read_json(folder / "config.json"))
+    vqgan = vqgan_config(folder, files.vqgan)
     with naming(folder):
-        grid = target.check_parts(files, words, vqgan_config(folder, files.vqgan), spec, options)
+        grid = target.check_parts(files, words, vqgan, spec, options)
     return Checked(
         f"text tokenizer, image tokenizer and config.json fit together; an image is "
-        f"{grid.rows} x {grid.columns} tokens"
+        f"{grid.rows} x {grid.columns} tokens",
+        sequence=ImageSequence(grid, target.shortest_prompt(words, grid, vqgan.downsampling)),
     )
 
 

@@ -18,14 +18,16 @@ from configs.image_size import EMU3, parse_size
 from models.base import ImageGrid, ImageVocab, PromptRows, TargetOptions, TransformerSpec
 from models.codecs.codec import ADM, Codec
 from models.codecs.movq import MoVQ, load_movq
+from models.files.gather import all_of
 from models.files.names import HUB_TOKENIZER
 from models.files.sizes import fitting_config
 from models.files.tiktoken import read_ranks, tokenizer_of
+from models.files.tokenizer_file import load_tokenizer, require_tokens
 from models.files.weights import naming, read_json
 from models.linear import pack_weights
-from models.targets.chameleon import load_tokenizer
 from models.targets.emu3_network import emu3_network, emu3_spec
 from models.targets.llama_spec import llama_drafter_spec
+from models.targets.room import refuse_long, room_for_prompts
 from models.targets.transformer_target import TransformerTarget
 from models.transformer import Transformer
 
@@ -44,17 +46,18 @@ class Emu3Vocab:
     """Token ids by name, from tokenizer.json or, where only they are, the authors' files."""
 
     def __init__(self, folder: Path):
-        both = [folder / name for name in (HUB_TOKENIZER, _RANKS)]
-        self.path = next((path for path in both if path.is_file()), both[0])
-        own = self.path.name == _RANKS
+        names = (HUB_TOKENIZER, _RANKS, _VISION)
+        here = [name for name in names if (folder / name).is_file()]
+        if not here:
+            raise ValueError(f"found no {HUB_TOKENIZER}, nor {_RANKS} and {_VISION}, in {folder}")
+        own = here[0] != HUB_TOKENIZER
+        self.path = folder / (_RANKS if own else HUB_TOKENIZER)
         self.tokenizer = _authors_tokenizer(folder) if own else load_tokenizer(self.path)
-        for name in FRAME:
-            _ = self[name]
+        require_tokens(self.tokenizer, FRAME, self.path)
 
     def __getitem__(self, name: str) -> int:
-        if (found := self.tokenizer.token_to_id(name)) is None:
-            raise ValueError(f"{self.path} has no token {name!r}")
-        return found
+        require_tokens(self.tokenizer, [name], self.path)
+        return self.tokenizer.token_to_id(name)
 
     @cached_property
     def image(self) -> ImageVocab:
@@ -67,14 +70,22 @@ class Emu3Vocab:
 
 def _authors_tokenizer(folder: Path) -> Tokenizer:
     """Return the tokenizer of BAAI/Emu3-Gen; ValueError names a file that cannot be used."""
-    ranks, path = read_ranks(folder / _RANKS), folder / _VISION
-    try:
-        vision = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: missing or damaged: {error}") from error
+    ranks, vision = all_of(
+        lambda: read_ranks(folder / _RANKS), lambda: _read_names(folder / _VISION)
+    )
     extra = (f"<|extra_{number}|>" for number in range(205))
     names = (name.strip() for name in (PAD, "<|im_start|>", "<|im_end|>", *extra, *vision))
     return tokenizer_of(ranks, _WORD, [name for name in names if name])
+
+
+def _read_names(path: Path) -> list[str]:
+    """Return the lines of a file; ValueError names a missing or damaged one."""
+    if not path.is_file():
+        raise ValueError(f"missing file: {path}")
+    try:
+        return path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -90,18 +101,20 @@ class Emu3Prompts:
     room: int
     negative: str
 
+    @property
+    def shortest(self) -> int:
+        """Tokens of the longer row of a prompt without text."""
+        return max(len(self._ids(text)) for text in ("", self.negative))
+
     def row(self, text: str) -> list[int]:
         """Return the ids of a row; ValueError if the text is too long."""
+        return refuse_long(self._ids(text), self.room, text)
+
+    def _ids(self, text: str) -> list[int]:
         size = f"{BEGIN_IMAGE}{self.grid.rows}*{self.grid.columns}{BEGIN_TOKENS}"
         tokenizer: Tokenizer = self.words.tokenizer
         ids = tokenizer.encode(unicodedata.normalize("NFC", text) + size, add_special_tokens=False)
-        row = [self.words[BOS], *ids.ids]
-        if len(row) > self.room:
-            raise ValueError(
-                f"the prompt has {len(row)} tokens with those around it, the model takes "
-                f"{self.room}: {text[:60]!r}"
-            )
-        return row
+        return [self.words[BOS], *ids.ids]
 
     def rows(self, text: str, guidance: int, device: torch.device) -> PromptRows:
         """Return the conditional row and, with guidance 2, the unconditional one."""
@@ -184,9 +197,6 @@ def read_prompts(
             f"has {images.config.n_embed} codes, config.json {spec.vocab} ids"
         )
     grid = image_grid(words, images.downsampling, options)
-    if (room := spec.max_positions - grid.slots(grid.tokens)) < 1:
-        raise ValueError(
-            f"{folder}: config.json: max_position_embeddings is {spec.max_positions}; an image of "
-            f"{grid.rows} x {grid.columns} tokens takes {grid.slots(grid.tokens)}"
-        )
+    with naming(folder):
+        room = room_for_prompts(spec, grid)
     return Emu3Prompts(words, grid, room, options.negative_prompt or "")

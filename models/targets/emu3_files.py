@@ -12,7 +12,7 @@ from models.files.network import Network
 from models.files.weights import naming, read_json
 from models.targets.emu3 import Emu3, Emu3Vocab, read_prompts
 from models.targets.emu3_network import emu3_entries, emu3_network, emu3_spec
-from models.targets.family import Checked, Family, Part
+from models.targets.family import Checked, Family, ImageSequence, Part
 from models.targets.llama_spec import llama_drafter_spec
 
 _CPU = torch.device("cpu")
@@ -37,7 +37,10 @@ def check_text(folder: Path, options: TargetOptions) -> Checked:
 
 def check_codec(folder: Path, options: TargetOptions) -> Checked:
     """Check that the codec's weights are there and fit a network."""
-    images = load_movq(folder, read_json(folder / "config.json"), _CPU)
+    config = read_json(folder / "config.json")
+    with naming(folder):
+        emu3_entries(config)  # of this family
+    images = load_movq(folder, config, _CPU)
     count = sum(parameter.numel() for parameter in images.model.parameters())
     text = f"{folder}, weights vqmodel.*: {images.config.n_embed} codes"
     return Checked(f"{text}, {count / 1e6:.1f} M parameters", 4 * count)
@@ -48,10 +51,12 @@ def check_compatible(folder: Path, options: TargetOptions) -> Checked:
     config = read_json(folder / "config.json")
     with naming(folder):
         spec = emu3_spec(config)
-    grid = read_prompts(folder, spec, load_movq(folder, config, _CPU), options).grid
+    prompts = read_prompts(folder, spec, load_movq(folder, config, _CPU), options)
+    grid = prompts.grid
     return Checked(
         f"tokenizer, image codec and config.json fit together; an image is {grid.rows} x "
-        f"{grid.columns} tokens and {grid.rows} row ends"
+        f"{grid.columns} tokens and {grid.rows} row ends",
+        sequence=ImageSequence(grid, prompts.shortest),
     )
 
 

@@ -6,17 +6,32 @@ from pathlib import Path
 
 from torch import Tensor
 
-from models.base import TargetOptions, TransformerSpec
+from models.base import ImageGrid, TargetOptions, TransformerSpec
 from models.codecs.codec import Codec
 from models.files.network import Network
 
 
 @dataclass(frozen=True)
+class ImageSequence:
+    """What an image takes of a transformer's positions.
+
+    grid: of its tokens. shortest: tokens of the longest row that a prompt without text has.
+    """
+
+    grid: ImageGrid
+    shortest: int
+
+
+@dataclass(frozen=True)
 class Checked:
-    """What a check has found, in words, and the bytes that the part takes in memory."""
+    """What a check has found, in words, and the bytes that the part takes in memory.
+
+    sequence: known once all parts fit together.
+    """
 
     text: str
     bytes: int = 0
+    sequence: ImageSequence | None = None
 
 
 Check = Callable[[Path, TargetOptions], Checked]  # of a checkpoint's folder; ValueError for a fault

@@ -16,12 +16,13 @@ from models.codecs.janus_vq import load_janus_vq
 from models.codecs.vqgan import ImageTokenizer
 from models.files.names import HUB_TOKENIZER
 from models.files.sizes import fitting_config
+from models.files.tokenizer_file import load_tokenizer, require_tokens
 from models.files.weights import naming, read_json
 from models.linear import pack_weights
-from models.targets.chameleon import load_tokenizer
 from models.targets.janus_config import janus_config
 from models.targets.janus_network import JanusNetwork, janus_network, janus_spec
 from models.targets.llama_spec import llama_drafter_spec
+from models.targets.room import refuse_long
 from models.targets.transformer_target import TransformerTarget
 
 BOS, PAD, BEGIN_IMAGE = "<｜begin▁of▁sentence｜>", "<｜▁pad▁｜>", "<begin_of_image>"
@@ -35,17 +36,19 @@ class JanusPrompts:
         """positions: of the transformer; image: tokens of an image."""
         self.tokenizer, self.room = tokenizer, positions - image
 
+    @property
+    def shortest(self) -> int:
+        """Tokens of a prompt without text."""
+        return len(self._ids(""))
+
     def row(self, text: str) -> list[int]:
         """Return the ids of the conditional row; ValueError if the text is too long."""
+        return refuse_long(self._ids(text), self.room, text)
+
+    def _ids(self, text: str) -> list[int]:
         request = f"<|User|>: {text.strip()}\n\n<|Assistant|>:{BEGIN_IMAGE}"
         ids = self.tokenizer.encode(request, add_special_tokens=False).ids
-        row = [self.tokenizer.token_to_id(BOS), *ids]
-        if len(row) > self.room:
-            raise ValueError(
-                f"the prompt has {len(row)} tokens with those around it, the model takes "
-                f"{self.room}: {text[:60]!r}"
-            )
-        return row
+        return [self.tokenizer.token_to_id(BOS), *ids]
 
     def rows(self, text: str, guidance: int, device: torch.device) -> PromptRows:
         """Return the conditional row and, with guidance 2, the unconditional one."""
@@ -122,9 +125,12 @@ def read_images(folder: Path, config: dict, device: torch.device) -> ImageTokeni
 
 def read_prompts(folder: Path, spec: TransformerSpec, grid: tuple[int, int]) -> JanusPrompts:
     """Return what makes prompts; ValueError if the tokenizer lacks a token around them."""
+    return JanusPrompts(read_words(folder), spec.max_positions, grid[0] * grid[1])
+
+
+def read_words(folder: Path) -> Tokenizer:
+    """Return the tokenizer; ValueError if it is missing or lacks a token around prompts."""
     path = folder / HUB_TOKENIZER
     tokenizer = load_tokenizer(path)
-    for name in FRAME:
-        if tokenizer.token_to_id(name) is None:
-            raise ValueError(f"{path} has no token {name!r}")
-    return JanusPrompts(tokenizer, spec.max_positions, grid[0] * grid[1])
+    require_tokens(tokenizer, FRAME, path)
+    return tokenizer

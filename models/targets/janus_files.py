@@ -5,11 +5,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from models.base import TargetOptions
+from models.base import ImageGrid, TargetOptions
 from models.files.names import HUB_TOKENIZER
 from models.files.weights import naming, read_json
-from models.targets.family import Checked, Family, Part
-from models.targets.janus import JanusPro, read_images, read_prompts
+from models.targets.family import Checked, Family, ImageSequence, Part
+from models.targets.janus import JanusPro, read_images, read_prompts, read_words
 from models.targets.janus_config import JanusConfig, janus_config
 from models.targets.janus_network import janus_entries, janus_network, janus_spec
 from models.targets.llama_spec import llama_drafter_spec
@@ -17,10 +17,7 @@ from models.targets.llama_spec import llama_drafter_spec
 
 def check_text(folder: Path, options: TargetOptions) -> Checked:
     """Check that the tokenizer has the tokens around a prompt."""
-    config = read_json(folder / "config.json")
-    side = _config(folder).side
-    tokenizer = read_prompts(folder, janus_spec(config), (side, side)).tokenizer
-    return Checked(f"{folder / HUB_TOKENIZER}: {tokenizer.get_vocab_size()} ids")
+    return Checked(f"{folder / HUB_TOKENIZER}: {read_words(folder).get_vocab_size()} ids")
 
 
 def check_codec(folder: Path, options: TargetOptions) -> Checked:
@@ -35,8 +32,8 @@ def check_codec(folder: Path, options: TargetOptions) -> Checked:
 def check_compatible(folder: Path, options: TargetOptions) -> Checked:
     """Check that the tokenizer's ids are ids of the transformer."""
     config, found = read_json(folder / "config.json"), _config(folder)
-    tokenizer = read_prompts(folder, janus_spec(config), (found.side, found.side)).tokenizer
-    highest = max(tokenizer.get_vocab().values())
+    prompts = read_prompts(folder, janus_spec(config), (found.side, found.side))
+    highest = max(prompts.tokenizer.get_vocab().values())
     if highest >= found.decoder["vocab_size"]:
         raise ValueError(
             f"{folder / HUB_TOKENIZER} names ids up to {highest}; config.json has "
@@ -44,7 +41,8 @@ def check_compatible(folder: Path, options: TargetOptions) -> Checked:
         )
     return Checked(
         "tokenizer, image codec and config.json fit together; an image is "
-        f"{found.side} x {found.side} tokens"
+        f"{found.side} x {found.side} tokens",
+        sequence=ImageSequence(ImageGrid(found.side, found.side), prompts.shortest),
     )
 
 

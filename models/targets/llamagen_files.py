@@ -6,11 +6,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from models.base import TargetOptions
+from models.base import ImageGrid, TargetOptions
 from models.codecs.llamagen_vq import CODEBOOK, load_llamagen_vq, read_vq
 from models.files.folders import checkpoint_folder
 from models.files.weights import read_json
-from models.targets.family import Checked, Family, Part
+from models.targets.family import Checked, Family, ImageSequence, Part
 from models.targets.llamagen import LlamaGen, given_path, refuse_other
 from models.targets.llamagen_network import drafter_spec, llamagen_network, llamagen_spec
 from models.targets.text_encoder import check_encoder
@@ -45,7 +45,11 @@ def check_compatible(folder: Path, options: TargetOptions) -> Checked:
     width = read_json(home / "config.json")["d_model"]
     refuse_other(_TEXT, str(home), width, folder, config, "caption_dim")
     refuse_other(_VQ, path, len(codebook(folder, options)), folder, config, "vocab_size")
-    return Checked("text encoder, image tokenizer and config.json fit together")
+    image = llamagen_spec(config).image_rope
+    return Checked(
+        "text encoder, image tokenizer and config.json fit together",
+        sequence=ImageSequence(ImageGrid(image.side, image.side), image.condition),
+    )
 
 
 def _text_home(options: TargetOptions) -> Path:

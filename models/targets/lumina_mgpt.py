@@ -37,12 +37,21 @@ class LuminaMgpt(Chameleon):
         height, width = (
             side * self.images.downsampling for side in (self.grid.rows, self.grid.columns)
         )
-        request = (
-            f"Generate an image of {width}x{height} according to the following prompt:\n{text}"
-        )
         sizes = [self.words[size_token(side)] for side in (height, width)]
         image = [self.words[BEGIN_IMAGE], *sizes]
-        return self.framed(request, [self.words[END_OF_TURN], *image], image, guidance)
+        tail = [self.words[END_OF_TURN], *image]
+        return self.framed(_request(width, height, text), tail, image, guidance)
+
+    @classmethod
+    def shortest_prompt(cls, words: ChameleonVocab, grid: ImageGrid, cell: int) -> int:
+        request = _request(grid.columns * cell, grid.rows * cell, "")
+        own = len(words.tokenizer.encode(request, add_special_tokens=False).ids)
+        return super().shortest_prompt(words, grid, cell) + own + len(("height", "width"))
+
+
+def _request(width: int, height: int, text: str) -> str:
+    """Return the user's turn for an image of a size in pixels."""
+    return f"Generate an image of {width}x{height} according to the following prompt:\n{text}"
 
 
 def size_token(side: int) -> str:

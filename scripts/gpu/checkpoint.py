@@ -15,7 +15,8 @@ from models.base import ImageGrid, TargetOptions, TransformerSpec
 from models.codecs.vqgan_config import read_config
 from models.files.chameleon_parts import find_tokenizer
 from models.files.names import VQGAN_CONFIG
-from models.targets.chameleon import Chameleon, ChameleonVocab, load_tokenizer
+from models.files.tokenizer_file import load_tokenizer
+from models.targets.chameleon import Chameleon, ChameleonVocab
 from runs.jobs import image_jobs
 from runs.prompts import prompt_items
 from runs.session import DTYPES, Session

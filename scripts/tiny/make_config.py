@@ -6,7 +6,8 @@
 import json
 from pathlib import Path
 
-from models.targets.chameleon import BOS, PAD, ChameleonVocab, load_tokenizer
+from models.files.tokenizer_file import load_tokenizer
+from models.targets.chameleon import BOS, PAD, ChameleonVocab
 from support.script import run_script
 
 DECODER = {

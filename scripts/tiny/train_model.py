@@ -22,13 +22,13 @@ from torch import Tensor
 from drafters.training.muon import muon_and_adamw
 from models.base import Context, TargetOptions
 from models.files.network import public_state
+from models.files.tokenizer_file import load_tokenizer
 from models.files.weights import read_json
 from models.targets.chameleon import (
     BEGIN_IMAGE,
     BOS,
     Chameleon,
     ChameleonVocab,
-    load_tokenizer,
 )
 from models.targets.chameleon_network import chameleon_keys, chameleon_spec
 from models.transformer import Transformer

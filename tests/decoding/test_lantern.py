@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from fakes import p_value, streams
@@ -16,9 +18,9 @@ from decoding.policies.base import Shape
 from decoding.policies.dynamic import DynamicTree
 from decoding.policies.static import StaticTree, rank_paths
 from decoding.tree import DraftTree
-from decoding.verifiers.base import Verifier
+from decoding.verifiers.base import Verifier, follow
 from decoding.verifiers.exact import Exact
-from decoding.verifiers.lantern import Lantern, LanternCoupled
+from decoding.verifiers.lantern import Lantern, LanternCoupled, follow_leaves
 from decoding.verifiers.rejection import Rejection
 
 VOCAB, IMAGES, DELTA = 24, 20_000, 0.1
@@ -240,6 +242,64 @@ def test_at_temperature_0_the_longest_path_counts() -> None:
     tree = tree_of((0, 0), (0, 1), (1, 2), (2, 3))
     assert greedy(Lantern(LanternSettings(k=3, delta=0.2), NEAR), tree) == [1, 3, 3]
     assert greedy(LanternCoupled(LanternSettings(k=3, delta=0.2), NEAR), tree) == [0, 3]
+
+
+@pytest.mark.parametrize(
+    ("children", "dynamic", "static"),
+    [
+        (((0, 1), (0, 2), (1, 0)), [2, 3], [1, 3]),  # token 1's child is refused; token 2 is a leaf
+        (((0, 1), (0, 2), (2, 0), (1, 0)), [2, 3], [1, 3]),  # the leaf of 2 comes first
+        (((0, 1), (0, 2), (1, 0), (2, 0)), [1, 3], [1, 3]),
+        (((0, 1), (0, 2), (2, 3), (1, 3)), [2, 3, 3], [2, 3, 3]),  # the longer ones, in their order
+        (((0, 1), (0, 2), (1, 3)), [1, 3, 3], [1, 3, 3]),  # the longest counts
+        ((), [0], [0]),
+    ],
+)
+def test_of_equally_long_paths_the_published_one_counts(children, dynamic, static) -> None:
+    """At temperature 0: in dynamic trees that to the first leaf, in static ones the first by rank.
+
+    With delta 0.5 tokens 1 and 2 are both accepted after the root.
+    """
+    verifier, tree = Lantern(LanternSettings(k=3, delta=0.5), NEAR), tree_of(*children)
+    assert greedy(verifier, tree) == dynamic
+    assert greedy(verifier, replace(tree, by_rank=True)) == static
+
+
+def published_path(tree: DraftTree, hit: Tensor, image: int) -> list[int]:
+    """The published choice in plain Python: a path per leaf, in the order of the leaves' indices;
+    the first one with most hits from the root on, cut after them.
+    """
+    parents = tree.parents[image].tolist()
+    nodes = [n for n in range(1, tree.nodes + 1) if tree.present[image, n]]
+    best = [0]
+    for leaf in (n for n in nodes if n not in {parents[other] for other in nodes}):
+        path = [leaf]
+        while path[0]:
+            path.insert(0, parents[path[0]])
+        wrong = [place for place, n in enumerate(path) if place and not hit[image, n]]
+        taken = path[: wrong[0]] if wrong else path
+        best = taken if len(taken) > len(best) else best
+    return best
+
+
+def test_the_path_to_the_first_leaf_on_random_trees() -> None:
+    torch.manual_seed(0)
+    images, nodes, ties = 200, 12, 0
+    parents = torch.stack([torch.randint(n, (images,)) for n in range(1, nodes + 1)], 1)
+    parents = torch.cat([torch.zeros(images, 1, dtype=torch.long), parents], 1)
+    depths = torch.zeros_like(parents)
+    for node in range(1, nodes + 1):
+        depths[:, node] = depths.gather(1, parents[:, node : node + 1])[:, 0] + 1
+    scores = torch.zeros(images, nodes + 1)
+    scores[: images // 2, nodes] = -torch.inf  # absent
+    tree = DraftTree(parents, parents, depths, scores, height=int(depths.max()))
+    hit = torch.rand(images, nodes + 1) < 0.6
+    accepted, path = follow_leaves(tree, hit)
+    for image in range(images):
+        expected = published_path(tree, hit, image)
+        assert path[image, : int(accepted[image]) + 1].tolist() == expected
+        ties += follow(tree, hit)[1][image, : len(expected)].tolist() != expected
+    assert torch.equal(accepted, follow(tree, hit)[0]) and ties > 5
 
 
 def test_a_residual_without_a_token_is_an_error() -> None:

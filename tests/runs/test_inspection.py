@@ -227,19 +227,29 @@ def test_lumina_needs_the_token_of_row_ends(lumina_folder, folder, capsys) -> No
 
 
 @pytest.mark.parametrize(
-    ("size", "words"),
-    [("96", None), ("192", "no token '<reserved08806>'"), ("128", "max_position_embeddings is 60")],
+    ("size", "positions", "fault", "words"),
+    [
+        ("96", 200, None, ""),
+        ("192", 200, ("parts", "together"), "no token '<reserved08806>'"),
+        ("128", 60, ("parts", "together"), "max_position_embeddings is 60"),
+        (
+            "96",
+            60,
+            ("target", "sequence"),
+            "6 row ends of 60 positions leave 18 for prompts",
+        ),
+    ],
 )
-def test_lumina_is_inspected_at_the_size_of_the_flag(size, words, folder, capsys) -> None:
+def test_lumina_is_inspected_at_the_size_of_the_flag(
+    size, positions, fault, words, folder, capsys
+) -> None:
     """The small tokenizer names sizes up to 128 pixels; 8 rows of 8 tokens take 72 positions."""
     shutil.rmtree(folder)
-    write_checkpoint(folder, replace(LUMINA, positions=60))
+    write_checkpoint(folder, replace(LUMINA, positions=positions))
     code, document = report(capsys, folder, "--model=lumina_mgpt", f"--target_size={size}")
     found = faults(document)
-    assert code == (words is not None) and found.keys() == (
-        {("parts", "together")} if code else set()
-    )
-    assert not code or words in found["parts", "together"]["text"]
+    assert code == (fault is not None) and found.keys() == ({fault} if code else set())
+    assert not code or words in found[fault]["text"]
 
 
 @pytest.fixture

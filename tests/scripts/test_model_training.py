@@ -11,7 +11,8 @@ from small import Sizes, write_checkpoint
 
 from drafters.training.muon import Muon, orthogonalise
 from models.base import TargetOptions
-from models.targets.chameleon import Chameleon, ChameleonVocab, load_tokenizer
+from models.files.tokenizer_file import load_tokenizer
+from models.targets.chameleon import Chameleon, ChameleonVocab
 from scenes.scene import sample_scene
 from scripts.tiny import train_model, training
 from scripts.tiny.caption_data import Captions

@@ -195,7 +195,8 @@ def test_a_prompt_that_leaves_no_room_for_the_image(session) -> None:
 
 
 def test_image_ids_must_follow_their_codes(checkpoint) -> None:
-    from models.targets.chameleon import ChameleonVocab, load_tokenizer
+    from models.files.tokenizer_file import load_tokenizer
+    from models.targets.chameleon import ChameleonVocab
 
     vocab = ChameleonVocab(load_tokenizer(checkpoint / "tokenizer" / "text_tokenizer.json"))
     assert (vocab.image.first_id, vocab.image.size) == (4, 24)

@@ -167,7 +167,7 @@ HEAD = "model.generation_head.vision_head.bias"
         ),
         (
             lambda state: [state.pop(key) for key in list(state) if ".vqmodel." in key],
-            r"weights model\.vqmodel\.\*: missing key encoder\.conv_in\.weight",
+            r"no image codec among the weights \(keys model\.vqmodel\.\*\)",
         ),
         (
             lambda state: state.pop("model.vqmodel.decoder.up.1.block.0.conv1.weight"),

@@ -1,0 +1,88 @@
+"""The memory that `inspect` names, by the shapes that an engine allocates.
+
+Of the methods, at their default sizes, the one that takes most counts. Prompts are as long as the
+target takes. Keys and values are a GPU's; CPUs keep those of bf16 in fp32, twice the bytes.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from configs.method_table import METHODS
+from configs.methods import MethodSettings
+from configs.tools import InspectSettings
+from decoding.cache import CacheShape, KVCache
+from decoding.noise import NoiseShape
+from decoding.policies.base import Shape
+from drafters.eagle import cache_slots, drafted_nodes
+from drafters.jacobi import table_shape
+from models.base import ImageGrid, TransformerSpec
+from models.files.network import Network
+from models.quantize import copies_bytes, weight_bytes
+from runs.building import build_policy
+from runs.session import DTYPES
+
+META = torch.device("meta")
+_UNKNOWN = ImageGrid(1, 1)  # where parts do not fit together
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The tokens of an image. grid: their rows and columns; codes: number of image codes."""
+
+    grid: ImageGrid
+    codes: int
+
+
+def memory_of(
+    settings: InspectSettings, target: Network | None, drafter: Network | None, drawn: Drawn | None
+) -> dict[str, int]:
+    """Return bytes by what takes them, for the batch of the settings; without what is unknown."""
+    grid = _UNKNOWN if drawn is None else drawn.grid
+    trees = largest_trees(grid)
+    found: dict[str, int] = {}
+    if target is not None:
+        spec = target.module.spec
+        slots = spec.max_positions + max(grid.block(tree.nodes) for tree in trees)
+        found |= _weights("target", target, settings, settings.quantize)
+        found["target keys and values"] = cache_bytes(settings, spec, slots)
+    if drafter is not None:
+        spec = drafter.module.spec
+        slots = max(cache_slots(spec, grid, drafted_nodes(tree), tree.reach) for tree in trees)
+        found |= _weights("drafter", drafter, settings, None)
+        found["drafter keys and values"] = cache_bytes(settings, spec, slots)
+    return found if drawn is None else found | _tables(settings, drawn)
+
+
+def largest_trees(grid: ImageGrid) -> list[Shape]:
+    """Return the largest tree of every method that drafts, at its defaults."""
+    drafting = (MethodSettings(name) for name, entry in METHODS.items() if entry.policy)
+    return [build_policy(method, grid.columns).largest for method in drafting]
+
+
+def cache_bytes(settings: InspectSettings, spec: TransformerSpec, slots: int) -> int:
+    """Return the bytes of a batch's keys, values and masks."""
+    shape = CacheShape(settings.batch_size, settings.guidance, slots)
+    return KVCache(spec, shape, DTYPES[settings.dtype], META).nbytes
+
+
+def _weights(
+    name: str, network: Network, settings: InspectSettings, kind: str | None
+) -> dict[str, int]:
+    """Return the bytes of loaded weights and of their copies; kind: of quantisation."""
+    dtype = DTYPES[settings.dtype]
+    packed = copies_bytes(network.module, kind, dtype)
+    copies = {f"{name} copies on x86 CPUs": packed} if packed else {}
+    return {f"{name} weights": weight_bytes(network.module, kind, dtype)} | copies
+
+
+def _tables(settings: InspectSettings, drawn: Drawn) -> dict[str, int]:
+    """Return the bytes of the noise and of the stale predictions of a batch."""
+    reach = max(tree.reach for tree in largest_trees(drawn.grid))
+    dtype = torch.float64 if settings.dtype == "fp64" else torch.float32
+    noise = NoiseShape(drawn.grid.tokens, drawn.codes, False, dtype, META, 1 + reach)
+    stale = torch.Size(table_shape(settings.batch_size, drawn.grid, drawn.codes, reach))
+    return {
+        "noise": settings.batch_size * noise.nbytes,
+        "stale predictions": stale.numel() * dtype.itemsize,
+    }

@@ -1,0 +1,175 @@
+"""The memory that `inspect` names is what an engine allocates, in families with and without row
+ends, and it says whether prompts find room.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from small import small_settings, write_checkpoint
+from small_emu3 import emu3_settings, write_emu3
+from small_janus import janus_settings, write_janus
+
+import main
+from configs.method_table import METHODS
+from configs.methods import MethodSettings
+from configs.model import EngineSettings
+from decoding import noise
+from decoding.engine import Engine
+from decoding.flight import Job
+from drafters.graft import GraftDrafter
+from runs.session import Session, open_session
+
+MAKERS: dict[str, tuple[Callable[[Path], Path], Callable[..., EngineSettings]]] = {
+    "tiny": (write_checkpoint, small_settings),
+    "janus_pro": (write_janus, janus_settings),
+    "emu3": (write_emu3, emu3_settings),
+}
+DRAFTING = [name for name, entry in METHODS.items() if entry.policy]
+
+
+@pytest.fixture(scope="module", params=MAKERS)
+def session(request, tmp_path_factory) -> Session:
+    write, settings = MAKERS[request.param]
+    folder = tmp_path_factory.mktemp(request.param) / "model"
+    write(folder)
+    return open_session(settings(folder, "fp32"))
+
+
+def inspected(capsys, settings: EngineSettings, *words: str) -> tuple[int, dict]:
+    """Exit code and report of `inspect` with the settings of a session."""
+    given = [f"--model={settings.model}", f"--model_path={settings.model_path}"]
+    given += [
+        f"--{name}={value}"
+        for name in ("target_size", "negative_prompt")
+        if (value := getattr(settings, name)) is not None
+    ]
+    code = main.main(["inspect", "--json", *given, *words])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def longest(session: Session) -> str:
+    """The longest text that finds room."""
+    text = "a" * session.target.spec.max_positions
+    while text:
+        try:
+            session.target.length(text)
+            return text
+        except ValueError:
+            text = text[1:]
+    return text
+
+
+def opened(session: Session, name: str, images: int) -> Engine:
+    """An engine of a method at its default size with images in flight, of the longest prompt."""
+    size = {"size": "fixed"} if "size" in METHODS[name].defaults else {}
+    engine = session.open_engine(MethodSettings(name, **size), images=images)
+    jobs = [Job(str(number), longest(session), number) for number in range(images)]
+    engine._open(jobs)
+    engine.batch.admit(iter(jobs))
+    return engine
+
+
+def allocated(engine: Engine) -> dict[str, int]:
+    """Bytes by what takes them, by the names of the report."""
+    tables = engine.batch.noise.tables.values()
+    found = {
+        "target keys and values": engine.batch.cache.nbytes,
+        "noise": sum(table.nbytes for table in tables),
+    }
+    drafter = engine.speculation.drafter
+    parts = (drafter.near, drafter.far) if isinstance(drafter, GraftDrafter) else (drafter,)
+    for part in parts:
+        if hasattr(part, "cache"):
+            found["drafter keys and values"] = part.cache.nbytes
+        else:
+            found["stale predictions"] = part.distributions.nbytes
+    return found
+
+
+@pytest.mark.parametrize("images", [1, 3])
+@pytest.mark.parametrize("window", [False, True])
+def test_the_memory_is_that_of_the_engines(window, images, session, monkeypatch, capsys) -> None:
+    """No method takes more, and of every part one takes as much; also if noise is a window."""
+    if window:
+        monkeypatch.setattr(noise, "_TABLE_BYTES", 0)
+        monkeypatch.setattr(noise, "_AHEAD", 1)
+    code, report = inspected(capsys, session.settings, f"--batch_size={images}")
+    assert code == 0
+    engines = [allocated(opened(session, name, images)) for name in DRAFTING]
+    parts = {part for found in engines for part in found}
+    assert parts == {
+        "target keys and values",
+        "drafter keys and values",
+        "noise",
+        "stale predictions",
+    }
+    for part in parts:
+        most = max(found.get(part, 0) for found in engines)
+        assert report["memory"][part] == most > 0, part
+
+
+def sequence(report: dict) -> dict:
+    """The line about the positions."""
+    lines = report["findings"]
+    return next(line for line in lines if (line["part"], line["item"]) == ("target", "sequence"))
+
+
+def test_the_room_for_prompts_is_that_of_the_target(session, capsys) -> None:
+    room = session.target.length(longest(session))
+    line = sequence(inspected(capsys, session.settings)[1])
+    assert line["fits"] and f": prompts of up to {room} tokens; " in line["text"]
+    ends = session.target.grid.row_end is not None
+    assert (" row ends of " in line["text"]) is ends
+
+
+def test_larger_images_of_the_flag_take_more(tmp_path, capsys) -> None:
+    settings = emu3_settings(write_emu3(tmp_path / "emu3"), "fp32")
+    small, large = (
+        inspected(capsys, replace(settings, target_size=size))[1] for size in ("40x32", "72x64")
+    )
+    assert small["memory"]["noise"] * 72 == large["memory"]["noise"] * 20
+    assert "72 image tokens and 8 row ends of 260 positions" in sequence(large)["text"]
+
+
+def change(folder: Path, positions: int) -> None:
+    """Write other positions into the target's config.json."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    place = config.get("text_config", config)
+    place["max_position_embeddings"] = positions
+    path.write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize("model", MAKERS)
+def test_a_sequence_that_exceeds_the_positions_is_a_fault(model, tmp_path, capsys) -> None:
+    write, settings_of = MAKERS[model]
+    folder = tmp_path / "model"
+    write(folder)
+    session = open_session(settings_of(folder))
+    grid = session.target.grid
+    image, shortest = grid.slots(grid.tokens), session.target.length("")
+    for positions in (image + shortest, image + shortest - 1, image):
+        change(folder, positions)
+        code, report = inspected(capsys, session.settings)
+        faults = [line for line in report["findings"] if not line["fits"]]
+        if positions == image + shortest:
+            assert code == 0 and not faults
+        elif positions > image:
+            assert code == 1 and faults == [sequence(report)]
+            assert f"the shortest has {shortest}" in faults[0]["text"]
+        else:
+            assert code == 1 and f"max_position_embeddings is {image}" in faults[0]["text"]
+
+
+def test_tables_are_in_the_type_of_the_distribution(session, capsys) -> None:
+    found = {
+        dtype: inspected(capsys, session.settings, f"--dtype={dtype}")[1]["memory"]
+        for dtype in ("fp32", "fp64", "bf16")
+    }
+    for part in ("noise", "stale predictions"):
+        assert found["fp64"][part] == 2 * found["fp32"][part] == 2 * found["bf16"][part]
