@@ -33,10 +33,13 @@ class Drafter(Protocol):
     window: positions after the root that it can foresee without knowing the tokens between; 0 if
     none.
     replays: whether its rounds can be recorded and replayed.
+    trust: (images, k) how much better than usual the distributions are that `expand` returned last,
+    as factors on the calibration; None if the drafter does not tell them apart.
     """
 
     window: int
     replays: bool
+    trust: Tensor | None
 
     def open(self, images: int, watch: Stopwatch, fixed: bool = False) -> None:
         """Allocate state for so many images, forgetting earlier ones.

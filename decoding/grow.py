@@ -68,9 +68,8 @@ class Grower:
             nodes = self.policy.select(tree, plan, level)  # (images, k)
             log_q = self.drafter.expand(tree, nodes)  # (images, k, vocab)
             position = tree.depths.gather(1, nodes) + decided
-            tokens, hits = self.proposal.children(
-                log_q, noise(position), self.policy.branching(plan, level), level
-            )
+            count, trust = self.policy.branching(plan, level), self.drafter.trust
+            tokens, hits = self.proposal.children(log_q, noise(position), count, level, trust)
             scores = tree.scores.gather(1, nodes)[..., None] + hits  # (images, k, c)
             tree = tree.extend(
                 nodes, tokens, plan.restrict(scores, level), log_q if self.distributions else None

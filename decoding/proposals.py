@@ -18,7 +18,7 @@ class Proposal(Protocol):
     stream: str
 
     def children(
-        self, log_q: Tensor, noise: Tensor, count: int, level: int
+        self, log_q: Tensor, noise: Tensor, count: int, level: int, trust: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return candidates (images, k, count), best first, and their estimated log-probabilities.
 
@@ -27,6 +27,9 @@ class Proposal(Protocol):
             noise: of the same shape at these positions; (images, k, 1) zeros at temperature 0.
             count: candidates per node.
             level: tree level of the candidates, from 1, for the calibration.
+            trust: (images, k) what the drafter multiplies the calibration with, if it does. Only
+                `coupled` heeds it: where q nears p, its first candidate nears certainty, while the
+                probabilities that the others estimate by stay as they are.
 
         An estimate of -inf stands where there is no candidate.
         """
@@ -41,7 +44,7 @@ class TopK:
     stream = "target"
 
     def children(
-        self, log_q: Tensor, noise: Tensor, count: int, level: int
+        self, log_q: Tensor, noise: Tensor, count: int, level: int, trust: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         factor = self.calibration.at(level)
         if factor != 1:
@@ -64,9 +67,10 @@ class Coupled:
     stream = "target"
 
     def children(
-        self, log_q: Tensor, noise: Tensor, count: int, level: int
+        self, log_q: Tensor, noise: Tensor, count: int, level: int, trust: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        return _best(log_q + noise, count, self.calibration.at(level))
+        factor = self.calibration.at(level)
+        return _best(log_q + noise, count, factor if trust is None else factor * trust[..., None])
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ class Sampled:
     stream = "draft"
 
     def children(
-        self, log_q: Tensor, noise: Tensor, count: int, level: int
+        self, log_q: Tensor, noise: Tensor, count: int, level: int, trust: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         tokens = (log_q + noise).topk(min(count, log_q.shape[-1]), dim=-1).indices
         factor = self.calibration.at(level)
@@ -90,7 +94,7 @@ class Sampled:
         return tokens, scores.gather(-1, tokens)
 
 
-def _best(values: Tensor, count: int, factor: float) -> tuple[Tensor, Tensor]:
+def _best(values: Tensor, count: int, factor: float | Tensor) -> tuple[Tensor, Tensor]:
     """Return the best candidates by log_softmax(factor * values), and these as their estimates."""
     scores, tokens = (factor * values).log_softmax(-1).topk(min(count, values.shape[-1]), dim=-1)
     return tokens, scores

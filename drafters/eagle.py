@@ -66,7 +66,7 @@ class EagleDrafter:
     passes have the shapes of the largest round.
     """
 
-    window, replays = 0, True
+    window, replays, trust = 0, True, None
 
     def __init__(
         self,

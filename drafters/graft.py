@@ -22,6 +22,8 @@ class GraftDrafter:
     The forward pass that verifies the tree renews the predictions.
     """
 
+    trust: Tensor | None = None
+
     def __init__(self, near: Drafter, far: JacobiDrafter):
         """near: follows paths; far: keeps the stale predictions."""
         self.near, self.far = near, far
@@ -44,9 +46,10 @@ class GraftDrafter:
 
     def expand(self, tree: DraftTree, nodes: Tensor) -> Tensor:
         log_q = self.near.expand(tree, nodes)
-        stale, known = self.far.recall(tree, nodes)
-        mixed = known[..., None] & stale.isfinite() & log_q.isfinite()
-        return torch.where(mixed, log_q + self.far.share * (stale - log_q), log_q).log_softmax(-1)
+        recalled = self.far.recall(tree, nodes)
+        stale, share, self.trust = recalled.log_q, recalled.share[..., None], recalled.trust
+        mixed = (share > 0) & stale.isfinite() & log_q.isfinite()
+        return torch.where(mixed, log_q + share * (stale - log_q), log_q).log_softmax(-1)
 
     def foresee(self) -> Tensor:
         return self.far.foresee()

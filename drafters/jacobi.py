@@ -7,6 +7,7 @@ SCD, arXiv 2510.24211); with `sampled` they are drawn anew in every round, as in
 """
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -30,6 +31,19 @@ def table_shape(images: int, grid: ImageGrid, codes: int, reach: int) -> tuple[i
     return images, kept_rows(grid, reach) + _FURTHER, codes
 
 
+@dataclass(frozen=True)
+class Recalled:
+    """Stale predictions after some nodes.
+
+    log_q: (images, k, vocab). share: (images, k) of them in a mixture with a drafter's. trust:
+    (images, k) of such a mixture, as a drafter's; None for 1.
+    """
+
+    log_q: Tensor
+    share: Tensor
+    trust: Tensor | None = None
+
+
 class JacobiDrafter:
     """Remembers the target's latest prediction at every position of an image.
 
@@ -46,7 +60,7 @@ class JacobiDrafter:
     """
 
     share = 0.35
-    replays = True
+    replays, trust = True, None
 
     def __init__(self, target: TargetModel, window: int, guess: str, reach: int = 0):
         """window: most positions after the root that are drafted; guess: above, left or random;
@@ -75,12 +89,15 @@ class JacobiDrafter:
 
         They depend on a node's position, not on its path.
         """
-        return self.recall(tree, nodes)[0]
+        return self.recall(tree, nodes).log_q
 
-    def recall(self, tree: DraftTree, nodes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the same, and (images, k) bool whether positions have their own predictions."""
+    def recall(self, tree: DraftTree, nodes: Tensor) -> "Recalled":
+        """Return the same for a mixture with a drafter's.
+
+        A position that borrows the prediction of another one has a share of 0.
+        """
         position = self.root + 1 + tree.depths.gather(1, nodes)
-        return self._distributions(position), position <= self.reached
+        return Recalled(self._distributions(position), self.share * (position <= self.reached))
 
     def foresee(self) -> Tensor:
         """Return stale predictions (images, window, vocab) of the next positions."""

@@ -14,12 +14,18 @@ from torch import Tensor
 from decoding.timing import Stopwatch
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
-from drafters.jacobi import JacobiDrafter
+from drafters.jacobi import JacobiDrafter, Recalled
 from models.base import PromptRows, TargetModel
 
 # The weight of a node is the softmax of its tokens' cosines times these numbers: its own token, the
 # one before it, and the one before that.
 SHARPNESS = 30.0, 10.0, 5.0
+# With m the similarity of the most similar node, the share of what is recalled in a mixture is
+# a + b m, cut to [0, 1], and distributions are trusted by factors exp(a + b m^3): those of the
+# mixture, and those of what is recalled alone. Fitted to closed-loop rounds of the shipped model.
+SHARE = -0.34, 1.32
+TRUST_MIXED = 0.0, 1.66
+TRUST_ALONE = -0.97, 2.56
 _LEAST = -60.0  # log-probability of codes that top-k or top-p cuts, so that means stay finite
 
 
@@ -28,8 +34,6 @@ class SimilarDrafter(JacobiDrafter):
 
     Two tokens are as similar as the cosine of their embeddings in the target says.
     """
-
-    share = 0.65
 
     def __init__(
         self, target: TargetModel, window: int, guess: str, reach: int = 0, nodes: int = 0
@@ -56,11 +60,25 @@ class SimilarDrafter(JacobiDrafter):
         super().start(image, prompt, features, code)
         self.recent[image], self.places[image] = code, -1
 
-    def recall(self, tree: DraftTree, nodes: Tensor) -> tuple[Tensor, Tensor]:
-        older, known = super().recall(tree, nodes)
+    def expand(self, tree: DraftTree, nodes: Tensor) -> Tensor:
+        log_q, _, likeness = self._recall(tree, nodes)
+        self.trust = _trust(likeness, *TRUST_ALONE)
+        return log_q
+
+    def recall(self, tree: DraftTree, nodes: Tensor) -> Recalled:
+        log_q, share, likeness = self._recall(tree, nodes)
+        least, slope = SHARE
+        own = (least + slope * likeness).clamp(0, 1)
+        share = torch.where(likeness.isfinite(), own, share)
+        return Recalled(log_q, share, _trust(likeness, *TRUST_MIXED))
+
+    def _recall(self, tree: DraftTree, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return predictions (images, k, vocab), Jacobi's shares and similarities (images, k)."""
+        older = super().recall(tree, nodes)
         places = self.root + tree.depths.gather(1, nodes)
-        found, here = self._similar(self._lineage(tree, nodes), places)
-        return torch.where(here[..., None], found, older), here | known
+        found, likeness = self._similar(self._lineage(tree, nodes), places)
+        log_q = torch.where(likeness.isfinite()[..., None], found, older.log_q)
+        return log_q, older.share, likeness
 
     def observe(self, tree: DraftTree, log_p: Tensor, verdict: Verdict) -> None:
         every = torch.arange(tree.nodes + 1, device=self.device).expand_as(tree.tokens)
@@ -98,7 +116,9 @@ class SimilarDrafter(JacobiDrafter):
         return torch.stack(tokens, 2)
 
     def _similar(self, tokens: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-        """Return distributions (images, k, vocab) by similarity, and where there are any.
+        """Return distributions (images, k, vocab) by similarity, and (images, k) the greatest one.
+
+        It is 1 for the same tokens, and -inf where no node of the last tree stands.
 
         tokens: (images, k, tokens) the last ones. places: (images, k) the positions of the first.
         """
@@ -112,4 +132,10 @@ class SimilarDrafter(JacobiDrafter):
             )
             merit = merit.baddbmm(one, other.transpose(1, 2), alpha=sharpness)
         weights = merit.masked_fill(~here & known[..., None], -torch.inf).softmax(2)
-        return (weights @ self.log_p).log_softmax(-1), known
+        likeness = merit.masked_fill(~here, -torch.inf).amax(2) / sum(SHARPNESS)
+        return (weights @ self.log_p).log_softmax(-1), likeness
+
+
+def _trust(likeness: Tensor, least: float, slope: float) -> Tensor:
+    """Return factors exp(least + slope m^3) of similarities m (images, k); none counts as 0."""
+    return (least + slope * likeness.clamp(0, 1) ** 3).exp()

@@ -47,6 +47,19 @@ def test_calibration_changes_scores_and_neither_tokens_nor_their_order(name) -> 
     torch.testing.assert_close(lower, (0.5 * scores).log_softmax(-1))
 
 
+@pytest.mark.parametrize("name", PROPOSALS)
+def test_trust_multiplies_the_factor_of_coupled_drafts_only(name) -> None:
+    generator = torch.Generator().manual_seed(2)
+    log_q, noise = (torch.randn(2, 3, 9, generator=generator).log_softmax(-1) for _ in range(2))
+    proposal, trust = PROPOSALS[name](Calibration((0.5,))), torch.tensor([[2.0] * 3, [6.0] * 3])
+    tokens, scores = proposal.children(log_q, noise, 4, 1, trust)
+    for image, factor in enumerate((1.0, 3.0) if name == "coupled" else (0.5, 0.5)):
+        row = slice(image, image + 1)
+        alike = PROPOSALS[name](Calibration((factor,))).children(log_q[row], noise[row], 4, 1)
+        assert torch.equal(tokens[row], alike[0])
+        torch.testing.assert_close(scores[row], alike[1])
+
+
 def test_settings_choose_the_calibration() -> None:
     known = Calibrations({distribution_key(PLAIN): {"coupled": [0.5], "topk": [0.25]}})
     for options, factors in (

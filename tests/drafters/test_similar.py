@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +13,7 @@ from decoding.timing import Stopwatch
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
 from drafters.jacobi import JacobiDrafter
-from drafters.similar import SHARPNESS, SimilarDrafter
+from drafters.similar import SHARE, SHARPNESS, TRUST_ALONE, TRUST_MIXED, SimilarDrafter
 from models.base import ImageGrid, ImageVocab
 
 VOCAB, TEXT = 6, 2  # codes, and ids before them
@@ -90,16 +91,15 @@ def observed(tree: DraftTree = TREE) -> SimilarDrafter:
 
 def test_the_root_recalls_all_nodes_in_its_place() -> None:
     root = DraftTree.root(torch.tensor([2]), torch.float64)
-    log_q, known = observed().recall(root, torch.zeros(1, 1, dtype=torch.long))
+    found = observed().recall(root, torch.zeros(1, 1, dtype=torch.long))
     others = {(3, 1, 4): LOG_P[0, 3], (3, 1, 5): LOG_P[0, 4], (3, 2, 0): LOG_P[0, 5]}
-    assert known.all()
-    torch.testing.assert_close(log_q[0, 0], expected((3, 1, 2), others))
+    torch.testing.assert_close(found.log_q[0, 0], expected((3, 1, 2), others))
 
 
 def test_absent_nodes_are_not_recalled() -> None:
     tree = tree_of([3, 1, 2, 4, 5, 0], [0, 0, 0, 1, 1, 2], absent=(4, 5))
     root = DraftTree.root(torch.tensor([2]), torch.float64)
-    log_q, _ = observed(tree).recall(root, torch.zeros(1, 1, dtype=torch.long))
+    log_q = observed(tree).expand(root, torch.zeros(1, 1, dtype=torch.long))
     torch.testing.assert_close(log_q[0, 0], LOG_P[0, 3])
 
 
@@ -108,9 +108,8 @@ def test_nodes_below_the_root_recall_by_their_own_path() -> None:
     found = drafter()
     found.observe(TREE, LOG_P, verdict(TREE, [0], 5))  # the target chose 5, which nobody drafted
     tree = tree_of([5, 0, 4], [0, 0, 0])
-    log_q, known = found.recall(tree, torch.tensor([[2, 0]]))
+    log_q = found.expand(tree, torch.tensor([[2, 0]]))
     deeper = {(3, 1, 4): LOG_P[0, 3], (3, 1, 5): LOG_P[0, 4], (3, 2, 0): LOG_P[0, 5]}
-    assert known.all()
     torch.testing.assert_close(log_q[0, 0], expected((3, 5, 4), deeper))
     beside = {(3, 3, 1): LOG_P[0, 1], (3, 3, 2): LOG_P[0, 2]}
     # before the first code nothing is known: both read the same there
@@ -122,12 +121,9 @@ def test_places_that_the_last_tree_has_not_reached_are_jacobis() -> None:
     tree, plain = tree_of([2, 0, 4], [0, 0, 1]), drafter(JacobiDrafter)
     plain.observe(TREE, LOG_P, verdict(TREE, [0, 1], 2))
     found = observed()
-    for one, other in zip(
-        found.recall(tree, torch.tensor([[1, 2]])),
-        plain.recall(tree, torch.tensor([[1, 2]])),
-        strict=True,
-    ):
-        assert torch.equal(one, other)
+    one, other = (each.recall(tree, torch.tensor([[1, 2]])) for each in (found, plain))
+    assert torch.equal(one.log_q, other.log_q) and torch.equal(one.share, other.share)
+    assert (one.trust == 1).all() and other.trust is None
     assert torch.equal(found.foresee(), plain.foresee())
 
 
@@ -136,7 +132,7 @@ def test_codes_that_every_prediction_excludes_stay_nearly_impossible() -> None:
     found = drafter()
     found.observe(TREE, cut, verdict(TREE, [0, 1], 2))
     root = DraftTree.root(torch.tensor([2]), torch.float64)
-    log_q, _ = found.recall(root, torch.zeros(1, 1, dtype=torch.long))
+    log_q = found.expand(root, torch.zeros(1, 1, dtype=torch.long))
     assert log_q.isfinite().all() and log_q[0, 0, 4] < -50
 
 
@@ -156,12 +152,12 @@ def test_images_of_a_batch_go_their_own_ways() -> None:
             *(torch.cat([v, v]) for v in (trees.tokens, trees.parents, trees.depths, trees.scores)),
             trees.height,
         )
-        log_q, _ = found.recall(both, torch.full((2, 1), node))
-        wanted, _ = alone.recall(trees, torch.full((1, 1), node))
+        log_q = found.expand(both, torch.full((2, 1), node))
+        wanted = alone.expand(trees, torch.full((1, 1), node))
         torch.testing.assert_close(log_q[1], wanted[0])
     found.select([1])
-    log_q, _ = found.recall(trees, torch.zeros(1, 1, dtype=torch.long))
-    torch.testing.assert_close(log_q, alone.recall(trees, torch.zeros(1, 1, dtype=torch.long))[0])
+    root = torch.zeros(1, 1, dtype=torch.long)
+    torch.testing.assert_close(found.expand(trees, root), alone.expand(trees, root))
 
 
 @pytest.mark.parametrize("image", [0, 1])
@@ -177,7 +173,34 @@ def test_a_new_image_recalls_nothing_of_the_one_before(image) -> None:
         Verdict(*(torch.cat([getattr(one, name)] * 2) for name in names)),
     )
     found.start(image, None, None, torch.tensor([1]))
-    _, known = found.recall(
-        DraftTree.root(torch.tensor([2, 2]), torch.float64), torch.zeros(2, 1, dtype=torch.long)
-    )
-    assert known[:, 0].tolist() == [image == 1, image == 0]
+    root = DraftTree.root(torch.tensor([2, 2]), torch.float64)
+    share = found.recall(root, torch.zeros(2, 1, dtype=torch.long)).share
+    assert (share[:, 0] == 0).tolist() == [image == 0, image == 1]
+
+
+def likeness(tokens: Path, path: Path) -> float:
+    """The cosines of the last tokens, weighted by their sharpness; 1 for the same tokens."""
+    cosine = torch.nn.functional.cosine_similarity
+    pairs = zip(SHARPNESS, tokens[::-1], path[::-1], strict=True)
+    merits = [s * cosine(EMBEDDING[TEXT + a], EMBEDDING[TEXT + b], dim=0) for s, a, b in pairs]
+    return float(sum(merits)) / sum(SHARPNESS)
+
+
+def test_more_similar_nodes_have_a_greater_share_and_are_trusted_more() -> None:
+    found, root = observed(), DraftTree.root(torch.tensor([2]), torch.float64)
+    recalled = found.recall(root, torch.zeros(1, 1, dtype=torch.long))
+    m = max(likeness((3, 1, 2), path) for path in [(3, 1, 4), (3, 1, 5), (3, 2, 0)])
+    assert recalled.share.item() == pytest.approx(min(max(SHARE[0] + SHARE[1] * m, 0), 1))
+    assert recalled.trust.item() == pytest.approx(math.exp(TRUST_MIXED[1] * max(m, 0) ** 3))
+    found.expand(root, torch.zeros(1, 1, dtype=torch.long))
+    least, slope = TRUST_ALONE
+    assert found.trust.item() == pytest.approx(math.exp(least + slope * max(m, 0) ** 3))
+
+
+def test_the_same_tokens_are_recalled_nearly_alone() -> None:
+    """The target's choice was drafted as another node's child: the prediction after it is its."""
+    found = drafter()
+    found.observe(TREE, LOG_P, verdict(TREE, [0], 2))
+    tree = tree_of([2, 0], [0, 0])
+    recalled = found.recall(tree, torch.zeros(1, 1, dtype=torch.long))
+    assert recalled.share.item() > 0.9 and recalled.trust.item() > 5
