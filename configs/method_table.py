@@ -75,12 +75,15 @@ class Method:
     policy, drafter: the functions that make them (runs/building.py says how they are called), as
         "module:name"; None: nothing is drafted.
     drafted: the drafter has weights.
+    remembers: its drafts depend on images that were drawn before, so it goes with rules that draw
+        the images of plain decoding only.
     """
 
     defaults: dict[str, object] = field(default_factory=dict)
     policy: str | None = None
     drafter: str | None = None
     drafted: bool = False
+    remembers: bool = False
 
 
 _BUILDING = "runs.building"
@@ -117,6 +120,12 @@ METHODS: dict[str, Method] = {
         {"proposal": "coupled", "depth": 14, "width": 5, "nodes": 58} | _WINDOW,
         f"{_BUILDING}:fixed_tree",
         f"{_BUILDING}:similar_drafter",
+    ),
+    "ngram": Method(
+        {"proposal": "coupled", "depth": 6, "width": 10, "nodes": 58},
+        f"{_BUILDING}:fixed_tree",
+        f"{_BUILDING}:ngram_drafter",
+        remembers=True,
     ),
     "graft_similar": Method(
         _PRICED | {"depth": 18, "width": 4, "nodes": 58} | _WINDOW,

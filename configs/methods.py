@@ -35,10 +35,10 @@ class MethodSettings(Settings):
         "levels of a tree, at most",
         low=1,
         high=64,
-        shown="eagle2 5, marginal 6, graft 1, similar 14, graft_similar 18",
+        shown="eagle2 5, marginal 6, graft 1, similar 14, graft_similar 18, ngram 6",
     )
     width: int | None = setting(
-        None, "width of a tree", low=1, high=256, shown="eagle2 10, similar 5, others 4"
+        None, "width of a tree", low=1, high=256, shown="eagle2, ngram 10, similar 5, others 4"
     )
     nodes: int | None = setting(
         None,
@@ -110,6 +110,11 @@ class MethodSettings(Settings):
 
     def _check_acceptance(self) -> None:
         """Refuse a rule that does not go with the method and its proposal."""
+        if METHODS[self.method].remembers and not VERIFIERS[self.verifier].same_tokens:
+            allowed = (
+                f"with --method {self.method} exact: its drafts depend on earlier images, and "
+            )
+            refuse("verifier", self.verifier, f"{allowed}with other rules images would, too")
         fitting = [
             name for name, rule in VERIFIERS.items() if rule.fits(self.method, self.proposal)
         ]

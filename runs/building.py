@@ -28,6 +28,7 @@ from drafters.eagle import drafted_nodes
 from drafters.graft import GraftDrafter
 from drafters.jacobi import JacobiDrafter
 from drafters.loading import LoadedDrafter
+from drafters.ngram import NgramDrafter
 from drafters.similar import SimilarDrafter
 from models.base import TargetModel
 
@@ -176,6 +177,11 @@ def similar_drafter(parts: Drafting) -> Drafter:
     method = parts.method
     largest = parts.largest
     return SimilarDrafter(parts.target, method.window, method.guess, largest.reach, largest.nodes)
+
+
+def ngram_drafter(parts: Drafting) -> Drafter:
+    """Return a drafter without weights: what the target predicted after the same neighbours."""
+    return NgramDrafter(parts.target)
 
 
 def graft_drafter(parts: Drafting) -> Drafter:

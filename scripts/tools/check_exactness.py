@@ -90,7 +90,11 @@ def methods(cells: str) -> list[MethodSettings]:
     plain: list[dict] = [{"method": method} for method in ("static", "eagle2", "jacobi")]
     plain += [{"method": "marginal", **FIXED}, {"method": "graft", **FIXED, "window": 16}]
     if cells == "full":
-        plain += [{"method": "similar"}, {"method": "graft_similar", "size": "fixed"}]
+        plain += [
+            {"method": "similar"},
+            {"method": "ngram"},
+            {"method": "graft_similar", "size": "fixed"},
+        ]
     found = [
         MethodSettings(**settings, proposal=proposal)
         for settings, proposal in product(plain, PROPOSALS)

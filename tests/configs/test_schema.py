@@ -136,6 +136,7 @@ def test_defaults_of_the_methods():
         "ar",
         "jacobi",
         "similar",
+        "ngram",
     ]
 
 

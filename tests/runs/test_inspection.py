@@ -216,7 +216,10 @@ def test_a_checkpoint_without_a_drafter_says_so(folder, capsys) -> None:
     code, document = report(capsys, folder)
     assert code == 0
     line = next(line for line in document["findings"] if line["part"] == "drafter")
-    assert line["note"] and "only --method ar or jacobi or similar works; source: " in line["text"]
+    assert (
+        line["note"]
+        and "only --method ar or jacobi or similar or ngram works; source: " in line["text"]
+    )
 
 
 def test_lumina_needs_the_token_of_row_ends(lumina_folder, folder, capsys) -> None:
