@@ -9,6 +9,8 @@ from configs.benchmarking import BenchmarkSettings
 from configs.evaluation import EvaluateSettings
 from configs.extraction import ExtractionSettings
 from configs.fields import Settings, flags_in, setting, settings_fields
+from configs.learning import LearningSettings
+from configs.model import EngineSettings
 from configs.page import PageSettings
 from configs.paper_flags import PaperFlags
 from configs.schema import RunSettings
@@ -64,7 +66,8 @@ class Command:
     gone: Mapping[str, str] = field(default_factory=dict)
 
 
-_ONLY_RUNS = dict.fromkeys(("overwrite", "trace"), "only generate_images has it")
+_LEARNING = tuple(settings_fields(LearningSettings).keys() - settings_fields(EngineSettings).keys())
+_ONLY_RUNS = dict.fromkeys(("overwrite", "trace", *_LEARNING), "only generate_images has it")
 COMMANDS: dict[str, Command] = {
     "generate_images": Command(
         "generate images from prompts; the same command again continues where it stopped",
@@ -90,6 +93,7 @@ COMMANDS: dict[str, Command] = {
             "slice",
             "overwrite",
             "trace",
+            *_LEARNING,
             "vq_device",
             *(flag for numbers in NUMBERS for flag in settings_fields(numbers)),
         ),

@@ -17,6 +17,7 @@ from configs.fields import (
     setting,
     settings_dict,
 )
+from configs.learning import LearningSettings
 from configs.method_table import AdtSettings
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
@@ -58,6 +59,8 @@ FREE_FLAGS = (
     "cfg_mode",
     "device_map",
     "compile",
+    "learn",
+    "learn_share",
 )
 _PATHS = (
     "model_path",
@@ -179,7 +182,7 @@ class OutputSettings(Settings):
 
 
 @dataclass(frozen=True)
-class RunSettings(EngineSettings, OutputSettings, PromptSettings):
+class RunSettings(LearningSettings, OutputSettings, PromptSettings):
     """Everything `generate_images` needs. What is None at first is decided from the rest."""
 
     def settle(self) -> None:

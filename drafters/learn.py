@@ -1,0 +1,184 @@
+"""Learning while drawing: a drafter is trained on the images that it drafts (OmniDraft, arXiv
+2507.02659).
+
+To verify drafts, the target computes features and distributions of every image token that it
+decides. Those are what a drafter is trained on. `Notes` keeps them, of the latest images, and
+`OnlineLessons` trains on them a copy of the head, which `publish` puts into the drafting one.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from decoding.drafter import Decided, Drafter
+from decoding.sampling import SamplingDistribution
+from decoding.timing import Stopwatch
+from decoding.tree import DraftTree
+from decoding.verifiers.base import Verdict
+from drafters.eagle import EagleHead
+from drafters.loading import LoadedDrafter
+from drafters.training.lesson import Lessons
+from drafters.training.rows import Rows, join_rows
+from models.base import ImageGrid, PromptRows, TargetModel
+from models.linear import pack_weights
+
+_BYTES = 2**29  # of features of the latest images
+WARMUP = 20  # updates in which the learning rate rises
+
+
+class Alone:
+    """The crew of one process: while drawing, processes never wait for each other."""
+
+    rank, count = 0, 1
+
+    def average(self, tensors: Sequence[Tensor]) -> None:
+        pass
+
+    def wait(self) -> None:
+        pass
+
+
+@dataclass
+class Page:
+    """What is decided of an image in flight: its prompt, codes, and the features before them.
+
+    features: (guidance, n, hidden) each, the prompt's first. codes: (n,) each, row ends included.
+    known: how many features the image has.
+    """
+
+    prompt: PromptRows
+    features: list[Tensor]
+    codes: list[Tensor]
+    known: int = 0
+
+
+class Notes:
+    """The target's features of the latest finished images, ready to train on.
+
+    Called with the numbers of images, 0 for the oldest, it returns their rows (a `Rower`).
+    """
+
+    def __init__(self, grid: ImageGrid, first_id: int):
+        """first_id: of the image tokens."""
+        self.wanted, self.first_id = grid.slots(grid.tokens - 1), first_id
+        self.rows: deque[Rows] = deque()
+        self.pages: list[Page | None] = []
+        self.finished = 0  # images, also those that are forgotten
+
+    def __call__(self, images: Sequence[int], picks: Sequence[int] | None = None) -> Rows:
+        assert picks is None  # all guidance rows are trained on
+        return join_rows([self.rows[image] for image in images])
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def open(self, images: int) -> None:
+        """Forget the images in flight, and make room for others."""
+        self.pages = [None] * images
+
+    def start(self, image: int, prompt: PromptRows, features: Tensor, code: Tensor) -> None:
+        """Begin an image, as drafters do."""
+        self.pages[image] = Page(prompt, [features], [code])
+
+    def add(self, decided: Decided) -> None:
+        """Note what a round has decided; keep the images that are finished by it."""
+        for image, (page, count) in enumerate(zip(self.pages, decided.counts, strict=True)):
+            if page is None:
+                continue
+            page.features.append(decided.features[image, :, :count])
+            page.codes.append(decided.codes[image, :count])
+            page.known += count
+            if page.known >= self.wanted:
+                self._keep(page)
+                self.pages[image] = None
+
+    def select(self, images: list[int]) -> None:
+        """Keep these images in flight only."""
+        self.pages = [self.pages[image] for image in images]
+
+    @torch.inference_mode(False)
+    def _keep(self, page: Page) -> None:
+        """Keep a finished image on the CPU, in tensors that can be trained on."""
+        prompt, length = page.prompt, page.prompt.ids.shape[1]
+        ids = torch.cat(page.codes)[: self.wanted] + self.first_id
+        ids = torch.cat([prompt.ids, ids.expand(len(prompt.ids), -1)], 1)
+        features = torch.cat(page.features, 1)[:, : length + self.wanted]
+        origins = prompt.starts if prompt.origins is None else prompt.origins
+        parts = (values.to("cpu", copy=True) for values in (ids, features, prompt.starts, origins))
+        self.rows.append(Rows(*parts, length))
+        self.finished += 1
+        most = max(1, _BYTES // max(1, features.numel() * features.itemsize))
+        if len(self.rows) > most:
+            self.rows.popleft()
+
+
+class Listening:
+    """A drafter whose decided tokens are noted. Rounds are not recorded: notes have any length."""
+
+    replays = False
+
+    def __init__(self, drafter: Drafter, notes: Notes):
+        self.drafter, self.notes, self.window = drafter, notes, drafter.window
+
+    def open(self, images: int, watch: Stopwatch, fixed: bool = False) -> None:
+        self.drafter.open(images, watch, fixed)
+        self.notes.open(images)
+
+    def start(self, image: int, prompt: PromptRows, features: Tensor, code: Tensor) -> None:
+        self.drafter.start(image, prompt, features, code)
+        self.notes.start(image, prompt, features, code)
+
+    def expand(self, tree: DraftTree, nodes: Tensor) -> Tensor:
+        return self.drafter.expand(tree, nodes)
+
+    def foresee(self) -> Tensor:
+        return self.drafter.foresee()
+
+    def observe(self, tree: DraftTree, log_p: Tensor, verdict: Verdict) -> None:
+        self.drafter.observe(tree, log_p, verdict)
+
+    def commit(self, decided: Decided) -> None:
+        self.drafter.commit(decided)
+        self.notes.add(decided)
+
+    def select(self, images: list[int]) -> None:
+        self.drafter.select(images)
+        self.notes.select(images)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearningDrafter(LoadedDrafter):
+    """A drafter whose engines note what they decide."""
+
+    notes: Notes
+
+    def open(
+        self, target: TargetModel, distribution: SamplingDistribution, room: int, deepest: int
+    ) -> Drafter:
+        return Listening(super().open(target, distribution, room, deepest), self.notes)
+
+
+class OnlineLessons(Lessons):
+    """Lessons without an end: the learning rate rises and stays."""
+
+    @property
+    def rate(self) -> float:
+        return self.settings.lr * min(1.0, (self.step + 1) / WARMUP)
+
+
+@torch.no_grad()
+def publish(lessons: Lessons, network: EagleHead, scale: float) -> None:
+    """Copy the averaged weights of a head in training, in place, into the one that drafts.
+
+    scale: how many times larger the trained head's embedding is.
+    """
+    drafting = dict(network.named_parameters())
+    with lessons.averaged() as head:
+        for name, weight in head.named_parameters():
+            if weight.requires_grad:
+                drafting[name].copy_(weight)
+    network.fc.weight[:, : network.spec.hidden] *= scale
+    pack_weights(network)

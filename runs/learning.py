@@ -1,0 +1,249 @@
+"""`generate_images --learn`: the drafter is trained between rounds, while that pays.
+
+<output_dir>/learned/drafter/    the head, as --drafter_path reads it; of process n drafter.n
+<output_dir>/learned/log.jsonl   a line per 32 images: tau, updates, seconds; of process n log.n
+"""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from configs.learning import NEW
+from configs.methods import MethodSettings
+from configs.model import DeviceSettings, ModelSettings
+from configs.schema import RunSettings
+from configs.training import TrainSettings
+from drafters.calibrations import FILE, UNCALIBRATED, Calibrations
+from drafters.eagle import EagleHead
+from drafters.learn import Alone, LearningDrafter, Notes, OnlineLessons, publish
+from drafters.training.heads import embedding_scale, export, head_config, open_head
+from models.base import TargetModel
+from models.files.folders import checkpoint_folder
+from runs.session import Session
+from support.durable import append_lines, encode_json, replace_file
+
+if TYPE_CHECKING:
+    from runs.drawing import DrawnStep
+
+WINDOW = 32  # images between two lines of the log, and before the first update
+_IMAGES = 4  # of an update
+_PASSES = 4  # over an image, at most
+_FIRST_RATE, _LATER_RATE = 2e-3, 3e-4  # learning rates: of random weights, of a trained head
+
+
+@dataclass(frozen=True)
+class Span:
+    """What some images took. rounds: of single images. drawing, learning: seconds."""
+
+    images: int = 0
+    rounds: int = 0
+    drawing: float = 0.0
+    learning: float = 0.0
+
+    def __add__(self, other: "Span") -> "Span":
+        return Span(
+            *(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True))
+        )
+
+    @property
+    def rounds_per_image(self) -> float:
+        return self.rounds / self.images
+
+
+def saved(first: Span, later: Span) -> float:
+    """Return the seconds that fewer rounds than in the first span have saved in a later one."""
+    fewer = first.rounds_per_image - later.rounds_per_image
+    return fewer * later.images * first.drawing / first.rounds
+
+
+def pays(spans: list[Span], left: int) -> bool:
+    """Return whether to learn on, with so many images left.
+
+    It pays if the images left gain more from a span's learning than that takes, going by the last
+    two spans: by how many rounds an image has become shorter, and the time of a round at first.
+    """
+    if len(spans) < 3:
+        return True
+    fewer = (spans[-3].rounds_per_image - spans[-1].rounds_per_image) / 2
+    return fewer * left * spans[0].drawing / spans[0].rounds > spans[-1].learning
+
+
+class Learner:
+    """Trains the head of a session's drafter between rounds, for a share of the time."""
+
+    def __init__(self, settings: RunSettings, target: TargetModel, images: int, rank: int = 0):
+        """Begin with the folder's head, --drafter_path's, or random weights.
+
+        images: to draw. rank: this process's number.
+        """
+        self.settings, self.target, self.rank, self.left = settings, target, rank, images
+        self.folder = Path(settings.output_dir) / "learned"
+        start = self._start()
+        self.training = lesson_settings(settings, start)
+        self.config = head_config(self.training)
+        self.scale = embedding_scale(self.training, target)
+        target.transformer.requires_grad_(False)
+        self.notes = Notes(target.grid, target.vocab.first_id)
+        head, source = open_head(self.training, target).float(), (self.notes, [])
+        self.lessons = OnlineLessons(self.training, target, head, source, Alone())
+        self.network = deepcopy(head).requires_grad_(False).to(target.dtype)
+        self.network.embedding = nn.Embedding.from_pretrained(target.embedding())
+        publish(self.lessons, self.network, self.scale)
+        self.calibrations = UNCALIBRATED if start is None else Calibrations.read(start)
+        self.spans: list[Span] = []
+        self.now = Span()
+        self.going, self.mark = True, time.perf_counter()
+        self.began, self.merged = time.time(), {}
+
+    def _start(self) -> Path | None:
+        """Return the folder of the head to begin with; None for random weights."""
+        own = [self._drafter(self.rank), self._drafter(0)]
+        if not self.settings.overwrite:
+            for folder in own:
+                if (folder / "config.json").is_file():
+                    return folder
+        if self.settings.drafter_path == NEW:
+            return None
+        return checkpoint_folder(self.settings.drafter_path, "--drafter_path")
+
+    def _drafter(self, rank: int) -> Path:
+        return self.folder / ("drafter" if rank == 0 else f"drafter.{rank}")
+
+    @property
+    def drafter(self) -> LearningDrafter:
+        """The drafter for engines, whose weights change between rounds."""
+        return LearningDrafter(self.network, self.calibrations, notes=self.notes)
+
+    def after(self, step: "DrawnStep") -> None:
+        """Count a round, and learn for as long as the share of the time allows."""
+        now = time.perf_counter()
+        passed = Span(len(step.finished), len(step.rounds), now - self.mark)
+        self.now, self.left = self.now + passed, self.left - passed.images
+        while self.going and self.spans and self._may_learn():
+            self._update()
+        if self.now.images >= WINDOW:
+            self._close()
+        self.mark = time.perf_counter()
+
+    def _may_learn(self) -> bool:
+        share, now = self.settings.learn_share, self.now
+        fresh = (self.lessons.step + 1) * _IMAGES <= _PASSES * self.notes.finished
+        return fresh and now.learning * (1 - share) < now.drawing * share
+
+    def _update(self) -> None:
+        started = time.perf_counter()
+        self.lessons.images = list(range(len(self.notes)))
+        self.lessons.update()
+        publish(self.lessons, self.network, self.scale)
+        self.now += Span(learning=time.perf_counter() - started)
+
+    def _close(self) -> None:
+        """End a span: log it, keep the head, take over others' heads, and judge whether it pays."""
+        self.spans.append(self.now)
+        self.now = Span()
+        last = self.spans[-1]
+        self.save()
+        line = {"images": last.images, "tau": self._tau(last), "updates": self.lessons.step,
+                "drawing": last.drawing, "learning": last.learning,
+                "saved": saved(self.spans[0], last)}  # fmt: skip
+        name = "log.jsonl" if self.rank == 0 else f"log.{self.rank}.jsonl"
+        append_lines(self.folder / name, [line])
+        if self.going and not pays(self.spans, self.left):
+            self.going = False
+            print(f"note: --learn stops, since more would take longer than it saves: {self.said()}",
+                  file=sys.stderr)  # fmt: skip
+
+    def end(self) -> None:
+        """Keep the head, and say on stderr what it came to."""
+        self.save()
+        print(f"learned: {self.said()}; kept in {self._drafter(self.rank)}", file=sys.stderr)
+
+    def save(self) -> None:
+        """Keep the head in the run folder, after others' heads were taken over."""
+        folder = self._drafter(self.rank)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if self.going:
+            self._merge()
+        with self.lessons.averaged() as head:
+            export(head, self.config, folder, self.target, self.scale)
+        if self.calibrations.factors:
+            replace_file(folder / FILE, encode_json(self.calibrations.factors))
+
+    def _merge(self) -> None:
+        """Average the head with those that other processes have written since the last time."""
+        heads = []
+        for folder in self.folder.glob("drafter*"):
+            file = folder / "model.safetensors"
+            if folder == self._drafter(self.rank) or not (folder / "config.json").is_file():
+                continue
+            written = file.stat().st_mtime
+            if written > max(self.began, self.merged.get(folder, 0.0)):
+                self.merged[folder] = written
+                heads.append(open_head(replace(self.training, start_from=str(folder)), self.target))
+        if heads:
+            average_heads(self.lessons, heads)
+            publish(self.lessons, self.network, self.scale)
+
+    def said(self) -> str:
+        """Return what learning took and saved, in words."""
+        if len(self.spans) < 2:
+            return f"{self.lessons.step} updates"
+        first, last = self.spans[0], self.spans[-1]
+        gained = sum(saved(first, span) for span in self.spans[1:])
+        spent = sum(span.learning for span in self.spans) + self.now.learning
+        taus = f"tau {self._tau(first):.2f} -> {self._tau(last):.2f}"
+        return f"{taus}, {spent:.0f} s of learning, {gained:.0f} s saved"
+
+    def _tau(self, span: Span) -> float:
+        return (self.target.grid.tokens - 1) / span.rounds_per_image
+
+
+def open_learner(
+    settings: RunSettings, images: int, rank: int, open_session: Callable[[RunSettings], Session]
+) -> tuple[Session, Learner]:
+    """Return a session whose drafter learns, and who teaches it.
+
+    images: to draw. rank: this process's number. open_session: loads the target.
+
+    Raises:
+        ValueError: a checkpoint is missing, damaged or does not fit.
+    """
+    plain = MethodSettings(method="ar")
+    undrafted = replace(settings, method=plain, drafter_path=None, learn=None, learn_share=None)
+    session = open_session(undrafted)
+    learner = Learner(settings, session.target, images, rank)
+    return replace(session, settings=settings, drafter=learner.drafter), learner
+
+
+def lesson_settings(settings: RunSettings, start: Path | None) -> TrainSettings:
+    """Return how the drafter of a run is trained; start: the folder of its first weights."""
+    shared = (*fields(ModelSettings), *fields(DeviceSettings))
+    return TrainSettings(
+        **{f.name: getattr(settings, f.name) for f in shared},
+        tokens="those that are drawn",
+        output_dir=settings.output_dir,
+        start_from=None if start is None else str(start),
+        batch_size=_IMAGES,
+        optimizer="muon",
+        lr=_FIRST_RATE if start is None else _LATER_RATE,
+        ema=0.98,
+        ce_weight=0.5,
+        agreement_weight=2.0,
+        sampling=settings.sampling,
+    )
+
+
+@torch.no_grad()
+def average_heads(lessons: OnlineLessons, others: Sequence[EagleHead]) -> None:
+    """Replace the weights of a head in training by the mean of its own and others'."""
+    for name, weight in lessons.trained.items():
+        theirs = sum(dict(other.named_parameters())[name] for other in others)
+        for own in (weight, lessons.average[name]):
+            own.copy_((own + theirs) / (1 + len(others)))
