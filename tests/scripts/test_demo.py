@@ -30,8 +30,8 @@ def test_it_draws_and_says_what_to_do_next(tmp_path: Path) -> None:
     )
     assert (tmp_path / "grid.png").is_file() and (tmp_path / "benchmark.json").is_file()
     lines = done.stdout.splitlines()
-    assert lines[-1].startswith(f"Next: open {tmp_path}/grid.png") and "rows" not in done.stdout
+    assert lines[-1].startswith(f"Next: open {tmp_path}/grid.png") and '"rows"' not in done.stdout
     assert sum(line.startswith("| ") for line in lines) == 2 + 3, "a table of three methods"
-    bars = re.compile(r"\s*\d+%\|.*\|.*\[.*\]\s*")  # of progress
+    bars = re.compile(r"\s*\d+%\|.*\|.*\[.*\]\s*|\d+/\d+ images, .*")  # of progress
     said = [text for text in re.split(r"[\r\n]", done.stderr) if text.strip()]
     assert [text for text in said if not bars.fullmatch(text)] == []
