@@ -123,6 +123,10 @@ class Listening:
     def __init__(self, drafter: Drafter, notes: Notes):
         self.drafter, self.notes, self.window = drafter, notes, drafter.window
 
+    @property
+    def trust(self) -> Tensor | None:
+        return self.drafter.trust
+
     def open(self, images: int, watch: Stopwatch, fixed: bool = False) -> None:
         self.drafter.open(images, watch, fixed)
         self.notes.open(images)
