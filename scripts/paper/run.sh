@@ -24,16 +24,14 @@ OUT=${OUT:-outputs/paper/${recipe}_$(basename "$prompts" .txt)}
 read -ra flags <<<"${FLAGS:-}"
 read -ra judging <<<"$EVALUATE"
 flags+=(--prompt "$prompts")
-drafter=(${DRAFTER:+--drafter_path "$DRAFTER"})
 step() { printf '\n== %s\n' "$1"; }
 
 row() { # row METHOD: the flags of a row in `row`
   local paper=configs/paper/$1.yaml
-  row=(--config "configs/$recipe.yaml" --method "$1")
+  row=(--config "$model" --method "$1")
   if [ -e "$paper" ]; then
-    row=(--config "$paper,configs/$recipe.yaml" --method "$(sed -n 's/^method: //p' "$paper")")
+    row=(--config "$paper,$model" --method "$(sed -n 's/^method: //p' "$paper")")
   fi
-  case $1 in ar | jacobi | similar) ;; *) row+=("${drafter[@]}") ;; esac
 }
 
 measure() { # measure FOLDER WORDS...: the speed table, unless the same words have made it already
@@ -48,24 +46,29 @@ measure() { # measure FOLDER WORDS...: the speed table, unless the same words ha
   fi
 }
 
-# The speed table: the paper's rows, sampled drafts and our own defaults if a row has a drafter, and
-# the methods that are no rows of the paper.
-measured=ar needed=()
+# The speed table: for rows of the paper its methods, sampled drafts and our own defaults; all others.
+measured=ar
 for method in $METHODS; do
-  case $method in ar | jacobi | similar) ;; *)
+  [ ! -e "configs/paper/$method.yaml" ] ||
     measured=ar,static:proposal=sampled:verifier=sampled,eagle2:proposal=topk,adt:proposal=topk:nodes=58,adt
-    needed=("${drafter[@]}") ;;
-  esac
 done
 for method in $METHODS; do
   [ "$method" = ar ] || [ -e "configs/paper/$method.yaml" ] || measured+=,$method
 done
 
+# A recipe's drafter goes only to methods that have one.
+model=configs/$recipe.yaml
+if [ -n "${DRAFTER:-}" ]; then
+  mkdir -p "$OUT"
+  echo "drafter_path: $DRAFTER" >"$OUT/drafter.yaml"
+  model+=,$OUT/drafter.yaml
+fi
+
 case "$prompts ${FLAGS:-}" in
 *--prompt_file*) ;;
 PartiPrompts* | MSCOCO2017Val*) step "prompts"; bash scripts/get_prompts.sh "$prompts" ;;
 esac
-words=$(printf '%q ' --config "configs/$recipe.yaml" --num_images "$IMAGES" "${needed[@]}" "${flags[@]}")
+words=$(printf '%q ' --config "$model" --num_images "$IMAGES" "${flags[@]}")
 step "files"
 "$PY" -m scripts.tools.paper_needs --flags="$words" --methods="$METHODS" --evaluate="$EVALUATE"
 
@@ -73,8 +76,8 @@ for temperature in ${TEMPERATURES:-1 0}; do
   out=$OUT/T$temperature folders=
   mkdir -p "$out"
   step "T = $temperature: speed on $BENCH prompts"
-  measure "$out" --config "configs/$recipe.yaml" --temperature "$temperature" --num_images "$BENCH" \
-    --repeats "${REPEATS:-3}" --methods "$measured" "${needed[@]}" "${flags[@]}"
+  measure "$out" --config "$model" --temperature "$temperature" --num_images "$BENCH" \
+    --repeats "${REPEATS:-3}" --methods "$measured" "${flags[@]}"
   "$PY" -m scripts.tools.paper_hours --benchmark="$out/benchmark.json" --flags="$words" \
     --methods="$METHODS"
   for method in $METHODS; do
