@@ -1,0 +1,3 @@
+from support.quiet import silence
+
+silence()  # before diffusers or transformers is imported

@@ -18,6 +18,7 @@ from configs.fields import refuse
 from models.linear import Linear, forget_packed, packed_bytes
 from models.targets.transformer_target import TransformerTarget
 from models.transformer import Blocks
+from support.extras import install
 
 GROUP = 64  # weights with a scale of their own, of int4
 _LAYOUT = "tile_packed_to_4d"  # of torch's own int4 kernel; torchao's other ones need more packages
@@ -42,13 +43,13 @@ def weight_format(kind: str, device: torch.device) -> Any:
 
 
 def _torchao(kind: str = "") -> ModuleType:
-    """Return torchao.quantization, which no extra installs: diffusers warns wherever torchao is."""
+    """Return torchao.quantization."""
     try:
         return import_module("torchao.quantization")
     except ImportError as error:
         raise ValueError(
-            f"--quantize: found {kind!r}, which needs the package torchao; it is not here: "
-            "pip install torchao -c constraints.txt"
+            f"--quantize: found {kind!r}, which needs the package torchao, and it cannot be "
+            f"imported ({error}): {install('quantize')}"
         ) from error
 
 

@@ -11,7 +11,13 @@ EXTRAS = {
     ),
     "demo": ("gradio", "starlette"),
     "train": ("accelerate",),
+    "quantize": ("torchao",),
 }
+
+
+def install(extra: str) -> str:
+    """Return how an extra is installed."""
+    return f"pip install -e '.[{extra}]' in the checkout"
 
 
 def missing_extra(error: ModuleNotFoundError) -> str | None:
@@ -20,7 +26,6 @@ def missing_extra(error: ModuleNotFoundError) -> str | None:
     for extra, modules in EXTRAS.items():
         if module in modules:
             return (
-                f"{module}: not installed; this command needs the extra {extra}: "
-                f"pip install -e '.[{extra}]' in the checkout"
+                f"{module}: not installed; this command needs the extra {extra}: {install(extra)}"
             )
     return None

@@ -1,12 +1,17 @@
 """What the tests of several families ask of a target: logits through a cache, and whole images."""
 
+from pathlib import Path
+
 import torch
+from PIL import Image
 from torch import Tensor
 
+import main
 from configs.methods import MethodSettings
 from configs.sampling import SamplingSettings
 from decoding.cache import CacheShape, KVCache, chain
 from decoding.flight import Job
+from drafters.training.shards import Tokens
 from models.base import TargetModel
 from runs.session import Session
 
@@ -48,3 +53,17 @@ def rounds(session: Session, method: MethodSettings) -> list[int]:
     jobs = [Job(str(number), text, 7 + number) for number, text in enumerate(PROMPTS)]
     found = [image for step in engine.generate(jobs) for image in step.finished]
     return [image.target_forwards for image in sorted(found, key=lambda image: image.job.id)]
+
+
+def extracted(
+    model: str, folder: Path, size: tuple[int, int], place: Path, *words: str
+) -> tuple[Tensor, Tensor]:
+    """Return random pixels (height, width, 3) and their codes (1, tokens), by `extract_tokens`."""
+    (place / "pictures").mkdir()
+    pixels = torch.randint(256, (*size, 3), generator=torch.Generator().manual_seed(1)).byte()
+    Image.fromarray(pixels.numpy()).save(place / "pictures" / "a.png")
+    (place / "pictures" / "a.txt").write_text("a cat")
+    given = [f"--model={model}", f"--model_path={folder}", f"--data_dir={place / 'pictures'}"]
+    given += [f"--output_dir={place / 'tokens'}", "--device=cpu", *words]
+    assert main.main(["extract_tokens", *given]) == 0
+    return pixels, Tokens.read(place / "tokens").codes([0])

@@ -4,12 +4,13 @@ Its weights are random; its distributions are neither flat nor certain.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor, nn
 
 from configs.schema import RunSettings, SamplingSettings
@@ -20,6 +21,7 @@ from models.codecs.vqgan_config import VqganConfig
 from models.codecs.vqgan_layout import build_vqmodel
 from models.files.network import public_state
 from models.targets.chameleon_network import chameleon_keys, chameleon_spec
+from models.targets.llama_spec import llama_drafter_spec
 from models.transformer import Transformer
 from runs.session import Session, open_session
 from scripts.tiny.make_tokenizer import CLOSING_NAMES, LEADING_NAMES, image_token_name
@@ -145,11 +147,41 @@ def public_config(sizes: Sizes, tokenizer: Tokenizer) -> dict:
 def byte_tokenizer(codes: int, words: tuple[str, ...] = ()) -> Tokenizer:
     """Return a tokenizer with the tiny model's layout of ids, few image codes and no merges."""
     names = [*LEADING_NAMES, *map(image_token_name, range(codes)), *CLOSING_NAMES]
-    names += [*sorted(pre_tokenizers.ByteLevel.alphabet()), *words]
+    return _bytes([*names, *sorted(pre_tokenizers.ByteLevel.alphabet()), *words])
+
+
+def special_tokenizer(names: Sequence[str]) -> Tokenizer:
+    """Return a tokenizer of bytes without merges; special tokens of these names follow them."""
+    tokenizer = _bytes(sorted(pre_tokenizers.ByteLevel.alphabet()))
+    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in names])
+    return tokenizer
+
+
+def _bytes(names: Sequence[str]) -> Tokenizer:
+    """Return a tokenizer of bytes without merges; names: of all ids, the bytes' among them."""
     tokenizer = Tokenizer(models.BPE(vocab={name: i for i, name in enumerate(names)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
+
+
+def llama_drafter(entries: dict, target: Transformer) -> tuple[EagleHead, dict]:
+    """Return a random drafter for a Llama target, much like it, and the drafter's config.json.
+
+    entries: of the target's decoder.
+    """
+    config = entries | {"num_hidden_layers": 1, "bias": True}
+    config = {name: value for name, value in config.items() if "token_id" not in name}
+    head = randomised(EagleHead(llama_drafter_spec(config, target.spec)), 1)
+    make_kin(target, head)
+    return head, config
+
+
+def write_drafter(folder: Path, head: EagleHead, config: dict) -> None:
+    """Write a drafter's folder in the public layout."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(public_state(head, eagle_keys(head.spec, True)), folder / "model.safetensors")
 
 
 def randomised(module: nn.Module, seed: int, sizes: Sizes = Sizes()) -> nn.Module:  # noqa: B008

@@ -8,18 +8,16 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from small import make_kin, randomised
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from small import llama_drafter, randomised, special_tokenizer, write_drafter
+from tokenizers import Tokenizer, pre_tokenizers
 from torch import Tensor
 from transformers import Emu3Config, Emu3VQVAE, Emu3VQVAEConfig
 
 from configs.schema import RunSettings, SamplingSettings
 from drafters.eagle import EagleHead
-from drafters.loading import eagle_keys
 from models.files.network import public_state
 from models.files.tiktoken import _LETTER
 from models.targets.emu3_network import emu3_entries, emu3_keys, emu3_spec
-from models.targets.llama_spec import llama_drafter_spec
 from models.transformer import Transformer
 
 BEFORE = (
@@ -59,11 +57,7 @@ def write_emu3(folder: Path, sizes: Emu3Sizes = Emu3Sizes(), layout: str = "new"
     target, head, drafter = small_networks(config.to_dict())
     state = public_state(target, emu3_keys(target.spec, None))
     codec = small_movq(config.vq_config).state_dict()
-    (folder / "drafter").mkdir(parents=True)
-    (folder / "drafter" / "config.json").write_text(json.dumps(drafter))
-    save_file(
-        public_state(head, eagle_keys(head.spec, True)), folder / "drafter" / "model.safetensors"
-    )
+    write_drafter(folder / "drafter", head, drafter)
     if layout == "authors":
         write_authors(folder, config, state, sizes)
         write_codec(folder.parent / "Emu3-VisionTokenizer", config.vq_config, codec)
@@ -158,11 +152,7 @@ def small_networks(config: dict) -> tuple[Transformer, EagleHead, dict]:
     """Return random networks of target and drafter, and the drafter's config.json."""
     spec = emu3_spec(config)
     target = randomised(Transformer(spec, spec.vocab), 0)
-    drafter = emu3_entries(config) | {"num_hidden_layers": 1, "bias": True}
-    drafter = {name: value for name, value in drafter.items() if "token_id" not in name}
-    head = randomised(EagleHead(llama_drafter_spec(drafter, spec)), 1)
-    make_kin(target, head)
-    return target, head, drafter
+    return target, *llama_drafter(emu3_entries(config), target)
 
 
 def small_movq(config: Emu3VQVAEConfig) -> Emu3VQVAE:
@@ -188,13 +178,8 @@ def small_movq(config: Emu3VQVAEConfig) -> Emu3VQVAE:
 
 def small_tokenizer(sizes: Emu3Sizes) -> Tokenizer:
     """Return a tokenizer of bytes; the special tokens follow them, then the image codes."""
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={name: i for i, name in enumerate(letters)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    names = [*sizes.words, *(f"<|visual token {code:06d}|>" for code in range(sizes.codes))]
-    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in names])
-    return tokenizer
+    codes = (f"<|visual token {code:06d}|>" for code in range(sizes.codes))
+    return special_tokenizer([*sizes.words, *codes])
 
 
 def emu3_settings(folder: Path, dtype: str = "fp64", **sampling: float) -> RunSettings:

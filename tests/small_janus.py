@@ -7,20 +7,17 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
-from small import make_kin, randomised
+from small import llama_drafter, randomised, special_tokenizer, write_drafter
 from small_llamagen import public_vq, small_janus
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 from transformers import JanusConfig, JanusForConditionalGeneration
 
 from configs.schema import RunSettings, SamplingSettings
 from drafters.eagle import EagleHead
-from drafters.loading import eagle_keys
 from models.files.network import public_state
 from models.targets.janus import BEGIN_IMAGE, BOS, PAD
 from models.targets.janus_config import AUTHORS, TRANSFORMERS
 from models.targets.janus_network import JanusNetwork, janus_entries, janus_keys, janus_network
-from models.targets.llama_spec import llama_drafter_spec
 
 SPECIAL = (
     BOS, "<｜end▁of▁sentence｜>", PAD, "<|User|>", "<|Assistant|>", "<image_placeholder>",
@@ -48,11 +45,11 @@ def write_janus(
 
     authors: keys, config.json and .bin as deepseek-ai has them, else as transformers writes them.
     """
-    tokenizer = small_tokenizer()
+    tokenizer = special_tokenizer(SPECIAL)
     config = public_config(sizes, tokenizer.get_vocab_size())
     network, head, drafter = small_networks(config.to_dict())
     state = whole_state(config, network, sizes)
-    (folder / "drafter").mkdir(parents=True)
+    write_drafter(folder / "drafter", head, drafter)
     if authors:
         torch.save(authors_state(state), folder / "pytorch_model.bin")
         (folder / "config.json").write_text(json.dumps(authors_config(config)))
@@ -60,10 +57,6 @@ def write_janus(
         save_file(state, folder / "model.safetensors", {"format": "pt"})
         config.save_pretrained(folder)
     tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "drafter" / "config.json").write_text(json.dumps(drafter))
-    save_file(
-        public_state(head, eagle_keys(head.spec, True)), folder / "drafter" / "model.safetensors"
-    )
     return folder
 
 
@@ -127,11 +120,7 @@ def small_networks(config: dict) -> tuple[JanusNetwork, EagleHead, dict]:
     """Return random networks of target and drafter, and the drafter's config.json."""
     network: JanusNetwork = janus_network(config).module.to_empty(device="cpu")
     randomised(network, 0).embed_codes()
-    drafter = janus_entries(config) | {"num_hidden_layers": 1, "bias": True}
-    drafter = {name: value for name, value in drafter.items() if "token_id" not in name}
-    head = randomised(EagleHead(llama_drafter_spec(drafter, network.spec)), 1)
-    make_kin(network.transformer, head)
-    return network, head, drafter
+    return network, *llama_drafter(janus_entries(config), network.transformer)
 
 
 def whole_state(config: JanusConfig, network: JanusNetwork, sizes: JanusSizes) -> dict[str, Tensor]:
@@ -164,16 +153,6 @@ def authors_state(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _modules(keys: object) -> tuple[str, ...]:
     return tuple(value for value in vars(keys).values() if isinstance(value, str))
-
-
-def small_tokenizer() -> Tokenizer:
-    """Return a tokenizer of bytes with the names of Janus-Pro's special tokens after them."""
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={name: i for i, name in enumerate(letters)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in SPECIAL])
-    return tokenizer
 
 
 def janus_settings(folder: Path, dtype: str = "fp64", **sampling: float) -> RunSettings:

@@ -26,9 +26,8 @@ from models.files.tokenizer_file import load_tokenizer, require_tokens
 from models.files.weights import naming, read_json
 from models.linear import pack_weights
 from models.targets.emu3_network import emu3_network, emu3_spec
-from models.targets.llama_spec import llama_drafter_spec
+from models.targets.llama_target import LlamaTarget
 from models.targets.room import refuse_long, room_for_prompts
-from models.targets.transformer_target import TransformerTarget
 from models.transformer import Transformer
 
 BOS, PAD, ROW_END = "<|extra_203|>", "<|endoftext|>", "<|extra_200|>"
@@ -126,16 +125,14 @@ class Emu3Prompts:
         return PromptRows(torch.tensor(ids, device=device), torch.tensor(starts, device=device))
 
 
-class Emu3(TransformerTarget):
+class Emu3(LlamaTarget):
     """Text-to-image with an Emu3-Gen checkpoint."""
 
     name = "emu3"
 
     def __init__(self, transformer: Transformer, prompts: Emu3Prompts, images: MoVQ):
-        self.transformer, self.prompts, self.images = transformer, prompts, images
-        self.spec, self.grid, self.vocab = transformer.spec, prompts.grid, prompts.words.image
-        weight = transformer.norm.weight
-        self.dtype, self.device = weight.dtype, weight.device
+        super().__init__(transformer, prompts, images, prompts.words.image)
+        self.grid = prompts.grid
 
     @classmethod
     def load(cls, folder: Path, options: TargetOptions) -> "Emu3":
@@ -163,14 +160,8 @@ class Emu3(TransformerTarget):
             images, prompts.grid, images.config.n_embed, lambda text: len(prompts.row(text)), ADM
         )
 
-    def prompt(self, text: str, guidance: int) -> PromptRows:
-        return self.prompts.rows(text, guidance, self.device)
-
     def length(self, text: str) -> int:
         return self.prompt(text, 2).ids.shape[1]
-
-    def drafter_spec(self, config: dict) -> TransformerSpec:
-        return llama_drafter_spec(config, self.spec)
 
 
 def image_grid(words: Emu3Vocab, downsampling: int, options: TargetOptions) -> ImageGrid:

@@ -21,9 +21,8 @@ from models.files.weights import naming, read_json
 from models.linear import pack_weights
 from models.targets.janus_config import janus_config
 from models.targets.janus_network import JanusNetwork, janus_network, janus_spec
-from models.targets.llama_spec import llama_drafter_spec
+from models.targets.llama_target import LlamaTarget
 from models.targets.room import refuse_long
-from models.targets.transformer_target import TransformerTarget
 
 BOS, PAD, BEGIN_IMAGE = "<｜begin▁of▁sentence｜>", "<｜▁pad▁｜>", "<begin_of_image>"
 FRAME = (BOS, PAD, BEGIN_IMAGE)  # the tokens around a prompt's text
@@ -63,17 +62,14 @@ class JanusPrompts:
         return len(self.row(text))
 
 
-class JanusPro(TransformerTarget):
+class JanusPro(LlamaTarget):
     """Text-to-image with a Janus-Pro checkpoint."""
 
     name = "janus_pro"
 
     def __init__(self, network: JanusNetwork, prompts: JanusPrompts, images: ImageTokenizer):
-        self.transformer, self.prompts, self.images = network.transformer, prompts, images
-        self.spec, self.vocab = network.spec, network.vocab
+        super().__init__(network.transformer, prompts, images, network.vocab)
         self.grid = ImageGrid(*images.grid)
-        weight = network.transformer.norm.weight
-        self.dtype, self.device = weight.dtype, weight.device
 
     @classmethod
     def load(cls, folder: Path, options: TargetOptions) -> "JanusPro":
@@ -101,14 +97,8 @@ class JanusPro(TransformerTarget):
         grid = ImageGrid(*images.grid)
         return Codec(images, grid, images.config.n_embed, prompts.length, ADM)
 
-    def prompt(self, text: str, guidance: int) -> PromptRows:
-        return self.prompts.rows(text, guidance, self.device)
-
     def length(self, text: str) -> int:
         return self.prompts.length(text)
-
-    def drafter_spec(self, config: dict) -> TransformerSpec:
-        return llama_drafter_spec(config, self.spec)
 
 
 def read_images(folder: Path, config: dict, device: torch.device) -> ImageTokenizer:

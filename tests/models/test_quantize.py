@@ -1,6 +1,6 @@
 """Quantised targets: lossless methods give the tokens of plain decoding with the same target.
 
-What needs torchao, which no extra installs, is skipped without it.
+What needs torchao, which `make test` does not install, is skipped without it.
 """
 
 from __future__ import annotations

@@ -178,11 +178,16 @@ def test_the_folder_of_another_family(model, other, tmp_path, capsys) -> None:
 
 
 @pytest.mark.parametrize("model", FAMILIES)
-def test_the_drafter_of_the_other_family(model, tmp_path, capsys) -> None:
-    folders = {name: WRITERS[name](tmp_path / name / "model") for name in FAMILIES}
-    other = next(name for name in FAMILIES if name != model)
+@pytest.mark.parametrize("other", ["janus_pro", "emu3", "tiny"])
+def test_the_drafter_of_another_family(model, other, tmp_path, capsys) -> None:
+    if model == other:
+        pytest.skip("its own drafter")
+    folders = {name: WRITERS[name](tmp_path / name / "model") for name in (model, other)}
     given = [f"--model={model}", *size_of(model), f"--drafter_path={folders[other]}/drafter"]
     code, faults = inspected(capsys, folders[model], *given)
-    assert code == 1 and named(faults) == {"drafter config.json"}
-    assert "do not fit the target's" in faults[0]["text"]
-    assert faults[0]["text"] in refused(capsys, folders[model], *given)
+    said = refused(capsys, folders[model], *given)
+    assert code == 1 and len(faults) == 1 and faults[0]["part"] == "drafter"
+    if faults[0]["item"] == "keys":  # as many ids of the same width: Chameleon's norms are told
+        assert "unexpected key layers.0.self_attn.q_norm" in said
+    else:
+        assert "do not fit the target's" in faults[0]["text"] and faults[0]["text"] in said

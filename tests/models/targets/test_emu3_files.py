@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from families import decoded
+from families import decoded, extracted
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from small import write_checkpoint, write_shards
+from small import write_shards
 from small_emu3 import AUTHORS, Emu3Sizes, emu3_settings, old_names, write_emu3
 from small_janus import write_janus
 from transformers import Emu3Config, Emu3ForConditionalGeneration
@@ -21,7 +21,6 @@ from transformers import Emu3Config, Emu3ForConditionalGeneration
 import main
 from configs.fields import SettingsError
 from configs.schema import LanternSettings, MethodSettings, RunSettings
-from drafters.training.shards import Tokens
 from models.base import TargetOptions
 from models.placement import dispatch
 from models.registry import FAMILIES, load_codec
@@ -213,14 +212,6 @@ def test_a_tokenizer_that_cannot_be_used(damage, message, folder) -> None:
         load(folder)
 
 
-def test_a_drafter_of_another_family(folder, tmp_path) -> None:
-    other = write_checkpoint(tmp_path / "other")
-    shutil.rmtree(folder / "drafter")
-    shutil.copytree(other / "drafter", folder / "drafter")
-    with pytest.raises(ValueError, match="do not fit the target's"):
-        load(folder, MethodSettings("eagle2"))
-
-
 @pytest.mark.parametrize(
     ("size", "message"),
     [("36", "in multiples of 8, at most 760 x 760"), ("768", "at most 760"), ("x", "found 'x'")],
@@ -270,19 +261,11 @@ def test_the_command_line_draws_an_image(original, tmp_path) -> None:
 
 
 def test_extracted_tokens_are_the_codecs(original, tmp_path) -> None:
-    pictures = tmp_path / "pictures"
-    pictures.mkdir()
-    pixels = torch.randint(256, (32, 40, 3), generator=torch.Generator().manual_seed(1)).byte()
-    Image.fromarray(pixels.numpy()).save(pictures / "a.png")
-    (pictures / "a.txt").write_text("a cat")
-    words = f"extract_tokens --model emu3 --model_path {original} --data_dir {pictures}"
-    words += f" --target_size 40x32 --output_dir {tmp_path}/tokens --device cpu"
-    assert main.main(words.split()) == 0
-    tokens = Tokens.read(tmp_path / "tokens")
+    pixels, codes = extracted("emu3", original, (32, 40), tmp_path, "--target_size=40x32")
     codec = load_codec(
         "emu3", str(original), TargetOptions(torch.float32, CPU, target_size="40x32")
     )
-    assert torch.equal(tokens.codes([0]), codec.images.encode(pixels[None]))
+    assert torch.equal(codes, codec.images.encode(pixels[None]))
 
 
 def test_relaxed_acceptance_with_the_codecs_neighbours(folder) -> None:

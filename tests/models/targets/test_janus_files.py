@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from families import extracted
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from small import write_checkpoint, write_shards
+from small import write_shards
 from small_janus import JanusSizes, authors_config, authors_state, janus_settings, write_janus
 from transformers import JanusConfig, JanusForConditionalGeneration, LlamaConfig
 
 import main
 from configs.schema import LanternSettings, MethodSettings
 from decoding.flight import Job
-from drafters.training.shards import Tokens
 from models.base import TargetOptions
 from models.placement import dispatch
 from models.registry import FAMILIES, load_codec
@@ -217,14 +217,6 @@ def test_a_tokenizer_that_cannot_be_used(damage, message, folder) -> None:
         load(folder)
 
 
-def test_a_drafter_of_another_family(folder, tmp_path) -> None:
-    other = write_checkpoint(tmp_path / "other")
-    shutil.rmtree(folder / "drafter")
-    shutil.copytree(other / "drafter", folder / "drafter")
-    with pytest.raises(ValueError, match="do not fit the target's|unexpected key"):
-        load(folder, "eagle2")
-
-
 @pytest.mark.parametrize("layout", [False, True])
 def test_inspect(layout, originals, capsys) -> None:
     words = f"inspect --json --model janus_pro --model_path {originals[layout]} --cfg 5"
@@ -261,17 +253,9 @@ def test_the_command_line_draws_an_image(originals, tmp_path) -> None:
 
 def test_extracted_tokens_are_the_codecs(originals, tmp_path) -> None:
     folder = originals[False]
-    pictures = tmp_path / "pictures"
-    pictures.mkdir()
-    pixels = torch.randint(256, (64, 64, 3), generator=torch.Generator().manual_seed(1)).byte()
-    Image.fromarray(pixels.numpy()).save(pictures / "a.png")
-    (pictures / "a.txt").write_text("a cat")
-    words = f"extract_tokens --model janus_pro --model_path {folder} --data_dir {pictures}"
-    words += f" --output_dir {tmp_path}/tokens --device cpu"
-    assert main.main(words.split()) == 0
-    tokens = Tokens.read(tmp_path / "tokens")
+    pixels, codes = extracted("janus_pro", folder, (64, 64), tmp_path)
     codec = load_codec("janus_pro", str(folder), TargetOptions(torch.float32, CPU))
-    assert torch.equal(tokens.codes([0]), codec.images.encode(pixels[None]))
+    assert torch.equal(codes, codec.images.encode(pixels[None]))
     assert codec.length("a cat") == load(folder).target.length("a cat")
 
 

@@ -1,0 +1,34 @@
+"""Harmless warnings of libraries are kept back, all others pass."""
+
+import logging
+import subprocess
+import sys
+
+import pytest
+
+import models  # noqa: F401  its import silences them
+from configs.targets import ROOT
+from support.quiet import HARMLESS
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_the_harmless_warning_is_kept_back_and_others_are_not(name, caplog) -> None:
+    logger = logging.getLogger(name)
+    logger.warning("%s, which nobody here can act on", HARMLESS[name])
+    logger.warning("something else")
+    said = [record.getMessage() for record in caplog.records]
+    assert "something else" in said or not logger.propagate
+    assert not any(HARMLESS[name] in words for words in said)
+    record = logging.LogRecord(name, logging.WARNING, "", 0, "something else", None, None)
+    assert logger.filter(record)
+    record.msg = f"<enum 'X'> {HARMLESS[name]}"
+    assert not logger.filter(record)
+
+
+def test_torchao_says_nothing_on_our_screens() -> None:
+    pytest.importorskip("torchao")
+    code = "import models; from diffusers import VQModel; from transformers import T5EncoderModel"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0 and done.stderr == "" and done.stdout == ""
