@@ -86,7 +86,7 @@ def allocated(engine: Engine) -> dict[str, int]:
     for part in parts:
         if hasattr(part, "cache"):
             found["drafter keys and values"] = part.cache.nbytes
-        else:
+        elif hasattr(part, "distributions"):
             found["stale predictions"] = part.distributions.nbytes
     return found
 
