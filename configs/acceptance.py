@@ -83,6 +83,13 @@ VERIFIERS: dict[str, Acceptance] = {
     "sampled": Acceptance(
         f"{_VERIFIERS}.sampled:Sampled", True, False, ("sampled",), ("static", "jacobi")
     ),
+    "spectr": Acceptance(f"{_VERIFIERS}.spectr:SpecTr", True, False, ("sampled",), ("static",)),
+    "block": Acceptance(
+        f"{_VERIFIERS}.block:Block", True, False, ("sampled",), ("static", "jacobi")
+    ),
+    "traversal": Acceptance(
+        f"{_VERIFIERS}.traversal:Traversal", True, False, ("sampled",), ("static", "jacobi")
+    ),
     "lantern": Acceptance(
         f"{_VERIFIERS}.lantern:Lantern",
         False,

@@ -104,7 +104,8 @@ class ExtractionSettings(Settings):
             refuse(
                 "verifier",
                 self.run.method.verifier,
-                "exact, rejection, sampled: drafters learn the target's distribution",
+                "exact, rejection, sampled, spectr, block, traversal: drafters learn the target's "
+                "distribution",
             )
 
 

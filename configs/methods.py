@@ -79,8 +79,8 @@ class MethodSettings(Settings):
     )
     verifier: str = setting(
         "exact",
-        "acceptance rule; exact draws the images of plain decoding, rejection and sampled others "
-        "of the same distribution",
+        "acceptance rule; exact draws the images of plain decoding; rejection, sampled, spectr, "
+        "block and traversal others of the same distribution",
         choices=tuple(VERIFIERS),
     )
     adt: AdtSettings | None = part(AdtSettings, default=None)

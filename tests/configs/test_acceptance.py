@@ -32,6 +32,9 @@ def test_every_combination_is_allowed_or_refused_by_name() -> None:
             "exact": True,
             "rejection": True,
             "sampled": method in ("static", "jacobi") and proposal == "sampled",
+            "spectr": method == "static" and proposal == "sampled",
+            "block": method in ("static", "jacobi") and proposal == "sampled",
+            "traversal": method in ("static", "jacobi") and proposal == "sampled",
             "lantern": proposal != "sampled",
             "lantern_coupled": proposal != "sampled",
         }[verifier]
@@ -72,12 +75,18 @@ def test_which_rules_draw_the_images_of_plain_decoding() -> None:
         "exact",
         "rejection",
         "sampled",
+        "spectr",
+        "block",
+        "traversal",
     ]
     assert [name for name, (_, _, method) in found.items() if method.same_tokens(1.0)] == ["exact"]
     assert [name for name, (_, _, method) in found.items() if method.same_tokens(0.0)] == [
         "exact",
         "rejection",
         "sampled",
+        "spectr",
+        "block",
+        "traversal",
     ]
 
 

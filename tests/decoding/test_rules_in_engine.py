@@ -26,6 +26,11 @@ LOSSLESS = {
     "rejection, grafted": MethodSettings(
         "graft", depth=3, width=3, nodes=9, window=6, verifier="rejection"
     ),
+    "spectr": MethodSettings(method="static", proposal="sampled", verifier="spectr"),
+    "block": MethodSettings("jacobi", proposal="sampled", verifier="block", window=5),
+    "traversal": MethodSettings(
+        method="static", tree="chain", proposal="sampled", verifier="traversal"
+    ),
     "SJD": MethodSettings("jacobi", proposal="sampled", verifier="sampled", window=5),
 }
 RELAXED = {
