@@ -11,7 +11,6 @@ from small_emu3 import Emu3Sizes, emu3_settings, write_emu3
 from torch import Tensor
 from transformers import Emu3ForConditionalGeneration
 
-from configs.method_table import METHODS
 from configs.schema import MethodSettings, SamplingSettings
 from decoding.slots import with_row_ends
 from models.targets.emu3 import Emu3
@@ -127,17 +126,6 @@ def test_a_greedy_image_is_that_of_generate(session, theirs) -> None:
     ours = target.to_image(found[None])
     assert ours.shape == (1, 32, 40, 3) and ours.float().std() > 10
     assert (pixels.int() - ours.int()).abs().max() <= 1
-
-
-@pytest.mark.parametrize("greedy", [False, True])
-@pytest.mark.parametrize("method", [name for name in METHODS if name != "ar"])
-def test_lossless_methods_give_plain_decoding(session, method, greedy) -> None:
-    """Trees run across row ends."""
-    size = {"size": "fixed"} if "size" in METHODS[method].defaults else {}
-    sampling = GREEDY if greedy else None
-    plain = decoded(session, PLAIN, sampling)
-    found = decoded(session, MethodSettings(method, **size), sampling)
-    assert all(torch.equal(a, b) for a, b in zip(plain, found, strict=True))
 
 
 def test_codes_of_pixels(session, theirs) -> None:

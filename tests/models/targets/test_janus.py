@@ -12,7 +12,6 @@ from small_janus import BEGIN_IMAGE, BOS, PAD, JanusSizes, janus_settings, write
 from torch import Tensor
 from transformers import JanusForConditionalGeneration
 
-from configs.method_table import METHODS
 from configs.schema import MethodSettings, SamplingSettings
 from models.targets.janus import JanusPro
 from runs.session import Session, open_session
@@ -100,31 +99,6 @@ def test_a_greedy_image_is_that_of_generate(session, theirs) -> None:
     found = decoded(session, PLAIN, GREEDY)[2]
     assert len(set(expected[0].tolist())) > 2
     assert found.tolist() == expected[0].tolist()
-
-
-@pytest.mark.parametrize("greedy", [False, True])
-@pytest.mark.parametrize("method", [name for name in METHODS if name != "ar"])
-def test_lossless_methods_give_plain_decoding(session, method, greedy) -> None:
-    size = {"size": "fixed"} if "size" in METHODS[method].defaults else {}
-    sampling = GREEDY if greedy else None
-    plain = decoded(session, PLAIN, sampling)
-    found = decoded(session, MethodSettings(method, **size), sampling)
-    assert all(torch.equal(a, b) for a, b in zip(plain, found, strict=True))
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        {"method": "eagle2", "verifier": "rejection"},
-        {"method": "static", "verifier": "sampled", "proposal": "sampled"},
-        {"method": "jacobi", "verifier": "sampled", "proposal": "sampled"},
-    ],
-    ids=lambda flags: f"{flags['method']} {flags['verifier']}",
-)
-def test_randomised_verifiers_choose_the_likeliest_codes_too(session, flags) -> None:
-    plain = decoded(session, PLAIN, GREEDY)
-    found = decoded(session, MethodSettings(**flags), GREEDY)
-    assert all(torch.equal(a, b) for a, b in zip(plain, found, strict=True))
 
 
 def test_guidance_rows_one_after_the_other(folders, session) -> None:

@@ -1,0 +1,58 @@
+"""Janus-Pro and Emu3 in fp64: every lossless rule with every method and proposal that it goes with
+repeats plain decoding's tokens, the randomised ones at temperature 0. Emu3's trees run across row
+ends.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from families import decoded
+from small_emu3 import emu3_settings, write_emu3
+from small_janus import janus_settings, write_janus
+from torch import Tensor
+
+from configs.acceptance import VERIFIERS
+from configs.method_table import METHODS
+from configs.methods import MethodSettings
+from configs.sampling import SamplingSettings
+from decoding.proposals import PROPOSALS
+from runs.session import Session, open_session
+
+FAMILIES = {"janus_pro": (write_janus, janus_settings), "emu3": (write_emu3, emu3_settings)}
+CASES = [
+    (name, method, proposal)
+    for name, rule in VERIFIERS.items()
+    if rule.lossless
+    for method, entry in METHODS.items()
+    for proposal in PROPOSALS
+    if entry.policy and rule.fits(method, proposal) and (rule.same_tokens or not entry.remembers)
+]
+Images = dict[float, list[Tensor]]
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def opened(request, tmp_path_factory) -> tuple[Session, Images]:
+    """A session of a family, and the images of plain decoding by temperature."""
+    write, settings = FAMILIES[request.param]
+    session = open_session(settings(write(tmp_path_factory.mktemp("lossless") / "model")))
+    plain = {t: decoded(session, MethodSettings("ar"), at(session, t)) for t in (0.0, 1.0)}
+    assert not all(map(torch.equal, plain[0.0], plain[1.0]))
+    return session, plain
+
+
+def at(session: Session, temperature: float) -> SamplingSettings:
+    return SamplingSettings(cfg=session.settings.sampling.cfg, temperature=temperature)
+
+
+@pytest.mark.parametrize("case", CASES, ids=" ".join)
+def test_tokens_are_those_of_plain_decoding(case, opened) -> None:
+    verifier, name, proposal = case
+    (session, plain), own = opened, METHODS[name].defaults
+    size = {"size": "fixed"} if "size" in own else {}
+    method = MethodSettings(name, verifier=verifier, proposal=proposal, **size)
+    found = [t for t in (0.0, 1.0) if method.same_tokens(t)]
+    assert found == ([0.0, 1.0] if verifier == "exact" else [0.0])
+    for temperature in found:
+        images = decoded(session, method, at(session, temperature))
+        assert all(map(torch.equal, images, plain[temperature])), temperature
