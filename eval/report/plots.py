@@ -35,7 +35,9 @@ def speed_plot(rows: Sequence[SpeedRow], caption: str) -> Markup:
         axes.barh([row.run for row in rows], [row.seconds for row in rows], color=_BAR)
         for place, row in enumerate(rows):
             ratio = "" if row.speedup is None else f", SR {row.speedup.value:.2f}"
-            axes.text(row.seconds, place, f" {row.seconds:.3g} s{ratio}", va="center", fontsize=9)
+            end, gap = (row.seconds, place), (4, 0)
+            text = f"{row.seconds:.3g} s{ratio}"
+            axes.annotate(text, end, gap, textcoords="offset points", va="center", fontsize=9)
         axes.set(xlabel="seconds per image", xlim=(0, 1.45 * max(row.seconds for row in rows)))
         return _svg(figure, caption)
 
