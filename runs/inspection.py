@@ -6,6 +6,7 @@ report names them all. Of weight files it reads the headers only.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -25,6 +26,7 @@ from runs.memory import Drawn, cache_bytes, memory_of
 from runs.network_report import Looked, Outline, Place, look_at
 from runs.session import DTYPES, target_options
 from support.border import Failure
+from support.extras import install
 
 
 def inspect_checkpoint(settings: InspectSettings) -> None:
@@ -58,6 +60,11 @@ def examine(settings: InspectSettings) -> Report:
         if found.sequence is not None:
             drawn = Drawn(found.sequence.grid, codes)
             findings.append(_sequence(settings, target.spec, found.sequence))
+    if settings.quantize is not None and find_spec("torchao") is None:
+        text = f"--quantize {settings.quantize} needs torchao, not installed here"
+        findings.append(
+            Finding("target", "quantize", True, f"{text}: {install('quantize')}", note=True)
+        )
     memory = memory_of(settings, target.network, drafter.network, drawn)
     memory |= {finding.part: found.bytes for finding, found in parts if found.bytes}
     return Report((*findings, *drafter.findings), memory)

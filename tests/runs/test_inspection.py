@@ -211,6 +211,15 @@ def test_settings_are_checked_like_those_of_other_commands(words, message, capsy
     assert said.out == "" and message in said.err
 
 
+@pytest.mark.parametrize("here", [True, False])
+def test_a_missing_torchao_is_a_note(here, checkpoint, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("runs.inspection.find_spec", lambda name: object() if here else None)
+    code, document = report(capsys, checkpoint, "--quantize=int8")
+    notes = [line["text"] for line in document["findings"] if line["item"] == "quantize"]
+    assert code == 0 and len(notes) == (not here)
+    assert here or "needs torchao" in notes[0] and "pip install -e '.[quantize]'" in notes[0]
+
+
 def test_a_checkpoint_without_a_drafter_says_so(folder, capsys) -> None:
     shutil.rmtree(folder / "drafter")
     code, document = report(capsys, folder)
