@@ -40,9 +40,12 @@ _FIRST_RATE, _LATER_RATE = 2e-3, 3e-4  # learning rates: of random weights, of a
 
 @dataclass(frozen=True)
 class Span:
-    """What some images took. rounds: of single images. drawing, learning: seconds."""
+    """What happened in a while. images: finished. tokens: decided, also of images in flight.
+    rounds: of single images. drawing, learning: seconds.
+    """
 
     images: int = 0
+    tokens: int = 0
     rounds: int = 0
     drawing: float = 0.0
     learning: float = 0.0
@@ -53,14 +56,13 @@ class Span:
         )
 
     @property
-    def rounds_per_image(self) -> float:
-        return self.rounds / self.images
+    def tau(self) -> float:
+        return self.tokens / self.rounds
 
 
 def saved(first: Span, later: Span) -> float:
     """Return the seconds that fewer rounds than in the first span have saved in a later one."""
-    fewer = first.rounds_per_image - later.rounds_per_image
-    return fewer * later.images * first.drawing / first.rounds
+    return (later.tokens / first.tau - later.rounds) * first.drawing / first.rounds
 
 
 def pays(spans: list[Span], left: int) -> bool:
@@ -71,8 +73,9 @@ def pays(spans: list[Span], left: int) -> bool:
     """
     if len(spans) < 3:
         return True
-    fewer = (spans[-3].rounds_per_image - spans[-1].rounds_per_image) / 2
-    return fewer * left * spans[0].drawing / spans[0].rounds > spans[-1].learning
+    fewer = spans[-1].tokens * (1 / spans[-3].tau - 1 / spans[-1].tau) / 2  # rounds of a span
+    gain = fewer * left / spans[-1].images * spans[0].drawing / spans[0].rounds
+    return gain > spans[-1].learning
 
 
 class Learner:
@@ -124,7 +127,8 @@ class Learner:
     def after(self, step: "DrawnStep") -> None:
         """Count a round, and learn for as long as the share of the time allows."""
         now = time.perf_counter()
-        passed = Span(len(step.finished), len(step.rounds), now - self.mark)
+        tokens = sum(stats.accepted + 1 for stats in step.rounds)
+        passed = Span(len(step.finished), tokens, len(step.rounds), now - self.mark)
         self.now, self.left = self.now + passed, self.left - passed.images
         while self.going and self.spans and self._may_learn():
             self._update()
@@ -150,7 +154,7 @@ class Learner:
         self.now = Span()
         last = self.spans[-1]
         self.save()
-        line = {"images": last.images, "tau": self._tau(last), "updates": self.lessons.step,
+        line = {"images": last.images, "tau": last.tau, "updates": self.lessons.step,
                 "drawing": last.drawing, "learning": last.learning,
                 "saved": saved(self.spans[0], last)}  # fmt: skip
         name = "log.jsonl" if self.rank == 0 else f"log.{self.rank}.jsonl"
@@ -198,11 +202,8 @@ class Learner:
         first, last = self.spans[0], self.spans[-1]
         gained = sum(saved(first, span) for span in self.spans[1:])
         spent = sum(span.learning for span in self.spans) + self.now.learning
-        taus = f"tau {self._tau(first):.2f} -> {self._tau(last):.2f}"
+        taus = f"tau {first.tau:.2f} -> {last.tau:.2f}"
         return f"{taus}, {spent:.0f} s of learning, {gained:.0f} s saved"
-
-    def _tau(self, span: Span) -> float:
-        return (self.target.grid.tokens - 1) / span.rounds_per_image
 
 
 def open_learner(

@@ -68,6 +68,16 @@ def test_images_are_those_of_plain_decoding(drafter_path, settings, capsys) -> N
     assert "learned: tau " in capsys.readouterr().err
 
 
+def test_the_log_counts_the_tokens_of_all_rounds(settings, monkeypatch) -> None:
+    """Images in flight, too: a span's first and last rounds are those of unfinished images."""
+    monkeypatch.setattr(learning, "WINDOW", 16)
+    run = settings("counted", learn=True)
+    generate_images(run)
+    lines = read_lines(Path(run.output_dir) / "records.jsonl")
+    rounds = sum(line["target_forwards"] - 1 for line in lines)
+    assert [line["tau"] for line in log_of(run)] == [pytest.approx(16 * 15 / rounds)]
+
+
 def test_the_folder_keeps_the_head_and_a_resumed_run_goes_on_with_it(settings) -> None:
     first = settings("run", learn=True, learn_share=0.9, slice="0-12")
     generate_images(first)
@@ -155,13 +165,14 @@ def test_heads_are_averaged_with_equal_weights(settings) -> None:
 
 
 def test_it_stops_when_more_learning_takes_longer_than_it_saves() -> None:
-    first, second = Span(10, 1000, 100.0, 0.0), Span(10, 800, 80.0, 20.0)
+    first, second = Span(10, 2000, 1000, 100.0), Span(10, 2000, 800, 80.0, 20.0)
     assert pays([first, second], 1)  # too early to tell
-    third = Span(10, 600, 60.0, 20.0)
+    third = Span(10, 2000, 600, 60.0, 20.0)
     # 20 rounds an image fewer with each span; a round takes 0.1 s, so 2 s an image
     assert pays([first, second, third], 11) and not pays([first, second, third], 10)
     assert not pays([first, second, third, replace(third, rounds=800)], 1000)
     assert saved(first, third) == pytest.approx(10 * 40 * 0.1)
+    assert saved(first, Span(5, 1000, 500, 9.0)) == 0.0  # as many tokens a round as before
 
 
 def test_a_run_that_gains_nothing_says_so(settings, monkeypatch, capsys) -> None:
