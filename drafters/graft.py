@@ -48,7 +48,7 @@ class GraftDrafter:
         log_q = self.near.expand(tree, nodes)
         recalled = self.far.recall(tree, nodes)
         stale, share, self.trust = recalled.log_q, recalled.share[..., None], recalled.trust
-        mixed = (share > 0) & stale.isfinite() & log_q.isfinite()
+        mixed = stale.isfinite() & log_q.isfinite()
         return torch.where(mixed, log_q + share * (stale - log_q), log_q).log_softmax(-1)
 
     def foresee(self) -> Tensor:
