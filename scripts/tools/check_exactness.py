@@ -237,12 +237,8 @@ def check_exactness(
         print(json.dumps(line), flush=True)
         if report:
             append_lines(Path(report), [line])
-    summary = (
-        {"dtype": dtype}
-        | conclude(lines.values())
-        | {"revision": head["revision"]}
-        | session.hardware()
-    )
+    found = {"dtype": dtype, **conclude(lines.values()), "revision": head["revision"]}
+    summary = found | session.hardware()
     print(json.dumps(summary))
     if not summary["passed"]:
         sys.exit(1)
