@@ -91,7 +91,7 @@ class JacobiDrafter:
         """
         return self.recall(tree, nodes).log_q
 
-    def recall(self, tree: DraftTree, nodes: Tensor) -> "Recalled":
+    def recall(self, tree: DraftTree, nodes: Tensor) -> Recalled:
         """Return the same for a mixture with a drafter's.
 
         A position that borrows the prediction of another one has a share of 0.

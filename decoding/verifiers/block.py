@@ -13,6 +13,7 @@ from torch import Tensor
 
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Streams, Verdict
+from decoding.verifiers.siblings import older_siblings
 from decoding.verifiers.traversal import Traversal
 
 
@@ -30,8 +31,6 @@ class Block(Traversal):
 
 def first_chain(tree: DraftTree) -> DraftTree:
     """Return the tree with only the first child of the root, its first child, and so on present."""
-    siblings = (tree.parents[..., None] == tree.parents[:, None]) & tree.present[:, None]
-    siblings[:, :, 0] = False  # the root's parent is the root
-    later = siblings.tril(-1).any(2)  # (images, 1 + nodes): nodes that an older sibling precedes
+    later = older_siblings(tree).any(2)  # (images, 1 + nodes): nodes that an older one precedes
     aside = (tree.visible & later[:, None]).any(2)
     return replace(tree, scores=tree.scores.masked_fill(aside, -torch.inf))

@@ -9,7 +9,7 @@ from torch import Tensor
 from decoding.sampling import choose
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Streams, Verdict, verdict
-from decoding.verifiers.siblings import Siblings, at, normalised, walk
+from decoding.verifiers.siblings import Siblings, at, normalised, uniforms, walk
 
 
 class PointMasses:
@@ -21,7 +21,7 @@ class PointMasses:
 
     def uniform(self, tokens: Tensor) -> Tensor:
         """Return a uniform number for each token (images,), in fp64."""
-        return torch.exp(-torch.exp(-at(self.noise, tokens).double()))
+        return uniforms(at(self.noise, tokens))
 
     def visit(self, tokens: Tensor, asked: Tensor) -> Tensor:
         hit = asked & (self.uniform(tokens) < at(self.distribution, tokens))

@@ -76,6 +76,13 @@ def children_of(tree: DraftTree, node: Tensor) -> Tensor:
     return children
 
 
+def older_siblings(tree: DraftTree) -> Tensor:
+    """Return (images, 1 + nodes, 1 + nodes) bool: [i, a, b] says that b is a sibling before a."""
+    siblings = (tree.parents[..., None] == tree.parents[:, None]) & tree.present[:, None]
+    siblings[:, :, 0] = False  # the root's parent is the root
+    return siblings.tril(-1)
+
+
 def at(values: Tensor, index: Tensor) -> Tensor:
     """Return values[i, index[i]] of every image i: (images, n, ...) -> (images, ...)."""
     return values[torch.arange(len(index), device=index.device), index]
@@ -85,3 +92,8 @@ def normalised(distribution: Tensor) -> Tensor:
     """Return weights (images, n) scaled to sum to 1; rows of zeros stay."""
     total = distribution.sum(1, keepdim=True)
     return distribution / total.masked_fill(total == 0, 1.0)
+
+
+def uniforms(gumbel: Tensor) -> Tensor:
+    """Return the numbers between 0 and 1, in fp64, that Gumbel noise was made from."""
+    return torch.exp(-torch.exp(-gumbel.double()))

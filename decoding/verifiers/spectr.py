@@ -11,7 +11,7 @@ from torch import Tensor
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Streams, Verdict
 from decoding.verifiers.rejection import Rejection
-from decoding.verifiers.siblings import Siblings, at, children_of, normalised
+from decoding.verifiers.siblings import Siblings, at, children_of, normalised, uniforms
 
 _HALVINGS = 50  # of the interval that holds rho
 _GREEDY = Rejection()
@@ -100,6 +100,6 @@ class SpecTr(Rejection):
         own = children_of(tree, node)
         order = own.int().argsort(dim=1, descending=True, stable=True)[:, :width]
         children = tree.tokens.gather(1, order).masked_fill(~own.gather(1, order), -1)
-        uniform = torch.exp(-torch.exp(-accept[:, :width].double()))
+        uniform = uniforms(accept[:, :width])
         draft = at(tree.distributions, node).double().softmax(-1)
         return Selection(distribution, uniform, draft, children)

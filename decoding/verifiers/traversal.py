@@ -18,9 +18,9 @@ from torch import Tensor
 
 from decoding.sampling import choose
 from decoding.tree import DraftTree
-from decoding.verifiers.base import Streams, Verdict, verdict
+from decoding.verifiers.base import Streams, Verdict, path_to, verdict
 from decoding.verifiers.rejection import Rejection
-from decoding.verifiers.siblings import at, normalised
+from decoding.verifiers.siblings import at, normalised, older_siblings, uniforms
 
 
 class Journey:
@@ -77,10 +77,7 @@ def tour(tree: DraftTree) -> tuple[Tensor, Tensor]:
     present = tree.present.clone()
     present[:, 0] = True
     size = (tree.visible & present[..., None]).sum(1)  # (images, 1 + nodes) with descendants
-    siblings = tree.parents[..., None] == tree.parents[:, None]
-    siblings[:, :, 0] = False  # the root's parent is the root
-    older = (siblings & present[:, None]).tril(-1)
-    before = 1 + (older * size[:, None]).sum(2)
+    before = 1 + (older_siblings(tree) * size[:, None]).sum(2)
     place = torch.zeros_like(before)  # in the order in which nodes are entered
     for depth in range(1, tree.height + 1):
         place = torch.where(tree.depths == depth, place.gather(1, tree.parents) + before, place)
@@ -110,7 +107,7 @@ class Traversal(Rejection):
         if tree.nodes >= accept.shape[-1]:
             found = f"--verifier {self.name}: found {tree.nodes} nodes and {accept.shape[-1]} codes"
             raise ValueError(f"{found}; allowed: fewer nodes than codes")
-        uniform = torch.exp(-torch.exp(-accept[:, 0].double()))  # (images, vocab)
+        uniform = uniforms(accept[:, 0])  # (images, vocab)
         journey = Journey(tree, log_p)
         nodes, leaving = tour(tree)
         for node, out in zip(nodes.T, leaving.T, strict=True):
@@ -123,9 +120,3 @@ class Traversal(Rejection):
         found = verdict(tree, choose(log_p, noise("target")), accepted, path, bonus)
         complaint = f"--verifier {self.name}: all children were refused and {self.emptied}"
         return replace(found, emptied=(distribution == 0).all(1), complaint=complaint)
-
-
-def path_to(tree: DraftTree, node: Tensor) -> Tensor:
-    """Return the path (images, 1 + nodes) of a verdict to nodes (images,)."""
-    on_path = at(tree.visible, node)
-    return on_path.int().argsort(dim=1, descending=True, stable=True)
