@@ -48,6 +48,38 @@ class LanternSettings(Settings):
 
 
 @dataclass(frozen=True)
+class GsdSettings(Settings):
+    """Grouped speculative decoding (arXiv 2508.07747); the defaults are those of its code."""
+
+    prefix: ClassVar[str] = "gsd_"
+    group: ClassVar[str] = "Relaxed acceptance (--verifier gsd)"
+    reach: int = setting(
+        7,
+        "how many of the next likelier and of the next less likely tokens may stand with a draft",
+        low=0,
+        high=2**16 - 1,
+    )
+    gap: float = setting(
+        0.15, "by less than this their probability has to differ from the draft's", low=0, high=1
+    )
+
+
+@dataclass(frozen=True)
+class PathSettings(Settings):
+    """PathRelax (arXiv 2606.10492); the default is that of its code."""
+
+    prefix: ClassVar[str] = "path_"
+    group: ClassVar[str] = "Relaxed acceptance (--verifier path_relax)"
+    delta: float = setting(
+        0.01,
+        "share of the mean probability of the other paths' drafts at a position that a draft "
+        "takes over",
+        low=0,
+        high=1,
+    )
+
+
+@dataclass(frozen=True)
 class Acceptance:
     """An acceptance rule: what makes it, what it keeps, and what it goes with.
 
@@ -104,6 +136,25 @@ VERIFIERS: dict[str, Acceptance] = {
         ("topk", "coupled"),
         numbers=LanternSettings,
         without=("lantern_residual",),
+    ),
+    "gsd": Acceptance(
+        f"{_VERIFIERS}.gsd:Gsd",
+        False,
+        False,
+        ("sampled",),
+        ("static", "jacobi"),
+        numbers=GsdSettings,
+    ),
+    "path_explore": Acceptance(
+        f"{_VERIFIERS}.paths:PathExplore", False, False, ("sampled",), ("static",)
+    ),
+    "path_relax": Acceptance(
+        f"{_VERIFIERS}.paths:PathRelax",
+        False,
+        False,
+        ("sampled",),
+        ("static",),
+        numbers=PathSettings,
     ),
 }
 # The settings classes of the rules with numbers.

@@ -80,7 +80,7 @@ class MethodSettings(Settings):
     verifier: str = setting(
         "exact",
         "acceptance rule; exact draws the images of plain decoding; rejection, sampled, spectr, "
-        "block and traversal others of the same distribution",
+        "block and traversal others of the same distribution; the rest are relaxed",
         choices=tuple(VERIFIERS),
     )
     adt: AdtSettings | None = part(AdtSettings, default=None)

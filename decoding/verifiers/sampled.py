@@ -19,13 +19,16 @@ class Draws(PointMasses):
         self.draft = draft
 
     def visit(self, tokens: Tensor, asked: Tensor) -> Tensor:
-        hit = asked & (
-            self.uniform(tokens) * at(self.draft, tokens) < at(self.distribution, tokens)
-        )
+        own, drafted = self.masses(tokens)
+        hit = asked & (self.uniform(tokens) * drafted < own)
         self.leave(asked & ~hit, (self.distribution - self.draft).clamp(min=0))
         # read again only where x was refused
         self.draft = normalised(self.draft.scatter(1, tokens[:, None], 0.0))
         return hit
+
+    def masses(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what p and q give to tokens (images,); their ratio decides about x."""
+        return at(self.distribution, tokens), at(self.draft, tokens)
 
 
 class Sampled(Rejection):

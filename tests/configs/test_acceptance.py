@@ -12,6 +12,8 @@ from configs.schema import ROOT, LanternSettings, MethodSettings
 from configs.words import read_words
 from runs.commands import benchmark_settings, run_settings
 
+RELAXED = ("lantern", "lantern_coupled", "gsd", "path_explore", "path_relax")
+
 
 @pytest.fixture
 def run(tmp_path):
@@ -35,6 +37,9 @@ def test_every_combination_is_allowed_or_refused_by_name() -> None:
             "spectr": method == "static" and proposal == "sampled",
             "block": method in ("static", "jacobi") and proposal == "sampled",
             "traversal": method in ("static", "jacobi") and proposal == "sampled",
+            "gsd": method in ("static", "jacobi") and proposal == "sampled",
+            "path_explore": method == "static" and proposal == "sampled",
+            "path_relax": method == "static" and proposal == "sampled",
             "lantern": proposal != "sampled",
             "lantern_coupled": proposal != "sampled",
         }[verifier]
@@ -45,7 +50,7 @@ def test_every_combination_is_allowed_or_refused_by_name() -> None:
             continue
         if allowed:
             assert MethodSettings(method, proposal, verifier=verifier).lossless == (
-                verifier not in ("lantern", "lantern_coupled")
+                verifier not in RELAXED
             )
             continue
         own = f"--method {method} and --proposal {proposal}"
@@ -131,6 +136,14 @@ def test_numbers_of_relaxed_acceptance() -> None:
         (
             ["--verifier=sampled", "--method=static"],
             "sampled goes with --proposal sampled and --method static or j",
+        ),
+        (
+            ["--gsd_reach=5"],
+            "--gsd_reach: found 5; allowed: only with --verifier gsd, not with --verifier exact",
+        ),
+        (
+            ["--verifier=gsd", "--method=jacobi", "--proposal=sampled", "--path_delta=0.1"],
+            "--path_delta: found 0.1; allowed: only with --verifier path_relax, not with .*gsd",
         ),
         (["--verifier=lossy"], "--verifier: found 'lossy'; allowed: exact, rejection"),
     ],

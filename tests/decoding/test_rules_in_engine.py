@@ -8,6 +8,7 @@ import pytest
 import torch
 from test_engine import JOBS, VOCAB, codes
 
+from configs.acceptance import GsdSettings, PathSettings
 from configs.schema import AdtSettings, LanternSettings, MethodSettings
 from decoding.noise import NoiseShape, PositionalNoise, stream_key
 from decoding.sampling import SamplingDistribution
@@ -38,6 +39,19 @@ RELAXED = {
     "lantern_coupled": MethodSettings(**TREE, verifier="lantern_coupled", relaxed=LANTERN),
     "lantern, grafted": MethodSettings(
         "graft", nodes=9, window=6, verifier="lantern", relaxed=LANTERN
+    ),
+    "gsd": MethodSettings(
+        "jacobi", proposal="sampled", verifier="gsd", window=5, relaxed=GsdSettings(reach=2)
+    ),
+    "path_explore": MethodSettings(
+        "static", tree="chain", proposal="sampled", verifier="path_explore"
+    ),
+    "path_relax": MethodSettings(
+        "static",
+        tree="chain",
+        proposal="sampled",
+        verifier="path_relax",
+        relaxed=PathSettings(delta=0.3),
     ),
 }
 

@@ -1,0 +1,201 @@
+"""GSD, PathExplore and PathRelax: the joint distribution of the first tokens against what their
+formulas promise, with controls that must fail; their lossless limits.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from fakes import p_value, random_tree
+from rules import Distributions, decided, emitted, one_round, outcome_counts, random_noise
+from torch import Tensor
+
+from configs.acceptance import GsdSettings, PathSettings
+from decoding.policies.static import StaticTree, rank_paths
+from decoding.tree import DraftTree
+from decoding.verifiers import paths
+from decoding.verifiers.base import Verdict, Verifier, follow
+from decoding.verifiers.exact import Exact
+from decoding.verifiers.gsd import Gsd
+from decoding.verifiers.paths import PathExplore, PathRelax
+from decoding.verifiers.sampled import Sampled
+
+VOCAB, LENGTH, IMAGES = 6, 2, 40_000
+SMALL = Distributions(VOCAB, 2, spread=0.8)
+P, Q = SMALL.log_p.exp(), SMALL.log_q.exp()
+CHAIN, PATHS = StaticTree(rank_paths("root:1 0:1")), StaticTree(rank_paths("root:2 0:1 1:1"))
+GSD, RELAXED = GsdSettings(reach=1, gap=0.3), PathSettings(delta=0.4)
+Rate = Callable[[int, int, int | None], float]  # row, draft, the other path's draft -> p / q
+
+
+def judged(verifier: Verifier, policy: StaticTree) -> Verdict:
+    noise = random_noise(IMAGES, LENGTH, VOCAB, seed=5)
+    return one_round(SMALL, policy, "sampled", verifier, noise)[1]
+
+
+def two_paths() -> DraftTree:
+    """Two chains whose drafts are drawn independently, as the papers do: a grown tree would draw
+    the tokens of one position with the same noise.
+    """
+    generator = torch.Generator().manual_seed(7)
+    first = torch.multinomial(Q[:1].expand(IMAGES, -1), 2, generator=generator)
+    second = [torch.multinomial(Q[first[:, i] + 1], 1, generator=generator) for i in (0, 1)]
+    tokens = torch.cat([torch.zeros_like(first[:, :1]), first, *second], 1)
+    parents = torch.tensor([0, 0, 0, 1, 2]).expand(IMAGES, -1)
+    depths = torch.tensor([0, 1, 1, 2, 2]).expand(IMAGES, -1)
+    tree = DraftTree(tokens, parents, depths, torch.zeros(IMAGES, 5), height=2, width=2)
+    return replace(tree, distributions=SMALL.log_q[SMALL.rows(tree)])
+
+
+def on_paths(verifier: Verifier) -> Verdict:
+    tree, noise = two_paths(), random_noise(IMAGES, LENGTH + 1, VOCAB, seed=5)
+    return verifier(tree, SMALL.log_p[SMALL.rows(tree)], partial(noise, tree.depths))
+
+
+def fit(verdict: Verdict, promised: Tensor) -> float:
+    """The p-value of two tokens' joint distribution (vocab²,)."""
+    counts = outcome_counts(decided(SMALL, verdict, LENGTH), VOCAB)
+    return p_value(counts, promised)
+
+
+def below(row: int, token: int) -> int:
+    return row * VOCAB + 1 + token
+
+
+def rest(row: int) -> Tensor:
+    """What is left of p after a refusal."""
+    left = (P[row] - Q[row]).clamp(min=0)
+    return left / left.sum()
+
+
+def clustered(row: int, draft: int, other: int | None = None) -> float:
+    """GSD's ratio, by sorting."""
+    order = sorted(range(VOCAB), key=lambda token: -float(P[row, token]))
+    place = order.index(draft)
+    near = order[max(0, place - GSD.reach) : place + GSD.reach + 1]
+    cluster = [t for t in near if abs(float(P[row, t] - P[row, draft])) < GSD.gap]
+    return float(P[row, cluster].sum() / Q[row, cluster].sum())
+
+
+def single(row: int, draft: int, other: int | None = None) -> float:
+    return float(P[row, draft] / Q[row, draft])
+
+
+def crossed(row: int, draft: int, other: int) -> float:
+    return float((P[row, draft] + RELAXED.delta * P[row, other]) / Q[row, draft])
+
+
+def chain_promise(rate: Rate) -> Tensor:
+    """The joint distribution of two tokens after a chain of two drafts."""
+
+    def step(row: int) -> tuple[Tensor, Tensor]:
+        taken = Q[row] * torch.tensor([min(1.0, rate(row, x, None)) for x in range(VOCAB)])
+        return taken, (1 - taken.sum()) * rest(row)
+
+    taken, left = step(0)
+    lower = [sum(step(below(0, token))) for token in range(VOCAB)]
+    plain = P[below(0, 0) : below(0, VOCAB)]
+    return (taken[:, None] * torch.stack(lower) + left[:, None] * plain).flatten()
+
+
+def paths_promise(rate: Rate) -> Tensor:
+    """The joint distribution of two tokens after two chains of two drafts, by enumeration."""
+    joint = torch.zeros(VOCAB, VOCAB, dtype=torch.float64)
+    for first in itertools.permutations(range(VOCAB), 2):
+        drawn = float(Q[0, first[0]] * Q[0, first[1]] / (1 - Q[0, first[0]]))
+        for second in itertools.product(range(VOCAB), repeat=2):
+            rows = [below(0, token) for token in first]
+            chance = drawn * float(Q[rows[0], second[0]] * Q[rows[1], second[1]])
+            rates = [rate(0, first[0], first[1]), rate(0, first[1], first[0]),
+                     rate(rows[0], second[0], second[1]),
+                     rate(rows[1], second[1], second[0])]  # fmt: skip
+            for hits in itertools.product((True, False), repeat=4):
+                accepts = [min(1.0, r) for r in rates]
+                weight = chance
+                for hit, accept in zip(hits, accepts, strict=True):
+                    weight *= accept if hit else 1 - accept
+                lengths = [hits[i] * (1 + hits[2 + i]) for i in (0, 1)]
+                best = 0 if lengths[0] >= lengths[1] else 1
+                if lengths[best] == 0:
+                    joint += weight * rest(0)[:, None] * P[below(0, 0) : below(0, VOCAB)]
+                elif lengths[best] == 1:
+                    joint[first[best]] += weight * rest(rows[best])
+                else:
+                    joint[first[best], second[best]] += weight
+    return joint.flatten()
+
+
+def test_clusters_come_up_as_their_formula_says() -> None:
+    verdict = judged(Gsd(GSD), CHAIN)
+    assert fit(verdict, chain_promise(clustered)) > 1e-4
+    assert fit(verdict, SMALL.joint(LENGTH)) < 1e-8  # it is no lossless rule
+    assert fit(judged(Gsd(GsdSettings(reach=2, gap=0.3)), CHAIN), chain_promise(clustered)) < 1e-8
+
+
+def test_the_longest_path_comes_up_as_enumerated() -> None:
+    verdict = on_paths(PathExplore())
+    assert fit(verdict, paths_promise(single)) > 1e-4
+    assert fit(verdict, SMALL.joint(LENGTH)) < 1e-8  # it is no lossless rule
+    assert torch.bincount(verdict.accepted, minlength=3).amin() > IMAGES // 50
+
+
+def test_relaxed_paths_come_up_as_enumerated() -> None:
+    verdict = on_paths(PathRelax(RELAXED))
+    assert fit(verdict, paths_promise(crossed)) > 1e-4
+    assert fit(verdict, paths_promise(single)) < 1e-8
+
+
+def test_a_rule_that_looks_at_one_path_only_is_found_out(monkeypatch) -> None:
+    """Twin: the first path counts, be it the shorter one."""
+
+    def first_path(tree: DraftTree, hit: Tensor) -> tuple[Tensor, Tensor]:
+        return follow(tree, hit & torch.tensor([True, True, False, True, False]))
+
+    monkeypatch.setattr(paths, "follow", first_path)
+    assert fit(on_paths(PathExplore()), paths_promise(single)) < 1e-8
+
+
+def test_in_a_chain_the_limits_are_lossless() -> None:
+    for verifier in (Gsd(GsdSettings(reach=0)), PathExplore(), PathRelax(RELAXED)):
+        assert fit(judged(verifier, CHAIN), SMALL.joint(LENGTH)) > 1e-4
+    for settings in (GsdSettings(reach=0), GsdSettings(gap=0.0)):
+        for policy in (CHAIN, PATHS):
+            same, lossless = judged(Gsd(settings), policy), judged(Sampled(), policy)
+            assert torch.equal(emitted(same), emitted(lossless))
+
+
+def test_delta_0_is_path_explore() -> None:
+    relaxed, plain = on_paths(PathRelax(PathSettings(delta=0.0))), on_paths(PathExplore())
+    assert torch.equal(emitted(relaxed), emitted(plain))
+
+
+def test_relaxed_rules_accept_more() -> None:
+    def length(verdict: Verdict) -> float:
+        return float(verdict.accepted.double().mean())
+
+    assert length(judged(Gsd(GSD), CHAIN)) > 1.01 * length(judged(Sampled(), CHAIN))
+    assert length(on_paths(PathRelax(RELAXED))) > 1.01 * length(on_paths(PathExplore()))
+
+
+@pytest.mark.parametrize("verifier", [Gsd(GSD), PathExplore(), PathRelax(RELAXED)],
+                         ids=lambda verifier: verifier.name)  # fmt: skip
+def test_temperature_0_is_greedy_decoding(verifier) -> None:
+    noise = random_noise(1, LENGTH, VOCAB, 0, greedy=True)
+    for seed in range(8):
+        distributions = Distributions(VOCAB, 2, spread=1 + seed)
+        tree, verdict = one_round(distributions, PATHS, "sampled", verifier, noise)
+        log_p = distributions.log_p[distributions.rows(tree)]
+        exact = Exact()(tree, log_p, partial(noise, tree.depths))
+        assert torch.equal(emitted(verdict), emitted(exact))
+
+
+def test_more_nodes_than_codes_are_refused() -> None:
+    tree = random_tree(torch.Generator().manual_seed(0), 1, VOCAB, VOCAB, 0.0)
+    noise = torch.zeros(1, VOCAB + 1, VOCAB)
+    with pytest.raises(ValueError, match="--verifier path_explore: found 6 nodes and 6 codes"):
+        PathExplore()(tree, noise, lambda role: noise)
