@@ -5,6 +5,7 @@ the left, so that they end at the same slot. Committed tokens fill the slots bel
 the tokens of a draft tree come after them until `move` brings the accepted ones to the front.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain as joined
 from itertools import groupby
@@ -183,14 +184,24 @@ class KVCache:
         # views of all layers at once are cheaper than one by one
         return tuple(joined.from_iterable(m.narrow(3, start, count).unbind(0) for m in self.memory))
 
+    def _layers(self, first: int, stop: int | None) -> Iterator[Tensor]:
+        """Yield the memory of layers first to stop - 1, a tensor per device."""
+        begin, end = 2 * first, sum(map(len, self.memory)) if stop is None else 2 * stop
+        for memory in self.memory:
+            if len(part := memory[max(begin, 0) : max(end, 0)]):
+                yield part
+            begin, end = begin - len(memory), end - len(memory)
+
     def advance(self, counts: list[int]) -> None:
         """Commit the first counts[i] of the new tokens of image i."""
         self.lengths += counts
 
-    def move(self, path: Tensor) -> None:
+    def move(self, path: Tensor, first: int = 0, stop: int | None = None) -> None:
         """Bring the tokens at offsets path (images, n) of the last pass to the front, in order.
 
         It does not commit them: of images that keep fewer, what follows is overwritten.
+
+        first, stop: of layers first to stop - 1 only, if these have their tokens at other offsets.
         """
         n, length = path.shape[1], int(self.lengths[0])
         front = torch.arange(n, device=path.device)
@@ -199,7 +210,7 @@ class KVCache:
         source = (path + committed).repeat_interleave(self.guidance, 0)  # (rows, n)
         if not alike:
             place = (front + committed).repeat_interleave(self.guidance, 0)
-        for memory in self.memory:
+        for memory in self._layers(first, stop):
             rows = torch.arange(len(source), device=memory.device)[:, None]
             # (rows, n, 2 layers, kv_heads, head_dim)
             kept = memory[:, rows, :, source.to(memory.device)]

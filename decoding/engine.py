@@ -21,6 +21,7 @@ from decoding.drafter import Decided
 from decoding.figures import RoundFigures, Sources, figures_of, measured, read_figures
 from decoding.flight import FinishedImage, Flight, Job, RoundStats
 from decoding.grow import Grower, Speculation
+from decoding.reading import TreeReader, WholeReader
 from decoding.recorder import Recorder
 from decoding.sampling import SamplingDistribution
 from decoding.slots import Slots, accepted, lay_out
@@ -91,8 +92,11 @@ class Engine:
         self.recorded: tuple[Tensor, ...] = ()  # the cache's memory that records read
         self.target, self.distribution, self.verifier = target, distribution, verifier
         self.images, self.speculation, self.sources = images, speculation, sources
+        self.reader: TreeReader = WholeReader(target)
         self.grow: Grower | None = None
         if (s := speculation) is not None:
+            if isinstance(s.drafter, TreeReader):  # it runs layers of the target itself
+                self.reader = s.drafter
             distributions = verifier.reads_distributions
             self.grow = Grower(s.policy, s.drafter, s.proposal, s.foreseen, distributions)
         self.watch = Stopwatch(target.device)
@@ -171,6 +175,7 @@ class Engine:
 
     def _draft(self, start: Start) -> DraftTree:
         """Grow a tree per image from its last decided token."""
+        self.reader.begin(self.batch.cache)
         with self.watch.lap("draft"):
             root = DraftTree.root(start.codes, self.batch.noise.table.dtype)
             if self.grow is None:
@@ -182,17 +187,15 @@ class Engine:
         """Score root and nodes in one forward pass of the target, and judge them."""
         slots = lay_out(tree, start, self.target.grid)
         with self.watch.lap("verify"):
-            features, log_p = self._score(slots)
+            features, log_p = self._score(tree, slots)
             noise = partial(self.batch.noise, tree.depths + start.decided)
             return Verified(tree, slots, features, log_p, self.verifier(tree, log_p, noise))
 
-    def _score(self, slots: Slots) -> tuple[Tensor, Tensor]:
+    def _score(self, tree: DraftTree, slots: Slots) -> tuple[Tensor, Tensor]:
         """Return features (rows, slots, hidden) and log p (images, 1 + nodes, vocab) of a tree."""
-        codes = slots.codes + self.target.vocab.first_id
-        ids = codes.repeat_interleave(self.distribution.guidance, 0)  # (rows, slots)
-        context = self.batch.cache.open(slots.depths, slots.visible)
+        forward = self.reader.forward(tree, slots)
         with self.watch.lap("target_forward"):
-            features = self.target.features(ids, context)
+            features = forward()
             scored = features if slots.exits is None else self._rows(features, slots.exits)
             logits = self.target.score(scored)
         return features, self.distribution(logits)
@@ -215,7 +218,7 @@ class Engine:
         decided = verdict.accepted[:, None] + 1 if counts is None else counts
         kept = accepted(verified.slots, path, emitted, decided, start, self.target.grid)
         if kept.slots.shape[1] > 1:  # the root already stands where it belongs
-            self.batch.cache.move(kept.slots)
+            self.reader.keep(kept.slots)
         if self.speculation:
             rows = self._rows(verified.features, kept.slots)
             features = rows.unflatten(0, (-1, self.distribution.guidance))

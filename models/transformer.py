@@ -6,6 +6,7 @@ causal over its own tokens (training).
 """
 
 from dataclasses import replace
+from itertools import islice
 
 import torch
 import torch.nn.functional as F
@@ -193,13 +194,18 @@ class Blocks(nn.Module):
         )
         self.blocks = nn.ModuleList(Block(spec, layer) for layer in range(spec.layers))
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:
-        """Embeddings (rows, n, hidden) -> features (rows, n, hidden)."""
+    def forward(
+        self, x: Tensor, context: Context, first: int = 0, stop: int | None = None
+    ) -> Tensor:
+        """Embeddings (rows, n, hidden) -> features (rows, n, hidden).
+
+        With `first` or `stop` only layers first to stop - 1 run, on the hidden states before them.
+        """
         rotation, mask = self.rotary(context.positions, x.dtype), context.mask
         if mask is not None and mask.shape[2] > 1:  # heads that share keys are more queries
             groups = self.spec.heads // self.spec.kv_heads
             context = replace(context, mask=mask.repeat(1, 1, groups, 1) if groups > 1 else mask)
-        for block in self.blocks:
+        for block in islice(self.blocks, first, stop):
             x = block(x, rotation, context)
         return x
 
@@ -225,6 +231,15 @@ class Transformer(nn.Module):
     def read(self, embeddings: Tensor, context: Context) -> Tensor:
         """Embeddings (rows, n, hidden) -> features after the final norm (rows, n, hidden)."""
         return self.norm(self.blocks(embeddings, context))
+
+    def lower(self, ids: Tensor, context: Context, layers: int) -> Tensor:
+        """Token ids (rows, n) -> hidden states after the first `layers` (rows, n, hidden)."""
+        hidden = self.blocks(self.embedding(ids), context, stop=layers)
+        return hidden.to(ids.device)  # of layers that are spread over devices
+
+    def upper(self, hidden: Tensor, context: Context, layers: int) -> Tensor:
+        """Return features after the final norm (rows, n, hidden), from what `lower` returns."""
+        return self.norm(self.blocks(hidden, context, first=layers))
 
     def score(self, features: Tensor) -> Tensor:
         """Features (rows, n, hidden) -> logits over the scored ids (rows, n, scored)."""

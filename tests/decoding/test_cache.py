@@ -4,6 +4,8 @@ all.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from fakes import random_tree
@@ -197,6 +199,27 @@ def test_several_passes_before_a_commit_see_each_other(model) -> None:
         context = levelwise.open(tree.depths[:, start:stop], tree.visible[:, start:stop, :stop])
         features = model(ids, context).unflatten(0, (-1, 2))
         torch.testing.assert_close(features, expected[:, :, start:stop], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("devices", [None, (CPU, torch.device("cpu", 0), CPU)])
+@pytest.mark.parametrize("lengths", [[7, 7], [7, 4]])
+def test_layers_move_apart_from_each_other(lengths, devices) -> None:
+    spec = replace(SPEC, layers=3, layer_devices=devices)
+    cache = KVCache(spec, CacheShape(2, 2, 20), torch.float64, CPU)
+    for memory in cache.memory:
+        memory.copy_(torch.randn(memory.shape, dtype=memory.dtype))
+    cache.lengths[:] = lengths
+    before = torch.cat(cache.memory)
+    lower, upper = torch.tensor([[0, 3], [0, 2]]), torch.tensor([[0, 1], [0, 4]])
+    cache.move(lower, stop=2)
+    cache.move(upper, first=2)
+    after = torch.cat(cache.memory)
+    for row in range(4):
+        for layers, path in ((slice(4), lower), (slice(4, None), upper)):
+            first, places = lengths[row // 2], path[row // 2] + lengths[row // 2]
+            expected = before[layers, row].clone()
+            expected[:, :, first : first + 2] = before[layers, row][:, :, places]
+            assert torch.equal(after[layers, row], expected)
 
 
 def test_overflow_is_caught() -> None:

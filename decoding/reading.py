@@ -1,0 +1,52 @@
+"""How the target reads a tree: all of it in one pass, or on from where the drafter has left off."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
+
+from decoding.cache import KVCache
+from decoding.slots import Slots
+from decoding.tree import DraftTree
+from models.base import TargetModel
+
+
+@runtime_checkable
+class TreeReader(Protocol):
+    """Runs the target on trees, and keeps what the accepted paths leave in its KV cache.
+
+    A drafter that runs layers of the target is one: what it has computed for a tree's nodes is not
+    computed again. It wants trees as its levels have grown them, in any selection and order.
+    """
+
+    def begin(self, cache: KVCache) -> None:
+        """Begin a round with the target's cache, in which nothing but committed tokens counts."""
+
+    def forward(self, tree: DraftTree, slots: Slots) -> Callable[[], Tensor]:
+        """Return the forward pass over a tree, ready to run.
+
+        It returns the target's features (rows, slots, hidden).
+        """
+
+    def keep(self, path: Tensor) -> None:
+        """Bring what the slots path (images, n) of the tree have cached to the front, in order."""
+
+
+class WholeReader:
+    """Runs all layers on all slots, which stand in the cache in their own order."""
+
+    def __init__(self, target: TargetModel):
+        self.target = target
+
+    def begin(self, cache: KVCache) -> None:
+        self.cache = cache
+
+    def forward(self, tree: DraftTree, slots: Slots) -> Callable[[], Tensor]:
+        codes = slots.codes + self.target.vocab.first_id
+        ids = codes.repeat_interleave(self.cache.guidance, 0)  # (rows, slots)
+        context = self.cache.open(slots.depths, slots.visible)
+        return partial(self.target.features, ids, context)
+
+    def keep(self, path: Tensor) -> None:
+        self.cache.move(path)

@@ -1,0 +1,139 @@
+"""Early exit: plain decoding's tokens, drafts that see what the target sees, and no layer run twice
+for a token."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from small import Sizes, randomised, small_settings, write_checkpoint
+from torch import Tensor, nn
+
+from configs.schema import MethodSettings
+from decoding.engine import Engine
+from decoding.flight import FinishedImage, Job, RoundStats
+from decoding.grow import Speculation
+from decoding.policies.base import Shape, TreePolicy
+from decoding.policies.dynamic import DynamicTree
+from decoding.policies.static import NAMED_TREES, StaticTree, rank_paths
+from decoding.proposals import PROPOSALS
+from decoding.sampling import SamplingDistribution
+from decoding.verifiers.exact import Exact
+from drafters.eagle import drafted_nodes
+from drafters.exit import ExitDrafter, ExitHead
+from models.guidance import SequentialGuidance
+from runs.building import build_engine
+from runs.session import Session, open_session
+
+JOBS = [Job(str(i), "word " * (i % 4) + str(i), 100 + i) for i in range(7)]
+DISTRIBUTIONS = [
+    SamplingDistribution(),
+    SamplingDistribution(temperature=0.0),
+    SamplingDistribution(cfg=1.0),
+    SamplingDistribution(temperature=0.9, top_k=5, top_p=0.8),
+]
+POLICIES = [
+    DynamicTree(Shape(3, 4, 9)),
+    DynamicTree(Shape(5, 2, 40)),
+    StaticTree(rank_paths(NAMED_TREES["reverse_balanced_25"])),
+]
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory: pytest.TempPathFactory) -> Session:
+    """A target of four layers in fp64."""
+    folder = write_checkpoint(tmp_path_factory.mktemp("deep") / "checkpoint", Sizes(layers=4))
+    return open_session(small_settings(folder))
+
+
+class Whole(nn.Module):
+    """A head that predicts the target's features, since all layers are run before the exit."""
+
+    def __init__(self, session: Session):
+        super().__init__()
+        self.spec, self.final = session.target.spec, session.target.transformer.norm
+
+    def forward(self, hidden: Tensor, features: Tensor) -> Tensor:
+        return self.final(hidden)
+
+
+def head_of(session: Session, layers: int) -> nn.Module:
+    if layers == session.target.spec.layers:
+        return Whole(session)
+    head = ExitHead(replace(session.target.spec, layers=layers))
+    return randomised(head, 5).to(session.target.dtype)
+
+
+def engine_of(
+    session: Session,
+    layers: int,
+    distribution: SamplingDistribution,
+    policy: TreePolicy,
+    images: int,
+    proposal: str = "coupled",
+) -> Engine:
+    room = drafted_nodes(policy.largest)
+    drafter = ExitDrafter(head_of(session, layers), session.target, distribution, room)
+    speculation = Speculation(drafter, policy, PROPOSALS[proposal]())
+    return Engine(session.target, distribution, Exact(), images, speculation)
+
+
+def decode(engine: Engine) -> tuple[dict[str, list[int]], list[RoundStats]]:
+    found: list[FinishedImage] = []
+    rounds: list[RoundStats] = []
+    for step in engine.generate(JOBS):
+        found += step.finished
+        rounds += step.rounds
+    return {image.job.id: image.codes.tolist() for image in found}, rounds
+
+
+def plain(session: Session, distribution: SamplingDistribution) -> dict[str, list[int]]:
+    method = MethodSettings(method="ar")
+    return decode(build_engine(session.target, None, distribution, method, 1))[0]
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=str)
+def test_the_tokens_are_those_of_plain_decoding(distribution, deep) -> None:
+    truth = plain(deep, distribution)
+    for policy in POLICIES:
+        for layers, images in ((1, 1), (2, 3), (3, 7)):
+            engine = engine_of(deep, layers, distribution, policy, images)
+            assert decode(engine)[0] == truth, (policy.largest, layers, images)
+
+
+@pytest.mark.parametrize("images", [1, 3])
+@pytest.mark.parametrize("tree", ["chain", "reverse_balanced_25"])
+def test_a_head_that_reads_all_layers_is_always_right(tree, images, deep) -> None:
+    """So what the first layers see of a branch is what the target sees of it."""
+    policy = StaticTree(rank_paths(NAMED_TREES[tree]))
+    for proposal in ("coupled", "topk"):
+        distribution = SamplingDistribution(temperature=float(proposal == "coupled"))
+        found, rounds = decode(engine_of(deep, 4, distribution, policy, images, proposal))
+        assert found == plain(deep, distribution)
+        assert all(stats.accepted == stats.depth for stats in rounds)
+
+
+def test_guidance_rows_may_be_computed_one_after_the_other(deep) -> None:
+    sequential = replace(deep, target=SequentialGuidance(deep.target))
+    distribution = SamplingDistribution()
+    for images in (1, 3):
+        engine = engine_of(sequential, 2, distribution, POLICIES[0], images)
+        assert decode(engine)[0] == plain(deep, distribution)
+
+
+def test_no_layer_reads_a_token_twice(deep, monkeypatch) -> None:
+    """In a chain every layer reads the root and the five nodes, whoever asks for it."""
+    policy = StaticTree(rank_paths(NAMED_TREES["chain"]))
+    engine = engine_of(deep, 2, SamplingDistribution(), policy, 1)
+    steps = engine.generate(JOBS[:1])
+    next(steps)  # the prompt and the first round
+    read = [0] * deep.target.spec.layers
+    for layer, block in enumerate(deep.target.transformer.blocks.blocks):
+
+        def counted(x: Tensor, *rest: object, layer: int = layer, run=block.forward) -> Tensor:
+            read[layer] += x.shape[1]
+            return run(x, *rest)
+
+        monkeypatch.setattr(block, "forward", counted)
+    stats = next(steps).rounds[0]
+    assert stats.depth == 5 and read == [6] * len(read)
