@@ -186,3 +186,12 @@ def publish(lessons: Lessons, network: EagleHead, scale: float) -> None:
                 drafting[name].copy_(weight)
     network.fc.weight[:, : network.spec.hidden] *= scale
     pack_weights(network)
+
+
+@torch.no_grad()
+def average_heads(lessons: OnlineLessons, others: Sequence[EagleHead]) -> None:
+    """Replace the weights of a head in training by the mean of its own and others'."""
+    for name, weight in lessons.trained.items():
+        theirs = sum(dict(other.named_parameters())[name] for other in others)
+        for own in (weight, lessons.average[name]):
+            own.copy_((own + theirs) / (1 + len(others)))

@@ -22,19 +22,46 @@ from support.json_files import read_object
 
 BUDGETS = (2, 4, 6, 8, 12, 16, 24, 40, 58)
 WARM_UP, ROUNDS = 2, 7
+_LEVEL = 8  # nodes of a draft level
 
 
 @dataclass(frozen=True)
 class Costs:
     """Measured milliseconds of a round.
 
-    nodes: numbers of verified nodes, ascending from 0. verify: of a round without its draft, for
-    each of these. level: of one draft level of eight nodes, with the growing of the tree.
+    nodes: numbers of verified nodes per image, ascending from 0. verify: of a round without its
+    draft, for each of these. level: of one draft level of eight nodes, with the growing of the
+    tree. images: how many were decoded together; None where a file does not say, which then holds
+    for any batch as it is.
     """
 
     nodes: tuple[float, ...]
     verify: tuple[float, ...]
     level: float
+    images: int | None = None
+
+    def at(self, images: int) -> "Costs":
+        """Return the costs of rounds of so many images.
+
+        A pass is taken to last as long as one over the same number of tokens, however these are
+        spread over images; a draft level changes as a pass over its eight nodes does.
+        """
+        if self.images in (None, images):
+            return self
+        share = images / self.images
+        verify = tuple(self._pass(share * (1 + nodes)) for nodes in self.nodes)
+        level = self.level * self._pass(share * _LEVEL) / self._pass(_LEVEL)
+        return Costs(self.nodes, verify, level, images)
+
+    def _pass(self, tokens: float) -> float:
+        """Return the milliseconds of a pass over so many tokens per measured image.
+
+        Below one token the first difference goes on, but a pass is not cheaper than its share.
+        """
+        if tokens >= 1:
+            return self.round(tokens - 1, 0)
+        slope = (self.verify[1] - self.verify[0]) / (self.nodes[1] - self.nodes[0])
+        return max(self.verify[0] - slope * (1 - tokens), self.verify[0] * tokens)
 
     def prices(self, nodes: int) -> Prices:
         """Return the prices for a policy that verifies at most so many nodes.
@@ -65,7 +92,9 @@ class Costs:
         content = read_object(path).get("costs")
         try:
             nodes, verify = (tuple(map(float, content[name])) for name in ("nodes", "verify"))
-            costs = Costs(nodes, verify, float(content["level"]))
+            images = content.get("images")
+            images = None if images is None else int(images)
+            costs = Costs(nodes, verify, float(content["level"]), images)
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             found = f"found costs that cannot be read: {error!r}"
             raise SettingsError(
@@ -82,6 +111,8 @@ class Costs:
             return "other numbers of nodes; allowed: some that rise from 0, with a time each"
         if not all(0 < time < np.inf for time in (*self.verify, self.level)):
             return "a time that is not above 0; allowed: milliseconds above 0"
+        if self.images is not None and self.images < 1:
+            return f"{self.images} images; allowed: at least 1"
         return None
 
 
@@ -105,9 +136,8 @@ def measure_costs(
             nodes = median_low(row[0] for row in rounds)
             times.setdefault(nodes, []).extend(row[1] for row in rounds if row[0] == nodes)
             levels += [row[2] for row in rounds if row[2] is not None]
-    return Costs(
-        tuple(sorted(times)), tuple(min(times[nodes]) for nodes in sorted(times)), min(levels)
-    )
+    verify = tuple(min(times[nodes]) for nodes in sorted(times))
+    return Costs(tuple(sorted(times)), verify, min(levels), len(jobs) or None)
 
 
 def _timed(engine: Engine, jobs: list[Job]) -> list[tuple[float, float, float | None]]:

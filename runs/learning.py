@@ -6,13 +6,12 @@
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
 from torch import nn
 
 from configs.learning import NEW
@@ -21,12 +20,19 @@ from configs.model import DeviceSettings, ModelSettings
 from configs.schema import RunSettings
 from configs.training import TrainSettings
 from drafters.calibrations import FILE, UNCALIBRATED, Calibrations
-from drafters.eagle import EagleHead
-from drafters.learn import Alone, LearningDrafter, Notes, OnlineLessons, publish
+from drafters.learn import (
+    Alone,
+    LearningDrafter,
+    Notes,
+    OnlineLessons,
+    average_heads,
+    publish,
+)
 from drafters.training.heads import embedding_scale, export, head_config, open_head
 from models.base import TargetModel
 from models.files.folders import checkpoint_folder
 from runs.session import Session
+from runs.spans import Span, pays, saved
 from support.durable import append_lines, encode_json, replace_file
 
 if TYPE_CHECKING:
@@ -36,46 +42,6 @@ WINDOW = 32  # images between two lines of the log, and before the first update
 _IMAGES = 4  # of an update
 _PASSES = 4  # over an image, at most
 _FIRST_RATE, _LATER_RATE = 2e-3, 3e-4  # learning rates: of random weights, of a trained head
-
-
-@dataclass(frozen=True)
-class Span:
-    """What happened in a while. images: finished. tokens: decided, also of images in flight.
-    rounds: of single images. drawing, learning: seconds.
-    """
-
-    images: int = 0
-    tokens: int = 0
-    rounds: int = 0
-    drawing: float = 0.0
-    learning: float = 0.0
-
-    def __add__(self, other: "Span") -> "Span":
-        return Span(
-            *(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True))
-        )
-
-    @property
-    def tau(self) -> float:
-        return self.tokens / self.rounds
-
-
-def saved(first: Span, later: Span) -> float:
-    """Return the seconds that fewer rounds than in the first span have saved in a later one."""
-    return (later.tokens / first.tau - later.rounds) * first.drawing / first.rounds
-
-
-def pays(spans: list[Span], left: int) -> bool:
-    """Return whether to learn on, with so many images left.
-
-    It pays if the images left gain more from a span's learning than that takes, going by the last
-    two spans: by how many rounds an image has become shorter, and the time of a round at first.
-    """
-    if len(spans) < 3:
-        return True
-    fewer = spans[-1].tokens * (1 / spans[-3].tau - 1 / spans[-1].tau) / 2  # rounds of a span
-    gain = fewer * left / spans[-1].images * spans[0].drawing / spans[0].rounds
-    return gain > spans[-1].learning
 
 
 class Learner:
@@ -130,8 +96,11 @@ class Learner:
         tokens = sum(stats.accepted + 1 for stats in step.rounds)
         passed = Span(len(step.finished), tokens, len(step.rounds), now - self.mark)
         self.now, self.left = self.now + passed, self.left - passed.images
+        learned = self.lessons.step
         while self.going and self.spans and self._may_learn():
-            self._update()
+            self._timed(self._update)
+        if self.lessons.step > learned:
+            self._timed(self._publish)
         if self.now.images >= WINDOW:
             self._close()
         self.mark = time.perf_counter()
@@ -141,12 +110,19 @@ class Learner:
         fresh = (self.lessons.step + 1) * _IMAGES <= _PASSES * self.notes.finished
         return fresh and now.learning * (1 - share) < now.drawing * share
 
-    def _update(self) -> None:
+    def _timed(self, part: Callable[[], None]) -> None:
+        """Do a part of learning, and count its time."""
         started = time.perf_counter()
+        part()
+        self.now += Span(learning=time.perf_counter() - started)
+
+    def _update(self) -> None:
         self.lessons.images = list(range(len(self.notes)))
         self.lessons.update()
+
+    def _publish(self) -> None:
+        """Let the drafter go on with what was learned."""
         publish(self.lessons, self.network, self.scale)
-        self.now += Span(learning=time.perf_counter() - started)
 
     def _close(self) -> None:
         """End a span: log it, keep the head, take over others' heads, and judge whether it pays."""
@@ -193,7 +169,7 @@ class Learner:
                 heads.append(open_head(replace(self.training, start_from=str(folder)), self.target))
         if heads:
             average_heads(self.lessons, heads)
-            publish(self.lessons, self.network, self.scale)
+            self._publish()
 
     def said(self) -> str:
         """Return what learning took and saved, in words."""
@@ -239,12 +215,3 @@ def lesson_settings(settings: RunSettings, start: Path | None) -> TrainSettings:
         agreement_weight=2.0,
         sampling=settings.sampling,
     )
-
-
-@torch.no_grad()
-def average_heads(lessons: OnlineLessons, others: Sequence[EagleHead]) -> None:
-    """Replace the weights of a head in training by the mean of its own and others'."""
-    for name, weight in lessons.trained.items():
-        theirs = sum(dict(other.named_parameters())[name] for other in others)
-        for own in (weight, lessons.average[name]):
-            own.copy_((own + theirs) / (1 + len(others)))

@@ -67,7 +67,7 @@ class Session:
         method = method or self.settings.method
         distribution = sampling_distribution(sampling or self.settings.sampling)
         images = self.settings.batch_size if images is None else images
-        tables = self.tables(method)
+        tables = self.tables(method, images)
         parts = self.target, self.drafter, distribution, method, images, tables
         return build_engine(*parts, CudaGraphs() if self._replays(method) else None)
 
@@ -98,10 +98,14 @@ class Session:
             drafter = _find_drafter(settings).load(self.target)
         return replace(self, settings=settings, drafter=drafter)
 
-    def tables(self, method: MethodSettings) -> Tables:
-        """Return what a method reads besides the weights; raises what `open_engine` raises."""
+    def tables(self, method: MethodSettings, images: int | None = None) -> Tables:
+        """Return what a method reads besides the weights; raises what `open_engine` raises.
+
+        images: decoded together, for the prices; the session's batch if None.
+        """
+        images = self.settings.batch_size if images is None else images
         priced = method.size == "priced" and not self._replays(method)
-        prices = self.find_costs(method).prices(method.nodes) if priced else None
+        prices = self.find_costs(method).at(images).prices(method.nodes) if priced else None
         nearest = None if method.lantern is None else self._nearest_codes(method.lantern)
         return Tables(nearest, prices, self._sources())
 

@@ -101,6 +101,24 @@ def test_the_folder_keeps_the_head_and_a_resumed_run_goes_on_with_it(settings) -
     torch.testing.assert_close(anew.network.fc.weight, shipped.fc.weight)
 
 
+def test_the_drafting_head_is_renewed_once_a_round(settings, monkeypatch) -> None:
+    """However many updates the round's share of the time allows."""
+    run = settings("renewed", learn=True, learn_share=0.9, drafter_path="new")
+    session, learner = learning.open_learner(run, 16, 0, open_real_session)
+    from runs.drawing import draw
+    from runs.prompts import prompt_items
+
+    published, updates = [], []
+    publish = learner._publish
+    monkeypatch.setattr(learner, "_publish", lambda: (published.append(1), publish()))
+    for step in draw(session, prompt_items(run), 0):
+        before, count = learner.lessons.step, len(published)
+        learner.after(step)
+        updates.append(learner.lessons.step - before)
+        assert len(published) - count == (updates[-1] > 0)
+    assert max(updates) > 1
+
+
 def test_learning_lowers_the_loss(settings) -> None:
     """Of the same images, from random weights; the drafting head has the weights that it says."""
     run = settings("loss", learn=True, learn_share=0.9, drafter_path="new")
@@ -122,6 +140,7 @@ def test_learning_lowers_the_loss(settings) -> None:
     start = loss()
     for _ in range(60):
         learner._update()
+    learner._publish()
     assert loss() < 0.97 * start
     with learner.lessons.averaged() as head:
         scaled = head.fc.weight.detach().clone()

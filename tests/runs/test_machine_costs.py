@@ -46,8 +46,9 @@ def test_costs_are_measured_once(home) -> None:
         '{"costs": 7}',
         '{"costs": {"nodes": [0, 0], "verify": [1, 2], "level": 1}}',
         '{"costs": {"nodes": [0, 1], "verify": [1, NaN], "level": 1}}',
+        '{"costs": {"nodes": [0, 1], "verify": [1, 2], "level": 1, "images": 0}}',
     ],
-    ids=range(7),
+    ids=range(8),
 )
 def test_a_damaged_file_is_replaced(home, capsys, content) -> None:
     home.mkdir()
@@ -73,6 +74,28 @@ def test_one_time_that_is_too_high_does_not_make_more_nodes_free() -> None:
     costs = Costs((0, 12, 16, 24), (10.0, 23.0, 15.0, 18.0), 1.0)
     verify = costs.prices(24).verify
     assert list(verify) == sorted(verify) and verify[24] > verify[16] + 1
+
+
+def test_costs_of_one_batch_hold_for_others() -> None:
+    """A pass is priced by its tokens: 10 ms and 0.5 ms for each here."""
+    one = Costs((0.0, 7.0, 57.0), (10.5, 14.0, 39.0), 2.0, images=1)
+    eight = one.at(8)
+    assert eight.images == 8 and eight.nodes == one.nodes
+    assert eight.verify == pytest.approx((14.0, 10 + 0.5 * 64, 10 + 0.5 * 464))
+    assert eight.level == pytest.approx(2.0 * (10 + 0.5 * 64) / 14.0)
+    back = eight.at(1)
+    assert back.verify == pytest.approx(one.verify) and back.level == pytest.approx(one.level)
+    assert one.at(1) is one and COSTS.at(8) is COSTS  # a file that does not say how many
+
+
+def test_prices_for_a_batch_make_smaller_trees(session, tmp_path) -> None:
+    path = tmp_path / "costs.json"
+    costs = Costs((0.0, 7.0, 57.0), (10.5, 14.0, 39.0), 2.0, images=1)
+    path.write_text(json.dumps({"costs": asdict(costs)}))
+    method = MethodSettings("graft", nodes=12, window=6, prices=str(path))
+    for images in (1, 8):
+        policy = session.open_engine(method, images=images).speculation.policy
+        assert policy.prices == costs.at(images).prices(12)
 
 
 def test_other_work_on_the_machine_does_not_count(session, monkeypatch) -> None:
