@@ -99,7 +99,8 @@ COMMANDS: dict[str, Command] = {
         ),
     ),
     "inspect": Command(
-        "what a checkpoint holds and lacks, and the memory that it needs; loads nothing",
+        "what a checkpoint holds and lacks, and the memory that it needs; loads nothing, except "
+        "with --speed",
         (InspectSettings,),
     ),
     "verify": Command(

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from configs.fields import build, part, setting, settings_dict
+from configs.fields import Settings, build, part, setting, settings_dict
 from configs.methods import MethodSettings
 from configs.model import (
     BatchSettings,
@@ -24,10 +24,27 @@ class InspectSettings(BatchSettings, GuidanceSettings, DrafterSettings, TargetSe
 
     group: ClassVar[str] = "Report"
     json: bool = setting(False, "print one JSON document instead of the table")
+    speed: bool = setting(
+        False,
+        "load the model too, time rounds of 1 to 32 images at once, as memory allows, and say how "
+        "many to decode together; takes minutes",
+    )
 
     def settle(self) -> None:
         drafter = Path(self.model_path) / "drafter"
         self.fill(drafter_path=str(drafter) if drafter.is_dir() else None)
+
+    @property
+    def engine(self) -> EngineSettings:
+        """What loads the model: with its drafter, if there is one."""
+        return engine_of(self, "graft")
+
+
+def engine_of(settings: Settings, drafted: str) -> EngineSettings:
+    """Return what loads a model for its method `drafted`, or for `ar` if it has no drafter."""
+    method = MethodSettings("ar" if settings.drafter_path is None else drafted)
+    values = {name: value for name, value in settings_dict(settings).items() if value is not None}
+    return build(EngineSettings, values, method=method)
 
 
 @dataclass(frozen=True)
@@ -46,9 +63,7 @@ class VerifySettings(PlacementSettings, DrafterSettings, ModelSettings):
     @property
     def engine(self) -> EngineSettings:
         """What loads the model: with its drafter, if there is one."""
-        method = MethodSettings("ar" if self.drafter_path is None else "adt")
-        values = {name: value for name, value in settings_dict(self).items() if value is not None}
-        return build(EngineSettings, values, method=method)
+        return engine_of(self, "adt")
 
 
 @dataclass(frozen=True)

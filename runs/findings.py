@@ -1,9 +1,11 @@
 """What `inspect` has found, line by line, as a table for readers and as JSON for programs."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from configs.tools import InspectSettings
+from runs.throughput import TIMED, Speed, best, flags
 
 
 @dataclass(frozen=True)
@@ -29,10 +31,13 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """findings: line by line. memory: bytes by what takes them, without activations."""
+    """findings: line by line. memory: bytes by what takes them, without activations. speeds: of
+    rounds, by method and batch size; empty if none were timed.
+    """
 
     findings: tuple[Finding, ...]
     memory: dict[str, int]
+    speeds: tuple[Speed, ...] = ()
 
     @property
     def faults(self) -> int:
@@ -57,15 +62,29 @@ def as_table(report: Report, settings: InspectSettings) -> str:
     lines += ["", f"memory, {words}, {rows}, longest prompts, without activations:"]
     total = "together" if "target weights" in report.memory else "together, without target"
     memory = report.memory | {total: sum(report.memory.values())}
-    return "\n".join(
-        [*lines, *(f"  {name:26} {size(count):>10}" for name, count in memory.items())]
-    )
+    lines += [f"  {name:26} {size(count):>10}" for name, count in memory.items()]
+    return "\n".join([*lines, *(_speeds(report.speeds) if report.speeds else ())])
+
+
+def _speeds(speeds: Sequence[Speed]) -> list[str]:
+    """Return the lines about tokens per second, a column per batch size."""
+    batches = list(dict.fromkeys(speed.batch for speed in speeds))
+    lines = ["", f"tokens/s of the first {TIMED} rounds of that many images at once:"]
+    lines.append(f"  {'':8}" + "".join(f"{batch:8}" for batch in batches))
+    for name in dict.fromkeys(speed.method.method for speed in speeds):
+        own = (speed for speed in speeds if speed.method.method == name)
+        lines.append(f"  {name:8}" + "".join(f"{speed.tokens_per_second:8.0f}" for speed in own))
+    return [*lines, f"recommended for many images: {flags(best(speeds))}"]
 
 
 def as_json(report: Report) -> str:
     """Return the report for programs, on one line; memory in bytes."""
     findings = [asdict(finding) for finding in report.findings]
-    return json.dumps({"fits": not report.faults, "findings": findings, "memory": report.memory})
+    document = {"fits": not report.faults, "findings": findings, "memory": report.memory}
+    if report.speeds:
+        rates = [[flags(speed), speed.tokens_per_second] for speed in report.speeds]
+        document |= {"tokens_per_second": rates, "recommended": flags(best(report.speeds))}
+    return json.dumps(document)
 
 
 def size(count: int) -> str:

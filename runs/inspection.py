@@ -1,7 +1,7 @@
 """`inspect`: say what a checkpoint's files are, what is missing or wrong, and the memory they take.
 
 It checks what `generate_images` checks before the first image, but goes on after a fault, so one
-report names them all. Of weight files it reads the headers only.
+report names them all. Of weight files it reads the headers only, but for --speed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,11 +22,14 @@ from models.files.network import Network
 from models.registry import FAMILIES
 from models.targets.family import Check, Checked, Family, ImageSequence
 from runs.findings import Finding, Report, as_json, as_table, size
-from runs.memory import Drawn, cache_bytes, memory_of
+from runs.memory import Drawn, cache_bytes, free_memory, memory_of
 from runs.network_report import Looked, Outline, Place, look_at
-from runs.session import DTYPES, target_options
+from runs.session import DTYPES, open_session, target_options
+from runs.throughput import BATCHES, Speed, speeds_by_batch
 from support.border import Failure
 from support.extras import install
+
+_SHARE = 0.7  # of the free memory: activations are not counted
 
 
 def inspect_checkpoint(settings: InspectSettings) -> None:
@@ -67,7 +70,25 @@ def examine(settings: InspectSettings) -> Report:
         )
     memory = memory_of(settings, target.network, drafter.network, drawn)
     memory |= {finding.part: found.bytes for finding, found in parts if found.bytes}
-    return Report((*findings, *drafter.findings), memory)
+    report = Report((*findings, *drafter.findings), memory)
+    if settings.speed and not report.faults:
+        parts = target.network, drafter.network, drawn
+        return replace(report, speeds=_speeds(settings, *parts))
+    return report
+
+
+def _speeds(
+    settings: InspectSettings, target: Network, drafter: Network | None, drawn: Drawn
+) -> tuple[Speed, ...]:
+    """Load the model, and time rounds of as many images at once as memory allows."""
+
+    def needed(batch: int) -> int:
+        memory = memory_of(replace(settings, batch_size=batch), target, drafter, drawn)
+        return sum(count for name, count in memory.items() if not name.endswith("weights"))
+
+    session = open_session(settings.engine)
+    free = _SHARE * free_memory(session.target.device)
+    return speeds_by_batch(session, [n for n in BATCHES if n == 1 or needed(n) < free])
 
 
 def _parts(

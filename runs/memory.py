@@ -4,6 +4,7 @@ Of the methods, at their default sizes, the one that takes most counts. Prompts 
 target takes. Keys and values are a GPU's; CPUs keep those of bf16 in fp32, twice the bytes.
 """
 
+import os
 from dataclasses import dataclass
 
 import torch
@@ -64,6 +65,13 @@ def cache_bytes(settings: InspectSettings, spec: TransformerSpec, slots: int) ->
     """Return the bytes of a batch's keys, values and masks."""
     shape = CacheShape(settings.batch_size, settings.guidance, slots)
     return KVCache(spec, shape, DTYPES[settings.dtype], META).nbytes
+
+
+def free_memory(device: torch.device) -> int:
+    """Return the bytes that a device has left."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _weights(

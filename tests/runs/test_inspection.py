@@ -20,6 +20,7 @@ from models.base import TargetOptions
 from models.linear import Linear, can_pack
 from models.registry import FAMILIES, TARGETS, load_target
 from models.targets.llamagen_files import llamagen_family
+from runs import inspection, throughput
 
 
 @pytest.fixture
@@ -327,3 +328,26 @@ def test_every_fault_of_a_llamagen_checkpoint_is_named(llamagen, capsys) -> None
     )
     assert "--text_encoder_path" in found["text encoder", "files"]["text"]
     assert "source: `hf download google/flan-t5-xl" in found["text encoder", "files"]["text"]
+
+
+def test_speeds_are_measured_on_demand(checkpoint, capsys, monkeypatch, tmp_path) -> None:
+    """Of the methods that the checkpoint has, at the batch sizes that fit into the memory."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(throughput, "TIMED", 2)
+    monkeypatch.setattr(inspection, "BATCHES", (1, 2, 4))
+    monkeypatch.setattr(inspection, "_SHARE", 1.0)
+    monkeypatch.setattr(inspection, "free_memory", lambda device: most * 3 // 4)
+    _, large = report(capsys, checkpoint, "--batch_size=4")
+    most = sum(n for name, n in large["memory"].items() if not name.endswith("weights"))
+    code, document = report(capsys, checkpoint, "--speed")
+    assert code == 0
+    flags = [entry[0].split(" --window")[0] for entry in document["tokens_per_second"]]
+    assert flags == [
+        f"--batch_size {batch} --method {name}"
+        for batch in (1, 2)
+        for name in ("ar", "jacobi", "graft")
+    ]
+    assert document["recommended"] in [entry[0] for entry in document["tokens_per_second"]]
+    assert all(rate > 0 for _, rate in document["tokens_per_second"])
+    _, plain = report(capsys, checkpoint)
+    assert "tokens_per_second" not in plain

@@ -1,0 +1,138 @@
+"""How many images at once: tokens per second of a method by batch size.
+
+A finished image's place is taken by the next one in the very next round, so a batch is as full as
+it can be until the last images. The Jacobi window is priced by the batch: a pass over many images
+pays for every drafted position of each.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from configs.methods import MethodSettings
+from decoding.engine import Engine, StepStats
+from decoding.flight import Job
+from decoding.policies.marginal import Prices
+from runs.session import Session
+
+BATCHES = (1, 2, 4, 8, 16, 32)
+NAMES = ("ar", "jacobi", "graft")
+WARM_UP, TIMED = 2, 16  # rounds, where not whole images are timed
+_PROMPTS = ("a red circle on a plain blue background", "a small yellow star on a grassy background")
+_WIDEST = 32  # the window whose accepted lengths say what shorter ones would accept
+
+
+@dataclass(frozen=True)
+class Speed:
+    """One method with so many images at once.
+
+    images: finished. tokens: decided. rounds: of single images. nodes: verified in them, mean.
+    seconds: of all together.
+    """
+
+    method: MethodSettings
+    batch: int
+    images: int
+    tokens: int
+    rounds: int
+    nodes: float
+    seconds: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.seconds
+
+    @property
+    def images_per_second(self) -> float:
+        return self.images / self.seconds
+
+    @property
+    def tau(self) -> float:
+        """Mean tokens per round, the bonus token included."""
+        return self.tokens / self.rounds
+
+
+def measure_speed(
+    engine: Engine, jobs: Sequence[Job], method: MethodSettings, rounds: int | None = None
+) -> Speed:
+    """Decode jobs, as many at once as the engine takes, and time it.
+
+    rounds: only so many, after a warm-up, none of the prefill's time; None: whole images, with it.
+    """
+    started = time.perf_counter()
+    steps = engine.generate(jobs)
+    if rounds is not None:
+        for _ in islice(steps, WARM_UP):
+            pass
+        started, steps = time.perf_counter(), islice(steps, rounds)
+    seen: list[StepStats] = list(steps)
+    seconds = time.perf_counter() - started
+    lines = [line for step in seen for line in step.rounds]
+    return Speed(
+        method,
+        engine.images,
+        sum(len(step.finished) for step in seen),
+        sum(line.accepted + 1 for line in lines),
+        len(lines),
+        sum(line.nodes for line in lines) / len(lines),
+        seconds,
+    )
+
+
+def best_window(prices: Prices, accepted: Sequence[int]) -> int:
+    """Return the window that promises most tokens per second.
+
+    prices: of passes over at least as many nodes as the longest length. accepted: lengths of
+    rounds with a wide window; a shorter one is taken to accept as much, up to its own length.
+    """
+
+    def rate(window: int) -> float:
+        return 1 + sum(min(length, window) for length in accepted) / len(accepted)
+
+    widest = min(_WIDEST, len(prices.verify) - 1)
+    return max(range(1, widest + 1), key=lambda window: rate(window) / prices.verify[window])
+
+
+def methods_by_batch(
+    session: Session, batches: Sequence[int], jobs: Sequence[Job], rounds: int | None = None
+) -> Iterator[tuple[int, MethodSettings]]:
+    """Yield (batch, method) for every cell of the table; `graft` only with a drafter.
+
+    The costs of rounds are taken from `Session.find_costs`, which may measure them, and hold for
+    all batches. jobs, rounds: what accepted lengths are observed on.
+    """
+    wide = MethodSettings("jacobi", window=_WIDEST)
+    priced, accepted = session.drafter is not None, []
+    if priced:
+        steps = session.open_engine(wide, images=len(jobs)).generate(jobs)
+        accepted = [line.accepted for step in islice(steps, rounds) for line in step.rounds]
+        costs = session.find_costs(MethodSettings("graft"))
+    for batch in batches:
+        yield batch, MethodSettings("ar")
+        window = best_window(costs.at(batch).prices(_WIDEST), accepted) if priced else None
+        yield batch, MethodSettings("jacobi", window=window)
+        if priced:
+            yield batch, MethodSettings("graft")
+
+
+def speeds_by_batch(session: Session, batches: Sequence[int]) -> tuple[Speed, ...]:
+    """Return the speeds of the first rounds of images of simple prompts."""
+    jobs = [Job(str(n), _PROMPTS[n % len(_PROMPTS)], n) for n in range(max(batches))]
+    cells = methods_by_batch(session, batches, jobs[:4], 2 * TIMED)
+    return tuple(
+        measure_speed(session.open_engine(method, images=batch), jobs[:batch], method, TIMED)
+        for batch, method in cells
+    )
+
+
+def best(speeds: Sequence[Speed]) -> Speed:
+    """Return the one with most tokens per second."""
+    return max(speeds, key=lambda speed: speed.tokens_per_second)
+
+
+def flags(speed: Speed) -> str:
+    """Return the flags that ask for what was measured."""
+    method = speed.method
+    window = f" --window {method.window}" if method.method == "jacobi" else ""
+    return f"--batch_size {speed.batch} --method {method.method}{window}"

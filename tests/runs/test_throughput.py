@@ -1,0 +1,60 @@
+"""Speeds by batch size: what is counted, the window's price, and that no place stays empty."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from configs.schema import MethodSettings
+from decoding.flight import Job
+from decoding.policies.marginal import Prices
+from runs.throughput import Speed, best, best_window, flags, measure_speed
+
+PLAIN, WINDOW = MethodSettings("ar"), MethodSettings("jacobi", window=3)
+TOKENS = 16
+JOBS = [Job(str(number), f"word {number}", number) for number in range(9)]
+
+
+@pytest.mark.parametrize("method", [PLAIN, WINDOW], ids=["ar", "jacobi"])
+def test_a_free_place_is_taken_in_the_next_round(method, session) -> None:
+    """While images wait, every round has as many as there are places; the next in line come in."""
+    steps = list(session.open_engine(method, images=3).generate(JOBS))
+    started: list[str] = []
+    for before, step in pairwise([None, *steps]):
+        ids = [line.id for line in step.rounds]
+        gone = 0 if before is None else len(before.finished)
+        new = [id for id in ids if id not in started]
+        waiting = len(JOBS) - len(started)
+        assert len(new) == min(waiting, 3 if before is None else gone)
+        started += new
+        assert len(ids) == 3 or len(started) == len(JOBS)
+    assert started == [job.id for job in JOBS]
+
+
+def test_a_measurement_counts_tokens_rounds_and_images(session) -> None:
+    plain = measure_speed(session.open_engine(PLAIN, images=2), JOBS[:5], PLAIN)
+    assert (plain.batch, plain.images, plain.tau, plain.nodes) == (2, 5, 1.0, 0.0)
+    assert plain.tokens == plain.rounds == 5 * (TOKENS - 1)  # the prefill decides one more
+    some = measure_speed(session.open_engine(WINDOW, images=2), JOBS[:2], WINDOW, rounds=3)
+    assert some.images == 0 and some.rounds == 6 and 6 <= some.tokens <= 24 and some.seconds > 0
+    assert flags(some) == "--batch_size 2 --method jacobi --window 3"
+
+
+def test_the_window_is_priced_by_the_batch() -> None:
+    """Long where nodes are cheap, one where they cost as much as a pass."""
+    accepted = [0, 1, 1, 2, 5, 9]
+    cheap = Prices(tuple(10 + 0.01 * n for n in range(33)), 1.0)
+    dear = Prices(tuple(10.0 * (1 + n) for n in range(33)), 1.0)
+    assert best_window(cheap, accepted) == 9 and best_window(dear, accepted) == 1
+    some = Prices(tuple(10 + 1.0 * n for n in range(33)), 1.0)
+    rates = [(1 + sum(min(a, w) for a in accepted) / 6) / (10 + w) for w in range(1, 33)]
+    assert best_window(some, accepted) == 1 + rates.index(max(rates))
+    assert best_window(Prices(cheap.verify[:5], 1.0), accepted) == 4
+
+
+def test_the_best_has_most_tokens_per_second() -> None:
+    slow = Speed(PLAIN, 1, 4, 64, 64, 0.0, 4.0)
+    fast = Speed(WINDOW, 8, 4, 64, 20, 3.0, 2.0)
+    assert best([slow, fast]) is fast
+    assert (fast.tokens_per_second, fast.images_per_second, fast.tau) == (32.0, 2.0, 3.2)
