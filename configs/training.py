@@ -48,8 +48,17 @@ class TrainSettings(DeviceSettings, ModelSettings):
         path=True,
         shown="random weights",
     )
+    drafter: str = setting(
+        "eagle",
+        "eagle: a head with layers of its own; exit: one after the target's first layers",
+        choices=("eagle", "exit"),
+    )
     layers: int | None = setting(
-        None, "decoder layers of the drafter", low=1, high=16, shown="1, or as --start_from"
+        None,
+        "decoder layers of the drafter, or the target's layers before an exit",
+        low=1,
+        high=16,
+        shown="1, or as --start_from",
     )
     steps: int = setting(2000, "updates", low=1)
     batch_size: int = setting(16, "images per update, of all processes together", low=1, high=65536)
@@ -119,6 +128,8 @@ class TrainSettings(DeviceSettings, ModelSettings):
         if self.batch_size % self.accumulate:
             allowed = f"a divisor of --batch_size, which is {self.batch_size}"
             refuse("accumulate", self.accumulate, allowed)
+        if self.drafter == "exit" and self.alignment == "shifted":
+            refuse("alignment", "shifted", "inference with --drafter exit")
         if not self.evaluated.drafted:
             refuse("eval_method", self.eval_method, "a method that has a drafter")
 

@@ -29,12 +29,12 @@ from models.transformer import MLP, RMSNorm
 class ExitHead(nn.Module):
     """Hidden state i after the first layers, feature i - 1 -> predicted feature i."""
 
-    def __init__(self, spec: TransformerSpec):
+    def __init__(self, spec: TransformerSpec, bias: bool = True):
         """spec: of the target, with as many layers as are run before the exit."""
         super().__init__()
         self.spec = spec
         self.norm = RMSNorm(spec.hidden, spec.norm_eps)
-        self.fc = Linear(2 * spec.hidden, spec.hidden)
+        self.fc = Linear(2 * spec.hidden, spec.hidden, bias=bias)
         self.mlp_norm = RMSNorm(spec.hidden, spec.norm_eps)
         self.mlp = MLP(spec)
 
@@ -55,9 +55,23 @@ class ExitDrafter:
     window, replays, trust = 0, False, None
 
     def __init__(
-        self, head: ExitHead, target: TargetModel, distribution: SamplingDistribution, room: int
+        self,
+        head: ExitHead,
+        target: TargetModel,
+        distribution: SamplingDistribution,
+        room: int,
+        deepest: int,
     ):
-        """room: the most tree nodes that one round expands or verifies."""
+        """room: the most tree nodes that one round expands or verifies. deepest: of no use here.
+
+        Raises:
+            ValueError: the target has row ends, which this drafter does not read.
+        """
+        if target.grid.row_end is not None:
+            raise ValueError(
+                f"--drafter_path: found an early exit for {target.name}, whose image rows end with "
+                "a token of their own; allowed: an early exit for other models, or an EAGLE head"
+            )
         self.head, self.target, self.distribution = head, target, distribution
         self.layers, self.room = head.spec.layers, room
 

@@ -1,7 +1,7 @@
 """Drafters from their folders: config.json, weights in the public layout, and calibrations.
 
-The weights are those of an EAGLE head, in pytorch_model.bin or model.safetensors. All other code
-holds a `LoadedDrafter` and does not know of which kind it is.
+The weights are in pytorch_model.bin or model.safetensors, with the keys of the drafter's kind
+(`drafters.kinds`). All other code holds a `LoadedDrafter` and does not know of which kind it is.
 """
 
 from collections.abc import Callable
@@ -9,38 +9,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from decoding.drafter import Drafter
 from decoding.sampling import SamplingDistribution
 from drafters.calibrations import UNCALIBRATED, Calibrations
-from drafters.eagle import EagleDrafter, EagleHead
+from drafters.kinds import kind_of, kind_with
 from models.base import TargetModel, TransformerSpec
 from models.files.folders import checkpoint_folder
-from models.files.network import KeyMap, Network, Slot, block_keys, refuse_faults
+from models.files.network import Network, refuse_faults
 from models.files.sizes import fitting_config
 from models.files.weights import folder_shapes
 from models.linear import pack_weights
 from models.targets.family import Family
 
 
-def eagle_keys(spec: TransformerSpec, bias: bool) -> KeyMap:
-    """Return the public keys of a head's weights -> parameters of `EagleHead`."""
-    keys = {"embed_tokens.weight": Slot("embedding.weight"), "fc.weight": Slot("fc.weight")}
-    if bias:
-        keys["fc.bias"] = Slot("fc.bias")
-    for layer in range(spec.layers):
-        keys |= block_keys(spec, "", "blocks.blocks.", layer)
-    return keys
-
-
 @dataclass(frozen=True)
 class LoadedDrafter:
-    """What a drafter's folder holds: the weights of its network, and calibrations for them.
+    """What a drafter's folder holds: the weights of its network, and calibrations for them."""
 
-    A drafter of another kind takes the place of `network` here and is opened here.
-    """
-
-    network: EagleHead
+    network: nn.Module
     calibrations: Calibrations = UNCALIBRATED
 
     def open(
@@ -50,7 +38,8 @@ class LoadedDrafter:
 
         room: the most tree nodes that one round expands. deepest: draft tokens of the longest path.
         """
-        return EagleDrafter(self.network, target, distribution, room, deepest)
+        drafter = kind_with(self.network).drafter
+        return drafter(self.network, target, distribution, room, deepest)
 
 
 @dataclass(frozen=True)
@@ -96,11 +85,11 @@ def _find(
     """Return a drafter's folder; sizes: config.json -> the drafter's."""
     folder = checkpoint_folder(path, "--drafter_path")
     config, spec = fitting_config(folder, sizes)
-    network = eagle_network(config, spec, target, str(folder / "config.json"))
+    network = drafter_network(config, spec, target, str(folder / "config.json"))
     return FoundDrafter(folder, network, Calibrations.read(folder))
 
 
-def eagle_network(
+def drafter_network(
     config: dict, spec: TransformerSpec, target: TransformerSpec, name: str
 ) -> Network:
     """Return the drafter that a config.json describes, and its public keys.
@@ -122,7 +111,12 @@ def eagle_network(
             f"{name}: hidden_size {spec.hidden} and vocab_size {spec.vocab} do not fit "
             f"the target's {target.hidden} and {target.vocab}"
         )
+    kind = kind_of(config, name)
+    if kind.shares and not 0 < spec.layers < target.layers:
+        found = f"num_hidden_layers {spec.layers}"
+        allowed = f"1 to {target.layers - 1}, of the target's {target.layers}"
+        raise ValueError(f"{name}: {found}; allowed for an early exit: {allowed}")
     with torch.device("meta"):
-        return Network(
-            EagleHead(spec, bias), eagle_keys(spec, bias), optional=("embed_tokens.weight",)
-        )
+        network = kind.network(spec, bias)
+    optional = ("embed_tokens.weight",) if kind.embeds else ()
+    return Network(network, kind.keys(spec, bias), optional=optional)

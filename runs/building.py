@@ -6,6 +6,7 @@ from pkgutil import resolve_name
 from torch import Tensor
 
 from configs.acceptance import VERIFIERS
+from configs.fields import refuse
 from configs.method_table import METHODS
 from configs.methods import MethodSettings
 from configs.sampling import SamplingSettings
@@ -20,6 +21,7 @@ from decoding.policies.dynamic import DynamicTree
 from decoding.policies.marginal import MarginalTree, Prices
 from decoding.policies.static import NAMED_TREES, StaticTree, rank_paths
 from decoding.proposals import PROPOSALS
+from decoding.reading import TreeReader
 from decoding.recorder import Recorder
 from decoding.sampling import SamplingDistribution
 from decoding.verifiers.base import Verifier
@@ -186,9 +188,18 @@ def ngram_drafter(parts: Drafting) -> Drafter:
 
 def graft_drafter(parts: Drafting) -> Drafter:
     """Return the drafter with weights, whose trees the stale predictions continue."""
-    return GraftDrafter(trained_drafter(parts), jacobi_drafter(parts))
+    return GraftDrafter(_followed_drafter(parts), jacobi_drafter(parts))
 
 
 def similar_graft_drafter(parts: Drafting) -> Drafter:
     """Return the drafter with weights, mixed with stale predictions recalled by similarity."""
-    return GraftDrafter(trained_drafter(parts), similar_drafter(parts))
+    return GraftDrafter(_followed_drafter(parts), similar_drafter(parts))
+
+
+def _followed_drafter(parts: Drafting) -> Drafter:
+    """Return the drafter with weights, for trees that other drafts continue."""
+    drafter = trained_drafter(parts)
+    if isinstance(drafter, TreeReader):  # it reads trees as its own levels have grown them
+        others = "static, eagle2, adt, marginal"
+        refuse("method", parts.method.method, f"{others} with an early exit as --drafter_path")
+    return drafter

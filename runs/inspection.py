@@ -15,7 +15,7 @@ from configs.method_table import METHODS
 from configs.targets import TARGETS
 from configs.tools import InspectSettings
 from drafters.calibrations import FILE, Calibrations
-from drafters.loading import eagle_network
+from drafters.loading import drafter_network
 from models.base import TargetOptions, TransformerSpec
 from models.codecs.codebook import load_table, table_path, table_widths
 from models.files.network import Network
@@ -153,7 +153,7 @@ def _look_at_drafter(
 
     def network(config: dict) -> Network:
         spec = family.drafter(config, target)
-        return eagle_network(config, spec, target, str(Path(path) / "config.json"))
+        return drafter_network(config, spec, target, str(Path(path) / "config.json"))
 
     outline = Outline(lambda config: family.drafter(config, target), network) if target else None
     place = Place("drafter", "--drafter_path", path, source, outline)

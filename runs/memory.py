@@ -19,7 +19,7 @@ from drafters.eagle import cache_slots, drafted_nodes
 from drafters.jacobi import table_shape
 from models.base import ImageGrid, TransformerSpec
 from models.files.network import Network
-from models.quantize import copies_bytes, weight_bytes
+from models.quantize import copies_bytes, layers_of, weight_bytes
 from runs.building import build_policy
 from runs.session import DTYPES
 
@@ -51,7 +51,8 @@ def memory_of(
         spec = drafter.module.spec
         slots = max(cache_slots(spec, grid, drafted_nodes(tree), tree.reach) for tree in trees)
         found |= _weights("drafter", drafter, settings, None)
-        found["drafter keys and values"] = cache_bytes(settings, spec, slots)
+        if any(layers_of(drafter.module)):  # an early exit has those of the target
+            found["drafter keys and values"] = cache_bytes(settings, spec, slots)
     return found if drawn is None else found | _tables(settings, drawn)
 
 

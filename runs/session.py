@@ -144,7 +144,7 @@ class Session:
         """Return the name under which this machine's costs are kept."""
         settings, guidance = self.settings, sampling_distribution(self._uncut()).guidance
         code = platform.node(), torch.__version__, revision(), settings.cfg_mode, self.hardware()
-        network = self.drafter.network.spec
+        network = type(self.drafter.network).__name__, self.drafter.network.spec
         key = repr((self.target.spec, network, guidance, settings.batch_size, code))
         return sha256(key.encode()).hexdigest()[:16]
 

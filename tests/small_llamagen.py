@@ -21,7 +21,7 @@ from transformers.models.janus.modeling_janus import JanusVQVAE
 
 from configs.schema import RunSettings
 from drafters.eagle import EagleHead
-from drafters.loading import eagle_keys
+from drafters.kinds import eagle_keys
 from models.base import ImageRope
 from models.files.network import public_state
 from models.registry import FAMILIES, TARGETS

@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from decoding.calibration import fit_factor
 from decoding.sampling import SamplingDistribution
-from drafters.eagle import EagleHead
-from drafters.training.losses import Levels, unroll
+from drafters.training.losses import Levels, predictions
 from drafters.training.rows import Rows
 from models.base import TargetModel
 
@@ -19,7 +18,7 @@ CANDIDATES = (1, 4, 10)
 
 def draft_distributions(
     target: TargetModel,
-    head: EagleHead,
+    head: nn.Module,
     rows: Rows,
     distribution: SamplingDistribution,
     depths: int,
@@ -28,7 +27,7 @@ def draft_distributions(
     levels = Levels.of(target.grid, depths, rows.ids.device)
     return [
         distribution(target.score(features))
-        for features in levels.read(unroll(head, rows, levels.depths))
+        for features in levels.read(predictions(target, head, rows, levels.depths))
     ]
 
 

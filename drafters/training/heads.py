@@ -1,9 +1,10 @@
-"""The EAGLE head that is trained: where it begins, and how it is written in the public layout.
+"""The drafter that is trained: where it begins, and how it is written in the public layout.
 
-A head reads a feature and a token's embedding side by side. Embeddings are many times smaller (34
-times in the shipped model), so that from equal weights a head learns late to use the token. In
-training the embeddings are therefore scaled up to the size of the features. In the written file the
-embeddings are the target's own, and the head's weights for them are scaled up instead.
+An EAGLE head reads a feature and a token's embedding side by side. Embeddings are many times
+smaller (34 times in the shipped model), so that from equal weights a head learns late to use the
+token. In training the embeddings are therefore scaled up to the size of the features. In the
+written file the embeddings are the target's own, and the head's weights for them are scaled up
+instead.
 """
 
 import json
@@ -15,8 +16,8 @@ from torch import Tensor, nn
 
 from configs.fields import refuse
 from configs.training import TrainSettings
-from drafters.eagle import EagleHead
-from drafters.loading import eagle_keys, load_drafter
+from drafters.kinds import DEFAULT, ENTRY, KINDS, kind_with
+from drafters.loading import load_drafter
 from models.base import TargetModel
 from models.files.folders import checkpoint_folder
 from models.files.network import public_state
@@ -39,35 +40,42 @@ def head_config(settings: TrainSettings) -> dict:
     """Return the drafter's config.json: --start_from's, or the target's with its own layers.
 
     Raises:
-        SettingsError: --layers differs from --start_from.
+        SettingsError: --layers or --drafter differs from --start_from.
     """
     if settings.start_from is None:
         folder = checkpoint_folder(settings.model_path, "--model_path")
         config = FAMILIES[settings.model].entries(read_json(folder / "config.json"))
         shared = {name: config[name] for name in _SHARED if name in config}
-        return shared | _FOR_OTHERS | {"num_hidden_layers": settings.layers or 1, "bias": True}
+        kind = {} if settings.drafter == DEFAULT else {ENTRY: settings.drafter}
+        sizes = {"num_hidden_layers": settings.layers or 1, "bias": True}
+        return shared | _FOR_OTHERS | sizes | kind
     config = read_json(checkpoint_folder(settings.start_from, "--start_from") / "config.json")
     if settings.layers not in (None, config.get("num_hidden_layers")):
         refuse("layers", settings.layers, f"{config.get('num_hidden_layers')}, as --start_from has")
+    if settings.drafter != (found := config.get(ENTRY, DEFAULT)):
+        refuse("drafter", settings.drafter, f"{found}, as the drafter in {settings.start_from} is")
     return _FOR_OTHERS | config
 
 
-def open_head(settings: TrainSettings, target: TargetModel) -> EagleHead:
+def open_head(settings: TrainSettings, target: TargetModel) -> nn.Module:
     """Return the drafter at step 0, in fp32 on the target's device.
 
-    Its embedding is the target's, `embedding_scale` times as large, and is not trained.
+    An EAGLE head's embedding is the target's, `embedding_scale` times as large, and is not trained.
     """
     config, scale = head_config(settings), embedding_scale(settings, target)
+    kind = KINDS[settings.drafter]
     if settings.start_from is None:
         with target.device:
-            head = EagleHead(target.drafter_spec(config), config["bias"])
+            head = kind.network(target.drafter_spec(config), config["bias"])
         _initialise(head, settings.seed)
     else:
         head = load_drafter(settings.start_from, target, torch.float32).network
         forget_packed(head)
-        _scale_tokens(head.fc.weight.data, 1 / scale)
+        if kind.embeds:
+            _scale_tokens(head.fc.weight.data, 1 / scale)
     head.requires_grad_(True)
-    head.embedding = nn.Embedding.from_pretrained(target.embedding() * scale)
+    if kind.embeds:
+        head.embedding = nn.Embedding.from_pretrained(target.embedding() * scale)
     return head
 
 
@@ -95,7 +103,7 @@ def _scale_tokens(weight: Tensor, factor: float) -> None:
 
 
 @torch.no_grad()
-def _initialise(head: EagleHead, seed: int) -> None:
+def _initialise(head: nn.Module, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in head.named_parameters():
         if parameter.ndim > 1 and "norm" not in name and "embedding" not in name:
@@ -104,15 +112,17 @@ def _initialise(head: EagleHead, seed: int) -> None:
         head.fc.bias.zero_()
 
 
-def export(head: EagleHead, config: dict, folder: Path, target: TargetModel, scale: float) -> None:
+def export(head: nn.Module, config: dict, folder: Path, target: TargetModel, scale: float) -> None:
     """Write config.json and model.safetensors (fp16) into a folder that --drafter_path reads.
 
     scale: how many times larger the head's embedding is than the target's.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    state = public_state(head, eagle_keys(head.spec, head.fc.bias is not None))
-    state["embed_tokens.weight"] = target.embedding()
-    _scale_tokens(state["fc.weight"], scale)
+    kind = kind_with(head)
+    state = public_state(head, kind.keys(head.spec, head.fc.bias is not None))
+    if kind.embeds:
+        state["embed_tokens.weight"] = target.embedding()
+        _scale_tokens(state["fc.weight"], scale)
     content = save(
         {key: value.half().cpu().contiguous() for key, value in state.items()}, {"format": "pt"}
     )

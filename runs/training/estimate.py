@@ -3,11 +3,12 @@
 The formulas count tensors. What the allocator holds in reserve and what libraries take is more.
 """
 
+from dataclasses import replace
+
 from torch import nn
 
 from configs.training import TrainSettings
-from drafters.eagle import EagleHead
-from drafters.loading import eagle_network
+from drafters.loading import drafter_network
 from drafters.training.heads import head_config
 from drafters.training.shards import Tokens
 from models.base import TransformerSpec
@@ -121,14 +122,16 @@ def work(settings: TrainSettings, tokens: Tokens) -> dict[str, int]:
     }
 
 
-def _networks(settings: TrainSettings) -> tuple[Transformer, EagleHead, TransformerSpec]:
+def _networks(settings: TrainSettings) -> tuple[Transformer, nn.Module, TransformerSpec]:
     """Return target and drafter without their weights, and the drafter's sizes."""
     folder = checkpoint_folder(settings.model_path, "--model_path")
     family = FAMILIES[settings.model]
     network = family.network(read_json(folder / "config.json")).module
     config = head_config(settings)
     spec = family.drafter(config, network.spec)
-    return network, eagle_network(config, spec, network.spec, "the drafter").module, spec
+    head = drafter_network(config, spec, network.spec, "the drafter").module
+    # an exit's head is less than a layer, whatever the number of layers before it
+    return network, head, replace(spec, layers=1) if settings.drafter == "exit" else spec
 
 
 def _in_layers(network: nn.Module) -> int:

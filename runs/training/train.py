@@ -17,6 +17,7 @@ from torch import Tensor
 
 from configs.fields import SettingsError, refuse
 from configs.training import FREE_FLAGS, TrainSettings
+from drafters.kinds import DEFAULT
 from drafters.training.features import Computed, cached
 from drafters.training.heads import embedding_scale, export, head_config, open_head
 from drafters.training.lesson import Lessons
@@ -165,10 +166,14 @@ class Training:
         return now
 
     def _identity(self) -> dict[str, object]:
+        """Return the flags that a checkpoint must have been made with.
+
+        --drafter only where it is not the default, which older checkpoints do not name.
+        """
         return {
             name: value
             for name, value in trained_settings(self.settings).items()
-            if name not in FREE_FLAGS
+            if name not in FREE_FLAGS and (name, value) != ("drafter", DEFAULT)
         }
 
     def _save(self) -> None:

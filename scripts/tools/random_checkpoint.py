@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from configs.fields import refuse
 from drafters.eagle import EagleHead
-from drafters.loading import eagle_keys
+from drafters.kinds import eagle_keys
 from models.codecs.vqgan import ImageTokenizer
 from models.codecs.vqgan_config import VqganConfig
 from models.codecs.vqgan_layout import build_vqmodel

@@ -6,7 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from small import Sizes, randomised, small_settings, write_checkpoint
+import torch
+from small import Sizes, open_lumina, randomised, small_settings, write_checkpoint
 from torch import Tensor, nn
 
 from configs.schema import MethodSettings
@@ -18,9 +19,13 @@ from decoding.policies.dynamic import DynamicTree
 from decoding.policies.static import NAMED_TREES, StaticTree, rank_paths
 from decoding.proposals import PROPOSALS
 from decoding.sampling import SamplingDistribution
+from decoding.timing import Stopwatch
+from decoding.tree import DraftTree
 from decoding.verifiers.exact import Exact
 from drafters.eagle import drafted_nodes
 from drafters.exit import ExitDrafter, ExitHead
+from drafters.training.agreement import draft_distributions
+from drafters.training.rows import target_rows
 from models.guidance import SequentialGuidance
 from runs.building import build_engine
 from runs.session import Session, open_session
@@ -73,7 +78,7 @@ def engine_of(
     proposal: str = "coupled",
 ) -> Engine:
     room = drafted_nodes(policy.largest)
-    drafter = ExitDrafter(head_of(session, layers), session.target, distribution, room)
+    drafter = ExitDrafter(head_of(session, layers), session.target, distribution, room, 5)
     speculation = Speculation(drafter, policy, PROPOSALS[proposal]())
     return Engine(session.target, distribution, Exact(), images, speculation)
 
@@ -137,3 +142,67 @@ def test_no_layer_reads_a_token_twice(deep, monkeypatch) -> None:
         monkeypatch.setattr(block, "forward", counted)
     stats = next(steps).rounds[0]
     assert stats.depth == 5 and read == [6] * len(read)
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_training_sees_what_decoding_drafts(layers, deep) -> None:
+    """The head's predictions of an image, and those of the drafter along the image's own tokens."""
+    target, distribution = deep.target, SamplingDistribution()
+    job = JOBS[1]
+    image = decode_one(deep, job)
+    rows = target_rows(target, target.prompt(job.prompt, 2), image.codes[None])
+    head = head_of(deep, layers)
+    expected = draft_distributions(target, head, rows, distribution, 3)
+    policy = StaticTree(rank_paths("root:1 0:1 00:1"))
+    drafter = Recorded(head, target, distribution, drafted_nodes(policy.largest), 3)
+    engine = Engine(
+        target, distribution, Exact(), 1, Speculation(drafter, policy, Known(image.codes))
+    )
+    assert [step.rounds[0].accepted for step in engine.generate([job])][:3] == [3, 3, 3]
+    for number, log_q in enumerate(drafter.seen[:9]):
+        round_, level = divmod(number, 3)
+        token = 1 + 4 * round_ + level  # drafted by level + 1 levels
+        torch.testing.assert_close(log_q[0, 0], expected[level][0, token - level - 1])
+
+
+def decode_one(session: Session, job: Job) -> FinishedImage:
+    method = MethodSettings(method="ar")
+    engine = build_engine(session.target, None, SamplingDistribution(), method, 1)
+    return next(image for step in engine.generate([job]) for image in step.finished)
+
+
+class Recorded(ExitDrafter):
+    """Keeps the distributions that it proposes."""
+
+    def open(self, images: int, watch: Stopwatch, fixed: bool = False) -> None:
+        super().open(images, watch, fixed)
+        self.seen: list[Tensor] = []
+
+    def expand(self, tree: DraftTree, nodes: Tensor) -> Tensor:
+        self.seen.append(super().expand(tree, nodes))
+        return self.seen[-1]
+
+
+class Known:
+    """Proposes the codes of an image, in their order."""
+
+    name, stream = "known", "target"
+
+    def __init__(self, codes: Tensor):
+        self.left = iter(codes[1:].tolist())
+        self.level = 0
+
+    def children(
+        self, log_q: Tensor, noise: Tensor, count: int, level: int, trust: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        if level == 1 and self.level:  # the bonus token of the round before
+            next(self.left)
+        self.level = level
+        return torch.tensor([[[next(self.left)]]]), log_q.new_zeros(1, 1, 1)
+
+
+def test_targets_with_row_ends_are_refused(lumina_folder) -> None:
+    target = open_lumina(lumina_folder, "64").target
+    head = ExitHead(replace(target.spec, layers=1))
+    with pytest.raises(ValueError, match="--drafter_path: found an early exit for lumina_mgpt"):
+        ExitDrafter(head, target, SamplingDistribution(), 10, 3)

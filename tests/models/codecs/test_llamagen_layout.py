@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from drafters.eagle import EagleHead
-from drafters.loading import eagle_keys
+from drafters.kinds import eagle_keys
 from models.base import ImageRope
 from models.files.network import public_state
 from models.targets.llamagen import LlamaGen

@@ -15,7 +15,7 @@ from small import byte_tokenizer
 
 import main
 from configs.targets import META_FILES
-from drafters.loading import eagle_network
+from drafters.loading import drafter_network
 from models.codecs.vqgan_config import VqganConfig, write_config
 from models.codecs.vqgan_layout import build_vqmodel, to_taming
 from models.targets.chameleon_files import network
@@ -91,7 +91,7 @@ def test_chameleon_7b(norm_rows, parameters) -> None:
 def test_drafters(norm_rows, parameters) -> None:
     shapes = drafter_shapes(norm_rows)
     config, target = CONFIG | {"num_hidden_layers": 1}, network(CONFIG).module.spec
-    built = eagle_network(config, drafter_spec(config, target), target, "config.json")
+    built = drafter_network(config, drafter_spec(config, target), target, "config.json")
     assert len(shapes) == 16 and count(shapes) == parameters
     assert built.keys.keys() == shapes.keys() and built.faults(shapes) == []
     assert sum(weight.numel() for weight in built.module.parameters()) == 504_393_728

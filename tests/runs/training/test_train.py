@@ -21,8 +21,9 @@ from configs.schema import ROOT, RunSettings
 from decoding.flight import Job
 from decoding.sampling import SamplingDistribution
 from drafters.calibrations import Calibrations
+from drafters.loading import drafter_network
 from drafters.training.features import Cached
-from drafters.training.heads import embedding_scale, export
+from drafters.training.heads import embedding_scale, export, head_config
 from drafters.training.shard_writer import ShardWriter
 from drafters.training.shards import Example
 from runs.commands import train_settings
@@ -482,3 +483,40 @@ def test_training_brings_the_distributions_together(folders, tmp_path) -> None:
         "total_variation"
     ]
     assert after < before - 0.01
+
+
+def test_an_early_exit_learns_and_drafts_from_its_folder(tmp_path) -> None:
+    """Its predictions in training are those that it drafts with; its images are those of `ar`."""
+    write_checkpoint(tmp_path / "model", Sizes(layers=3))
+    write_tokens(tmp_path / "tokens", "tiny", tmp_path / "model", (4, 4))
+    more = {"drafter": "exit", "layers": 2, "dtype": "fp64", "steps": 30, "lr": 3e-3}
+    lines = run(tmp_path, tmp_path / "out", **more)
+    assert lines[-1]["loss"] < 0.9 * lines[0]["loss"]
+    folder = tmp_path / "out" / "drafter"
+    assert json.loads((folder / "config.json").read_text())["drafter"] == "exit"
+    settings = RunSettings(
+        prompt="a cat", model_path=str(tmp_path / "model"), drafter_path=str(folder),
+        dtype="fp64", device="cpu", method=MethodSettings(method="adt"),
+    )  # fmt: skip
+    session = open_session(settings)
+    jobs = [Job(str(i), text, i) for i, text in enumerate(CAPTIONS)]
+    plain, drafted = (
+        measure(session.open_engine(MethodSettings(method=name), images=3), jobs)
+        for name in ("ar", "eagle2")
+    )
+    for one, other in zip(plain.images, drafted.images, strict=True):
+        assert torch.equal(one.codes, other.codes)
+    with pytest.raises(SettingsError, match="--method: found 'graft'; allowed: static, eagle2"):
+        session.open_engine(MethodSettings(method="graft", size="fixed"))
+    again = run(tmp_path, tmp_path / "more", **more | {"steps": 2, "start_from": folder})
+    assert again[0]["loss"] < 0.9 * lines[0]["loss"]
+    with pytest.raises(SettingsError, match="--drafter: found 'eagle'; allowed: exit, as"):
+        open_training(tmp_path, tmp_path / "other", start_from=folder)
+
+
+def test_layers_before_an_exit_are_fewer_than_the_targets(folders, tmp_path) -> None:
+    settings = train_settings(flags(folders, tmp_path / "out", drafter="exit", layers=2))
+    config = head_config(settings)
+    target = open_target(settings.plain)
+    with pytest.raises(ValueError, match="num_hidden_layers 2; allowed for an early exit: 1 to 1"):
+        drafter_network(config, target.drafter_spec(config), target.spec, "config.json")

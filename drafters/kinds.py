@@ -1,0 +1,72 @@
+"""The kinds of drafters with weights: of each its network, its public keys and what drafts with it.
+
+The entry `drafter` of a drafter's config.json names its kind; without it, it is an EAGLE head.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import nn
+
+from decoding.drafter import Drafter
+from drafters.eagle import EagleDrafter, EagleHead
+from drafters.exit import ExitDrafter, ExitHead
+from models.base import TransformerSpec
+from models.files.network import KeyMap, Slot, block_keys
+
+ENTRY, DEFAULT = "drafter", "eagle"  # of config.json
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of drafter.
+
+    network: its sizes, and whether its first layer has a bias -> its network. keys: the same -> the
+    public keys of its weights. drafter: drafts with such a network. embeds: whether the network has
+    the target's embedding. shares: whether its layers are the target's first ones, and not its own.
+    """
+
+    network: Callable[[TransformerSpec, bool], nn.Module]
+    keys: Callable[[TransformerSpec, bool], KeyMap]
+    drafter: Callable[..., Drafter]
+    embeds: bool = True
+    shares: bool = False
+
+
+def eagle_keys(spec: TransformerSpec, bias: bool) -> KeyMap:
+    """Return the public keys of a head's weights -> parameters of `EagleHead`."""
+    keys = {"embed_tokens.weight": Slot("embedding.weight"), "fc.weight": Slot("fc.weight")}
+    if bias:
+        keys["fc.bias"] = Slot("fc.bias")
+    for layer in range(spec.layers):
+        keys |= block_keys(spec, "", "blocks.blocks.", layer)
+    return keys
+
+
+def exit_keys(spec: TransformerSpec, bias: bool) -> KeyMap:
+    """Return the keys of a head's weights -> parameters of `ExitHead`: the same names."""
+    names = ["norm.weight", "fc.weight", "mlp_norm.weight", "mlp.gate_up.weight", "mlp.down.weight"]
+    return {name: Slot(name) for name in (*names, *(["fc.bias"] if bias else []))}
+
+
+KINDS = {
+    "eagle": Kind(EagleHead, eagle_keys, EagleDrafter),
+    "exit": Kind(ExitHead, exit_keys, ExitDrafter, embeds=False, shares=True),
+}
+
+
+def kind_of(config: dict, name: str) -> Kind:
+    """Return the kind of the drafter that a config.json describes.
+
+    Raises:
+        ValueError: it names another kind; `name` is the file's.
+    """
+    found = config.get(ENTRY, DEFAULT)
+    if not isinstance(found, str) or found not in KINDS:
+        raise ValueError(f"{name}: {ENTRY} is {found!r}; allowed: {', '.join(KINDS)}")
+    return KINDS[found]
+
+
+def kind_with(network: nn.Module) -> Kind:
+    """Return the kind that a network is of."""
+    return next(kind for kind in KINDS.values() if type(network) is kind.network)
