@@ -121,6 +121,12 @@ METHODS: dict[str, Method] = {
         f"{_BUILDING}:fixed_tree",
         f"{_BUILDING}:similar_drafter",
     ),
+    "block": Method(
+        _GROWN | {"depth": 18, "width": 4, "nodes": 58, "window": 16},
+        f"{_BUILDING}:fixed_tree",
+        f"{_BUILDING}:block_drafter",
+        drafted=True,
+    ),
     "ngram": Method(
         {"proposal": "coupled", "depth": 6, "width": 10, "nodes": 58},
         f"{_BUILDING}:fixed_tree",

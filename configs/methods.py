@@ -35,7 +35,7 @@ class MethodSettings(Settings):
         "levels of a tree, at most",
         low=1,
         high=64,
-        shown="eagle2 5, marginal 6, graft 1, similar 14, graft_similar 18, ngram 6",
+        shown="eagle2 5, marginal 6, graft 1, similar 14, graft_similar, block 18, ngram 6",
     )
     width: int | None = setting(
         None, "width of a tree", low=1, high=256, shown="eagle2, ngram 10, similar 5, others 4"

@@ -1,10 +1,11 @@
 """What a drafter is: it proposes distributions for the tokens that follow the nodes of a tree."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
+from decoding.noise import Noise
 from decoding.timing import Stopwatch
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
@@ -78,3 +79,20 @@ class Drafter(Protocol):
 
     def select(self, images: list[int]) -> None:
         """Keep these images only."""
+
+
+@runtime_checkable
+class Informed(Protocol):
+    """A drafter that reads more of a round than `Drafter` gives it."""
+
+    def hear(self, noise: Noise) -> None:
+        """Take the noise that the target will choose with; before the round's first `expand`.
+
+        Not called for a proposal that draws candidates with noise of its own.
+        """
+
+    def see(self, features: Tensor) -> None:
+        """Take the target's features of the verified tree; before the round's `observe`.
+
+        features: (images, guidance, 1 + nodes, hidden), those that predict the children of a node.
+        """

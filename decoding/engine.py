@@ -17,7 +17,7 @@ from torch import Tensor
 
 from decoding.batch import Batch
 from decoding.cache import Fixed
-from decoding.drafter import Decided
+from decoding.drafter import Decided, Informed
 from decoding.figures import RoundFigures, Sources, figures_of, measured, read_figures
 from decoding.flight import FinishedImage, Flight, Job, RoundStats
 from decoding.grow import Grower, Speculation
@@ -212,7 +212,7 @@ class Engine:
         """
         tree, verdict = verified.tree, verified.verdict
         if self.speculation:
-            self.speculation.drafter.observe(tree, verified.log_p, verdict)
+            self._show(verified)
         longest = min(tree.height, tree.nodes) + 1 if counts is None else max(counts)
         path, emitted = verdict.path[:, :longest], verdict.emitted[:, :longest]
         decided = verdict.accepted[:, None] + 1 if counts is None else counts
@@ -223,6 +223,15 @@ class Engine:
             rows = self._rows(verified.features, kept.slots)
             features = rows.unflatten(0, (-1, self.distribution.guidance))
             self.speculation.drafter.commit(Decided(features, kept.codes, kept.counts))
+
+    def _show(self, verified: Verified) -> None:
+        """Let the drafter observe the round."""
+        drafter, slots = self.speculation.drafter, verified.slots
+        if isinstance(drafter, Informed):
+            own = slots.exits is None
+            features = verified.features if own else self._rows(verified.features, slots.exits)
+            drafter.see(features.unflatten(0, (-1, self.distribution.guidance)))
+        drafter.observe(verified.tree, verified.log_p, verified.verdict)
 
     def _observe(self, figures: Sequence[RoundFigures]) -> tuple[RoundStats, ...]:
         """Let every image count the round and its policy learn from it."""

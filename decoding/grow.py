@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from decoding.drafter import Drafter
+from decoding.drafter import Drafter, Informed
 from decoding.graft import Foreseen, graft
 from decoding.noise import Noise
 from decoding.policies.base import TreePlan, TreePolicy
@@ -63,6 +63,8 @@ class Grower:
             noise: the positional noise that the proposal reads.
             decided: (images, 1) image tokens decided so far: the position of the root's children.
         """
+        if isinstance(self.drafter, Informed) and self.proposal.stream == "target":
+            self.drafter.hear(noise)
         tree, level = root, 1
         while level <= plan.levels:
             nodes = self.policy.select(tree, plan, level)  # (images, k)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from decoding.drafter import Drafter
+from drafters.block import BlockDrafter, BlockHead
 from drafters.eagle import EagleDrafter, EagleHead
 from drafters.exit import ExitDrafter, ExitHead
 from models.base import TransformerSpec
@@ -49,8 +50,15 @@ def exit_keys(spec: TransformerSpec, bias: bool) -> KeyMap:
     return {name: Slot(name) for name in (*names, *(["fc.bias"] if bias else []))}
 
 
+def stale_keys(spec: TransformerSpec, bias: bool) -> KeyMap:
+    """Return the public keys of a head's weights -> parameters of `BlockHead`."""
+    own = "recalled.weight", "steps.weight", "gate.weight", "share", "trust"
+    return eagle_keys(spec, bias) | {name: Slot(name) for name in own}
+
+
 KINDS = {
     "eagle": Kind(EagleHead, eagle_keys, EagleDrafter),
+    "block": Kind(BlockHead, stale_keys, BlockDrafter),
     "exit": Kind(ExitHead, exit_keys, ExitDrafter, embeds=False, shares=True),
 }
 

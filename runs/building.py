@@ -25,8 +25,9 @@ from decoding.reading import TreeReader
 from decoding.recorder import Recorder
 from decoding.sampling import SamplingDistribution
 from decoding.verifiers.base import Verifier
+from drafters.block import BlockDrafter, BlockHead
 from drafters.calibrations import UNCALIBRATED, Calibrations
-from drafters.eagle import drafted_nodes
+from drafters.eagle import EagleHead, drafted_nodes
 from drafters.graft import GraftDrafter
 from drafters.jacobi import JacobiDrafter
 from drafters.loading import LoadedDrafter
@@ -181,6 +182,18 @@ def similar_drafter(parts: Drafting) -> Drafter:
     return SimilarDrafter(parts.target, method.window, method.guess, largest.reach, largest.nodes)
 
 
+def block_drafter(parts: Drafting) -> Drafter:
+    """Return the drafter with weights that reads stale features and drafts in one pass.
+
+    Raises:
+        SettingsError: the weights are neither an EAGLE head's nor a block head's.
+    """
+    if not isinstance(parts.loaded.network, EagleHead):
+        refuse("method", parts.method.method, "with an EAGLE or block head as --drafter_path")
+    head, room = BlockHead.of(parts.loaded.network), drafted_nodes(parts.largest)
+    return BlockDrafter(head, parts.target, parts.distribution, room, parts.largest.reach)
+
+
 def ngram_drafter(parts: Drafting) -> Drafter:
     """Return a drafter without weights: what the target predicted after the same neighbours."""
     return NgramDrafter(parts.target)
@@ -188,12 +201,17 @@ def ngram_drafter(parts: Drafting) -> Drafter:
 
 def graft_drafter(parts: Drafting) -> Drafter:
     """Return the drafter with weights, whose trees the stale predictions continue."""
-    return GraftDrafter(_followed_drafter(parts), jacobi_drafter(parts))
+    return _grafted(_followed_drafter(parts), jacobi_drafter(parts))
 
 
 def similar_graft_drafter(parts: Drafting) -> Drafter:
     """Return the drafter with weights, mixed with stale predictions recalled by similarity."""
-    return GraftDrafter(_followed_drafter(parts), similar_drafter(parts))
+    return _grafted(_followed_drafter(parts), similar_drafter(parts))
+
+
+def _grafted(near: Drafter, far: JacobiDrafter) -> Drafter:
+    """Return two drafters as one; or `near` alone, if it foresees positions itself."""
+    return near if near.window else GraftDrafter(near, far)
 
 
 def _followed_drafter(parts: Drafting) -> Drafter:

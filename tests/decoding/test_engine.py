@@ -69,6 +69,11 @@ METHODS = {
         method="graft_similar", size="fixed", depth=4, width=3, nodes=14, window=6
     ),
     "graft of similar, priced": MethodSettings(method="graft_similar", window=6),
+    "block": MethodSettings(method="block", depth=4, width=3, nodes=14, window=6),
+    "block of rank": MethodSettings(
+        method="block", proposal="topk", depth=2, width=2, nodes=7, window=3
+    ),
+    "block drawn anew": MethodSettings(method="block", proposal="sampled", depth=3, nodes=9),
     "graft of rank": MethodSettings(
         method="graft", proposal="topk", size="fixed", depth=1, width=2, nodes=7, window=4
     ),

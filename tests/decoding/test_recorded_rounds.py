@@ -71,6 +71,7 @@ METHODS = [
     MethodSettings(method="similar", depth=4, width=3, nodes=8, window=6),
     MethodSettings(method="graft", nodes=8, window=6),
     MethodSettings(method="graft_similar", depth=4, width=3, nodes=8, window=6),
+    MethodSettings(method="block", depth=4, width=3, nodes=8, window=6),
 ]
 PRICES = Tables(prices=Prices(tuple(1 + 0.1 * n for n in range(99)), 0.1))
 

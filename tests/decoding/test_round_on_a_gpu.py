@@ -36,6 +36,7 @@ METHODS = [
     MethodSettings(method="adt", proposal="topk"),
     MethodSettings(method="marginal", size="fixed", nodes=8),
     MethodSettings(method="graft", size="fixed", nodes=8, window=6),
+    MethodSettings(method="block", depth=3, width=3, nodes=8, window=4),
 ]
 
 

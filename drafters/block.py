@@ -1,0 +1,288 @@
+"""Block drafter: one pass of an EAGLE head over stale features drafts all levels of a tree.
+
+An EAGLE head reads the feature before a token and the token. Below the root it waits for its own
+prediction of the feature, level by level. But a verified tree leaves the target's features at the
+next positions, after tokens that may have been wrong (`drafters.stale`). With these in the place of
+its own predictions the head reads a whole window of positions at once (block drafts: DFlash, arXiv
+2602.06036). What it predicts is mixed with the stale features themselves.
+
+The window has several candidates per position: the best ones by the stale predictions and, since
+the target's choices are a function of its noise, by that noise. Each is read after the best
+candidates of the positions before it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from decoding.cache import Fixed
+from decoding.drafter import Decided
+from decoding.noise import Noise
+from decoding.sampling import SamplingDistribution
+from decoding.timing import Stopwatch
+from decoding.transfer import on_device
+from decoding.tree import DraftTree
+from decoding.verifiers.base import Verdict
+from drafters.eagle import EagleDrafter, EagleHead
+from drafters.stale import REACH, StaleFeatures
+from models.base import Context, PromptRows, TargetModel, TransformerSpec
+from models.linear import Linear
+
+STEPS = 32  # positions of a window that are told apart; those further on count as the last one
+CANDIDATES = 4  # per position
+# What an untrained head begins with: shares of the stale features in the mixture, the logistic
+# function of a + b m for similarity m; and trust in it, exp(a + b m^3). As fitted in `similar`.
+SHARE = -3.9, 6.0
+TRUST = 0.0, 1.66
+
+
+class BlockHead(EagleHead):
+    """An EAGLE head that also reads stale features, and mixes its predictions with them.
+
+    It begins as the EAGLE head with the same weights: what it adds is 0 then.
+    """
+
+    def __init__(self, spec: TransformerSpec, bias: bool = True):
+        super().__init__(spec, bias)
+        self.recalled = Linear(spec.hidden, spec.hidden, bias=False)
+        self.steps = nn.Embedding(STEPS, spec.hidden)
+        self.gate = Linear(spec.hidden, 1, bias=False)
+        self.share = nn.Parameter(torch.tensor(SHARE))
+        self.trust = nn.Parameter(torch.tensor(TRUST))
+        for module in (self.recalled, self.steps, self.gate):
+            nn.init.zeros_(module.weight)
+
+    @staticmethod
+    def of(head: EagleHead) -> "BlockHead":
+        """Return the block head that an EAGLE head is without training; a block head as it is."""
+        if isinstance(head, BlockHead):
+            return head
+        weight = head.fc.weight
+        with torch.device("meta"):
+            block = BlockHead(head.spec, head.fc.bias is not None)
+        block.embedding, block.fc, block.blocks = head.embedding, head.fc, head.blocks
+        like = {"dtype": weight.dtype, "device": weight.device}
+        for module in (block.recalled, block.steps, block.gate):
+            module.weight = nn.Parameter(torch.zeros(module.weight.shape, **like))
+        block.share = nn.Parameter(torch.tensor(SHARE, **like))
+        block.trust = nn.Parameter(torch.tensor(TRUST, **like))
+        return block.requires_grad_(False).eval()
+
+    def read(
+        self, ids: Tensor, features: Tensor, stale: Tensor, steps: Tensor, context: Context
+    ) -> Tensor:
+        """Return predicted features (rows, n, hidden) of slots, the last m of them of a window.
+
+        Args:
+            ids: (rows, n) tokens.
+            features: (rows, n, hidden) those before them.
+            stale: (rows, m, hidden) stale ones after them.
+            steps: (m,) distance from the root.
+            context: of all n slots.
+        """
+        mixed = self.fc(torch.cat([self.embedding(ids), features], -1))
+        more = self.recalled(stale) + self.steps(steps.clamp(max=STEPS - 1))
+        decided = mixed.shape[1] - more.shape[1]
+        mixed = torch.cat([mixed[:, :decided], mixed[:, decided:] + more], 1)
+        return self.blocks(mixed.to(features.dtype), context)
+
+    def mix(self, predicted: Tensor, stale: Tensor, likeness: Tensor) -> Tensor:
+        """Return features (images, guidance, n, hidden): predicted ones mixed with stale ones.
+
+        likeness: (images, n) the similarity of the tokens that the stale ones were made after.
+        """
+        gate = self.gate(predicted).mean(1)[..., 0]  # (images, n), one for all guidance rows
+        share = (gate + self.share[0] + self.share[1] * likeness).sigmoid()[:, None, :, None]
+        return predicted + share.to(predicted.dtype) * (stale - predicted)
+
+    def confidence(self, likeness: Tensor) -> Tensor:
+        """Return factors (images, n) on the calibration of such mixtures."""
+        return (self.trust[0] + self.trust[1] * likeness.clamp(0, 1) ** 3).exp()
+
+
+@dataclass(frozen=True)
+class Window:
+    """Candidates for the next positions; step 0 is the root.
+
+    codes: (images, steps, candidates), the best first. before: (images, guidance, steps, hidden)
+    the feature before each step's codes. stale: (images, guidance, steps, candidates, hidden) stale
+    ones after them. likeness: (images, steps, candidates) their similarity.
+    """
+
+    codes: Tensor
+    before: Tensor
+    stale: Tensor
+    likeness: Tensor
+
+
+Score = Callable[[Tensor], Tensor]  # features (images, guidance, n, hidden) -> (images, n, vocab)
+
+
+def foresee(
+    memory: StaleFeatures, steps: int, score: Score, noise: Noise | None, candidates: int
+) -> Window:
+    """Return the window that stale features foresee.
+
+    score: returns log q of features. noise: that candidates are chosen with; None for none.
+    """
+    line = list(memory.recent.flip(1).unbind(1))  # the last tokens, then the best of every step
+    codes, before = [memory.recent[:, :1].expand(-1, candidates)], [memory.before_root()]
+    for step in range(steps - 1):
+        place = memory.root + step
+        stale, _ = memory.recall(torch.stack(line[: -REACH - 1 : -1], 1)[:, None], place)
+        values = score(stale) if noise is None else score(stale) + noise(place + 1)
+        codes.append(values[:, 0].topk(candidates, dim=1).indices)
+        before.append(stale)
+        line.append(codes[-1][:, 0])
+    every = torch.stack(codes, 1)
+    return Window(every, torch.cat(before, 2), *_after(memory, every, torch.stack(line, 1)))
+
+
+def _after(memory: StaleFeatures, codes: Tensor, line: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the stale features after a window's codes (images, steps, candidates), similarities.
+
+    line: (images, REACH - 1 + steps) the best codes, those before the root first.
+    """
+    steps, candidates = codes.shape[1:]
+    tokens = [codes.flatten(1)]
+    for back in range(1, REACH):
+        older = line[:, REACH - 1 - back :][:, :steps]
+        tokens.append(older.repeat_interleave(candidates, 1))
+    place = memory.root + torch.arange(steps, device=codes.device)
+    places = place.repeat_interleave(candidates, 1)
+    stale, likeness = memory.recall(torch.stack(tokens, 2), places)
+    size = steps, candidates
+    return stale.unflatten(2, size), likeness.unflatten(1, size)
+
+
+def visible(counts: Tensor, decided: int, steps: int, candidates: int) -> Tensor:
+    """Return what slots see, (images, n, n) bool: decided tokens, then a window.
+
+    A decided token sees those before it. A candidate sees the decided ones before the root, the
+    best candidates of earlier steps, and itself.
+
+    counts: (images, 1) how many of the `decided` slots are valid; the root's is the last of them.
+    """
+    slots = decided + steps * candidates
+    slot = torch.arange(slots, device=counts.device)
+    step = (slot - decided).div(candidates, rounding_mode="floor")
+    best = (slot >= decided) & ((slot - decided) % candidates == 0)
+    own = slot == slot[:, None]
+    among = (slot <= slot[:, None]) & (slot < decided)
+    earlier = best & (step < step[:, None]) | own
+    before_root = slot < counts[..., None] - 1  # (images, 1, slots)
+    window = (slot >= decided)[:, None]
+    return torch.where(window, before_root | earlier, among)
+
+
+class BlockDrafter(EagleDrafter):
+    """Drafts with a block head: the decided tokens and the whole window in one pass of a round."""
+
+    def __init__(
+        self,
+        head: BlockHead,
+        target: TargetModel,
+        distribution: SamplingDistribution,
+        room: int,
+        deepest: int,
+    ):
+        self.steps = self.window = max(deepest, 1)  # a node of depth d is expanded by step d
+        super().__init__(head, target, distribution, max(room, self.steps * CANDIDATES), deepest)
+
+    def open(self, images: int, watch: Stopwatch, fixed: bool = False) -> None:
+        super().open(images, watch, fixed)
+        guidance = self.distribution.guidance
+        nodes = self.room if fixed else 0
+        self.memory = StaleFeatures(self.target, images, guidance, self.deepest, nodes)
+        self.noise: Noise | None = None
+
+    def start(self, image: int, prompt: PromptRows, features: Tensor, code: Tensor) -> None:
+        super().start(image, prompt, features, code)
+        self.memory.start(image, features[:, -1:], code)
+
+    def hear(self, noise: Noise) -> None:
+        self.noise = noise
+
+    def expand(self, tree: DraftTree, nodes: Tensor) -> Tensor:
+        if tree.nodes == 0:
+            self._read_window()
+        step = min(tree.height, self.steps - 1)
+        codes = self.ahead.codes[:, step]  # (images, candidates)
+        # a code that is no candidate takes the best one's place
+        which = (tree.tokens.gather(1, nodes)[..., None] == codes[:, None]).long().argmax(2)
+        predicted = self.outputs[:, :, step]  # (images, guidance, candidates, hidden)
+        index = which[:, None, :, None].expand(-1, predicted.shape[1], -1, predicted.shape[3])
+        places = self.memory.root + tree.depths.gather(1, nodes)
+        stale, likeness = self.memory.recall(self.memory.lineage(tree, nodes), places)
+        self.trust = self.head.confidence(likeness)
+        return self._score(self.head.mix(predicted.gather(2, index), stale, likeness))
+
+    def foresee(self) -> Tensor:
+        best, stale = self.outputs[:, :, :, 0], self.ahead.stale[:, :, :, 0]
+        return self._score(self.head.mix(best, stale, self.ahead.likeness[..., 0]))
+
+    def _score(self, features: Tensor) -> Tensor:
+        """Return log q (images, n, vocab) of features (images, guidance, n, hidden)."""
+        with self.watch.lap("draft_head"):
+            return self.distribution(self.target.score(features.flatten(0, 1)))
+
+    def _read_window(self) -> None:
+        """Read the newly decided tokens and the window in one pass."""
+        counts, longest = self._unread()
+        self.ahead = foresee(self.memory, self.steps, self._score, self.noise, CANDIDATES)
+        step = torch.arange(self.steps, device=counts.device).repeat_interleave(CANDIDATES)
+        slots, root = self.target.grid.slots, self.memory.root
+        decided = torch.arange(longest, device=counts.device).expand(len(counts), -1)
+        depths = torch.cat([decided, counts - 1 + slots(root + step) - slots(root)], 1)
+        seen = visible(counts, longest, self.steps, CANDIDATES)
+        outputs = self._pass(step, longest, self.cache.open(depths, seen))
+        self.outputs = outputs[:, :, longest:].unflatten(2, (self.steps, CANDIDATES))
+        self._have_read()
+
+    def _unread(self) -> tuple[Tensor, int]:
+        """Return how many tokens (images, 1) are decided and not yet read, and the most slots."""
+        new = self.unread
+        if self.fixed:
+            self.cache.fixed = Fixed(self.lengths, self.cache.slots)
+            return new.count, new.codes.shape[1]
+        return on_device(new.counts, new.codes.device)[:, None], max(new.counts)
+
+    def _have_read(self) -> None:
+        """Commit the decided tokens of the pass."""
+        if self.fixed:
+            self.lengths += self.unread.count[:, 0]
+            return
+        self.cache.advance(self.unread.counts)
+        self.unread.counts = [0] * len(self.unread.counts)
+
+    def _pass(self, step: Tensor, longest: int, context: Context) -> Tensor:
+        """Return what the head predicts: (images, guidance, longest + window, hidden).
+
+        step: (window,) of its candidates. longest: slots of decided tokens.
+        """
+        window = self.ahead
+        codes = torch.cat([self.unread.codes[:, :longest], window.codes.flatten(1)], 1)
+        before = window.before.repeat_interleave(CANDIDATES, 2)
+        features = torch.cat([self.unread.features[:, :, :longest], before], 2)
+        guidance = features.shape[1]
+        ids = (codes + self.target.vocab.first_id).repeat_interleave(guidance, 0)
+        stale = window.stale.flatten(2, 3).flatten(0, 1)
+        with self.watch.lap("draft_forward"):
+            outputs = self.head.read(ids, features.flatten(0, 1), stale, step, context)
+        return outputs.unflatten(0, (-1, guidance))
+
+    def see(self, features: Tensor) -> None:
+        self.seen = features
+
+    def observe(self, tree: DraftTree, log_p: Tensor, verdict: Verdict) -> None:
+        self.memory.observe(tree, self.seen, verdict)
+
+    def commit(self, decided: Decided) -> None:
+        super().commit(decided)
+        self.memory.commit(decided)
+
+    def select(self, images: list[int]) -> None:
+        super().select(images)
+        self.memory.select(images)
