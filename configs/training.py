@@ -50,8 +50,9 @@ class TrainSettings(DeviceSettings, ModelSettings):
     )
     drafter: str = setting(
         "eagle",
-        "eagle: a head with layers of its own; exit: one after the target's first layers",
-        choices=("eagle", "exit"),
+        "eagle: a head with layers of its own; exit: one after the target's first layers; block: "
+        "an EAGLE head that drafts a whole tree in one pass, trained on rounds that it draws",
+        choices=("eagle", "exit", "block"),
     )
     layers: int | None = setting(
         None,
@@ -128,8 +129,10 @@ class TrainSettings(DeviceSettings, ModelSettings):
         if self.batch_size % self.accumulate:
             allowed = f"a divisor of --batch_size, which is {self.batch_size}"
             refuse("accumulate", self.accumulate, allowed)
-        if self.drafter == "exit" and self.alignment == "shifted":
-            refuse("alignment", "shifted", "inference with --drafter exit")
+        if self.drafter != "eagle" and self.alignment == "shifted":
+            refuse("alignment", "shifted", f"inference with --drafter {self.drafter}")
+        if self.drafter == "block" and not self.guidance_aware:
+            refuse("guidance_aware", False, "on with --drafter block")
         if not self.evaluated.drafted:
             refuse("eval_method", self.eval_method, "a method that has a drafter")
 

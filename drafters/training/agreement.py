@@ -68,14 +68,31 @@ class Gathered:
         """
         for level, log_q in enumerate(distributions, 1):
             part = slice(level - 1, None, self.stride)
-            log_q = log_q[:: self.stride]
-            rows = {"topk": log_q, "coupled": log_q + noise[part]}
-            for name, values in rows.items():
-                self.values[name].setdefault(level, []).append(values.cpu())
-            self.choices.setdefault(level, []).append(choices[part].cpu())
-            if log_p is not None:
-                apart = (log_p[part].exp() - log_q.exp()).abs().sum(-1) / 2
-                self.distances.setdefault(level, []).append(apart.cpu())
+            known = None if log_p is None else log_p[part]
+            self.put(level, log_q[:: self.stride], choices[part], noise[part], known)
+
+    def put(
+        self,
+        level: int,
+        log_q: Tensor,
+        choices: Tensor,
+        noise: Tensor,
+        log_p: Tensor | None = None,
+        trust: float | Tensor = 1.0,
+    ) -> None:
+        """Add places of one level.
+
+        Args:
+            level: from 1.
+            log_q, choices, noise, log_p: as for `add`, at these places.
+            trust: (n, 1) what the drafter multiplies the calibration of `coupled` with.
+        """
+        for name, values in (("topk", log_q), ("coupled", trust * (log_q + noise))):
+            self.values[name].setdefault(level, []).append(values.cpu())
+        self.choices.setdefault(level, []).append(choices.cpu())
+        if log_p is not None:
+            apart = (log_p.exp() - log_q.exp()).abs().sum(-1) / 2
+            self.distances.setdefault(level, []).append(apart.cpu())
 
     def table(self) -> list[dict[str, Any]]:
         """Return a line per level: number, figures of each proposal, total variation if known."""

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from configs.fields import refuse
 from configs.training import TrainSettings
+from drafters.block import BlockHead
 from drafters.kinds import DEFAULT, ENTRY, KINDS, kind_with
 from drafters.loading import load_drafter
 from models.base import TargetModel
@@ -52,7 +53,10 @@ def head_config(settings: TrainSettings) -> dict:
     config = read_json(checkpoint_folder(settings.start_from, "--start_from") / "config.json")
     if settings.layers not in (None, config.get("num_hidden_layers")):
         refuse("layers", settings.layers, f"{config.get('num_hidden_layers')}, as --start_from has")
-    if settings.drafter != (found := config.get(ENTRY, DEFAULT)):
+    found = config.get(ENTRY, DEFAULT)
+    if (settings.drafter, found) == ("block", "eagle"):  # which is a block head without training
+        return _FOR_OTHERS | config | {ENTRY: "block"}
+    if settings.drafter != found:
         refuse("drafter", settings.drafter, f"{found}, as the drafter in {settings.start_from} is")
     return _FOR_OTHERS | config
 
@@ -71,6 +75,7 @@ def open_head(settings: TrainSettings, target: TargetModel) -> nn.Module:
     else:
         head = load_drafter(settings.start_from, target, torch.float32).network
         forget_packed(head)
+        head = BlockHead.of(head) if settings.drafter == "block" else head
         if kind.embeds:
             _scale_tokens(head.fc.weight.data, 1 / scale)
     head.requires_grad_(True)

@@ -8,10 +8,11 @@ from torch import Tensor, nn
 
 from configs.training import TrainSettings
 from drafters.eagle import EagleHead
+from drafters.training.block_loss import BlockLoss
 from drafters.training.features import Rower
 from drafters.training.losses import EagleLoss, Levels
 from drafters.training.muon import muon_and_adamw, step_all
-from drafters.training.order import batch, captionless, feature_noise
+from drafters.training.order import batch, captionless, feature_noise, generator
 from drafters.training.schedule import cosine_lr
 from models.base import TargetModel
 from support.crew import Crew
@@ -37,10 +38,7 @@ class Lessons:
             {name: p.detach().clone() for name, p in self.trained.items()} if settings.ema else {}
         )
         self.optimizers = optimizers_of(settings, head)
-        levels = Levels.of(target.grid, settings.depths, self.device)
-        cfg = settings.sampling.cfg if settings.guidance_aware else 1.0
-        weights = 1.0, settings.ce_weight, settings.agreement_weight
-        self.loss = EagleLoss(target, levels, cfg, weights, int(settings.alignment == "inference"))
+        self.loss = loss_of(settings, target)
         self.step = 0
 
     @property
@@ -85,6 +83,10 @@ class Lessons:
             dropped = captionless(s.seed, self.step, s.batch_size)
             picks = [int(dropped[place]) * (s.guidance - 1) for place in places]
         rows = self.rows([self.images[chosen[place]] for place in places], picks)
+        if s.drafter == "block":
+            picked = generator(s.seed, "cpu", "rounds", self.step, *places)
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=s.precision == "bf16"):
+                return self.loss(self.head, rows, picked)
         rows = rows.to(self.device, self.head.fc.weight.dtype)
         noise = None
         if s.feature_noise:
@@ -132,6 +134,16 @@ class Lessons:
             value.copy_(state["average"][name])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
+
+
+def loss_of(settings: TrainSettings, target: TargetModel) -> EagleLoss | BlockLoss:
+    """Return the loss of the drafter's kind."""
+    cfg = settings.sampling.cfg if settings.guidance_aware else 1.0
+    weights = 1.0, settings.ce_weight, settings.agreement_weight
+    if settings.drafter == "block":
+        return BlockLoss(target, cfg, weights, settings.sampling.temperature == 0)
+    levels = Levels.of(target.grid, settings.depths, target.device)
+    return EagleLoss(target, levels, cfg, weights, int(settings.alignment == "inference"))
 
 
 def optimizers_of(settings: TrainSettings, head: EagleHead) -> list[torch.optim.Optimizer]:

@@ -10,7 +10,9 @@ from torch import nn
 from configs.training import TrainSettings
 from drafters.loading import drafter_network
 from drafters.training.heads import head_config
+from drafters.training.rounds import SHAPE
 from drafters.training.shards import Tokens
+from drafters.training.windows import ROUNDS
 from models.base import TransformerSpec
 from models.files.folders import checkpoint_folder
 from models.files.weights import read_json
@@ -18,6 +20,7 @@ from models.registry import FAMILIES
 from models.transformer import Transformer
 from runs.session import DTYPES
 
+_TOKENS = 3  # a round, of images that a block head draws
 _OPTIMIZER = {"adamw": 8, "muon": 4}  # bytes of the optimiser's state per weight, in fp32
 
 
@@ -57,6 +60,18 @@ def head_activations(spec: TransformerSpec, rows: int, slots: tuple[int, int], d
     return 4 * rows * kept
 
 
+def window_activations(spec: TransformerSpec, rows: int, slots: tuple[int, int]) -> int:
+    """Return the bytes that a block head keeps for its gradients, in fp32.
+
+    It reads the sequence, and two slots per step of every round; each round's attention has a copy
+    of the sequence's keys and values.
+    """
+    image, window = sum(slots), 2 * SHAPE.reach
+    kept = (image + ROUNDS * window) * (layer_floats(spec) * spec.layers + 3 * spec.hidden)
+    kept += ROUNDS * (image + window) * spec.layers * 2 * spec.kv_heads * spec.head_dim
+    return 4 * rows * kept
+
+
 def distribution_activations(
     codes: int, rows: int, guidance: int, image: int, depths: int, agreement: bool
 ) -> int:
@@ -92,6 +107,12 @@ def memory(settings: TrainSettings, tokens: Tokens) -> dict[str, int]:
     trained = sum(
         p.numel() for name, p in head.named_parameters() if not name.startswith("embedding.")
     )
+    depths, scored = settings.depths, slots[1]
+    if settings.drafter == "block":
+        depths, scored = 1, ROUNDS * SHAPE.reach
+        drafts = window_activations(spec, rows, slots)
+    else:
+        drafts = head_activations(spec, rows, slots, depths)
     return {
         "target weights": sum(p.numel() for p in network.parameters()) * itemsize,
         "drafter weights and gradients": trained * 8,
@@ -99,9 +120,9 @@ def memory(settings: TrainSettings, tokens: Tokens) -> dict[str, int]:
         "averaged weights": trained * 4 if settings.ema else 0,
         "drafter embeddings": network.spec.vocab * network.spec.hidden * itemsize,
         "target activations": target_activations(network.spec, rows, slots, itemsize),
-        "drafter activations": head_activations(spec, rows, slots, settings.depths),
+        "drafter activations": drafts,
         "distributions": distribution_activations(
-            codes, rows, settings.rows, slots[1], settings.depths, settings.agreement_weight > 0
+            codes, rows, settings.rows, scored, depths, settings.agreement_weight > 0
         ),
     }
 
@@ -110,15 +131,22 @@ def work(settings: TrainSettings, tokens: Tokens) -> dict[str, int]:
     """Return the operations of an update, by what does them: two per multiplication with a weight.
 
     Attention and the optimiser are not counted. A backward pass counts as two forward passes; that
-    of a distribution, which has no weights to learn, as one.
+    of a distribution, which has no weights to learn, as one. A block head's images are drawn, at an
+    assumed number of tokens a round, for which its own drafts are not counted.
     """
     network, head, _ = _networks(settings)
     (prompt, image), codes = slots_of(settings, tokens, network.spec), tokens.about["vocab"]
     rows = settings.batch_size * settings.rows
+    read, learnt = prompt + image, prompt + image * settings.depths
+    scored = image * (1 + 2 * settings.depths)
+    if settings.drafter == "block":
+        read = prompt + image * (1 + SHAPE.nodes) // _TOKENS
+        learnt = prompt + image + ROUNDS * 2 * SHAPE.reach
+        scored = 3 * ROUNDS * SHAPE.reach
     return {
-        "target": 2 * rows * (prompt + image) * _in_layers(network),
-        "drafter": 6 * rows * (prompt + image * settings.depths) * _in_layers(head),
-        "distributions": 2 * rows * image * (1 + 2 * settings.depths) * network.spec.hidden * codes,
+        "target": 2 * rows * read * _in_layers(network),
+        "drafter": 6 * rows * learnt * _in_layers(head),
+        "distributions": 2 * rows * scored * network.spec.hidden * codes,
     }
 
 

@@ -12,12 +12,16 @@ from configs.training import TrainSettings
 from decoding.flight import Job
 from decoding.noise import gumbel, image_seed
 from decoding.sampling import choose
+from drafters.block import BlockHead
 from drafters.calibrations import FILE, Calibrations, distribution_key
 from drafters.eagle import EagleHead
 from drafters.loading import LoadedDrafter, load_drafter
 from drafters.training.agreement import Gathered, draft_distributions, factors, target_distribution
 from drafters.training.features import Rower
+from drafters.training.order import generator
+from drafters.training.rounds import DrawnRounds
 from drafters.training.shards import Tokens
+from drafters.training.windows import pick, scored, windows_of
 from models.base import TargetModel
 from runs.building import sampling_distribution
 from runs.measure import BASELINE, measure
@@ -82,8 +86,11 @@ class Evaluation:
     def levels(self, head: EagleHead) -> list[dict[str, Any]]:
         """Return `Gathered.table` of the held-out images.
 
-        The target's choices are drawn anew, from its distributions after the images' tokens.
+        The target's choices are drawn anew, from its distributions after the images' tokens. A
+        block head is judged in rounds that it draws.
         """
+        if isinstance(head, BlockHead):
+            return self._windows(head)
         count = min(_LEVELS, self.target.grid.tokens - 1)
         stride = math.ceil(len(self.held) * self.target.grid.tokens / _POSITIONS)
         gathered = Gathered(stride)
@@ -100,6 +107,24 @@ class Evaluation:
                 )
             ]
             gathered.add(distributions, choose(log_p, noise), noise, log_p)
+        return gathered.table()
+
+    def _windows(self, head: BlockHead) -> list[dict[str, Any]]:
+        """Return the same of a block head; a level is a step of its windows."""
+        gathered, greedy = Gathered(), self.distribution.greedy
+        source = DrawnRounds(self.target, head, self.tokens, self.distribution)
+        for image in self.held:
+            drawn = source([image])[0]
+            picked = pick(drawn, generator(self.settings.seed, "cpu", "rounds of", image))
+            rounds = windows_of(self.target, drawn, picked, greedy)
+            found = scored(head, self.target, rounds, self.distribution.cfg)
+            trust = head.confidence(rounds.likeness)[..., None]
+            for step in range(min(_LEVELS, rounds.known.shape[1])):
+                known = rounds.known[:, step]
+                if bool(known.any()):
+                    columns = found.log_q, rounds.noise, found.log_p, trust
+                    log_q, noise, log_p, own = (each[:, step][known] for each in columns)
+                    gathered.put(step + 1, log_q, choose(log_p, noise), noise, log_p, own)
         return gathered.table()
 
     def decoding(self, folder: Path, head: EagleHead) -> dict[str, Any]:

@@ -22,9 +22,11 @@ from drafters.training.features import Computed, cached
 from drafters.training.heads import embedding_scale, export, head_config, open_head
 from drafters.training.lesson import Lessons
 from drafters.training.losses import PARTS
+from drafters.training.rounds import DrawnRounds
 from drafters.training.shards import Tokens
 from models.base import TargetModel
 from models.files.folders import checkpoint_folder
+from runs.building import sampling_distribution
 from runs.session import open_target
 from runs.training.estimate import estimate_table, seconds_left
 from runs.training.evaluation import Evaluation, trained_settings
@@ -117,7 +119,11 @@ class Training:
         if settings.cache_features is not None:
             rows = cached(rows, Path(settings.cache_features), tokens.about["checkpoint"], crew)
         self.config = head_config(settings)  # --start_from need not outlive the start
-        self.lessons = Lessons(settings, target, open_head(settings, target), (rows, images), crew)
+        head = open_head(settings, target)
+        distribution = sampling_distribution(settings.sampling)
+        own = settings.drafter == "block"
+        source = DrawnRounds(target, head, tokens, distribution) if own else rows
+        self.lessons = Lessons(settings, target, head, (source, images), crew)
         self.evaluation = Evaluation(settings, target, tokens, rows, held)
         self.checkpoint = settings.folder / "checkpoint" / "state.pt"
         self.log = JsonLog(settings.folder / "log.jsonl")

@@ -11,13 +11,23 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import main
 from configs.training import TrainSettings
+from decoding.sampling import SamplingDistribution
 from drafters.eagle import EagleHead
 from drafters.training.heads import open_head
 from drafters.training.lesson import optimizers_of
 from drafters.training.losses import unroll
+from drafters.training.rounds import DrawnRounds
 from drafters.training.rows import join_prompts, target_rows
+from drafters.training.windows import ROUNDS, predict, windows_of
 from runs.session import open_session, open_target
-from runs.training.estimate import head_activations, memory, seconds_left, slots_of, work
+from runs.training.estimate import (
+    head_activations,
+    memory,
+    seconds_left,
+    slots_of,
+    window_activations,
+    work,
+)
 from runs.training.train import Training, read_tokens
 from support.crew import Crew
 
@@ -108,6 +118,27 @@ def test_work_is_what_an_update_multiplies(layers, checkpoint, tmp_path) -> None
     products = (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, packed)
     counted = sum(counter.get_flop_counts()["Global"].get(product, 0) for product in products)
     assert 0.8 < counted / sum(work(settings, tokens).values()) < 1.05
+
+
+def test_a_block_head_needs_room_for_its_windows(checkpoint, session) -> None:
+    """Against the tensors that autograd keeps for the pass over rounds of an image."""
+    settings, target = settings_of(checkpoint, drafter="block", ce_weight=0.5), session.target
+    head, tokens = open_head(settings, target), SimpleNamespace(captions=["a cat"], seeds=[3])
+    drawn = DrawnRounds(target, head, tokens, SamplingDistribution())([0])[0]
+    rounds = windows_of(target, drawn, (drawn.readings * ROUNDS)[:ROUNDS], False)
+    kept = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        assert predict(head, target, rounds).requires_grad
+    weights = {p.untyped_storage().data_ptr() for p in head.parameters()}
+    found = sum(storage.nbytes() for place, storage in kept.items() if place not in weights)
+    expected = window_activations(head.spec, 2, (rounds.prompt, target.grid.tokens))
+    assert 0.6 < found / expected < 1.6
 
 
 def test_memory_grows_with_what_it_depends_on(checkpoint, session) -> None:

@@ -139,6 +139,53 @@ def test_a_resumed_run_is_the_uninterrupted_one(folders, tmp_path, monkeypatch) 
     assert all(torch.equal(found[key], expected[key]) for key in expected)
 
 
+BLOCK = {"drafter": "block", "ce_weight": 0.5, "agreement_weight": 1}
+
+
+def test_a_block_head_learns_in_rounds_of_its_own(folders, tmp_path) -> None:
+    """Three captions, which it draws anew for every update."""
+    more = {"steps": 25, "lr": 1e-2, "ema": 0, "batch_size": 3, "holdout": 21}
+    training = open_training(folders, tmp_path, **BLOCK, **more)
+    losses = [training.lessons.update() for _ in range(25)]
+    first, last = (torch.stack(part).mean((0, 1)) for part in (losses[:4], losses[-4:]))
+    assert (last < torch.tensor([0.7, 0.95, 0.95]) * first).all()
+
+
+def test_a_block_drafter_is_resumed_written_and_drafts(folders, tmp_path) -> None:
+    """From an EAGLE head; its folder drafts what ar draws, alone and as graft."""
+    start = folders / "model" / "drafter"
+    more = {**BLOCK, "steps": 2, "holdout": 2, "batch_size": 2, "start_from": start}
+    whole = run(folders, tmp_path / "whole", **more)
+    training = open_training(folders, tmp_path / "part", **more)
+    training.lessons.update()
+    training._save()
+    assert run(folders, tmp_path / "part", **more)[-1] == whole[-1]
+    found = json.loads((tmp_path / "whole" / "drafter" / "config.json").read_text())
+    assert found["drafter"] == "block"
+    levels = json.loads((tmp_path / "whole" / "evaluation.json").read_text())["levels"]
+    assert len(levels) > 4 and all(0 <= line["total_variation"] <= 1 for line in levels)
+    settings = RunSettings(
+        prompt="-", model_path=str(folders / "model"), drafter_path=str(tmp_path / "whole/drafter"),
+        device="cpu", dtype="fp64", method=MethodSettings(method="block", nodes=7),
+    )  # fmt: skip
+    session, jobs = open_session(settings), [Job("0", "a cat", 3), Job("1", "two dogs", 4)]
+    graft = MethodSettings(method="graft", size="fixed", nodes=7)
+    plain, *drafted = (
+        measure(session.open_engine(method), jobs)
+        for method in (MethodSettings(method="ar"), settings.method, graft)
+    )
+    for images in drafted:
+        pairs = zip(plain.images, images.images, strict=True)
+        assert all(torch.equal(a.codes, b.codes) for a, b in pairs)
+
+
+def test_a_block_head_reads_both_guidance_rows(folders, tmp_path) -> None:
+    with pytest.raises(SettingsError, match="--guidance_aware: found False; allowed: on with"):
+        train_settings(flags(folders, tmp_path, drafter="block", guidance_aware=False))
+    with pytest.raises(SettingsError, match="--alignment: found 'shifted'"):
+        train_settings(flags(folders, tmp_path, drafter="block", alignment="shifted"))
+
+
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_parts_of_a_batch_add_up(optimizer, folders, tmp_path) -> None:
     whole = open_training(folders, tmp_path, batch_size=8, optimizer=optimizer)

@@ -1,0 +1,90 @@
+"""Rounds that a block head draws, and what it predicts in them when it is trained."""
+
+import pytest
+import torch
+
+from configs.methods import MethodSettings
+from decoding.flight import Job
+from decoding.sampling import SamplingDistribution
+from drafters.block import BlockHead
+from drafters.training.block_loss import BlockLoss
+from drafters.training.rounds import DrawnRounds, RecordingDrafter
+from drafters.training.shards import Tokens
+from drafters.training.windows import predict, scored, windows_of
+from runs.building import build_engine
+
+CAPTIONS = ["a cat", "three small dogs", "a dog"]
+ENTRIES = [{"id": str(n), "caption": text, "seed": n + 3} for n, text in enumerate(CAPTIONS)]
+TOKENS = Tokens({"rows": 4, "columns": 4, "vocab": 24}, ENTRIES, [])
+
+
+def head_of(session, seed: int = 0) -> BlockHead:
+    """A block head whose own weights are not 0."""
+    head, generator = BlockHead.of(session.drafter.network), torch.Generator().manual_seed(seed)
+    for module in (head.recalled, head.steps, head.gate):
+        shape = module.weight.shape
+        module.weight.data = 0.1 * torch.randn(shape, generator=generator, dtype=torch.float64)
+    return head
+
+
+@pytest.fixture
+def kept(monkeypatch) -> list[torch.Tensor]:
+    """What the drafter predicted, (images, guidance, steps, candidates, hidden) per round."""
+    found, read = [], RecordingDrafter._read_window
+
+    def reading(drafter: RecordingDrafter) -> None:
+        read(drafter)
+        found.append(drafter.outputs.clone())
+
+    monkeypatch.setattr(RecordingDrafter, "_read_window", reading)
+    return found
+
+
+@pytest.mark.parametrize("cfg", [1.0, 2.0])
+def test_training_predicts_what_drafting_did(cfg, session, kept) -> None:
+    """Wherever the target's choice was a candidate, in every round of an image."""
+    head, distribution, compared = head_of(session), SamplingDistribution(cfg=cfg), 0
+    drawn = DrawnRounds(session.target, head, TOKENS, distribution)([1])[0]
+    assert len(kept) == len(drawn.readings)
+    rounds = windows_of(session.target, drawn, drawn.readings, False)
+    with torch.inference_mode():
+        found = predict(head, session.target, rounds)  # (m, guidance, steps, hidden)
+    for m, reading in enumerate(drawn.readings):
+        for step, codes in enumerate(reading.window.codes[0].tolist()):
+            true = int(rounds.true[m, step])
+            if rounds.known[m, step] and true in codes:
+                expected = kept[m][0, :, step, codes.index(true)]
+                torch.testing.assert_close(found[m, :, step], expected, rtol=1e-8, atol=1e-8)
+                compared += step > 0
+    assert compared > 5
+
+
+def test_drawn_images_are_those_of_plain_decoding(session) -> None:
+    """With their features, and the distributions that chose their codes."""
+    target, distribution = session.target, SamplingDistribution(cfg=2.0)
+    drawn = DrawnRounds(target, head_of(session), TOKENS, distribution)([2, 0, 1])
+    jobs = [Job(str(n), CAPTIONS[n], n + 3) for n in (2, 0, 1)]
+    engine = build_engine(target, None, distribution, MethodSettings(method="ar"), 3)
+    plain = {i.job.id: i.codes for step in engine.generate(jobs) for i in step.finished}
+    for job, image in zip(jobs, drawn, strict=True):
+        assert image.seed == job.seed
+        assert torch.equal(torch.cat(image.codes), plain[job.id])
+        rounds = windows_of(target, image, image.readings, False)
+        found = scored(head_of(session), target, rounds, distribution.cfg)
+        chosen = (found.log_p + rounds.noise).argmax(-1)[rounds.known]
+        assert torch.equal(chosen, plain[job.id][rounds.goals[rounds.known]])
+
+
+def test_only_trust_learns_from_the_choices(session32) -> None:
+    """The other weights learn from distributions and features."""
+    head = head_of(session32).float()
+    head.requires_grad_(True)
+    drawn = DrawnRounds(session32.target, head, TOKENS, SamplingDistribution(cfg=2.0))([0, 1])
+    loss = BlockLoss(session32.target, 2.0, (0.0, 0.0, 0.0), False)
+    loss(head, drawn, torch.Generator().manual_seed(0))[0].backward()
+    assert head.trust.grad.abs().min() > 0 and not head.share.grad.any()
+    head.zero_grad()
+    loss = BlockLoss(session32.target, 2.0, (1.0, 0.5, 1.0), False)
+    loss(head, drawn, torch.Generator().manual_seed(0))[0].backward()
+    for name in ("recalled.weight", "steps.weight", "gate.weight", "share", "fc.weight"):
+        assert head.get_parameter(name).grad.any(), name
