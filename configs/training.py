@@ -133,6 +133,9 @@ class TrainSettings(DeviceSettings, ModelSettings):
             refuse("alignment", "shifted", f"inference with --drafter {self.drafter}")
         if self.drafter == "block" and not self.guidance_aware:
             refuse("guidance_aware", False, "on with --drafter block")
+        if self.drafter == "block" and self.cache_features is not None:
+            allowed = "off with --drafter block, which draws its images anew"
+            refuse("cache_features", self.cache_features, allowed)
         if not self.evaluated.drafted:
             refuse("eval_method", self.eval_method, "a method that has a drafter")
 

@@ -184,6 +184,8 @@ def test_a_block_head_reads_both_guidance_rows(folders, tmp_path) -> None:
         train_settings(flags(folders, tmp_path, drafter="block", guidance_aware=False))
     with pytest.raises(SettingsError, match="--alignment: found 'shifted'"):
         train_settings(flags(folders, tmp_path, drafter="block", alignment="shifted"))
+    with pytest.raises(SettingsError, match="--cache_features: found '.*'; allowed: off with"):
+        train_settings(flags(folders, tmp_path, drafter="block", cache_features=tmp_path))
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
