@@ -351,3 +351,14 @@ def test_speeds_are_measured_on_demand(checkpoint, capsys, monkeypatch, tmp_path
     assert all(rate > 0 for _, rate in document["tokens_per_second"])
     _, plain = report(capsys, checkpoint)
     assert "tokens_per_second" not in plain
+
+
+def test_without_a_drafter_speeds_are_those_of_two_methods(folder, capsys, monkeypatch) -> None:
+    shutil.rmtree(folder / "drafter")
+    monkeypatch.setattr(throughput, "TIMED", 2)
+    monkeypatch.setattr(inspection, "BATCHES", (1,))
+    _, document = report(capsys, folder, "--speed")
+    assert [entry[0] for entry in document["tokens_per_second"]] == [
+        "--batch_size 1 --method ar",
+        "--batch_size 1 --method jacobi --window 16",
+    ]
