@@ -10,12 +10,14 @@ import torch
 from small import Sizes, open_lumina, randomised, small_settings, write_checkpoint
 from torch import Tensor, nn
 
-from configs.schema import MethodSettings
+from configs.schema import AdtSettings, MethodSettings
 from decoding.engine import Engine
 from decoding.flight import FinishedImage, Job, RoundStats
 from decoding.grow import Speculation
+from decoding.policies.adaptive import AdaptiveTree
 from decoding.policies.base import Shape, TreePolicy
 from decoding.policies.dynamic import DynamicTree
+from decoding.policies.marginal import MarginalTree, Prices
 from decoding.policies.static import NAMED_TREES, StaticTree, rank_paths
 from decoding.proposals import PROPOSALS
 from decoding.sampling import SamplingDistribution
@@ -41,6 +43,10 @@ POLICIES = [
     DynamicTree(Shape(3, 4, 9)),
     DynamicTree(Shape(5, 2, 40)),
     StaticTree(rank_paths(NAMED_TREES["reverse_balanced_25"])),
+    AdaptiveTree(AdtSettings(), 6, 4),
+    MarginalTree(
+        Shape(4, 3, 12), Prices((1.0, *(1.05 + 0.03 * nodes for nodes in range(12))), 0.02), 4
+    ),
 ]
 
 
