@@ -32,6 +32,7 @@ from models.linear import Linear
 
 STEPS = 32  # positions of a window that are told apart; those further on count as the last one
 CANDIDATES = 4  # per position
+SWEEPS = 4  # to find the best ones
 # What an untrained head begins with: shares of the stale features in the mixture, the logistic
 # function of a + b m for similarity m; and trust in it, exp(a + b m^3). As fitted in `similar`.
 SHARE = -3.9, 6.0
@@ -125,36 +126,34 @@ def foresee(
 ) -> Window:
     """Return the window that stale features foresee.
 
+    The best tokens of all steps are found at once: each sweep takes those of the one before for the
+    tokens before a step (Jacobi iteration), so the first steps are those of one step at a time.
+
     score: returns log q of features. noise: that candidates are chosen with; None for none.
     """
-    line = list(memory.recent.flip(1).unbind(1))  # the last tokens, then the best of every step
-    codes, before = [memory.recent[:, :1].expand(-1, candidates)], [memory.before_root()]
-    for step in range(steps - 1):
-        place = memory.root + step
-        stale, _ = memory.recall(torch.stack(line[: -REACH - 1 : -1], 1)[:, None], place)
-        values = score(stale) if noise is None else score(stale) + noise(place + 1)
-        codes.append(values[:, 0].topk(candidates, dim=1).indices)
-        before.append(stale)
-        line.append(codes[-1][:, 0])
-    every = torch.stack(codes, 1)
-    return Window(every, torch.cat(before, 2), *_after(memory, every, torch.stack(line, 1)))
-
-
-def _after(memory: StaleFeatures, codes: Tensor, line: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the stale features after a window's codes (images, steps, candidates), similarities.
-
-    line: (images, REACH - 1 + steps) the best codes, those before the root first.
-    """
-    steps, candidates = codes.shape[1:]
-    tokens = [codes.flatten(1)]
-    for back in range(1, REACH):
-        older = line[:, REACH - 1 - back :][:, :steps]
-        tokens.append(older.repeat_interleave(candidates, 1))
-    place = memory.root + torch.arange(steps, device=codes.device)
-    places = place.repeat_interleave(candidates, 1)
-    stale, likeness = memory.recall(torch.stack(tokens, 2), places)
+    places = memory.root + torch.arange(steps, device=memory.root.device)
+    old, root = memory.recent.flip(1), memory.recent[:, :1]
+    line = torch.cat([old, root.expand(-1, steps - 1)], 1)  # (images, REACH - 1 + steps)
+    for _ in range(SWEEPS):
+        stale, _ = memory.recall(_lineage(line, steps), places)
+        values = score(stale) if noise is None else score(stale) + noise(places + 1)
+        found = values.topk(candidates, dim=2).indices[:, :-1]  # of steps 1, 2, ...
+        line = torch.cat([old, found[..., 0]], 1)
+    codes = torch.cat([root[..., None].expand(-1, -1, candidates), found], 1)
+    before = torch.cat([memory.before_root(), stale[:, :, :-1]], 2)
+    older = _lineage(line, steps)[..., 1:].repeat_interleave(candidates, 1)
+    tokens = torch.cat([codes.flatten(1)[..., None], older], 2)
+    after, likeness = memory.recall(tokens, places.repeat_interleave(candidates, 1))
     size = steps, candidates
-    return stale.unflatten(2, size), likeness.unflatten(1, size)
+    return Window(codes, before, after.unflatten(2, size), likeness.unflatten(1, size))
+
+
+def _lineage(line: Tensor, steps: int) -> Tensor:
+    """Return the last tokens of every step, its own first: (images, steps, REACH).
+
+    line: (images, REACH - 1 + steps) the best tokens of the steps, those before the root first.
+    """
+    return torch.stack([line[:, REACH - 1 - back :][:, :steps] for back in range(REACH)], 2)
 
 
 def visible(counts: Tensor, decided: int, steps: int, candidates: int) -> Tensor:
@@ -212,16 +211,12 @@ class BlockDrafter(EagleDrafter):
         codes = self.ahead.codes[:, step]  # (images, candidates)
         # a code that is no candidate takes the best one's place
         which = (tree.tokens.gather(1, nodes)[..., None] == codes[:, None]).long().argmax(2)
-        predicted = self.outputs[:, :, step]  # (images, guidance, candidates, hidden)
-        index = which[:, None, :, None].expand(-1, predicted.shape[1], -1, predicted.shape[3])
-        places = self.memory.root + tree.depths.gather(1, nodes)
-        stale, likeness = self.memory.recall(self.memory.lineage(tree, nodes), places)
-        self.trust = self.head.confidence(likeness)
-        return self._score(self.head.mix(predicted.gather(2, index), stale, likeness))
+        self.trust = self.trusts[:, step].gather(1, which)
+        log_q = self.log_q[:, step]
+        return log_q.gather(1, which[..., None].expand(-1, -1, log_q.shape[2]))
 
     def foresee(self) -> Tensor:
-        best, stale = self.outputs[:, :, :, 0], self.ahead.stale[:, :, :, 0]
-        return self._score(self.head.mix(best, stale, self.ahead.likeness[..., 0]))
+        return self.log_q[:, :, 0]
 
     def _score(self, features: Tensor) -> Tensor:
         """Return log q (images, n, vocab) of features (images, guidance, n, hidden)."""
@@ -238,8 +233,16 @@ class BlockDrafter(EagleDrafter):
         depths = torch.cat([decided, counts - 1 + slots(root + step) - slots(root)], 1)
         seen = visible(counts, longest, self.steps, CANDIDATES)
         outputs = self._pass(step, longest, self.cache.open(depths, seen))
-        self.outputs = outputs[:, :, longest:].unflatten(2, (self.steps, CANDIDATES))
         self._have_read()
+        self._mix(outputs[:, :, longest:])
+
+    def _mix(self, predicted: Tensor) -> None:
+        """Set log q (images, steps, candidates, vocab) after all candidates, and trust in them."""
+        size, stale = (self.steps, CANDIDATES), self.ahead.stale.flatten(2, 3)
+        mixed = self.head.mix(predicted, stale, self.ahead.likeness.flatten(1))
+        self.outputs = predicted.unflatten(2, size)
+        self.log_q = self._score(mixed).unflatten(1, size)
+        self.trusts = self.head.confidence(self.ahead.likeness)
 
     def _unread(self) -> tuple[Tensor, int]:
         """Return how many tokens (images, 1) are decided and not yet read, and the most slots."""

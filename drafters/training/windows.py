@@ -39,10 +39,9 @@ class Windows:
 
     ids: (guidance, n + 1), features: (guidance, n, hidden) of its sequence. roots: (m,). best,
     true: (m, steps) the best candidates and the target's choices. before: (m, guidance, steps,
-    hidden) the features before both. stale_best, stale_true: stale ones after them. recalled: those
-    after the true tokens as a tree's node recalls them, and likeness (m, steps) their similarity.
-    goals: (m, steps) the next positions; known: whether they are in the image. noise: (m, steps,
-    vocab or 1) there.
+    hidden) the features before both. stale_best, stale_true: stale ones after them. likeness: (m,
+    steps) the similarity of the latter. goals: (m, steps) the next positions; known: whether they
+    are in the image. noise: (m, steps, vocab or 1) there.
     """
 
     drawn: Drawn
@@ -54,7 +53,6 @@ class Windows:
     before: Tensor
     stale_best: Tensor
     stale_true: Tensor
-    recalled: Tensor
     likeness: Tensor
     goals: Tensor
     known: Tensor
@@ -86,14 +84,12 @@ def windows_of(target: TargetModel, drawn: Drawn, readings: list[Reading], greed
     places = roots[:, None] + torch.arange(steps, device=slots.device)
     best = torch.cat([reading.window.codes[:, :, 0] for reading in readings])
     true = codes[places.clamp(max=grid.tokens - 1)]
-    back = torch.arange(REACH, device=slots.device)
-    lineage = codes[(places[..., None] - back).clamp(0, grid.tokens - 1)]
     recent = torch.cat([reading.recent for reading in readings])
     line = torch.cat([recent[:, 1:].flip(1), best], 1)  # (m, REACH - 1 + steps)
     older = [line[:, REACH - 1 - b :][:, :steps] for b in range(1, REACH)]
     mixed = torch.stack([true, *older], 2)
     memory = _Memory(target, features, drawn.prompt.ids.shape[1], readings, roots)
-    recalled, likeness = memory(lineage, places)
+    stale_true, likeness = memory(mixed, places)
     goals = (places + 1).clamp(max=grid.tokens - 1)
     width = 1 if greedy else target.vocab.size
     noise = features.new_zeros(*goals.shape, width)
@@ -103,7 +99,7 @@ def windows_of(target: TargetModel, drawn: Drawn, readings: list[Reading], greed
         drawn, ids, features, roots, best, true,
         torch.cat([reading.window.before for reading in readings]).to(wide),
         torch.cat([reading.window.stale[:, :, :, 0] for reading in readings]).to(wide),
-        memory(mixed, places)[0], recalled, likeness, goals, places + 1 < grid.tokens, noise,
+        stale_true, likeness, goals, places + 1 < grid.tokens, noise,
     )  # fmt: skip
 
 
@@ -207,7 +203,7 @@ class Scored:
 def scored(head: BlockHead, target: TargetModel, rounds: Windows, cfg: float) -> Scored:
     """Return what the head predicts in some rounds, and what the target does."""
     predicted = predict(head, target, rounds).to(rounds.features.dtype)
-    mixed = head.mix(predicted, rounds.recalled, rounds.likeness)
+    mixed = head.mix(predicted, rounds.stale_true, rounds.likeness)
     slots = rounds.prompt - 1 + target.grid.slots(rounds.goals)
     wanted = rounds.features[:, slots].transpose(0, 1)
     log_q, log_p = (

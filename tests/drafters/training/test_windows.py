@@ -10,9 +10,10 @@ from drafters.block import BlockHead
 from drafters.training.block_loss import BlockLoss
 from drafters.training.rounds import DrawnRounds, RecordingDrafter
 from drafters.training.shards import Tokens
-from drafters.training.windows import predict, scored, windows_of
+from drafters.training.windows import scored, windows_of
 from runs.building import build_engine
 
+close = torch.testing.assert_close
 CAPTIONS = ["a cat", "three small dogs", "a dog"]
 ENTRIES = [{"id": str(n), "caption": text, "seed": n + 3} for n, text in enumerate(CAPTIONS)]
 TOKENS = Tokens({"rows": 4, "columns": 4, "vocab": 24}, ENTRIES, [])
@@ -28,13 +29,15 @@ def head_of(session, seed: int = 0) -> BlockHead:
 
 
 @pytest.fixture
-def kept(monkeypatch) -> list[torch.Tensor]:
-    """What the drafter predicted, (images, guidance, steps, candidates, hidden) per round."""
+def kept(monkeypatch) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """What the drafter predicted per round: features (images, guidance, steps, candidates, hidden)
+    and log q (images, steps, candidates, vocab).
+    """
     found, read = [], RecordingDrafter._read_window
 
     def reading(drafter: RecordingDrafter) -> None:
         read(drafter)
-        found.append(drafter.outputs.clone())
+        found.append((drafter.outputs.clone(), drafter.log_q.clone()))
 
     monkeypatch.setattr(RecordingDrafter, "_read_window", reading)
     return found
@@ -48,13 +51,15 @@ def test_training_predicts_what_drafting_did(cfg, session, kept) -> None:
     assert len(kept) == len(drawn.readings)
     rounds = windows_of(session.target, drawn, drawn.readings, False)
     with torch.inference_mode():
-        found = predict(head, session.target, rounds)  # (m, guidance, steps, hidden)
+        found = scored(head, session.target, rounds, cfg)
     for m, reading in enumerate(drawn.readings):
         for step, codes in enumerate(reading.window.codes[0].tolist()):
             true = int(rounds.true[m, step])
             if rounds.known[m, step] and true in codes:
-                expected = kept[m][0, :, step, codes.index(true)]
-                torch.testing.assert_close(found[m, :, step], expected, rtol=1e-8, atol=1e-8)
+                features, log_q = kept[m]
+                expected = features[0, :, step, codes.index(true)]
+                close(found.predicted[m, :, step], expected, rtol=1e-8, atol=1e-8)
+                close(found.log_q[m, step], log_q[0, step, codes.index(true)], rtol=1e-8, atol=1e-8)
                 compared += step > 0
     assert compared > 5
 
