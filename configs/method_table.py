@@ -134,8 +134,8 @@ METHODS: dict[str, Method] = {
         remembers=True,
     ),
     "graft_similar": Method(
-        _PRICED | {"depth": 18, "width": 4, "nodes": 58} | _WINDOW,
-        f"{_BUILDING}:priced_tree",
+        _PRICED | {"depth": 18, "width": 4, "nodes": 58, "head_depth": None, "guess": "above"},
+        f"{_BUILDING}:recalled_tree",
         f"{_BUILDING}:similar_graft_drafter",
         drafted=True,
     ),

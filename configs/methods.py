@@ -47,6 +47,13 @@ class MethodSettings(Settings):
         high=1024,
         shown="adt 6, others 58",
     )
+    head_depth: int | None = setting(
+        None,
+        "levels that ask the drafter; deeper ones are drafted by what is recalled alone",
+        low=1,
+        high=64,
+        shown="all",
+    )
     tree: str | None = setting(
         None, "named tree of --method static", choices=TREES, shown="mc_sim_7b_63"
     )

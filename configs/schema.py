@@ -62,6 +62,8 @@ FREE_FLAGS = (
     "learn",
     "learn_share",
 )
+# What older run folders lack; their settings had no such value.
+LATER_FLAGS = ("head_depth",)
 _PATHS = (
     "model_path",
     "tokenizer_path",
@@ -200,7 +202,8 @@ class RunSettings(LearningSettings, OutputSettings, PromptSettings):
         Paths of files that exist are absolute.
         """
         values = settings_dict(self)
-        values = {name: value for name, value in values.items() if name not in FREE_FLAGS}
+        absent = [*FREE_FLAGS, *(name for name in LATER_FLAGS if values[name] is None)]
+        values = {name: value for name, value in values.items() if name not in absent}
         paths = (*_PATHS, "prompt") if self.source == "file" else _PATHS
         found = [name for name in paths if os.path.exists(values.get(name) or "")]
         return values | {name: os.path.realpath(values[name]) for name in found}

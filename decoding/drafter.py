@@ -62,7 +62,7 @@ class Drafter(Protocol):
     def expand(self, tree: DraftTree, nodes: Tensor) -> Tensor:
         """Return log q (images, k, vocab) of the children of nodes (images, k).
 
-        The first call of a round is for the root.
+        They are nodes of the newest level, at depth tree.height; a round begins with the root.
         """
 
     def foresee(self) -> Tensor:

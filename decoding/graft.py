@@ -11,11 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from decoding.renewal import best_path, renewed_worth
 from decoding.tree import DraftTree
-
-# Tokens that later rounds save because this round predicts a position anew: RENEWAL next to the
-# root, half of that HALVED positions on, falling as a Gaussian (measured with windows of 8 to 32).
-RENEWAL, HALVED = 0.2, 14
 
 
 @dataclass(frozen=True)
@@ -76,9 +73,7 @@ def graft(tree: DraftTree, foreseen: Foreseen, distributions: Tensor | None = No
         if distributions is None
         else torch.cat([distributions, distributions[:, -1:]], 1),  # nothing follows the last one
     )
-    renewal = RENEWAL * 2 ** -(grafted.depths / HALVED).square()
-    renewed = _best_path(tree, window) & grafted.present
-    return replace(grafted, worth=grafted.scores.exp() + renewal * renewed)
+    return replace(grafted, worth=renewed_worth(grafted, _best_path(tree, window)))
 
 
 def _agreed(tree: DraftTree, foreseen: Foreseen) -> tuple[DraftTree, Tensor]:
@@ -100,14 +95,13 @@ def _agreed(tree: DraftTree, foreseen: Foreseen) -> tuple[DraftTree, Tensor]:
 
 
 def _best_path(tree: DraftTree, window: int) -> Tensor:
-    """Return which nodes lie on the path to the best of the deepest nodes, or continue it.
+    """Return which nodes lie on the best path to the deepest level, or continue it.
 
     (images, (1 + nodes) (1 + window)) bool, in the order of a grafted tree.
     """
-    count = tree.nodes + 1
-    leaf = tree.scores.masked_fill(tree.depths < tree.levels[:, None], -torch.inf).argmax(1)
-    path = tree.visible.gather(1, leaf[:, None, None].expand(-1, 1, count))[:, 0]
-    return torch.cat([path, F.one_hot(leaf, count).bool().repeat_interleave(window, 1)], 1)
+    leaf, path = best_path(tree)
+    own = F.one_hot(leaf, tree.nodes + 1).bool()
+    return torch.cat([path, own.repeat_interleave(window, 1)], 1)
 
 
 def _at(values: Tensor, index: Tensor) -> Tensor:

@@ -66,12 +66,14 @@ class Grower:
         if isinstance(self.drafter, Informed) and self.proposal.stream == "target":
             self.drafter.hear(noise)
         tree, level = root, 1
+        ahead = torch.arange(max(plan.levels, plan.window), device=decided.device)
+        drawn = noise(decided + ahead)  # (images, levels, vocab)
         while level <= plan.levels:
             nodes = self.policy.select(tree, plan, level)  # (images, k)
             log_q = self.drafter.expand(tree, nodes)  # (images, k, vocab)
-            position = tree.depths.gather(1, nodes) + decided
             count, trust = self.policy.branching(plan, level), self.drafter.trust
-            tokens, hits = self.proposal.children(log_q, noise(position), count, level, trust)
+            here = drawn[:, level - 1 : level]
+            tokens, hits = self.proposal.children(log_q, here, count, level, trust)
             scores = tree.scores.gather(1, nodes)[..., None] + hits  # (images, k, c)
             tree = tree.extend(
                 nodes, tokens, plan.restrict(scores, level), log_q if self.distributions else None
@@ -80,7 +82,7 @@ class Grower:
                 plan = self._narrow(tree, plan)
             level += 1
         if plan.window:
-            tree = self._continue(tree, plan, noise, decided)
+            tree = self._continue(tree, plan, drawn)
         return self.policy.prune(tree, plan) if tree.nodes else tree
 
     def _narrow(self, tree: DraftTree, plan: TreePlan) -> TreePlan:
@@ -97,12 +99,12 @@ class Grower:
             return plan
         return replace(plan, largest=replace(plan.largest, depth=tree.height))
 
-    def _continue(
-        self, tree: DraftTree, plan: TreePlan, noise: Noise, decided: Tensor
-    ) -> DraftTree:
-        """Return the tree with the tokens that the drafter foresees grafted onto every node."""
+    def _continue(self, tree: DraftTree, plan: TreePlan, drawn: Tensor) -> DraftTree:
+        """Return the tree with the tokens that the drafter foresees grafted onto every node.
+
+        drawn: (images, n, vocab) the noise at the next positions.
+        """
         log_q = self.drafter.foresee()[:, : plan.window]  # (images, window, vocab)
-        position = decided + torch.arange(log_q.shape[1], device=decided.device)
-        tokens, hits = self.foreseen.children(log_q, noise(position), 1, 1)
+        tokens, hits = self.foreseen.children(log_q, drawn[:, : log_q.shape[1]], 1, 1)
         foreseen = Foreseen(tokens[..., 0], hits[..., 0], plan.limits.window)
         return graft(tree, foreseen, log_q if self.distributions else None)

@@ -24,7 +24,8 @@ class Proposal(Protocol):
 
         Args:
             log_q: (images, k, vocab) the drafter's distributions after k nodes.
-            noise: of the same shape at these positions; (images, k, 1) zeros at temperature 0.
+            noise: (images, k, vocab) at these positions; 1 in place of k where all share one, and
+                zeros with 1 in place of vocab at temperature 0.
             count: candidates per node.
             level: tree level of the candidates, from 1, for the calibration.
             trust: (images, k) what the drafter multiplies the calibration with, if it does. Only

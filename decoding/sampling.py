@@ -34,6 +34,11 @@ class SamplingDistribution:
         """Whether tokens are chosen by argmax, without noise."""
         return self.temperature == 0
 
+    @property
+    def cuts(self) -> bool:
+        """Whether codes may have probability 0."""
+        return not self.greedy and (self.top_k > 0 or self.top_p < 1)
+
     def __call__(self, logits: Tensor) -> Tensor:
         """Return log p (images, n, vocab) of logits (images x guidance, n, vocab).
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -71,8 +72,9 @@ class DraftTree:
     def extend(
         self, nodes: Tensor, tokens: Tensor, scores: Tensor, log_q: Tensor | None = None
     ) -> "DraftTree":
-        """Return the tree with children: tokens, scores (images, k, c) below nodes (images, k).
+        """Return the tree with a new level: children of nodes (images, k) of the last one.
 
+        tokens, scores: (images, k, c).
         log_q: (images, k, vocab) from which they were taken, if the tree carries distributions.
         """
         children = tokens.shape[2]
@@ -80,7 +82,7 @@ class DraftTree:
         return DraftTree(
             torch.cat([self.tokens, tokens.flatten(1)], 1),
             torch.cat([self.parents, parents], 1),
-            torch.cat([self.depths, self.depths.gather(1, parents) + 1], 1),
+            F.pad(self.depths, (0, parents.shape[1]), value=self.height + 1),
             torch.cat([self.scores, scores.flatten(1)], 1),
             height=self.height + 1,
             newest=nodes.shape[1] * children,

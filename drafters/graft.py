@@ -24,9 +24,11 @@ class GraftDrafter:
 
     trust: Tensor | None = None
 
-    def __init__(self, near: Drafter, far: JacobiDrafter):
-        """near: follows paths; far: keeps the stale predictions."""
-        self.near, self.far = near, far
+    def __init__(self, near: Drafter, far: JacobiDrafter, levels: int, cut: bool):
+        """near: follows paths; far: keeps the stale predictions. levels: that near is asked for;
+        deeper ones are recalled alone. cut: whether distributions give some codes probability 0.
+        """
+        self.near, self.far, self.levels, self.cut = near, far, levels, cut
 
     @property
     def window(self) -> int:
@@ -45,11 +47,17 @@ class GraftDrafter:
             drafter.start(image, prompt, features, code)
 
     def expand(self, tree: DraftTree, nodes: Tensor) -> Tensor:
+        if tree.height >= self.levels:
+            log_q = self.far.expand(tree, nodes)
+            self.trust = self.far.trust
+            return log_q
         log_q = self.near.expand(tree, nodes)
         recalled = self.far.recall(tree, nodes)
-        stale, share, self.trust = recalled.log_q, recalled.share[..., None], recalled.trust
-        mixed = stale.isfinite() & log_q.isfinite()
-        return torch.where(mixed, log_q + share * (stale - log_q), log_q).log_softmax(-1)
+        self.trust = recalled.trust
+        mixed = torch.lerp(log_q, recalled.log_q, recalled.share[..., None])
+        if self.cut:  # a code that one of them cuts has the drafter's say
+            mixed = torch.where(mixed.isfinite() & recalled.log_q.isfinite(), mixed, log_q)
+        return mixed.log_softmax(-1)
 
     def foresee(self) -> Tensor:
         return self.far.foresee()

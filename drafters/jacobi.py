@@ -35,8 +35,9 @@ def table_shape(images: int, grid: ImageGrid, codes: int, reach: int) -> tuple[i
 class Recalled:
     """Stale predictions after some nodes.
 
-    log_q: (images, k, vocab). share: (images, k) of them in a mixture with a drafter's. trust:
-    (images, k) of such a mixture, as a drafter's; None for 1.
+    log_q: (images, k, vocab). share: (images, k) of them in a mixture with a drafter's; 1 in place
+    of k where it is the same for all. trust: (images, k) of such a mixture, as a drafter's; None
+    for 1.
     """
 
     log_q: Tensor
@@ -68,8 +69,9 @@ class JacobiDrafter:
         """
         self.grid, self.codes, self.device = target.grid, target.vocab.size, target.device
         self.dtype = torch.float64 if target.dtype == torch.float64 else torch.float32
-        self.window, self.guess = window, guess
-        self.rows = kept_rows(self.grid, max(window, reach))
+        self.window, self.guess, self.reach = window, guess, max(window, reach)
+        self.rows = kept_rows(self.grid, self.reach)
+        self._forget()
 
     def open(self, images: int, watch: Stopwatch, fixed: bool = False) -> None:
         size = images, self.rows + _FURTHER, self.codes
@@ -83,6 +85,7 @@ class JacobiDrafter:
 
     def start(self, image: int, prompt: PromptRows, features: Tensor, code: Tensor) -> None:
         self.root[image], self.reached[image] = 0, 0
+        self._forget()
 
     def expand(self, tree: DraftTree, nodes: Tensor) -> Tensor:
         """Return stale predictions (images, k, vocab) after nodes (images, k).
@@ -96,12 +99,34 @@ class JacobiDrafter:
 
         A position that borrows the prediction of another one has a share of 0.
         """
-        position = self.root + 1 + tree.depths.gather(1, nodes)
-        return Recalled(self._distributions(position), self.share * (position <= self.reached))
+        level = slice(tree.height, tree.height + 1)
+        log_q = self.look_ahead()[:, level].expand(-1, nodes.shape[1], -1)
+        return Recalled(log_q, self.shares()[:, level])
 
     def foresee(self) -> Tensor:
         """Return stale predictions (images, window, vocab) of the next positions."""
-        return self._distributions(self.root + torch.arange(1, self.window + 1, device=self.device))
+        return self.look_ahead()[:, : self.window]
+
+    def look_ahead(self) -> Tensor:
+        """Return predictions (images, n, vocab) of as many positions as a tree may be deep."""
+        if self._ahead is None:
+            self._ahead = self._distributions(self._next())
+        return self._ahead
+
+    def shares(self) -> Tensor:
+        """Return the shares (images, n) of these predictions in a mixture."""
+        if self._shares is None:
+            self._shares = self.share * (self._next() <= self.reached).to(self.dtype)
+        return self._shares
+
+    def _next(self) -> Tensor:
+        """Return the next positions (images, n)."""
+        return self.root + torch.arange(1, self.reach + 1, device=self.device)
+
+    def _forget(self) -> None:
+        """Drop what a round has looked up for all its levels."""
+        self._ahead: Tensor | None = None
+        self._shares: Tensor | None = None
 
     def observe(self, tree: DraftTree, log_p: Tensor, verdict: Verdict) -> None:
         """Take over the predictions along one branch of the verified tree.
@@ -123,6 +148,7 @@ class JacobiDrafter:
         position = before + 1
         self.reached.copy_(position.gather(1, last).maximum(self.reached))
         self.root += accepted + 1
+        self._forget()
 
     def commit(self, decided: Decided) -> None:
         pass
@@ -131,6 +157,7 @@ class JacobiDrafter:
         self.distributions = self.distributions[images]
         self.root, self.reached = self.root[images], self.reached[images]
         self.image = self.image[: len(images)]
+        self._forget()
 
     def _distributions(self, position: Tensor) -> Tensor:
         """Return predictions (images, n, vocab) at positions (images, n); any past the end."""

@@ -7,11 +7,14 @@ position, each weighed by the similarity of its last tokens to the node's own (k
 Nadaraya 1964). Siblings of an accepted token are then worth verifying for what they predict.
 """
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from decoding.timing import Stopwatch
+from decoding.transfer import constant
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
 from drafters.jacobi import JacobiDrafter, Recalled
@@ -27,6 +30,25 @@ SHARE = -0.34, 1.32
 TRUST_MIXED = 0.0, 1.66
 TRUST_ALONE = -0.97, 2.56
 _LEAST = -60.0  # log-probability of codes that top-k or top-p cuts, so that means stay finite
+
+
+@dataclass(frozen=True)
+class Near:
+    """The last tree as a round recalls it, n nodes, and behind them what is known without it.
+
+    That is one entry per level, a prediction by position alone, which levels read that the last
+    tree has not reached.
+
+    keys: (images, n + levels, tokens x hidden) the directions of their last tokens, sharpened; 0
+    without the tree. log_p: (images, n + levels, vocab) the predictions after them. mask: (images,
+    levels, n + levels) 0 for what a level recalls, else -inf. known: (images, levels) whether that
+    is the tree.
+    """
+
+    keys: Tensor
+    log_p: Tensor
+    mask: Tensor
+    known: Tensor
 
 
 class SimilarDrafter(JacobiDrafter):
@@ -51,9 +73,10 @@ class SimilarDrafter(JacobiDrafter):
         # (images, tokens) the last decided codes, the root's first
         self.recent = self.root.new_zeros(images, len(SHARPNESS))
         # of the last tree: (images, nodes) the positions of its nodes, -1 for none; (images, nodes,
-        # tokens) their last tokens; (images, nodes, vocab) the predictions after them
+        # tokens x hidden) keys; (images, nodes, vocab) the predictions after them
         self.places = self.root.new_full((images, room), -1)
-        self.lineage = self.root.new_zeros(images, room, len(SHARPNESS))
+        size = images, room, len(SHARPNESS) * self.directions.shape[1]
+        self.keys = self.distributions.new_zeros(size)
         self.log_p = self.distributions.new_zeros(images, room, self.codes)
 
     def start(self, image: int, prompt: PromptRows, features: Tensor, code: Tensor) -> None:
@@ -61,81 +84,117 @@ class SimilarDrafter(JacobiDrafter):
         self.recent[image], self.places[image] = code, -1
 
     def expand(self, tree: DraftTree, nodes: Tensor) -> Tensor:
-        log_q, _, likeness = self._recall(tree, nodes)
+        log_q, likeness = self._recall(tree, nodes)
         self.trust = _trust(likeness, *TRUST_ALONE)
         return log_q
 
     def recall(self, tree: DraftTree, nodes: Tensor) -> Recalled:
-        log_q, share, likeness = self._recall(tree, nodes)
+        log_q, likeness = self._recall(tree, nodes)
+        level = slice(tree.height, tree.height + 1)
         least, slope = SHARE
         own = (least + slope * likeness).clamp(0, 1)
-        share = torch.where(likeness.isfinite(), own, share)
+        share = torch.where(self._nearby().known[:, level], own, self.shares()[:, level])
         return Recalled(log_q, share, _trust(likeness, *TRUST_MIXED))
 
-    def _recall(self, tree: DraftTree, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return predictions (images, k, vocab), Jacobi's shares and similarities (images, k)."""
-        older = super().recall(tree, nodes)
-        places = self.root + tree.depths.gather(1, nodes)
-        found, likeness = self._similar(self._lineage(tree, nodes), places)
-        log_q = torch.where(likeness.isfinite()[..., None], found, older.log_q)
-        return log_q, older.share, likeness
-
     def observe(self, tree: DraftTree, log_p: Tensor, verdict: Verdict) -> None:
-        every = torch.arange(tree.nodes + 1, device=self.device).expand_as(tree.tokens)
-        places = (self.root + tree.depths).masked_fill(~tree.present, -1)
-        lineage = self._lineage(tree, every)
+        lineage = self._verified_lineage(tree)
         accepted = verdict.accepted[:, None]
         last = verdict.path.gather(1, accepted)[..., None].expand(-1, -1, len(SHARPNESS))
         before = lineage.gather(1, last)[:, 0, :-1]
         self.recent.copy_(torch.cat([verdict.emitted.gather(1, accepted), before], 1))
-        self._remember(places, lineage, log_p.clamp_min(_LEAST))
+        self._remember(
+            (self.root + tree.depths).masked_fill(~tree.present, -1),
+            self._directions(lineage, constant(SHARPNESS, self.device)),
+            log_p.clamp_min(_LEAST),
+        )
         super().observe(tree, log_p, verdict)
 
     def select(self, images: list[int]) -> None:
         super().select(images)
         self.recent, self.places = self.recent[images], self.places[images]
-        self.lineage, self.log_p = self.lineage[images], self.log_p[images]
+        self.keys, self.log_p = self.keys[images], self.log_p[images]
 
-    def _remember(self, places: Tensor, lineage: Tensor, log_p: Tensor) -> None:
+    def _remember(self, places: Tensor, keys: Tensor, log_p: Tensor) -> None:
         """Replace the tables of the last tree; in place where rounds are recorded."""
         if not self.fixed:
-            self.places, self.lineage, self.log_p = places, lineage, log_p
+            self.places, self.keys, self.log_p = places, keys, log_p
             return
         self.places.fill_(-1)
-        tables = (self.places, places), (self.lineage, lineage), (self.log_p, log_p)
+        tables = (self.places, places), (self.keys, keys), (self.log_p, log_p)
         for table, new in tables:
             table[:, : new.shape[1]] = new
 
-    def _lineage(self, tree: DraftTree, nodes: Tensor) -> Tensor:
-        """Return the last tokens of nodes (images, k), their own first: (images, k, tokens)."""
-        depth, node, tokens = tree.depths.gather(1, nodes), nodes, []
-        for back in range(len(SHARPNESS)):
-            decided = self.recent.gather(1, (back - depth).clamp_min(0))
-            tokens.append(torch.where(depth >= back, tree.tokens.gather(1, node), decided))
-            node = tree.parents.gather(1, node)
-        return torch.stack(tokens, 2)
-
-    def _similar(self, tokens: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-        """Return distributions (images, k, vocab) by similarity, and (images, k) the greatest one.
-
-        It is 1 for the same tokens, and -inf where no node of the last tree stands.
-
-        tokens: (images, k, tokens) the last ones. places: (images, k) the positions of the first.
-        """
-        here = places[..., None] == self.places[:, None]  # (images, k, nodes)
-        known = here.any(2)
-        merit = torch.zeros(here.shape, dtype=self.dtype, device=self.device)
-        for back, sharpness in enumerate(SHARPNESS):
-            one, other = (
-                self.directions[tokens[..., back]],
-                self.directions[self.lineage[..., back]],
+    def _nearby(self) -> Near:
+        """Return the last tree as this round's levels recall it."""
+        if self._near is None:
+            ahead = self.look_ahead().clamp_min(_LEAST)  # (images, levels, vocab)
+            step = torch.arange(self.reach, device=self.device)
+            here = (self.root + step)[..., None] == self.places[:, None]  # (images, levels, n)
+            known = here.any(2)
+            alone = torch.eye(self.reach, dtype=torch.bool, device=self.device)
+            recalled = torch.cat([here, alone & ~known[..., None]], 2)
+            mask = torch.zeros(recalled.shape, dtype=self.dtype, device=self.device)
+            self._near = Near(
+                F.pad(self.keys, (0, 0, 0, self.reach)),
+                torch.cat([self.log_p, ahead], 1),
+                mask.masked_fill_(~recalled, -torch.inf),
+                known,
             )
-            merit = merit.baddbmm(one, other.transpose(1, 2), alpha=sharpness)
-        weights = merit.masked_fill(~here & known[..., None], -torch.inf).softmax(2)
-        likeness = merit.masked_fill(~here, -torch.inf).amax(2) / sum(SHARPNESS)
-        return (weights @ self.log_p).log_softmax(-1), likeness
+        return self._near
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._near: Near | None = None
+
+    def _recall(self, tree: DraftTree, nodes: Tensor) -> tuple[Tensor, Tensor]:
+        """Return predictions (images, k, vocab), and the greatest similarities (images, k).
+
+        That is 1 for the same tokens, and 0 where no node of the last tree stands.
+        """
+        near, level = self._nearby(), slice(tree.height, tree.height + 1)
+        query = self._directions(self._lineage(tree, nodes))
+        merit = torch.baddbmm(near.mask[:, level], query, near.keys.transpose(1, 2))
+        likeness = merit.amax(2) / sum(SHARPNESS)
+        return (merit.softmax(2) @ near.log_p).log_softmax(-1), likeness
+
+    def _directions(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Return the directions of tokens (images, k, tokens), one after the other: (images, k, n).
+
+        lengths: (tokens,) of them; 1 if None.
+        """
+        found = F.embedding(tokens, self.directions)
+        return (found if lengths is None else found * lengths[:, None]).flatten(2)
+
+    def _lineage(self, tree: DraftTree, nodes: Tensor) -> Tensor:
+        """Return the last tokens of a level's nodes (images, k), their own first.
+
+        (images, k, tokens).
+        """
+        inside = min(tree.height + 1, len(SHARPNESS))  # the others were decided before the root
+        tokens = _ancestors(tree.tokens, tree.parents, nodes, inside)
+        if inside == len(SHARPNESS):
+            return tokens
+        before = self.recent[:, None, 1 : 1 + len(SHARPNESS) - inside]
+        return torch.cat([tokens, before.expand(-1, nodes.shape[1], -1)], 2)
+
+    def _verified_lineage(self, tree: DraftTree) -> Tensor:
+        """Return the same of all nodes: (images, 1 + nodes, tokens)."""
+        older = len(SHARPNESS) - 1  # tokens before the root, as nodes of a longer tree
+        tokens = torch.cat([self.recent[:, 1:].flip(1), tree.tokens], 1)
+        first = constant((0, *range(older)), self.device).expand(len(tokens), -1)
+        above = torch.cat([first, tree.parents[:, 1:] + older], 1)
+        nodes = torch.arange(older, tokens.shape[1], device=self.device)
+        return _ancestors(tokens, above, nodes.expand(len(tokens), -1), len(SHARPNESS))
+
+
+def _ancestors(tokens: Tensor, parents: Tensor, nodes: Tensor, count: int) -> Tensor:
+    """Return the tokens of nodes (images, k) and of their nearest ancestors: (images, k, count)."""
+    chain = [nodes]
+    for _ in range(count - 1):
+        chain.append(parents.gather(1, chain[-1]))
+    return tokens.gather(1, torch.stack(chain, 2).flatten(1)).unflatten(1, (-1, count))
 
 
 def _trust(likeness: Tensor, least: float, slope: float) -> Tensor:
-    """Return factors exp(least + slope m^3) of similarities m (images, k); none counts as 0."""
+    """Return factors exp(least + slope m^3) of similarities m (images, k)."""
     return (least + slope * likeness.clamp(0, 1) ** 3).exp()

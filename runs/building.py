@@ -82,9 +82,20 @@ def adaptive_tree(method: MethodSettings, columns: int, prices: Prices | None) -
 
 def priced_tree(method: MethodSettings, columns: int, prices: Prices | None) -> TreePolicy:
     """Return the policy of trees of the size that pays; without prices, of the largest size."""
+    return _priced(method, columns, prices, renews=False)
+
+
+def recalled_tree(method: MethodSettings, columns: int, prices: Prices | None) -> TreePolicy:
+    """Return the same for a drafter whose later rounds recall the predictions after a tree."""
+    return _priced(method, columns, prices, renews=True)
+
+
+def _priced(
+    method: MethodSettings, columns: int, prices: Prices | None, renews: bool
+) -> TreePolicy:
     if prices is None:
-        return DynamicTree(_largest(method))
-    return MarginalTree(_largest(method), prices, columns)
+        return DynamicTree(_largest(method), renews)
+    return MarginalTree(_largest(method), prices, columns, renews)
 
 
 def _largest(method: MethodSettings) -> Shape:
@@ -177,9 +188,9 @@ def jacobi_drafter(parts: Drafting) -> Drafter:
 
 def similar_drafter(parts: Drafting) -> Drafter:
     """Return a drafter without weights: stale predictions, recalled by similarity of tokens."""
-    method = parts.method
-    largest = parts.largest
-    return SimilarDrafter(parts.target, method.window, method.guess, largest.reach, largest.nodes)
+    method, largest = parts.method, parts.largest
+    window = method.window or 0  # in a mixture tokens are foreseen better level by level
+    return SimilarDrafter(parts.target, window, method.guess, largest.reach, largest.nodes)
 
 
 def block_drafter(parts: Drafting) -> Drafter:
@@ -201,17 +212,18 @@ def ngram_drafter(parts: Drafting) -> Drafter:
 
 def graft_drafter(parts: Drafting) -> Drafter:
     """Return the drafter with weights, whose trees the stale predictions continue."""
-    return _grafted(_followed_drafter(parts), jacobi_drafter(parts))
+    return _grafted(parts, jacobi_drafter(parts))
 
 
 def similar_graft_drafter(parts: Drafting) -> Drafter:
     """Return the drafter with weights, mixed with stale predictions recalled by similarity."""
-    return _grafted(_followed_drafter(parts), similar_drafter(parts))
+    return _grafted(parts, similar_drafter(parts))
 
 
-def _grafted(near: Drafter, far: JacobiDrafter) -> Drafter:
-    """Return two drafters as one; or `near` alone, if it foresees positions itself."""
-    return near if near.window else GraftDrafter(near, far)
+def _grafted(parts: Drafting, far: JacobiDrafter) -> Drafter:
+    """Return the drafter with weights and another one as one; or the first, if it foresees."""
+    near, levels = _followed_drafter(parts), parts.method.head_depth or parts.method.depth
+    return near if near.window else GraftDrafter(near, far, levels, parts.distribution.cuts)
 
 
 def _followed_drafter(parts: Drafting) -> Drafter:

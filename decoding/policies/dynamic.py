@@ -1,9 +1,12 @@
 """Dynamic draft trees (EAGLE-2, arXiv 2406.16858, section 4)."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from decoding.policies.base import Controller, FixedController, Shape, TreePlan
+from decoding.renewal import best_path, renewed_worth
 from decoding.tree import DraftTree
 
 
@@ -13,8 +16,9 @@ class DynamicTree:
     name = "eagle2"
     sizes_itself = False
 
-    def __init__(self, shape: Shape):
-        self.largest = shape
+    def __init__(self, shape: Shape, renews: bool = False):
+        """renews: whether later rounds recall what the target predicts after a tree's nodes."""
+        self.largest, self.renews = shape, renews
 
     def controller(self, seed: int) -> Controller:
         return FixedController(self.largest)
@@ -32,14 +36,20 @@ class DynamicTree:
         """Return the images no deeper node of which could be kept.
 
         A child scores at most as much as its parent. So if nodes as good as the newest level's best
-        fill an image's budget, none of its descendants gets in. Foreseen tokens would break this,
-        since they raise the scores of nodes; with them all images go on.
+        fill an image's budget, none of its descendants gets in. Foreseen tokens and renewal would
+        break this, since they raise the worth of nodes; with them all images go on.
         """
-        if plan.window or tree.nodes < plan.nodes:
+        if plan.window or self.renews or tree.nodes < plan.nodes:
             return None
         best = tree.scores[:, -tree.newest :].amax(1, keepdim=True)
         at_least_as_good = (tree.scores[:, 1:] >= best).sum(1, keepdim=True)
         return (at_least_as_good >= plan.limits.nodes) | (best == -torch.inf)
+
+    def valued(self, tree: DraftTree) -> DraftTree:
+        """Return the tree with what its nodes are worth to later rounds, where these recall it."""
+        if tree.worth is not None or not self.renews:
+            return tree
+        return replace(tree, worth=renewed_worth(tree, best_path(tree)[1]))
 
     def prune(self, tree: DraftTree, plan: TreePlan) -> DraftTree:
         """Return the tree of the best nodes, up to each image's budget.
@@ -48,6 +58,7 @@ class DynamicTree:
         kept too.
         """
         count = min(plan.nodes, tree.nodes)
+        tree = self.valued(tree)
         worth = tree.scores if tree.worth is None else tree.worth
         order = worth[:, 1:].sort(dim=1, descending=True, stable=True).indices
         scores = tree.scores[:, 1:].gather(1, order)

@@ -65,9 +65,10 @@ class MarginalTree(DynamicTree):
     name = "marginal"
     sizes_itself = True
 
-    def __init__(self, largest: Shape, prices: Prices, columns: int):
-        """largest: bounds; prices: of up to as many nodes; columns: image tokens per row."""
-        super().__init__(largest)
+    def __init__(self, largest: Shape, prices: Prices, columns: int, renews: bool = False):
+        """largest: bounds; prices: of up to as many nodes; columns: image tokens per row; renews:
+        as of `DynamicTree`."""
+        super().__init__(largest, renews)
         assert len(prices.verify) > largest.nodes
         self.prices, self.columns = prices, columns
 
@@ -94,7 +95,7 @@ class MarginalTree(DynamicTree):
 
     def prune(self, tree: DraftTree, plan: TreePlan) -> DraftTree:
         """Return the tree of the best nodes, as many as promise most tokens per second."""
-        tree = self._doubted(tree, plan)
+        tree = self.valued(self._doubted(tree, plan))
         rates = self._rates(
             tree.scores.exp() if tree.worth is None else tree.worth, plan, tree.drafted
         )

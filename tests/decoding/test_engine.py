@@ -66,9 +66,9 @@ METHODS = {
     "ngram": MethodSettings(method="ngram", depth=5, width=3, nodes=12),
     "ngram of rank": MethodSettings(method="ngram", proposal="topk", depth=3, width=4, nodes=7),
     "graft of similar": MethodSettings(
-        method="graft_similar", size="fixed", depth=4, width=3, nodes=14, window=6
+        method="graft_similar", size="fixed", depth=4, width=3, nodes=14, head_depth=2
     ),
-    "graft of similar, priced": MethodSettings(method="graft_similar", window=6),
+    "graft of similar, priced": MethodSettings(method="graft_similar"),
     "block": MethodSettings(method="block", depth=4, width=3, nodes=14, window=6),
     "block of rank": MethodSettings(
         method="block", proposal="topk", depth=2, width=2, nodes=7, window=3

@@ -10,9 +10,10 @@ import pytest
 import torch
 from fakes import Path, path_to, random_tree
 
-from decoding.graft import HALVED, RENEWAL, Foreseen, graft
+from decoding.graft import Foreseen, graft
 from decoding.policies.base import Shape, TreePlan
 from decoding.policies.dynamic import DynamicTree
+from decoding.renewal import HALVED, RENEWAL
 from decoding.tree import DraftTree
 
 VOCAB, WINDOW = 3, 5

@@ -70,7 +70,7 @@ METHODS = [
     MethodSettings(method="marginal", nodes=8),
     MethodSettings(method="similar", depth=4, width=3, nodes=8, window=6),
     MethodSettings(method="graft", nodes=8, window=6),
-    MethodSettings(method="graft_similar", depth=4, width=3, nodes=8, window=6),
+    MethodSettings(method="graft_similar", depth=4, width=3, nodes=8, head_depth=2),
     MethodSettings(method="block", depth=4, width=3, nodes=8, window=6),
 ]
 PRICES = Tables(prices=Prices(tuple(1 + 0.1 * n for n in range(99)), 0.1))

@@ -16,11 +16,14 @@ from scripts.gpu.rounds import Launches
 CEILINGS = {
     MethodSettings(method="ar"): 83,
     MethodSettings(method="jacobi", window=6): 243,
-    MethodSettings(method="static", tree="chain"): 502,
-    MethodSettings(method="eagle2", depth=3, width=3, nodes=8): 360,
-    MethodSettings(method="adt"): 270,
-    MethodSettings(method="marginal", size="fixed", nodes=8): 457,
-    MethodSettings(method="graft", size="fixed", nodes=8, window=6): 342,
+    MethodSettings(method="static", tree="chain"): 476,
+    MethodSettings(method="eagle2", depth=3, width=3, nodes=8): 346,
+    MethodSettings(method="adt"): 262,
+    MethodSettings(method="marginal", size="fixed", nodes=8): 437,
+    MethodSettings(method="graft", size="fixed", nodes=8, window=6): 317,
+    MethodSettings(method="similar", depth=6, width=3, nodes=8): 476,
+    MethodSettings(method="graft_similar", size="fixed", depth=6, width=3, nodes=8): 806,
+    MethodSettings(method="block", depth=6, width=3, nodes=8, window=6): 1186,
 }
 WAITS = ("aten::item", "aten::is_nonzero", "aten::equal", "aten::_local_scalar_dense")
 

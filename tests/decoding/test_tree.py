@@ -41,20 +41,20 @@ def test_visible_of_a_long_chain() -> None:
     assert torch.equal(tree.visible[0], torch.ones(n + 1, n + 1).tril().bool())
 
 
-def test_extend_hangs_children_below_their_nodes(generator) -> None:
-    tree = random_tree(generator, 2, 6, vocab=5)
-    nodes = torch.tensor([[2, 6, 0], [1, 3, 5]])
-    tokens = torch.randint(5, (2, 3, 2), generator=generator)
-    larger = tree.extend(
-        nodes, tokens, -torch.rand(2, 3, 2, generator=generator, dtype=torch.float64)
-    )
-    assert larger.nodes == 12 and larger.newest == 6
-    for image in range(2):
-        for k in range(3):
-            for c in range(2):
-                expected = (*path_to(tree, image, int(nodes[image, k])), int(tokens[image, k, c]))
-                assert path_to(larger, image, 7 + 2 * k + c) == expected
-                assert larger.depths[image, 7 + 2 * k + c] == len(expected)
+def test_extend_hangs_children_below_nodes_of_the_last_level(generator) -> None:
+    tree, paths = DraftTree.root(torch.tensor([3, 4]), torch.float64), [{0: ()}, {0: ()}]
+    levels = [[[0], [0]], [[2, 1, 3], [1, 3, 2]], [[9, 4], [5, 7]]]  # nodes to expand, per image
+    for level, nodes in enumerate(torch.tensor(each) for each in levels):
+        tokens = torch.randint(5, (*nodes.shape, 3), generator=generator)
+        scores = -torch.rand(tokens.shape, generator=generator, dtype=torch.float64)
+        tree, first = tree.extend(nodes, tokens, scores), tree.nodes + 1
+        assert tree.newest == 3 * nodes.shape[1] and tree.height == level + 1
+        for image, parents in enumerate(nodes.tolist()):
+            for place, token in enumerate(tokens[image].flatten().tolist()):
+                path = (*paths[image][parents[place // 3]], token)
+                paths[image][first + place] = path
+                assert path_to(tree, image, first + place) == path
+                assert tree.depths[image, first + place] == len(path)
 
 
 def test_keep_renumbers_parents(generator) -> None:

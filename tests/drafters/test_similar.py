@@ -20,6 +20,7 @@ VOCAB, TEXT = 6, 2  # codes, and ids before them
 GENERATOR = torch.Generator().manual_seed(0)
 EMBEDDING = torch.randn(TEXT + VOCAB, 5, generator=GENERATOR, dtype=torch.float64)
 Path = tuple[int, ...]
+ROOT = torch.zeros(1, 1, dtype=torch.long)
 
 
 def target() -> SimpleNamespace:
@@ -91,7 +92,7 @@ def observed(tree: DraftTree = TREE) -> SimilarDrafter:
 
 def test_the_root_recalls_all_nodes_in_its_place() -> None:
     root = DraftTree.root(torch.tensor([2]), torch.float64)
-    found = observed().recall(root, torch.zeros(1, 1, dtype=torch.long))
+    found = observed().recall(root, ROOT)
     others = {(3, 1, 4): LOG_P[0, 3], (3, 1, 5): LOG_P[0, 4], (3, 2, 0): LOG_P[0, 5]}
     torch.testing.assert_close(found.log_q[0, 0], expected((3, 1, 2), others))
 
@@ -99,7 +100,7 @@ def test_the_root_recalls_all_nodes_in_its_place() -> None:
 def test_absent_nodes_are_not_recalled() -> None:
     tree = tree_of([3, 1, 2, 4, 5, 0], [0, 0, 0, 1, 1, 2], absent=(4, 5))
     root = DraftTree.root(torch.tensor([2]), torch.float64)
-    log_q = observed(tree).expand(root, torch.zeros(1, 1, dtype=torch.long))
+    log_q = observed(tree).expand(root, ROOT)
     torch.testing.assert_close(log_q[0, 0], LOG_P[0, 3])
 
 
@@ -107,22 +108,24 @@ def test_nodes_below_the_root_recall_by_their_own_path() -> None:
     """A round that accepts nothing leaves the deeper nodes of its tree in the next one's places."""
     found = drafter()
     found.observe(TREE, LOG_P, verdict(TREE, [0], 5))  # the target chose 5, which nobody drafted
-    tree = tree_of([5, 0, 4], [0, 0, 0])
-    log_q = found.expand(tree, torch.tensor([[2, 0]]))
-    deeper = {(3, 1, 4): LOG_P[0, 3], (3, 1, 5): LOG_P[0, 4], (3, 2, 0): LOG_P[0, 5]}
-    torch.testing.assert_close(log_q[0, 0], expected((3, 5, 4), deeper))
+    root = found.expand(DraftTree.root(torch.tensor([5]), torch.float64), ROOT)
     beside = {(3, 3, 1): LOG_P[0, 1], (3, 3, 2): LOG_P[0, 2]}
     # before the first code nothing is known: both read the same there
     recent = {(0, *path[1:]): value for path, value in beside.items()}
-    torch.testing.assert_close(log_q[0, 1], expected((0, 3, 5), recent))
+    torch.testing.assert_close(root[0, 0], expected((0, 3, 5), recent))
+    log_q = found.expand(tree_of([5, 0, 4], [0, 0, 0]), torch.tensor([[2, 1]]))
+    deeper = {(3, 1, 4): LOG_P[0, 3], (3, 1, 5): LOG_P[0, 4], (3, 2, 0): LOG_P[0, 5]}
+    for own, code in zip(log_q[0], (4, 0), strict=True):
+        torch.testing.assert_close(own, expected((3, 5, code), deeper))
 
 
 def test_places_that_the_last_tree_has_not_reached_are_jacobis() -> None:
-    tree, plain = tree_of([2, 0, 4], [0, 0, 1]), drafter(JacobiDrafter)
+    tree, plain = tree_of([2, 0, 4], [0, 0, 0]), drafter(JacobiDrafter)
     plain.observe(TREE, LOG_P, verdict(TREE, [0, 1], 2))
     found = observed()
     one, other = (each.recall(tree, torch.tensor([[1, 2]])) for each in (found, plain))
-    assert torch.equal(one.log_q, other.log_q) and torch.equal(one.share, other.share)
+    torch.testing.assert_close(one.log_q, other.log_q)
+    assert torch.equal(one.share, other.share.expand_as(one.share))
     assert (one.trust == 1).all() and other.trust is None
     assert torch.equal(found.foresee(), plain.foresee())
 
@@ -132,7 +135,7 @@ def test_codes_that_every_prediction_excludes_stay_nearly_impossible() -> None:
     found = drafter()
     found.observe(TREE, cut, verdict(TREE, [0, 1], 2))
     root = DraftTree.root(torch.tensor([2]), torch.float64)
-    log_q = found.expand(root, torch.zeros(1, 1, dtype=torch.long))
+    log_q = found.expand(root, ROOT)
     assert log_q.isfinite().all() and log_q[0, 0, 4] < -50
 
 
@@ -146,18 +149,17 @@ def test_images_of_a_batch_go_their_own_ways() -> None:
     found.observe(twice, torch.cat([LOG_P, second]), joined)
     alone = drafter()
     alone.observe(TREE, second, verdicts[1])
-    for node in (0, 1):
-        trees = tree_of([1, 0], [0, 0])
+    root = DraftTree.root(torch.tensor([1]), torch.float64)
+    for trees in (root, tree_of([1, 0], [0, 0])):
         both = DraftTree(
             *(torch.cat([v, v]) for v in (trees.tokens, trees.parents, trees.depths, trees.scores)),
             trees.height,
         )
-        log_q = found.expand(both, torch.full((2, 1), node))
-        wanted = alone.expand(trees, torch.full((1, 1), node))
+        log_q = found.expand(both, torch.full((2, 1), trees.height))
+        wanted = alone.expand(trees, torch.full((1, 1), trees.height))
         torch.testing.assert_close(log_q[1], wanted[0])
     found.select([1])
-    root = torch.zeros(1, 1, dtype=torch.long)
-    torch.testing.assert_close(found.expand(trees, root), alone.expand(trees, root))
+    torch.testing.assert_close(found.expand(root, ROOT), alone.expand(root, ROOT))
 
 
 @pytest.mark.parametrize("image", [0, 1])
@@ -188,11 +190,11 @@ def likeness(tokens: Path, path: Path) -> float:
 
 def test_more_similar_nodes_have_a_greater_share_and_are_trusted_more() -> None:
     found, root = observed(), DraftTree.root(torch.tensor([2]), torch.float64)
-    recalled = found.recall(root, torch.zeros(1, 1, dtype=torch.long))
+    recalled = found.recall(root, ROOT)
     m = max(likeness((3, 1, 2), path) for path in [(3, 1, 4), (3, 1, 5), (3, 2, 0)])
     assert recalled.share.item() == pytest.approx(min(max(SHARE[0] + SHARE[1] * m, 0), 1))
     assert recalled.trust.item() == pytest.approx(math.exp(TRUST_MIXED[1] * max(m, 0) ** 3))
-    found.expand(root, torch.zeros(1, 1, dtype=torch.long))
+    found.expand(root, ROOT)
     least, slope = TRUST_ALONE
     assert found.trust.item() == pytest.approx(math.exp(least + slope * max(m, 0) ** 3))
 
@@ -201,6 +203,6 @@ def test_the_same_tokens_are_recalled_nearly_alone() -> None:
     """The target's choice was drafted as another node's child: the prediction after it is its."""
     found = drafter()
     found.observe(TREE, LOG_P, verdict(TREE, [0], 2))
-    tree = tree_of([2, 0], [0, 0])
-    recalled = found.recall(tree, torch.zeros(1, 1, dtype=torch.long))
+    root = DraftTree.root(torch.tensor([2]), torch.float64)
+    recalled = found.recall(root, ROOT)
     assert recalled.share.item() > 0.9 and recalled.trust.item() > 5
