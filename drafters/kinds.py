@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from torch import nn
 
 from decoding.drafter import Drafter
-from drafters.block import BlockDrafter, BlockHead
+from drafters.block import BlockDrafter
+from drafters.block_head import BlockHead
 from drafters.eagle import EagleDrafter, EagleHead
 from drafters.exit import ExitDrafter, ExitHead
 from models.base import TransformerSpec

@@ -25,7 +25,8 @@ from decoding.reading import TreeReader
 from decoding.recorder import Recorder
 from decoding.sampling import SamplingDistribution
 from decoding.verifiers.base import Verifier
-from drafters.block import BlockDrafter, BlockHead
+from drafters.block import BlockDrafter
+from drafters.block_head import BlockHead
 from drafters.calibrations import UNCALIBRATED, Calibrations
 from drafters.eagle import EagleHead, drafted_nodes
 from drafters.graft import GraftDrafter

@@ -64,7 +64,7 @@ def test_runs_from_before_an_entry_that_nothing_here_reads_go_on(tmp_path, monke
     found = checkpoint_id(path.parent)
     monkeypatch.setattr(provenance, "_KEPT", {found: "earlier"})
     assert checkpoint_id(path.parent) == "earlier"
-    path.write_text(path.read_text().replace('"num_hidden_layers": 1', '"num_hidden_layers": 2'))
+    path.write_text(path.read_text().replace('"num_hidden_layers": 2', '"num_hidden_layers": 1'))
     assert checkpoint_id(path.parent) not in (found, "earlier")
 
 

@@ -21,7 +21,8 @@ from decoding.proposals import PROPOSALS
 from decoding.sampling import SamplingDistribution
 from decoding.timing import Stopwatch
 from decoding.verifiers.exact import Exact
-from drafters.block import BlockDrafter, BlockHead, Window
+from drafters.block import BlockDrafter, Window
+from drafters.block_head import BlockHead
 from drafters.eagle import drafted_nodes
 from drafters.stale import Nodes
 from drafters.training.shards import Tokens

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoding.noise import gumbel
-from drafters.block import BlockHead
+from drafters.block_head import BlockHead
 from drafters.stale import REACH, UNKNOWN, Nodes, recall
 from drafters.training.losses import guided
 from drafters.training.rounds import Drawn, Reading

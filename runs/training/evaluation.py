@@ -12,7 +12,7 @@ from configs.training import TrainSettings
 from decoding.flight import Job
 from decoding.noise import gumbel, image_seed
 from decoding.sampling import choose
-from drafters.block import BlockHead
+from drafters.block_head import BlockHead
 from drafters.calibrations import FILE, Calibrations, distribution_key
 from drafters.eagle import EagleHead
 from drafters.loading import LoadedDrafter, load_drafter

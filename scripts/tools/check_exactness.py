@@ -94,6 +94,7 @@ def methods(cells: str) -> list[MethodSettings]:
             {"method": "similar"},
             {"method": "ngram"},
             {"method": "graft_similar", "size": "fixed"},
+            {"method": "block"},
         ]
     found = [
         MethodSettings(**settings, proposal=proposal)

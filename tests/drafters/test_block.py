@@ -14,7 +14,8 @@ from decoding.flight import Job
 from decoding.sampling import SamplingDistribution
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
-from drafters.block import CANDIDATES, SHARE, BlockDrafter, BlockHead, Window, foresee, visible
+from drafters.block import CANDIDATES, BlockDrafter, Window, foresee, visible
+from drafters.block_head import SHARE, BlockHead
 from drafters.loading import LoadedDrafter
 from drafters.stale import REACH, SHARPNESS, UNKNOWN, Nodes, StaleFeatures, recall
 from models.base import Context

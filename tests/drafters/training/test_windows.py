@@ -6,7 +6,7 @@ import torch
 from configs.methods import MethodSettings
 from decoding.flight import Job
 from decoding.sampling import SamplingDistribution
-from drafters.block import BlockHead
+from drafters.block_head import BlockHead
 from drafters.training.block_loss import BlockLoss
 from drafters.training.rounds import DrawnRounds, RecordingDrafter
 from drafters.training.shards import Tokens
