@@ -134,7 +134,7 @@ METHODS: dict[str, Method] = {
         remembers=True,
     ),
     "graft_similar": Method(
-        _PRICED | {"depth": 18, "width": 4, "nodes": 58, "head_depth": None, "guess": "above"},
+        _PRICED | {"depth": 18, "width": 4, "nodes": 58, "head_depth": None} | _WINDOW,
         f"{_BUILDING}:recalled_tree",
         f"{_BUILDING}:similar_graft_drafter",
         drafted=True,

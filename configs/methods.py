@@ -72,8 +72,8 @@ class MethodSettings(Settings):
     )
     window: int | None = setting(
         None,
-        "how many positions ahead the target's own stale predictions draft",
-        low=1,
+        "how many positions ahead the target's own stale predictions draft; 0: none",
+        low=0,
         high=256,
         shown="16",
     )
@@ -142,6 +142,8 @@ class MethodSettings(Settings):
                 "would make images that nobody can repeat"
             )
             refuse("size", "priced", allowed)
+        if self.method == "jacobi" and self.window == 0:
+            refuse("window", 0, "1 to 256 with --method jacobi")
         if self.size == "fixed" and self.prices is not None:
             refuse("prices", self.prices, "only with --size priced")
 

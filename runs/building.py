@@ -190,8 +190,7 @@ def jacobi_drafter(parts: Drafting) -> Drafter:
 def similar_drafter(parts: Drafting) -> Drafter:
     """Return a drafter without weights: stale predictions, recalled by similarity of tokens."""
     method, largest = parts.method, parts.largest
-    window = method.window or 0  # in a mixture tokens are foreseen better level by level
-    return SimilarDrafter(parts.target, window, method.guess, largest.reach, largest.nodes)
+    return SimilarDrafter(parts.target, method.window, method.guess, largest.reach, largest.nodes)
 
 
 def block_drafter(parts: Drafting) -> Drafter:
