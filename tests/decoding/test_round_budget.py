@@ -22,7 +22,7 @@ CEILINGS = {
     MethodSettings(method="marginal", size="fixed", nodes=8): 437,
     MethodSettings(method="graft", size="fixed", nodes=8, window=6): 317,
     MethodSettings(method="similar", depth=6, width=3, nodes=8): 476,
-    MethodSettings(method="graft_similar", size="fixed", depth=6, width=3, nodes=8): 806,
+    MethodSettings(method="graft_similar", size="fixed", depth=6, width=3, nodes=8, window=0): 806,
     MethodSettings(method="block", depth=6, width=3, nodes=8, window=6): 1186,
 }
 WAITS = ("aten::item", "aten::is_nonzero", "aten::equal", "aten::_local_scalar_dense")
