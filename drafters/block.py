@@ -27,7 +27,8 @@ from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
 from drafters.block_head import BlockHead
 from drafters.eagle import EagleDrafter
-from drafters.stale import REACH, StaleFeatures
+from drafters.likeness import REACH
+from drafters.stale import StaleFeatures
 from models.base import Context, PromptRows, TargetModel
 
 CANDIDATES = 4  # per position

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from drafters.eagle import EagleHead
+from drafters.likeness import trust_in
 from models.base import Context, TransformerSpec
 from models.linear import Linear
 
@@ -75,4 +76,4 @@ class BlockHead(EagleHead):
 
     def confidence(self, likeness: Tensor) -> Tensor:
         """Return factors (images, n) on the calibration of such mixtures."""
-        return (self.trust[0] + self.trust[1] * likeness.clamp(0, 1) ** 3).exp()
+        return trust_in(likeness, self.trust[0], self.trust[1])

@@ -18,11 +18,17 @@ from decoding.transfer import constant
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
 from drafters.jacobi import JacobiDrafter, Recalled
+from drafters.likeness import (
+    REACH,
+    SHARPNESS,
+    ancestors,
+    decided_after,
+    directions_of,
+    lineage_of,
+    trust_in,
+)
 from models.base import PromptRows, TargetModel
 
-# The weight of a node is the softmax of its tokens' cosines times these numbers: its own token, the
-# one before it, and the one before that.
-SHARPNESS = 30.0, 10.0, 5.0
 # With m the similarity of the most similar node, the share of what is recalled in a mixture is
 # a + b m, cut to [0, 1], and distributions are trusted by factors exp(a + b m^3): those of the
 # mixture, and those of what is recalled alone. Fitted to closed-loop rounds of the shipped model.
@@ -52,10 +58,7 @@ class Near:
 
 
 class SimilarDrafter(JacobiDrafter):
-    """Recalls predictions by similarity where the last tree has any, and as Jacobi elsewhere.
-
-    Two tokens are as similar as the cosine of their embeddings in the target says.
-    """
+    """Recalls predictions by similarity where the last tree has any, and as Jacobi elsewhere."""
 
     def __init__(
         self, target: TargetModel, window: int, guess: str, reach: int = 0, nodes: int = 0
@@ -63,19 +66,18 @@ class SimilarDrafter(JacobiDrafter):
         """nodes: of the largest tree, for which tables have room in rounds that are recorded."""
         super().__init__(target, window, guess, reach)
         self.nodes = nodes
-        codes = target.embedding()[target.vocab.first_id :][: target.vocab.size]
-        self.directions = F.normalize(codes.to(self.device, self.dtype), dim=-1)  # (codes, hidden)
+        self.directions = directions_of(target)  # (codes, hidden)
 
     def open(self, images: int, watch: Stopwatch, fixed: bool = False) -> None:
         super().open(images, watch, fixed)
         self.fixed = fixed
         room = 1 + self.nodes * fixed
         # (images, tokens) the last decided codes, the root's first
-        self.recent = self.root.new_zeros(images, len(SHARPNESS))
+        self.recent = self.root.new_zeros(images, REACH)
         # of the last tree: (images, nodes) the positions of its nodes, -1 for none; (images, nodes,
         # tokens x hidden) keys; (images, nodes, vocab) the predictions after them
         self.places = self.root.new_full((images, room), -1)
-        size = images, room, len(SHARPNESS) * self.directions.shape[1]
+        size = images, room, REACH * self.directions.shape[1]
         self.keys = self.distributions.new_zeros(size)
         self.log_p = self.distributions.new_zeros(images, room, self.codes)
 
@@ -85,7 +87,7 @@ class SimilarDrafter(JacobiDrafter):
 
     def expand(self, tree: DraftTree, nodes: Tensor) -> Tensor:
         log_q, likeness = self._recall(tree, nodes)
-        self.trust = _trust(likeness, *TRUST_ALONE)
+        self.trust = trust_in(likeness, *TRUST_ALONE)
         return log_q
 
     def recall(self, tree: DraftTree, nodes: Tensor) -> Recalled:
@@ -94,14 +96,11 @@ class SimilarDrafter(JacobiDrafter):
         least, slope = SHARE
         own = (least + slope * likeness).clamp(0, 1)
         share = torch.where(self._nearby().known[:, level], own, self.shares()[:, level])
-        return Recalled(log_q, share, _trust(likeness, *TRUST_MIXED))
+        return Recalled(log_q, share, trust_in(likeness, *TRUST_MIXED))
 
     def observe(self, tree: DraftTree, log_p: Tensor, verdict: Verdict) -> None:
-        lineage = self._verified_lineage(tree)
-        accepted = verdict.accepted[:, None]
-        last = verdict.path.gather(1, accepted)[..., None].expand(-1, -1, len(SHARPNESS))
-        before = lineage.gather(1, last)[:, 0, :-1]
-        self.recent.copy_(torch.cat([verdict.emitted.gather(1, accepted), before], 1))
+        lineage = lineage_of(tree, self.recent)
+        self.recent.copy_(decided_after(lineage, verdict))
         self._remember(
             (self.root + tree.depths).masked_fill(~tree.present, -1),
             self._directions(lineage, constant(SHARPNESS, self.device)),
@@ -170,31 +169,9 @@ class SimilarDrafter(JacobiDrafter):
 
         (images, k, tokens).
         """
-        inside = min(tree.height + 1, len(SHARPNESS))  # the others were decided before the root
-        tokens = _ancestors(tree.tokens, tree.parents, nodes, inside)
-        if inside == len(SHARPNESS):
+        inside = min(tree.height + 1, REACH)  # the others were decided before the root
+        tokens = ancestors(tree.tokens, tree.parents, nodes, inside)
+        if inside == REACH:
             return tokens
-        before = self.recent[:, None, 1 : 1 + len(SHARPNESS) - inside]
+        before = self.recent[:, None, 1 : 1 + REACH - inside]
         return torch.cat([tokens, before.expand(-1, nodes.shape[1], -1)], 2)
-
-    def _verified_lineage(self, tree: DraftTree) -> Tensor:
-        """Return the same of all nodes: (images, 1 + nodes, tokens)."""
-        older = len(SHARPNESS) - 1  # tokens before the root, as nodes of a longer tree
-        tokens = torch.cat([self.recent[:, 1:].flip(1), tree.tokens], 1)
-        first = constant((0, *range(older)), self.device).expand(len(tokens), -1)
-        above = torch.cat([first, tree.parents[:, 1:] + older], 1)
-        nodes = torch.arange(older, tokens.shape[1], device=self.device)
-        return _ancestors(tokens, above, nodes.expand(len(tokens), -1), len(SHARPNESS))
-
-
-def _ancestors(tokens: Tensor, parents: Tensor, nodes: Tensor, count: int) -> Tensor:
-    """Return the tokens of nodes (images, k) and of their nearest ancestors: (images, k, count)."""
-    chain = [nodes]
-    for _ in range(count - 1):
-        chain.append(parents.gather(1, chain[-1]))
-    return tokens.gather(1, torch.stack(chain, 2).flatten(1)).unflatten(1, (-1, count))
-
-
-def _trust(likeness: Tensor, least: float, slope: float) -> Tensor:
-    """Return factors exp(least + slope m^3) of similarities m (images, k)."""
-    return (least + slope * likeness.clamp(0, 1) ** 3).exp()

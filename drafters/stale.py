@@ -8,19 +8,15 @@ distributions.
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from decoding.drafter import Decided
 from decoding.transfer import on_device
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
+from drafters.likeness import REACH, SHARPNESS, decided_after, directions_of, lineage_of
 from models.base import TargetModel
 
-# The weight of a node is the softmax of its tokens' cosines times these numbers: its own token, the
-# one before it, and the one before that.
-SHARPNESS = 30.0, 10.0, 5.0
-REACH = len(SHARPNESS)  # tokens
 UNKNOWN = -1.0  # the similarity where no node stands
 
 
@@ -89,9 +85,7 @@ class StaleFeatures:
             nodes: of the largest tree, if rounds are recorded; 0 if not.
         """
         self.grid, device, hidden = target.grid, target.device, target.spec.hidden
-        codes = target.embedding()[target.vocab.first_id :][: target.vocab.size]
-        dtype = torch.float64 if target.dtype == torch.float64 else torch.float32
-        self.directions = F.normalize(codes.to(device, dtype), dim=-1)  # (codes, hidden)
+        self.directions = directions_of(target)  # (codes, hidden)
         self.rows = self.grid.slots(self.grid.columns) + 2 * self.grid.block(window)
         self.root = torch.zeros(images, 1, dtype=torch.long, device=device)
         self.recent = self.root.new_zeros(images, REACH)
@@ -107,15 +101,6 @@ class StaleFeatures:
         """Begin an image: the feature (guidance, 1, hidden) before its first code (1,)."""
         self.root[image], self.recent[image], self.nodes.places[image] = 0, code, -1
         self.exact[image, :, :1] = feature
-
-    def lineage(self, tree: DraftTree, nodes: Tensor) -> Tensor:
-        """Return the last tokens of nodes (images, k), their own first: (images, k, REACH)."""
-        depth, node, tokens = tree.depths.gather(1, nodes), nodes, []
-        for back in range(REACH):
-            decided = self.recent.gather(1, (back - depth).clamp_min(0))
-            tokens.append(torch.where(depth >= back, tree.tokens.gather(1, node), decided))
-            node = tree.parents.gather(1, node)
-        return torch.stack(tokens, 2)
 
     def recall(self, tokens: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
         """Return features (images, guidance, k, hidden) after tokens, and similarities (images, k).
@@ -149,15 +134,12 @@ class StaleFeatures:
 
     def observe(self, tree: DraftTree, features: Tensor, verdict: Verdict) -> None:
         """Replace the last tree by a verified one; features: as of `Nodes`."""
-        every = torch.arange(tree.nodes + 1, device=tree.tokens.device).expand_as(tree.tokens)
-        lineage, accepted = self.lineage(tree, every), verdict.accepted[:, None]
+        lineage = lineage_of(tree, self.recent)
         places = (self.root + tree.depths).masked_fill(~tree.present, -1)
-        last = verdict.path.gather(1, accepted)[..., None].expand(-1, -1, REACH)
-        before = lineage.gather(1, last)[:, 0, :-1]
-        self.recent.copy_(torch.cat([verdict.emitted.gather(1, accepted), before], 1))
+        self.recent.copy_(decided_after(lineage, verdict))
         self.nodes = self._remember(Nodes(places, lineage, features))
         self.next = self.grid.slots(self.root) + 1  # the slot after the root
-        self.root += accepted + 1
+        self.root += verdict.accepted[:, None] + 1
 
     def _remember(self, new: Nodes) -> Nodes:
         """Return the last tree's nodes; written in place where rounds are recorded."""

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from decoding.noise import gumbel
 from drafters.block_head import BlockHead
-from drafters.stale import REACH, UNKNOWN, Nodes, recall
+from drafters.likeness import REACH
+from drafters.stale import UNKNOWN, Nodes, recall
 from drafters.training.losses import guided
 from drafters.training.rounds import Drawn, Reading
 from drafters.training.rows import behind_padding, mask_of, positions_of

@@ -16,8 +16,9 @@ from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
 from drafters.block import CANDIDATES, BlockDrafter, Window, foresee, visible
 from drafters.block_head import SHARE, BlockHead
+from drafters.likeness import REACH, SHARPNESS
 from drafters.loading import LoadedDrafter
-from drafters.stale import REACH, SHARPNESS, UNKNOWN, Nodes, StaleFeatures, recall
+from drafters.stale import UNKNOWN, Nodes, StaleFeatures, recall
 from models.base import Context
 from runs.building import build_engine
 from runs.session import Session

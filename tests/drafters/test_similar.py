@@ -13,7 +13,8 @@ from decoding.timing import Stopwatch
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
 from drafters.jacobi import JacobiDrafter
-from drafters.similar import SHARE, SHARPNESS, TRUST_ALONE, TRUST_MIXED, SimilarDrafter
+from drafters.likeness import SHARPNESS
+from drafters.similar import SHARE, TRUST_ALONE, TRUST_MIXED, SimilarDrafter
 from models.base import ImageGrid, ImageVocab
 
 VOCAB, TEXT = 6, 2  # codes, and ids before them

@@ -1,0 +1,63 @@
+"""How alike tokens are, and the last tokens of the nodes of a tree.
+
+Two tokens are as similar as the cosine of their embeddings in the target says. Drafters that recall
+what the target made of the last tree compare the last tokens of nodes.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from decoding.transfer import constant
+from decoding.tree import DraftTree
+from decoding.verifiers.base import Verdict
+from models.base import TargetModel
+
+# The weight of a node is the softmax of its tokens' cosines times these numbers: its own token, the
+# one before it, and the one before that.
+SHARPNESS = 30.0, 10.0, 5.0
+REACH = len(SHARPNESS)  # tokens
+
+
+def directions_of(target: TargetModel) -> Tensor:
+    """Return the normalised embeddings (codes, hidden) of a target's codes, in fp32 or better."""
+    codes = target.embedding()[target.vocab.first_id :][: target.vocab.size]
+    dtype = torch.float64 if target.dtype == torch.float64 else torch.float32
+    return F.normalize(codes.to(target.device, dtype), dim=-1)
+
+
+def lineage_of(tree: DraftTree, recent: Tensor) -> Tensor:
+    """Return the last tokens of all nodes, their own first: (images, 1 + nodes, REACH).
+
+    recent: (images, REACH) the last decided tokens, the root's first.
+    """
+    older = REACH - 1  # tokens before the root, as nodes of a longer tree
+    tokens = torch.cat([recent[:, 1:].flip(1), tree.tokens], 1)
+    first = constant((0, *range(older)), tokens.device).expand(len(tokens), -1)
+    parents = torch.cat([first, tree.parents[:, 1:] + older], 1)
+    nodes = torch.arange(older, tokens.shape[1], device=tokens.device)
+    return ancestors(tokens, parents, nodes.expand(len(tokens), -1), REACH)
+
+
+def ancestors(tokens: Tensor, parents: Tensor, nodes: Tensor, count: int) -> Tensor:
+    """Return the tokens of nodes (images, k) and of their nearest ancestors: (images, k, count)."""
+    chain = [nodes]
+    for _ in range(count - 1):
+        chain.append(parents.gather(1, chain[-1]))
+    return tokens.gather(1, torch.stack(chain, 2).flatten(1)).unflatten(1, (-1, count))
+
+
+def decided_after(lineage: Tensor, verdict: Verdict) -> Tensor:
+    """Return the last decided tokens (images, REACH) after a verdict, the bonus token first.
+
+    lineage: of the verified tree.
+    """
+    accepted = verdict.accepted[:, None]
+    last = verdict.path.gather(1, accepted)[..., None].expand(-1, -1, REACH)
+    before = lineage.gather(1, last)[:, 0, :-1]
+    return torch.cat([verdict.emitted.gather(1, accepted), before], 1)
+
+
+def trust_in(likeness: Tensor, least: float | Tensor, slope: float | Tensor) -> Tensor:
+    """Return factors exp(least + slope m^3) on the calibration, of similarities m (images, k)."""
+    return (least + slope * likeness.clamp(0, 1) ** 3).exp()
