@@ -10,17 +10,14 @@ A position may be judged again in a later round. So the numbers of a round are a
 noise at the first position that it decides, one for each node.
 """
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
 from configs.acceptance import PathSettings
-from decoding.sampling import choose
 from decoding.tree import DraftTree
-from decoding.verifiers.base import Streams, Verdict, follow, verdict
+from decoding.verifiers.base import Streams, Verdict, follow
 from decoding.verifiers.rejection import Rejection
-from decoding.verifiers.siblings import at, children_of, normalised, uniforms
+from decoding.verifiers.siblings import at, children_of, node_uniforms, normalised
 
 
 class PathExplore(Rejection):
@@ -37,22 +34,16 @@ class PathExplore(Rejection):
         accept = noise("accept")
         if tree.nodes == 0 or accept.shape[-1] == 1:
             return super().__call__(tree, log_p, noise)
-        if tree.nodes >= accept.shape[-1]:
-            found = f"--verifier {self.name}: found {tree.nodes} nodes and {accept.shape[-1]} codes"
-            raise ValueError(f"{found}; allowed: fewer nodes than codes")
+        uniform = node_uniforms(accept, tree, self.name)
         target = log_p.double().softmax(-1)
         draft = tree.distributions.double().softmax(-1)
-        uniform = uniforms(accept[:, 0, : tree.nodes + 1])
         drafted = after_parent(tree, draft, tree.tokens[..., None])[..., 0]
         accepted, path = follow(tree, uniform * drafted < self.mass(tree, target))
         last = at(path, accepted)
         p, q = at(target, last), at(draft, last)
         refused = children_of(tree, last).any(1, keepdim=True)
         distribution = torch.where(refused, normalised((p - q).clamp(min=0)), p)
-        bonus = choose(distribution.log(), at(noise("residual"), last))
-        found = verdict(tree, choose(log_p, noise("target")), accepted, path, bonus)
-        complaint = f"--verifier {self.name}: all children were refused and {self.emptied}"
-        return replace(found, emptied=(distribution == 0).all(1), complaint=complaint)
+        return self.drawn(tree, log_p, noise, accepted, path, distribution)
 
     def mass(self, tree: DraftTree, target: Tensor) -> Tensor:
         """Return (images, 1 + nodes) what is divided by q(x) for every node's token x.

@@ -57,7 +57,18 @@ class Rejection:
                 target_distribution(at(log_p, node), greedy), at(accept, node), tree, node
             )
 
-        accepted, path, distribution = walk(tree, siblings_at)
+        return self.drawn(tree, log_p, noise, *walk(tree, siblings_at))
+
+    def drawn(
+        self,
+        tree: DraftTree,
+        log_p: Tensor,
+        noise: Streams,
+        accepted: Tensor,
+        path: Tensor,
+        distribution: Tensor,
+    ) -> Verdict:
+        """Return the verdict that draws the bonus token from distribution (images, vocab)."""
         bonus = choose(distribution.log(), at(noise("residual"), at(path, accepted)))
         found = verdict(tree, choose(log_p, noise("target")), accepted, path, bonus)
         complaint = f"--verifier {self.name}: all children were refused and {self.emptied}"

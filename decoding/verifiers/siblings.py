@@ -97,3 +97,20 @@ def normalised(distribution: Tensor) -> Tensor:
 def uniforms(gumbel: Tensor) -> Tensor:
     """Return the numbers between 0 and 1, in fp64, that Gumbel noise was made from."""
     return torch.exp(-torch.exp(-gumbel.double()))
+
+
+def node_uniforms(accept: Tensor, tree: DraftTree, name: str) -> Tensor:
+    """Return a number between 0 and 1 for every node, (images, 1 + nodes) in fp64.
+
+    They all come from the noise at the first position that a round decides, for rules that may
+    judge a position again in a later round.
+
+    accept: (images, 1 + nodes, vocab) of noise. name: of the rule, for the error.
+
+    Raises:
+        ValueError: the tree has as many nodes as there are codes, or more.
+    """
+    if tree.nodes >= accept.shape[-1]:
+        found = f"--verifier {name}: found {tree.nodes} nodes and {accept.shape[-1]} codes"
+        raise ValueError(f"{found}; allowed: fewer nodes than codes")
+    return uniforms(accept[:, 0, : tree.nodes + 1])

@@ -11,16 +11,13 @@ Positions whose nodes are refused are judged again in later rounds. So the numbe
 all taken from the noise at the first position that it decides, one for each node.
 """
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
-from decoding.sampling import choose
 from decoding.tree import DraftTree
-from decoding.verifiers.base import Streams, Verdict, path_to, verdict
+from decoding.verifiers.base import Streams, Verdict, path_to
 from decoding.verifiers.rejection import Rejection
-from decoding.verifiers.siblings import at, normalised, older_siblings, uniforms
+from decoding.verifiers.siblings import at, node_uniforms, normalised, older_siblings
 
 
 class Journey:
@@ -104,10 +101,7 @@ class Traversal(Rejection):
         accept = noise("accept")
         if tree.nodes == 0 or accept.shape[-1] == 1:
             return super().__call__(tree, log_p, noise)
-        if tree.nodes >= accept.shape[-1]:
-            found = f"--verifier {self.name}: found {tree.nodes} nodes and {accept.shape[-1]} codes"
-            raise ValueError(f"{found}; allowed: fewer nodes than codes")
-        uniform = uniforms(accept[:, 0])  # (images, vocab)
+        uniform = node_uniforms(accept, tree, self.name)
         journey = Journey(tree, log_p)
         nodes, leaving = tour(tree)
         for node, out in zip(nodes.T, leaving.T, strict=True):
@@ -115,8 +109,5 @@ class Traversal(Rejection):
             journey.enter(node, inside & ~out)
             journey.judge(node, at(uniform, node), inside & out)
         distribution = at(journey.target, journey.found)
-        bonus = choose(distribution.log(), at(noise("residual"), journey.found))
         accepted, path = at(tree.depths, journey.found), path_to(tree, journey.found)
-        found = verdict(tree, choose(log_p, noise("target")), accepted, path, bonus)
-        complaint = f"--verifier {self.name}: all children were refused and {self.emptied}"
-        return replace(found, emptied=(distribution == 0).all(1), complaint=complaint)
+        return self.drawn(tree, log_p, noise, accepted, path, distribution)
