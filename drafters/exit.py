@@ -100,9 +100,6 @@ class ExitDrafter:
             logits = self.target.score(outputs.flatten(0, 1))
         return self.distribution(logits)
 
-    def foresee(self) -> Tensor:
-        raise NotImplementedError  # never called: the window is 0
-
     def forward(self, tree: DraftTree, slots: Slots) -> Callable[[], Tensor]:
         assert slots.exits is None
         return partial(self._finish, tree)

@@ -1,5 +1,6 @@
 """Memory of a training against what a training allocates."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -73,13 +74,8 @@ def test_weights_and_optimiser(optimizer, layers, checkpoint, session) -> None:
     assert found["target weights"] == sum(p.nbytes for p in session.target.transformer.parameters())
 
 
-@pytest.mark.parametrize("depths", [1, 3])
-def test_activations_of_the_drafter(depths, checkpoint, session) -> None:
-    """Against the tensors that autograd keeps, each storage once."""
-    settings, target = settings_of(checkpoint), session.target
-    head = open_head(settings, target)
-    prompt = join_prompts([target.prompt(text, 2) for text in ["a longer caption"] * 4])
-    rows = target_rows(target, prompt, torch.zeros(4, target.grid.tokens, dtype=torch.long))
+def kept_bytes(head: torch.nn.Module, run: Callable[[], object]) -> tuple[int, object]:
+    """Of the tensors that autograd keeps for a run, the head's weights left out; and its result."""
     kept = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
@@ -88,9 +84,19 @@ def test_activations_of_the_drafter(depths, checkpoint, session) -> None:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        outputs = unroll(head, rows, depths)
+        result = run()
     weights = {p.untyped_storage().data_ptr() for p in head.parameters()}
-    found = sum(storage.nbytes() for place, storage in kept.items() if place not in weights)
+    return sum(each.nbytes() for place, each in kept.items() if place not in weights), result
+
+
+@pytest.mark.parametrize("depths", [1, 3])
+def test_activations_of_the_drafter(depths, checkpoint, session) -> None:
+    """Against the tensors that autograd keeps, each storage once."""
+    settings, target = settings_of(checkpoint), session.target
+    head = open_head(settings, target)
+    prompt = join_prompts([target.prompt(text, 2) for text in ["a longer caption"] * 4])
+    rows = target_rows(target, prompt, torch.zeros(4, target.grid.tokens, dtype=torch.long))
+    found, outputs = kept_bytes(head, lambda: unroll(head, rows, depths))
     assert outputs[0].requires_grad
     expected = head_activations(head.spec, len(rows.ids), (rows.prompt, rows.drafted), depths)
     assert 0.6 < found / expected < 1.6
@@ -126,17 +132,8 @@ def test_a_block_head_needs_room_for_its_windows(checkpoint, session) -> None:
     head, tokens = open_head(settings, target), SimpleNamespace(captions=["a cat"], seeds=[3])
     drawn = DrawnRounds(target, head, tokens, SamplingDistribution())([0])[0]
     rounds = windows_of(target, drawn, (drawn.readings * ROUNDS)[:ROUNDS], False)
-    kept = {}
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = storage
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        assert predict(head, target, rounds).requires_grad
-    weights = {p.untyped_storage().data_ptr() for p in head.parameters()}
-    found = sum(storage.nbytes() for place, storage in kept.items() if place not in weights)
+    found, predicted = kept_bytes(head, lambda: predict(head, target, rounds))
+    assert predicted.requires_grad
     expected = window_activations(head.spec, 2, (rounds.prompt, target.grid.tokens))
     assert 0.6 < found / expected < 1.6
 
