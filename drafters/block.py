@@ -27,7 +27,7 @@ from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
 from drafters.block_head import BlockHead
 from drafters.eagle import EagleDrafter
-from drafters.likeness import REACH
+from drafters.likeness import lineage_along
 from drafters.stale import StaleFeatures
 from models.base import Context, PromptRows, TargetModel
 
@@ -67,25 +67,17 @@ def foresee(
     old, root = memory.recent.flip(1), memory.recent[:, :1]
     line = torch.cat([old, root.expand(-1, steps - 1)], 1)  # (images, REACH - 1 + steps)
     for _ in range(SWEEPS):
-        stale, _ = memory.recall(_lineage(line, steps), places)
+        stale, _ = memory.recall(lineage_along(line), places)
         values = score(stale) if noise is None else score(stale) + noise(places + 1)
         found = values.topk(candidates, dim=2).indices[:, :-1]  # of steps 1, 2, ...
         line = torch.cat([old, found[..., 0]], 1)
     codes = torch.cat([root[..., None].expand(-1, -1, candidates), found], 1)
     before = torch.cat([memory.before_root(), stale[:, :, :-1]], 2)
-    older = _lineage(line, steps)[..., 1:].repeat_interleave(candidates, 1)
+    older = lineage_along(line)[..., 1:].repeat_interleave(candidates, 1)
     tokens = torch.cat([codes.flatten(1)[..., None], older], 2)
     after, likeness = memory.recall(tokens, places.repeat_interleave(candidates, 1))
     size = steps, candidates
     return Window(codes, before, after.unflatten(2, size), likeness.unflatten(1, size))
-
-
-def _lineage(line: Tensor, steps: int) -> Tensor:
-    """Return the last tokens of every step, its own first: (images, steps, REACH).
-
-    line: (images, REACH - 1 + steps) the best tokens of the steps, those before the root first.
-    """
-    return torch.stack([line[:, REACH - 1 - back :][:, :steps] for back in range(REACH)], 2)
 
 
 def visible(counts: Tensor, decided: int, steps: int, candidates: int) -> Tensor:

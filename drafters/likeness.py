@@ -39,6 +39,14 @@ def lineage_of(tree: DraftTree, recent: Tensor) -> Tensor:
     return ancestors(tokens, parents, nodes.expand(len(tokens), -1), REACH)
 
 
+def lineage_along(line: Tensor) -> Tensor:
+    """Return the last tokens of every step of a path, its own first: (images, steps, REACH).
+
+    line: (images, REACH - 1 + steps) the path's tokens, those before its first step first.
+    """
+    return line.unfold(1, REACH, 1).flip(2)
+
+
 def ancestors(tokens: Tensor, parents: Tensor, nodes: Tensor, count: int) -> Tensor:
     """Return the tokens of nodes (images, k) and of their nearest ancestors: (images, k, count)."""
     chain = [nodes]

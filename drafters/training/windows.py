@@ -8,7 +8,7 @@ from torch import Tensor
 
 from decoding.noise import gumbel
 from drafters.block_head import BlockHead
-from drafters.likeness import REACH
+from drafters.likeness import lineage_along
 from drafters.stale import UNKNOWN, Nodes, recall
 from drafters.training.losses import guided
 from drafters.training.rounds import Drawn, Reading
@@ -87,8 +87,7 @@ def windows_of(target: TargetModel, drawn: Drawn, readings: list[Reading], greed
     true = codes[places.clamp(max=grid.tokens - 1)]
     recent = torch.cat([reading.recent for reading in readings])
     line = torch.cat([recent[:, 1:].flip(1), best], 1)  # (m, REACH - 1 + steps)
-    older = [line[:, REACH - 1 - b :][:, :steps] for b in range(1, REACH)]
-    mixed = torch.stack([true, *older], 2)
+    mixed = torch.cat([true[..., None], lineage_along(line)[..., 1:]], 2)
     memory = _Memory(target, features, drawn.prompt.ids.shape[1], readings, roots)
     stale_true, likeness = memory(mixed, places)
     goals = (places + 1).clamp(max=grid.tokens - 1)
