@@ -1,6 +1,7 @@
 """Settings of `train_drafter`."""
 
 import os
+import re
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import ClassVar
@@ -10,6 +11,7 @@ from configs.methods import MethodSettings
 from configs.model import DeviceSettings, EngineSettings, ModelSettings
 from configs.sampling import SamplingSettings
 
+_NUMBERS = "numbers of layers from 1 on, rising, by commas"
 # What may differ between two commands that fill the same folder: it does not change the training.
 FREE_FLAGS = (
     "output_dir",
@@ -60,6 +62,12 @@ class TrainSettings(DeviceSettings, ModelSettings):
         low=1,
         high=16,
         shown="1, or as --start_from",
+    )
+    target_layers: str | None = setting(
+        None,
+        "the target's layers whose hidden states an EAGLE head reads, too, by commas, such as "
+        "4,8,12; with --start_from a head may learn to",
+        shown="none, or as --start_from",
     )
     steps: int = setting(2000, "updates", low=1)
     batch_size: int = setting(16, "images per update, of all processes together", low=1, high=65536)
@@ -129,6 +137,10 @@ class TrainSettings(DeviceSettings, ModelSettings):
         if self.batch_size % self.accumulate:
             allowed = f"a divisor of --batch_size, which is {self.batch_size}"
             refuse("accumulate", self.accumulate, allowed)
+        if self.target_layers is not None and self.drafter == "exit":
+            refuse("target_layers", self.target_layers, "none with --drafter exit")
+        if list(self.layers_read) != sorted(set(self.layers_read)):
+            refuse("target_layers", self.target_layers, _NUMBERS)
         if self.drafter != "eagle" and self.alignment == "shifted":
             refuse("alignment", "shifted", f"inference with --drafter {self.drafter}")
         if self.drafter == "block" and not self.guidance_aware:
@@ -150,6 +162,15 @@ class TrainSettings(DeviceSettings, ModelSettings):
     def token_folders(self) -> list[str]:
         """The folders of --tokens."""
         return self.tokens.split(",")
+
+    @property
+    def layers_read(self) -> tuple[int, ...]:
+        """The layers of --target_layers."""
+        if self.target_layers is None:
+            return ()
+        if not re.fullmatch(r"[1-9][0-9]{0,3}(,[1-9][0-9]{0,3})*", self.target_layers):
+            refuse("target_layers", self.target_layers, _NUMBERS)
+        return tuple(map(int, self.target_layers.split(",")))
 
     @property
     def guidance(self) -> int:

@@ -129,7 +129,9 @@ class Batch:
         self.cache.grow(self._slots(length))
         cache = self.cache.image(place)
         cache.reset(rows.starts, rows.origins)
-        features = self.target.read(rows, cache.open(*chain(1, length, self.target.device)))
+        context = cache.open(*chain(1, length, self.target.device))
+        layers = () if self.speculation is None else self.speculation.drafter.reads
+        features = self.target.read(rows, context, layers)
         cache.advance([length])
         log_p = self.distribution(self.target.score(features[:, -1:]))
         return ReadPrompt(text, place, rows, features, log_p)

@@ -9,7 +9,7 @@ from decoding.noise import Noise
 from decoding.timing import Stopwatch
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
-from models.base import PromptRows
+from models.base import Layers, PromptRows
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,14 @@ class Drafter(Protocol):
     replays: whether its rounds can be recorded and replayed.
     trust: (images, k) how much better than usual the distributions are that `expand` returned last,
     as factors on the calibration; None if the drafter does not tell them apart.
+    reads: layers of the target whose hidden states it reads, too. They stand behind the features
+    that it is given, of `start`, `commit` and `Informed.see`.
     """
 
     window: int
     replays: bool
     trust: Tensor | None
+    reads: Layers
 
     def open(self, images: int, watch: Stopwatch, fixed: bool = False) -> None:
         """Allocate state for so many images, forgetting earlier ones.

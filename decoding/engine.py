@@ -95,8 +95,9 @@ class Engine:
         self.reader: TreeReader = WholeReader(target)
         self.grow: Grower | None = None
         if (s := speculation) is not None:
-            if isinstance(s.drafter, TreeReader):  # it runs layers of the target itself
-                self.reader = s.drafter
+            # some run layers of the target themselves
+            own = isinstance(s.drafter, TreeReader)
+            self.reader = s.drafter if own else WholeReader(target, s.drafter.reads)
             distributions = verifier.reads_distributions
             self.grow = Grower(s.policy, s.drafter, s.proposal, s.foreseen, distributions)
         self.watch = Stopwatch(target.device)

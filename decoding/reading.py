@@ -9,7 +9,7 @@ from torch import Tensor
 from decoding.cache import KVCache
 from decoding.slots import Slots
 from decoding.tree import DraftTree
-from models.base import TargetModel
+from models.base import Layers, TargetModel
 
 
 @runtime_checkable
@@ -36,8 +36,9 @@ class TreeReader(Protocol):
 class WholeReader:
     """Runs all layers on all slots, which stand in the cache in their own order."""
 
-    def __init__(self, target: TargetModel):
-        self.target = target
+    def __init__(self, target: TargetModel, layers: Layers = ()):
+        """layers: whose hidden states are wanted behind the features."""
+        self.target, self.layers = target, layers
 
     def begin(self, cache: KVCache) -> None:
         self.cache = cache
@@ -46,7 +47,7 @@ class WholeReader:
         codes = slots.codes + self.target.vocab.first_id
         ids = codes.repeat_interleave(self.cache.guidance, 0)  # (rows, slots)
         context = self.cache.open(slots.depths, slots.visible)
-        return partial(self.target.features, ids, context)
+        return partial(self.target.features, ids, context, self.layers)
 
     def keep(self, path: Tensor) -> None:
         self.cache.move(path)

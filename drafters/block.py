@@ -12,7 +12,7 @@ candidates of the positions before it.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -123,7 +123,7 @@ class BlockDrafter(EagleDrafter):
 
     def start(self, image: int, prompt: PromptRows, features: Tensor, code: Tensor) -> None:
         super().start(image, prompt, features, code)
-        self.memory.start(image, features[:, -1:], code)
+        self.memory.start(image, self._own(features[:, -1:]), code)
 
     def hear(self, noise: Noise) -> None:
         self.noise = noise
@@ -141,6 +141,10 @@ class BlockDrafter(EagleDrafter):
 
     def foresee(self) -> Tensor:
         return self.log_q[:, :, 0]
+
+    def _own(self, features: Tensor) -> Tensor:
+        """Return features without hidden states, which stale features have none of."""
+        return features[..., : self.target.spec.hidden]
 
     def _score(self, features: Tensor) -> Tensor:
         """Return log q (images, n, vocab) of features (images, guidance, n, hidden)."""
@@ -176,6 +180,13 @@ class BlockDrafter(EagleDrafter):
             return new.count, new.codes.shape[1]
         return on_device(new.counts, new.codes.device)[:, None], max(new.counts)
 
+    def _before_root(self) -> Tensor:
+        """Return what the head reads before the root, (images, guidance, 1, hidden)."""
+        counts, _ = self._unread()
+        features = self.unread.features
+        last = (counts - 1)[:, None, :, None].expand(-1, features.shape[1], -1, features.shape[3])
+        return features.gather(2, last)
+
     def _have_read(self) -> None:
         """Commit the decided tokens of the pass."""
         if self.fixed:
@@ -191,7 +202,8 @@ class BlockDrafter(EagleDrafter):
         """
         window = self.ahead
         codes = torch.cat([self.unread.codes[:, :longest], window.codes.flatten(1)], 1)
-        before = window.before.repeat_interleave(CANDIDATES, 2)
+        before = torch.cat([self._before_root(), window.before[:, :, 1:]], 2)
+        before = before.repeat_interleave(CANDIDATES, 2)
         features = torch.cat([self.unread.features[:, :, :longest], before], 2)
         guidance = features.shape[1]
         ids = (codes + self.target.vocab.first_id).repeat_interleave(guidance, 0)
@@ -201,14 +213,14 @@ class BlockDrafter(EagleDrafter):
         return outputs.unflatten(0, (-1, guidance))
 
     def see(self, features: Tensor) -> None:
-        self.seen = features
+        self.seen = self._own(features)
 
     def observe(self, tree: DraftTree, log_p: Tensor, verdict: Verdict) -> None:
         self.memory.observe(tree, self.seen, verdict)
 
     def commit(self, decided: Decided) -> None:
         super().commit(decided)
-        self.memory.commit(decided)
+        self.memory.commit(replace(decided, features=self._own(decided.features)))
 
     def select(self, images: list[int]) -> None:
         super().select(images)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from drafters.eagle import EagleHead
+from drafters.eagle_head import EagleHead
 from drafters.likeness import trust_in
 from models.base import Context, TransformerSpec
 from models.linear import Linear
@@ -39,7 +39,8 @@ class BlockHead(EagleHead):
         weight = head.fc.weight
         with torch.device("meta"):
             block = BlockHead(head.spec, head.fc.bias is not None)
-        block.embedding, block.fc, block.blocks = head.embedding, head.fc, head.blocks
+        for name, module in head.named_children():
+            setattr(block, name, module)
         like = {"dtype": weight.dtype, "device": weight.device}
         for module in (block.recalled, block.steps, block.gate):
             module.weight = nn.Parameter(torch.zeros(module.weight.shape, **like))

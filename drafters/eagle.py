@@ -5,8 +5,10 @@ The target's own head turns that into the distribution of token i + 2. Below the
 where the target has not been yet, predicted features take the place of the target's.
 """
 
+from dataclasses import replace
+
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from decoding.cache import CacheShape, Fixed, KVCache, chain
 from decoding.drafter import Decided
@@ -18,33 +20,8 @@ from decoding.transfer import on_device
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
 from drafters.branches import Branches, Newest, Unread
+from drafters.eagle_head import EagleHead
 from models.base import Context, ImageGrid, PromptRows, TargetModel, TransformerSpec
-from models.linear import Linear
-from models.transformer import Blocks
-
-
-class EagleHead(nn.Module):
-    """embed(token i + 1), feature i -> predicted feature i + 1; no final norm, as published."""
-
-    def __init__(self, spec: TransformerSpec, bias: bool = True):
-        super().__init__()
-        self.embedding = nn.Embedding(spec.vocab, spec.hidden)
-        self.fc = Linear(2 * spec.hidden, spec.hidden, bias=bias)
-        self.blocks = Blocks(spec)
-
-    @property
-    def spec(self) -> TransformerSpec:
-        """The sizes of its layers."""
-        return self.blocks.spec
-
-    def forward(self, ids: Tensor, features: Tensor, context: Context) -> Tensor:
-        """Return predicted features (rows, n, hidden).
-
-        ids: (rows, n) of the next tokens. features: (rows, n, hidden) of the positions before them.
-        """
-        mixed = self.fc(torch.cat([self.embedding(ids), features], -1))
-        # under autocast the residual stream stays wide
-        return self.blocks(mixed.to(features.dtype), context)
 
 
 def drafted_nodes(largest: Shape) -> int:
@@ -80,6 +57,7 @@ class EagleDrafter:
         path."""
         self.head, self.target, self.distribution = head, target, distribution
         self.room, self.deepest = room, deepest
+        self.reads = head.spec.target_layers
 
     def open(self, images: int, watch: Stopwatch, fixed: bool = False) -> None:
         self.watch, self.fixed = watch, fixed
@@ -98,6 +76,7 @@ class EagleDrafter:
         self.last: tuple[PromptRows, int] | None = None  # the prompt read last, and its image
 
     def start(self, image: int, prompt: PromptRows, features: Tensor, code: Tensor) -> None:
+        features = self.head.fuse(features)
         self._read(image, prompt, features[:, :-1])
         self.unread.start(image, features[:, -1:], code)
         length = prompt.ids.shape[1] - 1
@@ -133,7 +112,7 @@ class EagleDrafter:
             self.root += verdict.accepted[:, None] + 1
 
     def commit(self, decided: Decided) -> None:
-        self.unread.add(decided)
+        self.unread.add(replace(decided, features=self.head.fuse(decided.features)))
         if not self.fixed:
             self.read = [a + b for a, b in zip(self.read, decided.counts, strict=True)]
 

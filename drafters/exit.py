@@ -52,7 +52,7 @@ class ExitDrafter:
     a tree has is asked of the device.
     """
 
-    window, replays, trust = 0, False, None
+    window, replays, trust, reads = 0, False, None, ()
 
     def __init__(
         self,

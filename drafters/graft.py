@@ -29,6 +29,7 @@ class GraftDrafter:
         deeper ones are recalled alone. cut: whether distributions give some codes probability 0.
         """
         self.near, self.far, self.levels, self.cut = near, far, levels, cut
+        self.reads = near.reads
 
     @property
     def window(self) -> int:

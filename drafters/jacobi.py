@@ -61,7 +61,7 @@ class JacobiDrafter:
     """
 
     share = 0.35
-    replays, trust = True, None
+    replays, trust, reads = True, None, ()
 
     def __init__(self, target: TargetModel, window: int, guess: str, reach: int = 0):
         """window: most positions after the root that are drafted; guess: above, left or random;

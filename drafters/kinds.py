@@ -1,6 +1,7 @@
 """The kinds of drafters with weights: of each its network, its public keys and what drafts with it.
 
-The entry `drafter` of a drafter's config.json names its kind; without it, it is an EAGLE head.
+The entry `drafter` of a drafter's config.json names its kind; without it, it is an EAGLE head. The
+entry `target_layers` numbers the target's layers whose hidden states it reads.
 """
 
 from collections.abc import Callable
@@ -11,12 +12,14 @@ from torch import nn
 from decoding.drafter import Drafter
 from drafters.block import BlockDrafter
 from drafters.block_head import BlockHead
-from drafters.eagle import EagleDrafter, EagleHead
+from drafters.eagle import EagleDrafter
+from drafters.eagle_head import EagleHead
 from drafters.exit import ExitDrafter, ExitHead
 from models.base import TransformerSpec
 from models.files.network import KeyMap, Slot, block_keys
 
 ENTRY, DEFAULT = "drafter", "eagle"  # of config.json
+LAYERS = "target_layers"  # of config.json
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,8 @@ def eagle_keys(spec: TransformerSpec, bias: bool) -> KeyMap:
     keys = {"embed_tokens.weight": Slot("embedding.weight"), "fc.weight": Slot("fc.weight")}
     if bias:
         keys["fc.bias"] = Slot("fc.bias")
+    if spec.target_layers:
+        keys["states.weight"] = Slot("states.weight")
     for layer in range(spec.layers):
         keys |= block_keys(spec, "", "blocks.blocks.", layer)
     return keys
@@ -74,6 +79,22 @@ def kind_of(config: dict, name: str) -> Kind:
     if not isinstance(found, str) or found not in KINDS:
         raise ValueError(f"{name}: {ENTRY} is {found!r}; allowed: {', '.join(KINDS)}")
     return KINDS[found]
+
+
+def target_layers(config: dict, target: TransformerSpec, name: str) -> tuple[int, ...]:
+    """Return the target's layers whose hidden states a drafter reads, by its config.json.
+
+    Raises:
+        ValueError: they are no layers below the target's last; `name` is the file's.
+    """
+    found = config.get(LAYERS, [])
+    below = range(1, target.layers)
+    if not isinstance(found, list) or any(type(n) is not int or n not in below for n in found):
+        allowed = f"numbers from 1 to {target.layers - 1}, rising"
+        raise ValueError(f"{name}: {LAYERS} is {found!r}; allowed: {allowed}")
+    if found != sorted(set(found)):
+        raise ValueError(f"{name}: {LAYERS} is {found!r}; allowed: {sorted(set(found))}")
+    return tuple(found)
 
 
 def kind_with(network: nn.Module) -> Kind:

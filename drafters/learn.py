@@ -18,7 +18,7 @@ from decoding.sampling import SamplingDistribution
 from decoding.timing import Stopwatch
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
-from drafters.eagle import EagleHead
+from drafters.eagle_head import EagleHead
 from drafters.loading import LoadedDrafter
 from drafters.training.lesson import Lessons
 from drafters.training.rows import Rows, join_rows
@@ -122,6 +122,7 @@ class Listening:
 
     def __init__(self, drafter: Drafter, notes: Notes):
         self.drafter, self.notes, self.window = drafter, notes, drafter.window
+        self.reads = drafter.reads
 
     @property
     def trust(self) -> Tensor | None:

@@ -74,7 +74,7 @@ class NgramDrafter:
     forgets none of them.
     """
 
-    window, trust = 0, None
+    window, trust, reads = 0, None, ()
     replays = False  # which rows it writes depends on what they hold
 
     def __init__(self, target: TargetModel):

@@ -38,6 +38,8 @@ class TransformerSpec:
     swin_norm: bool = False
     first_norm: bool = True  # EAGLE heads of Llama targets have no input norm in layer 0
     image_rope: ImageRope | None = None
+    # of a drafter: the target's layers after which it reads the hidden states, too
+    target_layers: tuple[int, ...] = ()
     hides_padding: bool = True  # LlamaGen's drafters were trained to see padding before a prompt
     # device of each layer; None where all compute on the head's
     layer_devices: tuple[torch.device, ...] | None = None
@@ -45,6 +47,9 @@ class TransformerSpec:
     @property
     def head_dim(self) -> int:
         return self.hidden // self.heads
+
+
+Layers = tuple[int, ...]  # numbers of layers, counted from 1
 
 
 class Cache(Protocol):
@@ -175,14 +180,18 @@ class TargetModel(Protocol):
     def length(self, text: str) -> int:
         """Return the tokens of a text's prompt, with less work than `prompt`; errors as there."""
 
-    def read(self, prompt: PromptRows, context: Context) -> Tensor:
+    def read(self, prompt: PromptRows, context: Context, layers: Layers = ()) -> Tensor:
         """Prompt -> features after the final norm (guidance, length, hidden).
 
-        Those of padding are arbitrary.
+        Those of padding are arbitrary. layers: as for `features`.
         """
 
-    def features(self, ids: Tensor, context: Context) -> Tensor:
-        """Token ids (rows, n) -> features after the final norm (rows, n, hidden)."""
+    def features(self, ids: Tensor, context: Context, layers: Layers = ()) -> Tensor:
+        """Token ids (rows, n) -> features after the final norm (rows, n, hidden).
+
+        layers: after which the hidden states are wanted, too, in rising order. Each passes the
+        final norm, and they stand behind the features: (rows, n, (1 + layers) hidden).
+        """
 
     def lower(self, ids: Tensor, context: Context, layers: int) -> Tensor:
         """Token ids (rows, n) -> hidden states after the first `layers` (rows, n, hidden)."""
@@ -194,7 +203,10 @@ class TargetModel(Protocol):
         """
 
     def score(self, features: Tensor) -> Tensor:
-        """Features (rows, n, hidden) -> logits of the image codes (rows, n, vocab.size)."""
+        """Features (rows, n, hidden) -> logits of the image codes (rows, n, vocab.size).
+
+        Hidden states that stand behind the features are left out.
+        """
 
     def embedding(self) -> Tensor:
         """Return the embeddings of all token ids (spec.vocab, hidden)."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models.base import Context, PromptRows, RowsCache, TargetModel
+from models.base import Context, Layers, PromptRows, RowsCache, TargetModel
 
 
 class SequentialGuidance:
@@ -21,13 +21,17 @@ class SequentialGuidance:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.target, name)
 
-    def read(self, prompt: PromptRows, context: Context) -> Tensor:
+    def read(self, prompt: PromptRows, context: Context, layers: Layers = ()) -> Tensor:
         """As the target's."""
-        return self._in_turn(context, lambda rows, part: self.target.read(prompt.part(rows), part))
+        return self._in_turn(
+            context, lambda rows, part: self.target.read(prompt.part(rows), part, layers)
+        )
 
-    def features(self, ids: Tensor, context: Context) -> Tensor:
+    def features(self, ids: Tensor, context: Context, layers: Layers = ()) -> Tensor:
         """As the target's."""
-        return self._in_turn(context, lambda rows, part: self.target.features(ids[rows], part))
+        return self._in_turn(
+            context, lambda rows, part: self.target.features(ids[rows], part, layers)
+        )
 
     def lower(self, ids: Tensor, context: Context, layers: int) -> Tensor:
         """As the target's."""

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.base import Context, ImageRope, TransformerSpec
+from models.base import Context, ImageRope, Layers, TransformerSpec
 from models.linear import Linear
 
 
@@ -195,19 +195,28 @@ class Blocks(nn.Module):
         self.blocks = nn.ModuleList(Block(spec, layer) for layer in range(spec.layers))
 
     def forward(
-        self, x: Tensor, context: Context, first: int = 0, stop: int | None = None
+        self,
+        x: Tensor,
+        context: Context,
+        first: int = 0,
+        stop: int | None = None,
+        layers: Layers = (),
     ) -> Tensor:
         """Embeddings (rows, n, hidden) -> features (rows, n, hidden).
 
         With `first` or `stop` only layers first to stop - 1 run, on the hidden states before them.
+        With `layers` the states after these follow, in a dimension: (rows, n, 1 + layers, hidden).
         """
         rotation, mask = self.rotary(context.positions, x.dtype), context.mask
         if mask is not None and mask.shape[2] > 1:  # heads that share keys are more queries
             groups = self.spec.heads // self.spec.kv_heads
             context = replace(context, mask=mask.repeat(1, 1, groups, 1) if groups > 1 else mask)
-        for block in islice(self.blocks, first, stop):
+        states = []
+        for number, block in enumerate(islice(self.blocks, first, stop), first + 1):
             x = block(x, rotation, context)
-        return x
+            if number in layers:
+                states.append(x)
+        return torch.stack([x, *(state.to(x.device) for state in states)], 2) if layers else x
 
 
 class Transformer(nn.Module):
@@ -224,13 +233,16 @@ class Transformer(nn.Module):
     def spec(self) -> TransformerSpec:
         return self.blocks.spec
 
-    def forward(self, ids: Tensor, context: Context) -> Tensor:
-        """Token ids (rows, n) -> features after the final norm (rows, n, hidden)."""
-        return self.read(self.embedding(ids), context)
+    def forward(self, ids: Tensor, context: Context, layers: Layers = ()) -> Tensor:
+        """Token ids (rows, n) -> features after the final norm (rows, n, hidden).
 
-    def read(self, embeddings: Tensor, context: Context) -> Tensor:
-        """Embeddings (rows, n, hidden) -> features after the final norm (rows, n, hidden)."""
-        return self.norm(self.blocks(embeddings, context))
+        layers: whose hidden states follow, as `TargetModel.features` says.
+        """
+        return self.read(self.embedding(ids), context, layers)
+
+    def read(self, embeddings: Tensor, context: Context, layers: Layers = ()) -> Tensor:
+        """Embeddings (rows, n, hidden) -> what `forward` returns."""
+        return self.norm(self.blocks(embeddings, context, layers=layers)).flatten(2)
 
     def lower(self, ids: Tensor, context: Context, layers: int) -> Tensor:
         """Token ids (rows, n) -> hidden states after the first `layers` (rows, n, hidden)."""
@@ -242,5 +254,8 @@ class Transformer(nn.Module):
         return self.norm(self.blocks(hidden, context, first=layers))
 
     def score(self, features: Tensor) -> Tensor:
-        """Features (rows, n, hidden) -> logits over the scored ids (rows, n, scored)."""
-        return self.head(features)
+        """Features (rows, n, hidden) -> logits over the scored ids (rows, n, scored).
+
+        Hidden states that stand behind the features are left out.
+        """
+        return self.head(features[..., : self.spec.hidden])

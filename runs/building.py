@@ -28,7 +28,8 @@ from decoding.verifiers.base import Verifier
 from drafters.block import BlockDrafter
 from drafters.block_head import BlockHead
 from drafters.calibrations import UNCALIBRATED, Calibrations
-from drafters.eagle import EagleHead, drafted_nodes
+from drafters.eagle import drafted_nodes
+from drafters.eagle_head import EagleHead
 from drafters.graft import GraftDrafter
 from drafters.jacobi import JacobiDrafter
 from drafters.loading import LoadedDrafter

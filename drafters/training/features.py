@@ -22,7 +22,7 @@ from tqdm import tqdm
 from configs.fields import refuse
 from drafters.training.rows import Rows, join_prompts, join_rows, part_of, target_rows
 from drafters.training.shards import Tokens
-from models.base import TargetModel
+from models.base import Layers, TargetModel
 from support.crew import Crew
 from support.durable import replace_file
 from support.json_files import read_object
@@ -38,13 +38,14 @@ class Computed:
     """Computes rows with the target: call it with the numbers of images, and picks.
 
     picks: the one guidance row that is wanted of each image, or None for all. precision: of the
-    matrix products, fp32 or bf16.
+    matrix products, fp32 or bf16. layers: whose hidden states are wanted, too.
     """
 
     target: TargetModel
     tokens: Tokens
     guidance: int
     precision: str = "fp32"
+    layers: Layers = ()
 
     def __call__(self, images: Sequence[int], picks: Sequence[int] | None = None) -> Rows:
         size = _TOGETHER if self.target.device.type == "cpu" else len(images)
@@ -64,7 +65,8 @@ class Computed:
         with torch.autocast(
             self.target.device.type, torch.bfloat16, enabled=self.precision == "bf16"
         ):
-            return target_rows(self.target, join_prompts(prompts), self.tokens.codes(images))
+            codes = self.tokens.codes(images)
+            return target_rows(self.target, join_prompts(prompts), codes, self.layers)
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,8 @@ def bytes_of(computed: Computed, images: Sequence[int]) -> int:
         computed.target.length(computed.tokens.captions[i]) + grid.slots(grid.tokens - 1)
         for i in images
     )
-    return slots * computed.guidance * spec.hidden * storage(computed.target).itemsize
+    width = spec.hidden * (1 + len(computed.layers))
+    return slots * computed.guidance * width * storage(computed.target).itemsize
 
 
 def cached(computed: Computed, folder: Path, checkpoint: str, crew: Crew) -> Cached:
@@ -133,6 +136,8 @@ def cached(computed: Computed, folder: Path, checkpoint: str, crew: Crew) -> Cac
     about = {"tokens": fingerprint(tokens), "checkpoint": checkpoint, "guidance": computed.guidance,
              "precision": computed.precision,
              "dtype": str(storage(target)).removeprefix("torch.")}  # fmt: skip
+    if computed.layers:
+        about["layers"] = list(computed.layers)
     folder.mkdir(parents=True, exist_ok=True)
     _claim(folder, about)
     crew.wait()

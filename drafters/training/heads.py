@@ -8,6 +8,7 @@ instead.
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -17,9 +18,9 @@ from torch import Tensor, nn
 from configs.fields import refuse
 from configs.training import TrainSettings
 from drafters.block_head import BlockHead
-from drafters.kinds import DEFAULT, ENTRY, KINDS, kind_with
+from drafters.kinds import DEFAULT, ENTRY, KINDS, LAYERS, kind_with, target_layers
 from drafters.loading import load_drafter
-from models.base import TargetModel
+from models.base import TargetModel, TransformerSpec
 from models.files.folders import checkpoint_folder
 from models.files.network import public_state
 from models.files.weights import read_json
@@ -49,16 +50,25 @@ def head_config(settings: TrainSettings) -> dict:
         shared = {name: config[name] for name in _SHARED if name in config}
         kind = {} if settings.drafter == DEFAULT else {ENTRY: settings.drafter}
         sizes = {"num_hidden_layers": settings.layers or 1, "bias": True}
-        return shared | _FOR_OTHERS | sizes | kind
+        return shared | _FOR_OTHERS | sizes | kind | _layers(settings)
     config = read_json(checkpoint_folder(settings.start_from, "--start_from") / "config.json")
     if settings.layers not in (None, config.get("num_hidden_layers")):
         refuse("layers", settings.layers, f"{config.get('num_hidden_layers')}, as --start_from has")
+    if settings.layers_read and config.get(LAYERS, list(settings.layers_read)) != list(
+        settings.layers_read
+    ):
+        refuse("target_layers", settings.target_layers, f"{config[LAYERS]}, as --start_from has")
+    config = config | _layers(settings)
     found = config.get(ENTRY, DEFAULT)
     if (settings.drafter, found) == ("block", "eagle"):  # which is a block head without training
         return _FOR_OTHERS | config | {ENTRY: "block"}
     if settings.drafter != found:
         refuse("drafter", settings.drafter, f"{found}, as the drafter in {settings.start_from} is")
     return _FOR_OTHERS | config
+
+
+def _layers(settings: TrainSettings) -> dict[str, list[int]]:
+    return {LAYERS: list(settings.layers_read)} if settings.layers_read else {}
 
 
 def open_head(settings: TrainSettings, target: TargetModel) -> nn.Module:
@@ -70,11 +80,14 @@ def open_head(settings: TrainSettings, target: TargetModel) -> nn.Module:
     kind = KINDS[settings.drafter]
     if settings.start_from is None:
         with target.device:
-            head = kind.network(target.drafter_spec(config), config["bias"])
+            head = kind.network(_spec(config, target), config["bias"])
         _initialise(head, settings.seed)
     else:
         head = load_drafter(settings.start_from, target, torch.float32).network
         forget_packed(head)
+        wanted = target_layers(config, target.spec, "--target_layers")
+        if head.spec.target_layers != wanted:
+            head.read_layers(wanted)
         head = BlockHead.of(head) if settings.drafter == "block" else head
         if kind.embeds:
             _scale_tokens(head.fc.weight.data, 1 / scale)
@@ -82,6 +95,11 @@ def open_head(settings: TrainSettings, target: TargetModel) -> nn.Module:
     if kind.embeds:
         head.embedding = nn.Embedding.from_pretrained(target.embedding() * scale)
     return head
+
+
+def _spec(config: dict, target: TargetModel) -> TransformerSpec:
+    layers = target_layers(config, target.spec, "--target_layers")
+    return replace(target.drafter_spec(config), target_layers=layers)
 
 
 def embedding_scale(settings: TrainSettings, target: TargetModel) -> float:
@@ -111,7 +129,7 @@ def _scale_tokens(weight: Tensor, factor: float) -> None:
 def _initialise(head: nn.Module, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in head.named_parameters():
-        if parameter.ndim > 1 and "norm" not in name and "embedding" not in name:
+        if parameter.ndim > 1 and not any(kept in name for kept in ("norm", "embedding", "states")):
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.02)
     if head.fc.bias is not None:
         head.fc.bias.zero_()

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from configs.training import TrainSettings
-from drafters.eagle import EagleHead
+from drafters.eagle_head import EagleHead
 from drafters.training.block_loss import BlockLoss
 from drafters.training.features import Rower
 from drafters.training.losses import EagleLoss, Levels
@@ -90,7 +90,7 @@ class Lessons:
         rows = rows.to(self.device, self.head.fc.weight.dtype)
         noise = None
         if s.feature_noise:
-            shape = torch.Size((len(rows.ids), rows.drafted, rows.features.shape[-1]))
+            shape = torch.Size((len(rows.ids), rows.drafted, self.head.spec.hidden))
             noise = s.feature_noise * feature_noise(s.seed, self.step, places, shape, self.device)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=s.precision == "bf16"):
             return self.loss(self.head, rows, noise)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoding.sampling import SamplingDistribution
-from drafters.eagle import EagleHead
+from drafters.eagle_head import EagleHead
 from drafters.exit import ExitHead
 from drafters.training.exits import unroll_exit
 from drafters.training.rows import Joined, Rows, behind_padding, mask_of, positions_of
@@ -29,7 +29,7 @@ def unroll(
 
     Args:
         head: the drafter, or a stand-in of tests.
-        rows: of the dtype that the head computes in.
+        rows: of the dtype that the head computes in, with the hidden states that it reads.
         depths: how many.
         noise: (rows, drafted, hidden), added to the features of the slots that decoding uses.
         shift: 1; 0 pairs feature i with token i, as earlier code did, for comparisons only.
@@ -37,7 +37,7 @@ def unroll(
     Returns:
         Per depth d (rows, drafted - d + 1, hidden): what slots from prompt + d - 2 on predict.
     """
-    given, first = rows.features[:, :-1], rows.prompt - 1
+    given, first = head.fuse(rows.features[:, :-1]), rows.prompt - 1
     n, drafted = given.shape[1], rows.drafted
     ids = rows.ids[:, shift : shift + n]
     starts = rows.starts if head.spec.hides_padding else torch.zeros_like(rows.starts)
@@ -179,7 +179,8 @@ class EagleLoss:
                 distribution[:, level:],
                 guided(self.target, features, self.cfg).log_softmax(-1),
             )
-            regression = F.smooth_l1_loss(features.float(), wanted[:, level:].float())
+            goal = wanted[:, level:, : features.shape[-1]]  # without hidden states
+            regression = F.smooth_l1_loss(features.float(), goal.float())
             differ = (
                 1 - agreement(p, log_q.exp()).mean()
                 if self.weights[2]

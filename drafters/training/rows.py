@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from models.base import Context, ImageGrid, PromptRows, TargetModel
+from models.base import Context, ImageGrid, Layers, PromptRows, TargetModel
 
 
 @dataclass(frozen=True)
@@ -17,9 +17,10 @@ class Rows:
     A row lacks its last image token, which predicts nothing.
 
     ids: (rows, n) prompt, image tokens and row ends; all prompts end at the same slot. features:
-    (rows, n, hidden) the target's. starts: (rows,) slot of a row's first token; the slots before it
-    are padding. origins: (rows,) slot of rotary position 0. prompt: slots before the image; slot
-    prompt - 1 is the first that decoding drafts from.
+    (rows, n, hidden) the target's; behind them the hidden states that a drafter reads, too. starts:
+    (rows,) slot of a row's first token; the slots before it are padding. origins: (rows,) slot of
+    rotary position 0. prompt: slots before the image; slot prompt - 1 is the first that decoding
+    drafts from.
     """
 
     ids: Tensor
@@ -132,8 +133,12 @@ def positions_of(rows: Tensor, n: int, last: int) -> Tensor:
 
 
 @torch.no_grad()
-def target_rows(target: TargetModel, prompt: PromptRows, codes: Tensor) -> Rows:
+def target_rows(
+    target: TargetModel, prompt: PromptRows, codes: Tensor, layers: Layers = ()
+) -> Rows:
     """Return the rows of images with joined prompts; codes: (images, tokens).
+
+    layers: whose hidden states a drafter reads.
 
     They are computed as decoding does: the prompt is read first, then the image in one pass.
     """
@@ -148,13 +153,13 @@ def target_rows(target: TargetModel, prompt: PromptRows, codes: Tensor) -> Rows:
     mask = mask_of(visible[:, :length, :length], like).expand(len(ids), -1, -1, -1)
     cache = Joined()
     read = target.read(
-        replace(prompt, origins=origins), Context(positions[:, :length], mask, cache)
+        replace(prompt, origins=origins), Context(positions[:, :length], mask, cache), layers
     )
     cache.keeps = False
     image = Context(positions[:, length:], mask_of(visible[:, length:], like), cache)
     return Rows(
         ids,
-        torch.cat([read, target.features(ids[:, length:], image)], 1),
+        torch.cat([read, target.features(ids[:, length:], image, layers)], 1),
         prompt.starts,
         origins,
         length,

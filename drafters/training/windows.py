@@ -38,7 +38,8 @@ class Split:
 class Windows:
     """Rounds of one image, ready for the head; m rounds of so many steps.
 
-    ids: (guidance, n + 1), features: (guidance, n, hidden) of its sequence. roots: (m,). best,
+    ids: (guidance, n + 1), features: (guidance, n, hidden) of its sequence, with the hidden states
+    that the head reads. roots: (m,). best,
     true: (m, steps) the best candidates and the target's choices. before: (m, guidance, steps,
     hidden) the features before both. stale_best, stale_true: stale ones after them. likeness: (m,
     steps) the similarity of the latter. goals: (m, steps) the next positions; known: whether they
@@ -88,7 +89,8 @@ def windows_of(target: TargetModel, drawn: Drawn, readings: list[Reading], greed
     recent = torch.cat([reading.recent for reading in readings])
     line = torch.cat([recent[:, 1:].flip(1), best], 1)  # (m, REACH - 1 + steps)
     mixed = torch.cat([true[..., None], lineage_along(line)[..., 1:]], 2)
-    memory = _Memory(target, features, drawn.prompt.ids.shape[1], readings, roots)
+    own, length = features[..., : target.spec.hidden], drawn.prompt.ids.shape[1]
+    memory = _Memory(target, own, length, readings, roots)
     stale_true, likeness = memory(mixed, places)
     goals = (places + 1).clamp(max=grid.tokens - 1)
     width = 1 if greedy else target.vocab.size
@@ -153,7 +155,8 @@ def predict(head: BlockHead, target: TargetModel, rounds: Windows) -> Tensor:
     last = head.spec.max_positions - 1
     positions = positions_of(origins, rounds.features.shape[1], last)
     visible = mask_of(behind_padding(starts, positions.shape[1]), rounds.features)
-    head(rounds.ids[:, 1:], rounds.features, Context(positions, visible, cache))
+    read = head.fuse(rounds.features)
+    head(rounds.ids[:, 1:], read, Context(positions, visible, cache))
     slots, step = target.grid.slots, torch.arange(steps, device=starts.device).repeat(2)
     ahead = slots(rounds.roots[:, None] + step) - slots(rounds.roots)[:, None]  # (m, 2 steps)
     roots = rounds.prompt - 1 + slots(rounds.roots)  # (m,) the slots of the roots
@@ -161,7 +164,8 @@ def predict(head: BlockHead, target: TargetModel, rounds: Windows) -> Tensor:
     visible = mask_of(_seen(rounds, roots, starts), rounds.features)
     ids = torch.cat([rounds.best, rounds.true], 1) + target.vocab.first_id
     stale = torch.cat([rounds.stale_best, rounds.stale_true], 2).transpose(0, 1).flatten(0, 1)
-    before = torch.cat([rounds.before, rounds.before], 2).transpose(0, 1).flatten(0, 1)
+    before = torch.cat([read[:, roots].transpose(0, 1)[:, :, None], rounds.before[:, :, 1:]], 2)
+    before = torch.cat([before, before], 2).transpose(0, 1).flatten(0, 1)
     context = Context(places, visible, cache)
     outputs = head.read(ids.repeat(guidance, 1), before, stale, step, context)
     return outputs.unflatten(0, (guidance, m)).transpose(0, 1)[:, :, steps:]
@@ -205,7 +209,7 @@ def scored(head: BlockHead, target: TargetModel, rounds: Windows, cfg: float) ->
     predicted = predict(head, target, rounds).to(rounds.features.dtype)
     mixed = head.mix(predicted, rounds.stale_true, rounds.likeness)
     slots = rounds.prompt - 1 + target.grid.slots(rounds.goals)
-    wanted = rounds.features[:, slots].transpose(0, 1)
+    wanted = rounds.features[:, slots, : predicted.shape[-1]].transpose(0, 1)
     log_q, log_p = (
         guided(target, features.flatten(0, 1), cfg).log_softmax(-1) for features in (mixed, wanted)
     )

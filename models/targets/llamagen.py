@@ -24,6 +24,7 @@ from models.base import (
     ImageGrid,
     ImageRope,
     ImageVocab,
+    Layers,
     PromptRows,
     TargetOptions,
     TransformerSpec,
@@ -111,9 +112,10 @@ class LlamaGen(TransformerTarget):
     def length(self, text: str) -> int:
         return len(self.caption.empty)
 
-    def read(self, prompt: PromptRows, context: Context) -> Tensor:
+    def read(self, prompt: PromptRows, context: Context, layers: Layers = ()) -> Tensor:
         mask = padding_visible(context.mask, prompt.starts)
-        return self.transformer.read(self.caption(prompt.condition), replace(context, mask=mask))
+        embeddings = self.caption(prompt.condition)
+        return self.transformer.read(embeddings, replace(context, mask=mask), layers)
 
     def drafter_spec(self, config: dict) -> TransformerSpec:
         return drafter_spec(config, self.spec)

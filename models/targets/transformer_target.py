@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from models.base import Context, ImageGrid, PromptRows
+from models.base import Context, ImageGrid, Layers, PromptRows
 from models.codecs.vqgan import ImageTokenizer
 from models.transformer import Transformer
 
@@ -23,11 +23,11 @@ class TransformerTarget:
     def length(self, text: str) -> int:
         return self.prompt(text, 1).ids.shape[1]
 
-    def read(self, prompt: PromptRows, context: Context) -> Tensor:
-        return self.features(prompt.ids, context)
+    def read(self, prompt: PromptRows, context: Context, layers: Layers = ()) -> Tensor:
+        return self.features(prompt.ids, context, layers)
 
-    def features(self, ids: Tensor, context: Context) -> Tensor:
-        return self.transformer(ids, context)
+    def features(self, ids: Tensor, context: Context, layers: Layers = ()) -> Tensor:
+        return self.transformer(ids, context, layers)
 
     def lower(self, ids: Tensor, context: Context, layers: int) -> Tensor:
         return self.transformer.lower(ids, context, layers)

@@ -14,7 +14,7 @@ from decoding.noise import gumbel, image_seed
 from decoding.sampling import choose
 from drafters.block_head import BlockHead
 from drafters.calibrations import FILE, Calibrations, distribution_key
-from drafters.eagle import EagleHead
+from drafters.eagle_head import EagleHead
 from drafters.loading import LoadedDrafter, load_drafter
 from drafters.training.agreement import Gathered, draft_distributions, factors, target_distribution
 from drafters.training.features import Rower

@@ -115,11 +115,12 @@ class Training:
         except ValueError as error:
             raise SettingsError(f"--holdout: {error}") from error
         self.settings, self.crew, self.target = settings, crew, target
-        rows = Computed(target, tokens, settings.guidance, settings.precision)
-        if settings.cache_features is not None:
-            rows = cached(rows, Path(settings.cache_features), tokens.about["checkpoint"], crew)
         self.config = head_config(settings)  # --start_from need not outlive the start
         head = open_head(settings, target)
+        layers = head.spec.target_layers
+        rows = Computed(target, tokens, settings.guidance, settings.precision, layers)
+        if settings.cache_features is not None:
+            rows = cached(rows, Path(settings.cache_features), tokens.about["checkpoint"], crew)
         distribution = sampling_distribution(settings.sampling)
         own = settings.drafter == "block"
         source = DrawnRounds(target, head, tokens, distribution) if own else rows

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from decoding.cache import CacheShape, KVCache, attention_dtype, chain
 from decoding.sampling import SamplingDistribution
-from drafters.eagle import EagleHead
+from drafters.eagle_head import EagleHead
 from models.base import Context, TargetModel, TransformerSpec
 from scripts.gpu.modes import Pass, compiled, fixed_context, graphed
 

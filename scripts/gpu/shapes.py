@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from drafters.eagle import EagleHead
+from drafters.eagle_head import EagleHead
 from drafters.loading import LoadedDrafter
 from models.base import ImageGrid, ImageVocab, PromptRows, TransformerSpec
 from models.targets.chameleon_network import chameleon_spec

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from configs.fields import refuse
-from drafters.eagle import EagleHead
+from drafters.eagle_head import EagleHead
 from drafters.kinds import eagle_keys
 from models.codecs.vqgan import ImageTokenizer
 from models.codecs.vqgan_config import VqganConfig

@@ -77,7 +77,7 @@ def random_distribution(image: int, path: Path, vocab: int = 9, spread: float = 
 class Unseeing:
     """A drafter without foresight, and without interest in what was verified."""
 
-    window, replays, trust = 0, False, None
+    window, replays, trust, reads = 0, False, None, ()
 
     def observe(self, tree: DraftTree, log_p: Tensor, verdict: Verdict) -> None:
         pass

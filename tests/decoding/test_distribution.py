@@ -19,9 +19,9 @@ from configs.schema import MethodSettings
 from decoding import noise
 from decoding.flight import Job
 from decoding.sampling import SamplingDistribution
-from drafters.eagle import EagleHead
+from drafters.eagle_head import EagleHead
 from drafters.loading import LoadedDrafter
-from models.base import Context, ImageGrid, ImageVocab, PromptRows, TransformerSpec
+from models.base import Context, ImageGrid, ImageVocab, Layers, PromptRows, TransformerSpec
 from models.transformer import Transformer
 from runs.building import build_engine
 
@@ -52,11 +52,11 @@ class SmallTarget:
     def length(self, text: str) -> int:
         return 2
 
-    def read(self, prompt: PromptRows, context: Context) -> Tensor:
-        return self.features(prompt.ids, context)
+    def read(self, prompt: PromptRows, context: Context, layers: Layers = ()) -> Tensor:
+        return self.features(prompt.ids, context, layers)
 
-    def features(self, ids: Tensor, context: Context) -> Tensor:
-        return self.model(ids, context)
+    def features(self, ids: Tensor, context: Context, layers: Layers = ()) -> Tensor:
+        return self.model(ids, context, layers)
 
     def score(self, features: Tensor) -> Tensor:
         return self.model.score(features)

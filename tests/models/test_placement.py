@@ -15,7 +15,7 @@ from configs.fields import SettingsError
 from configs.schema import MethodSettings, RunSettings, SamplingSettings
 from decoding.cache import CacheShape, KVCache, chain
 from decoding.flight import Job
-from models.base import Context, PromptRows, TransformerSpec
+from models.base import Context, Layers, PromptRows, TransformerSpec
 from models.codecs.vqgan import ImageTokenizer
 from models.guidance import SequentialGuidance
 from models.placement import Load, dispatch, load_of, plan
@@ -56,13 +56,13 @@ class Counted:
     def __getattr__(self, name: str) -> object:
         return getattr(self.target, name)
 
-    def read(self, prompt: PromptRows, context: Context) -> torch.Tensor:
+    def read(self, prompt: PromptRows, context: Context, layers: Layers = ()) -> torch.Tensor:
         self.rows.append(len(prompt.ids))
-        return self.target.read(prompt, context)
+        return self.target.read(prompt, context, layers)
 
-    def features(self, ids: torch.Tensor, context: Context) -> torch.Tensor:
+    def features(self, ids: torch.Tensor, context: Context, layers: Layers = ()) -> torch.Tensor:
         self.rows.append(len(ids))
-        return self.target.features(ids, context)
+        return self.target.features(ids, context, layers)
 
 
 @pytest.mark.parametrize("images", [1, 3])

@@ -131,7 +131,7 @@ def test_noise_spares_deeper_levels(session) -> None:
         seen.append(inputs)
         return torch.zeros_like(inputs)
 
-    head.spec = session.drafter.network.spec
+    head.spec, head.fuse = session.drafter.network.spec, session.drafter.network.fuse
     unroll(head, rows, 2, torch.full((4, rows.drafted, 32), 0.25))
     given, first = rows.features[:, :-1], rows.prompt - 1
     assert torch.equal(seen[0][:, :first], given[:, :first]), "the prompt stays as it is"
@@ -148,7 +148,7 @@ def test_the_wrong_pairing_of_earlier_code(session) -> None:
         seen.append(ids)
         return torch.zeros_like(inputs)
 
-    head.spec = session.drafter.network.spec
+    head.spec, head.fuse = session.drafter.network.spec, session.drafter.network.fuse
     unroll(head, rows, 2)
     unroll(head, rows, 2, shift=0)
     assert torch.equal(seen[0], rows.ids[:, 1:]) and torch.equal(seen[2], rows.ids[:, :-1])
@@ -169,6 +169,9 @@ class Perfect:
         features = self.rows.features[:, 1:].clone()
         features[:, self.at] += self.wrong
         return features[:, -ids.shape[1] :]
+
+    def fuse(self, features: Tensor) -> Tensor:
+        return features
 
 
 def distributions(spread: float) -> Tensor:

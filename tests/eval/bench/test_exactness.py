@@ -12,7 +12,7 @@ from decoding.flight import FinishedImage, ImageCost, Job
 from decoding.noise import gumbel
 from decoding.sampling import SamplingDistribution
 from eval.bench.exactness import Comparison, compare, gap
-from models.base import Context, ImageGrid, ImageVocab, PromptRows, TransformerSpec
+from models.base import Context, ImageGrid, ImageVocab, Layers, PromptRows, TransformerSpec
 
 
 class TableTarget:
@@ -31,10 +31,10 @@ class TableTarget:
             torch.zeros(guidance, 3, dtype=torch.long), torch.zeros(guidance, dtype=torch.long)
         )
 
-    def read(self, prompt: PromptRows, context: Context) -> Tensor:
+    def read(self, prompt: PromptRows, context: Context, layers: Layers = ()) -> Tensor:
         return self.features(prompt.ids, context)
 
-    def features(self, ids: Tensor, context: Context) -> Tensor:
+    def features(self, ids: Tensor, context: Context, layers: Layers = ()) -> Tensor:
         return torch.zeros(*ids.shape, 4)
 
     def score(self, features: Tensor) -> Tensor:
