@@ -135,9 +135,8 @@ def cached(computed: Computed, folder: Path, checkpoint: str, crew: Crew) -> Cac
     target, tokens = computed.target, computed.tokens
     about = {"tokens": fingerprint(tokens), "checkpoint": checkpoint, "guidance": computed.guidance,
              "precision": computed.precision,
-             "dtype": str(storage(target)).removeprefix("torch.")}  # fmt: skip
-    if computed.layers:
-        about["layers"] = list(computed.layers)
+             "dtype": str(storage(target)).removeprefix("torch."),
+             "layers": list(computed.layers) or None}  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     _claim(folder, about)
     crew.wait()

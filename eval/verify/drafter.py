@@ -50,7 +50,8 @@ def _gather(subject: Subject) -> tuple[Gathered, Gathered]:
     guidance = distribution.guidance
     images = subject.plain.images
     codes = torch.stack([image.codes for image in images])
-    rows = subject.rows(target, [image.job.prompt for image in images], codes)
+    prompts = [image.job.prompt for image in images]
+    rows = subject.rows(target, prompts, codes, head.spec.target_layers)
     own, moved = Gathered(), Gathered()
     for number, image in enumerate(images):
         part = part_of(rows, number, guidance)

@@ -14,7 +14,7 @@ from configs.tools import VerifySettings
 from decoding.flight import Job
 from decoding.noise import image_seed
 from drafters.training.rows import Rows, join_prompts, target_rows
-from models.base import TargetModel
+from models.base import Layers, TargetModel
 from models.codecs.codec import Codec
 from models.registry import load_codec
 from runs.measure import BASELINE, Measurement, measure
@@ -100,12 +100,16 @@ class Subject:
         options = target_options(self.settings, DTYPES[self.settings.dtype], self.target.device)
         return load_codec(self.settings.model, self.settings.model_path, options)
 
-    def rows(self, target: TargetModel, prompts: Sequence[str], codes: Tensor) -> Rows:
-        """Return the target's features after these prompts and codes (images, tokens)."""
+    def rows(
+        self, target: TargetModel, prompts: Sequence[str], codes: Tensor, layers: Layers = ()
+    ) -> Rows:
+        """Return the target's features after these prompts and codes (images, tokens).
+
+        layers: whose hidden states stand behind them.
+        """
         guidance = self.settings.sampling.guidance
-        return target_rows(
-            target, join_prompts([target.prompt(text, guidance) for text in prompts]), codes
-        )
+        prompt = join_prompts([target.prompt(text, guidance) for text in prompts])
+        return target_rows(target, prompt, codes, layers)
 
 
 def enlarged(picture: Image.Image, size: tuple[int, int]) -> Image.Image:

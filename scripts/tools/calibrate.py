@@ -38,13 +38,10 @@ def distributions_of(
 ) -> list[Tensor]:
     """Return log q (tokens - k, vocab) of a decoded image for each tree level k."""
     prompt = session.target.prompt(image.job.prompt, distribution.guidance)
-    rows = target_rows(session.target, prompt, image.codes[None].to(session.target.device))
-    return [
-        log_q[0]
-        for log_q in draft_distributions(
-            session.target, session.drafter.network, rows, distribution, depths
-        )
-    ]
+    head, codes = session.drafter.network, image.codes[None].to(session.target.device)
+    rows = target_rows(session.target, prompt, codes, head.spec.target_layers)
+    found = draft_distributions(session.target, head, rows, distribution, depths)
+    return [log_q[0] for log_q in found]
 
 
 def noise_of(image: FinishedImage, like: Tensor) -> Tensor:

@@ -7,12 +7,28 @@ predicts feature i + 1.
 
 from __future__ import annotations
 
+from copy import deepcopy
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from decoding.sampling import SamplingDistribution
 from models.base import Context
 from runs.session import Session
+
+
+def session_reading(session: Session, layers: tuple[int, ...]) -> Session:
+    """A session whose head also reads the target's hidden states after these layers."""
+    if not layers:
+        return session
+    head = deepcopy(session.drafter.network)
+    head.read_layers(layers)
+    generator = torch.Generator().manual_seed(5)
+    weight = head.states.weight
+    weight.data.copy_(torch.randn(weight.shape, generator=generator) * 0.05)
+    head.requires_grad_(False)
+    return replace(session, drafter=replace(session.drafter, network=head))
 
 
 class Image:
@@ -47,11 +63,14 @@ class Image:
 
     @torch.inference_mode()
     def features(self, count: int) -> list[Tensor]:
-        """The target's features of each row's prompt and its first `count` codes, (n, hidden)."""
+        """The target's features of each row's prompt and its first `count` codes, (n, hidden),
+        with the hidden states that the head reads.
+        """
         found = []
         for row in self.rows:
             ids = torch.tensor([row + self.sequence(self.codes[:count].tolist())])
-            found.append(self.target.features(ids, Context(torch.arange(ids.shape[1])[None]))[0])
+            context = Context(torch.arange(ids.shape[1])[None])
+            found.append(self.target.features(ids, context, self.head.spec.target_layers)[0])
         return found
 
     def decided(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
@@ -69,7 +88,7 @@ class Image:
         last = []
         for row, features in zip(self.rows, self.features(count - 1), strict=True):
             ids = torch.tensor([row + self.sequence([*self.codes[:count].tolist(), *path])])[:, 1:]
-            inputs = features[None]
+            inputs = self.head.fuse(features[None])
             while True:
                 n = inputs.shape[1]
                 outputs = self.head(ids[:, :n], inputs, Context(torch.arange(n)[None]))

@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 import torch
-from direct import Image
+from direct import Image, session_reading
 from torch import Tensor
 
 from configs.methods import MethodSettings
@@ -22,6 +22,12 @@ from drafters.stale import UNKNOWN, Nodes, StaleFeatures, recall
 from models.base import Context
 from runs.building import build_engine
 from runs.session import Session
+
+
+@pytest.fixture(params=[(), (1,)], ids=["features", "hidden states too"])
+def session(request: pytest.FixtureRequest, session: Session) -> Session:
+    return session_reading(session, request.param)
+
 
 GENERATOR = torch.Generator().manual_seed(0)
 
@@ -105,12 +111,13 @@ def by_definition(session: Session, head: BlockHead, image: Image, round_: "Roun
     first, window, found = session.target.vocab.first_id, round_.window, []
     decided = len(image.codes)
     for row, features in enumerate(image.features(decided - 1)):
+        features = head.fuse(features)  # the last one is that before the root
         ids = torch.tensor(image.rows[row] + image.sequence(image.codes.tolist()))[1:]
         for step, candidate in product(range(window.codes.shape[1]), range(CANDIDATES)):
             best = window.codes[round_.place, :step, 0]
             own = window.codes[round_.place, step, candidate]
             tokens = torch.cat([ids[:-1], first + best, first + own[None]])[None]
-            before = torch.cat([features[:-1], window.before[round_.place, row, : step + 1]])[None]
+            before = torch.cat([features, window.before[round_.place, row, 1 : step + 1]])[None]
             stale = window.stale[round_.place, row]
             stale = torch.cat([stale[:step, 0], stale[step, candidate][None]])[None]
             context = Context(torch.arange(tokens.shape[1])[None])

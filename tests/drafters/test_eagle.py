@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from direct import Image
+from direct import Image, session_reading
 from torch import Tensor
 
 from decoding.drafter import Decided
@@ -17,6 +17,11 @@ from runs.session import Session
 
 CPU = torch.device("cpu")
 TOLERANCE = {"rtol": 0, "atol": 1e-6}  # rotations are kept in fp32
+
+
+@pytest.fixture(params=[(), (1,)], ids=["features", "hidden states too"])
+def session(request: pytest.FixtureRequest, session: Session) -> Session:
+    return session_reading(session, request.param)
 
 
 def padded_features(image: Image) -> Tensor:

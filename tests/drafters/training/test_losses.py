@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from direct import Image
+from direct import Image, session_reading
 from small import open_lumina
 from small_llamagen import llamagen_settings, open_llamagen, write_llamagen
 from torch import Tensor
@@ -51,7 +51,8 @@ def codes_for(session: Session, seed: int = 0) -> Tensor:
 
 def rows_of(session: Session) -> Rows:
     prompts = [session.target.prompt(text, 2) for text in TEXTS]
-    return target_rows(session.target, join_prompts(prompts), codes_for(session))
+    layers = session.drafter.network.spec.target_layers
+    return target_rows(session.target, join_prompts(prompts), codes_for(session), layers)
 
 
 def test_a_batch_has_the_features_of_single_images(opened) -> None:
@@ -82,11 +83,13 @@ def test_the_features_are_those_of_unpadded_rows(session) -> None:
             torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("layers", [(), (1,)], ids=["features", "hidden states too"])
 @torch.inference_mode()
-def test_training_scores_what_the_drafter_computes(opened) -> None:
+def test_training_scores_what_the_drafter_computes(layers, opened) -> None:
     """Distributions of levels 1 to 3 against those of a tree of one branch after every decided
     token.
     """
+    opened = session_reading(opened, layers)
     codes, rows = codes_for(opened), rows_of(opened)
     distributions = draft_distributions(opened.target, opened.drafter.network, rows, PLAIN, 3)
     for number, text in enumerate(TEXTS):
@@ -104,7 +107,7 @@ def decoded_distributions(
 ) -> Iterator[tuple[int, int, Tensor]]:
     """Level, number of the token and log q of a drafter that is told one token after the other."""
     target, prompt = session.target, session.target.prompt(text, 2)
-    rows = target_rows(target, prompt, codes[None])
+    rows = target_rows(target, prompt, codes[None], session.drafter.network.spec.target_layers)
     drafter = EagleDrafter(session.drafter.network, target, PLAIN, room=levels, deepest=8)
     drafter.open(1, Stopwatch(target.device))
     drafter.start(0, prompt, rows.features[:, : rows.prompt], codes[:1])

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from direct import session_reading
 
 from configs.methods import MethodSettings
 from decoding.flight import Job
@@ -12,11 +13,17 @@ from drafters.training.rounds import DrawnRounds, RecordingDrafter
 from drafters.training.shards import Tokens
 from drafters.training.windows import scored, windows_of
 from runs.building import build_engine
+from runs.session import Session
 
 close = torch.testing.assert_close
 CAPTIONS = ["a cat", "three small dogs", "a dog"]
 ENTRIES = [{"id": str(n), "caption": text, "seed": n + 3} for n, text in enumerate(CAPTIONS)]
 TOKENS = Tokens({"rows": 4, "columns": 4, "vocab": 24}, ENTRIES, [])
+
+
+@pytest.fixture(params=[(), (1,)], ids=["features", "hidden states too"])
+def session(request: pytest.FixtureRequest, session: Session) -> Session:
+    return session_reading(session, request.param)
 
 
 def head_of(session, seed: int = 0) -> BlockHead:

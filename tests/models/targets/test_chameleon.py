@@ -150,6 +150,17 @@ def test_branching_tree_after_a_padded_prompt(pair) -> None:
     pair.compare(features, (expected[0][:, -1:], expected[1][:, -1:]))
 
 
+def test_hidden_states_stand_behind_the_features(session) -> None:
+    """After the final norm, and no score looks at them."""
+    target, ids = session.target, random_ids(2, 6)
+    context = Context(torch.arange(6).expand(2, -1))
+    features = target.features(ids, context)
+    wide = target.features(ids, context, (1,))
+    after = target.transformer.norm(target.lower(ids, context, 1))
+    assert torch.equal(wide, torch.cat([features, after], 2))
+    assert torch.equal(target.score(wide), target.score(features))
+
+
 def additive(seen: Tensor) -> Tensor:
     return torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
 

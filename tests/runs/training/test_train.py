@@ -563,6 +563,58 @@ def test_an_early_exit_learns_and_drafts_from_its_folder(tmp_path) -> None:
         open_training(tmp_path, tmp_path / "other", start_from=folder)
 
 
+def test_a_head_learns_to_read_hidden_states(tmp_path) -> None:
+    """At first it is the head that it began as; trained, it drafts from its folder, also in trees
+    and windows, and its images are those of `ar`.
+    """
+    write_checkpoint(tmp_path / "model", Sizes(layers=3))
+    write_tokens(tmp_path / "tokens", "tiny", tmp_path / "model", (4, 4))
+    more = {"start_from": tmp_path / "model" / "drafter", "lr": 3e-3}
+    wide = more | {"target_layers": "1,2", "cache_features": tmp_path / "wide"}
+    first, plain = (
+        open_training(tmp_path, tmp_path / name, **each).lessons.update()
+        for name, each in (("first", wide), ("plain", more))
+    )
+    torch.testing.assert_close(first, plain, rtol=1e-3, atol=1e-4)  # the cache has 16 bits
+    run(tmp_path, tmp_path / "out", **wide | {"steps": 30, "drafter": "eagle"})
+    folder = tmp_path / "out" / "drafter"
+    assert json.loads((folder / "config.json").read_text())["target_layers"] == [1, 2]
+    weight = load_file(folder / "model.safetensors")["states.weight"]
+    assert weight.shape == (32, 64) and weight.abs().mean() > 1e-3
+    settings = RunSettings(
+        prompt="a cat", model_path=str(tmp_path / "model"), drafter_path=str(folder),
+        dtype="fp64", device="cpu", method=MethodSettings(method="adt"),
+    )  # fmt: skip
+    session = open_session(settings)
+    jobs = [Job(str(i), text, i) for i, text in enumerate(CAPTIONS)]
+    methods = [MethodSettings(method=name) for name in ("ar", "eagle2", "block")]
+    methods.append(MethodSettings(method="graft_similar", size="fixed"))
+    plain, *drafted = (measure(session.open_engine(each, images=3), jobs) for each in methods)
+    for found in drafted:
+        for one, other in zip(plain.images, found.images, strict=True):
+            assert torch.equal(one.codes, other.codes)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("2,1", "--target_layers: found '2,1'; allowed: numbers of layers from 1 on, rising"),
+        ("a", "--target_layers: found 'a'; allowed: numbers of layers from 1 on, rising"),
+        ("1,2", r"--target_layers: target_layers is \[1, 2\]; allowed: numbers from 1 to 1"),
+    ],
+)
+def test_layers_that_cannot_be_read(given, message, folders, tmp_path) -> None:
+    with pytest.raises((SettingsError, ValueError), match=message):
+        open_training(folders, tmp_path / "out", target_layers=given)
+
+
+def test_a_cache_without_hidden_states(folders, tmp_path) -> None:
+    cache = {"cache_features": tmp_path / "cache"}
+    open_training(folders, tmp_path / "out", **cache)
+    with pytest.raises(SettingsError, match=r"--cache_features.*of layers None, not \[1\]"):
+        open_training(folders, tmp_path / "out", **cache, target_layers="1")
+
+
 def test_layers_before_an_exit_are_fewer_than_the_targets(folders, tmp_path) -> None:
     settings = train_settings(flags(folders, tmp_path / "out", drafter="exit", layers=2))
     config = head_config(settings)
