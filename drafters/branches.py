@@ -11,48 +11,38 @@ from decoding.tree import DraftTree
 
 
 @dataclass(frozen=True)
-class Newest:
-    """The slots drafted last: nodes (images, k) of a tree, or the row ends that follow them.
+class Level:
+    """What the head has drafted for the nodes of a tree's level that were expanded.
 
-    moved: (images, k) bool, nodes for which the new slot stands from now on. outputs: (images,
-    guidance, k, hidden) predicted features. seen: (images, k, slots) the slots that they see.
+    nodes: (images, k). outputs: (images, guidance, k, hidden) predicted features. seen: (images, k,
+    slots) bool, which of the slots drafted so far they see; the root's stands among the committed.
     """
 
-    tree: DraftTree
     nodes: Tensor
-    moved: Tensor
     outputs: Tensor
     seen: Tensor
 
+    def before(self, tree: DraftTree, nodes: Tensor) -> "Level":
+        """Return this level's part for nodes (images, n) of the next: that of their parents.
 
-@dataclass
-class Branches:
-    """What the head has drafted below the current root; slot 0 stands for the root.
+        The parents are nodes of this level, since no others have children.
+        """
+        parents = tree.parents.gather(1, nodes)
+        place = (parents[..., None] == self.nodes[:, None]).int().argmax(2)[:, :, None]
+        outputs, seen = self.outputs, self.seen
+        along = place[:, None].expand(-1, outputs.shape[1], -1, outputs.shape[3])
+        rows = place.expand(-1, -1, seen.shape[2])
+        return Level(nodes, outputs.gather(2, along), seen.gather(1, rows))
 
-    outputs: (images, guidance, slots, hidden) predicted features. seen: (images, slots, slots - 1)
-    bool, the slots that a slot sees; the root's key lies among the committed ones. slot_of:
-    (images, tree nodes) the slot of each expanded node, or of the row end after it. newest: not yet
-    in these tables; nobody asks for the deepest level's, which so costs nothing.
-    """
+    def moved(self, ends: Tensor, after: "Level") -> "Level":
+        """Return the level with the row ends that follow nodes in these nodes' place.
 
-    outputs: Tensor
-    seen: Tensor
-    slot_of: Tensor
-    newest: Newest | None = None
-
-    def settle(self) -> None:
-        """Enter the slots drafted last into the tables."""
-        if self.newest is None:
-            return
-        new = self.newest
-        count, used = new.nodes.shape[1], self.outputs.shape[2]
-        known = F.pad(self.slot_of, (0, new.tree.nodes + 1 - self.slot_of.shape[1]))
-        slots = torch.arange(used, used + count, device=known.device).expand_as(new.nodes)
-        slots = torch.where(new.moved, slots, known.gather(1, new.nodes))
-        self.slot_of = known.scatter(1, new.nodes, slots)
-        self.outputs = torch.cat([self.outputs, new.outputs], 2)
-        self.seen = torch.cat([F.pad(self.seen, (0, count)), new.seen], 1)
-        self.newest = None
+        ends: (images, 1) bool, in which images. after: of the row ends.
+        """
+        ends = ends[..., None]
+        own = F.pad(self.seen, (0, after.seen.shape[2] - self.seen.shape[2]))
+        outputs = torch.where(ends[..., None], after.outputs, self.outputs)
+        return Level(self.nodes, outputs, torch.where(ends, after.seen, own))
 
 
 class Unread:

@@ -19,7 +19,7 @@ from decoding.timing import Stopwatch
 from decoding.transfer import on_device
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
-from drafters.branches import Branches, Newest, Unread
+from drafters.branches import Level, Unread
 from drafters.eagle_head import EagleHead
 from models.base import Context, ImageGrid, PromptRows, TargetModel, TransformerSpec
 
@@ -72,7 +72,7 @@ class EagleDrafter:
         self.read = [0] * images  # slots of the image, row ends included, before its root
         self.root = torch.zeros_like(codes[:, :1])  # (images, 1) its position, if fixed
         self.lengths = torch.zeros_like(codes[:, 0])  # (images,) of the cache, if fixed
-        self.branches: Branches | None = None
+        self.level: Level | None = None
         self.last: tuple[PromptRows, int] | None = None  # the prompt read last, and its image
 
     def start(self, image: int, prompt: PromptRows, features: Tensor, code: Tensor) -> None:
@@ -100,11 +100,14 @@ class EagleDrafter:
         self.last = prompt, image
 
     def expand(self, tree: DraftTree, nodes: Tensor) -> Tensor:
-        outputs = self._absorb() if tree.nodes == 0 else self._descend(tree, nodes)
+        if tree.nodes == 0:
+            self._absorb()
+        else:
+            self._descend(tree, nodes)
         if (ends := self._row_ends(tree.height)) is not None:
-            outputs = self._end_rows(tree, nodes, outputs, ends)
+            self._end_rows(ends, tree.height)
         with self.watch.lap("draft_head"):
-            logits = self.target.score(outputs.flatten(0, 1))
+            logits = self.target.score(self.level.outputs.flatten(0, 1))
         return self.distribution(logits)
 
     def observe(self, tree: DraftTree, log_p: Tensor, verdict: Verdict) -> None:
@@ -122,8 +125,8 @@ class EagleDrafter:
         self.read = [self.read[image] for image in images]
         self.root, self.lengths = self.root[images], self.lengths[images]
 
-    def _absorb(self) -> Tensor:
-        """Read the newly decided tokens; return the root's output (images, guidance, 1, hidden)."""
+    def _absorb(self) -> None:
+        """Read the newly decided tokens; the last one is the root."""
         new, cache = self.unread, self.cache
         images, longest = len(new.codes), max(new.counts)
         if self.fixed:
@@ -140,50 +143,35 @@ class EagleDrafter:
         last = last[:, None, :, None].expand(-1, outputs.shape[1], -1, outputs.shape[3])
         outputs = outputs.gather(2, last)
         none = torch.zeros(images, 1, 1, dtype=torch.long, device=codes.device)
-        self.branches = Branches(outputs, none[..., :0].bool(), none[..., 0])
-        return outputs
+        self.level = Level(none[..., 0], outputs, none[..., :0].bool())
 
-    def _descend(self, tree: DraftTree, nodes: Tensor) -> Tensor:
-        """Return outputs (images, guidance, k, hidden) of nodes (images, k) below the root.
+    def _descend(self, tree: DraftTree, nodes: Tensor) -> None:
+        """Draft at nodes (images, k) below the root.
 
         A node reads its parent's output as the feature before it.
         """
-        self.branches.settle()
-        parents = self.branches.slot_of.gather(1, tree.parents.gather(1, nodes))
-        outputs, seen = self._grow(
-            tree.tokens.gather(1, nodes), parents, self._distance(tree.height)
-        )
-        every = torch.ones_like(nodes, dtype=torch.bool)
-        self.branches.newest = Newest(tree, nodes, every, outputs, seen)
-        return outputs
+        before = self.level.before(tree, nodes)
+        self.level = self._grow(before, tree.tokens.gather(1, nodes), self._distance(tree.height))
 
-    def _end_rows(self, tree: DraftTree, nodes: Tensor, outputs: Tensor, ends: Tensor) -> Tensor:
-        """Return outputs with those of nodes before a row end replaced by those of the row end.
+    def _end_rows(self, ends: Tensor, height: int) -> None:
+        """Draft the row ends after the level at depth `height`.
 
-        outputs: (images, guidance, k, hidden) of nodes (images, k). ends: (images, 1) bool, where a
-        row ends after them.
+        ends: (images, 1) bool, where a row ends after its nodes.
         """
-        self.branches.settle()
-        codes = torch.full_like(nodes, self.target.grid.row_end)
-        slots = self.branches.slot_of.gather(1, nodes)
-        after, seen = self._grow(codes, slots, self._distance(tree.height) + 1)
-        self.branches.newest = Newest(tree, nodes, ends.expand_as(nodes), after, seen)
-        return torch.where(ends[..., None, None], after, outputs)
+        codes = torch.full_like(self.level.nodes, self.target.grid.row_end)
+        after = self._grow(self.level, codes, self._distance(height) + 1)
+        self.level = self.level.moved(ends, after)
 
-    def _grow(self, codes: Tensor, parents: Tensor, distance: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the outputs of codes (images, k), and what their slots see.
+    def _grow(self, before: Level, codes: Tensor, distance: Tensor) -> Level:
+        """Return a level with what the head drafts at codes (images, k).
 
-        parents: (images, k) the slots before them. distance: (images, 1) from the committed slots.
+        before: the nodes' level, with the outputs before the codes and what those see. distance:
+        (images, 1) from the committed slots.
         """
-        b = self.branches
-        index = parents[:, None, :, None].expand(-1, b.outputs.shape[1], -1, b.outputs.shape[3])
-        inherited = b.seen.gather(1, parents[..., None].expand(-1, -1, b.seen.shape[2]))
-        own = torch.eye(codes.shape[1], dtype=torch.bool, device=codes.device).expand(
-            len(codes), -1, -1
-        )
-        seen = torch.cat([inherited, own], 2)
+        own = torch.eye(codes.shape[1], dtype=torch.bool, device=codes.device)
+        seen = torch.cat([before.seen, own.expand(len(codes), -1, -1)], 2)
         context = self.cache.open(distance.expand_as(codes), seen)
-        return self._run(codes, b.outputs.gather(2, index), context), seen
+        return Level(before.nodes, self._run(codes, before.outputs, context), seen)
 
     def _roots(self) -> Tensor:
         """Return the image positions (images, 1) of the roots."""
@@ -200,7 +188,10 @@ class EagleDrafter:
 
     def _distance(self, height: int) -> Tensor:
         """Return the slots (images, 1) between the root and the nodes at depth `height`."""
-        grid, roots = self.target.grid, self._roots()
+        grid = self.target.grid
+        if grid.row_end is None:
+            return torch.full_like(self.level.nodes[:, :1], height - 1)
+        roots = self._roots()
         return grid.slots(roots + height) - grid.slots(roots) - 1
 
     def _row_ends(self, height: int) -> Tensor | None:
