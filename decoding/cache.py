@@ -156,12 +156,10 @@ class KVCache:
                 themselves last; the m - n others were written since the last commit.
         """
         n, m = block.shape[1:]
-        longest = int(self.lengths.max())
-        assert self.fixed or longest + m <= self.slots, "cache overflow"
-        stop = longest + m if self.fixed is None else self.fixed.visible
+        stop = self._used(m) if self.fixed is None else self.fixed.visible
         visible, past = self._slots(0, stop), self.pads[..., :stop]
-        if self.fixed is None and longest == self.lengths.min():
-            committed, new, targets = longest, self._slots(stop - n, n), None
+        if self._alike():
+            committed, new, targets = stop - m, self._slots(stop - n, n), None
             mask = uniform_mask(past, block, self.guidance)
         else:
             committed = self._committed().repeat_interleave(self.guidance)[:, None]
@@ -173,6 +171,16 @@ class KVCache:
         positions = (depths[:, None] + offset.unflatten(0, (-1, self.guidance))).flatten(0, 1)
         part = CachePass(visible, new, targets, self.guidance)
         return Context(positions.clamp_(0, self.last_position), mask, part)
+
+    def _used(self, new: int) -> int:
+        """Return the slots up to the newest of so many new tokens per row."""
+        used = int(self.lengths.max()) + new
+        assert used <= self.slots, "cache overflow"
+        return used
+
+    def _alike(self) -> bool:
+        """Return whether all images have one length, by the host's count; False if it is fixed."""
+        return self.fixed is None and bool((self.lengths == self.lengths[0]).all())
 
     def _committed(self) -> Tensor:
         """Return the lengths (images,) on the device."""
@@ -203,10 +211,9 @@ class KVCache:
 
         first, stop: of layers first to stop - 1 only, if these have their tokens at other offsets.
         """
-        n, length = path.shape[1], int(self.lengths[0])
+        n, alike = path.shape[1], self._alike()
         front = torch.arange(n, device=path.device)
-        alike = self.fixed is None and (self.lengths == length).all()
-        committed = length if alike else self._committed()[:, None]
+        committed = int(self.lengths[0]) if alike else self._committed()[:, None]
         source = (path + committed).repeat_interleave(self.guidance, 0)  # (rows, n)
         if not alike:
             place = (front + committed).repeat_interleave(self.guidance, 0)
@@ -215,7 +222,7 @@ class KVCache:
             # (rows, n, 2 layers, kv_heads, head_dim)
             kept = memory[:, rows, :, source.to(memory.device)]
             if alike:
-                memory.narrow(3, length, n).copy_(kept.permute(2, 0, 3, 1, 4))
+                memory.narrow(3, committed, n).copy_(kept.permute(2, 0, 3, 1, 4))
             else:
                 memory[:, rows, :, place.to(memory.device)] = kept
 

@@ -19,6 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from configs.schema import MethodSettings
 from decoding.engine import Engine
+from decoding.flight import Job
 from decoding.policies.base import Shape
 from decoding.policies.marginal import Prices
 from decoding.recorder import rounded, visible_slots
@@ -76,8 +77,8 @@ METHODS = [
 PRICES = Tables(prices=Prices(tuple(1 + 0.1 * n for n in range(99)), 0.1))
 
 
-def decoded(engine: Engine) -> dict[str, list[int]]:
-    steps = engine.generate(JOBS)
+def decoded(engine: Engine, jobs: list[Job] = JOBS) -> dict[str, list[int]]:
+    steps = engine.generate(jobs)
     return {image.job.id: image.codes.tolist() for step in steps for image in step.finished}
 
 
