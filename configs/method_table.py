@@ -77,6 +77,8 @@ class Method:
     drafted: the drafter has weights.
     remembers: its drafts depend on images that were drawn before, so it goes with rules that draw
         the images of plain decoding only.
+    recalls: every level recalls stale predictions by similar tokens.
+    one_pass: its drafter reads all levels in one pass.
     """
 
     defaults: dict[str, object] = field(default_factory=dict)
@@ -84,12 +86,15 @@ class Method:
     drafter: str | None = None
     drafted: bool = False
     remembers: bool = False
+    recalls: bool = False
+    one_pass: bool = False
 
 
 _BUILDING = "runs.building"
 _TRAINED = {"drafter": f"{_BUILDING}:trained_drafter", "drafted": True}
 _GROWN = {"proposal": "coupled", "calibration": "drafter"}
 _PRICED = _GROWN | {"size": "priced", "prices": None}
+_SIZED = {"size": None, "prices": None}  # None: trees of fixed size, as before they had prices
 _WINDOW = {"window": 16, "guess": "above"}
 METHODS: dict[str, Method] = {
     "ar": Method(),
@@ -117,15 +122,17 @@ METHODS: dict[str, Method] = {
         drafted=True,
     ),
     "similar": Method(
-        {"proposal": "coupled", "depth": 14, "width": 5, "nodes": 58} | _WINDOW,
-        f"{_BUILDING}:fixed_tree",
+        _SIZED | {"proposal": "coupled", "depth": 14, "width": 5, "nodes": 58} | _WINDOW,
+        f"{_BUILDING}:priced_tree",
         f"{_BUILDING}:similar_drafter",
+        recalls=True,
     ),
     "block": Method(
-        _GROWN | {"depth": 18, "width": 4, "nodes": 58, "window": 16},
-        f"{_BUILDING}:fixed_tree",
+        _SIZED | _GROWN | {"depth": 18, "width": 4, "nodes": 58, "window": 16},
+        f"{_BUILDING}:priced_tree",
         f"{_BUILDING}:block_drafter",
         drafted=True,
+        one_pass=True,
     ),
     "ngram": Method(
         {"proposal": "coupled", "depth": 6, "width": 10, "nodes": 58},
@@ -138,6 +145,7 @@ METHODS: dict[str, Method] = {
         f"{_BUILDING}:recalled_tree",
         f"{_BUILDING}:similar_graft_drafter",
         drafted=True,
+        recalls=True,
     ),
 }
 # Other defaults of a method with a proposal: the published methods do not calibrate.

@@ -62,7 +62,8 @@ class MethodSettings(Settings):
         "how large trees grow within --depth and --nodes; priced: as far as the next draft token "
         "gains more time than it costs on this machine; fixed: always to the limits",
         choices=("priced", "fixed"),
-        shown="priced; fixed with rules that draw other images than ar",
+        shown="priced; fixed with similar and block unless --prices is given, and with rules that "
+        "draw other images than ar",
     )
     prices: str | None = setting(
         None,
@@ -98,16 +99,28 @@ class MethodSettings(Settings):
             raise SettingsError(f"adt: found {self.adt!r}; allowed: AdtSettings")
         rule = VERIFIERS[self.verifier]
         own = METHODS[self.method].defaults | PUBLISHED.get((self.method, self.proposal), {})
-        if "size" in own and not rule.same_tokens and self.prices is None:
+        if own.get("size") == "priced" and not rule.same_tokens and self.prices is None:
             own["size"] = "fixed"
         for name in (*settings_fields(self), "adt"):
             always = name in ("method", "verifier")
             if not always and name not in own and getattr(self, name) is not None:
                 self._refuse_idle(name)
         self.fill(**own)
+        if "size" in own and own["size"] is None:
+            self._settle_later_size()
         self._check_acceptance()
         self._check_size()
         self._settle_numbers()
+
+    def _settle_later_size(self) -> None:
+        """Settle the size of a method whose trees had one only before they had prices.
+
+        None is fixed, so that the identity of older run folders stays.
+        """
+        if self.size is None and self.prices is not None:
+            self.put(size="priced")
+        if self.size == "fixed" and self.prices is None:
+            self.put(size=None)
 
     def _refuse_idle(self, name: str) -> NoReturn:
         """Refuse a setting that the method has no use for."""

@@ -182,7 +182,9 @@ class Engine:
             if self.grow is None:
                 return root
             noise = self.batch.noise.drawing(self.speculation.proposal.stream, start.streams)
-            return self.grow(root, start.plan, noise, start.decided)
+            tree = self.grow(root, start.plan, noise, start.decided)
+        self.watch.count("level", tree.drafted)
+        return tree
 
     def _verify(self, tree: DraftTree, start: Start) -> Verified:
         """Score root and nodes in one forward pass of the target, and judge them."""

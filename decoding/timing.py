@@ -47,6 +47,11 @@ class Stopwatch:
         yield
         self._open.append((name, started, self._mark()))
 
+    def count(self, name: str, times: int) -> None:
+        """Add calls that no lap times, unless they are recorded."""
+        if not is_recording():
+            self.calls[name] += times
+
     def settle(self) -> dict[str, float]:
         """Count the laps since the last call; returns their seconds by name."""
         laps: dict[str, float] = defaultdict(float)

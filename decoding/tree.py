@@ -127,6 +127,7 @@ class DraftTree:
             self.depths.gather(1, index),
             scores,
             height=self.height,
+            drafted=self.drafted,
             width=self.width,
             distributions=distributions,
         )

@@ -17,7 +17,9 @@ from decoding.calibration import Calibration
 from decoding.engine import Engine
 from decoding.figures import Sources
 from decoding.flight import Job
+from decoding.policies.marginal import Prices
 from decoding.recorder import CudaGraphs
+from drafters.block_head import BlockHead
 from drafters.calibrations import UNCALIBRATED
 from drafters.loading import FoundDrafter, LoadedDrafter, find_drafter
 from models.base import TargetModel, TargetOptions
@@ -28,7 +30,8 @@ from models.placement import spread
 from models.quantize import quantize, weight_format
 from models.registry import FAMILIES, load_target
 from runs.building import Tables, build_engine, build_policy, calibration_of, sampling_distribution
-from runs.costs import Costs, machine_costs, measure_costs, write_costs
+from runs.cost_rounds import measure_costs
+from runs.costs import Costs, machine_costs, write_costs
 from runs.nearest import find_nearest, load_nearest, nearest_columns
 from support.devices import pick_device
 from support.provenance import revision
@@ -105,9 +108,13 @@ class Session:
         """
         images = self.settings.batch_size if images is None else images
         priced = method.size == "priced" and not self._replays(method)
-        prices = self.find_costs(method).at(images).prices(method.nodes) if priced else None
+        prices = self._prices(method, images) if priced else None
         nearest = None if method.lantern is None else self._nearest_codes(method.lantern)
         return Tables(nearest, prices, self._sources())
+
+    def _prices(self, method: MethodSettings, images: int) -> Prices:
+        one_pass = method.drafted and isinstance(self.drafter.network, BlockHead)
+        return self.find_costs(method).at(images).prices(method, one_pass)
 
     def _sources(self) -> Sources:
         settings = self.settings
@@ -144,7 +151,8 @@ class Session:
         """Return the name under which this machine's costs are kept."""
         settings, guidance = self.settings, sampling_distribution(self._uncut()).guidance
         code = platform.node(), torch.__version__, revision(), settings.cfg_mode, self.hardware()
-        network = type(self.drafter.network).__name__, self.drafter.network.spec
+        head = None if self.drafter is None else self.drafter.network
+        network = head and (type(head).__name__, head.spec)
         key = repr((self.target.spec, network, guidance, settings.batch_size, code))
         return sha256(key.encode()).hexdigest()[:16]
 
@@ -152,8 +160,9 @@ class Session:
         """Time rounds of small images on this machine, launched operation by operation."""
         jobs = [Job(str(number), "a circle", number) for number in range(self.settings.batch_size)]
         launched = replace(self, settings=replace(self.settings, compile="off"))
+        network = None if self.drafter is None else self.drafter.network
         return measure_costs(
-            lambda tree: launched.open_engine(tree, self._uncut()), jobs, repeats=4
+            lambda tree: launched.open_engine(tree, self._uncut()), jobs, 4, network
         )
 
     def _uncut(self) -> SamplingSettings:

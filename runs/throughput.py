@@ -13,7 +13,6 @@ from itertools import islice
 from configs.methods import MethodSettings
 from decoding.engine import Engine, StepStats
 from decoding.flight import Job
-from decoding.policies.marginal import Prices
 from runs.session import Session
 
 BATCHES = (1, 2, 4, 8, 16, 32)
@@ -80,18 +79,18 @@ def measure_speed(
     )
 
 
-def best_window(prices: Prices, accepted: Sequence[int]) -> int:
+def best_window(verify: Sequence[float], accepted: Sequence[int]) -> int:
     """Return the window that promises most tokens per second.
 
-    prices: of passes over at least as many nodes as the longest length. accepted: lengths of
-    rounds with a wide window; a shorter one is taken to accept as much, up to its own length.
+    verify: milliseconds of rounds by nodes, up to as many as the longest length. accepted: lengths
+    of rounds with a wide window; a shorter one is taken to accept as much, up to its own length.
     """
 
     def rate(window: int) -> float:
         return 1 + sum(min(length, window) for length in accepted) / len(accepted)
 
-    widest = min(_WIDEST, len(prices.verify) - 1)
-    return max(range(1, widest + 1), key=lambda window: rate(window) / prices.verify[window])
+    widest = min(_WIDEST, len(verify) - 1)
+    return max(range(1, widest + 1), key=lambda window: rate(window) / verify[window])
 
 
 def methods_by_batch(
@@ -110,7 +109,7 @@ def methods_by_batch(
         costs = session.find_costs(MethodSettings("graft"))
     for batch in batches:
         yield batch, MethodSettings("ar")
-        window = best_window(costs.at(batch).prices(_WIDEST), accepted) if priced else None
+        window = best_window(costs.at(batch).verified(_WIDEST), accepted) if priced else None
         yield batch, MethodSettings("jacobi", window=window)
         if priced:
             yield batch, MethodSettings("graft")

@@ -78,7 +78,8 @@ class Painter:
 
     def _priced(self, method: str) -> bool:
         """Return whether a method weighs this machine's costs."""
-        return "prices" in METHODS[method].defaults and self.pipe.settings.compile != "on"
+        priced = METHODS[method].defaults.get("size") == "priced"
+        return priced and self.pipe.settings.compile != "on"
 
     def _fast(self, wish: Wish) -> Pipeline:
         """Return the pipeline of the method that is asked for."""

@@ -24,10 +24,10 @@ LEAST_DOUBT, MOST_DOUBT = 0.5, 2.0
 
 @dataclass(frozen=True)
 class Prices:
-    """Milliseconds of a round: verify[n] of all but the draft, n nodes; level of one level."""
+    """Milliseconds of a round: verify[n] of all but the draft, n nodes; draft[n] of n levels."""
 
     verify: tuple[float, ...]
-    level: float
+    draft: tuple[float, ...]
 
 
 class MarginalController:
@@ -66,10 +66,10 @@ class MarginalTree(DynamicTree):
     sizes_itself = True
 
     def __init__(self, largest: Shape, prices: Prices, columns: int, renews: bool = False):
-        """largest: bounds; prices: of up to as many nodes; columns: image tokens per row; renews:
-        as of `DynamicTree`."""
+        """largest: bounds; prices: of up to as many nodes and levels; columns: image tokens per
+        row; renews: as of `DynamicTree`."""
         super().__init__(largest, renews)
-        assert len(prices.verify) > largest.nodes
+        assert len(prices.verify) > largest.nodes and len(prices.draft) > largest.depth
         self.prices, self.columns = prices, columns
 
     def controller(self, seed: int) -> Controller:
@@ -120,7 +120,7 @@ class MarginalTree(DynamicTree):
         tokens = 1 + F.pad(ordered.cumsum(1), (1, 0))
         levels = plan.limits.depth.clamp(max=grown) + more
         verify = constant(tuple(self.prices.verify[: tokens.shape[1]]), worth.device)
-        return tokens / (verify + levels * self.prices.level)
+        return tokens / (verify + constant(self.prices.draft, worth.device)[levels])
 
     @staticmethod
     def _doubted(tree: DraftTree, plan: TreePlan) -> DraftTree:

@@ -78,6 +78,7 @@ class Bench:
             "tau": measured.tau,
             **{name: measured.mean(name) for name in means},
             "draft_forwards": measured.calls.get("draft_forward", 0) / len(measured.images),
+            "levels": measured.calls.get("level", 0) / len(measured.images),
             "calibration_factors": list(self.session.calibration(method).factors),
             "lossless": method.lossless,
             **(self.judge(measured.images) if self.judge else {}),

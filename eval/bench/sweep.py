@@ -43,6 +43,14 @@ def run_sweep(settings: BenchmarkSettings) -> None:
     if costs:
         settings = _with_prices(settings, settings.costs)
     bench = Bench.open(settings)
+    rows = measured_cells(settings, bench)
+    if costs:
+        rows = [row | {"promised": costs.speedup(row)} for row in rows]
+    _report(settings, bench, rows, "promised" if costs else "speedup")
+
+
+def measured_cells(settings: BenchmarkSettings, bench: Bench) -> list[Row]:
+    """Return a row per cell; those that `<output>/sweep.jsonl` lacks are measured."""
     path = Path(settings.output) / "sweep.jsonl"
     known = {row["id"]: row for row in _mended(path)}
     rows = []
@@ -55,9 +63,8 @@ def run_sweep(settings: BenchmarkSettings) -> None:
             provenance = _provenance(conditions)
             known[key] = {"id": key, "cell": cell} | _measured(settings, bench, method) | provenance
             append_lines(path, [known[key]])
-        promise = {"promised": costs.speedup(known[key])} if costs else {}
-        rows.append(known[key] | {"cell": cell} | promise)
-    _report(settings, bench, rows, "promised" if costs else "speedup")
+        rows.append(known[key] | {"cell": cell})
+    return rows
 
 
 def _report(settings: BenchmarkSettings, bench: Bench, rows: list[Row], speed: str) -> None:

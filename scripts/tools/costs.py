@@ -10,7 +10,7 @@ from pathlib import Path
 from configs.fields import refuse
 from configs.methods import MethodSettings
 from configs.schema import RunSettings
-from runs.costs import measure_costs
+from runs.cost_rounds import measure_costs
 from runs.jobs import image_jobs
 from runs.prompts import prompt_items
 from runs.session import open_session
@@ -49,9 +49,8 @@ def costs(
         method=MethodSettings(method="eagle2"),
     )
     session = open_session(settings)
-    found = measure_costs(
-        session.open_engine, image_jobs(prompt_items(settings), settings.seed), repeats
-    )
+    jobs = image_jobs(prompt_items(settings), settings.seed)
+    found = measure_costs(session.open_engine, jobs, repeats, session.drafter.network)
     Path(output).parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"costs": asdict(found), "hardware": session.hardware()})
     replace_file(Path(output), (text + "\n").encode())

@@ -63,6 +63,7 @@ METHODS = {
     "similar of rank": MethodSettings(
         method="similar", proposal="topk", depth=3, width=2, nodes=7, window=4, guess="left"
     ),
+    "similar, priced": MethodSettings(method="similar", size="priced"),
     "ngram": MethodSettings(method="ngram", depth=5, width=3, nodes=12),
     "ngram of rank": MethodSettings(method="ngram", proposal="topk", depth=3, width=4, nodes=7),
     "graft of similar": MethodSettings(
@@ -70,6 +71,7 @@ METHODS = {
     ),
     "graft of similar, priced": MethodSettings(method="graft_similar"),
     "block": MethodSettings(method="block", depth=4, width=3, nodes=14, window=6),
+    "block, priced": MethodSettings(method="block", size="priced"),
     "block of rank": MethodSettings(
         method="block", proposal="topk", depth=2, width=2, nodes=7, window=3
     ),
@@ -78,7 +80,11 @@ METHODS = {
         method="graft", proposal="topk", size="fixed", depth=1, width=2, nodes=7, window=4
     ),
 }
-TABLES = Tables(prices=Prices((1.0, *(1.05 + 0.03 * nodes for nodes in range(58))), 0.02))
+TABLES = Tables(
+    prices=Prices(
+        (1.0, *(1.05 + 0.03 * nodes for nodes in range(58))), tuple(0.02 * n for n in range(65))
+    )
+)
 
 
 def decode(engine: Engine, jobs: list[Job]) -> dict[str, FinishedImage]:

@@ -25,14 +25,15 @@ LARGEST = Shape(4, 3, 12)
 
 
 def prices(node: float, level: float = 0.5) -> Prices:
-    return Prices(tuple(10 + node * nodes for nodes in range(LARGEST.nodes + 1)), level)
+    verify = tuple(10 + node * nodes for nodes in range(LARGEST.nodes + 1))
+    return Prices(verify, tuple(level * levels for levels in range(LARGEST.depth + 1)))
 
 
 def best_count(chances: list[float], cost: Prices, levels: int) -> int:
     """By trying all."""
     ordered = sorted(chances, reverse=True)[: LARGEST.nodes]
     rates = [
-        (1 + sum(ordered[:n])) / (cost.verify[n] + levels * cost.level)
+        (1 + sum(ordered[:n])) / (cost.verify[n] + cost.draft[levels])
         for n in range(len(ordered) + 1)
     ]
     return rates.index(max(rates))

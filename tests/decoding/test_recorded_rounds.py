@@ -74,7 +74,9 @@ METHODS = [
     MethodSettings(method="graft_similar", depth=4, width=3, nodes=8, head_depth=2),
     MethodSettings(method="block", depth=4, width=3, nodes=8, window=6),
 ]
-PRICES = Tables(prices=Prices(tuple(1 + 0.1 * n for n in range(99)), 0.1))
+PRICES = Tables(
+    prices=Prices(tuple(1 + 0.1 * n for n in range(99)), tuple(0.1 * n for n in range(99)))
+)
 
 
 def decoded(engine: Engine, jobs: list[Job] = JOBS) -> dict[str, list[int]]:

@@ -143,7 +143,7 @@ def test_so_it_does_across_row_ends(method, lumina_folder, fake_gpu) -> None:
 def test_a_wait_in_a_round_is_seen(session, fake_gpu, monkeypatch) -> None:
     """Trees that choose their size by prices ask after every level, which these tests notice."""
     method = MethodSettings(method="marginal", nodes=8)
-    prices = Tables(prices=Prices(torch.ones(9).tolist(), 0.1))
+    prices = Tables(prices=Prices(tuple(torch.ones(9).tolist()), (0.1,) * 7))
     with pytest.raises(DataDependentOutputException):
         decode(
             lambda: build_engine(

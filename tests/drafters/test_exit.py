@@ -45,7 +45,9 @@ POLICIES = [
     StaticTree(rank_paths(NAMED_TREES["reverse_balanced_25"])),
     AdaptiveTree(AdtSettings(), 6, 4),
     MarginalTree(
-        Shape(4, 3, 12), Prices((1.0, *(1.05 + 0.03 * nodes for nodes in range(12))), 0.02), 4
+        Shape(4, 3, 12),
+        Prices((1.0, *(1.05 + 0.03 * nodes for nodes in range(12))), (0.0, 0.02, 0.04, 0.06, 0.08)),
+        4,
     ),
 ]
 

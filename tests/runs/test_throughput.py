@@ -8,7 +8,6 @@ import pytest
 
 from configs.schema import MethodSettings
 from decoding.flight import Job
-from decoding.policies.marginal import Prices
 from runs.throughput import Speed, best, best_window, flags, measure_speed
 
 PLAIN, WINDOW = MethodSettings("ar"), MethodSettings("jacobi", window=3)
@@ -44,13 +43,13 @@ def test_a_measurement_counts_tokens_rounds_and_images(session) -> None:
 def test_the_window_is_priced_by_the_batch() -> None:
     """Long where nodes are cheap, one where they cost as much as a pass."""
     accepted = [0, 1, 1, 2, 5, 9]
-    cheap = Prices(tuple(10 + 0.01 * n for n in range(33)), 1.0)
-    dear = Prices(tuple(10.0 * (1 + n) for n in range(33)), 1.0)
+    cheap = [10 + 0.01 * n for n in range(33)]
+    dear = [10.0 * (1 + n) for n in range(33)]
     assert best_window(cheap, accepted) == 9 and best_window(dear, accepted) == 1
-    some = Prices(tuple(10 + 1.0 * n for n in range(33)), 1.0)
+    some = [10 + 1.0 * n for n in range(33)]
     rates = [(1 + sum(min(a, w) for a in accepted) / 6) / (10 + w) for w in range(1, 33)]
     assert best_window(some, accepted) == 1 + rates.index(max(rates))
-    assert best_window(Prices(cheap.verify[:5], 1.0), accepted) == 4
+    assert best_window(cheap[:5], accepted) == 4
 
 
 def test_the_best_has_most_tokens_per_second() -> None:

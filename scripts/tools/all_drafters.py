@@ -1,0 +1,213 @@
+"""One table of all drafters at equal numbers of draft tokens: tau, milliseconds, speed-ups.
+
+`python -m scripts.tools.all_drafters --output work/all_drafters`
+
+Every row is measured in turns with `ar`, image by image, and kept in <output>/sweep.jsonl, so the
+same command continues where one stopped. Trees of the size that pays go by <output>/costs.json,
+which is measured first.
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from configs.benchmarking import BenchmarkSettings
+from configs.fields import refuse
+from configs.method_flags import listed_method
+from configs.methods import MethodSettings
+from configs.sampling import SamplingSettings
+from configs.schema import RunSettings
+from configs.sweep import Sweep
+from eval.bench.benchmark import Bench, refuse_wrong
+from eval.bench.machine import cpu_name
+from eval.bench.sweep import measured_cells
+from eval.bench.table import doubts, heading
+from runs.costs import Costs
+from support.durable import replace_file
+from support.script import run_script
+from support.tables import Table
+
+Row = Mapping[str, Any]
+TEMPERATURES = (1.0, 0.0)
+PRICED = "priced"
+# By the number of draft tokens: name -> entry of --methods. Foreseen tokens do not continue the
+# trees of `graft_similar`, which knows the way better.
+_SIMILAR = "graft_similar:size=fixed:window=0"
+DRAFTERS: dict[str, dict[str, str]] = {
+    "16": {
+        "jacobi": "jacobi:window=16",
+        "ngram": "ngram:width=4:nodes=16",
+        "similar": "similar:width=3:nodes=16",
+        "adt": "adt:nodes=16",
+        "eagle2": "eagle2:width=4:nodes=16",
+        "marginal": "marginal:size=fixed:nodes=16",
+        "graft": "graft:size=fixed:nodes=16",
+        "graft_similar, head on level 1": f"{_SIMILAR}:depth=16:width=3:nodes=16:head_depth=1",
+        "graft_similar, head on levels 1-2": f"{_SIMILAR}:depth=16:width=3:nodes=16:head_depth=2",
+        "graft_similar, head on all": f"{_SIMILAR}:depth=16:width=3:nodes=16",
+        "block": "block:depth=16:width=3:nodes=16",
+    },
+    "58": {
+        "jacobi": "jacobi:window=58",
+        "ngram": "ngram",
+        "similar": "similar",
+        "adt": "adt:nodes=58:adt_d_max=8:adt_k_max=10:adt_d_init=5:adt_k_init=10",
+        "eagle2": "eagle2",
+        "marginal": "marginal:size=fixed",
+        "graft": "graft:size=fixed:depth=5:width=10",
+        "graft_similar, head on level 1": f"{_SIMILAR}:head_depth=1",
+        "graft_similar, head on levels 1-2": f"{_SIMILAR}:head_depth=2",
+        "graft_similar, head on all": _SIMILAR,
+        "block": "block",
+    },
+    PRICED: {
+        "similar": "similar:size=priced",
+        "marginal": "marginal",
+        "graft": "graft",
+        "graft_similar, head on level 1": "graft_similar:head_depth=1",
+        "graft_similar, head on levels 1-2": "graft_similar:head_depth=2",
+        "graft_similar, head on all": "graft_similar",
+        "block": "block:size=priced",
+    },
+}
+
+
+COSTS = "costs.json"
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row to measure: its number of draft tokens, its name, and its entry of --methods."""
+
+    nodes: str
+    name: str
+    entry: str
+
+
+def all_drafters(
+    *,
+    output: str = "work/all_drafters",
+    prompt: str = "configs/prompts/tiny_test.txt",
+    images: int = 16,
+    methods: str | None = None,
+    model_path: str | None = None,
+    dtype: str = "fp32",
+) -> None:
+    """Measure the rows that are not measured yet; write and print the table.
+
+    Args:
+        output: folder of table.md, table.json, costs.json and sweep.jsonl.
+        prompt: file of prompts; guidance scale 3, seed 9.
+        images: how many of them.
+        methods: those whose rows are measured, by commas; all if None.
+        model_path: the target's folder; the shipped model if None.
+        dtype: fp32, fp64 or bf16.
+    """
+    folder, lines, rows = Path(output), _chosen(methods), []
+    run = RunSettings(
+        prompt=prompt,
+        num_images=images,
+        seed=9,
+        model_path=model_path,
+        dtype=dtype,
+        method=MethodSettings("graft"),
+    )
+    for temperature in TEMPERATURES:
+        settings = _settings(
+            replace(run, sampling=SamplingSettings(temperature=temperature)), lines, folder
+        )
+        bench = Bench.open(settings)
+        if not (folder / COSTS).exists():
+            print("measuring what rounds cost", file=sys.stderr, flush=True)
+            bench.session.write_costs(folder / COSTS)
+        found = zip(lines, measured_cells(settings, bench), strict=True)
+        rows += [row | {"most_nodes": line.nodes, "drafts": line.name} for line, row in found]
+    costs = Costs.read(folder / COSTS)
+    rows = [row | {"promised": costs.speedup(row)} for row in rows]
+    dates = sorted({row["date"] for row in rows})
+    where, *_ = heading(settings, bench.session.hardware(), cpu_name(), dates).split("; temp")
+    text = f"{where}; {len(bench.jobs)} images\n{page(rows, len(bench.jobs))}"
+    replace_file(folder / "table.json", (json.dumps({"rows": rows}) + "\n").encode())
+    replace_file(folder / "table.md", text.encode())
+    print(text, end="", flush=True)
+    refuse_wrong(rows)
+
+
+def _chosen(methods: str | None) -> list[Line]:
+    """Return the lines of these methods; a SettingsError for one that has none."""
+    lines = [
+        Line(nodes, name, entry) for nodes, own in DRAFTERS.items() for name, entry in own.items()
+    ]
+    known = list(dict.fromkeys(line.entry.partition(":")[0] for line in lines))
+    wanted = known if methods is None else [name.strip() for name in methods.split(",")]
+    if not set(wanted) <= set(known):
+        refuse("methods", methods, f"{', '.join(known)}, by commas")
+    return [line for line in lines if line.entry.partition(":")[0] in wanted]
+
+
+def _settings(run: RunSettings, lines: Sequence[Line], folder: Path) -> BenchmarkSettings:
+    """Return the settings of a sweep over these lines."""
+    entries = tuple(line.entry for line in lines)
+    methods = [listed_method(entry, {}) for entry in entries]
+    priced = {"prices": str(folder / COSTS)}
+    return BenchmarkSettings(
+        run=run,
+        methods=tuple(
+            replace(method, **priced) if method.size == PRICED else method for method in methods
+        ),
+        repeats=1,
+        output=str(folder),
+        sweep=Sweep("all_drafters", (), entries, (), None),
+    )
+
+
+def page(rows: Sequence[Row], images: int) -> str:
+    """Return a table per temperature in Markdown, and why figures may be wrong."""
+    parts = []
+    for temperature in dict.fromkeys(row["temperature"] for row in rows):
+        own = [row for row in rows if row["temperature"] == temperature]
+        cells = [_plain(own, images), *(_cells(row, images) for row in own)]
+        table = Table(tuple(cells[0]), tuple(tuple(line.values()) for line in cells))
+        parts.append(f"\nT = {temperature:g}\n\n{table.markdown()}")
+    found = [f"(!) {_name(row)}: {text}\n" for row in rows for text in doubts(row)]
+    return "".join(parts) + ("\n" + "\n".join(found) if found else "")
+
+
+def _name(row: Row) -> str:
+    return f"{row['drafts']}, {row['most_nodes']}, T = {row['temperature']:g}"
+
+
+def _plain(rows: Sequence[Row], images: int) -> dict[str, str]:
+    """Return the cells of plain decoding: the medians of its measurements with all rows."""
+    usual = {name: median(row["ar"][name] for row in rows) for name in ("seconds_per_image",)}
+    times = {"round": median(row["ar"]["ms_per_round"]["round"] for row in rows), "draft": 0.0}
+    found = rows[0]["ar"] | usual | {"ms_per_round": times, "drafts": "ar", "most_nodes": "0"}
+    return _cells(found | {"promised": 1.0, "doubts": []}, images)
+
+
+def _cells(row: Row, images: int) -> dict[str, str]:
+    """Return a row's cells by column."""
+    low, high = row["speedup_low"], row["speedup_high"]
+    interval = "" if low is None or row["drafts"] == "ar" else f" ({low:.2f}-{high:.2f})"
+    rounds = row["target_forwards"] - 1
+    return {
+        "drafts": row["drafts"],
+        "most nodes": row["most_nodes"],
+        "nodes": f"{row['mean_nodes']:.1f}",
+        "levels": f"{row['levels'] / rounds:.1f}",
+        "tau": f"{row['tau']:.2f}",
+        "ms per draft": f"{row['ms_per_round']['draft']:.1f}",
+        "ms per round": f"{row['ms_per_round']['round']:.1f}",
+        "seconds per image": f"{row['seconds_per_image']:.2f}",
+        "speed-up (95 %)": f"{row['speedup']:.2f}{interval}{' (!)' if doubts(row) else ''}",
+        "by the costs": f"{row['promised']:.2f}",
+        "same images": f"{row['identical']}/{images}",
+    }
+
+
+if __name__ == "__main__":
+    run_script(all_drafters)
