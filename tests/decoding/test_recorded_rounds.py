@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from direct import session_reading
 from small import open_lumina
 from test_engine import JOBS
 from torch import Tensor
@@ -103,6 +104,11 @@ def test_replayed_rounds_decode_the_same_tokens(method, session) -> None:
 @pytest.mark.parametrize("method", METHODS[-3:], ids=named)
 def test_so_they_do_at_temperature_0_for_a_single_image(method, session) -> None:
     check(session, method, GREEDY, 1)
+
+
+@pytest.mark.parametrize("method", METHODS[-2:], ids=named)
+def test_so_they_do_where_the_head_reads_hidden_states(method, session) -> None:
+    check(session_reading(session, (1,)), method, WARM, 2)
 
 
 @pytest.mark.parametrize("method", METHODS[-1:], ids=named)

@@ -135,6 +135,14 @@ def test_a_recorded_round_reads_no_number_and_brings_none(method, session, fake_
 
 
 @pytest.mark.parametrize("method", METHODS[-2:], ids=lambda m: m.method)
+def test_so_it_does_where_the_head_reads_hidden_states(method, session, fake_gpu) -> None:
+    with fake_gpu:
+        session.drafter.network.read_layers((1,))
+        session.drafter.network.requires_grad_(False)
+    decode(lambda: session.open_engine(method), fake_gpu)
+
+
+@pytest.mark.parametrize("method", METHODS[-2:], ids=lambda m: m.method)
 def test_so_it_does_across_row_ends(method, lumina_folder, fake_gpu) -> None:
     session = on_fake_gpu(open_lumina(lumina_folder, "64"), fake_gpu)
     decode(lambda: session.open_engine(method, images=2), fake_gpu, rounds=3)
