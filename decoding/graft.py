@@ -21,18 +21,20 @@ class Foreseen:
 
     tokens: (images, window). hits: (images, window) log-probabilities that the target chooses each,
     given that it chose those before. reach: (images, 1) the greatest depth that a node may have.
+    log_q: (images, window, vocab) what they were taken from; None where nobody reads it.
     """
 
     tokens: Tensor
     hits: Tensor
     reach: Tensor
+    log_q: Tensor | None = None
 
     @property
     def window(self) -> int:
         return self.tokens.shape[1]
 
 
-def graft(tree: DraftTree, foreseen: Foreseen, distributions: Tensor | None = None) -> DraftTree:
+def graft(tree: DraftTree, foreseen: Foreseen) -> DraftTree:
     """Return the tree with root and every node continued by the tokens foreseen after it.
 
     A child that already is the foreseen token takes over its parent's continuation, and the better
@@ -40,9 +42,9 @@ def graft(tree: DraftTree, foreseen: Foreseen, distributions: Tensor | None = No
     them by their worth. A node is worth its probability, and more on the best path: there this
     round predicts the window's positions anew, which helps later rounds.
 
-    distributions: (images, window, vocab) log q of the foreseen positions, for verifiers that read
-    them; only for a tree without nodes.
+    foreseen: with log q for verifiers that read it; only for a tree without nodes.
     """
+    distributions = foreseen.log_q
     assert distributions is None or tree.nodes == 0
     window, count = foreseen.window, tree.nodes + 1
     tree, bare = _agreed(tree, foreseen)

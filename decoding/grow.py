@@ -65,7 +65,7 @@ class Grower:
         """
         if isinstance(self.drafter, Informed) and self.proposal.stream == "target":
             self.drafter.hear(noise)
-        tree, level = root, 1
+        tree, level, foreseen = root, 1, None
         ahead = torch.arange(max(plan.levels, plan.window), device=decided.device)
         drawn = noise(decided + ahead)  # (images, levels, vocab)
         while level <= plan.levels:
@@ -79,10 +79,13 @@ class Grower:
                 nodes, tokens, plan.restrict(scores, level), log_q if self.distributions else None
             )
             if level < plan.levels:
+                if foreseen is None and plan.window and self.policy.sizes_itself:
+                    foreseen = self._foresee(plan, drawn)
+                    plan = replace(plan, ahead=foreseen.hits)
                 plan = self._narrow(tree, plan)
             level += 1
         if plan.window:
-            tree = self._continue(tree, plan, drawn)
+            tree = graft(tree, foreseen or self._foresee(plan, drawn))
         return self.policy.prune(tree, plan) if tree.nodes else tree
 
     def _narrow(self, tree: DraftTree, plan: TreePlan) -> TreePlan:
@@ -99,12 +102,12 @@ class Grower:
             return plan
         return replace(plan, largest=replace(plan.largest, depth=tree.height))
 
-    def _continue(self, tree: DraftTree, plan: TreePlan, drawn: Tensor) -> DraftTree:
-        """Return the tree with the tokens that the drafter foresees grafted onto every node.
+    def _foresee(self, plan: TreePlan, drawn: Tensor) -> Foreseen:
+        """Return the tokens that the drafter foresees, to be grafted onto every node.
 
         drawn: (images, n, vocab) the noise at the next positions.
         """
         log_q = self.drafter.foresee()[:, : plan.window]  # (images, window, vocab)
         tokens, hits = self.foreseen.children(log_q, drawn[:, : log_q.shape[1]], 1, 1)
-        foreseen = Foreseen(tokens[..., 0], hits[..., 0], plan.limits.window)
-        return graft(tree, foreseen, log_q if self.distributions else None)
+        read = log_q if self.distributions else None
+        return Foreseen(tokens[..., 0], hits[..., 0], plan.limits.window, read)

@@ -63,13 +63,15 @@ class TreePlan:
     largest: no tree is larger; the batch grows together, to this size. limits: of every image, on
     the device. uniform: whether they all equal `largest`, so that none needs a mask. fixed: whether
     the sizes hold whatever the trees look like, as in a round that is recorded: nobody asks the
-    device whether to stop early.
+    device whether to stop early. ahead: (images, window) log-probabilities that the target chooses
+    the foreseen tokens, each given those before; None where no tree is sized by them.
     """
 
     largest: Shape
     limits: "Limits"
     uniform: bool = False
     fixed: bool = False
+    ahead: Tensor | None = None
 
     @classmethod
     def of(cls, shapes: Sequence[Shape], device: torch.device = CPU) -> "TreePlan":

@@ -80,7 +80,8 @@ class MarginalTree(DynamicTree):
 
         The next level is imagined from the newest one: each of its best nodes gets children with
         the same shares of its probability, rank by rank, as the newest level's nodes have of
-        theirs.
+        theirs. The window continues the deepest nodes in either case, so a level gains less where
+        it foresees well.
         """
         chances = self._doubted(tree, plan).scores.exp()
         family = (-1, plan.width)  # parents, children by rank
@@ -89,9 +90,22 @@ class MarginalTree(DynamicTree):
         share = newest.unflatten(1, family).sum(1) / expected
         expanded = newest.topk(min(plan.width, tree.newest), 1).values
         children = (expanded[..., None] * share[:, None]).flatten(1)
-        now = self._rates(chances, plan, tree.drafted)
-        deeper = self._rates(torch.cat([chances, children], 1), plan, tree.drafted, more=1)
+        level = tree.height
+        grown = torch.cat([chances, self._continued(newest, plan, level)], 1)
+        more = torch.cat([chances, children, self._continued(children, plan, level + 1)], 1)
+        now = self._rates(grown, plan, tree.drafted)
+        deeper = self._rates(more, plan, tree.drafted, more=1)
         return deeper.amax(1, keepdim=True) <= now.amax(1, keepdim=True)
+
+    @staticmethod
+    def _continued(chances: Tensor, plan: TreePlan, depth: int) -> Tensor:
+        """Return the chances (images, n) of foreseen tokens after nodes (images, k) of a depth."""
+        if plan.ahead is None:
+            return chances[:, :0]
+        chain = (plan.ahead[:, depth:] * plan.limits.doubt.to(chances)).cumsum(1).exp()
+        place = torch.arange(depth, plan.ahead.shape[1], device=chain.device)
+        chain = chain.masked_fill(place >= plan.limits.window, 0)  # an image may end before
+        return (chances[..., None] * chain[:, None]).flatten(1)
 
     def prune(self, tree: DraftTree, plan: TreePlan) -> DraftTree:
         """Return the tree of the best nodes, as many as promise most tokens per second."""

@@ -5,6 +5,7 @@ renewed.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -109,11 +110,11 @@ def test_pruning_keeps_what_is_worth_most() -> None:
 
 def test_distributions_go_with_the_nodes_that_are_drawn_from_them() -> None:
     generator = torch.Generator().manual_seed(0)
-    ahead = foreseen(generator, 1)
     distributions = torch.rand(1, WINDOW, VOCAB, generator=generator)
+    ahead = replace(foreseen(generator, 1), log_q=distributions)
     shape = Shape(0, 1, WINDOW, WINDOW)
     root = DraftTree.root(torch.tensor([0]), torch.float64)
-    tree = DynamicTree(shape).prune(graft(root, ahead, distributions), TreePlan.of((shape,)))
+    tree = DynamicTree(shape).prune(graft(root, ahead), TreePlan.of((shape,)))
     assert tree.depths.tolist() == [list(range(WINDOW + 1))]
     assert torch.equal(tree.distributions[0, tree.parents[0, 1:]], distributions[0])
     assert tree.width == 1

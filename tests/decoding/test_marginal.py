@@ -95,6 +95,32 @@ def test_the_next_level_is_taken_for_one_like_the_newest(level) -> None:
     assert pays == (level < 4)  # both answers occur
 
 
+@pytest.mark.parametrize("level", [0.1, 0.5, 1.0, 1.5, 2.5, 6.0])
+@pytest.mark.parametrize("window", [1, 2, 4])
+def test_a_level_is_weighed_against_the_window(level, window) -> None:
+    """Foreseen tokens hit in 0.6, 0.5, 0.4 and 0.3; without them a level of 2.5 would pay."""
+    cost, shape = prices(0.3, level), Shape(4, 2, 12, window)
+    root = DraftTree.root(torch.zeros(1, dtype=torch.long), torch.float64)
+    nodes, tokens = torch.zeros(1, 1).long(), torch.tensor([[[3, 5]]])
+    tree = root.extend(nodes, tokens, torch.tensor([[[0.6, 0.2]]], dtype=torch.float64).log())
+    hits = torch.tensor([[0.6, 0.5, 0.4, 0.3]], dtype=torch.float64).log()
+    plan = replace(TreePlan.of((shape,)), ahead=hits)
+    ended = MarginalTree(shape, cost, 4).ended(tree, plan)
+
+    def chains(chances: list[float], depth: int) -> list[float]:
+        own = [0.6, 0.5, 0.4, 0.3][depth:window]
+        return [p * math.prod(own[: n + 1]) for p in chances for n in range(len(own))]
+
+    def rate(chances: list[float], levels: int) -> float:
+        count = best_count(chances, cost, levels)
+        return (1 + sum(sorted(chances)[::-1][:count])) / (cost.verify[count] + levels * level)
+
+    newest, children = [0.6, 0.2], [0.36, 0.12, 0.12, 0.04]
+    pays = rate(newest + children + chains(children, 2), 2) > rate(newest + chains(newest, 1), 1)
+    assert ended.tolist() == [[not pays]]
+    assert pays == (level < (4 if window == 1 else 0.8))  # a window of 1 ends where the tree does
+
+
 def test_an_image_has_the_same_tree_in_every_batch() -> None:
     policy = MarginalTree(LARGEST, prices(0.9, 0.3), 4)
 
