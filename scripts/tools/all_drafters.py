@@ -94,6 +94,7 @@ def all_drafters(
     prompt: str = "configs/prompts/tiny_test.txt",
     images: int = 16,
     methods: str | None = None,
+    nodes: str | None = None,
     model_path: str | None = None,
     dtype: str = "fp32",
 ) -> None:
@@ -104,10 +105,11 @@ def all_drafters(
         prompt: file of prompts; guidance scale 3, seed 9.
         images: how many of them.
         methods: those whose rows are measured, by commas; all if None.
+        nodes: 16, 58 or priced: rows of these budgets only, by commas; all if None.
         model_path: the target's folder; the shipped model if None.
         dtype: fp32, fp64 or bf16.
     """
-    folder, lines, rows = Path(output), _chosen(methods), []
+    folder, lines, rows = Path(output), _chosen(methods, nodes), []
     run = RunSettings(
         prompt=prompt,
         num_images=images,
@@ -137,16 +139,25 @@ def all_drafters(
     refuse_wrong(rows)
 
 
-def _chosen(methods: str | None) -> list[Line]:
-    """Return the lines of these methods; a SettingsError for one that has none."""
+def _chosen(methods: str | None, nodes: str | None) -> list[Line]:
+    """Return the lines of these methods and budgets; a SettingsError for one that has none."""
     lines = [
-        Line(nodes, name, entry) for nodes, own in DRAFTERS.items() for name, entry in own.items()
+        Line(budget, name, entry) for budget, own in DRAFTERS.items() for name, entry in own.items()
     ]
-    known = list(dict.fromkeys(line.entry.partition(":")[0] for line in lines))
-    wanted = known if methods is None else [name.strip() for name in methods.split(",")]
+    budgets = _wanted("nodes", nodes, list(DRAFTERS))
+    names = _wanted("methods", methods, [line.entry.partition(":")[0] for line in lines])
+    return [
+        line for line in lines if line.nodes in budgets and line.entry.partition(":")[0] in names
+    ]
+
+
+def _wanted(flag: str, given: str | None, known: Sequence[str]) -> list[str]:
+    """Return what a flag names, by commas; all that is known without it."""
+    known = list(dict.fromkeys(known))
+    wanted = known if given is None else [name.strip() for name in given.split(",")]
     if not set(wanted) <= set(known):
-        refuse("methods", methods, f"{', '.join(known)}, by commas")
-    return [line for line in lines if line.entry.partition(":")[0] in wanted]
+        refuse(flag, given, f"{', '.join(known)}, by commas")
+    return wanted
 
 
 def _settings(run: RunSettings, lines: Sequence[Line], folder: Path) -> BenchmarkSettings:

@@ -9,7 +9,7 @@ from small import write_checkpoint
 from configs.method_flags import listed_method
 from eval.bench import sweep as module
 from runs.costs import Costs
-from scripts.tools.all_drafters import DRAFTERS, PRICED, all_drafters
+from scripts.tools.all_drafters import DRAFTERS, PRICED, _chosen, all_drafters
 
 
 def test_rows_have_the_number_of_nodes_that_they_are_listed_under() -> None:
@@ -62,6 +62,15 @@ def test_one_command_makes_the_table_and_goes_on_where_it_stopped(
     assert len(lines) == 2 * (2 + 1 + 5) and (folder / "table.md").read_text() == shown
     assert lines[2].startswith("| ar | 0 | 0.0 | 0.0 | 1.00 | 0.0 | ")
     assert table("similar,jacobi") == shown and len(seen) == 10
+
+
+def test_some_budgets_alone() -> None:
+    lines = _chosen("similar,block", "58,priced")
+    assert [(line.nodes, line.name) for line in lines] == [
+        ("58", "similar"), ("58", "block"), ("priced", "similar"), ("priced", "block"),
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="--nodes: found '17'; allowed: 16, 58, priced"):
+        all_drafters(nodes="17")
 
 
 def test_a_method_without_a_row_is_refused() -> None:
