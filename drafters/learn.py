@@ -8,11 +8,12 @@ decides. Those are what a drafter is trained on. `Notes` keeps them, of the late
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from configs.training import TrainSettings
 from decoding.drafter import Decided, Drafter
 from decoding.sampling import SamplingDistribution
 from decoding.timing import Stopwatch
@@ -21,12 +22,14 @@ from decoding.verifiers.base import Verdict
 from drafters.eagle_head import EagleHead
 from drafters.loading import LoadedDrafter
 from drafters.training.lesson import Lessons
+from drafters.training.losses import Levels, overlap
 from drafters.training.rows import Rows, join_rows
 from models.base import ImageGrid, PromptRows, TargetModel
-from models.linear import pack_weights
+from models.linear import pack_weights, packed_dtypes
 
 _BYTES = 2**29  # of features of the latest images
 WARMUP = 20  # updates in which the learning rate rises
+DEEP_EVERY = 4  # updates, of which one scores more than the first level
 
 
 class Alone:
@@ -167,11 +170,49 @@ class LearningDrafter(LoadedDrafter):
 
 
 class OnlineLessons(Lessons):
-    """Lessons without an end: the learning rate rises and stays."""
+    """Lessons without an end: the learning rate rises and stays.
+
+    Most updates score the first level only, which takes half the time; every fourth scores all that
+    the settings say, without which the head soon fails at its own predictions. The total variation
+    takes the place of the disagreement, which sorts all codes at every position.
+    """
+
+    def __init__(self, settings: TrainSettings, target: TargetModel, head: EagleHead, notes: Notes):
+        super().__init__(settings, target, head, (notes, []), Alone())
+        self.deep = self.loss = replace(self.loss, alike=overlap)
+        self.shallow = replace(self.deep, levels=Levels.of(target.grid, 1, target.device))
+
+    def update(self) -> Tensor:
+        """Make the next update; returns the loss's parts (levels, 3), means over the batch."""
+        last = self.step % DEEP_EVERY == DEEP_EVERY - 1
+        self.loss = self.deep if last else self.shallow
+        return super().update()
 
     @property
     def rate(self) -> float:
         return self.settings.lr * min(1.0, (self.step + 1) / WARMUP)
+
+
+@torch.no_grad()
+def pass_on(head: EagleHead) -> None:
+    """Give a head the weights with which it predicts that the next feature is as the last one.
+
+    Neighbouring tokens have similar distributions, so this drafts from the first image on, and
+    learns from there: a head of random weights takes a hundred updates to get as far.
+    """
+    hidden = head.spec.hidden
+    head.fc.weight.zero_()
+    head.fc.weight[:, hidden:].copy_(torch.eye(hidden))
+    for block in head.blocks.blocks:
+        block.attention.out.weight.zero_()
+        block.mlp.down.weight.zero_()
+
+
+def precision_on(device: torch.device) -> str:
+    """Return the precision of matrix products in which a head learns faster on a device."""
+    if device.type == "cuda":
+        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+    return "bf16" if device.type == "cpu" and torch.bfloat16 in packed_dtypes() else "fp32"
 
 
 @torch.no_grad()

@@ -21,11 +21,12 @@ from configs.schema import RunSettings
 from configs.training import TrainSettings
 from drafters.calibrations import FILE, UNCALIBRATED, Calibrations
 from drafters.learn import (
-    Alone,
     LearningDrafter,
     Notes,
     OnlineLessons,
     average_heads,
+    pass_on,
+    precision_on,
     publish,
 )
 from drafters.training.heads import embedding_scale, export, head_config, open_head
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 WINDOW = 32  # images between two lines of the log, and before the first update
 _IMAGES = 4  # of an update
+_LEVELS = 2  # of the draft tree, in every fourth update
 _PASSES = 4  # over an image, at most
 _FIRST_RATE, _LATER_RATE = 2e-3, 3e-4  # learning rates: of random weights, of a trained head
 
@@ -55,13 +57,15 @@ class Learner:
         self.settings, self.target, self.rank, self.left = settings, target, rank, images
         self.folder = Path(settings.output_dir) / "learned"
         start = self._start()
-        self.training = lesson_settings(settings, start)
+        self.training = lesson_settings(settings, start, precision_on(target.device))
         self.config = head_config(self.training)
         self.scale = embedding_scale(self.training, target)
         target.transformer.requires_grad_(False)
         self.notes = Notes(target.grid, target.vocab.first_id)
-        head, source = open_head(self.training, target).float(), (self.notes, [])
-        self.lessons = OnlineLessons(self.training, target, head, source, Alone())
+        head = open_head(self.training, target).float()
+        if start is None:
+            pass_on(head)
+        self.lessons = OnlineLessons(self.training, target, head, self.notes)
         self.network = deepcopy(head).requires_grad_(False).to(target.dtype)
         self.network.embedding = nn.Embedding.from_pretrained(target.embedding())
         publish(self.lessons, self.network, self.scale)
@@ -135,7 +139,7 @@ class Learner:
                 "saved": saved(self.spans[0], last)}  # fmt: skip
         name = "log.jsonl" if self.rank == 0 else f"log.{self.rank}.jsonl"
         append_lines(self.folder / name, [line])
-        if self.going and not pays(self.spans, self.left):
+        if self.going and self.left and not pays(self.spans, self.left):
             self.going = False
             print(f"note: --learn stops, since more would take longer than it saves: {self.said()}",
                   file=sys.stderr)  # fmt: skip
@@ -199,8 +203,11 @@ def open_learner(
     return replace(session, settings=settings, drafter=learner.drafter), learner
 
 
-def lesson_settings(settings: RunSettings, start: Path | None) -> TrainSettings:
-    """Return how the drafter of a run is trained; start: the folder of its first weights."""
+def lesson_settings(settings: RunSettings, start: Path | None, precision: str) -> TrainSettings:
+    """Return how the drafter of a run is trained.
+
+    start: the folder of its first weights. precision: of matrix products.
+    """
     shared = (*fields(ModelSettings), *fields(DeviceSettings))
     return TrainSettings(
         **{f.name: getattr(settings, f.name) for f in shared},
@@ -211,6 +218,8 @@ def lesson_settings(settings: RunSettings, start: Path | None) -> TrainSettings:
         optimizer="muon",
         lr=_FIRST_RATE if start is None else _LATER_RATE,
         ema=0.98,
+        precision=precision,
+        depths=_LEVELS,
         ce_weight=0.5,
         agreement_weight=2.0,
         sampling=settings.sampling,

@@ -1,6 +1,11 @@
 """What drafting and learning came to in a while, and whether more learning pays."""
 
 from dataclasses import dataclass
+from statistics import linear_regression, mean
+
+_LATEST = 6  # spans that the trend is taken from
+_PATIENCE = 4  # spans of learning before the trend is asked: from random weights tau rises late
+_MOST = 0.5  # of the time of drawing, that learning can be hoped to save
 
 
 @dataclass(frozen=True)
@@ -33,11 +38,26 @@ def saved(first: Span, later: Span) -> float:
 def pays(spans: list[Span], left: int) -> bool:
     """Return whether to learn on, with so many images left.
 
-    It pays if the images left gain more from a span's learning than that takes, going by the last
-    two spans: by how many rounds an image has become shorter, and the time of a round at first.
+    It pays if the images left may gain more from another span of learning than that takes. What
+    they may gain is `hoped`; before four spans of learning, it is half of the time of drawing.
     """
-    if len(spans) < 3:
-        return True
-    fewer = spans[-1].tokens * (1 / spans[-3].tau - 1 / spans[-1].tau) / 2  # rounds of a span
-    gain = fewer * left / spans[-1].images * spans[0].drawing / spans[0].rounds
-    return gain > spans[-1].learning
+    last = spans[-1]
+    if len(spans) <= _PATIENCE:
+        gain = _MOST * last.drawing / last.images * left
+    else:
+        fewer = hoped([1 / span.tau for span in spans[-_LATEST:]]) * last.tokens / last.images
+        gain = fewer * left * spans[0].drawing / spans[0].rounds
+    return gain > last.learning
+
+
+def hoped(rates: list[float]) -> float:
+    """Return by how much rounds per token fall from span to span, with the benefit of the doubt.
+
+    It is the slope of a line through the spans and one standard error of it: prompts differ, so the
+    rates of spans scatter by more than what one span of learning changes.
+    """
+    places = list(range(len(rates)))
+    slope, start = linear_regression(places, rates)
+    errors = sum((rate - start - slope * at) ** 2 for at, rate in zip(places, rates, strict=True))
+    spread = sum((at - mean(places)) ** 2 for at in places)
+    return -slope + (errors / (len(rates) - 2) / spread) ** 0.5

@@ -9,9 +9,13 @@ import torch
 from small import open_lumina
 
 from configs.schema import MethodSettings
+from configs.training import TrainSettings
 from decoding.flight import Job
 from decoding.sampling import SamplingDistribution
-from drafters.learn import LearningDrafter, Notes
+from drafters.learn import DEEP_EVERY, LearningDrafter, Notes, OnlineLessons, pass_on, precision_on
+from drafters.training.agreement import draft_distributions, target_distribution
+from drafters.training.heads import open_head
+from drafters.training.losses import overlap
 from drafters.training.rows import Rows, target_rows
 from runs.building import build_engine
 from runs.session import Session
@@ -83,3 +87,46 @@ def test_images_of_several_prompts_are_trained_on_together(session) -> None:
     rows = notes([0, 1, 2])
     assert len({len(rows.ids) for rows in notes.rows}) == 1 and len(rows.ids) == 6
     assert int(rows.starts.max()) > 0  # prompts of different lengths end at the same slot
+
+
+def lessons_of(session: Session, notes: Notes) -> OnlineLessons:
+    settings = TrainSettings(tokens="drawn", output_dir="-", model_path=session.settings.model_path,
+                             batch_size=2, ema=0.5)  # fmt: skip
+    head = open_head(settings, session.target).float()
+    pass_on(head)
+    return OnlineLessons(settings, session.target, head, notes)
+
+
+def test_a_head_that_passes_on_drafts_from_the_last_distribution(session) -> None:
+    """At every level: the one that the root was chosen from."""
+    notes = drawn(session, METHODS["eagle2"])[1]
+    head = lessons_of(session, notes).head.to(session.target.dtype)
+    rows, distribution = notes([0, 1]), SamplingDistribution(cfg=3.0)
+    log_p = target_distribution(session.target, rows, distribution)
+    for log_q in draft_distributions(session.target, head, rows, distribution, 3):
+        wanted = log_p[:, : log_q.shape[1] - 1]
+        torch.testing.assert_close(log_q[:, 1:], wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_one_update_in_four_scores_the_second_level(session) -> None:
+    notes = drawn(session, METHODS["eagle2"])[1]
+    lessons = lessons_of(session, notes)
+    lessons.images = list(range(len(notes)))
+    levels = [len(lessons.update()) for _ in range(2 * DEEP_EVERY)]
+    assert levels == 2 * [1, 1, 1, 2]
+
+
+def test_overlap_is_what_the_total_variation_leaves() -> None:
+    p, q = torch.randn(2, 5, 40, dtype=torch.float64).mul(2).softmax(-1)
+    torch.testing.assert_close(overlap(p, q), 1 - (p - q).abs().sum(-1) / 2)
+    torch.testing.assert_close(overlap(p, p), torch.ones(5, dtype=torch.float64))
+
+
+def test_learning_multiplies_bf16_where_the_processor_does(monkeypatch) -> None:
+    cpu = torch.device("cpu")
+    for found, precision in [((), "fp32"), ((torch.float32,), "fp32"),
+                             ((torch.float32, torch.bfloat16), "bf16")]:  # fmt: skip
+        monkeypatch.setattr("drafters.learn.packed_dtypes", lambda found=found: found)
+        assert precision_on(cpu) == precision
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
+    assert precision_on(torch.device("cuda")) == "fp32"

@@ -19,7 +19,7 @@ from drafters.loading import load_drafter
 from runs import learning
 from runs.commands import run_settings
 from runs.generate import generate_images, open_real_session
-from runs.learning import Learner, Span, average_heads, pays, saved
+from runs.learning import Learner, average_heads
 from support.json_files import read_lines
 
 GRAFT = MethodSettings(method="graft", size="fixed", nodes=6, window=4)
@@ -181,17 +181,6 @@ def test_heads_are_averaged_with_equal_weights(settings) -> None:
     average_heads(own.lessons, heads)
     torch.testing.assert_close(own.lessons.trained["fc.weight"], start + 1.0)
     torch.testing.assert_close(own.lessons.average["fc.weight"], start + 1.0)
-
-
-def test_it_stops_when_more_learning_takes_longer_than_it_saves() -> None:
-    first, second = Span(10, 2000, 1000, 100.0), Span(10, 2000, 800, 80.0, 20.0)
-    assert pays([first, second], 1)  # too early to tell
-    third = Span(10, 2000, 600, 60.0, 20.0)
-    # 20 rounds an image fewer with each span; a round takes 0.1 s, so 2 s an image
-    assert pays([first, second, third], 11) and not pays([first, second, third], 10)
-    assert not pays([first, second, third, replace(third, rounds=800)], 1000)
-    assert saved(first, third) == pytest.approx(10 * 40 * 0.1)
-    assert saved(first, Span(5, 1000, 500, 9.0)) == 0.0  # as many tokens a round as before
 
 
 def test_a_run_that_gains_nothing_says_so(settings, monkeypatch, capsys) -> None:
