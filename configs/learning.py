@@ -7,7 +7,7 @@ from configs.acceptance import VERIFIERS
 from configs.fields import refuse, setting
 from configs.model import EngineSettings
 
-NEW = "new"  # what --drafter_path says for random weights
+NEW = "new"  # what --drafter_path says for a head that has learned nothing
 SHARE = 0.25
 
 
@@ -19,7 +19,7 @@ class LearningSettings(EngineSettings):
     learn: bool | None = setting(
         None,
         "train the drafter while images are drawn, on what their verification computes; images "
-        f"stay the same; --drafter_path {NEW} begins with random weights",
+        f"stay the same; --drafter_path {NEW} begins with a head that has learned nothing",
         shown="off",
         later=True,
     )
@@ -38,7 +38,9 @@ class LearningSettings(EngineSettings):
             if self.learn_share is not None:
                 refuse("learn_share", self.learn_share, "only with --learn")
             if self.drafter_path == NEW:
-                allowed = f"only with --learn, for random weights; ./{NEW} is a folder"
+                allowed = (
+                    f"only with --learn, for a head that has learned nothing; ./{NEW} is a folder"
+                )
                 refuse("drafter_path", NEW, allowed)
             return
         self.fill(learn_share=SHARE)

@@ -23,7 +23,7 @@ from drafters.eagle_head import EagleHead
 from drafters.loading import LoadedDrafter
 from drafters.training.lesson import Lessons
 from drafters.training.losses import Levels, overlap
-from drafters.training.rows import Rows, join_rows
+from drafters.training.rows import Rows, join_rows, part_of
 from models.base import ImageGrid, PromptRows, TargetModel
 from models.linear import pack_weights, packed_dtypes
 
@@ -61,7 +61,8 @@ class Page:
 class Notes:
     """The target's features of the latest finished images, ready to train on.
 
-    Called with the numbers of images, 0 for the oldest, it returns their rows (a `Rower`).
+    Called with the numbers of images, 0 for the oldest, it returns their rows, or the one that is
+    picked of each (a `Rower`).
     """
 
     def __init__(self, grid: ImageGrid, first_id: int):
@@ -72,8 +73,10 @@ class Notes:
         self.finished = 0  # images, also those that are forgotten
 
     def __call__(self, images: Sequence[int], picks: Sequence[int] | None = None) -> Rows:
-        assert picks is None  # all guidance rows are trained on
-        return join_rows([self.rows[image] for image in images])
+        rows = [self.rows[image] for image in images]
+        if picks is not None:
+            rows = [part_of(row, pick, 1) for row, pick in zip(rows, picks, strict=True)]
+        return join_rows(rows)
 
     def __len__(self) -> int:
         return len(self.rows)

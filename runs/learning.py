@@ -40,10 +40,11 @@ if TYPE_CHECKING:
     from runs.drawing import DrawnStep
 
 WINDOW = 32  # images between two lines of the log, and before the first update
-_IMAGES = 4  # of an update
+_IMAGES = 8  # of an update
 _LEVELS = 2  # of the draft tree, in every fourth update
-_PASSES = 4  # over an image, at most
-_FIRST_RATE, _LATER_RATE = 2e-3, 3e-4  # learning rates: of random weights, of a trained head
+# of a head without training, and of a trained one:
+_FIRST_RATE, _LATER_RATE = 2e-3, 3e-4  # learning rates
+_FIRST_PASSES, _LATER_PASSES = 4, 1  # over an image, at most
 
 
 class Learner:
@@ -63,6 +64,7 @@ class Learner:
         target.transformer.requires_grad_(False)
         self.notes = Notes(target.grid, target.vocab.first_id)
         head = open_head(self.training, target).float()
+        self.passes = _FIRST_PASSES if start is None else _LATER_PASSES
         if start is None:
             pass_on(head)
         self.lessons = OnlineLessons(self.training, target, head, self.notes)
@@ -111,7 +113,7 @@ class Learner:
 
     def _may_learn(self) -> bool:
         share, now = self.settings.learn_share, self.now
-        fresh = (self.lessons.step + 1) * _IMAGES <= _PASSES * self.notes.finished
+        fresh = (self.lessons.step + 1) * _IMAGES <= self.passes * self.notes.finished
         return fresh and now.learning * (1 - share) < now.drawing * share
 
     def _timed(self, part: Callable[[], None]) -> None:
@@ -220,6 +222,7 @@ def lesson_settings(settings: RunSettings, start: Path | None, precision: str) -
         ema=0.98,
         precision=precision,
         depths=_LEVELS,
+        guidance_aware=start is not None,  # at first one row says as much as two
         ce_weight=0.5,
         agreement_weight=2.0,
         sampling=settings.sampling,

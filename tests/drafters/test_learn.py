@@ -87,11 +87,15 @@ def test_images_of_several_prompts_are_trained_on_together(session) -> None:
     rows = notes([0, 1, 2])
     assert len({len(rows.ids) for rows in notes.rows}) == 1 and len(rows.ids) == 6
     assert int(rows.starts.max()) > 0  # prompts of different lengths end at the same slot
+    picked = notes([0, 1, 2], [1, 0, 1])
+    wanted = rows.ids[[1, 2, 5], rows.prompt :]
+    assert len(picked.ids) == 3 and picked.drafted == rows.drafted
+    assert torch.equal(picked.ids[:, picked.prompt :], wanted)
 
 
 def lessons_of(session: Session, notes: Notes) -> OnlineLessons:
     settings = TrainSettings(tokens="drawn", output_dir="-", model_path=session.settings.model_path,
-                             batch_size=2, ema=0.5)  # fmt: skip
+                             batch_size=2, ema=0.5, guidance_aware=False)  # fmt: skip
     head = open_head(settings, session.target).float()
     pass_on(head)
     return OnlineLessons(settings, session.target, head, notes)
