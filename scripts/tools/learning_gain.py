@@ -85,7 +85,7 @@ def learning_gain(
 def draw_arms(settings: RunSettings, images: int) -> list[Arm]:
     """Return plain decoding, the drafter as it begins, and the drafter that learns.
 
-    A prompt's samples are not drawn one after the other, since the head would learn that prompt.
+    Samples of one prompt are spread over the run, since the head would learn that prompt.
     """
     items = sorted(prompt_items(settings), key=lambda item: item.sample)[:images]
     plain = replace(settings, method=MethodSettings("ar"), drafter_path=None, learn=None,
@@ -108,9 +108,9 @@ def _arm(name: str, session: Session, items: Sequence[PromptItem], learner: Lear
             learner.after(step)
         for drawn in step.finished:
             codes[drawn.image.job.id] = tuple(map(int, drawn.image.codes))
-    seconds = time.perf_counter() - started
+    seconds, spans = time.perf_counter() - started, learner.spans if learner is not None else ()
     print(f"{name}: {seconds:.0f} s", file=sys.stderr)
-    return Arm(name, seconds, tuple(learner.spans) if learner is not None else (), codes)
+    return Arm(name, seconds, tuple(spans), codes)
 
 
 def same(arm: Arm, other: Arm) -> int:
@@ -130,7 +130,7 @@ def totals(arms: Sequence[Arm]) -> str:
     """Return a line per way to draw: seconds in all, of learning, and the images that are equal."""
     rows = []
     for arm in arms:
-        equal = (f"{same(arm, other)}/{len(arm.codes)}" for other in arms[:2])
+        equal = [f"{same(arm, other)}/{len(arm.codes)}" for other in arms[:2]]
         rows.append((arm.name, f"{arm.seconds:.0f}", f"{arm.learning:.0f}", *equal))
     columns = "", "seconds", "of them learning", "images as `ar`", "as without learning"
     return Table(columns, tuple(rows)).markdown()
