@@ -180,7 +180,8 @@ class KVCache:
 
     def _alike(self) -> bool:
         """Return whether all images have one length, by the host's count; False if it is fixed."""
-        return self.fixed is None and bool((self.lengths == self.lengths[0]).all())
+        one = len(self.lengths) == 1
+        return self.fixed is None and (one or bool((self.lengths == self.lengths[0]).all()))
 
     def _committed(self) -> Tensor:
         """Return the lengths (images,) on the device."""

@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -66,7 +65,7 @@ def measured(tree: DraftTree, verdict: Verdict, log_p: Tensor) -> Tensor:
         verdict.accepted[:, None], emptied[:, None], verdict.path, verdict.emitted,
         tree.scores, tree.depths, likeliest,
     ]  # fmt: skip
-    return torch.cat([column.double() for column in columns], 1)
+    return torch.cat([columns[0].double(), *columns[1:]], 1)  # all take the widest type
 
 
 def figures_of(measured: Tensor, sources: Sources, complaint: str) -> list[RoundFigures]:
@@ -83,24 +82,25 @@ def figures_of(measured: Tensor, sources: Sources, complaint: str) -> list[Round
     """
     figures = []
     for accepted, emptied, *rest in to_host(measured):
-        path, codes, scores, depths, likeliest = np.array(rest).reshape(5, -1)
-        refuse_nan(bool(np.isnan(scores).any()), sources.drafter)
-        refuse_nan(bool(np.isnan(likeliest).any()), sources.target)
+        n = len(rest) // 5
+        path, codes, scores, depths, likeliest = (rest[i : i + n] for i in range(0, 5 * n, n))
+        refuse_nan(any(map(math.isnan, scores)), sources.drafter)
+        refuse_nan(any(map(math.isnan, likeliest)), sources.target)
         if emptied:
             raise FloatingPointError(complaint)
-        present, count = scores > -np.inf, int(accepted) + 1
-        levels = int(depths[present].max())
-        deepest = scores[(depths == levels) & present].max()
-        top1 = np.exp(likeliest[path[:count].astype(int)])
+        nodes = [
+            (depth, score) for depth, score in zip(depths, scores, strict=True) if score > -math.inf
+        ]
+        (levels, deepest), count = max(nodes), int(accepted) + 1
         figures.append(
             RoundFigures(
                 accepted=count - 1,
-                levels=levels,
-                nodes=int(present.sum()) - 1,
+                levels=int(levels),
+                nodes=len(nodes) - 1,
                 confidence=math.exp(deepest / max(levels, 1)),
-                expected=float(np.exp(scores).sum()) - 1,
-                top1=tuple(top1.tolist()),
-                codes=tuple(codes[:count].astype(int).tolist()),
+                expected=math.fsum(map(math.exp, scores)) - 1,
+                top1=tuple(math.exp(likeliest[int(node)]) for node in path[:count]),
+                codes=tuple(map(int, codes[:count])),
             )
         )
     return figures

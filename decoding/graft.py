@@ -42,10 +42,12 @@ def graft(tree: DraftTree, foreseen: Foreseen) -> DraftTree:
     them by their worth. A node is worth its probability, and more on the best path: there this
     round predicts the window's positions anew, which helps later rounds.
 
-    foreseen: with log q for verifiers that read it; only for a tree without nodes.
+    foreseen: with log q for verifiers that read it; only for a tree without nodes, which is
+    continued by a single chain.
     """
-    distributions = foreseen.log_q
-    assert distributions is None or tree.nodes == 0
+    if tree.nodes == 0:
+        return _chain(tree, foreseen)
+    assert foreseen.log_q is None
     window, count = foreseen.window, tree.nodes + 1
     tree, bare = _agreed(tree, foreseen)
     step = torch.arange(1, window + 1, device=tree.tokens.device)
@@ -71,11 +73,29 @@ def graft(tree: DraftTree, foreseen: Foreseen) -> DraftTree:
         height=max(tree.height, window),
         drafted=tree.drafted,
         width=None if tree.width is None else tree.width + 1,
-        distributions=None
-        if distributions is None
-        else torch.cat([distributions, distributions[:, -1:]], 1),  # nothing follows the last one
     )
     return replace(grafted, worth=renewed_worth(grafted, _best_path(tree, window)))
+
+
+def _chain(root: DraftTree, foreseen: Foreseen) -> DraftTree:
+    """Return a tree without nodes, continued by the foreseen tokens one after the other."""
+    count = foreseen.window + 1
+    depths = torch.arange(count, device=root.tokens.device).expand(len(root.tokens), -1)
+    # they fall in spite of rounding
+    scores = foreseen.hits.cumsum(1).cummin(1).values
+    scores = scores.masked_fill(depths[:, 1:] > foreseen.reach, -torch.inf)
+    if (distributions := foreseen.log_q) is not None:  # nothing follows the last one
+        distributions = torch.cat([distributions, distributions[:, -1:]], 1)
+    return DraftTree(
+        torch.cat([root.tokens, foreseen.tokens], 1),
+        (depths - 1).clamp_(min=0),
+        depths,
+        torch.cat([root.scores, scores], 1),
+        height=foreseen.window,
+        drafted=root.drafted,
+        width=1,
+        distributions=distributions,
+    )
 
 
 def _agreed(tree: DraftTree, foreseen: Foreseen) -> tuple[DraftTree, Tensor]:

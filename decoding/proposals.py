@@ -71,7 +71,7 @@ class Coupled:
         self, log_q: Tensor, noise: Tensor, count: int, level: int, trust: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         factor = self.calibration.at(level)
-        return _best(log_q + noise, count, factor if trust is None else factor * trust[..., None])
+        return _best(log_q + noise, count, factor, trust)
 
 
 @dataclass(frozen=True)
@@ -95,9 +95,15 @@ class Sampled:
         return tokens, scores.gather(-1, tokens)
 
 
-def _best(values: Tensor, count: int, factor: float | Tensor) -> tuple[Tensor, Tensor]:
-    """Return the best candidates by log_softmax(factor * values), and these as their estimates."""
-    scores, tokens = (factor * values).log_softmax(-1).topk(min(count, values.shape[-1]), dim=-1)
+def _best(
+    values: Tensor, count: int, factor: float, trust: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return the best candidates by log_softmax(factor * trust * values), their estimates."""
+    if trust is not None:
+        values = values * (trust if factor == 1 else factor * trust)[..., None]
+    elif factor != 1:
+        values = factor * values
+    scores, tokens = values.log_softmax(-1).topk(min(count, values.shape[-1]), dim=-1)
     return tokens, scores
 
 

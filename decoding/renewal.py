@@ -20,8 +20,20 @@ def best_path(tree: DraftTree) -> tuple[Tensor, Tensor]:
     The second value is (images, 1 + nodes) bool.
     """
     leaf = tree.scores.masked_fill(tree.depths < tree.levels[:, None], -torch.inf).argmax(1)
-    index = leaf[:, None, None].expand(-1, 1, tree.nodes + 1)
-    return leaf, tree.visible.gather(1, index)[:, 0]
+    return leaf, _line(tree, leaf[:, None])
+
+
+def _line(tree: DraftTree, node: Tensor) -> Tensor:
+    """Return what `tree.line` does, for a tree that has grown large and was not yet pruned.
+
+    Pointer jumping, so that nobody asks what each of its nodes sees: with 330 nodes that takes 3.5
+    ms on one core (matrix products), a tenth of a round.
+    """
+    nodes, above = node, tree.parents
+    for _ in range(tree.height.bit_length()):  # each time twice as many ancestors are known
+        nodes = torch.cat([nodes, above.gather(1, nodes)], 1)
+        above = above.gather(1, above)
+    return torch.zeros_like(tree.present).scatter_(1, nodes, True)
 
 
 def renewed_worth(tree: DraftTree, best: Tensor) -> Tensor:

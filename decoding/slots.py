@@ -47,9 +47,10 @@ class Path:
 
 def lay_out(tree: DraftTree, start: Start, grid: ImageGrid) -> Slots:
     """Return the slots of trees; start: of the round."""
-    fixed = start.sizes.fixed
-    some = fixed or any(ends_row(root, tree.height + 1, grid) for root in start.roots)
-    if grid.row_end is None or not some:
+    reach = tree.height + 1
+    if grid.row_end is None or not (
+        start.sizes.fixed or any(ends_row(root, reach, grid) for root in start.roots)
+    ):
         return Slots(tree.tokens, tree.depths, tree.visible)
     root = start.decided - 1
     position = root + tree.depths

@@ -74,7 +74,7 @@ class Start:
     @classmethod
     def read(cls, table: Tensor, sizes: Sizes, lines: Sequence[Line] = ()) -> "Start":
         """Return what a table of `table_of` says."""
-        codes, decided, lengths, streams, limits = table.split([1, 1, 1, 1, 5], 1)
+        codes, decided, lengths, streams, *limits = table.split(1, 1)
         plan = TreePlan(sizes.largest, Limits.unpack(limits), sizes.uniform, sizes.fixed)
         return cls(codes[:, 0], decided, lengths[:, 0], streams, plan, sizes, tuple(lines))
 

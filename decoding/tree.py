@@ -62,12 +62,21 @@ class DraftTree:
         count = self.nodes + 1
         if count == 1:
             return torch.ones_like(self.tokens, dtype=torch.bool)[..., None]
+        if self.width == 1:  # a chain
+            seen = torch.ones(count, count, dtype=torch.bool, device=self.tokens.device)
+            return seen.tril_().expand(len(self.tokens), -1, -1)
         reach = torch.eye(count, device=self.tokens.device).repeat(len(self.tokens), 1, 1)
         reach.scatter_(2, self.parents[..., None], 1.0)
         # squaring the relation doubles the distance that it reaches
-        for _ in range(self.height.bit_length()):
-            reach = (reach @ reach).clamp_(max=1.0)
+        for doublings in range(1, 1 + self.height.bit_length()):
+            reach = reach @ reach
+            if doublings > 6:  # else numbers stay below 1e38, the ways to halve 128 steps
+                reach.clamp_(max=1.0)
         return reach > 0
+
+    def line(self, node: Tensor) -> Tensor:
+        """Return (images, 1 + nodes) bool: one node (images, 1) per image, and its ancestors."""
+        return self.visible.gather(1, node[..., None].expand(-1, 1, self.nodes + 1))[:, 0]
 
     def extend(
         self, nodes: Tensor, tokens: Tensor, scores: Tensor, log_q: Tensor | None = None

@@ -82,6 +82,7 @@ class JacobiDrafter:
         # (images, 1) the last position with a prediction; position 0 has none
         self.reached = torch.zeros_like(self.root)
         self.image = torch.arange(images, device=self.device)[:, None]
+        self.steps = torch.arange(1, self.reach + 1, device=self.device)  # to the next positions
 
     def start(self, image: int, prompt: PromptRows, features: Tensor, code: Tensor) -> None:
         self.root[image], self.reached[image] = 0, 0
@@ -121,7 +122,7 @@ class JacobiDrafter:
 
     def _next(self) -> Tensor:
         """Return the next positions (images, n)."""
-        return self.root + torch.arange(1, self.reach + 1, device=self.device)
+        return self.root + self.steps
 
     def _forget(self) -> None:
         """Drop what a round has looked up for all its levels."""
@@ -134,14 +135,12 @@ class JacobiDrafter:
         It is the branch that shares most with the accepted path, and the longest of those.
         """
         accepted = verdict.accepted[:, None]
-        place = torch.arange(tree.nodes + 1, device=self.device)
-        on_path = (place <= accepted).long()
-        taken = torch.zeros_like(tree.parents).scatter_add(1, verdict.path, on_path) > 0
+        taken = tree.line(verdict.path.gather(1, accepted))
         # accepted nodes among a node and its ancestors
         shared = (tree.visible & taken[:, None]).sum(2)
         merit = (shared * (tree.height + 1) + tree.depths).masked_fill(~tree.present, -1)
         last = merit.argmax(1)[:, None]
-        branch = tree.visible.gather(1, last[..., None].expand(-1, 1, tree.nodes + 1))[:, 0]
+        branch = tree.line(last)
         before = self.root + tree.depths
         rows = torch.where(branch, before % self.rows, self.rows)
         self.distributions[self.image, rows] = log_p

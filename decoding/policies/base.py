@@ -138,7 +138,8 @@ class Limits:
     @classmethod
     def of(cls, shapes: Sequence[Shape], device: torch.device = CPU) -> "Limits":
         """Return the limits of some shapes."""
-        return cls.unpack(on_device([list(cls.line(shape)) for shape in shapes], device))
+        lines = on_device([list(cls.line(shape)) for shape in shapes], device)
+        return cls.unpack(lines.split(1, 1))
 
     @staticmethod
     def line(shape: Shape) -> tuple[int, ...]:
@@ -147,9 +148,9 @@ class Limits:
         return shape.depth, shape.width, shape.nodes, shape.window, doubt
 
     @classmethod
-    def unpack(cls, lines: Tensor) -> "Limits":
-        """Return the limits in a table (images, 5) of such lines."""
-        *whole, doubt = lines.split(1, 1)
+    def unpack(cls, columns: Sequence[Tensor]) -> "Limits":
+        """Return the limits in the five columns (images, 1) of a table of such lines."""
+        *whole, doubt = columns
         return cls(*whole, doubt.contiguous().view(torch.float64))
 
 

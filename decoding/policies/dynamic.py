@@ -57,6 +57,8 @@ class DynamicTree:
         Scores and worth never rise along a path and the sort is stable, so a kept node's parent is
         kept too.
         """
+        if plan.uniform and tree.nodes <= plan.nodes:
+            return tree
         count = min(plan.nodes, tree.nodes)
         tree = self.valued(tree)
         worth = tree.scores if tree.worth is None else tree.worth

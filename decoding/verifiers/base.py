@@ -70,8 +70,7 @@ def reached(tree: DraftTree, hit: Tensor) -> Tensor:
 
 def path_to(tree: DraftTree, last: Tensor) -> Tensor:
     """Return the `path` of a verdict whose last accepted nodes are `last` (images,)."""
-    on_path = tree.visible.gather(1, last[:, None, None].expand(-1, 1, tree.nodes + 1)).squeeze(1)
-    return on_path.int().argsort(dim=1, descending=True, stable=True)
+    return tree.line(last[:, None]).int().argsort(dim=1, descending=True, stable=True)
 
 
 def verdict(

@@ -24,8 +24,7 @@ class Exact:
     def __call__(self, tree: DraftTree, log_p: Tensor, noise: Streams) -> Verdict:
         choices = choose(log_p, noise("target"))  # (images, 1 + nodes)
         if tree.nodes == 0:
-            return Verdict(
-                choices, choices.new_zeros(len(choices)), torch.zeros_like(choices), choices
-            )
+            root = torch.zeros_like(choices)
+            return Verdict(choices, root[:, 0], root, choices)
         accepted, path = follow(tree, tree.tokens == choices.gather(1, tree.parents))
         return Verdict(choices, accepted, path, choices.gather(1, path))

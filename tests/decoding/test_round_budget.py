@@ -14,16 +14,16 @@ from scripts.gpu.rounds import Launches
 
 # Most operations of one round, two layers, batch of one image.
 CEILINGS = {
-    MethodSettings(method="ar"): 83,
-    MethodSettings(method="jacobi", window=6): 243,
-    MethodSettings(method="static", tree="chain"): 476,
-    MethodSettings(method="eagle2", depth=3, width=3, nodes=8): 346,
-    MethodSettings(method="adt"): 262,
-    MethodSettings(method="marginal", size="fixed", nodes=8): 437,
-    MethodSettings(method="graft", size="fixed", nodes=8, window=6): 317,
-    MethodSettings(method="similar", depth=6, width=3, nodes=8): 476,
-    MethodSettings(method="graft_similar", size="fixed", depth=6, width=3, nodes=8, window=0): 806,
-    MethodSettings(method="block", depth=6, width=3, nodes=8, window=6): 1186,
+    MethodSettings(method="ar"): 82,
+    MethodSettings(method="jacobi", window=6): 155,
+    MethodSettings(method="static", tree="chain"): 427,
+    MethodSettings(method="eagle2", depth=3, width=3, nodes=8): 327,
+    MethodSettings(method="adt"): 255,
+    MethodSettings(method="marginal", size="fixed", nodes=8): 405,
+    MethodSettings(method="graft", size="fixed", nodes=8, window=6): 305,
+    MethodSettings(method="similar", depth=6, width=3, nodes=8): 461,
+    MethodSettings(method="graft_similar", size="fixed", depth=6, width=3, nodes=8, window=0): 745,
+    MethodSettings(method="block", depth=6, width=3, nodes=8, window=6): 676,
 }
 WAITS = ("aten::item", "aten::is_nonzero", "aten::equal", "aten::_local_scalar_dense")
 
