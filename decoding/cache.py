@@ -180,8 +180,9 @@ class KVCache:
 
     def _alike(self) -> bool:
         """Return whether all images have one length, by the host's count; False if it is fixed."""
-        one = len(self.lengths) == 1
-        return self.fixed is None and (one or bool((self.lengths == self.lengths[0]).all()))
+        if self.fixed is not None:
+            return False
+        return len(self.lengths) == 1 or bool((self.lengths == self.lengths[0]).all())
 
     def _committed(self) -> Tensor:
         """Return the lengths (images,) on the device."""
