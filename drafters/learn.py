@@ -22,7 +22,7 @@ from decoding.verifiers.base import Verdict
 from drafters.eagle_head import EagleHead
 from drafters.loading import LoadedDrafter
 from drafters.training.lesson import Lessons
-from drafters.training.losses import Levels, overlap
+from drafters.training.losses import Levels
 from drafters.training.rows import Rows, join_rows, part_of
 from models.base import ImageGrid, PromptRows, TargetModel
 from models.linear import pack_weights, packed_dtypes
@@ -176,13 +176,12 @@ class OnlineLessons(Lessons):
     """Lessons without an end: the learning rate rises and stays.
 
     Most updates score the first level only, which takes half the time; every fourth scores all that
-    the settings say, without which the head soon fails at its own predictions. The total variation
-    takes the place of the disagreement, which sorts all codes at every position.
+    the settings say, without which the head soon fails at its own predictions.
     """
 
     def __init__(self, settings: TrainSettings, target: TargetModel, head: EagleHead, notes: Notes):
         super().__init__(settings, target, head, (notes, []), Alone())
-        self.deep = self.loss = replace(self.loss, alike=overlap)
+        self.deep = self.loss
         self.shallow = replace(self.deep, levels=Levels.of(target.grid, 1, target.device))
 
     def update(self) -> Tensor:

@@ -225,5 +225,6 @@ def lesson_settings(settings: RunSettings, start: Path | None, precision: str) -
         guidance_aware=start is not None,  # at first one row says as much as two
         ce_weight=0.5,
         agreement_weight=2.0,
+        agreement="overlap",  # sorts nothing
         sampling=settings.sampling,
     )

@@ -10,7 +10,7 @@ from configs.training import TrainSettings
 from drafters.eagle_head import EagleHead
 from drafters.training.block_loss import BlockLoss
 from drafters.training.features import Rower
-from drafters.training.losses import EagleLoss, Levels
+from drafters.training.losses import ALIKE, EagleLoss, Levels
 from drafters.training.muon import muon_and_adamw, step_all
 from drafters.training.order import batch, captionless, feature_noise, generator
 from drafters.training.schedule import cosine_lr
@@ -143,7 +143,8 @@ def loss_of(settings: TrainSettings, target: TargetModel) -> EagleLoss | BlockLo
     if settings.drafter == "block":
         return BlockLoss(target, cfg, weights, settings.sampling.temperature == 0)
     levels = Levels.of(target.grid, settings.depths, target.device)
-    return EagleLoss(target, levels, cfg, weights, int(settings.alignment == "inference"))
+    shift, alike = int(settings.alignment == "inference"), ALIKE[settings.agreement]
+    return EagleLoss(target, levels, cfg, weights, shift, alike)
 
 
 def optimizers_of(settings: TrainSettings, head: EagleHead) -> list[torch.optim.Optimizer]:

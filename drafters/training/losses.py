@@ -154,6 +154,9 @@ def overlap(p: Tensor, q: Tensor) -> Tensor:
     return torch.minimum(p, q).sum(-1)
 
 
+ALIKE = {"noise": agreement, "overlap": overlap}  # by --agreement
+
+
 @dataclass(frozen=True)
 class EagleLoss:
     """The mean over levels of three parts, weighted.
@@ -164,7 +167,7 @@ class EagleLoss:
     target: frozen; its head turns features into logits. levels: what is scored. cfg: guidance scale
     of the distribution; with 1 every row has its own. weights: of the parts; a third one of 0 is
     not computed. shift: as for `unroll`. alike: of the third part, from p and q (..., codes) the
-    share of equal choices (...): `agreement`, or its cheaper bound `overlap`.
+    share of equal choices (...): one of `ALIKE`; `overlap` is the cheaper bound.
     """
 
     target: TargetModel

@@ -37,6 +37,9 @@ from support.log import JsonLog
 from support.provenance import checkpoint_id
 from support.training_state import load_state, save_state
 
+# flags that older checkpoints do not name, with their defaults
+_LATER = ("drafter", DEFAULT), ("agreement", "noise")
+
 
 def train(settings: TrainSettings) -> None:
     """Train a drafter, evaluate and export it; the same command continues.
@@ -175,12 +178,12 @@ class Training:
     def _identity(self) -> dict[str, object]:
         """Return the flags that a checkpoint must have been made with.
 
-        --drafter only where it is not the default, which older checkpoints do not name.
+        Later flags only where they are not the default, since older checkpoints do not name them.
         """
         return {
             name: value
             for name, value in trained_settings(self.settings).items()
-            if name not in FREE_FLAGS and (name, value) != ("drafter", DEFAULT)
+            if name not in FREE_FLAGS and (name, value) not in _LATER
         }
 
     def _save(self) -> None:
