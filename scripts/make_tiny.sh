@@ -32,9 +32,9 @@ done
 "$PY" -m scenes.pictures --count 8000 --output_dir "$WORK/scenes"
 "$PY" main.py extract_tokens --model tiny --model_path "$MODEL" --data_dir "$WORK/scenes" --output_dir "$WORK/real"
 train=("$PY" main.py train_drafter --config configs/training/tiny.yaml --model_path "$MODEL" --tokens "$WORK/own,$WORK/real"
-  --cache_features "$WORK/features")
+  --cache_features "$WORK/features" --agreement overlap)
 # first one level, in which updates take half the time, then two
-"${train[@]}" --layers 2 --depths 1 --lr 1.5e-3 --output_dir "$WORK/drafter_level"
+"${train[@]}" --layers 2 --target_layers 10,12,14 --depths 1 --lr 1.5e-3 --output_dir "$WORK/drafter_level"
 "${train[@]}" --start_from "$WORK/drafter_level/drafter" --steps 400 --lr 3.0e-4 --output_dir "$WORK/drafter"
 mkdir -p "$MODEL/drafter"
 cp "$WORK"/drafter/drafter/* "$MODEL/drafter/"
