@@ -12,7 +12,8 @@ from torch import Tensor
 
 from decoding.cache import CacheShape, KVCache, chain
 from models.base import Context, TransformerSpec
-from models.transformer import HeadNorm, RMSNorm, Rotary, Transformer, rotate
+from models.rotary import Rotary, rotate
+from models.transformer import HeadNorm, RMSNorm, Transformer
 
 SPEC = TransformerSpec(
     vocab=40, hidden=32, intermediate=48, layers=2, heads=4, kv_heads=4, max_positions=32

@@ -23,7 +23,7 @@ from decoding.tree import DraftTree
 from drafters.eagle import EagleDrafter
 from eval.bench.exactness import gap
 from models.base import ImageRope
-from models.transformer import RotaryGrid, rotate_pairs
+from models.rotary import RotaryGrid, rotate_pairs
 from runs.building import build_engine
 from runs.session import Session
 

@@ -28,7 +28,7 @@ from drafters.training.shard_writer import ShardWriter
 from drafters.training.shards import Example
 from runs.commands import train_settings
 from runs.measure import measure
-from runs.session import open_session, open_target
+from runs.session import Session, open_session, open_target
 from runs.training.train import Training, read_tokens
 from support.crew import Crew
 from support.durable import lock
@@ -534,6 +534,13 @@ def test_training_brings_the_distributions_together(folders, tmp_path) -> None:
     assert after < before - 0.01
 
 
+def session_with(model: Path, drafter: Path) -> Session:
+    """A session in fp64 whose drafter lies in a folder."""
+    method = MethodSettings(method="adt")
+    settings = {"model_path": str(model), "drafter_path": str(drafter), "dtype": "fp64"}
+    return open_session(RunSettings(prompt="a cat", device="cpu", method=method, **settings))
+
+
 def test_an_early_exit_learns_and_drafts_from_its_folder(tmp_path) -> None:
     """Its predictions in training are those that it drafts with; its images are those of `ar`."""
     write_checkpoint(tmp_path / "model", Sizes(layers=3))
@@ -543,11 +550,7 @@ def test_an_early_exit_learns_and_drafts_from_its_folder(tmp_path) -> None:
     assert lines[-1]["loss"] < 0.9 * lines[0]["loss"]
     folder = tmp_path / "out" / "drafter"
     assert json.loads((folder / "config.json").read_text())["drafter"] == "exit"
-    settings = RunSettings(
-        prompt="a cat", model_path=str(tmp_path / "model"), drafter_path=str(folder),
-        dtype="fp64", device="cpu", method=MethodSettings(method="adt"),
-    )  # fmt: skip
-    session = open_session(settings)
+    session = session_with(tmp_path / "model", folder)
     jobs = [Job(str(i), text, i) for i, text in enumerate(CAPTIONS)]
     plain, drafted = (
         measure(session.open_engine(MethodSettings(method=name), images=3), jobs)
@@ -581,11 +584,7 @@ def test_a_head_learns_to_read_hidden_states(tmp_path) -> None:
     assert json.loads((folder / "config.json").read_text())["target_layers"] == [1, 2]
     weight = load_file(folder / "model.safetensors")["states.weight"]
     assert weight.shape == (32, 64) and weight.abs().mean() > 1e-3
-    settings = RunSettings(
-        prompt="a cat", model_path=str(tmp_path / "model"), drafter_path=str(folder),
-        dtype="fp64", device="cpu", method=MethodSettings(method="adt"),
-    )  # fmt: skip
-    session = open_session(settings)
+    session = session_with(tmp_path / "model", folder)
     jobs = [Job(str(i), text, i) for i, text in enumerate(CAPTIONS)]
     methods = [MethodSettings(method=name) for name in ("ar", "eagle2", "block")]
     methods.append(MethodSettings(method="graft_similar", size="fixed"))

@@ -1,0 +1,69 @@
+"""Rotary positions: half-split by sequence position, or by image row and column."""
+
+import torch
+from torch import Tensor, nn
+
+from models.base import ImageRope
+
+
+class Rotary(nn.Module):
+    """Half-split rotary embedding (RoFormer, arXiv 2104.09864).
+
+    The table of cosines and signed sines stays in fp32: it is neither a parameter nor a buffer, so
+    `.to(bf16)` does not round it.
+    """
+
+    def __init__(self, head_dim: int, max_positions: int, theta: float):
+        super().__init__()
+        self.head_dim, self.max_positions, self.theta = head_dim, max_positions, theta
+        self.table: Tensor | None = None  # (positions, 2 head_dim)
+
+    def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """(rows, n) -> cosines and signed sines (rows, n, 1, head_dim)."""
+        if self.table is None or self.table.device != positions.device:
+            self.table = self._build(positions.device)
+        return self.table[positions].to(dtype).unsqueeze(2).chunk(2, -1)
+
+    def _build(self, device: torch.device) -> Tensor:
+        frequency = self.theta ** -(
+            torch.arange(0, self.head_dim, 2, dtype=torch.float32) / self.head_dim
+        )
+        angle = torch.outer(torch.arange(self.max_positions, dtype=torch.float32), frequency)
+        cos, sin = angle.cos(), angle.sin()
+        return torch.cat([cos, cos, -sin, sin], -1).to(device)
+
+
+class RotaryGrid(Rotary):
+    """Rotate neighbouring channels, the first half by image row, the second by column (LlamaGen).
+
+    Cosines and sines are zero before and after the image, so queries and keys there become zero
+    vectors.
+    """
+
+    def __init__(self, head_dim: int, max_positions: int, theta: float, image: ImageRope):
+        super().__init__(head_dim, max_positions, theta)
+        self.image = image
+
+    def _build(self, device: torch.device) -> Tensor:
+        half, side = self.head_dim // 2, self.image.side
+        frequency = self.theta ** -(torch.arange(0, half, 2, dtype=torch.float32) / half)
+        # angles of one axis: (side, head_dim / 4)
+        angle = torch.outer(torch.arange(side, dtype=torch.float32), frequency)
+        rows, columns = angle[:, None].expand(-1, side, -1), angle[None].expand(side, -1, -1)
+        pairs = torch.cat([rows, columns], -1).flatten(0, 1)  # (side^2, head_dim / 2)
+        cos = pairs.cos().repeat_interleave(2, -1)  # (side^2, head_dim)
+        sin = torch.stack([-pairs.sin(), pairs.sin()], -1).flatten(1)
+        table = torch.zeros(self.max_positions, 2 * self.head_dim)
+        table.narrow(0, self.image.condition, side * side).copy_(torch.cat([cos, sin], -1))
+        return table.to(device)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate (rows, n, heads, head_dim) by cos and signed sin, (rows, n, 1, head_dim)."""
+    left, right = x.chunk(2, -1)
+    return torch.addcmul(x * cos, torch.cat([right, left], -1), sin)
+
+
+def rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate channels 2 i and 2 i + 1 together, where `rotate` takes i and i + head_dim / 2."""
+    return torch.addcmul(x * cos, x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2), sin)
