@@ -125,6 +125,9 @@ class TrainSettings(DeviceSettings, ModelSettings):
         shown="off: computed at every step",
     )
     holdout: int = setting(16, "images kept from training, for figures and calibration", low=1)
+    train_images: int = setting(
+        0, "train on this many of the others, to see what more would bring; 0 = all", low=0
+    )
     eval_images: int = setting(
         4, "captions of these that are decoded to measure tau and speed-up", low=0
     )

@@ -130,24 +130,24 @@ class Tokens:
             found = f"codes from {least} to {most}; about.json has {vocab} codes"
             raise ValueError(f"{path}: damaged shard: {found}")
 
-    def split(self, holdout: int) -> tuple[list[int], list[int]]:
+    def split(self, holdout: int, most: int = 0) -> tuple[list[int], list[int]]:
         """Return the indices for training and at least `holdout` others, apart by caption.
 
-        Captions are held out in the order of a hash, with all of their images, so a larger holdout
-        contains a smaller one. A ValueError if that leaves none for training.
+        Captions are taken in the order of a hash, with all of their images: first those that are
+        held out, then those for training. So a larger holdout contains a smaller one, and so do
+        the first `most` images for training (0 = all). A ValueError if too few are left for it.
         """
         images: dict[str, list[int]] = defaultdict(list)
         for index, caption in enumerate(self.captions):
             images[caption].append(index)
         held: list[int] = []
+        training: list[int] = []
         for caption in sorted(images, key=lambda text: hashlib.sha256(text.encode()).digest()):
-            if len(held) >= holdout:
-                break
-            held += images.pop(caption)
-        if not images:
+            (held if len(held) < holdout else training).extend(images[caption])
+        if len(training) < max(most, 1):
             found = f"found {len(self)} images; holding out {holdout} by caption"
-            raise ValueError(f"{found} leaves none for training")
-        return sorted(index for own in images.values() for index in own), sorted(held)
+            raise ValueError(f"{found} leaves {len(training) or 'none'} for training")
+        return sorted(training[: most or None]), sorted(held)
 
 
 def shard_paths(folder: Path) -> list[Path]:

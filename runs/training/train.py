@@ -38,7 +38,7 @@ from support.provenance import checkpoint_id
 from support.training_state import load_state, save_state
 
 # flags that older checkpoints do not name, with their defaults
-_LATER = ("drafter", DEFAULT), ("agreement", "noise")
+_LATER = ("drafter", DEFAULT), ("agreement", "noise"), ("train_images", 0)
 
 
 def train(settings: TrainSettings) -> None:
@@ -114,9 +114,10 @@ class Training:
         check_grid(settings, tokens, target)
         target.transformer.requires_grad_(False)
         try:
-            images, held = tokens.split(settings.holdout)
+            images, held = tokens.split(settings.holdout, settings.train_images)
         except ValueError as error:
-            raise SettingsError(f"--holdout: {error}") from error
+            flag = "--train_images" if settings.train_images else "--holdout"
+            raise SettingsError(f"{flag}: {error}") from error
         self.settings, self.crew, self.target = settings, crew, target
         self.config = head_config(settings)  # --start_from need not outlive the start
         head = open_head(settings, target)

@@ -247,6 +247,18 @@ def test_no_caption_stands_on_both_sides_of_a_split(tmp_path):
         tokens.split(10)
 
 
+def test_fewer_images_for_training_are_among_more_of_them(tmp_path):
+    fill(tmp_path, range(10))
+    tokens = Tokens.read(tmp_path)
+    everything, held = tokens.split(2)
+    for most in range(1, len(everything)):
+        images = tokens.split(2, most)[0]
+        assert len(images) == most and tokens.split(2, most)[1] == held
+        assert set(images) < set(tokens.split(2, most + 1)[0]) <= set(everything)
+    with pytest.raises(ValueError, match=f"leaves {len(everything)} for training"):
+        tokens.split(2, 9)
+
+
 def test_folders_are_joined_one_behind_the_other(tmp_path):
     fill(tmp_path / "real", range(3))
     fill(tmp_path / "own", range(2, 7))

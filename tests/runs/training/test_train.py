@@ -444,6 +444,7 @@ def test_other_flags_on_resume_are_refused_by_name(
             "--accumulate: found 3; allowed: a divisor of --batch_size, which is 4",
         ),
         ({"holdout": 24}, "--holdout: found 24 images"),
+        ({"train_images": 24}, "--train_images: found 24 images"),
         ({"eval_method": "ar"}, "--eval_method: found 'ar'"),
         ({"eval_method": "best"}, "--eval_method: found 'best'"),
         ({"start_from": "nowhere"}, "--start_from nowhere: found no such folder"),
