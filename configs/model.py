@@ -158,17 +158,17 @@ class EngineSettings(BatchSettings, PlacementSettings, DrafterSettings, TargetSe
     method: MethodSettings = part(MethodSettings)
     compile: str | None = setting(
         None,
-        "replay rounds as CUDA graphs, one launch each; auto = where that is possible",
+        "on a GPU replay rounds as CUDA graphs, one launch each; on a CPU compile kernels for what "
+        "lies between matrix products; auto = where that is possible",
         choices=("off", "on", "auto"),
-        shown="off",
+        shown="auto on a CPU, off on a GPU",
         later=True,
     )
 
     def settle(self) -> None:
-        if self.compile == "on" and (self.device == "cpu" or self.device_map == "auto"):
-            allowed = "only on one CUDA device, not with --device cpu or --device_map auto"
-            refuse("compile", "on", allowed)
-        if self.compile == "on" and self.method.prices is not None:
+        if self.compile == "on" and self.device_map == "auto":
+            refuse("compile", "on", "only on one device, not with --device_map auto")
+        if self.compile == "on" and self.method.prices is not None and self.device != "cpu":
             allowed = "only with --compile off or auto: replayed rounds cost the same for any tree"
             refuse("prices", self.method.prices, allowed)
         if self.quantize is not None and self.device_map == "auto":

@@ -32,6 +32,13 @@ class CachePass:
                 _scatter(self.visible[place], *self.targets, written)
         return self.visible[2 * layer], self.visible[2 * layer + 1]
 
+    def slots(self, rows: int, n: int) -> Tensor:
+        """Return the slots (rows, n) where the new keys and values stand."""
+        if self.targets is not None:
+            return self.targets[1].contiguous()
+        stop = self.visible[0].shape[2]
+        return torch.arange(stop - n, stop).repeat(rows, 1)
+
     def part(self, rows: slice) -> "CachePass":
         """Return what a forward pass over these rows alone writes and sees."""
         visible, new = (tuple(each[rows] for each in all_) for all_ in (self.visible, self.new))

@@ -37,9 +37,16 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         trains = x.requires_grad or self.weight.requires_grad
-        if self.packed is None or trains or torch.is_autocast_enabled("cpu"):
+        if trains or torch.is_autocast_enabled("cpu"):
             return F.linear(x, self.weight, self.bias)
-        return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
+        return self.product(x)
+
+    def product(self, x: Tensor) -> Tensor:
+        """Return what `forward` does, where nothing is trained and no autocast is on."""
+        if self.packed is None:
+            return F.linear(x, self.weight, self.bias)
+        bias = self._parameters["bias"]
+        return torch.ops.mkldnn._linear_pointwise.default(x, self.packed, bias, "none", [], "")
 
 
 def pack_weights(module: nn.Module) -> None:

@@ -20,9 +20,13 @@ class Rotary(nn.Module):
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """(rows, n) -> cosines and signed sines (rows, n, 1, head_dim)."""
+        return self.table_at(positions, dtype).unsqueeze(2).chunk(2, -1)
+
+    def table_at(self, positions: Tensor, dtype: torch.dtype) -> Tensor:
+        """(rows, n) -> cosines, and behind them signed sines (rows, n, 2 head_dim)."""
         if self.table is None or self.table.device != positions.device:
             self.table = self._build(positions.device)
-        return self.table[positions].to(dtype).unsqueeze(2).chunk(2, -1)
+        return self.table[positions].to(dtype)
 
     def _build(self, device: torch.device) -> Tensor:
         frequency = self.theta ** -(

@@ -32,6 +32,7 @@ from models.registry import FAMILIES, load_target
 from runs.building import Tables, build_engine, build_policy, calibration_of, sampling_distribution
 from runs.cost_rounds import measure_costs
 from runs.costs import Costs, machine_costs, write_costs
+from runs.fusing import fuse
 from runs.nearest import find_nearest, load_nearest, nearest_columns
 from support.devices import pick_device
 from support.provenance import revision
@@ -75,15 +76,9 @@ class Session:
         return build_engine(*parts, CudaGraphs() if self._replays(method) else None)
 
     def _replays(self, method: MethodSettings) -> bool:
-        """Return whether rounds of a method are recorded and replayed, by --compile.
-
-        Raises:
-            SettingsError: the device has no graphs.
-        """
+        """Return whether rounds of a method are recorded and replayed, by --compile."""
         compile, device = self.settings.compile, self.target.device
         possible = device.type == "cuda" and self.settings.device_map == "single"
-        if compile == "on" and not possible:
-            refuse("compile", "on", "only on one CUDA device, and there is none here; off, auto")
         return possible and (compile == "on" or (compile == "auto" and method.prices is None))
 
     def with_settings(self, settings: EngineSettings) -> "Session":
@@ -99,6 +94,7 @@ class Session:
             find_nearest(settings, settings.method.lantern.k)
         if settings.method.drafted and drafter is None:
             drafter = _find_drafter(settings).load(self.target)
+            fuse(settings, drafter.network)
         return replace(self, settings=settings, drafter=drafter)
 
     def tables(self, method: MethodSettings, images: int | None = None) -> Tables:
@@ -153,7 +149,8 @@ class Session:
         code = platform.node(), torch.__version__, revision(), settings.cfg_mode, self.hardware()
         head = None if self.drafter is None else self.drafter.network
         network = head and (type(head).__name__, head.spec)
-        key = repr((self.target.spec, network, guidance, settings.batch_size, code))
+        fused = self.target.transformer.blocks.fused
+        key = repr((self.target.spec, network, guidance, settings.batch_size, code, fused))
         return sha256(key.encode()).hexdigest()[:16]
 
     def _measure_costs(self) -> Costs:
@@ -198,10 +195,14 @@ def open_session(settings: EngineSettings) -> Session:
     if settings.method.lantern is not None:
         find_nearest(settings, settings.method.lantern.k)
     if not settings.method.drafted:
-        return Session(settings, open_target(settings), None)
+        target = open_target(settings)
+        fuse(settings, target.transformer)
+        return Session(settings, target, None)
     found = _find_drafter(settings)  # first, since reading the target's weights takes minutes
     target = open_target(settings)
-    return Session(settings, target, found.load(target))
+    drafter = found.load(target)
+    fuse(settings, target.transformer, drafter.network)
+    return Session(settings, target, drafter)
 
 
 def _find_drafter(settings: EngineSettings) -> FoundDrafter:

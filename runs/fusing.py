@@ -1,0 +1,30 @@
+"""--compile on a CPU: networks run kernels that are compiled on this machine."""
+
+from torch import nn
+
+from configs.fields import SettingsError
+from configs.model import EngineSettings
+from models.native import NoKernels, kernels
+from models.transformer import Blocks
+from support.devices import pick_device
+
+
+def fuse(settings: EngineSettings, *networks: nn.Module) -> None:
+    """Let networks on a CPU run compiled kernels between matrix products, by --compile.
+
+    Raises:
+        SettingsError: --compile on, and they cannot be compiled here.
+    """
+    if settings.compile == "off" or pick_device(settings.device).type != "cpu":
+        return
+    try:
+        kernels()
+    except NoKernels as error:
+        if settings.compile == "on":
+            found = f"--compile: found 'on', but {error}; allowed: off, auto"
+            raise SettingsError(found) from error
+        return
+    for network in networks:
+        for blocks in network.modules():
+            if isinstance(blocks, Blocks):
+                blocks.fused = True
