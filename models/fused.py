@@ -142,11 +142,18 @@ def can_fuse(spec: TransformerSpec, dtype: torch.dtype) -> bool:
 
 
 def open_pass(blocks: nn.Module, x: Tensor, context: Context) -> Pass | None:
-    """Return a pass over x (rows, n, hidden) through blocks, or None if torch has to run it."""
+    """Return a pass over x (rows, n, hidden) through blocks, or None if torch has to run it.
+
+    That is so in training, without a cache, on other devices, while a compiler follows, and for
+    long rows.
+    """
     cached, mask, spec, (rows, n, _) = context.cache, context.mask, blocks.spec, x.shape
-    if mask is None or not isinstance(cached, Placed) or n > _MOST_TOKENS:
+    watched = torch.is_grad_enabled() or torch.is_autocast_enabled("cpu")
+    if watched or torch.compiler.is_compiling() or type(x) is not Tensor or not x.is_cpu:
         return None
-    if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or not can_fuse(spec, x.dtype):
+    if mask is None or not isinstance(cached, Placed) or not can_fuse(spec, x.dtype):
+        return None
+    if n > _MOST_TOKENS:
         return None
     keys, mask = cached.visible[0], mask.expand(rows, -1, n, -1)
     rotation = blocks.rotary.table_at(context.positions, x.dtype).to(mask.dtype)

@@ -111,6 +111,7 @@ def dispatch(
             "--device_map: found 'auto', which needs the package accelerate; it is not here"
         ) from error
     forget_packed(target.transformer)
+    target.transformer.blocks.fused = False  # kernels know nothing of accelerate's hooks
     first = main.index if main.type == "cuda" else "cpu"
     device_map = dict.fromkeys(("embedding", "norm", "head"), first)
     device_map |= {f"blocks.blocks.{layer}": place for layer, place in enumerate(places)}

@@ -50,3 +50,9 @@ def session32(checkpoint: Path):
     from runs.session import open_session
 
     return open_session(small_settings(checkpoint, "fp32"))
+
+
+@pytest.fixture
+def plain_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All operations of blocks are torch's, as on a GPU, where a test follows or counts them."""
+    monkeypatch.setattr("models.transformer.open_pass", lambda *_: None)

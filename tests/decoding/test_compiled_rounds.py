@@ -33,6 +33,8 @@ from decoding.tree import DraftTree
 from runs.building import Tables, build_engine
 from runs.session import Session
 
+pytestmark = pytest.mark.usefixtures("plain_blocks")
+
 CHAIN = {"method": "static", "tree": "chain", "proposal": "sampled"}
 RELAXED = [
     MethodSettings(method="eagle2", depth=3, width=3, nodes=8, verifier="lantern"),

@@ -30,6 +30,8 @@ from decoding.transfer import on_device, recording, to_host
 from runs.building import Tables, build_engine
 from runs.session import Session
 
+pytestmark = pytest.mark.usefixtures("plain_blocks")
+
 
 class Traces:
     """A recorder that keeps a trace per size; the traced round counts."""

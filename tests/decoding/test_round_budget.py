@@ -12,6 +12,8 @@ from decoding.flight import Job
 from runs.session import Session
 from scripts.gpu.rounds import Launches
 
+pytestmark = pytest.mark.usefixtures("plain_blocks")
+
 # Most operations of one round, two layers, batch of one image.
 CEILINGS = {
     MethodSettings(method="ar"): 82,

@@ -24,6 +24,8 @@ from decoding.timing import Stopwatch
 from runs.building import Tables, build_engine
 from runs.session import Session, open_session
 
+pytestmark = pytest.mark.usefixtures("plain_blocks")
+
 GPU = torch.device("cuda:0")
 JOBS = [Job("0", "a cat", 3), Job("1", "three small dogs", 4)]
 METHODS = [

@@ -1,0 +1,191 @@
+"""Blocks with compiled kernels between matrix products equal the blocks that torch runs."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+
+import pytest
+import torch
+from small import randomised
+from torch import Tensor
+
+import main
+from decoding.cache import CacheShape, Fixed, KVCache, chain
+from models import fused, native
+from models.base import Context, ImageRope, TransformerSpec
+from models.transformer import Transformer
+
+SPEC = TransformerSpec(
+    vocab=40, hidden=64, intermediate=96, layers=3, heads=4, kv_heads=4, max_positions=64
+)
+SIZES = {
+    "as they are": {},
+    "shared keys": {"kv_heads": 2},
+    "one key head": {"kv_heads": 1},
+    "swin norm": {"swin_norm": True},
+    "no norm of heads": {"qk_norm": False},
+    "no first norm": {"first_norm": False},
+    "by row and column": {"image_rope": ImageRope(3, 7)},
+    "wide heads": {"hidden": 128, "heads": 2, "kv_heads": 2},
+}
+NEAR = {torch.float64: 1e-11, torch.float32: 2e-4, torch.bfloat16: 0.3}
+
+
+def compiles() -> bool:
+    try:
+        native.kernels()
+    except native.NoKernels:
+        return False
+    return True
+
+
+needs_compiler = pytest.mark.skipif(not compiles(), reason="there is no C++ compiler")
+
+
+def model_of(spec: TransformerSpec, dtype: torch.dtype = torch.float64) -> Transformer:
+    return randomised(Transformer(spec, 10), 0).to(dtype).requires_grad_(False)
+
+
+def cache_of(model: Transformer, lengths: list[int]) -> KVCache:
+    """A cache of two rows per image with random keys and values; the second row begins later."""
+    dtype = model.norm.weight.dtype
+    cache = KVCache(model.spec, CacheShape(len(lengths), 2, 200), dtype, torch.device("cpu"))
+    cache.reset(torch.tensor([0, 3] * len(lengths)))
+    cache.memory[0].normal_(generator=torch.Generator().manual_seed(1))
+    cache.advance(lengths)
+    return cache
+
+
+def seen(images: int, n: int) -> tuple[Tensor, Tensor]:
+    """Depths and visibility of a tree: every token sees itself, the first one and one more."""
+    depths, causal = chain(images, n, torch.device("cpu"))
+    step = torch.arange(n)
+    near = (step == step[:, None]) | (step == 0) | (step == step[:, None] // 2)
+    return depths // 2, causal & near
+
+
+@torch.inference_mode()
+def both(model: Transformer, cache: KVCache, n: int, layers: tuple[int, ...] = ()) -> list:
+    """Features of a pass as torch runs it and fused, each with the cache that it leaves."""
+    images = len(cache.lengths)
+    ids = torch.randint(40, (2 * images, n), generator=torch.Generator().manual_seed(2))
+    found, before = [], cache.memory[0].clone()
+    for model.blocks.fused in (False, True):
+        cache.memory[0].copy_(before)
+        found.append((model(ids, cache.open(*seen(images, n)), layers), cache.memory[0].clone()))
+    return found
+
+
+def check(model: Transformer, cache: KVCache, n: int, layers: tuple[int, ...] = ()) -> None:
+    (plain, kept), (found, written) = both(model, cache, n, layers)
+    near = NEAR[plain.dtype]
+    torch.testing.assert_close(found, plain, rtol=near, atol=near)
+    torch.testing.assert_close(written, kept, rtol=near, atol=near)
+
+
+@pytest.fixture
+def passes(monkeypatch) -> list:
+    """What was opened for every call: a pass, or None for torch."""
+    opened, open_pass = [], fused.open_pass
+    monkeypatch.setattr(
+        "models.transformer.open_pass", lambda *a: opened.append(open_pass(*a)) or opened[-1]
+    )
+    return opened
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", NEAR, ids=str)
+@pytest.mark.parametrize("change", SIZES.values(), ids=SIZES)
+def test_they_equal_the_blocks_of_torch(change, dtype, passes) -> None:
+    model = model_of(replace(SPEC, **change), dtype)
+    for n in (1, 2, 5, 19):
+        check(model, cache_of(model, [17]), n)
+    fits = dtype == torch.float64 or model.spec.head_dim % 16 == 0
+    assert [each is not None for each in passes] == [fits] * 4
+
+
+@needs_compiler
+def test_images_of_several_lengths(passes) -> None:
+    model = model_of(SPEC)
+    for n in (1, 6):
+        check(model, cache_of(model, [17, 30, 5]), n)
+    cache = cache_of(model, [17, 30, 5])
+    cache.fixed = Fixed(torch.tensor([17, 30, 5]), 60)  # as in rounds of one size
+    check(model, cache, 6)
+    assert all(passes) and len(passes) == 3
+
+
+@needs_compiler
+def test_hidden_states_and_parts_of_the_layers(passes) -> None:
+    model = model_of(SPEC)
+    check(model, cache_of(model, [9]), 4, layers=(1, 3))
+    for swin in (False, True):
+        model = model_of(replace(SPEC, swin_norm=swin))
+        model.blocks.fused, cache = True, cache_of(model, [9])
+        ids = torch.arange(8).view(2, 4)
+        with torch.inference_mode():
+            whole = model(ids, cache.open(*seen(1, 4)))
+            lower = model.lower(ids, context := cache.open(*seen(1, 4)), 1)
+            kept = lower.clone()
+            torch.testing.assert_close(model.upper(lower, context, 1), whole, rtol=0, atol=1e-12)
+            assert torch.equal(lower, kept)
+    assert all(passes)
+
+
+@needs_compiler
+def test_great_numbers_stay_finite(passes) -> None:
+    model = model_of(SPEC, torch.float32)
+    for block in model.blocks.blocks:
+        block.mlp.gate_up.weight.mul_(1e4)
+        block.attention.qk_norm.weight.mul_(1e2)
+    (plain, _), (found, _) = both(model, cache_of(model, [17]), 5)
+    assert found.isfinite().all() and all(passes)
+    torch.testing.assert_close(found, plain, rtol=1e-3, atol=1e-3)
+
+
+@needs_compiler
+def test_torch_runs_what_is_long_or_trained_or_has_no_cache(passes) -> None:
+    model = model_of(SPEC)
+    model.blocks.fused, cache = True, cache_of(model, [9])
+    ids = torch.zeros(2, 129, dtype=torch.long)
+    with torch.inference_mode():
+        model(ids, cache.open(*seen(1, 129)))
+        model(ids[:, :4], Context(torch.arange(4).expand(2, -1)))
+        with torch.autocast("cpu", torch.bfloat16):
+            model(ids[:, :4], cache.open(*seen(1, 4)))
+    model(ids[:, :4], cache_of(model, [9]).open(*seen(1, 4)))  # gradients may be wanted
+    assert passes == [None] * 4
+
+
+@needs_compiler
+def test_the_library_is_compiled_once(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    calls, run = [], subprocess.run
+    monkeypatch.setattr(native.subprocess, "run", lambda c, **k: calls.append(c[1:]) or run(c, **k))
+    for _ in range(2):
+        native.kernels.__wrapped__()
+    assert [call[0] for call in calls].count("--version") == 2 and len(calls) == 4
+    assert [path.suffix for path in (tmp_path / "adt-tree").iterdir()] == [".so"]
+
+
+@pytest.mark.parametrize(
+    ("compiler", "why"),
+    [
+        ("no-such-compiler", "there is no C++ compiler 'no-such-compiler'"),
+        ("false", "false cannot compile"),
+    ],
+)
+def test_without_a_compiler_torch_runs(compiler, why, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("CXX", compiler)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    native.kernels.cache_clear()
+    try:
+        command = ["generate_images", "--prompt", "a red cat", "--device", "cpu", "--method", "ar"]
+        command += ["--output_dir", str(tmp_path / "out")]
+        assert main.main([*command, "--compile", "on"]) == 2
+        told = capsys.readouterr().err
+        assert f"--compile: found 'on', but {why}" in told and "allowed: off, auto" in told
+        assert main.main(command) == 0
+    finally:
+        native.kernels.cache_clear()
