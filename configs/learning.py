@@ -50,7 +50,7 @@ class LearningSettings(EngineSettings):
         if not VERIFIERS[self.method.verifier].same_tokens:
             allowed = "only with --verifier exact: with other rules the images would depend on it"
             refuse("learn", True, allowed)
-        if self.compile == "on":
+        if self.compile == "on" and self.device != "cpu":
             refuse("compile", "on", "off or auto with --learn, whose rounds are not recorded")
         if self.device_map == "auto":
             refuse("device_map", "auto", "single with --learn")
