@@ -11,6 +11,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+import torch  # noqa: F401  (it loads OpenMP, which the library needs)
+
 SOURCE = Path(__file__).with_name("kernels.cpp")
 FLAGS = "-std=c++17 -O3 -march=native -fopenmp -fno-math-errno -fno-trapping-math -fPIC"
 _SECONDS = 300  # that a compiler may take
@@ -37,7 +39,7 @@ def kernels() -> ctypes.CDLL:
         library = _folder() / f"kernels-{_key(command)}.so"
         if not library.exists():
             _build(command, library)
-        # torch has loaded OpenMP already, for everyone: one pool of threads serves both
+        # one pool of threads serves torch and the kernels
         return ctypes.CDLL(str(library))
     except subprocess.CalledProcessError as error:
         lines = error.stderr.strip().splitlines() or ["no message"]

@@ -134,7 +134,7 @@ def test_guidance_rows_may_be_computed_one_after_the_other(deep) -> None:
         assert decode(engine)[0] == plain(deep, distribution)
 
 
-def test_no_layer_reads_a_token_twice(deep, monkeypatch) -> None:
+def test_no_layer_reads_a_token_twice(deep, monkeypatch, plain_blocks) -> None:
     """In a chain every layer reads the root and the five nodes, whoever asks for it."""
     policy = StaticTree(rank_paths(NAMED_TREES["chain"]))
     engine = engine_of(deep, 2, SamplingDistribution(), policy, 1)

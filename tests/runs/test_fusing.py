@@ -1,0 +1,52 @@
+"""--compile on a CPU: every method decodes the tokens of plain decoding by torch's own kernels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from compilers import needs_compiler
+from small import small_settings
+
+from configs.methods import MethodSettings
+from configs.sampling import SamplingSettings
+from decoding.flight import Job
+from runs.session import Session, open_session
+
+JOBS = [Job(str(seed), text, seed) for seed, text in enumerate(("a red cat", "two boats", "a"))]
+METHODS = ["ar", "jacobi", "static", "eagle2", "adt", "marginal", "graft", "similar"]
+METHODS += ["graft_similar", "block", "ngram"]
+
+
+def opened(checkpoint, compile: str, method: str = "graft_similar") -> Session:
+    settings = small_settings(checkpoint)
+    return open_session(replace(settings, compile=compile, method=MethodSettings(method)))
+
+
+def codes(session: Session, method: str, temperature: float, images: int) -> dict[str, list[int]]:
+    sampling = SamplingSettings(cfg=2.0, temperature=temperature)
+    engine = session.open_engine(MethodSettings(method), sampling, images)
+    steps = engine.generate(JOBS)
+    return {image.job.id: image.codes.tolist() for step in steps for image in step.finished}
+
+
+@needs_compiler
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_all_methods_decode_the_same_tokens(checkpoint, temperature) -> None:
+    plain, compiled = opened(checkpoint, "off"), opened(checkpoint, "on")
+    assert compiled.target.transformer.blocks.fused and not plain.target.transformer.blocks.fused
+    assert compiled.drafter.network.blocks.fused
+    wanted = codes(plain, "ar", temperature, 1)
+    assert len(wanted) == len(JOBS)
+    for method in METHODS:
+        for images in (1, 2):
+            assert codes(compiled, method, temperature, images) == wanted, (method, images)
+
+
+@needs_compiler
+def test_kernels_run_where_there_is_a_compiler_unless_they_are_off(checkpoint) -> None:
+    settings = small_settings(checkpoint)
+    assert settings.compile is None
+    assert open_session(settings).target.transformer.blocks.fused
+    plain = replace(settings, method=MethodSettings("jacobi"), drafter_path=None)
+    assert open_session(plain).with_settings(settings).drafter.network.blocks.fused
