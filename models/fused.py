@@ -148,12 +148,12 @@ def open_pass(blocks: nn.Module, x: Tensor, context: Context) -> Pass | None:
     long rows.
     """
     cached, mask, spec, (rows, n, _) = context.cache, context.mask, blocks.spec, x.shape
-    watched = torch.is_grad_enabled() or torch.is_autocast_enabled("cpu")
-    if watched or torch.compiler.is_compiling() or type(x) is not Tensor or not x.is_cpu:
+    watched = (
+        torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
+    )
+    if watched or type(x) is not Tensor or not x.is_cpu or n > _MOST_TOKENS:
         return None
     if mask is None or not isinstance(cached, Placed) or not can_fuse(spec, x.dtype):
-        return None
-    if n > _MOST_TOKENS:
         return None
     keys, mask = cached.visible[0], mask.expand(rows, -1, n, -1)
     rotation = blocks.rotary.table_at(context.positions, x.dtype).to(mask.dtype)

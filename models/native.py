@@ -13,6 +13,8 @@ from pathlib import Path
 
 import torch  # noqa: F401  (it loads OpenMP, which the library needs)
 
+from support.user_cache import cache_folder
+
 SOURCE = Path(__file__).with_name("kernels.cpp")
 FLAGS = "-std=c++17 -O3 -march=native -fopenmp -fno-math-errno -fno-trapping-math -fPIC"
 _SECONDS = 300  # that a compiler may take
@@ -36,8 +38,9 @@ def kernels() -> ctypes.CDLL:
     if shutil.which(command[0]) is None:
         raise NoKernels(f"there is no C++ compiler {command[0]!r}; CXX names another one")
     try:
-        library = _folder() / f"kernels-{_key(command)}.so"
+        library = cache_folder() / f"kernels-{_key(command)}.so"
         if not library.exists():
+            library.parent.mkdir(parents=True, exist_ok=True)
             _build(command, library)
         # one pool of threads serves torch and the kernels
         return ctypes.CDLL(str(library))
@@ -46,13 +49,6 @@ def kernels() -> ctypes.CDLL:
         raise NoKernels(f"{shlex.join(command)} cannot compile {SOURCE}: {lines[0]}") from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NoKernels(str(error)) from error
-
-
-def _folder() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = Path(home) / "adt-tree"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def _key(command: list[str]) -> str:

@@ -5,7 +5,6 @@ one pass pays once for all levels.
 """
 
 import json
-import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -20,6 +19,7 @@ from configs.methods import MethodSettings
 from decoding.policies.marginal import Prices
 from support.durable import replace_file
 from support.json_files import read_object
+from support.user_cache import cache_folder
 
 _SLOTS = {"level": 8, "recall": 8, "block": 64}  # that a pass of the draft reads, per image
 
@@ -185,8 +185,7 @@ def machine_costs(key: str, measure: Callable[[], Costs]) -> Costs:
     Costs that cannot be read are measured anew; that, and a folder that takes no file, is said on
     standard error.
     """
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    path = Path(home) / "adt-tree" / f"costs-{key}.json"
+    path = cache_folder() / f"costs-{key}.json"
     try:
         if path.is_file():
             return Costs.read(path)

@@ -9,21 +9,26 @@ from models.transformer import Blocks
 from support.devices import pick_device
 
 
-def fuse(settings: EngineSettings, *networks: nn.Module) -> None:
-    """Let networks on a CPU run compiled kernels between matrix products, by --compile.
+def fuses(settings: EngineSettings) -> bool:
+    """Return whether networks run compiled kernels between matrix products, by --compile.
 
     Raises:
         SettingsError: --compile on, and they cannot be compiled here.
     """
     if settings.compile == "off" or pick_device(settings.device).type != "cpu":
-        return
+        return False
     try:
         kernels()
     except NoKernels as error:
         if settings.compile == "on":
             found = f"--compile: found 'on', but {error}; allowed: off, auto"
             raise SettingsError(found) from error
-        return
+        return False
+    return True
+
+
+def fuse(*networks: nn.Module) -> None:
+    """Let the blocks of networks run compiled kernels where they can."""
     for network in networks:
         for blocks in network.modules():
             if isinstance(blocks, Blocks):

@@ -32,7 +32,7 @@ from models.registry import FAMILIES, load_target
 from runs.building import Tables, build_engine, build_policy, calibration_of, sampling_distribution
 from runs.cost_rounds import measure_costs
 from runs.costs import Costs, machine_costs, write_costs
-from runs.fusing import fuse
+from runs.fusing import fuse, fuses
 from runs.nearest import find_nearest, load_nearest, nearest_columns
 from support.devices import pick_device
 from support.provenance import revision
@@ -94,7 +94,8 @@ class Session:
             find_nearest(settings, settings.method.lantern.k)
         if settings.method.drafted and drafter is None:
             drafter = _find_drafter(settings).load(self.target)
-            fuse(settings, drafter.network)
+            if fuses(settings):
+                fuse(drafter.network)
         return replace(self, settings=settings, drafter=drafter)
 
     def tables(self, method: MethodSettings, images: int | None = None) -> Tables:
@@ -194,14 +195,14 @@ def open_session(settings: EngineSettings) -> Session:
     """
     if settings.method.lantern is not None:
         find_nearest(settings, settings.method.lantern.k)
-    if not settings.method.drafted:
-        target = open_target(settings)
-        fuse(settings, target.transformer)
-        return Session(settings, target, None)
-    found = _find_drafter(settings)  # first, since reading the target's weights takes minutes
+    fused = fuses(settings)
+    # first, since reading the target's weights takes minutes
+    found = _find_drafter(settings) if settings.method.drafted else None
     target = open_target(settings)
-    drafter = found.load(target)
-    fuse(settings, target.transformer, drafter.network)
+    drafter = None if found is None else found.load(target)
+    networks = [target.transformer] if drafter is None else [target.transformer, drafter.network]
+    if fused:
+        fuse(*networks)
     return Session(settings, target, drafter)
 
 

@@ -1,0 +1,10 @@
+"""The folder for what a machine has worked out once: prices of rounds, compiled kernels."""
+
+import os
+from pathlib import Path
+
+
+def cache_folder() -> Path:
+    """Return `adt-tree` in the user's cache folder; it need not exist."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(home) / "adt-tree"
