@@ -6,20 +6,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from models.native import Panels
+
 _MOST = 16_000_000  # weights of a matrix that may lie in memory twice
 
 
 class Linear(nn.Linear):
-    """nn.Linear that multiplies by oneDNN's packed copy of its frozen weight.
+    """nn.Linear that multiplies by a packed copy of its frozen weight, which `pack_weights` makes.
 
-    `pack_weights` makes the copy. MKL, which torch takes for fp32, packs the weight on every call.
+    If `native`, compiled kernels read the copy, else oneDNN does. MKL, which torch takes for fp32, packs the weight on every call.
     Measured in turns for the four matrices of a layer, 800,000 weights, two cores: 196 -> 154 us at
     2 tokens, 335 -> 285 us at 14, 514 -> 406 us at 34, 1,387 -> 1,031 us at 118. In bf16 torch asks
     oneDNN, which reorders the weight on every call: 86 -> 50 us, 124 -> 84 us, 202 -> 156 us for
     three of these matrices at 2, 14 and 34 tokens (AVX512-bf16, one core).
     """
 
-    packed: Tensor | None = None  # in a layout that only oneDNN reads
+    native = False
+    packed: Tensor | Panels | None = None
 
     def _apply(self, *arguments, **flags) -> "Linear":
         """Drop the copy when the module moves or changes its type."""
@@ -46,21 +49,33 @@ class Linear(nn.Linear):
         if self.packed is None:
             return F.linear(x, self.weight, self.bias)
         bias = self._parameters["bias"]
+        if self.native:
+            return self.packed.multiply(x, bias)
         return torch.ops.mkldnn._linear_pointwise.default(x, self.packed, bias, "none", [], "")
 
 
 def pack_weights(module: nn.Module) -> None:
-    """Give every Linear's frozen weight on a CPU its packed copy, in a type of `packed_dtypes`.
+    """Give every Linear's frozen weight on a CPU its packed copy, where its type allows that.
 
     Matrices of more than 16 million weights stay as they are. Weights that are changed in place
     must be packed again.
     """
     dtypes = packed_dtypes()
-    for linear in _packable(module) if dtypes else ():
+    for linear in _packable(module):
         weight = linear.weight.detach()
-        frozen = not linear.weight.requires_grad
-        if weight.device.type == "cpu" and weight.dtype in dtypes and frozen:
+        if linear.weight.requires_grad or weight.device.type != "cpu":
+            continue
+        if linear.native:
+            linear.packed = Panels(weight) if Panels.fit(weight) else None
+        elif weight.dtype in dtypes:
             linear.packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+
+
+def pack_natively(module: nn.Module) -> None:
+    """Let compiled kernels multiply by the weights of a module, from now on."""
+    for linear in _packable(module):
+        linear.native, linear.packed = True, None
+    pack_weights(module)
 
 
 def packed_bytes(module: nn.Module, dtype: torch.dtype) -> int:

@@ -1,4 +1,4 @@
-"""Builds `kernels.cpp` for this machine's processor, once, and loads it."""
+"""Compiled kernels: builds `models/kernels/` for this machine's processor, once, and loads them."""
 
 import ctypes
 import hashlib
@@ -8,20 +8,83 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-import torch  # noqa: F401  (it loads OpenMP, which the library needs)
+import torch  # also loads OpenMP, which the library needs
+from torch import Tensor
 
 from support.user_cache import cache_folder
 
-SOURCE = Path(__file__).with_name("kernels.cpp")
+SOURCE = Path(__file__).with_name("kernels") / "network.cpp"
 FLAGS = "-std=c++17 -O3 -march=native -fopenmp -fno-math-errno -fno-trapping-math -fPIC"
+NAMES = {torch.float32: "fp32", torch.float64: "fp64", torch.bfloat16: "bf16"}
 _SECONDS = 300  # that a compiler may take
+_N, _AT = ctypes.c_int64, ctypes.c_void_p
 
 
 class NoKernels(Exception):
     """The kernels cannot be built or loaded here; says why."""
+
+
+class Kernels:
+    """The functions of `network.cpp` for hidden states of a type."""
+
+    pack: Callable
+    linear: Callable
+    run: Callable
+
+    def __init__(self, library: ctypes.CDLL, dtype: torch.dtype):
+        signatures = {
+            "pack": (_N, _N, _AT, _AT),
+            "linear": (_N, _N, _N, _AT, _AT, _AT, _AT),
+            "run": (_AT, _AT, _AT),
+        }
+        for name, arguments in signatures.items():
+            function = getattr(library, f"adt_{name}_{NAMES[dtype]}")
+            function.argtypes, function.restype = arguments, None
+            setattr(self, name, function)
+
+
+@cache
+def kernels_of(dtype: torch.dtype) -> Kernels:
+    """Return the functions for a type of `NAMES`; raises as `kernels` does."""
+    return Kernels(kernels(), dtype)
+
+
+def lanes(dtype: torch.dtype) -> int:
+    """Return how many numbers the kernels compute at once."""
+    return 8 if dtype == torch.float64 else 16
+
+
+class Panels:
+    """A matrix in the order in which the kernels read it."""
+
+    def __init__(self, weight: Tensor):
+        """Copy weight (outputs, depth), which lies in a CPU's memory."""
+        self.outputs, self.depth = weight.shape
+        step = 2 * lanes(weight.dtype)
+        self.memory = weight.new_empty(-(-self.outputs // step) * step * self.depth)
+        self._kernels, self.address = kernels_of(weight.dtype), self.memory.data_ptr()
+        source = weight.contiguous()
+        self._kernels.pack(self.outputs, self.depth, source.data_ptr(), self.address)
+
+    @staticmethod
+    def fit(weight: Tensor) -> bool:
+        """Return whether a weight can be copied so."""
+        plain = type(weight.data) is Tensor and weight.device.type == "cpu"
+        return plain and weight.dtype in NAMES and weight.shape[1] % 2 == 0
+
+    def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """Return x weight^T + bias, for x (..., depth) of the weight's type."""
+        x = x.contiguous()
+        out = x.new_empty(*x.shape[:-1], self.outputs)
+        self._kernels.linear(
+            x.numel() // self.depth, self.depth, self.outputs, x.data_ptr(), self.address,
+            None if bias is None else bias.data_ptr(), out.data_ptr(),
+        )  # fmt: skip
+        return out
 
 
 @cache
@@ -54,7 +117,8 @@ def kernels() -> ctypes.CDLL:
 def _key(command: list[str]) -> str:
     """Return a hash of what the library depends on."""
     version = _run([*command, "--version"])
-    parts = SOURCE.read_text(), FLAGS, shlex.join(command), version, _processor()
+    sources = (path.read_text() for path in sorted(SOURCE.parent.iterdir()))
+    parts = *sources, FLAGS, shlex.join(command), version, _processor()
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 

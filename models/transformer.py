@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.base import Context, Layers, TransformerSpec
-from models.fused import open_pass
+from models.fused import run_fused
 from models.linear import Linear
 from models.rotary import Rotary, RotaryGrid, rotate, rotate_pairs
 
@@ -147,8 +147,10 @@ class Blocks(nn.Module):
         With `first` or `stop` only layers first to stop - 1 run, on the hidden states before them.
         With `layers` the states after these follow, in a dimension: (rows, n, 1 + layers, hidden).
         """
-        if self.fused and (opened := open_pass(self, x, context)) is not None:
-            return opened.run(islice(self.blocks, first, stop), x, first, layers)
+        if self.fused:
+            span = first, len(self.blocks) if stop is None else stop
+            if (found := run_fused(self, x, context, span, layers)) is not None:
+                return found
         rotation, mask = self.rotary(context.positions, x.dtype), context.mask
         if mask is not None and mask.shape[2] > 1:  # heads that share keys are more queries
             groups = self.spec.heads // self.spec.kv_heads

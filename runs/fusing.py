@@ -4,6 +4,7 @@ from torch import nn
 
 from configs.fields import SettingsError
 from configs.model import EngineSettings
+from models.linear import pack_natively
 from models.native import NoKernels, kernels
 from models.transformer import Blocks
 from support.devices import pick_device
@@ -28,8 +29,9 @@ def fuses(settings: EngineSettings) -> bool:
 
 
 def fuse(*networks: nn.Module) -> None:
-    """Let the blocks of networks run compiled kernels where they can."""
+    """Let networks run compiled kernels where they can."""
     for network in networks:
+        pack_natively(network)
         for blocks in network.modules():
             if isinstance(blocks, Blocks):
                 blocks.fused = True

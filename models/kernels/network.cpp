@@ -1,0 +1,121 @@
+// All layers of a transformer in one call, for a few tokens.
+
+#include "attention.h"
+#include "products.h"
+
+namespace {
+
+struct Layer {  // weights; null where a layer has none
+  const void *attention_norm, *qkv, *head_weight, *head_bias, *out;
+  const void *mlp_norm, *gate_up, *down;
+};
+
+// out = norm(x) * weight or, with `add`, out += norm(x) * weight
+template <typename S, typename T>
+void rms_norm(int64_t tokens, int64_t width, const S* x, const S* weight, T eps, bool add,
+              S* out) {
+#pragma omp for schedule(static)
+  for (int64_t token = 0; token < tokens; ++token) {
+    const S* from = x + token * width;
+    S* to = out + token * width;
+    Vec<T> squares{};
+    for (int64_t i = 0; i < width; i += WIDE<T>) squares += load<T>(from + i) * load<T>(from + i);
+    const T scale = 1 / std::sqrt(sum<T>(squares) / width + eps);
+    for (int64_t i = 0; i < width; i += WIDE<T>) {
+      const Vec<T> found = load<T>(from + i) * (load<T>(weight + i) * scale);
+      store<T>(to + i, add ? load<T>(to + i) + found : found);
+    }
+  }
+}
+
+// Parts of a thread's memory that stays between calls.
+template <typename S>
+S* take(std::vector<char>& room, size_t& used, int64_t count) {
+  const size_t at = used;
+  used += (count * sizeof(S) + BYTES - 1) / BYTES * BYTES;
+  return room.size() < used ? nullptr : (S*)(room.data() + at);
+}
+
+// x (rows, tokens, hidden) becomes what it is after the layers; states: (kept, rows, tokens,
+// hidden) of it after some of them.
+template <typename S, typename T>
+void run(const Pass& s, S* x, S* states) {
+  const int64_t tokens = s.rows * s.tokens, hidden = s.hidden, inner = s.intermediate;
+  const int64_t wide = (s.heads + 2 * s.kv_heads) * s.size;
+  static thread_local std::vector<char> room;
+  S *normed = nullptr, *qkv = nullptr, *found = nullptr, *gated = nullptr;
+  T* queries = nullptr;
+  for (size_t used = 0; queries == nullptr; used = 0) {
+    normed = take<S>(room, used, tokens * hidden);
+    qkv = take<S>(room, used, tokens * wide);
+    found = take<S>(room, used, tokens * hidden);
+    gated = take<S>(room, used, tokens * inner);
+    queries = take<T>(room, used, tokens * hidden);
+    if (queries == nullptr) room.resize(used);
+  }
+  const auto keep = [](S* to, int64_t outputs) {
+    return [=](int64_t token, int64_t place, const Vec<T>(&sums)[2]) {
+      S* out = to + token * outputs + place;
+      store<T>(out, sums[0]);
+      store<T>(out + half_of<T>(outputs), sums[1]);
+    };
+  };
+  const auto add = [=](int64_t token, int64_t place, const Vec<T>(&sums)[2]) {
+    S *left = x + token * hidden + place, *right = left + half_of<T>(hidden);
+    store<T>(left, load<T>(left) + sums[0]);
+    store<T>(right, load<T>(right) + sums[1]);
+  };
+  const auto gate = [=](int64_t token, int64_t place, const Vec<T>(&sums)[2]) {
+    const Vec<T> silu = sums[0] / (T(1) + exponential<T>(-sums[0]));
+    store<T>(gated + token * inner + place, silu * sums[1]);
+  };
+  const T eps = T(s.eps);
+#pragma omp parallel
+  for (int64_t number = s.first; number < s.stop; ++number) {
+    const Layer& layer = s.layers[number];
+    const S *attention_norm = (const S*)layer.attention_norm, *mlp_norm = (const S*)layer.mlp_norm;
+    T *keys = (T*)s.memory[2 * number], *values = (T*)s.memory[2 * number + 1];
+    const bool first_norm = !s.swin && attention_norm != nullptr;
+    if (first_norm) rms_norm<S, T>(tokens, hidden, x, attention_norm, eps, false, normed);
+    product<S, T>(tokens, hidden, wide, first_norm ? normed : x, (const S*)layer.qkv,
+                  keep(qkv, wide));
+    split_heads<S, T>(s, qkv, (const S*)layer.head_weight, (const S*)layer.head_bias, queries,
+                      keys, values);
+    attend<S, T>(s, queries, keys, values, found);
+    if (s.swin) {
+      product<S, T>(tokens, hidden, hidden, found, (const S*)layer.out, keep(normed, hidden));
+      rms_norm<S, T>(tokens, hidden, normed, attention_norm, eps, true, x);
+      product<S, T>(tokens, hidden, 2 * inner, x, (const S*)layer.gate_up, gate);
+      product<S, T>(tokens, inner, hidden, gated, (const S*)layer.down, keep(normed, hidden));
+      rms_norm<S, T>(tokens, hidden, normed, mlp_norm, eps, true, x);
+    } else {
+      product<S, T>(tokens, hidden, hidden, found, (const S*)layer.out, add);
+      rms_norm<S, T>(tokens, hidden, x, mlp_norm, eps, false, normed);
+      product<S, T>(tokens, hidden, 2 * inner, normed, (const S*)layer.gate_up, gate);
+      product<S, T>(tokens, inner, hidden, gated, (const S*)layer.down, add);
+    }
+    for (int64_t i = 0; i < s.kept; ++i)
+      if (s.numbers[i] == number + 1) {
+#pragma omp single
+        std::memcpy(states + i * tokens * hidden, x, tokens * hidden * sizeof(S));
+      }
+  }
+}
+
+}  // namespace
+
+#define KERNELS(NAME, S, T)                                                                       \
+  extern "C" void adt_pack_##NAME(int64_t outputs, int64_t depth, const S* weight, S* panels) {   \
+    pack<S, T>(outputs, depth, weight, panels);                                                   \
+  }                                                                                               \
+  extern "C" void adt_linear_##NAME(int64_t tokens, int64_t depth, int64_t outputs, const S* x,   \
+                                    const S* panels, const S* bias, S* out) {                     \
+    linear<S, T>(tokens, depth, outputs, x, panels, bias, out);                                   \
+  }                                                                                               \
+  extern "C" void adt_run_##NAME(const Pass* pass, S* x, S* states) {                             \
+    run<S, T>(*pass, x, states);                                                                  \
+  }
+
+KERNELS(fp32, float, float)
+KERNELS(fp64, double, double)
+KERNELS(bf16, bfloat16, float)

@@ -1,0 +1,138 @@
+// Products of a few tokens with packed weights.
+//
+// A token's product is summed in the same order whatever stands beside it in a pass, so a token has
+// the same features, bit by bit, alone and in a draft.
+
+#pragma once
+
+#ifdef __AVX512BF16__
+#include <immintrin.h>
+#endif
+
+#include "vectors.h"
+
+namespace {
+
+#ifdef __AVX512F__
+constexpr int MOST_TOKENS = 12;  // whose sums fit into registers, two vectors each
+#else
+constexpr int MOST_TOKENS = 3;
+#endif
+
+// A weight (outputs, depth) lies in panels: (panels, depth, 2, WIDE) of outputs p WIDE ... and
+// half + p WIDE ..., so that gate and up of an MLP meet. bfloat16 comes in pairs of neighbours in
+// depth: (panels, depth / 2, 2, WIDE, 2). Missing outputs are 0.
+template <typename T>
+inline int64_t half_of(int64_t outputs) {
+  return ((outputs + 1) / 2 + WIDE<T> - 1) / WIDE<T> * WIDE<T>;
+}
+
+template <typename S, typename T>
+void pack(int64_t outputs, int64_t depth, const S* weight, S* panels) {
+  constexpr int64_t PAIR = sizeof(T) / sizeof(S);
+  const int64_t half = half_of<T>(outputs);
+#pragma omp parallel for
+  for (int64_t panel = 0; panel < half / WIDE<T>; ++panel) {
+    S* to = panels + panel * depth * 2 * WIDE<T>;
+    for (int64_t k = 0; k < depth; k += PAIR)
+      for (int64_t side = 0; side < 2; ++side)
+        for (int64_t i = 0; i < WIDE<T>; ++i)
+          for (int64_t of = 0; of < PAIR; ++of) {
+            const int64_t output = side * half + panel * WIDE<T> + i;
+            *to++ = output < outputs ? weight[output * depth + k + of] : S{};
+          }
+  }
+}
+
+// Sums of some tokens x with a panel; left and right outputs.
+template <typename T, int MANY>
+inline void multiply(int64_t depth, const T* x, const T* panel, Vec<T> (&sums)[MANY][2]) {
+  for (int64_t k = 0; k < depth; ++k, panel += 2 * WIDE<T>) {
+    const Vec<T> left = load<T>(panel), right = load<T>(panel + WIDE<T>);
+    for (int token = 0; token < MANY; ++token) {
+      sums[token][0] += left * x[token * depth + k];
+      sums[token][1] += right * x[token * depth + k];
+    }
+  }
+}
+
+template <typename T, int MANY>
+inline void multiply(int64_t depth, const bfloat16* x, const bfloat16* panel,
+                     Vec<T> (&sums)[MANY][2]) {
+  typedef uint32_t Pairs __attribute__((vector_size(BYTES)));
+  for (int64_t k = 0; k < depth; k += 2, panel += 4 * WIDE<T>) {
+    Pairs left, right;
+    std::memcpy(&left, panel, sizeof left);
+    std::memcpy(&right, panel + 2 * WIDE<T>, sizeof right);
+    for (int token = 0; token < MANY; ++token) {
+      uint32_t pair;
+      std::memcpy(&pair, x + token * depth + k, sizeof pair);
+      Vec<T>(&to)[2] = sums[token];
+#ifdef __AVX512BF16__
+      const __m512bh both = (__m512bh)_mm512_set1_epi32((int)pair);
+      to[0] = (Vec<T>)_mm512_dpbf16_ps((__m512)to[0], (__m512bh)left, both);
+      to[1] = (Vec<T>)_mm512_dpbf16_ps((__m512)to[1], (__m512bh)right, both);
+#else
+      const Pairs low = Pairs{} + (pair << 16), high = Pairs{} + (pair & 0xffff0000u);
+      to[0] += (Vec<T>)(left << 16) * (Vec<T>)low;
+      to[0] += (Vec<T>)(left & 0xffff0000u) * (Vec<T>)high;
+      to[1] += (Vec<T>)(right << 16) * (Vec<T>)low;
+      to[1] += (Vec<T>)(right & 0xffff0000u) * (Vec<T>)high;
+#endif
+    }
+  }
+}
+
+template <typename S, typename T, int MANY, typename Put>
+inline void tile(int64_t depth, const S* x, const S* panel, int64_t first, int64_t place,
+                 const Put& put) {
+  Vec<T> sums[MANY][2];
+  for (int token = 0; token < MANY; ++token) sums[token][0] = sums[token][1] = Vec<T>{};
+  multiply<T, MANY>(depth, x + first * depth, panel, sums);
+  for (int token = 0; token < MANY; ++token) put(first + token, place, sums[token]);
+}
+
+// Call put(token, place, sums) for all tokens x (tokens, depth), where sums are outputs place ...
+// and half + place ...; shared by the threads of the team that runs it, which meet at the end.
+template <typename S, typename T, typename Put>
+void product(int64_t tokens, int64_t depth, int64_t outputs, const S* x, const S* panels,
+             const Put& put) {
+  const int64_t parts = (tokens + MOST_TOKENS - 1) / MOST_TOKENS;
+  const int64_t each = parts == 0 ? 0 : (tokens + parts - 1) / parts;
+#pragma omp for schedule(static)
+  for (int64_t task = 0; task < half_of<T>(outputs) / WIDE<T> * parts; ++task) {
+    const int64_t place = task / parts * WIDE<T>, first = task % parts * each;
+    const S* panel = panels + 2 * place * depth;
+    switch (first + each < tokens ? each : tokens - first) {
+#define CASE(MANY) \
+  case MANY: tile<S, T, MANY>(depth, x, panel, first, place, put); break;
+      CASE(1) CASE(2) CASE(3)
+#if defined(__AVX512F__)
+      CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
+#endif
+#undef CASE
+    }
+  }
+}
+
+// out = x weight^T + bias, for x (tokens, depth); bias may be null.
+template <typename S, typename T>
+void linear(int64_t tokens, int64_t depth, int64_t outputs, const S* x, const S* panels,
+            const S* bias, S* out) {
+  const int64_t half = half_of<T>(outputs);
+  const auto put = [=](int64_t token, int64_t place, const Vec<T>(&sums)[2]) {
+    for (int64_t side = 0; side < 2; ++side, place += half) {
+      const int64_t left = outputs - place;
+      if (left <= 0) return;
+      S found[WIDE<T>], added[WIDE<T>] = {};
+      const int64_t count = left < WIDE<T> ? left : WIDE<T>;
+      if (bias != nullptr) std::memcpy(added, bias + place, count * sizeof(S));
+      store<T>(found, sums[side] + load<T>(added));
+      std::memcpy(out + token * outputs + place, found, count * sizeof(S));
+    }
+  };
+#pragma omp parallel
+  product<S, T>(tokens, depth, outputs, x, panels, put);
+}
+
+}  // namespace
