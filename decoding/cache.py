@@ -7,7 +7,6 @@ the tokens of a draft tree come after them until `move` brings the accepted ones
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain as joined
 from itertools import groupby
 
 import numpy as np
@@ -157,19 +156,20 @@ class KVCache:
         """
         n, m = block.shape[1:]
         stop = self._used(m) if self.fixed is None else self.fixed.visible
-        visible, past = self._slots(0, stop), self.pads[..., :stop]
+        past = self.pads[..., :stop]
         if self._alike():
-            committed, new, targets = stop - m, self._slots(stop - n, n), None
+            committed, targets = stop - m, None
             mask = uniform_mask(past, block, self.guidance)
         else:
             committed = self._committed().repeat_interleave(self.guidance)[:, None]
             slots = committed + torch.arange(m - n, m, device=committed.device)  # (rows, n)
             rows = torch.arange(len(committed), device=committed.device)[:, None]
-            new, targets = (), (rows, slots)
+            targets = rows, slots
             mask = ragged_mask(past, block, committed, self.guidance)
         offset = committed - self.origins[:, None]  # (rows, 1)
         positions = (depths[:, None] + offset.unflatten(0, (-1, self.guidance))).flatten(0, 1)
-        part = CachePass(visible, new, targets, self.guidance)
+        memory = tuple(memory.narrow(3, 0, stop) for memory in self.memory)
+        part = CachePass(memory, n, targets, self.guidance)
         return Context(positions.clamp_(0, self.last_position), mask, part)
 
     def _used(self, new: int) -> int:
@@ -188,11 +188,6 @@ class KVCache:
         """Return the lengths (images,) on the device."""
         fixed = self.fixed
         return on_device(self.lengths, self.starts.device) if fixed is None else fixed.lengths
-
-    def _slots(self, start: int, count: int) -> tuple[Tensor, ...]:
-        """Return keys and values of every layer in turn, at some slots."""
-        # views of all layers at once are cheaper than one by one
-        return tuple(joined.from_iterable(m.narrow(3, start, count).unbind(0) for m in self.memory))
 
     def _layers(self, first: int, stop: int | None) -> Iterator[Tensor]:
         """Yield the memory of layers first to stop - 1, a tensor per device."""
@@ -216,6 +211,11 @@ class KVCache:
         n, alike = path.shape[1], self._alike()
         front = torch.arange(n, device=path.device)
         committed = int(self.lengths[0]) if alike else self._committed()[:, None]
+        if len(path) == 1 and alike:
+            for memory in self._layers(first, stop):
+                kept = memory.index_select(3, path[0].to(memory.device) + committed)
+                memory.narrow(3, committed, n).copy_(kept)
+            return
         source = (path + committed).repeat_interleave(self.guidance, 0)  # (rows, n)
         if not alike:
             place = (front + committed).repeat_interleave(self.guidance, 0)

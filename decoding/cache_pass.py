@@ -1,6 +1,8 @@
 """What one forward pass writes to a KV cache, and what it sees of it."""
 
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -8,17 +10,24 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class CachePass:
-    """Keys and values of a forward pass over n new tokens; of every layer in turn, keys first.
+    """Keys and values of a forward pass over some new tokens.
 
-    visible: up to the newest token, (rows, kv_heads, slots, head_dim) each. new: those of the new
-    tokens, where these have the same slots in all rows; otherwise () and targets: rows (rows, 1)
-    and slots (rows, n). guidance: neighbouring rows that belong to one image.
+    memory: up to the newest token, (2 layers, rows, kv_heads, slots, head_dim) for the layers of
+    each device, keys and values in turn. new: count of the new tokens. targets: their rows (rows,
+    1) and slots (rows, new); None if they are the newest ones in all rows. guidance: neighbouring
+    rows that belong to one image.
     """
 
-    visible: tuple[Tensor, ...]
-    new: tuple[Tensor, ...]
+    memory: tuple[Tensor, ...]
+    new: int
     targets: tuple[Tensor, Tensor] | None
     guidance: int
+
+    @cached_property
+    def visible(self) -> tuple[Tensor, ...]:
+        """Keys and values of every layer in turn, (rows, kv_heads, slots, head_dim) each."""
+        # views of all layers at once are cheaper than one by one
+        return tuple(chain.from_iterable(memory.unbind(0) for memory in self.memory))
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Store a layer's new keys and values (rows, kv_heads, n, head_dim).
@@ -27,25 +36,18 @@ class CachePass:
         """
         for place, written in ((2 * layer, keys), (2 * layer + 1, values)):
             if self.targets is None:
-                self.new[place].copy_(written)
+                self.visible[place][:, :, -self.new :].copy_(written)
             else:
                 _scatter(self.visible[place], *self.targets, written)
         return self.visible[2 * layer], self.visible[2 * layer + 1]
 
-    def slots(self, rows: int, n: int) -> Tensor:
-        """Return the slots (rows, n) where the new keys and values stand."""
-        if self.targets is not None:
-            return self.targets[1].contiguous()
-        stop = self.visible[0].shape[2]
-        return torch.arange(stop - n, stop).repeat(rows, 1)
-
     def part(self, rows: slice) -> "CachePass":
         """Return what a forward pass over these rows alone writes and sees."""
-        visible, new = (tuple(each[rows] for each in all_) for all_ in (self.visible, self.new))
+        memory = tuple(each[:, rows] for each in self.memory)
         if (targets := self.targets) is not None:
             slots = targets[1][rows]
             targets = targets[0][: len(slots)], slots
-        return CachePass(visible, new, targets, self.guidance)
+        return CachePass(memory, self.new, targets, self.guidance)
 
 
 def _scatter(memory: Tensor, rows: Tensor, slots: Tensor, new: Tensor) -> None:

@@ -99,6 +99,7 @@ class Engine:
             own = isinstance(s.drafter, TreeReader)
             self.reader = s.drafter if own else WholeReader(target, s.drafter.reads)
             distributions = verifier.reads_distributions
+            self.informed = isinstance(s.drafter, Informed)
             self.grow = Grower(s.policy, s.drafter, s.proposal, s.foreseen, distributions)
         self.watch = Stopwatch(target.device)
         self.batch: Batch | None = None  # of the jobs that are being decoded
@@ -230,7 +231,7 @@ class Engine:
     def _show(self, verified: Verified) -> None:
         """Let the drafter observe the round."""
         drafter, slots = self.speculation.drafter, verified.slots
-        if isinstance(drafter, Informed):
+        if self.informed:
             own = slots.exits is None
             features = verified.features if own else self._rows(verified.features, slots.exits)
             drafter.see(features.unflatten(0, (-1, self.distribution.guidance)))

@@ -1,7 +1,7 @@
 """The protocol of a target model, and the values that a forward pass takes."""
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -60,20 +60,6 @@ class Cache(Protocol):
 
         These are (rows, kv_heads, m, head_dim), in the type that attention is computed in.
         """
-
-
-@runtime_checkable
-class Placed(Protocol):
-    """A cache on a CPU whose memory kernels may read and write themselves.
-
-    visible: of every layer in turn, keys first, (rows, kv_heads, slots, head_dim) each, in the type
-    that attention is computed in.
-    """
-
-    visible: tuple[Tensor, ...]
-
-    def slots(self, rows: int, n: int) -> Tensor:
-        """Return the slots (rows, n) of visible that the pass's keys and values belong to."""
 
 
 class RowsCache(Cache, Protocol):

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from models.base import Context, Layers, Placed, TransformerSpec
+from models.base import Context, Layers, TransformerSpec
 from models.linear import Linear
 from models.native import NAMES, Panels, kernels_of, lanes
 from models.rotary import rotate_pairs
@@ -26,18 +26,21 @@ _N, _AT = ctypes.c_int64, ctypes.c_void_p
 class Pass(ctypes.Structure):
     """A pass over tokens (rows, n), as `kernels/attention.h` has it.
 
-    rotation: (rows, n, 2 head_dim) cosines and signed sines. mask: (rows, 1, n, slots), added, with
-    strides. places: (rows, n) the slots of the new keys and values. numbers: after which layers
-    hidden states are kept.
+    memory: (2 layers, rows, kv_heads, slots, head_dim), keys and values in turn, with strides.
+    rotation: a row for every position, cosines and signed sines. positions: (rows, n). mask: (rows,
+    1, n, slots), added, with strides. places: (rows, n) the slots of the new keys and values, or
+    null for the newest ones. numbers: after which layers hidden states are kept.
     """
 
     _fields_ = [
         *((name, _N) for name in ("rows", "tokens", "hidden", "intermediate")),
         *((name, _N) for name in ("heads", "kv_heads", "size")),
-        *((name, _N) for name in ("slots", "row_stride", "head_stride", "mask_row", "mask_token")),
+        *((name, _N) for name in ("slots", "layer_stride", "row_stride", "head_stride")),
+        *((name, _N) for name in ("mask_row", "mask_token")),
         *((name, _N) for name in ("pairs", "swin", "first", "stop", "kept")),
         ("eps", ctypes.c_double),
-        *((name, _AT) for name in ("rotation", "mask", "places", "numbers", "layers", "memory")),
+        *((name, _AT) for name in ("rotation", "positions", "mask", "places")),
+        *((name, _AT) for name in ("numbers", "layers", "memory")),
     ]
 
 
@@ -92,23 +95,23 @@ def run_fused(
     )
     if watched or type(x) is not Tensor or not x.is_cpu or n > _MOST_TOKENS:
         return None
-    if mask is None or not isinstance(cached, Placed) or not can_fuse(spec, x.dtype):
+    if mask is None or not hasattr(cached, "memory") or not can_fuse(spec, x.dtype):
         return None
-    if (weights := _weights_of(blocks)) is None:
+    if len(cached.memory) > 1 or (weights := _weights_of(blocks)) is None:
         return None
-    keys, mask = cached.visible[0], mask.expand(rows, -1, n, -1)
-    rotation = blocks.rotary.table_at(context.positions, x.dtype).to(mask.dtype)
-    places = cached.slots(rows, n)
-    memory = array("q", [part.data_ptr() for part in cached.visible])
+    memory, mask = cached.memory[0], mask.expand(rows, -1, n, -1)
+    rotation, positions = blocks.rotary.table_in(x.dtype), context.positions.contiguous()
+    places = None if cached.targets is None else cached.targets[1].contiguous()
     numbers = array("q", sorted(layers))
     x = x.clone(memory_format=torch.contiguous_format)
     states = x.new_empty(len(numbers), *x.shape)
     opened = Pass(
         rows, n, spec.hidden, spec.intermediate, spec.heads, spec.kv_heads, spec.head_dim,
-        keys.shape[2], *keys.stride()[:2], mask.stride(0), mask.stride(2),
+        memory.shape[3], *memory.stride()[:3], mask.stride(0), mask.stride(2),
         blocks.blocks[0].attention.rotate is rotate_pairs, spec.swin_norm, *span, len(numbers),
-        spec.norm_eps, rotation.data_ptr(), mask.data_ptr(), places.data_ptr(),
-        *(part.buffer_info()[0] for part in (numbers, weights.table, memory)),
+        spec.norm_eps, rotation.data_ptr(), positions.data_ptr(), mask.data_ptr(),
+        None if places is None else places.data_ptr(), numbers.buffer_info()[0],
+        weights.table.buffer_info()[0], memory.data_ptr(),
     )  # fmt: skip
     kernels_of(x.dtype).run(ctypes.byref(opened), x.data_ptr(), states.data_ptr())
     return torch.stack([x, *states], 2) if layers else x

@@ -17,16 +17,20 @@ class Rotary(nn.Module):
         super().__init__()
         self.head_dim, self.max_positions, self.theta = head_dim, max_positions, theta
         self.table: Tensor | None = None  # (positions, 2 head_dim)
+        self.rounded: dict[torch.dtype, Tensor] = {}
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """(rows, n) -> cosines and signed sines (rows, n, 1, head_dim)."""
-        return self.table_at(positions, dtype).unsqueeze(2).chunk(2, -1)
-
-    def table_at(self, positions: Tensor, dtype: torch.dtype) -> Tensor:
-        """(rows, n) -> cosines, and behind them signed sines (rows, n, 2 head_dim)."""
         if self.table is None or self.table.device != positions.device:
             self.table = self._build(positions.device)
-        return self.table[positions].to(dtype)
+        return self.table[positions].to(dtype).unsqueeze(2).chunk(2, -1)
+
+    def table_in(self, dtype: torch.dtype) -> Tensor:
+        """Return the table (positions, 2 head_dim) rounded to a type, on a CPU; bf16 in fp32."""
+        if dtype not in self.rounded:
+            table = self._build(torch.device("cpu")).to(dtype)
+            self.rounded[dtype] = table.float() if dtype == torch.bfloat16 else table
+        return self.rounded[dtype]
 
     def _build(self, device: torch.device) -> Tensor:
         frequency = self.theta ** -(

@@ -16,15 +16,17 @@ constexpr int64_t MOST_SIZE = 256;  // of a head
 struct Pass {
   int64_t rows, tokens, hidden, intermediate;
   int64_t heads, kv_heads, size;           // size: of a head
-  int64_t slots, row_stride, head_stride;  // of keys and values
-  int64_t mask_row, mask_token;            // strides
+  int64_t slots, layer_stride, row_stride, head_stride;  // of keys and values
+  int64_t mask_row, mask_token;                          // strides
   int64_t pairs, swin;                     // neighbouring channels rotate together; Swin-norm
   int64_t first, stop, kept;               // layers first to stop - 1; states that are kept
   double eps;
-  const void *rotation, *mask;
+  const void* rotation;
+  const int64_t* positions;
+  const void* mask;
   const int64_t *places, *numbers;  // numbers: after which layers states are kept
   const struct Layer* layers;
-  void* const* memory;  // keys and values of every layer, in turn
+  void* memory;  // keys and values of every layer, in turn
 };
 
 template <typename S, typename T>
@@ -59,8 +61,9 @@ void split_heads(const Pass& s, const S* qkv, const S* weight, const S* bias, T*
   for (int64_t place = 0; place < s.rows * s.tokens; ++place) {
     const int64_t row = place / s.tokens, token = place % s.tokens;
     const S* x = qkv + place * (s.heads + 2 * s.kv_heads) * size;
-    const T *cos = rotation + place * 2 * size, *sin = cos + size;
-    const int64_t cached = row * s.row_stride + s.places[place] * size;
+    const T *cos = rotation + s.positions[place] * 2 * size, *sin = cos + size;
+    const int64_t slot = s.places == nullptr ? s.slots - s.tokens + token : s.places[place];
+    const int64_t cached = row * s.row_stride + slot * size;
     for (int64_t head = 0; head < s.heads + s.kv_heads; ++head, x += size) {
       T mean = 0, scale = 1;
       if (weight != nullptr) {

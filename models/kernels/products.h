@@ -44,10 +44,19 @@ void pack(int64_t outputs, int64_t depth, const S* weight, S* panels) {
   }
 }
 
+// Ask for what stands a panel further on. With few tokens the processor reads ahead by itself.
+template <int MANY>
+inline void announce(const void* at, int64_t bytes) {
+  if (MANY <= 4) return;
+  __builtin_prefetch((const char*)at + bytes, 0, 2);
+  __builtin_prefetch((const char*)at + bytes + BYTES, 0, 2);
+}
+
 // Sums of some tokens x with a panel; left and right outputs.
 template <typename T, int MANY>
 inline void multiply(int64_t depth, const T* x, const T* panel, Vec<T> (&sums)[MANY][2]) {
   for (int64_t k = 0; k < depth; ++k, panel += 2 * WIDE<T>) {
+    announce<MANY>(panel, depth * 2 * BYTES);
     const Vec<T> left = load<T>(panel), right = load<T>(panel + WIDE<T>);
     for (int token = 0; token < MANY; ++token) {
       sums[token][0] += left * x[token * depth + k];
@@ -61,6 +70,7 @@ inline void multiply(int64_t depth, const bfloat16* x, const bfloat16* panel,
                      Vec<T> (&sums)[MANY][2]) {
   typedef uint32_t Pairs __attribute__((vector_size(BYTES)));
   for (int64_t k = 0; k < depth; k += 2, panel += 4 * WIDE<T>) {
+    announce<MANY>(panel, depth * BYTES);
     Pairs left, right;
     std::memcpy(&left, panel, sizeof left);
     std::memcpy(&right, panel + 2 * WIDE<T>, sizeof right);
