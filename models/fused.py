@@ -40,7 +40,7 @@ class Pass(ctypes.Structure):
         *((name, _N) for name in ("pairs", "swin", "first", "stop", "kept")),
         ("eps", ctypes.c_double),
         *((name, _AT) for name in ("rotation", "positions", "mask", "places")),
-        *((name, _AT) for name in ("numbers", "layers", "memory")),
+        *((name, _AT) for name in ("numbers", "layers", "norm", "memory")),
     ]
 
 
@@ -57,10 +57,7 @@ class Weights:
 
     @property
     def current(self) -> bool:
-        return all(
-            linear.packed is panels
-            for linear, panels in zip(self.linears, self.packed, strict=True)
-        )
+        return [linear.packed for linear in self.linears] == self.packed
 
 
 _weights: WeakKeyDictionary[nn.Module, Weights] = WeakKeyDictionary()
@@ -82,7 +79,12 @@ def can_fuse(spec: TransformerSpec, dtype: torch.dtype) -> bool:
 
 
 def run_fused(
-    blocks: nn.Module, x: Tensor, context: Context, span: tuple[int, int], layers: Layers
+    blocks: nn.Module,
+    x: Tensor,
+    context: Context,
+    span: tuple[int, int],
+    layers: Layers = (),
+    norm: nn.Module | None = None,
 ) -> Tensor | None:
     """Return what `Blocks.forward` does for layers span[0] to span[1] - 1, or None if it must.
 
@@ -111,7 +113,8 @@ def run_fused(
         blocks.blocks[0].attention.rotate is rotate_pairs, spec.swin_norm, *span, len(numbers),
         spec.norm_eps, rotation.data_ptr(), positions.data_ptr(), mask.data_ptr(),
         None if places is None else places.data_ptr(), numbers.buffer_info()[0],
-        weights.table.buffer_info()[0], memory.data_ptr(),
+        weights.table.buffer_info()[0], None if norm is None else norm.weight.data_ptr(),
+        memory.data_ptr(),
     )  # fmt: skip
     kernels_of(x.dtype).run(ctypes.byref(opened), x.data_ptr(), states.data_ptr())
     return torch.stack([x, *states], 2) if layers else x

@@ -14,11 +14,11 @@ _MOST = 16_000_000  # weights of a matrix that may lie in memory twice
 class Linear(nn.Linear):
     """nn.Linear that multiplies by a packed copy of its frozen weight, which `pack_weights` makes.
 
-    If `native`, compiled kernels read the copy, else oneDNN does. MKL, which torch takes for fp32, packs the weight on every call.
-    Measured in turns for the four matrices of a layer, 800,000 weights, two cores: 196 -> 154 us at
-    2 tokens, 335 -> 285 us at 14, 514 -> 406 us at 34, 1,387 -> 1,031 us at 118. In bf16 torch asks
-    oneDNN, which reorders the weight on every call: 86 -> 50 us, 124 -> 84 us, 202 -> 156 us for
-    three of these matrices at 2, 14 and 34 tokens (AVX512-bf16, one core).
+    If `native`, compiled kernels read the copy, else oneDNN does. MKL, which torch takes for fp32,
+    packs the weight on every call. Measured in turns for the four matrices of a layer, 800,000
+    weights, two cores: 196 -> 154 us by oneDNN at 2 tokens, 335 -> 285 us at 14, 514 -> 406 us at
+    34. In bf16 torch asks oneDNN, which reorders the weight on every call: 86 -> 50 us, 124 -> 84
+    us, 202 -> 156 us for three of these matrices (AVX512-bf16, one core).
     """
 
     native = False

@@ -141,15 +141,17 @@ class Blocks(nn.Module):
         first: int = 0,
         stop: int | None = None,
         layers: Layers = (),
+        norm: RMSNorm | None = None,
     ) -> Tensor:
         """Embeddings (rows, n, hidden) -> features (rows, n, hidden).
 
         With `first` or `stop` only layers first to stop - 1 run, on the hidden states before them.
         With `layers` the states after these follow, in a dimension: (rows, n, 1 + layers, hidden).
+        With `norm` all that is returned has passed it.
         """
         if self.fused:
             span = first, len(self.blocks) if stop is None else stop
-            if (found := run_fused(self, x, context, span, layers)) is not None:
+            if (found := run_fused(self, x, context, span, layers, norm)) is not None:
                 return found
         rotation, mask = self.rotary(context.positions, x.dtype), context.mask
         if mask is not None and mask.shape[2] > 1:  # heads that share keys are more queries
@@ -160,7 +162,9 @@ class Blocks(nn.Module):
             x = block(x, rotation, context)
             if number in layers:
                 states.append(x)
-        return torch.stack([x, *(state.to(x.device) for state in states)], 2) if layers else x
+        if layers:
+            x = torch.stack([x, *(state.to(x.device) for state in states)], 2)
+        return x if norm is None else norm(x)
 
 
 class Transformer(nn.Module):
@@ -186,7 +190,7 @@ class Transformer(nn.Module):
 
     def read(self, embeddings: Tensor, context: Context, layers: Layers = ()) -> Tensor:
         """Embeddings (rows, n, hidden) -> what `forward` returns."""
-        return self.norm(self.blocks(embeddings, context, layers=layers)).flatten(2)
+        return self.blocks(embeddings, context, layers=layers, norm=self.norm).flatten(2)
 
     def lower(self, ids: Tensor, context: Context, layers: int) -> Tensor:
         """Token ids (rows, n) -> hidden states after the first `layers` (rows, n, hidden)."""
@@ -195,7 +199,7 @@ class Transformer(nn.Module):
 
     def upper(self, hidden: Tensor, context: Context, layers: int) -> Tensor:
         """Return features after the final norm (rows, n, hidden), from what `lower` returns."""
-        return self.norm(self.blocks(hidden, context, first=layers))
+        return self.blocks(hidden, context, first=layers, norm=self.norm)
 
     def score(self, features: Tensor) -> Tensor:
         """Features (rows, n, hidden) -> logits over the scored ids (rows, n, scored).

@@ -2,6 +2,8 @@
 
 #pragma once
 
+#include <omp.h>
+
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -10,7 +12,8 @@
 
 namespace {
 
-constexpr int64_t MOST_SIZE = 256;  // of a head
+constexpr int64_t MOST_SIZE = 256;     // of a head
+constexpr int64_t MOST_QUERIES = 32;  // that read a head together
 
 // A pass over tokens (rows, tokens); see `Pass` in fused.py.
 struct Pass {
@@ -26,6 +29,7 @@ struct Pass {
   const void* mask;
   const int64_t *places, *numbers;  // numbers: after which layers states are kept
   const struct Layer* layers;
+  const void* norm;  // of the outcome and of states; null for none
   void* memory;  // keys and values of every layer, in turn
 };
 
@@ -93,87 +97,118 @@ void split_heads(const Pass& s, const S* qkv, const S* weight, const S* bias, T*
   }
 }
 
-// Attention of some queries of a head to all keys: out = softmax(q k + mask) v.
-template <typename S, typename T, int DEEP, int MANY>
-void read_head(const T* const* queries, const T* const* masks, S* const* outs, const T* keys,
-               const T* values, int64_t slots, T* scores) {
+// What a query reads: its channels, its row of the mask, and where the outcome goes.
+template <typename S, typename T>
+struct Query {
+  const T *channels, *mask;
+  S* out;
+};
+
+// Scores (WIDE) of a query with the keys at slots first ...; those from `stop` on mean nothing.
+template <typename T, int DEEP>
+inline Vec<T> scores_of(const T* channels, const T* keys, int64_t first, int64_t stop) {
   constexpr int64_t D = DEEP * WIDE<T>;
-  const T scale = 1 / std::sqrt(T(D));
-  const int64_t room = (slots + WIDE<T> - 1) / WIDE<T> * WIDE<T>;
-  for (int64_t slot = 0; slot < slots; ++slot) {
-    Vec<T> total[MANY];
-    for (int q = 0; q < MANY; ++q) total[q] = Vec<T>{};
+  Vec<T> query[DEEP], products[WIDE<T>];
+  for (int d = 0; d < DEEP; ++d) query[d] = load<T>(channels + d * WIDE<T>);
+  for (int64_t i = 0; i < WIDE<T>; ++i) {
+    const T* key = keys + (first + i < stop ? first + i : first) * D;
+    products[i] = load<T>(key) * query[0];
+    for (int d = 1; d < DEEP; ++d) products[i] += load<T>(key + d * WIDE<T>) * query[d];
+  }
+  return sums<T>(products) * (1 / std::sqrt(T(D)));
+}
+
+// Scores (room) become exp(score + mask - greatest); returns their sum.
+template <typename T>
+T weigh(T* scores, const T* mask, int64_t slots, int64_t room) {
+  for (int64_t i = 0; i < slots; ++i) scores[i] += mask[i];
+  for (int64_t i = slots; i < room; ++i) scores[i] = -std::numeric_limits<T>::infinity();
+  Vec<T> greatest = load<T>(scores);
+  for (int64_t i = WIDE<T>; i < room; i += WIDE<T>) {
+    const Vec<T> next = load<T>(scores + i);
+    greatest = next > greatest ? next : greatest;
+  }
+  T most = greatest[0];
+  for (int i = 1; i < WIDE<T>; ++i) most = greatest[i] > most ? greatest[i] : most;
+  Vec<T> total{};
+  for (int64_t i = 0; i < room; i += WIDE<T>) {
+    const Vec<T> share = exponential<T>(load<T>(scores + i) - most);
+    store<T>(scores + i, share);
+    total += share;
+  }
+  return sum<T>(total);
+}
+
+// Add values at slots first to stop - 1, times their weights, to what MANY queries have found.
+template <typename T, int DEEP, int MANY>
+inline void add_values(const T* values, int64_t first, int64_t stop, const T* weights,
+                       int64_t room, T* found) {
+  constexpr int64_t D = DEEP * WIDE<T>;
+  Vec<T> sums[MANY][DEEP];
+  for (int q = 0; q < MANY; ++q)
+    for (int d = 0; d < DEEP; ++d) sums[q][d] = load<T>(found + q * D + d * WIDE<T>);
+  for (int64_t slot = first; slot < stop; ++slot)
     for (int d = 0; d < DEEP; ++d) {
-      const Vec<T> key = load<T>(keys + slot * D + d * WIDE<T>);
-      for (int q = 0; q < MANY; ++q) total[q] += key * load<T>(queries[q] + d * WIDE<T>);
+      const Vec<T> value = load<T>(values + slot * D + d * WIDE<T>);
+      for (int q = 0; q < MANY; ++q) sums[q][d] += value * weights[q * room + slot];
     }
-    for (int q = 0; q < MANY; ++q)
-      scores[q * room + slot] = sum<T>(total[q]) * scale + masks[q][slot];
-  }
-  T shares[MANY];
-  for (int q = 0; q < MANY; ++q) {
-    T* own = scores + q * room;
-    for (int64_t i = slots; i < room; ++i) own[i] = -std::numeric_limits<T>::infinity();
-    Vec<T> greatest = load<T>(own);
-    for (int64_t i = WIDE<T>; i < room; i += WIDE<T>) {
-      const Vec<T> next = load<T>(own + i);
-      greatest = next > greatest ? next : greatest;
-    }
-    T most = greatest[0];
-    for (int i = 1; i < WIDE<T>; ++i) most = greatest[i] > most ? greatest[i] : most;
-    Vec<T> total{};
-    for (int64_t i = 0; i < room; i += WIDE<T>) {
-      const Vec<T> share = exponential<T>(load<T>(own + i) - most);
-      store<T>(own + i, share);
-      total += share;
-    }
-    shares[q] = 1 / sum<T>(total);
-  }
-  Vec<T> found[MANY][DEEP];
   for (int q = 0; q < MANY; ++q)
-    for (int d = 0; d < DEEP; ++d) found[q][d] = Vec<T>{};
-  for (int64_t slot = 0; slot < slots; ++slot) {
-    Vec<T> value[DEEP];
-    for (int d = 0; d < DEEP; ++d) value[d] = load<T>(values + slot * D + d * WIDE<T>);
-    for (int q = 0; q < MANY; ++q)
-      for (int d = 0; d < DEEP; ++d) found[q][d] += value[d] * scores[q * room + slot];
+    for (int d = 0; d < DEEP; ++d) store<T>(found + q * D + d * WIDE<T>, sums[q][d]);
+}
+
+// Attention of some queries of a head to all keys: out = softmax(q k + mask) v. Keys and values are
+// read once, a few at a time. room: scores (count, slots), padded, and what was found (count, D).
+template <typename S, typename T, int DEEP>
+void read_head(const Query<S, T>* queries, int64_t count, const T* keys, const T* values,
+               int64_t slots, std::vector<T>& memory) {
+  constexpr int64_t D = DEEP * WIDE<T>;
+  const int64_t room = (slots + WIDE<T> - 1) / WIDE<T> * WIDE<T>;
+  memory.assign(count * (room + D), T(0));
+  T *scores = memory.data(), *found = scores + count * room;
+  T shares[MOST_QUERIES];
+  for (int64_t slot = 0; slot < slots; slot += WIDE<T>)
+    for (int64_t q = 0; q < count; ++q)
+      store<T>(scores + q * room + slot,
+               scores_of<T, DEEP>(queries[q].channels, keys, slot, slots));
+  for (int64_t q = 0; q < count; ++q)
+    shares[q] = 1 / weigh(scores + q * room, queries[q].mask, slots, room);
+  for (int64_t slot = 0; slot < slots; slot += WIDE<T>) {
+    const int64_t stop = slot + WIDE<T> < slots ? slot + WIDE<T> : slots;
+    int64_t q = 0;
+    for (; q + 4 <= count; q += 4)
+      add_values<T, DEEP, 4>(values, slot, stop, scores + q * room, room, found + q * D);
+    for (; q < count; ++q)
+      add_values<T, DEEP, 1>(values, slot, stop, scores + q * room, room, found + q * D);
   }
-  for (int q = 0; q < MANY; ++q)
-    for (int d = 0; d < DEEP; ++d) store<T>(outs[q] + d * WIDE<T>, found[q][d] * shares[q]);
+  for (int64_t q = 0; q < count; ++q)
+    for (int64_t i = 0; i < D; i += WIDE<T>)
+      store<T>(queries[q].out + i, load<T>(found + q * D + i) * shares[q]);
 }
 
 template <typename S, typename T, int DEEP>
 void attend_to(const Pass& s, const T* queries, const T* keys, const T* values, S* out) {
-  constexpr int MOST = 4;  // queries that read a key while it is in registers
-  const int64_t D = s.size, shared = s.heads / s.kv_heads, slots = s.slots;
+  const int64_t D = s.size, shared = s.heads / s.kv_heads, own = shared * s.tokens;
   const T* mask = (const T*)s.mask;
-  const int64_t room = (slots + WIDE<T> - 1) / WIDE<T> * WIDE<T>;
-  const int64_t own = shared * s.tokens;  // queries of a key head
-  const int64_t parts = (own + MOST - 1) / MOST;
-  static thread_local std::vector<T> scores;
-  scores.resize(MOST * room);
+  const int64_t heads = s.rows * s.kv_heads;
+  const int64_t least = (own + MOST_QUERIES - 1) / MOST_QUERIES, most = (own + 3) / 4;
+  const int64_t wanted = (omp_get_num_threads() + heads - 1) / heads;  // work for all threads
+  const int64_t parts = wanted < least ? least : wanted < most ? wanted : most;
+  const int64_t each = (own + parts - 1) / parts;
+  static thread_local std::vector<T> memory;
 #pragma omp for schedule(static)
-  for (int64_t task = 0; task < s.rows * s.kv_heads * parts; ++task) {
-    const int64_t part = task % parts, head = task / parts % s.kv_heads,
+  for (int64_t task = 0; task < heads * parts; ++task) {
+    const int64_t first = task % parts * each, head = task / parts % s.kv_heads,
                   row = task / parts / s.kv_heads;
-    const T *k = keys + row * s.row_stride + head * s.head_stride,
-            *v = values + row * s.row_stride + head * s.head_stride;
-    const T *asked[MOST], *masks[MOST];
-    S* outs[MOST];
-    const int64_t first = part * MOST, count = own - first < MOST ? own - first : MOST;
-    for (int64_t q = 0; q < count; ++q) {
-      const int64_t head_of = head * shared + (first + q) / s.tokens,
-                    token = (first + q) % s.tokens;
-      asked[q] = queries + ((row * s.heads + head_of) * s.tokens + token) * D;
-      masks[q] = mask + row * s.mask_row + token * s.mask_token;
-      outs[q] = out + ((row * s.tokens + token) * s.heads + head_of) * D;
+    const int64_t place = row * s.row_stride + head * s.head_stride;
+    Query<S, T> asked[MOST_QUERIES];
+    int64_t count = 0;
+    for (int64_t q = first; q < own && q < first + each; ++q, ++count) {
+      const int64_t head_of = head * shared + q / s.tokens, token = q % s.tokens;
+      asked[count] = {queries + ((row * s.heads + head_of) * s.tokens + token) * D,
+                      mask + row * s.mask_row + token * s.mask_token,
+                      out + ((row * s.tokens + token) * s.heads + head_of) * D};
     }
-    switch (count) {
-      case 4: read_head<S, T, DEEP, 4>(asked, masks, outs, k, v, slots, scores.data()); break;
-      case 3: read_head<S, T, DEEP, 3>(asked, masks, outs, k, v, slots, scores.data()); break;
-      case 2: read_head<S, T, DEEP, 2>(asked, masks, outs, k, v, slots, scores.data()); break;
-      default: read_head<S, T, DEEP, 1>(asked, masks, outs, k, v, slots, scores.data());
-    }
+    read_head<S, T, DEEP>(asked, count, keys + place, values + place, s.slots, memory);
   }
 }
 

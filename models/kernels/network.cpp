@@ -37,7 +37,7 @@ S* take(std::vector<char>& room, size_t& used, int64_t count) {
 }
 
 // x (rows, tokens, hidden) becomes what it is after the layers; states: (kept, rows, tokens,
-// hidden) of it after some of them.
+// hidden) of it after some of them. Both are normalised in the end, if there is a norm.
 template <typename S, typename T>
 void run(const Pass& s, S* x, S* states) {
   const int64_t tokens = s.rows * s.tokens, hidden = s.hidden, inner = s.intermediate;
@@ -71,34 +71,40 @@ void run(const Pass& s, S* x, S* states) {
   };
   const T eps = T(s.eps);
 #pragma omp parallel
-  for (int64_t number = s.first; number < s.stop; ++number) {
-    const Layer& layer = s.layers[number];
-    const S *attention_norm = (const S*)layer.attention_norm, *mlp_norm = (const S*)layer.mlp_norm;
-    T *keys = (T*)s.memory + 2 * number * s.layer_stride, *values = keys + s.layer_stride;
-    const bool first_norm = !s.swin && attention_norm != nullptr;
-    if (first_norm) rms_norm<S, T>(tokens, hidden, x, attention_norm, eps, false, normed);
-    product<S, T>(tokens, hidden, wide, first_norm ? normed : x, (const S*)layer.qkv,
-                  keep(qkv, wide));
-    split_heads<S, T>(s, qkv, (const S*)layer.head_weight, (const S*)layer.head_bias, queries,
-                      keys, values);
-    attend<S, T>(s, queries, keys, values, found);
-    if (s.swin) {
-      product<S, T>(tokens, hidden, hidden, found, (const S*)layer.out, keep(normed, hidden));
-      rms_norm<S, T>(tokens, hidden, normed, attention_norm, eps, true, x);
-      product<S, T>(tokens, hidden, 2 * inner, x, (const S*)layer.gate_up, gate);
-      product<S, T>(tokens, inner, hidden, gated, (const S*)layer.down, keep(normed, hidden));
-      rms_norm<S, T>(tokens, hidden, normed, mlp_norm, eps, true, x);
-    } else {
-      product<S, T>(tokens, hidden, hidden, found, (const S*)layer.out, add);
-      rms_norm<S, T>(tokens, hidden, x, mlp_norm, eps, false, normed);
-      product<S, T>(tokens, hidden, 2 * inner, normed, (const S*)layer.gate_up, gate);
-      product<S, T>(tokens, inner, hidden, gated, (const S*)layer.down, add);
-    }
-    for (int64_t i = 0; i < s.kept; ++i)
-      if (s.numbers[i] == number + 1) {
-#pragma omp single
-        std::memcpy(states + i * tokens * hidden, x, tokens * hidden * sizeof(S));
+  {
+    for (int64_t number = s.first; number < s.stop; ++number) {
+      const Layer& layer = s.layers[number];
+      const S *attention_norm = (const S*)layer.attention_norm, *mlp_norm = (const S*)layer.mlp_norm;
+      T *keys = (T*)s.memory + 2 * number * s.layer_stride, *values = keys + s.layer_stride;
+      const bool first_norm = !s.swin && attention_norm != nullptr;
+      if (first_norm) rms_norm<S, T>(tokens, hidden, x, attention_norm, eps, false, normed);
+      product<S, T>(tokens, hidden, wide, first_norm ? normed : x, (const S*)layer.qkv,
+                    keep(qkv, wide));
+      split_heads<S, T>(s, qkv, (const S*)layer.head_weight, (const S*)layer.head_bias, queries,
+                        keys, values);
+      attend<S, T>(s, queries, keys, values, found);
+      if (s.swin) {
+        product<S, T>(tokens, hidden, hidden, found, (const S*)layer.out, keep(normed, hidden));
+        rms_norm<S, T>(tokens, hidden, normed, attention_norm, eps, true, x);
+        product<S, T>(tokens, hidden, 2 * inner, x, (const S*)layer.gate_up, gate);
+        product<S, T>(tokens, inner, hidden, gated, (const S*)layer.down, keep(normed, hidden));
+        rms_norm<S, T>(tokens, hidden, normed, mlp_norm, eps, true, x);
+      } else {
+        product<S, T>(tokens, hidden, hidden, found, (const S*)layer.out, add);
+        rms_norm<S, T>(tokens, hidden, x, mlp_norm, eps, false, normed);
+        product<S, T>(tokens, hidden, 2 * inner, normed, (const S*)layer.gate_up, gate);
+        product<S, T>(tokens, inner, hidden, gated, (const S*)layer.down, add);
       }
+      for (int64_t i = 0; i < s.kept; ++i)
+        if (s.numbers[i] == number + 1) {
+#pragma omp single
+          std::memcpy(states + i * tokens * hidden, x, tokens * hidden * sizeof(S));
+        }
+    }
+    if (s.norm != nullptr) {
+      rms_norm<S, T>(tokens, hidden, x, (const S*)s.norm, eps, false, x);
+      rms_norm<S, T>(s.kept * tokens, hidden, states, (const S*)s.norm, eps, false, states);
+    }
   }
 }
 

@@ -91,6 +91,31 @@ inline T sum(Vec<T> value) {
   else return (left[0] + left[2]) + (left[1] + left[3]);
 }
 
+// All sums of as many vectors as they have numbers; they are overwritten.
+template <typename T, int64_t STEP = WIDE<T> / 2>
+inline Vec<T> sums(Vec<T>* each) {
+#ifdef __clang__  // has no shuffles for vectors of any length
+  Vec<T> found;
+  for (int64_t i = 0; i < WIDE<T>; ++i) found[i] = sum<T>(each[i]);
+  return found;
+#else
+  if constexpr (STEP == 0) {
+    return each[0];
+  } else {  // halves of two vectors are added to one another, which makes one of two
+    Int<T> own, other;
+    for (int64_t i = 0; i < WIDE<T>; ++i) {
+      const int64_t of = (i & STEP) != 0 ? WIDE<T> : 0;
+      own[i] = of + i;
+      other[i] = of + (i ^ STEP);
+    }
+    for (int64_t i = 0; i < STEP; ++i)
+      each[i] = __builtin_shuffle(each[i], each[i + STEP], own) +
+                __builtin_shuffle(each[i], each[i + STEP], other);
+    return sums<T, STEP / 2>(each);
+  }
+#endif
+}
+
 // exp(x): 2^n by the exponent's bits, times a polynomial of the rest. 0 below `least`, and above
 // -least the greatest number that it knows.
 template <typename T>
