@@ -54,5 +54,8 @@ def session32(checkpoint: Path):
 
 @pytest.fixture
 def plain_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All operations of blocks are torch's, as on a GPU, where a test follows or counts them."""
-    monkeypatch.setattr("models.transformer.open_pass", lambda *_: None)
+    """All operations of networks are torch's, as on a GPU, where a test follows or counts them."""
+    import torch
+
+    monkeypatch.setattr("models.transformer.run_fused", lambda *_: None)
+    monkeypatch.setattr("models.linear.Linear.product", torch.nn.Linear.forward)

@@ -118,9 +118,9 @@ inline Vec<T> scores_of(const T* channels, const T* keys, int64_t first, int64_t
   return sums<T>(products) * (1 / std::sqrt(T(D)));
 }
 
-// Scores (room) become exp(score + mask - greatest); returns their sum.
+// Scores (room) become weights exp(score + mask - greatest).
 template <typename T>
-T weigh(T* scores, const T* mask, int64_t slots, int64_t room) {
+void weigh(T* scores, const T* mask, int64_t slots, int64_t room) {
   for (int64_t i = 0; i < slots; ++i) scores[i] += mask[i];
   for (int64_t i = slots; i < room; ++i) scores[i] = -std::numeric_limits<T>::infinity();
   Vec<T> greatest = load<T>(scores);
@@ -130,28 +130,27 @@ T weigh(T* scores, const T* mask, int64_t slots, int64_t room) {
   }
   T most = greatest[0];
   for (int i = 1; i < WIDE<T>; ++i) most = greatest[i] > most ? greatest[i] : most;
-  Vec<T> total{};
-  for (int64_t i = 0; i < room; i += WIDE<T>) {
-    const Vec<T> share = exponential<T>(load<T>(scores + i) - most);
-    store<T>(scores + i, share);
-    total += share;
-  }
-  return sum<T>(total);
+  for (int64_t i = 0; i < room; i += WIDE<T>)
+    store<T>(scores + i, exponential<T>(load<T>(scores + i) - most));
 }
 
-// Add values at slots first to stop - 1, times their weights, to what MANY queries have found.
+// Add values at slots first to stop - 1, times their weights, to what MANY queries have found, and
+// the weights to their totals. Slots come one after the other: those that a query does not see add
+// zeros, so its sums have the same bits wherever they stand between the others.
 template <typename T, int DEEP, int MANY>
 inline void add_values(const T* values, int64_t first, int64_t stop, const T* weights,
-                       int64_t room, T* found) {
+                       int64_t room, T* found, T* totals) {
   constexpr int64_t D = DEEP * WIDE<T>;
   Vec<T> sums[MANY][DEEP];
   for (int q = 0; q < MANY; ++q)
     for (int d = 0; d < DEEP; ++d) sums[q][d] = load<T>(found + q * D + d * WIDE<T>);
-  for (int64_t slot = first; slot < stop; ++slot)
+  for (int64_t slot = first; slot < stop; ++slot) {
+    for (int q = 0; q < MANY; ++q) totals[q] += weights[q * room + slot];
     for (int d = 0; d < DEEP; ++d) {
       const Vec<T> value = load<T>(values + slot * D + d * WIDE<T>);
       for (int q = 0; q < MANY; ++q) sums[q][d] += value * weights[q * room + slot];
     }
+  }
   for (int q = 0; q < MANY; ++q)
     for (int d = 0; d < DEEP; ++d) store<T>(found + q * D + d * WIDE<T>, sums[q][d]);
 }
@@ -165,24 +164,26 @@ void read_head(const Query<S, T>* queries, int64_t count, const T* keys, const T
   const int64_t room = (slots + WIDE<T> - 1) / WIDE<T> * WIDE<T>;
   memory.assign(count * (room + D), T(0));
   T *scores = memory.data(), *found = scores + count * room;
-  T shares[MOST_QUERIES];
+  T totals[MOST_QUERIES] = {};
   for (int64_t slot = 0; slot < slots; slot += WIDE<T>)
     for (int64_t q = 0; q < count; ++q)
       store<T>(scores + q * room + slot,
                scores_of<T, DEEP>(queries[q].channels, keys, slot, slots));
   for (int64_t q = 0; q < count; ++q)
-    shares[q] = 1 / weigh(scores + q * room, queries[q].mask, slots, room);
+    weigh(scores + q * room, queries[q].mask, slots, room);
   for (int64_t slot = 0; slot < slots; slot += WIDE<T>) {
     const int64_t stop = slot + WIDE<T> < slots ? slot + WIDE<T> : slots;
     int64_t q = 0;
     for (; q + 4 <= count; q += 4)
-      add_values<T, DEEP, 4>(values, slot, stop, scores + q * room, room, found + q * D);
+      add_values<T, DEEP, 4>(values, slot, stop, scores + q * room, room, found + q * D,
+                             totals + q);
     for (; q < count; ++q)
-      add_values<T, DEEP, 1>(values, slot, stop, scores + q * room, room, found + q * D);
+      add_values<T, DEEP, 1>(values, slot, stop, scores + q * room, room, found + q * D,
+                             totals + q);
   }
   for (int64_t q = 0; q < count; ++q)
     for (int64_t i = 0; i < D; i += WIDE<T>)
-      store<T>(queries[q].out + i, load<T>(found + q * D + i) * shares[q]);
+      store<T>(queries[q].out + i, load<T>(found + q * D + i) * (1 / totals[q]));
 }
 
 template <typename S, typename T, int DEEP>

@@ -133,6 +133,28 @@ def test_hidden_states_and_parts_of_the_layers(passes) -> None:
 
 
 @needs_compiler
+@pytest.mark.parametrize("dtype", NEAR, ids=str)
+@torch.inference_mode()
+def test_tokens_have_the_same_bits_alone_and_in_a_chain(dtype, passes) -> None:
+    """So plain decoding and drafts choose alike in every type, not only up to near-ties."""
+    model = model_of(SPEC, dtype)
+    model.blocks.fused = True
+    ids = torch.randint(40, (4, 19), generator=torch.Generator().manual_seed(2))
+    together = cache_of(model, [17, 17])
+    features = model(ids, together.open(*chain(2, 19, torch.device("cpu"))))
+    scored = model.score(features)
+    for image in range(2):
+        rows, alone = slice(2 * image, 2 * image + 2), cache_of(model, [17, 17]).image(image)
+        for place in range(19):
+            one = ids[rows, place : place + 1]
+            found = model(one, alone.open(*chain(1, 1, torch.device("cpu"))))
+            assert torch.equal(found[:, 0], features[rows, place])
+            assert torch.equal(model.score(found)[:, 0], scored[rows, place])
+            alone.advance([1])
+    assert all(passes)
+
+
+@needs_compiler
 def test_great_numbers_stay_finite(passes) -> None:
     model = model_of(SPEC, torch.float32)
     for block in model.blocks.blocks:

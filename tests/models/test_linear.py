@@ -7,10 +7,18 @@ from copy import deepcopy
 import pytest
 import torch
 import torch.nn.functional as F
+from compilers import needs_compiler
 from torch import Tensor, nn
 
 from models import linear as module
-from models.linear import Linear, can_pack, forget_packed, pack_weights, packed_dtypes
+from models.linear import (
+    Linear,
+    can_pack,
+    forget_packed,
+    pack_natively,
+    pack_weights,
+    packed_dtypes,
+)
 
 pytestmark = pytest.mark.skipif(not can_pack(), reason="this torch packs no weight")
 
@@ -46,6 +54,37 @@ def test_so_they_do_in_bf16_where_the_cpu_multiplies_it(shape) -> None:
     pack_weights(linear)
     assert linear.packed is not None and linear(x).dtype == torch.bfloat16
     assert torch.allclose(linear(x).float(), expected, rtol=0.01, atol=0.01)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("outputs", [1, 8, 16, 17, 33, 96, 100])
+def test_compiled_kernels_multiply_as_torch_does(outputs, dtype) -> None:
+    near = 0.02 if dtype == torch.bfloat16 else 1e-5
+    linear = Linear(12, outputs, dtype=dtype).requires_grad_(False)
+    pack_natively(linear)
+    for shape in ((), (1,), (2, 13), (3, 50), (0,), (2, 0)):
+        x = tokens(*shape, 12, dtype=dtype)
+        expected = F.linear(x, linear.weight, linear.bias)
+        assert torch.allclose(linear(x), expected, rtol=near, atol=near)
+        assert linear(x).shape == expected.shape
+    x = tokens(12, 2, 2, dtype=dtype).permute(1, 2, 0)
+    assert torch.allclose(linear(x), F.linear(x, linear.weight, linear.bias), rtol=near, atol=near)
+
+
+@needs_compiler
+def test_compiled_kernels_read_a_copy_until_weights_change() -> None:
+    linear, x = linear_of(), tokens(3, 12)
+    pack_natively(linear)
+    first = linear.packed
+    linear.weight.mul_(2)
+    pack_weights(linear)
+    assert linear.packed is not first and torch.allclose(
+        linear(x), F.linear(x, linear.weight), rtol=0, atol=1e-5
+    )
+    odd = Linear(11, 8, bias=False).requires_grad_(False)  # bfloat16 is read in pairs
+    pack_natively(odd)
+    assert odd.packed is None and odd(tokens(3, 11)).shape == (3, 8)
 
 
 def test_tokens_that_do_not_lie_in_one_run_of_memory() -> None:
