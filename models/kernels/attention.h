@@ -142,10 +142,12 @@ inline void add_values(const T* values, int64_t first, int64_t stop, const T* we
                        int64_t room, T* found, T* totals) {
   constexpr int64_t D = DEEP * WIDE<T>;
   Vec<T> sums[MANY][DEEP];
+  T added[MANY];
+  for (int q = 0; q < MANY; ++q) added[q] = totals[q];
   for (int q = 0; q < MANY; ++q)
     for (int d = 0; d < DEEP; ++d) sums[q][d] = load<T>(found + q * D + d * WIDE<T>);
   for (int64_t slot = first; slot < stop; ++slot) {
-    for (int q = 0; q < MANY; ++q) totals[q] += weights[q * room + slot];
+    for (int q = 0; q < MANY; ++q) added[q] += weights[q * room + slot];
     for (int d = 0; d < DEEP; ++d) {
       const Vec<T> value = load<T>(values + slot * D + d * WIDE<T>);
       for (int q = 0; q < MANY; ++q) sums[q][d] += value * weights[q * room + slot];
@@ -153,6 +155,13 @@ inline void add_values(const T* values, int64_t first, int64_t stop, const T* we
   }
   for (int q = 0; q < MANY; ++q)
     for (int d = 0; d < DEEP; ++d) store<T>(found + q * D + d * WIDE<T>, sums[q][d]);
+  for (int q = 0; q < MANY; ++q) totals[q] = added[q];
+}
+
+// Ask for the next rows (WIDE, D), which lie on another page of memory.
+template <typename T, int DEEP>
+inline void announce(const T* rows) {
+  for (int64_t i = 0; i < WIDE<T> * DEEP; ++i) __builtin_prefetch(rows + i * WIDE<T>);
 }
 
 // Attention of some queries of a head to all keys: out = softmax(q k + mask) v. Keys and values are
@@ -165,14 +174,17 @@ void read_head(const Query<S, T>* queries, int64_t count, const T* keys, const T
   memory.assign(count * (room + D), T(0));
   T *scores = memory.data(), *found = scores + count * room;
   T totals[MOST_QUERIES] = {};
-  for (int64_t slot = 0; slot < slots; slot += WIDE<T>)
+  for (int64_t slot = 0; slot < slots; slot += WIDE<T>) {
+    announce<T, DEEP>((slot + WIDE<T> < slots ? keys + slot * D : values - WIDE<T> * D) + WIDE<T> * D);
     for (int64_t q = 0; q < count; ++q)
       store<T>(scores + q * room + slot,
                scores_of<T, DEEP>(queries[q].channels, keys, slot, slots));
+  }
   for (int64_t q = 0; q < count; ++q)
     weigh(scores + q * room, queries[q].mask, slots, room);
   for (int64_t slot = 0; slot < slots; slot += WIDE<T>) {
     const int64_t stop = slot + WIDE<T> < slots ? slot + WIDE<T> : slots;
+    announce<T, DEEP>(values + (slot + WIDE<T>) * D);
     int64_t q = 0;
     for (; q + 4 <= count; q += 4)
       add_values<T, DEEP, 4>(values, slot, stop, scores + q * room, room, found + q * D,
