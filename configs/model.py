@@ -158,8 +158,8 @@ class EngineSettings(BatchSettings, PlacementSettings, DrafterSettings, TargetSe
     method: MethodSettings = part(MethodSettings)
     compile: str | None = setting(
         None,
-        "on a GPU replay rounds as CUDA graphs, one launch each; on a CPU compile kernels for what "
-        "lies between matrix products; auto = where that is possible",
+        "on a GPU replay rounds as CUDA graphs, one launch each; on a CPU compile kernels for "
+        "whole passes; auto = where that is possible",
         choices=("off", "on", "auto"),
         shown="auto on a CPU, off on a GPU",
         later=True,

@@ -199,7 +199,8 @@ class KVCache:
 
     def advance(self, counts: list[int]) -> None:
         """Commit the first counts[i] of the new tokens of image i."""
-        self.lengths += counts
+        for image, count in enumerate(counts):  # numpy would make an array of them first
+            self.lengths[image] += count
 
     def move(self, path: Tensor, first: int = 0, stop: int | None = None) -> None:
         """Bring the tokens at offsets path (images, n) of the last pass to the front, in order.

@@ -46,6 +46,11 @@ class DraftTree:
         """How many nodes a row has, absent ones included, the root not."""
         return self.tokens.shape[1] - 1
 
+    @property
+    def chain(self) -> bool:
+        """Whether no node has two children, so that every node sees all before it."""
+        return self.width == 1
+
     @cached_property
     def present(self) -> Tensor:
         """(images, 1 + nodes) bool: which nodes exist."""
@@ -62,7 +67,7 @@ class DraftTree:
         count = self.nodes + 1
         if count == 1:
             return torch.ones_like(self.tokens, dtype=torch.bool)[..., None]
-        if self.width == 1:  # a chain
+        if self.chain:
             seen = torch.ones(count, count, dtype=torch.bool, device=self.tokens.device)
             return seen.tril_().expand(len(self.tokens), -1, -1)
         reach = torch.eye(count, device=self.tokens.device).repeat(len(self.tokens), 1, 1)

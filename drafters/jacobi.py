@@ -135,12 +135,16 @@ class JacobiDrafter:
         It is the branch that shares most with the accepted path, and the longest of those.
         """
         accepted = verdict.accepted[:, None]
-        taken = tree.line(verdict.path.gather(1, accepted))
-        # accepted nodes among a node and its ancestors
-        shared = (tree.visible & taken[:, None]).sum(2)
-        merit = (shared * (tree.height + 1) + tree.depths).masked_fill(~tree.present, -1)
-        last = merit.argmax(1)[:, None]
-        branch = tree.line(last)
+        if tree.chain:
+            branch = tree.present
+            last = branch.sum(1, keepdim=True) - 1
+        else:
+            taken = tree.line(verdict.path.gather(1, accepted))
+            # accepted nodes among a node and its ancestors
+            shared = (tree.visible & taken[:, None]).sum(2)
+            merit = (shared * (tree.height + 1) + tree.depths).masked_fill(~tree.present, -1)
+            last = merit.argmax(1)[:, None]
+            branch = tree.line(last)
         before = self.root + tree.depths
         rows = torch.where(branch, before % self.rows, self.rows)
         self.distributions[self.image, rows] = log_p

@@ -7,7 +7,6 @@ long as the matrix products, and so does waiting for one another's threads.
 import ctypes
 from array import array
 from dataclasses import dataclass
-from functools import cache
 from weakref import WeakKeyDictionary
 
 import torch
@@ -18,7 +17,7 @@ from models.linear import Linear
 from models.native import NAMES, Panels, kernels_of, lanes
 from models.rotary import rotate_pairs
 
-_MOST_TOKENS = 128  # per row of a pass: torch reads longer ones, such as prompts, faster
+_MOST_TOKENS = 512  # per row of a pass: torch reads longer ones, such as prompts, faster
 _VECTORS = (1, 2, 4, 8, 16)  # of a head, for which attention is compiled
 _N, _AT = ctypes.c_int64, ctypes.c_void_p
 
@@ -51,6 +50,7 @@ class Weights:
     table: (layers, 8) as `Layer` of `kernels/network.cpp` has it.
     """
 
+    dtype: torch.dtype
     linears: list[Linear]
     packed: list[Panels]
     table: array
@@ -63,7 +63,6 @@ class Weights:
 _weights: WeakKeyDictionary[nn.Module, Weights] = WeakKeyDictionary()
 
 
-@cache
 def can_fuse(spec: TransformerSpec, dtype: torch.dtype) -> bool:
     """Return whether blocks of these sizes and of this type can be fused."""
     if dtype not in NAMES:
@@ -97,9 +96,9 @@ def run_fused(
     )
     if watched or type(x) is not Tensor or not x.is_cpu or n > _MOST_TOKENS:
         return None
-    if mask is None or not hasattr(cached, "memory") or not can_fuse(spec, x.dtype):
+    if mask is None or not hasattr(cached, "memory") or len(cached.memory) > 1:
         return None
-    if len(cached.memory) > 1 or (weights := _weights_of(blocks)) is None:
+    if (weights := _weights_of(blocks)) is None or weights.dtype != x.dtype:
         return None
     memory, mask = cached.memory[0], mask.expand(rows, -1, n, -1)
     rotation, positions = blocks.rotary.table_in(x.dtype), context.positions.contiguous()
@@ -121,15 +120,18 @@ def run_fused(
 
 
 def _weights_of(blocks: nn.Module) -> Weights | None:
-    """Return the addresses of the weights of blocks, or None if one has no packed copy."""
+    """Return the addresses of the weights of blocks, or None if they cannot be fused."""
     found = _weights.get(blocks)
     if found is None or not found.current:
         linears = [part for part in blocks.modules() if isinstance(part, Linear)]
         packed = [linear.packed for linear in linears]
+        dtype = blocks.blocks[0].mlp_norm.weight.dtype
         if not all(isinstance(panels, Panels) for panels in packed):
             return None
+        if not can_fuse(blocks.spec, dtype):
+            return None
         table = array("q", [address for block in blocks.blocks for address in _addresses(block)])
-        found = _weights[blocks] = Weights(linears, packed, table)
+        found = _weights[blocks] = Weights(dtype, linears, packed, table)
     return found
 
 

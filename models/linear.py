@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.native import Panels
+from models.native import NAMES, Panels
 
 _MOST = 16_000_000  # weights of a matrix that may lie in memory twice
 
@@ -80,8 +80,8 @@ def pack_natively(module: nn.Module) -> None:
 
 
 def packed_bytes(module: nn.Module, dtype: torch.dtype) -> int:
-    """Return the bytes of the copies of a frozen module's weights of this type on x86 CPUs."""
-    if dtype not in (torch.float32, torch.bfloat16):
+    """Return the bytes that copies of a frozen module's weights take on CPUs, at most."""
+    if dtype not in NAMES:
         return 0
     return sum(dtype.itemsize * linear.weight.numel() for linear in _packable(module))
 

@@ -88,7 +88,7 @@ def weight_bytes(network: nn.Module, kind: str | None, dtype: torch.dtype) -> in
 
 
 def copies_bytes(network: nn.Module, kind: str | None, dtype: torch.dtype) -> int:
-    """Return the bytes of the packed copies on x86 CPUs, which quantised matrices do not have."""
+    """Return the bytes of the packed copies on CPUs, which quantised matrices do not have."""
     without = () if kind is None else layers_of(network)
     return packed_bytes(network, dtype) - sum(packed_bytes(layers, dtype) for layers in without)
 

@@ -81,7 +81,7 @@ def _weights(
     """Return the bytes of loaded weights and of their copies; kind: of quantisation."""
     dtype = DTYPES[settings.dtype]
     packed = copies_bytes(network.module, kind, dtype)
-    copies = {f"{name} copies on x86 CPUs": packed} if packed else {}
+    copies = {f"{name} copies on CPUs": packed} if packed else {}
     return {f"{name} weights": weight_bytes(network.module, kind, dtype)} | copies
 
 

@@ -57,6 +57,11 @@ def follow(tree: DraftTree, hit: Tensor) -> tuple[Tensor, Tensor]:
 
     hit: (images, 1 + nodes) bool. Of several longest paths the first one counts.
     """
+    if tree.chain:
+        missed = ~hit
+        missed[:, 0] = False  # the root is decided already
+        accepted = (missed | ~tree.present).cumsum(1).eq(0).sum(1) - 1
+        return accepted, tree.depths
     accepted, last = (tree.depths * reached(tree, hit)).max(1)
     return accepted, path_to(tree, last)
 

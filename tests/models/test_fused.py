@@ -44,7 +44,7 @@ def model_of(spec: TransformerSpec, dtype: torch.dtype = torch.float64) -> Trans
 def cache_of(model: Transformer, lengths: list[int]) -> KVCache:
     """A cache of two rows per image with random keys and values; the second row begins later."""
     dtype = model.norm.weight.dtype
-    cache = KVCache(model.spec, CacheShape(len(lengths), 2, 200), dtype, torch.device("cpu"))
+    cache = KVCache(model.spec, CacheShape(len(lengths), 2, 600), dtype, torch.device("cpu"))
     cache.reset(torch.tensor([0, 3] * len(lengths)))
     cache.memory[0].normal_(generator=torch.Generator().manual_seed(1))
     cache.advance(lengths)
@@ -169,9 +169,9 @@ def test_great_numbers_stay_finite(passes) -> None:
 def test_torch_runs_what_is_long_or_trained_or_has_no_cache(passes) -> None:
     model = model_of(SPEC)
     model.blocks.fused, cache = True, cache_of(model, [9])
-    ids = torch.zeros(2, 129, dtype=torch.long)
+    ids = torch.zeros(2, 513, dtype=torch.long)
     with torch.inference_mode():
-        model(ids, cache.open(*seen(1, 129)))
+        model(ids, cache.open(*seen(1, 513)))
         model(ids[:, :4], Context(torch.arange(4).expand(2, -1)))
         with torch.autocast("cpu", torch.bfloat16):
             model(ids[:, :4], cache.open(*seen(1, 4)))

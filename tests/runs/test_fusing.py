@@ -18,9 +18,9 @@ METHODS = ["ar", "jacobi", "static", "eagle2", "adt", "marginal", "graft", "simi
 METHODS += ["graft_similar", "block", "ngram"]
 
 
-def opened(checkpoint, compile: str, method: str = "graft_similar") -> Session:
-    settings = small_settings(checkpoint)
-    return open_session(replace(settings, compile=compile, method=MethodSettings(method)))
+def opened(checkpoint, compile: str, dtype: str = "fp64") -> Session:
+    settings = replace(small_settings(checkpoint), compile=compile, dtype=dtype)
+    return open_session(replace(settings, method=MethodSettings("graft_similar")))
 
 
 def codes(session: Session, method: str, temperature: float, images: int) -> dict[str, list[int]]:
@@ -41,6 +41,16 @@ def test_all_methods_decode_the_same_tokens(checkpoint, temperature) -> None:
     for method in METHODS:
         for images in (1, 2):
             assert codes(compiled, method, temperature, images) == wanted, (method, images)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_they_are_bit_by_bit_the_same_in_short_types(checkpoint, dtype) -> None:
+    session = opened(checkpoint, "on", dtype=dtype)
+    wanted = codes(session, "ar", 1.0, 1)
+    for method in METHODS:
+        for images in (1, 2):
+            assert codes(session, method, 1.0, images) == wanted, (method, images)
 
 
 @needs_compiler
