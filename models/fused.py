@@ -102,6 +102,7 @@ def run_fused(
         return None
     memory, mask = cached.memory[0], mask.expand(rows, -1, n, -1)
     rotation, positions = blocks.rotary.table_in(x.dtype), context.positions.contiguous()
+    assert memory.dtype == mask.dtype == rotation.dtype
     places = None if cached.targets is None else cached.targets[1].contiguous()
     numbers = array("q", sorted(layers))
     x = x.clone(memory_format=torch.contiguous_format)

@@ -76,6 +76,11 @@ class Panels:
         plain = type(weight.data) is Tensor and weight.device.type == "cpu"
         return plain and weight.dtype in NAMES and weight.shape[1] % 2 == 0
 
+    def take(self, x: Tensor) -> bool:
+        """Return whether `multiply` takes x, and no compiler follows torch's operations."""
+        fits = type(x) is Tensor and x.dtype == self.memory.dtype and x.shape[-1] == self.depth
+        return fits and x.is_cpu and not torch.compiler.is_compiling()
+
     def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """Return x weight^T + bias, for x (..., depth) of the weight's type."""
         x = x.contiguous()

@@ -82,6 +82,9 @@ def test_compiled_kernels_read_a_copy_until_weights_change() -> None:
     assert linear.packed is not first and torch.allclose(
         linear(x), F.linear(x, linear.weight), rtol=0, atol=1e-5
     )
+    for wrong in (tokens(3, 11), tokens(3, 12, dtype=torch.float64)):
+        with pytest.raises(RuntimeError):  # as torch does
+            linear(wrong)
     odd = Linear(11, 8, bias=False).requires_grad_(False)  # bfloat16 is read in pairs
     pack_natively(odd)
     assert odd.packed is None and odd(tokens(3, 11)).shape == (3, 8)
