@@ -12,17 +12,17 @@
 
 namespace {
 
-constexpr int64_t MOST_SIZE = 256;     // of a head
+constexpr int64_t MOST_SIZE = 256;    // of a head
 constexpr int64_t MOST_QUERIES = 32;  // that read a head together
 
 // A pass over tokens (rows, tokens); see `Pass` in fused.py.
 struct Pass {
   int64_t rows, tokens, hidden, intermediate;
-  int64_t heads, kv_heads, size;           // size: of a head
+  int64_t heads, kv_heads, size;                         // size: of a head
   int64_t slots, layer_stride, row_stride, head_stride;  // of keys and values
   int64_t mask_row, mask_token;                          // strides
-  int64_t pairs, swin;                     // neighbouring channels rotate together; Swin-norm
-  int64_t first, stop, kept;               // layers first to stop - 1; states that are kept
+  int64_t pairs, swin;        // neighbouring channels rotate together; Swin-norm
+  int64_t first, stop, kept;  // layers first to stop - 1; states that are kept
   double eps;
   const void* rotation;
   const int64_t* positions;
@@ -30,23 +30,23 @@ struct Pass {
   const int64_t *places, *numbers;  // numbers: after which layers states are kept
   const struct Layer* layers;
   const void* norm;  // of the outcome and of states; null for none
-  void* memory;  // keys and values of every layer, in turn
+  void* memory;      // keys and values of every layer, in turn
 };
 
-template <typename S, typename T>
-inline void turn(const T* x, const S* cos, const S* sin, int64_t size, bool pairs, T* out) {
+template <typename T>
+inline void turn(const T* x, const T* cos, const T* sin, int64_t size, bool pairs, T* out) {
   const int64_t half = size / 2;
   if (pairs) {
     for (int64_t i = 0; i < size; i += 2) {
       const T left = x[i], right = x[i + 1];
-      out[i] = left * T(cos[i]) + right * T(sin[i]);
-      out[i + 1] = right * T(cos[i + 1]) + left * T(sin[i + 1]);
+      out[i] = left * cos[i] + right * sin[i];
+      out[i + 1] = right * cos[i + 1] + left * sin[i + 1];
     }
   } else {
     for (int64_t i = 0; i < half; ++i) {
       const T left = x[i], right = x[half + i];
-      out[i] = left * T(cos[i]) + right * T(sin[i]);
-      out[half + i] = right * T(cos[half + i]) + left * T(sin[half + i]);
+      out[i] = left * cos[i] + right * sin[i];
+      out[half + i] = right * cos[half + i] + left * sin[half + i];
     }
   }
 }
@@ -175,7 +175,8 @@ void read_head(const Query<S, T>* queries, int64_t count, const T* keys, const T
   T *scores = memory.data(), *found = scores + count * room;
   T totals[MOST_QUERIES] = {};
   for (int64_t slot = 0; slot < slots; slot += WIDE<T>) {
-    announce<T, DEEP>((slot + WIDE<T> < slots ? keys + slot * D : values - WIDE<T> * D) + WIDE<T> * D);
+    const bool last = slot + WIDE<T> >= slots;
+    announce<T, DEEP>(last ? values : keys + (slot + WIDE<T>) * D);
     for (int64_t q = 0; q < count; ++q)
       store<T>(scores + q * room + slot,
                scores_of<T, DEEP>(queries[q].channels, keys, slot, slots));

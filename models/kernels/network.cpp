@@ -74,7 +74,8 @@ void run(const Pass& s, S* x, S* states) {
   {
     for (int64_t number = s.first; number < s.stop; ++number) {
       const Layer& layer = s.layers[number];
-      const S *attention_norm = (const S*)layer.attention_norm, *mlp_norm = (const S*)layer.mlp_norm;
+      const S* attention_norm = (const S*)layer.attention_norm;
+      const S* mlp_norm = (const S*)layer.mlp_norm;
       T *keys = (T*)s.memory + 2 * number * s.layer_stride, *values = keys + s.layer_stride;
       const bool first_norm = !s.swin && attention_norm != nullptr;
       if (first_norm) rms_norm<S, T>(tokens, hidden, x, attention_norm, eps, false, normed);
