@@ -57,11 +57,6 @@ def follow(tree: DraftTree, hit: Tensor) -> tuple[Tensor, Tensor]:
 
     hit: (images, 1 + nodes) bool. Of several longest paths the first one counts.
     """
-    if tree.chain:
-        missed = ~hit
-        missed[:, 0] = False  # the root is decided already
-        accepted = (missed | ~tree.present).cumsum(1).eq(0).sum(1) - 1
-        return accepted, tree.depths
     accepted, last = (tree.depths * reached(tree, hit)).max(1)
     return accepted, path_to(tree, last)
 
@@ -70,11 +65,15 @@ def reached(tree: DraftTree, hit: Tensor) -> Tensor:
     """Return (images, 1 + nodes) bool: nodes that are hits, as all their ancestors are."""
     missed = ~(hit & tree.present)
     missed[:, 0] = False  # the root is decided already
+    if tree.chain:
+        return missed.cumsum(1) == 0
     return ~(tree.visible & missed[:, None, :]).any(-1)
 
 
 def path_to(tree: DraftTree, last: Tensor) -> Tensor:
     """Return the `path` of a verdict whose last accepted nodes are `last` (images,)."""
+    if tree.chain:
+        return tree.depths
     return tree.line(last[:, None]).int().argsort(dim=1, descending=True, stable=True)
 
 
