@@ -108,7 +108,7 @@ METHODS: dict[str, Method] = {
         _GROWN | {"nodes": 6, "adt": AdtSettings()}, f"{_BUILDING}:adaptive_tree", **_TRAINED
     ),
     "jacobi": Method(
-        {"proposal": "coupled"} | _WINDOW,
+        {"proposal": "coupled"} | _WINDOW | _SIZED,
         f"{_BUILDING}:window_tree",
         f"{_BUILDING}:jacobi_drafter",
     ),

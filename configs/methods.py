@@ -62,8 +62,8 @@ class MethodSettings(Settings):
         "how large trees grow within --depth and --nodes; priced: as far as the next draft token "
         "gains more time than it costs on this machine; fixed: always to the limits",
         choices=("priced", "fixed"),
-        shown="priced; fixed with similar and block unless --prices is given, and with rules that "
-        "draw other images than ar",
+        shown="priced; fixed with jacobi, similar and block unless --prices is given, and with "
+        "rules that draw other images than ar",
     )
     prices: str | None = setting(
         None,

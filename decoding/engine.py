@@ -142,7 +142,7 @@ class Engine:
         verified, figures = run(self.batch.lines())
         laps = self.watch.settle()  # the device has been waited for
         self.batch.advance([each.decided for each in figures])
-        rounds = self._observe(figures)
+        rounds = self._observe(figures, 1000 * (time.perf_counter() - started))
         seconds = time.perf_counter() - started
         self.watch.seconds["round"] += seconds
         if self.watcher is not None:
@@ -237,7 +237,7 @@ class Engine:
             drafter.see(features.unflatten(0, (-1, self.distribution.guidance)))
         drafter.observe(verified.tree, verified.log_p, verified.verdict)
 
-    def _observe(self, figures: Sequence[RoundFigures]) -> tuple[RoundStats, ...]:
-        """Let every image count the round and its policy learn from it."""
-        flights = self.batch.flights
-        return tuple(flight.observe(own) for flight, own in zip(flights, figures, strict=True))
+    def _observe(self, figures: Sequence[RoundFigures], spent: float) -> tuple[RoundStats, ...]:
+        """Let every image count the round and its policy learn from it; spent: milliseconds."""
+        own = zip(self.batch.flights, figures, strict=True)
+        return tuple(flight.observe(each, spent) for flight, each in own)

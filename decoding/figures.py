@@ -24,15 +24,17 @@ class RoundFigures:
     """One image's round, as numbers of the host.
 
     accepted: accepted length, in draft tokens. levels, nodes: of the verified tree, its root not
-    counted. confidence: mean probability per level (geometric) along the best path to the deepest
-    level, by the tree's own scores. expected: accepted length that the scores promised. top1: the
-    target's greatest probability at each of the accepted + 1 positions that the round decided.
-    codes: those that it decided there.
+    counted. drafted: levels that were grown for it, where a policy sizes trees. confidence: mean
+    probability per level (geometric) along the best path to the deepest level, by the tree's own
+    scores. expected: accepted length that the scores promised. top1: the target's greatest
+    probability at each of the accepted + 1 positions that the round decided. codes: those that it
+    decided there.
     """
 
     accepted: int
     levels: int
     nodes: int
+    drafted: int
     confidence: float
     expected: float
     top1: tuple[float, ...]
@@ -55,14 +57,15 @@ def read_figures(
 
 
 def measured(tree: DraftTree, verdict: Verdict, log_p: Tensor) -> Tensor:
-    """Return what the host's figures come from: (images, 2 + 5 (1 + nodes)) fp64 numbers.
+    """Return what the host's figures come from: (images, 3 + 5 (1 + nodes)) fp64 numbers.
 
     log_p: (images, 1 + nodes, vocab) the target's distributions after every node.
     """
     likeliest = log_p.amax(-1)  # (images, 1 + nodes); NaN where a distribution contains one
     emptied = verdict.accepted < 0 if verdict.emptied is None else verdict.emptied
+    drafted = tree.depths[:, :1] if tree.grown is None else tree.grown  # 0 where nobody asks
     columns = [
-        verdict.accepted[:, None], emptied[:, None], verdict.path, verdict.emitted,
+        verdict.accepted[:, None], emptied[:, None], drafted, verdict.path, verdict.emitted,
         tree.scores, tree.depths, likeliest,
     ]  # fmt: skip
     return torch.cat([columns[0].double(), *columns[1:]], 1)  # all take the widest type
@@ -81,7 +84,7 @@ def figures_of(measured: Tensor, sources: Sources, complaint: str) -> list[Round
             verifier had no token left to draw.
     """
     figures = []
-    for accepted, emptied, *rest in to_host(measured):
+    for accepted, emptied, drafted, *rest in to_host(measured):
         n = len(rest) // 5
         path, codes, scores, depths, likeliest = (rest[i : i + n] for i in range(0, 5 * n, n))
         refuse_nan(any(map(math.isnan, scores)), sources.drafter)
@@ -97,6 +100,7 @@ def figures_of(measured: Tensor, sources: Sources, complaint: str) -> list[Round
                 accepted=count - 1,
                 levels=int(levels),
                 nodes=len(nodes) - 1,
+                drafted=int(drafted),
                 confidence=math.exp(deepest / max(levels, 1)),
                 expected=math.fsum(map(math.exp, scores)) - 1,
                 top1=tuple(math.exp(likeliest[int(node)]) for node in path[:count]),

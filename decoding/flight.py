@@ -104,7 +104,7 @@ class Flight:
         self.planned = self.controller.shape(self.decided, self.remaining)
         return self.planned
 
-    def observe(self, figures: RoundFigures) -> RoundStats:
+    def observe(self, figures: RoundFigures, milliseconds: float) -> RoundStats:
         """Count a round and let the controller learn from it; returns the round's line."""
         stats = RoundStats(
             id=self.job.id,
@@ -117,7 +117,7 @@ class Flight:
             top1=figures.top1,
         )
         if self.controller is not None:
-            self.controller.observe(self._outcome(figures))
+            self.controller.observe(self._outcome(figures, milliseconds))
         self.codes += figures.codes
         self.decided += figures.decided
         self.rounds += 1
@@ -125,9 +125,16 @@ class Flight:
         self.nodes += figures.nodes
         return stats
 
-    def _outcome(self, figures: RoundFigures) -> Outcome:
+    def _outcome(self, figures: RoundFigures, milliseconds: float) -> Outcome:
         return Outcome(
-            self.decided, figures.accepted, figures.levels, figures.confidence, figures.expected
+            position=self.decided,
+            accepted=figures.accepted,
+            levels=figures.levels,
+            confidence=figures.confidence,
+            expected=figures.expected,
+            nodes=figures.nodes,
+            drafted=figures.drafted,
+            milliseconds=milliseconds,
         )
 
     def spend(self, draft: float, verify: float, total: float) -> None:

@@ -86,7 +86,11 @@ class Grower:
             level += 1
         if plan.window:
             tree = graft(tree, foreseen or self._foresee(plan, drawn))
-        return self.policy.prune(tree, plan) if tree.nodes else tree
+        if tree.nodes:
+            tree = self.policy.prune(tree, plan)
+        if self.policy.sizes_itself:
+            tree = replace(tree, grown=plan.limits.depth.clamp(max=tree.drafted))
+        return tree
 
     def _narrow(self, tree: DraftTree, plan: TreePlan) -> TreePlan:
         """Return the plan after a level, without the next ones where no image needs them."""

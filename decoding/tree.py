@@ -20,7 +20,8 @@ class DraftTree:
     worth: (images, 1 + nodes) tokens that verifying a node yields; None where that is its
     probability. distributions: (images, 1 + nodes, vocab) log q from which a node's children were
     taken; None unless the verifier reads them. by_rank: a level's nodes are in the order of their
-    ranks along the path, as in static trees.
+    ranks along the path, as in static trees. grown: (images, 1) levels that were grown for an
+    image's own tree, which may be fewer; None where nobody asks.
     """
 
     tokens: Tensor
@@ -34,6 +35,7 @@ class DraftTree:
     worth: Tensor | None = None
     distributions: Tensor | None = None
     by_rank: bool = False
+    grown: Tensor | None = None
 
     @staticmethod
     def root(tokens: Tensor, dtype: torch.dtype) -> "DraftTree":

@@ -216,6 +216,8 @@ class BlockDrafter(EagleDrafter):
         self.seen = self._own(features)
 
     def observe(self, tree: DraftTree, log_p: Tensor, verdict: Verdict) -> None:
+        if self.fixed and tree.drafted == 0:  # what is unread would be lost
+            self._read_window()
         self.memory.observe(tree, self.seen, verdict)
 
     def commit(self, decided: Decided) -> None:

@@ -77,6 +77,9 @@ class Unread:
 
     def _add(self, image: int, features: Tensor, codes: Tensor) -> None:
         there = slice(self.counts[image], self.counts[image] + len(codes))
+        if there.stop > self.codes.shape[1]:  # rounds without a tree read nothing
+            self.codes = F.pad(self.codes, (0, there.stop))
+            self.features = F.pad(self.features, (0, 0, 0, there.stop))
         self.features[image, :, there], self.codes[image, there] = features, codes
         self.counts[image] += len(codes)
 

@@ -112,6 +112,8 @@ class EagleDrafter:
 
     def observe(self, tree: DraftTree, log_p: Tensor, verdict: Verdict) -> None:
         if self.fixed:
+            if tree.drafted == 0:  # what is unread would be lost
+                self._absorb()
             self.root += verdict.accepted[:, None] + 1
 
     def commit(self, decided: Decided) -> None:

@@ -18,8 +18,10 @@ from decoding.grow import Speculation
 from decoding.policies.adaptive import AdaptiveTree
 from decoding.policies.base import Shape, TreePolicy
 from decoding.policies.dynamic import DynamicTree
-from decoding.policies.marginal import MarginalTree, Prices
+from decoding.policies.marginal import MarginalTree
 from decoding.policies.static import NAMED_TREES, StaticTree, rank_paths
+from decoding.policies.ways import Prices
+from decoding.policies.windows import PayingChain
 from decoding.proposals import PROPOSALS
 from decoding.reading import TreeReader
 from decoding.recorder import Recorder
@@ -73,8 +75,11 @@ def fixed_tree(method: MethodSettings, columns: int, prices: Prices | None) -> T
 
 
 def window_tree(method: MethodSettings, columns: int, prices: Prices | None) -> TreePolicy:
-    """Return the policy of a chain that is as long as the window."""
-    return DynamicTree(Shape(0, 1, method.window, method.window))
+    """Return the policy of a chain as long as the window, or with prices as long as it pays."""
+    longest = Shape(0, 1, method.window, method.window)
+    if prices is None:
+        return DynamicTree(longest)
+    return PayingChain(longest, prices, timed=_timed(method))
 
 
 def adaptive_tree(method: MethodSettings, columns: int, prices: Prices | None) -> TreePolicy:
@@ -84,7 +89,7 @@ def adaptive_tree(method: MethodSettings, columns: int, prices: Prices | None) -
 
 def priced_tree(method: MethodSettings, columns: int, prices: Prices | None) -> TreePolicy:
     """Return the policy of trees of the size that pays; without prices, of the largest size."""
-    return _priced(method, columns, prices, renews=False)
+    return _priced(method, columns, prices)
 
 
 def recalled_tree(method: MethodSettings, columns: int, prices: Prices | None) -> TreePolicy:
@@ -93,11 +98,16 @@ def recalled_tree(method: MethodSettings, columns: int, prices: Prices | None) -
 
 
 def _priced(
-    method: MethodSettings, columns: int, prices: Prices | None, renews: bool
+    method: MethodSettings, columns: int, prices: Prices | None, renews: bool = False
 ) -> TreePolicy:
     if prices is None:
         return DynamicTree(_largest(method), renews)
-    return MarginalTree(_largest(method), prices, columns, renews)
+    return MarginalTree(_largest(method), prices, columns, renews, _timed(method))
+
+
+def _timed(method: MethodSettings) -> bool:
+    """Return whether rounds may count with their time; a file of prices repeats the same trees."""
+    return method.prices is None
 
 
 def _largest(method: MethodSettings) -> Shape:

@@ -16,7 +16,7 @@ import numpy as np
 from configs.fields import SettingsError
 from configs.method_table import METHODS
 from configs.methods import MethodSettings
-from decoding.policies.marginal import Prices
+from decoding.policies.ways import Prices
 from support.durable import replace_file
 from support.json_files import read_object
 from support.user_cache import cache_folder
@@ -74,8 +74,10 @@ class Costs:
 
     def prices(self, method: MethodSettings, one_pass: bool = False) -> Prices:
         """Return the prices for the trees of a method; arguments and errors as for `draft`."""
-        draft = (self.draft(method, levels, one_pass) for levels in range(method.depth + 1))
-        return Prices(self.verified(method.nodes), tuple(draft))
+        deepest, nodes = method.depth or 0, method.nodes or method.window
+        draft = (self.draft(method, levels, one_pass) for levels in range(deepest + 1))
+        alone = not (one_pass or METHODS[method.method].one_pass)
+        return Prices(self.verified(nodes), tuple(draft), alone)
 
     def verified(self, nodes: int) -> tuple[float, ...]:
         """Return the milliseconds of rounds without their draft, by nodes, up to so many.

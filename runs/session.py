@@ -17,7 +17,7 @@ from decoding.calibration import Calibration
 from decoding.engine import Engine
 from decoding.figures import Sources
 from decoding.flight import Job
-from decoding.policies.marginal import Prices
+from decoding.policies.ways import Prices
 from decoding.recorder import CudaGraphs
 from drafters.block_head import BlockHead
 from drafters.calibrations import UNCALIBRATED

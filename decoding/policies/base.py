@@ -54,6 +54,9 @@ class Outcome:
     levels: int  # levels of the verified tree, after pruning
     confidence: float  # drafter's mean probability per level along the tree's best path
     expected: float = 0.0  # accepted length that the verified tree's scores promised
+    nodes: int = 0  # of the verified tree
+    drafted: int = 0  # levels that were grown for it, where the policy sizes trees
+    milliseconds: float = 0.0  # of the round, which its batch shares
 
 
 @dataclass(frozen=True)

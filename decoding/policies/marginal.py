@@ -4,10 +4,11 @@ With estimated path probabilities P(v), a tree of nodes V decides about 1 + sum 
 time of one target forward pass over |V| nodes and of its draft levels. The tree keeps the number of
 best nodes that promises most tokens per second. One more level is grown if a level like the newest
 would raise that rate. If nearby trees of the image were accepted less or more than they promised,
-the probabilities are taken to a power first.
+the probabilities are taken to a power first. Where nearby trees did not pay, none is grown
+(`decoding.policies.ways`).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from decoding.policies.base import Controller, Outcome, Shape, TreePlan
 from decoding.policies.dynamic import DynamicTree
+from decoding.policies.ways import Prices, Ways
 from decoding.transfer import constant
 from decoding.tree import DraftTree
 
@@ -22,24 +24,19 @@ PRIOR = 2.0  # tokens, promised and accepted, that count as seen in every neighb
 LEAST_DOUBT, MOST_DOUBT = 0.5, 2.0
 
 
-@dataclass(frozen=True)
-class Prices:
-    """Milliseconds of a round: verify[n] of all but the draft, n nodes; draft[n] of n levels."""
-
-    verify: tuple[float, ...]
-    draft: tuple[float, ...]
-
-
 class MarginalController:
-    """Compares what an image's trees promised with their accepted lengths, left and above."""
+    """Compares what an image's trees promised with their accepted lengths, left and above.
 
-    def __init__(self, largest: Shape, columns: int):
-        self.largest, self.columns = largest, columns
+    It also notes what they brought, and chooses rounds that grow none, or no level, by that.
+    """
+
+    def __init__(self, ways: Ways, columns: int):
+        self.ways, self.columns = ways, columns
         # expected and actual accepted length of the round that decided each image position
         self.rounds: list[tuple[float, int]] = [(0.0, 0)]
 
     def shape(self, position: int, remaining: int) -> Shape:
-        return replace(self.largest.within(remaining), doubt=self._doubt(position))
+        return replace(self.ways.shape(position, remaining), doubt=self._doubt(position))
 
     def _doubt(self, position: int) -> float:
         """Return the power for path probabilities: above 1 if the neighbours promised too much."""
@@ -50,6 +47,7 @@ class MarginalController:
         return min(max((expected / accepted) ** 0.5, LEAST_DOUBT), MOST_DOUBT)
 
     def observe(self, outcome: Outcome) -> None:
+        self.ways.observe(outcome)
         self.rounds += [(outcome.expected, outcome.accepted)] * (outcome.accepted + 1)
 
 
@@ -65,15 +63,24 @@ class MarginalTree(DynamicTree):
     name = "marginal"
     sizes_itself = True
 
-    def __init__(self, largest: Shape, prices: Prices, columns: int, renews: bool = False):
+    def __init__(
+        self,
+        largest: Shape,
+        prices: Prices,
+        columns: int,
+        renews: bool = False,
+        timed: bool = False,
+    ):
         """largest: bounds; prices: of up to as many nodes and levels; columns: image tokens per
-        row; renews: as of `DynamicTree`."""
+        row; renews: as of `DynamicTree`; timed: as of `Ways`."""
         super().__init__(largest, renews)
         assert len(prices.verify) > largest.nodes and len(prices.draft) > largest.depth
         self.prices, self.columns = prices, columns
+        # what depends on a clock anyway may learn from all images
+        self.shared = Ways(largest, prices, timed) if timed else None
 
     def controller(self, seed: int) -> Controller:
-        return MarginalController(self.largest, self.columns)
+        return MarginalController(self.shared or Ways(self.largest, self.prices), self.columns)
 
     def ended(self, tree: DraftTree, plan: TreePlan) -> Tensor:
         """Return the images whose rate another level would lower.
@@ -108,7 +115,12 @@ class MarginalTree(DynamicTree):
         return (chances[..., None] * chain[:, None]).flatten(1)
 
     def prune(self, tree: DraftTree, plan: TreePlan) -> DraftTree:
-        """Return the tree of the best nodes, as many as promise most tokens per second."""
+        """Return the tree of the best nodes, as many as promise most tokens per second.
+
+        Foreseen tokens alone are all kept: what they renew is worth more than their own chances.
+        """
+        if not tree.drafted:
+            return super().prune(tree, plan)
         tree = self.valued(self._doubted(tree, plan))
         rates = self._rates(
             tree.scores.exp() if tree.worth is None else tree.worth, plan, tree.drafted

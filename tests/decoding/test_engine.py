@@ -19,8 +19,8 @@ from decoding.grow import Speculation
 from decoding.policies.adaptive import AdaptiveTree
 from decoding.policies.base import Shape, TreePolicy
 from decoding.policies.dynamic import DynamicTree
-from decoding.policies.marginal import Prices
 from decoding.policies.static import NAMED_TREES, StaticTree, rank_paths
+from decoding.policies.ways import Prices
 from decoding.proposals import PROPOSALS
 from decoding.sampling import SamplingDistribution
 from decoding.verifiers.exact import Exact

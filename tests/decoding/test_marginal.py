@@ -16,8 +16,8 @@ from decoding.policies.marginal import (
     MOST_DOUBT,
     MarginalController,
     MarginalTree,
-    Prices,
 )
+from decoding.policies.ways import Prices, Ways
 from decoding.proposals import TopK
 from decoding.tree import DraftTree
 
@@ -145,7 +145,7 @@ def test_neighbours_that_kept_less_than_they_promised_raise_doubt() -> None:
     def outcome(position: int, accepted: int, expected: float) -> Outcome:
         return Outcome(position, accepted, 4, 0.5, expected)
 
-    controller = MarginalController(LARGEST, columns=3)
+    controller = MarginalController(Ways(LARGEST, prices(0.0)), columns=3)
     assert controller.shape(1, 9).doubt == 1
     controller.observe(outcome(1, 0, 4.0))
     assert controller.shape(2, 8).doubt == pytest.approx(math.sqrt(3))

@@ -22,7 +22,7 @@ from configs.schema import MethodSettings
 from decoding.engine import Engine
 from decoding.flight import Job
 from decoding.policies.base import Shape
-from decoding.policies.marginal import Prices
+from decoding.policies.ways import Prices
 from decoding.recorder import rounded, visible_slots
 from decoding.sampling import SamplingDistribution
 from decoding.start import Sizes

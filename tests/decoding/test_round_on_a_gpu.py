@@ -19,7 +19,7 @@ from configs.schema import MethodSettings, RunSettings
 from decoding import transfer
 from decoding.engine import Engine
 from decoding.flight import Job
-from decoding.policies.marginal import Prices
+from decoding.policies.ways import Prices
 from decoding.timing import Stopwatch
 from runs.building import Tables, build_engine
 from runs.session import Session, open_session

@@ -17,8 +17,9 @@ from decoding.grow import Speculation
 from decoding.policies.adaptive import AdaptiveTree
 from decoding.policies.base import Shape, TreePolicy
 from decoding.policies.dynamic import DynamicTree
-from decoding.policies.marginal import MarginalTree, Prices
+from decoding.policies.marginal import MarginalTree
 from decoding.policies.static import NAMED_TREES, StaticTree, rank_paths
+from decoding.policies.ways import Prices
 from decoding.proposals import PROPOSALS
 from decoding.sampling import SamplingDistribution
 from decoding.timing import Stopwatch

@@ -1,0 +1,124 @@
+"""Which way of drafting pays: by the tokens that each has decided per millisecond of late.
+
+Where trees seldom pay none should be grown, and where the drafter costs more than it brings,
+foreseen tokens alone should be verified. Every way is tried, and again from time to time, since
+images change on the way. Rounds count with the time that they took, or with their price where trees
+must not depend on a clock.
+"""
+
+from dataclasses import dataclass, replace
+
+from decoding.policies.base import Outcome, Shape
+
+MEMORY = 0.97  # what a round counts for beside the next one of its way
+TRIAL = 8  # rounds of a trial; the first is not counted, since it follows rounds of another way
+WAIT, LONGEST_WAIT = 32, 512  # rounds until a way is tried again; each failure doubles them
+INTERRUPTED = 3.0  # times the mean of its way: a round counts as no longer than that
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Milliseconds of a round: verify[n] of all but the draft, n nodes; draft[n] of n levels.
+
+    alone: whether foreseen tokens without any level cost draft[0]; a drafter of one pass has them
+    from the same pass as its levels.
+    """
+
+    verify: tuple[float, ...]
+    draft: tuple[float, ...]
+    alone: bool = True
+
+
+@dataclass
+class Way:
+    """A largest shape, and what its rounds brought, older ones counting less.
+
+    tokens: decided. spent: milliseconds. rounds: how many these are. trial: rounds left of a trial.
+    idle: rounds of other ways since its last one. wait: as many begin a trial.
+    """
+
+    shape: Shape
+    tokens: float = 0.0
+    spent: float = 0.0
+    rounds: float = 0.0
+    trial: int = 0
+    idle: int = WAIT
+    wait: int = WAIT
+
+    @property
+    def rate(self) -> float:
+        """Tokens per millisecond."""
+        return self.tokens / self.spent if self.rounds else 0.0
+
+    def count(self, tokens: int, spent: float) -> None:
+        """Add a round. A much longer one than others was interrupted, which says nothing of it."""
+        if self.rounds:
+            spent = min(spent, INTERRUPTED * self.spent / self.rounds)
+        self.tokens = MEMORY * self.tokens + tokens
+        self.spent = MEMORY * self.spent + spent
+        self.rounds = MEMORY * self.rounds + 1
+
+
+def chain(largest: Shape, length: int) -> Shape:
+    """Return the shape of so many foreseen tokens alone."""
+    return replace(largest, depth=0, nodes=min(length, largest.nodes), window=length)
+
+
+class Ways:
+    """Chooses every round's way: a tree, all foreseen tokens alone or half of them, or nothing.
+
+    It is the controller of what needs no other, and images may share it.
+    """
+
+    def __init__(self, largest: Shape, prices: Prices, timed: bool = False):
+        """timed: whether rounds count with the time that they took, not with their price."""
+        self.prices, self.timed = prices, timed
+        none = Way(chain(largest, 0))
+        none.count(1, prices.verify[0])
+        self.ways = [none, Way(largest)] if largest.depth else [none]
+        if largest.window and prices.alone:
+            lengths = sorted({largest.window, (largest.window + 1) // 2}, reverse=True)
+            self.ways += [Way(chain(largest, length)) for length in lengths]
+        self.chosen, self.observed = none, True
+
+    def shape(self, position: int, remaining: int) -> Shape:
+        """Return the largest shape of the next tree; the way is the same until a round is over."""
+        if self.observed:
+            self.observed = False
+            if not self.chosen.trial:
+                self.chosen = self._due() or self._best()
+        return self.chosen.shape.within(remaining)
+
+    def _best(self) -> Way:
+        return max(self.ways, key=lambda way: way.rate)
+
+    def _due(self) -> Way | None:
+        """Begin the trial of a way that has waited long enough; None if there is none."""
+        for way in self.ways[1:]:  # none was priced, and has no drafts that trials improve
+            if way.idle >= way.wait:
+                way.trial = TRIAL
+                return way
+        return None
+
+    def observe(self, outcome: Outcome) -> None:
+        """Count one image's round of the chosen way."""
+        way = self.chosen
+        if way.trial != TRIAL:
+            way.count(outcome.accepted + 1, self._spent(outcome))
+        if not self.observed:
+            self.observed = True
+            self._end_round(way)
+
+    def _spent(self, outcome: Outcome) -> float:
+        if self.timed:
+            return outcome.milliseconds
+        return self.prices.verify[outcome.nodes] + self.prices.draft[outcome.drafted]
+
+    def _end_round(self, way: Way) -> None:
+        for each in self.ways:
+            each.idle = 0 if each is way else each.idle + 1
+        if way.trial:
+            way.trial -= 1
+            if not way.trial:
+                paid = way is self._best()
+                way.wait = WAIT if paid else min(2 * way.wait, LONGEST_WAIT)
