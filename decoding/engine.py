@@ -224,7 +224,9 @@ class Engine:
         if kept.slots.shape[1] > 1:  # the root already stands where it belongs
             self.reader.keep(kept.slots)
         if self.speculation:
-            rows = self._rows(verified.features, kept.slots)
+            rows = verified.features
+            if rows.shape[1] > 1:  # not only the root's
+                rows = self._rows(rows, kept.slots)
             features = rows.unflatten(0, (-1, self.distribution.guidance))
             self.speculation.drafter.commit(Decided(features, kept.codes, kept.counts))
 

@@ -63,6 +63,8 @@ class Grower:
             noise: the positional noise that the proposal reads.
             decided: (images, 1) image tokens decided so far: the position of the root's children.
         """
+        if not plan.largest.reach:
+            return root
         if isinstance(self.drafter, Informed) and self.proposal.stream == "target":
             self.drafter.hear(noise)
         tree, level, foreseen = root, 1, None

@@ -51,7 +51,7 @@ class DraftTree:
     @property
     def chain(self) -> bool:
         """Whether no node has two children, so that every node sees all before it."""
-        return self.width == 1
+        return self.nodes == 0 or self.width == 1
 
     @cached_property
     def present(self) -> Tensor:

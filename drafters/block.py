@@ -120,6 +120,7 @@ class BlockDrafter(EagleDrafter):
         nodes = self.room if fixed else 0
         self.memory = StaleFeatures(self.target, images, guidance, self.deepest, nodes)
         self.noise: Noise | None = None
+        self.log_q: Tensor | None = None  # of this round's window
 
     def start(self, image: int, prompt: PromptRows, features: Tensor, code: Tensor) -> None:
         super().start(image, prompt, features, code)
@@ -140,6 +141,8 @@ class BlockDrafter(EagleDrafter):
         return log_q.gather(1, which[..., None].expand(-1, -1, log_q.shape[2]))
 
     def foresee(self) -> Tensor:
+        if self.log_q is None:  # without levels
+            self._read_window()
         return self.log_q[:, :, 0]
 
     def _own(self, features: Tensor) -> Tensor:
@@ -216,8 +219,9 @@ class BlockDrafter(EagleDrafter):
         self.seen = self._own(features)
 
     def observe(self, tree: DraftTree, log_p: Tensor, verdict: Verdict) -> None:
-        if self.fixed and tree.drafted == 0:  # what is unread would be lost
+        if self.fixed and self.log_q is None:  # what is unread would be lost
             self._read_window()
+        self.log_q = None
         self.memory.observe(tree, self.seen, verdict)
 
     def commit(self, decided: Decided) -> None:

@@ -79,7 +79,7 @@ def window_tree(method: MethodSettings, columns: int, prices: Prices | None) -> 
     longest = Shape(0, 1, method.window, method.window)
     if prices is None:
         return DynamicTree(longest)
-    return PayingChain(longest, prices, timed=_timed(method))
+    return PayingChain(longest, prices)
 
 
 def adaptive_tree(method: MethodSettings, columns: int, prices: Prices | None) -> TreePolicy:
@@ -102,12 +102,7 @@ def _priced(
 ) -> TreePolicy:
     if prices is None:
         return DynamicTree(_largest(method), renews)
-    return MarginalTree(_largest(method), prices, columns, renews, _timed(method))
-
-
-def _timed(method: MethodSettings) -> bool:
-    """Return whether rounds may count with their time; a file of prices repeats the same trees."""
-    return method.prices is None
+    return MarginalTree(_largest(method), prices, columns, renews)
 
 
 def _largest(method: MethodSettings) -> Shape:

@@ -77,7 +77,8 @@ class Costs:
         deepest, nodes = method.depth or 0, method.nodes or method.window
         draft = (self.draft(method, levels, one_pass) for levels in range(deepest + 1))
         alone = not (one_pass or METHODS[method.method].one_pass)
-        return Prices(self.verified(nodes), tuple(draft), alone)
+        timed = method.prices is None  # a file of prices repeats the same trees
+        return Prices(self.verified(nodes), tuple(draft), alone, timed)
 
     def verified(self, nodes: int) -> tuple[float, ...]:
         """Return the milliseconds of rounds without their draft, by nodes, up to so many.

@@ -1,7 +1,7 @@
 """How many images at once: tokens per second of a method by batch size.
 
 A finished image's place is taken by the next one in the very next round, so a batch is as full as
-it can be until the last images. The Jacobi window is priced by the batch: a pass over many images
+it can be until the last images. The Jacobi window is sized by what it pays: a pass over many images
 pays for every drafted position of each.
 """
 
@@ -13,13 +13,14 @@ from itertools import islice
 from configs.methods import MethodSettings
 from decoding.engine import Engine, StepStats
 from decoding.flight import Job
+from decoding.policies.ways import TRIAL
 from runs.session import Session
 
 BATCHES = (1, 2, 4, 8, 16, 32)
 NAMES = ("ar", "jacobi", "graft")
 WARM_UP, TIMED = 2, 16  # rounds, where not whole images are timed
+SETTLING = 4 * TRIAL  # rounds before these, in which priced trees find out what pays
 _PROMPTS = ("a red circle on a plain blue background", "a small yellow star on a grassy background")
-_WIDEST = 32  # the window whose accepted lengths say what shorter ones would accept
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,9 @@ def measure_speed(
     started = time.perf_counter()
     steps = engine.generate(jobs)
     if rounds is not None:
+        if method.size == "priced":
+            for _ in islice(engine.generate(jobs), SETTLING):
+                pass
         for _ in islice(steps, WARM_UP):
             pass
         started, steps = time.perf_counter(), islice(steps, rounds)
@@ -79,38 +83,18 @@ def measure_speed(
     )
 
 
-def best_window(verify: Sequence[float], accepted: Sequence[int]) -> int:
-    """Return the window that promises most tokens per second.
-
-    verify: milliseconds of rounds by nodes, up to as many as the longest length. accepted: lengths
-    of rounds with a wide window; a shorter one is taken to accept as much, up to its own length.
-    """
-
-    def rate(window: int) -> float:
-        return 1 + sum(min(length, window) for length in accepted) / len(accepted)
-
-    widest = min(_WIDEST, len(verify) - 1)
-    return max(range(1, widest + 1), key=lambda window: rate(window) / verify[window])
-
-
 def methods_by_batch(
-    session: Session, batches: Sequence[int], jobs: Sequence[Job], rounds: int | None = None
+    session: Session, batches: Sequence[int]
 ) -> Iterator[tuple[int, MethodSettings]]:
-    """Yield (batch, method) for every cell of the table; `graft` only with a drafter.
+    """Yield (batch, method) for every cell of the table; with a drafter `graft`, too, and prices.
 
     The costs of rounds are taken from `Session.find_costs`, which may measure them, and hold for
-    all batches. jobs, rounds: what accepted lengths are observed on.
+    all batches.
     """
-    wide = MethodSettings("jacobi", window=_WIDEST)
-    priced, accepted = session.drafter is not None, []
-    if priced:
-        steps = session.open_engine(wide, images=len(jobs)).generate(jobs)
-        accepted = [line.accepted for step in islice(steps, rounds) for line in step.rounds]
-        costs = session.find_costs(MethodSettings("graft"))
+    priced = session.drafter is not None
     for batch in batches:
         yield batch, MethodSettings("ar")
-        window = best_window(costs.at(batch).verified(_WIDEST), accepted) if priced else None
-        yield batch, MethodSettings("jacobi", window=window)
+        yield batch, MethodSettings("jacobi", size="priced" if priced else None)
         if priced:
             yield batch, MethodSettings("graft")
 
@@ -118,7 +102,7 @@ def methods_by_batch(
 def speeds_by_batch(session: Session, batches: Sequence[int]) -> tuple[Speed, ...]:
     """Return the speeds of the first rounds of images of simple prompts."""
     jobs = [Job(str(n), _PROMPTS[n % len(_PROMPTS)], n) for n in range(max(batches))]
-    cells = methods_by_batch(session, batches, jobs[:4], 2 * TIMED)
+    cells = methods_by_batch(session, batches)
     return tuple(
         measure_speed(session.open_engine(method, images=batch), jobs[:batch], method, TIMED)
         for batch, method in cells
@@ -133,5 +117,7 @@ def best(speeds: Sequence[Speed]) -> Speed:
 def flags(speed: Speed) -> str:
     """Return the flags that ask for what was measured."""
     method = speed.method
-    window = f" --window {method.window}" if method.method == "jacobi" else ""
-    return f"--batch_size {speed.batch} --method {method.method}{window}"
+    own = ""
+    if method.method == "jacobi":
+        own = f" --window {method.window}" if method.size is None else " --size priced"
+    return f"--batch_size {speed.batch} --method {method.method}{own}"

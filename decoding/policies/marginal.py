@@ -56,28 +56,20 @@ class MarginalTree(DynamicTree):
 
     The device is waited for to learn it, unless the plan's sizes are fixed.
 
-    Every image is sized by itself, so that its trees do not depend on its batch; the batch pays for
-    the largest one.
+    Every image is sized by itself, so that its trees do not depend on its batch, unless ways are
+    compared by a clock; the batch pays for the largest one.
     """
 
     name = "marginal"
     sizes_itself = True
 
-    def __init__(
-        self,
-        largest: Shape,
-        prices: Prices,
-        columns: int,
-        renews: bool = False,
-        timed: bool = False,
-    ):
+    def __init__(self, largest: Shape, prices: Prices, columns: int, renews: bool = False):
         """largest: bounds; prices: of up to as many nodes and levels; columns: image tokens per
-        row; renews: as of `DynamicTree`; timed: as of `Ways`."""
+        row; renews: as of `DynamicTree`."""
         super().__init__(largest, renews)
         assert len(prices.verify) > largest.nodes and len(prices.draft) > largest.depth
         self.prices, self.columns = prices, columns
-        # what depends on a clock anyway may learn from all images
-        self.shared = Ways(largest, prices, timed) if timed else None
+        self.shared = Ways(largest, prices) if prices.timed else None
 
     def controller(self, seed: int) -> Controller:
         return MarginalController(self.shared or Ways(self.largest, self.prices), self.columns)

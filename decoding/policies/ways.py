@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from decoding.policies.base import Outcome, Shape
 
 MEMORY = 0.97  # what a round counts for beside the next one of its way
-TRIAL = 8  # rounds of a trial; the first is not counted, since it follows rounds of another way
+TRIAL = 8  # images' rounds of a trial; the first is not counted, since it follows another way
+HOPELESS = 0.7  # of the best rate: a trial below it ends at once
 WAIT, LONGEST_WAIT = 32, 512  # rounds until a way is tried again; each failure doubles them
 INTERRUPTED = 3.0  # times the mean of its way: a round counts as no longer than that
 
@@ -21,20 +22,22 @@ class Prices:
     """Milliseconds of a round: verify[n] of all but the draft, n nodes; draft[n] of n levels.
 
     alone: whether foreseen tokens without any level cost draft[0]; a drafter of one pass has them
-    from the same pass as its levels.
+    from the same pass as its levels. timed: whether ways are compared by the time that rounds took,
+    and by all images, not by these prices; then trees depend on the machine and on the batch.
     """
 
     verify: tuple[float, ...]
     draft: tuple[float, ...]
     alone: bool = True
+    timed: bool = False
 
 
 @dataclass
 class Way:
     """A largest shape, and what its rounds brought, older ones counting less.
 
-    tokens: decided. spent: milliseconds. rounds: how many these are. trial: rounds left of a trial.
-    idle: rounds of other ways since its last one. wait: as many begin a trial.
+    tokens: decided. spent: milliseconds. rounds: how many these are. trial: images' rounds left of
+    a trial. idle: rounds of other ways since its last one. wait: as many begin a trial.
     """
 
     shape: Shape
@@ -70,55 +73,59 @@ class Ways:
     It is the controller of what needs no other, and images may share it.
     """
 
-    def __init__(self, largest: Shape, prices: Prices, timed: bool = False):
-        """timed: whether rounds count with the time that they took, not with their price."""
-        self.prices, self.timed = prices, timed
+    def __init__(self, largest: Shape, prices: Prices):
+        self.prices = prices
         none = Way(chain(largest, 0))
         none.count(1, prices.verify[0])
         self.ways = [none, Way(largest)] if largest.depth else [none]
         if largest.window and prices.alone:
             lengths = sorted({largest.window, (largest.window + 1) // 2}, reverse=True)
             self.ways += [Way(chain(largest, length)) for length in lengths]
-        self.chosen, self.observed = none, True
+        self.chosen = self._due() or none
+        self.images = 0  # that were observed in this round
 
     def shape(self, position: int, remaining: int) -> Shape:
         """Return the largest shape of the next tree; the way is the same until a round is over."""
-        if self.observed:
-            self.observed = False
-            if not self.chosen.trial:
-                self.chosen = self._due() or self._best()
+        if self.images:
+            self._end_round(self.chosen)
         return self.chosen.shape.within(remaining)
+
+    def observe(self, outcome: Outcome) -> None:
+        """Count one image's round of the chosen way."""
+        if self.chosen.trial != TRIAL:
+            self.chosen.count(outcome.accepted + 1, self._spent(outcome))
+        self.images += 1
+
+    def _spent(self, outcome: Outcome) -> float:
+        if self.prices.timed:
+            return outcome.milliseconds
+        return self.prices.verify[outcome.nodes] + self.prices.draft[outcome.drafted]
+
+    def _end_round(self, way: Way) -> None:
+        """Go on with a trial, or begin one, or choose the best."""
+        for each in self.ways:
+            each.idle = 0 if each is way else each.idle + 1
+        if way.trial:
+            self._go_on(way)
+        if not way.trial:
+            self.chosen = self._due() or self._best()
+        self.images = 0
+
+    def _go_on(self, way: Way) -> None:
+        first, best = way.trial == TRIAL, self._best()
+        way.trial = max(way.trial - (1 if first else self.images), 0)
+        if not first and way.rate < HOPELESS * best.rate:
+            way.trial = 0
+        if not way.trial:
+            way.wait = WAIT if way is best else min(2 * way.wait, LONGEST_WAIT)
 
     def _best(self) -> Way:
         return max(self.ways, key=lambda way: way.rate)
 
     def _due(self) -> Way | None:
         """Begin the trial of a way that has waited long enough; None if there is none."""
-        for way in self.ways[1:]:  # none was priced, and has no drafts that trials improve
+        for way in self.ways[1:]:  # a round without drafts needs no trial: its price is known
             if way.idle >= way.wait:
                 way.trial = TRIAL
                 return way
         return None
-
-    def observe(self, outcome: Outcome) -> None:
-        """Count one image's round of the chosen way."""
-        way = self.chosen
-        if way.trial != TRIAL:
-            way.count(outcome.accepted + 1, self._spent(outcome))
-        if not self.observed:
-            self.observed = True
-            self._end_round(way)
-
-    def _spent(self, outcome: Outcome) -> float:
-        if self.timed:
-            return outcome.milliseconds
-        return self.prices.verify[outcome.nodes] + self.prices.draft[outcome.drafted]
-
-    def _end_round(self, way: Way) -> None:
-        for each in self.ways:
-            each.idle = 0 if each is way else each.idle + 1
-        if way.trial:
-            way.trial -= 1
-            if not way.trial:
-                paid = way is self._best()
-                way.wait = WAIT if paid else min(2 * way.wait, LONGEST_WAIT)

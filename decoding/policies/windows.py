@@ -10,12 +10,12 @@ class PayingChain(DynamicTree):
 
     name = "window"
 
-    def __init__(self, longest: Shape, prices: Prices, timed: bool = False):
-        """prices: of rounds of up to as many nodes; timed: as of `Ways`."""
+    def __init__(self, longest: Shape, prices: Prices):
+        """prices: of rounds of up to as many nodes."""
         super().__init__(longest)
         assert len(prices.verify) > longest.window
         self.prices = prices
-        self.shared = Ways(longest, prices, timed) if timed else None
+        self.shared = Ways(longest, prices) if prices.timed else None
 
     def controller(self, seed: int) -> Controller:
         return self.shared or Ways(self.largest, self.prices)

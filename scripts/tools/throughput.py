@@ -54,7 +54,7 @@ def throughput(
     session = open_session(settings)
     jobs = image_jobs(prompt_items(settings), settings.seed)
     found = []
-    for batch, method in methods_by_batch(session, sizes, jobs[:4]):
+    for batch, method in methods_by_batch(session, sizes):
         count = max(least, 2 * batch)
         engine = session.open_engine(method, images=batch)
         found.append(measure_speed(engine, list(islice(cycle(jobs), count)), method))

@@ -3,6 +3,7 @@ what fits, what is missing or damaged, all of it in one report, and memory.
 """
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -341,7 +342,7 @@ def test_speeds_are_measured_on_demand(checkpoint, capsys, monkeypatch, tmp_path
     most = sum(n for name, n in large["memory"].items() if not name.endswith("weights"))
     code, document = report(capsys, checkpoint, "--speed")
     assert code == 0
-    flags = [entry[0].split(" --window")[0] for entry in document["tokens_per_second"]]
+    flags = [re.split(" --(window|size)", entry[0])[0] for entry in document["tokens_per_second"]]
     assert flags == [
         f"--batch_size {batch} --method {name}"
         for batch in (1, 2)

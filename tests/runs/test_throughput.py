@@ -1,4 +1,4 @@
-"""Speeds by batch size: what is counted, the window's price, and that no place stays empty."""
+"""Speeds by batch size: what is counted, and that no place stays empty."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from configs.schema import MethodSettings
 from decoding.flight import Job
-from runs.throughput import Speed, best, best_window, flags, measure_speed
+from runs.throughput import Speed, best, flags, measure_speed
 
 PLAIN, WINDOW = MethodSettings("ar"), MethodSettings("jacobi", window=3)
 TOKENS = 16
@@ -38,18 +38,6 @@ def test_a_measurement_counts_tokens_rounds_and_images(session) -> None:
     some = measure_speed(session.open_engine(WINDOW, images=2), JOBS[:2], WINDOW, rounds=3)
     assert some.images == 0 and some.rounds == 6 and 6 <= some.tokens <= 24 and some.seconds > 0
     assert flags(some) == "--batch_size 2 --method jacobi --window 3"
-
-
-def test_the_window_is_priced_by_the_batch() -> None:
-    """Long where nodes are cheap, one where they cost as much as a pass."""
-    accepted = [0, 1, 1, 2, 5, 9]
-    cheap = [10 + 0.01 * n for n in range(33)]
-    dear = [10.0 * (1 + n) for n in range(33)]
-    assert best_window(cheap, accepted) == 9 and best_window(dear, accepted) == 1
-    some = [10 + 1.0 * n for n in range(33)]
-    rates = [(1 + sum(min(a, w) for a in accepted) / 6) / (10 + w) for w in range(1, 33)]
-    assert best_window(some, accepted) == 1 + rates.index(max(rates))
-    assert best_window(cheap[:5], accepted) == 4
 
 
 def test_the_best_has_most_tokens_per_second() -> None:
