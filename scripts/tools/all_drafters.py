@@ -3,8 +3,8 @@
 `python -m scripts.tools.all_drafters --output work/all_drafters`
 
 Every row is measured in turns with `ar`, image by image, and kept in <output>/sweep.jsonl, so the
-same command continues where one stopped. Trees of the size that pays go by <output>/costs.json,
-which is measured first.
+same command continues where one stopped. <output>/costs.json, which is measured first, says what
+the counts of a row promise.
 """
 
 import json
@@ -65,6 +65,7 @@ DRAFTERS: dict[str, dict[str, str]] = {
         "block": "block",
     },
     PRICED: {
+        "jacobi": "jacobi:size=priced",
         "similar": "similar:size=priced",
         "marginal": "marginal",
         "graft": "graft",
@@ -163,13 +164,9 @@ def _wanted(flag: str, given: str | None, known: Sequence[str]) -> list[str]:
 def _settings(run: RunSettings, lines: Sequence[Line], folder: Path) -> BenchmarkSettings:
     """Return the settings of a sweep over these lines."""
     entries = tuple(line.entry for line in lines)
-    methods = [listed_method(entry, {}) for entry in entries]
-    priced = {"prices": str(folder / COSTS)}
     return BenchmarkSettings(
         run=run,
-        methods=tuple(
-            replace(method, **priced) if method.size == PRICED else method for method in methods
-        ),
+        methods=tuple(listed_method(entry, {}) for entry in entries),
         repeats=1,
         output=str(folder),
         sweep=Sweep("all_drafters", (), entries, (), None),

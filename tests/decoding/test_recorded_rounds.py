@@ -8,6 +8,7 @@ the rest of the image, and other images, as the engine does.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from configs.schema import MethodSettings
 from decoding.engine import Engine
 from decoding.flight import Job
 from decoding.policies.base import Shape
-from decoding.policies.ways import Prices
+from decoding.policies.ways import Prices, Way
 from decoding.recorder import rounded, visible_slots
 from decoding.sampling import SamplingDistribution
 from decoding.start import Sizes
@@ -116,6 +117,30 @@ def test_so_they_do_where_the_head_reads_hidden_states(method, session) -> None:
 @pytest.mark.parametrize("method", METHODS[-1:], ids=named)
 def test_so_they_do_across_row_ends(method, lumina_folder) -> None:
     check(open_lumina(lumina_folder, "64"), method, WARM, 2)
+
+
+@pytest.mark.parametrize("method", METHODS[-3:], ids=named)
+def test_drafters_read_what_recorded_rounds_without_a_tree_decide(
+    method, session, monkeypatch
+) -> None:
+    """Else their later drafts would be others than those of rounds that are not recorded."""
+    monkeypatch.setattr(
+        "decoding.batch.rounded", lambda shape, largest: largest if shape.reach else Shape(0, 1, 0)
+    )
+    monkeypatch.setattr(Way, "wait", 3)
+    monkeypatch.setattr("decoding.policies.ways.WAIT", 3)
+    dear = Prices((1.0, *(1.5,) * 98), tuple(0.5 * n for n in range(99)))
+
+    def rounds(recorder: Traces | None) -> list[tuple[int, int]]:
+        tables = Tables(prices=replace(dear, alone=False))
+        parts = session.target, session.drafter, WARM, method, 1, tables
+        steps = build_engine(*parts, recorder).generate(JOBS)
+        return [(line.position, line.depth) for step in steps for line in step.rounds]
+
+    traces = Traces()
+    found = rounds(traces)
+    assert found == rounds(None) and {depth for _, depth in found} > {0}
+    assert {sizes.largest.reach > 0 for sizes in traces.traces} == {True, False}
 
 
 def test_later_images_are_replayed_from_the_records_of_earlier_ones(session) -> None:

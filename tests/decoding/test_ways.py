@@ -29,7 +29,7 @@ def run(ways: Ways, accepted: dict[tuple[int, int], int], rounds: int, images: i
         way = shape.depth, shape.window
         took = accepted.get(way, 0)
         for _ in range(images):
-            ways.observe(Outcome(1, took, 3, 0.5, nodes=min(took, 12), drafted=shape.depth))
+            ways.observe(Outcome(1, took, 3, 0.5, nodes=shape.nodes, drafted=shape.depth))
         found.append(way)
     return found
 
@@ -61,7 +61,7 @@ def test_a_hopeless_trial_ends_at_once_and_comes_back_ever_later() -> None:
 def test_a_way_that_gets_better_is_found_and_one_that_gets_worse_is_left() -> None:
     ways = Ways(LARGEST, Prices((1.0, *(1.5,) * 12), FLAT.draft))
     run(ways, {}, 200)
-    assert Counter(run(ways, {ALL: 4}, 300)[-50:])[ALL] > 30
+    assert Counter(run(ways, {ALL: 4}, 2 * LONGEST_WAIT)[-50:])[ALL] > 30
     assert Counter(run(ways, {}, 300)[-50:])[NONE] > 30
 
 
