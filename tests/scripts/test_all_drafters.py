@@ -44,24 +44,24 @@ def test_one_command_makes_the_table_and_goes_on_where_it_stopped(
         table("similar", most=4)
     costs = (folder / "costs.json").read_text()
     shown = table("similar,jacobi")
-    assert len(seen) == 10 and (folder / "costs.json").read_text() == costs
+    assert len(seen) == 12 and (folder / "costs.json").read_text() == costs
     rows = json.loads((folder / "table.json").read_text())["rows"]
     assert [(row["most_nodes"], row["method"], row["temperature"]) for row in rows] == [
         (nodes, method, temperature)
         for temperature in (1.0, 0.0)
         for nodes, method in (
             ("16", "jacobi"), ("16", "similar"), ("58", "jacobi"), ("58", "similar"),
-            ("priced", "similar"),
+            ("priced", "jacobi"), ("priced", "similar"),
         )
     ]  # fmt: skip
     assert {row["prices"] for row in rows} == {None}  # what the machine takes
-    assert [row["identical"] for row in rows] == [1] * 10
+    assert [row["identical"] for row in rows] == [1] * 12
     found = Costs.read(Path(folder / "costs.json"))
     assert [row["promised"] for row in rows] == [found.speedup(row) for row in rows]
     lines = [line for line in shown.splitlines() if line.startswith("| ")]
-    assert len(lines) == 2 * (2 + 1 + 5) and (folder / "table.md").read_text() == shown
+    assert len(lines) == 2 * (2 + 1 + 6) and (folder / "table.md").read_text() == shown
     assert lines[2].startswith("| ar | 0 | 0.0 | 0.0 | 1.00 | 0.0 | ")
-    assert table("similar,jacobi") == shown and len(seen) == 10
+    assert table("similar,jacobi") == shown and len(seen) == 12
 
 
 def test_some_budgets_alone() -> None:
