@@ -13,7 +13,8 @@ from decoding.policies.base import Outcome, Shape
 MEMORY = 0.97  # what a round counts for beside the next one of its way
 TRIAL = 8  # images' rounds of a trial; the first is not counted, since it follows another way
 HOPELESS = 0.7  # of the best rate: a trial below it ends at once
-WAIT, LONGEST_WAIT = 32, 512  # rounds until a way is tried again; each failure doubles them
+SHARE = 0.01  # of all time that trials of a way may lose
+WAIT, LONGEST_WAIT = 32, 2048  # rounds until a way is tried again
 INTERRUPTED = 3.0  # times the mean of its way: a round counts as no longer than that
 
 
@@ -37,7 +38,8 @@ class Way:
     """A largest shape, and what its rounds brought, older ones counting less.
 
     tokens: decided. spent: milliseconds. rounds: how many these are. trial: images' rounds left of
-    a trial. idle: rounds of other ways since its last one. wait: as many begin a trial.
+    a trial. tried: rounds that it took so far. idle: rounds of other ways since its last one. wait:
+    as many begin a trial.
     """
 
     shape: Shape
@@ -45,6 +47,7 @@ class Way:
     spent: float = 0.0
     rounds: float = 0.0
     trial: int = 0
+    tried: int = 0
     idle: int = WAIT
     wait: int = WAIT
 
@@ -53,10 +56,15 @@ class Way:
         """Tokens per millisecond."""
         return self.tokens / self.spent if self.rounds else 0.0
 
+    @property
+    def mean(self) -> float:
+        """Milliseconds per round."""
+        return self.spent / self.rounds
+
     def count(self, tokens: int, spent: float) -> None:
         """Add a round. A much longer one than others was interrupted, which says nothing of it."""
         if self.rounds:
-            spent = min(spent, INTERRUPTED * self.spent / self.rounds)
+            spent = min(spent, INTERRUPTED * self.mean)
         self.tokens = MEMORY * self.tokens + tokens
         self.spent = MEMORY * self.spent + spent
         self.rounds = MEMORY * self.rounds + 1
@@ -114,10 +122,13 @@ class Ways:
     def _go_on(self, way: Way) -> None:
         first, best = way.trial == TRIAL, self._best()
         way.trial = max(way.trial - (1 if first else self.images), 0)
+        way.tried += 1
         if not first and way.rate < HOPELESS * best.rate:
             way.trial = 0
         if not way.trial:
-            way.wait = WAIT if way is best else min(2 * way.wait, LONGEST_WAIT)
+            lost = way.tried * way.mean * (1 - way.rate / best.rate)
+            wait = int(lost / (SHARE * best.mean))
+            way.wait = min(max(wait, WAIT), LONGEST_WAIT)
 
     def _best(self) -> Way:
         return max(self.ways, key=lambda way: way.rate)
@@ -126,6 +137,6 @@ class Ways:
         """Begin the trial of a way that has waited long enough; None if there is none."""
         for way in self.ways[1:]:  # a round without drafts needs no trial: its price is known
             if way.idle >= way.wait:
-                way.trial = TRIAL
+                way.trial, way.tried = TRIAL, 0
                 return way
         return None

@@ -128,7 +128,7 @@ def test_drafters_read_what_recorded_rounds_without_a_tree_decide(
         "decoding.batch.rounded", lambda shape, largest: largest if shape.reach else Shape(0, 1, 0)
     )
     monkeypatch.setattr(Way, "wait", 3)
-    monkeypatch.setattr("decoding.policies.ways.WAIT", 3)
+    monkeypatch.setattr("decoding.policies.ways.LONGEST_WAIT", 6)
     dear = Prices((1.0, *(1.5,) * 98), tuple(0.5 * n for n in range(99)))
 
     def rounds(recorder: Traces | None) -> list[tuple[int, int]]:
