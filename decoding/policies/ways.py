@@ -126,9 +126,12 @@ class Ways:
         if not first and way.rate < HOPELESS * best.rate:
             way.trial = 0
         if not way.trial:
-            lost = way.tried * way.mean * (1 - way.rate / best.rate)
-            wait = int(lost / (SHARE * best.mean))
-            way.wait = min(max(wait, WAIT), LONGEST_WAIT)
+            way.wait = self._wait(way, best)
+
+    def _wait(self, way: Way, best: Way) -> int:
+        """Return after how many rounds of the best way a trial like this one lost its share."""
+        lost = way.tried * way.mean * (1 - way.rate / best.rate)  # milliseconds
+        return min(max(int(lost / (SHARE * best.mean)), WAIT), LONGEST_WAIT)
 
     def _best(self) -> Way:
         return max(self.ways, key=lambda way: way.rate)
