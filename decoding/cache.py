@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from decoding.compiled import Rounds, kernels_for
 from decoding.cache_pass import CachePass, ragged_mask, uniform_mask
 from decoding.transfer import on_device
 from models.base import Context, TransformerSpec
@@ -157,6 +158,8 @@ class KVCache:
         n, m = block.shape[1:]
         stop = self._used(m) if self.fixed is None else self.fixed.visible
         past = self.pads[..., :stop]
+        if kernels := kernels_for(past):
+            return self._compiled(kernels, (depths, block), past)
         if self._alike():
             committed, targets = stop - m, None
             mask = uniform_mask(past, block, self.guidance)
@@ -171,6 +174,18 @@ class KVCache:
         memory = tuple(memory.narrow(3, 0, stop) for memory in self.memory)
         part = CachePass(memory, n, targets, self.guidance)
         return Context(positions.clamp_(0, self.last_position), mask, part)
+
+    def _compiled(self, kernels: Rounds, tokens: tuple[Tensor, Tensor], past: Tensor) -> Context:
+        """Return what `open` does; tokens: depths and block."""
+        n, m = tokens[1].shape[1:]
+        alike, stop, first = self._alike(), past.shape[3], self._committed()
+        positions, mask = kernels.open(past, first, self.origins, self.last_position, tokens)
+        targets = None
+        if not alike:
+            slots = first.repeat_interleave(self.guidance)[:, None] + torch.arange(m - n, m)
+            targets = torch.arange(len(slots))[:, None], slots
+        memory = tuple(memory.narrow(3, 0, stop) for memory in self.memory)
+        return Context(positions, mask, CachePass(memory, n, targets, self.guidance))
 
     def _used(self, new: int) -> int:
         """Return the slots up to the newest of so many new tokens per row."""

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from decoding.batch import Batch
 from decoding.cache import Fixed
-from decoding.drafter import Decided, Informed
+from decoding.compiled import compiled_steps
+from decoding.drafter import Decided
 from decoding.figures import RoundFigures, Sources, figures_of, measured, read_figures
 from decoding.flight import FinishedImage, Flight, Job, RoundStats
 from decoding.grow import Grower, Speculation
@@ -99,8 +100,8 @@ class Engine:
             own = isinstance(s.drafter, TreeReader)
             self.reader = s.drafter if own else WholeReader(target, s.drafter.reads)
             distributions = verifier.reads_distributions
-            self.informed = isinstance(s.drafter, Informed)
             self.grow = Grower(s.policy, s.drafter, s.proposal, s.foreseen, distributions)
+        self.fused = target.transformer.blocks.fused  # whether small steps are compiled, too
         self.watch = Stopwatch(target.device)
         self.batch: Batch | None = None  # of the jobs that are being decoded
         self.watcher: Watcher | None = None  # called after every round, outside its time
@@ -117,8 +118,13 @@ class Engine:
             return
         self._open(first)
         queue = joined(first, queue)
-        while self.batch.admit(queue):
+        while self._admit(queue):
             yield self._step()
+
+    def _admit(self, queue: Iterator[Job]) -> bool:
+        """Give free places to the next jobs; returns whether an image is in flight."""
+        with compiled_steps(self.fused):
+            return self.batch.admit(queue)
 
     @torch.inference_mode()
     def _open(self, first: list[Job]) -> None:
@@ -139,7 +145,8 @@ class Engine:
         """Run one round: draft, verify, commit, observe."""
         started = time.perf_counter()
         run = self._run if self.recorder is None else self._replay
-        verified, figures = run(self.batch.lines())
+        with compiled_steps(self.fused):
+            verified, figures = run(self.batch.lines())
         laps = self.watch.settle()  # the device has been waited for
         self.batch.advance([each.decided for each in figures])
         rounds = self._observe(figures, 1000 * (time.perf_counter() - started))
@@ -221,7 +228,8 @@ class Engine:
         path, emitted = verdict.path[:, :longest], verdict.emitted[:, :longest]
         decided = verdict.accepted[:, None] + 1 if counts is None else counts
         kept = accepted(verified.slots, path, emitted, decided, start, self.target.grid)
-        if kept.slots.shape[1] > 1:  # the root already stands where it belongs
+        ordered = tree.chain and verified.slots.exits is None
+        if kept.slots.shape[1] > 1 and not ordered:  # else they stand where they belong
             self.reader.keep(kept.slots)
         if self.speculation:
             rows = verified.features
@@ -233,7 +241,7 @@ class Engine:
     def _show(self, verified: Verified) -> None:
         """Let the drafter observe the round."""
         drafter, slots = self.speculation.drafter, verified.slots
-        if self.informed:
+        if self.grow.informed:
             own = slots.exits is None
             features = verified.features if own else self._rows(verified.features, slots.exits)
             drafter.see(features.unflatten(0, (-1, self.distribution.guidance)))

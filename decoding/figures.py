@@ -1,12 +1,13 @@
 """What a round came to: measured on the device, brought to the host in one transfer."""
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from decoding.transfer import to_host
+from decoding.transfer import may_ask, to_host
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
 
@@ -53,7 +54,10 @@ def read_figures(
 
     Arguments as for `measured`, errors as of `figures_of`.
     """
-    return figures_of(measured(tree, verdict, log_p), sources, verdict.complaint)
+    if not may_ask(log_p):
+        return figures_of(measured(tree, verdict, log_p), sources, verdict.complaint)
+    columns = (column.tolist() for column in _columns(tree, verdict, log_p))
+    return _figures(zip(*columns, strict=True), sources, verdict.complaint)
 
 
 def measured(tree: DraftTree, verdict: Verdict, log_p: Tensor) -> Tensor:
@@ -61,14 +65,19 @@ def measured(tree: DraftTree, verdict: Verdict, log_p: Tensor) -> Tensor:
 
     log_p: (images, 1 + nodes, vocab) the target's distributions after every node.
     """
-    likeliest = log_p.amax(-1)  # (images, 1 + nodes); NaN where a distribution contains one
+    first, *others = _columns(tree, verdict, log_p)
+    return torch.cat([first.double(), *others], 1)  # all take the widest type
+
+
+def _columns(tree: DraftTree, verdict: Verdict, log_p: Tensor) -> tuple[Tensor, ...]:
+    """Return three columns (images, 1) and five tables (images, 1 + nodes) of a round."""
+    likeliest = verdict.likeliest
+    if likeliest is None:
+        likeliest = log_p.amax(-1)  # NaN where a distribution contains one
     emptied = verdict.accepted < 0 if verdict.emptied is None else verdict.emptied
     drafted = tree.depths[:, :1] if tree.grown is None else tree.grown  # 0 where nobody asks
-    columns = [
-        verdict.accepted[:, None], emptied[:, None], drafted, verdict.path, verdict.emitted,
-        tree.scores, tree.depths, likeliest,
-    ]  # fmt: skip
-    return torch.cat([columns[0].double(), *columns[1:]], 1)  # all take the widest type
+    counts = verdict.accepted[:, None], emptied[:, None], drafted
+    return *counts, verdict.path, verdict.emitted, tree.scores, tree.depths, likeliest
 
 
 def figures_of(measured: Tensor, sources: Sources, complaint: str) -> list[RoundFigures]:
@@ -83,10 +92,18 @@ def figures_of(measured: Tensor, sources: Sources, complaint: str) -> list[Round
         FloatingPointError: a distribution contains NaN; names the model and its folder. Or the
             verifier had no token left to draw.
     """
+    rows, n = to_host(measured), measured.shape[1] // 5
+    split = (
+        (*([each] for each in row[:3]), *(row[i : i + n] for i in range(3, 3 + 5 * n, n)))
+        for row in rows
+    )
+    return _figures(split, sources, complaint)
+
+
+def _figures(rows: Iterable[Sequence], sources: Sources, complaint: str) -> list[RoundFigures]:
+    """Return what `figures_of` does, from the numbers of `_columns`, image by image."""
     figures = []
-    for accepted, emptied, drafted, *rest in to_host(measured):
-        n = len(rest) // 5
-        path, codes, scores, depths, likeliest = (rest[i : i + n] for i in range(0, 5 * n, n))
+    for (accepted,), (emptied,), (drafted,), path, codes, scores, depths, likeliest in rows:
         refuse_nan(any(map(math.isnan, scores)), sources.drafter)
         refuse_nan(any(map(math.isnan, likeliest)), sources.target)
         if emptied:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from decoding.compiled import kernels_for
 from decoding.drafter import Drafter, Informed
 from decoding.graft import Foreseen, graft
 from decoding.noise import Noise
@@ -53,6 +54,7 @@ class Grower:
         """
         self.policy, self.drafter, self.proposal = policy, drafter, proposal
         self.foreseen, self.distributions = foreseen or proposal, distributions
+        self.informed = isinstance(drafter, Informed)
 
     def __call__(self, root: DraftTree, plan: TreePlan, noise: Noise, decided: Tensor) -> DraftTree:
         """Return the trees that a round verifies.
@@ -65,7 +67,7 @@ class Grower:
         """
         if not plan.largest.reach:
             return root
-        if isinstance(self.drafter, Informed) and self.proposal.stream == "target":
+        if self.informed and self.proposal.stream == "target":
             self.drafter.hear(noise)
         tree, level, foreseen = root, 1, None
         ahead = torch.arange(max(plan.levels, plan.window), device=decided.device)
@@ -76,10 +78,8 @@ class Grower:
             count, trust = self.policy.branching(plan, level), self.drafter.trust
             here = drawn[:, level - 1 : level]
             tokens, hits = self.proposal.children(log_q, here, count, level, trust)
-            scores = tree.scores.gather(1, nodes)[..., None] + hits  # (images, k, c)
-            tree = tree.extend(
-                nodes, tokens, plan.restrict(scores, level), log_q if self.distributions else None
-            )
+            read = log_q if self.distributions else None
+            tree = extended(tree, plan, (nodes, tokens, hits), read)
             if level < plan.levels:
                 if foreseen is None and plan.window and self.policy.sizes_itself:
                     foreseen = self._foresee(plan, drawn)
@@ -117,3 +117,20 @@ class Grower:
         tokens, hits = self.foreseen.children(log_q, drawn[:, : log_q.shape[1]], 1, 1)
         read = log_q if self.distributions else None
         return Foreseen(tokens[..., 0], hits[..., 0], plan.limits.window, read)
+
+
+def extended(
+    tree: DraftTree, plan: TreePlan, children: tuple[Tensor, Tensor, Tensor], log_q: Tensor | None
+) -> DraftTree:
+    """Return the tree with a new level, within the limits of every image.
+
+    children: nodes (images, k), their children's tokens and estimates (images, k, c). log_q: as for
+    `DraftTree.extend`.
+    """
+    nodes, tokens, hits = children
+    if kernels := kernels_for(hits):
+        limits = None if plan.uniform else (plan.limits.depth, plan.limits.width, plan.width)
+        columns = kernels.extend(tree.columns, tree.height, children, limits)
+        return tree.with_level(columns, nodes, tokens, log_q)
+    scores = tree.scores.gather(1, nodes)[..., None] + hits  # (images, k, c)
+    return tree.extend(nodes, tokens, plan.restrict(scores, tree.height + 1), log_q)

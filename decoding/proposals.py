@@ -6,6 +6,7 @@ from typing import Protocol
 from torch import Tensor
 
 from decoding.calibration import Calibration
+from decoding.compiled import kernels_for
 
 
 class Proposal(Protocol):
@@ -48,6 +49,8 @@ class TopK:
         self, log_q: Tensor, noise: Tensor, count: int, level: int, trust: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         factor = self.calibration.at(level)
+        if kernels := kernels_for(log_q):
+            return kernels.children(log_q, None, count, factor, None, normal=factor == 1)
         if factor != 1:
             return _best(log_q, count, factor)
         scores, tokens = log_q.topk(min(count, log_q.shape[-1]), dim=-1)
@@ -71,6 +74,8 @@ class Coupled:
         self, log_q: Tensor, noise: Tensor, count: int, level: int, trust: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         factor = self.calibration.at(level)
+        if kernels := kernels_for(log_q):
+            return kernels.children(log_q, noise, count, factor, trust)
         return _best(log_q + noise, count, factor, trust)
 
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from decoding.compiled import kernels_for
+
 
 @dataclass(frozen=True)
 class SamplingDistribution:
@@ -44,6 +46,8 @@ class SamplingDistribution:
 
         The guidance rows of an image are adjacent, the conditional one first.
         """
+        if not self.cuts and (kernels := kernels_for(logits)):
+            return kernels.log_p(logits, self.guidance, self.cfg, self.temperature or 1.0)
         scores = self.guide(logits)
         if not self.greedy:
             scores = self._top_p(

@@ -1,11 +1,14 @@
 """Draft trees: candidate continuations of the last decided token, for every image of a batch."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from decoding.compiled import kernels_for
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,11 @@ class DraftTree:
         """Whether no node has two children, so that every node sees all before it."""
         return self.nodes == 0 or self.width == 1
 
+    @property
+    def columns(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """What the trees consist of, as kernels read it."""
+        return self.tokens, self.parents, self.depths, self.scores
+
     @cached_property
     def present(self) -> Tensor:
         """(images, 1 + nodes) bool: which nodes exist."""
@@ -69,6 +77,8 @@ class DraftTree:
         count = self.nodes + 1
         if count == 1:
             return torch.ones_like(self.tokens, dtype=torch.bool)[..., None]
+        if kernels := kernels_for(self.scores):
+            return kernels.visible(self.parents)
         if self.chain:
             seen = torch.ones(count, count, dtype=torch.bool, device=self.tokens.device)
             return seen.tril_().expand(len(self.tokens), -1, -1)
@@ -93,20 +103,27 @@ class DraftTree:
         tokens, scores: (images, k, c).
         log_q: (images, k, vocab) from which they were taken, if the tree carries distributions.
         """
-        children = tokens.shape[2]
-        parents = nodes.repeat_interleave(children, 1)
-        return DraftTree(
+        parents = nodes.repeat_interleave(tokens.shape[2], 1)
+        columns = (
             torch.cat([self.tokens, tokens.flatten(1)], 1),
             torch.cat([self.parents, parents], 1),
             F.pad(self.depths, (0, parents.shape[1]), value=self.height + 1),
             torch.cat([self.scores, scores.flatten(1)], 1),
+        )
+        return self.with_level(columns, nodes, tokens, log_q)
+
+    def with_level(
+        self, columns: Sequence[Tensor], nodes: Tensor, tokens: Tensor, log_q: Tensor | None
+    ) -> "DraftTree":
+        """Return the tree that consists of these columns; arguments as for `extend`."""
+        children, newest = tokens.shape[2], tokens[0].numel()
+        return DraftTree(
+            *columns,
             height=self.height + 1,
-            newest=nodes.shape[1] * children,
+            newest=newest,
             drafted=self.drafted + 1,
             width=None if self.width is None else max(self.width, children),
-            distributions=None
-            if log_q is None
-            else self._extended(nodes, log_q, nodes.shape[1] * children),
+            distributions=None if log_q is None else self._extended(nodes, log_q, newest),
         )
 
     def _extended(self, nodes: Tensor, log_q: Tensor, newest: int) -> Tensor:
@@ -137,11 +154,15 @@ class DraftTree:
                 1, index[..., None].expand(-1, -1, self.distributions.shape[2])
             )
         )
+        tokens, depths = (each.gather(1, index) for each in (self.tokens, self.depths))
+        return self.of_nodes((tokens, parents, depths, scores), distributions)
+
+    def of_nodes(
+        self, columns: Sequence[Tensor], distributions: Tensor | None = None
+    ) -> "DraftTree":
+        """Return the tree of some of these nodes, which consists of these columns."""
         return DraftTree(
-            self.tokens.gather(1, index),
-            parents,
-            self.depths.gather(1, index),
-            scores,
+            *columns,
             height=self.height,
             drafted=self.drafted,
             width=self.width,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from decoding.compiled import kernels_for
 from decoding.drafter import Decided
 from decoding.timing import Stopwatch
 from decoding.tree import DraftTree
@@ -110,6 +111,10 @@ class JacobiDrafter:
 
     def look_ahead(self) -> Tensor:
         """Return predictions (images, n, vocab) of as many positions as a tree may be deep."""
+        if self._ahead is None and (kernels := kernels_for(self.distributions)):
+            up = {"above": self.grid.columns, "left": 0, "random": -1}[self.guess]
+            places = self.root, self.reached
+            self._ahead = kernels.ahead(self.distributions, *places, self.reach, up)
         if self._ahead is None:
             self._ahead = self._distributions(self._next())
         return self._ahead
@@ -134,6 +139,11 @@ class JacobiDrafter:
 
         It is the branch that shares most with the accepted path, and the longest of those.
         """
+        if kernels := kernels_for(log_p):
+            outcome, places = (verdict.path, verdict.accepted), (self.root, self.reached)
+            kernels.remember(self.distributions, *places, tree.columns, outcome, log_p)
+            self._forget()
+            return
         accepted = verdict.accepted[:, None]
         if tree.chain:
             branch = tree.present

@@ -28,23 +28,35 @@ class NoKernels(Exception):
     """The kernels cannot be built or loaded here; says why."""
 
 
-class Kernels:
-    """The functions of `network.cpp` for hidden states of a type."""
+# What the functions in `models/kernels/` take: n a number, f one in fp64, @ an address.
+_OF_NETWORKS = {"pack": "nn@@", "linear": "nnn@@@@", "run": "@@@", "log_p": "nnnnff@@"}
+_OF_ROUNDS = {
+    "judge": "nnn" + 11 * "@",
+    "children": "nnnn@nn@nnf@n@@",
+    "visible": "nn@@",
+    "extend": "n@nnn@@@n@@@",
+    "prune": "n@@@@",
+    "open": "nnnnn@@n@nn@nnn@nn@@",
+    "ahead": "nnnnn@@@@",
+    "remember": "nnnn" + 9 * "@",
+}
+_TYPES = {"n": _N, "f": ctypes.c_double, "@": _AT}
 
-    pack: Callable
-    linear: Callable
-    run: Callable
+
+class Kernels:
+    """The functions of the library for hidden states of a type; those of rounds only for types in
+    which probabilities are.
+    """
 
     def __init__(self, library: ctypes.CDLL, dtype: torch.dtype):
-        signatures = {
-            "pack": (_N, _N, _AT, _AT),
-            "linear": (_N, _N, _N, _AT, _AT, _AT, _AT),
-            "run": (_AT, _AT, _AT),
-        }
-        for name, arguments in signatures.items():
-            function = getattr(library, f"adt_{name}_{NAMES[dtype]}")
-            function.argtypes, function.restype = arguments, None
-            setattr(self, name, function)
+        computes = dtype != torch.bfloat16
+        for name, takes in (_OF_NETWORKS | (_OF_ROUNDS if computes else {})).items():
+            place = ctypes.c_void_p.in_dll(library, f"adt_{name}_{NAMES[dtype]}").value
+            signature = ctypes.CFUNCTYPE(None, *(_TYPES[kind] for kind in takes))
+            setattr(self, name, signature(place))
+
+    def __getattr__(self, name: str) -> Callable:
+        raise AttributeError(f"there is no kernel {name!r} of this type")
 
 
 @cache

@@ -5,6 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from decoding.compiled import kernels_for
 from decoding.policies.base import Controller, FixedController, Shape, TreePlan
 from decoding.renewal import best_path, renewed_worth
 from decoding.tree import DraftTree
@@ -62,6 +63,9 @@ class DynamicTree:
         count = min(plan.nodes, tree.nodes)
         tree = self.valued(tree)
         worth = tree.scores if tree.worth is None else tree.worth
+        if tree.distributions is None and (kernels := kernels_for(worth)):
+            limits = None if plan.uniform else plan.limits.nodes
+            return tree.of_nodes(kernels.prune(tree.columns, worth, count, limits))
         order = worth[:, 1:].sort(dim=1, descending=True, stable=True).indices
         scores = tree.scores[:, 1:].gather(1, order)
         if not plan.uniform:

@@ -7,6 +7,7 @@ prefix. A draft token is right exactly if it is that choice; no chance is left i
 import torch
 from torch import Tensor
 
+from decoding.compiled import kernels_for
 from decoding.sampling import choose
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Streams, Verdict, follow
@@ -22,7 +23,11 @@ class Exact:
     reads_distributions = False
 
     def __call__(self, tree: DraftTree, log_p: Tensor, noise: Streams) -> Verdict:
-        choices = choose(log_p, noise("target"))  # (images, 1 + nodes)
+        drawn = noise("target")
+        if kernels := kernels_for(log_p):
+            choices, path, emitted, *rest = kernels.judge(log_p, drawn, tree.columns)
+            return Verdict(choices, rest[0], path, emitted, likeliest=rest[1])
+        choices = choose(log_p, drawn)  # (images, 1 + nodes)
         if tree.nodes == 0:
             root = torch.zeros_like(choices)
             return Verdict(choices, root[:, 0], root, choices)

@@ -2,6 +2,7 @@
 
 #include "attention.h"
 #include "products.h"
+#include "rounds.h"
 
 namespace {
 
@@ -111,18 +112,27 @@ void run(const Pass& s, S* x, S* states) {
 
 }  // namespace
 
-#define KERNELS(NAME, S, T)                                                                       \
-  extern "C" void adt_pack_##NAME(int64_t outputs, int64_t depth, const S* weight, S* panels) {   \
-    pack<S, T>(outputs, depth, weight, panels);                                                   \
-  }                                                                                               \
-  extern "C" void adt_linear_##NAME(int64_t tokens, int64_t depth, int64_t outputs, const S* x,   \
-                                    const S* panels, const S* bias, S* out) {                     \
-    linear<S, T>(tokens, depth, outputs, x, panels, bias, out);                                   \
-  }                                                                                               \
-  extern "C" void adt_run_##NAME(const Pass* pass, S* x, S* states) {                             \
-    run<S, T>(*pass, x, states);                                                                  \
-  }
+// Functions are found by name: what they take stands in native.py.
+#define EXPORT(NAME, ...) extern "C" void* const adt_##NAME = (void*)&__VA_ARGS__;
 
-KERNELS(fp32, float, float)
-KERNELS(fp64, double, double)
-KERNELS(bf16, bfloat16, float)
+#define NETWORKS(NAME, S, T)          \
+  EXPORT(pack_##NAME, pack<S, T>)     \
+  EXPORT(linear_##NAME, linear<S, T>) \
+  EXPORT(run_##NAME, run<S, T>)       \
+  EXPORT(log_p_##NAME, log_p<S, T>)
+
+#define ROUNDS(NAME, T)               \
+  EXPORT(judge_##NAME, judge<T>)      \
+  EXPORT(children_##NAME, children<T>) \
+  EXPORT(visible_##NAME, visible)     \
+  EXPORT(extend_##NAME, extend<T>)    \
+  EXPORT(prune_##NAME, prune<T>)      \
+  EXPORT(open_##NAME, open<T>)        \
+  EXPORT(ahead_##NAME, ahead<T>)      \
+  EXPORT(remember_##NAME, remember<T>)
+
+NETWORKS(fp32, float, float)
+NETWORKS(fp64, double, double)
+NETWORKS(bf16, bfloat16, float)
+ROUNDS(fp32, float)
+ROUNDS(fp64, double)
