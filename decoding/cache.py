@@ -156,7 +156,7 @@ class KVCache:
                 themselves last; the m - n others were written since the last commit.
         """
         n, m = block.shape[1:]
-        stop = self._used(m) if self.fixed is None else self.fixed.visible
+        stop = self.used(m) if self.fixed is None else self.fixed.visible
         past = self.pads[..., :stop]
         if kernels := kernels_for(past):
             return self._compiled(kernels, (depths, block), past)
@@ -187,7 +187,7 @@ class KVCache:
         memory = tuple(memory.narrow(3, 0, stop) for memory in self.memory)
         return Context(positions, mask, CachePass(memory, n, targets, self.guidance))
 
-    def _used(self, new: int) -> int:
+    def used(self, new: int) -> int:
         """Return the slots up to the newest of so many new tokens per row."""
         used = int(self.lengths.max()) + new
         assert used <= self.slots, "cache overflow"

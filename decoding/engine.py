@@ -93,12 +93,12 @@ class Engine:
         self.recorded: tuple[Tensor, ...] = ()  # the cache's memory that records read
         self.target, self.distribution, self.verifier = target, distribution, verifier
         self.images, self.speculation, self.sources = images, speculation, sources
-        self.reader: TreeReader = WholeReader(target)
+        self.reader: TreeReader = WholeReader(target, distribution)
         self.grow: Grower | None = None
         if (s := speculation) is not None:
             # some run layers of the target themselves
             own = isinstance(s.drafter, TreeReader)
-            self.reader = s.drafter if own else WholeReader(target, s.drafter.reads)
+            self.reader = s.drafter if own else WholeReader(target, distribution, s.drafter.reads)
             distributions = verifier.reads_distributions
             self.grow = Grower(s.policy, s.drafter, s.proposal, s.foreseen, distributions)
         self.fused = target.transformer.blocks.fused  # whether small steps are compiled, too
@@ -204,6 +204,9 @@ class Engine:
 
     def _score(self, tree: DraftTree, slots: Slots) -> tuple[Tensor, Tensor]:
         """Return features (rows, slots, hidden) and log p (images, 1 + nodes, vocab) of a tree."""
+        whole = isinstance(self.reader, WholeReader) and slots.exits is None
+        if whole and (found := self.reader.scored(slots, self.watch)) is not None:
+            return found
         forward = self.reader.forward(tree, slots)
         with self.watch.lap("target_forward"):
             features = forward()

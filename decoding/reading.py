@@ -7,8 +7,11 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor
 
 from decoding.cache import KVCache
+from decoding.sampling import SamplingDistribution
 from decoding.slots import Slots
+from decoding.timing import Stopwatch
 from decoding.tree import DraftTree
+from decoding.whole_pass import Slice, WholePass
 from models.base import Layers, TargetModel
 
 
@@ -36,9 +39,12 @@ class TreeReader(Protocol):
 class WholeReader:
     """Runs all layers on all slots, which stand in the cache in their own order."""
 
-    def __init__(self, target: TargetModel, layers: Layers = ()):
+    def __init__(
+        self, target: TargetModel, distribution: SamplingDistribution, layers: Layers = ()
+    ):
         """layers: whose hidden states are wanted behind the features."""
         self.target, self.layers = target, layers
+        self.whole = WholePass(target.transformer, target, distribution, layers)
 
     def begin(self, cache: KVCache) -> None:
         self.cache = cache
@@ -48,6 +54,13 @@ class WholeReader:
         ids = codes.repeat_interleave(self.cache.guidance, 0)  # (rows, slots)
         context = self.cache.open(slots.depths, slots.visible)
         return partial(self.target.features, ids, context, self.layers)
+
+    def scored(self, slots: Slots, watch: Stopwatch) -> tuple[Tensor, Tensor] | None:
+        """Return features and log p of all slots by one call, or None if torch has to run."""
+        if not self.whole.fits(self.cache, slots.codes.shape[1]):
+            return None
+        tokens = Slice(slots.codes, slots.depths, slots.visible)
+        return self.whole(self.cache, tokens, watch, "target_forward")
 
     def keep(self, path: Tensor) -> None:
         self.cache.move(path)

@@ -18,6 +18,7 @@ from decoding.slots import ends_row
 from decoding.timing import Stopwatch
 from decoding.transfer import on_device
 from decoding.tree import DraftTree
+from decoding.whole_pass import Slice, WholePass
 from decoding.verifiers.base import Verdict
 from drafters.branches import Level, Unread
 from drafters.eagle_head import EagleHead
@@ -58,6 +59,7 @@ class EagleDrafter:
         self.head, self.target, self.distribution = head, target, distribution
         self.room, self.deepest = room, deepest
         self.reads = head.spec.target_layers
+        self.whole = WholePass(head, target, distribution)
 
     def open(self, images: int, watch: Stopwatch, fixed: bool = False) -> None:
         self.watch, self.fixed = watch, fixed
@@ -100,10 +102,13 @@ class EagleDrafter:
         self.last = prompt, image
 
     def expand(self, tree: DraftTree, nodes: Tensor) -> Tensor:
+        self.log_q: Tensor | None = None  # of the level, where one call has found it
         if tree.nodes == 0:
             self._absorb()
         else:
             self._descend(tree, nodes)
+        if self.log_q is not None:
+            return self.log_q
         if (ends := self._row_ends(tree.height)) is not None:
             self._end_rows(ends, tree.height)
         with self.watch.lap("draft_head"):
@@ -134,6 +139,15 @@ class EagleDrafter:
         if self.fixed:
             longest, cache.fixed = new.codes.shape[1], Fixed(self.lengths, cache.slots)
         codes, features = new.codes[:, :longest], new.features[:, :, :longest]
+        if self._runs_whole(longest):
+            last = on_device([count - 1 for count in new.counts], codes.device)
+            tokens = Slice(codes, *chain(images, longest, codes.device), features, last)
+            outputs = self._whole(tokens)
+            cache.advance(new.counts)
+            new.counts = [0] * images
+            none = codes.new_zeros(images, 1)
+            self.level = Level(none, outputs, none[..., None, :0].bool())
+            return
         outputs = self._run(codes, features, cache.open(*chain(images, longest, codes.device)))
         if self.fixed:
             self.lengths += new.count[:, 0]
@@ -172,8 +186,20 @@ class EagleDrafter:
         """
         own = torch.eye(codes.shape[1], dtype=torch.bool, device=codes.device)
         seen = torch.cat([before.seen, own.expand(len(codes), -1, -1)], 2)
+        if self._runs_whole(codes.shape[1]):
+            tokens = Slice(codes, distance.expand_as(codes), seen, before.outputs)
+            return Level(before.nodes, self._whole(tokens), seen)
         context = self.cache.open(distance.expand_as(codes), seen)
         return Level(before.nodes, self._run(codes, before.outputs, context), seen)
+
+    def _runs_whole(self, n: int) -> bool:
+        """Return whether a pass over n tokens is one call, which row ends would break up."""
+        return self.target.grid.row_end is None and self.whole.fits(self.cache, n)
+
+    def _whole(self, tokens: Slice) -> Tensor:
+        """Return predicted features (images, guidance, n, hidden), and keep log q after them."""
+        outputs, self.log_q = self.whole(self.cache, tokens, self.watch, "draft_forward")
+        return outputs.unflatten(0, (-1, self.distribution.guidance))
 
     def _roots(self) -> Tensor:
         """Return the image positions (images, 1) of the roots."""

@@ -17,7 +17,7 @@ from models.linear import Linear
 from models.native import NAMES, Panels, kernels_of, lanes
 from models.rotary import rotate_pairs
 
-_MOST_TOKENS = 512  # per row of a pass; longer ones were not measured against torch
+MOST_TOKENS = 512  # per row of a pass; longer ones were not measured against torch
 _VECTORS = (1, 2, 4, 8, 16)  # of a head, for which attention is compiled
 _N, _AT = ctypes.c_int64, ctypes.c_void_p
 
@@ -47,7 +47,7 @@ class Pass(ctypes.Structure):
 class Weights:
     """Addresses of the weights of all blocks, valid as long as these packed copies are in use.
 
-    table: (layers, 8) as `Layer` of `kernels/network.cpp` has it.
+    table: (layers, 8) as `Layer` of `kernels/network.h` has it.
     """
 
     dtype: torch.dtype
@@ -94,11 +94,11 @@ def run_fused(
     watched = (
         torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
     )
-    if watched or type(x) is not Tensor or not x.is_cpu or n > _MOST_TOKENS:
+    if watched or type(x) is not Tensor or not x.is_cpu or n > MOST_TOKENS:
         return None
     if mask is None or not hasattr(cached, "memory") or len(cached.memory) > 1:
         return None
-    if (weights := _weights_of(blocks)) is None or weights.dtype != x.dtype:
+    if (weights := weights_of(blocks)) is None or weights.dtype != x.dtype:
         return None
     memory, mask = cached.memory[0], mask.expand(rows, -1, n, -1)
     rotation, positions = blocks.rotary.table_in(x.dtype), context.positions.contiguous()
@@ -120,7 +120,7 @@ def run_fused(
     return torch.stack([x, *states], 2) if layers else x
 
 
-def _weights_of(blocks: nn.Module) -> Weights | None:
+def weights_of(blocks: nn.Module) -> Weights | None:
     """Return the addresses of the weights of blocks, or None if they cannot be fused."""
     found = _weights.get(blocks)
     if found is None or not found.current:

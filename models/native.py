@@ -17,7 +17,7 @@ from torch import Tensor
 
 from support.user_cache import cache_folder
 
-SOURCE = Path(__file__).with_name("kernels") / "network.cpp"
+SOURCE = Path(__file__).with_name("kernels") / "library.cpp"
 FLAGS = "-std=c++17 -O3 -march=native -fopenmp -fno-math-errno -fno-trapping-math -fPIC"
 NAMES = {torch.float32: "fp32", torch.float64: "fp64", torch.bfloat16: "bf16"}
 _SECONDS = 300  # that a compiler may take
@@ -29,7 +29,7 @@ class NoKernels(Exception):
 
 
 # What the functions in `models/kernels/` take: n a number, f one in fp64, @ an address.
-_OF_NETWORKS = {"pack": "nn@@", "linear": "nnn@@@@", "run": "@@@", "log_p": "nnnnff@@"}
+_OF_NETWORKS = {"pack": "nn@@", "linear": "nnn@@@@", "run": "@@@", "log_p": "nnnnff@@", "read": "@"}
 _OF_ROUNDS = {
     "judge": "nnn" + 11 * "@",
     "children": "nnnn@nn@nnf@n@@",

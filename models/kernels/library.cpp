@@ -1,0 +1,29 @@
+// What Python calls.
+
+#include "whole.h"
+
+// Functions are found by name: what they take stands in native.py.
+#define EXPORT(NAME, ...) extern "C" void* const adt_##NAME = (void*)&__VA_ARGS__;
+
+#define NETWORKS(NAME, S, T)          \
+  EXPORT(pack_##NAME, pack<S, T>)     \
+  EXPORT(linear_##NAME, linear<S, T>) \
+  EXPORT(run_##NAME, run<S, T>)       \
+  EXPORT(log_p_##NAME, log_p<S, T>)   \
+  EXPORT(read_##NAME, read<S, T>)
+
+#define ROUNDS(NAME, T)               \
+  EXPORT(judge_##NAME, judge<T>)      \
+  EXPORT(children_##NAME, children<T>) \
+  EXPORT(visible_##NAME, visible)     \
+  EXPORT(extend_##NAME, extend<T>)    \
+  EXPORT(prune_##NAME, prune<T>)      \
+  EXPORT(open_##NAME, open<T>)        \
+  EXPORT(ahead_##NAME, ahead<T>)      \
+  EXPORT(remember_##NAME, remember<T>)
+
+NETWORKS(fp32, float, float)
+NETWORKS(fp64, double, double)
+NETWORKS(bf16, bfloat16, float)
+ROUNDS(fp32, float)
+ROUNDS(fp64, double)
