@@ -49,6 +49,10 @@ class _Trees(ctypes.Structure):
     _fields_ = [("nodes", _N), *((name, _AT) for name in ("tokens", "parents", "depths", "scores"))]
 
 
+class _Noise(ctypes.Structure):
+    _fields_ = [("table", _AT), ("rows", _N), ("positions", _N), ("decided", _AT), ("stride", _N)]
+
+
 # tokens, parents, depths and scores of trees, (images, 1 + nodes) each
 Columns = Sequence[Tensor]
 
@@ -69,23 +73,34 @@ class Rounds:
         )
         return out
 
-    def judge(self, log_p: Tensor, noise: Tensor, tree: Columns) -> tuple[Tensor, ...]:
+    def judge(
+        self, log_p: Tensor, table: Tensor, positions: int, decided: Tensor, tree: Columns
+    ) -> tuple[Tensor, ...]:
         """Return choices, path, emitted, accepted and the greatest log p after every node.
 
-        log_p: (images, 1 + nodes, vocab). noise: the same, or (..., 1) zeros.
+        Args:
+            log_p: (images, 1 + nodes, vocab).
+            table: (images, rows, vocab) of positional noise, or (..., 1) zeros.
+            positions: of an image.
+            decided: (images, 1) the positions after the roots.
+            tree: that is judged.
         """
         images, nodes, vocab = log_p.shape
-        log_p, noise = log_p.contiguous(), noise.contiguous()
         tree = [column.contiguous() for column in tree]
-        found = log_p.new_empty(3, images, nodes, dtype=torch.long)
-        accepted, likeliest = found.new_empty(images), log_p.new_empty(images, nodes)
-        outcome = *found.unbind(), accepted, likeliest
-        self._kernels.judge(
-            images, nodes, vocab, log_p.data_ptr(),
-            None if noise.shape[-1] == 1 else noise.data_ptr(),
-            *(column.data_ptr() for column in tree), *(each.data_ptr() for each in outcome),
+        found = torch.empty(3, images, nodes, dtype=torch.long)  # choices, path, emitted
+        accepted = torch.empty(images, dtype=torch.long)
+        likeliest = torch.empty(images, nodes, dtype=log_p.dtype)
+        noise = _Noise(
+            None if table.shape[2] == 1 else _at(table), table.shape[1], positions,
+            decided.data_ptr(), decided.stride(0),
         )  # fmt: skip
-        return outcome
+        start, step = found.data_ptr(), found.stride(0) * found.itemsize
+        self._kernels.judge(
+            images, nodes, vocab, _at(log_p), ctypes.addressof(noise),
+            *(column.data_ptr() for column in tree), start, start + step, start + 2 * step,
+            accepted.data_ptr(), likeliest.data_ptr(),
+        )  # fmt: skip
+        return *found.unbind(), accepted, likeliest
 
     def children(
         self,

@@ -22,6 +22,7 @@ from decoding.drafter import Decided
 from decoding.figures import RoundFigures, Sources, figures_of, measured, read_figures
 from decoding.flight import FinishedImage, Flight, Job, RoundStats
 from decoding.grow import Grower, Speculation
+from decoding.noise import NodeNoise
 from decoding.reading import TreeReader, WholeReader
 from decoding.recorder import Recorder
 from decoding.sampling import SamplingDistribution
@@ -176,7 +177,7 @@ class Engine:
 
     def _program(self, sizes: Sizes, table: Tensor) -> tuple[Verified, Tensor]:
         """Return a round's outcome and figures (images, n), all on the device."""
-        start = Start.read(table, sizes)
+        start = Start(table, sizes)
         self.batch.cache.fixed = Fixed(start.lengths, sizes.visible)
         verified = self._verify(self._draft(start), start)
         self._commit(verified, start)
@@ -199,7 +200,7 @@ class Engine:
         slots = lay_out(tree, start, self.target.grid)
         with self.watch.lap("verify"):
             features, log_p = self._score(tree, slots)
-            noise = partial(self.batch.noise, tree.depths + start.decided)
+            noise = NodeNoise(self.batch.noise, tree.depths, start.decided)
             return Verified(tree, slots, features, log_p, self.verifier(tree, log_p, noise))
 
     def _score(self, tree: DraftTree, slots: Slots) -> tuple[Tensor, Tensor]:

@@ -56,8 +56,12 @@ def read_figures(
     """
     if not may_ask(log_p):
         return figures_of(measured(tree, verdict, log_p), sources, verdict.complaint)
-    columns = (column.tolist() for column in _columns(tree, verdict, log_p))
-    return _figures(zip(*columns, strict=True), sources, verdict.complaint)
+    columns = [column.tolist() for column in _columns(tree, verdict, log_p)]
+    none = [False] * len(log_p)
+    drafted = none if tree.grown is None else tree.grown[:, 0].tolist()
+    emptied = none if verdict.emptied is None else verdict.emptied.tolist()
+    counts = zip(verdict.accepted.tolist(), emptied, drafted, strict=True)
+    return _figures(zip(counts, *columns, strict=True), sources, verdict.complaint)
 
 
 def measured(tree: DraftTree, verdict: Verdict, log_p: Tensor) -> Tensor:
@@ -65,19 +69,18 @@ def measured(tree: DraftTree, verdict: Verdict, log_p: Tensor) -> Tensor:
 
     log_p: (images, 1 + nodes, vocab) the target's distributions after every node.
     """
-    first, *others = _columns(tree, verdict, log_p)
-    return torch.cat([first.double(), *others], 1)  # all take the widest type
+    emptied = verdict.accepted < 0 if verdict.emptied is None else verdict.emptied
+    drafted = tree.depths[:, :1] if tree.grown is None else tree.grown  # 0 where nobody asks
+    counts = verdict.accepted[:, None].double(), emptied[:, None], drafted
+    return torch.cat([*counts, *_columns(tree, verdict, log_p)], 1)  # all take the widest type
 
 
 def _columns(tree: DraftTree, verdict: Verdict, log_p: Tensor) -> tuple[Tensor, ...]:
-    """Return three columns (images, 1) and five tables (images, 1 + nodes) of a round."""
+    """Return what figures say of every node: (images, 1 + nodes) each."""
     likeliest = verdict.likeliest
     if likeliest is None:
         likeliest = log_p.amax(-1)  # NaN where a distribution contains one
-    emptied = verdict.accepted < 0 if verdict.emptied is None else verdict.emptied
-    drafted = tree.depths[:, :1] if tree.grown is None else tree.grown  # 0 where nobody asks
-    counts = verdict.accepted[:, None], emptied[:, None], drafted
-    return *counts, verdict.path, verdict.emitted, tree.scores, tree.depths, likeliest
+    return verdict.path, verdict.emitted, tree.scores, tree.depths, likeliest
 
 
 def figures_of(measured: Tensor, sources: Sources, complaint: str) -> list[RoundFigures]:
@@ -93,17 +96,18 @@ def figures_of(measured: Tensor, sources: Sources, complaint: str) -> list[Round
             verifier had no token left to draw.
     """
     rows, n = to_host(measured), measured.shape[1] // 5
-    split = (
-        (*([each] for each in row[:3]), *(row[i : i + n] for i in range(3, 3 + 5 * n, n)))
-        for row in rows
-    )
+    split = ((row[:3], *(row[i : i + n] for i in range(3, 3 + 5 * n, n))) for row in rows)
     return _figures(split, sources, complaint)
 
 
 def _figures(rows: Iterable[Sequence], sources: Sources, complaint: str) -> list[RoundFigures]:
-    """Return what `figures_of` does, from the numbers of `_columns`, image by image."""
+    """Return what `figures_of` does.
+
+    rows: of every image the accepted length, whether its rule had no token left, and the levels
+    grown; then the numbers of `_columns`.
+    """
     figures = []
-    for (accepted,), (emptied,), (drafted,), path, codes, scores, depths, likeliest in rows:
+    for (accepted, emptied, drafted), path, codes, scores, depths, likeliest in rows:
         refuse_nan(any(map(math.isnan, scores)), sources.drafter)
         refuse_nan(any(map(math.isnan, likeliest)), sources.target)
         if emptied:

@@ -70,8 +70,7 @@ class Grower:
         if self.informed and self.proposal.stream == "target":
             self.drafter.hear(noise)
         tree, level, foreseen = root, 1, None
-        ahead = torch.arange(max(plan.levels, plan.window), device=decided.device)
-        drawn = noise(decided + ahead)  # (images, levels, vocab)
+        drawn = noise.ahead(decided, max(plan.levels, plan.window))  # (images, levels, vocab)
         while level <= plan.levels:
             nodes = self.policy.select(tree, plan, level)  # (images, k)
             log_q = self.drafter.expand(tree, nodes)  # (images, k, vocab)

@@ -11,15 +11,15 @@ children of a sampling proposal.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Noise = Callable[[Tensor], Tensor]  # positions (images, n) -> (images, n, vocab)
+from decoding.transfer import may_ask
+
 _GAMMA = (
     0x9E3779B97F4A7C15 - 2**64
 )  # SplitMix64's increment and multipliers (Steele et al., OOPSLA 2014), as int64
@@ -118,6 +118,21 @@ class NoiseShape:
         return self.rows * (1 if self.greedy else self.width) * self.dtype.itemsize
 
 
+@dataclass(frozen=True)
+class NodeNoise:
+    """The noise at the positions after the nodes of trees, of any role (a `Streams`).
+
+    depths: (images, 1 + nodes) of the nodes. decided: (images, 1) the positions after the roots.
+    """
+
+    noise: "PositionalNoise"
+    depths: Tensor
+    decided: Tensor
+
+    def __call__(self, role: str) -> Tensor:
+        return self.noise(self.depths + self.decided, role)
+
+
 class PositionalNoise:
     """Holds the noise of the images in flight: a table per role and image, read by position.
 
@@ -181,15 +196,50 @@ class PositionalNoise:
             index += torch.arange(len(positions), device=positions.device)[:, None] * rows
         return F.embedding(index, self.tables[role].flatten(0, 1))
 
-    def drawing(self, role: str, keys: Tensor) -> Noise:
-        """Return the noise that a round's children are taken with, as a function of positions.
+    def ahead(self, decided: Tensor, count: int, role: str = "target") -> Tensor:
+        """Return noise at the next positions, as a call with those of `decided` (images, 1) on.
+
+        Without a copy for a single image, where they lie one after the other.
+        """
+        if len(decided) == 1 and may_ask(decided):
+            start = int(decided)
+            first = start % self.shape.rows
+            if start + count <= self.shape.positions and first + count <= self.shape.rows:
+                return self.tables[role].narrow(1, first, count)
+        return self(decided + torch.arange(count, device=decided.device), role)
+
+    def drawing(self, role: str, keys: Tensor) -> "Noise":
+        """Return the noise that a round's children are taken with.
 
         `draft` has no table, since every round draws anew: keys (images, 1) are those of the
         round's streams.
         """
-        return partial(self._draft, keys) if role == "draft" else partial(self, role=role)
+        return Noise(self, role, keys)
 
-    def _draft(self, keys: Tensor, positions: Tensor) -> Tensor:
+    def draft(self, keys: Tensor, positions: Tensor) -> Tensor:
         if self.shape.greedy:
             return self.table.new_zeros(*positions.shape, 1)
         return gumbel_of(keys[..., None], positions, self.shape.width).to(self.shape.dtype)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The noise that a round's children are taken with, as a function of positions (images, n).
+
+    keys: (images, 1) of the round's streams, which the role `draft` reads.
+    """
+
+    noise: PositionalNoise
+    role: str
+    keys: Tensor
+
+    def __call__(self, positions: Tensor) -> Tensor:
+        if self.role == "draft":
+            return self.noise.draft(self.keys, positions)
+        return self.noise(positions, self.role)
+
+    def ahead(self, decided: Tensor, count: int) -> Tensor:
+        """Return noise (images, count, vocab) at the positions from decided (images, 1) on."""
+        if self.role == "draft":
+            return self(decided + torch.arange(count, device=decided.device))
+        return self.noise.ahead(decided, count, self.role)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -49,17 +50,11 @@ class Sizes:
 class Start:
     """Where the images of a round stand, on the device.
 
-    codes: (images,) the last decided ones. decided: (images, 1) decided image tokens, the position
-    of the next one. lengths: (images,) committed slots. streams: (images, 1) keys of noise. plan:
-    the shapes of the trees. lines: the host's numbers; empty in a round that is recorded, since
-    they differ when it is replayed.
+    table: (images, 9) as of `table_of`. lines: the host's numbers; empty in a round that is
+    recorded, since they differ when it is replayed.
     """
 
-    codes: Tensor
-    decided: Tensor
-    lengths: Tensor
-    streams: Tensor
-    plan: TreePlan
+    table: Tensor
     sizes: Sizes
     lines: tuple[Line, ...] = ()
 
@@ -69,14 +64,33 @@ class Start:
         shapes = [line.shape for line in lines]
         uniform = all(shape == shapes[0] for shape in shapes)
         sizes = Sizes(len(lines), largest_of(shapes), uniform=uniform)
-        return cls.read(table_of(lines, device), sizes, lines)
+        return cls(table_of(lines, device), sizes, tuple(lines))
 
-    @classmethod
-    def read(cls, table: Tensor, sizes: Sizes, lines: Sequence[Line] = ()) -> "Start":
-        """Return what a table of `table_of` says."""
-        codes, decided, lengths, streams, *limits = table.split(1, 1)
-        plan = TreePlan(sizes.largest, Limits.unpack(limits), sizes.uniform, sizes.fixed)
-        return cls(codes[:, 0], decided, lengths[:, 0], streams, plan, sizes, tuple(lines))
+    @property
+    def codes(self) -> Tensor:
+        """(images,) the last decided ones."""
+        return self.table[:, 0]
+
+    @cached_property
+    def decided(self) -> Tensor:
+        """(images, 1) decided image tokens, the position of the next one."""
+        return self.table[:, 1:2]
+
+    @property
+    def lengths(self) -> Tensor:
+        """(images,) committed slots."""
+        return self.table[:, 2]
+
+    @property
+    def streams(self) -> Tensor:
+        """(images, 1) keys of noise."""
+        return self.table[:, 3:4]
+
+    @property
+    def plan(self) -> TreePlan:
+        """The shapes of the trees."""
+        limits = Limits.unpack(self.table[:, 4:].split(1, 1))
+        return TreePlan(self.sizes.largest, limits, self.sizes.uniform, self.sizes.fixed)
 
     @property
     def roots(self) -> list[int]:

@@ -43,20 +43,25 @@ class Pass(ctypes.Structure):
     ]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Weights:
     """Addresses of the weights of all blocks, valid as long as these packed copies are in use.
 
-    table: (layers, 8) as `Layer` of `kernels/network.h` has it.
+    table: (layers, 8) as `Layer` of `kernels/network.h` has it. changes: of all copies, when these
+    were last looked at.
     """
 
     dtype: torch.dtype
     linears: list[Linear]
     packed: list[Panels]
     table: array
+    changes: int
 
     @property
     def current(self) -> bool:
+        if self.changes == Linear.changes:
+            return True
+        self.changes = Linear.changes
         return [linear.packed for linear in self.linears] == self.packed
 
 
@@ -132,7 +137,7 @@ def weights_of(blocks: nn.Module) -> Weights | None:
         if not can_fuse(blocks.spec, dtype):
             return None
         table = array("q", [address for block in blocks.blocks for address in _addresses(block)])
-        found = _weights[blocks] = Weights(dtype, linears, packed, table)
+        found = _weights[blocks] = Weights(dtype, linears, packed, table, Linear.changes)
     return found
 
 

@@ -23,16 +23,22 @@ class Linear(nn.Linear):
 
     native = False
     packed: Tensor | Panels | None = None
+    changes = 0  # how often any copy was made or dropped, so that addresses are looked up again
 
     def _apply(self, *arguments, **flags) -> "Linear":
         """Drop the copy when the module moves or changes its type."""
-        self.packed = None
+        self.keep(None)
         return super()._apply(*arguments, **flags)
 
     def _load_from_state_dict(self, *arguments) -> None:
         """Drop the copy when the module gets other weights."""
-        self.packed = None
+        self.keep(None)
         super()._load_from_state_dict(*arguments)
+
+    def keep(self, packed: Tensor | Panels | None) -> None:
+        """Take a copy of the weight, or drop it."""
+        self.packed = packed
+        Linear.changes += 1
 
     def __getstate__(self) -> dict[str, object]:
         """Leave the copy out when the module is copied or pickled."""
@@ -66,15 +72,16 @@ def pack_weights(module: nn.Module) -> None:
         if linear.weight.requires_grad or weight.device.type != "cpu":
             continue
         if linear.native:
-            linear.packed = Panels(weight) if Panels.fit(weight) else None
+            linear.keep(Panels(weight) if Panels.fit(weight) else None)
         elif weight.dtype in dtypes:
-            linear.packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+            linear.keep(torch.ops.mkldnn._reorder_linear_weight(weight, None))
 
 
 def pack_natively(module: nn.Module) -> None:
     """Let compiled kernels multiply by the weights of a module, from now on."""
     for linear in _packable(module):
-        linear.native, linear.packed = True, None
+        linear.native = True
+        linear.keep(None)
     pack_weights(module)
 
 
@@ -88,7 +95,7 @@ def packed_bytes(module: nn.Module, dtype: torch.dtype) -> int:
 def forget_packed(module: nn.Module) -> None:
     """Drop the copies, before weights are trained or moved other than by the module's `.to`."""
     for linear in _packable(module):
-        linear.packed = None
+        linear.keep(None)
 
 
 def packed_dtypes() -> tuple[torch.dtype, ...]:

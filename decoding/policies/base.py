@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -145,6 +146,7 @@ class Limits:
         return cls.unpack(lines.split(1, 1))
 
     @staticmethod
+    @lru_cache
     def line(shape: Shape) -> tuple[int, ...]:
         """Return one image's limits as whole numbers, for a table that is copied in one piece."""
         doubt = int(np.float64(shape.doubt).view(np.int64))

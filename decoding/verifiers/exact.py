@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from decoding.compiled import kernels_for
+from decoding.noise import NodeNoise
 from decoding.sampling import choose
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Streams, Verdict, follow
@@ -23,11 +24,13 @@ class Exact:
     reads_distributions = False
 
     def __call__(self, tree: DraftTree, log_p: Tensor, noise: Streams) -> Verdict:
-        drawn = noise("target")
-        if kernels := kernels_for(log_p):
-            choices, path, emitted, *rest = kernels.judge(log_p, drawn, tree.columns)
-            return Verdict(choices, rest[0], path, emitted, likeliest=rest[1])
-        choices = choose(log_p, drawn)  # (images, 1 + nodes)
+        if isinstance(noise, NodeNoise) and (kernels := kernels_for(log_p)):
+            table, positions = noise.noise.table, noise.noise.shape.positions
+            choices, path, emitted, accepted, likeliest = kernels.judge(
+                log_p, table, positions, noise.decided, tree.columns
+            )
+            return Verdict(choices, accepted, path, emitted, likeliest)
+        choices = choose(log_p, noise("target"))  # (images, 1 + nodes)
         if tree.nodes == 0:
             root = torch.zeros_like(choices)
             return Verdict(choices, root[:, 0], root, choices)

@@ -116,14 +116,30 @@ inline int64_t first_greatest(const T* a, const T* b, int64_t count, T* memory) 
   return i;
 }
 
-// `Exact`: trees (images, nodes), the root among the nodes. log_p: (images, nodes, vocab). noise:
-// the same, or null for none. likeliest: the greatest of log_p after every node.
+// Positional noise: a table (images, rows, vocab), and the position after every image's root. Null
+// at temperature 0.
 template <typename T>
-void judge(int64_t images, int64_t nodes, int64_t vocab, const T* log_p, const T* noise,
+struct Noise {
+  const T* table;
+  int64_t rows, positions;
+  const int64_t* decided;
+  int64_t stride;
+
+  const T* after(int64_t image, int64_t depth, int64_t vocab) const {
+    if (table == nullptr) return nullptr;
+    const int64_t position = std::min(decided[image * stride] + depth, positions - 1);
+    return table + (image * rows + position % rows) * vocab;
+  }
+};
+
+// `Exact`: trees (images, nodes), the root among the nodes. log_p: (images, nodes, vocab).
+// likeliest: the greatest of log_p after every node.
+template <typename T>
+void judge(int64_t images, int64_t nodes, int64_t vocab, const T* log_p, const Noise<T>& noise,
            const int64_t* tokens, const int64_t* parents, const int64_t* depths, const T* scores,
            int64_t* choices, int64_t* path, int64_t* emitted, int64_t* accepted, T* likeliest) {
   each_row<T>(images * nodes, vocab, [=](int64_t row, T* memory) {
-    const T *own = log_p + row * vocab, *drawn = noise == nullptr ? noise : noise + row * vocab;
+    const T *own = log_p + row * vocab, *drawn = noise.after(row / nodes, depths[row], vocab);
     choices[row] = first_greatest(own, drawn, vocab, memory);
     likeliest[row] = greatest(own, vocab);
   });
