@@ -16,7 +16,7 @@ from decoding.policies.base import Shape, largest_of
 from decoding.recorder import rounded, visible_slots
 from decoding.sampling import SamplingDistribution, choose
 from decoding.slots import slots_of
-from decoding.start import NO_TREE, Line, Sizes
+from decoding.start import NO_TREE, HostTable, Line, Places, Sizes, table_of
 from decoding.transfer import to_host
 from models.base import PromptRows, TargetModel
 
@@ -61,6 +61,7 @@ class Batch:
         self.noise = PositionalNoise(noise, len(jobs), roles)
         self.flights: list[Flight | None] = [None] * len(jobs)
         self.last: ReadPrompt | None = None  # the prompt read last
+        self.table: HostTable | None = None
 
     def _slots(self, length: int) -> int:
         """Return the cache slots of an image with a prompt of this length, and of its last tree."""
@@ -147,6 +148,14 @@ class Batch:
             shape = NO_TREE if self.speculation is None else flight.shape()
             lines.append(Line(flight.codes[-1], flight.decided, length, stream, shape))
         return lines
+
+    def places(self, lines: Sequence[Line]) -> Places:
+        """Return where the images stand, on the device, for a round that is not recorded."""
+        if self.target.device.type != "cpu":
+            return Places(table_of(lines, self.target.device))
+        if self.table is None or len(self.table.numbers) != len(lines):
+            self.table = HostTable(len(lines))
+        return self.table.write(lines)
 
     def fixed_sizes(self, lines: Sequence[Line]) -> Sizes:
         """Return the sizes of the record that serves a round."""

@@ -49,10 +49,6 @@ class _Trees(ctypes.Structure):
     _fields_ = [("nodes", _N), *((name, _AT) for name in ("tokens", "parents", "depths", "scores"))]
 
 
-class _Noise(ctypes.Structure):
-    _fields_ = [("table", _AT), ("rows", _N), ("positions", _N), ("decided", _AT), ("stride", _N)]
-
-
 # tokens, parents, depths and scores of trees, (images, 1 + nodes) each
 Columns = Sequence[Tensor]
 
@@ -72,35 +68,6 @@ class Rounds:
             len(out), n, vocab, guidance, cfg, temperature, _at(logits), out.data_ptr()
         )
         return out
-
-    def judge(
-        self, log_p: Tensor, table: Tensor, positions: int, decided: Tensor, tree: Columns
-    ) -> tuple[Tensor, ...]:
-        """Return choices, path, emitted, accepted and the greatest log p after every node.
-
-        Args:
-            log_p: (images, 1 + nodes, vocab).
-            table: (images, rows, vocab) of positional noise, or (..., 1) zeros.
-            positions: of an image.
-            decided: (images, 1) the positions after the roots.
-            tree: that is judged.
-        """
-        images, nodes, vocab = log_p.shape
-        tree = [column.contiguous() for column in tree]
-        found = torch.empty(3, images, nodes, dtype=torch.long)  # choices, path, emitted
-        accepted = torch.empty(images, dtype=torch.long)
-        likeliest = torch.empty(images, nodes, dtype=log_p.dtype)
-        noise = _Noise(
-            None if table.shape[2] == 1 else _at(table), table.shape[1], positions,
-            decided.data_ptr(), decided.stride(0),
-        )  # fmt: skip
-        start, step = found.data_ptr(), found.stride(0) * found.itemsize
-        self._kernels.judge(
-            images, nodes, vocab, _at(log_p), ctypes.addressof(noise),
-            *(column.data_ptr() for column in tree), start, start + step, start + 2 * step,
-            accepted.data_ptr(), likeliest.data_ptr(),
-        )  # fmt: skip
-        return *found.unbind(), accepted, likeliest
 
     def children(
         self,

@@ -27,7 +27,7 @@ from decoding.reading import TreeReader, WholeReader
 from decoding.recorder import Recorder
 from decoding.sampling import SamplingDistribution
 from decoding.slots import Slots, accepted, lay_out
-from decoding.start import Line, Sizes, Start, table_of
+from decoding.start import Line, Places, Sizes, Start, table_of
 from decoding.timing import Stopwatch
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict, Verifier
@@ -159,7 +159,7 @@ class Engine:
 
     def _run(self, lines: list[Line]) -> tuple[Verified, list[RoundFigures]]:
         """Run a round operation by operation."""
-        start = Start.of(lines, self.target.device)
+        start = Start.of(lines, self.batch.places(lines))
         verified = self._verify(self._draft(start), start)
         figures = read_figures(verified.tree, verified.verdict, verified.log_p, self.sources)
         self._commit(verified, start, [each.decided for each in figures])
@@ -177,8 +177,8 @@ class Engine:
 
     def _program(self, sizes: Sizes, table: Tensor) -> tuple[Verified, Tensor]:
         """Return a round's outcome and figures (images, n), all on the device."""
-        start = Start(table, sizes)
-        self.batch.cache.fixed = Fixed(start.lengths, sizes.visible)
+        start = Start(Places(table), sizes)
+        self.batch.cache.fixed = Fixed(start.places.lengths, sizes.visible)
         verified = self._verify(self._draft(start), start)
         self._commit(verified, start)
         return verified, measured(verified.tree, verified.verdict, verified.log_p)
@@ -187,10 +187,11 @@ class Engine:
         """Grow a tree per image from its last decided token."""
         self.reader.begin(self.batch.cache)
         with self.watch.lap("draft"):
-            root = DraftTree.root(start.codes, self.batch.noise.table.dtype)
+            root = start.places.root(self.batch.noise.table.dtype)
             if self.grow is None:
                 return root
-            noise = self.batch.noise.drawing(self.speculation.proposal.stream, start.streams)
+            streams = start.places.streams
+            noise = self.batch.noise.drawing(self.speculation.proposal.stream, streams)
             tree = self.grow(root, start.plan, noise, start.decided)
         self.watch.count("level", tree.drafted)
         return tree
@@ -199,15 +200,23 @@ class Engine:
         """Score root and nodes in one forward pass of the target, and judge them."""
         slots = lay_out(tree, start, self.target.grid)
         with self.watch.lap("verify"):
-            features, log_p = self._score(tree, slots)
             noise = NodeNoise(self.batch.noise, tree.depths, start.decided)
+            if self._judges_whole(slots):
+                judging = self.reader.judging(noise, tree)
+                features, log_p = self.reader.scored(slots, self.watch, judging)
+                return Verified(tree, slots, features, log_p, judging.verdict())
+            features, log_p = self._score(tree, slots)
             return Verified(tree, slots, features, log_p, self.verifier(tree, log_p, noise))
+
+    def _judges_whole(self, slots: Slots) -> bool:
+        """Return whether a pass over trees and the verdict on them are one call."""
+        plain = self.verifier.name == "exact" and not self.distribution.cuts
+        return plain and isinstance(self.reader, WholeReader) and self.reader.runs_whole(slots)
 
     def _score(self, tree: DraftTree, slots: Slots) -> tuple[Tensor, Tensor]:
         """Return features (rows, slots, hidden) and log p (images, 1 + nodes, vocab) of a tree."""
-        whole = isinstance(self.reader, WholeReader) and slots.exits is None
-        if whole and (found := self.reader.scored(slots, self.watch)) is not None:
-            return found
+        if isinstance(self.reader, WholeReader) and self.reader.runs_whole(slots):
+            return self.reader.scored(slots, self.watch)
         forward = self.reader.forward(tree, slots)
         with self.watch.lap("target_forward"):
             features = forward()
@@ -226,8 +235,9 @@ class Engine:
         counts: tokens decided per image; None in a recorded round, which does not know them.
         """
         tree, verdict = verified.tree, verified.verdict
-        if self.speculation:
-            self._show(verified)
+        if self.speculation is None:
+            return  # the root already stands where it belongs
+        self._show(verified)
         longest = min(tree.height, tree.nodes) + 1 if counts is None else max(counts)
         path, emitted = verdict.path[:, :longest], verdict.emitted[:, :longest]
         decided = verdict.accepted[:, None] + 1 if counts is None else counts
@@ -235,12 +245,11 @@ class Engine:
         ordered = tree.chain and verified.slots.exits is None
         if kept.slots.shape[1] > 1 and not ordered:  # else they stand where they belong
             self.reader.keep(kept.slots)
-        if self.speculation:
-            rows = verified.features
-            if rows.shape[1] > 1:  # not only the root's
-                rows = self._rows(rows, kept.slots)
-            features = rows.unflatten(0, (-1, self.distribution.guidance))
-            self.speculation.drafter.commit(Decided(features, kept.codes, kept.counts))
+        rows = verified.features
+        if rows.shape[1] > 1:  # not only the root's
+            rows = self._rows(rows, kept.slots)
+        features = rows.unflatten(0, (-1, self.distribution.guidance))
+        self.speculation.drafter.commit(Decided(features, kept.codes, kept.counts))
 
     def _show(self, verified: Verified) -> None:
         """Let the drafter observe the round."""

@@ -1,13 +1,12 @@
 """What a round came to: measured on the device, brought to the host in one transfer."""
 
 import math
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from decoding.transfer import may_ask, to_host
+from decoding.transfer import to_host
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
 
@@ -54,14 +53,7 @@ def read_figures(
 
     Arguments as for `measured`, errors as of `figures_of`.
     """
-    if not may_ask(log_p):
-        return figures_of(measured(tree, verdict, log_p), sources, verdict.complaint)
-    columns = [column.tolist() for column in _columns(tree, verdict, log_p)]
-    none = [False] * len(log_p)
-    drafted = none if tree.grown is None else tree.grown[:, 0].tolist()
-    emptied = none if verdict.emptied is None else verdict.emptied.tolist()
-    counts = zip(verdict.accepted.tolist(), emptied, drafted, strict=True)
-    return _figures(zip(counts, *columns, strict=True), sources, verdict.complaint)
+    return figures_of(measured(tree, verdict, log_p), sources, verdict.complaint)
 
 
 def measured(tree: DraftTree, verdict: Verdict, log_p: Tensor) -> Tensor:
@@ -69,18 +61,18 @@ def measured(tree: DraftTree, verdict: Verdict, log_p: Tensor) -> Tensor:
 
     log_p: (images, 1 + nodes, vocab) the target's distributions after every node.
     """
+    if (found := verdict.measured) is not None:
+        if tree.grown is not None:
+            found[:, 2:3] = tree.grown
+        return found
+    likeliest = log_p.amax(-1)  # (images, 1 + nodes); NaN where a distribution contains one
     emptied = verdict.accepted < 0 if verdict.emptied is None else verdict.emptied
     drafted = tree.depths[:, :1] if tree.grown is None else tree.grown  # 0 where nobody asks
-    counts = verdict.accepted[:, None].double(), emptied[:, None], drafted
-    return torch.cat([*counts, *_columns(tree, verdict, log_p)], 1)  # all take the widest type
-
-
-def _columns(tree: DraftTree, verdict: Verdict, log_p: Tensor) -> tuple[Tensor, ...]:
-    """Return what figures say of every node: (images, 1 + nodes) each."""
-    likeliest = verdict.likeliest
-    if likeliest is None:
-        likeliest = log_p.amax(-1)  # NaN where a distribution contains one
-    return verdict.path, verdict.emitted, tree.scores, tree.depths, likeliest
+    columns = [
+        verdict.accepted[:, None], emptied[:, None], drafted, verdict.path, verdict.emitted,
+        tree.scores, tree.depths, likeliest,
+    ]  # fmt: skip
+    return torch.cat([columns[0].double(), *columns[1:]], 1)  # all take the widest type
 
 
 def figures_of(measured: Tensor, sources: Sources, complaint: str) -> list[RoundFigures]:
@@ -95,19 +87,10 @@ def figures_of(measured: Tensor, sources: Sources, complaint: str) -> list[Round
         FloatingPointError: a distribution contains NaN; names the model and its folder. Or the
             verifier had no token left to draw.
     """
-    rows, n = to_host(measured), measured.shape[1] // 5
-    split = ((row[:3], *(row[i : i + n] for i in range(3, 3 + 5 * n, n))) for row in rows)
-    return _figures(split, sources, complaint)
-
-
-def _figures(rows: Iterable[Sequence], sources: Sources, complaint: str) -> list[RoundFigures]:
-    """Return what `figures_of` does.
-
-    rows: of every image the accepted length, whether its rule had no token left, and the levels
-    grown; then the numbers of `_columns`.
-    """
     figures = []
-    for (accepted, emptied, drafted), path, codes, scores, depths, likeliest in rows:
+    for accepted, emptied, drafted, *rest in to_host(measured):
+        n = len(rest) // 5
+        path, codes, scores, depths, likeliest = (rest[i : i + n] for i in range(0, 5 * n, n))
         refuse_nan(any(map(math.isnan, scores)), sources.drafter)
         refuse_nan(any(map(math.isnan, likeliest)), sources.target)
         if emptied:

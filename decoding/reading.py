@@ -4,14 +4,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from decoding.cache import KVCache
+from decoding.noise import NodeNoise
 from decoding.sampling import SamplingDistribution
 from decoding.slots import Slots
 from decoding.timing import Stopwatch
 from decoding.tree import DraftTree
-from decoding.whole_pass import Slice, WholePass
+from decoding.whole_pass import Judging, Slice, WholePass
 from models.base import Layers, TargetModel
 
 
@@ -44,6 +46,7 @@ class WholeReader:
     ):
         """layers: whose hidden states are wanted behind the features."""
         self.target, self.layers = target, layers
+        self.judgings: dict[torch.Size, Judging] = {}
         self.whole = WholePass(target.transformer, target, distribution, layers)
 
     def begin(self, cache: KVCache) -> None:
@@ -55,12 +58,23 @@ class WholeReader:
         context = self.cache.open(slots.depths, slots.visible)
         return partial(self.target.features, ids, context, self.layers)
 
-    def scored(self, slots: Slots, watch: Stopwatch) -> tuple[Tensor, Tensor] | None:
-        """Return features and log p of all slots by one call, or None if torch has to run."""
-        if not self.whole.fits(self.cache, slots.codes.shape[1]):
-            return None
+    def runs_whole(self, slots: Slots) -> bool:
+        """Return whether a pass and its scores are one call."""
+        return slots.exits is None and self.whole.fits(self.cache, slots.codes.shape[1])
+
+    def judging(self, noise: NodeNoise, tree: DraftTree) -> Judging:
+        """Return what judges trees in that call; it is valid until the next round's."""
+        if (judging := self.judgings.get(tree.tokens.shape)) is None:
+            judging = self.judgings[tree.tokens.shape] = Judging(*tree.tokens.shape)
+        judging.take(noise, tree)
+        return judging
+
+    def scored(
+        self, slots: Slots, watch: Stopwatch, judging: Judging | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return features and log p of all slots by that call, which may judge trees, too."""
         tokens = Slice(slots.codes, slots.depths, slots.visible)
-        return self.whole(self.cache, tokens, watch, "target_forward")
+        return self.whole(self.cache, tokens, partial(watch.add, "target_forward"), judging)
 
     def keep(self, path: Tensor) -> None:
         self.cache.move(path)

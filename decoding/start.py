@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from struct import Struct
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from decoding.policies.base import Limits, Shape, TreePlan, largest_of
 from decoding.transfer import on_device
+from decoding.tree import DraftTree
 
 NO_TREE = Shape(0, 0, 0)  # of plain decoding
 
@@ -46,51 +48,74 @@ class Sizes:
         return self.visible is not None
 
 
-@dataclass(frozen=True)
-class Start:
-    """Where the images of a round stand, on the device.
+class Places:
+    """Views of a table (images, 9) of `table_of`: where the images of a round stand.
 
-    table: (images, 9) as of `table_of`. lines: the host's numbers; empty in a round that is
-    recorded, since they differ when it is replayed.
+    codes: (images,) the last decided ones. decided: (images, 1) decided image tokens, the position
+    of the next one. lengths: (images,) committed slots. streams: (images, 1) keys of noise.
     """
 
-    table: Tensor
+    def __init__(self, table: Tensor):
+        self.codes, self.lengths = table[:, 0], table[:, 2]
+        self.decided, self.streams = table[:, 1:2], table[:, 3:4]
+        self._limits, self._root = table[:, 4:], None
+
+    def root(self, dtype: torch.dtype) -> DraftTree:
+        """Return the trees without nodes; scores are of this type."""
+        if self._root is None:
+            self._root = DraftTree.root(self.codes, dtype)
+        return self._root
+
+    @property
+    def limits(self) -> Limits:
+        """The shapes of the trees."""
+        return Limits.unpack(self._limits.split(1, 1))
+
+
+class HostTable:
+    """A table in the host's memory, for rounds on a CPU: written anew in every round, in place."""
+
+    def __init__(self, images: int):
+        width = 4 + len(Limits.line(NO_TREE))
+        self.numbers, self.row = np.zeros((images, width), dtype=np.int64), Struct(f"{width}q")
+        self.places = Places(torch.from_numpy(self.numbers))
+
+    def write(self, lines: Sequence[Line]) -> Places:
+        """Write the numbers of all images; returns where they stand."""
+        for row, numbers in enumerate(numbers_of(lines)):
+            self.row.pack_into(self.numbers, row * self.row.size, *numbers)
+        return self.places
+
+
+@dataclass(frozen=True)
+class Start:
+    """The start of a round.
+
+    places: where its images stand, on the device. lines: the host's numbers; empty in a round that
+    is recorded, since they differ when it is replayed.
+    """
+
+    places: Places
     sizes: Sizes
     lines: tuple[Line, ...] = ()
 
     @classmethod
-    def of(cls, lines: Sequence[Line], device: torch.device) -> "Start":
-        """Return where images stand, on a device, for a round that is not recorded."""
+    def of(cls, lines: Sequence[Line], places: Places) -> "Start":
+        """Return the start of a round that is not recorded."""
         shapes = [line.shape for line in lines]
         uniform = all(shape == shapes[0] for shape in shapes)
-        sizes = Sizes(len(lines), largest_of(shapes), uniform=uniform)
-        return cls(table_of(lines, device), sizes, tuple(lines))
-
-    @property
-    def codes(self) -> Tensor:
-        """(images,) the last decided ones."""
-        return self.table[:, 0]
-
-    @cached_property
-    def decided(self) -> Tensor:
-        """(images, 1) decided image tokens, the position of the next one."""
-        return self.table[:, 1:2]
-
-    @property
-    def lengths(self) -> Tensor:
-        """(images,) committed slots."""
-        return self.table[:, 2]
-
-    @property
-    def streams(self) -> Tensor:
-        """(images, 1) keys of noise."""
-        return self.table[:, 3:4]
+        return cls(places, Sizes(len(lines), largest_of(shapes), uniform=uniform), tuple(lines))
 
     @property
     def plan(self) -> TreePlan:
         """The shapes of the trees."""
-        limits = Limits.unpack(self.table[:, 4:].split(1, 1))
-        return TreePlan(self.sizes.largest, limits, self.sizes.uniform, self.sizes.fixed)
+        sizes = self.sizes
+        return TreePlan(sizes.largest, self.places.limits, sizes.uniform, sizes.fixed)
+
+    @property
+    def decided(self) -> Tensor:
+        """(images, 1) decided image tokens, the position of the next one."""
+        return self.places.decided
 
     @property
     def roots(self) -> list[int]:
@@ -98,7 +123,11 @@ class Start:
         return [line.decided - 1 for line in self.lines]
 
 
+def numbers_of(lines: Sequence[Line]) -> list[tuple[int, ...]]:
+    """Return the numbers of all images, a row of the table for each."""
+    return [(e.code, e.decided, e.length, e.stream, *Limits.line(e.shape)) for e in lines]
+
+
 def table_of(lines: Sequence[Line], device: torch.device) -> Tensor:
     """Return the numbers (images, 9) of all images on the device."""
-    numbers = [(e.code, e.decided, e.length, e.stream, *Limits.line(e.shape)) for e in lines]
-    return on_device(numbers, device)
+    return on_device(numbers_of(lines), device)

@@ -2,8 +2,6 @@
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 
@@ -23,33 +21,27 @@ class Stopwatch:
         self.cuda = device.type == "cuda"
         self.seconds: dict[str, float] = defaultdict(float)
         self.calls: Counter[str] = Counter()
-        self._open: list[tuple[str, Mark, Mark]] = []
+        self.open_laps: list[tuple[str, Mark, Mark]] = []
 
     def restart(self) -> None:
         """Forget everything."""
-        for counted in (self.seconds, self.calls, self._open):
+        for counted in (self.seconds, self.calls, self.open_laps):
             counted.clear()
 
-    def _mark(self) -> Mark:
+    def mark(self) -> Mark:
         if not self.cuda:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
 
-    @contextmanager
-    def lap(self, name: str) -> Iterator[None]:
+    def lap(self, name: str) -> "Lap":
         """Time a block of code, unless it is recorded: a replay is timed as a whole."""
-        if is_recording():
-            yield
-            return
-        started = self._mark()
-        yield
-        self._open.append((name, started, self._mark()))
+        return Lap(self, name)
 
     def add(self, name: str, started: float, stopped: float) -> None:
         """Add a lap between two readings of the host's clock."""
-        self._open.append((name, started, stopped))
+        self.open_laps.append((name, started, stopped))
 
     def count(self, name: str, times: int) -> None:
         """Add calls that no lap times, unless they are recorded."""
@@ -59,10 +51,24 @@ class Stopwatch:
     def settle(self) -> dict[str, float]:
         """Count the laps since the last call; returns their seconds by name."""
         laps: dict[str, float] = defaultdict(float)
-        for name, start, stop in self._open:
+        for name, start, stop in self.open_laps:
             laps[name] += start.elapsed_time(stop) / 1000 if self.cuda else stop - start
             self.calls[name] += 1
         for name, seconds in laps.items():
             self.seconds[name] += seconds
-        self._open.clear()
+        self.open_laps.clear()
         return laps
+
+
+class Lap:
+    """A block of code whose time counts on a stopwatch (a generator would take longer)."""
+
+    def __init__(self, watch: Stopwatch, name: str):
+        self.watch, self.name = watch, name
+
+    def __enter__(self) -> None:
+        self.started = None if is_recording() else self.watch.mark()
+
+    def __exit__(self, *raised: object) -> None:
+        if self.started is not None and raised[0] is None:
+            self.watch.open_laps.append((self.name, self.started, self.watch.mark()))

@@ -6,6 +6,7 @@ masks and positions, embeddings, layers, scores, the sampling distribution.
 
 import ctypes
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,8 +15,10 @@ from torch import Tensor, nn
 
 from decoding.cache import KVCache
 from decoding.compiled import kernels_for
+from decoding.noise import NodeNoise
 from decoding.sampling import SamplingDistribution
-from decoding.timing import Stopwatch
+from decoding.tree import DraftTree
+from decoding.verifiers.base import Verdict
 from models.base import Layers, TargetModel
 from models.fused import MOST_TOKENS, Pass, Weights, weights_of
 from models.guidance import SequentialGuidance
@@ -24,6 +27,17 @@ from models.native import Panels, kernels_of
 from models.rotary import rotate_pairs
 
 _N, _AT = ctypes.c_int64, ctypes.c_void_p
+
+
+class _Noise(ctypes.Structure):
+    _fields_ = [("table", _AT), ("rows", _N), ("positions", _N), ("decided", _AT), ("stride", _N)]
+
+
+_WRITTEN = "choices", "path", "emitted", "accepted", "measured"
+
+
+class _Trees(ctypes.Structure):
+    _fields_ = [(name, _AT) for name in ("noise", "parents", "scores", *_WRITTEN)]
 
 
 class Whole(ctypes.Structure):
@@ -44,8 +58,38 @@ class Whole(ctypes.Structure):
         *((name, _N) for name in ("pad_row", "feature_row")),
         *((name, _AT) for name in ("block", "pads", "embedding", "features", "mix", "bias", "head")),
         *((name, ctypes.c_double) for name in ("cfg", "temperature", "rest")),
-        *((name, _AT) for name in ("found", "logits", "log_p")),
+        *((name, _AT) for name in ("found", "logits", "log_p", "trees")),
     ]
+
+
+class Judging:
+    """Judges trees by the exact rule, in the same call as the pass over them."""
+
+    def __init__(self, images: int, nodes: int):
+        """Make room for the outcome; nodes: the root among them."""
+        found = [torch.empty(images, nodes, dtype=torch.long) for _ in range(3)]
+        accepted = torch.empty(images, dtype=torch.long)
+        self.measured = torch.empty(images, 3 + 5 * nodes, dtype=torch.float64)
+        self.found = *found, accepted  # choices, path, emitted, accepted
+        self.noise, self.trees = _Noise(), _Trees()
+        written = (*self.found, self.measured)
+        self.trees.noise = ctypes.addressof(self.noise)
+        for name, each in zip(_WRITTEN, written, strict=True):
+            setattr(self.trees, name, each.data_ptr())
+
+    def take(self, noise: NodeNoise, tree: DraftTree) -> None:
+        """Take the trees to judge, and the noise at their positions."""
+        table, decided, own = noise.noise.table, noise.decided, self.noise
+        own.table = None if table.shape[2] == 1 else table.data_ptr()
+        own.rows, own.positions = table.shape[1], noise.noise.shape.positions
+        own.decided, own.stride = decided.data_ptr(), decided.stride(0)
+        self.read = parents, scores = tree.parents.contiguous(), tree.scores.contiguous()
+        self.trees.parents, self.trees.scores = parents.data_ptr(), scores.data_ptr()
+
+    def verdict(self) -> Verdict:
+        """Return the verdict, after the pass."""
+        choices, path, emitted, accepted = self.found
+        return Verdict(choices, accepted, path, emitted, measured=self.measured)
 
 
 @dataclass(frozen=True)
@@ -89,21 +133,26 @@ class WholePass:
         self.whole.guidance, self.whole.cfg = self.guidance, distribution.cfg
         self.whole.temperature = distribution.temperature or 1.0
         self.weights: Weights | None = None
+        self.changes = -1  # of all copies, when they were looked at
         self.plain = not isinstance(target, SequentialGuidance)
 
     def fits(self, cache: KVCache, n: int) -> bool:
         """Return whether a pass over n tokens per image can run so now."""
         if not self.plain or not self.blocks.fused or n > MOST_TOKENS or len(cache.memory) > 1:
             return False
-        if kernels_for(cache.pads) is None:
-            return False
+        return kernels_for(cache.pads) is not None and self._packed()
+
+    def _packed(self) -> bool:
+        """Return whether all weights have copies for the kernels, and note where these are."""
+        if self.changes == Linear.changes:
+            return self.weights is not None
+        self.changes, self.weights = Linear.changes, None
         linears = [self.head] if self.mix is None else [self.head, self.mix]
         if not all(isinstance(linear.packed, Panels) for linear in linears):
             return False
         if (weights := weights_of(self.blocks)) is None:
             return False
-        if weights is not self.weights:
-            self._take(weights)
+        self._take(weights)
         return True
 
     def _take(self, weights: Weights) -> None:
@@ -121,11 +170,18 @@ class WholePass:
         self.kernel = kernels_of(weights.dtype).read
 
     def __call__(
-        self, cache: KVCache, tokens: Slice, watch: Stopwatch, lap: str
+        self,
+        cache: KVCache,
+        tokens: Slice,
+        lap: Callable[[float, float], None],
+        judging: Judging | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return features (rows, n, (1 + layers) hidden) and log p (images, n, vocab); after `fits`.
 
-        Keys and values go to the cache. The time in the network counts as a lap.
+        Keys and values go to the cache.
+
+        lap: called with the begin and the end of the time that the network took. judging: of the
+        trees whose nodes the tokens are; without cuts only.
         """
         started, whole = time.perf_counter(), self.whole
         images, n, latest = tokens.visible.shape
@@ -144,10 +200,11 @@ class WholePass:
         if not self.distribution.cuts:
             log_p = cache.pads.new_empty(images, each, whole.vocab)
             whole.log_p = log_p.data_ptr()
+        whole.trees = None if judging is None else ctypes.addressof(judging.trees)
         self.kernel(ctypes.addressof(whole))
         if log_p is None:
             log_p = self.distribution(logits)
-        watch.add(lap, started, time.perf_counter() - whole.rest)
+        lap(started, time.perf_counter() - whole.rest)
         return found, log_p
 
     def _cache(self, cache: KVCache, rows: int, latest: int) -> np.ndarray:

@@ -6,6 +6,7 @@ where the target has not been yet, predicted features take the place of the targ
 """
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -198,7 +199,7 @@ class EagleDrafter:
 
     def _whole(self, tokens: Slice) -> Tensor:
         """Return predicted features (images, guidance, n, hidden), and keep log q after them."""
-        outputs, self.log_q = self.whole(self.cache, tokens, self.watch, "draft_forward")
+        outputs, self.log_q = self.whole(self.cache, tokens, partial(self.watch.add, "draft_forward"))
         return outputs.unflatten(0, (-1, self.distribution.guidance))
 
     def _roots(self) -> Tensor:

@@ -31,7 +31,6 @@ class NoKernels(Exception):
 # What the functions in `models/kernels/` take: n a number, f one in fp64, @ an address.
 _OF_NETWORKS = {"pack": "nn@@", "linear": "nnn@@@@", "run": "@@@", "log_p": "nnnnff@@", "read": "@"}
 _OF_ROUNDS = {
-    "judge": "nnn" + 11 * "@",
     "children": "nnnn@nn@nnf@n@@",
     "visible": "nn@@",
     "extend": "n@nnn@@@n@@@",

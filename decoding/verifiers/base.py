@@ -23,19 +23,19 @@ class Verdict:
     after these means nothing.
     emitted: (images, 1 + nodes) the decided tokens; the first accepted + 1 are valid, the last of
     them is the bonus token.
-    likeliest: (images, 1 + nodes) the target's greatest log p after every node; None if nobody has
-    looked for it yet.
     emptied: (images,) bool where no token was left to draw, for rules to which that may happen;
     complaint: what to say then. The round reads it with its figures.
+    measured: the round's figures, as `decoding.figures.measured` returns them; None if nobody has
+    looked for them yet.
     """
 
     choices: Tensor
     accepted: Tensor
     path: Tensor
     emitted: Tensor
-    likeliest: Tensor | None = None
     emptied: Tensor | None = None
     complaint: str = ""
+    measured: Tensor | None = None
 
 
 class Verifier(Protocol):

@@ -7,8 +7,6 @@ prefix. A draft token is right exactly if it is that choice; no chance is left i
 import torch
 from torch import Tensor
 
-from decoding.compiled import kernels_for
-from decoding.noise import NodeNoise
 from decoding.sampling import choose
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Streams, Verdict, follow
@@ -24,12 +22,6 @@ class Exact:
     reads_distributions = False
 
     def __call__(self, tree: DraftTree, log_p: Tensor, noise: Streams) -> Verdict:
-        if isinstance(noise, NodeNoise) and (kernels := kernels_for(log_p)):
-            table, positions = noise.noise.table, noise.noise.shape.positions
-            choices, path, emitted, accepted, likeliest = kernels.judge(
-                log_p, table, positions, noise.decided, tree.columns
-            )
-            return Verdict(choices, accepted, path, emitted, likeliest)
         choices = choose(log_p, noise("target"))  # (images, 1 + nodes)
         if tree.nodes == 0:
             root = torch.zeros_like(choices)

@@ -13,7 +13,6 @@
   EXPORT(read_##NAME, read<S, T>)
 
 #define ROUNDS(NAME, T)               \
-  EXPORT(judge_##NAME, judge<T>)      \
   EXPORT(children_##NAME, children<T>) \
   EXPORT(visible_##NAME, visible)     \
   EXPORT(extend_##NAME, extend<T>)    \

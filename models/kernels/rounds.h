@@ -132,16 +132,18 @@ struct Noise {
   }
 };
 
-// `Exact`: trees (images, nodes), the root among the nodes. log_p: (images, nodes, vocab).
-// likeliest: the greatest of log_p after every node.
+// `Exact`: trees (images, nodes), the root among the nodes. log_p: (images, nodes, vocab). measured:
+// (images, 3 + 5 nodes), as `measured` in figures.py has it, but for the levels grown.
 template <typename T>
 void judge(int64_t images, int64_t nodes, int64_t vocab, const T* log_p, const Noise<T>& noise,
            const int64_t* tokens, const int64_t* parents, const int64_t* depths, const T* scores,
-           int64_t* choices, int64_t* path, int64_t* emitted, int64_t* accepted, T* likeliest) {
+           int64_t* choices, int64_t* path, int64_t* emitted, int64_t* accepted,
+           double* measured) {
+  const int64_t width = 3 + 5 * nodes;
   each_row<T>(images * nodes, vocab, [=](int64_t row, T* memory) {
     const T *own = log_p + row * vocab, *drawn = noise.after(row / nodes, depths[row], vocab);
     choices[row] = first_greatest(own, drawn, vocab, memory);
-    likeliest[row] = greatest(own, vocab);
+    measured[row / nodes * width + 3 + 4 * nodes + row % nodes] = greatest(own, vocab);
   });
   std::vector<char> reached(nodes);
   for (int64_t image = 0; image < images; ++image) {
@@ -162,7 +164,17 @@ void judge(int64_t images, int64_t nodes, int64_t vocab, const T* log_p, const N
     for (const char wanted : {1, 0})
       for (int64_t i = 0; i < nodes; ++i)
         if (reached[i] == wanted) path[at + place++] = i;
-    for (int64_t i = 0; i < nodes; ++i) emitted[at + i] = choices[at + path[at + i]];
+    double* figures = measured + image * width;
+    *figures++ = accepted[image];
+    *figures++ = 0;
+    *figures++ = 0;
+    for (int64_t i = 0; i < nodes; ++i) {
+      emitted[at + i] = choices[at + path[at + i]];
+      figures[i] = path[at + i];
+      figures[nodes + i] = emitted[at + i];
+      figures[2 * nodes + i] = scores[at + i];
+      figures[3 * nodes + i] = depths[at + i];
+    }
   }
 }
 

@@ -18,12 +18,19 @@ struct Whole {
   const void *pads, *embedding, *features, *mix, *bias, *head;
   double cfg, temperature, rest;
   void *found, *logits, *log_p;
+  struct Trees {  // to be judged by `judge`; null for none
+    const void* noise;
+    const int64_t* parents;
+    const void* scores;
+    int64_t *choices, *path, *emitted, *accepted;
+    double* measured;
+  } const* trees;
 };
 
 // Read tokens: embeddings, mixed with features where there are any, pass all layers. Keeps
 // features and hidden states (rows, n, 1 + kept, hidden), logits (rows, n, vocab) and log p
-// (images, n, vocab) of all tokens, or of the one that `scored` names for each image. rest: seconds
-// of what is not the network.
+// (images, n, vocab) of all tokens, or of the one that `scored` names for each image. Judges trees
+// whose nodes the tokens are. rest: seconds of what is not the network.
 template <typename S, typename T>
 void read(Whole& s) {
   const double started = omp_get_wtime();
@@ -86,6 +93,10 @@ void read(Whole& s) {
   if (s.log_p != nullptr)
     log_p<S, T>(s.images, each, s.vocab, s.guidance, s.cfg, s.temperature, (const S*)s.logits,
                 (T*)s.log_p);
+  if (const auto* trees = s.trees; trees != nullptr)
+    judge<T>(s.images, n, s.vocab, (const T*)s.log_p, *(const Noise<T>*)trees->noise, s.codes,
+             trees->parents, s.depths, (const T*)trees->scores, trees->choices, trees->path,
+             trees->emitted, trees->accepted, trees->measured);
   s.rest = omp_get_wtime() - scored + (opened - started);
 }
 

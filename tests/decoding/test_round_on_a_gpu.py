@@ -77,7 +77,7 @@ def fake_gpu(monkeypatch) -> FakeTensorMode:
     monkeypatch.setattr("decoding.transfer._constant", transfer._constant.__wrapped__)
     for module in ("figures", "batch"):
         monkeypatch.setattr(f"decoding.{module}.to_host", transferred)
-    monkeypatch.setattr(Stopwatch, "_mark", lambda self: time.perf_counter())
+    monkeypatch.setattr(Stopwatch, "mark", lambda self: time.perf_counter())
     return FakeTensorMode()
 
 
