@@ -190,8 +190,9 @@ class Engine:
             root = start.places.root(self.batch.noise.table.dtype)
             if self.grow is None:
                 return root
-            streams = start.places.streams
-            noise = self.batch.noise.drawing(self.speculation.proposal.stream, streams)
+            role, keys = self.speculation.proposal.stream, start.places.streams
+            first = start.lines[0].decided if len(start.lines) == 1 else None
+            noise = self.batch.noise.drawing(role, keys, first)
             tree = self.grow(root, start.plan, noise, start.decided)
         self.watch.count("level", tree.drafted)
         return tree

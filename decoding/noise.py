@@ -18,8 +18,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoding.transfer import may_ask
-
 _GAMMA = (
     0x9E3779B97F4A7C15 - 2**64
 )  # SplitMix64's increment and multipliers (Steele et al., OOPSLA 2014), as int64
@@ -196,25 +194,23 @@ class PositionalNoise:
             index += torch.arange(len(positions), device=positions.device)[:, None] * rows
         return F.embedding(index, self.tables[role].flatten(0, 1))
 
-    def ahead(self, decided: Tensor, count: int, role: str = "target") -> Tensor:
-        """Return noise at the next positions, as a call with those of `decided` (images, 1) on.
+    def stretch(self, first: int, count: int, role: str) -> Tensor | None:
+        """Return a single image's noise (1, count, vocab) from a position on, without a copy.
 
-        Without a copy for a single image, where they lie one after the other.
+        None where the image ends before, or its rows do not lie one after the other.
         """
-        if len(decided) == 1 and may_ask(decided):
-            start = int(decided)
-            first = start % self.shape.rows
-            if start + count <= self.shape.positions and first + count <= self.shape.rows:
-                return self.tables[role].narrow(1, first, count)
-        return self(decided + torch.arange(count, device=decided.device), role)
+        row = first % self.shape.rows
+        if first + count > self.shape.positions or row + count > self.shape.rows:
+            return None
+        return self.tables[role].narrow(1, row, count)
 
-    def drawing(self, role: str, keys: Tensor) -> "Noise":
+    def drawing(self, role: str, keys: Tensor, first: int | None = None) -> "Noise":
         """Return the noise that a round's children are taken with.
 
         `draft` has no table, since every round draws anew: keys (images, 1) are those of the
-        round's streams.
+        round's streams. first: the position after the root, where a single image's is known.
         """
-        return Noise(self, role, keys)
+        return Noise(self, role, keys, first)
 
     def draft(self, keys: Tensor, positions: Tensor) -> Tensor:
         if self.shape.greedy:
@@ -222,16 +218,17 @@ class PositionalNoise:
         return gumbel_of(keys[..., None], positions, self.shape.width).to(self.shape.dtype)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Noise:
     """The noise that a round's children are taken with, as a function of positions (images, n).
 
-    keys: (images, 1) of the round's streams, which the role `draft` reads.
+    keys, first: as for `PositionalNoise.drawing`.
     """
 
     noise: PositionalNoise
     role: str
     keys: Tensor
+    first: int | None
 
     def __call__(self, positions: Tensor) -> Tensor:
         if self.role == "draft":
@@ -240,6 +237,7 @@ class Noise:
 
     def ahead(self, decided: Tensor, count: int) -> Tensor:
         """Return noise (images, count, vocab) at the positions from decided (images, 1) on."""
-        if self.role == "draft":
-            return self(decided + torch.arange(count, device=decided.device))
-        return self.noise.ahead(decided, count, self.role)
+        if self.role != "draft" and self.first is not None:
+            if (found := self.noise.stretch(self.first, count, self.role)) is not None:
+                return found
+        return self(decided + torch.arange(count, device=decided.device))

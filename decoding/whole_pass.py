@@ -33,11 +33,11 @@ class _Noise(ctypes.Structure):
     _fields_ = [("table", _AT), ("rows", _N), ("positions", _N), ("decided", _AT), ("stride", _N)]
 
 
-_WRITTEN = "choices", "path", "emitted", "accepted", "measured"
+_COLUMNS = "tokens", "parents", "depths", "scores", "choices", "path", "emitted", "accepted"
 
 
 class _Trees(ctypes.Structure):
-    _fields_ = [(name, _AT) for name in ("noise", "parents", "scores", *_WRITTEN)]
+    _fields_ = [(name, _AT) for name in ("noise", *_COLUMNS, "measured")]
 
 
 class Whole(ctypes.Structure):
@@ -66,28 +66,26 @@ class Judging:
     """Judges trees by the exact rule, in the same call as the pass over them."""
 
     def __init__(self, images: int, nodes: int):
-        """Make room for the outcome; nodes: the root among them."""
-        found = [torch.empty(images, nodes, dtype=torch.long) for _ in range(3)]
-        accepted = torch.empty(images, dtype=torch.long)
+        """nodes: the root among them."""
+        self.shape, self.noise, self.trees = (images, nodes), _Noise(), _Trees()
         self.measured = torch.empty(images, 3 + 5 * nodes, dtype=torch.float64)
-        self.found = *found, accepted  # choices, path, emitted, accepted
-        self.noise, self.trees = _Noise(), _Trees()
-        written = (*self.found, self.measured)
         self.trees.noise = ctypes.addressof(self.noise)
-        for name, each in zip(_WRITTEN, written, strict=True):
-            setattr(self.trees, name, each.data_ptr())
+        self.trees.measured = self.measured.data_ptr()
 
     def take(self, noise: NodeNoise, tree: DraftTree) -> None:
-        """Take the trees to judge, and the noise at their positions."""
+        """Take the trees to judge, the noise at their positions, and room for the outcome."""
         table, decided, own = noise.noise.table, noise.decided, self.noise
         own.table = None if table.shape[2] == 1 else table.data_ptr()
         own.rows, own.positions = table.shape[1], noise.noise.shape.positions
         own.decided, own.stride = decided.data_ptr(), decided.stride(0)
-        self.read = parents, scores = tree.parents.contiguous(), tree.scores.contiguous()
-        self.trees.parents, self.trees.scores = parents.data_ptr(), scores.data_ptr()
+        self.read = tuple(column.contiguous() for column in tree.columns)  # stays in memory
+        found = [torch.empty(self.shape, dtype=torch.long) for _ in range(3)]
+        self.found = *found, torch.empty(self.shape[0], dtype=torch.long)
+        for name, column in zip(_COLUMNS, (*self.read, *self.found), strict=True):
+            setattr(self.trees, name, column.data_ptr())
 
     def verdict(self) -> Verdict:
-        """Return the verdict, after the pass."""
+        """Return the verdict, after the pass; its figures are valid until the next one."""
         choices, path, emitted, accepted = self.found
         return Verdict(choices, accepted, path, emitted, measured=self.measured)
 

@@ -20,7 +20,7 @@ struct Whole {
   void *found, *logits, *log_p;
   struct Trees {  // to be judged by `judge`; null for none
     const void* noise;
-    const int64_t* parents;
+    const int64_t *tokens, *parents, *depths;
     const void* scores;
     int64_t *choices, *path, *emitted, *accepted;
     double* measured;
@@ -94,8 +94,8 @@ void read(Whole& s) {
     log_p<S, T>(s.images, each, s.vocab, s.guidance, s.cfg, s.temperature, (const S*)s.logits,
                 (T*)s.log_p);
   if (const auto* trees = s.trees; trees != nullptr)
-    judge<T>(s.images, n, s.vocab, (const T*)s.log_p, *(const Noise<T>*)trees->noise, s.codes,
-             trees->parents, s.depths, (const T*)trees->scores, trees->choices, trees->path,
+    judge<T>(s.images, n, s.vocab, (const T*)s.log_p, *(const Noise<T>*)trees->noise,
+             trees->tokens, trees->parents, trees->depths, (const T*)trees->scores, trees->choices, trees->path,
              trees->emitted, trees->accepted, trees->measured);
   s.rest = omp_get_wtime() - scored + (opened - started);
 }

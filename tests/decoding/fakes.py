@@ -143,3 +143,13 @@ def p_value(counts: Tensor, probabilities: Tensor) -> float:
     ]
     statistic = ((pooled[0] - pooled[1]) ** 2 / pooled[1]).sum()
     return float(torch.special.gammaincc(torch.tensor((len(pooled[0]) - 1) / 2), statistic / 2))
+
+
+class Silence:
+    """The noise of temperature 0."""
+
+    def __call__(self, positions: Tensor) -> Tensor:
+        return torch.zeros(*positions.shape, 1)
+
+    def ahead(self, decided: Tensor, count: int) -> Tensor:
+        return torch.zeros(len(decided), count, 1)

@@ -42,7 +42,7 @@ class SmallTarget:
     dtype, device = torch.float32, torch.device("cpu")
 
     def __init__(self):
-        self.model = randomised(Transformer(SPEC, CODES), 3, SIZES)
+        self.transformer = randomised(Transformer(SPEC, CODES), 3, SIZES)
 
     def prompt(self, text: str, guidance: int) -> PromptRows:
         return PromptRows(
@@ -56,10 +56,10 @@ class SmallTarget:
         return self.features(prompt.ids, context, layers)
 
     def features(self, ids: Tensor, context: Context, layers: Layers = ()) -> Tensor:
-        return self.model(ids, context, layers)
+        return self.transformer(ids, context, layers)
 
     def score(self, features: Tensor) -> Tensor:
-        return self.model.score(features)
+        return self.transformer.score(features)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fakes import Path, PathDrafter, path_to, random_distribution, random_tree, scored_paths
+from fakes import Path, PathDrafter, Silence, path_to, random_distribution, random_tree, scored_paths
 
 from decoding.grow import Grower
 from decoding.noise import gumbel
@@ -87,7 +87,7 @@ def drafted_levels(shape: Shape) -> int:
     """Calls of the drafter until the tree is grown, one per level."""
     policy, drafter = DynamicTree(shape), PathDrafter(random_distribution)
     root = DraftTree.root(torch.zeros(1, dtype=torch.long), torch.float64)
-    noise = lambda positions: torch.zeros(*positions.shape, 1)  # noqa: E731
+    noise = Silence()
     Grower(policy, drafter, PROPOSALS["topk"]())(
         root, TreePlan.of((shape,)), noise, torch.zeros(1, 1).long()
     )
@@ -143,7 +143,7 @@ def test_tokens_outside_the_distribution_do_not_become_nodes() -> None:
 
     policy = DynamicTree(Shape(3, 5, 40))
     root = DraftTree.root(torch.zeros(1, dtype=torch.long), torch.float64)
-    noise = lambda positions: torch.zeros(*positions.shape, 1)  # noqa: E731
+    noise = Silence()
     grower = Grower(policy, PathDrafter(narrow), PROPOSALS["topk"]())
     tree = grower(root, TreePlan.of((policy.largest,)), noise, torch.zeros(1, 1).long())
     assert len(scored_paths(tree, 0)) == 2 + 4 + 8
