@@ -50,7 +50,7 @@ class TrainSettings(DeviceSettings, ModelSettings):
         None,
         "a drafter's folder, or owner/name, to begin with",
         path=True,
-        shown="random weights",
+        shown="random weights; an exit's by least squares",
     )
     drafter: str = setting(
         "eagle",
