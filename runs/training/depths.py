@@ -166,16 +166,21 @@ def fitted_hits(
     heads: Sequence[ExitHead],
     images: Sequence[Rows],
 ) -> list[list[float]]:
-    """Return the hits of heads by level: means over images, whose rows are given one by one."""
+    """Return the hits of heads by level: means over images, whose rows are given one by one.
+
+    The heads take the target's type, as a user would load them.
+    """
     distribution = sampling_distribution(settings.sampling)
     levels = min(LEVELS, target.grid.tokens - 1)
-    given = [rows.to(target.device, torch.float32) for rows in images]
-    return [
-        torch.stack([expected_hits(target, head, rows, distribution, levels) for rows in given])
-        .mean(0)
-        .tolist()
-        for head in heads
-    ]
+    found = []
+    for head in heads:
+        parts = target, head.to(target.dtype)
+        hits = [
+            expected_hits(*parts, rows.to(target.device, target.dtype), distribution, levels)
+            for rows in images
+        ]
+        found.append(torch.stack(hits).mean(0).tolist())
+    return found
 
 
 def chain_costs(
@@ -183,7 +188,7 @@ def chain_costs(
 ) -> list[Costs]:
     """Return what rounds with chains of these heads cost here, for an image of a text.
 
-    Networks are changed to what decoding runs: types, packed weights, compiled kernels.
+    Networks are changed to what decoding runs: the target's type, packed weights, compiled kernels.
     """
     for head in heads:
         pack_weights(head.requires_grad_(False).to(target.dtype))

@@ -101,8 +101,9 @@ def test_a_folder_keeps_its_depth(deep, tmp_path, monkeypatch) -> None:
         module.with_depth(settings, tokens, Crew(CPU))
 
 
-def test_hits_and_prices_are_measured(deep, tmp_path, capsys) -> None:
-    run(deep, tmp_path, drafter="exit", layers="auto", steps=1)
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_hits_and_prices_are_measured(dtype, deep, tmp_path) -> None:
+    run(deep, tmp_path, drafter="exit", layers="auto", steps=1, dtype=dtype)
     found = json.loads((tmp_path / "depth.json").read_text())
     for each in found["depths"]:
         assert all(0 < hit <= 1 for hit in each["hits"]) and each["level"] > 0
