@@ -37,8 +37,9 @@ def setting(default: Any, text: str, **limits: Any) -> Any:
 
     default: None where other settings decide, MISSING where the user has to.
     text: its line of help.
-    limits: choices (tuple); low, high (inclusive); above (exclusive); path (True: `~` is replaced);
-        wanted (what errors say is allowed); shown (the default in the help, where it depends);
+    limits: choices (tuple); low, high (inclusive); above (exclusive); word (a text that may stand
+        for a number); path (True: `~` is replaced); wanted (what errors say is allowed); shown (the
+        default in the help, where it depends);
         later (True: runs made before the flag existed are those where it is None).
     """
     required = default is MISSING
@@ -155,13 +156,14 @@ def allowed(f: Field) -> str:
     words = [f"above {limits['above']}"] if "above" in limits else []
     words += [f"at least {limits['low']}"] if "low" in limits else []
     words += [f"at most {limits['high']}"] if "high" in limits else []
-    return " ".join([_KIND_NAMES[kind(f)], ", ".join(words)]).strip()
+    found = " ".join([_KIND_NAMES[kind(f)], ", ".join(words)]).strip()
+    return f"{limits['word']}, or {found}" if "word" in limits else found
 
 
 def parse_text(f: Field, flag: str, text: str) -> bool | int | float | str:
     """Return the value of a text; a SettingsError if it is none of the field's type."""
     wanted = kind(f)
-    if wanted is str:
+    if wanted is str or text == f.metadata.get("word"):
         return text
     if wanted is bool and (switch := parse_switch(text)) is not None:
         return switch
@@ -185,6 +187,8 @@ def checked(f: Field, flag: str, value: Any) -> Any:
     """
     if value is None and f.default is None:
         return None
+    if isinstance(value, str) and value == f.metadata.get("word"):
+        return value
     if kind(f) is float and type(value) is int:
         value = float(value)
     if isinstance(value, str) and "\0" in value:

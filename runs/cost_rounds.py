@@ -1,7 +1,7 @@
 """Rounds timed on this machine, for the costs that `runs.costs` keeps and converts."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from statistics import median_low
@@ -20,6 +20,7 @@ WARM_UP, ROUNDS = 2, 7
 PLAIN = MethodSettings("ar")
 RECALLING = MethodSettings("similar", nodes=16)
 ONE_PASS = MethodSettings("block", nodes=16)
+CHAINS = (1, 2, 4, 8)  # nodes
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,40 @@ def measure_costs(
     block = max(min(passes), recall) if passes else None
     verify = tuple(times[nodes] for nodes in sorted(times))
     return Costs(tuple(sorted(times)), verify, level, len(jobs) or None, recall, block)
+
+
+def measure_chain_costs(
+    openers: Sequence[Callable[[MethodSettings], Engine]], jobs: list[Job], repeats: int
+) -> list[Costs]:
+    """Time the first rounds of these jobs with chains that several heads draft.
+
+    Heads and chains take turns with plain decoding, which has no head and is the same in all costs.
+    Levels of one node are cheaper than those of the trees of `measure_costs`.
+
+    Args:
+        openers: of each head what builds a method's engine for as many images as there are jobs.
+        jobs: images to begin.
+        repeats: turns.
+    """
+    chains = {n: MethodSettings("eagle2", depth=n, width=1, nodes=n) for n in CHAINS}
+    plain: list[Round] = []
+    found: list[dict[int, list[Round]]] = [{n: [] for n in CHAINS} for _ in openers]
+    for _ in range(repeats):
+        plain += timed_rounds(openers[0](PLAIN), jobs)
+        for open_engine, own in zip(openers, found, strict=True):
+            for nodes, method in chains.items():
+                rounds = timed_rounds(open_engine(method), jobs)
+                # the last rounds of a small image have fewer nodes
+                own[nodes] += [row for row in rounds if row.nodes == nodes]
+    return [_chain_costs({0: plain} | own, len(jobs)) for own in found]
+
+
+def _chain_costs(found: Mapping[int, list[Round]], images: int) -> Costs:
+    """Return the least times of rounds by nodes, and of a level."""
+    known = {nodes: rounds for nodes, rounds in found.items() if rounds}
+    verify = tuple(min(row.rest for row in rounds) for rounds in known.values())
+    level = min(_per_level(row for rounds in known.values() for row in rounds))
+    return Costs(tuple(map(float, known)), verify, level, images)
 
 
 def _per_level(rounds: Iterable[Round]) -> Iterator[float]:

@@ -5,6 +5,7 @@
 <output_dir>/drafter/          the drafter in the public layout and its calibration, as
                                --drafter_path reads it
 <output_dir>/evaluation.json   its figures
+<output_dir>/depth.json        of --layers auto: the depths that were weighed, and the one taken
 """
 
 import time
@@ -13,28 +14,29 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from configs.fields import SettingsError, refuse
 from configs.training import FREE_FLAGS, TrainSettings
 from drafters.kinds import DEFAULT
-from drafters.training.features import Computed, cached
+from drafters.training.exit_fit import fit_exits, shares_of
+from drafters.training.features import Computed, Rower, cached
 from drafters.training.heads import embedding_scale, export, head_config, open_head
 from drafters.training.lesson import Lessons
 from drafters.training.losses import PARTS
 from drafters.training.rounds import DrawnRounds
 from drafters.training.shards import Tokens
 from models.base import TargetModel
-from models.files.folders import checkpoint_folder
 from runs.building import sampling_distribution
 from runs.session import open_target
+from runs.training.depths import with_depth
 from runs.training.estimate import estimate_table, seconds_left
 from runs.training.evaluation import Evaluation, trained_settings
+from runs.training.tokens import check_grid, read_tokens, split_tokens
 from support.crew import Crew
 from support.devices import pick_device
 from support.durable import lock, make_writable
 from support.log import JsonLog
-from support.provenance import checkpoint_id
 from support.training_state import load_state, save_state
 
 # flags that older checkpoints do not name, with their defaults
@@ -64,47 +66,12 @@ def train(settings: TrainSettings) -> None:
                 if settings.cache_features is not None:
                     make_writable("cache_features", Path(settings.cache_features))
                 stack.enter_context(lock(settings.folder / ".lock"))
+            settings = with_depth(settings, tokens, crew)
             Training(settings, open_target(settings.plain), tokens, crew).run()
     except BlockingIOError:
         refuse("output_dir", settings.output_dir, "a folder that no other process is working in")
     except ValueError as error:
         raise SettingsError(str(error)) from error
-
-
-def read_tokens(settings: TrainSettings) -> Tokens:
-    """Return the tokens of --tokens.
-
-    Raises:
-        SettingsError: they are damaged, or those of another model or checkpoint.
-    """
-    try:
-        tokens = Tokens.joined(settings.token_folders)
-        model = checkpoint_folder(settings.model_path, "--model_path")
-    except ValueError as error:
-        raise SettingsError(f"--tokens: {error}") from error
-    for name, wanted in (("model", settings.model), ("checkpoint", checkpoint_id(model))):
-        if tokens.about.get(name) != wanted:
-            refuse(
-                "tokens",
-                settings.tokens,
-                f"tokens with the {name} {wanted!r}; these have {tokens.about.get(name)!r}",
-            )
-    return tokens
-
-
-def check_grid(settings: TrainSettings, tokens: Tokens, target: TargetModel) -> None:
-    """Raise a SettingsError unless the tokens have the target's grid and codes."""
-    for name, wanted in (
-        ("rows", target.grid.rows),
-        ("columns", target.grid.columns),
-        ("vocab", target.vocab.size),
-    ):
-        if tokens.about[name] != wanted:
-            refuse(
-                "tokens",
-                settings.tokens,
-                f"tokens with {wanted} {name}; these have {tokens.about[name]}",
-            )
 
 
 class Training:
@@ -113,11 +80,7 @@ class Training:
     def __init__(self, settings: TrainSettings, target: TargetModel, tokens: Tokens, crew: Crew):
         check_grid(settings, tokens, target)
         target.transformer.requires_grad_(False)
-        try:
-            images, held = tokens.split(settings.holdout, settings.train_images)
-        except ValueError as error:
-            flag = "--train_images" if settings.train_images else "--holdout"
-            raise SettingsError(f"{flag}: {error}") from error
+        images, held = split_tokens(settings, tokens)
         self.settings, self.crew, self.target = settings, crew, target
         self.config = head_config(settings)  # --start_from need not outlive the start
         head = open_head(settings, target)
@@ -125,14 +88,23 @@ class Training:
         rows = Computed(target, tokens, settings.guidance, settings.precision, layers)
         if settings.cache_features is not None:
             rows = cached(rows, Path(settings.cache_features), tokens.about["checkpoint"], crew)
+        self.checkpoint = settings.folder / "checkpoint" / "state.pt"
+        self._begin(head, rows, images)
         distribution = sampling_distribution(settings.sampling)
         own = settings.drafter == "block"
         source = DrawnRounds(target, head, tokens, distribution) if own else rows
         self.lessons = Lessons(settings, target, head, (source, images), crew)
         self.evaluation = Evaluation(settings, target, tokens, rows, held)
-        self.checkpoint = settings.folder / "checkpoint" / "state.pt"
         self.log = JsonLog(settings.folder / "log.jsonl")
         self.recent: list[Tensor] = []  # parts of the losses since the last line of the log
+
+    def _begin(self, head: nn.Module, rows: Rower, images: list[int]) -> None:
+        """Fit an early exit's head, unless it goes on from other weights."""
+        known = self.settings.start_from is not None or self.checkpoint.exists()
+        if self.settings.drafter == "exit" and not known:
+            fit_exits([head], self.target, shares_of(rows, images))
+            # all processes begin with the same weights
+            self.crew.average(parameter.data for parameter in head.parameters())
 
     def run(self) -> None:
         """Do the missing steps and the last evaluation."""

@@ -4,19 +4,19 @@
 
 Every row is measured in turns with `ar`, image by image, and kept in <output>/sweep.jsonl, so the
 same command continues where one stopped. <output>/costs.json, which is measured first, says what
-the counts of a row promise.
+the counts of a row promise. Heads of --heads have rows and costs of their own.
 """
 
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from configs.benchmarking import BenchmarkSettings
-from configs.fields import refuse
+from configs.fields import SettingsError
 from configs.method_flags import listed_method
 from configs.methods import MethodSettings
 from configs.sampling import SamplingSettings
@@ -27,66 +27,13 @@ from eval.bench.machine import cpu_name
 from eval.bench.sweep import measured_cells
 from eval.bench.table import doubts, heading
 from runs.costs import Costs
+from scripts.tools.drafter_rows import Line, Part, parts_of
 from support.durable import replace_file
 from support.script import run_script
 from support.tables import Table
 
 Row = Mapping[str, Any]
 TEMPERATURES = (1.0, 0.0)
-PRICED = "priced"
-# By the number of draft tokens: name -> entry of --methods. Foreseen tokens do not continue the
-# trees of `graft_similar`, which knows the way better.
-_SIMILAR = "graft_similar:size=fixed:window=0"
-DRAFTERS: dict[str, dict[str, str]] = {
-    "16": {
-        "jacobi": "jacobi:window=16",
-        "ngram": "ngram:width=4:nodes=16",
-        "similar": "similar:width=3:nodes=16",
-        "adt": "adt:nodes=16",
-        "eagle2": "eagle2:width=4:nodes=16",
-        "marginal": "marginal:size=fixed:nodes=16",
-        "graft": "graft:size=fixed:nodes=16",
-        "graft_similar, head on level 1": f"{_SIMILAR}:depth=16:width=3:nodes=16:head_depth=1",
-        "graft_similar, head on levels 1-2": f"{_SIMILAR}:depth=16:width=3:nodes=16:head_depth=2",
-        "graft_similar, head on all": f"{_SIMILAR}:depth=16:width=3:nodes=16",
-        "block": "block:depth=16:width=3:nodes=16",
-    },
-    "58": {
-        "jacobi": "jacobi:window=58",
-        "ngram": "ngram",
-        "similar": "similar",
-        "adt": "adt:nodes=58:adt_d_max=8:adt_k_max=10:adt_d_init=5:adt_k_init=10",
-        "eagle2": "eagle2",
-        "marginal": "marginal:size=fixed",
-        "graft": "graft:size=fixed:depth=5:width=10",
-        "graft_similar, head on level 1": f"{_SIMILAR}:head_depth=1",
-        "graft_similar, head on levels 1-2": f"{_SIMILAR}:head_depth=2",
-        "graft_similar, head on all": _SIMILAR,
-        "block": "block",
-    },
-    PRICED: {
-        "jacobi": "jacobi:size=priced",
-        "similar": "similar:size=priced",
-        "marginal": "marginal",
-        "graft": "graft",
-        "graft_similar, head on level 1": "graft_similar:head_depth=1",
-        "graft_similar, head on levels 1-2": "graft_similar:head_depth=2",
-        "graft_similar, head on all": "graft_similar",
-        "block": "block:size=priced",
-    },
-}
-
-
-COSTS = "costs.json"
-
-
-@dataclass(frozen=True)
-class Line:
-    """A row to measure: its number of draft tokens, its name, and its entry of --methods."""
-
-    nodes: str
-    name: str
-    entry: str
 
 
 def all_drafters(
@@ -96,6 +43,7 @@ def all_drafters(
     images: int = 16,
     methods: str | None = None,
     nodes: str | None = None,
+    heads: str | None = None,
     model_path: str | None = None,
     dtype: str = "fp32",
 ) -> None:
@@ -107,10 +55,12 @@ def all_drafters(
         images: how many of them.
         methods: those whose rows are measured, by commas; all if None.
         nodes: 16, 58 or priced: rows of these budgets only, by commas; all if None.
+        heads: name=folder of further drafters with weights, by commas; they have rows with 16
+            draft tokens and priced ones.
         model_path: the target's folder; the shipped model if None.
         dtype: fp32, fp64 or bf16.
     """
-    folder, lines, rows = Path(output), _chosen(methods, nodes), []
+    folder, rows = Path(output), []
     run = RunSettings(
         prompt=prompt,
         num_images=images,
@@ -119,18 +69,14 @@ def all_drafters(
         dtype=dtype,
         method=MethodSettings("graft"),
     )
+    parts = parts_of(methods, nodes, heads, folder)
     for temperature in TEMPERATURES:
         settings = _settings(
-            replace(run, sampling=SamplingSettings(temperature=temperature)), lines, folder
+            replace(run, sampling=SamplingSettings(temperature=temperature)), parts[0].lines, folder
         )
         bench = Bench.open(settings)
-        if not (folder / COSTS).exists():
-            print("measuring what rounds cost", file=sys.stderr, flush=True)
-            bench.session.write_costs(folder / COSTS)
-        found = zip(lines, measured_cells(settings, bench), strict=True)
-        rows += [row | {"most_nodes": line.nodes, "drafts": line.name} for line, row in found]
-    costs = Costs.read(folder / COSTS)
-    rows = [row | {"promised": costs.speedup(row)} for row in rows]
+        ready = [(part, *_opened(part, settings, bench)) for part in parts]  # all, before any row
+        rows += [row for each in ready for row in _rows(*each)]
     dates = sorted({row["date"] for row in rows})
     where, *_ = heading(settings, bench.session.hardware(), cpu_name(), dates).split("; temp")
     text = f"{where}; {len(bench.jobs)} images\n{page(rows, len(bench.jobs))}"
@@ -140,25 +86,33 @@ def all_drafters(
     refuse_wrong(rows)
 
 
-def _chosen(methods: str | None, nodes: str | None) -> list[Line]:
-    """Return the lines of these methods and budgets; a SettingsError for one that has none."""
-    lines = [
-        Line(budget, name, entry) for budget, own in DRAFTERS.items() for name, entry in own.items()
-    ]
-    budgets = _wanted("nodes", nodes, list(DRAFTERS))
-    names = _wanted("methods", methods, [line.entry.partition(":")[0] for line in lines])
+def _opened(
+    part: Part, settings: BenchmarkSettings, bench: Bench
+) -> tuple[BenchmarkSettings, Bench]:
+    """Return the settings of a part's sweep, and what it is measured on: the same target."""
+    if part.drafter is None:
+        return settings, bench
+    run = replace(settings.run, drafter_path=part.drafter)
+    own = _settings(run, part.lines, Path(settings.output))
+    try:
+        session = replace(bench.session, drafter=None).with_settings(
+            run.with_method(own.methods[0])
+        )
+    except ValueError as error:
+        raise SettingsError(f"--heads: {error}") from error
+    return own, replace(bench, session=session)
+
+
+def _rows(part: Part, settings: BenchmarkSettings, bench: Bench) -> list[dict[str, Any]]:
+    """Return the rows of a part; what is missing is measured, costs first."""
+    if not part.costs.exists():
+        print("measuring what rounds cost", file=sys.stderr, flush=True)
+        bench.session.write_costs(part.costs)
+    costs, found = Costs.read(part.costs), measured_cells(settings, bench)
     return [
-        line for line in lines if line.nodes in budgets and line.entry.partition(":")[0] in names
+        row | {"most_nodes": line.nodes, "drafts": line.name, "promised": costs.speedup(row)}
+        for line, row in zip(part.lines, found, strict=True)
     ]
-
-
-def _wanted(flag: str, given: str | None, known: Sequence[str]) -> list[str]:
-    """Return what a flag names, by commas; all that is known without it."""
-    known = list(dict.fromkeys(known))
-    wanted = known if given is None else [name.strip() for name in given.split(",")]
-    if not set(wanted) <= set(known):
-        refuse(flag, given, f"{', '.join(known)}, by commas")
-    return wanted
 
 
 def _settings(run: RunSettings, lines: Sequence[Line], folder: Path) -> BenchmarkSettings:

@@ -21,7 +21,7 @@ ABSENT = (
 )  # users put public weights there
 PLACES = ("configs", "scripts", "eval", "docs", "ckpts", "tests")
 # of scripts, of torchrun and the hub's client, of fire
-OTHERS = {"runs", "nproc_per_node", "local", "help", "parts", "small", "output", "images"}
+OTHERS = {"runs", "nproc_per_node", "local", "help", "parts", "small", "output", "images", "heads"}
 
 
 @pytest.mark.parametrize("page", PAGES)

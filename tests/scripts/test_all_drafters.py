@@ -1,19 +1,24 @@
 """The table of all drafters: one command, each row measured once."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from small import write_checkpoint
+from small import randomised, small_settings, write_checkpoint
 
 from configs.method_flags import listed_method
+from drafters.exit import ExitHead
+from drafters.training.heads import export
 from eval.bench import sweep as module
 from runs.costs import Costs
-from scripts.tools.all_drafters import DRAFTERS, PRICED, _chosen, all_drafters
+from runs.session import open_session
+from scripts.tools.all_drafters import all_drafters
+from scripts.tools.drafter_rows import DRAFTERS, HEADS, PRICED, parts_of
 
 
 def test_rows_have_the_number_of_nodes_that_they_are_listed_under() -> None:
-    for nodes, lines in DRAFTERS.items():
+    for nodes, lines in (*DRAFTERS.items(), *HEADS.items()):
         for entry in lines.values():
             method = listed_method(entry, {})
             assert (method.size == PRICED) == (nodes == PRICED)
@@ -65,7 +70,8 @@ def test_one_command_makes_the_table_and_goes_on_where_it_stopped(
 
 
 def test_some_budgets_alone() -> None:
-    lines = _chosen("similar,block", "58,priced")
+    (own,) = parts_of("similar,block", "58,priced", None, Path("out"))
+    lines = own.lines
     assert [(line.nodes, line.name) for line in lines] == [
         ("58", "similar"), ("58", "block"), ("priced", "similar"), ("priced", "block"),
     ]  # fmt: skip
@@ -76,3 +82,60 @@ def test_some_budgets_alone() -> None:
 def test_a_method_without_a_row_is_refused() -> None:
     with pytest.raises(ValueError, match="--methods: found 'similar,ar'; allowed: jacobi, ngram"):
         all_drafters(methods="similar,ar")
+
+
+def write_exit(model: Path, folder: Path) -> Path:
+    """Write a head after the first layer of a small checkpoint's target; returns its folder."""
+    target = open_session(small_settings(model)).target
+    head = randomised(ExitHead(replace(target.spec, layers=1)), 5)
+    config = json.loads((model / "drafter/config.json").read_text())
+    export(head, config | {"drafter": "exit", "num_hidden_layers": 1}, folder, target, 1.0)
+    return folder
+
+
+def test_heads_have_rows_in_the_same_table(tmp_path, capsys) -> None:
+    folder, model = tmp_path / "out", write_checkpoint(tmp_path / "model")
+    exit_head = write_exit(model, tmp_path / "exit")
+
+    def table(**more: str) -> list[dict]:
+        all_drafters(
+            output=str(folder), prompt="a red dot", methods="adt,marginal", nodes="16,priced",
+            heads=f"early exit={exit_head}, again={model / 'drafter'}", model_path=str(model),
+            dtype="fp64", images=1, **more,
+        )  # fmt: skip
+        return json.loads((folder / "table.json").read_text())["rows"]
+
+    rows = table()
+    shown = [line.split(" | ")[0][2:] for line in capsys.readouterr().out.splitlines()[3:]]
+    names = [
+        "adt", "marginal", "marginal", "early exit: adt", "early exit: marginal", "again: adt",
+        "again: marginal",
+    ]  # fmt: skip
+    assert [row["drafts"] for row in rows] == names * 2
+    assert [row["most_nodes"] for row in rows[:4]] == ["16", "16", "priced", "16"]
+    assert [name for name in shown if name in names] == names * 2
+    assert [row["identical"] for row in rows] == [1] * 14
+    # the target's own drafter, by whatever name, drafts alike and is measured once
+    assert rows[5]["tau"] == rows[0]["tau"] != rows[3]["tau"]
+    assert (rows[5]["id"] == rows[0]["id"]) and rows[3]["id"] != rows[0]["id"]
+    assert len(list(folder.glob("costs*.json"))) == 3
+    lines = (folder / "sweep.jsonl").read_text()
+    assert table() == rows and (folder / "sweep.jsonl").read_text() == lines
+
+
+@pytest.mark.parametrize(
+    ("heads", "message"),
+    [
+        ("work/a", "--heads: found 'work/a'; allowed: name=folder with different names"),
+        ("a=x,a=y", "--heads: found 'a=x,a=y'; allowed: name=folder with different names"),
+        ("a=nowhere", "--heads"),
+    ],
+)
+def test_heads_that_are_not_there(heads, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        all_drafters(heads=heads)
+
+
+def test_heads_without_a_row(tmp_path) -> None:
+    with pytest.raises(ValueError, match="--heads: found .a=x.; allowed: with some of"):
+        parts_of(None, "58", "a=x", tmp_path)
