@@ -32,7 +32,7 @@ from drafters.learn import (
 from drafters.training.heads import embedding_scale, export, head_config, open_head
 from models.base import TargetModel
 from models.files.folders import checkpoint_folder
-from runs.fusing import fuse
+from runs.fusing import kernels_for
 from runs.session import Session
 from runs.spans import Span, pays, saved
 from support.durable import append_lines, encode_json, replace_file
@@ -203,8 +203,7 @@ def open_learner(
     undrafted = replace(settings, method=plain, drafter_path=None, learn=None, learn_share=None)
     session = open_session(undrafted)
     learner = Learner(settings, session.target, images, rank)
-    if session.target.transformer.blocks.fused:
-        fuse(learner.network)
+    kernels_for(settings)(learner.network)
     return replace(session, settings=settings, drafter=learner.drafter), learner
 
 

@@ -1,0 +1,152 @@
+"""--compile inductor: layers by torch.compile, the tokens of plain decoding by torch's kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from browser import only_in_all
+from compilers import needs_inductor
+from small import Sizes, open_lumina, small_settings, write_checkpoint
+from test_fusing import JOBS, METHODS, codes, opened
+from torch._dynamo.utils import counters
+
+from configs.fields import SettingsError
+from configs.methods import MethodSettings
+from configs.model import EngineSettings
+from decoding.cache import CacheShape, KVCache, chain
+from models import compiled
+from models.base import Context
+from models.transformer import in_turn
+from runs.session import open_session
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def compiler() -> Iterator[None]:
+    """A compiler that remembers no other test."""
+    torch.compiler.reset()
+    counters.clear()
+    yield
+    torch.compiler.reset()
+
+
+def programs() -> int:
+    return counters["stats"]["unique_graphs"]
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory):
+    """A checkpoint of five layers."""
+    return write_checkpoint(tmp_path_factory.mktemp("deep") / "checkpoint", Sizes(layers=5))
+
+
+@needs_inductor
+def test_layers_and_rounds_share_their_programs(deep) -> None:
+    """Three for passes over one token, three for others: whatever is cached, however many layers."""
+    wanted = codes(opened(deep, "off"), "ar", 1.0, 2)
+    session = opened(deep, "inductor")
+    assert len(session.target.transformer.blocks.blocks) == 5
+    assert codes(session, "jacobi", 1.0, 2) == wanted
+    assert codes(session, "ar", 1.0, 2) == wanted
+    assert programs() == 6
+    with torch.compiler.set_stance("fail_on_recompile"):
+        assert codes(session, "ar", 0.0, 1) == codes(opened(deep, "off"), "ar", 0.0, 1)
+        assert codes(session, "jacobi", 1.0, 1) == wanted
+
+
+@needs_inductor
+def test_a_drafter_may_change_its_weights_in_place(checkpoint) -> None:
+    """What is compiled reads them in every pass."""
+    session = opened(checkpoint, "inductor")
+    blocks, plain = session.drafter.network.blocks, opened(checkpoint, "off").drafter.network.blocks
+    assert len(blocks.blocks) == 1 and blocks.run is not plain.run is in_turn
+    found = []
+    for _ in range(2):
+        found.append(passed(blocks))
+        torch.testing.assert_close(found[-1], passed(plain))
+        for each in (blocks, plain):
+            for name, weight in each.named_parameters():
+                weight.data.mul_(1.5 if name.endswith("weight") else 2.0)
+    assert not torch.allclose(*found) and programs() == 2
+
+
+def passed(blocks: torch.nn.Module) -> torch.Tensor:
+    """The states of some tokens after all layers."""
+    cache = KVCache(blocks.spec, CacheShape(2, 1, 8), torch.float64, CPU)
+    cache.reset(torch.zeros(2, dtype=torch.long))
+    seeded = torch.Generator().manual_seed(3)
+    x = torch.randn(2, 3, blocks.spec.hidden, dtype=torch.float64, generator=seeded)
+    with torch.inference_mode():
+        return blocks(x, cache.open(*chain(2, 3, CPU)))
+
+
+@needs_inductor
+@only_in_all
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_all_methods_decode_the_same_tokens(checkpoint, temperature) -> None:
+    session = opened(checkpoint, "inductor")
+    wanted = codes(opened(checkpoint, "off"), "ar", temperature, 1)
+    for method in METHODS:
+        for images in (1, 2):
+            assert codes(session, method, temperature, images) == wanted, (method, images)
+    assert len(wanted) == len(JOBS)
+
+
+@needs_inductor
+@only_in_all
+def test_so_they_do_one_guidance_row_after_the_other(checkpoint) -> None:
+    settings = replace(small_settings(checkpoint), compile="inductor", cfg_mode="sequential")
+    session = open_session(settings)
+    wanted = codes(opened(checkpoint, "off"), "ar", 1.0, 1)
+    for method in ("ar", "jacobi", "graft"):
+        assert codes(session, method, 1.0, 2) == wanted
+
+
+@needs_inductor
+@only_in_all
+def test_so_they_do_across_row_ends(lumina_folder) -> None:
+    plain = open_lumina(lumina_folder, "64")
+    session = open_session(replace(plain.settings, compile="inductor"))
+    assert codes(session, "adt", 1.0, 2) == codes(plain, "ar", 1.0, 1)
+
+
+@needs_inductor
+@only_in_all
+def test_so_they_do_with_quantised_weights(checkpoint) -> None:
+    pytest.importorskip("torchao")
+    settings = replace(small_settings(checkpoint, "fp32"), quantize="int8")
+    session = open_session(replace(settings, compile="inductor"))
+    wanted = codes(session, "ar", 1.0, 1)
+    for method in ("jacobi", "adt"):
+        assert codes(session, method, 1.0, 1) == wanted
+
+
+@needs_inductor
+def test_training_runs_layer_by_layer(checkpoint) -> None:
+    """Gradients are not compiled."""
+    network = opened(checkpoint, "inductor").drafter.network.requires_grad_(True)
+    rows = torch.randn(2, 3, network.spec.hidden, dtype=torch.float64)
+    positions = torch.arange(3).expand(2, -1)
+    network.blocks(rows, Context(positions)).sum().backward()
+    assert network.blocks.blocks[0].mlp.down.weight.grad is not None and programs() == 0
+
+
+def test_it_is_refused_without_a_compiler(checkpoint, monkeypatch) -> None:
+    monkeypatch.setattr(compiled.shutil, "which", lambda name: None)
+    settings = replace(small_settings(checkpoint), compile="inductor")
+    monkeypatch.setattr("runs.session.load_target", lambda *_: pytest.fail("loads the weights"))
+    message = "--compile: found 'inductor', but no C.. compiler was found; allowed: off, auto"
+    with pytest.raises(SettingsError, match=message):
+        open_session(settings)
+    monkeypatch.setattr(compiled.importlib.util, "find_spec", lambda name: None)
+    missing = compiled.missing_compiler(torch.device("cuda"))
+    assert missing == "the package triton is missing"
+
+
+def test_it_is_refused_on_several_gpus() -> None:
+    with pytest.raises(SettingsError, match="--compile: found 'inductor'; allowed: only on one de"):
+        EngineSettings(compile="inductor", device_map="auto", method=MethodSettings("ar"))
