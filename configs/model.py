@@ -174,6 +174,9 @@ class EngineSettings(BatchSettings, PlacementSettings, DrafterSettings, TargetSe
         if self.compile == "on" and self.method.prices is not None and self.device != "cpu":
             allowed = "only with --compile off or auto: replayed rounds cost the same for any tree"
             refuse("prices", self.method.prices, allowed)
+        if self.compile == INDUCTOR and self.quantize is not None:
+            # its code for int8 in bf16 ends the process on a CPU (torch 2.14, torchao 0.18)
+            refuse("compile", INDUCTOR, f"off, on or auto with --quantize {self.quantize}")
         if self.quantize is not None and self.device_map == "auto":
             refuse("quantize", self.quantize, "only with --device_map single")
         if self.quantize == "int4" and self.device == "cpu":
