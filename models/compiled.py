@@ -28,10 +28,19 @@ def compile_blocks(*networks: nn.Module) -> None:
     torch compiles them in the first passes, and keeps what it made in its own cache folder.
     """
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _SIZES)
+    _run_by(run_compiled, networks)
+
+
+def leave_blocks(*networks: nn.Module) -> None:
+    """Let networks run one block after the other again, by torch's kernels."""
+    _run_by(in_turn, networks)
+
+
+def _run_by(run: Callable[..., Iterator[Tensor]], networks: Iterable[nn.Module]) -> None:
     for network in networks:
         for part in network.modules():
             if isinstance(part, Blocks):
-                part.run = run_compiled
+                part.run = run
 
 
 def missing_compiler(device: torch.device) -> str | None:
