@@ -22,7 +22,7 @@ def kernels_for(settings: EngineSettings) -> Callable[..., None]:
     if settings.compile != INDUCTOR:
         return fuse if fuses(settings) else _leave
     if lacking := missing_compiler(pick_device(settings.device)):
-        raise SettingsError(f"--compile: found {INDUCTOR!r}, but {lacking}; allowed: off, auto")
+        raise SettingsError(f"--compile: found 'inductor', but {lacking}; allowed: off, auto")
     return compile_blocks
 
 
