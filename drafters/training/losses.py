@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoding.sampling import SamplingDistribution
+from decoding.transfer import constant
 from drafters.eagle_head import EagleHead
 from drafters.exit import ExitHead
 from drafters.training.exits import unroll_exit
@@ -204,4 +205,5 @@ class EagleLoss:
 
     def total(self, parts: Tensor) -> Tensor:
         """Return the loss of parts (levels, 3)."""
-        return parts.mean(0) @ parts.new_tensor(self.weights)
+        weights = constant(self.weights, parts.device)  # copied once, for a copy waits
+        return parts.mean(0) @ weights.to(parts.dtype)
