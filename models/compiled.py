@@ -27,7 +27,6 @@ def compile_blocks(*networks: nn.Module) -> None:
 
     torch compiles them in the first passes, and keeps what it made in its own cache folder.
     """
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _SIZES)
     _run_by(run_compiled, networks)
 
 
@@ -62,6 +61,7 @@ def run_compiled(
         yield from in_turn(blocks, x, rotation, context)
         return
     begin, between, end = map(_program, (_begin, _between, _end))
+    _allow_sizes()
     _any_size((0, 1), x, *rotation)
     heads = begin(blocks[0], x, rotation)
     for block, following in pairwise(blocks):
@@ -97,6 +97,13 @@ def _program(function: Callable[..., Any]) -> Callable[..., Any]:
     Importing the compiler takes seconds, which only those who ask for it should wait.
     """
     return torch.compile(function, fullgraph=True, options={"freezing": False})
+
+
+def _allow_sizes() -> None:
+    """Let a function have more than eight programs; every thread has a limit of its own."""
+    config = torch._dynamo.config
+    if config.recompile_limit < _SIZES:
+        config.recompile_limit = _SIZES
 
 
 def _any_size(dimensions: tuple[int, int], *tensors: Tensor) -> None:

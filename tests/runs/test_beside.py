@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -114,6 +116,15 @@ def settings(tmp_path, monkeypatch) -> RunSettings:
                        learn_share=0.5, drafter_path="new")  # fmt: skip
 
 
+@pytest.fixture
+def clock(monkeypatch) -> list[float]:
+    """The learner's clock, which tests put forward."""
+    now = [0.0]
+    clocks = SimpleNamespace(perf_counter=lambda: now[0], time=time.time)
+    monkeypatch.setattr(learning, "time", clocks)
+    return now
+
+
 def noted(learner: learning.Learner, cuda: Cuda, monkeypatch) -> list[str]:
     """Let a learner's steps stand in the log; returns it."""
     update, publish, merge = learner.lessons.update, learner._publish, learner._merge
@@ -123,7 +134,7 @@ def noted(learner: learning.Learner, cuda: Cuda, monkeypatch) -> list[str]:
     return cuda.log
 
 
-def test_rounds_go_on_beside_updates(settings, monkeypatch) -> None:
+def test_rounds_go_on_beside_updates(settings, clock, monkeypatch) -> None:
     """Weights are taken over once they are finished; only a save waits for them."""
     monkeypatch.setattr(learning, "pays", lambda *_: True)
     session, learner = learning.open_learner(settings, 16, 0, open_real_session)
@@ -132,6 +143,7 @@ def test_rounds_go_on_beside_updates(settings, monkeypatch) -> None:
     log, weights = noted(learner, cuda, monkeypatch), learner.network.fc.weight
     rounds = []
     for step in draw(session, prompt_items(settings), 0):
+        clock[0] += 1
         begun, before = len(log), weights.clone()
         learner.after(step)
         rounds.append(log[begun:])
@@ -152,11 +164,9 @@ def test_rounds_go_on_beside_updates(settings, monkeypatch) -> None:
     assert learner.updates.busy is False
 
 
-def test_its_share_is_of_the_time_of_the_rounds(settings, monkeypatch) -> None:
+def test_its_share_is_of_the_time_of_the_rounds(settings, clock, monkeypatch) -> None:
     """By a clock on which every round takes a second, and all else no time."""
     monkeypatch.setattr(learning, "pays", lambda *_: True)
-    clock = [0.0]
-    monkeypatch.setattr(learning.time, "perf_counter", lambda: clock[0])
     session, learner = learning.open_learner(settings, 16, 0, open_real_session)
     learner.updates = Beside(session.target.device, Cuda(lasts=3))
     drawing = beside = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -112,6 +113,18 @@ def test_so_they_do_across_row_ends(lumina_folder) -> None:
     plain = open_lumina(lumina_folder, "64")
     session = open_session(replace(plain.settings, compile="inductor"))
     assert codes(session, "adt", 1.0, 2) == codes(plain, "ar", 1.0, 1)
+
+
+@needs_inductor
+def test_threads_share_programs(deep) -> None:
+    """As the page's, in which another one decodes than the one that loads."""
+    session = opened(deep, "inductor")
+    wanted = codes(session, "jacobi", 1.0, 1)
+    before = programs()
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(codes, session, "jacobi", 1.0, 1).result() == wanted
+        limit = pool.submit(lambda: torch._dynamo.config.recompile_limit).result()
+    assert programs() == before and limit > 8
 
 
 @needs_inductor
