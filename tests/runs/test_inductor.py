@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -18,9 +19,14 @@ from configs.fields import SettingsError
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
 from decoding.cache import CacheShape, KVCache, chain
+from decoding.recorder import Program
+from decoding.sampling import SamplingDistribution
+from decoding.start import Sizes as RoundSizes
+from decoding.transfer import recording
 from models import compiled
 from models.base import Context
 from models.transformer import in_turn
+from runs.building import build_engine
 from runs.session import open_session
 
 CPU = torch.device("cpu")
@@ -113,6 +119,41 @@ def test_so_they_do_across_row_ends(lumina_folder) -> None:
     plain = open_lumina(lumina_folder, "64")
     session = open_session(replace(plain.settings, compile="inductor"))
     assert codes(session, "adt", 1.0, 2) == codes(plain, "ar", 1.0, 1)
+
+
+class Written:
+    """A recorder that runs every round as it would be recorded, and refuses to compile then.
+
+    A CUDA graph is recorded in the second round of a size.
+    """
+
+    def __init__(self) -> None:
+        self.seen: set[RoundSizes] = set()
+        self.again = 0
+
+    def __call__(self, sizes: RoundSizes, program: Program, table: torch.Tensor) -> Any:
+        known = sizes in self.seen
+        self.seen.add(sizes)
+        self.again += known
+        with recording(), torch.compiler.set_stance("fail_on_recompile" if known else "default"):
+            return program(table)
+
+    def forget(self) -> None:
+        self.seen.clear()
+
+
+@needs_inductor
+@pytest.mark.parametrize(
+    "name", ["jacobi", *(pytest.param(n, marks=only_in_all) for n in ("ar", "adt", "graft"))]
+)
+def test_rounds_can_be_recorded(name, deep) -> None:
+    """What the second round of a size needs was compiled in the first one."""
+    session, plain = opened(deep, "inductor"), opened(deep, "off")
+    recorder, method, distribution = Written(), MethodSettings(name), SamplingDistribution(cfg=2.0)
+    parts = session.target, session.drafter, distribution, method, 2
+    steps = build_engine(*parts, recorder=recorder).generate(JOBS)
+    found = {image.job.id: image.codes.tolist() for step in steps for image in step.finished}
+    assert found == codes(plain, "ar", 1.0, 1) and recorder.again > len(recorder.seen) > 0
 
 
 @needs_inductor
