@@ -13,6 +13,7 @@ from decoding.flight import Job
 from drafters.loading import load_drafter
 from models.base import ImageGrid, TargetOptions, TransformerSpec
 from models.codecs.vqgan_config import read_config
+from models.compiled import missing_compiler
 from models.files.chameleon_parts import find_tokenizer
 from models.files.names import VQGAN_CONFIG
 from models.files.tokenizer_file import load_tokenizer
@@ -50,11 +51,14 @@ def open_tiny(
     compile: of KINDS; None launches torch's kernels one by one.
 
     Raises:
-        ValueError: a file is missing or damaged, or a compiler is missing; names it.
-        Skipped: the device has no graphs, and `compile` asks for some.
+        ValueError: a file is missing or damaged; names it.
+        Skipped: `compile` asks for graphs, which the device does not have, or for a compiler, which
+            is missing.
     """
     if compile is not None and device.type != "cuda":
         raise Skipped("only a CUDA device has graphs")
+    if compile == INDUCTOR and (missing := missing_compiler(device)):
+        raise Skipped(missing)
     settings = EngineSettings(
         model_path=model_path,
         dtype=dtype,

@@ -39,7 +39,7 @@ def measured(
 
     Raises:
         Skipped: a relaxed rule, and the checkpoint has no table of nearest codes; or `compile`, one
-            of KINDS, asks for graphs, and the device has none.
+            of KINDS, asks for what is not here.
     """
     session = open_tiny(options.model_path, "fp32", options.device, compile)
     session = replace(session, settings=replace(session.settings, batch_size=batch))

@@ -56,7 +56,7 @@ def compared(
     The CPU's images are plain decoding's where the method must make the same ones, else its own.
 
     Raises:
-        Skipped: `compile`, one of KINDS, asks for graphs, and the device has none.
+        Skipped: `compile`, one of KINDS, asks for what is not here.
     """
     jobs = prompt_jobs(options.sizes.compared)
     here = open_tiny(options.model_path, dtype, options.device, compile)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,8 +27,11 @@ from decoding.transfer import recording
 from models import compiled
 from models.base import Context
 from models.transformer import in_turn
+from runs import learning
 from runs.building import build_engine
+from runs.generate import generate_images
 from runs.session import open_session
+from support.json_files import read_lines
 
 CPU = torch.device("cpu")
 
@@ -166,6 +170,27 @@ def test_threads_share_programs(deep) -> None:
         assert pool.submit(codes, session, "jacobi", 1.0, 1).result() == wanted
         limit = pool.submit(lambda: torch._dynamo.config.recompile_limit).result()
     assert programs() == before and limit > 8
+
+
+@needs_inductor
+@only_in_all
+def test_a_drafter_that_learns_draws_the_same_images(checkpoint, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(learning, "WINDOW", 2)
+    monkeypatch.setattr(learning, "pays", lambda *_: True)
+    settings = replace(
+        small_settings(checkpoint), samples_per_prompt=12, num_images=12, batch_size=2
+    )
+    plain = replace(settings, output_dir=str(tmp_path / "plain"), compile="off")
+    learnt = replace(settings, output_dir=str(tmp_path / "learnt"), compile="inductor",
+                     learn=True, learn_share=0.9)  # fmt: skip
+    found = []
+    for run in (plain, learnt):
+        generate_images(run)
+        lines = read_lines(Path(run.output_dir) / "records.jsonl")
+        found.append({line["id"]: line["tokens_sha256"] for line in lines})
+    assert found[0] == found[1] and len(found[0]) == 12
+    log = (tmp_path / "learnt/learned/log.jsonl").read_text().splitlines()
+    assert '"updates": 0' not in log[-1]
 
 
 @needs_inductor
