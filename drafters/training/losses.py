@@ -49,9 +49,9 @@ def unroll(
     outputs = [head(ids, inputs, Context(positions, mask_of(visible, given), cache))[:, first:]]
     slots = [torch.arange(n, device=given.device)]
     for depth in range(2, depths + 1):
-        slots.append(torch.arange(n - drafted + depth - 1, n, device=given.device))
+        own = n - drafted + depth - 1
+        slots.append(torch.arange(own, n, device=given.device))
         cache.keeps = depth < depths
-        own = slots[-1][0]
         seen = torch.cat([_branch(slots, depth, level) for level in range(1, depth + 1)], 1)
         seen = (
             seen & F.pad(slots[0] >= starts[:, None], (0, seen.shape[1] - n), value=True)[:, None]
