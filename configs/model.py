@@ -11,6 +11,8 @@ from configs.methods import MethodSettings
 from configs.sampling import SamplingSettings
 from configs.targets import ROOT, TARGETS, parts_next_to, refuse_foreign_flags, targets_with
 
+INDUCTOR = "inductor"  # what --compile says for torch's own compiler
+
 
 @dataclass(frozen=True)
 class CodecSettings(Settings):
@@ -159,18 +161,22 @@ class EngineSettings(BatchSettings, PlacementSettings, DrafterSettings, TargetSe
     compile: str | None = setting(
         None,
         "on a GPU replay rounds as CUDA graphs, one launch each; on a CPU compile kernels for "
-        "whole passes; auto = where that is possible",
-        choices=("off", "on", "auto"),
+        f"whole passes; auto = where that is possible; {INDUCTOR} = layers by torch.compile, on a "
+        "GPU in rounds that are replayed where possible",
+        choices=("off", "on", "auto", INDUCTOR),
         shown="auto on a CPU, off on a GPU",
         later=True,
     )
 
     def settle(self) -> None:
-        if self.compile == "on" and self.device_map == "auto":
-            refuse("compile", "on", "only on one device, not with --device_map auto")
+        if self.compile in ("on", INDUCTOR) and self.device_map == "auto":
+            refuse("compile", self.compile, "only on one device, not with --device_map auto")
         if self.compile == "on" and self.method.prices is not None and self.device != "cpu":
             allowed = "only with --compile off or auto: replayed rounds cost the same for any tree"
             refuse("prices", self.method.prices, allowed)
+        if self.compile == INDUCTOR and self.quantize is not None:
+            # its code for int8 in bf16 ends the process on a CPU (torch 2.14, torchao 0.18)
+            refuse("compile", INDUCTOR, f"off, on or auto with --quantize {self.quantize}")
         if self.quantize is not None and self.device_map == "auto":
             refuse("quantize", self.quantize, "only with --device_map single")
         if self.quantize == "int4" and self.device == "cpu":

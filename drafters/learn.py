@@ -107,14 +107,17 @@ class Notes:
 
     @torch.inference_mode(False)
     def _keep(self, page: Page) -> None:
-        """Keep a finished image on the CPU, in tensors that can be trained on."""
+        """Keep a finished image where it was made, in tensors that can be trained on.
+
+        On a GPU they stay there, since to bring them to the CPU and back would be to wait for both.
+        """
         prompt, length = page.prompt, page.prompt.ids.shape[1]
         ids = torch.cat(page.codes)[: self.wanted] + self.first_id
         ids = torch.cat([prompt.ids, ids.expand(len(prompt.ids), -1)], 1)
         features = torch.cat(page.features, 1)[:, : length + self.wanted]
         origins = prompt.starts if prompt.origins is None else prompt.origins
-        parts = (values.to("cpu", copy=True) for values in (ids, features, prompt.starts, origins))
-        self.rows.append(Rows(*parts, length))
+        parts = (ids, features, prompt.starts, origins)
+        self.rows.append(Rows(*(values.clone() for values in parts), length))
         self.finished += 1
         most = max(1, _BYTES // max(1, features.numel() * features.itemsize))
         if len(self.rows) > most:

@@ -5,6 +5,7 @@ SwiGLU. Keys and values live in a cache that the caller passes in; without one t
 causal over its own tokens (training).
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 
@@ -17,11 +18,15 @@ from models.fused import run_fused
 from models.linear import Linear
 from models.rotary import Rotary, RotaryGrid, rotate, rotate_pairs
 
+Rotation = tuple[Tensor, Tensor]  # cosines and signed sines (rows, n, 1, head_dim)
+Heads = tuple[Tensor, Tensor, Tensor]  # queries, keys, values (rows, heads, n, head_dim)
+
 
 class RMSNorm(nn.Module):
     """Root mean square norm (arXiv 1910.07467).
 
-    torch fuses it on GPUs. On CPUs it is written out here, which takes a quarter less time.
+    torch fuses it on GPUs, and compilers do. On CPUs it is written out here, which takes a quarter
+    less time.
     """
 
     def __init__(self, width: int, eps: float):
@@ -31,7 +36,8 @@ class RMSNorm(nn.Module):
         self.floor: Tensor | None = None  # eps as a tensor
 
     def forward(self, x: Tensor) -> Tensor:
-        if not x.is_cpu or x.dtype not in (torch.float32, torch.float64):
+        written = x.is_cpu and x.dtype in (torch.float32, torch.float64)
+        if not written or torch.compiler.is_compiling():
             return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
         if self.floor is None or self.floor.dtype != x.dtype:
             self.floor = torch.tensor(self.eps, dtype=x.dtype)
@@ -63,18 +69,26 @@ class Attention(nn.Module):
         self.qk_norm = HeadNorm(spec.heads + spec.kv_heads, spec.head_dim) if spec.qk_norm else None
         self.rotate = rotate if spec.image_rope is None else rotate_pairs
 
-    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], context: Context) -> Tensor:
+    def project(self, x: Tensor, rotation: Rotation) -> Heads:
+        """Return queries, keys and values of new tokens x (rows, n, hidden)."""
         rows, n, _ = x.shape
         qkv = self.qkv(x).view(rows, n, -1, self.head_dim)
         qk, v = qkv.split([self.heads + self.kv_heads, self.kv_heads], 2)
         if self.qk_norm is not None:
             qk = self.qk_norm(qk)
         q, k = self.rotate(qk, *rotation).transpose(1, 2).split([self.heads, self.kv_heads], 1)
-        v = v.transpose(1, 2)
+        return q, k, v.transpose(1, 2)
+
+    def read(self, heads: Heads, context: Context) -> Tensor:
+        """Return what new tokens read of the cache, which keeps them (rows, heads, n, head_dim)."""
+        q, k, v = heads
         if context.cache is not None:
             k, v = context.cache.write(self.layer, k, v)
-        y = self._attend(q.to(k.dtype), k, v, context)  # (rows, heads, n, head_dim)
-        return self.out(y.to(x.dtype).transpose(1, 2).reshape(rows, n, -1))
+        return self._attend(q.to(k.dtype), k, v, context)
+
+    def join(self, y: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the output (rows, n, hidden) of what was read."""
+        return self.out(y.to(dtype).transpose(1, 2).flatten(2))
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, context: Context) -> Tensor:
         """Return what queries (rows, heads, n, head_dim) read of keys and values (rows, kv_heads,
@@ -113,12 +127,30 @@ class Block(nn.Module):
         self.attention_norm = RMSNorm(spec.hidden, spec.norm_eps) if has_norm else nn.Identity()
         self.mlp_norm = RMSNorm(spec.hidden, spec.norm_eps)
 
-    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], context: Context) -> Tensor:
+    def forward(self, x: Tensor, rotation: Rotation, context: Context) -> Tensor:
+        return self.end(x, self.attention.read(self.begin(x, rotation), context))
+
+    def begin(self, x: Tensor, rotation: Rotation) -> Heads:
+        """Return queries, keys and values: what comes before attention reads the cache."""
+        return self.attention.project(x if self.swin else self.attention_norm(x), rotation)
+
+    def end(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return hidden states after the block, from those before it and what attention read."""
+        y = self.attention.join(y, x.dtype)
         if self.swin:
-            x = x + self.attention_norm(self.attention(x, rotation, context))
+            x = x + self.attention_norm(y)
             return x + self.mlp_norm(self.mlp(x))
-        x = x + self.attention(self.attention_norm(x), rotation, context)
+        x = x + y
         return x + self.mlp(self.mlp_norm(x))
+
+
+def in_turn(
+    blocks: Iterable[Block], x: Tensor, rotation: Rotation, context: Context
+) -> Iterator[Tensor]:
+    """Yield the hidden states (rows, n, hidden) after every block."""
+    for block in blocks:
+        x = block(x, rotation, context)
+        yield x
 
 
 class Blocks(nn.Module):
@@ -133,6 +165,7 @@ class Blocks(nn.Module):
         )
         self.blocks = nn.ModuleList(Block(spec, layer) for layer in range(spec.layers))
         self.fused = False  # whether passes on a CPU run `models.fused` where they can
+        self.run = in_turn  # the blocks, where that does not; `models.compiled` has another way
 
     def forward(
         self,
@@ -158,8 +191,8 @@ class Blocks(nn.Module):
             groups = self.spec.heads // self.spec.kv_heads
             context = replace(context, mask=mask.repeat(1, 1, groups, 1) if groups > 1 else mask)
         states = []
-        for number, block in enumerate(islice(self.blocks, first, stop), first + 1):
-            x = block(x, rotation, context)
+        passed = self.run(islice(self.blocks, first, stop), x, rotation, context)
+        for number, x in enumerate(passed, first + 1):
             if number in layers:
                 states.append(x)
         if layers:

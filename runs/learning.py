@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,9 +16,7 @@ from torch import nn
 
 from configs.learning import NEW
 from configs.methods import MethodSettings
-from configs.model import DeviceSettings, ModelSettings
 from configs.schema import RunSettings
-from configs.training import TrainSettings
 from drafters.calibrations import FILE, UNCALIBRATED, Calibrations
 from drafters.learn import (
     LearningDrafter,
@@ -32,7 +30,9 @@ from drafters.learn import (
 from drafters.training.heads import embedding_scale, export, head_config, open_head
 from models.base import TargetModel
 from models.files.folders import checkpoint_folder
-from runs.fusing import fuse
+from runs.beside import updates_on
+from runs.fusing import kernels_for
+from runs.lessons import IMAGES, lesson_settings
 from runs.session import Session
 from runs.spans import Span, pays, saved
 from support.durable import append_lines, encode_json, replace_file
@@ -41,15 +41,15 @@ if TYPE_CHECKING:
     from runs.drawing import DrawnStep
 
 WINDOW = 32  # images between two lines of the log, and before the first update
-_IMAGES = 8  # of an update
-_LEVELS = 2  # of the draft tree, in every fourth update
-# of a head without training, and of a trained one:
-_FIRST_RATE, _LATER_RATE = 2e-3, 3e-4  # learning rates
-_FIRST_PASSES, _LATER_PASSES = 4, 1  # over an image, at most
+_FIRST_PASSES, _LATER_PASSES = 4, 1  # over an image, at most, of a new and of a trained head
 
 
 class Learner:
-    """Trains the head of a session's drafter between rounds, for a share of the time."""
+    """Trains the head of a session's drafter, for a share of the time.
+
+    On a CPU updates are made between rounds. On a GPU they run beside them, and the drafter takes
+    over what is learned after a round that finds it finished.
+    """
 
     def __init__(self, settings: RunSettings, target: TargetModel, images: int, rank: int = 0):
         """Begin with the folder's head, --drafter_path's, or random weights.
@@ -69,6 +69,9 @@ class Learner:
         if start is None:
             pass_on(head)
         self.lessons = OnlineLessons(self.training, target, head, self.notes)
+        self.updates = updates_on(target.device)
+        self.published = 0  # the update whose weights draft
+        self.beside = False  # whether an update ran beside the rounds since `mark`
         self.network = deepcopy(head).requires_grad_(False).to(target.dtype)
         self.network.embedding = nn.Embedding.from_pretrained(target.embedding())
         publish(self.lessons, self.network, self.scale)
@@ -99,23 +102,37 @@ class Learner:
 
     def after(self, step: "DrawnStep") -> None:
         """Count a round, and learn for as long as the share of the time allows."""
-        now = time.perf_counter()
+        passed = time.perf_counter() - self.mark
         tokens = sum(stats.accepted + 1 for stats in step.rounds)
-        passed = Span(len(step.finished), tokens, len(step.rounds), now - self.mark)
-        self.now, self.left = self.now + passed, self.left - passed.images
-        learned = self.lessons.step
-        while self.going and self.spans and self._may_learn():
-            self._timed(self._update)
-        if self.lessons.step > learned:
-            self._timed(self._publish)
+        learning = passed if self.beside else 0.0
+        span = Span(len(step.finished), tokens, len(step.rounds), passed, learning)
+        self.now, self.left = self.now + span, self.left - span.images
+        self._learn()
         if self.now.images >= WINDOW:
             self._close()
-        self.mark = time.perf_counter()
+        self.beside, self.mark = self.updates.busy, time.perf_counter()
+
+    def _learn(self) -> None:
+        """Make or begin updates, and let the drafter go on with those that are finished."""
+        if not self.updates.busy:
+            self._renew()
+        while not self.updates.busy and self._may_learn():
+            self._timed(self._update)
+        if not self.updates.busy:
+            self._renew()
+
+    def _renew(self) -> None:
+        if self.lessons.step > self.published:
+            self._timed(self._publish)
+            self.published = self.lessons.step
 
     def _may_learn(self) -> bool:
+        """Return whether another update may begin: of images not yet used up, in its share."""
         share, now = self.settings.learn_share, self.now
-        fresh = (self.lessons.step + 1) * _IMAGES <= self.passes * self.notes.finished
-        return fresh and now.learning * (1 - share) < now.drawing * share
+        fresh = (self.lessons.step + 1) * IMAGES <= self.passes * self.notes.finished
+        # the time of drawing holds that of updates beside it, but not that of updates between
+        most = share if self.updates.overlaps else share / (1 - share)
+        return self.going and bool(self.spans) and fresh and now.learning < most * now.drawing
 
     def _timed(self, part: Callable[[], None]) -> None:
         """Do a part of learning, and count its time."""
@@ -125,7 +142,8 @@ class Learner:
 
     def _update(self) -> None:
         self.lessons.images = list(range(len(self.notes)))
-        self.lessons.update()
+        with self.updates.run(list(self.notes.rows)):
+            self.lessons.update()
 
     def _publish(self) -> None:
         """Let the drafter go on with what was learned."""
@@ -154,6 +172,7 @@ class Learner:
 
     def save(self) -> None:
         """Keep the head in the run folder, after others' heads were taken over."""
+        self.updates.wait()
         folder = self._drafter(self.rank)
         self.folder.mkdir(parents=True, exist_ok=True)
         if self.going:
@@ -203,31 +222,5 @@ def open_learner(
     undrafted = replace(settings, method=plain, drafter_path=None, learn=None, learn_share=None)
     session = open_session(undrafted)
     learner = Learner(settings, session.target, images, rank)
-    if session.target.transformer.blocks.fused:
-        fuse(learner.network)
+    kernels_for(settings)(learner.network)
     return replace(session, settings=settings, drafter=learner.drafter), learner
-
-
-def lesson_settings(settings: RunSettings, start: Path | None, precision: str) -> TrainSettings:
-    """Return how the drafter of a run is trained.
-
-    start: the folder of its first weights. precision: of matrix products.
-    """
-    shared = (*fields(ModelSettings), *fields(DeviceSettings))
-    return TrainSettings(
-        **{f.name: getattr(settings, f.name) for f in shared},
-        tokens="those that are drawn",
-        output_dir=settings.output_dir,
-        start_from=None if start is None else str(start),
-        batch_size=_IMAGES,
-        optimizer="muon",
-        lr=_FIRST_RATE if start is None else _LATER_RATE,
-        ema=0.98,
-        precision=precision,
-        depths=_LEVELS,
-        guidance_aware=start is not None,  # at first one row says as much as two
-        ce_weight=0.5,
-        agreement_weight=2.0,
-        agreement="overlap",  # sorts nothing
-        sampling=settings.sampling,
-    )

@@ -11,7 +11,7 @@ from torch import Tensor
 from configs.acceptance import LanternSettings
 from configs.fields import SettingsError, refuse
 from configs.methods import MethodSettings
-from configs.model import CodecSettings, EngineSettings
+from configs.model import INDUCTOR, CodecSettings, EngineSettings
 from configs.sampling import SamplingSettings
 from decoding.calibration import Calibration
 from decoding.engine import Engine
@@ -32,7 +32,7 @@ from models.registry import FAMILIES, load_target
 from runs.building import Tables, build_engine, build_policy, calibration_of, sampling_distribution
 from runs.cost_rounds import measure_costs
 from runs.costs import Costs, machine_costs, write_costs
-from runs.fusing import fuse, fuses
+from runs.fusing import kernels_for
 from runs.nearest import find_nearest, load_nearest, nearest_columns
 from support.devices import pick_device
 from support.provenance import revision
@@ -79,7 +79,8 @@ class Session:
         """Return whether rounds of a method are recorded and replayed, by --compile."""
         compile, device = self.settings.compile, self.target.device
         possible = device.type == "cuda" and self.settings.device_map == "single"
-        return possible and (compile == "on" or (compile == "auto" and method.prices is None))
+        wanted = compile in ("auto", INDUCTOR) and method.prices is None
+        return possible and (compile == "on" or wanted)
 
     def with_settings(self, settings: EngineSettings) -> "Session":
         """Return a session of other settings on the same weights.
@@ -94,8 +95,7 @@ class Session:
             find_nearest(settings, settings.method.lantern.k)
         if settings.method.drafted and drafter is None:
             drafter = _find_drafter(settings).load(self.target)
-            if fuses(settings):
-                fuse(drafter.network)
+            kernels_for(settings)(drafter.network)
         return replace(self, settings=settings, drafter=drafter)
 
     def tables(self, method: MethodSettings, images: int | None = None) -> Tables:
@@ -150,8 +150,9 @@ class Session:
         code = platform.node(), torch.__version__, revision(), settings.cfg_mode, self.hardware()
         head = None if self.drafter is None else self.drafter.network
         network = head and (type(head).__name__, head.spec)
-        fused = self.target.transformer.blocks.fused
-        key = repr((self.target.spec, network, guidance, settings.batch_size, code, fused))
+        blocks = self.target.transformer.blocks
+        kernels = blocks.fused, blocks.run.__name__
+        key = repr((self.target.spec, network, guidance, settings.batch_size, code, kernels))
         return sha256(key.encode()).hexdigest()[:16]
 
     def _measure_costs(self) -> Costs:
@@ -195,14 +196,13 @@ def open_session(settings: EngineSettings) -> Session:
     """
     if settings.method.lantern is not None:
         find_nearest(settings, settings.method.lantern.k)
-    fused = fuses(settings)
+    run_by = kernels_for(settings)
     # first, since reading the target's weights takes minutes
     found = _find_drafter(settings) if settings.method.drafted else None
     target = open_target(settings)
     drafter = None if found is None else found.load(target)
     networks = [target.transformer] if drafter is None else [target.transformer, drafter.network]
-    if fused:
-        fuse(*networks)
+    run_by(*networks)
     return Session(settings, target, drafter)
 
 

@@ -11,7 +11,8 @@ _MOST = 0.5  # of the time of drawing, that learning can be hoped to save
 @dataclass(frozen=True)
 class Span:
     """What happened in a while. images: finished. tokens: decided, also of images in flight.
-    rounds: of single images. drawing, learning: seconds.
+    rounds: of single images. drawing, learning: seconds; where both run side by side, learning has
+    those of all rounds that an update ran beside, which is the most that it can have cost.
     """
 
     images: int = 0

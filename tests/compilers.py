@@ -1,7 +1,9 @@
 """Tests of compiled kernels need a C++ compiler."""
 
 import pytest
+import torch
 
+from models.compiled import missing_compiler
 from models.native import NoKernels, kernels
 
 
@@ -14,3 +16,6 @@ def compiles() -> bool:
 
 
 needs_compiler = pytest.mark.skipif(not compiles(), reason="there is no C++ compiler")
+needs_inductor = pytest.mark.skipif(
+    missing_compiler(torch.device("cpu")) is not None, reason="torch.compile lacks a compiler"
+)

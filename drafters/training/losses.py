@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoding.sampling import SamplingDistribution
+from decoding.transfer import constant
 from drafters.eagle_head import EagleHead
 from drafters.exit import ExitHead
 from drafters.training.exits import unroll_exit
@@ -48,9 +49,9 @@ def unroll(
     outputs = [head(ids, inputs, Context(positions, mask_of(visible, given), cache))[:, first:]]
     slots = [torch.arange(n, device=given.device)]
     for depth in range(2, depths + 1):
-        slots.append(torch.arange(n - drafted + depth - 1, n, device=given.device))
+        own = n - drafted + depth - 1
+        slots.append(torch.arange(own, n, device=given.device))
         cache.keeps = depth < depths
-        own = slots[-1][0]
         seen = torch.cat([_branch(slots, depth, level) for level in range(1, depth + 1)], 1)
         seen = (
             seen & F.pad(slots[0] >= starts[:, None], (0, seen.shape[1] - n), value=True)[:, None]
@@ -204,4 +205,5 @@ class EagleLoss:
 
     def total(self, parts: Tensor) -> Tensor:
         """Return the loss of parts (levels, 3)."""
-        return parts.mean(0) @ parts.new_tensor(self.weights)
+        weights = constant(self.weights, parts.device)  # copied once, for a copy waits
+        return parts.mean(0) @ weights.to(parts.dtype)

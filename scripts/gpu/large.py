@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import cache, partial
+from itertools import product
 
 import torch
 
@@ -10,6 +11,7 @@ from decoding.flight import Job
 from decoding.recorder import CudaGraphs
 from decoding.sampling import SamplingDistribution
 from drafters.loading import LoadedDrafter
+from models.compiled import compile_blocks, leave_blocks, missing_compiler
 from runs.building import build_engine
 from scripts.gpu.methods import every_method
 from scripts.gpu.options import Options
@@ -36,6 +38,9 @@ def pieces(options: Options) -> Pieces:
             found[f"rounds of {name}, batch {images}, replayed"] = partial(piece, replayed=True)
     for images, tokens in sizes.compiled:
         found[f"compiled {images} x {tokens} tokens"] = partial(compiled, options, images, tokens)
+    for images, name in product(sizes.images, sizes.rounds_of):
+        piece = partial(inductor_rounds, options, images, every_method(sizes.nodes)[name])
+        found[f"rounds of {name}, batch {images}, inductor"] = piece
     return found
 
 
@@ -93,3 +98,19 @@ def rounds(
     jobs = [Job(str(number), "a red fox in the snow", number) for number in range(images)]
     figures = measure_rounds(engine, jobs, options.sizes.rounds)
     return {"images": images} | figures | {"peak": peak_memory(options.device)}
+
+
+def inductor_rounds(options: Options, images: int, method: MethodSettings) -> Figures:
+    """Return what `rounds` does of replayed rounds whose layers torch compiled; so raises Skipped.
+
+    The first of them compile, for minutes.
+    """
+    if missing := missing_compiler(options.device):
+        raise Skipped(missing)
+    target, drafter = models(options)
+    networks = target.transformer, drafter.network
+    compile_blocks(*networks)
+    try:
+        return rounds(options, images, method, replayed=True)
+    finally:
+        leave_blocks(*networks)

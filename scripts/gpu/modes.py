@@ -1,14 +1,12 @@
 """The ways to run a forward pass: eager or compiled, and either of them as one CUDA graph."""
 
-import importlib.util
-import os
-import shutil
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from models.base import Context, TransformerSpec
+from models.compiled import missing_compiler
 from scripts.gpu.record import Skipped
 
 Pass = Callable[[], Tensor]
@@ -64,16 +62,6 @@ def compiled(run: Pass, device: torch.device) -> Pass:
         raise Skipped(missing)
     torch.compiler.reset()  # beyond eight shapes of one function it would go on without compiling
     return torch.compile(run, dynamic=False, fullgraph=True)
-
-
-def missing_compiler(device: torch.device) -> str | None:
-    """Return what `torch.compile` lacks on this machine, None if nothing."""
-    if device.type == "cuda" and importlib.util.find_spec("triton") is None:
-        return "the package triton is missing"
-    names = [os.environ.get("CXX"), "g++", "clang++", os.environ.get("CC"), "gcc", "clang"]
-    if not any(shutil.which(name) for name in names if name):
-        return "no C++ compiler was found"
-    return None
 
 
 def graphed(run: Pass) -> Pass:

@@ -7,11 +7,10 @@ from configs.methods import MethodSettings
 from eval.bench.benchmark import Bench, repeated
 from runs.measure import BASELINE
 from runs.session import Session
-from scripts.gpu.checkpoint import open_tiny, prompt_jobs
+from scripts.gpu.checkpoint import KINDS, open_tiny, prompt_jobs
 from scripts.gpu.methods import every_method, priced_methods, relaxed_methods
 from scripts.gpu.options import Options
 from scripts.gpu.record import Figures, Pieces, Skipped
-from scripts.gpu.tokens import replaying
 
 _REPEATS = 2
 _COLUMNS = (
@@ -26,26 +25,24 @@ def pieces(options: Options) -> Pieces:
     nodes = options.sizes.nodes
     methods = every_method(nodes) | priced_methods() | relaxed_methods(nodes)
     return {
-        f"{name}, batch {batch}{kind}": partial(measured, options, method, batch, bool(kind))
+        f"{name}, batch {batch}{kind}": partial(measured, options, method, batch, compile)
         for batch in options.sizes.batches
-        for kind in ("", ", replayed")
+        for kind, compile in KINDS.items()
         for name, method in methods.items()
     }
 
 
 def measured(
-    options: Options, method: MethodSettings, batch: int, replayed: bool = False
+    options: Options, method: MethodSettings, batch: int, compile: str | None = None
 ) -> Figures:
     """Decode in fp32, in turns with `ar`; return figures of `benchmark`, and `images_per_s`.
 
     Raises:
-        Skipped: a relaxed rule, and the checkpoint has no table of nearest codes; or `replayed`,
-            and the device has no graphs.
+        Skipped: a relaxed rule, and the checkpoint has no table of nearest codes; or `compile`, one
+            of KINDS, asks for what is not here.
     """
-    session = open_tiny(options.model_path, "fp32", options.device)
+    session = open_tiny(options.model_path, "fp32", options.device, compile)
     session = replace(session, settings=replace(session.settings, batch_size=batch))
-    if replayed:
-        session = replaying(session)
     if method.lantern is not None:
         _need_nearest(session, method)
     jobs = prompt_jobs(options.sizes.batches[batch])

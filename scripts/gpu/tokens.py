@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cache, partial
 from itertools import islice
 from typing import Any
@@ -23,7 +22,7 @@ from decoding.transfer import to_host
 from eval.bench.exactness import compare
 from runs.measure import measure
 from runs.session import Session
-from scripts.gpu.checkpoint import open_tiny, prompt_jobs
+from scripts.gpu.checkpoint import KINDS, open_tiny, prompt_jobs
 from scripts.gpu.methods import PLAIN, every_method
 from scripts.gpu.options import Options
 from scripts.gpu.record import Figures, Pieces, Skipped
@@ -37,12 +36,8 @@ def pieces(options: Options) -> Pieces:
     """Return the checks of this part by name."""
     methods = every_method(options.sizes.nodes)
     found: dict[str, Any] = {
-        f"{dtype} {name}": partial(compared, options, dtype, method)
-        for dtype in DTYPES
-        for name, method in methods.items()
-    }
-    found |= {
-        f"{dtype} {name}, replayed": partial(compared, options, dtype, method, replayed=True)
+        f"{dtype} {name}{kind}": partial(compared, options, dtype, method, compile)
+        for kind, compile in KINDS.items()
         for dtype in DTYPES
         for name, method in methods.items()
     }
@@ -51,7 +46,7 @@ def pieces(options: Options) -> Pieces:
 
 
 def compared(
-    options: Options, dtype: str, method: MethodSettings, replayed: bool = False
+    options: Options, dtype: str, method: MethodSettings, compile: str | None = None
 ) -> Figures:
     """Decode on the CPU and on the device and count the images that differ.
 
@@ -61,12 +56,10 @@ def compared(
     The CPU's images are plain decoding's where the method must make the same ones, else its own.
 
     Raises:
-        Skipped: `replayed`, and the device has no graphs.
+        Skipped: `compile`, one of KINDS, asks for what is not here.
     """
     jobs = prompt_jobs(options.sizes.compared)
-    here = open_tiny(options.model_path, dtype, options.device)
-    if replayed:
-        here = replaying(here)
+    here = open_tiny(options.model_path, dtype, options.device, compile)
     reference = PLAIN if method.same_tokens(here.settings.sampling.temperature) else method
     expected = on_cpu(options, dtype, reference)
     found = measure(here.open_engine(method), jobs).images
@@ -82,13 +75,6 @@ def compared(
     comparison = compare(session.target, distribution, expected, found)
     figures |= {"near_ties": comparison.near_ties, "wrong": list(comparison.wrong)}
     return figures | {"passed": not comparison.wrong}
-
-
-def replaying(session: Session) -> Session:
-    """Return a session whose rounds are recorded as CUDA graphs; raises Skipped without CUDA."""
-    if session.target.device.type != "cuda":
-        raise Skipped("only a CUDA device has graphs")
-    return replace(session, settings=replace(session.settings, compile="on"))
 
 
 @cache

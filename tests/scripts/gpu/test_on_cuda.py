@@ -38,9 +38,10 @@ def test_in_fp64_the_tokens_are_the_cpus(method, options) -> None:
     assert found["identical"] == found["images"]
 
 
+@pytest.mark.parametrize("compile", ["on", "inductor"])
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
-def test_so_are_those_of_replayed_rounds(method, options) -> None:
-    found = compared(options, "fp64", method, replayed=True)
+def test_so_are_those_of_replayed_rounds(method, compile, options) -> None:
+    found = compared(options, "fp64", method, compile)
     assert found["identical"] == found["images"]
 
 

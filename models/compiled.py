@@ -1,0 +1,117 @@
+"""The blocks of a transformer by torch.compile, all of them by the code of one.
+
+What lies between reading the cache in one block and in the next is a function of tensors: it is
+compiled once, and every block hands it its own weights. The cache is not part of it: a compiler
+copies memory that it cannot tell apart, and there is nothing to fuse in reading it.
+"""
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from models.base import Context
+from models.transformer import Block, Blocks, Heads, Rotation, in_turn
+
+_SIZES = 64  # programs of one function: for each network, type, and one or many rows and tokens
+
+
+def compile_blocks(*networks: nn.Module) -> None:
+    """Let networks run compiled blocks, from now on.
+
+    torch compiles them in the first passes, and keeps what it made in its own cache folder.
+    """
+    _run_by(run_compiled, networks)
+
+
+def leave_blocks(*networks: nn.Module) -> None:
+    """Let networks run one block after the other again, by torch's kernels."""
+    _run_by(in_turn, networks)
+
+
+def _run_by(run: Callable[..., Iterator[Tensor]], networks: Iterable[nn.Module]) -> None:
+    for network in networks:
+        for part in network.modules():
+            if isinstance(part, Blocks):
+                part.run = run
+
+
+def missing_compiler(device: torch.device) -> str | None:
+    """Return what `torch.compile` lacks on this machine, None if nothing."""
+    if device.type == "cuda" and importlib.util.find_spec("triton") is None:
+        return "the package triton is missing"
+    names = [os.environ.get("CXX"), "g++", "clang++", os.environ.get("CC"), "gcc", "clang"]
+    if not any(shutil.which(name) for name in names if name):
+        return "no C++ compiler was found"
+    return None
+
+
+def run_compiled(
+    blocks: Iterable[Block], x: Tensor, rotation: Rotation, context: Context
+) -> Iterator[Tensor]:
+    """Yield what `in_turn` does. Where gradients are wanted it runs."""
+    blocks = tuple(blocks)
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or not blocks:
+        yield from in_turn(blocks, x, rotation, context)
+        return
+    begin, between, end = map(_program, (_begin, _between, _end))
+    _allow_sizes()
+    _any_size((0, 1), x, *rotation)
+    heads = begin(blocks[0], x, rotation)
+    for block, following in pairwise(blocks):
+        y = block.attention.read(heads, context)
+        _any_size((0, 2), y)
+        x, heads = between(block, following, x, y, rotation)
+        _any_size((0, 1), x)
+        yield x
+    y = blocks[-1].attention.read(heads, context)
+    _any_size((0, 2), y)
+    yield end(blocks[-1], x, y)
+
+
+def _begin(block: Block, x: Tensor, rotation: Rotation) -> Heads:
+    return block.begin(x, rotation)
+
+
+def _between(
+    block: Block, following: Block, x: Tensor, y: Tensor, rotation: Rotation
+) -> tuple[Tensor, Heads]:
+    x = block.end(x, y)
+    return x, following.begin(x, rotation)
+
+
+def _end(block: Block, x: Tensor, y: Tensor) -> Tensor:
+    return block.end(x, y)
+
+
+@cache
+def _program(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a compiled function; of weights, too, so that a drafter may change its own in place.
+
+    Importing the compiler takes seconds, which only those who ask for it should wait.
+    """
+    return torch.compile(function, fullgraph=True, options={"freezing": False})
+
+
+def _allow_sizes() -> None:
+    """Let a function have more than eight programs; every thread has a limit of its own."""
+    config = torch._dynamo.config
+    if config.recompile_limit < _SIZES:
+        config.recompile_limit = _SIZES
+
+
+def _any_size(dimensions: tuple[int, int], *tensors: Tensor) -> None:
+    """Let a program take any number of rows and tokens, unless there is one, in these dimensions.
+
+    Else every new number of tokens would be a reason to compile again.
+    """
+    for tensor in tensors:
+        for dimension in dimensions:
+            if tensor.shape[dimension] > 1:
+                torch._dynamo.maybe_mark_dynamic(tensor, dimension)

@@ -1,0 +1,227 @@
+"""--compile inductor: layers by torch.compile, the tokens of plain decoding by torch's kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from browser import only_in_all
+from compilers import needs_inductor
+from small import Sizes, open_lumina, small_settings, write_checkpoint
+from test_fusing import JOBS, METHODS, codes, opened
+from torch._dynamo.utils import counters
+
+from configs.fields import SettingsError
+from configs.methods import MethodSettings
+from configs.model import EngineSettings
+from decoding.cache import CacheShape, KVCache, chain
+from decoding.recorder import Program
+from decoding.sampling import SamplingDistribution
+from decoding.start import Sizes as RoundSizes
+from decoding.transfer import recording
+from models import compiled
+from models.base import Context
+from models.transformer import in_turn
+from runs import learning
+from runs.building import build_engine
+from runs.generate import generate_images
+from runs.session import open_session
+from support.json_files import read_lines
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def compiler() -> Iterator[None]:
+    """A compiler that remembers no other test."""
+    torch.compiler.reset()
+    counters.clear()
+    yield
+    torch.compiler.reset()
+
+
+def programs() -> int:
+    return counters["stats"]["unique_graphs"]
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory):
+    """A checkpoint of five layers."""
+    return write_checkpoint(tmp_path_factory.mktemp("deep") / "checkpoint", Sizes(layers=5))
+
+
+@needs_inductor
+def test_layers_and_rounds_share_their_programs(deep) -> None:
+    """Three for passes over one token and three for others, whatever is cached."""
+    wanted = codes(opened(deep, "off"), "ar", 1.0, 2)
+    session = opened(deep, "inductor")
+    assert len(session.target.transformer.blocks.blocks) == 5
+    assert codes(session, "jacobi", 1.0, 2) == wanted
+    assert codes(session, "ar", 1.0, 2) == wanted
+    assert programs() == 6
+    with torch.compiler.set_stance("fail_on_recompile"):
+        assert codes(session, "ar", 0.0, 1) == codes(opened(deep, "off"), "ar", 0.0, 1)
+        assert codes(session, "jacobi", 1.0, 1) == wanted
+
+
+@needs_inductor
+def test_a_drafter_may_change_its_weights_in_place(checkpoint) -> None:
+    """What is compiled reads them in every pass."""
+    session = opened(checkpoint, "inductor")
+    blocks, plain = session.drafter.network.blocks, opened(checkpoint, "off").drafter.network.blocks
+    assert len(blocks.blocks) == 1 and blocks.run is not plain.run is in_turn
+    found = []
+    for _ in range(2):
+        found.append(passed(blocks))
+        torch.testing.assert_close(found[-1], passed(plain))
+        for each in (blocks, plain):
+            for name, weight in each.named_parameters():
+                weight.data.mul_(1.5 if name.endswith("weight") else 2.0)
+    assert not torch.allclose(*found) and programs() == 2
+
+
+def passed(blocks: torch.nn.Module) -> torch.Tensor:
+    """The states of some tokens after all layers."""
+    cache = KVCache(blocks.spec, CacheShape(2, 1, 8), torch.float64, CPU)
+    cache.reset(torch.zeros(2, dtype=torch.long))
+    seeded = torch.Generator().manual_seed(3)
+    x = torch.randn(2, 3, blocks.spec.hidden, dtype=torch.float64, generator=seeded)
+    with torch.inference_mode():
+        return blocks(x, cache.open(*chain(2, 3, CPU)))
+
+
+@needs_inductor
+@only_in_all
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_all_methods_decode_the_same_tokens(checkpoint, temperature) -> None:
+    session = opened(checkpoint, "inductor")
+    wanted = codes(opened(checkpoint, "off"), "ar", temperature, 1)
+    for method in METHODS:
+        for images in (1, 2):
+            assert codes(session, method, temperature, images) == wanted, (method, images)
+    assert len(wanted) == len(JOBS)
+
+
+@needs_inductor
+@only_in_all
+def test_so_they_do_one_guidance_row_after_the_other(checkpoint) -> None:
+    settings = replace(small_settings(checkpoint), compile="inductor", cfg_mode="sequential")
+    session = open_session(settings)
+    wanted = codes(opened(checkpoint, "off"), "ar", 1.0, 1)
+    for method in ("ar", "jacobi", "graft"):
+        assert codes(session, method, 1.0, 2) == wanted
+
+
+@needs_inductor
+@only_in_all
+def test_so_they_do_across_row_ends(lumina_folder) -> None:
+    plain = open_lumina(lumina_folder, "64")
+    session = open_session(replace(plain.settings, compile="inductor"))
+    assert codes(session, "adt", 1.0, 2) == codes(plain, "ar", 1.0, 1)
+
+
+class Written:
+    """A recorder that runs every round as it would be recorded, and refuses to compile then.
+
+    A CUDA graph is recorded in the second round of a size.
+    """
+
+    def __init__(self) -> None:
+        self.seen: set[RoundSizes] = set()
+        self.again = 0
+
+    def __call__(self, sizes: RoundSizes, program: Program, table: torch.Tensor) -> Any:
+        known = sizes in self.seen
+        self.seen.add(sizes)
+        self.again += known
+        with recording(), torch.compiler.set_stance("fail_on_recompile" if known else "default"):
+            return program(table)
+
+    def forget(self) -> None:
+        self.seen.clear()
+
+
+@needs_inductor
+@pytest.mark.parametrize(
+    "name", ["jacobi", *(pytest.param(n, marks=only_in_all) for n in ("ar", "adt", "graft"))]
+)
+def test_rounds_can_be_recorded(name, deep) -> None:
+    """What the second round of a size needs was compiled in the first one."""
+    session, plain = opened(deep, "inductor"), opened(deep, "off")
+    recorder, method, distribution = Written(), MethodSettings(name), SamplingDistribution(cfg=2.0)
+    parts = session.target, session.drafter, distribution, method, 2
+    steps = build_engine(*parts, recorder=recorder).generate(JOBS)
+    found = {image.job.id: image.codes.tolist() for step in steps for image in step.finished}
+    assert found == codes(plain, "ar", 1.0, 1) and recorder.again > len(recorder.seen) > 0
+
+
+@needs_inductor
+def test_threads_share_programs(deep) -> None:
+    """As the page's, in which another one decodes than the one that loads."""
+    session = opened(deep, "inductor")
+    wanted = codes(session, "jacobi", 1.0, 1)
+    before = programs()
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(codes, session, "jacobi", 1.0, 1).result() == wanted
+        limit = pool.submit(lambda: torch._dynamo.config.recompile_limit).result()
+    assert programs() == before and limit > 8
+
+
+@needs_inductor
+@only_in_all
+def test_a_drafter_that_learns_draws_the_same_images(checkpoint, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(learning, "WINDOW", 2)
+    monkeypatch.setattr(learning, "pays", lambda *_: True)
+    settings = replace(
+        small_settings(checkpoint), samples_per_prompt=12, num_images=12, batch_size=2
+    )
+    plain = replace(settings, output_dir=str(tmp_path / "plain"), compile="off")
+    learnt = replace(settings, output_dir=str(tmp_path / "learnt"), compile="inductor",
+                     learn=True, learn_share=0.9)  # fmt: skip
+    found = []
+    for run in (plain, learnt):
+        generate_images(run)
+        lines = read_lines(Path(run.output_dir) / "records.jsonl")
+        found.append({line["id"]: line["tokens_sha256"] for line in lines})
+    assert found[0] == found[1] and len(found[0]) == 12
+    log = (tmp_path / "learnt/learned/log.jsonl").read_text().splitlines()
+    assert '"updates": 0' not in log[-1]
+
+
+@needs_inductor
+def test_training_runs_layer_by_layer(checkpoint) -> None:
+    """Gradients are not compiled."""
+    network = opened(checkpoint, "inductor").drafter.network.requires_grad_(True)
+    rows = torch.randn(2, 3, network.spec.hidden, dtype=torch.float64)
+    positions = torch.arange(3).expand(2, -1)
+    network.blocks(rows, Context(positions)).sum().backward()
+    assert network.blocks.blocks[0].mlp.down.weight.grad is not None and programs() == 0
+
+
+def test_it_is_refused_without_a_compiler(checkpoint, monkeypatch) -> None:
+    monkeypatch.setattr(compiled.shutil, "which", lambda name: None)
+    settings = replace(small_settings(checkpoint), compile="inductor")
+    monkeypatch.setattr("runs.session.load_target", lambda *_: pytest.fail("loads the weights"))
+    message = "--compile: found 'inductor', but no C.. compiler was found; allowed: off, auto"
+    with pytest.raises(SettingsError, match=message):
+        open_session(settings)
+    monkeypatch.setattr(compiled.importlib.util, "find_spec", lambda name: None)
+    missing = compiled.missing_compiler(torch.device("cuda"))
+    assert missing == "the package triton is missing"
+
+
+@pytest.mark.parametrize(
+    ("flags", "allowed"),
+    [
+        ({"device_map": "auto"}, "only on one device, not with --device_map auto"),
+        ({"quantize": "int8"}, "off, on or auto with --quantize int8"),
+    ],
+)
+def test_what_does_not_go_with_it_is_refused(flags, allowed) -> None:
+    with pytest.raises(SettingsError, match=f"--compile: found 'inductor'; allowed: {allowed}"):
+        EngineSettings(compile="inductor", method=MethodSettings("ar"), **flags)
