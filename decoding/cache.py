@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoding.compiled import Rounds, kernels_for
 from decoding.cache_pass import CachePass, ragged_mask, uniform_mask
+from decoding.kernels import Rounds, kernels_for
 from decoding.transfer import on_device
 from models.base import Context, TransformerSpec
 

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from decoding.batch import Batch
 from decoding.cache import Fixed
-from decoding.compiled import compiled_steps
 from decoding.drafter import Decided
 from decoding.figures import RoundFigures, Sources, figures_of, measured, read_figures
 from decoding.flight import FinishedImage, Flight, Job, RoundStats
 from decoding.grow import Grower, Speculation
+from decoding.kernels import compiled_steps
 from decoding.noise import NodeNoise
 from decoding.reading import TreeReader, WholeReader
 from decoding.recorder import Recorder

@@ -2,12 +2,11 @@
 
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
-from decoding.compiled import kernels_for
 from decoding.drafter import Drafter, Informed
 from decoding.graft import Foreseen, graft
+from decoding.kernels import kernels_for
 from decoding.noise import Noise
 from decoding.policies.base import TreePlan, TreePolicy
 from decoding.proposals import Proposal

@@ -237,7 +237,8 @@ class Noise:
 
     def ahead(self, decided: Tensor, count: int) -> Tensor:
         """Return noise (images, count, vocab) at the positions from decided (images, 1) on."""
-        if self.role != "draft" and self.first is not None:
-            if (found := self.noise.stretch(self.first, count, self.role)) is not None:
-                return found
+        known = self.role != "draft" and self.first is not None
+        found = self.noise.stretch(self.first, count, self.role) if known else None
+        if found is not None:
+            return found
         return self(decided + torch.arange(count, device=decided.device))

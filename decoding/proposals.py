@@ -6,7 +6,7 @@ from typing import Protocol
 from torch import Tensor
 
 from decoding.calibration import Calibration
-from decoding.compiled import kernels_for
+from decoding.kernels import kernels_for
 
 
 class Proposal(Protocol):

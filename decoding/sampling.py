@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from decoding.compiled import kernels_for
+from decoding.kernels import kernels_for
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoding.compiled import kernels_for
+from decoding.kernels import kernels_for
 from decoding.transfer import may_ask
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from decoding.cache import KVCache
-from decoding.compiled import kernels_for
+from decoding.kernels import kernels_for
 from decoding.noise import NodeNoise
 from decoding.sampling import SamplingDistribution
 from decoding.tree import DraftTree
@@ -44,8 +44,8 @@ class Whole(ctypes.Structure):
     """A pass over tokens (images, tokens), as `kernels/whole.h` has it.
 
     latest: how many tokens `block` (images, tokens, latest) knows, with strides. committed:
-    (images,) slots. scored: (images,) the only tokens of interest, or null for all. features: (rows,
-    tokens, hidden), mixed with embeddings by `mix` and `bias`, or null. found: (rows, n, 1 +
+    (images,) slots. scored: (images,) the only tokens of interest, or null for all. features:
+    (rows, tokens, hidden), mixed with embeddings by `mix` and `bias`, or null. found: (rows, n, 1 +
     layers, hidden). logits, log_p: (rows, n, vocab), (images, n, vocab); null for no log p.
     """
 
@@ -56,7 +56,10 @@ class Whole(ctypes.Structure):
         *((name, _N) for name in ("code_image", "depth_image", "depth_token")),
         *((name, _N) for name in ("block_image", "block_token", "block_slot")),
         *((name, _N) for name in ("pad_row", "feature_row")),
-        *((name, _AT) for name in ("block", "pads", "embedding", "features", "mix", "bias", "head")),
+        *(
+            (name, _AT)
+            for name in ("block", "pads", "embedding", "features", "mix", "bias", "head")
+        ),
         *((name, ctypes.c_double) for name in ("cfg", "temperature", "rest")),
         *((name, _AT) for name in ("found", "logits", "log_p", "trees")),
     ]
@@ -155,7 +158,7 @@ class WholePass:
 
     def _take(self, weights: Weights) -> None:
         """Note the addresses of the weights."""
-        self.weights, whole, opened, spec = weights, self.whole, self.whole.opened, self.spec
+        self.weights, opened, spec = weights, self.whole.opened, self.spec
         opened.hidden, opened.intermediate = spec.hidden, spec.intermediate
         opened.heads, opened.kv_heads, opened.size = spec.heads, spec.kv_heads, spec.head_dim
         opened.pairs = self.blocks.blocks[0].attention.rotate is rotate_pairs
@@ -174,9 +177,9 @@ class WholePass:
         lap: Callable[[float, float], None],
         judging: Judging | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return features (rows, n, (1 + layers) hidden) and log p (images, n, vocab); after `fits`.
+        """Return features (rows, n, (1 + layers) hidden) and log p (images, n, vocab).
 
-        Keys and values go to the cache.
+        Called where the pass `fits`. Keys and values go to the cache.
 
         lap: called with the begin and the end of the time that the network took. judging: of the
         trees whose nodes the tokens are; without cuts only.

@@ -19,8 +19,8 @@ from decoding.slots import ends_row
 from decoding.timing import Stopwatch
 from decoding.transfer import on_device
 from decoding.tree import DraftTree
-from decoding.whole_pass import Slice, WholePass
 from decoding.verifiers.base import Verdict
+from decoding.whole_pass import Slice, WholePass
 from drafters.branches import Level, Unread
 from drafters.eagle_head import EagleHead
 from models.base import Context, ImageGrid, PromptRows, TargetModel, TransformerSpec
@@ -199,7 +199,9 @@ class EagleDrafter:
 
     def _whole(self, tokens: Slice) -> Tensor:
         """Return predicted features (images, guidance, n, hidden), and keep log q after them."""
-        outputs, self.log_q = self.whole(self.cache, tokens, partial(self.watch.add, "draft_forward"))
+        outputs, self.log_q = self.whole(
+            self.cache, tokens, partial(self.watch.add, "draft_forward")
+        )
         return outputs.unflatten(0, (-1, self.distribution.guidance))
 
     def _roots(self) -> Tensor:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from decoding.compiled import kernels_for
 from decoding.drafter import Decided
+from decoding.kernels import kernels_for
 from decoding.timing import Stopwatch
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict

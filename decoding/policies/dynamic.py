@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from decoding.compiled import kernels_for
+from decoding.kernels import kernels_for
 from decoding.policies.base import Controller, FixedController, Shape, TreePlan
 from decoding.renewal import best_path, renewed_worth
 from decoding.tree import DraftTree

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -145,11 +146,11 @@ def p_value(counts: Tensor, probabilities: Tensor) -> float:
     return float(torch.special.gammaincc(torch.tensor((len(pooled[0]) - 1) / 2), statistic / 2))
 
 
-class Silence:
-    """The noise of temperature 0."""
+@dataclass(frozen=True)
+class Drawn:
+    """The noise of a round's children, by a function of positions; without one of T = 0."""
 
-    def __call__(self, positions: Tensor) -> Tensor:
-        return torch.zeros(*positions.shape, 1)
+    at: Callable[[Tensor], Tensor] = lambda positions: torch.zeros(*positions.shape, 1)
 
     def ahead(self, decided: Tensor, count: int) -> Tensor:
-        return torch.zeros(len(decided), count, 1)
+        return self.at(decided + torch.arange(count))

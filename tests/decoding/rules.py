@@ -4,11 +4,10 @@ streams of noise random.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 import torch
-from fakes import Unseeing
+from fakes import Drawn, Unseeing
 from torch import Tensor
 
 from decoding.grow import Grower
@@ -74,17 +73,6 @@ def random_noise(
     return noise
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """The noise of a round's children, read from the table of its role."""
-
-    noise: PositionalNoise
-    role: str
-
-    def ahead(self, decided: Tensor, count: int) -> Tensor:
-        return self.noise(decided + torch.arange(count), self.role)
-
-
 def one_round(
     distributions: Distributions,
     policy: TreePolicy,
@@ -94,7 +82,7 @@ def one_round(
 ) -> tuple[DraftTree, Verdict]:
     """Grow and judge one tree per image."""
     images = len(noise.table)
-    drawing = Drawn(noise, PROPOSALS[proposal].stream)
+    drawing = Drawn(partial(noise, role=PROPOSALS[proposal].stream))
     root = DraftTree.root(torch.zeros(images, dtype=torch.long), torch.float64)
     grower = Grower(
         policy, distributions, PROPOSALS[proposal](), distributions=verifier.reads_distributions

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fakes import Path, PathDrafter, Silence, path_to, random_distribution, random_tree, scored_paths
+from fakes import Drawn, Path, PathDrafter, path_to, random_distribution, random_tree, scored_paths
 
 from decoding.grow import Grower
 from decoding.noise import gumbel
@@ -61,7 +61,10 @@ def grow(shapes: list[Shape], proposal: str) -> DraftTree:
 
     grower = Grower(policy, PathDrafter(random_distribution), PROPOSALS[proposal]())
     return grower(
-        root, TreePlan.of(tuple(shapes)), noise, torch.tensor(DECIDED[: len(shapes)])[:, None]
+        root,
+        TreePlan.of(tuple(shapes)),
+        Drawn(noise),
+        torch.tensor(DECIDED[: len(shapes)])[:, None],
     )
 
 
@@ -87,7 +90,7 @@ def drafted_levels(shape: Shape) -> int:
     """Calls of the drafter until the tree is grown, one per level."""
     policy, drafter = DynamicTree(shape), PathDrafter(random_distribution)
     root = DraftTree.root(torch.zeros(1, dtype=torch.long), torch.float64)
-    noise = Silence()
+    noise = Drawn()
     Grower(policy, drafter, PROPOSALS["topk"]())(
         root, TreePlan.of((shape,)), noise, torch.zeros(1, 1).long()
     )
@@ -143,7 +146,7 @@ def test_tokens_outside_the_distribution_do_not_become_nodes() -> None:
 
     policy = DynamicTree(Shape(3, 5, 40))
     root = DraftTree.root(torch.zeros(1, dtype=torch.long), torch.float64)
-    noise = Silence()
+    noise = Drawn()
     grower = Grower(policy, PathDrafter(narrow), PROPOSALS["topk"]())
     tree = grower(root, TreePlan.of((policy.largest,)), noise, torch.zeros(1, 1).long())
     assert len(scored_paths(tree, 0)) == 2 + 4 + 8

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fakes import PathDrafter, Silence, random_distribution, random_tree
+from fakes import Drawn, PathDrafter, random_distribution, random_tree
 
 from decoding.grow import Grower
 from decoding.policies.base import Outcome, Shape, TreePlan
@@ -61,7 +61,7 @@ def grow(cost: Prices, seed: int = 0) -> DraftTree:
     tree = Grower(policy, drafter, TopK())(
         root,
         TreePlan.of((LARGEST,)),
-        Silence(),
+        Drawn(),
         torch.zeros(1, 1).long(),
     )
     assert drafter.levels <= LARGEST.depth
@@ -130,7 +130,7 @@ def test_an_image_has_the_same_tree_in_every_batch() -> None:
         tree = Grower(policy, drafter, TopK())(
             root,
             TreePlan.of((LARGEST,) * len(images)),
-            Silence(),
+            Drawn(),
             torch.zeros(len(images), 1).long(),
         )
         return [sorted(tree.scores[row][tree.present[row]].tolist()) for row in range(len(images))]

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 import torch
-from fakes import PathDrafter, Silence, random_distribution, scored_paths
+from fakes import Drawn, PathDrafter, random_distribution, scored_paths
 
 from configs.method_table import TREES
 from decoding.grow import Grower
@@ -65,7 +65,7 @@ def grow(name: str, shapes: list[Shape]) -> DraftTree:
     policy = StaticTree(rank_paths(NAMED_TREES[name]))
     root = DraftTree.root(torch.zeros(len(shapes), dtype=torch.long), torch.float64)
     drafter = PathDrafter(lambda image, path: random_distribution(image, path, vocab=12))
-    noise = Silence()
+    noise = Drawn()
     return Grower(policy, drafter, TopK())(
         root, TreePlan.of(tuple(shapes)), noise, torch.zeros(len(shapes), 1).long()
     )

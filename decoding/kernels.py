@@ -1,4 +1,4 @@
-"""The small steps of a round as compiled kernels, on a CPU: one call in place of a dozen of torch's.
+"""The small steps of a round as compiled kernels, on a CPU: one call for a dozen of torch's.
 
 Between two forward passes a round runs some hundred operations on a few numbers. torch takes longer
 to start one than to do it. `models/kernels/rounds.h` does what the step that asks for it does by
@@ -152,7 +152,6 @@ class Rounds:
             None if limits is None else limits.data_ptr(), ctypes.addressof(after[0]),
         )  # fmt: skip
         return kept
-
 
     def open(
         self, pads: Tensor, first: Tensor, origins: Tensor, last: int, tokens: tuple[Tensor, Tensor]
