@@ -7,6 +7,7 @@ the tokens of a draft tree come after them until `move` brings the accepted ones
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 
 import numpy as np
@@ -224,6 +225,11 @@ class KVCache:
 
         first, stop: of layers first to stop - 1 only, if these have their tokens at other offsets.
         """
+        if self.fixed is None and (kernels := kernels_for(self.pads)):
+            lengths = self._committed()
+            for memory in self._layers(first, stop):
+                kernels.move(memory, path, lengths)
+            return
         n, alike = path.shape[1], self._alike()
         front = torch.arange(n, device=path.device)
         committed = int(self.lengths[0]) if alike else self._committed()[:, None]
@@ -247,5 +253,12 @@ class KVCache:
 
 def chain(images: int, n: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return depths (images, n) and visibility (images, n, n) of n tokens in a row, for `open`."""
-    depths = torch.arange(n, device=device).expand(images, -1)
-    return depths, torch.ones(n, n, dtype=torch.bool, device=device).tril().expand(images, -1, -1)
+    depths, seen = _line(n, torch.device(device))
+    return depths.expand(images, -1), seen.expand(images, -1, -1)
+
+
+@lru_cache
+@torch.inference_mode(False)
+def _line(n: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    seen = torch.ones(n, n, dtype=torch.bool, device=device).tril()
+    return torch.arange(n, device=device), seen

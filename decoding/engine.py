@@ -227,6 +227,8 @@ class Engine:
 
     def _rows(self, features: Tensor, index: Tensor) -> Tensor:
         """Return features (rows, slots, hidden) at slots index (images, n): (rows, n, hidden)."""
+        if len(index) == 1:
+            return features.index_select(1, index[0])
         rows = index.repeat_interleave(self.distribution.guidance, 0)
         return features.gather(1, rows[..., None].expand(-1, -1, features.shape[-1]))
 

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoding.renewal import best_path, renewed_worth
+from decoding.kernels import Rounds, kernels_for
+from decoding.renewal import HALVED, RENEWAL, best_path, renewed_worth
 from decoding.tree import DraftTree
 
 
@@ -48,6 +49,8 @@ def graft(tree: DraftTree, foreseen: Foreseen) -> DraftTree:
     if tree.nodes == 0:
         return _chain(tree, foreseen)
     assert foreseen.log_q is None
+    if kernels := kernels_for(tree.scores):
+        return _compiled(kernels, tree, foreseen)
     window, count = foreseen.window, tree.nodes + 1
     tree, bare = _agreed(tree, foreseen)
     step = torch.arange(1, window + 1, device=tree.tokens.device)
@@ -75,6 +78,19 @@ def graft(tree: DraftTree, foreseen: Foreseen) -> DraftTree:
         width=None if tree.width is None else tree.width + 1,
     )
     return replace(grafted, worth=renewed_worth(grafted, _best_path(tree, window)))
+
+
+def _compiled(kernels: Rounds, tree: DraftTree, foreseen: Foreseen) -> DraftTree:
+    """Return what `graft` does."""
+    parts = foreseen.tokens, foreseen.hits, foreseen.reach
+    columns, worth = kernels.graft(tree.columns, parts, RENEWAL, HALVED)
+    return DraftTree(
+        *columns,
+        height=max(tree.height, foreseen.window),
+        drafted=tree.drafted,
+        width=None if tree.width is None else tree.width + 1,
+        worth=worth,
+    )
 
 
 def _chain(root: DraftTree, foreseen: Foreseen) -> DraftTree:

@@ -153,6 +153,36 @@ class Rounds:
         )  # fmt: skip
         return kept
 
+    def graft(
+        self, old: Columns, foreseen: tuple[Tensor, Tensor, Tensor], renewal: float, halved: float
+    ) -> tuple[list[Tensor], Tensor]:
+        """Return the columns of trees that foreseen tokens continue, and their nodes' worth.
+
+        foreseen: tokens and hits (images, window), and the greatest depth (images, 1). renewal,
+        halved: what a renewed prediction is worth next to the root, and where half as much.
+        """
+        tokens, hits, reach = (each.contiguous() for each in foreseen)
+        images, window = tokens.shape
+        grown = _empty_like(old, old[0].shape[1] * (1 + window))
+        before, after, worth = _trees(old), _trees(grown), torch.empty_like(grown[3])
+        self._kernels.graft(
+            images, ctypes.addressof(before[0]), window, tokens.data_ptr(), hits.data_ptr(),
+            reach.data_ptr(), renewal, halved, ctypes.addressof(after[0]), worth.data_ptr(),
+        )  # fmt: skip
+        return grown, worth
+
+    def move(self, memory: Tensor, path: Tensor, first: Tensor) -> None:
+        """Bring slots to the front: path (images, n), from the slots first (images,) on.
+
+        memory: (2 layers, rows, kv_heads, slots, head_dim).
+        """
+        layers, rows, heads, _, size = memory.shape
+        images, path = len(first), path.contiguous()
+        self._kernels.move(
+            images, rows // images, path.shape[1], path.data_ptr(), _at(first), layers, heads,
+            size, *memory.stride()[:3], memory.data_ptr(),
+        )  # fmt: skip
+
     def open(
         self, pads: Tensor, first: Tensor, origins: Tensor, last: int, tokens: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, Tensor]:

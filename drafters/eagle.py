@@ -123,7 +123,9 @@ class EagleDrafter:
             self.root += verdict.accepted[:, None] + 1
 
     def commit(self, decided: Decided) -> None:
-        self.unread.add(replace(decided, features=self.head.fuse(decided.features)))
+        with self.watch.lap("draft_head"):
+            features = self.head.fuse(decided.features)
+        self.unread.add(replace(decided, features=features))
         if not self.fixed:
             self.read = [a + b for a, b in zip(self.read, decided.counts, strict=True)]
 

@@ -35,6 +35,8 @@ _OF_ROUNDS = {
     "visible": "nn@@",
     "extend": "n@nnn@@@n@@@",
     "prune": "n@@@@",
+    "graft": "n@n@@@ff@@",
+    "move": "nnn@@nnnnnn@",
     "open": "nnnnn@@n@nn@nnn@nn@@",
     "ahead": "nnnnn@@@@",
     "remember": "nnnn" + 9 * "@",

@@ -18,6 +18,8 @@
   EXPORT(extend_##NAME, extend<T>)    \
   EXPORT(prune_##NAME, prune<T>)      \
   EXPORT(open_##NAME, open<T>)        \
+  EXPORT(graft_##NAME, graft<T>)      \
+  EXPORT(move_##NAME, move<T>)        \
   EXPORT(ahead_##NAME, ahead<T>)      \
   EXPORT(remember_##NAME, remember<T>)
 

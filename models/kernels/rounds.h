@@ -290,6 +290,91 @@ void prune(int64_t images, const Trees<T>& old, const T* worth, const int64_t* l
   }
 }
 
+// `graft`: trees continued by foreseen tokens (images, window) with hits (images, window), and what
+// their nodes are worth. reach: (images) the greatest depth. renewal, halved: as in renewal.py.
+template <typename T>
+void graft(int64_t images, const Trees<T>& old, int64_t window, const int64_t* foreseen,
+           const T* hits, const int64_t* reach, double renewal, double halved,
+           const Trees<T>& grown, T* worth) {
+  const int64_t count = old.nodes;
+  std::vector<T> scores(count), total(1 + window);
+  std::vector<char> bare(count), best(count);
+  const auto at = [](const auto* values, int64_t index, int64_t most) {
+    return values[std::min(std::max<int64_t>(index, 0), most)];
+  };
+  for (int64_t image = 0; image < images; ++image) {
+    const int64_t from = image * count, to = image * grown.nodes;
+    const int64_t* tokens = foreseen + image * window;
+    const T* chances = hits + image * window;
+    double sum = 0;
+    total[0] = 0;
+    for (int64_t i = 0; i < window; ++i) {  // falls in spite of rounding
+      sum += chances[i];
+      total[1 + i] = i > 0 ? std::min(T(sum), total[i]) : T(sum);
+    }
+    std::fill(bare.begin(), bare.end(), 1);
+    std::fill(best.begin(), best.end(), 0);
+    int64_t leaf = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t depth = old.depths[from + i], parent = old.parents[from + i];
+      const bool present = old.scores[from + i] > NONE<T>;
+      T own = old.scores[from + i] - old.scores[from + parent];
+      if (present && depth > 0 && old.tokens[from + i] == at(tokens, depth - 1, window - 1)) {
+        own = std::max(own, at(chances, depth - 1, window - 1));
+        bare[parent] = 0;
+      }
+      scores[i] = !present ? NONE<T> : i == 0 ? own : own + scores[parent];
+      const int64_t deepest = old.depths[from + leaf];
+      if (present && (depth > deepest || (depth == deepest && scores[i] > scores[leaf]))) leaf = i;
+      grown.tokens[to + i] = old.tokens[from + i];
+      grown.parents[to + i] = parent;
+      grown.depths[to + i] = depth;
+      grown.scores[to + i] = scores[i];
+    }
+    for (int64_t i = leaf; i > 0; i = old.parents[from + i]) best[i] = 1;
+    best[0] = 1;
+    const auto value = [=](int64_t depth, T score, bool renews) {
+      const double off = depth / halved;
+      const T more = T(renewal * std::exp2(-off * off));
+      return std::exp(score) + (renews && score > NONE<T> ? more : T(0));
+    };
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t depth = old.depths[from + i];
+      worth[to + i] = value(depth, scores[i], best[i]);
+      for (int64_t step = 1; step <= window; ++step) {
+        const int64_t place = to + count + i * window + step - 1, deep = depth + step;
+        const T gain = at(total.data(), deep, window) - at(total.data(), depth, window);
+        const bool wanted = bare[i] && deep <= std::min(reach[image], window);
+        grown.tokens[place] = at(tokens, deep - 1, window - 1);
+        grown.parents[place] = step == 1 ? i : place - to - 1;
+        grown.depths[place] = deep;
+        grown.scores[place] = wanted ? scores[i] + gain : NONE<T>;
+        worth[place] = value(deep, grown.scores[place], i == leaf);
+      }
+    }
+  }
+}
+
+// `KVCache.move`: of every row the slots begin + path (images, n) become the first from `begin` on.
+// memory: (layers, rows, heads, slots, size) with strides; first: (images) where these begin.
+template <typename T>
+void move(int64_t images, int64_t guidance, int64_t n, const int64_t* path, const int64_t* first,
+          int64_t layers, int64_t heads, int64_t size, int64_t layer_stride, int64_t row_stride,
+          int64_t head_stride, T* memory) {
+  for (int64_t row = 0; row < images * guidance; ++row) {
+    const int64_t image = row / guidance;
+    for (int64_t i = 0; i < n; ++i) {  // a path rises, so that nothing is overwritten too early
+      const int64_t slot = path[image * n + i];
+      if (slot == i) continue;
+      for (int64_t layer = 0; layer < layers; ++layer)
+        for (int64_t head = 0; head < heads; ++head) {
+          T* to = memory + layer * layer_stride + row * row_stride + head * head_stride;
+          std::copy_n(to + (first[image] + slot) * size, size, to + (first[image] + i) * size);
+        }
+    }
+  }
+}
+
 // `KVCache.open`: positions (rows, n) and the mask (rows, n, stop) of a pass over n tokens, which
 // see `block` (images, n, m; strides) of the m latest; the first of these stands at first[image].
 // depths: (images, n; strides). pads: (rows, stop; stride). alone: padding sees itself.
