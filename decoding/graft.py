@@ -46,11 +46,11 @@ def graft(tree: DraftTree, foreseen: Foreseen) -> DraftTree:
     foreseen: with log q for verifiers that read it; only for a tree without nodes, which is
     continued by a single chain.
     """
+    if foreseen.log_q is None and (kernels := kernels_for(tree.scores)):
+        return _compiled(kernels, tree, foreseen)
     if tree.nodes == 0:
         return _chain(tree, foreseen)
     assert foreseen.log_q is None
-    if kernels := kernels_for(tree.scores):
-        return _compiled(kernels, tree, foreseen)
     window, count = foreseen.window, tree.nodes + 1
     tree, bare = _agreed(tree, foreseen)
     step = torch.arange(1, window + 1, device=tree.tokens.device)
@@ -89,7 +89,7 @@ def _compiled(kernels: Rounds, tree: DraftTree, foreseen: Foreseen) -> DraftTree
         height=max(tree.height, foreseen.window),
         drafted=tree.drafted,
         width=None if tree.width is None else tree.width + 1,
-        worth=worth,
+        worth=worth if tree.nodes else None,
     )
 
 

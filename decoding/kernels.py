@@ -139,6 +139,46 @@ class Rounds:
         )  # fmt: skip
         return grown
 
+    def best(self, scores: Tensor, newest: int, k: int) -> Tensor:
+        """Return the best k of the `newest` last nodes of trees, by scores (images, 1 + nodes)."""
+        chosen = torch.empty(len(scores), k, dtype=torch.long)
+        images, nodes = scores.shape
+        self._kernels.best(images, nodes, newest, k, _at(scores), chosen.data_ptr())
+        return chosen
+
+    def ended(self, scores: Tensor, newest: int, limits: Tensor) -> Tensor:
+        """Return (images, 1) bool: where nodes as good as the `newest` ones' best fill the limits.
+
+        scores: (images, 1 + nodes). limits: (images, 1) nodes.
+        """
+        found, limits = torch.empty(len(scores), 1, dtype=torch.bool), limits.contiguous()
+        images, nodes = scores.shape
+        self._kernels.ended(images, nodes, newest, _at(scores), limits.data_ptr(), found.data_ptr())
+        return found
+
+    def before(
+        self, parents: Tensor, nodes: Tensor, known: Tensor, outputs: Tensor, seen: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return a level's outputs at the parents of nodes, and what these see, themselves last.
+
+        Args:
+            parents: (images, 1 + nodes) of trees.
+            nodes: (images, k) of the next level.
+            known: (images, level) nodes of this one.
+            outputs: (images, guidance, level, hidden).
+            seen: (images, level, slots).
+        """
+        read = [each.contiguous() for each in (parents, nodes, known, outputs, seen)]
+        images, guidance, level, hidden = outputs.shape
+        k, slots = nodes.shape[1], seen.shape[2]
+        features = outputs.new_empty(images, guidance, k, hidden)
+        sees = torch.empty(images, k, slots + k, dtype=torch.bool)
+        self._kernels.before(
+            images, guidance, hidden, slots, parents.shape[1], level, k,
+            *(each.data_ptr() for each in (*read, features, sees)),
+        )  # fmt: skip
+        return features, sees
+
     def prune(self, old: Columns, worth: Tensor, count: int, limits: Tensor | None) -> list[Tensor]:
         """Return the columns of trees of the best nodes, `count` each.
 

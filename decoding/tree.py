@@ -79,7 +79,7 @@ class DraftTree:
         if count == 1:
             return torch.ones_like(self.tokens, dtype=torch.bool)[..., None]
         if kernels := kernels_for(self.scores):
-            return kernels.visible(self.parents)
+            return kernels.visible(self.parents.contiguous())
         if self.chain:
             seen = torch.ones(count, count, dtype=torch.bool, device=self.tokens.device)
             return seen.tril_().expand(len(self.tokens), -1, -1)

@@ -1,12 +1,13 @@
 """What an EAGLE head has drafted below a root, and the decided tokens it has still to read."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from decoding.drafter import Decided
+from decoding.kernels import kernels_for
 from decoding.tree import DraftTree
 
 
@@ -23,16 +24,26 @@ class Level:
     seen: Tensor
 
     def before(self, tree: DraftTree, nodes: Tensor) -> "Level":
-        """Return this level's part for nodes (images, n) of the next: that of their parents.
+        """Return what nodes (images, n) of the next level read: their parents' outputs.
 
-        The parents are nodes of this level, since no others have children.
+        A node sees what its parent sees, and itself, in a slot of its own. The parents are nodes of
+        this level, since no others have children.
         """
+        if kernels := kernels_for(self.outputs):
+            read = tree.parents, nodes, self.nodes, self.outputs, self.seen
+            return Level(nodes, *kernels.before(*read))
         parents = tree.parents.gather(1, nodes)
         place = (parents[..., None] == self.nodes[:, None]).int().argmax(2)[:, :, None]
         outputs, seen = self.outputs, self.seen
         along = place[:, None].expand(-1, outputs.shape[1], -1, outputs.shape[3])
         rows = place.expand(-1, -1, seen.shape[2])
-        return Level(nodes, outputs.gather(2, along), seen.gather(1, rows))
+        return Level(nodes, outputs.gather(2, along), seen.gather(1, rows)).with_own()
+
+    def with_own(self) -> "Level":
+        """Return the level whose nodes each see one slot more: their own."""
+        own = torch.eye(self.nodes.shape[1], dtype=torch.bool, device=self.seen.device)
+        seen = torch.cat([self.seen, own.expand(len(self.seen), -1, -1)], 2)
+        return replace(self, seen=seen)
 
     def moved(self, ends: Tensor, after: "Level") -> "Level":
         """Return the level with the row ends that follow nodes in these nodes' place.

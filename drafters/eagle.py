@@ -178,22 +178,21 @@ class EagleDrafter:
         ends: (images, 1) bool, where a row ends after its nodes.
         """
         codes = torch.full_like(self.level.nodes, self.target.grid.row_end)
-        after = self._grow(self.level, codes, self._distance(height) + 1)
+        after = self._grow(self.level.with_own(), codes, self._distance(height) + 1)
         self.level = self.level.moved(ends, after)
 
     def _grow(self, before: Level, codes: Tensor, distance: Tensor) -> Level:
         """Return a level with what the head drafts at codes (images, k).
 
-        before: the nodes' level, with the outputs before the codes and what those see. distance:
+        before: the level, with the outputs before the codes and what the codes see. distance:
         (images, 1) from the committed slots.
         """
-        own = torch.eye(codes.shape[1], dtype=torch.bool, device=codes.device)
-        seen = torch.cat([before.seen, own.expand(len(codes), -1, -1)], 2)
+        depths, seen = distance.expand_as(codes), before.seen
         if self._runs_whole(codes.shape[1]):
-            tokens = Slice(codes, distance.expand_as(codes), seen, before.outputs)
-            return Level(before.nodes, self._whole(tokens), seen)
-        context = self.cache.open(distance.expand_as(codes), seen)
-        return Level(before.nodes, self._run(codes, before.outputs, context), seen)
+            outputs = self._whole(Slice(codes, depths, seen, before.outputs))
+        else:
+            outputs = self._run(codes, before.outputs, self.cache.open(depths, seen))
+        return Level(before.nodes, outputs, seen)
 
     def _runs_whole(self, n: int) -> bool:
         """Return whether a pass over n tokens is one call, which row ends would break up."""

@@ -29,11 +29,14 @@ class NoKernels(Exception):
 
 
 # What the functions in `models/kernels/` take: n a number, f one in fp64, @ an address.
-_OF_NETWORKS = {"pack": "nn@@", "linear": "nnn@@@@", "run": "@@@", "log_p": "nnnnff@@", "read": "@"}
+_OF_NETWORKS = {"pack": "nn@@", "linear": "nnn@@@@", "run": "@@@", "log_p": "nnnnff@@", "read": "@",
+                "before": "nnnnnnn@@@@@@@"}  # fmt: skip
 _OF_ROUNDS = {
     "children": "nnnn@nn@nnf@n@@",
     "visible": "nn@@",
     "extend": "n@nnn@@@n@@@",
+    "best": "nnnn@@",
+    "ended": "nnn@@@",
     "prune": "n@@@@",
     "graft": "n@n@@@ff@@",
     "move": "nnn@@nnnnnn@",

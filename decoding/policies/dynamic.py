@@ -30,6 +30,8 @@ class DynamicTree:
     def select(self, tree: DraftTree, plan: TreePlan, level: int) -> Tensor:
         if level == 1:
             return tree.tokens.new_zeros(len(tree.tokens), 1)
+        if kernels := kernels_for(tree.scores):
+            return kernels.best(tree.scores, tree.newest, min(plan.width, tree.newest))
         first = tree.nodes + 1 - tree.newest
         return tree.scores[:, first:].topk(min(plan.width, tree.newest), dim=1).indices + first
 
@@ -42,6 +44,8 @@ class DynamicTree:
         """
         if plan.window or self.renews or tree.nodes < plan.nodes:
             return None
+        if kernels := kernels_for(tree.scores):
+            return kernels.ended(tree.scores, tree.newest, plan.limits.nodes)
         best = tree.scores[:, -tree.newest :].amax(1, keepdim=True)
         at_least_as_good = (tree.scores[:, 1:] >= best).sum(1, keepdim=True)
         return (at_least_as_good >= plan.limits.nodes) | (best == -torch.inf)

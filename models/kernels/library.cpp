@@ -10,12 +10,15 @@
   EXPORT(linear_##NAME, linear<S, T>) \
   EXPORT(run_##NAME, run<S, T>)       \
   EXPORT(log_p_##NAME, log_p<S, T>)   \
-  EXPORT(read_##NAME, read<S, T>)
+  EXPORT(read_##NAME, read<S, T>)     \
+  EXPORT(before_##NAME, before<S>)
 
 #define ROUNDS(NAME, T)               \
   EXPORT(children_##NAME, children<T>) \
   EXPORT(visible_##NAME, visible)     \
   EXPORT(extend_##NAME, extend<T>)    \
+  EXPORT(best_##NAME, best<T>)        \
+  EXPORT(ended_##NAME, ended<T>)      \
   EXPORT(prune_##NAME, prune<T>)      \
   EXPORT(open_##NAME, open<T>)        \
   EXPORT(graft_##NAME, graft<T>)      \

@@ -254,6 +254,56 @@ void extend(int64_t images, const Trees<T>& old, int64_t height, int64_t k, int6
   }
 }
 
+// `DynamicTree.select`: the best k of the newest nodes of trees (images, nodes), by their scores.
+template <typename T>
+void best(int64_t images, int64_t nodes, int64_t newest, int64_t k, const T* scores,
+          int64_t* chosen) {
+  std::vector<int64_t> order(newest);
+  for (int64_t image = 0; image < images; ++image) {
+    const T* own = scores + image * nodes;
+    for (int64_t i = 0; i < newest; ++i) order[i] = nodes - newest + i;
+    std::partial_sort(order.begin(), order.begin() + k, order.end(), [own](int64_t a, int64_t b) {
+      return own[a] > own[b] || (own[a] == own[b] && a < b);
+    });
+    std::copy_n(order.begin(), k, chosen + image * k);
+  }
+}
+
+// `DynamicTree.ended`: whether nodes as good as the newest level's best fill the budget.
+template <typename T>
+void ended(int64_t images, int64_t nodes, int64_t newest, const T* scores, const int64_t* limits,
+           bool* found) {
+  for (int64_t image = 0; image < images; ++image) {
+    const T* own = scores + image * nodes;
+    const T most = greatest(own + nodes - newest, newest);
+    int64_t good = 0;
+    for (int64_t i = 1; i < nodes; ++i) good += own[i] >= most;
+    found[image] = good >= limits[image] || most == NONE<T>;
+  }
+}
+
+// `Level.before`: of the level of nodes (images, level) with outputs (images, guidance, level,
+// hidden) and seen (images, level, slots), the parts of the parents of nodes (images, k) of a tree
+// (images, nodes). Each sees itself besides, in a slot of its own.
+template <typename T>
+void before(int64_t images, int64_t guidance, int64_t hidden, int64_t slots, int64_t nodes,
+            int64_t level, int64_t k, const int64_t* parents, const int64_t* chosen,
+            const int64_t* known, const T* outputs, const bool* seen, T* features, bool* sees) {
+  for (int64_t image = 0; image < images; ++image)
+    for (int64_t i = 0; i < k; ++i) {
+      const int64_t parent = parents[image * nodes + chosen[image * k + i]];
+      const int64_t* own = known + image * level;
+      const int64_t place = std::min(std::find(own, own + level, parent) - own, level - 1);
+      for (int64_t row = image * guidance; row < (image + 1) * guidance; ++row)
+        std::copy_n(outputs + (row * level + place) * hidden, hidden,
+                    features + (row * k + i) * hidden);
+      bool* to = sees + (image * k + i) * (slots + k);
+      std::copy_n(seen + (image * level + place) * slots, slots, to);
+      std::fill(to + slots, to + slots + k, false);
+      to[slots + i] = true;
+    }
+}
+
 // `DynamicTree.prune`: the best nodes by worth (images, nodes), the first of equal ones; of them up
 // to limits (images), or null for all.
 template <typename T>
