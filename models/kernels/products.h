@@ -5,11 +5,15 @@
 
 #pragma once
 
-#ifdef __AVX512BF16__
-#include <immintrin.h>
-#endif
+#include <vector>
 
 #include "vectors.h"
+
+// WIDEN: the processor multiplies numbers of fp32 faster than pairs of bf16.
+#if defined(__AVX512BF16__) && !defined(WIDEN)
+#define PAIRS
+#include <immintrin.h>
+#endif
 
 namespace {
 
@@ -65,8 +69,14 @@ inline void multiply(int64_t depth, const T* x, const T* panel, Vec<T> (&sums)[M
   }
 }
 
+#ifdef PAIRS
+using Read = bfloat16;  // what tokens are multiplied as, if weights are bfloat16
+#else
+using Read = float;
+#endif
+
 template <typename T, int MANY>
-inline void multiply(int64_t depth, const bfloat16* x, const bfloat16* panel,
+inline void multiply(int64_t depth, const Read* x, const bfloat16* panel,
                      Vec<T> (&sums)[MANY][2]) {
   typedef uint32_t Pairs __attribute__((vector_size(BYTES)));
   for (int64_t k = 0; k < depth; k += 2, panel += 4 * WIDE<T>) {
@@ -74,27 +84,51 @@ inline void multiply(int64_t depth, const bfloat16* x, const bfloat16* panel,
     Pairs left, right;
     std::memcpy(&left, panel, sizeof left);
     std::memcpy(&right, panel + 2 * WIDE<T>, sizeof right);
+#ifdef PAIRS
     for (int token = 0; token < MANY; ++token) {
       uint32_t pair;
       std::memcpy(&pair, x + token * depth + k, sizeof pair);
       Vec<T>(&to)[2] = sums[token];
-#ifdef __AVX512BF16__
       const __m512bh both = (__m512bh)_mm512_set1_epi32((int)pair);
       to[0] = (Vec<T>)_mm512_dpbf16_ps((__m512)to[0], (__m512bh)left, both);
       to[1] = (Vec<T>)_mm512_dpbf16_ps((__m512)to[1], (__m512bh)right, both);
-#else
-      const Pairs low = Pairs{} + (pair << 16), high = Pairs{} + (pair & 0xffff0000u);
-      to[0] += (Vec<T>)(left << 16) * (Vec<T>)low;
-      to[0] += (Vec<T>)(left & 0xffff0000u) * (Vec<T>)high;
-      to[1] += (Vec<T>)(right << 16) * (Vec<T>)low;
-      to[1] += (Vec<T>)(right & 0xffff0000u) * (Vec<T>)high;
-#endif
     }
+#else
+    const Vec<T> low[2] = {(Vec<T>)(left << 16), (Vec<T>)(right << 16)};
+    const Vec<T> high[2] = {(Vec<T>)(left & 0xffff0000u), (Vec<T>)(right & 0xffff0000u)};
+    for (int token = 0; token < MANY; ++token) {
+      const T *one = x + token * depth + k, *other = one + 1;
+      for (int side = 0; side < 2; ++side) {
+        sums[token][side] += low[side] * *one;
+        sums[token][side] += high[side] * *other;
+      }
+    }
+#endif
   }
 }
 
-template <typename S, typename T, int MANY, typename Put>
-inline void tile(int64_t depth, const S* x, const S* panel, int64_t first, int64_t place,
+// Tokens as they are multiplied: as they are, or in fp32, in the memory of this thread.
+template <typename S>
+inline const S* readable(const S* x, int64_t) {
+  return x;
+}
+
+#ifndef PAIRS
+inline const float* readable(const bfloat16* x, int64_t count) {
+  static thread_local std::vector<float> wide;
+  wide.resize((count + WIDE<float> - 1) / WIDE<float> * WIDE<float>);
+  int64_t i = 0;
+  for (; i + WIDE<float> <= count; i += WIDE<float>) store<float>(&wide[i], load<float>(x + i));
+  for (; i < count; ++i) {
+    const uint32_t bits = uint32_t(x[i].bits) << 16;
+    std::memcpy(&wide[i], &bits, sizeof bits);
+  }
+  return wide.data();
+}
+#endif
+
+template <typename S, typename T, int MANY, typename X, typename Put>
+inline void tile(int64_t depth, const X* x, const S* panel, int64_t first, int64_t place,
                  const Put& put) {
   Vec<T> sums[MANY][2];
   for (int token = 0; token < MANY; ++token) sums[token][0] = sums[token][1] = Vec<T>{};
@@ -105,8 +139,9 @@ inline void tile(int64_t depth, const S* x, const S* panel, int64_t first, int64
 // Call put(token, place, sums) for all tokens x (tokens, depth), where sums are outputs place ...
 // and half + place ...; shared by the threads of the team that runs it, which meet at the end.
 template <typename S, typename T, typename Put>
-void product(int64_t tokens, int64_t depth, int64_t outputs, const S* x, const S* panels,
+void product(int64_t tokens, int64_t depth, int64_t outputs, const S* own, const S* panels,
              const Put& put) {
+  const auto* x = readable(own, tokens * depth);
   const int64_t parts = (tokens + MOST_TOKENS - 1) / MOST_TOKENS;
   const int64_t each = parts == 0 ? 0 : (tokens + parts - 1) / parts;
 #pragma omp for schedule(static)
