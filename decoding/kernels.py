@@ -278,6 +278,7 @@ class Rounds:
         """
         images, nodes, vocab = log_p.shape
         read = [each.contiguous() for each in (*tree[1:], *verdict, log_p)]
+        assert tree[3].dtype == table.dtype == log_p.dtype
         self._kernels.remember(
             images, nodes, vocab, table.shape[1] - 2, *(each.data_ptr() for each in read),
             _at(table), _at(root), _at(reached),

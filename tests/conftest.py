@@ -54,8 +54,11 @@ def session32(checkpoint: Path):
 
 @pytest.fixture
 def plain_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All operations of networks are torch's, as on a GPU, where a test follows or counts them."""
+    """All operations are torch's, as on a GPU, where a test follows or counts them."""
+    from contextlib import nullcontext
+
     import torch
 
+    monkeypatch.setattr("decoding.engine.compiled_steps", lambda on: nullcontext())
     monkeypatch.setattr("models.transformer.run_fused", lambda *_: None)
     monkeypatch.setattr("models.linear.Linear.product", torch.nn.Linear.forward)
