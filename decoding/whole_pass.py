@@ -149,7 +149,7 @@ class WholePass:
             return self.weights is not None
         self.changes, self.weights = Linear.changes, None
         linears = [self.head] if self.mix is None else [self.head, self.mix]
-        if not all(isinstance(linear.packed, Panels) for linear in linears):
+        if not all(isinstance(getattr(each, "packed", None), Panels) for each in linears):
             return False
         if (weights := weights_of(self.blocks)) is None:
             return False
