@@ -253,12 +253,13 @@ class KVCache:
 
 def chain(images: int, n: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return depths (images, n) and visibility (images, n, n) of n tokens in a row, for `open`."""
-    depths, seen = _line(n, torch.device(device))
+    depths, seen = (_kept_line if device.type == "cpu" else _line)(n, device)
     return depths.expand(images, -1), seen.expand(images, -1, -1)
 
 
-@lru_cache
-@torch.inference_mode(False)
 def _line(n: int, device: torch.device) -> tuple[Tensor, Tensor]:
     seen = torch.ones(n, n, dtype=torch.bool, device=device).tril()
     return torch.arange(n, device=device), seen
+
+
+_kept_line = lru_cache(torch.inference_mode(False)(_line))

@@ -411,17 +411,18 @@ template <typename T>
 void move(int64_t images, int64_t guidance, int64_t n, const int64_t* path, const int64_t* first,
           int64_t layers, int64_t heads, int64_t size, int64_t layer_stride, int64_t row_stride,
           int64_t head_stride, T* memory) {
+  std::vector<T> kept(n * size);  // first all are read: a path over row ends goes back and forth
   for (int64_t row = 0; row < images * guidance; ++row) {
-    const int64_t image = row / guidance;
-    for (int64_t i = 0; i < n; ++i) {  // a path rises, so that nothing is overwritten too early
-      const int64_t slot = path[image * n + i];
-      if (slot == i) continue;
-      for (int64_t layer = 0; layer < layers; ++layer)
-        for (int64_t head = 0; head < heads; ++head) {
-          T* to = memory + layer * layer_stride + row * row_stride + head * head_stride;
-          std::copy_n(to + (first[image] + slot) * size, size, to + (first[image] + i) * size);
-        }
-    }
+    const int64_t image = row / guidance, *own = path + image * n;
+    int64_t still = 0;  // slots that stay where they are
+    while (still < n && own[still] == still) ++still;
+    for (int64_t layer = 0; layer < layers; ++layer)
+      for (int64_t head = 0; head < heads; ++head) {
+        T* begin = memory + layer * layer_stride + row * row_stride + head * head_stride +
+                   first[image] * size;
+        for (int64_t i = still; i < n; ++i) std::copy_n(begin + own[i] * size, size, &kept[i * size]);
+        std::copy(kept.begin() + still * size, kept.end(), begin + still * size);
+      }
   }
 }
 
