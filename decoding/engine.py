@@ -31,6 +31,7 @@ from decoding.start import Line, Places, Sizes, Start, table_of
 from decoding.timing import Stopwatch
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict, Verifier
+from decoding.verifiers.exact import Exact
 from models.base import TargetModel
 
 UNNAMED = Sources()
@@ -211,7 +212,7 @@ class Engine:
 
     def _judges_whole(self, slots: Slots) -> bool:
         """Return whether a pass over trees and the verdict on them are one call."""
-        plain = self.verifier.name == "exact" and not self.distribution.cuts
+        plain = type(self.verifier) is Exact and not self.distribution.cuts
         return plain and isinstance(self.reader, WholeReader) and self.reader.runs_whole(slots)
 
     def _score(self, tree: DraftTree, slots: Slots) -> tuple[Tensor, Tensor]:
