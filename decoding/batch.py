@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from decoding.cache import CacheShape, KVCache, chain
+from decoding.cache import CacheShape, KVCache
+from decoding.cache_pass import chain
 from decoding.figures import Sources, refuse_nan
 from decoding.flight import FinishedImage, Flight, Job
 from decoding.grow import Speculation

@@ -7,7 +7,6 @@ the tokens of a draft tree come after them until `move` brings the accepted ones
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import groupby
 
 import numpy as np
@@ -249,17 +248,3 @@ class KVCache:
                 memory.narrow(3, committed, n).copy_(kept.permute(2, 0, 3, 1, 4))
             else:
                 memory[:, rows, :, place.to(memory.device)] = kept
-
-
-def chain(images: int, n: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return depths (images, n) and visibility (images, n, n) of n tokens in a row, for `open`."""
-    depths, seen = (_kept_line if device.type == "cpu" else _line)(n, device)
-    return depths.expand(images, -1), seen.expand(images, -1, -1)
-
-
-def _line(n: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    seen = torch.ones(n, n, dtype=torch.bool, device=device).tril()
-    return torch.arange(n, device=device), seen
-
-
-_kept_line = lru_cache(torch.inference_mode(False)(_line))

@@ -1,8 +1,8 @@
 """What one forward pass writes to a KV cache, and what it sees of it."""
 
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import chain
+from functools import cached_property, lru_cache
+from itertools import chain as joined
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ class CachePass:
     def visible(self) -> tuple[Tensor, ...]:
         """Keys and values of every layer in turn, (rows, kv_heads, slots, head_dim) each."""
         # views of all layers at once are cheaper than one by one
-        return tuple(chain.from_iterable(memory.unbind(0) for memory in self.memory))
+        return tuple(joined.from_iterable(memory.unbind(0) for memory in self.memory))
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Store a layer's new keys and values (rows, kv_heads, n, head_dim).
@@ -89,3 +89,17 @@ def ragged_mask(past: Tensor, block: Tensor, committed: Tensor, guidance: int) -
     visible = block.repeat_interleave(guidance, 0).gather(2, index) & inside[:, None]
     visible = visible | (offset < 0)[:, None]
     return past.repeat(1, 1, n, 1).masked_fill_(~visible[:, None], -torch.inf)
+
+
+def chain(images: int, n: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return depths (images, n) and visibility (images, n, n) of n tokens in a row, for `open`."""
+    depths, seen = (_kept_line if device.type == "cpu" else _line)(n, device)
+    return depths.expand(images, -1), seen.expand(images, -1, -1)
+
+
+def _line(n: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    seen = torch.ones(n, n, dtype=torch.bool, device=device).tril()
+    return torch.arange(n, device=device), seen
+
+
+_kept_line = lru_cache(torch.inference_mode(False)(_line))

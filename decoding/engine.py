@@ -21,6 +21,7 @@ from decoding.drafter import Decided
 from decoding.figures import RoundFigures, Sources, figures_of, measured, read_figures
 from decoding.flight import FinishedImage, Flight, Job, RoundStats
 from decoding.grow import Grower, Speculation
+from decoding.judge import Judge, rows_at
 from decoding.kernels import compiled_steps
 from decoding.noise import NodeNoise
 from decoding.reading import TreeReader, WholeReader
@@ -31,7 +32,6 @@ from decoding.start import Line, Places, Sizes, Start, table_of
 from decoding.timing import Stopwatch
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict, Verifier
-from decoding.verifiers.exact import Exact
 from models.base import TargetModel
 
 UNNAMED = Sources()
@@ -105,6 +105,7 @@ class Engine:
             self.grow = Grower(s.policy, s.drafter, s.proposal, s.foreseen, distributions)
         self.fused = target.transformer.blocks.fused  # whether small steps are compiled, too
         self.watch = Stopwatch(target.device)
+        self.judge = Judge(target, distribution, verifier, self.reader, self.watch)
         self.batch: Batch | None = None  # of the jobs that are being decoded
         self.watcher: Watcher | None = None  # called after every round, outside its time
 
@@ -203,35 +204,7 @@ class Engine:
         slots = lay_out(tree, start, self.target.grid)
         with self.watch.lap("verify"):
             noise = NodeNoise(self.batch.noise, tree.depths, start.decided)
-            if self._judges_whole(slots):
-                judging = self.reader.judging(noise, tree)
-                features, log_p = self.reader.scored(slots, self.watch, judging)
-                return Verified(tree, slots, features, log_p, judging.verdict())
-            features, log_p = self._score(tree, slots)
-            return Verified(tree, slots, features, log_p, self.verifier(tree, log_p, noise))
-
-    def _judges_whole(self, slots: Slots) -> bool:
-        """Return whether a pass over trees and the verdict on them are one call."""
-        plain = type(self.verifier) is Exact and not self.distribution.cuts
-        return plain and isinstance(self.reader, WholeReader) and self.reader.runs_whole(slots)
-
-    def _score(self, tree: DraftTree, slots: Slots) -> tuple[Tensor, Tensor]:
-        """Return features (rows, slots, hidden) and log p (images, 1 + nodes, vocab) of a tree."""
-        if isinstance(self.reader, WholeReader) and self.reader.runs_whole(slots):
-            return self.reader.scored(slots, self.watch)
-        forward = self.reader.forward(tree, slots)
-        with self.watch.lap("target_forward"):
-            features = forward()
-            scored = features if slots.exits is None else self._rows(features, slots.exits)
-            logits = self.target.score(scored)
-        return features, self.distribution(logits)
-
-    def _rows(self, features: Tensor, index: Tensor) -> Tensor:
-        """Return features (rows, slots, hidden) at slots index (images, n): (rows, n, hidden)."""
-        if len(index) == 1:
-            return features.index_select(1, index[0])
-        rows = index.repeat_interleave(self.distribution.guidance, 0)
-        return features.gather(1, rows[..., None].expand(-1, -1, features.shape[-1]))
+            return Verified(tree, slots, *self.judge(tree, slots, noise))
 
     def _commit(self, verified: Verified, start: Start, counts: list[int] | None = None) -> None:
         """Keep the accepted paths in the caches.
@@ -246,12 +219,12 @@ class Engine:
         path, emitted = verdict.path[:, :longest], verdict.emitted[:, :longest]
         decided = verdict.accepted[:, None] + 1 if counts is None else counts
         kept = accepted(verified.slots, path, emitted, decided, start, self.target.grid)
-        ordered = tree.chain and verified.slots.exits is None
-        if kept.slots.shape[1] > 1 and not ordered:  # else they stand where they belong
+        in_order = tree.chain and verified.slots.exits is None and self.judge.whole
+        if kept.slots.shape[1] > 1 and not in_order:  # else they stand where they belong
             self.reader.keep(kept.slots)
         rows = verified.features
         if rows.shape[1] > 1:  # not only the root's
-            rows = self._rows(rows, kept.slots)
+            rows = rows_at(rows, kept.slots)
         features = rows.unflatten(0, (-1, self.distribution.guidance))
         self.speculation.drafter.commit(Decided(features, kept.codes, kept.counts))
 
@@ -260,7 +233,7 @@ class Engine:
         drafter, slots = self.speculation.drafter, verified.slots
         if self.grow.informed:
             own = slots.exits is None
-            features = verified.features if own else self._rows(verified.features, slots.exits)
+            features = verified.features if own else rows_at(verified.features, slots.exits)
             drafter.see(features.unflatten(0, (-1, self.distribution.guidance)))
         drafter.observe(verified.tree, verified.log_p, verified.verdict)
 

@@ -5,8 +5,7 @@ to start one than to do it. `models/kernels/rounds.h` does what the step that as
 torch; torch does it on GPUs, in rounds that are recorded, and where nothing can be compiled.
 """
 
-import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -15,10 +14,10 @@ import torch
 from torch import Tensor
 
 from decoding.transfer import is_recording
+from decoding.tree_kernels import Columns, TreeKernels, at
 from models.native import NAMES, kernels_of
 
 _ON: ContextVar[bool] = ContextVar("compiled", default=False)
-_N, _AT = ctypes.c_int64, ctypes.c_void_p
 
 
 @contextmanager
@@ -45,15 +44,7 @@ def _rounds(dtype: torch.dtype) -> "Rounds":
     return Rounds(dtype)
 
 
-class _Trees(ctypes.Structure):
-    _fields_ = [("nodes", _N), *((name, _AT) for name in ("tokens", "parents", "depths", "scores"))]
-
-
-# tokens, parents, depths and scores of trees, (images, 1 + nodes) each
-Columns = Sequence[Tensor]
-
-
-class Rounds:
+class Rounds(TreeKernels):
     """The kernels for log-probabilities of a type. Shapes are those of the steps that call them."""
 
     def __init__(self, dtype: torch.dtype):
@@ -63,9 +54,9 @@ class Rounds:
         """Return log p (images, n, vocab) of logits (images x guidance, n, vocab), without cuts."""
         rows, n, vocab = logits.shape
         dtype = torch.float64 if self.dtype == torch.float64 else torch.float32
-        out = torch.empty(rows // guidance, n, vocab, dtype=dtype)
+        out, logits = torch.empty(rows // guidance, n, vocab, dtype=dtype), logits.contiguous()
         self._kernels.log_p(
-            len(out), n, vocab, guidance, cfg, temperature, _at(logits), out.data_ptr()
+            len(out), n, vocab, guidance, cfg, temperature, logits.data_ptr(), out.data_ptr()
         )
         return out
 
@@ -102,60 +93,6 @@ class Rounds:
         )  # fmt: skip
         return tokens, scores
 
-    def visible(self, parents: Tensor) -> Tensor:
-        """Return (images, 1 + nodes, 1 + nodes) bool: what nodes see, by their parents."""
-        images, nodes = parents.shape
-        seen = torch.empty(images, nodes, nodes, dtype=torch.bool)
-        self._kernels.visible(images, nodes, _at(parents), seen.data_ptr())
-        return seen
-
-    def extend(
-        self,
-        old: Columns,
-        height: int,
-        children: tuple[Tensor, Tensor, Tensor],
-        limits: tuple[Tensor, Tensor, int] | None,
-    ) -> list[Tensor]:
-        """Return the columns of trees with a new level.
-
-        Args:
-            old: the trees.
-            height: their deepest level's.
-            children: nodes (images, k) of the last level, their tokens and estimates (images, k,
-                c).
-            limits: depth and width (images, 1) of every image, and the greatest width; None
-                without limits.
-        """
-        nodes, tokens, hits = (each.contiguous() for each in children)
-        images, k, c = tokens.shape
-        grown = _empty_like(old, old[0].shape[1] + k * c)
-        depth, width, most = (None, None, 0) if limits is None else limits
-        bounds = [None if each is None else each.contiguous() for each in (depth, width)]
-        before, after = _trees(old), _trees(grown)
-        self._kernels.extend(
-            images, ctypes.addressof(before[0]), height, k, c, nodes.data_ptr(), tokens.data_ptr(),
-            hits.data_ptr(), most, *(None if each is None else each.data_ptr() for each in bounds),
-            ctypes.addressof(after[0]),
-        )  # fmt: skip
-        return grown
-
-    def best(self, scores: Tensor, newest: int, k: int) -> Tensor:
-        """Return the best k of the `newest` last nodes of trees, by scores (images, 1 + nodes)."""
-        chosen = torch.empty(len(scores), k, dtype=torch.long)
-        images, nodes = scores.shape
-        self._kernels.best(images, nodes, newest, k, _at(scores), chosen.data_ptr())
-        return chosen
-
-    def ended(self, scores: Tensor, newest: int, limits: Tensor) -> Tensor:
-        """Return (images, 1) bool: where nodes as good as the `newest` ones' best fill the limits.
-
-        scores: (images, 1 + nodes). limits: (images, 1) nodes.
-        """
-        found, limits = torch.empty(len(scores), 1, dtype=torch.bool), limits.contiguous()
-        images, nodes = scores.shape
-        self._kernels.ended(images, nodes, newest, _at(scores), limits.data_ptr(), found.data_ptr())
-        return found
-
     def before(
         self, parents: Tensor, nodes: Tensor, known: Tensor, outputs: Tensor, seen: Tensor
     ) -> tuple[Tensor, Tensor]:
@@ -179,38 +116,6 @@ class Rounds:
         )  # fmt: skip
         return features, sees
 
-    def prune(self, old: Columns, worth: Tensor, count: int, limits: Tensor | None) -> list[Tensor]:
-        """Return the columns of trees of the best nodes, `count` each.
-
-        worth: (images, 1 + nodes). limits: (images, 1) present ones of these; None for all.
-        """
-        kept = _empty_like(old, 1 + count)
-        before, after, worth = _trees(old), _trees(kept), worth.contiguous()
-        limits = None if limits is None else limits.contiguous()
-        self._kernels.prune(
-            len(worth), ctypes.addressof(before[0]), worth.data_ptr(),
-            None if limits is None else limits.data_ptr(), ctypes.addressof(after[0]),
-        )  # fmt: skip
-        return kept
-
-    def graft(
-        self, old: Columns, foreseen: tuple[Tensor, Tensor, Tensor], renewal: float, halved: float
-    ) -> tuple[list[Tensor], Tensor]:
-        """Return the columns of trees that foreseen tokens continue, and their nodes' worth.
-
-        foreseen: tokens and hits (images, window), and the greatest depth (images, 1). renewal,
-        halved: what a renewed prediction is worth next to the root, and where half as much.
-        """
-        tokens, hits, reach = (each.contiguous() for each in foreseen)
-        images, window = tokens.shape
-        grown = _empty_like(old, old[0].shape[1] * (1 + window))
-        before, after, worth = _trees(old), _trees(grown), torch.empty_like(grown[3])
-        self._kernels.graft(
-            images, ctypes.addressof(before[0]), window, tokens.data_ptr(), hits.data_ptr(),
-            reach.data_ptr(), renewal, halved, ctypes.addressof(after[0]), worth.data_ptr(),
-        )  # fmt: skip
-        return grown, worth
-
     def move(self, memory: Tensor, path: Tensor, first: Tensor) -> None:
         """Bring slots to the front: path (images, n), from the slots first (images,) on.
 
@@ -219,7 +124,7 @@ class Rounds:
         layers, rows, heads, _, size = memory.shape
         images, path = len(first), path.contiguous()
         self._kernels.move(
-            images, rows // images, path.shape[1], path.data_ptr(), _at(first), layers, heads,
+            images, rows // images, path.shape[1], path.data_ptr(), at(first), layers, heads,
             size, *memory.stride()[:3], memory.data_ptr(),
         )  # fmt: skip
 
@@ -240,7 +145,7 @@ class Rounds:
         positions, bare = torch.empty(rows, n, dtype=torch.long), n == m == 1
         mask = pads if bare and images == 1 else pads.new_empty(rows, 1, n, stop)
         self._kernels.open(
-            images, rows // images, n, m, stop, _at(first), _at(origins), last, depths.data_ptr(),
+            images, rows // images, n, m, stop, at(first), at(origins), last, depths.data_ptr(),
             *depths.stride(), block.data_ptr(), *block.stride(), pads.data_ptr(), pads.stride(0),
             m == stop, positions.data_ptr(), None if mask is pads else mask.data_ptr(),
         )  # fmt: skip
@@ -259,7 +164,7 @@ class Rounds:
         images, rows, vocab = table.shape
         out = table.new_empty(images, reach, vocab)
         self._kernels.ahead(
-            images, reach, vocab, rows - 2, up, _at(root), _at(reached), _at(table), out.data_ptr()
+            images, reach, vocab, rows - 2, up, at(root), at(reached), at(table), out.data_ptr()
         )
         return out
 
@@ -281,20 +186,5 @@ class Rounds:
         assert tree[3].dtype == table.dtype == log_p.dtype
         self._kernels.remember(
             images, nodes, vocab, table.shape[1] - 2, *(each.data_ptr() for each in read),
-            _at(table), _at(root), _at(reached),
+            at(table), at(root), at(reached),
         )  # fmt: skip
-
-
-def _empty_like(columns: Columns, nodes: int) -> list[Tensor]:
-    return [column.new_empty(len(column), nodes) for column in columns]
-
-
-def _trees(columns: Columns) -> tuple[_Trees, list[Tensor]]:
-    """Return trees as the kernels read them, and what must stay in memory meanwhile."""
-    columns = [column.contiguous() for column in columns]
-    return _Trees(columns[0].shape[1], *(column.data_ptr() for column in columns)), columns
-
-
-def _at(values: Tensor) -> int:
-    assert values.is_contiguous()
-    return values.data_ptr()

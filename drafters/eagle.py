@@ -11,7 +11,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from decoding.cache import CacheShape, Fixed, KVCache, chain
+from decoding.cache import CacheShape, Fixed, KVCache
+from decoding.cache_pass import chain
 from decoding.drafter import Decided
 from decoding.policies.base import Shape
 from decoding.sampling import SamplingDistribution
@@ -142,27 +143,23 @@ class EagleDrafter:
         if self.fixed:
             longest, cache.fixed = new.codes.shape[1], Fixed(self.lengths, cache.slots)
         codes, features = new.codes[:, :longest], new.features[:, :, :longest]
-        if self._runs_whole(longest):
+        last = new.count[:, 0] - 1
+        if not self.fixed:
             last = on_device([count - 1 for count in new.counts], codes.device)
-            tokens = Slice(codes, *chain(images, longest, codes.device), features, last)
-            outputs = self._whole(tokens)
-            cache.advance(new.counts)
-            new.counts = [0] * images
-            none = codes.new_zeros(images, 1)
-            self.level = Level(none, outputs, none[..., None, :0].bool())
-            return
-        outputs = self._run(codes, features, cache.open(*chain(images, longest, codes.device)))
+        depths, seen = chain(images, longest, codes.device)
+        if self._runs_whole(longest):
+            outputs = self._whole(Slice(codes, depths, seen, features, last))
+        else:
+            outputs = self._run(codes, features, cache.open(depths, seen))
+            index = last[:, None, None, None].expand(-1, outputs.shape[1], -1, outputs.shape[3])
+            outputs = outputs.gather(2, index)
         if self.fixed:
             self.lengths += new.count[:, 0]
-            last = new.count - 1
         else:
             cache.advance(new.counts)
-            last = on_device([[count - 1] for count in new.counts], codes.device)
             new.counts = [0] * images
-        last = last[:, None, :, None].expand(-1, outputs.shape[1], -1, outputs.shape[3])
-        outputs = outputs.gather(2, last)
-        none = torch.zeros(images, 1, 1, dtype=torch.long, device=codes.device)
-        self.level = Level(none[..., 0], outputs, none[..., :0].bool())
+        none = codes.new_zeros(images, 1)
+        self.level = Level(none, outputs, none[..., None, :0].bool())
 
     def _descend(self, tree: DraftTree, nodes: Tensor) -> None:
         """Draft at nodes (images, k) below the root.
@@ -200,9 +197,8 @@ class EagleDrafter:
 
     def _whole(self, tokens: Slice) -> Tensor:
         """Return predicted features (images, guidance, n, hidden), and keep log q after them."""
-        outputs, self.log_q = self.whole(
-            self.cache, tokens, partial(self.watch.add, "draft_forward")
-        )
+        lap = partial(self.watch.add, "draft_forward")
+        outputs, self.log_q = self.whole(self.cache, tokens, lap)
         return outputs.unflatten(0, (-1, self.distribution.guidance))
 
     def _roots(self) -> Tensor:

@@ -9,7 +9,8 @@ from torch import Tensor
 import main
 from configs.methods import MethodSettings
 from configs.sampling import SamplingSettings
-from decoding.cache import CacheShape, KVCache, chain
+from decoding.cache import CacheShape, KVCache
+from decoding.cache_pass import chain
 from decoding.flight import Job
 from drafters.training.shards import Tokens
 from models.base import TargetModel

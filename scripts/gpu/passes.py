@@ -8,7 +8,8 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from decoding.cache import CacheShape, KVCache, attention_dtype, chain
+from decoding.cache import CacheShape, KVCache, attention_dtype
+from decoding.cache_pass import chain
 from decoding.sampling import SamplingDistribution
 from drafters.eagle_head import EagleHead
 from models.base import Context, TargetModel, TransformerSpec

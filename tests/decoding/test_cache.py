@@ -12,7 +12,8 @@ from fakes import random_tree
 from small import randomised
 from torch import Tensor
 
-from decoding.cache import CacheShape, KVCache, chain
+from decoding.cache import CacheShape, KVCache
+from decoding.cache_pass import chain
 from decoding.tree import DraftTree
 from models.base import Context, TransformerSpec
 from models.transformer import Transformer

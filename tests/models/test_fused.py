@@ -12,7 +12,8 @@ from small import randomised
 from torch import Tensor
 
 import main
-from decoding.cache import CacheShape, Fixed, KVCache, chain
+from decoding.cache import CacheShape, Fixed, KVCache
+from decoding.cache_pass import chain
 from models import fused, native
 from models.base import Context, ImageRope, TransformerSpec
 from models.linear import forget_packed, pack_natively

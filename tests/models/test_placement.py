@@ -13,7 +13,8 @@ import torch
 
 from configs.fields import SettingsError
 from configs.schema import MethodSettings, RunSettings, SamplingSettings
-from decoding.cache import CacheShape, KVCache, chain
+from decoding.cache import CacheShape, KVCache
+from decoding.cache_pass import chain
 from decoding.flight import Job
 from models.base import Context, Layers, PromptRows, TransformerSpec
 from models.codecs.vqgan import ImageTokenizer

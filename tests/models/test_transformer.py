@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from small import randomised
 from torch import Tensor
 
-from decoding.cache import CacheShape, KVCache, chain
+from decoding.cache import CacheShape, KVCache
+from decoding.cache_pass import chain
 from models.base import Context, TransformerSpec
 from models.rotary import Rotary, rotate
 from models.transformer import HeadNorm, RMSNorm, Transformer

@@ -19,7 +19,8 @@ from torch._dynamo.utils import counters
 from configs.fields import SettingsError
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
-from decoding.cache import CacheShape, KVCache, chain
+from decoding.cache import CacheShape, KVCache
+from decoding.cache_pass import chain
 from decoding.recorder import Program
 from decoding.sampling import SamplingDistribution
 from decoding.start import Sizes as RoundSizes

@@ -14,7 +14,8 @@ from small import Sizes, is_head_norm, randomised, write_checkpoint, write_parts
 from torch import Tensor
 from transformers import ChameleonConfig, ChameleonForConditionalGeneration
 
-from decoding.cache import CacheShape, KVCache, chain
+from decoding.cache import CacheShape, KVCache
+from decoding.cache_pass import chain
 from decoding.tree import DraftTree
 from models.base import Context, TargetModel, TargetOptions
 from models.registry import load_target

@@ -14,7 +14,8 @@ from torch import Tensor
 from transformers import AutoTokenizer, T5EncoderModel
 
 from configs.schema import MethodSettings
-from decoding.cache import CacheShape, KVCache, chain
+from decoding.cache import CacheShape, KVCache
+from decoding.cache_pass import chain
 from decoding.drafter import Decided
 from decoding.flight import Job
 from decoding.sampling import SamplingDistribution
