@@ -74,6 +74,11 @@ class Batch:
         """The largest tree of a round."""
         return self.speculation.policy.largest if self.speculation else NO_TREE
 
+    @property
+    def full(self) -> bool:
+        """Whether no place is free."""
+        return None not in self.flights
+
     def reopen(self, images: int) -> bool:
         """Free all places for other jobs; returns whether there are so many."""
         self.flights, self.last = [None] * len(self.flights), None

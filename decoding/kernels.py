@@ -5,8 +5,6 @@ to start one than to do it. `models/kernels/rounds.h` does what the step that as
 torch; torch does it on GPUs, in rounds that are recorded, and where nothing can be compiled.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 
@@ -20,14 +18,17 @@ from models.native import NAMES, kernels_of
 _ON: ContextVar[bool] = ContextVar("compiled", default=False)
 
 
-@contextmanager
-def compiled_steps(on: bool) -> Iterator[None]:
-    """Let the steps of a round run compiled kernels where they can."""
-    token = _ON.set(on)
-    try:
-        yield
-    finally:
-        _ON.reset(token)
+class compiled_steps:  # noqa: N801 - reads as a function; a generator would take longer
+    """Let the steps of a round run compiled kernels where they can, in a `with` block."""
+
+    def __init__(self, on: bool):
+        self.on = on
+
+    def __enter__(self) -> None:
+        self.token = _ON.set(self.on)
+
+    def __exit__(self, *raised: object) -> None:
+        _ON.reset(self.token)
 
 
 def kernels_for(values: Tensor) -> "Rounds | None":

@@ -48,6 +48,9 @@ class Sizes:
         return self.visible is not None
 
 
+_PLAIN = Sizes(1, NO_TREE, uniform=True)
+
+
 class Places:
     """Views of a table (images, 9) of `table_of`: where the images of a round stand.
 
@@ -102,6 +105,8 @@ class Start:
     @classmethod
     def of(cls, lines: Sequence[Line], places: Places) -> "Start":
         """Return the start of a round that is not recorded."""
+        if len(lines) == 1 and lines[0].shape is NO_TREE:
+            return cls(places, _PLAIN, tuple(lines))
         shapes = [line.shape for line in lines]
         uniform = all(shape == shapes[0] for shape in shapes)
         return cls(places, Sizes(len(lines), largest_of(shapes), uniform=uniform), tuple(lines))

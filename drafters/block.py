@@ -157,6 +157,7 @@ class BlockDrafter(EagleDrafter):
     def _read_window(self) -> None:
         """Read the newly decided tokens and the window in one pass."""
         counts, longest = self._unread()
+        self.decided = self._features(longest)
         self.ahead = foresee(self.memory, self.steps, self._score, self.noise, CANDIDATES)
         step = torch.arange(self.steps, device=counts.device).repeat_interleave(CANDIDATES)
         slots, root = self.target.grid.slots, self.memory.root
@@ -186,7 +187,7 @@ class BlockDrafter(EagleDrafter):
     def _before_root(self) -> Tensor:
         """Return what the head reads before the root, (images, guidance, 1, hidden)."""
         counts, _ = self._unread()
-        features = self.unread.features
+        features = self.decided
         last = (counts - 1)[:, None, :, None].expand(-1, features.shape[1], -1, features.shape[3])
         return features.gather(2, last)
 
@@ -207,7 +208,7 @@ class BlockDrafter(EagleDrafter):
         codes = torch.cat([self.unread.codes[:, :longest], window.codes.flatten(1)], 1)
         before = torch.cat([self._before_root(), window.before[:, :, 1:]], 2)
         before = before.repeat_interleave(CANDIDATES, 2)
-        features = torch.cat([self.unread.features[:, :, :longest], before], 2)
+        features = torch.cat([self.decided, before], 2)
         guidance = features.shape[1]
         ids = (codes + self.target.vocab.first_id).repeat_interleave(guidance, 0)
         stale = window.stale.flatten(2, 3).flatten(0, 1)

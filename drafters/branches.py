@@ -59,6 +59,8 @@ class Level:
 class Unread:
     """Codes and the target's features before them that are decided and not yet read, per image.
 
+    The features are the target's, with the hidden states behind them that the head reads.
+
     codes: (images, room). features: (images, guidance, room, hidden). counts: how many are valid,
     on the host. count: (images, 1) the same on the device, for rounds that are recorded, which
     never ask the host.

@@ -5,7 +5,6 @@ The target's own head turns that into the distribution of token i + 2. Below the
 where the target has not been yet, predicted features take the place of the target's.
 """
 
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -70,7 +69,7 @@ class EagleDrafter:
         slots = cache_slots(spec, grid, self.room, self.deepest)
         shape = CacheShape(images, self.distribution.guidance, slots)
         self.cache = KVCache(spec, shape, self.target.dtype, device)
-        size = images, shape.guidance, most, spec.hidden
+        size = images, shape.guidance, most, (1 + len(self.reads)) * spec.hidden
         codes = torch.zeros(images, most, dtype=torch.long, device=device)
         self.unread = Unread(codes, torch.zeros(size, dtype=self.target.dtype, device=device))
         self.read = [0] * images  # slots of the image, row ends included, before its root
@@ -80,8 +79,7 @@ class EagleDrafter:
         self.last: tuple[PromptRows, int] | None = None  # the prompt read last, and its image
 
     def start(self, image: int, prompt: PromptRows, features: Tensor, code: Tensor) -> None:
-        features = self.head.fuse(features)
-        self._read(image, prompt, features[:, :-1])
+        self._read(image, prompt, self.head.fuse(features[:, :-1]))
         self.unread.start(image, features[:, -1:], code)
         length = prompt.ids.shape[1] - 1
         self.read[image], self.root[image], self.lengths[image] = 0, 0, length
@@ -124,9 +122,7 @@ class EagleDrafter:
             self.root += verdict.accepted[:, None] + 1
 
     def commit(self, decided: Decided) -> None:
-        with self.watch.lap("draft_head"):
-            features = self.head.fuse(decided.features)
-        self.unread.add(replace(decided, features=features))
+        self.unread.add(decided)
         if not self.fixed:
             self.read = [a + b for a, b in zip(self.read, decided.counts, strict=True)]
 
@@ -142,7 +138,7 @@ class EagleDrafter:
         images, longest = len(new.codes), max(new.counts)
         if self.fixed:
             longest, cache.fixed = new.codes.shape[1], Fixed(self.lengths, cache.slots)
-        codes, features = new.codes[:, :longest], new.features[:, :, :longest]
+        codes, features = new.codes[:, :longest], self._features(longest)
         last = new.count[:, 0] - 1
         if not self.fixed:
             last = on_device([count - 1 for count in new.counts], codes.device)
@@ -160,6 +156,14 @@ class EagleDrafter:
             new.counts = [0] * images
         none = codes.new_zeros(images, 1)
         self.level = Level(none, outputs, none[..., None, :0].bool())
+
+    def _features(self, count: int) -> Tensor:
+        """Return what the head reads before the unread tokens: (images, guidance, count, hidden).
+
+        They are fused here, not when they are decided: rounds without a tree read nothing.
+        """
+        with self.watch.lap("draft_head"):
+            return self.head.fuse(self.unread.features[:, :, :count])
 
     def _descend(self, tree: DraftTree, nodes: Tensor) -> None:
         """Draft at nodes (images, k) below the root.
