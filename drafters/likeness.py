@@ -31,6 +31,8 @@ def lineage_of(tree: DraftTree, recent: Tensor) -> Tensor:
 
     recent: (images, REACH) the last decided tokens, the root's first.
     """
+    if tree.nodes == 0:
+        return recent[:, None].clone()
     older = REACH - 1  # tokens before the root, as nodes of a longer tree
     tokens = torch.cat([recent[:, 1:].flip(1), tree.tokens], 1)
     first = constant((0, *range(older)), tokens.device).expand(len(tokens), -1)
