@@ -203,10 +203,8 @@ class WholePass:
             whole.log_p = log_p.data_ptr()
         whole.trees = None if judging is None else ctypes.addressof(judging.trees)
         self.kernel(ctypes.addressof(whole))
-        if log_p is None:
-            log_p = self.distribution(logits)
         lap(started, time.perf_counter() - whole.rest)
-        return found, log_p
+        return found, self.distribution(logits) if log_p is None else log_p
 
     def _cache(self, cache: KVCache, rows: int, latest: int) -> np.ndarray:
         """Set what a pass reads of the cache; returns its lengths, which must stay in memory."""
