@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoding.cache_pass import CachePass, ragged_mask, uniform_mask
-from decoding.kernels import Rounds, kernels_for
+from decoding.kernels import Rounds, steps_for
 from decoding.transfer import on_device
 from models.base import Context, TransformerSpec
 
@@ -158,7 +158,7 @@ class KVCache:
         n, m = block.shape[1:]
         stop = self.used(m) if self.fixed is None else self.fixed.visible
         past = self.pads[..., :stop]
-        if kernels := kernels_for(past):
+        if kernels := steps_for(past):
             return self._compiled(kernels, (depths, block), past)
         if self._alike():
             committed, targets = stop - m, None
@@ -224,7 +224,7 @@ class KVCache:
 
         first, stop: of layers first to stop - 1 only, if these have their tokens at other offsets.
         """
-        if self.fixed is None and (kernels := kernels_for(self.pads)):
+        if self.fixed is None and (kernels := steps_for(self.pads)):
             lengths = self._committed()
             for memory in self._layers(first, stop):
                 kernels.move(memory, path, lengths)

@@ -102,4 +102,4 @@ def _line(n: int, device: torch.device) -> tuple[Tensor, Tensor]:
     return torch.arange(n, device=device), seen
 
 
-_kept_line = lru_cache(torch.inference_mode(False)(_line))
+_kept_line = lru_cache(maxsize=16)(torch.inference_mode(False)(_line))

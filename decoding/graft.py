@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoding.kernels import Rounds, kernels_for
+from decoding.kernels import Rounds, steps_for
 from decoding.renewal import HALVED, RENEWAL, best_path, renewed_worth
 from decoding.tree import DraftTree
 
@@ -46,7 +46,7 @@ def graft(tree: DraftTree, foreseen: Foreseen) -> DraftTree:
     foreseen: with log q for verifiers that read it; only for a tree without nodes, which is
     continued by a single chain.
     """
-    if foreseen.log_q is None and (kernels := kernels_for(tree.scores)):
+    if foreseen.log_q is None and (kernels := steps_for(tree.scores)):
         return _compiled(kernels, tree, foreseen)
     if tree.nodes == 0:
         return _chain(tree, foreseen)

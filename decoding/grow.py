@@ -6,7 +6,7 @@ from torch import Tensor
 
 from decoding.drafter import Drafter, Informed
 from decoding.graft import Foreseen, graft
-from decoding.kernels import kernels_for
+from decoding.kernels import steps_for
 from decoding.noise import Noise
 from decoding.policies.base import TreePlan, TreePolicy
 from decoding.proposals import Proposal
@@ -126,7 +126,7 @@ def extended(
     `DraftTree.extend`.
     """
     nodes, tokens, hits = children
-    if kernels := kernels_for(hits):
+    if kernels := steps_for(hits):
         limits = None if plan.uniform else (plan.limits.depth, plan.limits.width, plan.width)
         columns = kernels.extend(tree.columns, tree.height, children, limits)
         return tree.with_level(columns, nodes, tokens, log_q)

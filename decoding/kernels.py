@@ -31,7 +31,7 @@ class compiled_steps:  # noqa: N801 - reads as a function; a generator would tak
         _ON.reset(self.token)
 
 
-def kernels_for(values: Tensor) -> "Rounds | None":
+def steps_for(values: Tensor) -> "Rounds | None":
     """Return the kernels that compute with values, or None if torch must."""
     if not _ON.get() or type(values) is not Tensor or not values.is_cpu:
         return None
@@ -54,7 +54,7 @@ class Rounds(TreeKernels):
     def log_p(self, logits: Tensor, guidance: int, cfg: float, temperature: float) -> Tensor:
         """Return log p (images, n, vocab) of logits (images x guidance, n, vocab), without cuts."""
         rows, n, vocab = logits.shape
-        dtype = torch.float64 if self.dtype == torch.float64 else torch.float32
+        dtype = torch.promote_types(self.dtype, torch.float32)
         out, logits = torch.empty(rows // guidance, n, vocab, dtype=dtype), logits.contiguous()
         self._kernels.log_p(
             len(out), n, vocab, guidance, cfg, temperature, logits.data_ptr(), out.data_ptr()
@@ -81,6 +81,7 @@ class Rounds(TreeKernels):
         if noise is not None and noise.shape[2] == 1:
             noise = None
         if noise is not None:
+            assert noise.dtype == log_q.dtype
             noise = noise.expand(-1, k, -1)
         trust = None if trust is None else trust.expand(images, k).contiguous()
         count = min(count, vocab)

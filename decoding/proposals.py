@@ -6,7 +6,7 @@ from typing import Protocol
 from torch import Tensor
 
 from decoding.calibration import Calibration
-from decoding.kernels import kernels_for
+from decoding.kernels import steps_for
 
 
 class Proposal(Protocol):
@@ -49,7 +49,7 @@ class TopK:
         self, log_q: Tensor, noise: Tensor, count: int, level: int, trust: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         factor = self.calibration.at(level)
-        if kernels := kernels_for(log_q):
+        if kernels := steps_for(log_q):
             return kernels.children(log_q, None, count, factor, None, normal=factor == 1)
         if factor != 1:
             return _best(log_q, count, factor)
@@ -74,7 +74,7 @@ class Coupled:
         self, log_q: Tensor, noise: Tensor, count: int, level: int, trust: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         factor = self.calibration.at(level)
-        if kernels := kernels_for(log_q):
+        if kernels := steps_for(log_q):
             return kernels.children(log_q, noise, count, factor, trust)
         return _best(log_q + noise, count, factor, trust)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from decoding.kernels import kernels_for
+from decoding.kernels import steps_for
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class SamplingDistribution:
 
         The guidance rows of an image are adjacent, the conditional one first.
         """
-        if not self.cuts and (kernels := kernels_for(logits)):
+        if not self.cuts and (kernels := steps_for(logits)):
             return kernels.log_p(logits, self.guidance, self.cfg, self.temperature or 1.0)
         scores = self.guide(logits)
         if not self.greedy:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoding.kernels import kernels_for
+from decoding.kernels import steps_for
 from decoding.transfer import may_ask
 
 
@@ -43,7 +43,10 @@ class DraftTree:
 
     @staticmethod
     def root(tokens: Tensor, dtype: torch.dtype) -> "DraftTree":
-        """Return the trees without nodes over the last decided tokens (images,)."""
+        """Return the trees without nodes over the last decided tokens (images,).
+
+        Its columns are shared by rounds and engines: nobody writes them.
+        """
         zero, score = _zeros(tokens, dtype)
         return DraftTree(tokens[:, None], zero, zero, score, height=0, width=0)
 
@@ -78,7 +81,7 @@ class DraftTree:
         count = self.nodes + 1
         if count == 1:
             return torch.ones_like(self.tokens, dtype=torch.bool)[..., None]
-        if kernels := kernels_for(self.scores):
+        if kernels := steps_for(self.scores):
             return kernels.visible(self.parents.contiguous())
         if self.chain:
             seen = torch.ones(count, count, dtype=torch.bool, device=self.tokens.device)

@@ -49,6 +49,7 @@ class TreeKernels:
                 without limits.
         """
         nodes, tokens, hits = (each.contiguous() for each in children)
+        assert hits.dtype == old[3].dtype
         images, k, c = tokens.shape
         grown = _empty_like(old, old[0].shape[1] + k * c)
         depth, width, most = (None, None, 0) if limits is None else limits
@@ -101,6 +102,7 @@ class TreeKernels:
         halved: what a renewed prediction is worth next to the root, and where half as much.
         """
         tokens, hits, reach = (each.contiguous() for each in foreseen)
+        assert hits.dtype == old[3].dtype
         images, window = tokens.shape
         grown = _empty_like(old, old[0].shape[1] * (1 + window))
         before, after, worth = _trees(old), _trees(grown), torch.empty_like(grown[3])

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from decoding.cache import KVCache
-from decoding.kernels import kernels_for
+from decoding.kernels import steps_for
 from decoding.noise import NodeNoise
 from decoding.sampling import SamplingDistribution
 from decoding.tree import DraftTree
@@ -36,7 +36,7 @@ class _Noise(ctypes.Structure):
 _COLUMNS = "tokens", "parents", "depths", "scores", "choices", "path", "emitted", "accepted"
 
 
-class _Trees(ctypes.Structure):
+class _Judged(ctypes.Structure):
     _fields_ = [(name, _AT) for name in ("noise", *_COLUMNS, "measured")]
 
 
@@ -70,7 +70,7 @@ class Judging:
 
     def __init__(self, images: int, nodes: int):
         """nodes: the root among them."""
-        self.shape, self.noise, self.trees = (images, nodes), _Noise(), _Trees()
+        self.shape, self.noise, self.trees = (images, nodes), _Noise(), _Judged()
         self.measured = torch.empty(images, 3 + 5 * nodes, dtype=torch.float64)
         self.trees.noise = ctypes.addressof(self.noise)
         self.trees.measured = self.measured.data_ptr()
@@ -78,6 +78,7 @@ class Judging:
     def take(self, noise: NodeNoise, tree: DraftTree) -> None:
         """Take the trees to judge, the noise at their positions, and room for the outcome."""
         table, decided, own = noise.noise.table, noise.decided, self.noise
+        assert table.dtype == tree.scores.dtype
         own.table = None if table.shape[2] == 1 else table.data_ptr()
         own.rows, own.positions = table.shape[1], noise.noise.shape.positions
         own.decided, own.stride = decided.data_ptr(), decided.stride(0)
@@ -138,10 +139,10 @@ class WholePass:
         self.plain = not isinstance(target, SequentialGuidance)
 
     def fits(self, cache: KVCache, n: int) -> bool:
-        """Return whether a pass over n tokens per image can run so now."""
+        """Return whether a pass over n tokens per image can run so now; note where weights are."""
         if not self.plain or not self.blocks.fused or n > MOST_TOKENS or len(cache.memory) > 1:
             return False
-        return kernels_for(cache.pads) is not None and self._packed()
+        return steps_for(cache.pads) is not None and self._packed()
 
     def _packed(self) -> bool:
         """Return whether all weights have copies for the kernels, and note where these are."""

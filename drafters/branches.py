@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoding.drafter import Decided
-from decoding.kernels import kernels_for
+from decoding.kernels import steps_for
 from decoding.tree import DraftTree
 
 
@@ -29,7 +29,7 @@ class Level:
         A node sees what its parent sees, and itself, in a slot of its own. The parents are nodes of
         this level, since no others have children.
         """
-        if kernels := kernels_for(self.outputs):
+        if kernels := steps_for(self.outputs):
             read = tree.parents, nodes, self.nodes, self.outputs, self.seen
             return Level(nodes, *kernels.before(*read))
         parents = tree.parents.gather(1, nodes)

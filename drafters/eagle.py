@@ -102,13 +102,13 @@ class EagleDrafter:
         self.last = prompt, image
 
     def expand(self, tree: DraftTree, nodes: Tensor) -> Tensor:
-        self.log_q: Tensor | None = None  # of the level, where one call has found it
+        self.scored: Tensor | None = None  # log q of the level, where one call has found it
         if tree.nodes == 0:
             self._absorb()
         else:
             self._descend(tree, nodes)
-        if self.log_q is not None:
-            return self.log_q
+        if self.scored is not None:
+            return self.scored
         if (ends := self._row_ends(tree.height)) is not None:
             self._end_rows(ends, tree.height)
         with self.watch.lap("draft_head"):
@@ -139,9 +139,8 @@ class EagleDrafter:
         if self.fixed:
             longest, cache.fixed = new.codes.shape[1], Fixed(self.lengths, cache.slots)
         codes, features = new.codes[:, :longest], self._features(longest)
-        last = new.count[:, 0] - 1
-        if not self.fixed:
-            last = on_device([count - 1 for count in new.counts], codes.device)
+        counts = new.count[:, 0] if self.fixed else on_device(new.counts, codes.device)
+        last = counts - 1
         depths, seen = chain(images, longest, codes.device)
         if self._runs_whole(longest):
             outputs = self._whole(Slice(codes, depths, seen, features, last))
@@ -202,7 +201,7 @@ class EagleDrafter:
     def _whole(self, tokens: Slice) -> Tensor:
         """Return predicted features (images, guidance, n, hidden), and keep log q after them."""
         lap = partial(self.watch.add, "draft_forward")
-        outputs, self.log_q = self.whole(self.cache, tokens, lap)
+        outputs, self.scored = self.whole(self.cache, tokens, lap)
         return outputs.unflatten(0, (-1, self.distribution.guidance))
 
     def _roots(self) -> Tensor:

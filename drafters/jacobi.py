@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from decoding.drafter import Decided
-from decoding.kernels import kernels_for
+from decoding.kernels import steps_for
 from decoding.timing import Stopwatch
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
@@ -111,7 +111,7 @@ class JacobiDrafter:
 
     def look_ahead(self) -> Tensor:
         """Return predictions (images, n, vocab) of as many positions as a tree may be deep."""
-        if self._ahead is None and (kernels := kernels_for(self.distributions)):
+        if self._ahead is None and (kernels := steps_for(self.distributions)):
             up = {"above": self.grid.columns, "left": 0, "random": -1}[self.guess]
             places = self.root, self.reached
             self._ahead = kernels.ahead(self.distributions, *places, self.reach, up)
@@ -139,7 +139,7 @@ class JacobiDrafter:
 
         It is the branch that shares most with the accepted path, and the longest of those.
         """
-        if kernels := kernels_for(log_p):
+        if kernels := steps_for(log_p):
             outcome, places = (verdict.path, verdict.accepted), (self.root, self.reached)
             kernels.remember(self.distributions, *places, tree.columns, outcome, log_p)
             self._forget()

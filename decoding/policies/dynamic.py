@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from decoding.kernels import kernels_for
+from decoding.kernels import steps_for
 from decoding.policies.base import Controller, FixedController, Shape, TreePlan
 from decoding.renewal import best_path, renewed_worth
 from decoding.tree import DraftTree
@@ -30,7 +30,7 @@ class DynamicTree:
     def select(self, tree: DraftTree, plan: TreePlan, level: int) -> Tensor:
         if level == 1:
             return tree.tokens.new_zeros(len(tree.tokens), 1)
-        if kernels := kernels_for(tree.scores):
+        if kernels := steps_for(tree.scores):
             return kernels.best(tree.scores, tree.newest, min(plan.width, tree.newest))
         first = tree.nodes + 1 - tree.newest
         return tree.scores[:, first:].topk(min(plan.width, tree.newest), dim=1).indices + first
@@ -44,7 +44,7 @@ class DynamicTree:
         """
         if plan.window or self.renews or tree.nodes < plan.nodes:
             return None
-        if kernels := kernels_for(tree.scores):
+        if kernels := steps_for(tree.scores):
             return kernels.ended(tree.scores, tree.newest, plan.limits.nodes)
         best = tree.scores[:, -tree.newest :].amax(1, keepdim=True)
         at_least_as_good = (tree.scores[:, 1:] >= best).sum(1, keepdim=True)
@@ -67,7 +67,7 @@ class DynamicTree:
         count = min(plan.nodes, tree.nodes)
         tree = self.valued(tree)
         worth = tree.scores if tree.worth is None else tree.worth
-        if tree.distributions is None and (kernels := kernels_for(worth)):
+        if tree.distributions is None and (kernels := steps_for(worth)):
             limits = None if plan.uniform else plan.limits.nodes
             return tree.of_nodes(kernels.prune(tree.columns, worth, count, limits))
         order = worth[:, 1:].sort(dim=1, descending=True, stable=True).indices

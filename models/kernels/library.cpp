@@ -1,5 +1,6 @@
 // What Python calls.
 
+#include "trees.h"
 #include "whole.h"
 
 // Functions are found by name: what they take stands in native.py.

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "network.h"
-#include "rounds.h"
+#include "slots.h"
 
 namespace {
 
@@ -18,7 +18,7 @@ struct Whole {
   const void *pads, *embedding, *features, *mix, *bias, *head;
   double cfg, temperature, rest;
   void *found, *logits, *log_p;
-  struct Trees {  // to be judged by `judge`; null for none
+  struct Judged {  // trees for `judge`; null for none
     const void* noise;
     const int64_t *tokens, *parents, *depths;
     const void* scores;
@@ -46,7 +46,7 @@ void read(Whole& s) {
     positions = take<int64_t>(room, used, rows * n);
     places = take<int64_t>(room, used, rows * n);
     mask = take<T>(room, used, bare ? 0 : rows * n * stop);
-    input = take<S>(room, used, rows * n * inputs * hidden);
+    input = take<S>(room, used, s.mix == nullptr ? 0 : rows * n * inputs * hidden);
     x = take<S>(room, used, rows * n * hidden);
     states = take<S>(room, used, pass.kept * rows * n * hidden);
     chosen = take<S>(room, used, rows * each * hidden);

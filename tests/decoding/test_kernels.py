@@ -20,7 +20,7 @@ from decoding.figures import measured
 from decoding.flight import Job
 from decoding.graft import Foreseen, graft
 from decoding.grow import extended
-from decoding.kernels import compiled_steps, kernels_for
+from decoding.kernels import compiled_steps, steps_for
 from decoding.noise import NodeNoise
 from decoding.policies.base import Shape, TreePlan
 from decoding.policies.dynamic import DynamicTree
@@ -44,7 +44,7 @@ def both(step: Callable[[], object]) -> tuple[object, object]:
     found = []
     for on in (False, True):
         with torch.inference_mode(), compiled_steps(on):
-            assert (kernels_for(torch.zeros(1)) is not None) == on
+            assert (steps_for(torch.zeros(1)) is not None) == on
             found.append(step())
     return found[0], found[1]
 
@@ -108,6 +108,24 @@ def test_children(kind, factor, dtype) -> None:
         same(lambda q=shared, n=noise, c=count: proposal.children(q, n, c, 1), NEAR[dtype])
 
 
+def test_a_child_of_no_distribution_has_no_estimate() -> None:
+    log_q = torch.randn(1, 2, 40, generator=made(0)).log_softmax(-1)
+    log_q[0, 1, 30] = torch.nan
+    for proposal in (TopK(), Coupled()):
+        for found in both(lambda p=proposal: p.children(log_q, torch.zeros(1, 1, 1), 3, 1)):
+            assert found[1].isnan().any(-1).tolist() == [[False, True]]
+
+
+def test_codes_that_are_cut_are_the_last_children() -> None:
+    log_q = torch.randn(1, 2, 40, generator=made(0)).log_softmax(-1)
+    log_q = log_q.masked_fill(log_q < log_q.topk(3).values[..., -1:], -torch.inf)
+    noise = torch.randn(1, 1, 40, generator=made(1))
+    for proposal in (TopK(), Coupled()):
+        for tokens, scores in both(lambda p=proposal: p.children(log_q, noise, 5, 1)):
+            assert (scores > -torch.inf).sum(-1).tolist() == [[3, 3]]
+            assert torch.equal(scores > -torch.inf, log_q.gather(2, tokens) > -torch.inf)
+
+
 def test_what_nodes_see() -> None:
     for seed in SEEDS:
         tree = random_tree(made(seed), 3, 1 + 4 * seed, 3)
@@ -134,6 +152,8 @@ def test_trees_are_pruned_selected_and_ended_alike(policy) -> None:
         for shapes in ([Shape(3, 4, 8)] * 2, [Shape(3, 4, 8), Shape(3, 4, 3)]):
             plan = TreePlan.of(shapes)
             same(lambda t=tree, p=plan: columns(policy.prune(t, p)))
+            tied = replace(tree, scores=tree.scores.round())  # which still fall along paths
+            same(lambda t=tied, p=plan: columns(policy.prune(t, p)))
             chosen = both(lambda t=tree, p=plan: policy.select(t, p, 2))
             picked = [tree.scores.gather(1, each) for each in chosen]  # absent nodes in any order
             assert torch.equal(*picked)

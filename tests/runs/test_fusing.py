@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 from compilers import needs_compiler
 from small import small_settings
 
@@ -12,6 +13,7 @@ from configs.methods import MethodSettings
 from configs.sampling import SamplingSettings
 from configs.schema import RunSettings
 from decoding.flight import Job
+from runs.fusing import fuse
 from runs.session import Session, open_session
 
 JOBS = [Job(str(seed), text, seed) for seed, text in enumerate(("a red cat", "two boats", "a"))]
@@ -24,8 +26,10 @@ def opened(checkpoint, compile: str, dtype: str = "fp64") -> Session:
     return open_session(replace(settings, method=MethodSettings("graft_similar")))
 
 
-def codes(session: Session, method: str, temperature: float, images: int) -> dict[str, list[int]]:
-    sampling = SamplingSettings(cfg=2.0, temperature=temperature)
+def codes(
+    session: Session, method: str, temperature: float, images: int, **sampled
+) -> dict[str, list[int]]:
+    sampling = SamplingSettings(**{"cfg": 2.0, "temperature": temperature} | sampled)
     engine = session.open_engine(MethodSettings(method), sampling, images)
     steps = engine.generate(JOBS)
     return {image.job.id: image.codes.tolist() for step in steps for image in step.finished}
@@ -42,6 +46,29 @@ def test_all_methods_decode_the_same_tokens(checkpoint, temperature) -> None:
     for method in METHODS:
         for images in (1, 2):
             assert codes(compiled, method, temperature, images) == wanted, (method, images)
+
+
+@needs_compiler
+@pytest.mark.parametrize("sampled", [{"top_k": 5}, {"top_p": 0.7}, {"cfg": 1.0}], ids=str)
+def test_so_they_do_with_cuts_and_without_guidance(checkpoint, sampled) -> None:
+    plain, compiled = opened(checkpoint, "off"), opened(checkpoint, "on")
+    wanted = codes(plain, "ar", 1.0, 1, **sampled)
+    for method in ("ar", "jacobi", "eagle2", "graft_similar", "block"):
+        for images in (1, 3):
+            assert codes(compiled, method, 1.0, images, **sampled) == wanted, (method, images)
+
+
+@needs_compiler
+def test_so_they_do_where_the_head_reads_hidden_states(checkpoint) -> None:
+    session = opened(checkpoint, "off")
+    wanted = codes(session, "ar", 1.0, 1)
+    session = opened(checkpoint, "on")
+    session.drafter.network.read_layers((1,))
+    torch.nn.init.normal_(session.drafter.network.states.weight, std=0.1)
+    fuse(session.drafter.network.requires_grad_(False))
+    for method in ("eagle2", "graft", "graft_similar", "block"):
+        for images in (1, 2):
+            assert codes(session, method, 1.0, images) == wanted, (method, images)
 
 
 @needs_compiler
