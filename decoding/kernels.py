@@ -1,8 +1,9 @@
 """The small steps of a round as compiled kernels, on a CPU: one call for a dozen of torch's.
 
 Between two forward passes a round runs some hundred operations on a few numbers. torch takes longer
-to start one than to do it. `models/kernels/rounds.h` does what the step that asks for it does by
-torch; torch does it on GPUs, in rounds that are recorded, and where nothing can be compiled.
+to start one than to do it. `rounds.h`, `trees.h` and `slots.h` in `models/kernels/` do what the
+step that asks for them does by torch; torch does it on GPUs, in rounds that are recorded, and where
+nothing can be compiled.
 """
 
 from contextvars import ContextVar
@@ -161,7 +162,7 @@ class Rounds(TreeKernels):
             root: (images, 1) the last decided position.
             reached: (images, 1) the last position with a prediction.
             reach: how many positions.
-            up: what stands for unknown ones, as `ahead` in rounds.h has it.
+            up: what stands for unknown ones, as `ahead` in slots.h has it.
         """
         images, rows, vocab = table.shape
         out = table.new_empty(images, reach, vocab)

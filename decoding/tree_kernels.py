@@ -1,4 +1,4 @@
-"""What the kernels of `models/kernels/rounds.h` do with trees."""
+"""What the kernels of `models/kernels/trees.h` do with trees."""
 
 import ctypes
 from collections.abc import Sequence
