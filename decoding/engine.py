@@ -190,10 +190,10 @@ class Engine:
     def _draft(self, start: Start) -> DraftTree:
         """Grow a tree per image from its last decided token."""
         self.reader.begin(self.batch.cache)
-        root = start.places.root(self.batch.noise.table.dtype)
-        if self.grow is None:
-            return root
         with self.watch.lap("draft"):
+            root = start.places.root(self.batch.noise.table.dtype)
+            if self.grow is None:
+                return root
             role, keys = self.speculation.proposal.stream, start.places.streams
             first = start.lines[0].decided if len(start.lines) == 1 else None
             noise = self.batch.noise.drawing(role, keys, first)
