@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from decoding.kernels import steps_for
-from decoding.transfer import may_ask
 
 
 @dataclass(frozen=True)
@@ -45,10 +44,10 @@ class DraftTree:
     def root(tokens: Tensor, dtype: torch.dtype) -> "DraftTree":
         """Return the trees without nodes over the last decided tokens (images,).
 
-        Its columns are shared by rounds and engines: nobody writes them.
+        Its columns may be used again in later rounds: nobody writes them.
         """
-        zero, score = _zeros(tokens, dtype)
-        return DraftTree(tokens[:, None], zero, zero, score, height=0, width=0)
+        zero = torch.zeros_like(tokens)[:, None]
+        return DraftTree(tokens[:, None], zero, zero, zero.to(dtype), height=0, width=0)
 
     @property
     def nodes(self) -> int:
@@ -172,17 +171,3 @@ class DraftTree:
             width=self.width,
             distributions=distributions,
         )
-
-
-def _zeros(tokens: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return zeros (images, 1) of whole numbers and of a type, for tokens (images,)."""
-    if may_ask(tokens):
-        return _kept_zeros(len(tokens), dtype)
-    zero = torch.zeros_like(tokens)[:, None]
-    return zero, zero.to(dtype)
-
-
-@lru_cache
-@torch.inference_mode(False)
-def _kept_zeros(images: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    return torch.zeros(images, 1, dtype=torch.long), torch.zeros(images, 1, dtype=dtype)

@@ -8,7 +8,6 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -58,9 +57,6 @@ class Kernels:
             place = ctypes.c_void_p.in_dll(library, f"adt_{name}_{NAMES[dtype]}").value
             signature = ctypes.CFUNCTYPE(None, *(_TYPES[kind] for kind in takes))
             setattr(self, name, signature(place))
-
-    def __getattr__(self, name: str) -> Callable:
-        raise AttributeError(f"there is no kernel {name!r} of this type")
 
 
 @cache
