@@ -1,9 +1,9 @@
 """The small steps of a round as compiled kernels, on a CPU: one call for a dozen of torch's.
 
 Between two forward passes a round runs some hundred operations on a few numbers. torch takes longer
-to start one than to do it. `rounds.h`, `trees.h` and `slots.h` in `models/kernels/` do what the
-step that asks for them does by torch; torch does it on GPUs, in rounds that are recorded, and where
-nothing can be compiled.
+to start one than to do it. `rounds.h`, `trees.h`, `slots.h` and `recall.h` in `models/kernels/` do
+what the step that asks for them does by torch; torch does it on GPUs, in rounds that are recorded,
+and where nothing can be compiled.
 """
 
 from contextvars import ContextVar
@@ -12,6 +12,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from decoding.recall_kernels import RecallKernels
 from decoding.transfer import is_recording
 from decoding.tree_kernels import Columns, TreeKernels, at
 from models.native import NAMES, kernels_of
@@ -46,7 +47,7 @@ def _rounds(dtype: torch.dtype) -> "Rounds":
     return Rounds(dtype)
 
 
-class Rounds(TreeKernels):
+class Rounds(TreeKernels, RecallKernels):
     """The kernels for log-probabilities of a type. Shapes are those of the steps that call them."""
 
     def __init__(self, dtype: torch.dtype):

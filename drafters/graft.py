@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from decoding.drafter import Decided, Drafter
+from decoding.kernels import steps_for
 from decoding.timing import Stopwatch
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
@@ -55,6 +56,8 @@ class GraftDrafter:
         log_q = self.near.expand(tree, nodes)
         recalled = self.far.recall(tree, nodes)
         self.trust = recalled.trust
+        if kernels := steps_for(log_q):
+            return kernels.mix(log_q, recalled.log_q, recalled.share, self.cut)
         mixed = torch.lerp(log_q, recalled.log_q, recalled.share[..., None])
         if self.cut:  # a code that one of them cuts has the drafter's say
             mixed = torch.where(mixed.isfinite() & recalled.log_q.isfinite(), mixed, log_q)

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from decoding.kernels import steps_for
+from decoding.recall_kernels import LastTree, Likeness
 from decoding.timing import Stopwatch
 from decoding.transfer import constant
 from decoding.tree import DraftTree
@@ -67,6 +69,8 @@ class SimilarDrafter(JacobiDrafter):
         super().__init__(target, window, guess, reach)
         self.nodes = nodes
         self.directions = directions_of(target)  # (codes, hidden)
+        sharpness = torch.tensor(SHARPNESS, dtype=torch.double)
+        self.likeness = Likeness(self.directions, sharpness, self.share, SHARE, _LEAST)
 
     def open(self, images: int, watch: Stopwatch, fixed: bool = False) -> None:
         super().open(images, watch, fixed)
@@ -74,68 +78,80 @@ class SimilarDrafter(JacobiDrafter):
         room = 1 + self.nodes * fixed
         # (images, tokens) the last decided codes, the root's first
         self.recent = self.root.new_zeros(images, REACH)
-        # of the last tree: (images, nodes) the positions of its nodes, -1 for none; (images, nodes,
-        # tokens x hidden) keys; (images, nodes, vocab) the predictions after them
-        self.places = self.root.new_full((images, room), -1)
-        size = images, room, REACH * self.directions.shape[1]
-        self.keys = self.distributions.new_zeros(size)
-        self.log_p = self.distributions.new_zeros(images, room, self.codes)
+        self.last = LastTree(
+            self.root.new_full((images, room), -1),
+            self.root.new_zeros(images, room, REACH),
+            self.distributions.new_zeros(images, room, self.codes),
+        )
 
     def start(self, image: int, prompt: PromptRows, features: Tensor, code: Tensor) -> None:
         super().start(image, prompt, features, code)
-        self.recent[image], self.places[image] = code, -1
+        self.recent[image], self.last.places[image] = code, -1
 
     def expand(self, tree: DraftTree, nodes: Tensor) -> Tensor:
-        log_q, likeness = self._recall(tree, nodes)
-        self.trust = trust_in(likeness, *TRUST_ALONE)
-        return log_q
+        recalled = self._recalled(tree, nodes, TRUST_ALONE)
+        self.trust = recalled.trust
+        return recalled.log_q
 
     def recall(self, tree: DraftTree, nodes: Tensor) -> Recalled:
+        return self._recalled(tree, nodes, TRUST_MIXED)
+
+    def _recalled(self, tree: DraftTree, nodes: Tensor, trust: tuple[float, float]) -> Recalled:
+        """Return predictions, trusted as `trust_in` says."""
+        if kernels := steps_for(self.last.log_p):
+            decided = self.recent, self.root, self.reached
+            growing = tree.tokens, tree.parents, nodes, tree.height
+            ahead = self.look_ahead()
+            return Recalled(
+                *kernels.recall(self.likeness, self.last, decided, ahead, growing, trust)
+            )
         log_q, likeness = self._recall(tree, nodes)
         level = slice(tree.height, tree.height + 1)
         least, slope = SHARE
         own = (least + slope * likeness).clamp(0, 1)
         share = torch.where(self._nearby().known[:, level], own, self.shares()[:, level])
-        return Recalled(log_q, share, trust_in(likeness, *TRUST_MIXED))
+        return Recalled(log_q, share, trust_in(likeness, *trust))
 
     def observe(self, tree: DraftTree, log_p: Tensor, verdict: Verdict) -> None:
-        lineage = lineage_of(tree, self.recent)
-        self.recent.copy_(decided_after(lineage, verdict))
-        self._remember(
-            (self.root + tree.depths).masked_fill(~tree.present, -1),
-            self._directions(lineage, constant(SHARPNESS, self.device)),
-            log_p.clamp_min(_LEAST),
-        )
+        if kernels := steps_for(log_p):
+            outcome = verdict.path, verdict.emitted, verdict.accepted
+            found = kernels.lineage(tree.columns, outcome, self.root, self.recent)
+        else:
+            lineage = lineage_of(tree, self.recent)
+            self.recent.copy_(decided_after(lineage, verdict))
+            found = (self.root + tree.depths).masked_fill(~tree.present, -1), lineage
+        self._remember(LastTree(*found, log_p))
         super().observe(tree, log_p, verdict)
 
     def select(self, images: list[int]) -> None:
         super().select(images)
-        self.recent, self.places = self.recent[images], self.places[images]
-        self.keys, self.log_p = self.keys[images], self.log_p[images]
+        self.recent, last = self.recent[images], self.last
+        self.last = LastTree(last.places[images], last.lineage[images], last.log_p[images])
 
-    def _remember(self, places: Tensor, keys: Tensor, log_p: Tensor) -> None:
-        """Replace the tables of the last tree; in place where rounds are recorded."""
+    def _remember(self, new: LastTree) -> None:
+        """Replace the last tree; in place where rounds are recorded."""
         if not self.fixed:
-            self.places, self.keys, self.log_p = places, keys, log_p
+            self.last = new
             return
-        self.places.fill_(-1)
-        tables = (self.places, places), (self.keys, keys), (self.log_p, log_p)
-        for table, new in tables:
-            table[:, : new.shape[1]] = new
+        self.last.places.fill_(-1)
+        count = new.places.shape[1]
+        for name in ("places", "lineage", "log_p"):
+            getattr(self.last, name)[:, :count] = getattr(new, name)
 
     def _nearby(self) -> Near:
         """Return the last tree as this round's levels recall it."""
         if self._near is None:
-            ahead = self.look_ahead().clamp_min(_LEAST)  # (images, levels, vocab)
+            last, sharpness = self.last, constant(SHARPNESS, self.device)
+            keys = self._directions(last.lineage, sharpness)
             step = torch.arange(self.reach, device=self.device)
-            here = (self.root + step)[..., None] == self.places[:, None]  # (images, levels, n)
+            here = (self.root + step)[..., None] == last.places[:, None]  # (images, levels, n)
             known = here.any(2)
             alone = torch.eye(self.reach, dtype=torch.bool, device=self.device)
             recalled = torch.cat([here, alone & ~known[..., None]], 2)
             mask = torch.zeros(recalled.shape, dtype=self.dtype, device=self.device)
             self._near = Near(
-                F.pad(self.keys, (0, 0, 0, self.reach)),
-                torch.cat([self.log_p, ahead], 1),
+                F.pad(keys, (0, 0, 0, self.reach)),
+                torch.cat([last.log_p, self.look_ahead()], 1).clamp_min_(_LEAST),
                 mask.masked_fill_(~recalled, -torch.inf),
                 known,
             )

@@ -42,6 +42,9 @@ _OF_ROUNDS = {
     "open": "nnnnn@@n@nn@nnn@nn@@",
     "ahead": "nnnnn@@@@",
     "remember": "nnnn" + 9 * "@",
+    "lineage": "nnn" + 11 * "@",
+    "recall": "@",
+    "mix": "nnn@nn@nn@nnn@",
 }
 _TYPES = {"n": _N, "f": ctypes.c_double, "@": _AT}
 

@@ -1,5 +1,6 @@
 // What Python calls.
 
+#include "recall.h"
 #include "trees.h"
 #include "whole.h"
 
@@ -25,7 +26,10 @@
   EXPORT(graft_##NAME, graft<T>)      \
   EXPORT(move_##NAME, move<T>)        \
   EXPORT(ahead_##NAME, ahead<T>)      \
-  EXPORT(remember_##NAME, remember<T>)
+  EXPORT(remember_##NAME, remember<T>) \
+  EXPORT(lineage_##NAME, lineage<T>)  \
+  EXPORT(recall_##NAME, recall<T>)    \
+  EXPORT(mix_##NAME, mix<T>)
 
 NETWORKS(fp32, float, float)
 NETWORKS(fp64, double, double)
