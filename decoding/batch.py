@@ -172,8 +172,10 @@ class Batch:
     def advance(self, counts: list[int]) -> None:
         """Count the slots of the decided tokens, before their images count these."""
         grid = self.target.grid
-        roots = [flight.decided - 1 for flight in self.flights]
-        self.cache.advance([slots_of(r, n, grid) for r, n in zip(roots, counts, strict=True)])
+        if grid.row_end is not None:
+            roots = [flight.decided - 1 for flight in self.flights]
+            counts = [slots_of(r, n, grid) for r, n in zip(roots, counts, strict=True)]
+        self.cache.advance(counts)
 
     def land(self, draft: float, verify: float, total: float) -> tuple[FinishedImage, ...]:
         """Share a round's seconds among the images; take out and return the finished ones."""

@@ -1,6 +1,8 @@
 """What a drafter is: it proposes distributions for the tokens that follow the nodes of a tree."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
@@ -16,14 +18,19 @@ from models.base import Layers, PromptRows
 class Decided:
     """Tokens that a round has decided, with the target's features that predicted them.
 
-    features: (images, guidance, n, hidden); feature j is that of the position before codes[:, j].
-    codes: (images, n). counts: how many of the n are valid, per image; (images, 1) on the device in
-    rounds that are recorded.
+    before: the features, or what returns them; not every drafter reads them, or at once. codes:
+    (images, n). counts: how many of the n are valid, per image; (images, 1) on the device in rounds
+    that are recorded.
     """
 
-    features: Tensor
+    before: Tensor | Callable[[], Tensor]
     codes: Tensor
     counts: list[int] | Tensor
+
+    @cached_property
+    def features(self) -> Tensor:
+        """(images, guidance, n, hidden); feature j is that of the position before codes[:, j]."""
+        return self.before if isinstance(self.before, Tensor) else self.before()
 
 
 class Drafter(Protocol):

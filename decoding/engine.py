@@ -192,7 +192,7 @@ class Engine:
         self.reader.begin(self.batch.cache)
         with self.watch.lap("draft"):
             root = start.places.root(self.batch.noise.table.dtype)
-            if self.grow is None:
+            if self.grow is None or not start.sizes.largest.reach:
                 return root
             role, keys = self.speculation.proposal.stream, start.places.streams
             first = start.lines[0].decided if len(start.lines) == 1 else None
@@ -224,11 +224,14 @@ class Engine:
         in_order = tree.chain and verified.slots.exits is None and self.judge.whole
         if kept.slots.shape[1] > 1 and not in_order:  # else they stand where they belong
             self.reader.keep(kept.slots)
-        rows = verified.features
-        if rows.shape[1] > 1:  # not only the root's
-            rows = rows_at(rows, kept.slots)
-        features = rows.unflatten(0, (-1, self.distribution.guidance))
+        features = partial(self._features_before, verified.features, kept.slots)
         self.speculation.drafter.commit(Decided(features, kept.codes, kept.counts))
+
+    def _features_before(self, rows: Tensor, slots: Tensor) -> Tensor:
+        """Return the features (images, guidance, n, hidden) at slots (images, n) of a pass."""
+        if rows.shape[1] > 1:  # not only the root's
+            rows = rows_at(rows, slots)
+        return rows.unflatten(0, (-1, self.distribution.guidance))
 
     def _show(self, verified: Verified) -> None:
         """Let the drafter observe the round."""

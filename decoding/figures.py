@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,8 +20,7 @@ class Sources:
     drafter: str = "the drafter"
 
 
-@dataclass(frozen=True)
-class RoundFigures:
+class RoundFigures(NamedTuple):
     """One image's round, as numbers of the host.
 
     accepted: accepted length, in draft tokens. levels, nodes: of the verified tree, its root not
@@ -53,6 +53,10 @@ def read_figures(
 
     Arguments as for `measured`, errors as of `figures_of`.
     """
+    if (found := verdict.figures) is not None:
+        if tree.grown is not None:
+            found[:, 2:3] = tree.grown
+        return [_known(row, sources) for row in to_host(found)]
     return figures_of(measured(tree, verdict, log_p), sources, verdict.complaint)
 
 
@@ -61,10 +65,6 @@ def measured(tree: DraftTree, verdict: Verdict, log_p: Tensor) -> Tensor:
 
     log_p: (images, 1 + nodes, vocab) the target's distributions after every node.
     """
-    if (found := verdict.measured) is not None:
-        if tree.grown is not None:
-            found[:, 2:3] = tree.grown
-        return found
     likeliest = log_p.amax(-1)  # (images, 1 + nodes); NaN where a distribution contains one
     emptied = verdict.accepted < 0 if verdict.emptied is None else verdict.emptied
     drafted = tree.depths[:, :1] if tree.grown is None else tree.grown  # 0 where nobody asks
@@ -112,6 +112,24 @@ def figures_of(measured: Tensor, sources: Sources, complaint: str) -> list[Round
             )
         )
     return figures
+
+
+def _known(row: list[float], sources: Sources) -> RoundFigures:
+    """Return the figures of an image, a row of `Verdict.figures`; errors as of `figures_of`."""
+    accepted, broken, drafted, levels, nodes, confidence, expected, *rest = row
+    refuse_nan(broken == 1, sources.drafter)
+    refuse_nan(broken == 2, sources.target)
+    count, n = int(accepted) + 1, len(rest) // 2
+    return RoundFigures(
+        accepted=count - 1,
+        levels=int(levels),
+        nodes=int(nodes),
+        drafted=int(drafted),
+        confidence=confidence,
+        expected=expected,
+        top1=tuple(rest[n : n + count]),
+        codes=tuple(map(int, rest[:count])),
+    )
 
 
 def refuse_nan(found: bool, model: str) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,8 +16,7 @@ from decoding.tree import DraftTree
 NO_TREE = Shape(0, 0, 0)  # of plain decoding
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """One image's numbers: its last decided code, how many image tokens are decided, the committed
     slots of the target's KV cache, the key of the noise that this round draws children with, and
     the shape of its tree.

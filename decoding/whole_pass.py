@@ -37,7 +37,7 @@ _COLUMNS = "tokens", "parents", "depths", "scores", "choices", "path", "emitted"
 
 
 class _Judged(ctypes.Structure):
-    _fields_ = [(name, _AT) for name in ("noise", *_COLUMNS, "measured")]
+    _fields_ = [(name, _AT) for name in ("noise", *_COLUMNS, "figures")]
 
 
 class Whole(ctypes.Structure):
@@ -71,9 +71,9 @@ class Judging:
     def __init__(self, images: int, nodes: int):
         """nodes: the root among them."""
         self.shape, self.noise, self.trees = (images, nodes), _Noise(), _Judged()
-        self.measured = torch.empty(images, 3 + 5 * nodes, dtype=torch.float64)
+        self.figures = torch.empty(images, 7 + 2 * nodes, dtype=torch.float64)
         self.trees.noise = ctypes.addressof(self.noise)
-        self.trees.measured = self.measured.data_ptr()
+        self.trees.figures = self.figures.data_ptr()
 
     def take(self, noise: NodeNoise, tree: DraftTree) -> None:
         """Take the trees to judge, the noise at their positions, and room for the outcome."""
@@ -91,7 +91,7 @@ class Judging:
     def verdict(self) -> Verdict:
         """Return the verdict, after the pass; its figures are valid until the next one."""
         choices, path, emitted, accepted = self.found
-        return Verdict(choices, accepted, path, emitted, measured=self.measured)
+        return Verdict(choices, accepted, path, emitted, figures=self.figures)
 
 
 @dataclass(frozen=True)

@@ -178,7 +178,7 @@ class BlockDrafter(EagleDrafter):
 
     def _unread(self) -> tuple[Tensor, int]:
         """Return how many tokens (images, 1) are decided and not yet read, and the most slots."""
-        new = self.unread
+        new = self.unread.settle()
         if self.fixed:
             self.cache.fixed = Fixed(self.lengths, self.cache.slots)
             return new.count, new.codes.shape[1]
@@ -227,7 +227,7 @@ class BlockDrafter(EagleDrafter):
 
     def commit(self, decided: Decided) -> None:
         super().commit(decided)
-        self.memory.commit(replace(decided, features=self._own(decided.features)))
+        self.memory.commit(replace(decided, before=self._own(decided.features)))
 
     def select(self, images: list[int]) -> None:
         super().select(images)

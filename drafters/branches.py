@@ -1,6 +1,7 @@
 """What an EAGLE head has drafted below a root, and the decided tokens it has still to read."""
 
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 import torch
 import torch.nn.functional as F
@@ -63,7 +64,8 @@ class Unread:
 
     codes: (images, room). features: (images, guidance, room, hidden). counts: how many are valid,
     on the host. count: (images, 1) the same on the device, for rounds that are recorded, which
-    never ask the host.
+    never ask the host. waiting: what rounds have decided since the tables were brought up to date
+    by `settle`: rounds without a tree read nothing.
     """
 
     def __init__(self, codes: Tensor, features: Tensor):
@@ -71,9 +73,11 @@ class Unread:
         self.codes, self.features = codes, features
         self.counts = [0] * len(codes)
         self.count = torch.zeros_like(codes[:, :1])
+        self.waiting: list[Decided] = []
 
     def start(self, image: int, features: Tensor, code: Tensor) -> None:
         """Hold the first code (1,) of an image and the feature (guidance, 1, hidden) before it."""
+        self.settle()
         self.counts[image] = 0
         self._add(image, features, code)
         self.count[image] = 1
@@ -84,9 +88,17 @@ class Unread:
             n = decided.codes.shape[1]
             self.features[:, :, :n], self.codes[:, :n] = decided.features, decided.codes
             self.count.copy_(decided.counts)
-            return
-        for image, n in enumerate(decided.counts):
-            self._add(image, decided.features[image, :, :n], decided.codes[image, :n])
+        else:
+            self.waiting.append(decided)
+
+    def settle(self) -> "Unread":
+        """Bring the tables up to date; returns them."""
+        for alike, some in groupby(self.waiting, lambda each: len(set(each.counts)) == 1):
+            for decided in [_joined(list(some))] if alike else some:
+                for image, n in enumerate(decided.counts):
+                    self._add(image, decided.features[image, :, :n], decided.codes[image, :n])
+        self.waiting = []
+        return self
 
     def _add(self, image: int, features: Tensor, codes: Tensor) -> None:
         there = slice(self.counts[image], self.counts[image] + len(codes))
@@ -98,6 +110,16 @@ class Unread:
 
     def select(self, images: list[int]) -> "Unread":
         """Return these images' only."""
+        self.settle()
         chosen = Unread(self.codes[images], self.features[images])
         chosen.counts, chosen.count = [self.counts[i] for i in images], self.count[images]
         return chosen
+
+
+def _joined(rounds: list[Decided]) -> Decided:
+    """Return what rounds have decided, one after the other; each as many tokens for all images."""
+    if len(rounds) == 1:
+        return rounds[0]
+    features = torch.cat([each.features[:, :, : each.counts[0]] for each in rounds], 2)
+    codes = torch.cat([each.codes[:, : each.counts[0]] for each in rounds], 1)
+    return Decided(features, codes, [codes.shape[1]] * len(codes))

@@ -134,7 +134,7 @@ class EagleDrafter:
 
     def _absorb(self) -> None:
         """Read the newly decided tokens; the last one is the root."""
-        new, cache = self.unread, self.cache
+        new, cache = self.unread.settle(), self.cache
         images, longest = len(new.codes), max(new.counts)
         if self.fixed:
             longest, cache.fixed = new.codes.shape[1], Fixed(self.lengths, cache.slots)

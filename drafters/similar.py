@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoding.kernels import steps_for
+from decoding.kernels import Rounds, steps_for
 from decoding.recall_kernels import LastTree, Likeness
 from decoding.timing import Stopwatch
 from decoding.transfer import constant
@@ -89,28 +89,22 @@ class SimilarDrafter(JacobiDrafter):
         self.recent[image], self.last.places[image] = code, -1
 
     def expand(self, tree: DraftTree, nodes: Tensor) -> Tensor:
-        recalled = self._recalled(tree, nodes, TRUST_ALONE)
-        self.trust = recalled.trust
-        return recalled.log_q
+        if kernels := steps_for(self.last.log_p):
+            log_q, _, self.trust = self._compiled(kernels, tree, nodes, TRUST_ALONE)
+            return log_q
+        log_q, likeness = self._recall(tree, nodes)
+        self.trust = trust_in(likeness, *TRUST_ALONE)
+        return log_q
 
     def recall(self, tree: DraftTree, nodes: Tensor) -> Recalled:
-        return self._recalled(tree, nodes, TRUST_MIXED)
-
-    def _recalled(self, tree: DraftTree, nodes: Tensor, trust: tuple[float, float]) -> Recalled:
-        """Return predictions, trusted as `trust_in` says."""
         if kernels := steps_for(self.last.log_p):
-            decided = self.recent, self.root, self.reached
-            growing = tree.tokens, tree.parents, nodes, tree.height
-            ahead = self.look_ahead()
-            return Recalled(
-                *kernels.recall(self.likeness, self.last, decided, ahead, growing, trust)
-            )
+            return Recalled(*self._compiled(kernels, tree, nodes, TRUST_MIXED))
         log_q, likeness = self._recall(tree, nodes)
         level = slice(tree.height, tree.height + 1)
         least, slope = SHARE
         own = (least + slope * likeness).clamp(0, 1)
         share = torch.where(self._nearby().known[:, level], own, self.shares()[:, level])
-        return Recalled(log_q, share, trust_in(likeness, *trust))
+        return Recalled(log_q, share, trust_in(likeness, *TRUST_MIXED))
 
     def observe(self, tree: DraftTree, log_p: Tensor, verdict: Verdict) -> None:
         if kernels := steps_for(log_p):
@@ -160,6 +154,14 @@ class SimilarDrafter(JacobiDrafter):
     def _forget(self) -> None:
         super()._forget()
         self._near: Near | None = None
+
+    def _compiled(
+        self, kernels: Rounds, tree: DraftTree, nodes: Tensor, trust: tuple[float, float]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return predictions (images, k, vocab), shares and trust (images, k)."""
+        decided, ahead = (self.recent, self.root, self.reached), self.look_ahead()
+        growing = tree.tokens, tree.parents, nodes, tree.height
+        return kernels.recall(self.likeness, self.last, decided, ahead, growing, trust)
 
     def _recall(self, tree: DraftTree, nodes: Tensor) -> tuple[Tensor, Tensor]:
         """Return predictions (images, k, vocab), and the greatest similarities (images, k).

@@ -25,8 +25,9 @@ class Verdict:
     them is the bonus token.
     emptied: (images,) bool where no token was left to draw, for rules to which that may happen;
     complaint: what to say then. The round reads it with its figures.
-    measured: the round's figures, as `decoding.figures.measured` returns them; None if nobody has
-    looked for them yet.
+    figures: (images, 7 + 2 (1 + nodes)) fp64, for every image accepted length, 1 or 2 if a score of
+    the tree or a distribution of the target is NaN, and what `RoundFigures` has: drafted, levels,
+    nodes, confidence, expected, codes, top1. None if nobody has looked for them yet.
     """
 
     choices: Tensor
@@ -35,7 +36,7 @@ class Verdict:
     emitted: Tensor
     emptied: Tensor | None = None
     complaint: str = ""
-    measured: Tensor | None = None
+    figures: Tensor | None = None
 
 
 class Verifier(Protocol):

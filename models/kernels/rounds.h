@@ -133,18 +133,19 @@ struct Noise {
   }
 };
 
-// `Exact`: trees (images, nodes), the root among the nodes. log_p: (images, nodes, vocab). measured:
-// (images, 3 + 5 nodes), as `measured` in figures.py has it, but for the levels grown.
+// `Exact`: trees (images, nodes), the root among the nodes. log_p: (images, nodes, vocab). figures:
+// (images, 7 + 2 nodes), as `Verdict` has them, but for the levels grown.
 template <typename T>
 void judge(int64_t images, int64_t nodes, int64_t vocab, const T* log_p, const Noise<T>& noise,
            const int64_t* tokens, const int64_t* parents, const int64_t* depths, const T* scores,
            int64_t* choices, int64_t* path, int64_t* emitted, int64_t* accepted,
-           double* measured) {
-  const int64_t width = 3 + 5 * nodes;
+           double* figures) {
+  std::vector<T> likeliest(images * nodes);
+  T* top = likeliest.data();
   each_row<T>(images * nodes, vocab, [=](int64_t row, T* memory) {
     const T *own = log_p + row * vocab, *drawn = noise.after(row / nodes, depths[row], vocab);
     choices[row] = first_greatest(own, drawn, vocab, memory);
-    measured[row / nodes * width + 3 + 4 * nodes + row % nodes] = greatest(own, vocab);
+    top[row] = greatest(own, vocab);
   });
   std::vector<char> reached(nodes);
   for (int64_t image = 0; image < images; ++image) {
@@ -165,17 +166,30 @@ void judge(int64_t images, int64_t nodes, int64_t vocab, const T* log_p, const N
     for (const char wanted : {1, 0})
       for (int64_t i = 0; i < nodes; ++i)
         if (reached[i] == wanted) path[at + place++] = i;
-    double* figures = measured + image * width;
-    *figures++ = accepted[image];
-    *figures++ = 0;
-    *figures++ = 0;
+    double levels = 0, deepest = 0, expected = -1, broken = 0;
+    int64_t present = -1;  // without the root
     for (int64_t i = 0; i < nodes; ++i) {
-      emitted[at + i] = choices[at + path[at + i]];
-      figures[i] = path[at + i];
-      figures[nodes + i] = emitted[at + i];
-      figures[2 * nodes + i] = scores[at + i];
-      figures[3 * nodes + i] = depths[at + i];
+      const double depth = depths[at + i], score = scores[at + i];
+      if (score != score) broken = 1;
+      else if (top[at + i] != top[at + i] && broken == 0) broken = 2;
+      if (!(score > NONE<T>)) continue;
+      expected += std::exp(score);
+      if (depth > levels || (depth == levels && (present < 0 || score > deepest))) {
+        levels = depth;
+        deepest = score;
+      }
+      ++present;
     }
+    const double confidence = std::exp(deepest / std::max(levels, 1.0));
+    for (const double each : {double(accepted[image]), broken, 0.0, levels, double(present),
+                              confidence, expected})
+      *figures++ = each;
+    for (int64_t i = 0; i < nodes; ++i, ++figures) {
+      emitted[at + i] = choices[at + path[at + i]];
+      figures[0] = emitted[at + i];
+      figures[nodes] = std::exp(double(top[at + path[at + i]]));
+    }
+    figures += nodes;
   }
 }
 

@@ -23,7 +23,7 @@ struct Whole {
     const int64_t *tokens, *parents, *depths;
     const void* scores;
     int64_t *choices, *path, *emitted, *accepted;
-    double* measured;
+    double* figures;
   } const* trees;
 };
 
@@ -96,7 +96,7 @@ void read(Whole& s) {
   if (const auto* trees = s.trees; trees != nullptr)
     judge<T>(s.images, n, s.vocab, (const T*)s.log_p, *(const Noise<T>*)trees->noise,
              trees->tokens, trees->parents, trees->depths, (const T*)trees->scores, trees->choices, trees->path,
-             trees->emitted, trees->accepted, trees->measured);
+             trees->emitted, trees->accepted, trees->figures);
   s.rest = omp_get_wtime() - scored + (opened - started);
 }
 

@@ -16,7 +16,8 @@ from configs.methods import MethodSettings
 from configs.sampling import SamplingSettings
 from decoding.cache import CacheShape, KVCache
 from decoding.calibration import Calibration
-from decoding.figures import measured
+from decoding.engine import UNNAMED
+from decoding.figures import read_figures
 from decoding.flight import Job
 from decoding.graft import Foreseen, graft
 from decoding.grow import extended
@@ -343,10 +344,10 @@ def test_trees_are_judged_alike_in_the_call_of_their_pass(session, images, tempe
             wanted = Exact()(replace(tree), verified.log_p, noise)
             for name in ("choices", "accepted", "path", "emitted"):
                 assert torch.equal(getattr(found, name), getattr(wanted, name)), name
-            assert found.measured is not None and wanted.measured is None
-            torch.testing.assert_close(
-                found.measured, measured(tree, wanted, verified.log_p), rtol=0, atol=0
-            )
+            assert found.figures is not None and wanted.figures is None
+            pairs = [read_figures(tree, each, verified.log_p, UNNAMED) for each in (found, wanted)]
+            for own, other in zip(*pairs, strict=True):
+                torch.testing.assert_close(own._asdict(), other._asdict(), rtol=1e-12, atol=1e-12)
             rounds += 1
 
         engine.watcher = judged
