@@ -28,7 +28,8 @@ class Pass(ctypes.Structure):
     memory: (2 layers, rows, kv_heads, slots, head_dim), keys and values in turn, with strides.
     rotation: a row for every position, cosines and signed sines. positions: (rows, n). mask: (rows,
     1, n, slots), added, with strides. places: (rows, n) the slots of the new keys and values, or
-    null for the newest ones. numbers: after which layers hidden states are kept.
+    null for the newest ones. stops: (rows,) how many slots a row has, or null if it has all.
+    numbers: after which layers hidden states are kept.
     """
 
     _fields_ = [
@@ -38,7 +39,7 @@ class Pass(ctypes.Structure):
         *((name, _N) for name in ("mask_row", "mask_token")),
         *((name, _N) for name in ("pairs", "swin", "first", "stop", "kept")),
         ("eps", ctypes.c_double),
-        *((name, _AT) for name in ("rotation", "positions", "mask", "places")),
+        *((name, _AT) for name in ("rotation", "positions", "mask", "places", "stops")),
         *((name, _AT) for name in ("numbers", "layers", "norm", "memory")),
     ]
 
@@ -117,7 +118,7 @@ def run_fused(
         memory.shape[3], *memory.stride()[:3], mask.stride(0), mask.stride(2),
         blocks.blocks[0].attention.rotate is rotate_pairs, spec.swin_norm, *span, len(numbers),
         spec.norm_eps, rotation.data_ptr(), positions.data_ptr(), mask.data_ptr(),
-        None if places is None else places.data_ptr(), numbers.buffer_info()[0],
+        None if places is None else places.data_ptr(), None, numbers.buffer_info()[0],
         weights.table.buffer_info()[0], None if norm is None else norm.weight.data_ptr(),
         memory.data_ptr(),
     )  # fmt: skip

@@ -27,7 +27,9 @@ struct Pass {
   const void* rotation;
   const int64_t* positions;
   const void* mask;
-  const int64_t *places, *numbers;  // numbers: after which layers states are kept
+  // stops: slots that each row has, or null if all are in use; numbers: after which layers states
+  // are kept
+  const int64_t *places, *stops, *numbers;
   const struct Layer* layers;
   const void* norm;  // of the outcome and of states; null for none
   void* memory;      // keys and values of every layer, in turn
@@ -209,7 +211,7 @@ void attend_to(const Pass& s, const T* queries, const T* keys, const T* values, 
   const int64_t parts = wanted < least ? least : wanted < most ? wanted : most;
   const int64_t each = (own + parts - 1) / parts;
   static thread_local std::vector<T> memory;
-#pragma omp for schedule(static)
+#pragma omp for schedule(static, 1)  // in turn, since rows differ in length
   for (int64_t task = 0; task < heads * parts; ++task) {
     const int64_t first = task % parts * each, head = task / parts % s.kv_heads,
                   row = task / parts / s.kv_heads;
@@ -222,7 +224,8 @@ void attend_to(const Pass& s, const T* queries, const T* keys, const T* values, 
                       mask + row * s.mask_row + token * s.mask_token,
                       out + ((row * s.tokens + token) * s.heads + head_of) * D};
     }
-    read_head<S, T, DEEP>(asked, count, keys + place, values + place, s.slots, memory);
+    const int64_t slots = s.stops == nullptr ? s.slots : s.stops[row];
+    read_head<S, T, DEEP>(asked, count, keys + place, values + place, slots, memory);
   }
 }
 

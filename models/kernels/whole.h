@@ -39,12 +39,13 @@ void read(Whole& s) {
   const int64_t inputs = s.mix == nullptr ? 1 : 2, each = s.scored == nullptr ? n : 1;
   const bool bare = n == 1 && s.latest == 1 && s.images == 1;
   static thread_local std::vector<char> room;
-  int64_t *positions = nullptr, *places = nullptr;
+  int64_t *positions = nullptr, *places = nullptr, *stops = nullptr;
   T* mask = nullptr;
   S *input = nullptr, *x = nullptr, *states = nullptr, *chosen = nullptr;
   for (size_t used = 0; chosen == nullptr; used = 0) {
     positions = take<int64_t>(room, used, rows * n);
     places = take<int64_t>(room, used, rows * n);
+    stops = take<int64_t>(room, used, rows);
     mask = take<T>(room, used, bare ? 0 : rows * n * stop);
     input = take<S>(room, used, s.mix == nullptr ? 0 : rows * n * inputs * hidden);
     x = take<S>(room, used, rows * n * hidden);
@@ -59,10 +60,14 @@ void read(Whole& s) {
   pass.mask = bare ? s.pads : mask;
   pass.mask_row = bare ? s.pad_row : n * stop;
   pass.mask_token = stop;
-  pass.places = nullptr;
+  pass.places = pass.stops = nullptr;
   for (int64_t row = 0; row < rows; ++row) {
     const int64_t image = row / s.guidance, first = s.committed[image] + s.latest - n;
-    if (first + n != stop) pass.places = places;
+    stops[row] = first + n;
+    if (first + n != stop) {
+      pass.places = places;
+      pass.stops = stops;
+    }
     S* to = (s.mix == nullptr ? x : input) + row * n * inputs * hidden;
     for (int64_t token = 0; token < n; ++token, to += inputs * hidden) {
       const int64_t id = s.codes[image * s.code_image + token] + s.first_id;
