@@ -16,16 +16,16 @@ pytestmark = pytest.mark.usefixtures("plain_blocks")
 
 # Most operations of one round, two layers, batch of one image.
 CEILINGS = {
-    MethodSettings(method="ar"): 82,
-    MethodSettings(method="jacobi", window=6): 155,
-    MethodSettings(method="static", tree="chain"): 427,
-    MethodSettings(method="eagle2", depth=3, width=3, nodes=8): 327,
-    MethodSettings(method="adt"): 255,
-    MethodSettings(method="marginal", size="fixed", nodes=8): 405,
-    MethodSettings(method="graft", size="fixed", nodes=8, window=6): 305,
-    MethodSettings(method="similar", depth=6, width=3, nodes=8): 461,
-    MethodSettings(method="graft_similar", size="fixed", depth=6, width=3, nodes=8, window=0): 745,
-    MethodSettings(method="block", depth=6, width=3, nodes=8, window=6): 676,
+    MethodSettings(method="ar"): 79,
+    MethodSettings(method="jacobi", window=6): 130,
+    MethodSettings(method="static", tree="chain"): 412,
+    MethodSettings(method="eagle2", depth=3, width=3, nodes=8): 316,
+    MethodSettings(method="adt"): 244,
+    MethodSettings(method="marginal", size="fixed", nodes=8): 394,
+    MethodSettings(method="graft", size="fixed", nodes=8, window=6): 297,
+    MethodSettings(method="similar", depth=6, width=3, nodes=8): 450,
+    MethodSettings(method="graft_similar", size="fixed", depth=6, width=3, nodes=8, window=0): 733,
+    MethodSettings(method="block", depth=6, width=3, nodes=8, window=6): 667,
 }
 WAITS = ("aten::item", "aten::is_nonzero", "aten::equal", "aten::_local_scalar_dense")
 
