@@ -64,8 +64,6 @@ class Grower:
             noise: the positional noise that the proposal reads.
             decided: (images, 1) image tokens decided so far: the position of the root's children.
         """
-        if not plan.largest.reach:
-            return root
         if self.informed and self.proposal.stream == "target":
             self.drafter.hear(noise)
         tree, level, foreseen = root, 1, None

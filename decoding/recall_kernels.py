@@ -12,25 +12,16 @@ from models.native import Kernels
 _N, _F, _AT = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
 _SIZES = ("images", "k", "vocab", "hidden", "reach", "nodes", "known", "level", "levels")
 _FACTORS = ("share", "least", "slope", "trust_least", "trust_slope", "floor")
-_READ = (
-    "sharpness",
-    "tokens",
-    "parents",
-    "chosen",
-    "recent",
-    "root",
-    "reached",
-    "places",
-    "lineage",
-)
+_READ = ("sharpness", "tokens", "parents", "chosen", "recent", "root", "reached")
+_LAST = ("places", "lineage")
 _VALUES = ("directions", "log_p", "ahead", "log_q", "shares", "trust")
 
 
-class _Recall(ctypes.Structure):
+class Recall(ctypes.Structure):
     _fields_ = [
         *((name, _N) for name in _SIZES),
         *((name, _F) for name in _FACTORS),
-        *((name, _AT) for name in (*_READ, *_VALUES)),
+        *((name, _AT) for name in (*_READ, *_LAST, *_VALUES)),
     ]
 
 
@@ -110,11 +101,11 @@ class RecallKernels:
         """
         tokens, parents, chosen = (each.contiguous() for each in growing[:3])
         log_p, directions = last.log_p.contiguous(), likeness.directions
-        assert log_p.dtype == ahead.dtype == directions.dtype
+        assert log_p.dtype == ahead.dtype == directions.dtype and growing[3] < ahead.shape[1]
         (images, k), vocab = chosen.shape, log_p.shape[2]
         found = log_p.new_empty(images, k, vocab), *(log_p.new_empty(images, k) for _ in range(2))
         read = likeness.sharpness, tokens, parents, chosen, *decided, last.places, last.lineage
-        recalled = _Recall(
+        recalled = Recall(
             images, k, vocab, directions.shape[1], len(likeness.sharpness), tokens.shape[1],
             log_p.shape[1], growing[3], ahead.shape[1],
             likeness.share, *likeness.slope, *trust, likeness.floor,

@@ -1,7 +1,6 @@
 """What an EAGLE head has drafted below a root, and the decided tokens it has still to read."""
 
 from dataclasses import dataclass, replace
-from itertools import groupby
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +9,8 @@ from torch import Tensor
 from decoding.drafter import Decided
 from decoding.kernels import steps_for
 from decoding.tree import DraftTree
+
+PATIENCE = 32  # rounds that may wait: they hold the features of all their nodes
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,8 @@ class Unread:
 
     codes: (images, room). features: (images, guidance, room, hidden). counts: how many are valid,
     on the host. count: (images, 1) the same on the device, for rounds that are recorded, which
-    never ask the host. waiting: what rounds have decided since the tables were brought up to date
-    by `settle`: rounds without a tree read nothing.
+    never ask the host. waiting: what the last rounds have decided, which `settle` brings into the
+    tables; where no tree is grown, nobody needs them.
     """
 
     def __init__(self, codes: Tensor, features: Tensor):
@@ -88,21 +89,24 @@ class Unread:
             n = decided.codes.shape[1]
             self.features[:, :, :n], self.codes[:, :n] = decided.features, decided.codes
             self.count.copy_(decided.counts)
-        else:
-            self.waiting.append(decided)
+            return
+        self.waiting.append(decided)
+        if len(self.waiting) == PATIENCE:
+            self.settle()
 
     def settle(self) -> "Unread":
         """Bring the tables up to date; returns them."""
-        for alike, some in groupby(self.waiting, lambda each: len(set(each.counts)) == 1):
-            for decided in [_joined(list(some))] if alike else some:
-                for image, n in enumerate(decided.counts):
-                    self._add(image, decided.features[image, :, :n], decided.codes[image, :n])
-        self.waiting = []
+        if self.waiting:
+            for image in range(len(self.counts)):
+                new = [(each, each.counts[image]) for each in self.waiting]
+                features = _joined([each.features[image, :, :n] for each, n in new], 1)
+                self._add(image, features, _joined([each.codes[image, :n] for each, n in new], 0))
+            self.waiting = []
         return self
 
     def _add(self, image: int, features: Tensor, codes: Tensor) -> None:
         there = slice(self.counts[image], self.counts[image] + len(codes))
-        if there.stop > self.codes.shape[1]:  # rounds without a tree read nothing
+        if there.stop > self.codes.shape[1]:  # no tree was grown for long
             self.codes = F.pad(self.codes, (0, there.stop))
             self.features = F.pad(self.features, (0, 0, 0, there.stop))
         self.features[image, :, there], self.codes[image, there] = features, codes
@@ -116,10 +120,5 @@ class Unread:
         return chosen
 
 
-def _joined(rounds: list[Decided]) -> Decided:
-    """Return what rounds have decided, one after the other; each as many tokens for all images."""
-    if len(rounds) == 1:
-        return rounds[0]
-    features = torch.cat([each.features[:, :, : each.counts[0]] for each in rounds], 2)
-    codes = torch.cat([each.codes[:, : each.counts[0]] for each in rounds], 1)
-    return Decided(features, codes, [codes.shape[1]] * len(codes))
+def _joined(parts: list[Tensor], dim: int) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim)

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from decoding.kernels import steps_for
 from decoding.transfer import constant
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
@@ -24,6 +25,22 @@ def directions_of(target: TargetModel) -> Tensor:
     codes = target.embedding()[target.vocab.first_id :][: target.vocab.size]
     dtype = torch.float64 if target.dtype == torch.float64 else torch.float32
     return F.normalize(codes.to(target.device, dtype), dim=-1)
+
+
+def observed(
+    tree: DraftTree, verdict: Verdict, root: Tensor, recent: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return where the nodes of a verified tree stand, and their last tokens as `lineage_of` does.
+
+    Positions (images, 1 + nodes) are -1 for absent nodes. root: (images, 1) position. recent:
+    (images, REACH) the last decided tokens, which become those after the verdict.
+    """
+    if kernels := steps_for(tree.scores):
+        outcome = verdict.path, verdict.emitted, verdict.accepted
+        return kernels.lineage(tree.columns, outcome, root, recent)
+    lineage = lineage_of(tree, recent)
+    recent.copy_(decided_after(lineage, verdict))
+    return (root + tree.depths).masked_fill(~tree.present, -1), lineage
 
 
 def lineage_of(tree: DraftTree, recent: Tensor) -> Tensor:

@@ -24,9 +24,8 @@ from drafters.likeness import (
     REACH,
     SHARPNESS,
     ancestors,
-    decided_after,
     directions_of,
-    lineage_of,
+    observed,
     trust_in,
 )
 from models.base import PromptRows, TargetModel
@@ -42,7 +41,7 @@ _LEAST = -60.0  # log-probability of codes that top-k or top-p cuts, so that mea
 
 @dataclass(frozen=True)
 class Near:
-    """The last tree as a round recalls it, n nodes, and behind them what is known without it.
+    """The last tree as torch recalls it, n nodes, and behind them what is known without it.
 
     That is one entry per level, a prediction by position alone, which levels read that the last
     tree has not reached.
@@ -107,14 +106,7 @@ class SimilarDrafter(JacobiDrafter):
         return Recalled(log_q, share, trust_in(likeness, *TRUST_MIXED))
 
     def observe(self, tree: DraftTree, log_p: Tensor, verdict: Verdict) -> None:
-        if kernels := steps_for(log_p):
-            outcome = verdict.path, verdict.emitted, verdict.accepted
-            found = kernels.lineage(tree.columns, outcome, self.root, self.recent)
-        else:
-            lineage = lineage_of(tree, self.recent)
-            self.recent.copy_(decided_after(lineage, verdict))
-            found = (self.root + tree.depths).masked_fill(~tree.present, -1), lineage
-        self._remember(LastTree(*found, log_p))
+        self._remember(LastTree(*observed(tree, verdict, self.root, self.recent), log_p))
         super().observe(tree, log_p, verdict)
 
     def select(self, images: list[int]) -> None:

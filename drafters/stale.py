@@ -14,7 +14,7 @@ from decoding.drafter import Decided
 from decoding.transfer import on_device
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
-from drafters.likeness import REACH, SHARPNESS, decided_after, directions_of, lineage_of
+from drafters.likeness import REACH, SHARPNESS, directions_of, observed
 from models.base import TargetModel
 
 UNKNOWN = -1.0  # the similarity where no node stands
@@ -134,10 +134,8 @@ class StaleFeatures:
 
     def observe(self, tree: DraftTree, features: Tensor, verdict: Verdict) -> None:
         """Replace the last tree by a verified one; features: as of `Nodes`."""
-        lineage = lineage_of(tree, self.recent)
-        places = (self.root + tree.depths).masked_fill(~tree.present, -1)
-        self.recent.copy_(decided_after(lineage, verdict))
-        self.nodes = self._remember(Nodes(places, lineage, features))
+        found = observed(tree, verdict, self.root, self.recent)
+        self.nodes = self._remember(Nodes(*found, features))
         self.next = self.grid.slots(self.root) + 1  # the slot after the root
         self.root += verdict.accepted[:, None] + 1
 

@@ -26,8 +26,9 @@ class Verdict:
     emptied: (images,) bool where no token was left to draw, for rules to which that may happen;
     complaint: what to say then. The round reads it with its figures.
     figures: (images, 7 + 2 (1 + nodes)) fp64, for every image accepted length, 1 or 2 if a score of
-    the tree or a distribution of the target is NaN, and what `RoundFigures` has: drafted, levels,
-    nodes, confidence, expected, codes, top1. None if nobody has looked for them yet.
+    the tree or a distribution of the target is NaN, and what `RoundFigures` has: drafted (0 until
+    they are read), levels, nodes, confidence, expected, codes, top1. None if nobody has looked for
+    them yet.
     """
 
     choices: Tensor

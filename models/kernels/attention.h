@@ -211,7 +211,9 @@ void attend_to(const Pass& s, const T* queries, const T* keys, const T* values, 
   const int64_t parts = wanted < least ? least : wanted < most ? wanted : most;
   const int64_t each = (own + parts - 1) / parts;
   static thread_local std::vector<T> memory;
-#pragma omp for schedule(static, 1)  // in turn, since rows differ in length
+  // rows differ in length, so threads take heads in turn; the parts of one read the same memory
+  const int64_t together = heads < omp_get_num_threads() ? 1 : parts;
+#pragma omp for schedule(static, together)
   for (int64_t task = 0; task < heads * parts; ++task) {
     const int64_t first = task % parts * each, head = task / parts % s.kv_heads,
                   row = task / parts / s.kv_heads;

@@ -15,20 +15,20 @@
   EXPORT(read_##NAME, read<S, T>)     \
   EXPORT(before_##NAME, before<S>)
 
-#define ROUNDS(NAME, T)               \
+#define ROUNDS(NAME, T)                \
   EXPORT(children_##NAME, children<T>) \
-  EXPORT(visible_##NAME, visible)     \
-  EXPORT(extend_##NAME, extend<T>)    \
-  EXPORT(best_##NAME, best<T>)        \
-  EXPORT(ended_##NAME, ended<T>)      \
-  EXPORT(prune_##NAME, prune<T>)      \
-  EXPORT(open_##NAME, open<T>)        \
-  EXPORT(graft_##NAME, graft<T>)      \
-  EXPORT(move_##NAME, move<T>)        \
-  EXPORT(ahead_##NAME, ahead<T>)      \
+  EXPORT(visible_##NAME, visible)      \
+  EXPORT(extend_##NAME, extend<T>)     \
+  EXPORT(best_##NAME, best<T>)         \
+  EXPORT(ended_##NAME, ended<T>)       \
+  EXPORT(prune_##NAME, prune<T>)       \
+  EXPORT(open_##NAME, open<T>)         \
+  EXPORT(graft_##NAME, graft<T>)       \
+  EXPORT(move_##NAME, move<T>)         \
+  EXPORT(ahead_##NAME, ahead<T>)       \
   EXPORT(remember_##NAME, remember<T>) \
-  EXPORT(lineage_##NAME, lineage<T>)  \
-  EXPORT(recall_##NAME, recall<T>)    \
+  EXPORT(lineage_##NAME, lineage<T>)   \
+  EXPORT(recall_##NAME, recall<T>)     \
   EXPORT(mix_##NAME, mix<T>)
 
 NETWORKS(fp32, float, float)

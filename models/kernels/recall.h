@@ -62,8 +62,10 @@ void recall(const Recall& s) {
     const int64_t *places = s.places + image * s.known, *recent = s.recent + image * s.reach;
     T most = NONE<T>, total = 0, sharpness = 0;
     for (int64_t token = 0; token < s.reach; ++token) sharpness += T(s.sharpness[token]);
-    for (int64_t i = 0; i < s.known; ++i) {
-      if (places[i] != position) continue;
+    std::vector<int64_t> near;
+    for (int64_t i = 0; i < s.known; ++i)
+      if (places[i] == position) near.push_back(i);
+    for (const int64_t i : near) {
       weights[i] = 0;
       int64_t node = s.chosen[row], decided = 0;  // tokens before the root that were passed
       for (int64_t token = 0; token < s.reach; ++token) {
@@ -77,26 +79,23 @@ void recall(const Recall& s) {
       most = std::max(most, weights[i]);
     }
     T* out = (T*)s.log_q + row * s.vocab;
-    const bool found = most > NONE<T>;
-    if (!found) {
+    if (near.empty()) {
       const T* alone = (const T*)s.ahead + (image * s.levels + s.level) * s.vocab;
       for (int64_t i = 0; i < s.vocab; ++i) out[i] = std::max(alone[i], T(s.floor));
     } else {
       std::fill(out, out + s.vocab, T(0));
-      for (int64_t i = 0; i < s.known; ++i)
-        if (places[i] == position) total += std::exp(weights[i] - most);
-      for (int64_t i = 0; i < s.known; ++i) {
-        if (places[i] != position) continue;
+      for (const int64_t i : near) total += std::exp(weights[i] - most);
+      for (const int64_t i : near) {
         const T weight = std::exp(weights[i] - most) / total;
         const T* own = log_p + (image * s.known + i) * s.vocab;
         for (int64_t j = 0; j < s.vocab; ++j) out[j] += weight * std::max(own[j], T(s.floor));
       }
     }
     normalise(out, s.vocab);
-    const T likeness = found ? most / sharpness : T(0), cut = std::min(std::max(likeness, T(0)), T(1));
+    const T likeness = near.empty() ? T(0) : most / sharpness, cut = std::min(std::max(likeness, T(0)), T(1));
     const T own = std::min(std::max(T(s.least) + T(s.slope) * likeness, T(0)), T(1));
     const T borrowed = position + 1 <= s.reached[image] ? T(s.share) : T(0);
-    ((T*)s.shares)[row] = found ? own : borrowed;
+    ((T*)s.shares)[row] = near.empty() ? borrowed : own;
     ((T*)s.trust)[row] = std::exp(T(s.trust_least) + T(s.trust_slope) * cut * cut * cut);
   });
 }

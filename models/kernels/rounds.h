@@ -1,6 +1,6 @@
 // Distributions, the target's choices, children. T is the type of probabilities.
 //
-// Here, in trees.h and in slots.h every function does what the method that it names, or the class,
+// Here, in trees.h, slots.h and recall.h every function does what the method that it names, or the class,
 // does by torch: the small steps of a round, between forward passes.
 
 #pragma once

@@ -25,6 +25,7 @@ from configs.acceptance import VERIFIERS
 from configs.method_table import METHODS as ALL_METHODS
 from configs.schema import MethodSettings
 from decoding.cache_pass import CachePass
+from decoding.drafter import Decided
 from decoding.engine import Engine
 from decoding.policies.static import StaticTree
 from decoding.sampling import SamplingDistribution
@@ -95,7 +96,7 @@ def compiler(monkeypatch) -> Iterator[None]:
     """A compiler that remembers no other test, and steps of the cache that make several sizes."""
     torch._dynamo.reset()
     monkeypatch.setattr("decoding.recorder._LEAST_VISIBLE", 16)
-    for owner in (CachePass, DraftTree, StaticTree):
+    for owner in (CachePass, Decided, DraftTree, StaticTree):
         for name, value in list(vars(owner).items()):
             if isinstance(value, functools.cached_property):
                 monkeypatch.setattr(owner, name, Unlocked(value))

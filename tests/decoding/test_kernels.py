@@ -225,11 +225,13 @@ def test_slots_are_moved_alike(lengths) -> None:
     same(moved)
 
 
-def verified(generator: torch.Generator, vocab: int) -> tuple[DraftTree, Tensor, Verdict]:
+def verified(
+    generator: torch.Generator, vocab: int, dtype: torch.dtype = torch.float32
+) -> tuple[DraftTree, Tensor, Verdict]:
     """Two random trees of six nodes, predictions after them, and paths to some of their nodes."""
     tree = random_tree(generator, 2, 6, 3, absent=0.2)
-    tree = replace(tree, scores=tree.scores.float())
-    log_p = torch.randn(2, 7, vocab, generator=generator).log_softmax(-1)
+    tree = replace(tree, scores=tree.scores.to(dtype))
+    log_p = torch.randn(2, 7, vocab, generator=generator, dtype=dtype).log_softmax(-1)
     chance = torch.rand(2, 7, generator=generator)
     leaf = chance.masked_fill(~tree.present, -1).argmax(1, keepdim=True)
     path = tree.line(leaf).int().argsort(dim=1, descending=True, stable=True)
@@ -237,10 +239,10 @@ def verified(generator: torch.Generator, vocab: int) -> tuple[DraftTree, Tensor,
     return tree, log_p, Verdict(path, tree.depths.gather(1, leaf)[:, 0], path, emitted)
 
 
-def target_of(vocab: int) -> SimpleNamespace:
-    embeddings = torch.randn(vocab, 40, generator=made(1))
+def target_of(vocab: int, dtype: torch.dtype = torch.float32) -> SimpleNamespace:
+    embeddings = torch.randn(vocab, 40, generator=made(1), dtype=dtype)
     return SimpleNamespace(
-        grid=ImageGrid(6, 5), vocab=ImageVocab(0, vocab), device=CPU, dtype=torch.float32,
+        grid=ImageGrid(6, 5), vocab=ImageVocab(0, vocab), device=CPU, dtype=dtype,
         embedding=lambda: embeddings,
     )  # fmt: skip
 
@@ -259,22 +261,23 @@ def test_stale_predictions_are_kept_and_recalled_alike(guess) -> None:
     same(run)
 
 
-def test_predictions_after_similar_tokens_are_recalled_alike() -> None:
+@pytest.mark.parametrize("dtype", NEAR, ids=str)
+def test_predictions_after_similar_tokens_are_recalled_alike(dtype) -> None:
     """Where the last tree stands and where it does not, within a tree and beyond its root."""
     stands = set()
 
     def run() -> list[Tensor]:
-        drafter = SimilarDrafter(target_of(12), 6, "above")
+        drafter = SimilarDrafter(target_of(12, dtype), 6, "above")
         drafter.open(2, Stopwatch(CPU))
         for image in range(2):
             drafter.start(image, None, None, torch.tensor([image]))
         found, generator = [], made(3)
         for _ in range(12):
-            tree, log_p, verdict = verified(generator, 12)
+            tree, log_p, verdict = verified(generator, 12, dtype)
             log_p[0, :, 3] = -torch.inf  # a code that is cut
             tree.tokens[:, 0] = drafter.recent[:, 0]
             drafter.observe(tree, log_p, verdict)
-            growing = DraftTree.root(drafter.recent[:, 0], torch.float32)
+            growing = DraftTree.root(drafter.recent[:, 0], dtype)
             for level in range(5):
                 newest = growing.tokens.shape[1] - max(1, 3 * (level > 0))
                 nodes = torch.arange(newest, growing.tokens.shape[1]).expand(2, -1)
@@ -287,25 +290,29 @@ def test_predictions_after_similar_tokens_are_recalled_alike() -> None:
                 growing = growing.extend(nodes, tokens, torch.zeros(tokens.shape))
         return found
 
-    same(run, NEAR[torch.float32])
+    same(run, NEAR[dtype])
     assert stands == {True, False}
 
 
+@pytest.mark.parametrize("dtype", NEAR, ids=str)
 @pytest.mark.parametrize("cut", [False, True])
-def test_sources_are_mixed_alike(cut) -> None:
+def test_sources_are_mixed_alike(cut, dtype) -> None:
     near, far = SimpleNamespace(reads=()), SimpleNamespace()
     drafter = GraftDrafter(near, far, levels=4, cut=cut)
     for seed in SEEDS:
         generator = made(seed)
-        own, other = (torch.randn(2, 5, 40, generator=generator).log_softmax(-1) for _ in range(2))
+        own, other = (
+            torch.randn(2, 5, 40, generator=generator, dtype=dtype).log_softmax(-1)
+            for _ in range(2)
+        )
         if cut:
             own[0, :, 3], other[1, :, 4] = -torch.inf, -torch.inf
         other = other[:, :1].expand(-1, 5, -1)
-        share = torch.rand(2, 1 if seed % 2 else 5, generator=generator)
+        share = torch.rand(2, 1 if seed % 2 else 5, generator=generator, dtype=dtype)
         near.expand = lambda tree, nodes, own=own: own
         far.recall = lambda tree, nodes, other=other, share=share: Recalled(other, share)
-        tree = DraftTree.root(torch.zeros(2, dtype=torch.long), torch.float32)
-        same(lambda tree=tree: drafter.expand(tree, None), NEAR[torch.float32])
+        tree = DraftTree.root(torch.zeros(2, dtype=torch.long), dtype)
+        same(lambda tree=tree: drafter.expand(tree, None), NEAR[dtype])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
