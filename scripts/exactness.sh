@@ -2,7 +2,7 @@
 # Checks every method against plain decoding: 20 prompts x 2 seeds, T = 0 and 1, with and without
 # top-k and top-p, guidance scales 1 and 3, batches of 1 and 3. First in fp64, where every
 # difference is an error, then in fp32, where near-ties are counted. Takes a day on two cores and
-# continues where it stopped. With --thin it takes some hours: every cell then decodes one batch
+# continues where it stopped. With --thin it takes two hours: every cell then decodes one batch
 # and one image more, and the cells of a distribution together decode every prompt and seed. `make
 # test` checks a few cells.
 # Variables: PY interpreter; OUT folder of the reports. Arguments go to both checks.
