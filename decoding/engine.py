@@ -189,7 +189,7 @@ class Engine:
 
     def _draft(self, start: Start) -> DraftTree:
         """Grow a tree per image from its last decided token."""
-        self.reader.begin(self.batch.cache)
+        self.judge.begin(self.batch.cache)
         with self.watch.lap("draft"):
             root = start.places.root(self.batch.noise.table.dtype)
             if self.grow is None or not start.sizes.largest.reach:

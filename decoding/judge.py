@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from decoding.cache import KVCache
 from decoding.noise import NodeNoise
 from decoding.reading import TreeReader, WholeReader
 from decoding.sampling import SamplingDistribution
@@ -27,26 +28,31 @@ class Judge:
         self.reader, self.watch = reader, watch
         # whether all layers read all slots, in their own order
         self.whole = isinstance(reader, WholeReader)
+        # reads roots for which nothing was drafted
+        self.bare = reader if self.whole else WholeReader(target, distribution)
         self.exact = verifier.name == "exact" and not distribution.cuts
+
+    def begin(self, cache: KVCache) -> None:
+        """Begin a round with the target's cache."""
+        self.bare.begin(cache)
+        if not self.whole:
+            self.reader.begin(cache)
 
     def __call__(
         self, tree: DraftTree, slots: Slots, noise: NodeNoise
     ) -> tuple[Tensor, Tensor, Verdict]:
         """Return features, log p and the verdict of a tree, as `Verified` has them."""
-        if self.exact and self._in_one_call(slots):
-            judging = self.reader.judging(noise, tree)
-            return *self.reader.scored(slots, self.watch, judging), judging.verdict()
-        features, log_p = self._score(tree, slots)
-        return features, log_p, self.verifier(tree, log_p, noise)
+        reader = self.reader if tree.nodes or tree.drafted else self.bare
+        whole = isinstance(reader, WholeReader) and reader.runs_whole(slots)
+        if whole and self.exact:
+            judging = reader.judging(noise, tree)
+            return *reader.scored(slots, self.watch, judging), judging.verdict()
+        scored = reader.scored(slots, self.watch) if whole else self._score(reader, tree, slots)
+        return *scored, self.verifier(tree, scored[1], noise)
 
-    def _in_one_call(self, slots: Slots) -> bool:
-        return self.whole and self.reader.runs_whole(slots)
-
-    def _score(self, tree: DraftTree, slots: Slots) -> tuple[Tensor, Tensor]:
+    def _score(self, reader: TreeReader, tree: DraftTree, slots: Slots) -> tuple[Tensor, Tensor]:
         """Return features (rows, slots, hidden) and log p (images, 1 + nodes, vocab) of a tree."""
-        if self._in_one_call(slots):
-            return self.reader.scored(slots, self.watch)
-        forward = self.reader.forward(tree, slots)
+        forward = reader.forward(tree, slots)
         with self.watch.lap("target_forward"):
             features = forward()
             scored = features if slots.exits is None else rows_at(features, slots.exits)

@@ -133,8 +133,6 @@ class ExitDrafter:
 
     def _finish(self, tree: DraftTree) -> Tensor:
         """Return the target's features (rows, 1 + nodes, hidden) of a tree."""
-        if self.entered.count == 0:  # nothing was drafted: the root alone is verified
-            self._enter(tree, torch.zeros_like(tree.parents[:, :1]), None)
         place = self.entered.find(tree)
         unread = place < 0
         if count := int(unread.sum(1).max()):
@@ -148,7 +146,7 @@ class ExitDrafter:
         context = self.cache.open(tree.depths, tree.visible)
         return self.target.upper(hidden, context, self.layers)
 
-    def _enter(self, tree: DraftTree, nodes: Tensor, parents: Tensor | None) -> None:
+    def _enter(self, tree: DraftTree, nodes: Tensor, parents: Tensor) -> None:
         """Run the first layers on nodes (images, k) that were not expanded."""
         codes, depths = tree.tokens.gather(1, nodes), tree.depths.gather(1, nodes)
         hidden, seen = self._run_lower(codes, depths, parents)

@@ -15,13 +15,14 @@ from decoding.engine import Engine
 from decoding.flight import FinishedImage, Job, RoundStats
 from decoding.grow import Speculation
 from decoding.policies.adaptive import AdaptiveTree
-from decoding.policies.base import Shape, TreePolicy
+from decoding.policies.base import Controller, Outcome, Shape, TreePolicy
 from decoding.policies.dynamic import DynamicTree
 from decoding.policies.marginal import MarginalTree
 from decoding.policies.static import NAMED_TREES, StaticTree, rank_paths
 from decoding.policies.ways import Prices
 from decoding.proposals import PROPOSALS
 from decoding.sampling import SamplingDistribution
+from decoding.start import NO_TREE
 from decoding.timing import Stopwatch
 from decoding.tree import DraftTree
 from decoding.verifiers.exact import Exact
@@ -40,7 +41,29 @@ DISTRIBUTIONS = [
     SamplingDistribution(cfg=1.0),
     SamplingDistribution(temperature=0.9, top_k=5, top_p=0.8),
 ]
+
+
+class EverySecond:
+    """A controller that wants a tree in every second round of its image."""
+
+    def __init__(self, controller: Controller):
+        self.controller, self.rounds = controller, 0
+
+    def shape(self, position: int, remaining: int) -> Shape:
+        self.rounds += 1
+        return self.controller.shape(position, remaining) if self.rounds % 2 else NO_TREE
+
+    def observe(self, outcome: Outcome) -> None:
+        self.controller.observe(outcome)
+
+
+class SeldomTree(DynamicTree):
+    def controller(self, seed: int) -> Controller:
+        return EverySecond(super().controller(seed))
+
+
 POLICIES = [
+    SeldomTree(Shape(3, 4, 9)),
     DynamicTree(Shape(3, 4, 9)),
     DynamicTree(Shape(5, 2, 40)),
     StaticTree(rank_paths(NAMED_TREES["reverse_balanced_25"])),
@@ -133,6 +156,17 @@ def test_guidance_rows_may_be_computed_one_after_the_other(deep) -> None:
     for images in (1, 3):
         engine = engine_of(sequential, 2, distribution, POLICIES[0], images)
         assert decode(engine)[0] == plain(deep, distribution)
+
+
+def test_roots_alone_are_read_by_all_layers_at_once(deep, monkeypatch) -> None:
+    finished, finish = [], ExitDrafter.forward
+    monkeypatch.setattr(
+        ExitDrafter, "forward", lambda *given: finished.append(given) or finish(*given)
+    )
+    engine = engine_of(deep, 2, SamplingDistribution(), SeldomTree(Shape(3, 4, 9)), 1)
+    found, rounds = decode(engine)
+    assert found == plain(deep, SamplingDistribution())
+    assert 0 < len(finished) == sum(stats.depth > 0 for stats in rounds) < len(rounds)
 
 
 def test_no_layer_reads_a_token_twice(deep, monkeypatch, plain_blocks) -> None:
