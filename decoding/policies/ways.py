@@ -13,7 +13,7 @@ from decoding.policies.base import Outcome, Shape
 MEMORY = 0.97  # what a round counts for beside the next one of its way
 TRIAL = 8  # images' rounds of a trial; the first is not counted, since it follows another way
 HOPELESS = 0.7  # of the best rate: a trial below it ends at once
-SHARE = 0.01  # of all time that trials of a way may lose
+SHARE = 0.01  # of all time that trials may lose, those of all ways
 WAIT, LONGEST_WAIT = 32, 2048  # rounds until a way is tried again
 INTERRUPTED = 3.0  # times the mean of its way: a round counts as no longer than that
 
@@ -131,7 +131,8 @@ class Ways:
     def _wait(self, way: Way, best: Way) -> int:
         """Return after how many rounds of the best way a trial like this one lost its share."""
         lost = way.tried * way.mean * (1 - way.rate / best.rate)  # milliseconds
-        return min(max(int(lost / (SHARE * best.mean)), WAIT), LONGEST_WAIT)
+        share = SHARE / (len(self.ways) - 1)
+        return min(max(int(lost / (share * best.mean)), WAIT), LONGEST_WAIT)
 
     def _best(self) -> Way:
         return max(self.ways, key=lambda way: way.rate)

@@ -48,17 +48,22 @@ def test_the_way_that_decides_most_per_millisecond_is_used(accepted, best) -> No
 
 @pytest.mark.parametrize("images", [1, 8])
 def test_a_hopeless_trial_ends_at_once_and_trials_lose_a_small_share(images) -> None:
-    dear = Prices((1.0, *(9.0,) * 12), FLAT.draft)
-    flat = Prices((3.0, *(9.0,) * 12), (0.0, 9.0, 9.0, 9.0))
+    dear = Prices((1.0, *(4.0,) * 12), FLAT.draft)
+    flat = Prices((3.0, *(9.0,) * 12), (0.0, 6.0, 6.0, 6.0))
     for prices in (dear, flat):
-        used = run(Ways(LARGEST, prices), {TREE: 1}, 4 * LONGEST_WAIT, images)
+        ways = Ways(LARGEST, prices)
+        used = run(ways, {TREE: 1}, 4 * LONGEST_WAIT, images)
         trees = [at for at, way in enumerate(used) if way == TREE]
         starts = [at for at in trees if at - 1 not in trees]
         assert starts[0] == 0 and len(starts) > 2
         assert len(trees) <= 2 * len(starts)  # one round to begin with, one that counts
-        lost = 2 * (9.0 + prices.draft[3]) - 2 * 2 * prices.verify[0]  # it brings four tokens
+        lost = (
+            2 * (prices.verify[1] + prices.draft[3]) - 2 * 2 * prices.verify[0]
+        )  # it brings four tokens
         spent = (starts[-1] - starts[0]) * prices.verify[0]
-        assert (len(starts) - 1) * lost == pytest.approx(SHARE * spent, rel=0.02)
+        assert (len(starts) - 1) * lost == pytest.approx(
+            SHARE / len(ways.ways[1:]) * spent, rel=0.02
+        )
 
 
 def test_a_way_that_gets_better_is_found_and_one_that_gets_worse_is_left() -> None:
