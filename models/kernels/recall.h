@@ -20,8 +20,8 @@ inline T dot(const T* a, const T* b, int64_t count) {
   return found;
 }
 
-// `SimilarDrafter.observe`: the last tokens (images, nodes, reach) of the nodes of a verified tree,
-// their positions (images, nodes), and the tokens decided after it, recent (images, reach).
+// `observed` in likeness.py: the last tokens (images, nodes, reach) of the nodes of a verified
+// tree, their positions (images, nodes), and the tokens decided after it, recent (images, reach).
 template <typename T>
 void lineage(int64_t images, int64_t nodes, int64_t reach, const int64_t* tokens,
              const int64_t* parents, const int64_t* depths, const T* scores, const int64_t* path,
@@ -62,20 +62,22 @@ void recall(const Recall& s) {
     const int64_t *places = s.places + image * s.known, *recent = s.recent + image * s.reach;
     T most = NONE<T>, total = 0, sharpness = 0;
     for (int64_t token = 0; token < s.reach; ++token) sharpness += T(s.sharpness[token]);
-    std::vector<int64_t> near;
+    std::vector<int64_t> near, own(s.reach);
     for (int64_t i = 0; i < s.known; ++i)
       if (places[i] == position) near.push_back(i);
+    int64_t node = s.chosen[row], decided = 0;  // tokens before the root that were passed
+    for (int64_t& token : own) {
+      token = decided > 0 ? recent[decided] : s.tokens[at + node];
+      decided += node == 0;
+      node = s.parents[at + node];
+    }
     for (const int64_t i : near) {
+      const int64_t* others = s.lineage + (image * s.known + i) * s.reach;
       weights[i] = 0;
-      int64_t node = s.chosen[row], decided = 0;  // tokens before the root that were passed
-      for (int64_t token = 0; token < s.reach; ++token) {
-        const int64_t own = decided > 0 ? recent[decided] : s.tokens[at + node];
-        const int64_t other = s.lineage[(image * s.known + i) * s.reach + token];
-        weights[i] += T(s.sharpness[token]) * dot<T>(directions + own * s.hidden,
-                                                     directions + other * s.hidden, s.hidden);
-        decided += node == 0;
-        node = s.parents[at + node];
-      }
+      for (int64_t token = 0; token < s.reach; ++token)
+        weights[i] += T(s.sharpness[token]) * dot<T>(directions + own[token] * s.hidden,
+                                                     directions + others[token] * s.hidden,
+                                                     s.hidden);
       most = std::max(most, weights[i]);
     }
     T* out = (T*)s.log_q + row * s.vocab;
@@ -84,18 +86,18 @@ void recall(const Recall& s) {
       for (int64_t i = 0; i < s.vocab; ++i) out[i] = std::max(alone[i], T(s.floor));
     } else {
       std::fill(out, out + s.vocab, T(0));
-      for (const int64_t i : near) total += std::exp(weights[i] - most);
+      for (const int64_t i : near) total += weights[i] = std::exp(weights[i] - most);
       for (const int64_t i : near) {
-        const T weight = std::exp(weights[i] - most) / total;
-        const T* own = log_p + (image * s.known + i) * s.vocab;
-        for (int64_t j = 0; j < s.vocab; ++j) out[j] += weight * std::max(own[j], T(s.floor));
+        const T weight = weights[i] / total;
+        const T* known = log_p + (image * s.known + i) * s.vocab;
+        for (int64_t j = 0; j < s.vocab; ++j) out[j] += weight * std::max(known[j], T(s.floor));
       }
     }
     normalise(out, s.vocab);
-    const T likeness = near.empty() ? T(0) : most / sharpness, cut = std::min(std::max(likeness, T(0)), T(1));
-    const T own = std::min(std::max(T(s.least) + T(s.slope) * likeness, T(0)), T(1));
-    const T borrowed = position + 1 <= s.reached[image] ? T(s.share) : T(0);
-    ((T*)s.shares)[row] = near.empty() ? borrowed : own;
+    const auto clamped = [](T x) { return std::min(std::max(x, T(0)), T(1)); };
+    const T likeness = near.empty() ? T(0) : most / sharpness, cut = clamped(likeness);
+    const T alone = position + 1 <= s.reached[image] ? T(s.share) : T(0);
+    ((T*)s.shares)[row] = near.empty() ? alone : clamped(T(s.least) + T(s.slope) * likeness);
     ((T*)s.trust)[row] = std::exp(T(s.trust_least) + T(s.trust_slope) * cut * cut * cut);
   });
 }

@@ -1,7 +1,7 @@
 // Distributions, the target's choices, children. T is the type of probabilities.
 //
-// Here, in trees.h, slots.h and recall.h every function does what the method that it names, or the class,
-// does by torch: the small steps of a round, between forward passes.
+// Here, in trees.h, slots.h and recall.h every function does what the method that it names, or the
+// class, does by torch: the small steps of a round, between forward passes.
 
 #pragma once
 

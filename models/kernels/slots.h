@@ -21,7 +21,8 @@ void move(int64_t images, int64_t guidance, int64_t n, const int64_t* path, cons
       for (int64_t head = 0; head < heads; ++head) {
         T* begin = memory + layer * layer_stride + row * row_stride + head * head_stride +
                    first[image] * size;
-        for (int64_t i = still; i < n; ++i) std::copy_n(begin + own[i] * size, size, &kept[i * size]);
+        for (int64_t i = still; i < n; ++i)
+          std::copy_n(begin + own[i] * size, size, &kept[i * size]);
         std::copy(kept.begin() + still * size, kept.end(), begin + still * size);
       }
   }

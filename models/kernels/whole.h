@@ -100,8 +100,8 @@ void read(Whole& s) {
                 (T*)s.log_p);
   if (const auto* trees = s.trees; trees != nullptr)
     judge<T>(s.images, n, s.vocab, (const T*)s.log_p, *(const Noise<T>*)trees->noise,
-             trees->tokens, trees->parents, trees->depths, (const T*)trees->scores, trees->choices, trees->path,
-             trees->emitted, trees->accepted, trees->figures);
+             trees->tokens, trees->parents, trees->depths, (const T*)trees->scores,
+             trees->choices, trees->path, trees->emitted, trees->accepted, trees->figures);
   s.rest = omp_get_wtime() - scored + (opened - started);
 }
 
