@@ -37,8 +37,8 @@ class MethodsFlags(Settings):
     group: ClassVar[str] = "Benchmark"
     methods: str | None = setting(
         None,
-        "methods to compare, name[:flag=value...], by commas; method flags go to all that have "
-        "them",
+        "methods to compare, by commas: name[:flag=value...], or a recipe, file.yaml[:flag=value"
+        "...]; method flags go to all that have them",
         shown="ar,eagle2:proposal=topk,eagle2,adt:proposal=topk,adt; with --method X: ar,X",
     )
     sweep: str | None = setting(

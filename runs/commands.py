@@ -8,7 +8,7 @@ from configs.evaluation import EvaluateSettings
 from configs.extraction import OF_SAMPLES, OWN_CAPTIONS, ExtractionSettings
 from configs.fields import SettingsError, Values, build, refuse
 from configs.given import read, typed
-from configs.method_flags import METHOD_FLAGS, applicable, listed_method, with_method
+from configs.method_flags import METHOD_FLAGS, applicable, listed_method, run_values_of, with_method
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
 from configs.page import PageSettings
@@ -60,6 +60,7 @@ def benchmark_settings(texts: Mapping[str, str]) -> BenchmarkSettings:
     source = "--methods" if sweep is None else sweep.where
     shared = {name: values[name] for name in METHOD_FLAGS if name in values and name != "method"}
     methods = tuple(listed_method(entry, shared, source) for entry in entries)
+    values = run_values_of(entries) | values  # --config and the command line win
     for name in shared:
         if name in given and not any(name in applicable(vars(method)) for method in methods):
             allowed = f"only for a method that has it; {source} has {', '.join(entries)}"

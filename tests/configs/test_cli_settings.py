@@ -364,6 +364,30 @@ def test_listed_methods(bench):
     assert bench("--methods=ar", "--output_dir=o").output == "o"
 
 
+def test_a_listed_recipe_is_a_row_and_sets_what_all_rows_share(bench, tmp_path):
+    ours, other = tmp_path / "ours.yaml", tmp_path / "other.yaml"
+    ours.write_text("method: adt\nproposal: topk\nadt_beta: 0.4\ntemperature: 0.5\n")
+    other.write_text("method: eagle2\nverifier: lantern\nlantern_k: 9\nproposal: topk\n")
+    settings = bench(f"--methods=ar,{ours}:nodes=9,{other}", "--depth=3")
+    assert settings.methods[1:] == (
+        MethodSettings("adt", "topk", nodes=9, adt=AdtSettings(beta=0.4)),
+        MethodSettings("eagle2", "topk", depth=3, verifier="lantern", relaxed=LanternSettings(9)),
+    )
+    assert settings.run.sampling.temperature == 0.5
+    assert bench(f"--methods={ours}", "--temperature=0").run.sampling.temperature == 0
+    exact = bench(f"--methods={other}:verifier=exact").methods[0]
+    assert exact == MethodSettings("eagle2", "topk")
+    for lines, message in (
+        ("method: eagle2\ntemperature: 1\n", "--temperature: found 1.0; allowed: 0.5, as an earl"),
+        ("method: eagle2\nmethods: ar,adt\n", "--methods: found 'ar,adt'; allowed: one method"),
+        ("proposal: topk\n", "--methods, in .*other.yaml: method: missing; allowed: a line"),
+        ("mehtod: adt\n", "--methods, in .*mehtod: unknown flag; did you mean method"),
+    ):
+        other.write_text(lines)
+        with pytest.raises(SettingsError, match=message):
+            bench(f"--methods={ours},{other}")
+
+
 def test_method_flags_go_to_the_methods_that_have_them(bench):
     settings = bench(
         "--methods=ar,eagle2:nodes=9,adt", "--nodes=20", "--depth=4", "--proposal=topk"
