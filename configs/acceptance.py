@@ -1,6 +1,6 @@
 """The acceptance rules: one entry each, and the numbers of the relaxed ones.
 
-A new rule is an entry here and a module in decoding/verifiers.
+A new rule is an entry here, one in runs/methods.py and a module in decoding/verifiers.
 """
 
 from dataclasses import dataclass
@@ -81,16 +81,14 @@ class PathSettings(Settings):
 
 @dataclass(frozen=True)
 class Acceptance:
-    """An acceptance rule: what makes it, what it keeps, and what it goes with.
+    """An acceptance rule: what it keeps, and what it goes with; runs/methods.py has its verifier.
 
-    builder: its verifier, "module:class"; called with (numbers, nearest codes) if it has numbers.
     lossless: the images have the target's own distribution.
     same_tokens: they are those of plain decoding with the same seeds also above temperature 0.
     proposals, methods: it goes with these; proposal None: none; methods None: all.
     numbers: the settings class of its own flags; without: the flags of it that the rule lacks.
     """
 
-    builder: str
     lossless: bool
     same_tokens: bool
     proposals: tuple[str | None, ...]
@@ -107,30 +105,21 @@ class Acceptance:
         return self.same_tokens or self.lossless and temperature == 0
 
 
-_VERIFIERS = "decoding.verifiers"
 VERIFIERS: dict[str, Acceptance] = {
-    "exact": Acceptance(f"{_VERIFIERS}.exact:Exact", True, True, (None, *PROPOSALS)),
-    "rejection": Acceptance(f"{_VERIFIERS}.rejection:Rejection", True, False, PROPOSALS),
+    "exact": Acceptance(True, True, (None, *PROPOSALS)),
+    "rejection": Acceptance(True, False, PROPOSALS),
     # other methods drop children by their values, which biases what is accepted
-    "sampled": Acceptance(
-        f"{_VERIFIERS}.sampled:Sampled", True, False, ("sampled",), ("static", "jacobi")
-    ),
-    "spectr": Acceptance(f"{_VERIFIERS}.spectr:SpecTr", True, False, ("sampled",), ("static",)),
-    "block": Acceptance(
-        f"{_VERIFIERS}.block:Block", True, False, ("sampled",), ("static", "jacobi")
-    ),
-    "traversal": Acceptance(
-        f"{_VERIFIERS}.traversal:Traversal", True, False, ("sampled",), ("static", "jacobi")
-    ),
+    "sampled": Acceptance(True, False, ("sampled",), ("static", "jacobi")),
+    "spectr": Acceptance(True, False, ("sampled",), ("static",)),
+    "block": Acceptance(True, False, ("sampled",), ("static", "jacobi")),
+    "traversal": Acceptance(True, False, ("sampled",), ("static", "jacobi")),
     "lantern": Acceptance(
-        f"{_VERIFIERS}.lantern:Lantern",
         False,
         False,
         ("topk", "coupled"),
         numbers=LanternSettings,
     ),
     "lantern_coupled": Acceptance(
-        f"{_VERIFIERS}.lantern:LanternCoupled",
         False,
         False,
         ("topk", "coupled"),
@@ -138,18 +127,14 @@ VERIFIERS: dict[str, Acceptance] = {
         without=("lantern_residual",),
     ),
     "gsd": Acceptance(
-        f"{_VERIFIERS}.gsd:Gsd",
         False,
         False,
         ("sampled",),
         ("static", "jacobi"),
         numbers=GsdSettings,
     ),
-    "path_explore": Acceptance(
-        f"{_VERIFIERS}.paths:PathExplore", False, False, ("sampled",), ("static",)
-    ),
+    "path_explore": Acceptance(False, False, ("sampled",), ("static",)),
     "path_relax": Acceptance(
-        f"{_VERIFIERS}.paths:PathRelax",
         False,
         False,
         ("sampled",),

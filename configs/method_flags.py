@@ -112,7 +112,7 @@ def applicable(values: Values) -> list[str]:
     method = METHODS.get(values.get("method", "adt"))
     rule = VERIFIERS.get(values.get("verifier", "exact"))
     own = [] if method is None else list(method.defaults)
-    own += ["verifier"] if method and method.drafter else []
+    own += ["verifier"] if method and method.speculative else []
     own += settings_fields(AdtSettings) if "adt" in own else ()
     own += settings_fields(rule.numbers) if "verifier" in own and rule and rule.numbers else ()
     return ["method", *own]

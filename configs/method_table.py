@@ -1,6 +1,6 @@
 """The methods, one entry each, and ADT-Tree's numbers.
 
-A new method is an entry here and a module in drafters or decoding/policies.
+A new method is an entry here, one in runs/methods.py and a module in drafters or decoding/policies.
 """
 
 from dataclasses import dataclass, field
@@ -68,12 +68,11 @@ class AdtSettings(Settings):
 
 
 @dataclass(frozen=True)
-class Method:
-    """A way to decode: the settings that apply to it, and what makes its parts.
+class MethodTraits:
+    """What settings have to know of a way to decode; runs/methods.py has what makes its parts.
 
     defaults: the settings of MethodSettings that apply, with their defaults.
-    policy, drafter: the functions that make them (runs/building.py says how they are called), as
-        "module:name"; None: nothing is drafted.
+    speculative: it drafts.
     drafted: the drafter has weights.
     remembers: its drafts depend on images that were drawn before, so it goes with rules that draw
         the images of plain decoding only.
@@ -82,68 +81,45 @@ class Method:
     """
 
     defaults: dict[str, object] = field(default_factory=dict)
-    policy: str | None = None
-    drafter: str | None = None
+    speculative: bool = True
     drafted: bool = False
     remembers: bool = False
     recalls: bool = False
     one_pass: bool = False
 
 
-_BUILDING = "runs.building"
-_TRAINED = {"drafter": f"{_BUILDING}:trained_drafter", "drafted": True}
 _GROWN = {"proposal": "coupled", "calibration": "drafter"}
 _PRICED = _GROWN | {"size": "priced", "prices": None}
 _SIZED = {"size": None, "prices": None}  # None: trees of fixed size, as before they had prices
 _WINDOW = {"window": 16, "guess": "above"}
-METHODS: dict[str, Method] = {
-    "ar": Method(),
-    "static": Method(
-        {"proposal": "coupled", "tree": "mc_sim_7b_63"}, f"{_BUILDING}:static_tree", **_TRAINED
-    ),
-    "eagle2": Method(
-        _GROWN | {"depth": 5, "width": 10, "nodes": 58}, f"{_BUILDING}:fixed_tree", **_TRAINED
-    ),
-    "adt": Method(
-        _GROWN | {"nodes": 6, "adt": AdtSettings()}, f"{_BUILDING}:adaptive_tree", **_TRAINED
-    ),
-    "jacobi": Method(
+METHODS: dict[str, MethodTraits] = {
+    "ar": MethodTraits(speculative=False),
+    "static": MethodTraits({"proposal": "coupled", "tree": "mc_sim_7b_63"}, drafted=True),
+    "eagle2": MethodTraits(_GROWN | {"depth": 5, "width": 10, "nodes": 58}, drafted=True),
+    "adt": MethodTraits(_GROWN | {"nodes": 6, "adt": AdtSettings()}, drafted=True),
+    "jacobi": MethodTraits(
         {"proposal": "coupled"} | _WINDOW | _SIZED,
-        f"{_BUILDING}:window_tree",
-        f"{_BUILDING}:jacobi_drafter",
     ),
-    "marginal": Method(
-        _PRICED | {"depth": 6, "width": 4, "nodes": 58}, f"{_BUILDING}:priced_tree", **_TRAINED
-    ),
-    "graft": Method(
+    "marginal": MethodTraits(_PRICED | {"depth": 6, "width": 4, "nodes": 58}, drafted=True),
+    "graft": MethodTraits(
         _PRICED | {"depth": 1, "width": 4, "nodes": 58} | _WINDOW,
-        f"{_BUILDING}:priced_tree",
-        f"{_BUILDING}:graft_drafter",
         drafted=True,
     ),
-    "similar": Method(
+    "similar": MethodTraits(
         _SIZED | {"proposal": "coupled", "depth": 14, "width": 5, "nodes": 58} | _WINDOW,
-        f"{_BUILDING}:priced_tree",
-        f"{_BUILDING}:similar_drafter",
         recalls=True,
     ),
-    "block": Method(
+    "block": MethodTraits(
         _SIZED | _GROWN | {"depth": 18, "width": 4, "nodes": 58, "window": 16},
-        f"{_BUILDING}:priced_tree",
-        f"{_BUILDING}:block_drafter",
         drafted=True,
         one_pass=True,
     ),
-    "ngram": Method(
+    "ngram": MethodTraits(
         {"proposal": "coupled", "depth": 6, "width": 10, "nodes": 58},
-        f"{_BUILDING}:fixed_tree",
-        f"{_BUILDING}:ngram_drafter",
         remembers=True,
     ),
-    "graft_similar": Method(
+    "graft_similar": MethodTraits(
         _PRICED | {"depth": 18, "width": 4, "nodes": 58, "head_depth": None} | _WINDOW,
-        f"{_BUILDING}:recalled_tree",
-        f"{_BUILDING}:similar_graft_drafter",
         drafted=True,
         recalls=True,
     ),

@@ -190,7 +190,7 @@ class MethodSettings(Settings):
     @property
     def speculative(self) -> bool:
         """Whether the method verifies drafts."""
-        return METHODS[self.method].drafter is not None
+        return METHODS[self.method].speculative
 
     @property
     def drafted(self) -> bool:

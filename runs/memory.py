@@ -20,7 +20,7 @@ from drafters.jacobi import table_shape
 from models.base import ImageGrid, TransformerSpec
 from models.files.network import Network
 from models.quantize import copies_bytes, layers_of, weight_bytes
-from runs.building import build_policy
+from runs.methods import build_policy
 from runs.session import DTYPES
 
 META = torch.device("meta")
@@ -58,7 +58,7 @@ def memory_of(
 
 def largest_trees(grid: ImageGrid) -> list[Shape]:
     """Return the largest tree of every method that drafts, at its defaults."""
-    drafting = (MethodSettings(name) for name, entry in METHODS.items() if entry.policy)
+    drafting = (MethodSettings(name) for name, entry in METHODS.items() if entry.speculative)
     return [build_policy(method, grid.columns).largest for method in drafting]
 
 

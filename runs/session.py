@@ -29,10 +29,10 @@ from models.guidance import SequentialGuidance
 from models.placement import spread
 from models.quantize import quantize, weight_format
 from models.registry import FAMILIES, load_target
-from runs.building import Tables, build_engine, build_policy, calibration_of, sampling_distribution
 from runs.cost_rounds import measure_costs
 from runs.costs import Costs, machine_costs, write_costs
 from runs.fusing import kernels_for
+from runs.methods import Tables, build_engine, build_policy, calibration_of, sampling_distribution
 from runs.nearest import find_nearest, load_nearest, nearest_columns
 from support.devices import pick_device
 from support.provenance import revision

@@ -93,7 +93,7 @@ def fast_methods(drafted: bool) -> list[str]:
     """Return the methods to choose from. drafted: whether those with a drafter's weights are."""
     ordered = dict.fromkeys([*LABELS, *METHODS])
     fitting = [name for name in ordered if drafted or not METHODS[name].drafted]
-    return [name for name in fitting if METHODS[name].drafter is not None]
+    return [name for name in fitting if METHODS[name].speculative]
 
 
 def _settings(painter: Painter) -> list[Component]:

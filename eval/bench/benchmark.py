@@ -30,10 +30,10 @@ from eval.bench.quality import Judge
 from eval.bench.speedup import speed_figures
 from eval.bench.table import heading, table
 from eval.metrics.paired import paired_ratio
-from runs.building import sampling_distribution
 from runs.drawing import check_lengths
 from runs.jobs import image_jobs
 from runs.measure import BASELINE, Measurement, joined, measure
+from runs.methods import sampling_distribution
 from runs.prompts import prompt_items
 from runs.session import Session, open_session
 from support.durable import make_writable, replace_file

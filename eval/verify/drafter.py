@@ -9,7 +9,7 @@ from drafters.training.agreement import Gathered, draft_distributions, target_di
 from drafters.training.rows import part_of
 from eval.verify.lines import Line, judged, skipped
 from eval.verify.subject import Subject
-from runs.building import sampling_distribution
+from runs.methods import sampling_distribution
 
 LEVELS = 2
 LEAST_GAIN = 0.01  # in total variation

@@ -15,9 +15,9 @@ from eval.bench.exactness import gap as tie_gap
 from eval.bench.speedup import BUSY
 from eval.verify.lines import Line, judged, skipped
 from eval.verify.subject import Subject
-from runs.building import sampling_distribution
 from runs.findings import size
 from runs.measure import Measurement, measure
+from runs.methods import sampling_distribution
 
 # The largest gap between two tokens' perturbed scores that rounding may decide.
 TIES = {"fp64": 0.0, "fp32": NEAR_TIE, "bf16": 1.0}
@@ -37,7 +37,7 @@ class Decoded:
         """
         subject, found = self.subject, {"ar": self.subject.plain}
         for name, entry in METHODS.items():
-            if entry.drafter is None or entry.drafted and subject.session.drafter is None:
+            if not entry.speculative or entry.drafted and subject.session.drafter is None:
                 continue
             fixed = {"size": "fixed"} if "size" in entry.defaults else {}
             engine = subject.first.open_engine(MethodSettings(name, **fixed))

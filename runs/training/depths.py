@@ -26,10 +26,10 @@ from drafters.training.rows import Rows
 from drafters.training.shards import Tokens
 from models.base import TargetModel
 from models.linear import pack_weights
-from runs.building import sampling_distribution
 from runs.cost_rounds import CHAINS, measure_chain_costs
 from runs.costs import Costs
 from runs.fusing import fuse, fuses
+from runs.methods import sampling_distribution
 from runs.session import Session, open_target
 from runs.training.tokens import check_grid, split_tokens
 from support.crew import Crew

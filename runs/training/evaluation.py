@@ -23,8 +23,8 @@ from drafters.training.rounds import DrawnRounds
 from drafters.training.shards import Tokens
 from drafters.training.windows import pick, scored, windows_of
 from models.base import TargetModel
-from runs.building import sampling_distribution
 from runs.measure import BASELINE, measure
+from runs.methods import sampling_distribution
 from runs.session import Session
 from support.durable import encode_json, replace_file
 from support.json_files import read_object

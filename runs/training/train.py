@@ -27,7 +27,7 @@ from drafters.training.losses import PARTS
 from drafters.training.rounds import DrawnRounds
 from drafters.training.shards import Tokens
 from models.base import TargetModel
-from runs.building import sampling_distribution
+from runs.methods import sampling_distribution
 from runs.session import open_target
 from runs.training.depths import with_depth
 from runs.training.estimate import estimate_table, seconds_left

@@ -12,7 +12,7 @@ from decoding.recorder import CudaGraphs
 from decoding.sampling import SamplingDistribution
 from drafters.loading import LoadedDrafter
 from models.compiled import compile_blocks, leave_blocks, missing_compiler
-from runs.building import build_engine
+from runs.methods import build_engine
 from scripts.gpu.methods import every_method
 from scripts.gpu.options import Options
 from scripts.gpu.passes import Passes, peak_memory

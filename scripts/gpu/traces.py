@@ -4,7 +4,7 @@ from functools import partial
 
 from configs.methods import MethodSettings
 from decoding.flight import Job
-from runs.building import build_engine
+from runs.methods import build_engine
 from scripts.gpu import large
 from scripts.gpu.checkpoint import open_tiny, prompt_jobs
 from scripts.gpu.methods import every_method

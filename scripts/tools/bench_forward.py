@@ -9,7 +9,7 @@ from typing import Any
 from configs.fields import refuse
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
-from runs.building import sampling_distribution
+from runs.methods import sampling_distribution
 from runs.session import Session, open_session
 from scripts.gpu.passes import Passes, peak_memory
 from support.script import run_script

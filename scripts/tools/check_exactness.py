@@ -24,8 +24,8 @@ from configs.schema import AdtSettings, MethodSettings, RunSettings, SamplingSet
 from decoding.flight import FinishedImage, Job
 from decoding.sampling import SamplingDistribution
 from eval.bench.exactness import Comparison, compare
-from runs.building import build_engine, sampling_distribution
 from runs.jobs import image_jobs
+from runs.methods import build_engine, sampling_distribution
 from runs.prompts import prompt_items
 from runs.session import Session, open_session
 from support.durable import append_lines, encode_lines, replace_file

@@ -13,7 +13,7 @@ from torch import Tensor
 from configs.schema import MethodSettings
 from decoding.engine import Engine
 from decoding.flight import Job
-from runs.building import build_engine
+from runs.methods import build_engine
 from runs.session import Session
 
 ALIKE = [Job(str(seed), "a cat", seed) for seed in range(4)]  # no prompt needs more room

@@ -11,7 +11,7 @@ from decoding.proposals import PROPOSALS
 from decoding.sampling import SamplingDistribution
 from drafters.calibrations import UNCALIBRATED, Calibrations, distribution_key
 from drafters.loading import LoadedDrafter
-from runs.building import build_engine, calibration_of
+from runs.methods import build_engine, calibration_of
 
 PLAIN = SamplingDistribution()
 

@@ -32,7 +32,7 @@ from decoding.sampling import SamplingDistribution
 from decoding.start import Sizes
 from decoding.transfer import recording
 from decoding.tree import DraftTree
-from runs.building import Tables, build_engine
+from runs.methods import Tables, build_engine
 from runs.session import Session
 
 pytestmark = pytest.mark.usefixtures("plain_blocks")

@@ -23,7 +23,7 @@ from drafters.eagle_head import EagleHead
 from drafters.loading import LoadedDrafter
 from models.base import Context, ImageGrid, ImageVocab, Layers, PromptRows, TransformerSpec
 from models.transformer import Transformer
-from runs.building import build_engine
+from runs.methods import build_engine
 
 CODES, TOKENS, SEEDS = 4, 3, 2000
 SPEC = TransformerSpec(

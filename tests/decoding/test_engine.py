@@ -24,7 +24,7 @@ from decoding.policies.ways import Prices
 from decoding.proposals import PROPOSALS
 from decoding.sampling import SamplingDistribution
 from decoding.verifiers.exact import Exact
-from runs.building import Tables, build_engine
+from runs.methods import Tables, build_engine
 from runs.session import Session
 
 VOCAB, TOKENS = 24, 16

@@ -28,7 +28,7 @@ from decoding.recorder import rounded, visible_slots
 from decoding.sampling import SamplingDistribution
 from decoding.start import Sizes
 from decoding.transfer import on_device, recording, to_host
-from runs.building import Tables, build_engine
+from runs.methods import Tables, build_engine
 from runs.session import Session
 
 pytestmark = pytest.mark.usefixtures("plain_blocks")

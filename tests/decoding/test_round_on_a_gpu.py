@@ -21,7 +21,7 @@ from decoding.engine import Engine
 from decoding.flight import Job
 from decoding.policies.ways import Prices
 from decoding.timing import Stopwatch
-from runs.building import Tables, build_engine
+from runs.methods import Tables, build_engine
 from runs.session import Session, open_session
 
 pytestmark = pytest.mark.usefixtures("plain_blocks")

@@ -14,7 +14,7 @@ from decoding.engine import Engine
 from decoding.flight import Job
 from decoding.sampling import SamplingDistribution
 from models.guidance import SequentialGuidance
-from runs.building import build_engine
+from runs.methods import build_engine
 from runs.session import Session
 
 WARM = SamplingDistribution()

@@ -11,7 +11,7 @@ from decoding.flight import Job
 from decoding.policies.base import Outcome, Shape
 from decoding.policies.ways import LONGEST_WAIT, SHARE, TRIAL, Prices, Way, Ways
 from decoding.sampling import SamplingDistribution
-from runs.building import Tables, build_engine
+from runs.methods import Tables, build_engine
 
 LARGEST = Shape(depth=3, width=2, nodes=12, window=8)
 TREE, ALL, HALF, NONE = (3, 8), (0, 8), (0, 4), (0, 0)  # depth and window

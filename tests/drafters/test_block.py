@@ -20,7 +20,7 @@ from drafters.likeness import REACH, SHARPNESS
 from drafters.loading import LoadedDrafter
 from drafters.stale import UNKNOWN, Nodes, StaleFeatures, recall
 from models.base import Context
-from runs.building import build_engine
+from runs.methods import build_engine
 from runs.session import Session
 
 

@@ -31,7 +31,7 @@ from drafters.exit import ExitDrafter, ExitHead
 from drafters.training.agreement import draft_distributions
 from drafters.training.rows import target_rows
 from models.guidance import SequentialGuidance
-from runs.building import build_engine
+from runs.methods import build_engine
 from runs.session import Session, open_session
 
 JOBS = [Job(str(i), "word " * (i % 4) + str(i), 100 + i) for i in range(7)]

@@ -17,7 +17,7 @@ from drafters.training.agreement import draft_distributions, target_distribution
 from drafters.training.heads import open_head
 from drafters.training.losses import overlap
 from drafters.training.rows import Rows, target_rows
-from runs.building import build_engine
+from runs.methods import build_engine
 from runs.session import Session
 
 JOBS = [Job(str(i), "word " * (i % 3) + "a cat", 100 + i) for i in range(5)]

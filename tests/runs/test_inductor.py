@@ -29,8 +29,8 @@ from models import compiled
 from models.base import Context
 from models.transformer import in_turn
 from runs import learning
-from runs.building import build_engine
 from runs.generate import generate_images
+from runs.methods import build_engine
 from runs.session import open_session
 from support.json_files import read_lines
 

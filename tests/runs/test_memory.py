@@ -29,7 +29,7 @@ MAKERS: dict[str, tuple[Callable[[Path], Path], Callable[..., EngineSettings]]] 
     "janus_pro": (write_janus, janus_settings),
     "emu3": (write_emu3, emu3_settings),
 }
-DRAFTING = [name for name, entry in METHODS.items() if entry.policy]
+DRAFTING = [name for name, entry in METHODS.items() if entry.speculative]
 
 
 @pytest.fixture(scope="module", params=MAKERS)

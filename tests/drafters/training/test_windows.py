@@ -12,7 +12,7 @@ from drafters.training.block_loss import BlockLoss
 from drafters.training.rounds import DrawnRounds, RecordingDrafter
 from drafters.training.shards import Tokens
 from drafters.training.windows import scored, windows_of
-from runs.building import build_engine
+from runs.methods import build_engine
 from runs.session import Session
 
 close = torch.testing.assert_close

@@ -184,7 +184,7 @@ def test_a_checkpoint_without_a_drafter(checkpoint, tmp_path) -> None:
     line = check_drafter(subject)
     assert line.state == "skipped" and "--drafter_path" in line.text
     assert check_tokens(Decoded(subject)).figures["gaps"].keys() == {
-        name for name, entry in METHODS.items() if entry.policy and not entry.drafted
+        name for name, entry in METHODS.items() if entry.speculative and not entry.drafted
     }
 
 

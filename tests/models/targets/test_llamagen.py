@@ -25,7 +25,7 @@ from drafters.eagle import EagleDrafter
 from eval.bench.exactness import gap
 from models.base import ImageRope
 from models.rotary import RotaryGrid, rotate_pairs
-from runs.building import build_engine
+from runs.methods import build_engine
 from runs.session import Session
 
 CPU = torch.device("cpu")

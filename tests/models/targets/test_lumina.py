@@ -18,7 +18,7 @@ from decoding.noise import gumbel
 from decoding.sampling import SamplingDistribution
 from eval.bench.exactness import _logits
 from models.base import Context
-from runs.building import sampling_distribution
+from runs.methods import sampling_distribution
 from runs.session import Session
 
 JOBS = [Job("a", "a cat", 11), Job("b", "two large dogs", 12), Job("c", "fog", 13)]

@@ -1,13 +1,14 @@
-"""From a method's settings to its engine: target, drafter, policy, proposal and verifier meet."""
+"""The methods and acceptance rules, and from a method's settings to its engine.
 
+A new method or rule has an entry at the end, and one of its settings in configs.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass
-from pkgutil import resolve_name
 
 from torch import Tensor
 
-from configs.acceptance import VERIFIERS
 from configs.fields import refuse
-from configs.method_table import METHODS
 from configs.methods import MethodSettings
 from configs.sampling import SamplingSettings
 from decoding.calibration import Calibration
@@ -27,6 +28,15 @@ from decoding.reading import TreeReader
 from decoding.recorder import Recorder
 from decoding.sampling import SamplingDistribution
 from decoding.verifiers.base import Verifier
+from decoding.verifiers.block import Block
+from decoding.verifiers.exact import Exact
+from decoding.verifiers.gsd import Gsd
+from decoding.verifiers.lantern import Lantern, LanternCoupled
+from decoding.verifiers.paths import PathExplore, PathRelax
+from decoding.verifiers.rejection import Rejection
+from decoding.verifiers.sampled import Sampled
+from decoding.verifiers.spectr import SpecTr
+from decoding.verifiers.traversal import Traversal
 from drafters.block import BlockDrafter
 from drafters.block_head import BlockHead
 from drafters.calibrations import UNCALIBRATED, Calibrations
@@ -57,11 +67,11 @@ NO_TABLES = Tables()
 
 
 def build_policy(method: MethodSettings, columns: int, prices: Prices | None = None) -> TreePolicy:
-    """Return the policy of a drafting method, made by what its entry of METHODS names.
+    """Return the policy of a drafting method.
 
     columns: image tokens per row; prices: where the method weighs them.
     """
-    return resolve_name(METHODS[method.method].policy)(method, columns, prices)
+    return METHODS[method.method].policy(method, columns, prices)
 
 
 def static_tree(method: MethodSettings, columns: int, prices: Prices | None) -> TreePolicy:
@@ -112,13 +122,12 @@ def _largest(method: MethodSettings) -> Shape:
 
 
 def build_verifier(method: MethodSettings, nearest: Tensor | None) -> Verifier:
-    """Return the verifier of a method, made by what its entry of VERIFIERS names.
+    """Return the verifier of a method.
 
     nearest: (codes, n) the codes nearest to every code, for the rules of LANTERN.
     """
-    rule = VERIFIERS[method.verifier]
-    verifier = resolve_name(rule.builder)
-    return verifier() if rule.numbers is None else verifier(method.relaxed, nearest)
+    verifier = VERIFIERS[method.verifier]
+    return verifier() if method.relaxed is None else verifier(method.relaxed, nearest)
 
 
 def sampling_distribution(settings: SamplingSettings) -> SamplingDistribution:
@@ -177,8 +186,8 @@ class Drafting:
 
 
 def build_drafter(parts: Drafting) -> Drafter:
-    """Return the drafter of a method, made by what its entry of METHODS names."""
-    return resolve_name(METHODS[parts.method.method].drafter)(parts)
+    """Return the drafter of a method."""
+    return METHODS[parts.method.method].drafter(parts)
 
 
 def trained_drafter(parts: Drafting) -> Drafter:
@@ -239,3 +248,43 @@ def _followed_drafter(parts: Drafting) -> Drafter:
         others = "static, eagle2, adt, marginal"
         refuse("method", parts.method.method, f"{others} with an early exit as --drafter_path")
     return drafter
+
+
+@dataclass(frozen=True)
+class Method:
+    """What makes the parts of a method: its policy of (settings, columns, prices), its drafter."""
+
+    policy: Callable[[MethodSettings, int, Prices | None], TreePolicy]
+    drafter: Callable[[Drafting], Drafter]
+
+
+# Plain decoding, `ar`, has no entry: it drafts nothing.
+METHODS: dict[str, Method] = {
+    "static": Method(static_tree, trained_drafter),
+    "eagle2": Method(fixed_tree, trained_drafter),
+    "adt": Method(adaptive_tree, trained_drafter),
+    "jacobi": Method(window_tree, jacobi_drafter),
+    "marginal": Method(priced_tree, trained_drafter),
+    "graft": Method(priced_tree, graft_drafter),
+    "similar": Method(priced_tree, similar_drafter),
+    "block": Method(priced_tree, block_drafter),
+    "ngram": Method(fixed_tree, ngram_drafter),
+    "graft_similar": Method(recalled_tree, similar_graft_drafter),
+}
+# Rules with numbers of their own are called with these and the nearest codes.
+VERIFIERS: dict[str, Callable[..., Verifier]] = {
+    rule.name: rule
+    for rule in (
+        Exact,
+        Rejection,
+        Sampled,
+        SpecTr,
+        Block,
+        Traversal,
+        Lantern,
+        LanternCoupled,
+        Gsd,
+        PathExplore,
+        PathRelax,
+    )
+}
