@@ -11,53 +11,28 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
     # Ctrl-C while the modules below are loaded: nothing has begun, so nothing is to be said.
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 
-import difflib
 import sys
-from collections.abc import Callable, Sequence
-from inspect import Parameter, Signature
+from collections.abc import Sequence
 
 import fire
 
-from configs.fields import SettingsError
-from configs.flags import flags_of
-from configs.help import help_text, named_method
-from configs.words import read_words
-from runs.commands import (
-    benchmark_settings,
-    distance_settings,
-    evaluate_settings,
-    extraction_settings,
-    inspect_settings,
-    page_settings,
-    run_settings,
-    train_settings,
-    verify_settings,
-)
+from configs.command_line import read_words
+from configs.fields import SettingsError, near_names
+from configs.help import asked_help, program_help
+from runs import commands
 from support.border import run_guarded
 
 
-def command(function: Callable[..., None]) -> Callable[..., None]:
-    """Give fire the command's flags as keyword-only parameters, whose values stay text."""
-    only = Parameter.KEYWORD_ONLY
-    parameters = [Parameter(name, only, default=None) for name in flags_of(function.__name__)]
-    function.__signature__ = Signature(parameters)
-    return fire.decorators.SetParseFn(str)(function)
-
-
-@command
 def generate_images(**texts: str) -> None:
-    """Generate images from prompts."""
-    settings = run_settings(texts)
+    settings = commands.run_settings(texts)
     _check_device(settings.device)
-    from runs.generate import generate_images as generate
+    from runs.generate import generate_images
 
-    generate(settings)
+    generate_images(settings)
 
 
-@command
 def benchmark(**texts: str) -> None:
-    """Compare methods on the same prompts and seeds."""
-    settings = benchmark_settings(texts)
+    settings = commands.benchmark_settings(texts)
     _check_device(settings.run.device)
     from runs.prompts import prompt_items
 
@@ -72,72 +47,58 @@ def benchmark(**texts: str) -> None:
         run_benchmark(settings)
 
 
-@command
 def evaluate(**texts: str) -> None:
-    """Make tables, image metrics and a report from run folders."""
-    settings = evaluate_settings(texts)
+    settings = commands.evaluate_settings(texts)
     _check_device(settings.device)
     from eval.report.run import read_runs
 
     # Folders that cannot be used are reported before the slow imports.
     runs = read_runs(settings.folders, settings.baseline)
-    from eval.report.evaluate import evaluate as evaluate_runs
+    from eval.report.evaluate import evaluate
 
-    evaluate_runs(settings, runs)
+    evaluate(settings, runs)
 
 
-@command
 def extract_tokens(**texts: str) -> None:
-    """Turn images and captions, or the target's own samples, into token shards."""
-    settings = extraction_settings(texts)
+    settings = commands.extraction_settings(texts)
     _check_device(settings.run.device)
-    from runs.extract import extract_tokens as extract
+    from runs.extract import extract_tokens
 
-    extract(settings)
+    extract_tokens(settings)
 
 
-@command
 def inspect(**texts: str) -> None:
-    """Say what a checkpoint holds and lacks, and the memory that it needs."""
-    settings = inspect_settings(texts)
+    settings = commands.inspect_settings(texts)
     from runs.inspection import inspect_checkpoint
 
     inspect_checkpoint(settings)
 
 
-@command
 def verify(**texts: str) -> None:
-    """Run a checkpoint and say whether all is well with it."""
-    settings = verify_settings(texts)
+    settings = commands.verify_settings(texts)
     _check_device(settings.device)
-    from eval.verify.verify import verify as verify_checkpoint
+    from eval.verify.verify import verify
 
-    verify_checkpoint(settings)
+    verify(settings)
 
 
-@command
 def vq_distances(**texts: str) -> None:
-    """Make the table of nearest latents."""
-    settings = distance_settings(texts)
+    settings = commands.distance_settings(texts)
     from runs.distances import make_distances
 
     make_distances(settings)
 
 
-@command
 def demo(**texts: str) -> None:
-    """Serve a page that draws while it decodes."""
-    settings = page_settings(texts)
+    settings = commands.page_settings(texts)
     _check_device(settings.engine.device)
     from adt_tree.page.server import serve
 
     serve(settings)
 
 
-@command
 def train_drafter(**texts: str) -> None:
-    """Train a drafter."""
-    settings = train_settings(texts)
+    settings = commands.train_settings(texts)
     _check_device(settings.device)
     from runs.training.train import train
 
@@ -152,41 +113,38 @@ def _check_device(name: str) -> None:
         pick_device(name)
 
 
-_FUNCTIONS = (
-    generate_images,
-    benchmark,
-    evaluate,
-    extract_tokens,
-    inspect,
-    verify,
-    vq_distances,
-    demo,
-    train_drafter,
-)
-COMMANDS = {function.__name__: function for function in _FUNCTIONS}
+# Without a parse function fire would make numbers, lists and dicts of prompts.
+COMMANDS = {
+    function.__name__: fire.decorators.SetParseFn(str)(function)
+    for function in (
+        generate_images,
+        benchmark,
+        evaluate,
+        extract_tokens,
+        inspect,
+        verify,
+        vq_distances,
+        demo,
+        train_drafter,
+    )
+}
 
 
 def run(words: Sequence[str]) -> None:
     """Run the command that the words name, or print help."""
     if not words or words[0] in ("-h", "--help", "help"):
-        print(help_text())
+        print(program_help())
         return
     name = words[0].replace("-", "_")
     if name not in COMMANDS:
-        near = difflib.get_close_matches(name, COMMANDS, 1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise SettingsError(
-            f"{words[0]!r}: found as first word; {hint}allowed: {', '.join(COMMANDS)}, --help"
-        )
+        hint = near_names(name, COMMANDS)
+        names = ", ".join(COMMANDS)
+        raise SettingsError(f"{words[0]!r}: found as first word; {hint}allowed: {names}, --help")
     if "--help" in words or "-h" in words:
-        print(help_text(name, named_method(words)))
+        print(asked_help([name, *words[1:]]))
         return
-    texts = read_words(name, words[1:])
-    fire.Fire(
-        COMMANDS,
-        command=[name, *(f"--{flag}={text}" for flag, text in texts.items())],
-        name="main.py",
-    )
+    flags = [f"--{flag}={text}" for flag, text in read_words(name, words[1:]).items()]
+    fire.Fire(COMMANDS, command=[name, *flags], name="main.py")
 
 
 def main(words: Sequence[str] | None = None) -> int:

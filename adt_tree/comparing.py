@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from adt_tree.output import MethodTable
 from adt_tree.weights import Weights
+from configs.command_line import listed_method
 from configs.fields import Values, refuse
-from configs.method_flags import listed_method
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
 from decoding.flight import Job

@@ -28,8 +28,8 @@ from adt_tree.sources import (
 )
 from adt_tree.streaming import stream_steps
 from adt_tree.weights import Weights
+from configs.command_line import METHOD_FLAGS
 from configs.fields import SettingsError, Values, flags_in
-from configs.method_flags import METHOD_FLAGS
 from configs.model import EngineSettings
 from configs.sampling import SamplingSettings
 from runs.commands import engine_settings

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from configs.command_line import read_recipe
 from configs.fields import SettingsError, Values, flags_in
-from configs.given import read_recipe
 from configs.model import EngineSettings
 from configs.targets import ROOT, TARGETS
 from models.files.folders import checkpoint_folder

@@ -6,7 +6,7 @@ A new rule is an entry here, one in runs/methods.py and a module in decoding/ver
 from dataclasses import dataclass
 from typing import ClassVar
 
-from configs.fields import Settings, refuse, setting
+from configs.fields import Settings, refuse, setting, settings_fields
 
 PROPOSALS = ("topk", "coupled", "sampled")
 
@@ -96,6 +96,12 @@ class Acceptance:
     numbers: type[Settings] | None = None
     without: tuple[str, ...] = ()
 
+    @property
+    def flags(self) -> list[str]:
+        """The flags of its numbers."""
+        flags = settings_fields(self.numbers) if self.numbers else ()
+        return [flag for flag in flags if flag not in self.without]
+
     def fits(self, method: str, proposal: str | None) -> bool:
         """Return whether the rule goes with a method and its proposal."""
         return proposal in self.proposals and (self.methods is None or method in self.methods)
@@ -144,8 +150,3 @@ VERIFIERS: dict[str, Acceptance] = {
 }
 # The settings classes of the rules with numbers.
 NUMBERS = tuple(dict.fromkeys(rule.numbers for rule in VERIFIERS.values() if rule.numbers))
-
-
-def rules_with(numbers: type[Settings]) -> tuple[str, ...]:
-    """Return the names of the rules whose numbers a settings class holds."""
-    return tuple(name for name, rule in VERIFIERS.items() if rule.numbers is numbers)

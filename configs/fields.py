@@ -1,16 +1,25 @@
-"""What every settings class is made of: checked fields, parts, and the error that names a flag."""
+"""What every settings class is made of, and the one way from a text or a value to a setting.
 
+A command line and a recipe give texts, Python gives values. `parse` reads both, and settings call
+it when they are made, so that no source is checked less than another.
+"""
+
+import difflib
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
+from pathlib import Path
 from typing import Any, ClassVar, NoReturn, TypeVar, get_args
 
+import yaml
+
+# Narrower than Python's int and float, which also take 1_000, nan and digits of other scripts.
 _WHOLE = re.compile(r"[+-]?[0-9]{1,24}")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_BOOLEANS = dict.fromkeys(("true", "yes", "on", "1"), True)
-_BOOLEANS |= dict.fromkeys(("false", "no", "off", "0"), False)
+_SWITCH = dict.fromkeys(("true", "yes", "on", "1"), True)
+_SWITCH |= dict.fromkeys(("false", "no", "off", "0"), False)
 _KIND_NAMES = {
     int: "a whole number",
     float: "a number",
@@ -25,11 +34,17 @@ class SettingsError(ValueError):
     """A flag, recipe or file that cannot be used: which one, what was found, what is allowed."""
 
 
-def refuse(flag: str, found: object, allowed: str) -> NoReturn:
-    """Raise the error of `--flag`; `found` is shown as Python writes it, shortened."""
-    shown = repr(found)
+def refuse(flag: str, value: object, allowed: str) -> NoReturn:
+    """Raise the error of `--flag`; the value is shown as Python writes it, shortened."""
+    shown = repr(value)
     shown = shown if len(shown) <= 100 else shown[:97] + "..."
     raise SettingsError(f"--{flag}: found {shown}; allowed: {allowed}")
+
+
+def near_names(name: str, names: Iterable[str], dashes: str = "") -> str:
+    """Return a question after names like a mistyped one, to stand in an error; "" without any."""
+    near = difflib.get_close_matches(name, names, 3, 0.6)
+    return f"did you mean {' or '.join(dashes + other for other in near)}? " if near else ""
 
 
 def setting(default: Any, text: str, **limits: Any) -> Any:
@@ -68,7 +83,12 @@ class Settings:
 
     def __post_init__(self) -> None:
         for flag, f in settings_fields(self).items():
-            self.put(**{f.name: checked(f, flag, getattr(self, f.name))})
+            self.put(**{f.name: parse(f, flag, getattr(self, f.name))})
+        for f in fields(self):
+            value, owners = getattr(self, f.name), f.metadata.get("parts", ())
+            if owners and value is not f.default and not isinstance(value, owners):
+                names = " or ".join(owner.__name__ for owner in owners)
+                raise SettingsError(f"{f.name}: found {value!r}; allowed: {names}")
         for owner in reversed(type(self).__mro__):
             if "settle" in vars(owner):
                 vars(owner)["settle"](self)
@@ -99,10 +119,10 @@ def parts_of(owner: type[Settings]) -> Iterator[type[Settings]]:
 
 def flags_in(owner: type[Settings]) -> dict[str, Field]:
     """Return all settings of a class and its parts, by flag; of two of one name the outer."""
-    found: dict[str, Field] = {}
-    for each in parts_of(owner):
-        found = settings_fields(each) | found
-    return found
+    flags: dict[str, Field] = {}
+    for inner in parts_of(owner):
+        flags = settings_fields(inner) | flags
+    return flags
 
 
 def build(owner: type[S], values: Mapping[str, Any], **ready: Any) -> S:
@@ -113,17 +133,22 @@ def build(owner: type[S], values: Mapping[str, Any], **ready: Any) -> S:
     Raises:
         SettingsError: a value that is required is missing, or one cannot be used.
     """
-    own = {f.name: values[flag] for flag, f in settings_fields(owner).items() if flag in values}
+    given = {f.name: values[flag] for flag, f in settings_fields(owner).items() if flag in values}
     for f in fields(owner):
-        if f.name in ready:
-            continue
-        for inner in f.metadata.get("parts", ()):
-            if f.default is not None or not values.keys().isdisjoint(flags_in(inner)):
-                own[f.name] = build(inner, values)
+        inner = [] if f.name in ready else [*f.metadata.get("parts", ())]
+        if f.default is None:  # a part that is there if one of its flags is
+            inner = [option for option in inner if not values.keys().isdisjoint(flags_in(option))]
+        if len(inner) > 1:
+            flag, other = (
+                next(iter(flags_in(option).keys() & values.keys())) for option in inner[:2]
+            )
+            refuse(other, values[other], f"not together with --{flag}")
+        if inner:
+            given[f.name] = build(inner[0], values)
     for flag, f in settings_fields(owner).items():
-        if f.default is MISSING and f.name not in own:
+        if f.default is MISSING and f.name not in given:
             raise SettingsError(f"--{flag}: missing; allowed: {allowed(f)}")
-    return owner(**own, **ready)
+    return owner(**given, **ready)
 
 
 def settings_dict(settings: object) -> dict[str, object]:
@@ -152,50 +177,45 @@ def allowed(f: Field) -> str:
     if "wanted" in limits:
         return limits["wanted"]
     if "choices" in limits:
-        return ", ".join(map(str, limits["choices"]))
+        return ", ".join(limits["choices"])
     words = [f"above {limits['above']}"] if "above" in limits else []
     words += [f"at least {limits['low']}"] if "low" in limits else []
     words += [f"at most {limits['high']}"] if "high" in limits else []
-    found = " ".join([_KIND_NAMES[kind(f)], ", ".join(words)]).strip()
-    return f"{limits['word']}, or {found}" if "word" in limits else found
+    values = " ".join([_KIND_NAMES[kind(f)], ", ".join(words)]).strip()
+    return f"{limits['word']}, or {values}" if "word" in limits else values
 
 
-def parse_text(f: Field, flag: str, text: str) -> bool | int | float | str:
-    """Return the value of a text; a SettingsError if it is none of the field's type."""
-    wanted = kind(f)
-    if wanted is str or text == f.metadata.get("word"):
-        return text
-    if wanted is bool and (switch := parse_switch(text)) is not None:
-        return switch
+def parse(f: Field, flag: str, value: Any) -> Any:
+    """Return a field's value, from the text of a command line or recipe, or from Python's value.
+
+    A whole number becomes a float if one is wanted, and `~` is replaced in paths.
+
+    Raises:
+        SettingsError: it is of another type, or out of the field's limits.
+    """
+    limits = f.metadata
+    if value is None and f.default is None or "word" in limits and value == limits["word"]:
+        return value
+    if isinstance(value, str):
+        if "\0" in value:
+            refuse(flag, value, "text without the character NUL")
+        value = _of_text(kind(f), value)
+    elif kind(f) is float and type(value) is int:
+        value = float(value)
+    if type(value) is not kind(f) or not _within(value, limits):
+        refuse(flag, value, allowed(f))
+    return os.path.expanduser(value) if "path" in limits else value
+
+
+def _of_text(wanted: type, text: str) -> bool | int | float | str:
+    """Return the value of a text; the text itself if it is none of the wanted type."""
+    if wanted is bool:
+        return _SWITCH.get(text.lower(), text)
     if wanted is int and _WHOLE.fullmatch(text):
         return int(text)
     if wanted is float and _NUMBER.fullmatch(text):
         return float(text)
-    refuse(flag, text, allowed(f))
-
-
-def parse_switch(text: str) -> bool | None:
-    """Return the value of a word such as true, off or No; None for any other text."""
-    return _BOOLEANS.get(text.lower())
-
-
-def checked(f: Field, flag: str, value: Any) -> Any:
-    """Return a field's value: a float for a whole number if one is wanted, `~` replaced in paths.
-
-    Raises:
-        SettingsError: the value has another type, or is out of the field's limits.
-    """
-    if value is None and f.default is None:
-        return None
-    if isinstance(value, str) and value == f.metadata.get("word"):
-        return value
-    if kind(f) is float and type(value) is int:
-        value = float(value)
-    if isinstance(value, str) and "\0" in value:
-        refuse(flag, value, "text without the character NUL")
-    if type(value) is not kind(f) or not _within(value, f.metadata):
-        refuse(flag, value, allowed(f))
-    return os.path.expanduser(value) if "path" in f.metadata else value
+    return text
 
 
 def _within(value: Any, limits: Mapping[str, Any]) -> bool:
@@ -217,3 +237,43 @@ def bounds(flag: str, text: str) -> tuple[int, int]:
     if not match or int(match[1]) >= int(match[2]):
         refuse(flag, text, "a-b with whole numbers a < b, such as 0-100")
     return int(match[1]), int(match[2])
+
+
+def read_yaml(path: str, flag: str) -> dict[str, Any]:
+    """Return the keys of the YAML file that `flag` names; values are texts, or lists and dicts.
+
+    Raises:
+        SettingsError: the file cannot be read, or is no list of `name: value` lines.
+    """
+    lines = "allowed: `name: value` lines"
+    try:
+        content = yaml.load(Path(path).read_text("utf-8"), _TextLoader)
+    except RecursionError as error:
+        raise SettingsError(f"--{flag} {path}: found lists nested too deeply; {lines}") from error
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        message = f"--{flag} {path}: cannot be read: {error}; allowed: a YAML file"
+        raise SettingsError(message) from error
+    if content not in (None, "") and not isinstance(content, dict):
+        raise SettingsError(f"--{flag} {path}: found {type(content).__name__}; {lines}")
+    return content or {}
+
+
+class _TextLoader(yaml.BaseLoader):
+    """YAML in which every value is text, a key stands only once and nothing is null.
+
+    YAML's own reading would make 2024_01_01 the number 20240101, 12:30 750 and 010 8.
+    """
+
+    def construct_scalar(self, node: yaml.ScalarNode) -> str:
+        if node.style is None and node.value in ("~", "null", "Null", "NULL"):
+            problem = f"{node.value} for a value; a text is written in quotes"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+        return super().construct_scalar(node)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                problem = f"key {key!r} twice"
+                raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+        return super().construct_mapping(node, deep)

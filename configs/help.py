@@ -2,94 +2,120 @@
 
 import inspect
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import Field
 
-from configs.fields import checked, kind, parts_of, settings_fields
-from configs.flags import COMMANDS, flags_of
-from configs.method_flags import METHOD_FLAGS, applicable
+from configs.command_line import METHOD_FLAGS
+from configs.commands import COMMANDS, flags_of
+from configs.fields import kind, parse, parts_of, settings_fields
+from configs.methods import applicable
 
 _WIDTH, _COLUMN = 110, 29
+_SCREEN = 45  # lines: a longer help shows the flags below only
+_COMMON = """
+    prompt num_images seed output_dir methods repeats config method proposal nodes verifier cfg
+    temperature top_k top_p model model_path drafter_path dtype device batch_size compile tokens
+    drafter steps lr start_from metrics ref_dir baseline data_dir from_prompts json port share_on
+"""
 
 
-def help_text(command: str | None = None, method: str | None = None) -> str:
-    """Return the help of a command, or of the whole program.
+def asked_help(words: Sequence[str]) -> str:
+    """Return the help that the words after a command's name ask for.
 
-    method: leave out the flags of other methods, and say so.
+    `--help all` names every flag, `--help` with `--method NAME` those of one method.
 
     Raises:
         SettingsError: there is no such method.
     """
-    return _program_help() if command is None else _command_help(command, method)
-
-
-def named_method(words: Sequence[str]) -> str | None:
-    """Return what `--method` names in the words of a command line that asks for help."""
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    command, *rest = words
+    method = None
+    for word, following in zip(rest, [*rest[1:], ""], strict=True):
         name, equals, text = word.partition("=")
         if name == "--method":
-            return text if equals else following
-    return None
+            method = text if equals else following
+        everything = word in ("--help", "-h") and following == "all"
+        if everything:
+            return command_help(command, everything=True)
+    return command_help(command, method)
 
 
-def _program_help() -> str:
-    prompt = "a small red circle on a grassy background"
+def program_help() -> str:
+    """Return the help of the whole program."""
     lines = [
         "ADT-Tree: exact, fast image generation with autoregressive models",
         "",
         "Commands:",
         *(f"  python main.py {name:16} {command.summary}" for name, command in COMMANDS.items()),
         "",
-        "Flags: python main.py <command> --help; of one method: "
+        "Flags: python main.py <command> --help; all of them: --help all; of one method: "
         "python main.py generate_images --method adt --help",
-        f'Example:\n  python main.py generate_images --prompt "{prompt}" --num_images 4',
+        "Example:",
+        '  python main.py generate_images --prompt "a small red circle on a grassy background" '
+        "--num_images 4",
     ]
+    return "\n".join(lines)
+
+
+def command_help(command: str, method: str | None = None, everything: bool = False) -> str:
+    """Return the help of a command by groups: on one screen, unless everything is asked for.
+
+    method: show the flags of this method, and no other's.
+    """
+    flags, brief = flags_of(command), False
+    if method is not None and "method" in flags:
+        parse(METHOD_FLAGS["method"], "method", method)
+        fitting = applicable({"method": method})
+        shown = [flag for flag in flags if flag not in METHOD_FLAGS or flag in fitting]
+    elif everything or len(_lines(command, flags)) <= _SCREEN:
+        shown = [*flags]
+    else:
+        shown, brief = [flag for flag in flags if flag in _COMMON.split()], True
+    lines = _lines(command, shown, brief)
+    if len(shown) < len(flags):
+        lines += ["", f"{len(flags) - len(shown)} flags are left out; all: --help all"]
+        lines[-1] += "; of one method: --method NAME --help" if "method" in flags else ""
     return "\n".join(lines)
 
 
 def flag_groups(command: str) -> dict[str, dict[str, Field]]:
     """Return a command's flags by the headings of the classes that declare them."""
     groups: dict[str, dict[str, Field]] = {}
-    known = flags_of(command)
-    for owner in (part for each in COMMANDS[command].settings for part in parts_of(each)):
-        own = inspect.get_annotations(owner)
+    flags = flags_of(command)
+    for owner in (inner for outer in COMMANDS[command].settings for inner in parts_of(outer)):
+        declared = inspect.get_annotations(owner)
         groups.setdefault(owner.group, {}).update(
             (flag, f)
             for flag, f in settings_fields(owner).items()
-            if f.name in own and known.get(flag) is f
+            if f.name in declared and flags.get(flag) is f
         )
     return {group: flags for group, flags in groups.items() if flags}
 
 
-def _command_help(command: str, method: str | None) -> str:
-    """Return the help of a command: its flags by groups."""
-    every = flags_of(command)
-    known = every if method is None or "method" not in every else _flags_with(every, method)
+def _lines(command: str, shown: Collection[str], brief: bool = False) -> list[str]:
+    """Return the lines of a command's help with some of its flags; brief: without headings."""
     summary = textwrap.wrap(COMMANDS[command].summary, _WIDTH - 2)
     lines = [f"python main.py {command} --flag value ...", *(f"  {line}" for line in summary)]
+    lines += [""] if brief else []
     for group, flags in flag_groups(command).items():
-        shown = [_help_line(flag, f) for flag, f in flags.items() if flag in known]
-        lines += ["", f"{group}:", *shown] if shown else []
-    if len(known) < len(every):
-        left_out = f"{len(every) - len(known)} flags of other methods and rules are left out"
-        lines += ["", f"{left_out}; all of them: `python main.py {command} --help`"]
-    return "\n".join(lines)
+        chosen = {flag: f for flag, f in flags.items() if flag in shown}
+        lines += ["", f"{group}:"] if chosen and not brief else []
+        lines += [row for flag, f in chosen.items() for row in _flag_lines(flag, f, brief)]
+    return lines
 
 
-def _flags_with(flags: Mapping[str, Field], method: str) -> dict[str, Field]:
-    """Return those of a command's flags that a method has, by name."""
-    checked(METHOD_FLAGS["method"], "method", method)
-    own = applicable({"method": method})
-    return {name: f for name, f in flags.items() if name not in METHOD_FLAGS or name in own}
+def _flag_lines(name: str, f: Field, brief: bool) -> list[str]:
+    """Return a flag's lines: its name, what it does, its choices and its default.
 
-
-def _help_line(name: str, f: Field) -> str:
-    """Return a flag's lines: its name, what it does, its choices and its default."""
-    choices = f" [{', '.join(f.metadata['choices'])}]" if "choices" in f.metadata else ""
-    left = f"  --{name}{value_name(f)}"
-    text = f"{left:{_COLUMN - 1}} {f.metadata['help']}{choices} (default: {default_text(f)})"
-    indent = " " * _COLUMN
-    return "\n".join(textwrap.wrap(text, _WIDTH, subsequent_indent=indent, break_on_hyphens=False))
+    brief: what it does up to the first semicolon, and no default that depends on others.
+    """
+    text, choices = f.metadata["help"], f.metadata.get("choices")
+    text = text.partition(";")[0] if brief else text
+    text += f" [{', '.join(choices)}]" if choices else ""
+    default = default_text(f).partition(";")[0] if brief else default_text(f)
+    text += "" if brief and len(default) > 25 else f" (default: {default})"
+    left, indent = f"  --{name}{value_name(f)}", " " * _COLUMN
+    row = f"{left:{_COLUMN - 1}} {text}"
+    return textwrap.wrap(row, _WIDTH, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def value_name(f: Field) -> str:

@@ -1,11 +1,11 @@
 """Which method decodes, and its settings."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from types import NoneType
-from typing import ClassVar, NoReturn
+from typing import Any, ClassVar
 
-from configs.acceptance import NUMBERS, PROPOSALS, VERIFIERS, LanternSettings, rules_with
-from configs.fields import Settings, SettingsError, part, refuse, setting, settings_fields
+from configs.acceptance import NUMBERS, PROPOSALS, VERIFIERS, LanternSettings
+from configs.fields import Settings, part, refuse, setting, settings_dict, settings_fields
 from configs.method_table import METHODS, PUBLISHED, TREES, AdtSettings
 
 
@@ -95,22 +95,18 @@ class MethodSettings(Settings):
     relaxed: Settings | None = part(*NUMBERS, default=None)  # numbers of a relaxed rule
 
     def settle(self) -> None:
-        if not isinstance(self.adt, AdtSettings | None):
-            raise SettingsError(f"adt: found {self.adt!r}; allowed: AdtSettings")
         rule = VERIFIERS[self.verifier]
-        own = METHODS[self.method].defaults | PUBLISHED.get((self.method, self.proposal), {})
-        if own.get("size") == "priced" and not rule.same_tokens and self.prices is None:
-            own["size"] = "fixed"
-        for name in (*settings_fields(self), "adt"):
-            always = name in ("method", "verifier")
-            if not always and name not in own and getattr(self, name) is not None:
-                self._refuse_idle(name)
-        self.fill(**own)
-        if "size" in own and own["size"] is None:
+        self._check_rule()
+        self._refuse_idle()
+        defaults = METHODS[self.method].defaults | PUBLISHED.get((self.method, self.proposal), {})
+        if defaults.get("size") == "priced" and not rule.same_tokens and self.prices is None:
+            defaults["size"] = "fixed"
+        self.fill(**defaults)
+        if "size" in defaults and defaults["size"] is None:
             self._settle_later_size()
-        self._check_acceptance()
         self._check_size()
-        self._settle_numbers()
+        if rule.numbers is not None:
+            self.fill(relaxed=rule.numbers())
 
     def _settle_later_size(self) -> None:
         """Settle the size of a method whose trees had one only before they had prices.
@@ -122,29 +118,50 @@ class MethodSettings(Settings):
         if self.size == "fixed" and self.prices is None:
             self.put(size=None)
 
-    def _refuse_idle(self, name: str) -> NoReturn:
-        """Refuse a setting that the method has no use for."""
-        methods = " or ".join(each for each in METHODS if name in METHODS[each].defaults)
-        allowed = f"only with --method {methods}, not with --method {self.method}"
-        refuse("adt_*" if name == "adt" else name, getattr(self, name), allowed)
-
-    def _check_acceptance(self) -> None:
+    def _check_rule(self) -> None:
         """Refuse a rule that does not go with the method and its proposal."""
-        if METHODS[self.method].remembers and not VERIFIERS[self.verifier].same_tokens:
+        rule, method = VERIFIERS[self.verifier], METHODS[self.method]
+        if method.remembers and not rule.same_tokens:
             allowed = (
                 f"with --method {self.method} exact: its drafts depend on earlier images, and "
             )
             refuse("verifier", self.verifier, f"{allowed}with other rules images would, too")
-        fitting = [
-            name for name, rule in VERIFIERS.items() if rule.fits(self.method, self.proposal)
-        ]
-        if self.verifier not in fitting:
-            rule, own = VERIFIERS[self.verifier], f"--method {self.method}"
-            own += f" and --proposal {self.proposal}" if self.proposal else ""
+        proposal = self.proposal or method.defaults.get("proposal")
+        if not rule.fits(self.method, proposal):
+            fitting = [name for name, one in VERIFIERS.items() if one.fits(self.method, proposal)]
+            given = f"--method {self.method}" + (f" and --proposal {proposal}" if proposal else "")
             wanted = f"--proposal {' or '.join(filter(None, rule.proposals))}"
             wanted += f" and --method {' or '.join(rule.methods)}" if rule.methods else ""
-            allowed = f"with {own} {', '.join(fitting)}; {self.verifier} goes with {wanted}"
+            allowed = f"with {given} {', '.join(fitting)}; {self.verifier} goes with {wanted}"
             refuse("verifier", self.verifier, allowed)
+
+    def _refuse_idle(self) -> None:
+        """Refuse a setting that the method or the rule has no use for."""
+        fitting = applicable({"method": self.method, "verifier": self.verifier})
+        for flag, value in self._given().items():
+            methods = [name for name in METHODS if flag in _flags_of(name)]
+            if flag in fitting or flag == "verifier":
+                continue
+            if methods:
+                allowed = f"--method {' or '.join(methods)}, not with --method {self.method}"
+            else:
+                rules = [name for name, rule in VERIFIERS.items() if flag in rule.flags]
+                allowed = f"--verifier {' or '.join(rules)}, not with --verifier {self.verifier}"
+            refuse(flag, value, f"only with {allowed}")
+
+    def _given(self) -> dict[str, Any]:
+        """Return the settings that somebody may have given, by flag.
+
+        Of the numbers of ADT-Tree and of relaxed rules these are those that are not the defaults,
+        or else the first: an error about them has to name one.
+        """
+        given = {f.name: getattr(self, f.name) for f in settings_fields(self).values()}
+        given = {flag: value for flag, value in given.items() if value is not None}
+        for numbers in filter(None, (self.adt, self.relaxed)):
+            values, usual = settings_dict(numbers), settings_dict(type(numbers)())
+            changed = {flag: value for flag, value in values.items() if value != usual[flag]}
+            given |= changed or dict([*values.items()][:1])
+        return given
 
     def _check_size(self) -> None:
         """Refuse trees whose images nobody could repeat, and prices without effect."""
@@ -159,28 +176,6 @@ class MethodSettings(Settings):
             refuse("window", 0, "1 to 256 with --method jacobi")
         if self.size == "fixed" and self.prices is not None:
             refuse("prices", self.prices, "only with --size priced")
-
-    def _settle_numbers(self) -> None:
-        """Settle the numbers of a relaxed rule; refuse those of another one."""
-        rule, found = VERIFIERS[self.verifier], self.relaxed
-        if not isinstance(found, (*NUMBERS, NoneType)):
-            raise SettingsError(f"relaxed: found {found!r}; allowed: the numbers of a relaxed rule")
-        if found is not None and type(found) is not rule.numbers:
-            allowed = f"only with --verifier {' or '.join(rules_with(type(found)))}"
-            refuse(f"{found.prefix}*", found, f"{allowed}, not {self.verifier}")
-        if rule.numbers is not None:
-            self.fill(relaxed=rule.numbers())
-            self._refuse_numbers_without_effect()
-
-    def _refuse_numbers_without_effect(self) -> None:
-        """Refuse what a rule lacks of the numbers that it shares with others."""
-        rule = VERIFIERS[self.verifier]
-        for flag, f in settings_fields(rule.numbers).items():
-            value = getattr(self.relaxed, f.name)
-            if flag in rule.without and value != f.default:
-                rules = [n for n in rules_with(rule.numbers) if flag not in VERIFIERS[n].without]
-                allowed = f"only with --verifier {' or '.join(rules)}; {self.verifier} has none"
-                refuse(flag, value, allowed)
 
     @property
     def lantern(self) -> LanternSettings | None:
@@ -205,3 +200,18 @@ class MethodSettings(Settings):
     def same_tokens(self, temperature: float) -> bool:
         """Return whether the images are those of plain decoding with the same seeds."""
         return VERIFIERS[self.verifier].repeats(temperature)
+
+
+def applicable(values: Mapping[str, Any]) -> list[str]:
+    """Return the flags of methods that have an effect with the method and the rule in `values`."""
+    method, rule = values.get("method", "adt"), values.get("verifier", "exact")
+    flags = ["method", *_flags_of(method)] if method in METHODS else ["method"]
+    if method in METHODS and METHODS[method].speculative:
+        flags += ["verifier", *(VERIFIERS[rule].flags if rule in VERIFIERS else ())]
+    return flags
+
+
+def _flags_of(method: str) -> list[str]:
+    """Return the flags that a method has with every rule."""
+    defaults = METHODS[method].defaults
+    return [*defaults, *(settings_fields(AdtSettings) if "adt" in defaults else ())]

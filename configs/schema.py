@@ -81,7 +81,7 @@ class PromptSettings(Settings):
     group: ClassVar[str] = "Prompts"
     prompt: str = setting(
         MISSING,
-        f"a text, a file (.txt: a prompt per line; .jsonl: id and prompt), {' or '.join(DATASETS)}",
+        f"a text, a .txt file (lines), a .jsonl file (id and prompt), or {' or '.join(DATASETS)}",
         shown="required",
         wanted=f"a text that is not blank, a .txt or .jsonl file, {', '.join(DATASETS)}",
     )

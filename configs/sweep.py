@@ -9,16 +9,32 @@ quality: true                   --quality, where a model has a classifier; relax
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, replace
 from itertools import combinations, product
 from pathlib import Path
-from typing import Any, NoReturn
 
-from configs.fields import SettingsError, bounds, parse_switch, refuse
+from configs.fields import (
+    Settings,
+    SettingsError,
+    bounds,
+    build,
+    read_yaml,
+    refuse,
+    setting,
+    settings_fields,
+)
 from configs.methods import MethodSettings
-from configs.yaml_file import read_yaml
 
-KEYS = ("base", "axes", "methods", "quality")
+_ENTRIES = "name[:flag=value...], by commas, as in --methods"
+
+
+@dataclass(frozen=True)
+class SweepFile(Settings):
+    """What a file says, without its axes."""
+
+    base: str = setting(MISSING, "what the axes are added to", wanted=_ENTRIES)
+    methods: str | None = setting(None, "what is compared with these cells", wanted=_ENTRIES)
+    quality: bool | None = setting(None, "whether images are judged")
 
 
 @dataclass(frozen=True)
@@ -101,40 +117,32 @@ def read_sweep(path: str) -> Sweep:
         SettingsError: a key is missing, unknown or has a wrong value; names file and key.
     """
     content = read_yaml(path, "sweep")
-    for key in content:
-        if key not in KEYS:
-            raise SettingsError(f"--sweep {path}: {key}: unknown key; allowed: {', '.join(KEYS)}")
-    axes, quality = content.get("axes"), content.get("quality")
+    axes = content.pop("axes", None)
+    try:
+        file = build(SweepFile, content)
+        _check_axes(axes)
+        if unknown := content.keys() - settings_fields(SweepFile).keys():
+            keys = ", ".join(["axes", *settings_fields(SweepFile)])
+            raise SettingsError(f"--{min(unknown)}: unknown key; allowed: {keys}")
+    except SettingsError as error:
+        raise SettingsError(f"--sweep {path}: {str(error).removeprefix('--')}") from error
+    cells = product(*([f"{flag}={value}" for value in axes[flag]] for flag in axes))
+    varied = [":".join((entry, *cell)) for entry, cell in product(entries_of(file.base), cells)]
+    others = () if file.methods is None else entries_of(file.methods)
+    return Sweep(path, tuple(axes), tuple(varied), others, file.quality)
+
+
+def entries_of(text: str) -> tuple[str, ...]:
+    """Return the entries of a list of methods."""
+    return tuple(entry.strip() for entry in text.split(","))
+
+
+def _check_axes(axes: object) -> None:
+    allowed = "flag: [value, ...] lines"
+    if axes is None:
+        raise SettingsError(f"--axes: missing; allowed: {allowed}")
     if not isinstance(axes, dict) or not axes:
-        _refuse(path, "axes", axes, "flag: [value, ...] lines")
-    if quality is not None:
-        quality = parse_switch(quality) if isinstance(quality, str) else None
-        if quality is None:
-            _refuse(path, "quality", content["quality"], "true or false")
-    choices = product(
-        *([f"{flag}={value}" for value in _values(path, flag, axes[flag])] for flag in axes)
-    )
-    varied = [
-        ":".join((entry, *chosen))
-        for entry, chosen in product(_entries(path, content, "base"), choices)
-    ]
-    others = _entries(path, content, "methods") if "methods" in content else []
-    return Sweep(path, tuple(axes), tuple(varied), tuple(others), quality)
-
-
-def _entries(path: str, content: Mapping[str, Any], key: str) -> list[str]:
-    text = content.get(key)
-    if not isinstance(text, str) or not text.strip():
-        _refuse(path, key, text, "name[:flag=value...], by commas, as in --methods")
-    return [entry.strip() for entry in text.split(",")]
-
-
-def _values(path: str, flag: str, values: object) -> list[str]:
-    if not isinstance(values, list) or not values or not all(isinstance(v, str) for v in values):
-        _refuse(path, f"axes: {flag}", values, "a list of values")
-    return values
-
-
-def _refuse(path: str, key: str, found: object, allowed: str) -> NoReturn:
-    shown = "missing" if found is None else f"found {found!r}"
-    raise SettingsError(f"--sweep {path}: {key}: {shown}; allowed: {allowed}")
+        refuse("axes", axes, allowed)
+    for flag, values in axes.items():
+        if not isinstance(values, list) or not values or {*map(type, values)} != {str}:
+            refuse(f"axes: {flag}", values, "a list of values")

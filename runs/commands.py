@@ -4,16 +4,21 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from configs.benchmarking import BenchmarkSettings
+from configs.command_line import (
+    METHOD_FLAGS,
+    listed_method,
+    read,
+    run_values_of,
+    with_method,
+)
 from configs.evaluation import EvaluateSettings
 from configs.extraction import OF_SAMPLES, OWN_CAPTIONS, ExtractionSettings
 from configs.fields import SettingsError, Values, build, refuse
-from configs.given import read, typed
-from configs.method_flags import METHOD_FLAGS, applicable, listed_method, run_values_of, with_method
-from configs.methods import MethodSettings
+from configs.methods import MethodSettings, applicable
 from configs.model import EngineSettings
 from configs.page import PageSettings
 from configs.schema import CLASSIFIER, RunSettings
-from configs.sweep import Sweep, read_sweep
+from configs.sweep import Sweep, entries_of, read_sweep
 from configs.tools import DistanceSettings, InspectSettings, VerifySettings
 from configs.training import TrainSettings
 from runs.places import check_folders, check_place, check_prompt, lacks_drafter
@@ -56,7 +61,7 @@ def benchmark_settings(texts: Mapping[str, str]) -> BenchmarkSettings:
     values = recipe | given
     sweep = _sweep(values, given)
     listed = next(filter(None.__ne__, map(_method_list, (given, recipe))), _DEFAULT_METHODS)
-    entries = [entry.strip() for entry in listed.split(",")] if sweep is None else sweep.entries
+    entries = entries_of(listed) if sweep is None else sweep.entries
     source = "--methods" if sweep is None else sweep.where
     shared = {name: values[name] for name in METHOD_FLAGS if name in values and name != "method"}
     methods = tuple(listed_method(entry, shared, source) for entry in entries)
@@ -77,8 +82,7 @@ def benchmark_settings(texts: Mapping[str, str]) -> BenchmarkSettings:
 
 def evaluate_settings(texts: Mapping[str, str]) -> EvaluateSettings:
     """Return the settings of `evaluate`; a SettingsError also for a missing --ref_dir."""
-    recipe, given = read("evaluate", texts)
-    settings = build(EvaluateSettings, recipe | given)
+    settings = build(EvaluateSettings, _values("evaluate", texts))
     if settings.ref_dir is not None and not Path(settings.ref_dir).is_dir():
         refuse("ref_dir", settings.ref_dir, "a folder of images")
     return settings
@@ -105,20 +109,19 @@ def extraction_settings(texts: Mapping[str, str]) -> ExtractionSettings:
 
 def inspect_settings(texts: Mapping[str, str]) -> InspectSettings:
     """Return the settings of `inspect`; what is missing is a line of its report."""
-    return build(InspectSettings, typed("inspect", texts))
+    return build(InspectSettings, _values("inspect", texts))
 
 
 def verify_settings(texts: Mapping[str, str]) -> VerifySettings:
     """Return the settings of `verify`; a SettingsError also for missing folders."""
-    recipe, given = read("verify", texts)
-    settings = build(VerifySettings, recipe | given)
+    settings = build(VerifySettings, _values("verify", texts))
     check_folders(settings.engine)
     return settings
 
 
 def distance_settings(texts: Mapping[str, str]) -> DistanceSettings:
     """Return the settings of `vq_distances`, whose table goes into --model_path: no hub id."""
-    settings = build(DistanceSettings, typed("vq_distances", texts))
+    settings = build(DistanceSettings, _values("vq_distances", texts))
     if not Path(settings.model_path).is_dir():
         refuse("model_path", settings.model_path, "a folder, which will hold vq_distances")
     check_place("tokenizer_path", settings.tokenizer_path, settings.model)
@@ -130,8 +133,8 @@ def page_settings(texts: Mapping[str, str]) -> PageSettings:
 
     Without --method the page begins with graft, or with jacobi where no drafter is.
     """
-    recipe, given = read("demo", texts)
-    values, drafted = recipe | given, _has_drafter(recipe | given)
+    values = _values("demo", texts)
+    drafted = _has_drafter(values)
     values = {"method": "graft" if drafted else "jacobi"} | values
     engine = engine_settings({}, values)
     return build(PageSettings, values, engine=engine, drafted=drafted, given=values)
@@ -147,8 +150,7 @@ def _has_drafter(values: Values) -> bool:
 
 def train_settings(texts: Mapping[str, str]) -> TrainSettings:
     """Return the settings of `train_drafter`; a SettingsError also for missing folders."""
-    recipe, given = read("train_drafter", texts)
-    values = recipe | given
+    values = _values("train_drafter", texts)
     method = listed_method(values.get("eval_method", "adt"), {}, "--eval_method")
     settings = build(TrainSettings, values, evaluated=method)
     for folder in settings.token_folders:
@@ -168,6 +170,12 @@ def engine_settings(recipe: Values, given: Values) -> EngineSettings:
     settings = build(EngineSettings, _fitting(values, given, method), method=method)
     check_folders(settings)
     return settings
+
+
+def _values(command: str, texts: Mapping[str, str]) -> Values:
+    """Return what the recipes and the command line say; the command line wins."""
+    recipe, given = read(command, texts)
+    return recipe | given
 
 
 def _run(values: Values, given: Values, method: MethodSettings) -> RunSettings:

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from configs.command_line import read_words
 from configs.schema import RunSettings
-from configs.words import read_words
 from decoding.flight import Job
 from runs.commands import run_settings
 from runs.generate import generate_images

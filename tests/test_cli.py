@@ -156,7 +156,7 @@ def test_benchmark_gets_its_settings(model, seen):
         (["generate_images", "--prompt=a", "--config=no.yaml"], "--config no.yaml: cannot be read"),
         (
             ["generate_images", "--prompt=a", "--method=ar", "--peanut"],
-            "found together with --method ar",
+            "--peanut: found True; allowed: only with --method adt, not ar",
         ),
         (["benchmark", "--prompt=a", "--methods=ar,eagle"], "--methods: found 'eagle'"),
         (

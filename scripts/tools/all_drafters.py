@@ -16,8 +16,8 @@ from statistics import median
 from typing import Any
 
 from configs.benchmarking import BenchmarkSettings
+from configs.command_line import listed_method
 from configs.fields import SettingsError
-from configs.method_flags import listed_method
 from configs.methods import MethodSettings
 from configs.sampling import SamplingSettings
 from configs.schema import RunSettings

@@ -6,10 +6,10 @@
 from dataclasses import Field
 from pathlib import Path
 
-from configs.flags import COMMANDS
+from configs.commands import COMMANDS
 from configs.help import default_text, flag_groups, value_name
-from configs.method_flags import applicable
 from configs.method_table import METHODS
+from configs.methods import applicable
 from configs.targets import ROOT
 from support.script import run_script
 
@@ -57,8 +57,8 @@ def _overview() -> str:
     lines = [
         "# Commands",
         _NOTE,
-        "`python main.py COMMAND --help` prints the same. In the environment that `make demo` has "
-        "made, `adt-tree COMMAND` is the same as `python main.py COMMAND`.",
+        "`python main.py COMMAND --help all` prints the same. In the environment that `make demo` "
+        "has made, `adt-tree COMMAND` is the same as `python main.py COMMAND`.",
         "| command | what it does |\n|---|---|\n" + "\n".join(rows),
         "Flags are written `--flag value` or `--flag=value`. A switch needs no value; `--noflag` "
         "turns it off. An unknown flag ends the command before anything is loaded.",

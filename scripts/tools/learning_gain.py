@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
 
-from configs.method_flags import listed_method
+from configs.command_line import listed_method
 from configs.methods import MethodSettings
 from configs.schema import RunSettings
 from drafters.loading import LoadedDrafter

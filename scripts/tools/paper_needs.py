@@ -6,15 +6,14 @@
 import shlex
 from collections.abc import Iterator
 
+from configs.command_line import read, read_recipe, read_words
 from configs.evaluation import TINY_METRICS, EvaluateSettings
 from configs.fields import SettingsError, Values, build
-from configs.given import read, read_recipe
 from configs.method_table import METHODS
 from configs.methods import MethodSettings
 from configs.schema import RunSettings
 from configs.targets import ROOT, TARGETS
 from configs.tools import InspectSettings
-from configs.words import read_words
 from eval.metrics.base import Unavailable
 from eval.metrics.registry import NEED_REFERENCE
 from eval.metrics.weights import find_weights

@@ -6,10 +6,10 @@ import pytest
 from stand_ins import empty_checkpoint
 
 from configs.acceptance import PROPOSALS, VERIFIERS
+from configs.command_line import read_words
 from configs.fields import SettingsError
 from configs.method_table import METHODS
 from configs.schema import ROOT, LanternSettings, MethodSettings
-from configs.words import read_words
 from runs.commands import benchmark_settings, run_settings
 
 RELAXED = ("lantern", "lantern_coupled", "gsd", "path_explore", "path_relax")
@@ -117,7 +117,7 @@ def test_numbers_of_relaxed_acceptance() -> None:
         ),
         (
             ["--lantern", "--method=ar"],
-            "--lantern: found True; allowed: only with a method that drafts, not .*ar",
+            "--verifier: found 'lantern'; allowed: with --method ar exact; lantern goes with ",
         ),
         (["--lantern", "--lantern_k=0"], "--lantern_k: found 0"),
         (["--lantern", "--lantern_delta=-0.1"], "--lantern_delta: found -0.1"),

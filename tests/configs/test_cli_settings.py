@@ -6,8 +6,8 @@ import pytest
 from stand_ins import empty_checkpoint
 
 from configs import targets
+from configs.command_line import read_recipe, read_words
 from configs.fields import SettingsError, settings_dict, settings_fields
-from configs.given import read_recipe
 from configs.schema import (
     ROOT,
     AdtSettings,
@@ -16,7 +16,6 @@ from configs.schema import (
     RunSettings,
     SamplingSettings,
 )
-from configs.words import read_words
 from runs.commands import benchmark_settings, run_settings
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from stand_ins import empty_checkpoint, empty_llamagen
 
+from configs.command_line import read_words
 from configs.extraction import JUDGED_FILES
 from configs.fields import SettingsError
 from configs.schema import ROOT
-from configs.words import read_words
 from runs.commands import extraction_settings
 
 OWN = ("--from_prompts", "--num_images=3")

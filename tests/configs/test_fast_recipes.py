@@ -6,8 +6,8 @@ import pytest
 from stand_ins import empty_checkpoint
 
 from adt_tree.sources import source_values
+from configs.command_line import read_words
 from configs.schema import ROOT, RunSettings
-from configs.words import read_words
 from runs.commands import run_settings
 
 PATHS = sorted((ROOT / "configs" / "fast").glob("*.yaml"))

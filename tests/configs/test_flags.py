@@ -5,12 +5,12 @@ from accelerate.commands.launch import launch_command_parser
 from torch.distributed.run import get_args_parser
 
 import main
+from configs.command_line import METHOD_FLAGS, read_words
+from configs.commands import COMMANDS, flags_of
 from configs.fields import SettingsError
-from configs.flags import COMMANDS, flags_of
-from configs.help import help_text
-from configs.method_flags import METHOD_FLAGS, applicable
+from configs.help import command_help, program_help
 from configs.method_table import METHODS
-from configs.words import read_words
+from configs.methods import applicable
 
 
 def read(*words: str) -> dict[str, str]:
@@ -75,7 +75,7 @@ def test_negative_numbers_and_dashes_in_names():
         (["--adt-bata=1"], r"did you mean --adt_beta"),
         (
             ["--xyzzy"],
-            r"--xyzzy: unknown flag; allowed: those of `python main.py generate_images --help`",
+            r"--xyzzy: unknown flag; allowed: those of `python main.py generate_images --help all`",
         ),
         (["--nocfg"], r"--nocfg: unknown flag"),
         (["--nosede"], r"--nosede: unknown flag"),
@@ -116,19 +116,19 @@ def test_launchers_leave_every_flag_to_the_program(command, parser):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_has_every_flag_on_narrow_lines(command):
-    text = help_text(command)
+    text = command_help(command, everything=True)
     assert all(f"--{name} " in text for name in flags_of(command))
     assert max(map(len, text.splitlines())) <= 110
-    assert command in help_text()
+    assert command in program_help()
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_help_of_a_method_has_its_flags_and_says_what_it_leaves_out(method):
-    text = help_text("generate_images", method)
+    text = command_help("generate_images", method)
     own, flags = {*applicable({"method": method})}, flags_of("generate_images")
     kept = {name for name in flags if name not in METHOD_FLAGS or name in own}
     assert {name for name in flags if f"\n  --{name} " in text} == kept
-    assert f"{len(flags) - len(kept)} flags of other methods and rules are left out" in text
+    assert f"{len(flags) - len(kept)} flags are left out" in text
     assert max(map(len, text.splitlines())) <= 110
 
 
@@ -138,4 +138,4 @@ def test_help_of_no_method_names_the_methods(capsys):
         assert "--adt_beta X" in capsys.readouterr().out
     assert main.main(["generate_images", "--method", "adx", "--help"]) == 2
     assert "--method: found 'adx'; allowed: ar, static" in capsys.readouterr().err
-    assert "left out" not in help_text("inspect", "adt")
+    assert "left out" not in command_help("inspect", "adt")

@@ -10,9 +10,9 @@ import json
 
 import pytest
 
+from configs.command_line import read_words
 from configs.fields import settings_dict
 from configs.schema import ROOT, RunSettings
-from configs.words import read_words
 from runs.commands import run_settings
 
 TEXT = (ROOT / "tests/data/identities.jsonl").read_text()

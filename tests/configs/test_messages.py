@@ -5,11 +5,11 @@ import shutil
 import pytest
 
 import main
+from configs.command_line import read_words
+from configs.commands import COMMANDS, flags_of
 from configs.fields import SettingsError
-from configs.flags import COMMANDS, flags_of
-from configs.help import help_text
+from configs.help import command_help
 from configs.schema import ROOT
-from configs.words import read_words
 from runs.commands import run_settings
 
 DRAW = ["generate_images", "--prompt", "a cat"]
@@ -48,7 +48,7 @@ def here(tmp_path, monkeypatch):
         ([*DRAW, "--config=nul.yaml"], "--output_dir: found 'a\\x00b'; allowed: text without"),
         ([*DRAW, "--config=twice.yaml"], "--config twice.yaml: cannot be read: key 'cfg' twice"),
         ([*DRAW, "--config=good.yaml,"], "--config: found 'good.yaml,'; allowed: names of YAML"),
-        ([*DRAW, "--lantern", "--method=ar"], "--lantern: found True; allowed: only with a method"),
+        ([*DRAW, "--lantern", "--method=ar"], "--verifier: found 'lantern'; allowed: with --"),
         (
             [*DRAW, "--model=anole", "--model_path=owner/name", "--method=adt"],
             "--drafter_path: missing, with --model_path owner/name from the hub; allowed: the draf",
@@ -100,6 +100,10 @@ def test_a_checkpoint_without_a_drafter_is_decoded_by_jacobi(here, checkpoint, c
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_shows_no_flag_that_is_refused(command):
-    shown = {line.split()[0][2:] for line in help_text(command).splitlines() if "  --" in line[:4]}
+    shown = {
+        line.split()[0][2:]
+        for line in command_help(command, everything=True).splitlines()
+        if "  --" in line[:4]
+    }
     assert shown == flags_of(command).keys()
     assert not shown & COMMANDS[command].gone.keys()

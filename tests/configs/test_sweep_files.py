@@ -6,11 +6,11 @@ import pytest
 from stand_ins import empty_checkpoint
 
 from configs.benchmarking import BenchmarkSettings
+from configs.command_line import read_words
 from configs.fields import SettingsError
 from configs.methods import MethodSettings
 from configs.schema import CLASSIFIER, ROOT
 from configs.sweep import read_sweep
-from configs.words import read_words
 from runs.commands import benchmark_settings
 
 GOOD = (
@@ -124,7 +124,7 @@ def test_method_flags_go_to_all_cells_that_do_not_vary_them(bench) -> None:
         ),
         (
             "base: adt\naxes:\n  nodes: [4]\nmethod: ar\n",
-            "method: unknown key; allowed: base, axes, methods, quality",
+            "method: unknown key; allowed: axes, base, methods, quality",
         ),
         ("base: adt\nbase: adt\n", "cannot be read: .*key 'base' twice"),
         ("- adt\n", "found list; allowed: `name: value` lines"),

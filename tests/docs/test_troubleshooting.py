@@ -10,7 +10,7 @@ from markdown_pages import blocks
 from program import FOLDERS
 
 import main
-from configs.flags import COMMANDS
+from configs.commands import COMMANDS
 from configs.targets import ROOT
 
 PAGE = "docs/troubleshooting.md"

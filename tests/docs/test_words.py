@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from markdown_pages import PAGES, blocks, prose, read
 
-from configs.flags import COMMANDS, flags_of
+from configs.command_line import read_words
+from configs.commands import COMMANDS, flags_of
 from configs.schema import ROOT
-from configs.words import read_words
 
 ABSENT = (
     "ckpts/anole",

@@ -11,10 +11,10 @@ import pytest
 import torch
 from small import Sizes, write_checkpoint
 
+from configs.command_line import read_words
 from configs.fields import SettingsError
 from configs.methods import MethodSettings
 from configs.schema import RunSettings
-from configs.words import read_words
 from drafters.loading import load_drafter
 from runs import learning
 from runs.commands import run_settings

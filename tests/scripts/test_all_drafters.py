@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from small import randomised, small_settings, write_checkpoint
 
-from configs.method_flags import listed_method
+from configs.command_line import listed_method
 from drafters.exit import ExitHead
 from drafters.training.heads import export
 from eval.bench import sweep as module

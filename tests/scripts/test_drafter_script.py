@@ -10,7 +10,7 @@ from test_paper_scripts import commands
 from test_train import write_tokens
 
 import main
-from configs.given import read_recipe
+from configs.command_line import read_recipe
 from configs.schema import ROOT
 from runs.commands import train_settings
 from scripts.tools.drafter_table import table
@@ -20,7 +20,7 @@ ROWS = ["published", "plain", "full", "agreement", "shifted", "depths1", "depths
 
 
 def settings_of(words: list[str], tokens: Path) -> dict:
-    from configs.words import read_words
+    from configs.command_line import read_words
 
     texts = read_words("train_drafter", words[1:]) | {
         "tokens": str(tokens),

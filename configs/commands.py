@@ -8,11 +8,10 @@ from configs.acceptance import NUMBERS
 from configs.benchmarking import BenchmarkSettings
 from configs.evaluation import EvaluateSettings
 from configs.extraction import ExtractionSettings
-from configs.fields import Settings, flags_in, setting, settings_fields
+from configs.fields import Settings, flags_in, refuse, setting, settings_fields
 from configs.learning import LearningSettings
 from configs.model import EngineSettings
 from configs.page import PageSettings
-from configs.paper_flags import PaperFlags
 from configs.schema import RunSettings
 from configs.tools import DistanceSettings, InspectSettings, VerifySettings
 from configs.training import TrainSettings
@@ -28,6 +27,28 @@ class RecipeFlags(Settings):
         "YAML files of `flag: value` lines, by commas; a later one and the command line win",
         shown="none",
     )
+
+
+@dataclass(frozen=True)
+class PaperFlags(Settings):
+    """Other names: those of the paper's repository (configs/command_line.py says what for)."""
+
+    group: ClassVar[str] = "Other names (those of the paper's repository)"
+    model_type: str | None = setting(
+        None, "base: --method ar; eagle: --method eagle2", choices=("base", "eagle"), shown="off"
+    )
+    peanut: bool | None = setting(None, "--method adt", shown="off")
+    static_tree: bool | None = setting(None, "--method static", shown="off")
+    lantern: bool | None = setting(None, "--verifier lantern", shown="off")
+    precision: str | None = setting(None, "--dtype", shown="off")
+    random_seed: int | None = setting(None, "--seed", shown="off")
+    set_seed: bool | None = setting(
+        None, "accepted; every image has a seed of its own anyway", shown="on"
+    )
+
+    def settle(self) -> None:
+        if self.set_seed is False:
+            refuse("set_seed", False, "true: an image always follows from its seed")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,233 @@
+"""What a command line and its recipes say: words, then values by flag, then a method.
+
+Every word is looked at before fire sees it: fire runs a command first and complains about flags
+afterwards, takes `--prompt` without a value for True, fills parameters with stray words and lets
+the last of two values win.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import Field
+from typing import NoReturn
+
+from configs.commands import COMMANDS, GONE, PaperFlags, RecipeFlags, flags_of
+from configs.fields import (
+    SettingsError,
+    Values,
+    allowed,
+    build,
+    flags_in,
+    kind,
+    near_names,
+    parse,
+    read_yaml,
+    refuse,
+    settings_fields,
+)
+from configs.method_table import METHODS
+from configs.methods import MethodSettings, applicable
+from configs.targets import OWN_FLAGS, TARGETS
+
+METHOD_FLAGS = flags_in(MethodSettings)
+_FILE_FLAGS = ("model_path", "drafter_path", *OWN_FLAGS)  # what belongs to one model
+
+
+def read_words(command: str, words: Sequence[str]) -> dict[str, str]:
+    """Return the texts of the flags, by name, in the words that follow a command.
+
+    Raises:
+        SettingsError: a word out of place, an unknown flag, a flag without a value or given twice.
+    """
+    flags, texts, rest = flags_of(command), {}, list(words)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("--") or word == "--":
+            _refuse_word(word, flags)
+        name, equals, text = word[2:].partition("=")
+        name = name.replace("-", "_")
+        negated = None if equals else _negated(name, flags)
+        check_flag(negated or name, command, flags)
+        if negated:
+            name, text = negated, "false"
+        elif not equals:
+            text = _value(name, flags[name], rest)
+        if name in texts:
+            found = f"found twice, as {texts[name]!r} and {text!r}"
+            raise SettingsError(f"--{name}: {found}; allowed: once")
+        texts[name] = text
+    return texts
+
+
+def check_flag(name: str, command: str, flags: Mapping[str, Field], file: str = "") -> None:
+    """Refuse a name that is none of the flags; the error says which are like it.
+
+    file: what has the name as a key, if it stands in a file.
+    """
+    if name in flags:
+        return
+    shown, dashes = (f"{file}: {name}", "") if file else (f"--{name}", "--")
+    if hint := {**GONE, **COMMANDS[command].gone}.get(name):
+        raise SettingsError(f"{shown}: no such flag here; {hint}")
+    rest = f"allowed: those of `python main.py {command} --help all`"
+    raise SettingsError(f"{shown}: unknown flag; {near_names(name, flags, dashes)}{rest}")
+
+
+def _negated(name: str, flags: Mapping[str, Field]) -> str | None:
+    """Return the switch that `noNAME` or `no_NAME` turns off."""
+    target = name.removeprefix("no").removeprefix("_")
+    negates = name not in flags and name.startswith("no") and target in flags
+    return target if negates and kind(flags[target]) is bool else None
+
+
+def _value(name: str, f: Field, rest: list[str]) -> str:
+    """Return the text of a flag without '=': the next word, taken off `rest`; of a switch true."""
+    if kind(f) is bool:
+        return rest.pop(0) if rest and rest[0].lower() in ("true", "false") else "true"
+    # The next word is a flag itself, unless it is a text such as "-1" or "-5 °C".
+    if not rest or re.match(r"--|-[a-zA-Z]", rest[0]):
+        found = f"no value but {rest[0]!r}" if rest else "no value"
+        more = f"; a value that starts with a dash is written --{name}=VALUE" if rest else ""
+        raise SettingsError(f"--{name}: found {found}; allowed: {allowed(f)}{more}")
+    return rest.pop(0)
+
+
+def _refuse_word(word: str, flags: Mapping[str, Field]) -> NoReturn:
+    if word.startswith("-") and word not in ("-", "--"):
+        hint = "flags are written with two dashes: --flag value or --flag=value"
+        raise SettingsError(f"{word}: unknown flag; {hint}")
+    hint = "values follow their flag: --flag value or --flag=value"
+    if word in TARGETS and "model" in flags:
+        hint = f"did you mean --model {word}?"
+    elif "prompt" in flags:
+        hint = 'a prompt with blanks needs quotes: --prompt "a red circle"'
+    raise SettingsError(f"{word!r}: a word without a flag; {hint}")
+
+
+def read(command: str, texts: Mapping[str, str]) -> tuple[Values, Values]:
+    """Return what the recipes say, and what the command line says, by flag.
+
+    A recipe's files are left out if another model than the recipe's is asked for.
+    """
+    flags = flags_of(command)
+    given = {name: parse(flags[name], name, text) for name, text in texts.items()}
+    path = given.pop("config", None)
+    names = [] if path is None else [name.strip() for name in path.split(",")]
+    if not all(names):
+        refuse("config", path, "names of YAML files, with one comma between two")
+    recipes = [read_recipe(name, command) for name in names]
+    models = [values["model"] for values in (given, *reversed(recipes)) if "model" in values]
+    recipe: Values = {}
+    for values in recipes:
+        foreign = _FILE_FLAGS if models and values.get("model", models[0]) != models[0] else ()
+        recipe |= {name: value for name, value in values.items() if name not in foreign}
+    # train_drafter's --precision is its own, none of the paper's names.
+    renamed = PaperFlags in COMMANDS[command].settings
+    return recipe, _without_paper_flags(given, recipe) if renamed else given
+
+
+def read_recipe(path: str, command: str) -> Values:
+    """Return the settings in a YAML file of `flag: value` lines; unknown flags are errors."""
+    flags = flags_of(command)
+    for owner in (RecipeFlags, PaperFlags):
+        if owner in COMMANDS[command].settings:
+            flags = {name: f for name, f in flags.items() if name not in settings_fields(owner)}
+    texts = read_yaml(path, "config")
+    for name, text in texts.items():
+        check_flag(name, command, flags, f"--config {path}")
+        if not isinstance(text, str) or not text:
+            refuse(name, text or None, f"one value, or no line at all (in {path})")
+    return {name: parse(flags[name], name, text) for name, text in texts.items()}
+
+
+def _without_paper_flags(given: Values, recipe: Values) -> Values:
+    """Return a command line's values with the paper's names replaced by what they stand for."""
+    paper = build(PaperFlags, given)
+    values = {name: v for name, v in given.items() if name not in settings_fields(PaperFlags)}
+    claims = [
+        ("precision", "dtype", paper.precision),
+        ("random_seed", "seed", paper.random_seed),
+        ("lantern", "verifier", "lantern" if paper.lantern else None),
+        ("peanut", "method", "adt" if paper.peanut else None),
+        ("static_tree", "method", "static" if paper.static_tree else None),
+        ("model_type", "method", {"base": "ar", "eagle": "eagle2"}.get(paper.model_type)),
+    ]
+    for name, flag, value in claims:
+        drafts = METHODS.get((recipe | values).get("method"))
+        if name == "model_type" and value == "eagle2" and drafts and drafts.drafted:
+            continue  # it says that drafts are made, and another flag says how
+        if value is not None and values.setdefault(flag, value) != value:
+            refuse(name, given[name], f"only with --{flag} {value}, not {values[flag]}")
+    return values
+
+
+def with_method(recipe: Values, given: Values) -> tuple[Values, MethodSettings]:
+    """Return all values of a recipe and a command line, and the method that they make.
+
+    A command line with another method or rule leaves out what the recipe sets for its own.
+    """
+    values = recipe | given
+    if any(name in recipe and values[name] != recipe[name] for name in ("method", "verifier")):
+        kept = applicable(values)
+        recipe = {name: v for name, v in recipe.items() if name not in METHOD_FLAGS or name in kept}
+        values = recipe | given
+    return values, build(MethodSettings, values)
+
+
+def listed_method(entry: str, shared: Values, source: str = "--methods") -> MethodSettings:
+    """Return one method of a list, `name[:flag=value...]`; errors name the list, `source`.
+
+    The name may also be a recipe, a YAML file, whose method flags are taken.
+
+    shared: values for all methods of the list that have such a flag.
+    """
+    name, *options = entry.split(":")
+    if name not in METHODS and not _is_recipe(name):
+        names = f"name[:flag=value...], by commas, with a name of {', '.join(METHODS)}, or a recipe"
+        raise SettingsError(f"{source}: found {entry!r}; allowed: {names}")
+    flags = {flag: f for flag, f in METHOD_FLAGS.items() if flag != "method"}
+    given: Values = {}
+    try:
+        recipe = _method_recipe(name) if _is_recipe(name) else {"method": name}
+        for option in options:
+            flag, equals, text = option.partition("=")
+            check_flag(flag, "benchmark", flags)
+            if not equals or flag in given:
+                refuse(flag, option, "flag=value, once")
+            given[flag] = parse(flags[flag], flag, text)
+        values, _ = with_method(recipe, given)
+        fitting = applicable(shared | values)
+        kept = {flag: value for flag, value in shared.items() if flag in fitting}
+        return build(MethodSettings, kept | values)
+    except SettingsError as error:
+        raise SettingsError(f"{source}, in {entry!r}: {error}") from error
+
+
+def run_values_of(entries: Iterable[str]) -> Values:
+    """Return what the recipes among a list's entries say of the whole run, as its temperature.
+
+    Raises:
+        SettingsError: two recipes disagree, since all methods of a list share one run.
+    """
+    run: Values = {}
+    for path in dict.fromkeys(entry.split(":")[0] for entry in entries):
+        for flag, value in read_recipe(path, "benchmark").items() if _is_recipe(path) else ():
+            if flag in METHOD_FLAGS:
+                continue
+            if flag in ("methods", "sweep", "cells"):
+                refuse(flag, value, f"one method in a recipe that stands in a list ({path})")
+            if run.setdefault(flag, value) != value:
+                refuse(flag, value, f"{run[flag]}, as an earlier recipe of the list says ({path})")
+    return run
+
+
+def _is_recipe(name: str) -> bool:
+    return name.endswith((".yaml", ".yml"))
+
+
+def _method_recipe(path: str) -> Values:
+    """Return the method flags in a recipe."""
+    values = read_recipe(path, "benchmark")
+    flags = {flag: value for flag, value in values.items() if flag in METHOD_FLAGS}
+    if "method" not in flags:
+        raise SettingsError(f"{path}: method: missing; allowed: a line `method: NAME`")
+    return flags
