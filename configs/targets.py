@@ -1,6 +1,6 @@
 """The target models. One entry says all that the program knows of one before it opens its files.
 
-A new target is an entry here, a module in models/targets and a recipe.
+A new target is an entry here and in models/registry.py, a module in models/targets and a recipe.
 """
 
 import os
@@ -24,35 +24,27 @@ class Target:
     """A target model.
 
     folder: where its weights lie by default, relative to the repository.
-    load, family: what opens it, and what is known of its files, as "module:name" (resolved in
-        models/registry.py).
     sources: where users get the files, by flag.
     flags: the flags that it has and other targets may lack.
     parts: files outside its folder, by flag: where they lie relative to the folder that holds it.
-    arguments: what `load` and `family` are called with, where they open several models.
     sizes: what --target_size may be, of models that draw in many sizes.
     negative_prompt: default of --negative_prompt, of models that have it.
     """
 
     folder: str
-    load: str
-    family: str
     sources: Mapping[str, str]
     flags: tuple[str, ...] = ()
     parts: Mapping[str, str] = field(default_factory=dict)
-    arguments: Mapping[str, int] = field(default_factory=dict)
     sizes: ImageSizes | None = None
     negative_prompt: str | None = None
 
 
-def _llamagen(stage: str, suffix: str, side: int) -> Target:
-    """Return LlamaGen's text-to-image model of one stage; side: image tokens per row and column."""
+def _llamagen(stage: str, suffix: str) -> Target:
+    """Return LlamaGen's text-to-image model of one stage."""
     folder = f"ckpts/llamagen/LlamaGen-T2I{suffix}"
     drafter = f"{stage}_drafter"
     return Target(
         folder=folder,
-        load="models.targets.llamagen:LlamaGen.load",
-        family="models.targets.llamagen_files:llamagen_family",
         sources={
             "model_path": f"`hf download jadohu/LlamaGen-T2I{suffix} --local-dir {folder}`",
             "drafter_path": f"`hf download jadohu/{drafter} "
@@ -64,7 +56,6 @@ def _llamagen(stage: str, suffix: str, side: int) -> Target:
         },
         flags=("text_encoder_path", "vq_path"),
         parts={"text_encoder_path": "t5/flan-t5-xl", "vq_path": "vq_ds16_t2i.pt"},
-        arguments={"side": side},
     )
 
 
@@ -77,8 +68,6 @@ _EMU3_NEGATIVE = (
 TARGETS = {
     "tiny": Target(
         folder="ckpts/tiny",
-        load="models.targets.chameleon:Chameleon.load",
-        family="models.targets.chameleon_files:CHAMELEON",
         sources={
             "model_path": "shipped as ckpts/tiny",
             "drafter_path": "shipped as ckpts/tiny/drafter",
@@ -87,8 +76,6 @@ TARGETS = {
     ),
     "anole": Target(
         folder="ckpts/anole/Anole-7b-v0.1-hf",
-        load="models.targets.chameleon:Chameleon.load",
-        family="models.targets.chameleon_files:CHAMELEON",
         sources={
             "model_path": "`hf download leloy/Anole-7b-v0.1-hf "
             "--local-dir ckpts/anole/Anole-7b-v0.1-hf`",
@@ -99,8 +86,6 @@ TARGETS = {
     ),
     "lumina_mgpt": Target(
         folder="ckpts/lumina_mgpt/Lumina-mGPT-7B-768",
-        load="models.targets.lumina_mgpt:LuminaMgpt.load",
-        family="models.targets.chameleon_files:LUMINA_MGPT",
         sources={
             "model_path": "`hf download Alpha-VLLM/Lumina-mGPT-7B-768 "
             "--local-dir ckpts/lumina_mgpt/Lumina-mGPT-7B-768`",
@@ -109,12 +94,10 @@ TARGETS = {
         flags=("tokenizer_path", "target_size"),
         sizes=LUMINA_MGPT,
     ),
-    "llamagen": _llamagen("llamagen", "", 16),
-    "llamagen2": _llamagen("llamagen2", "-2", 32),
+    "llamagen": _llamagen("llamagen", ""),
+    "llamagen2": _llamagen("llamagen2", "-2"),
     "janus_pro": Target(
         folder="ckpts/janus_pro/Janus-Pro-7B",
-        load="models.targets.janus:JanusPro.load",
-        family="models.targets.janus_files:JANUS_PRO",
         sources={
             "model_path": "`hf download deepseek-community/Janus-Pro-7B --local-dir "
             "ckpts/janus_pro/Janus-Pro-7B`; also -1B, and both of deepseek-ai",
@@ -123,8 +106,6 @@ TARGETS = {
     ),
     "emu3": Target(
         folder="ckpts/emu3/Emu3-Gen-hf",
-        load="models.targets.emu3:Emu3.load",
-        family="models.targets.emu3_files:EMU3",
         sources={
             "model_path": "`hf download BAAI/Emu3-Gen-hf --local-dir ckpts/emu3/Emu3-Gen-hf`; or "
             "BAAI/Emu3-Gen, with BAAI/Emu3-VisionTokenizer in the folder Emu3-VisionTokenizer next "

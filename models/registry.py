@@ -1,24 +1,40 @@
-"""The target models of configs/targets.py, ready to be opened."""
+"""The target models of configs/targets.py: what opens each, and what is known of its files."""
 
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from pkgutil import resolve_name
 
-from configs.targets import TARGETS as ENTRIES
 from models.base import TargetModel, TargetOptions
 from models.codecs.codec import Codec
 from models.files.folders import checkpoint_folder
+from models.targets.chameleon import Chameleon
+from models.targets.chameleon_files import CHAMELEON, LUMINA_MGPT
+from models.targets.emu3 import Emu3
+from models.targets.emu3_files import EMU3
 from models.targets.family import Family
+from models.targets.janus import JanusPro
+from models.targets.janus_files import JANUS_PRO
+from models.targets.llamagen import LlamaGen
+from models.targets.llamagen_files import llamagen_family
+from models.targets.lumina_mgpt import LuminaMgpt
 
 TARGETS: dict[str, Callable[[Path, TargetOptions], TargetModel]] = {
-    name: partial(resolve_name(entry.load), **entry.arguments) for name, entry in ENTRIES.items()
+    "tiny": Chameleon.load,
+    "anole": Chameleon.load,
+    "lumina_mgpt": LuminaMgpt.load,
+    "llamagen": partial(LlamaGen.load, side=16),
+    "llamagen2": partial(LlamaGen.load, side=32),
+    "janus_pro": JanusPro.load,
+    "emu3": Emu3.load,
 }
 FAMILIES: dict[str, Family] = {
-    name: resolve_name(entry.family)(**entry.arguments)
-    if entry.arguments
-    else resolve_name(entry.family)
-    for name, entry in ENTRIES.items()
+    "tiny": CHAMELEON,
+    "anole": CHAMELEON,
+    "lumina_mgpt": LUMINA_MGPT,
+    "llamagen": llamagen_family(side=16),
+    "llamagen2": llamagen_family(side=32),
+    "janus_pro": JANUS_PRO,
+    "emu3": EMU3,
 }
 
 

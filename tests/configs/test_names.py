@@ -1,7 +1,5 @@
 """The names that the command line offers are those that the code knows."""
 
-from pkgutil import resolve_name
-
 import pytest
 
 import configs.acceptance
@@ -11,6 +9,7 @@ from configs.method_table import METHODS, TREES
 from configs.targets import TARGETS
 from decoding.policies.static import NAMED_TREES
 from decoding.proposals import PROPOSALS
+from models import registry
 from runs import methods
 
 
@@ -35,13 +34,11 @@ def test_methods():
     }
 
 
-@pytest.mark.parametrize("name", TARGETS)
-def test_targets(name):
-    entry = TARGETS[name]
-    assert callable(resolve_name(entry.load))
-    assert resolve_name(entry.family) is not None
-    assert {"model_path", "drafter_path", *entry.parts} <= entry.sources.keys()
-    assert set(entry.parts) <= set(entry.flags)
+def test_targets():
+    assert registry.TARGETS.keys() == registry.FAMILIES.keys() == TARGETS.keys()
+    for entry in TARGETS.values():
+        assert {"model_path", "drafter_path", *entry.parts} <= entry.sources.keys()
+        assert set(entry.parts) <= set(entry.flags)
 
 
 def test_numbers_of_rules_have_flags_of_their_own():
