@@ -89,7 +89,7 @@ TARGETS = {
         sources={
             "model_path": "`hf download Alpha-VLLM/Lumina-mGPT-7B-768 "
             "--local-dir ckpts/lumina_mgpt/Lumina-mGPT-7B-768`",
-            "drafter_path": "LANTERN's release (github.com/jadohu/LANTERN)",
+            "drafter_path": "none is public; `main.py train_drafter` makes one",
         },
         flags=("tokenizer_path", "target_size"),
         sizes=LUMINA_MGPT,

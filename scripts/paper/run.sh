@@ -1,91 +1,103 @@
 #!/usr/bin/env bash
-# The paper's table of one model, from nothing to the report: run.sh RECIPE PROMPT_SET.
-# 1. The prompt set, downloaded if it is not here.
-# 2. What is here and what is missing, with sizes of memory, sources, and the metrics to expect.
-# 3. At each temperature the speed on a few prompts, and an estimate of the hours.
-# 4. The images of all prompts, by all methods with the same seeds.
+# The paper's table of one model, from its files to the report:
+#
+#   bash scripts/paper/run.sh RECIPE PROMPTS
+#
+# RECIPE   a model: anole, lumina_mgpt, llamagen, llamagen2, janus_pro, emu3 or tiny (configs/*.yaml)
+# PROMPTS  coco (MS-COCO 2017 validation captions), parti (PartiPrompts), or a file of prompts
+#
+# 1. Files: what is here and what is missing, memory, sources, and the metrics to expect.
+# 2. Prompts, downloaded if they are not here.
+# 3. At each temperature: the speed of every row on a few prompts, and an estimate of the hours.
+# 4. The images of every row, with the same seeds.
 # 5. The tables of speed and image quality, and the report.
-# It stops with one line where something is missing. The same command continues where it stopped, and
-# with more IMAGES it adds to those that are there.
-# Variables: PY interpreter; OUT folder; METHODS: names in configs/paper, such as lantern, and
-# methods, such as ar or jacobi; IMAGES prompts per method (-1: all); BENCH prompts of the speed
-# table, REPEATS of it; TEMPERATURES; DRAFTER folder, if not the recipe's; FLAGS further flags of
-# benchmark and generate_images, such as "--batch_size 4"; EVALUATE flags of evaluate, such as
-# "--ref_dir coco/val2017".
+#
+# It stops with one line where something is missing. The same command continues where it stopped,
+# and with more IMAGES it adds to those that are there.
+#
+# Variables (default):
+#   METHODS       rows (ar eagle2 adt): recipes of configs/paper, recipes by path, or methods, such as
+#                 jacobi, which needs no drafter. No drafter is public for Lumina-mGPT, Janus-Pro and
+#                 Emu3: METHODS="ar jacobi" there, or DRAFTER=folder of your own.
+#   IMAGES        prompts per row (100, as many as the paper has); -1: all, 5,000 of coco
+#   BENCH         prompts of the speed table (10); REPEATS of it (3)
+#   TEMPERATURES  (1 0)
+#   DRAFTER       folder (the recipe's)
+#   FLAGS         further flags of benchmark and generate_images, such as "--batch_size 4"
+#   EVALUATE      flags of evaluate, such as "--ref_dir coco/val2017"
+#   OUT           folder (outputs/paper/RECIPE_PROMPTS); PY interpreter
 set -euo pipefail
-METHODS=${METHODS:-ar eagle2 adt}
-IMAGES=${IMAGES:--1}
-BENCH=${BENCH:-10}
-EVALUATE=${EVALUATE:-}
+usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit "$1"; }
+case ${1:-} in -h | --help) usage 0 ;; esac
+[ $# = 2 ] || usage 2 >&2
 recipe=$1 prompts=$2
 cd "$(dirname "$0")/../.."
 PY=${PY:-$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python)}
+METHODS=${METHODS:-ar eagle2 adt}
+IMAGES=${IMAGES:-100} BENCH=${BENCH:-10} REPEATS=${REPEATS:-3}
 OUT=${OUT:-outputs/paper/${recipe}_$(basename "$prompts" .txt)}
+case $prompts in coco) prompts=MSCOCO2017Val ;; parti) prompts=PartiPrompts ;; esac
 read -ra flags <<<"${FLAGS:-}"
-read -ra judging <<<"$EVALUATE"
+read -ra judging <<<"${EVALUATE:-}"
 flags+=(--prompt "$prompts")
 step() { printf '\n== %s\n' "$1"; }
+fail() { echo "error: $1" >&2; exit 1; }
 
-row() { # row METHOD: the flags of a row in `row`
-  local paper=configs/paper/$1.yaml
-  row=(--config "$model" --method "$1")
-  if [ -e "$paper" ]; then
-    row=(--config "$paper,$model" --method "$(sed -n 's/^method: //p' "$paper")")
-  fi
-}
-
-measure() { # measure FOLDER WORDS...: the speed table, unless the same words have made it already
-  local out=$1; shift
-  if [ -e "$out/benchmark.json" ] && [ "$*" = "$(cat "$out/benchmark.words" 2>/dev/null)" ]; then
-    echo "measured already: $out/benchmark.txt"
-  else
-    "$PY" main.py benchmark "$@" --output_dir "$out" >"$out/benchmark.partial"
-    mv "$out/benchmark.partial" "$out/benchmark.txt"
-    echo "$*" >"$out/benchmark.words"
-    sed '/^{"rows"/d' "$out/benchmark.txt" # all figures in one line; benchmark.json has them
-  fi
-}
-
-# The speed table: for rows of the paper its methods, sampled drafts and our own defaults; all others.
-measured=ar
-for method in $METHODS; do
-  [ ! -e "configs/paper/$method.yaml" ] ||
-    measured=ar,static:proposal=sampled:verifier=sampled,eagle2:proposal=topk,adt:proposal=topk:nodes=58,adt
-done
-for method in $METHODS; do
-  [ "$method" = ar ] || [ -e "configs/paper/$method.yaml" ] || measured+=,$method
-done
-
-# A recipe's drafter goes only to methods that have one.
 model=configs/$recipe.yaml
-if [ -n "${DRAFTER:-}" ]; then
+[ -e "$model" ] || fail "RECIPE: expected a model of configs/*.yaml, got $recipe"
+if [ -n "${DRAFTER:-}" ]; then # in a recipe, since only rows with a drafter take it from there
   mkdir -p "$OUT"
   echo "drafter_path: $DRAFTER" >"$OUT/drafter.yaml"
   model+=,$OUT/drafter.yaml
 fi
 
+# A row is the same recipe in the speed table, in the estimate and for the images.
+recipe_of() { # recipe_of ROW: its file; nothing for a method
+  case $1 in *.yaml) echo "$1" ;; *) [ ! -e "configs/paper/$1.yaml" ] || echo "configs/paper/$1.yaml" ;; esac
+}
+entries='' recipes=()
+for row in $METHODS; do
+  file=$(recipe_of "$row")
+  entries+=,${file:-$row}
+  [ -z "$file" ] || recipes+=("$file")
+done
+
+measure() { # measure FOLDER WORDS...: the speed table, unless the same words and recipes made it
+  local out=$1 made; shift
+  made="$* $(cat ${model//,/ } "${recipes[@]}" | cksum)"
+  if [ -e "$out/benchmark.json" ] && [ "$made" = "$(cat "$out/benchmark.words" 2>/dev/null)" ]; then
+    echo "measured already: $out/benchmark.txt"
+    return
+  fi
+  "$PY" main.py benchmark "$@" --output_dir "$out" >"$out/benchmark.partial"
+  mv "$out/benchmark.partial" "$out/benchmark.txt"
+  echo "$made" >"$out/benchmark.words"
+  sed '/^{"rows"/d' "$out/benchmark.txt" # all figures in one line; benchmark.json has them
+}
+
+words=$(printf '%q ' --config "$model" --num_images "$IMAGES" "${flags[@]}")
+step "files"
+"$PY" -m scripts.paper.needs --flags="$words" --methods="$METHODS" --evaluate="${EVALUATE:-}"
 case "$prompts ${FLAGS:-}" in
 *--prompt_file*) ;;
 PartiPrompts* | MSCOCO2017Val*) step "prompts"; bash scripts/get_prompts.sh "$prompts" ;;
 esac
-words=$(printf '%q ' --config "$model" --num_images "$IMAGES" "${flags[@]}")
-step "files"
-"$PY" -m scripts.tools.paper_needs --flags="$words" --methods="$METHODS" --evaluate="$EVALUATE"
 
 for temperature in ${TEMPERATURES:-1 0}; do
   out=$OUT/T$temperature folders=
   mkdir -p "$out"
   step "T = $temperature: speed on $BENCH prompts"
   measure "$out" --config "$model" --temperature "$temperature" --num_images "$BENCH" \
-    --repeats "${REPEATS:-3}" --methods "$measured" "${flags[@]}"
-  "$PY" -m scripts.tools.paper_hours --benchmark="$out/benchmark.json" --flags="$words" \
+    --repeats "$REPEATS" --methods "${entries#,}" "${flags[@]}"
+  "$PY" -m scripts.paper.hours --benchmark="$out/benchmark.json" --flags="$words" \
     --methods="$METHODS"
-  for method in $METHODS; do
-    step "T = $temperature: images by $method"
-    row "$method"
-    "$PY" main.py generate_images "${row[@]}" --temperature "$temperature" \
-      --num_images "$IMAGES" --output_dir "$out/$method" "${flags[@]}"
-    folders+=,$out/$method
+  for row in $METHODS; do
+    name=$(basename "$row" .yaml) file=$(recipe_of "$row")
+    step "T = $temperature: images by $name"
+    if [ -n "$file" ]; then made=(--config "$file,$model"); else made=(--config "$model" --method "$row"); fi
+    "$PY" main.py generate_images "${made[@]}" --temperature "$temperature" \
+      --num_images "$IMAGES" --output_dir "$out/$name" "${flags[@]}"
+    folders+=,$out/$name
   done
   step "T = $temperature: tables"
   "$PY" main.py evaluate --output_dir "${folders#,}" --report_dir "$out/evaluation" "${judging[@]}"

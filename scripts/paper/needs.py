@@ -1,26 +1,27 @@
-"""Say what a table of the paper needs, before its hours begin: prompts, files, memory, metrics.
+"""Say what a table of the paper needs, before its hours begin: files, memory, prompts, metrics.
 
-`python -m scripts.tools.paper_needs --flags="--config configs/anole.yaml --prompt MSCOCO2017Val"`
+`python -m scripts.paper.needs --flags="--config configs/anole.yaml --prompt MSCOCO2017Val"`
 """
 
 import shlex
 from collections.abc import Iterator
 
-from configs.command_line import read, read_recipe, read_words
+from configs.acceptance import LanternSettings
+from configs.command_line import read, read_words
 from configs.evaluation import TINY_METRICS, EvaluateSettings
-from configs.fields import SettingsError, Values, build
-from configs.method_table import METHODS
+from configs.fields import Values, build
 from configs.methods import MethodSettings
-from configs.schema import RunSettings
+from configs.schema import DATASETS, RunSettings
 from configs.targets import ROOT, TARGETS
 from configs.tools import InspectSettings
 from eval.metrics.base import Unavailable
 from eval.metrics.registry import NEED_REFERENCE
 from eval.metrics.weights import find_weights
 from runs.commands import evaluate_settings
-from runs.findings import as_table
+from runs.findings import Report, as_table
 from runs.inspection import examine
 from runs.prompts import prompt_items
+from scripts.paper.rows import methods_of
 from support.border import Failure
 from support.script import run_script
 
@@ -38,7 +39,9 @@ WEIGHTS = {
 
 
 def paper_needs(*, flags: str, methods: str = "ar eagle2 adt", evaluate: str = "") -> None:
-    """Print what is here and what is missing; fail if the table cannot be drawn.
+    """Print what is here and what is missing; fail if a file of the model or a drafter is missing.
+
+    Prompts that are missing are a note: they are small, and `run.sh` downloads them afterwards.
 
     Args:
         flags: those of the table's commands, as generate_images takes them.
@@ -46,20 +49,21 @@ def paper_needs(*, flags: str, methods: str = "ar eagle2 adt", evaluate: str = "
         evaluate: flags for `evaluate`; a metric without its weights is a note.
 
     Raises:
-        SettingsError: a flag or the prompts cannot be used.
+        SettingsError: a flag cannot be used.
         Failure: a file of the model or its drafter is missing or damaged.
     """
-    values = flag_values(flags)
-    print(f"prompts: {values['prompt']}, {count_prompts(values)} of them\n")
-    drafted = [name for name in methods.split() if METHODS[method_of(name)].drafted]
-    settings = build(InspectSettings, values if drafted else _without_drafter(values))
+    values, rows = flag_values(flags), methods_of(methods)
+    drafted = [name for name, method in rows.items() if method.drafted]
+    settings = build(InspectSettings, values if drafted else without_drafter(values))
     report = examine(settings)
     print(as_table(report, settings), "\n")
+    print(f"prompts: {_prompts(values)}")
     for line in _columns(settings.model, evaluate):
         print(f"image quality: {line}")
-    faults = [f"{found.part} ({found.item})" for found in report.findings if not found.fits]
+    faults = [f"{finding.part} ({finding.item})" for finding in report.findings if not finding.fits]
     if drafted and settings.drafter_path is None:
         faults.append(f"no drafter for {', '.join(drafted)}: {_drafter_source(settings.model)}")
+    faults += _missing_tables(report, rows)
     if faults:
         raise Failure(f"files are missing or damaged, see above: {'; '.join(faults)}")
 
@@ -70,25 +74,22 @@ def flag_values(flags: str) -> Values:
     return recipe | given
 
 
-def count_prompts(values: Values) -> int:
+def count_images(values: Values) -> int:
     """Return how many images each row of the table has; a SettingsError for unusable prompts."""
-    plain = _without_drafter(values)
+    plain = without_drafter(values)
     return len(prompt_items(build(RunSettings, plain, method=MethodSettings("ar"))))
 
 
-def method_of(name: str) -> str:
-    """Return the method of a row: of the paper's recipe with this name, or of its own name."""
-    recipe = ROOT / "configs/paper" / f"{name}.yaml"
-    method = read_recipe(str(recipe), "generate_images")["method"] if recipe.is_file() else name
-    if method not in METHODS:
-        recipes = sorted(path.stem for path in recipe.parent.glob("*.yaml"))
-        allowed = ", ".join(dict.fromkeys((*recipes, *METHODS)))
-        raise SettingsError(f"METHODS: found {name!r}; allowed: {allowed}, with blanks between")
-    return method
-
-
-def _without_drafter(values: Values) -> Values:
+def without_drafter(values: Values) -> Values:
+    """Return the values without the drafter, which plain decoding would refuse."""
     return {name: value for name, value in values.items() if name != "drafter_path"}
+
+
+def _prompts(values: Values) -> str:
+    source = DATASETS.get(values["prompt"])
+    if source and "prompt_file" not in values and not (ROOT / "configs/prompts" / source).is_file():
+        return f"{values['prompt']}, not here yet: scripts/get_prompts.sh downloads them"
+    return f"{values['prompt']}, {count_images(values)} of them"
 
 
 def _drafter_source(model: str) -> str:
@@ -96,17 +97,24 @@ def _drafter_source(model: str) -> str:
     return f'{source}; DRAFTER=folder names it, METHODS="ar jacobi" needs none'
 
 
+def _missing_tables(report: Report, rows: dict[str, MethodSettings]) -> list[str]:
+    """Return a fault if a row has LANTERN's rule and the checkpoint no table of nearest codes."""
+    relaxed = [name for name, row in rows.items() if isinstance(row.relaxed, LanternSettings)]
+    notes = [f.text for f in report.findings if f.part == "nearest codes" and f.note]
+    return [f"table of nearest codes for {', '.join(relaxed)}: {text}" for text in notes if relaxed]
+
+
 def _columns(model: str, evaluate: str) -> Iterator[str]:
     """Yield a line per metric that the table will lack, then those that it will have."""
     words = ["--output_dir=table", *shlex.split(evaluate)]
     settings = evaluate_settings(read_words("evaluate", words))
-    found: list[str] = []
+    computed: list[str] = []
     for name in settings.chosen_metrics("tiny" if model == "tiny" else "other"):
         if lacks := _lacks(name, settings, model):
-            yield f"{name} left out: {lacks}"
+            yield f"{name} skipped: {lacks}"
         else:
-            found.append(name)
-    yield f"computed: {', '.join(found) or 'none'}"
+            computed.append(name)
+    yield f"computed: {', '.join(computed) or 'none'}"
 
 
 def _lacks(metric: str, settings: EvaluateSettings, model: str) -> str | None:

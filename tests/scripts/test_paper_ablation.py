@@ -1,27 +1,25 @@
-"""The ablation of the drafter's training: its rows, their flags, its table."""
-
-from __future__ import annotations
+"""`ablation.sh`: its sweeps, the parts of a drafter's training, maps."""
 
 import json
 from pathlib import Path
 
 import pytest
-from test_paper_scripts import commands
+from paper_commands import commands, with_table
 from test_train import write_tokens
 
 import main
-from configs.command_line import read_recipe
+from configs.command_line import read_recipe, read_words
 from configs.schema import ROOT
 from runs.commands import train_settings
 from scripts.tools.drafter_table import table
+from scripts.tools.maps import maps
 
+SWEEPS = sorted(path.stem for path in (ROOT / "configs" / "sweeps").glob("*.yaml"))
 ROWS = ["published", "plain", "full", "agreement", "shifted", "depths1", "depths4", "unguided",
         "noiseless", "layers2"]  # fmt: skip
 
 
 def settings_of(words: list[str], tokens: Path) -> dict:
-    from configs.command_line import read_words
-
     texts = read_words("train_drafter", words[1:]) | {
         "tokens": str(tokens),
         "model_path": str(ROOT / "ckpts/tiny"),
@@ -35,7 +33,7 @@ def settings_of(words: list[str], tokens: Path) -> dict:
 def test_each_row_changes_what_it_names(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(ROOT)
     (tmp_path / "about.json").write_text("{}")
-    *found, last = commands("drafter.sh", tmp_path, {"TOKENS": str(tmp_path)})
+    *found, last = commands("ablation.sh drafter", tmp_path, {"TOKENS": str(tmp_path)})
     names = [Path(words[words.index("--output_dir") + 1]).name for words in found]
     assert names == ROWS and [Path(word).name for word in last[1:]] == ROWS
     rows = dict(zip(names, (settings_of(words, tmp_path) for words in found), strict=True))
@@ -69,7 +67,7 @@ def test_a_table_of_two_rows(checkpoint, tmp_path, monkeypatch, capsys) -> None:
     flags = f"--model_path {checkpoint} --device cpu --steps 2 --batch_size 4"
     flags += " --holdout 2 --eval_images 1"
     given = {"TOKENS": str(tokens), "ROWS": "plain shifted", "FLAGS": flags}
-    *trainings, last = commands("drafter.sh", tmp_path, given)
+    *trainings, last = commands("ablation.sh drafter", tmp_path, given)
     for words in trainings:
         assert main.main(words) == 0
     lines = table([Path(word) for word in last[1:]]).splitlines()
@@ -83,3 +81,49 @@ def test_a_table_of_two_rows(checkpoint, tmp_path, monkeypatch, capsys) -> None:
     assert f"{tau:.3f}" in lines[2] and lines[2].endswith("| 1/1 |")
     with pytest.raises(ValueError, match="evaluation.json: missing"):
         table([tmp_path])
+
+
+def test_the_usage_names_every_ablation() -> None:
+    usage = (ROOT / "scripts" / "paper" / "ablation.sh").read_text().split("set -euo")[0]
+    assert [name for name in (*SWEEPS, "drafter", "maps") if f" {name} " not in usage] == []
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_a_sweep_is_measured_at_both_temperatures(
+    name, checkpoint, tmp_path, capsys, monkeypatch
+) -> None:
+    (tmp_path / "prompts.txt").write_text("a cat\ntwo dogs\nmore\n")
+    flags = "--dtype fp64 --device cpu --cells 0-2 --repeats 1 --warmup 0"
+    if name == "lantern":  # this checkpoint has a table of nearest codes, but no classifier
+        checkpoint = with_table(checkpoint, tmp_path / "checkpoint")
+    flags += f" --model_path {checkpoint}"
+    monkeypatch.chdir(ROOT)
+    given = {"PROMPTS": str(tmp_path / "prompts.txt"), "FLAGS": flags}
+    for words in commands(f"ablation.sh {name}", tmp_path, given):
+        assert main.main(words) == 0, words
+    for temperature in (1, 0):
+        folder = tmp_path / "out" / f"T{temperature}"
+        rows = [json.loads(text) for text in (folder / "sweep.jsonl").read_text().splitlines()]
+        assert len(rows) == 2 and {row["temperature"] for row in rows} == {temperature}
+        assert (folder / "speed.png").stat().st_size > 5000
+    assert capsys.readouterr().out.count("| cell |") == 2
+
+
+def test_maps_of_runs_with_a_trace(checkpoint, tmp_path, capsys, monkeypatch) -> None:
+    (tmp_path / "prompts.txt").write_text("a cat\ntwo dogs\nmore\n")
+    flags = f"--model_path {checkpoint} --dtype fp64 --device cpu"
+    monkeypatch.chdir(ROOT)
+    given = {"PROMPTS": str(tmp_path / "prompts.txt"), "FLAGS": flags}
+    found = commands("ablation.sh maps", tmp_path, given)
+    assert [words[0] for words in found] == ["generate_images", "scripts.tools.maps"] * 2
+    for words in found:
+        if words[0] == "generate_images":
+            assert main.main(words) == 0, words
+        else:
+            maps(run=words[2])
+    assert capsys.readouterr().out.count("| rounds | upper |") == 2
+    for method in ("eagle2", "adt"):
+        folder = tmp_path / "out" / method / "maps"
+        assert {path.name for path in folder.iterdir()} == {
+            "mean.png", "00000_0.png", "00001_0.png", "correlations.json"
+        }  # fmt: skip

@@ -1,0 +1,1 @@
+"""The paper's table of one model, and its ablations: `run.sh` and `ablation.sh`."""

@@ -1,3 +1,0 @@
-#!/usr/bin/env bash
-# The bounds of depth and width; variables: see ablation.sh.
-exec bash "$(dirname "$0")/ablation.sh" bounds

@@ -1,0 +1,56 @@
+"""Estimate the hours of a table of the paper from the speeds that were just measured.
+
+`python -m scripts.paper.hours --benchmark out/benchmark.json --flags="--prompt PartiPrompts"`
+"""
+
+import math
+from pathlib import Path
+
+from configs.fields import SettingsError, settings_dict
+from scripts.paper.needs import count_images, flag_values
+from scripts.paper.rows import methods_of
+from support.json_files import Line, parse_json
+from support.script import run_script
+
+
+def paper_hours(*, benchmark: str, flags: str, methods: str = "ar eagle2 adt") -> None:
+    """Print how long the images of all rows take, one at a time.
+
+    Args:
+        benchmark: benchmark.json, in which every row was measured.
+        flags: those of the table's commands, as generate_images takes them.
+        methods: the table's rows, with blanks between: methods, or recipes of configs/paper.
+
+    Raises:
+        SettingsError: a flag, the prompts or the file cannot be used, or a row is missing in it.
+    """
+    images = count_images(flag_values(flags))
+    rows = _rows(Path(benchmark))
+    hours: dict[str, float] = {}
+    for name, method in methods_of(methods).items():
+        # By all settings, not by the method's name: an `adt` with other bounds has another speed.
+        wanted = settings_dict(method)
+        row = next((r for r in rows if all(r.get(k) == v for k, v in wanted.items())), None)
+        if row is None:
+            raise SettingsError(f"--benchmark {benchmark}: has no row of {name}; measure it first")
+        hours[name] = images * row["seconds_per_image"] / 3600
+    shares = ", ".join(f"{name} {_time(value)}" for name, value in hours.items())
+    print(f"{images} images per row, one at a time: about {_time(sum(hours.values()))} ({shares})")
+
+
+def _rows(path: Path) -> list[Line]:
+    try:
+        return parse_json(path.read_text(encoding="utf-8"))["rows"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SettingsError(
+            f"--benchmark {path}: cannot be read ({error}); expected a benchmark.json"
+        ) from error
+
+
+def _time(hours: float) -> str:
+    """Return hours in words, or minutes if they are less than one hour."""
+    return f"{hours:.1f} h" if hours >= 1 else f"{math.ceil(60 * hours)} min"
+
+
+if __name__ == "__main__":
+    run_script(paper_hours)

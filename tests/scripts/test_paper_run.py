@@ -1,0 +1,200 @@
+"""`run.sh`: all its commands, run on small checkpoints of each family."""
+
+import json
+import os
+import re
+from functools import partial
+from pathlib import Path
+
+import pytest
+from paper_commands import commands, start, with_table
+from small_emu3 import write_emu3
+from small_janus import write_janus
+from small_llamagen import LlamaGenSizes, write_llamagen
+
+import main
+from configs.command_line import read_recipe
+from configs.schema import ROOT
+from models.registry import FAMILIES, TARGETS
+from models.targets.llamagen import LlamaGen
+from models.targets.llamagen_files import llamagen_family
+from scripts.paper.hours import paper_hours
+from scripts.paper.needs import paper_needs
+
+RECIPES = sorted(path.stem for path in (ROOT / "configs").glob("*.yaml"))
+TINY = "run.sh tiny configs/prompts/tiny_test.txt"
+COCO = {
+    "images": [{"id": 7, "file_name": "7.jpg"}, {"id": 3, "file_name": "3.jpg"}],
+    "annotations": [
+        {"id": 1, "image_id": 3, "caption": "a cat"},
+        {"id": 2, "image_id": 7, "caption": "two dogs"},
+    ],
+}
+PARTI = "Prompt\tCategory\tChallenge\tNote\na cat\tAnimals\tBasic\t\ntwo dogs\tAnimals\tBasic\t\n"
+PROMPTS = {"coco": ("captions.json", json.dumps(COCO)), "parti": ("prompts.tsv", PARTI)}
+SIDES = {"llamagen": 4, "llamagen2": 6}  # of small images, in place of 16 and 32 codes
+# Recipes whose size is too large for the checkpoint.
+TARGET_SIZES = {"lumina_mgpt": "--target_size 64", "emu3": "--target_size 40x32"}
+NEEDS, HOURS = "scripts.paper.needs", "scripts.paper.hours"
+TOOLS = {NEEDS: paper_needs, HOURS: paper_hours}
+
+
+@pytest.fixture(scope="module")
+def checkpoints(checkpoint, lumina_folder, tmp_path_factory) -> dict[str, Path]:
+    """A small checkpoint for every recipe."""
+    stages = {
+        name: write_llamagen(tmp_path_factory.mktemp(name), LlamaGenSizes(side=side))
+        for name, side in SIDES.items()
+    }
+    others = {
+        "janus_pro": write_janus(tmp_path_factory.mktemp("janus") / "checkpoint"),
+        "emu3": write_emu3(tmp_path_factory.mktemp("emu3") / "checkpoint"),
+    }
+    chameleons = {"anole": checkpoint, "tiny": checkpoint, "lumina_mgpt": lumina_folder}
+    return chameleons | others | stages
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_model_gets_images_and_a_table(
+    recipe, checkpoints, tmp_path, capsys, monkeypatch
+) -> None:
+    name = ("coco", "parti")[RECIPES.index(recipe) % 2]
+    prompts, text = PROMPTS[name]
+    (tmp_path / prompts).write_text(text)
+    flags = f"--model_path {checkpoints[recipe]} {TARGET_SIZES.get(recipe, '')} --dtype fp64"
+    flags += f" --device cpu --prompt_file {tmp_path / prompts}"
+    temperatures = ("1", "0") if recipe == "tiny" else ("1",)
+    given = {"BENCH": "2", "REPEATS": "1", "FLAGS": flags, "TEMPERATURES": " ".join(temperatures)}
+    given |= {"DRAFTER": str(checkpoints[recipe] / "drafter"), "EVALUATE": "--metrics none"}
+    script_commands = commands(f"run.sh {recipe} {name}", tmp_path, given)
+    monkeypatch.chdir(ROOT)
+    for stage, side in SIDES.items():
+        monkeypatch.setitem(TARGETS, stage, partial(LlamaGen.load, side=side))
+        monkeypatch.setitem(FAMILIES, stage, llamagen_family(side))
+    each = ["benchmark", HOURS, *["generate_images"] * 3, "evaluate"]
+    assert [words[0] for words in script_commands] == [NEEDS, *each * len(temperatures)]
+    for words in script_commands:
+        run(words)
+    said = capsys.readouterr().out
+    assert said.count("2 images per row, one at a time: about ") == len(temperatures)
+    for temperature in temperatures:
+        out = tmp_path / "out" / f"T{temperature}"
+        table = json.loads((out / "benchmark.json").read_text())
+        assert table["settings"]["temperature"] == float(temperature)
+        check_rows(table["rows"], out)
+        images = [pictures(out / method) for method in ("ar", "eagle2", "adt")]
+        assert len(images[0]) == 2 and images[0] == images[1] == images[2]
+        assert (out / "evaluation" / "speed.md").read_text().count("| 2/2 |") == 3
+
+
+def check_rows(rows: list[dict], out: Path) -> None:
+    """The rows that were timed are those whose images were made, and those of configs/paper."""
+    assert [row["method"] for row in rows] == ["ar", "eagle2", "adt"]
+    for row in rows:
+        made = json.loads((out / row["method"] / "run.json").read_text())["settings"]
+        shared = row.keys() & made.keys()
+        assert len(shared) > 5 and all(row[name] == made[name] for name in shared)
+        assert row["identical"] == 2
+        recipe = ROOT / "configs" / "paper" / f"{row['method']}.yaml"
+        assert row["method"] == "ar" or read_recipe(str(recipe), "benchmark").items() <= row.items()
+
+
+def run(words: list[str]) -> None:
+    """Run a command that the script has: of main.py, or a tool."""
+    if words[0] not in TOOLS:
+        assert main.main(words) == 0, words
+        return
+    flags = [word.removeprefix("--").partition("=") for word in words[1:] if "=" in word]
+    given = {name: text for name, _, text in flags}
+    TOOLS[words[0]](**given)
+
+
+def test_what_was_measured_is_not_measured_again(tmp_path) -> None:
+    row = tmp_path / "row.yaml"
+    row.write_text("method: jacobi\n")
+    given = {"TEMPERATURES": "1", "BENCH": "2", "METHODS": f"ar {row}"}
+    out = tmp_path / "out" / "T1"
+
+    def measured(**more: str) -> bool:
+        return any(words[0] == "benchmark" for words in commands(TINY, tmp_path, given | more))
+
+    assert measured() and measured(), "it was stopped before benchmark.json was there"
+    (out / "benchmark.json").write_text("{}")
+    assert not measured() and not measured(IMAGES="3")
+    assert measured(BENCH="3") and measured(FLAGS="--dtype bf16")
+    assert not measured(FLAGS="--dtype bf16")
+    row.write_text("method: jacobi\nwindow: 8\n")
+    assert measured(FLAGS="--dtype bf16"), "the row's recipe is another one now"
+
+
+def test_rows_of_methods_without_a_drafter(tmp_path) -> None:
+    given = {"METHODS": "ar jacobi", "TEMPERATURES": "1", "DRAFTER": "none"}
+    found = commands("run.sh emu3 parti", tmp_path, given | {"FLAGS": "--prompt_file p.tsv"})
+    assert [words[0] for words in found] == [
+        NEEDS, "benchmark", HOURS, "generate_images", "generate_images", "evaluate"
+    ]  # fmt: skip
+    assert not any("--drafter_path" in word for words in found for word in words)
+    assert "ar,jacobi" in found[1] and "jacobi" in found[4]
+
+
+def test_files_are_looked_at_before_prompts_are_fetched(tmp_path) -> None:
+    """Without network, as curl says it, and with a stand-in for Python that notes its call."""
+    for name, text in (
+        ("curl", "echo 'curl: (6) Could not resolve host' >&2; exit 6"),
+        ("py", f'echo "$2" >> {tmp_path}/called; exit "$FAILS"'),
+    ):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    given = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "TO": str(tmp_path / "none")}
+    given |= {"PY": str(tmp_path / "py"), "OUT": str(tmp_path / "out")}
+    done = start("run.sh anole parti", given | {"FAILS": "1"})
+    assert done.returncode == 1 and "== prompts" not in done.stdout
+    done = start("run.sh anole parti", given | {"FAILS": "0"})
+    assert done.returncode == 1 and done.stdout.index("== files") < done.stdout.index("== prompts")
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+    assert "PartiPrompts.tsv: not here" in done.stderr and "Could not resolve host" in done.stderr
+    assert (tmp_path / "called").read_text() == f"{NEEDS}\n" * 2
+
+
+@pytest.mark.parametrize("script", ["run.sh", "ablation.sh"])
+def test_a_script_without_arguments_says_how_it_is_called(script) -> None:
+    help_, bare = start(f"{script} --help", {}), start(script, {})
+    assert (help_.returncode, bare.returncode) == (0, 2)
+    assert help_.stdout == bare.stderr and f"bash scripts/paper/{script} " in help_.stdout
+    assert "Variables (default):" in help_.stdout and "set -euo" not in help_.stdout
+
+
+@pytest.mark.parametrize("words", ["run.sh nothing coco", "ablation.sh nothing"])
+def test_unknown_names_are_refused_with_a_line(words) -> None:
+    done = start(words, {"PY": "false"})
+    assert done.returncode == 1 and re.fullmatch("error: .* got nothing\n", done.stderr)
+
+
+def test_relaxed_rows(checkpoint, tmp_path, monkeypatch) -> None:
+    checkpoint = with_table(checkpoint, tmp_path / "checkpoint")
+    flags = f"--model_path {checkpoint} --dtype fp64 --device cpu"
+    methods = {"lantern": "eagle2", "lantern_pp": "static", "adt_lantern": "adt"}
+    given = {"METHODS": " ".join(methods), "TEMPERATURES": "1", "FLAGS": flags}
+    found = commands(TINY, tmp_path, given)
+    rows = [words for words in found if words[0] == "generate_images"]
+    monkeypatch.chdir(ROOT)
+    for words, (name, method) in zip(rows, methods.items(), strict=True):
+        # the small checkpoint has 24 codes
+        assert main.main([*words, "--lantern_k", "10"]) == 0, words
+        settings = json.loads((tmp_path / "out" / "T1" / name / "run.json").read_text())["settings"]
+        assert (settings["method"], settings["verifier"]) == (method, "lantern")
+
+
+def test_rows_that_are_compared_differ_in_one_thing() -> None:
+    """EAGLE-2 and ADT-Tree, with and without LANTERN: the same trees, the same rule."""
+    eagle2, adt, lantern, adt_lantern = (
+        read_recipe(str(ROOT / "configs" / "paper" / f"{name}.yaml"), "benchmark")
+        for name in ("eagle2", "adt", "lantern", "adt_lantern")
+    )
+    rule = {"verifier": "lantern", "lantern_k": 100, "lantern_delta": 0.5}
+    assert lantern == eagle2 | rule and adt_lantern == adt | rule
+    assert eagle2["nodes"] == adt["nodes"] == 58
+
+
+def pictures(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (folder / "img").iterdir()}
