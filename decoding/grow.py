@@ -72,7 +72,11 @@ class Grower:
             nodes = self.policy.select(tree, plan, level)  # (images, k)
             log_q = self.drafter.expand(tree, nodes)  # (images, k, vocab)
             count, trust = self.policy.branching(plan, level), self.drafter.trust
-            here = drawn[:, level - 1 : level]
+            if self.proposal.stream == "draft":
+                # the target's noise belongs to a position, draws belong to a parent
+                here = noise.children(decided + level - 1, nodes.shape[1])
+            else:
+                here = drawn[:, level - 1 : level]
             tokens, hits = self.proposal.children(log_q, here, count, level, trust)
             read = log_q if self.distributions else None
             tree = extended(tree, plan, (nodes, tokens, hits), read)

@@ -7,7 +7,7 @@ speculative decoding, arXiv 2408.07978). That makes every tree exact.
 
 Roles are independent streams. `target` chooses the target's tokens; `accept` and `residual` serve
 randomised acceptance (a position is decided once, so no entry is used twice); `draft` draws the
-children of a sampling proposal.
+children of a sampling proposal, for every parent node anew.
 """
 
 import hashlib
@@ -83,6 +83,7 @@ def gumbel_of(key: int | Tensor, positions: Tensor, width: int) -> Tensor:
     return -torch.log(-torch.log(uniform(key, positions, width)))
 
 
+_POSITION_BITS = 16  # of a counter; what stands above them tells apart nodes of one position
 _TABLE_BYTES = 2**26  # of one role and image; larger tables hold the next positions only
 _AHEAD = 64  # least positions that are made at a time
 _TOGETHER = 2**22  # numbers that are computed at a time, in fp64
@@ -212,10 +213,22 @@ class PositionalNoise:
         """
         return Noise(self, role, keys, first)
 
-    def draft(self, keys: Tensor, positions: Tensor) -> Tensor:
+    def draft(self, keys: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
+        """Return the noise (images, n, vocab) that samples the children of n nodes.
+
+        Children of two nodes never share a number, which rules that judge a node by its
+        descendants depend on: cousins have to be independent draws.
+
+        Args:
+            keys: (images, 1) of the round's streams.
+            positions: (images, n) image positions of the children.
+            parents: (n,) ranks of the nodes among those that are expanded into one level. A node's
+                rank does not depend on the other images of the batch, as its index does.
+        """
         if self.shape.greedy:
-            return self.table.new_zeros(*positions.shape, 1)
-        return gumbel_of(keys[..., None], positions, self.shape.width).to(self.shape.dtype)
+            return self.table.new_zeros(len(positions), len(parents), 1)
+        counters = positions + (parents << _POSITION_BITS)
+        return gumbel_of(keys[..., None], counters, self.shape.width).to(self.shape.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,8 +245,18 @@ class Noise:
 
     def __call__(self, positions: Tensor) -> Tensor:
         if self.role == "draft":
-            return self.noise.draft(self.keys, positions)
+            first = torch.zeros_like(positions[0])
+            return self.noise.draft(self.keys, positions, first)
         return self.noise(positions, self.role)
+
+    def children(self, positions: Tensor, parents: int) -> Tensor:
+        """Return draft noise (images, parents, vocab) for the children of so many nodes of a level.
+
+        positions: (images, 1) of the children.
+        """
+        return self.noise.draft(
+            self.keys, positions, torch.arange(parents, device=positions.device)
+        )
 
     def ahead(self, decided: Tensor, count: int) -> Tensor:
         """Return noise (images, count, vocab) at the positions from decided (images, 1) on."""

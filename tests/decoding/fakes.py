@@ -135,6 +135,23 @@ class ScriptedDrafter(Unseeing):
         self.keys, self.decided = [self.keys[i] for i in images], [self.decided[i] for i in images]
 
 
+def chi_square(counts: Tensor, probabilities: Tensor) -> float:
+    """p-value of counts (groups, n), given how many each group has; outcomes that are expected
+    less than five times are pooled within their group, and left out if they still are too few.
+    """
+    expected = probabilities * counts.sum(1, keepdim=True)
+    assert not counts[probabilities == 0].any(), "impossible outcomes"
+    rare = expected < 5
+    cells = []
+    for numbers in (counts, expected):
+        pooled = (numbers * rare).sum(1, keepdim=True)
+        cells.append(torch.cat([numbers * ~rare, pooled], 1))
+    enough = cells[1] >= 5
+    freedom = (enough.sum(1) - 1).clamp(min=0).sum()
+    statistic = ((cells[0] - cells[1]) ** 2 / cells[1])[enough].sum()
+    return float(torch.special.gammaincc(freedom / 2, statistic / 2))
+
+
 def p_value(counts: Tensor, probabilities: Tensor) -> float:
     """Chi-square test; outcomes expected less than five times are pooled."""
     expected = probabilities * counts.sum()
@@ -154,3 +171,6 @@ class Drawn:
 
     def ahead(self, decided: Tensor, count: int) -> Tensor:
         return self.at(decided + torch.arange(count))
+
+    def children(self, positions: Tensor, parents: int) -> Tensor:
+        return self.at(positions)

@@ -4,14 +4,15 @@ streams of noise random.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import torch
-from fakes import Drawn, Unseeing
+from fakes import Unseeing
 from torch import Tensor
 
 from decoding.grow import Grower
-from decoding.noise import NoiseShape, PositionalNoise
+from decoding.noise import NoiseShape, PositionalNoise, gumbel_of, stream_key
 from decoding.policies.base import TreePlan, TreePolicy
 from decoding.proposals import PROPOSALS
 from decoding.tree import DraftTree
@@ -35,9 +36,12 @@ class Distributions(Unseeing):
             noise = noise.masked_fill(noise == noise.amin(1, keepdim=True), -torch.inf)
         self.log_p, self.log_q = p.log_softmax(1), (p.clamp(min=-2) + 1.2 * noise).log_softmax(1)
 
+    roots: Tensor | int = 0  # (images,) the rows of the trees' roots
+
     def rows(self, tree: DraftTree) -> Tensor:
         """(images, 1 + nodes) the row of every node's path."""
         rows = torch.zeros_like(tree.tokens)
+        rows[:, 0] = self.roots
         for depth in range(1, tree.height + 1):
             rows = torch.where(
                 tree.depths == depth,
@@ -58,6 +62,17 @@ class Distributions(Unseeing):
         return joint
 
 
+def filled_noise(seeds: Sequence[int], positions: int, vocab: int) -> PositionalNoise:
+    """The noise of images with these seeds, all at once."""
+    shape = NoiseShape(positions, vocab, False, torch.float64, torch.device("cpu"))
+    noise = PositionalNoise(shape, len(seeds), ROLES[:3])
+    noise.seeds = list(seeds)
+    for role, table in noise.tables.items():
+        keys = torch.tensor([[[stream_key(seed, role)]] for seed in seeds])
+        table.copy_(gumbel_of(keys, torch.arange(positions).expand(len(seeds), -1), vocab))
+    return noise
+
+
 def random_noise(
     images: int, positions: int, vocab: int, seed: int, greedy: bool = False
 ) -> PositionalNoise:
@@ -70,7 +85,15 @@ def random_noise(
         table.copy_(
             -torch.rand(table.shape, generator=generator, dtype=torch.float64).log().neg().log()
         )
+    # what the children of a level's first parent are drawn with, for controls that misuse it
+    at = torch.arange(positions).expand(images, -1)
+    noise.tables["draft"] = noise.draft(draft_keys(images), at, torch.zeros_like(at[0]))
     return noise
+
+
+def draft_keys(images: int) -> Tensor:
+    """Keys (images, 1) of the streams that a round draws children with."""
+    return torch.arange(images)[:, None] * 2**40
 
 
 def one_round(
@@ -82,7 +105,7 @@ def one_round(
 ) -> tuple[DraftTree, Verdict]:
     """Grow and judge one tree per image."""
     images = len(noise.table)
-    drawing = Drawn(partial(noise, role=PROPOSALS[proposal].stream))
+    drawing = noise.drawing(PROPOSALS[proposal].stream, draft_keys(images))
     root = DraftTree.root(torch.zeros(images, dtype=torch.long), torch.float64)
     grower = Grower(
         policy, distributions, PROPOSALS[proposal](), distributions=verifier.reads_distributions

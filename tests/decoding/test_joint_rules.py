@@ -16,6 +16,7 @@ from test_distribution import PLAIN, drafter, enumerated, sampled, target  # noq
 from torch import Tensor
 
 from configs.schema import MethodSettings
+from decoding.noise import PositionalNoise
 from decoding.policies import static
 from decoding.policies.static import StaticTree, rank_paths
 from decoding.tree import DraftTree
@@ -66,6 +67,35 @@ def test_three_tokens_have_the_targets_distribution(case, distribution) -> None:
     accepted = torch.bincount(verdict.accepted, minlength=3)
     assert min(accepted[0], accepted[2]) > IMAGES // 50
     assert not verdict.emptied.any()
+
+
+def cousins(monkeypatch: pytest.MonkeyPatch, shared: bool) -> float:
+    """The p-value of traversal where two nodes of a level have a child each, and level 2 is drafted
+    whatever level 1 holds.
+    """
+    laws = Distributions(5, 2)
+    g = torch.Generator().manual_seed(3)
+    laws.log_p = (
+        1.5 * torch.randn(laws.log_p.shape, generator=g, dtype=torch.float64)
+    ).log_softmax(1)
+    q = torch.randn(laws.log_p.shape, generator=g, dtype=torch.float64).log_softmax(1)
+    laws.log_q = torch.cat([q[:1], q[1:2].expand(len(q) - 1, -1)])
+    draft = PositionalNoise.draft
+    if shared:
+
+        def level_wise(noise, keys: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
+            return draft(noise, keys, positions, torch.zeros_like(parents))
+
+        monkeypatch.setattr(PositionalNoise, "draft", level_wise)
+    tree, noise = StaticTree(rank_paths("root:2 0:1 1:1")), random_noise(60_000, 3, 5, seed=1)
+    verdict = one_round(laws, tree, "sampled", Traversal(), noise)[1]
+    return p_value(outcome_counts(decided(laws, verdict, 2), 5), laws.joint(2))
+
+
+def test_cousins_are_drawn_independently(monkeypatch) -> None:
+    """Else a traversal, which refuses a branch because of its leaves, is biased."""
+    assert cousins(monkeypatch, shared=False) > 1e-4
+    assert cousins(monkeypatch, shared=True) < 1e-8
 
 
 def accepted_length(verifier: Verifier, policy: StaticTree) -> float:
