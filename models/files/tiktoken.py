@@ -6,6 +6,8 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
+from models.files.tokenizer_file import with_literal_texts
+
 
 def read_ranks(path: Path) -> dict[bytes, int]:
     """Return the byte strings of a .tiktoken file with their ranks, which are their ids.
@@ -45,7 +47,7 @@ def tokenizer_of(ranks: dict[bytes, int], pattern: str, special: Sequence[str]) 
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, letters])
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(name, normalized=False) for name in special])
-    return tokenizer
+    return with_literal_texts(tokenizer)
 
 
 def _cuts(token: bytes, ranks: dict[bytes, int]) -> list[int]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
@@ -11,9 +11,43 @@ def load_tokenizer(path: Path) -> Tokenizer:
     if not path.is_file():
         raise ValueError(f"missing file: {path}")
     try:
-        return Tokenizer.from_file(str(path))
+        return with_literal_texts(Tokenizer.from_file(str(path)))
     except Exception as error:  # the tokenizers library raises bare Exception
         raise ValueError(f"{path} is not a tokenizer file: {error}") from error
+
+
+def with_literal_texts(tokenizer: Tokenizer) -> Tokenizer:
+    """Let the tokenizer encode the name of a control token in a text letter by letter.
+
+    Otherwise a prompt could begin a second image or end a row. Control tokens around a prompt are
+    added by id (`row_ids`).
+    """
+    hidden = [
+        AddedToken(token.content, normalized=token.normalized, special=True)
+        for token in tokenizer.get_added_tokens_decoder().values()
+        # Some files do not mark control tokens as special. Single letters stay as they are: in
+        # DeepSeek's files they complete the alphabet.
+        if not token.special and len(token.content.strip()) > 1
+    ]
+    tokenizer.add_special_tokens(hidden)
+    tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
+def row_ids(tokenizer: Tokenizer, *pieces: str | int) -> list[int]:
+    """Return the ids of texts and of control tokens, which are given by id.
+
+    Neighbouring texts are encoded as one, because merges cross the border between them.
+    """
+    ids, text = [], ""
+    for piece in (*pieces, None):
+        if isinstance(piece, str):
+            text += piece
+            continue
+        ids += tokenizer.encode(text, add_special_tokens=False).ids if text else []
+        ids += [] if piece is None else [piece]
+        text = ""
+    return ids
 
 
 def require_tokens(tokenizer: Tokenizer, names: Iterable[str], path: Path) -> None:

@@ -19,7 +19,7 @@ from models.codecs.vqgan_config import VqganConfig
 from models.files.chameleon_parts import TokenizerFiles, find_tokenizer
 from models.files.folders import given_folder
 from models.files.sizes import fitting_config
-from models.files.tokenizer_file import load_tokenizer
+from models.files.tokenizer_file import load_tokenizer, row_ids
 from models.files.weights import naming, read_json
 from models.linear import pack_weights
 from models.targets.chameleon_network import chameleon_network, chameleon_spec, drafter_spec
@@ -166,11 +166,7 @@ class Chameleon(TransformerTarget):
         Raises:
             ValueError: if the prompt leaves too few positions for the image.
         """
-        row = [
-            self.words[BOS],
-            *self.words.tokenizer.encode(text, add_special_tokens=False).ids,
-            *tail,
-        ]
+        row = row_ids(self.words.tokenizer, self.words[BOS], text, *tail)
         refuse_long(row, room_for_prompts(self.spec, self.grid), text)
         padding = len(row) - len(empty)
         rows = [row, [self.words[PAD]] * padding + empty][:guidance]

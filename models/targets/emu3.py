@@ -22,7 +22,7 @@ from models.files.gather import all_of
 from models.files.names import HUB_TOKENIZER
 from models.files.sizes import fitting_config
 from models.files.tiktoken import read_ranks, tokenizer_of
-from models.files.tokenizer_file import load_tokenizer, require_tokens
+from models.files.tokenizer_file import load_tokenizer, require_tokens, row_ids
 from models.files.weights import naming, read_json
 from models.linear import pack_weights
 from models.targets.emu3_network import emu3_network, emu3_spec
@@ -110,10 +110,9 @@ class Emu3Prompts:
         return refuse_long(self._ids(text), self.room, text)
 
     def _ids(self, text: str) -> list[int]:
-        size = f"{BEGIN_IMAGE}{self.grid.rows}*{self.grid.columns}{BEGIN_TOKENS}"
-        tokenizer: Tokenizer = self.words.tokenizer
-        ids = tokenizer.encode(unicodedata.normalize("NFC", text) + size, add_special_tokens=False)
-        return [self.words[BOS], *ids.ids]
+        words, size = self.words, f"{self.grid.rows}*{self.grid.columns}"
+        begin = words[BOS], unicodedata.normalize("NFC", text)
+        return row_ids(words.tokenizer, *begin, words[BEGIN_IMAGE], size, words[BEGIN_TOKENS])
 
     def rows(self, text: str, guidance: int, device: torch.device) -> PromptRows:
         """Return the conditional row and, with guidance 2, the unconditional one."""

@@ -16,7 +16,7 @@ from models.codecs.janus_vq import load_janus_vq
 from models.codecs.vqgan import ImageTokenizer
 from models.files.names import HUB_TOKENIZER
 from models.files.sizes import fitting_config
-from models.files.tokenizer_file import load_tokenizer, require_tokens
+from models.files.tokenizer_file import load_tokenizer, require_tokens, row_ids
 from models.files.weights import naming, read_json
 from models.linear import pack_weights
 from models.targets.janus_config import janus_config
@@ -45,9 +45,13 @@ class JanusPrompts:
         return refuse_long(self._ids(text), self.room, text)
 
     def _ids(self, text: str) -> list[int]:
-        request = f"<|User|>: {text.strip()}\n\n<|Assistant|>:{BEGIN_IMAGE}"
-        ids = self.tokenizer.encode(request, add_special_tokens=False).ids
-        return [self.tokenizer.token_to_id(BOS), *ids]
+        id_of = self.tokenizer.token_to_id
+        # The roles are tokens in the published files; a file without them spells them.
+        user, assistant = (
+            role if id_of(role) is None else id_of(role) for role in ("<|User|>", "<|Assistant|>")
+        )
+        request = user, f": {text.strip()}\n\n", assistant, ":"
+        return row_ids(self.tokenizer, id_of(BOS), *request, id_of(BEGIN_IMAGE))
 
     def rows(self, text: str, guidance: int, device: torch.device) -> PromptRows:
         """Return the conditional row and, with guidance 2, the unconditional one."""

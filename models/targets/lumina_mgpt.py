@@ -9,6 +9,7 @@ from configs.image_size import LUMINA_MGPT, parse_size
 from models.base import ImageGrid, PromptRows, TargetOptions
 from models.codecs.codec import ADM
 from models.codecs.vqgan_config import VqganConfig
+from models.files.tokenizer_file import row_ids
 from models.targets.chameleon import BEGIN_IMAGE, END_OF_TURN, Chameleon, ChameleonVocab
 
 ROW_END = "<reserved08799>"
@@ -45,8 +46,8 @@ class LuminaMgpt(Chameleon):
     @classmethod
     def shortest_prompt(cls, words: ChameleonVocab, grid: ImageGrid, cell: int) -> int:
         request = _request(grid.columns * cell, grid.rows * cell, "")
-        own = len(words.tokenizer.encode(request, add_special_tokens=False).ids)
-        return super().shortest_prompt(words, grid, cell) + own + len(("height", "width"))
+        request_ids = row_ids(words.tokenizer, request)
+        return super().shortest_prompt(words, grid, cell) + len([*request_ids, "height", "width"])
 
 
 def _request(width: int, height: int, text: str) -> str:

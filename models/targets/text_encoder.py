@@ -144,7 +144,8 @@ def check_encoder(folder: Path) -> tuple[int, int]:
 def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
     """Return the tokenizer of a folder or hub id; ValueError if it cannot be used."""
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
+        # split_special_tokens: the name of a control token in a caption is text
+        tokenizer = AutoTokenizer.from_pretrained(path, split_special_tokens=True)
     except (
         Exception
     ) as error:  # tokenizers raises bare Exception, transformers whatever junk leads to

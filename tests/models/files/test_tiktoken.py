@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from models.files.tiktoken import read_ranks, tokenizer_of
+from models.files.tokenizer_file import row_ids
 from models.targets.emu3 import _WORD
 
 MERGED = [b"th", b"he", b"the", b" th", b" the", b"in", b"ing", "ä".encode(), b"er", "rä".encode(),
@@ -13,7 +14,7 @@ MERGED = [b"th", b"he", b"the", b" th", b" the", b"in", b"ing", "ä".encode(), b
 SPECIAL = ["<|a|>", "<|b|>"]
 IDS = {
     "the thing": [258, 259, 262],
-    "Bär<|b|> the": [66, 263, 114, 268, 260],
+    "Bär the": [66, 263, 114, 260],
     "IT'S 42\n\n there": [73, 84, 266, 32, 52, 50, 10, 10, 260, 114, 101],
     "thethe  er": [258, 258, 32, 32, 264],
 }
@@ -32,6 +33,7 @@ def test_ids(path) -> None:
     for text, ids in IDS.items():
         assert tokenizer.encode(text, add_special_tokens=False).ids == ids
         assert tokenizer.decode(ids, skip_special_tokens=False) == text
+    assert row_ids(tokenizer, "Bär", 268, " the") == [66, 263, 114, 268, 260]
 
 
 @pytest.mark.parametrize(
