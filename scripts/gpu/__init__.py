@@ -1,1 +1,1 @@
-"""What scripts/gpu/check.sh runs: correctness and speed on a CUDA machine, in parts."""
+"""What `check.sh` runs: whether a GPU draws the CPU's tokens, and how long its rounds take."""

@@ -1,10 +1,73 @@
 #!/usr/bin/env bash
-# Checks correctness and speed on a CUDA machine, in parts, the most important first: tokens against
-# the CPU's, passes of a 7B target with random weights, every method on the shipped model, profiles.
-# Needs no network and no weights but ckpts/tiny; continues where it stopped. Hours on one GPU.
-# Variables: PY interpreter. Arguments go to scripts/gpu/check.py: --parts, --output, --device,
-# --small (a try on a CPU), --model_path.
+# Checks correctness and speed on a CUDA machine, the most important first:
+#
+#   bash scripts/gpu/check.sh [--device cuda:N | cpu] [--small]
+#
+# 1. Tokens: every method in fp64, fp32 and bf16 against the CPU's.
+# 2. Rounds: a target of 7B with random weights, which this writes (15 GB) into OUT.
+# 3. Methods: `benchmark` of the shipped model, one image at a time and in batches.
+#
+# It needs no network. If it is interrupted, run the same command again; what is measured is kept. At
+# the end it writes OUT/check.md, with all tables, and OUT.tar.gz, which is what to send back.
+# --small takes small sizes, some minutes; so does a machine without a GPU, where the check says what
+# it had to skip.
+#
+# Variables (default): OUT folder (outputs/gpu_check); MODEL a checkpoint of the tiny model's layout
+# (ckpts/tiny); PY interpreter.
 set -euo pipefail
+usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit "$1"; }
+device=auto small=
+while [ $# -gt 0 ]; do
+  case $1 in
+  --device) device=${2:?--device: expected cuda, cuda:N or cpu}; shift 2 ;;
+  --small) small=1; shift ;;
+  -h | --help) usage 0 ;;
+  *) usage 2 >&2 ;;
+  esac
+done
 cd "$(dirname "$0")/../.."
 PY=${PY:-$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python)}
-"$PY" -m scripts.gpu.check "$@"
+OUT=${OUT:-outputs/gpu_check}
+MODEL=${MODEL:-ckpts/tiny}
+random=$OUT/random_anole
+mkdir -p "$OUT"
+
+failed=() skipped=
+if [ "$device" = auto ]; then
+  device=$("$PY" -c 'import torch; print("cuda" if torch.cuda.is_available() else "cpu")')
+fi
+if [ "$device" = cpu ]; then
+  small=1
+  skipped="No GPU: skipped CUDA graphs, kernel launches, the host's share, waits, GPU memory and the size of 7B."
+fi
+methods=ar,jacobi,similar,eagle2:proposal=topk,adt,configs/paper/adt.yaml,configs/paper/lantern.yaml,configs/fast/n58.yaml
+tokens=() checkpoint=() rounds=() batches="1 8" images=16
+if [ "$small" ]; then
+  tokens=(--images 1) checkpoint=(--scale 32 --layers 2) rounds=(--batches 1 --rounds 4)
+  batches=2 images=2 methods=ar,jacobi
+fi
+
+run() { # run NAME COMMAND...: its table goes to OUT/NAME.md; the check goes on if it fails
+  local name=$1; shift
+  # benchmark's last output, all its figures in one JSON object, is in benchmark.json, too
+  "$@" | sed '/^{"rows"/d' | tee "$OUT/$name.md" || failed+=("$name")
+}
+
+run tokens "$PY" -m scripts.gpu.tokens --device "$device" --model_path "$MODEL" \
+  --output "$OUT/tokens.jsonl" "${tokens[@]}"
+if [ ! -e "$random/model.safetensors.index.json" ]; then # the last file that is written
+  "$PY" -m scripts.tools.random_checkpoint --output "$random" "${checkpoint[@]}" >&2
+fi
+run rounds "$PY" -m scripts.gpu.rounds --device "$device" --model_path "$random" \
+  --output "$OUT/rounds.jsonl" "${rounds[@]}"
+for batch in $batches; do
+  folder=$OUT/methods_batch$batch
+  [ -e "$folder/benchmark.json" ] || run "methods_batch$batch" "$PY" main.py benchmark --model tiny \
+    --model_path "$MODEL" --device "$device" --compile auto --batch_size "$batch" --seed 9 \
+    --prompt configs/prompts/tiny_test.txt --num_images "$images" --methods "$methods" \
+    --output_dir "$folder"
+done
+{ echo "$skipped"; cat "$OUT"/{tokens,rounds,methods_batch*}.md; } >"$OUT/check.md"
+tar -C "$OUT" --exclude random_anole -czf "$OUT.tar.gz" .
+echo "${skipped:+$skipped }Send back: $OUT.tar.gz"
+[ ${#failed[@]} = 0 ] || { echo "error: failed: ${failed[*]}; see above" >&2; exit 1; }

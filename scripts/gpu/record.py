@@ -1,87 +1,91 @@
-"""The pieces of a check that are done: one line each in `check.jsonl`, so that it can continue."""
+"""The figures of a check: a line of JSON each, so that the same command continues."""
 
+import gc
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from configs.fields import SettingsError
+from eval.bench.machine import cpu_name
 from support.durable import append_lines
 from support.json_files import read_lines
 from support.provenance import revision
+from support.tables import Table
 
 Figures = dict[str, Any]
-Pieces = Mapping[str, Callable[[], Figures]]  # by name; a piece returns its figures
-MACHINE = "machine"
-
-
-class Skipped(Exception):
-    """A piece cannot be measured here; the message says why. The next command tries it again."""
 
 
 class Record:
-    """The lines of a check's file, by id. A piece that failed or was skipped is not done."""
+    """The rows of a file, by name. A measurement that failed or was skipped is tried again."""
 
-    def __init__(self, folder: Path):
-        folder.mkdir(parents=True, exist_ok=True)
-        self.path = folder / "check.jsonl"
-
-    def lines(self) -> dict[str, Figures]:
-        """Return the latest line of every id."""
-        return {line["id"]: line for line in read_lines(self.path)}
-
-    def add(self, name: str, figures: Figures) -> None:
-        """Append a line."""
-        append_lines(self.path, [{"id": name} | figures])
-
-    def begin(self, machine: Figures) -> None:
-        """Note the machine and the sizes on the first line.
+    def __init__(self, path: Path, device: torch.device, **conditions: object):
+        """Open the file, or begin it with the machine and the conditions of its figures.
 
         Raises:
-            SettingsError: the file belongs to another machine or to other sizes.
+            SettingsError: the file belongs to another machine or other conditions.
         """
-        found = self.lines().get(MACHINE)
-        if found is None:
-            self.add(MACHINE, machine)
-        elif other := [name for name in machine if found.get(name) != machine[name]]:
+        gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
+        machine = {"gpu": gpu, "cpu": cpu_name(), "torch": torch.__version__} | conditions
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path, self.rows = path, {row["id"]: row for row in read_lines(path)}
+        before = self.rows.setdefault("machine", {"id": "machine"} | machine)
+        if differing := [name for name in machine if before.get(name) != machine[name]]:
             raise SettingsError(
-                f"--output {self.path.parent}: found figures with another {', '.join(other)}; "
-                "allowed: a new folder, or that of the same machine and sizes"
+                f"{path}: expected figures of this machine and command, got another "
+                f"{', '.join(differing)}; name a new folder, by OUT"
             )
+        if not path.exists():
+            append_lines(path, [before])
 
-    def run(self, part: str, pieces: Pieces) -> None:
-        """Measure the pieces that are not done yet, each with a line of its own.
+    def measure(self, name: str, figures: Callable[[], Figures]) -> None:
+        """Add the row of a measurement that is not there yet; a fault becomes its row.
 
-        A piece that fails is noted with its error, and the next one goes on: a check is there to
-        find faults, all of them.
+        A check is there to find all faults, so the next measurement goes on after one.
         """
-        done = {
-            name
-            for name, line in self.lines().items()
-            if "error" not in line and "skipped" not in line
-        }
-        for name, measure in pieces.items():
-            if (key := f"{part}: {name}") in done:
-                print(f"{key}: done before", file=sys.stderr, flush=True)
-                continue
-            started = time.perf_counter()
-            figures = _outcome(measure)
-            said = figures.get("error") or figures.get("skipped") or "done"
-            seconds = time.perf_counter() - started
-            print(f"{key}: {said} ({seconds:.1f} s)", file=sys.stderr, flush=True)
-            when = {"date": date.today().isoformat(), "revision": revision()}
-            self.add(key, {"part": part} | figures | when | {"seconds": round(seconds, 2)})
+        before = self.rows.get(name, {"error": "new"})
+        if "error" not in before and "skipped" not in before:
+            return
+        started = time.perf_counter()
+        try:
+            row = figures()
+        except ValueError as error:  # a setting or a file that this machine cannot use
+            row = {"skipped": str(error)}
+        except Exception as error:
+            traceback.print_exc()
+            row = {"error": " ".join(f"{type(error).__name__}: {error}".split())[:400]}
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()  # the next measurement may need most of the GPU
+        seconds = round(time.perf_counter() - started, 2)
+        when = {"seconds": seconds, "date": date.today().isoformat(), "revision": revision()}
+        self.rows[name] = {"id": name} | row | when
+        append_lines(self.path, [self.rows[name]])
+        outcome = row.get("error") or row.get("skipped") or "done"
+        print(f"{name}: {outcome} ({seconds} s)", file=sys.stderr, flush=True)
+
+    def finish(self, title: str, columns: tuple[str, ...]) -> None:
+        """Print the figures in Markdown; exit with code 1 if there is a fault among them."""
+        machine, *rows = self.rows.values()
+        print(f"\n## {title}\n")
+        print(", ".join(f"{k} {v}" for k, v in machine.items() if k != "id" and v), end="\n\n")
+        measured = [row for row in rows if columns[-1] in row]
+        cells = tuple(tuple(_text(row.get(column)) for column in columns) for row in measured)
+        print(Table(tuple(column.replace("_", " ") for column in columns), cells).markdown())
+        for row in rows:
+            for kind in ("error", "wrong", "skipped"):
+                if row.get(kind):
+                    print(f"- {row['id']}: {kind}: {row[kind]}")
+        if any(row.get("error") or row.get("wrong") for row in rows):
+            sys.exit(1)
 
 
-def _outcome(measure: Callable[[], Figures]) -> Figures:
-    """Return a piece's figures; or why there are none, as `skipped` or `error`."""
-    try:
-        return measure()
-    except Skipped as reason:
-        return {"skipped": str(reason)}
-    except Exception as error:
-        traceback.print_exc()
-        return {"error": " ".join(f"{type(error).__name__}: {error}".split())[:400]}
+def _text(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

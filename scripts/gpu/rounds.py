@@ -1,107 +1,195 @@
-"""What rounds of the engine cost: time, launches, the device's share of the time; and profiles."""
+"""Time the engine's own rounds on a target of Anole's size with random weights.
 
+`python -m scripts.gpu.rounds --model_path work/random_anole --output work/rounds.jsonl`
+
+The same rounds run twice and only the second time counts: by then every CUDA graph that they replay
+has been captured. Random weights accept hardly any draft, so trees whose shape follows acceptance
+are held at the baseline's depth and width.
+"""
+
+import resource
 import time
-from collections import Counter
+import warnings
 from collections.abc import Iterator
-from itertools import islice
+from dataclasses import replace
+from itertools import islice, product
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median, quantiles
 
+import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from decoding.engine import Engine, StepStats
+from configs.command_line import listed_method
+from configs.methods import MethodSettings
+from configs.model import EngineSettings
+from configs.sampling import SamplingSettings
+from configs.targets import ROOT
+from decoding.engine import StepStats
 from decoding.flight import Job
-from scripts.gpu.record import Figures
+from runs.session import Session
+from scripts.gpu.record import Figures, Record
+from scripts.gpu.tokens import open_once, short
+from scripts.tools.random_checkpoint import CODES
+from support.devices import pick_device
+from support.json_files import read_object
+from support.script import run_script
 
-_WARM_UP, _PROFILED = 3, 5
+PAPER = ROOT / "configs" / "paper"
+# Windows of drafts are passes over so many tokens with next to nothing around them.
+METHODS = (
+    "ar",
+    *(f"jacobi:window={tokens - 1}" for tokens in (8, 16, 32, 64, 128)),
+    f"{PAPER}/eagle2.yaml",
+    f"{PAPER}/adt.yaml:adt_d_min=5:adt_d_max=5:adt_k_min=10:adt_k_max=10",
+    f"{PAPER}/lantern.yaml",
+    str(ROOT / "configs/fast/n58.yaml"),
+)
+PROFILED = 5  # rounds
+COLUMNS = (
+    "id", "nodes", "ms_per_round", "ms_slowest_tenth", "of_bound", "launches", "host_share",
+    "waits", "tokens_per_round", "gib", "first_seconds",
+)  # fmt: skip
 
 
-class Launches(TorchDispatchMode):
-    """Counts the operations that reach a device, by name; views of a tensor do not."""
+def time_rounds(
+    *,
+    output: str,
+    model_path: str,
+    device: str = "auto",
+    batches: str = "1,4,8",
+    rounds: int = 40,
+    methods: str = ",".join(METHODS),
+) -> None:
+    """Measure and print a table: milliseconds per round, and where they go.
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.count: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        returns = [value.alias_info for value in function._schema.returns]
-        if not any(alias is not None and not alias.is_write for alias in returns):
-            self.count[function._schema.name] += 1
-        return function(*args, **(kwargs or {}))
-
-
-def measure_rounds(engine: Engine, jobs: list[Job], rounds: int) -> Figures:
-    """Decode the first rounds of these jobs.
-
-    Returns `ms_per_round`, `tau` so far, `launches` per round, and on a GPU `busy_ms`, in which its
-    kernels run, and `host_share`, the share of a round in which none runs. On a CPU launches are
-    dispatched operations, and there is no share.
+    Args:
+        output: file of the figures, which the same command continues.
+        model_path: a folder of scripts.tools.random_checkpoint.
+        device: auto, cpu, cuda or cuda:N.
+        batches: images at once, by commas.
+        rounds: how many are timed.
+        methods: as in `benchmark --methods`.
     """
-    steps = engine.generate(jobs)
-    _drain(steps, _WARM_UP)
-    times, accepted = [], []
-    for _ in range(rounds):
+    where = pick_device(device)
+    record = Record(Path(output), where, rounds=rounds, model_path=model_path)
+    settings = EngineSettings(
+        model="anole", model_path=model_path, dtype="bf16", device=str(where),
+        sampling=SamplingSettings(top_k=2000), method=MethodSettings("eagle2"),
+    )  # fmt: skip
+    bound = "a copy of as many bytes as the weights"
+    record.measure(bound, lambda: copy_time(Path(model_path), where))
+    least = record.rows[bound].get("bound_ms")
+    modes = ("off", "auto", "inductor") if where.type == "cuda" else ("auto",)
+    for mode in modes:  # of --compile; outermost, since each loads the weights anew
+        chosen = replace(settings, compile=mode)
+        for images, entry in product(map(int, batches.split(",")), methods.split(",")):
+
+            def figures(chosen=chosen, images=images, entry=entry) -> Figures:
+                method = listed_method(entry, {})
+                row = measure_rounds(open_once(chosen), method, images, rounds)
+                return row | {"of_bound": least and least / row["ms_per_round"]}
+
+            record.measure(f"{short(entry)}, batch {images}, --compile {mode}", figures)
+    record.finish("Rounds of a 7B target with random weights", COLUMNS)
+
+
+def copy_time(folder: Path, device: torch.device) -> Figures:
+    """Return `bound_ms`: what reading a pass's weights takes at the speed of a copy.
+
+    A pass reads all weights, but few rows of the embedding and only those of the head that score
+    image codes. A copy reads and writes, so half as many bytes are copied.
+    """
+    config = read_object(folder / "config.json")
+    unread = 2 * config["hidden_size"] * (2 * config["vocab_size"] - CODES)
+    index = read_object(folder / "model.safetensors.index.json")
+    size = index["metadata"]["total_size"] - unread
+    source = torch.ones(size // 2, dtype=torch.uint8, device=device)
+    target, times = torch.empty_like(source), []
+    for _ in range(20):
         started = time.perf_counter()
-        step = next(steps, None)  # its figures come back from the device: it has been waited for
-        if step is None:
-            break
+        target.copy_(source)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
         times.append(1000 * (time.perf_counter() - started))
-        accepted += [row.accepted + 1 for row in step.rounds]
-    if not times:
-        raise ValueError(f"the images ended within {_WARM_UP} rounds; allowed: larger images")
-    spent = {"ms_per_round": median(times), "tau": sum(accepted) / len(accepted)}
-    on_gpu = engine.target.device.type == "cuda"
-    return spent | (_device_work(steps, spent["ms_per_round"]) if on_gpu else _operations(steps))
+    return {"bound_ms": median(times), "gb_per_s": size / median(times) / 1e6}
 
 
-def _drain(steps: Iterator[StepStats], count: int) -> int:
-    """Run up to so many rounds; returns how many there were."""
-    return sum(1 for _ in islice(steps, count))
+@torch.inference_mode()
+def measure_rounds(session: Session, method: MethodSettings, images: int, count: int) -> Figures:
+    """Return what `count` rounds of so many images at once cost.
 
-
-def _operations(steps: Iterator[StepStats]) -> Figures:
-    with Launches() as launches:
-        found = _drain(steps, _PROFILED)
-    each = sum(launches.count.values()) / found if found else None
-    return {"launches": each, "busy_ms": None, "host_share": None}
+    `ms_per_round`, the median, and `ms_slowest_tenth`, which nine of ten rounds stay below; on a
+    GPU also `launches`, `host_share` (the share of a round in which no kernel runs) and `waits` for
+    the device per round; `first_seconds`: of the first time, with captures and compilation; `gib`:
+    peak memory.
+    """
+    device = session.target.device
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    engine = session.open_engine(method, images=images)
+    jobs = [Job(str(number), "a red fox in the snow", number) for number in range(images)]
+    started = time.perf_counter()
+    first = sum(1 for _ in islice(engine.generate(jobs), count))
+    first_seconds = time.perf_counter() - started
+    times, rows, steps = [], [], engine.generate(jobs)
+    for _ in range(first):
+        started = time.perf_counter()
+        step = next(steps)  # its figures come from the device, so the round has ended
+        times.append(1000 * (time.perf_counter() - started))
+        rows += step.rounds
+    times = times[1:]  # the first holds the prompt's pass, too
+    figures = {
+        "nodes": fmean(row.nodes for row in rows),
+        "ms_per_round": median(times),
+        "ms_slowest_tenth": quantiles(times, n=10)[-1],
+        "tokens_per_round": fmean(row.accepted + 1 for row in rows),
+        "gib": _peak_bytes(device) / 2**30,
+        "first_seconds": round(first_seconds, 1),
+    }
+    if device.type == "cuda":
+        figures |= _device_work(engine.generate(jobs), figures["ms_per_round"])
+        figures |= {"waits": _waits(engine.generate(jobs))}
+    return figures
 
 
 def _device_work(steps: Iterator[StepStats], milliseconds: float) -> Figures:
-    """Return launches and busy milliseconds per round; milliseconds: of a round, not profiled."""
+    """Return kernel launches per round, and the share of a round's time without a kernel."""
+    next(steps)
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
-        found = _drain(steps, _PROFILED)
-    if not found:
-        return {"launches": None, "busy_ms": None, "host_share": None}
+        count = sum(1 for _ in islice(steps, PROFILED))
     events = [
         event
         for event in profiler.key_averages()
         if event.device_type == DeviceType.CUDA and not event.is_user_annotation
     ]
-    busy = sum(event.self_device_time_total for event in events) / 1000 / found
-    launches = sum(event.count for event in events) / found
+    busy = sum(event.self_device_time_total for event in events) / 1000 / count
+    # Of a round that was not profiled: the profiler slows the host, not the kernels.
     share = max(0.0, 1 - busy / milliseconds)
-    return {"launches": launches, "busy_ms": busy, "host_share": share}
+    return {"launches": sum(event.count for event in events) / count, "host_share": share}
 
 
-def write_profile(engine: Engine, jobs: list[Job], place: Path) -> Figures:
-    """Profile some rounds; writes `<place>.json`, a chrome trace, and `<place>.txt`, a table.
+def _waits(steps: Iterator[StepStats]) -> float:
+    """Return how often a round waits for the device, by CUDA's own warnings."""
+    next(steps)
+    torch.set_warn_always(True)
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            count = sum(1 for _ in islice(steps, PROFILED))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+        torch.set_warn_always(False)
+    return sum("synchronizing" in str(warning.message) for warning in caught) / count
 
-    Returns the files, and the operation that takes most time.
-    """
-    steps = engine.generate(jobs)
-    _drain(steps, _WARM_UP)
-    kinds = [ProfilerActivity.CPU]
-    on_gpu = engine.target.device.type == "cuda"
-    kinds += [ProfilerActivity.CUDA] if on_gpu else []
-    with profile(activities=kinds) as profiler:
-        found = _drain(steps, _PROFILED)
-    key = "self_device_time_total" if on_gpu else "self_cpu_time_total"
-    averages = profiler.key_averages()
-    trace, table = place.with_suffix(".json"), place.with_suffix(".txt")
-    profiler.export_chrome_trace(str(trace))
-    table.write_text(averages.table(sort_by=key, row_limit=40) + "\n", encoding="utf-8")
-    first = max(averages, key=lambda event: getattr(event, key))
-    files = [trace.name, table.name]
-    return {"rounds": found, "files": files, "most_time": first.key}
+
+def _peak_bytes(device: torch.device) -> int:
+    """Return the peak memory of the GPU, or else of the process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+if __name__ == "__main__":
+    run_script(time_rounds)

@@ -1,87 +1,131 @@
-"""Part 1: the tokens that every method makes on the device, against those of the CPU.
+"""Compare the tokens that every method makes on a device with those of the CPU.
 
-In fp64 they are equal, in fp32 up to near-ties, in bf16 differences are counted. Rounds wait for
-the device at one place only.
+`python -m scripts.gpu.tokens --output outputs/gpu_check/tokens.jsonl`
+
+In fp64 they are equal, in fp32 up to near-ties, and in bf16 the differences are counted.
 """
 
-import importlib.util
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cache, partial
-from itertools import islice
-from typing import Any
+from functools import lru_cache
+from pathlib import Path
 
-import torch
-
+from configs.command_line import listed_method
 from configs.methods import MethodSettings
+from configs.model import EngineSettings
+from configs.schema import RunSettings
 from configs.targets import ROOT
 from decoding.flight import FinishedImage
-from decoding.transfer import to_host
 from eval.bench.exactness import compare
-from runs.measure import measure
-from runs.session import Session
-from scripts.gpu.checkpoint import KINDS, open_tiny, prompt_jobs
-from scripts.gpu.methods import PLAIN, every_method
-from scripts.gpu.options import Options
-from scripts.gpu.record import Figures, Pieces, Skipped
+from runs.jobs import image_jobs
+from runs.measure import BASELINE, measure
+from runs.methods import sampling_distribution
+from runs.prompts import prompt_items
+from runs.session import Session, open_session
+from scripts.gpu.record import Figures, Record
+from support.devices import pick_device
+from support.script import run_script
 
-DTYPES = ("fp64", "fp32", "bf16")
-CPU = torch.device("cpu")
-_CHECKED_ROUNDS = 3
+SEED = 9
+# As in `benchmark --methods`: every drafter, proposal and rule that goes another way on a GPU.
+METHODS = (
+    "ar",
+    "jacobi",
+    "jacobi:proposal=sampled:verifier=sampled",
+    "similar",
+    "static",
+    "static:proposal=sampled:verifier=sampled",
+    "eagle2",
+    "eagle2:proposal=topk",
+    "eagle2:proposal=topk:verifier=rejection",
+    "eagle2:proposal=topk:verifier=lantern:lantern_k=10:lantern_delta=0.2",
+    "adt",
+    str(ROOT / "configs/paper/adt.yaml"),
+    str(ROOT / "configs/fast/n16.yaml"),
+)
+COLUMNS = ("id", "images", "identical", "near_ties", "wrong", "same_tokens")
 
 
-def pieces(options: Options) -> Pieces:
-    """Return the checks of this part by name."""
-    methods = every_method(options.sizes.nodes)
-    found: dict[str, Any] = {
-        f"{dtype} {name}{kind}": partial(compared, options, dtype, method, compile)
-        for kind, compile in KINDS.items()
-        for dtype in DTYPES
-        for name, method in methods.items()
-    }
-    found |= {f"waits {name}": partial(waited, options, method) for name, method in methods.items()}
-    return found | {"tests marked cuda": partial(run_tests, options.device)}
+def compare_tokens(
+    *,
+    output: str,
+    device: str = "auto",
+    model_path: str = "ckpts/tiny",
+    images: int = 4,
+    methods: str = ",".join(METHODS),
+) -> None:
+    """Decode on the CPU and on the device; print the counts, and exit with 1 for wrong images.
 
-
-def compared(
-    options: Options, dtype: str, method: MethodSettings, compile: str | None = None
-) -> Figures:
-    """Decode on the CPU and on the device and count the images that differ.
-
-    `identical`, `near_ties`, `wrong` of `images`; in bf16 only `identical`, and `same_tokens`, the
-    share of tokens before an image's first difference.
-
-    The CPU's images are plain decoding's where the method must make the same ones, else its own.
-
-    Raises:
-        Skipped: `compile`, one of KINDS, asks for what is not here.
+    Args:
+        output: file of the figures, which the same command continues.
+        device: auto, cpu, cuda or cuda:N.
+        model_path: a checkpoint of the tiny model's layout.
+        images: how many are compared, by each method.
+        methods: as in `benchmark --methods`.
     """
-    jobs = prompt_jobs(options.sizes.compared)
-    here = open_tiny(options.model_path, dtype, options.device, compile)
-    reference = PLAIN if method.same_tokens(here.settings.sampling.temperature) else method
-    expected = on_cpu(options, dtype, reference)
-    found = measure(here.open_engine(method), jobs).images
-    equal = [_agreed(one, other) for one, other in zip(expected, found, strict=True)]
-    figures = {"images": len(jobs), "identical": equal.count(1.0), "same_tokens": min(equal)}
-    if dtype == "bf16":
-        return figures | {"passed": True}
-    session = open_tiny(options.model_path, dtype, CPU)
-    if reference is not PLAIN:  # drawn by a rule of its own: only equality can be judged
-        passed = dtype == "fp32" or figures["identical"] == len(jobs)
-        return figures | {"passed": passed}
-    distribution = session.open_engine(PLAIN).distribution
-    comparison = compare(session.target, distribution, expected, found)
-    figures |= {"near_ties": comparison.near_ties, "wrong": list(comparison.wrong)}
-    return figures | {"passed": not comparison.wrong}
+    where = pick_device(device)
+    record = Record(Path(output), where, images=images)
+    modes = ("off", "auto", "inductor") if where.type == "cuda" else ("auto",)
+    for dtype in ("fp64", "fp32", "bf16"):
+        for mode in modes:  # of --compile
+            for entry in methods.split(","):
+                run = settings(model_path, dtype, images, str(where), mode)
+                name = f"{dtype}, --compile {mode}, {short(entry)}"
+                record.measure(name, lambda run=run, entry=entry: compared(run, entry))
+    record.finish("Tokens against the CPU's", COLUMNS)
 
 
-@cache
-def on_cpu(options: Options, dtype: str, method: MethodSettings) -> list[FinishedImage]:
-    """Return the images of a method on the CPU."""
-    session = open_tiny(options.model_path, dtype, CPU)
-    return measure(session.open_engine(method), prompt_jobs(options.sizes.compared)).images
+def settings(model_path: str, dtype: str, images: int, device: str, compile: str) -> RunSettings:
+    """Return the settings of a run on the test prompts; its method loads the drafter."""
+    return RunSettings(
+        prompt=str(ROOT / "configs/prompts/tiny_test.txt"), num_images=images, seed=SEED,
+        model_path=model_path, dtype=dtype, device=device, compile=compile,
+        method=MethodSettings("eagle2"),
+    )  # fmt: skip
+
+
+def short(entry: str) -> str:
+    """Return an entry of --methods without the folder of a recipe."""
+    return entry.removeprefix(f"{ROOT}/")
+
+
+def compared(run: RunSettings, entry: str) -> Figures:
+    """Return how many images of a method are the CPU's, and `same_tokens`: the least share of an
+    image's tokens before the first difference.
+
+    The CPU's images are plain decoding's where the method must make the same ones; else they are
+    the method's own, and of these only differences in fp64 are wrong.
+    """
+    method, session = listed_method(entry, {}), open_once(run)
+    repeats = method.same_tokens(run.sampling.temperature)
+    expected = on_cpu(run.model_path, run.dtype, run.num_images, BASELINE if repeats else method)
+    images = decode(session, method)
+    shares = [_agreed(one, other) for one, other in zip(expected, images, strict=True)]
+    counts = {"images": len(images), "identical": shares.count(1.0), "same_tokens": min(shares)}
+    if run.dtype == "bf16" or not (repeats or run.dtype == "fp64"):
+        return counts
+    if not repeats:
+        pairs = zip(images, shares, strict=True)
+        return counts | {"wrong": [image.job.id for image, share in pairs if share < 1]}
+    distribution = sampling_distribution(run.sampling)
+    comparison = compare(session.target, distribution, expected, images)
+    return counts | {"near_ties": comparison.near_ties, "wrong": list(comparison.wrong)}
+
+
+@lru_cache(maxsize=1)
+def open_once(settings: EngineSettings) -> Session:
+    """Return the loaded model, which methods share; one at a time, since it may take 14 GB."""
+    return open_session(settings)
+
+
+@lru_cache
+def on_cpu(model_path: str, dtype: str, images: int, method: MethodSettings) -> list[FinishedImage]:
+    """Return the images of a method by torch's own kernels on the CPU."""
+    return decode(open_session(settings(model_path, dtype, images, "cpu", "off")), method)
+
+
+def decode(session: Session, method: MethodSettings) -> list[FinishedImage]:
+    """Return the images of a session's prompts by a method."""
+    jobs = image_jobs(prompt_items(session.settings), SEED)
+    return measure(session.open_engine(method), jobs).images
 
 
 def _agreed(one: FinishedImage, other: FinishedImage) -> float:
@@ -90,66 +134,5 @@ def _agreed(one: FinishedImage, other: FinishedImage) -> float:
     return 1.0 if not len(differs) else float(differs[0]) / len(one.codes)
 
 
-def waited(options: Options, method: MethodSettings) -> Figures:
-    """Run rounds in which every wait for the device but the announced one is an error."""
-    if options.device.type != "cuda":
-        raise Skipped("only a CUDA device reports its waits")
-    return {"passed": True, "rounds": rounds_without_waits(_session(options), method)}
-
-
-def _session(options: Options) -> Session:
-    return open_tiny(options.model_path, "fp32", options.device)
-
-
-def rounds_without_waits(session: Session, method: MethodSettings) -> int:
-    """Decode some rounds on a CUDA device and return how many.
-
-    Raises:
-        RuntimeError: something else than `decoding.transfer.to_host` waited for the device.
-    """
-    steps = session.open_engine(method).generate(prompt_jobs(1))
-    next(steps)  # the prompt, and tables that are built once
-    with refusing_waits():
-        return sum(1 for _ in islice(steps, _CHECKED_ROUNDS))
-
-
-@contextmanager
-def refusing_waits() -> Iterator[None]:
-    """Let CUDA refuse every wait in this block but those of `decoding.transfer.to_host`."""
-
-    def announced(values: torch.Tensor) -> Any:
-        torch.cuda.set_sync_debug_mode("default")
-        try:
-            return to_host(values)
-        finally:
-            torch.cuda.set_sync_debug_mode("error")
-
-    own = [m for name, m in sys.modules.items() if name.startswith(("decoding.", "drafters."))]
-    users = [module for module in own if getattr(module, "to_host", None) is to_host]
-    try:
-        for module in users:
-            module.to_host = announced
-        torch.cuda.set_sync_debug_mode("error")
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-        for module in users:
-            module.to_host = to_host
-
-
-def run_tests(device: torch.device) -> Figures:
-    """Run the tests marked `cuda`; their count is in pytest's last line."""
-    if device.type != "cuda":
-        raise Skipped("there is no CUDA device")
-    if importlib.util.find_spec("pytest") is None:
-        raise Skipped("the package pytest is missing")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-m", "cuda", "tests"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    print(done.stdout, file=sys.stderr)
-    last = done.stdout.strip().splitlines()[-1:] or [done.stderr[-300:]]
-    return {"passed": done.returncode == 0, "said": last[0]}
+if __name__ == "__main__":
+    run_script(compare_tokens)

@@ -3,29 +3,37 @@ downloaded: `python -m scripts.tools.random_checkpoint --scale 8 --output work/r
 
 Sizes are those of leloy/Anole-7b-v0.1-hf and jadohu/anole_drafter, with widths divided by `scale`,
 all image codes, and a small VQGAN. Distributions are random, so drafts are hardly ever right: it
-serves to time forward passes, not speed-ups.
+serves to time rounds, not speed-ups.
 """
 
-import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from torch import Tensor
 
 from configs.fields import refuse
 from drafters.eagle_head import EagleHead
 from drafters.kinds import eagle_keys
+from models.codecs.codebook import table_path
 from models.codecs.vqgan import ImageTokenizer
 from models.codecs.vqgan_config import VqganConfig
 from models.codecs.vqgan_layout import build_vqmodel
 from models.files.network import public_state
 from models.targets.chameleon_network import chameleon_keys, chameleon_spec
 from models.transformer import Transformer
-from scripts.gpu.shapes import CODES, IDS, LAYERS, head_config, public_config, randomised
 from scripts.tiny.make_tokenizer import image_token_name
+from support.durable import encode_json, replace_file
 from support.script import run_script
 
+# Of leloy/Anole-7b-v0.1-hf.
+CODES, IDS, HIDDEN, INTERMEDIATE, HEADS, LAYERS = 8192, 65536, 4096, 11008, 32, 32
+SHARD_BYTES = 2 * 2**30
+NEIGHBOURS = 100  # columns of the table of nearest codes, enough for the paper's LANTERN
 VQGAN = VqganConfig(
     ch=32,
     ch_mult=(1, 1, 2, 2, 4),
@@ -37,62 +45,116 @@ VQGAN = VqganConfig(
 )
 
 
+def public_config(scale: int, layers: int) -> dict[str, Any]:
+    """Return Anole's config.json with widths and heads divided by `scale`."""
+    return {
+        "architectures": ["ChameleonForConditionalGeneration"],
+        "model_type": "chameleon",
+        "vocab_size": IDS,
+        "hidden_size": HIDDEN // scale,
+        "intermediate_size": INTERMEDIATE // scale,
+        "num_attention_heads": HEADS // scale,
+        "num_key_value_heads": HEADS // scale,
+        "num_hidden_layers": layers,
+        "max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "swin_norm": False,
+        "vq_config": {"num_embeddings": CODES},
+    }
+
+
 def vocabulary() -> dict[str, int]:
     """Return Chameleon's ids by name, with bytes in place of its words.
 
     `<reservedNNNNN>` has the id NNNNN + 4.
     """
-    names = [
-        "<s>",
-        "<pad>",
-        "</s>",
-        "<unk>",
-        *map(image_token_name, range(CODES)),
-        "<eoss>",
-        "<racm3:break>",
-    ]
+    codes = map(image_token_name, range(CODES))
+    names = ["<s>", "<pad>", "</s>", "<unk>", *codes, "<eoss>", "<racm3:break>"]
     names += [f"<reserved{i - 4:05d}>" for i in range(len(names), 9000)]
     names += sorted(pre_tokenizers.ByteLevel.alphabet())
     names += [f"<reserved{i - 4:05d}>" for i in range(len(names), IDS)]
     return {name: i for i, name in enumerate(names)}
 
 
-def write(*, output: str, scale: int = 1, layers: int = LAYERS) -> None:
-    """Write target and drafter in bf16 with their tokenizer and VQGAN.
+def write_weights(folder: Path, config: dict[str, Any], shapes: dict[str, Tensor]) -> None:
+    """Write config.json and random bf16 weights, a shard of 2 GB at a time.
 
     Args:
-        output: the checkpoint's folder; 15 GB at scale 1.
+        shapes: weights by public key on the meta device, which take no memory.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    shards = list(_shards(shapes))
+    names = [f"model-{n + 1:05d}-of-{len(shards):05d}.safetensors" for n in range(len(shards))]
+    for number, (name, keys) in enumerate(zip(names, shards, strict=True)):
+        torch.manual_seed(number)  # so that a shard does not depend on those before it
+        # Only one shard is in memory: all of them together are 14 GB, which many machines lack.
+        save_file({key: _random(key, shapes[key]) for key in keys}, folder / name, {"format": "pt"})
+        print(f"{folder / name}: {len(keys)} tensors", flush=True)
+    replace_file(folder / "config.json", encode_json(config))
+    shard_of = {key: name for name, keys in zip(names, shards, strict=True) for key in keys}
+    size = sum(2 * weight.numel() for weight in shapes.values())
+    index = {"metadata": {"total_size": size}, "weight_map": shard_of}
+    replace_file(folder / "model.safetensors.index.json", encode_json(index))
+
+
+def _shards(shapes: dict[str, Tensor]) -> Iterator[list[str]]:
+    """Yield the keys of each shard."""
+    keys, size = [], 0
+    for key, weight in shapes.items():
+        added = 2 * weight.numel()
+        if keys and size + added > SHARD_BYTES:
+            yield keys
+            keys, size = [], 0
+        keys, size = [*keys, key], size + added
+    yield keys
+
+
+def _random(key: str, shape: Tensor) -> Tensor:
+    """Return a weight that keeps the scale of activations."""
+    weight = torch.empty(shape.shape, dtype=torch.bfloat16)
+    if "norm" in key:
+        return weight.fill_(float(key.endswith("weight")))
+    return weight.normal_(0.0, weight[0].numel() ** -0.5 if weight.ndim > 1 else 0.02)
+
+
+def write_nearest(folder: Path) -> None:
+    """Write a table of nearest codes; any one serves, since the codebook is random."""
+    path = table_path(folder, CODES, NEIGHBOURS)
+    path.parent.mkdir(exist_ok=True)
+    following = np.arange(CODES)[:, None] + 1 + np.arange(NEIGHBOURS)
+    np.save(path, (following % CODES).astype(np.uint16))
+
+
+def write(*, output: str, scale: int = 1, layers: int = LAYERS) -> None:
+    """Write target and drafter in bf16 with their tokenizer, VQGAN and table of nearest codes.
+
+    Args:
+        output: the checkpoint's folder. At scale 1 it takes 15 GB of disk and 6 GB of memory, since
+            shards of 2 GB are written one after the other; some minutes.
         scale: 1, 2, 4, 8, 16 or 32: what widths and heads are divided by.
         layers: of the target.
     """
     if scale not in (1, 2, 4, 8, 16, 32):
         refuse("scale", scale, "1, 2, 4, 8, 16 or 32")
-    folder = Path(output)
-    (folder / "drafter").mkdir(parents=True, exist_ok=True)
-    torch.manual_seed(0)
-    config = public_config(scale, layers)
-    for_head = head_config(config)
+    folder, config = Path(output), public_config(scale, layers)
+    head_config = config | {"num_hidden_layers": 1, "bias": True}  # as jadohu/anole_drafter
     with torch.device("meta"):
         spec = chameleon_spec(config)
-        target, head = Transformer(spec, spec.vocab), EagleHead(chameleon_spec(for_head))
-    for place, module, content, keys in (
-        (folder, target, config, chameleon_keys(spec, None)),
-        (folder / "drafter", head, for_head, eagle_keys(head.spec, True)),
-    ):
-        (place / "config.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        save_file(
-            public_state(randomised(module, torch.bfloat16, torch.device("cpu")), keys),
-            place / "model.safetensors",
-            {"format": "pt"},
-        )
+        target, head = Transformer(spec, spec.vocab), EagleHead(chameleon_spec(head_config))
+    write_weights(folder / "drafter", head_config, public_state(head, eagle_keys(head.spec, True)))
+    (folder / "tokenizer").mkdir(exist_ok=True)
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary(), merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
+    torch.manual_seed(0)
     ImageTokenizer(build_vqmodel(VQGAN), VQGAN).save(folder / "tokenizer")
     tokenizer.save(str(folder / "tokenizer" / "text_tokenizer.json"))
-    print(
-        f"{folder}: {sum(weight.numel() for weight in target.parameters()):,} weights and a drafter"
-    )
+    write_nearest(folder)
+    # Last, so that a folder with the target's index is whole.
+    write_weights(folder, config, public_state(target, chameleon_keys(spec, None)))
+    count = sum(weight.numel() for weight in target.parameters())
+    print(f"{folder}: {count:,} weights and a drafter")
 
 
 if __name__ == "__main__":

@@ -1,29 +1,36 @@
-"""Random checkpoints in the public layout, and timed forward passes."""
+"""Random checkpoints in the public layout, written a shard at a time."""
 
 import json
 
 import torch
+from safetensors.torch import save_file
 
 import main
 from models.base import TargetOptions
 from models.registry import load_target
-from scripts.tools.bench_forward import bench
+from scripts.tools import random_checkpoint
 from scripts.tools.random_checkpoint import vocabulary, write
 
 
-def test_a_random_checkpoint_is_anoles_in_small_and_can_be_timed(tmp_path, capsys) -> None:
+def test_a_random_checkpoint_is_anoles_in_small(tmp_path, monkeypatch) -> None:
+    sizes = []
+
+    def save(tensors, *words) -> None:
+        sizes.append(sum(tensor.nbytes for tensor in tensors.values()))
+        save_file(tensors, *words)
+
+    monkeypatch.setattr(random_checkpoint, "save_file", save)
+    monkeypatch.setattr(random_checkpoint, "SHARD_BYTES", 20_000_000)
     folder = tmp_path / "random"
     write(output=str(folder), scale=32, layers=2)
+    assert len(sizes) > 2 and max(sizes) <= 20_000_000, "all at once are too much at full size"
     assert main.main(["inspect", "--model", "anole", "--model_path", str(folder)]) == 0
     target = load_target("anole", str(folder), TargetOptions(torch.float32, torch.device("cpu")))
     assert (target.grid.tokens, target.vocab.first_id, target.vocab.size) == (1024, 4, 8192)
-    capsys.readouterr()
-    bench(model="anole", model_path=str(folder), tokens=(1, 8), width=4, repeats=2)
-    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert [row["tokens"] for row in figures["rows"]] == [1, 8]
-    weights = sum(p.nbytes for p in target.transformer.parameters()) - target.embedding().nbytes
-    assert figures["weights"] == weights and figures["level_ms"] > 0 and figures["peak"] > weights
-    assert all(row["of_bound"] == figures["bound_ms"] / row["ms"] for row in figures["rows"])
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    files = {path.name for path in folder.glob("*.safetensors")}
+    assert files == set(index["weight_map"].values()) and len(files) == 2
+    assert index["metadata"]["total_size"] == sum(sizes[-2:])
 
 
 def test_its_names_have_chameleons_ids() -> None:

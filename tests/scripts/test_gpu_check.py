@@ -1,0 +1,137 @@
+"""The GPU check, small, on the CPU: every part has its figures, and the same command continues."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from configs.fields import SettingsError
+from configs.schema import ROOT
+from eval.bench.exactness import Comparison
+from scripts.gpu import tokens
+from scripts.gpu.record import Record
+
+CPU = torch.device("cpu")
+
+
+def check(folder: Path, checkpoint: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    variables = {"PY": sys.executable, "OMP_NUM_THREADS": "1", "OUT": str(folder)}
+    return subprocess.run(
+        ["bash", "scripts/gpu/check.sh", *words],
+        cwd=ROOT,
+        env=os.environ | variables | {"MODEL": str(checkpoint)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def measured(path: Path) -> dict[str, dict]:
+    return {line["id"]: line for line in map(json.loads, path.read_text().splitlines())}
+
+
+@pytest.fixture(scope="module")
+def folder(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a whole check."""
+    out = tmp_path_factory.mktemp("check") / "out"
+    done = check(out, checkpoint, "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(f"Send back: {out}.tar.gz\n")
+    assert (out / "check.md").read_text().startswith("No GPU: skipped CUDA graphs, ")
+    return out
+
+
+def test_tokens_are_compared_for_every_method_and_type(folder: Path) -> None:
+    figures = measured(folder / "tokens.jsonl")
+    for dtype in ("fp64", "fp32", "bf16"):
+        rows = [row for name, row in figures.items() if name.startswith(dtype)]
+        assert len(rows) == len(tokens.METHODS)
+        # the small checkpoint has no table of nearest codes
+        assert [row["id"].split(", ")[-1].split(":")[2] for row in rows if "skipped" in row] == [
+            "verifier=lantern"
+        ]
+        assert all(row.get("wrong", []) == [] for row in rows)
+    assert figures["fp64, --compile auto, adt"]["identical"] == 1
+    assert "wrong" not in figures["bf16, --compile auto, adt"]
+
+
+def test_rounds_keep_the_shape_of_their_trees(folder: Path) -> None:
+    figures = measured(folder / "rounds.jsonl")
+    rows = {name.split(", ")[0]: row for name, row in figures.items() if "ms_per_round" in row}
+    assert len(rows) == 10 and all(row["ms_per_round"] > 0 for row in rows.values())
+    assert rows["ar"]["nodes"] == 0 and rows["jacobi:window=31"]["nodes"] == 31
+    adt = next(row for name, row in rows.items() if "adt.yaml" in name)
+    eagle2 = next(row for name, row in rows.items() if "eagle2.yaml" in name)
+    assert adt["nodes"] == eagle2["nodes"] > 40, "though random weights accept hardly any draft"
+    assert figures["a copy of as many bytes as the weights"]["bound_ms"] > 0
+
+
+def test_all_tables_are_on_the_page_that_is_sent_back(folder: Path) -> None:
+    page = (folder / "check.md").read_text()
+    assert "| fp64, --compile auto, jacobi |" in page and "| jacobi:window=7, batch 1," in page
+    assert page.count("| ar (plain decoding) |") == 1 and '{"rows"' not in page
+    names = subprocess.run(
+        ["tar", "-tzf", f"{folder}.tar.gz"], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert "./tokens.jsonl" in names and "./methods_batch2/benchmark.json" in names
+    assert not any("random_anole" in name for name in names), "15 GB"
+
+
+def test_the_same_command_repeats_nothing(folder: Path, checkpoint: Path) -> None:
+    before = (folder / "rounds.jsonl").read_text()
+    done = check(folder, checkpoint, "--device", "cpu")
+    assert done.returncode == 0 and (folder / "rounds.jsonl").read_text() == before
+    assert "random_anole" not in done.stderr and "turn" not in done.stderr
+    assert done.stderr.count(": skipped") == 0 and done.stderr.count("done (") == 0
+
+
+def test_it_says_how_it_is_called(checkpoint: Path, tmp_path: Path) -> None:
+    unknown, help_ = check(tmp_path, checkpoint, "--parts"), check(tmp_path, checkpoint, "--help")
+    assert (unknown.returncode, help_.returncode) == (2, 0) and unknown.stderr == help_.stdout
+    assert "bash scripts/gpu/check.sh [--device" in help_.stdout
+
+
+def test_wrong_images_end_the_check_with_an_error(
+    checkpoint, tmp_path, monkeypatch, capsys
+) -> None:
+    monkeypatch.setattr(tokens, "compare", lambda *_: Comparison(1, 0, 0, ("00000_0",)))
+    with pytest.raises(SystemExit) as stop:
+        tokens.compare_tokens(
+            output=str(tmp_path / "tokens.jsonl"),
+            device="cpu",
+            model_path=str(checkpoint),
+            images=1,
+            methods="jacobi",
+        )
+    assert stop.value.code == 1
+    assert "- fp64, --compile auto, jacobi: wrong: ['00000_0']" in capsys.readouterr().out
+
+
+def test_a_fault_is_noted_and_tried_again(tmp_path, capsys) -> None:
+    outcomes = iter([RuntimeError("CUDA error"), ValueError("no compiler"), {"images": 1}, {}])
+
+    def figures() -> dict:
+        outcome = next(outcomes)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    for outcome_named in ("RuntimeError: CUDA error", "no compiler", "done", "", ""):
+        Record(tmp_path / "record.jsonl", CPU).measure("one", figures)
+        assert outcome_named in capsys.readouterr().err
+    assert next(outcomes) == {}, "what is measured is kept"
+    with pytest.raises(SettingsError, match="got another images"):
+        Record(tmp_path / "record.jsonl", CPU, images=3)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu(tmp_path) -> None:
+    done = check(tmp_path / "out", ROOT / "ckpts" / "tiny", "--small", "--device", "cuda")
+    assert done.returncode == 0, done.stdout
+    rows = measured(tmp_path / "out" / "rounds.jsonl").values()
+    assert all(row["launches"] > 0 for row in rows if "ms_per_round" in row)
