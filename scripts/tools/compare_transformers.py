@@ -1,157 +1,147 @@
-"""Compare our methods with the same loop over transformers' ChameleonModel, in speed and in tokens.
+"""Compare our methods with plain decoding over transformers' ChameleonModel, in speed and tokens.
 
-`python -m scripts.tools.compare_transformers --methods ar,jacobi,graft`
+`python -m scripts.tools.compare_transformers --methods ar,jacobi`
 
 Weights, prompts, seeds, noise and sampling distribution are the same. transformers uses its own
-masks, positions and caches (the one that grows, the one of full length, and the latter compiled),
-with both guidance rows in one batch. All take turns image by image.
+masks, positions and growing cache, with both guidance rows in one batch. All loops take turns image
+by image.
 """
 
-import json
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from datetime import date
-from functools import partial
-from itertools import product
 from pathlib import Path
+from statistics import mean
 
-import numpy as np
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
+from configs.command_line import listed_method
 from configs.methods import MethodSettings
 from configs.sampling import SamplingSettings
 from configs.schema import RunSettings
-from decoding.engine import Engine
 from decoding.flight import Job
-from eval.bench.machine import cpu_name
+from decoding.noise import gumbel
+from decoding.sampling import SamplingDistribution, choose
 from eval.bench.speedup import median_interval
 from eval.verify.oracles import load_chameleon
+from models.base import TargetModel
 from runs.jobs import image_jobs
 from runs.prompts import prompt_items
 from runs.session import Session, open_session
-from scripts.tools.reference_loop import transformers_decode
 from support.script import run_script
 from support.tables import Table
 
-Loop = Callable[[Job], Tensor]  # the codes (tokens,) of an image
 THEIRS = "transformers"
-_COLUMNS = ("loop", "seconds per image", "tokens/s", f"speed / {THEIRS}", "same tokens")
+
+
+@torch.inference_mode()
+def transformers_decode(
+    model: Callable, target: TargetModel, job: Job, distribution: SamplingDistribution
+) -> Tensor:
+    """Return the codes (tokens,) of one image, made with the same noise as in our engine.
+
+    What does not depend on the tokens (mask, positions, noise) is computed before the loop.
+
+    Args:
+        model: transformers' network with the target's weights, dtype and device.
+        target: gives the prompt's rows, and the logits of image codes for features.
+        job: prompt and seed.
+        distribution: the sampling distribution.
+    """
+    prompt, tokens = target.prompt(job.prompt, distribution.guidance), target.grid.tokens
+    length = prompt.ids.shape[1]
+    slot = torch.arange(length + tokens, device=prompt.ids.device)
+    positions = (slot - prompt.starts[:, None]).clamp(min=0)
+    after_padding = slot >= prompt.starts[:, None, None]
+    visible = (slot[:, None] >= slot) & after_padding | (slot[:, None] == slot)
+    mask = torch.zeros(visible.shape, dtype=target.dtype, device=slot.device)
+    mask = mask.masked_fill_(~visible, torch.finfo(target.dtype).min)[:, None]
+    noise = torch.zeros(tokens, 1)  # T = 0 takes the likeliest code
+    if not distribution.greedy:
+        precise = torch.float64 if target.dtype == torch.float64 else torch.float32
+        noise = gumbel(job.seed, "target", slot[:tokens], target.vocab.size).to(precise)
+    noise = noise.to(slot.device)
+    ids = torch.cat([prompt.ids, prompt.ids.new_zeros(distribution.guidance, tokens)], 1)
+    cache = DynamicCache(config=model.config)
+    for i in range(tokens):
+        stop = length + i
+        start = stop - 1 if i else 0
+        features = model(
+            input_ids=ids[:, start:stop],
+            position_ids=positions[:, start:stop],
+            attention_mask=mask[:, :, start:stop, :stop],
+            past_key_values=cache,
+            use_cache=True,
+        ).last_hidden_state
+        code = choose(distribution(target.score(features[:, -1:]))[0, 0], noise[i])
+        ids[:, stop] = code + target.vocab.first_id
+    return ids[0, length:] - target.vocab.first_id
 
 
 def compare(
     *,
     prompt: str = "configs/prompts/tiny_test.txt",
     images: int = 8,
-    repeats: int = 3,
     dtype: str = "fp32",
     temperature: float = 1.0,
     methods: str = "ar",
-    compiled: bool = False,
 ) -> None:
-    """Print a table, and its figures as JSON.
+    """Print a table of loops; ratios are medians over images, with 95 % intervals.
 
     Args:
         prompt: a file of prompts.
         images: how many of them.
-        repeats: turns of every image; figures are medians.
         dtype: number type.
         temperature: of sampling.
-        methods: ours, by commas; those that choose their trees by prices take a fixed size.
-        compiled: whether transformers' network is also compiled, which takes minutes.
+        methods: ours, as in `benchmark --methods`.
     """
     settings = RunSettings(
-        prompt=prompt,
-        num_images=images,
-        dtype=dtype,
+        prompt=prompt, num_images=images, dtype=dtype, method=MethodSettings(method="adt"),
         sampling=SamplingSettings(temperature=temperature),
-        method=MethodSettings(method="adt"),
-    )
+    )  # fmt: skip
     session = open_session(settings)
     jobs = image_jobs(prompt_items(settings), settings.seed)
-    loops = their_loops(session, compiled) | {
-        name: our_loop(session, name) for name in methods.split(",")
-    }
-    seconds, codes = timed(loops, jobs, repeats)
-    tokens = session.target.grid.tokens
-    figures = [figures_of(name, seconds, codes, tokens) for name in loops]
-    rows = tuple(tuple(figure["cells"]) for figure in figures)
-    print(f"{machine(session)}; {len(jobs)} prompts, T = {temperature:g}, {repeats} turns")
-    print(Table(_COLUMNS, rows).markdown())
-    print(json.dumps([{k: v for k, v in figure.items() if k != "cells"} for figure in figures]))
-
-
-def their_loops(session: Session, compiled: bool) -> dict[str, Loop]:
-    """Return the loops over transformers' network by name, the one that people run first."""
-    model = load_chameleon(Path(session.settings.model_path), session.target)[0]
-    distribution = session.open_engine().distribution
-
-    def loop(network: Callable, cache: str) -> Loop:
-        return lambda job: transformers_decode(network, session.target, job, distribution, cache)
-
-    found = {THEIRS: loop(model, "dynamic"), "static cache": loop(model, "static")}
-    if compiled:
-        found["static cache, compiled"] = loop(torch.compile(model), "static")
-    return found
-
-
-def our_loop(session: Session, name: str) -> Loop:
-    """Return the loop of one of our methods."""
-    method = MethodSettings(method=name)
-    if method.size == "priced":
-        method = replace(method, size="fixed")
-    return partial(_decode, session.open_engine(method))
-
-
-def _decode(engine: Engine, job: Job) -> Tensor:
-    return next(image.codes for step in engine.generate([job]) for image in step.finished)
-
-
-def timed(
-    loops: dict[str, Loop], jobs: list[Job], repeats: int
-) -> tuple[dict[str, np.ndarray], dict[str, list[Tensor]]]:
-    """Return seconds (repeats, images) and codes by loop; a first image warms up."""
-    seconds = {name: np.zeros((repeats, len(jobs))) for name in loops}
+    names = methods.split(",")
+    loops = {THEIRS: _their_loop(session)} | {name: _our_loop(session, name) for name in names}
+    seconds: dict[str, list[float]] = {name: [] for name in loops}
     codes: dict[str, list[Tensor]] = {name: [] for name in loops}
-    for decode in loops.values():
-        decode(jobs[0])
-    for repeat, (number, job) in product(range(repeats), enumerate(jobs)):
+    for number, job in enumerate([jobs[0], *jobs]):
         for name, decode in loops.items():
             started = time.perf_counter()
-            found = decode(job)
-            seconds[name][repeat, number] = time.perf_counter() - started
-            if repeat == 0:
-                codes[name].append(found.cpu())
-    return seconds, codes
-
-
-def figures_of(
-    name: str, seconds: dict[str, np.ndarray], codes: dict[str, list[Tensor]], tokens: int
-) -> dict[str, object]:
-    """Return a loop's figures and its row; ratios are medians over images, with an interval."""
-    own, theirs = (np.median(seconds[each], axis=0) for each in (name, THEIRS))
-    ratio = median_interval((theirs / own).tolist())
-    pairs = zip(codes[name], codes[THEIRS], strict=True)
-    same, mean = sum(torch.equal(a, b) for a, b in pairs), float(own.mean())
-    interval = "" if ratio.low is None else f" ({ratio.low:.2f}–{ratio.high:.2f})"
-    cells = [name, f"{mean:.2f}", f"{tokens / mean:.0f}", f"{ratio.value:.2f}{interval}"]
-    return {
-        "loop": name,
-        "seconds_per_image": mean,
-        "ratio": ratio.value,
-        "ratio_low": ratio.low,
-        "ratio_high": ratio.high,
-        "same_tokens": same,
-        "cells": [*cells, f"{same}/{len(own)}"],
-    }
-
-
-def machine(session: Session) -> str:
-    """Return the CPU or GPU, threads, number type and date in words."""
+            image = decode(job).cpu()
+            if number:  # the first one warms up
+                seconds[name].append(time.perf_counter() - started)
+                codes[name].append(image)
+    rows = [_row(name, seconds, codes) for name in loops]
     hardware = session.hardware()
-    device = hardware["gpu"] or cpu_name()
-    return f"{device}, {hardware['threads']} threads, {hardware['dtype']}, {date.today()}"
+    print(f"{hardware['gpu'] or hardware['cpu']}, {hardware['threads']} threads, {dtype}")
+    columns = ("loop", "seconds per image", "tokens/s", f"speed / {THEIRS}", "same tokens")
+    print(Table(columns, tuple(rows)).markdown(), end="")
+
+
+def _their_loop(session: Session) -> Callable[[Job], Tensor]:
+    model = load_chameleon(Path(session.settings.model_path), session.target)[0]
+    distribution = session.open_engine().distribution
+    return lambda job: transformers_decode(model, session.target, job, distribution)
+
+
+def _our_loop(session: Session, name: str) -> Callable[[Job], Tensor]:
+    engine = session.open_engine(listed_method(name, {}))
+    return lambda job: next(i.codes for step in engine.generate([job]) for i in step.finished)
+
+
+def _row(
+    name: str, seconds: dict[str, list[float]], codes: dict[str, list[Tensor]]
+) -> tuple[str, ...]:
+    per_image = mean(seconds[name])
+    times = zip(seconds[THEIRS], seconds[name], strict=True)
+    ratio = median_interval([theirs / ours for theirs, ours in times])
+    interval = "" if ratio.low is None else f" ({ratio.low:.2f}–{ratio.high:.2f})"
+    same = sum(torch.equal(a, b) for a, b in zip(codes[name], codes[THEIRS], strict=True))
+    rate = len(codes[name][0]) / per_image
+    speed, images = f"{ratio.value:.2f}{interval}", len(codes[name])
+    return name, f"{per_image:.2f}", f"{rate:.0f}", speed, f"{same}/{images}"
 
 
 if __name__ == "__main__":
