@@ -28,18 +28,18 @@ _UNKNOWN = ImageGrid(1, 1)  # where parts do not fit together
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """The tokens of an image. grid: their rows and columns; codes: number of image codes."""
+class ImageTokens:
+    """The tokens of an image."""
 
     grid: ImageGrid
-    codes: int
+    codes: int  # how many different ones there are
 
 
 def memory_of(
-    settings: InspectSettings, target: Network | None, drafter: Network | None, drawn: Drawn | None
+    settings: InspectSettings, target: Network | None, drafter: Network | None, image: ImageTokens | None
 ) -> dict[str, int]:
     """Return bytes by what takes them, for the batch of the settings; without what is unknown."""
-    grid = _UNKNOWN if drawn is None else drawn.grid
+    grid = _UNKNOWN if image is None else image.grid
     trees = largest_trees(grid)
     found: dict[str, int] = {}
     if target is not None:
@@ -53,7 +53,7 @@ def memory_of(
         found |= _weights("drafter", drafter, settings, None)
         if any(layers_of(drafter.module)):  # an early exit has those of the target
             found["drafter keys and values"] = cache_bytes(settings, spec, slots)
-    return found if drawn is None else found | _tables(settings, drawn)
+    return found if image is None else found | _tables(settings, image)
 
 
 def largest_trees(grid: ImageGrid) -> list[Shape]:
@@ -64,7 +64,7 @@ def largest_trees(grid: ImageGrid) -> list[Shape]:
 
 def cache_bytes(settings: InspectSettings, spec: TransformerSpec, slots: int) -> int:
     """Return the bytes of a batch's keys, values and masks."""
-    shape = CacheShape(settings.batch_size, settings.guidance, slots)
+    shape = CacheShape(settings.batch_size, settings.sampling.guidance, slots)
     return KVCache(spec, shape, DTYPES[settings.dtype], META).nbytes
 
 
@@ -85,12 +85,12 @@ def _weights(
     return {f"{name} weights": weight_bytes(network.module, kind, dtype)} | copies
 
 
-def _tables(settings: InspectSettings, drawn: Drawn) -> dict[str, int]:
+def _tables(settings: InspectSettings, image: ImageTokens) -> dict[str, int]:
     """Return the bytes of the noise and of the stale predictions of a batch."""
-    reach = max(tree.reach for tree in largest_trees(drawn.grid))
+    reach = max(tree.reach for tree in largest_trees(image.grid))
     dtype = torch.float64 if settings.dtype == "fp64" else torch.float32
-    noise = NoiseShape(drawn.grid.tokens, drawn.codes, False, dtype, META, 1 + reach)
-    stale = torch.Size(table_shape(settings.batch_size, drawn.grid, drawn.codes, reach))
+    noise = NoiseShape(image.grid.tokens, image.codes, False, dtype, META, 1 + reach)
+    stale = torch.Size(table_shape(settings.batch_size, image.grid, image.codes, reach))
     return {
         "noise": settings.batch_size * noise.nbytes,
         "stale predictions": stale.numel() * dtype.itemsize,

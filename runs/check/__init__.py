@@ -1,0 +1,1 @@
+"""`inspect`: what a checkpoint's files are, and with --run whether the loaded model works."""

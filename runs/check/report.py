@@ -1,0 +1,131 @@
+"""What `inspect` says: one finding a row, as a table for readers and as JSON for programs."""
+
+import json
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+
+from configs.tools import InspectSettings
+from runs.throughput import TIMED, Speed, best, flags
+from support.border import Failure
+
+OK, NOTE, SKIPPED, FAULT = "ok", "note", "skipped", "FAULT"
+_WIDTH = 100  # characters of a wrapped row
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One row of the report."""
+
+    part: str  # of the checkpoint; with --run the name of a check
+    item: str  # file or property of the part; empty with --run
+    state: str  # OK; NOTE: not every method needs it; SKIPPED: not checked; FAULT
+    text: str  # what is there, or was measured
+    details: tuple[str, ...] = ()  # every difference, or the likely cause of a fault
+    figures: dict[str, object] = field(default_factory=dict)  # numbers for programs, by name
+
+    @property
+    def fits(self) -> bool:
+        """Whether it is no fault."""
+        return self.state != FAULT
+
+
+@dataclass(frozen=True)
+class Report:
+    """All findings about a checkpoint."""
+
+    findings: tuple[Finding, ...]
+    memory: dict[str, int] = field(default_factory=dict)  # bytes by name, without activations
+    speeds: tuple[Speed, ...] = ()  # of rounds, by method and batch size, if they were timed
+
+    @property
+    def faults(self) -> list[Finding]:
+        """The findings that are faults."""
+        return [finding for finding in self.findings if not finding.fits]
+
+
+def judged(check: str, good: bool, text: str, cause: str, **figures: object) -> Finding:
+    """Return the row of a check that was run; the likely cause is told only if it failed."""
+    details = () if good else (f"likely cause: {cause}",)
+    return Finding(check, "", OK if good else FAULT, text, details, figures)
+
+
+def skipped(check: str, reason: str) -> Finding:
+    """Return the row of a check that was not run."""
+    return Finding(check, "", SKIPPED, reason)
+
+
+def print_report(report: Report, settings: InspectSettings) -> None:
+    """Print a report; raise a Failure, after it, that names what is at fault."""
+    print(as_json(report) if settings.json else as_table(report, settings))
+    if not report.faults:
+        return
+    names = ", ".join(" ".join(filter(None, (f.part, f.item))) for f in report.faults)
+    refused = "" if settings.run else "; generate_images would refuse these files"
+    raise Failure(f"--model_path {settings.model_path}: at fault: {names}{refused}")
+
+
+def as_table(report: Report, settings: InspectSettings) -> str:
+    """Return the report for readers."""
+    # commands and paths among the files' rows are there to be copied, so these are not wrapped
+    rows = list(_rows(report.findings, _WIDTH if settings.run else sys.maxsize))
+    rows += _memory_rows(report.memory, settings) if not settings.run else ()
+    rows += _speed_rows(report.speeds) if report.speeds else ()
+    return "\n".join(rows)
+
+
+def _rows(findings: Sequence[Finding], width: int) -> Iterator[str]:
+    names = ("part", "item", "state")
+    widths = [max(len(getattr(finding, name)) for finding in findings) for name in names]
+    for finding in findings:
+        cells = [getattr(finding, name).ljust(n) for name, n in zip(names, widths, strict=True)]
+        start = "  ".join((*filter(None, cells), ""))
+        for text in (finding.text, *finding.details):
+            yield textwrap.fill(
+                " ".join(text.split()),
+                width,
+                initial_indent=start,
+                subsequent_indent=" " * len(start),
+                break_on_hyphens=False,
+                break_long_words=False,
+            )
+            start = " " * len(start)
+
+
+def _memory_rows(memory: dict[str, int], settings: InspectSettings) -> Iterator[str]:
+    images = f"{settings.batch_size} images x {settings.sampling.guidance} guidance rows"
+    types = ", ".join(filter(None, (settings.dtype, settings.quantize)))
+    yield f"\nmemory, {types}, {images}, longest prompts, without activations:"
+    total = "together" if "target weights" in memory else "together, without target"
+    for name, count in (memory | {total: sum(memory.values())}).items():
+        yield f"  {name:26} {size(count):>10}"
+
+
+def _speed_rows(speeds: Sequence[Speed]) -> Iterator[str]:
+    """Yield the rows about tokens per second, with a column per batch size."""
+    yield f"\ntokens/s of the first {TIMED} rounds of that many images at once:"
+    yield f"  {'':8}" + "".join(f"{n:8}" for n in dict.fromkeys(speed.batch for speed in speeds))
+    for name in dict.fromkeys(speed.method.method for speed in speeds):
+        rates = (speed.tokens_per_second for speed in speeds if speed.method.method == name)
+        yield f"  {name:8}" + "".join(f"{rate:8.0f}" for rate in rates)
+    yield f"recommended for many images: {flags(best(speeds))}"
+
+
+def as_json(report: Report) -> str:
+    """Return the report for programs, on one line; memory in bytes."""
+    findings = [asdict(finding) for finding in report.findings]
+    document = {"ok": not report.faults, "findings": findings}
+    document |= {"memory": report.memory} if report.memory else {}
+    if report.speeds:
+        rates = [[flags(speed), speed.tokens_per_second] for speed in report.speeds]
+        document |= {"tokens_per_second": rates, "recommended": flags(best(report.speeds))}
+    return json.dumps(document)
+
+
+def size(count: int) -> str:
+    """Return bytes in words."""
+    if count >= 2**30:
+        return f"{count / 2**30:.2f} GiB"
+    small = 0 < count < 2**17
+    return f"{count / 2**10:.1f} KiB" if small else f"{count / 2**20:.1f} MiB"
