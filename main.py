@@ -69,17 +69,11 @@ def extract_tokens(**texts: str) -> None:
 
 def inspect(**texts: str) -> None:
     settings = commands.inspect_settings(texts)
-    from runs.inspection import inspect_checkpoint
+    if settings.run or settings.speed:
+        _check_device(settings.device)
+    from runs.check.inspection import inspect_checkpoint
 
     inspect_checkpoint(settings)
-
-
-def verify(**texts: str) -> None:
-    settings = commands.verify_settings(texts)
-    _check_device(settings.device)
-    from eval.verify.verify import verify
-
-    verify(settings)
 
 
 def vq_distances(**texts: str) -> None:
@@ -122,12 +116,12 @@ COMMANDS = {
         evaluate,
         extract_tokens,
         inspect,
-        verify,
         vq_distances,
         demo,
         train_drafter,
     )
 }
+GONE_COMMANDS = {"verify": "inspect --run"}
 
 
 def run(words: Sequence[str]) -> None:
@@ -136,6 +130,8 @@ def run(words: Sequence[str]) -> None:
         print(program_help())
         return
     name = words[0].replace("-", "_")
+    if name in GONE_COMMANDS:
+        raise SettingsError(f"{name}: no such command here; use `{GONE_COMMANDS[name]}`")
     if name not in COMMANDS:
         hint = near_names(name, COMMANDS)
         names = ", ".join(COMMANDS)

@@ -13,7 +13,7 @@ from configs.learning import LearningSettings
 from configs.model import EngineSettings
 from configs.page import PageSettings
 from configs.schema import RunSettings
-from configs.tools import DistanceSettings, InspectSettings, VerifySettings
+from configs.tools import DistanceSettings, InspectSettings
 from configs.training import TrainSettings
 
 
@@ -120,14 +120,9 @@ COMMANDS: dict[str, Command] = {
         ),
     ),
     "inspect": Command(
-        "what a checkpoint holds and lacks, and the memory that it needs; loads nothing, except "
-        "with --speed",
-        (InspectSettings,),
-    ),
-    "verify": Command(
-        "run a checkpoint and say in ten lines whether it works: logits, image tokenizer, drafter, "
-        "every method's tokens, speed",
-        (VerifySettings, RecipeFlags),
+        "what a checkpoint's files hold and lack, and the memory that a run needs; with --run, "
+        "whether the loaded model works",
+        (InspectSettings, RecipeFlags),
         without=("cfg_mode",),
     ),
     "vq_distances": Command(

@@ -19,7 +19,7 @@ from configs.model import EngineSettings
 from configs.page import PageSettings
 from configs.schema import CLASSIFIER, RunSettings
 from configs.sweep import Sweep, entries_of, read_sweep
-from configs.tools import DistanceSettings, InspectSettings, VerifySettings
+from configs.tools import DistanceSettings, InspectSettings
 from configs.training import TrainSettings
 from runs.places import check_folders, check_place, check_prompt, lacks_drafter
 from support.output import remark
@@ -108,15 +108,8 @@ def extraction_settings(texts: Mapping[str, str]) -> ExtractionSettings:
 
 
 def inspect_settings(texts: Mapping[str, str]) -> InspectSettings:
-    """Return the settings of `inspect`; what is missing is a line of its report."""
+    """Return the settings of `inspect`; what is missing is a row of its report."""
     return build(InspectSettings, _values("inspect", texts))
-
-
-def verify_settings(texts: Mapping[str, str]) -> VerifySettings:
-    """Return the settings of `verify`; a SettingsError also for missing folders."""
-    settings = build(VerifySettings, _values("verify", texts))
-    check_folders(settings.engine)
-    return settings
 
 
 def distance_settings(texts: Mapping[str, str]) -> DistanceSettings:

@@ -5,11 +5,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
+
 from configs.methods import MethodSettings
 from decoding.engine import Engine
 from decoding.flight import FinishedImage, Job
 
 BASELINE = MethodSettings(method="ar")
+BUSY = 0.9  # CPU seconds per second that a process on an idle machine reaches with one thread
 
 
 @dataclass(frozen=True)
@@ -89,3 +92,14 @@ def joined(runs: Sequence[Measurement]) -> Measurement:
         calls.update(run.calls)
     spent = tuple(one for run in runs for one in run.cpu_seconds)
     return Measurement(images, dict(seconds), dict(calls), spent)
+
+
+def other_load(device: torch.device, runs: Sequence[Measurement]) -> float | None:
+    """Return the share of the time that this process ran, if others had the processor, too.
+
+    None: the seconds can be trusted, or the rounds ran on a GPU, where CPU time says nothing.
+    """
+    if device.type != "cpu":
+        return None
+    share = min(sum(run.cpu_seconds) / sum(image.seconds for image in run.images) for run in runs)
+    return None if share >= BUSY else share

@@ -13,8 +13,8 @@ from configs.methods import MethodSettings
 from configs.schema import ROOT, RunSettings
 from decoding.flight import FinishedImage, Job
 from decoding.noise import image_seed
-from eval.bench.exactness import compare
 from eval.metrics.attribute_classifier import AttributeClassifier, prompt_accuracy
+from runs.exactness import compare
 from runs.session import Session, open_session
 from scenes.captions import caption
 from scenes.scene import sample_scene

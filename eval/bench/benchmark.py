@@ -24,13 +24,13 @@ from configs.benchmarking import BenchmarkSettings
 from configs.fields import SettingsError, settings_dict
 from configs.schema import MethodSettings
 from decoding.flight import Job
-from eval.bench.exactness import Comparison, compare
 from eval.bench.machine import cpu_name
 from eval.bench.quality import Judge
 from eval.bench.speedup import speed_figures
 from eval.bench.table import heading, table
 from eval.metrics.paired import paired_ratio
 from runs.drawing import check_lengths
+from runs.exactness import Comparison, compare
 from runs.jobs import image_jobs
 from runs.measure import BASELINE, Measurement, joined, measure
 from runs.methods import sampling_distribution

@@ -15,14 +15,13 @@ import numpy as np
 
 from eval.bench.plausible import exceeds_tau
 from eval.metrics.paired import Estimate
-from runs.measure import Measurement
+from runs.measure import BUSY, Measurement
 
 ERROR = 0.05  # of an interval: 1 - 95 %
 LEAST_VALUES = 6  # with fewer, not even least and greatest enclose the median in 95 % of cases
 # Limits beyond which a speed-up is doubted.
 DISAGREEMENT = 0.2  # by how much wall time's speed-up may differ from CPU time's
 SPREAD = 1.25  # how many times larger the speed-up of one repeat may be than that of another
-BUSY = 0.9  # CPU seconds per second that a process on an idle machine reaches with one thread
 
 _AGAIN = "measure again on an idle machine"
 

@@ -39,11 +39,9 @@ def examine_files(settings: InspectSettings) -> Report:
     """Look at target, its other parts, drafter and tables, and return all findings."""
     family = FAMILIES[settings.model]
     options = target_options(settings, DTYPES[settings.dtype], torch.device("cpu"))
-    target = read_network(
-        NetworkFiles("target", "--model_path", settings.model_path, _source(settings, "model_path")),
-        family.spec,
-        family.network,
-    )
+    source = TARGETS[settings.model].sources["model_path"]
+    files = NetworkFiles("target", "--model_path", settings.model_path, source)
+    target = read_network(files, family.spec, family.network)
     folder = target.folder or Path(settings.model_path)
     parts = list(_parts(settings, family, folder, options, target.findings))
     drafter = _read_drafter(settings, family, target.spec)
@@ -186,10 +184,6 @@ def _spec_words(spec: TransformerSpec) -> str:
     return f"{sizes}, {spec.vocab} ids, {spec.max_positions} positions"
 
 
-def _source(settings: InspectSettings, flag: str) -> str:
-    return TARGETS[settings.model].sources[flag]
-
-
 def _parts(
     settings: InspectSettings,
     family: Family,
@@ -202,12 +196,12 @@ def _parts(
     A fault that the target's rows tell already is told as a note.
     """
     told = {finding.text for finding in target if not finding.fits}
-    for name, part in family.parts.items():
-        finding, checked = _check(name, "files", part.check, folder, options)
+    for name, component in family.parts.items():
+        finding, checked = _check(name, "files", component.check, folder, options)
         if finding.text in told:
             finding = replace(finding, state=NOTE, text=f"not read: {finding.text}")
-        elif part.flag and not finding.fits:
-            text = f"{finding.text}; source: {_source(settings, part.flag)}"
+        elif component.flag and not finding.fits:
+            text = f"{finding.text}; source: {TARGETS[settings.model].sources[component.flag]}"
             finding = replace(finding, text=text)
         yield finding, checked
 
@@ -241,7 +235,7 @@ def _read_drafter(
     settings: InspectSettings, family: Family, target: TransformerSpec | None
 ) -> NetworkReport:
     """Look at the drafter's network and its calibration; a missing default drafter is a note."""
-    source, path = _source(settings, "drafter_path"), settings.drafter_path
+    source, path = TARGETS[settings.model].sources["drafter_path"], settings.drafter_path
     if path is None:
         free = " or ".join(name for name, entry in METHODS.items() if not entry.drafted)
         text = (
@@ -282,17 +276,17 @@ def _calibration(files: NetworkFiles, folder: Path) -> Finding:
 
 def _distance_tables(codes: int, folder: Path) -> Iterator[Finding]:
     """Yield a row about every table of nearest codes, or a note that there is none."""
-    part, widths = "nearest codes", table_widths(folder)
+    title, widths = "nearest codes", table_widths(folder)
     if not widths:
         text = f"none, which --lantern needs: `main.py vq_distances --model_path {folder}` makes it"
-        yield Finding(part, "vq_distances", NOTE, text)
+        yield Finding(title, "vq_distances", NOTE, text)
     for width in widths:
         path = table_path(folder, codes, width)
         try:
             load_table(path, codes, width)
-            yield Finding(part, path.name, OK, f"{codes} codes, {width} neighbours each")
+            yield Finding(title, path.name, OK, f"{codes} codes, {width} neighbours each")
         except ValueError as error:
-            yield Finding(part, path.name, FAULT, str(error))
+            yield Finding(title, path.name, FAULT, str(error))
 
 
 def _quantize_package(settings: InspectSettings) -> Iterator[Finding]:

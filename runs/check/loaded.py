@@ -1,58 +1,319 @@
-"""Checks of the target's forward passes, on pictures that are drawn by code and known captions."""
+"""`inspect --run`: whether the loaded model works.
+
+The target reads known pictures, rendered by code, after their captions. Then every lossless method
+generates the first rows of the same images, whose tokens have to be equal.
+"""
 
 import math
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import median
+from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
+from configs.method_table import METHODS
+from configs.methods import MethodSettings
+from configs.targets import TARGETS
+from configs.tools import InspectSettings
+from decoding.flight import FinishedImage, Job
+from decoding.noise import image_seed
+from drafters.training.agreement import draft_distributions, target_distribution
 from drafters.training.losses import Levels
-from eval.verify.lines import Line, judged, skipped
-from eval.verify.subject import Subject
+from drafters.training.rows import Rows, join_prompts, target_rows
+from models.base import Layers, TargetModel
+from models.files.folders import checkpoint_folder
+from models.registry import load_codec
+from runs.check.memory import free_memory
+from runs.check.report import OK, SKIPPED, Finding, judged, size
+from runs.check.transformers import ORACLES
+from runs.exactness import NEAR_TIE, gap
+from runs.measure import BASELINE, Measurement, measure, other_load
+from runs.methods import sampling_distribution
+from runs.session import DTYPES, Session, open_session, target_options
+from scenes.captions import caption
+from scenes.painting import render_scene
+from scenes.scene import sample_scene
 
+SCENES = (301, 304, 305)  # of the test split: clouds and a plain ground, with large shapes
+TOKENS, IMAGES = 64, 2  # that every method generates
 LEAST_ENTROPY, MOST_ENTROPY = 0.01, 0.97  # of that of the uniform distribution
 LEAST_GUIDANCE = 0.005  # total variation
 LEAST_ORDER = 0.6  # chance is 0.5
+LEAST_PSNR = 18.0  # dB; public codecs reach 20 and more on photographs, ckpts/tiny's 26 on scenes
+LEAST_PSNR_GAIN = 3.0  # dB above pictures of one colour
+LEAST_DRAFT_GAIN = 0.01  # total variation
+HITS = (1, 4, 10)  # the drafter's best codes among which the target's choice is looked for
+# The largest gap between two tokens' perturbed scores that rounding may decide.
+TIES = {"fp64": 0.0, "fp32": NEAR_TIE, "bf16": 1.0}
+# Mean difference of logits, in standard deviations of the logits, that rounding may make.
+# transformers computes parts of fp64 in fp32, so even fp64 gets a bound above 0.
+LOGIT_BOUNDS = {"fp64": 1e-5, "fp32": 1e-3, "bf16": 0.1}
+COMPARED_TOKENS = 256  # of one image, with transformers
 MIXED = (
     "weights of several models, of an interrupted download or wrongly converted: compare sizes and "
     "checksums of all files with their source"
 )
+OUT_OF_MEMORY = "the GPU is too small, or in use: --dtype bf16, --vq_device cpu, --device cpu"
+
+
+class FirstRows:
+    """A target whose images end after their first rows; prompts are those of whole images."""
+
+    def __init__(self, target: TargetModel, tokens: int):
+        """tokens: an image has at least so many, if the whole one does."""
+        self.target = target
+        rows = min(math.ceil(tokens / target.grid.columns), target.grid.rows)
+        self.grid = replace(target.grid, rows=rows)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.target, name)
 
 
 @dataclass(frozen=True)
-class Reading:
-    """What the target predicts while it reads a known picture.
+class PictureScores:
+    """What the target predicts while it reads a known picture of n + 1 codes."""
 
-    finite: whether all logits are. entropy: (n,) of the prompted row's distributions, in nats.
-    guided: (n,) total variation between these and the distributions with guidance; None without
-    guidance. order: (m,) see `order_rates`.
+    finite: bool  # whether all logits are
+    entropy: Tensor  # (n,) of the distributions with the prompt, in nats
+    guided: Tensor | None  # (n,) total variation that guidance makes; None without guidance
+    order: Tensor  # (m,) see `order_rates`
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A loaded checkpoint and what several checks share: pictures, their scores, generated images.
+
+    Everything is computed when a check first needs it.
     """
 
-    finite: bool
-    entropy: Tensor
-    guided: Tensor | None
-    order: Tensor
+    settings: InspectSettings
+    session: Session
 
+    @property
+    def target(self) -> TargetModel:
+        """The target, for whole images."""
+        return self.session.target
 
-@torch.inference_mode()
-def read_pictures(subject: Subject) -> list[Reading]:
-    """Let the target read every known picture after its caption, in one pass each."""
-    readings = []
-    for caption, codes in zip(subject.captions, subject.codes, strict=True):
-        target = subject.target
-        rows = subject.rows(target, [caption], codes[None])
-        levels = Levels.of(target.grid, 1, rows.ids.device)
-        logits = target.score(levels.wanted(rows)).float()  # (guidance, tokens - 1, codes)
-        log_p = logits[0].log_softmax(-1)
-        guided = None
+    @cached_property
+    def captions(self) -> list[str]:
+        """Captions of the known pictures."""
+        return [caption(sample_scene("test", index), index) for index in SCENES]
+
+    @cached_property
+    def pictures(self) -> Tensor:
+        """The known pictures at the model's size, uint8 (pictures, height, width, 3)."""
+        return torch.stack([self._picture(index) for index in SCENES])
+
+    @cached_property
+    def codes(self) -> Tensor:
+        """The codes of the known pictures, (pictures, tokens)."""
+        return self._codec.images.encode(self.pictures)
+
+    @cached_property
+    def scores(self) -> list[PictureScores]:
+        """The target's predictions for every known picture after its caption."""
+        pairs = zip(self.captions, self.codes, strict=True)
+        return [self._score(text, codes) for text, codes in pairs]
+
+    @cached_property
+    def first_rows(self) -> Session:
+        """The same model, for the first rows of images: enough to compare, in little time."""
+        return replace(self.session, target=FirstRows(self.target, TOKENS))
+
+    @cached_property
+    def jobs(self) -> list[Job]:
+        """An image of each of the first captions."""
+        texts = self.captions[:IMAGES]
+        return [Job(str(number), text, image_seed(0, text)) for number, text in enumerate(texts)]
+
+    @cached_property
+    def plain(self) -> Measurement:
+        """The first rows of the images by plain decoding."""
+        return measure(self.first_rows.open_engine(BASELINE), self.jobs)
+
+    @cached_property
+    def generated(self) -> dict[str, Measurement]:
+        """The same by every method that the checkpoint has parts for, plain decoding first."""
+        measured = {"ar": self.plain}
+        for name, entry in METHODS.items():
+            if not entry.speculative or entry.drafted and self.session.drafter is None:
+                continue
+            # A tree sized by prices would measure them first, for some seconds.
+            fixed = {"size": "fixed"} if "size" in entry.defaults else {}
+            engine = self.first_rows.open_engine(MethodSettings(name, **fixed))
+            measured[name] = measure(engine, self.jobs)
+        return measured
+
+    def rows(
+        self, target: TargetModel, prompts: Sequence[str], codes: Tensor, layers: Layers = ()
+    ) -> Rows:
+        """Return the target's features after prompts and codes (images, tokens).
+
+        layers: whose hidden states stand behind the features, as drafters read them.
+        """
+        guidance = self.settings.sampling.guidance
+        prompt = join_prompts([target.prompt(text, guidance) for text in prompts])
+        return target_rows(target, prompt, codes, layers)
+
+    @cached_property
+    def _codec(self):
+        options = target_options(self.settings, DTYPES[self.settings.dtype], self.target.device)
+        return load_codec(self.settings.model, self.settings.model_path, options)
+
+    def _picture(self, index: int) -> Tensor:
+        scene = Image.fromarray(render_scene(sample_scene("test", index)))
+        width, height = self._codec.size
+        # `fit` crops and shrinks but does not enlarge, and some models make larger images.
+        scale = max(1.0, width / scene.width, height / scene.height)
+        enlarged = math.ceil(scene.width * scale), math.ceil(scene.height * scale)
+        scene = scene.resize(enlarged, Image.Resampling.BICUBIC)
+        return torch.from_numpy(np.array(self._codec.fit(scene, self._codec.size)))
+
+    def _score(self, text: str, codes: Tensor) -> PictureScores:
+        rows = self.rows(self.target, [text], codes[None])
+        levels = Levels.of(self.target.grid, 1, rows.ids.device)
+        logits = self.target.score(levels.wanted(rows)).float()  # (guidance, tokens - 1, codes)
+        log_p, guided = logits[0].log_softmax(-1), None
         if len(logits) > 1:
-            cfg = subject.settings.sampling.cfg
+            cfg = self.settings.sampling.cfg
             mixed = (logits[1] + cfg * (logits[0] - logits[1])).softmax(-1)
             guided = (mixed - log_p.exp()).abs().sum(-1) / 2
         entropy = torch.special.entr(log_p.exp()).sum(-1)
         order = order_rates(log_p, codes.to(log_p.device))
-        readings.append(Reading(bool(logits.isfinite().all()), entropy, guided, order))
-    return readings
+        return PictureScores(bool(logits.isfinite().all()), entropy, guided, order)
+
+
+def run_checks(settings: InspectSettings) -> list[Finding]:
+    """Load a checkpoint whose files are right, run all checks and return a row for each."""
+    started = time.perf_counter()
+    try:
+        session = open_session(settings.engine)
+    except torch.OutOfMemoryError as error:
+        return [_out_of_memory("load", error)]
+    checkpoint = Checkpoint(settings, session)
+    findings = [_loaded(session, time.perf_counter() - started)]
+    for name, check in CHECKS.items():
+        findings.append(_run(name, check, checkpoint))
+        if name == "logits" and not findings[-1].figures.get("finite"):
+            # Nothing but the image tokenizer, which does not use them, can be judged.
+            rest = [other for other in CHECKS if other not in (name, "codec")]
+            reason = "the logits are not finite"
+            findings += [Finding(other, "", SKIPPED, reason) for other in rest]
+            return [*findings, _run("codec", check_codec, checkpoint)]
+    return findings
+
+
+def _run(name: str, check: Callable[[Checkpoint], Finding], checkpoint: Checkpoint) -> Finding:
+    """Return the row of a check, also of one that cannot finish."""
+    try:
+        with torch.inference_mode():
+            return check(checkpoint)
+    except FloatingPointError as error:
+        return judged(name, False, str(error), MIXED)
+    except torch.OutOfMemoryError as error:
+        return _out_of_memory(name, error)
+
+
+def _out_of_memory(name: str, error: torch.OutOfMemoryError) -> Finding:
+    return judged(name, False, f"out of memory: {str(error).splitlines()[0]}", OUT_OF_MEMORY)
+
+
+def _loaded(session: Session, seconds: float) -> Finding:
+    """Return the row of what was loaded."""
+    target = session.target
+    weights = list(target.transformer.parameters())
+    count, memory = sum(w.numel() for w in weights), sum(w.nbytes for w in weights)
+    drafter = "no drafter" if session.drafter is None else "and its drafter"
+    text = (
+        f"{session.settings.model}, {drafter}: {count:,} weights, {size(memory)} "
+        f"in {session.settings.dtype} on {target.device}, loaded in {seconds:.0f} s"
+    )
+    return Finding("load", "", OK, text, figures={"parameters": count, "seconds": seconds})
+
+
+def check_logits(checkpoint: Checkpoint) -> Finding:
+    """Check that logits are finite, and their distributions neither uniform nor point masses."""
+    scores, most = checkpoint.scores, math.log(checkpoint.target.vocab.size)
+    finite = all(picture.finite for picture in scores)
+    entropy = torch.cat([picture.entropy for picture in scores]).mean().item() if finite else None
+    words = f"finite, entropy {entropy:.2f} nats of at most {most:.2f}" if finite else None
+    return judged(
+        "logits",
+        finite and LEAST_ENTROPY < entropy / most < MOST_ENTROPY,
+        f"{len(scores)} prompts: {words or 'NaN or infinity'}",
+        MIXED,
+        entropy=entropy,
+        uniform=most,
+        finite=finite,
+    )
+
+
+def check_guidance(checkpoint: Checkpoint) -> Finding:
+    """Check that guidance changes the distributions."""
+    sampling = checkpoint.settings.sampling
+    if sampling.guidance == 1:
+        return Finding("guidance", "", SKIPPED, "--cfg 1 switches it off")
+    apart = torch.cat([picture.guided for picture in checkpoint.scores]).mean().item()
+    return judged(
+        "guidance",
+        apart > LEAST_GUIDANCE,
+        f"scale {sampling.cfg:g} moves the distributions by {apart:.3f} (total variation; at least "
+        f"{LEAST_GUIDANCE:g})",
+        "the prompt does not reach the model: another model's text tokenizer or text encoder, or "
+        f"else {MIXED}",
+        total_variation=apart,
+    )
+
+
+def check_codec(checkpoint: Checkpoint) -> Finding:
+    """Check the peak signal-to-noise ratio of the known pictures after encoding and decoding."""
+    pictures = checkpoint.pictures.double()
+    decoded = checkpoint.target.to_image(checkpoint.codes).double()
+    psnr = _psnr(pictures, decoded)
+    plain = _psnr(pictures, pictures.mean((1, 2), keepdim=True))
+    least = max(LEAST_PSNR, plain + LEAST_PSNR_GAIN)
+    height, width = pictures.shape[1:3]
+    return judged(
+        "codec",
+        psnr >= least,
+        f"{len(pictures)} rendered pictures of {width} x {height} come back with {psnr:.1f} dB "
+        f"(PSNR; at least {least:.1f})",
+        "the image tokenizer's encoder, codebook and decoder are not of one model, or its "
+        "vqgan.yaml is another's",
+        psnr=psnr,
+        one_colour=plain,
+    )
+
+
+def _psnr(pictures: Tensor, others: Tensor) -> float:
+    """Return the mean peak signal-to-noise ratio in dB of pictures up to 255."""
+    error = (pictures - others).square().flatten(1).mean(1)
+    return (10 * torch.log10(255**2 / error)).mean().item()
+
+
+def check_codes(checkpoint: Checkpoint) -> Finding:
+    """Check that the target expects the known pictures' codes where they are."""
+    rates = torch.cat([picture.order for picture in checkpoint.scores])
+    if len(rates) < 2:
+        reason = "the pictures are too small: fewer than three different codes"
+        return Finding("codes", "", SKIPPED, reason)
+    rate, error = rates.mean().item(), (rates.std() / len(rates) ** 0.5).item()
+    return judged(
+        "codes",
+        rate >= LEAST_ORDER and rate - 0.5 > 3 * error,
+        f"in known pictures the code that follows is likelier than a later one in {rate:.0%} "
+        f"(± {2 * error:.0%}; chance is 50%, at least {LEAST_ORDER:.0%})",
+        "an image tokenizer of another model, or an embedding or lm_head whose rows are in another "
+        f"order; else {MIXED}",
+        rate=rate,
+        standard_error=error,
+    )
 
 
 def order_rates(log_p: Tensor, codes: Tensor) -> Tensor:
@@ -65,57 +326,185 @@ def order_rates(log_p: Tensor, codes: Tensor) -> Tensor:
     log_p: (tokens - 1, codes) the predictions of codes 1, 2, ...; codes: (tokens,).
     """
     seen = (codes[1:, None] == codes[:-1]).tril().any(1)  # (tokens - 1,)
-    places = (~seen).nonzero()[:, 0]
-    scores = log_p[places][:, codes[1:][places]]  # (m, m): row: the place, column: whose code
+    new = (~seen).nonzero()[:, 0]  # (m,)
+    scores = log_p[new][:, codes[1:][new]]  # (m, m): row: the position, column: whose code
     later = torch.ones_like(scores).triu(1)
     wins = (scores.diagonal()[:, None] > scores).float() * later
     return (wins.sum(1) / later.sum(1))[:-1]
 
 
-def check_logits(subject: Subject, readings: list[Reading]) -> Line:
-    """Check that logits are finite, and their distributions neither uniform nor point masses."""
-    most = math.log(subject.target.vocab.size)
-    entropy = torch.cat([reading.entropy for reading in readings]).mean().item()
-    finite = all(reading.finite for reading in readings)
-    text = f"{len(readings)} prompts: " + (
-        f"finite, entropy {entropy:.2f} nats of at most {most:.2f}" if finite else "NaN or infinity"
+def check_drafter(checkpoint: Checkpoint) -> Finding:
+    """Check that the drafter is closer to the target than its predictions of other positions."""
+    if checkpoint.session.drafter is None:
+        source = TARGETS[checkpoint.settings.model].sources["drafter_path"]
+        reason = f"no folder `drafter` in --model_path, no --drafter_path; {source}"
+        return Finding("drafter", "", SKIPPED, reason)
+    log_p, log_q, codes = _drafted(checkpoint)
+    # Half an image away predictions are as sharp and of as likely codes, but not of this position.
+    shuffled = log_q.roll(log_q.shape[1] // 2, 1)
+    apart, chance = (
+        ((log_p.exp() - q.exp()).abs().sum(-1) / 2).flatten() for q in (log_q, shuffled)
     )
-    good = finite and LEAST_ENTROPY < entropy / most < MOST_ENTROPY
-    shown = entropy if finite else None  # JSON has no NaN
-    return judged("logits", good, text, MIXED, entropy=shown, uniform=most, finite=finite)
-
-
-def check_guidance(subject: Subject, readings: list[Reading]) -> Line:
-    """Check that guidance changes the distributions."""
-    if subject.settings.sampling.guidance == 1:
-        return skipped("guidance", "--cfg 1 switches it off")
-    apart = torch.cat([reading.guided for reading in readings]).mean().item()
-    scale = subject.settings.sampling.cfg
+    hits, chance_hits = (
+        [(q.topk(k, -1).indices == codes[..., None]).any(-1).float().mean().item() for k in HITS]
+        for q in (log_q, shuffled)
+    )
+    gain = chance - apart
+    error = (gain.std() / len(gain) ** 0.5).item()
     return judged(
-        "guidance",
-        apart > LEAST_GUIDANCE,
-        f"scale {scale:g} moves the distributions by {apart:.3f} (total variation; at least "
-        f"{LEAST_GUIDANCE:g})",
-        "the prompt does not reach the model: another model's text tokenizer or text encoder, or "
-        f"else {MIXED}",
-        total_variation=apart,
+        "drafter",
+        gain.mean().item() > max(LEAST_DRAFT_GAIN, 3 * error) and hits[-1] > chance_hits[-1],
+        f"total variation from the target {apart.mean():.2f}, of shuffled positions "
+        f"{chance.mean():.2f}; its best {', '.join(map(str, HITS))} hold the target's choice in "
+        f"{', '.join(f'{rate:.0%}' for rate in hits)}, of shuffled positions the best {HITS[-1]} "
+        f"in {chance_hits[-1]:.0%}",
+        "a drafter of another target, or another layout of its weights; check --drafter_path. If "
+        "`codes` has failed too, the target is to blame",
+        total_variation=apart.mean().item(),
+        shuffled=chance.mean().item(),
+        hits=hits,
     )
 
 
-def check_picture(subject: Subject, readings: list[Reading]) -> Line:
-    """Check that the target expects the known pictures' codes where they stand."""
-    rates = torch.cat([reading.order for reading in readings])
-    if len(rates) < 2:
-        return skipped("codes", "the pictures are too small: fewer than three different codes")
-    rate = rates.mean().item()
-    error = (rates.std() / len(rates) ** 0.5).item()
+def _drafted(checkpoint: Checkpoint) -> tuple[Tensor, Tensor, Tensor]:
+    """Return log p, log q (images, tokens - 1, codes) of images by plain decoding, and the tokens.
+
+    The tokens (images, tokens - 1) are those from number 1 on, which the two predict.
+    """
+    target, head = checkpoint.first_rows.target, checkpoint.session.drafter.network
+    distribution = sampling_distribution(checkpoint.settings.sampling)
+    images = checkpoint.plain.images
+    prompts = [image.job.prompt for image in images]
+    codes = torch.stack([image.codes for image in images])
+    rows = checkpoint.rows(target, prompts, codes, head.spec.target_layers)
+    log_p = target_distribution(target, rows, distribution)
+    (log_q,) = draft_distributions(target, head, rows, distribution, depths=1)
+    return log_p, log_q, codes[:, 1:].to(log_p.device)
+
+
+def check_tokens(checkpoint: Checkpoint) -> Finding:
+    """Check that every method's tokens are plain decoding's, up to what rounding decides."""
+    dtype, plain = checkpoint.settings.dtype, checkpoint.plain.images
+    gaps = {
+        name: [_gap(checkpoint, *pair) for pair in zip(plain, measured.images, strict=True)]
+        for name, measured in checkpoint.generated.items()
+        if name != "ar"
+    }
+    images = [image_gap for method_gaps in gaps.values() for image_gap in method_gaps]
+    differing = [image_gap for image_gap in images if image_gap is not None]
+    ties = sum(image_gap <= TIES[dtype] for image_gap in differing)
+    wrong = [name for name in sorted(gaps) if any((g or 0) > TIES[dtype] for g in gaps[name])]
+    text = (
+        f"{len(gaps)} methods, the first {len(plain[0].codes)} tokens of {len(plain)} images each: "
+        f"{len(images) - len(differing)} of {len(images)} as by plain decoding"
+        f"{f', {ties} until rounding in {dtype} decides' if ties else ''}"
+        f"{'; wrong: ' * bool(wrong)}{', '.join(wrong)}"
+    )
+    cause = (
+        "not the files, since drafts only propose. A device or library computes wrongly: try "
+        "--device cpu --dtype fp64, other versions of torch, and report it"
+    )
+    tau = {name: measured.tau for name, measured in checkpoint.generated.items()}
+    return judged("tokens", not wrong, text, cause, gaps=gaps, near_ties=ties, tau=tau)
+
+
+def _gap(checkpoint: Checkpoint, plain: FinishedImage, other: FinishedImage) -> float | None:
+    """Return how much rounding it takes to emit the first token that differs; None if none does."""
+    differs = (plain.codes != other.codes).nonzero()
+    if not len(differs):
+        return None
+    distribution = sampling_distribution(checkpoint.settings.sampling)
+    codes = other.codes[: int(differs[0]) + 1]
+    return gap(checkpoint.first_rows.target, distribution, plain, codes)
+
+
+def tell_speed(checkpoint: Checkpoint) -> Finding:
+    """Return the row of the time per token, and of the hours that the user's set takes."""
+    settings = checkpoint.settings
+    if share := other_load(checkpoint.target.device, list(checkpoint.generated.values())):
+        text = f"this process had the processor for only {share:.0%} of the time: measure again on "
+        return Finding("speed", "", SKIPPED, text + "an idle machine", figures={"share": share})
+    seconds = {name: _seconds_per_token(run) for name, run in checkpoint.generated.items()}
+    tokens = settings.num_images * checkpoint.target.grid.tokens
+    fastest = min(seconds, key=seconds.get)
+    rates = [f"{1000 * seconds['ar']:.1f} ms per token by plain decoding"]
+    hours = [f"{tokens * seconds['ar'] / 3600:.1f} hours"]
+    if fastest != "ar":
+        accepted = checkpoint.generated[fastest].tau
+        rates.append(f"{1000 * seconds[fastest]:.1f} by {fastest} (accepted length {accepted:.2f})")
+        hours.append(f"{tokens * seconds[fastest] / 3600:.1f} by {fastest}")
+    text = (
+        f"{', '.join(rates)}; {settings.num_images} images one at a time: about {', '.join(hours)} "
+        "(measured once, on the first tokens; later ones are a little slower)"
+    )
+    return Finding("speed", "", OK, text, figures={"seconds_per_token": seconds, "tokens": tokens})
+
+
+def _seconds_per_token(measured: Measurement) -> float:
+    """Return the median over images, without prompts."""
+    return median((i.seconds - i.seconds_prefill) / (len(i.codes) - 1) for i in measured.images)
+
+
+def check_transformers(checkpoint: Checkpoint) -> Finding:
+    """Check the logits of a known picture against transformers', where it has the family."""
+    settings, target = checkpoint.settings, checkpoint.target
+    if reason := _without_transformers(checkpoint):
+        return Finding("transformers", "", SKIPPED, reason)
+    cause = (
+        "a version of transformers that reads the folder in another way, or a config.json with "
+        "entries that one of the two ignores"
+    )
+    folder = checkpoint_folder(settings.model_path, "--model_path")
+    try:
+        oracle = ORACLES[target.name](folder, target)
+    except ValueError as error:
+        return judged("transformers", False, str(error), cause)
+    rows = checkpoint.rows(target, checkpoint.captions[:1], checkpoint.codes[:1])
+    wanted = Levels.of(target.grid, 1, rows.ids.device).slots
+    slots = (rows.prompt + wanted)[:COMPARED_TOKENS]
+    ours = target.score(rows.features[:1, slots])[0].double()  # (tokens, codes)
+    start = int(rows.starts[0])  # the slots before it are padding
+    features = oracle.features(rows.ids[:1, start:])
+    theirs = oracle.score(features[slots - start]).double()  # (tokens, codes)
+    largest = (ours - theirs).abs().max().item()
+    mean = ((ours - theirs).abs() / theirs.std()).mean().item()
+    bound = LOGIT_BOUNDS[settings.dtype]
     return judged(
-        "codes",
-        rate >= LEAST_ORDER and rate - 0.5 > 3 * error,
-        f"in known pictures the code that follows is likelier than a later one in {rate:.0%} "
-        f"(± {2 * error:.0%}; chance is 50%, at least {LEAST_ORDER:.0%})",
-        "an image tokenizer of another model, or an embedding or lm_head whose rows are in another "
-        f"order; else {MIXED}",
-        rate=rate,
-        standard_error=error,
+        "transformers",
+        mean <= bound,
+        f"{oracle.name}'s logits of {len(ours)} tokens differ by at most {largest:.2g}, on average "
+        f"by {mean:.1g} standard deviations (at most {bound:g})",
+        cause,
+        largest=largest,
+        mean_in_deviations=mean,
     )
+
+
+def _without_transformers(checkpoint: Checkpoint) -> str | None:
+    """Return why there is nothing to compare with; None if there is."""
+    settings, target = checkpoint.settings, checkpoint.target
+    if target.name not in ORACLES:
+        return f"it has no class for --model {settings.model}"
+    if settings.device_map == "auto":
+        return "only with --device_map single"
+    if settings.quantize is not None:
+        return "only without --quantize"
+    count = sum(parameter.numel() for parameter in target.transformer.parameters())
+    # transformers loads the whole head, of which the target has only the image codes
+    count += target.spec.vocab * target.spec.hidden
+    needed = int(1.2 * count) * target.dtype.itemsize
+    if needed > (free := free_memory(target.device)):
+        return f"needs about {size(needed)}, free are {size(free)}"
+    return None
+
+
+CHECKS: dict[str, Callable[[Checkpoint], Finding]] = {
+    "logits": check_logits,
+    "guidance": check_guidance,
+    "codec": check_codec,
+    "codes": check_codes,
+    "drafter": check_drafter,
+    "tokens": check_tokens,
+    "speed": tell_speed,
+    "transformers": check_transformers,
+}

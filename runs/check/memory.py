@@ -24,7 +24,7 @@ from runs.methods import build_policy
 from runs.session import DTYPES
 
 META = torch.device("meta")
-_UNKNOWN = ImageGrid(1, 1)  # where parts do not fit together
+UNKNOWN_GRID = ImageGrid(1, 1)  # where parts do not fit together
 
 
 @dataclass(frozen=True)
@@ -36,24 +36,27 @@ class ImageTokens:
 
 
 def memory_of(
-    settings: InspectSettings, target: Network | None, drafter: Network | None, image: ImageTokens | None
+    settings: InspectSettings,
+    target: Network | None,
+    drafter: Network | None,
+    image: ImageTokens | None,
 ) -> dict[str, int]:
     """Return bytes by what takes them, for the batch of the settings; without what is unknown."""
-    grid = _UNKNOWN if image is None else image.grid
+    grid = UNKNOWN_GRID if image is None else image.grid
     trees = largest_trees(grid)
-    found: dict[str, int] = {}
+    memory: dict[str, int] = {}
     if target is not None:
         spec = target.module.spec
         slots = spec.max_positions + max(grid.block(tree.nodes) for tree in trees)
-        found |= _weights("target", target, settings, settings.quantize)
-        found["target keys and values"] = cache_bytes(settings, spec, slots)
+        memory |= _weights("target", target, settings, settings.quantize)
+        memory["target keys and values"] = cache_bytes(settings, spec, slots)
     if drafter is not None:
         spec = drafter.module.spec
         slots = max(cache_slots(spec, grid, drafted_nodes(tree), tree.reach) for tree in trees)
-        found |= _weights("drafter", drafter, settings, None)
+        memory |= _weights("drafter", drafter, settings, None)
         if any(layers_of(drafter.module)):  # an early exit has those of the target
-            found["drafter keys and values"] = cache_bytes(settings, spec, slots)
-    return found if image is None else found | _tables(settings, image)
+            memory["drafter keys and values"] = cache_bytes(settings, spec, slots)
+    return memory if image is None else memory | _tables(settings, image)
 
 
 def largest_trees(grid: ImageGrid) -> list[Shape]:

@@ -1,4 +1,4 @@
-"""What `inspect` says: one finding a row, as a table for readers and as JSON for programs."""
+"""What `inspect` prints: one finding a row, as a table for readers and as JSON for programs."""
 
 import json
 import sys
@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field
 
 from configs.tools import InspectSettings
 from runs.throughput import TIMED, Speed, best, flags
-from support.border import Failure
 
 OK, NOTE, SKIPPED, FAULT = "ok", "note", "skipped", "FAULT"
 _WIDTH = 100  # characters of a wrapped row
@@ -18,8 +17,8 @@ _WIDTH = 100  # characters of a wrapped row
 class Finding:
     """One row of the report."""
 
-    part: str  # of the checkpoint; with --run the name of a check
-    item: str  # file or property of the part; empty with --run
+    part: str  # of the checkpoint; of a loaded one the name of a check
+    item: str  # file or property of the part; empty for a check
     state: str  # OK; NOTE: not every method needs it; SKIPPED: not checked; FAULT
     text: str  # what is there, or was measured
     details: tuple[str, ...] = ()  # every difference, or the likely cause of a fault
@@ -30,19 +29,25 @@ class Finding:
         """Whether it is no fault."""
         return self.state != FAULT
 
+    @property
+    def name(self) -> str:
+        """Part and item in words."""
+        return f"{self.part} ({self.item})" if self.item else self.part
+
 
 @dataclass(frozen=True)
 class Report:
     """All findings about a checkpoint."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[Finding, ...]  # about its files
     memory: dict[str, int] = field(default_factory=dict)  # bytes by name, without activations
+    checks: tuple[Finding, ...] = ()  # of the loaded model, if it was run
     speeds: tuple[Speed, ...] = ()  # of rounds, by method and batch size, if they were timed
 
     @property
     def faults(self) -> list[Finding]:
         """The findings that are faults."""
-        return [finding for finding in self.findings if not finding.fits]
+        return [finding for finding in (*self.findings, *self.checks) if not finding.fits]
 
 
 def judged(check: str, good: bool, text: str, cause: str, **figures: object) -> Finding:
@@ -51,26 +56,11 @@ def judged(check: str, good: bool, text: str, cause: str, **figures: object) -> 
     return Finding(check, "", OK if good else FAULT, text, details, figures)
 
 
-def skipped(check: str, reason: str) -> Finding:
-    """Return the row of a check that was not run."""
-    return Finding(check, "", SKIPPED, reason)
-
-
-def print_report(report: Report, settings: InspectSettings) -> None:
-    """Print a report; raise a Failure, after it, that names what is at fault."""
-    print(as_json(report) if settings.json else as_table(report, settings))
-    if not report.faults:
-        return
-    names = ", ".join(" ".join(filter(None, (f.part, f.item))) for f in report.faults)
-    refused = "" if settings.run else "; generate_images would refuse these files"
-    raise Failure(f"--model_path {settings.model_path}: at fault: {names}{refused}")
-
-
 def as_table(report: Report, settings: InspectSettings) -> str:
     """Return the report for readers."""
-    # commands and paths among the files' rows are there to be copied, so these are not wrapped
-    rows = list(_rows(report.findings, _WIDTH if settings.run else sys.maxsize))
-    rows += _memory_rows(report.memory, settings) if not settings.run else ()
+    # Rows about files hold commands and paths that are there to be copied, so they do not wrap.
+    rows = [*_rows(report.findings, sys.maxsize), *_memory_rows(report.memory, settings)]
+    rows += ["", *_rows(report.checks, _WIDTH)] if report.checks else ()
     rows += _speed_rows(report.speeds) if report.speeds else ()
     return "\n".join(rows)
 
@@ -114,9 +104,12 @@ def _speed_rows(speeds: Sequence[Speed]) -> Iterator[str]:
 
 def as_json(report: Report) -> str:
     """Return the report for programs, on one line; memory in bytes."""
-    findings = [asdict(finding) for finding in report.findings]
-    document = {"ok": not report.faults, "findings": findings}
-    document |= {"memory": report.memory} if report.memory else {}
+    findings, checks = (
+        [asdict(finding) | {"fits": finding.fits} for finding in findings]
+        for findings in (report.findings, report.checks)
+    )
+    document = {"fits": not report.faults, "findings": findings, "memory": report.memory}
+    document |= {"checks": checks} if checks else {}
     if report.speeds:
         rates = [[flags(speed), speed.tokens_per_second] for speed in report.speeds]
         document |= {"tokens_per_second": rates, "recommended": flags(best(report.speeds))}

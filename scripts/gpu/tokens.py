@@ -14,7 +14,7 @@ from configs.model import EngineSettings
 from configs.schema import RunSettings
 from configs.targets import ROOT
 from decoding.flight import FinishedImage
-from eval.bench.exactness import compare
+from runs.exactness import compare
 from runs.jobs import image_jobs
 from runs.measure import BASELINE, measure
 from runs.methods import sampling_distribution

@@ -17,9 +17,9 @@ from configs.tools import InspectSettings
 from eval.metrics.base import Unavailable
 from eval.metrics.registry import NEED_REFERENCE
 from eval.metrics.weights import find_weights
+from runs.check.files import examine_files
+from runs.check.report import NOTE, Report, as_table
 from runs.commands import evaluate_settings
-from runs.findings import Report, as_table
-from runs.inspection import examine
 from runs.prompts import prompt_items
 from scripts.paper.rows import methods_of
 from support.border import Failure
@@ -55,12 +55,12 @@ def paper_needs(*, flags: str, methods: str = "ar eagle2 adt", evaluate: str = "
     values, rows = flag_values(flags), methods_of(methods)
     drafted = [name for name, method in rows.items() if method.drafted]
     settings = build(InspectSettings, values if drafted else without_drafter(values))
-    report = examine(settings)
+    report = examine_files(settings)
     print(as_table(report, settings), "\n")
     print(f"prompts: {_prompts(values)}")
-    for line in _columns(settings.model, evaluate):
-        print(f"image quality: {line}")
-    faults = [f"{finding.part} ({finding.item})" for finding in report.findings if not finding.fits]
+    for column in _columns(settings.model, evaluate):
+        print(f"image quality: {column}")
+    faults = [finding.name for finding in report.faults]
     if drafted and settings.drafter_path is None:
         faults.append(f"no drafter for {', '.join(drafted)}: {_drafter_source(settings.model)}")
     faults += _missing_tables(report, rows)
@@ -100,7 +100,7 @@ def _drafter_source(model: str) -> str:
 def _missing_tables(report: Report, rows: dict[str, MethodSettings]) -> list[str]:
     """Return a fault if a row has LANTERN's rule and the checkpoint no table of nearest codes."""
     relaxed = [name for name, row in rows.items() if isinstance(row.relaxed, LanternSettings)]
-    notes = [f.text for f in report.findings if f.part == "nearest codes" and f.note]
+    notes = [f.text for f in report.findings if f.part == "nearest codes" and f.state == NOTE]
     return [f"table of nearest codes for {', '.join(relaxed)}: {text}" for text in notes if relaxed]
 
 

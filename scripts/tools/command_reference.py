@@ -21,7 +21,6 @@ _GUIDES = {
     "evaluate": ("--output_dir outputs/ar,outputs/adt", "evaluating.md"),
     "extract_tokens": ("--from_prompts --num_images 1000 --output_dir work/own", "training.md"),
     "inspect": ("--model anole --dtype bf16", "models.md"),
-    "verify": ("--config configs/anole.yaml", "models.md"),
     "vq_distances": ("--model anole", "methods/acceptance.md"),
     "demo": ("--port 7860", "page.md"),
     "train_drafter": ("--config configs/training/tiny.yaml --tokens work/own", "training.md"),

@@ -24,8 +24,8 @@ from decoding.flight import Job
 from decoding.noise import gumbel
 from decoding.sampling import SamplingDistribution, choose
 from eval.bench.speedup import median_interval
-from eval.verify.oracles import load_chameleon
 from models.base import TargetModel
+from runs.check.transformers import load_chameleon
 from runs.jobs import image_jobs
 from runs.prompts import prompt_items
 from runs.session import Session, open_session

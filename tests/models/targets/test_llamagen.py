@@ -22,9 +22,9 @@ from decoding.sampling import SamplingDistribution
 from decoding.timing import Stopwatch
 from decoding.tree import DraftTree
 from drafters.eagle import EagleDrafter
-from eval.bench.exactness import gap
 from models.base import ImageRope
 from models.rotary import RotaryGrid, rotate_pairs
+from runs.exactness import gap
 from runs.methods import build_engine
 from runs.session import Session
 

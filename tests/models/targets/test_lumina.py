@@ -16,8 +16,8 @@ from configs.schema import AdtSettings, MethodSettings, RunSettings, SamplingSet
 from decoding.flight import Job
 from decoding.noise import gumbel
 from decoding.sampling import SamplingDistribution
-from eval.bench.exactness import _logits
 from models.base import Context
+from runs.exactness import _logits
 from runs.methods import sampling_distribution
 from runs.session import Session
 

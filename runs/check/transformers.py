@@ -87,11 +87,11 @@ def janus_oracle(folder: Path, target: TargetModel) -> Oracle:
     Raises:
         ValueError: transformers misses weights, or does not expect some.
     """
-    found = janus_config(read_json(folder / "config.json"))
-    keys, tensors = found.keys, dict(read_tensors(weight_files(folder)))
+    config = janus_config(read_json(folder / "config.json"))
+    keys, tensors = config.keys, dict(read_tensors(weight_files(folder)))
     with torch.device("meta"):
-        llama = LlamaModel(_config(LlamaConfig, found.decoder))
-        sizes = _codes_config(found)
+        llama = LlamaModel(_config(LlamaConfig, config.decoder))
+        sizes = _codes_config(config)
         aligner, head = JanusVQVAEAlignerMLP(sizes), JanusVQVAEHead(sizes)
     parts = (
         (llama, {"": keys.decoder}),
@@ -100,8 +100,8 @@ def janus_oracle(folder: Path, target: TargetModel) -> Oracle:
     )
     for module, names in parts:
         state = {
-            own + key: tensor
-            for own, prefix in names.items()
+            name + key: tensor
+            for name, prefix in names.items()
             for key, tensor in _placed(_starting(tensors, prefix), prefix, (), target)
         }
         _fill(module, state, folder, target)
@@ -141,20 +141,20 @@ def _codes_of(head: Tensor, target: TargetModel) -> Tensor:
 
 def _config(owner: type, entries: dict) -> object:
     """Return transformers' configuration with the entries that it knows."""
-    known = owner().to_dict().keys()
-    given = {name: value for name, value in entries.items() if name in known}
+    names = owner().to_dict().keys()
+    given = {name: value for name, value in entries.items() if name in names}
     if "rope_theta" in entries and not entries.get("rope_parameters"):
         theta = entries["rope_theta"]
         given["rope_parameters"] = {"rope_type": "default", "rope_theta": theta}
     return owner(**given)
 
 
-def _codes_config(found: JanusConfig) -> JanusVQVAEConfig:
+def _codes_config(config: JanusConfig) -> JanusVQVAEConfig:
     return JanusVQVAEConfig(
-        embed_dim=found.width,
-        num_embeddings=found.codes,
-        projection_dim=found.inner,
-        image_token_embed_dim=found.decoder["hidden_size"],
+        embed_dim=config.width,
+        num_embeddings=config.codes,
+        projection_dim=config.inner,
+        image_token_embed_dim=config.decoder["hidden_size"],
     )
 
 

@@ -77,7 +77,7 @@ def opened(session: Session, name: str, images: int) -> Engine:
 def allocated(engine: Engine) -> dict[str, int]:
     """Bytes by what takes them, by the names of the report."""
     tables = engine.batch.noise.tables.values()
-    found = {
+    taken = {
         "target keys and values": engine.batch.cache.nbytes,
         "noise": sum(table.nbytes for table in tables),
     }
@@ -85,10 +85,10 @@ def allocated(engine: Engine) -> dict[str, int]:
     parts = (drafter.near, drafter.far) if isinstance(drafter, GraftDrafter) else (drafter,)
     for part in parts:
         if hasattr(part, "cache"):
-            found["drafter keys and values"] = part.cache.nbytes
+            taken["drafter keys and values"] = part.cache.nbytes
         elif hasattr(part, "distributions"):
-            found["stale predictions"] = part.distributions.nbytes
-    return found
+            taken["stale predictions"] = part.distributions.nbytes
+    return taken
 
 
 @pytest.mark.parametrize("images", [1, 3])
@@ -101,7 +101,7 @@ def test_the_memory_is_that_of_the_engines(window, images, session, monkeypatch,
     code, report = inspected(capsys, session.settings, f"--batch_size={images}")
     assert code == 0
     engines = [allocated(opened(session, name, images)) for name in DRAFTING]
-    parts = {part for found in engines for part in found}
+    parts = {name for engine in engines for name in engine}
     assert parts == {
         "target keys and values",
         "drafter keys and values",
@@ -109,7 +109,7 @@ def test_the_memory_is_that_of_the_engines(window, images, session, monkeypatch,
         "stale predictions",
     }
     for part in parts:
-        most = max(found.get(part, 0) for found in engines)
+        most = max(engine.get(part, 0) for engine in engines)
         assert report["memory"][part] == most > 0, part
 
 
@@ -122,7 +122,7 @@ def sequence(report: dict) -> dict:
 def test_the_room_for_prompts_is_that_of_the_target(session, capsys) -> None:
     room = session.target.length(longest(session))
     line = sequence(inspected(capsys, session.settings)[1])
-    assert line["fits"] and f": prompts of up to {room} tokens; " in line["text"]
+    assert line["state"] != "FAULT" and f": prompts of up to {room} tokens; " in line["text"]
     ends = session.target.grid.row_end is not None
     assert (" row ends of " in line["text"]) is ends
 
@@ -156,7 +156,7 @@ def test_a_sequence_that_exceeds_the_positions_is_a_fault(model, tmp_path, capsy
     for positions in (image + shortest, image + shortest - 1, image):
         change(folder, positions)
         code, report = inspected(capsys, session.settings)
-        faults = [line for line in report["findings"] if not line["fits"]]
+        faults = [line for line in report["findings"] if line["state"] == "FAULT"]
         if positions == image + shortest:
             assert code == 0 and not faults
         elif positions > image:
@@ -167,9 +167,9 @@ def test_a_sequence_that_exceeds_the_positions_is_a_fault(model, tmp_path, capsy
 
 
 def test_tables_are_in_the_type_of_the_distribution(session, capsys) -> None:
-    found = {
+    memory = {
         dtype: inspected(capsys, session.settings, f"--dtype={dtype}")[1]["memory"]
         for dtype in ("fp32", "fp64", "bf16")
     }
     for part in ("noise", "stale predictions"):
-        assert found["fp64"][part] == 2 * found["fp32"][part] == 2 * found["bf16"][part]
+        assert memory["fp64"][part] == 2 * memory["fp32"][part] == 2 * memory["bf16"][part]

@@ -11,8 +11,8 @@ from torch import Tensor
 from decoding.flight import FinishedImage, ImageCost, Job
 from decoding.noise import gumbel
 from decoding.sampling import SamplingDistribution
-from eval.bench.exactness import Comparison, compare, gap
 from models.base import Context, ImageGrid, ImageVocab, Layers, PromptRows, TransformerSpec
+from runs.exactness import Comparison, compare, gap
 
 
 class TableTarget:

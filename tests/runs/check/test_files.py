@@ -1,9 +1,6 @@
-"""`inspect` through the command line:
-what fits, what is missing or damaged, all of it in one report, and memory.
-"""
+"""`inspect`: what fits, what is missing or damaged, all of it in one report, and memory."""
 
 import json
-import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -21,13 +18,21 @@ from models.base import TargetOptions
 from models.linear import Linear, can_pack
 from models.registry import FAMILIES, TARGETS, load_target
 from models.targets.llamagen_files import llamagen_family
-from runs import inspection, throughput
+from runs import throughput
+from runs.check import files as files_module
 
 
 @pytest.fixture
 def folder(checkpoint, tmp_path) -> Path:
     """A copy that a test may damage."""
     return Path(shutil.copytree(checkpoint, tmp_path / "model"))
+
+
+@pytest.fixture
+def llamagen(tmp_path, monkeypatch) -> Path:
+    """A checkpoint of 4 x 4 codes, which `llamagen` stands for here."""
+    monkeypatch.setitem(FAMILIES, "llamagen", llamagen_family(4))
+    return write_llamagen(tmp_path / "LlamaGen-T2I")
 
 
 def report(capsys, folder: Path, *words: str) -> tuple[int, dict]:
@@ -38,8 +43,12 @@ def report(capsys, folder: Path, *words: str) -> tuple[int, dict]:
     return code, json.loads(said.out)
 
 
+def rows(document: dict) -> dict[tuple[str, str], dict]:
+    return {(row["part"], row["item"]): row for row in document["findings"]}
+
+
 def faults(document: dict) -> dict[tuple[str, str], dict]:
-    return {(line["part"], line["item"]): line for line in document["findings"] if not line["fits"]}
+    return {key: row for key, row in rows(document).items() if row["state"] == "FAULT"}
 
 
 def rewrite(path: Path, change) -> None:
@@ -56,7 +65,7 @@ def test_every_target_can_be_inspected() -> None:
 def test_a_whole_checkpoint_fits(model, checkpoint, capsys) -> None:
     code, document = report(capsys, checkpoint, "--model", model)
     assert code == 0 and document["fits"] and not faults(document)
-    texts = {(line["part"], line["item"]): line["text"] for line in document["findings"]}
+    texts = {key: row["text"] for key, row in rows(document).items()}
     count = sum(value.numel() for value in load_file(checkpoint / "model.safetensors").values())
     assert texts["target", "stored"].startswith(f"{count:,} parameters: F32 (29 tensors)")
     assert "2 layers, hidden 32, 2 heads" in texts["target", "config.json"]
@@ -65,42 +74,34 @@ def test_a_whole_checkpoint_fits(model, checkpoint, capsys) -> None:
 
 
 def test_the_table_is_for_readers(checkpoint, capsys) -> None:
-    assert (
-        main.main(["inspect", "--model_path", str(checkpoint), "--batch_size", "3", "--dtype=bf16"])
-        == 0
-    )
+    words = ["--model_path", str(checkpoint), "--batch_size", "3", "--dtype=bf16"]
+    assert main.main(["inspect", *words]) == 0
     out = capsys.readouterr().out
-    assert (
-        "memory, bf16, 3 images x 2 guidance rows" in out
-        and "together" in out
-        and "FAULT" not in out
-    )
-    assert max(map(len, out.splitlines())) < 400
+    assert "memory, bf16, 3 images x 2 guidance rows" in out and "together" in out
+    assert "FAULT" not in out and max(map(len, out.splitlines())) < 400
 
 
 @pytest.mark.parametrize(
-    ("words", "images", "rows"), [([], 1, 2), (["--batch_size=3"], 3, 2), (["--cfg=1"], 1, 1)]
+    ("words", "images", "guidance"), [([], 1, 2), (["--batch_size=3"], 3, 2), (["--cfg=1"], 1, 1)]
 )
-def test_memory_is_that_of_a_loaded_model(words, images, rows, checkpoint, capsys) -> None:
-    _, document = report(capsys, checkpoint, "--dtype=bf16", *words)
-    memory, device = document["memory"], torch.device("cpu")
-    target = load_target("tiny", str(checkpoint), TargetOptions(torch.bfloat16, device))
+def test_memory_is_that_of_a_loaded_model(words, images, guidance, checkpoint, capsys) -> None:
+    memory = report(capsys, checkpoint, "--dtype=bf16", *words)[1]["memory"]
+    options = TargetOptions(torch.bfloat16, torch.device("cpu"))
+    target = load_target("tiny", str(checkpoint), options)
     head = load_drafter(str(checkpoint / "drafter"), target).network
-    for name, module in (("target", target.transformer), ("drafter", head)):
-        assert memory[f"{name} weights"] == sum(weight.nbytes for weight in module.parameters())
-    shape = CacheShape(images, rows, target.spec.max_positions + 59)
+    modules = {"target weights": target.transformer, "drafter weights": head}
+    for name, module in (modules | {"image tokenizer": target.images.model}).items():
+        assert memory[name] == sum(weight.nbytes for weight in module.parameters())
+    shape = CacheShape(images, guidance, target.spec.max_positions + 59)
     cache = KVCache(target.spec, shape, target.dtype, torch.device("meta"))
     assert memory["target keys and values"] == cache.nbytes
-    assert memory["image tokenizer"] == sum(
-        weight.nbytes for weight in target.images.model.parameters()
-    )
 
 
 @pytest.mark.skipif(not can_pack(), reason="this torch packs no weight")
 def test_copies_in_fp32_are_counted(checkpoint, capsys) -> None:
     memory = report(capsys, checkpoint)[1]["memory"]
     target = load_target("tiny", str(checkpoint), TargetOptions(torch.float32, torch.device("cpu")))
-    linears = (part for part in target.transformer.modules() if isinstance(part, Linear))
+    linears = (module for module in target.transformer.modules() if isinstance(module, Linear))
     packed = [linear.weight for linear in linears if linear.packed is not None]
     assert memory["target copies on CPUs"] == sum(weight.nbytes for weight in packed) > 0
 
@@ -115,10 +116,10 @@ def test_all_differences_of_both_networks_are_listed(folder, capsys) -> None:
     rewrite(folder / "model.safetensors", change)
     rewrite(folder / "drafter" / "model.safetensors", lambda state: state.pop("fc.bias"))
     code, document = report(capsys, folder)
-    found = faults(document)
-    assert code == 1 and set(found) == {("target", "keys"), ("drafter", "keys")}
-    details = found["target", "keys"]["details"]
-    assert len(details) == 32 and found["drafter", "keys"]["details"] == ["missing key fc.bias"]
+    wrong = faults(document)
+    assert code == 1 and set(wrong) == {("target", "keys"), ("drafter", "keys")}
+    details = wrong["target", "keys"]["details"]
+    assert len(details) == 32 and wrong["drafter", "keys"]["details"] == ["missing key fc.bias"]
     assert "model.norm.weight has shape (31,), expected (32,)" in details
 
 
@@ -127,13 +128,10 @@ def test_one_damaged_shard_of_two(folder, capsys) -> None:
     content = (folder / names[0]).read_bytes()
     (folder / names[0]).write_bytes(content[:-10])
     code, document = report(capsys, folder)
-    found = faults(document)
-    assert code == 1 and set(found) == {("target", names[0])}
-    assert "file not fully covered" in found["target", names[0]]["text"]
-    keys = next(
-        line for line in document["findings"] if (line["part"], line["item"]) == ("target", "keys")
-    )
-    assert "15 keys are in files that cannot be read" in keys["text"]
+    assert code == 1 and set(faults(document)) == {("target", names[0])}
+    assert "file not fully covered" in faults(document)["target", names[0]]["text"]
+    keys = rows(document)["target", "keys"]["text"]
+    assert "15 keys are in files that cannot be read" in keys
     (folder / names[0]).unlink()
     _, document = report(capsys, folder, "--model=anole")
     assert "missing; source: `hf download leloy/" in faults(document)["target", names[0]]["text"]
@@ -158,28 +156,25 @@ def test_bin_files(zipped, cut, folder, capsys) -> None:
         path.write_bytes(path.read_bytes()[:-cut])
     code, document = report(capsys, folder)
     assert set(faults(document)) == ({("target", "pytorch_model.bin")} if cut else set())
-    assert code == (1 if cut else 0)
+    assert code == bool(cut)
 
 
 @pytest.mark.parametrize(
-    ("name", "found"),
+    ("name", "part", "item"),
     [
-        (
-            "config.json",
-            {("target", "config.json")},
-        ),
-        ("model.safetensors", {("target", "weights")}),
-        ("tokenizer/text_tokenizer.json", {("text tokenizer", "files")}),
-        ("tokenizer/vqgan.yaml", {("image tokenizer", "files")}),
-        ("drafter/config.json", {("drafter", "config.json")}),
-        ("drafter/model.safetensors", {("drafter", "weights")}),
+        ("config.json", "target", "config.json"),
+        ("model.safetensors", "target", "weights"),
+        ("tokenizer/text_tokenizer.json", "text tokenizer", "files"),
+        ("tokenizer/vqgan.yaml", "image tokenizer", "files"),
+        ("drafter/config.json", "drafter", "config.json"),
+        ("drafter/model.safetensors", "drafter", "weights"),
     ],
 )
-def test_a_missing_file_is_one_line_among_the_others(name, found, folder, capsys) -> None:
+def test_a_missing_file_is_one_row_among_the_others(name, part, item, folder, capsys) -> None:
     (folder / name).unlink()
     code, document = report(capsys, folder)
-    assert code == 1 and set(faults(document)) == found
-    assert any(Path(name).name in line["text"] for line in faults(document).values())
+    assert code == 1 and set(faults(document)) == {(part, item)}
+    assert Path(name).name in faults(document)[part, item]["text"]
 
 
 def test_a_drafter_of_another_target(checkpoint, tmp_path, capsys) -> None:
@@ -187,6 +182,15 @@ def test_a_drafter_of_another_target(checkpoint, tmp_path, capsys) -> None:
     code, document = report(capsys, checkpoint, "--drafter_path", str(other / "drafter"))
     assert code == 1 and set(faults(document)) == {("drafter", "config.json")}
     assert "hidden_size 64" in faults(document)["drafter", "config.json"]["text"]
+
+
+def test_a_drafter_with_another_rotary_base_is_a_note(folder, capsys) -> None:
+    """Such a head loads and only drafts badly, so nothing else would tell."""
+    path = folder / "drafter" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"rope_theta": 500.0}))
+    code, document = report(capsys, folder)
+    row = rows(document)["drafter", "rope_theta"]
+    assert code == 0 and row["state"] == "note" and row["text"].startswith("500, the target's is")
 
 
 def test_hub_ids_are_not_fetched(monkeypatch, tmp_path, capsys) -> None:
@@ -202,35 +206,35 @@ def test_hub_ids_are_not_fetched(monkeypatch, tmp_path, capsys) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--batch_size=0"], "--batch_size: found 0"),
-        (["--dtype=int8"], "--dtype: found 'int8'"),
-        (["--top_k=5"], "--top_k: unknown flag"),
+        (["inspect", "--batch_size=0"], "--batch_size: found 0"),
+        (["inspect", "--dtype=int8"], "--dtype: found 'int8'"),
+        (["inspect", "--num_images=0"], "--num_images: found 0"),
+        (["inspect", "--method=adt"], "--method: unknown flag"),
+        (["inspect", "--cfg_mode=sequential"], "--cfg_mode: unknown flag"),
+        (["verify"], "verify: no such command here; use `inspect --run`"),
     ],
 )
-def test_settings_are_checked_like_those_of_other_commands(words, message, capsys) -> None:
-    assert main.main(["inspect", *words]) == 2
+def test_settings_are_checked_first(words, message, capsys) -> None:
+    assert main.main(words) == 2
     said = capsys.readouterr()
     assert said.out == "" and message in said.err
 
 
 @pytest.mark.parametrize("here", [True, False])
 def test_a_missing_torchao_is_a_note(here, checkpoint, monkeypatch, capsys) -> None:
-    monkeypatch.setattr("runs.inspection.find_spec", lambda name: object() if here else None)
+    monkeypatch.setattr(files_module, "find_spec", lambda name: object() if here else None)
     code, document = report(capsys, checkpoint, "--quantize=int8")
-    notes = [line["text"] for line in document["findings"] if line["item"] == "quantize"]
-    assert code == 0 and len(notes) == (not here)
-    assert here or "needs torchao" in notes[0] and "pip install -e '.[quantize]'" in notes[0]
+    row = rows(document).get(("target", "quantize"))
+    assert code == 0 and (row is None) == here
+    assert here or "needs torchao" in row["text"] and "pip install -e '.[quantize]'" in row["text"]
 
 
 def test_a_checkpoint_without_a_drafter_says_so(folder, capsys) -> None:
     shutil.rmtree(folder / "drafter")
     code, document = report(capsys, folder)
-    assert code == 0
-    line = next(line for line in document["findings"] if line["part"] == "drafter")
-    assert (
-        line["note"]
-        and "only --method ar or jacobi or similar or ngram works; source: " in line["text"]
-    )
+    row = rows(document)["drafter", "folder"]
+    assert code == 0 and row["state"] == "note"
+    assert "only --method ar or jacobi or" in row["text"] and "works; source: " in row["text"]
 
 
 def test_lumina_needs_the_token_of_row_ends(lumina_folder, folder, capsys) -> None:
@@ -246,39 +250,33 @@ def test_lumina_needs_the_token_of_row_ends(lumina_folder, folder, capsys) -> No
         ("96", 200, None, ""),
         ("192", 200, ("parts", "together"), "no token '<reserved08806>'"),
         ("128", 60, ("parts", "together"), "max_position_embeddings is 60"),
-        (
-            "96",
-            60,
-            ("target", "sequence"),
-            "6 row ends of 60 positions leave 18 for prompts",
-        ),
+        ("96", 60, ("target", "sequence"), "6 row ends of 60 positions leave 18 for prompts"),
     ],
 )
 def test_lumina_is_inspected_at_the_size_of_the_flag(
-    size, positions, fault, words, folder, capsys
+    size, positions, fault, words, tmp_path, capsys
 ) -> None:
     """The small tokenizer names sizes up to 128 pixels; 8 rows of 8 tokens take 72 positions."""
-    shutil.rmtree(folder)
-    write_checkpoint(folder, replace(LUMINA, positions=positions))
+    folder = write_checkpoint(tmp_path / "lumina", replace(LUMINA, positions=positions))
     code, document = report(capsys, folder, "--model=lumina_mgpt", f"--target_size={size}")
-    found = faults(document)
-    assert code == (fault is not None) and found.keys() == ({fault} if code else set())
-    assert not code or words in found[fault]["text"]
+    wrong = faults(document)
+    assert code == (fault is not None) and wrong.keys() == ({fault} if code else set())
+    assert not code or words in wrong[fault]["text"]
 
 
-@pytest.fixture
-def llamagen(tmp_path, monkeypatch) -> Path:
-    """A checkpoint of 4 x 4 codes, which `llamagen` stands for here."""
-    monkeypatch.setitem(FAMILIES, "llamagen", llamagen_family(4))
-    return write_llamagen(tmp_path / "LlamaGen-T2I")
-
-
-def test_the_other_stage_is_a_fault(llamagen, capsys) -> None:
+def test_a_whole_llamagen_checkpoint_fits_only_its_stage(llamagen, capsys) -> None:
+    code, document = report(capsys, llamagen, "--model", "llamagen")
+    assert code == 0, faults(document)
+    texts, memory = {key: row["text"] for key, row in rows(document).items()}, document["memory"]
+    assert "T5 of width" in texts["text encoder", "files"]
+    assert "codes" in texts["image tokenizer", "files"]
+    assert {"target weights", "drafter weights", "image tokenizer"} < memory.keys()
+    encoder = load_file(llamagen.parent / "t5" / "flan-t5-xl" / "model.safetensors")
+    used = [value for key, value in encoder.items() if key.startswith(("encoder.", "shared."))]
+    assert memory["text encoder"] == 2 * sum(value.numel() for value in used) > 0
     code, document = report(capsys, llamagen, "--model", "llamagen2")
-    assert (
-        code == 1
-        and "block_size is 16, expected 1024" in faults(document)["target", "config.json"]["text"]
-    )
+    text = faults(document)["target", "config.json"]["text"]
+    assert code == 1 and "block_size is 16, expected 1024" in text
 
 
 @pytest.mark.parametrize("damage", ["tokenizer.json", "model.safetensors"])
@@ -292,74 +290,37 @@ def test_a_damaged_text_encoder_is_a_fault(damage, llamagen, capsys) -> None:
     assert code == 1 and damage in faults(document)["text encoder", "files"]["text"]
 
 
-def test_a_whole_llamagen_checkpoint_fits(llamagen, capsys) -> None:
-    code, document = report(capsys, llamagen, "--model", "llamagen")
-    assert code == 0, faults(document)
-    texts = {(line["part"], line["item"]): line["text"] for line in document["findings"]}
-    assert (
-        "T5 of width" in texts["text encoder", "files"]
-        and "codes" in texts["image tokenizer", "files"]
-    )
-    assert {"target weights", "drafter weights", "image tokenizer", "text encoder"} < document[
-        "memory"
-    ].keys()
-    encoder = load_file(llamagen.parent / "t5" / "flan-t5-xl" / "model.safetensors")
-    count = sum(
-        value.numel() for key, value in encoder.items() if key.startswith(("encoder.", "shared."))
-    )
-    assert document["memory"]["text encoder"] == 2 * count > 0
-
-
 def test_every_fault_of_a_llamagen_checkpoint_is_named(llamagen, capsys) -> None:
-    rewrite(
-        llamagen / "model.safetensors",
-        lambda state: state.pop("model.cls_embedding.uncond_embedding"),
-    )
+    key = "model.cls_embedding.uncond_embedding"
+    rewrite(llamagen / "model.safetensors", lambda state: state.pop(key))
     (llamagen.parent / "vq_ds16_t2i.pt").write_bytes(b"nonsense")
     shutil.rmtree(llamagen.parent / "t5")
     code, document = report(capsys, llamagen, "--model", "llamagen")
-    found = faults(document)
-    assert code == 1
-    assert found["target", "keys"]["details"] == [
-        "missing key model.cls_embedding.uncond_embedding"
-    ]
-    assert (
-        "source: `hf download peizesun/llamagen_t2i vq_ds16"
-        in found["image tokenizer", "files"]["text"]
-    )
-    assert "--text_encoder_path" in found["text encoder", "files"]["text"]
-    assert "source: `hf download google/flan-t5-xl" in found["text encoder", "files"]["text"]
+    wrong = faults(document)
+    assert code == 1 and wrong["target", "keys"]["details"] == [f"missing key {key}"]
+    codec, encoder = (wrong[name, "files"]["text"] for name in ("image tokenizer", "text encoder"))
+    assert "source: `hf download peizesun/llamagen_t2i vq_ds16" in codec
+    assert "--text_encoder_path" in encoder and "`hf download google/flan-t5-xl" in encoder
 
 
-def test_speeds_are_measured_on_demand(checkpoint, capsys, monkeypatch, tmp_path) -> None:
+def test_speeds_are_measured_on_demand(folder, capsys, monkeypatch, tmp_path) -> None:
     """Of the methods that the checkpoint has, at the batch sizes that fit into the memory."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(throughput, "TIMED", 2)
-    monkeypatch.setattr(inspection, "BATCHES", (1, 2, 4))
-    monkeypatch.setattr(inspection, "_SHARE", 1.0)
-    monkeypatch.setattr(inspection, "free_memory", lambda device: most * 3 // 4)
-    _, large = report(capsys, checkpoint, "--batch_size=4")
+    monkeypatch.setattr(files_module, "BATCHES", (1, 2, 4))
+    monkeypatch.setattr(files_module, "_SHARE", 1.0)
+    monkeypatch.setattr(files_module, "free_memory", lambda device: most * 3 // 4)
+    _, large = report(capsys, folder, "--batch_size=4")
+    assert "tokens_per_second" not in large
     most = sum(n for name, n in large["memory"].items() if not name.endswith("weights"))
-    code, document = report(capsys, checkpoint, "--speed")
-    assert code == 0
-    flags = [re.split(" --(window|size)", entry[0])[0] for entry in document["tokens_per_second"]]
-    assert flags == [
-        f"--batch_size {batch} --method {name}"
-        for batch in (1, 2)
-        for name in ("ar", "jacobi", "graft")
-    ]
-    assert document["recommended"] in [entry[0] for entry in document["tokens_per_second"]]
-    assert all(rate > 0 for _, rate in document["tokens_per_second"])
-    _, plain = report(capsys, checkpoint)
-    assert "tokens_per_second" not in plain
-
-
-def test_without_a_drafter_speeds_are_those_of_two_methods(folder, capsys, monkeypatch) -> None:
+    code, document = report(capsys, folder, "--speed")
+    cells, rates = zip(*document["tokens_per_second"], strict=True)
+    assert code == 0 and document["recommended"] in cells and min(rates) > 0
+    for cell, (batch, name) in zip(
+        cells, [(n, name) for n in (1, 2) for name in ("ar", "jacobi", "graft")], strict=True
+    ):
+        assert cell.startswith(f"--batch_size {batch} --method {name}")
     shutil.rmtree(folder / "drafter")
-    monkeypatch.setattr(throughput, "TIMED", 2)
-    monkeypatch.setattr(inspection, "BATCHES", (1,))
+    monkeypatch.setattr(files_module, "BATCHES", (1,))
     _, document = report(capsys, folder, "--speed")
-    assert [entry[0] for entry in document["tokens_per_second"]] == [
-        "--batch_size 1 --method ar",
-        "--batch_size 1 --method jacobi --window 16",
-    ]
+    assert [cell.split()[3] for cell, _ in document["tokens_per_second"]] == ["ar", "jacobi"]

@@ -1,0 +1,317 @@
+"""`inspect --run` on good checkpoints and on models that are wrong in known ways."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from small import LUMINA, write_checkpoint, write_shards
+from small_emu3 import AUTHORS, BEFORE, Emu3Sizes, write_emu3
+from small_janus import write_janus
+from small_llamagen import write_llamagen
+from torch import Tensor
+
+import main
+from configs.method_table import METHODS
+from configs.targets import ROOT
+from configs.tools import InspectSettings
+from models.registry import FAMILIES, TARGETS
+from models.targets.llamagen import LlamaGen
+from models.targets.llamagen_files import llamagen_family
+from runs import measure
+from runs.check import loaded
+from runs.check.loaded import CHECKS, Checkpoint, PictureScores, order_rates, run_checks
+from runs.check.report import Finding
+from runs.session import open_session
+
+TINY = ROOT / "ckpts" / "tiny"
+State = dict[str, Tensor]
+
+
+def opened(**flags: str) -> Checkpoint:
+    """Open a checkpoint for single checks."""
+    settings = InspectSettings(device="cpu", run=True, **flags)
+    return Checkpoint(settings, open_session(settings.engine))
+
+
+def check(name: str, checkpoint: Checkpoint) -> Finding:
+    with torch.inference_mode():
+        return CHECKS[name](checkpoint)
+
+
+def ran(**flags: str) -> dict[str, Finding]:
+    """All rows, by check."""
+    settings = InspectSettings(device="cpu", run=True, **flags)
+    return {finding.part: finding for finding in run_checks(settings)}
+
+
+@pytest.fixture(autouse=True)
+def idle(monkeypatch) -> None:
+    """Seconds are told as on an idle machine."""
+    monkeypatch.setattr(measure, "BUSY", 0.0)
+
+
+@pytest.fixture(scope="module")
+def small(checkpoint) -> Checkpoint:
+    """The small random checkpoint in fp64; tests leave it as it is."""
+    return opened(model_path=str(checkpoint), dtype="fp64")
+
+
+def changed(folder: Path, name: str, change: Callable[[State], None], copy: Path) -> str:
+    """Return a copy of a checkpoint in which one weight file differs."""
+    shutil.copytree(folder, copy)
+    state = load_file(copy / name)
+    change(state)
+    save_file(state, copy / name)
+    return str(copy)
+
+
+def shuffle_rows(key: str) -> Callable[[State], None]:
+    """Return a change that brings a matrix's rows into another order."""
+
+    def change(state: State) -> None:
+        order = torch.randperm(len(state[key]), generator=torch.Generator().manual_seed(0))
+        state[key] = state[key][order].contiguous()
+
+    return change
+
+
+def replace_weights(state: State) -> None:
+    """Fill every matrix with other values of the same scale, as another model would have them."""
+    generator = torch.Generator().manual_seed(0)
+    for key, value in state.items():
+        if value.ndim == 2:
+            noise = torch.randn(value.shape, generator=generator) * value.float().std()
+            state[key] = noise.to(value.dtype)
+
+
+def flip_decoder(state: State) -> None:
+    for key in state:
+        if key.startswith("decoder.") and state[key].ndim == 4:
+            state[key] = state[key].flip(1).contiguous()
+
+
+def test_the_shipped_model_passes(one_thread) -> None:
+    rows = ran(num_images=100)
+    assert tuple(rows) == ("load", *CHECKS)
+    assert {row.state for row in rows.values()} == {"ok"}, rows
+    figures = {name: row.figures for name, row in rows.items()}
+    assert figures["codec"]["psnr"] > 25 and figures["codes"]["rate"] > 0.9
+    assert figures["drafter"]["total_variation"] < 0.6 < 0.8 < figures["drafter"]["shuffled"]
+    assert figures["tokens"]["gaps"].keys() == METHODS.keys() - {"ar"}
+    assert figures["tokens"]["tau"]["adt"] > 1.4
+    assert figures["speed"]["tokens"] == 100 * 256
+    hours = 100 * 256 * figures["speed"]["seconds_per_token"]["ar"] / 3600
+    assert f"100 images one at a time: about {hours:.1f} hours" in rows["speed"].text
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("model.safetensors", shuffle_rows("lm_head.weight")),
+        ("model.safetensors", shuffle_rows("model.embed_tokens.weight")),
+        ("tokenizer/vqgan.safetensors", shuffle_rows("quantize.embedding.weight")),
+    ],
+    ids=["head", "embedding", "codebook"],
+)
+def test_codes_that_the_model_does_not_know(name, change, tmp_path, one_thread) -> None:
+    """Logits look plausible, and a codec with its codes in another order is as good as before."""
+    checkpoint = opened(model_path=changed(TINY, name, change, tmp_path / "model"))
+    row = check("codes", checkpoint)
+    assert row.state == "FAULT" and "image tokenizer of another model" in row.details[0]
+    assert row.figures["rate"] < 0.6
+    assert check("codec", checkpoint).state == "ok"
+
+
+def test_one_of_two_shards_is_of_another_model(tmp_path, one_thread) -> None:
+    folder = Path(shutil.copytree(TINY, tmp_path / "model"))
+    shard = folder / write_shards(folder, "safetensors")[1]
+    state = load_file(shard)
+    replace_weights(state)
+    save_file(state, shard)
+    checkpoint = opened(model_path=str(folder))
+    row = check("codes", checkpoint)
+    assert row.state == "FAULT" and "weights of several models" in row.details[0]
+    assert check("drafter", checkpoint).state == "FAULT"
+
+
+def test_a_codec_of_mixed_parts(tmp_path, one_thread) -> None:
+    name = "tokenizer/vqgan.safetensors"
+    row = check("codec", opened(model_path=changed(TINY, name, flip_decoder, tmp_path / "model")))
+    assert row.state == "FAULT" and "not of one model" in row.details[0]
+    assert row.figures["psnr"] < 18
+
+
+def test_another_drafter(tmp_path, one_thread) -> None:
+    """The target is well; the drafter's sizes fit, its weights are another's."""
+    copy = tmp_path / "drafter"
+    folder = changed(TINY / "drafter", "model.safetensors", replace_weights, copy)
+    row = check("drafter", opened(drafter_path=folder))
+    assert row.state == "FAULT" and "--drafter_path" in row.details[0]
+    assert row.figures["total_variation"] == pytest.approx(row.figures["shuffled"], abs=0.03)
+
+
+def inspect_run(folder: Path | str, capsys, *words: str) -> tuple[int, str, str]:
+    code = main.main(["inspect", "--run", "--device=cpu", f"--model_path={folder}", *words])
+    return code, *capsys.readouterr()
+
+
+def test_the_report_of_a_checkpoint_without_training(checkpoint, capsys) -> None:
+    """Random weights know no codes and no pictures; all else is as it should be."""
+    code, out, err = inspect_run(checkpoint, capsys, "--json")
+    document = json.loads(out)
+    rows = {row["part"]: row for row in document["checks"]}
+    assert code == 1 and tuple(rows) == ("load", *CHECKS) and not document["fits"]
+    assert {name for name, row in rows.items() if row["state"] == "FAULT"} == {"codec", "codes"}
+    assert all(bool(row["details"]) == (row["state"] == "FAULT") for row in rows.values())
+    assert "at fault: codec, codes" in err and "refuse" not in err
+    assert rows["transformers"]["figures"]["largest"] < 1e-3
+
+
+def test_files_at_fault_are_not_loaded(checkpoint, tmp_path, capsys) -> None:
+    folder = Path(shutil.copytree(checkpoint, tmp_path / "model"))
+    name = write_shards(folder, "safetensors")[0]
+    (folder / name).unlink()
+    code, out, err = inspect_run(folder, capsys)
+    assert code == 1 and "logits" not in out and f"at fault: target ({name})" in err
+
+
+def test_a_checkpoint_without_a_drafter(checkpoint, tmp_path) -> None:
+    folder = Path(shutil.copytree(checkpoint, tmp_path / "model"))
+    shutil.rmtree(folder / "drafter")
+    subject = opened(model_path=str(folder))
+    row = check("drafter", subject)
+    assert row.state == "skipped" and "--drafter_path" in row.text
+    assert check("tokens", subject).figures["gaps"].keys() == {
+        name for name, entry in METHODS.items() if entry.speculative and not entry.drafted
+    }
+
+
+def test_weights_with_nan(checkpoint, tmp_path, capsys) -> None:
+    def change(state: State) -> None:
+        state["model.norm.weight"][3] = torch.nan
+
+    folder = changed(checkpoint, "model.safetensors", change, tmp_path / "model")
+    code, out, _ = inspect_run(folder, capsys, "--json")
+    assert code == 1 and "NaN" not in out.replace("NaN or infinity", "")  # which is no JSON
+    rows = {row["part"]: row for row in json.loads(out)["checks"]}
+    assert rows["logits"]["state"] == "FAULT" and "checksums" in rows["logits"]["details"][0]
+    assert rows["tokens"]["state"] == "skipped" and rows.keys() == {"load", *CHECKS}
+
+
+@pytest.mark.parametrize(
+    ("name", "figures", "state"),
+    [
+        ("logits", {}, "ok"),
+        ("logits", {"entropy": 3.17}, "FAULT"),  # uniform
+        ("logits", {"entropy": 0.01}, "FAULT"),  # a point mass
+        ("guidance", {}, "ok"),
+        ("guidance", {"guided": 1e-4}, "FAULT"),
+    ],
+)
+def test_limits_of_what_the_target_predicts(name, figures, state, small) -> None:
+    values = {"entropy": 2.0, "guided": 0.2, "order": 0.9} | figures
+    scores = PictureScores(True, **{key: torch.full((4,), x) for key, x in values.items()})
+    subject = replace(small)
+    subject.__dict__["scores"] = [scores]
+    assert check(name, subject).state == state
+
+
+def test_without_guidance_there_is_one_row(checkpoint) -> None:
+    settings = InspectSettings(model_path=str(checkpoint), device="cpu", run=True)
+    settings = replace(settings, sampling=replace(settings.sampling, cfg=1.0))
+    states = {finding.part: finding.state for finding in run_checks(settings)}
+    assert states["guidance"] == "skipped" and states["tokens"] == states["transformers"] == "ok"
+
+
+def test_order_rates_compare_codes_that_are_new() -> None:
+    """Codes 5, 7, 5, 8, 9: new after the first are 7, 8 and 9, at positions 1, 3 and 4."""
+    log_p = torch.zeros(4, 10)
+    log_p[0, 7], log_p[0, 8], log_p[0, 9] = 1.0, 2.0, 0.0  # 7 is likelier than 9, not than 8
+    log_p[2, 8], log_p[2, 9] = 2.0, 1.0
+    log_p[1, 5] = 9.0  # seen before: not compared
+    assert order_rates(log_p, torch.tensor([5, 7, 5, 8, 9])).tolist() == [0.5, 1.0]
+
+
+def test_a_method_with_other_tokens_is_named(small) -> None:
+    assert check("tokens", small).state == "ok"
+    adt = small.generated["adt"]
+    image = adt.images[0]
+    codes = image.codes.clone()
+    codes[5] = (codes[5] + 1) % small.target.vocab.size
+    images = [replace(image, codes=codes), *adt.images[1:]]
+    wrong = replace(small)
+    wrong.__dict__["generated"] = small.generated | {"adt": replace(adt, images=images)}
+    row, count = check("tokens", wrong), 2 * (len(METHODS) - 1)
+    assert row.state == "FAULT"
+    assert row.text.endswith(f"{count - 1} of {count} as by plain decoding; wrong: adt")
+
+
+@pytest.mark.parametrize(("share", "state"), [(0.5, "skipped"), (0.97, "ok")])
+def test_no_seconds_are_told_on_a_busy_machine(share, state, small, monkeypatch) -> None:
+    monkeypatch.setattr(measure, "BUSY", 0.9)
+    busy = replace(small)
+    busy.__dict__["generated"] = {
+        name: replace(run, cpu_seconds=(share * sum(image.seconds for image in run.images),))
+        for name, run in small.generated.items()
+    }
+    row = check("speed", busy)
+    assert row.state == state and ("for only 50% of the time" in row.text) == (share == 0.5)
+
+
+def test_transformers_is_skipped_without_memory(small, monkeypatch) -> None:
+    monkeypatch.setattr(loaded, "free_memory", lambda _: 1000)
+    row = check("transformers", small)
+    assert row.state == "skipped" and "free are 1.0 KiB" in row.text
+
+
+@pytest.mark.parametrize(
+    ("model", "layout"),
+    [
+        ("tiny", "bf16"),
+        ("tiny", "fp32"),
+        ("janus_pro", "transformers"),
+        ("janus_pro", "authors"),
+        ("emu3", "new"),
+        ("emu3", "old"),
+        ("emu3", "authors"),
+    ],
+)
+def test_logits_are_those_of_transformers(model, layout, checkpoint, tmp_path) -> None:
+    folder, flags = tmp_path / "model", {"dtype": "fp64"}
+    if model == "tiny":
+        folder, flags = checkpoint, {"dtype": layout}
+    elif model == "janus_pro":
+        write_janus(folder, authors=layout == "authors")
+    else:
+        sizes = Emu3Sizes(positions=700, words=AUTHORS if layout == "authors" else BEFORE)
+        write_emu3(folder, sizes, layout)
+        flags["target_size"] = "40x32"
+    subject = opened(model=model, model_path=str(folder), **flags)
+    row = check("transformers", subject)
+    assert row.state == "ok", row.text
+    if layout == "bf16":  # rounds by more than the damage below
+        assert check("tokens", subject).state == "ok"
+        return
+    subject.target.transformer.norm.weight.data[::2].mul_(1.5)
+    assert check("transformers", subject).state == "FAULT"
+
+
+@pytest.mark.parametrize("size", ["64", "96x64"])
+def test_lumina_with_its_row_ends(size, tmp_path) -> None:
+    folder = write_checkpoint(tmp_path / "model", LUMINA)
+    rows = ran(model="lumina_mgpt", target_size=size, model_path=str(folder))
+    assert {rows[name].state for name in ("tokens", "drafter", "transformers")} == {"ok"}
+
+
+def test_llamagen(tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(FAMILIES, "llamagen", llamagen_family(4))
+    monkeypatch.setitem(TARGETS, "llamagen", partial(LlamaGen.load, side=4))
+    rows = ran(model="llamagen", model_path=str(write_llamagen(tmp_path / "LlamaGen-T2I")))
+    assert rows["tokens"].state == rows["guidance"].state == "ok"
+    assert "no class for --model llamagen" in rows["transformers"].text
