@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from eval.bench.exactness import Comparison
 
 from configs.fields import SettingsError
 from configs.schema import ROOT
+from runs.exactness import Comparison
 from scripts.gpu import tokens
 from scripts.gpu.record import Record
 
