@@ -12,6 +12,7 @@ import torch
 
 from configs.command_line import read_recipe
 from configs.fields import SettingsError, Values, flags_in
+from configs.gone import GONE_FLAGS
 from configs.model import EngineSettings
 from configs.targets import ROOT, TARGETS
 from models.files.folders import checkpoint_folder
@@ -45,6 +46,8 @@ def check_names(given: Iterable[str], allowed: Iterable[str], where: str) -> Non
     """Refuse names of settings that `where` does not have; the error lists those allowed."""
     known = [*allowed]
     for name in given:
+        if name in GONE_FLAGS:
+            raise SettingsError(f"{name}: no such setting here; {GONE_FLAGS[name]}")
         if name not in known:
             near = difflib.get_close_matches(name, known, 2, 0.6)
             hint = f"did you mean {' or '.join(near)}? " if near else ""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field
 from typing import NoReturn
 
-from configs.commands import COMMANDS, GONE, PaperFlags, RecipeFlags, flags_of
+from configs.commands import COMMANDS, PaperFlags, RecipeFlags, flags_of
 from configs.fields import (
     SettingsError,
     Values,
@@ -24,6 +24,7 @@ from configs.fields import (
     refuse,
     settings_fields,
 )
+from configs.gone import GONE_FLAGS
 from configs.method_table import METHODS
 from configs.methods import MethodSettings, applicable
 from configs.targets import OWN_FLAGS, TARGETS
@@ -66,7 +67,7 @@ def check_flag(name: str, command: str, flags: Mapping[str, Field], file: str = 
     if name in flags:
         return
     shown, dashes = (f"{file}: {name}", "") if file else (f"--{name}", "--")
-    if hint := {**GONE, **COMMANDS[command].gone}.get(name):
+    if hint := {**GONE_FLAGS, **COMMANDS[command].gone}.get(name):
         raise SettingsError(f"{shown}: no such flag here; {hint}")
     rest = f"allowed: those of `python main.py {command} --help all`"
     raise SettingsError(f"{shown}: unknown flag; {near_names(name, flags, dashes)}{rest}")

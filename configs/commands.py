@@ -9,8 +9,6 @@ from configs.benchmarking import BenchmarkSettings
 from configs.evaluation import EvaluateSettings
 from configs.extraction import ExtractionSettings
 from configs.fields import Settings, flags_in, refuse, setting, settings_fields
-from configs.learning import LearningSettings
-from configs.model import EngineSettings
 from configs.page import PageSettings
 from configs.schema import RunSettings
 from configs.tools import DistanceSettings, InspectSettings
@@ -87,8 +85,7 @@ class Command:
     gone: Mapping[str, str] = field(default_factory=dict)
 
 
-_LEARNING = tuple(settings_fields(LearningSettings).keys() - settings_fields(EngineSettings).keys())
-_ONLY_RUNS = dict.fromkeys(("overwrite", "trace", *_LEARNING), "only generate_images has it")
+_ONLY_RUNS = dict.fromkeys(("overwrite", "trace"), "only generate_images has it")
 COMMANDS: dict[str, Command] = {
     "generate_images": Command(
         "generate images from prompts; the same command again continues where it stopped",
@@ -114,7 +111,6 @@ COMMANDS: dict[str, Command] = {
             "slice",
             "overwrite",
             "trace",
-            *_LEARNING,
             "vq_device",
             *(flag for numbers in NUMBERS for flag in settings_fields(numbers)),
         ),
@@ -137,16 +133,6 @@ COMMANDS: dict[str, Command] = {
         "train a drafter for a target; the same command again continues where it stopped",
         (TrainSettings, RecipeFlags),
     ),
-}
-# Flags of the paper's repository, or its relatives, that have no equal here: what to use instead.
-GONE = {
-    "start_idx": "use --slice a-b",
-    "end_idx": "use --slice a-b",
-    "eagle_version": "use --method static (1) or --method eagle2 (2)",
-    "tree_choices": "use --method static --tree NAME",
-    "drafter_top_k": "use --width",
-    "grid_search": "it never had an effect",
-    "tokenizer_base_path": "use --tokenizer_path",
 }
 
 

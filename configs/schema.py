@@ -17,7 +17,6 @@ from configs.fields import (
     setting,
     settings_dict,
 )
-from configs.learning import LearningSettings
 from configs.method_table import AdtSettings
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
@@ -59,8 +58,6 @@ FREE_FLAGS = (
     "cfg_mode",
     "device_map",
     "compile",
-    "learn",
-    "learn_share",
 )
 # What older run folders lack; their settings had no such value.
 LATER_FLAGS = ("head_depth",)
@@ -184,7 +181,7 @@ class OutputSettings(Settings):
 
 
 @dataclass(frozen=True)
-class RunSettings(LearningSettings, OutputSettings, PromptSettings):
+class RunSettings(EngineSettings, OutputSettings, PromptSettings):
     """Everything `generate_images` needs. What is None at first is decided from the rest."""
 
     def settle(self) -> None:

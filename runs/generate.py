@@ -23,7 +23,6 @@ from support.progress import Progress
 
 if TYPE_CHECKING:  # these import torch
     from decoding.flight import FinishedImage
-    from runs.learning import Learner
     from runs.session import Session
 
 _TRACE_FIELDS = ("id", "round", "position", "depth", "width", "nodes", "accepted", "top1")
@@ -108,7 +107,10 @@ def _make(
     """Make these images; returns the seconds that it took, without loading the model."""
     from runs.drawing import draw
 
-    session, learner = _open(settings, folder, len(missing), open_session)
+    try:
+        session = open_session(settings)
+    except ValueError as error:  # a device or a checkpoint that cannot be used
+        raise SettingsError(str(error)) from error
     steps = draw(session, missing, settings.seed)
     folder.begin(session.hardware())
     traces: dict[str, list[Line]] = defaultdict(list)
@@ -123,25 +125,7 @@ def _make(
                 record = _record(settings, drawn.image, drawn.seconds_decode)
                 folder.save(drawn.pixels, record, traces.pop(drawn.image.job.id, ()))
             progress.show(step)
-            if learner is not None:
-                learner.after(step)
-    if learner is not None:
-        learner.end()
     return time.perf_counter() - started
-
-
-def _open(
-    settings: RunSettings, folder: RunFolder, images: int, open_session: SessionOpener
-) -> tuple["Session", "Learner | None"]:
-    """Return the loaded model and, with --learn, who trains its drafter."""
-    try:
-        if not settings.learn:
-            return open_session(settings), None
-        from runs.learning import open_learner
-
-        return open_learner(settings, images, folder.processes.rank, open_session)
-    except ValueError as error:  # a device or a checkpoint that cannot be used
-        raise SettingsError(str(error)) from error
 
 
 def _record(settings: RunSettings, image: "FinishedImage", seconds_decode: float) -> Line:

@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 from configs.fields import SettingsError
-from configs.learning import NEW, LearningSettings
 from configs.method_table import METHODS
 from configs.model import EngineSettings
 from configs.schema import DATASETS, PromptSettings
@@ -47,8 +46,6 @@ def check_folders(settings: EngineSettings) -> None:
         ("text_encoder_path", (*_NETWORK_FILES, T5_TOKENIZERS)),
     ):
         path = getattr(settings, flag)
-        if path == NEW and isinstance(settings, LearningSettings) and settings.learn:
-            continue  # random weights
         if flag == "drafter_path":
             _check_default_drafter(settings)
         check_place(flag, path, settings.model)

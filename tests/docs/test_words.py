@@ -9,6 +9,7 @@ from markdown_pages import PAGES, blocks, prose, read
 
 from configs.command_line import read_words
 from configs.commands import COMMANDS, flags_of
+from configs.gone import GONE_FLAGS
 from configs.schema import ROOT
 
 ABSENT = (
@@ -76,4 +77,5 @@ def _before_shell(words: list[str]) -> list[str]:
 def test_flags_in_the_text_exist(page: str) -> None:
     known = {name for command in COMMANDS for name in flags_of(command)} | OTHERS
     for name in re.findall(r"--([a-z]\w*)(?!\*)\b", prose(page)):
-        assert {name, name.removeprefix("no")} & known, f"{page}: --{name}"
+        gone = page == "docs/results/tried.md" and name in GONE_FLAGS
+        assert gone or {name, name.removeprefix("no")} & known, f"{page}: --{name}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,20 +18,14 @@ from torch._dynamo.utils import counters
 from configs.fields import SettingsError
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
-from decoding.cache import CacheShape, KVCache
-from decoding.cache_pass import chain
 from decoding.recorder import Program
 from decoding.sampling import SamplingDistribution
 from decoding.start import Sizes as RoundSizes
 from decoding.transfer import recording
 from models import compiled
 from models.base import Context
-from models.transformer import in_turn
-from runs import learning
-from runs.generate import generate_images
 from runs.methods import build_engine
 from runs.session import open_session
-from support.json_files import read_lines
 
 CPU = torch.device("cpu")
 
@@ -68,32 +61,6 @@ def test_layers_and_rounds_share_their_programs(deep) -> None:
     with torch.compiler.set_stance("fail_on_recompile"):
         assert codes(session, "ar", 0.0, 1) == codes(opened(deep, "off"), "ar", 0.0, 1)
         assert codes(session, "jacobi", 1.0, 1) == wanted
-
-
-@needs_inductor
-def test_a_drafter_may_change_its_weights_in_place(checkpoint) -> None:
-    """What is compiled reads them in every pass."""
-    session = opened(checkpoint, "inductor")
-    blocks, plain = session.drafter.network.blocks, opened(checkpoint, "off").drafter.network.blocks
-    assert len(blocks.blocks) == 1 and blocks.run is not plain.run is in_turn
-    found = []
-    for _ in range(2):
-        found.append(passed(blocks))
-        torch.testing.assert_close(found[-1], passed(plain))
-        for each in (blocks, plain):
-            for name, weight in each.named_parameters():
-                weight.data.mul_(1.5 if name.endswith("weight") else 2.0)
-    assert not torch.allclose(*found) and programs() == 2
-
-
-def passed(blocks: torch.nn.Module) -> torch.Tensor:
-    """The states of some tokens after all layers."""
-    cache = KVCache(blocks.spec, CacheShape(2, 1, 8), torch.float64, CPU)
-    cache.reset(torch.zeros(2, dtype=torch.long))
-    seeded = torch.Generator().manual_seed(3)
-    x = torch.randn(2, 3, blocks.spec.hidden, dtype=torch.float64, generator=seeded)
-    with torch.inference_mode():
-        return blocks(x, cache.open(*chain(2, 3, CPU)))
 
 
 @needs_inductor
@@ -171,27 +138,6 @@ def test_threads_share_programs(deep) -> None:
         assert pool.submit(codes, session, "jacobi", 1.0, 1).result() == wanted
         limit = pool.submit(lambda: torch._dynamo.config.recompile_limit).result()
     assert programs() == before and limit > 8
-
-
-@needs_inductor
-@only_in_all
-def test_a_drafter_that_learns_draws_the_same_images(checkpoint, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(learning, "WINDOW", 2)
-    monkeypatch.setattr(learning, "pays", lambda *_: True)
-    settings = replace(
-        small_settings(checkpoint), samples_per_prompt=12, num_images=12, batch_size=2
-    )
-    plain = replace(settings, output_dir=str(tmp_path / "plain"), compile="off")
-    learnt = replace(settings, output_dir=str(tmp_path / "learnt"), compile="inductor",
-                     learn=True, learn_share=0.9)  # fmt: skip
-    found = []
-    for run in (plain, learnt):
-        generate_images(run)
-        lines = read_lines(Path(run.output_dir) / "records.jsonl")
-        found.append({line["id"]: line["tokens_sha256"] for line in lines})
-    assert found[0] == found[1] and len(found[0]) == 12
-    log = (tmp_path / "learnt/learned/log.jsonl").read_text().splitlines()
-    assert '"updates": 0' not in log[-1]
 
 
 @needs_inductor

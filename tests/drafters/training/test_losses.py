@@ -21,7 +21,7 @@ from decoding.timing import Stopwatch
 from decoding.tree import DraftTree
 from drafters.eagle import EagleDrafter
 from drafters.training.agreement import Gathered, draft_distributions, target_distribution
-from drafters.training.losses import EagleLoss, Levels, guided, unroll
+from drafters.training.losses import EagleLoss, Levels, guided, overlap, unroll
 from drafters.training.losses import agreement as agreement_of
 from drafters.training.rows import Rows, join_prompts, join_rows, part_of, target_rows
 from models.base import Context, TransformerSpec
@@ -282,3 +282,9 @@ def test_figures_of_a_random_drafter_are_between(session) -> None:
     assert 0.05 < figures["total_variation"] < 1
     for name in ("topk", "coupled"):
         assert 0 <= figures[name]["hit_1"] <= figures[name]["hit_4"] <= figures[name]["hit_10"] <= 1
+
+
+def test_overlap_is_what_the_total_variation_leaves() -> None:
+    p, q = torch.randn(2, 5, 40, dtype=torch.float64).mul(2).softmax(-1)
+    torch.testing.assert_close(overlap(p, q), 1 - (p - q).abs().sum(-1) / 2)
+    torch.testing.assert_close(overlap(p, p), torch.ones(5, dtype=torch.float64))

@@ -1,0 +1,18 @@
+"""What earlier versions had and this one does not: what to use instead, or why it went.
+
+Whoever still asks for it, on a command line, in a recipe or from Python, gets this one line.
+`docs/results/tried.md` has the measurements.
+"""
+
+# flags of the paper's repository, or its relatives, and of our own earlier versions
+GONE_FLAGS = {
+    "start_idx": "use --slice a-b",
+    "end_idx": "use --slice a-b",
+    "eagle_version": "use --method static (1) or --method eagle2 (2)",
+    "tree_choices": "use --method static --tree NAME",
+    "drafter_top_k": "use --width",
+    "grid_search": "it never had an effect",
+    "tokenizer_base_path": "use --tokenizer_path",
+    "learn": "train the drafter beforehand, with train_drafter",
+    "learn_share": "train the drafter beforehand, with train_drafter",
+}
