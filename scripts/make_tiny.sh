@@ -1,37 +1,57 @@
 #!/usr/bin/env bash
-# Makes ckpts/tiny from nothing: renders scenes, trains the VQGAN, encodes the scenes, trains the
+# Makes ckpts/tiny from nothing: paints scenes, trains the VQGAN, encodes the scenes, trains the
 # VQGAN's decoder further, trains the transformer, generates images with it, and trains the EAGLE
-# head on these and on rendered ones. Every step continues where it stopped. About seven hours on
+# head on these and on painted ones. Every step continues where it stopped. About seven hours on
 # two CPU cores.
+# With PICTURES, a folder of captioned pictures, it makes a model of these instead.
 # Variables: PY interpreter; WORK folder; MODEL folder of the result; PROCESSES that train decoder
-# and transformer: one per core, or a single one with a GPU.
+# and transformer: one per core, or a single one with a GPU; PICTURES; HOLDOUT pictures that are
+# kept from training; START folder of a model to begin with, such as ckpts/tiny; minutes of each
+# training: VQGAN_MINUTES, DECODER_MINUTES, MODEL_MINUTES.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PY=${PY:-$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python)}
-WORK=${WORK:-work/tiny}
-MODEL=${MODEL:-ckpts/tiny}
+PICTURES=${PICTURES:-}
+WORK=${WORK:-work/$([ "$PICTURES" ] && echo pictures || echo tiny)}
+MODEL=${MODEL:-$([ "$PICTURES" ] && echo "$WORK/model" || echo ckpts/tiny)}
 PROCESSES=${PROCESSES:-2}
+START=${START:-}
 
-for split in train:60000 validation:2000 test:2000; do
-  "$PY" -m scripts.tiny.render --work_dir "$WORK" --split "${split%:*}" --count "${split#*:}"
+splits="train:60000 validation:2000 test:2000" cuts=()
+if [ "$PICTURES" ]; then
+  splits="train:${COUNT:-27000} validation:${HOLDOUT:-100}" cuts=(--pictures "$PICTURES" --holdout "${HOLDOUT:-100}")
+fi
+parallel=("$PY" -m torch.distributed.run --nproc_per_node "$PROCESSES" -m)
+
+for split in $splits; do
+  "$PY" -m scripts.tiny.images --work_dir "$WORK" --split "${split%:*}" --count "${split#*:}" "${cuts[@]}"
 done
 "$PY" -m scripts.tiny.make_tokenizer --work_dir "$WORK" --output_dir "$MODEL/tokenizer"
 "$PY" -m scripts.tiny.make_config --model_dir "$MODEL"
-"$PY" -m scripts.tiny.train_vqgan --work_dir "$WORK" --output "$MODEL/tokenizer"
-for split in train validation test; do
-  "$PY" -m scripts.tiny.encode --work_dir "$WORK" --split "$split" --vqgan "$MODEL/tokenizer"
+"$PY" -m scripts.tiny.train_vqgan --work_dir "$WORK" --output "$MODEL/tokenizer" \
+  --minutes "${VQGAN_MINUTES:-27}" ${START:+--start_from "$START/tokenizer"}
+for split in $splits; do
+  "$PY" -m scripts.tiny.encode --work_dir "$WORK" --split "${split%:*}" --vqgan "$MODEL/tokenizer"
 done
-"$PY" -m torch.distributed.run --nproc_per_node "$PROCESSES" -m scripts.tiny.train_decoder \
-  --work_dir "$WORK" --tokenizer "$MODEL/tokenizer" --output "$MODEL/tokenizer" --minutes 25
-"$PY" -m scripts.tiny.make_table --model_dir "$MODEL"
-"$PY" -m scripts.tiny.train_attributes --work_dir "$WORK" --output "$MODEL/attributes.safetensors"
-"$PY" -m torch.distributed.run --nproc_per_node "$PROCESSES" -m scripts.tiny.train_model \
-  --work_dir "$WORK" --model_dir "$MODEL" --minutes 270
-"$PY" main.py extract_tokens --model tiny --model_path "$MODEL" --from_prompts --num_images 2000 --batch_size 16 \
-  --method ar --output_dir "$WORK/own"
-"$PY" -m scenes.pictures --count 8000 --output_dir "$WORK/scenes"
-"$PY" main.py extract_tokens --model tiny --model_path "$MODEL" --data_dir "$WORK/scenes" --output_dir "$WORK/real"
-train=("$PY" main.py train_drafter --config configs/training/tiny.yaml --model_path "$MODEL" --tokens "$WORK/own,$WORK/real"
+"${parallel[@]}" scripts.tiny.train_decoder --work_dir "$WORK" --tokenizer "$MODEL/tokenizer" \
+  --output "$MODEL/tokenizer" --minutes "${DECODER_MINUTES:-25}"
+"${parallel[@]}" scripts.tiny.train_model --work_dir "$WORK" --model_dir "$MODEL" \
+  --minutes "${MODEL_MINUTES:-270}" ${START:+--start_from "$START"}
+"$PY" main.py vq_distances --model tiny --model_path "$MODEL"
+
+own=("$PY" main.py extract_tokens --model tiny --model_path "$MODEL" --from_prompts --num_images 2000 --batch_size 16
+  --method ar --output_dir "$WORK/own")
+if [ "$PICTURES" ]; then
+  tokens=$WORK/own
+  "${own[@]}" --prompt "$WORK/prompts_train.txt"
+else
+  tokens=$WORK/own,$WORK/real
+  "${own[@]}"
+  "$PY" -m scripts.tiny.train_attributes --work_dir "$WORK" --output "$MODEL/attributes.safetensors"
+  "$PY" -m scenes.pictures --count 8000 --output_dir "$WORK/scenes"
+  "$PY" main.py extract_tokens --model tiny --model_path "$MODEL" --data_dir "$WORK/scenes" --output_dir "$WORK/real"
+fi
+train=("$PY" main.py train_drafter --config configs/training/tiny.yaml --model_path "$MODEL" --tokens "$tokens"
   --cache_features "$WORK/features" --agreement overlap)
 # first one level, in which updates take half the time, then two
 "${train[@]}" --layers 2 --target_layers 10,12,14 --depths 1 --lr 1.5e-3 --output_dir "$WORK/drafter_level"

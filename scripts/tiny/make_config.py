@@ -8,6 +8,7 @@ from pathlib import Path
 
 from models.files.tokenizer_file import load_tokenizer
 from models.targets.chameleon import BOS, PAD, ChameleonVocab
+from scripts.tiny.train_vqgan import TINY
 from support.script import run_script
 
 DECODER = {
@@ -26,15 +27,15 @@ DECODER = {
     "tie_word_embeddings": False,
 }
 VQ = {
-    "embed_dim": 32,
-    "num_embeddings": 1024,
+    "embed_dim": TINY.embed_dim,
+    "num_embeddings": TINY.n_embed,
     "double_latent": False,
-    "latent_channels": 32,
-    "resolution": 128,
+    "latent_channels": TINY.z_channels,
+    "resolution": TINY.resolution,
     "in_channels": 3,
-    "base_channels": 32,
-    "channel_multiplier": [1, 2, 3, 4],
-    "num_res_blocks": 1,
+    "base_channels": TINY.ch,
+    "channel_multiplier": list(TINY.ch_mult),
+    "num_res_blocks": TINY.num_res_blocks,
     "attn_resolutions": None,
     "attn_type": "vanilla",
 }

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from eval.metrics.attribute_classifier import to_pixels
 from models.codecs.vqgan import load_vqgan
-from scenes.scene import sample_scene
 from scripts.tiny.common import fast_autocast, with_float_norms
+from scripts.tiny.images import Split
 from scripts.tiny.training import TrainingRun, torch_device, train_for
 from scripts.tiny.vqgan_loss import pixel_weights, psnr_figures, reconstruction_terms
 from support.script import run_script
@@ -42,7 +42,9 @@ class DecoderRun(TrainingRun):
         self.work_dir = work_dir
         distances = torch.cdist(self.tokenizer.codebook, self.tokenizer.codebook)
         self.near = distances.argsort(1)[:, 1 : NEAREST + 1].cpu().numpy()
-        self.images = np.load(work_dir / "images_train.npy", mmap_mode="r")
+        self.train, self.validation = (
+            Split.read(work_dir, split) for split in ("train", "validation")
+        )
         self.codes = np.load(work_dir / "codes_train.npy", mmap_mode="r")
 
     def draw(self, codes: np.ndarray) -> Tensor:
@@ -54,29 +56,21 @@ class DecoderRun(TrainingRun):
 
     def loss(self) -> Tensor:
         rng = np.random.default_rng((17, self.step))
-        chosen = np.sort(rng.choice(len(self.codes), self.batch_size, replace=False))[self.part]
+        chosen = np.sort(rng.choice(len(self.codes), self.batch_size, replace=False))[self.share]
         codes = replaced(self.codes[chosen].astype(np.int64), self.near, rng)
-        weights = np.stack([pixel_weights(sample_scene("train", int(image))) for image in chosen])[
-            :, None
-        ]
-        target = to_pixels(torch.from_numpy(self.images[chosen])).to(self.device)
+        weights = np.stack([pixel_weights(self.train.scene(image)) for image in chosen])[:, None]
+        target = to_pixels(torch.from_numpy(self.train.images[chosen])).to(self.device)
         output = self.draw(codes)
         terms = reconstruction_terms(output, target, torch.from_numpy(weights).to(self.device))
         return sum(terms.values())
 
     @torch.no_grad()
     def validate(self, batches: int = 8) -> dict[str, float]:
-        count = batches * _CHUNK
-        codes, images = (
-            np.load(self.work_dir / f"{name}_validation.npy")[:count]
-            for name in ("codes", "images")
-        )
+        codes = np.load(self.work_dir / "codes_validation.npy")[: batches * _CHUNK]
+        images = to_pixels(torch.from_numpy(self.validation.images[: len(codes)].copy()))
         parts = np.array_split(codes.astype(np.int64), range(_CHUNK, len(codes), _CHUNK))
-        drawn = torch.cat([self.draw(part).clamp(-1, 1).cpu() for part in parts])
-        errors = ((drawn - to_pixels(torch.from_numpy(images))) * 127.5).square().flatten(1).mean(1)
-        return psnr_figures(
-            errors, [sample_scene("validation", image) for image in range(len(images))]
-        )
+        drawn = torch.cat([self.draw(batch).cpu() for batch in parts])
+        return psnr_figures(drawn, images, [self.validation.scene(i) for i in range(len(codes))])
 
     def start_from(self, folder: Path) -> None:
         """Do nothing: the run begins with the tokenizer that it was made with."""

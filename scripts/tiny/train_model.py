@@ -2,22 +2,26 @@
 
 `python -m scripts.tiny.train_model --work_dir work/tiny`
 
-The loss is the cross-entropy of the image tokens plus those of naming and outlining their objects
-(`objects.py`). The captions of a batch have the same number of tokens, so nothing is padded. One
-batch in ten has no captions and trains the unconditional guidance row. Random textures drown what
-there is to learn about objects, so captions with plain backgrounds are drawn more often, and tokens
-next to an object that has begun weigh more; neither changes the distribution that a caption is
-trained towards. Continues where it stopped.
+The loss is the cross-entropy of the image tokens; with painted scenes also of naming and outlining
+their objects (`objects.py`). The captions of a batch have the same number of tokens, so nothing is
+padded. One batch in ten has no captions and trains the unconditional guidance row. Random textures
+drown what there is to learn about painted objects, so captions with plain backgrounds are drawn
+more often, and tokens next to an object that has begun weigh more; neither changes the distribution
+that a caption is trained towards. Continues where it stopped.
 """
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from drafters.training.muon import muon_and_adamw
 from models.base import Context, TargetOptions
@@ -27,21 +31,21 @@ from models.files.weights import read_json
 from models.targets.chameleon import (
     BEGIN_IMAGE,
     BOS,
+    END_OF_TURN,
     Chameleon,
     ChameleonVocab,
 )
 from models.targets.chameleon_network import chameleon_keys, chameleon_spec
 from models.transformer import Transformer
-from scenes.scene import sample_scene
-from scripts.tiny.caption_data import Captions
 from scripts.tiny.common import fast_attention, fast_autocast, fast_precision
+from scripts.tiny.images import read_captions, scene_of
 from scripts.tiny.objects import ObjectReading, near_objects, object_labels, outlines
 from scripts.tiny.training import TrainingRun, torch_device, train_for
 from support.script import run_script
 
+DROPPED_CAPTIONS = 0.1  # share of the batches that train without captions
 EMA_DECAY = 0.998
-NAMING = 1.0  # weight of the objects' names in the loss
-OUTLINING = 0.25  # weight of the objects' outlines
+WEIGHTS = {"tokens": 1.0, "names": 1.0, "outlines": 0.25}  # of the parts of the loss
 HEAD_STEPS = 60  # batches that train the object heads alone, after weights without them were loaded
 ELSEWHERE = 0.25  # weight of an image token that is not next to an object; 1 for one that is
 ODDS = {
@@ -53,6 +57,62 @@ ODDS = {
     "noisy": 0.6,
     "grassy": 0.6,
 }
+
+
+@dataclass(frozen=True)
+class Captions:
+    """Tokenised captions and image codes of a split."""
+
+    split: str
+    records: Sequence[dict[str, Any]]
+    prompts: list[list[int]]  # with their frame: <s> text <reserved08706> <racm3:break>
+    codes: np.ndarray  # (images, tokens) uint16
+    odds: np.ndarray  # (images,) of being drawn
+
+    @classmethod
+    def read(
+        cls, work_dir: Path, split: str, vocab: ChameleonVocab, odds: dict[str, float] | None = None
+    ) -> "Captions":
+        """Read a split.
+
+        odds: of painted scenes, by their kind of background; None: all captions alike.
+        """
+        codes = np.load(work_dir / f"codes_{split}.npy", mmap_mode="r")
+        records = read_captions(work_dir, split)[: len(codes)]
+        texts = [record["caption"] for record in records]
+        encoded = vocab.tokenizer.encode_batch(texts, add_special_tokens=False)
+        tail = [vocab[END_OF_TURN], vocab[BEGIN_IMAGE]]
+        prompts = [[vocab[BOS], *text.ids, *tail] for text in encoded]
+        weights = [
+            odds[record["background"]["kind"]] if odds and "background" in record else 1.0
+            for record in records
+        ]
+        return cls(split, records, prompts, codes, np.array(weights))
+
+    def batch(
+        self, seed: int, size: int, empty: list[int] | None
+    ) -> tuple[Tensor, Tensor, list[int]]:
+        """Return prompts (size, length), codes (size, tokens) and image numbers of batch `seed`.
+
+        empty: a prompt that one batch in ten has instead of its captions.
+        """
+        rng = np.random.default_rng(seed)
+        length = len(self.prompts[rng.choice(len(self.odds), p=self.odds / self.odds.sum())])
+        same_length = np.flatnonzero(self._lengths == length)
+        odds = self.odds[same_length]
+        chosen = rng.choice(same_length, size, p=odds / odds.sum())
+        prompts = [self.prompts[i] for i in chosen]
+        if empty and rng.random() < DROPPED_CAPTIONS:
+            prompts = [empty] * size
+        return (
+            torch.tensor(prompts),
+            torch.from_numpy(self.codes[chosen].astype(np.int64)),
+            chosen.tolist(),
+        )
+
+    @cached_property
+    def _lengths(self) -> np.ndarray:
+        return np.array([len(prompt) for prompt in self.prompts])
 
 
 def image_losses(model: Transformer, prompts: Tensor, codes: Tensor, first_id: int) -> Tensor:
@@ -76,50 +136,45 @@ class ModelRun(TrainingRun):
         self.validation = Captions.read(work_dir, "validation", self.vocab)
         torch.manual_seed(0)
         spec = chameleon_spec(read_json(model_dir / "config.json"))
-        module = ObjectReading(initialise(Transformer(spec, self.image.size))).to(device)
+        module = self.trained_module(initialise(Transformer(spec, self.image.size))).to(device)
         super().__init__(
             module, batch_size, muon_and_adamw(module, fast_precision(device)), clip=1.0
         )
         self.average = {key: value.clone() for key, value in self.module.state_dict().items()}
 
+    def trained_module(self, transformer: Transformer) -> nn.Module:
+        """Return a module with the transformer as its `transformer`."""
+        return nn.ModuleDict({"transformer": transformer})
+
     def losses(
         self,
-        split: str,
+        captions: Captions,
         number: int,
         empty: list[int] | None,
         elsewhere: float,
-        part: slice = slice(None),
+        rows: slice = slice(None),
     ) -> dict[str, Tensor]:
-        """Return the cross-entropies of tokens, objects' names and outlines, for a part of a batch.
+        """Return the mean losses of the `rows` of batch `number`, by what they are of.
 
-        Tokens and outlines that are not next to an object weigh `elsewhere`.
+        elsewhere: weight of a token that is not next to a painted object.
         """
-        captions = self.train if split == "train" else self.validation
         prompts, codes, images = (
-            found[part] for found in captions.batch(number, self.batch_size, empty)
-        )
-        side = math.isqrt(codes.shape[1])
-        scenes = [sample_scene(split, image) for image in images]
-        found = (
-            [f(scene, side) for scene in scenes] for f in (object_labels, near_objects, outlines)
-        )
-        labels, near, shares = (
-            torch.from_numpy(np.stack(of_scenes)).to(self.device) for of_scenes in found
+            column[rows] for column in captions.batch(number, self.batch_size, empty)
         )
         prompts, codes = prompts.to(self.device), codes.to(self.device)
-        weights = torch.where(near, 1.0, elsewhere)
-        weights /= weights.sum()
         with fast_autocast(self.device), fast_attention(self.device):
             tokens = image_losses(self.module.transformer, prompts, codes, self.image.first_id)
-            return {
-                "tokens": (weights * tokens).sum(),
-                "names": self.module.naming(labels),
-                "outlines": (weights * self.module.outlining(shares)).sum(),
-            }
+            return self.parts(tokens, captions, images, elsewhere)
+
+    def parts(
+        self, tokens: Tensor, captions: Captions, images: list[int], elsewhere: float
+    ) -> dict[str, Tensor]:
+        """Return the mean losses from those of the tokens, (images, tokens)."""
+        return {"tokens": tokens.mean()}
 
     def loss(self) -> Tensor:
-        losses = self.losses("train", self.step, self.empty, ELSEWHERE, self.part)
-        return losses["tokens"] + NAMING * losses["names"] + OUTLINING * losses["outlines"]
+        losses = self.losses(self.train, self.step, self.empty, ELSEWHERE, self.share)
+        return sum(WEIGHTS[name] * loss for name, loss in losses.items())
 
     def update(self, rate: float) -> float:
         decay = min(EMA_DECAY, (1 + self.step) / (10 + self.step))
@@ -133,11 +188,13 @@ class ModelRun(TrainingRun):
     def validate(self, batches: int = 8) -> dict[str, float]:
         current = {key: value.clone() for key, value in self.module.state_dict().items()}
         self.module.load_state_dict(self.average)
-        found = [self.losses("validation", 10**9 + number, None, 1.0) for number in range(batches)]
+        losses = [
+            self.losses(self.validation, 10**9 + number, None, 1.0) for number in range(batches)
+        ]
         self.module.load_state_dict(current)
         return {
-            f"validation_{part}": sum(losses[part].item() for losses in found) / batches
-            for part in found[0]
+            f"validation_{name}": sum(batch[name].item() for batch in losses) / batches
+            for name in losses[0]
         }
 
     def state(self) -> dict[str, object]:
@@ -149,25 +206,12 @@ class ModelRun(TrainingRun):
 
     def start_from(self, folder: Path) -> None:
         loaded = Chameleon.load(folder, TargetOptions(torch.float32, self.device)).transformer
-        self.module.transformer.load_state_dict(loaded.state_dict())
-        self._fit_heads(HEAD_STEPS)
+        weights = self.module.transformer.state_dict()
+        for key, weight in loaded.state_dict().items():
+            # other captions make more or fewer words; codes and bytes have the same ids in all
+            rows = min(len(weight), len(weights[key]))
+            weights[key][:rows].copy_(weight[:rows])
         self.average = {key: value.clone() for key, value in self.module.state_dict().items()}
-
-    def _fit_heads(self, steps: int) -> None:
-        """Train the object heads alone.
-
-        Gradients through random heads would first destroy what the transformer knows.
-        """
-        heads = [*self.module.names.parameters(), *self.module.cells.parameters()]
-        optimizer = torch.optim.AdamW(heads, lr=1e-2, weight_decay=0.0)
-        self.module.transformer.requires_grad_(False)
-        for step in range(steps):
-            losses = self.losses("train", 10**8 + step, self.empty, ELSEWHERE, self.part)
-            optimizer.zero_grad()
-            (losses["names"] + losses["outlines"]).backward()
-            self.crew.average(weight.grad for weight in heads)
-            optimizer.step()
-        self.module.transformer.requires_grad_(True)
 
     def export(self, folder: Path) -> None:
         """Write the averaged weights in the public layout, in fp16.
@@ -187,6 +231,51 @@ class ModelRun(TrainingRun):
         )
 
 
+class PaintedRun(ModelRun):
+    """Training on painted scenes: the middle layers also learn which objects the tokens show."""
+
+    def trained_module(self, transformer: Transformer) -> nn.Module:
+        return ObjectReading(transformer)
+
+    def parts(
+        self, tokens: Tensor, captions: Captions, images: list[int], elsewhere: float
+    ) -> dict[str, Tensor]:
+        side = math.isqrt(tokens.shape[1])
+        scenes = [scene_of(captions.split, captions.records[image]) for image in images]
+        labels, near, shares = (
+            torch.from_numpy(np.stack([of_scene(scene, side) for scene in scenes])).to(self.device)
+            for of_scene in (object_labels, near_objects, outlines)
+        )
+        weights = torch.where(near, 1.0, elsewhere)
+        weights /= weights.sum()
+        return {
+            "tokens": (weights * tokens).sum(),
+            "names": self.module.naming(labels),
+            "outlines": (weights * self.module.outlining(shares)).sum(),
+        }
+
+    def start_from(self, folder: Path) -> None:
+        super().start_from(folder)
+        self._fit_heads(HEAD_STEPS)
+        self.average = {key: value.clone() for key, value in self.module.state_dict().items()}
+
+    def _fit_heads(self, steps: int) -> None:
+        """Train the object heads alone.
+
+        Gradients through random heads would first destroy what the transformer knows.
+        """
+        heads = [*self.module.names.parameters(), *self.module.cells.parameters()]
+        optimizer = torch.optim.AdamW(heads, lr=1e-2, weight_decay=0.0)
+        self.module.transformer.requires_grad_(False)
+        for step in range(steps):
+            losses = self.losses(self.train, 10**8 + step, self.empty, ELSEWHERE, self.share)
+            optimizer.zero_grad()
+            (losses["names"] + losses["outlines"]).backward()
+            self.crew.average(weight.grad for weight in heads)
+            optimizer.step()
+        self.module.transformer.requires_grad_(True)
+
+
 def initialise(model: Transformer) -> Transformer:
     """Fill with normal weights of deviation 0.02; returns the model.
 
@@ -199,6 +288,12 @@ def initialise(model: Transformer) -> Transformer:
                 parameter, std=0.02 / ((2 * model.spec.layers) ** 0.5 if small else 1.0)
             )
     return model
+
+
+def run_kind(work_dir: Path) -> type[ModelRun]:
+    """Return the training that fits the images: painted scenes or pictures."""
+    first = next(iter(read_captions(work_dir, "train")))
+    return ModelRun if scene_of("train", first) is None else PaintedRun
 
 
 def train(
@@ -222,7 +317,8 @@ def train(
         batch_size: images per step, shared between a launcher's processes.
         lr: highest learning rate.
     """
-    run = ModelRun(Path(work_dir), Path(model_dir), batch_size, torch_device())
+    kind = run_kind(Path(work_dir))
+    run = kind(Path(work_dir), Path(model_dir), batch_size, torch_device())
     train_for(minutes, run, Path(work_dir) / "model.pt", start_from, lr)
     if run.crew.rank == 0:
         run.export(Path(model_dir))

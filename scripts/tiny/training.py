@@ -1,4 +1,4 @@
-"""Training of the tiny transformer and image decoder: updates, checkpoints, the time budget."""
+"""Training of the tiny model's networks: updates, checkpoints, the time budget."""
 
 import time
 from abc import ABC, abstractmethod
@@ -12,6 +12,8 @@ from drafters.training.schedule import cosine_lr
 from support.crew import Crew
 from support.log import JsonLog
 from support.training_state import load_state, save_state
+
+SAVE_SECONDS = 120.0
 
 
 class TrainingRun(ABC):
@@ -38,10 +40,11 @@ class TrainingRun(ABC):
                 f"--batch_size: found {batch_size}; allowed: multiples of {self.crew.count}, "
                 "the number of processes"
             )
-        self.part = slice(
+        self.share = slice(
             self.crew.rank, None, self.crew.count
         )  # of every batch: this process's images
         self.step, self.seconds = 0, 0.0
+        self.progress = 0.0  # share of the budget that is spent
 
     @abstractmethod
     def loss(self) -> Tensor:
@@ -66,7 +69,8 @@ class TrainingRun(ABC):
         self.module.zero_grad(set_to_none=True)
         loss.backward()
         loss = loss.detach()
-        self.crew.average([*(p.grad for p in self.module.parameters()), loss])
+        gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
+        self.crew.average([*gradients, loss])
         nn.utils.clip_grad_norm_(self.module.parameters(), self.clip)
         step_all(self.optimizers, rate)
         self.step += 1
@@ -103,7 +107,7 @@ def train_for(
 
     Args:
         minutes: budget.
-        run: what is trained; it is validated and saved every 200 steps.
+        run: what is trained; it is validated every 200 steps and saved every two minutes.
         checkpoint: file that an interrupted run continues from.
         start: folder of exported weights to begin with if there is no checkpoint; the run's own
             weights if None.
@@ -114,8 +118,10 @@ def train_for(
         run.load(state)
     elif start is not None:
         run.start_from(Path(start))
+    saved = run.seconds
     while run.seconds < 60 * minutes:
-        losses.append(run.update(cosine_lr(run.seconds / (60 * minutes), lr)))
+        run.progress = run.seconds / (60 * minutes)
+        losses.append(run.update(cosine_lr(run.progress, lr)))
         if run.crew.rank > 0:
             continue
         if run.step % 25 == 0:
@@ -129,7 +135,10 @@ def train_for(
             losses = []
         if run.step % 200 == 0:
             log.write(step=run.step, **run.validate())
+        # by time, not by steps: with a slow model 200 steps are half an hour to lose
+        if run.seconds - saved > SAVE_SECONDS:
             save_state(checkpoint, run.state())
+            saved = run.seconds
     if run.crew.rank == 0:
         log.write(
             step=run.step, seconds=run.seconds, images=run.step * run.batch_size, **run.validate(16)

@@ -43,11 +43,15 @@ def _energy(images: Tensor) -> Tensor:
     return F.avg_pool2d(detail.abs(), 8)
 
 
-def pixel_weights(scene: Scene) -> np.ndarray:
-    """Return how much each pixel counts, float32 (128, 128): objects more, noise textures less."""
-    ground = _NOISE_WEIGHT if scene.background.kind in NOISY_KINDS else 1.0
-    weights = np.full((IMAGE_SIZE, IMAGE_SIZE), ground, dtype=np.float32)
-    for item in scene.objects:
+def pixel_weights(scene: Scene | None) -> np.ndarray:
+    """Return how much each pixel counts, float32 (128, 128): objects more, noise textures less.
+
+    Pixels of a photograph, which has no scene, count alike.
+    """
+    noisy = scene is not None and scene.background.kind in NOISY_KINDS
+    # nobody sees which grain is where, yet it has most of the error
+    weights = np.full((IMAGE_SIZE, IMAGE_SIZE), _NOISE_WEIGHT if noisy else 1.0, dtype=np.float32)
+    for item in scene.objects if scene else ():
         reach = item.diameter // 2 + 3
         rows, columns = (
             slice(max(0, middle - reach), middle + reach) for middle in (item.y, item.x)
@@ -56,12 +60,18 @@ def pixel_weights(scene: Scene) -> np.ndarray:
     return weights
 
 
-def psnr_figures(errors: Tensor, scenes: Sequence[Scene]) -> dict[str, float]:
-    """Return the mean PSNR in dB: of all images, of those without and with noise textures.
+def psnr_figures(drawn: Tensor, images: Tensor, scenes: Sequence[Scene | None]) -> dict[str, float]:
+    """Return the mean PSNR in dB: of all images, and of scenes without and with noise textures.
 
-    errors: mean square error of each image, (n,), in units of 1/255.
+    Args:
+        drawn: reconstructions, (n, 3, h, w), about -1 to 1.
+        images: what they should show, in the same layout.
+        scenes: what the images were painted from; None for photographs.
     """
+    errors = ((drawn.clamp(-1, 1) - images) * 127.5).square().flatten(1).mean(1)
     psnr = 10 * torch.log10(255.0**2 / errors)
-    clean = torch.tensor([scene.background.kind not in NOISY_KINDS for scene in scenes])
-    parts = {"psnr": psnr, "psnr_clean": psnr[clean], "psnr_noisy": psnr[~clean]}
-    return {name: round(float(part.mean()), 2) for name, part in parts.items()}
+    parts = {"psnr": psnr}
+    if all(scenes):
+        clean = torch.tensor([scene.background.kind not in NOISY_KINDS for scene in scenes])
+        parts |= {"psnr_clean": psnr[clean], "psnr_noisy": psnr[~clean]}
+    return {name: round(float(values.mean()), 2) for name, values in parts.items()}

@@ -1,7 +1,6 @@
 """Scenes: the same for the same seed, inside the image, and captions that name what they show."""
 
 import io
-import json
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from scenes.painting import RGB, render_scene
 from scenes.pictures import pictures
 from scenes.scene import Background, Scene, SceneObject, sample_scene
 from scripts.tiny.objects import NONE, near_objects, object_labels, outlines
-from scripts.tiny.render import render
 
 SAMPLE = [sample_scene("validation", i) for i in range(300)]
 
@@ -93,29 +91,6 @@ def test_painted_object_and_background_have_their_colours(kind):
     ground = image[:40, 80:].reshape(-1, 3).mean(axis=0)
     assert ground[2] > ground[0] + 20
     assert (image[:40, 80:].std(axis=(0, 1)).max() < 1) == (kind == "plain")
-
-
-def test_render_resumes_after_a_torn_line(tmp_path):
-    whole, torn = tmp_path / "whole", tmp_path / "torn"
-    render(work_dir=str(whole), split="test", count=12, chunk=5)
-    render(work_dir=str(torn), split="test", count=12, chunk=4)
-    lines = (torn / "captions_test.jsonl").read_text().splitlines(keepends=True)
-    (torn / "captions_test.jsonl").write_text("".join(lines[:6]) + lines[6][:9])
-    images = np.load(torn / "images_test.npy", mmap_mode="r+")
-    images[6:] = 0
-    images.flush()
-    render(work_dir=str(torn), split="test", count=12)
-    for name in ("images_test.npy", "captions_test.jsonl"):
-        assert (whole / name).read_bytes() == (torn / name).read_bytes()
-    record = json.loads(lines[3])
-    assert record["index"] == 3
-    assert record["background"] == sample_scene("test", 3).attributes()["background"]
-
-
-def test_render_refuses_another_count(tmp_path):
-    render(work_dir=str(tmp_path), split="test", count=3)
-    with pytest.raises(ValueError, match="--count: found 4"):
-        render(work_dir=str(tmp_path), split="test", count=4)
 
 
 def test_tokens_are_labelled_with_their_object_or_the_next_one():

@@ -15,7 +15,6 @@ from models.files.tokenizer_file import load_tokenizer
 from models.targets.chameleon import Chameleon, ChameleonVocab
 from scenes.scene import sample_scene
 from scripts.tiny import train_model, training
-from scripts.tiny.caption_data import Captions
 from scripts.tiny.objects import near_objects
 from scripts.tiny.training import TrainingRun, train_for
 from support.training_state import load_state, save_state
@@ -31,16 +30,16 @@ def folders(tmp_path_factory):
     write_checkpoint(model, SIZES)
     for split in ("train", "validation"):
         codes = np.random.default_rng(0).integers(SIZES.codes, size=(8, SIZES.side**2))
-        line = {"caption": "a dot", "background": {"kind": "plain", "colour": "red"}}
+        record = {"caption": "a dot", "background": {"kind": "plain", "colour": "red"}}
         np.save(work / f"codes_{split}.npy", codes.astype(np.uint16))
         (work / f"captions_{split}.jsonl").write_text(
-            "".join(json.dumps(line) + "\n" for _ in codes)
+            "".join(json.dumps(record | {"index": i}) + "\n" for i in range(len(codes)))
         )
     return work, model
 
 
-def model_run(folders) -> train_model.ModelRun:
-    return train_model.ModelRun(*folders, batch_size=4, device=torch.device("cpu"))
+def model_run(folders) -> train_model.PaintedRun:
+    return train_model.PaintedRun(*folders, batch_size=4, device=torch.device("cpu"))
 
 
 @pytest.mark.parametrize("shape", [(16, 40), (40, 16), (32, 32)])
@@ -48,12 +47,12 @@ def test_orthogonalised_matrices_have_singular_values_near_one(shape) -> None:
     torch.manual_seed(0)
     matrix = torch.randn(shape)
     left, _, right = torch.linalg.svd(matrix, full_matrices=False)
-    found = orthogonalise(matrix)
-    values = (left.T @ found @ right.T).diagonal()
+    nearest = orthogonalise(matrix)
+    values = (left.T @ nearest @ right.T).diagonal()
     assert (
         values.min() > 0.3 and values.max() < 1.3
     )  # the smallest of random square matrices rises slowly
-    assert torch.allclose(left.T @ found @ right.T, values.diag(), atol=1e-3)
+    assert torch.allclose(left.T @ nearest @ right.T, values.diag(), atol=1e-3)
 
 
 def test_muon_solves_a_linear_regression() -> None:
@@ -95,9 +94,9 @@ def test_a_warm_start_begins_with_the_exported_weights(folders) -> None:
 
 def test_naming_and_outlining_objects_is_learnt_beside_the_tokens(folders) -> None:
     run = model_run(folders)
-    before = run.losses("train", 0, None, 1.0)
+    before = run.losses(run.train, 0, None, 1.0)
     updates(run, 30)
-    after = run.losses("train", 0, None, 1.0)
+    after = run.losses(run.train, 0, None, 1.0)
     assert after["names"] < before["names"] - 0.5 and after["outlines"] < before["outlines"] - 2.0
     assert not [
         key
@@ -111,18 +110,18 @@ def test_a_warm_start_fits_the_object_heads_first(folders) -> None:
     warm.start_from(folders[1])
     for part, margin in (("names", 0.3), ("outlines", 1.0)):
         assert (
-            warm.losses("train", 0, None, 1.0)[part]
-            < fresh.losses("train", 0, None, 1.0)[part] - margin
+            warm.losses(warm.train, 0, None, 1.0)[part]
+            < fresh.losses(fresh.train, 0, None, 1.0)[part] - margin
         )
     assert all(weight.requires_grad for weight in warm.module.parameters())
 
 
 def test_processes_share_a_batch(folders) -> None:
     run = model_run(folders)
-    parts = [run.losses("train", 0, None, 1.0, slice(rank, None, 2)) for rank in (0, 1)]
-    whole = run.losses("train", 0, None, 1.0)
+    halves = [run.losses(run.train, 0, None, 1.0, slice(rank, None, 2)) for rank in (0, 1)]
+    whole = run.losses(run.train, 0, None, 1.0)
     for name, loss in whole.items():  # in bf16 where the CPU has it, in batches of another size
-        assert loss.item() == pytest.approx(sum(part[name].item() for part in parts) / 2, rel=1e-4)
+        assert loss.item() == pytest.approx(sum(half[name].item() for half in halves) / 2, rel=1e-4)
 
 
 def test_tokens_near_objects_weigh_more(folders) -> None:
@@ -131,11 +130,11 @@ def test_tokens_near_objects_weigh_more(folders) -> None:
     near = sum(
         int(near_objects(sample_scene("train", image), SIZES.side).sum()) for image in images
     )
-    alone, weighted, alike = (
-        run.losses("train", 0, None, elsewhere)["tokens"].item() for elsewhere in (0.0, 0.3, 1.0)
+    alone, weighted, same = (
+        run.losses(run.train, 0, None, elsewhere)["tokens"].item() for elsewhere in (0.0, 0.3, 1.0)
     )
-    assert 0 < near < codes.numel() and alone != alike
-    far = alike * codes.numel() - alone * near
+    assert 0 < near < codes.numel() and alone != same
+    far = same * codes.numel() - alone * near
     assert weighted == pytest.approx(
         (alone * near + 0.3 * far) / (near + 0.3 * (codes.numel() - near)), rel=1e-5
     )
@@ -147,12 +146,12 @@ def test_odds_decide_how_often_captions_are_drawn(tmp_path) -> None:
     np.save(tmp_path / "codes_train.npy", codes)
     kinds = [{"caption": "x", "background": {"kind": kind}} for kind in ("plain", "noisy")]
     (tmp_path / "captions_train.jsonl").write_text(
-        "".join(json.dumps(line) + "\n" for line in kinds)
+        "".join(json.dumps(record) + "\n" for record in kinds)
     )
     vocab = ChameleonVocab(load_tokenizer(TOKENIZER))
 
     def share(odds) -> float:
-        captions = Captions.read(tmp_path, "train", vocab, odds)
+        captions = train_model.Captions.read(tmp_path, "train", vocab, odds)
         return (
             sum(captions.batch(seed, 8, None)[1][:, 0].float().mean().item() for seed in range(100))
             / 100
@@ -172,11 +171,11 @@ def test_a_run_ends_with_its_budget_logs_and_continues(folders, tmp_path, monkey
     assert (first.step, first.seconds) == (30, 30.0)
     train_for(1.0, second, tmp_path / "model.pt", str(tmp_path / "not read"), 1e-3)
     assert (second.step, second.seconds) == (60, 60.0)
-    lines = [json.loads(line) for line in (tmp_path / "train_model.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines] == [25, 30, 50, 60]
-    assert lines[-1]["images"] == 240 and all(
-        lines[-1][f"validation_{part}"] < lines[1][f"validation_{part}"]
-        for part in ("tokens", "names", "outlines")
+    log = [json.loads(text) for text in (tmp_path / "train_model.jsonl").read_text().splitlines()]
+    assert [entry["step"] for entry in log] == [25, 30, 50, 60]
+    assert log[-1]["images"] == 240 and all(
+        log[-1][f"validation_{name}"] < log[1][f"validation_{name}"]
+        for name in ("tokens", "names", "outlines")
     )
 
 
@@ -193,3 +192,18 @@ def test_a_resumed_run_is_the_uninterrupted_one(folders, tmp_path) -> None:
 
 def updates(run: TrainingRun, count: int) -> list[float]:
     return [run.update(1e-3) for _ in range(count)]
+
+
+def test_photographs_train_the_tokens_alone(folders, tmp_path) -> None:
+    work, model = folders
+    for split in ("train", "validation"):
+        (tmp_path / f"codes_{split}.npy").write_bytes((work / f"codes_{split}.npy").read_bytes())
+        (tmp_path / f"captions_{split}.jsonl").write_text('{"index": 0, "caption": "a dog"}\n' * 8)
+    assert train_model.run_kind(work) is train_model.PaintedRun
+    assert train_model.run_kind(tmp_path) is train_model.ModelRun
+    run = train_model.ModelRun(tmp_path, model, batch_size=4, device=torch.device("cpu"))
+    run.start_from(model)
+    before = run.validate(2)
+    updates(run, 20)
+    assert list(before) == ["validation_tokens"]
+    assert run.losses(run.train, 0, None, 1.0)["tokens"] < before["validation_tokens"] - 0.2

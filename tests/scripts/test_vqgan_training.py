@@ -15,15 +15,31 @@ from models.codecs.vqgan_config import VqganConfig
 from models.codecs.vqgan_layout import build_vqmodel
 from scenes.painting import render_scene
 from scenes.scene import sample_scene
-from scripts.tiny import training
+from scripts.tiny import train_vqgan, training
 from scripts.tiny.common import fast_precision
-from scripts.tiny.ema_codebook import EmaCodebook, kmeans
 from scripts.tiny.encode import encode
 from scripts.tiny.train_decoder import REPLACED, replaced
 from scripts.tiny.train_decoder import train as train_decoder
-from scripts.tiny.vqgan_loss import pixel_weights, reconstruction_terms
+from scripts.tiny.train_vqgan import EmaCodebook, kmeans
+from scripts.tiny.vqgan_loss import pixel_weights, psnr_figures, reconstruction_terms
 from support.log import JsonLog
 from support.training_state import load_state, save_state
+
+
+def write_images(folder: Path, split: str, images: np.ndarray, painted: bool = False) -> None:
+    """Write images and their captions, as `scripts.tiny.images` does."""
+    np.save(folder / f"images_{split}.npy", images)
+    records = [
+        {
+            "index": index,
+            "caption": "x",
+            **(sample_scene(split, index).attributes() if painted else {}),
+        }
+        for index in range(len(images))
+    ]
+    (folder / f"captions_{split}.jsonl").write_text(
+        "".join(json.dumps(record) + "\n" for record in records)
+    )
 
 
 def _clusters(generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
@@ -34,8 +50,8 @@ def _clusters(generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
 def test_kmeans_finds_separate_clusters() -> None:
     generator = torch.Generator().manual_seed(1)
     centres, points = _clusters(generator)
-    found = kmeans(points, 8, generator)
-    assert float(torch.cdist(centres, found).min(1).values.max()) < 0.1
+    result = kmeans(points, 8, generator)
+    assert float(torch.cdist(centres, result).min(1).values.max()) < 0.1
 
 
 def test_codes_follow_their_latents_and_dead_codes_return() -> None:
@@ -73,6 +89,12 @@ def test_objects_weigh_more_than_their_ground() -> None:
     assert weights.min() <= 1.0
 
 
+def test_pixels_of_photographs_weigh_alike() -> None:
+    assert (pixel_weights(None) == 1.0).all()
+    images = torch.zeros(2, 3, 8, 8)
+    assert psnr_figures(images + 2 / 255, images, [None, None]) == {"psnr": 48.13}
+
+
 def test_learning_rate_rises_then_falls() -> None:
     rates = [cosine_lr(share, 1.0, warmup=0.1) for share in (0.0, 0.05, 0.1, 0.5, 1.0, 2.0)]
     assert rates[0] < rates[1] < rates[2] == 1.0 > rates[3] > rates[4] == rates[5] > 0
@@ -108,10 +130,10 @@ def test_encoding_continues_and_equals_the_tokenizer(tmp_path: Path) -> None:
     torch.nn.init.normal_(model.quantize.embedding.weight)
     ImageTokenizer(model, config).save(tmp_path)
     images = np.random.default_rng(0).integers(256, size=(5, 8, 8, 3), dtype=np.uint8)
-    np.save(tmp_path / "images_test.npy", images)
+    write_images(tmp_path, "test", images)
     np.save(tmp_path / "codes_test.npy", np.full((5, 16), 99, dtype=np.uint16))
     (tmp_path / "codes_test.done.json").write_text('{"images": 3}')
-    encode(work_dir=str(tmp_path), split="test", vqgan=str(tmp_path), workers=1, chunk=1)
+    encode(work_dir=str(tmp_path), split="test", vqgan=str(tmp_path), chunk=1)
     codes = np.load(tmp_path / "codes_test.npy")
     expected = load_vqgan(tmp_path).encode(
         torch.from_numpy(images), precision=fast_precision(torch.device("cpu"))
@@ -127,9 +149,9 @@ def test_encoding_names_missing_images(tmp_path: Path) -> None:
 def test_codes_are_replaced_by_near_ones_in_half_of_the_images() -> None:
     near = np.array([[1], [0], [3], [2]])
     codes = np.random.default_rng(0).integers(4, size=(400, 256))
-    found = replaced(codes, near, np.random.default_rng(1))
-    changed = found != codes
-    assert (found[changed] == near[codes[changed], 0]).all()
+    result = replaced(codes, near, np.random.default_rng(1))
+    changed = result != codes
+    assert (result[changed] == near[codes[changed], 0]).all()
     assert 0.4 < changed.any(1).mean() < 0.6
     assert 0.8 * REPLACED / 4 < changed.mean() < 1.2 * REPLACED / 4
 
@@ -150,7 +172,7 @@ def test_the_decoder_learns_alone(tmp_path: Path, monkeypatch) -> None:
     ImageTokenizer(model, config).save(before)
     for split in ("train", "validation"):
         images = np.stack([render_scene(sample_scene(split, index)) for index in range(4)])
-        np.save(tmp_path / f"images_{split}.npy", images)
+        write_images(tmp_path, split, images, painted=True)
         np.save(
             tmp_path / f"codes_{split}.npy",
             load_vqgan(before).encode(torch.from_numpy(images)).numpy(),
@@ -161,10 +183,64 @@ def test_the_decoder_learns_alone(tmp_path: Path, monkeypatch) -> None:
     # a step takes a second on any machine
     monkeypatch.setattr(training.time, "perf_counter", lambda: float(next(clock)))
     train_decoder(**flags, minutes=1.0, batch_size=2, lr=3e-3)
-    log = [json.loads(line) for line in (tmp_path / "train_decoder.jsonl").read_text().splitlines()]
+    log = [json.loads(text) for text in (tmp_path / "train_decoder.jsonl").read_text().splitlines()]
     assert log[-1]["psnr"] > log[0]["psnr"] + 1
     first, last = load_vqgan(before), load_vqgan(after)
     images = torch.from_numpy(np.load(tmp_path / "images_train.npy"))
     assert torch.equal(first.encode(images), last.encode(images))
     errors = [(t.decode(t.encode(images)).float() - images).square().mean() for t in (first, last)]
     assert errors[1] < errors[0]
+
+
+@pytest.fixture
+def photographs(tmp_path: Path) -> Path:
+    """A work folder with four images of noise per split, which no scene describes."""
+    for split in ("train", "validation"):
+        images = np.random.default_rng(0).integers(256, size=(4, 128, 128, 3), dtype=np.uint8)
+        write_images(tmp_path, split, images)
+    return tmp_path
+
+
+def small_run(folder: Path, monkeypatch) -> train_vqgan.VqganRun:
+    sizes = {"ch": 8, "ch_mult": (1, 1, 1, 1), "num_res_blocks": 1, "num_groups": 8}
+    small = VqganConfig(**sizes, z_channels=8, embed_dim=8, n_embed=16, resolution=128)
+    monkeypatch.setattr(train_vqgan, "TINY", small)
+    torch.manual_seed(0)
+    return train_vqgan.VqganRun(folder, torch.device("cpu"))
+
+
+def test_the_codebook_starts_once_the_latents_are_formed(photographs, monkeypatch) -> None:
+    run = small_run(photographs, monkeypatch)
+    run.update(1e-3)
+    assert not run.codebook.ready and run.validate(1)["codes_used"] == 0
+    run.progress = 0.06
+    run.update(1e-3)
+    assert run.codebook.ready and run.validate(1)["codes_used"] > 1
+    assert run.batch()[0].shape == (8, 3, 64, 64)
+    run.progress = 0.8
+    assert run.batch()[0].shape == (4, 3, 128, 128)
+
+
+def test_a_resumed_tokenizer_training_is_the_uninterrupted_one(photographs, monkeypatch) -> None:
+    whole, first, second = (small_run(photographs, monkeypatch) for _ in range(3))
+
+    def updates(run: train_vqgan.VqganRun, count: int) -> list[float]:
+        run.progress = 0.1
+        return [run.update(1e-3) for _ in range(count)]
+
+    losses = updates(whole, 4)
+    updates(first, 2)
+    save_state(photographs / "run.pt", first.state())
+    second.load(load_state(photographs / "run.pt"))
+    assert updates(second, 2) == pytest.approx(losses[2:], rel=1e-6)
+
+
+def test_a_tokenizer_training_starts_from_another_tokenizer(photographs, monkeypatch) -> None:
+    other, run = small_run(photographs, monkeypatch), small_run(photographs, monkeypatch)
+    other.codebook.start(torch.randn(16, 8))
+    other.export(photographs / "other")
+    run.start_from(photographs / "other")
+    assert run.codebook.ready
+    assert run.validate(1)["psnr"] == pytest.approx(other.validate(1)["psnr"], abs=0.1)  # in fp16
+    with pytest.raises(ValueError, match="--start_from ckpts/tiny/tokenizer: found"):
+        run.start_from(Path("ckpts/tiny/tokenizer"))

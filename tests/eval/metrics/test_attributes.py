@@ -12,8 +12,16 @@ from eval.metrics.attributes import Attributes, Labels, compare
 from scenes.captions import caption
 from scenes.painting import render_scene
 from scenes.scene import Background, Scene, SceneObject, sample_scene
-from scripts.tiny.attribute_data import LABELS, Split, Targets, batch, degrade, reconstruct
-from scripts.tiny.train_attributes import train_attributes, train_step
+from scripts.tiny.images import Split
+from scripts.tiny.train_attributes import (
+    LABELS,
+    Targets,
+    batch,
+    degrade,
+    reconstruct,
+    train_attributes,
+    train_step,
+)
 
 
 def _record(kind, colour, *objects):
@@ -142,7 +150,7 @@ class _FakeTokenizer:
 
 
 def test_reconstruction_continues_after_a_torn_image(tmp_path, monkeypatch):
-    monkeypatch.setattr("scripts.tiny.attribute_data.load_vqgan", lambda _: _FakeTokenizer())
+    monkeypatch.setattr("scripts.tiny.train_attributes.load_vqgan", lambda _: _FakeTokenizer())
     np.save(tmp_path / "codes_train.npy", np.arange(7, dtype=np.uint16)[:, None].repeat(4, axis=1))
     reconstruct(tmp_path, "train", "vqgan", count=4, chunk=3)
     path = tmp_path / "reconstructed_train.bin"
@@ -157,7 +165,7 @@ def test_reconstruction_continues_after_a_torn_image(tmp_path, monkeypatch):
 def test_batch_mixes_renders_and_reconstructions(scenes):
     images, records = scenes
     decoded = np.zeros((3, 128, 128, 3), dtype=np.uint8)
-    pixels, targets = batch(Split(images.numpy(), records), decoded, step=0, size=8)
+    pixels, targets = batch(Split("train", images.numpy(), records), decoded, step=0, size=8)
     flat = pixels.flatten(2).std(dim=2).amax(dim=1) == 0
     assert flat.tolist() == [False] * 5 + [True] * 3
     assert sorted(set(targets.spots[:, 0].tolist())) == list(range(8))

@@ -1,0 +1,258 @@
+"""Training images with captions: painted scenes, or cuts of a user's pictures.
+
+`python -m scripts.tiny.images --split train --count 60000` paints;
+`python -m scripts.tiny.images --split train --count 27000 --pictures DIR` cuts.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from runs.captioned_images import IMAGE_ENDINGS, Fault, captioned_images
+from scenes.captions import caption
+from scenes.painting import render_scene
+from scenes.scene import IMAGE_SIZE, Scene, sample_scene
+from support.script import run_script
+
+SMALLEST_CUT = 0.35  # of the picture's shorter side
+
+
+@dataclass(frozen=True)
+class Split:
+    """Images, uint8 (n, 128, 128, 3), and one caption record per image."""
+
+    name: str
+    images: np.ndarray
+    records: Sequence[dict[str, Any]]
+
+    @classmethod
+    def read(cls, folder: Path, name: str) -> Split:
+        """Open `images_{name}.npy`, which stays on disk, and `captions_{name}.jsonl`.
+
+        Raises:
+            ValueError: the split has not been made.
+        """
+        path = folder / f"images_{name}.npy"
+        if not path.exists():
+            raise ValueError(f"{path}: not found; make it with scripts.tiny.images --split {name}")
+        records = read_captions(folder, name)
+        # images without a caption are not finished
+        return cls(name, np.load(path, mmap_mode="r")[: len(records)], records)
+
+    def scene(self, image: int) -> Scene | None:
+        """Return the scene that an image shows; None for a cut of a picture."""
+        return scene_of(self.name, self.records[image])
+
+
+def read_captions(folder: Path, split: str) -> list[dict[str, Any]]:
+    """Return the caption records of a split."""
+    with (folder / f"captions_{split}.jsonl").open(encoding="utf-8") as file:
+        return [json.loads(text) for text in file]
+
+
+def scene_of(split: str, record: dict[str, Any]) -> Scene | None:
+    """Return the scene of a caption record; None for a cut of a picture."""
+    return sample_scene(split, record["index"]) if "background" in record else None
+
+
+class Paintings:
+    """Scenes of a split, by number."""
+
+    def __init__(self, split: str) -> None:
+        self.split = split
+
+    def draw(self, index: int) -> tuple[np.ndarray, dict[str, Any]]:
+        """Return an image, uint8 (128, 128, 3), and its caption record."""
+        scene = sample_scene(self.split, index)
+        record = {"index": index, "caption": caption(scene, index), **scene.attributes()}
+        return render_scene(scene), record
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """Squares of pictures at several scales, by number.
+
+    Attributes:
+        pictures: id, caption and file content of each.
+    """
+
+    pictures: Sequence[tuple[str, str, bytes]]
+
+    @classmethod
+    def of_folder(cls, folder: Path, split: str, holdout: int) -> Cuts:
+        """Return the cuts of a split: `holdout` whole pictures are only in validation."""
+        pictures = read_pictures(folder)
+        if split not in ("train", "validation"):
+            raise ValueError(
+                f"--split: found {split}; allowed with --pictures: train, validation (the pictures "
+                "that --holdout keeps from training)"
+            )
+        if not 0 < holdout < len(pictures):
+            raise ValueError(
+                f"--holdout: found {holdout}; allowed: 1 to {len(pictures) - 1}, as {folder} holds "
+                f"{len(pictures)} pictures"
+            )
+        # a folder's order is often its order by subject, so the first ones would be of one kind
+        order = np.random.default_rng(0).permutation(len(pictures))
+        chosen = order[:holdout] if split == "validation" else order[holdout:]
+        return cls([pictures[number] for number in sorted(chosen)])
+
+    def draw(self, index: int) -> tuple[np.ndarray, dict[str, Any]]:
+        """Return an image, uint8 (128, 128, 3), and its caption record.
+
+        The first round of all pictures shows each as a whole, cut to a square in its middle; the
+        other rounds show random squares of it, half of them mirrored.
+        """
+        turn, number = divmod(index, len(self.pictures))
+        id, text, content = self.pictures[number]
+        try:
+            picture = ImageOps.exif_transpose(Image.open(io.BytesIO(content))).convert("RGB")
+        except OSError as error:
+            raise ValueError(f"{id}: found no picture in it ({error}); remove it") from None
+        rng = np.random.default_rng((number, turn))
+        pixels = random_cut(picture, rng) if turn else cut(picture)
+        return pixels, {"index": index, "caption": text, "file": id}
+
+
+def cut(
+    picture: Image.Image, share: float = 1.0, across: float = 0.5, down: float = 0.5
+) -> np.ndarray:
+    """Return a square of a picture as uint8 (128, 128, 3).
+
+    Args:
+        picture: in RGB.
+        share: the square's side, of the shorter side of the picture.
+        across: where the square lies from the left (0) to the right (1).
+        down: where it lies from the top to the bottom.
+    """
+    side = round(share * min(picture.size))
+    left, top = (
+        round(shift * (full - side))
+        for shift, full in zip((across, down), picture.size, strict=True)
+    )
+    box = (left, top, left + side, top + side)
+    return np.asarray(picture.resize((IMAGE_SIZE, IMAGE_SIZE), Image.Resampling.LANCZOS, box))
+
+
+def random_cut(picture: Image.Image, rng: np.random.Generator) -> np.ndarray:
+    """Return a random square of a picture, mirrored or not, as uint8 (128, 128, 3)."""
+    # a smaller square would be enlarged, and its blur learnt as if it were texture
+    smallest = min(1.0, max(SMALLEST_CUT, IMAGE_SIZE / min(picture.size)))
+    pixels = cut(picture, float(np.exp(rng.uniform(np.log(smallest), 0.0))), *rng.random(2))
+    return pixels[:, ::-1] if rng.random() < 0.5 else pixels
+
+
+def read_pictures(folder: Path) -> list[tuple[str, str, bytes]]:
+    """Return id, caption and content of each picture of a folder, a .jsonl file or .tar files.
+
+    Captions are read as `extract_tokens --data_dir` reads them; in a folder of nothing but pictures
+    the files' names are the captions. Pictures that cannot be read are named and left out.
+    """
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    if files and all(path.suffix.lower() in IMAGE_ENDINGS for path in files):
+        ids = [path.relative_to(folder).as_posix() for path in files]
+        return [
+            (id, caption_from_name(path.stem), path.read_bytes())
+            for id, path in zip(ids, files, strict=True)
+        ]
+    pictures = []
+    for item in captioned_images(folder):
+        try:
+            pictures.append((item.id, *item.load()))
+        except Fault as fault:
+            print(f"left out: {item.id}: {fault}", flush=True)
+    return pictures
+
+
+def caption_from_name(stem: str) -> str:
+    """Return the words of a file's name, without an ImageNet id before and a number after them."""
+    words = re.sub(r"[_\-\s]+", " ", stem).strip()
+    return re.sub(r"^n\d{8} | \d+$", "", words)
+
+
+def make_images(
+    *,
+    work_dir: str = "work/tiny",
+    split: str = "train",
+    count: int = 60000,
+    chunk: int = 500,
+    pictures: str | None = None,
+    holdout: int = 100,
+) -> None:
+    """Write `images_{split}.npy`, uint8 (count, 128, 128, 3), and `captions_{split}.jsonl`.
+
+    A caption is written only after its image, so the whole lines of captions count the finished
+    images, and the same call continues after them. The distinct captions become prompts, in
+    `prompts_{split}.txt`.
+
+    Args:
+        work_dir: folder of the intermediate files, created if missing.
+        split: train, validation or test; of pictures train or validation.
+        count: number of images.
+        chunk: images between two writes to disk.
+        pictures: folder, .jsonl file or .tar of captioned pictures to cut; paints scenes if None.
+        holdout: pictures that are kept from training, for validation.
+
+    Raises:
+        ValueError: the folder holds another number of images, or a number is not positive.
+    """
+    if count < 1 or chunk < 1:
+        raise ValueError(f"--count, --chunk: found {count}, {chunk}, allowed: whole numbers from 1")
+    source = Cuts.of_folder(Path(pictures), split, holdout) if pictures else Paintings(split)
+    folder = Path(work_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    captions_path = folder / f"captions_{split}.jsonl"
+    first, started = _whole_lines(captions_path), time.perf_counter()
+    images = _open_images(folder / f"images_{split}.npy", count)
+    for start in range(first, count, chunk):
+        stop = min(start + chunk, count)
+        records = []
+        for index in range(start, stop):
+            images[index], record = source.draw(index)
+            records.append(json.dumps(record) + "\n")
+        images.flush()  # before the captions that say these images are there
+        with captions_path.open("a", encoding="utf-8") as file:
+            file.write("".join(records))
+        rate = round((stop - first) / (time.perf_counter() - started), 1)
+        print(json.dumps({"split": split, "done": stop, "images_per_second": rate}), flush=True)
+    captions = dict.fromkeys(record["caption"] for record in read_captions(folder, split))
+    (folder / f"prompts_{split}.txt").write_text("\n".join(captions) + "\n", encoding="utf-8")
+
+
+def _open_images(path: Path, count: int) -> np.memmap:
+    shape = (count, IMAGE_SIZE, IMAGE_SIZE, 3)
+    if not path.exists():
+        return np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
+    images = np.lib.format.open_memmap(path, mode="r+")
+    if images.shape != shape:
+        raise ValueError(
+            f"--count: found {count}, but {path} holds {len(images)} images; "
+            "delete the file to start again"
+        )
+    return images
+
+
+def _whole_lines(path: Path) -> int:
+    """Return the number of whole lines of the file; a partial last line is cut off."""
+    if not path.exists():
+        return 0
+    content = path.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        with path.open("r+b") as file:
+            file.truncate(whole)
+    return content.count(b"\n")
+
+
+if __name__ == "__main__":
+    run_script(make_images)

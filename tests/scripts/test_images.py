@@ -1,0 +1,137 @@
+"""Training images: painted, or cut out of a folder of pictures."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from scenes.scene import sample_scene
+from scripts.tiny.images import (
+    Cuts,
+    Split,
+    caption_from_name,
+    make_images,
+    random_cut,
+    read_pictures,
+)
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """Six pictures of 200 x 150 pixels, each of one grey, named by what they show."""
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for number in range(6):
+        grey = np.full((150, 200, 3), 40 * number, np.uint8)
+        Image.fromarray(grey).save(folder / f"n0000000{number}_grey_wall.png")
+    return folder
+
+
+def test_painting_resumes_after_a_torn_line(tmp_path) -> None:
+    whole, torn = tmp_path / "whole", tmp_path / "torn"
+    make_images(work_dir=str(whole), split="test", count=12, chunk=5)
+    make_images(work_dir=str(torn), split="test", count=12, chunk=4)
+    records = (torn / "captions_test.jsonl").read_text().splitlines(keepends=True)
+    (torn / "captions_test.jsonl").write_text("".join(records[:6]) + records[6][:9])
+    images = np.load(torn / "images_test.npy", mmap_mode="r+")
+    images[6:] = 0
+    images.flush()
+    make_images(work_dir=str(torn), split="test", count=12)
+    for name in ("images_test.npy", "captions_test.jsonl"):
+        assert (whole / name).read_bytes() == (torn / name).read_bytes()
+    record = json.loads(records[3])
+    assert record["index"] == 3
+    assert record["background"] == sample_scene("test", 3).attributes()["background"]
+
+
+def test_another_count_is_refused(tmp_path) -> None:
+    make_images(work_dir=str(tmp_path), split="test", count=3)
+    with pytest.raises(ValueError, match="--count: found 4"):
+        make_images(work_dir=str(tmp_path), split="test", count=4)
+
+
+def test_held_out_pictures_are_never_trained_on(pictures, tmp_path) -> None:
+    flags = {"work_dir": str(tmp_path), "pictures": str(pictures), "holdout": 2}
+    make_images(**flags, split="train", count=12)
+    make_images(**flags, split="validation", count=2)
+    train, validation = (Split.read(tmp_path, split) for split in ("train", "validation"))
+    files = [{record["file"] for record in split.records} for split in (train, validation)]
+    assert (len(files[0]), len(files[1])) == (4, 2) and not files[0] & files[1]
+    for split in (train, validation):
+        for image, record in zip(split.images, split.records, strict=True):
+            assert (image == 40 * int(record["file"][8])).all()
+            assert record["caption"] == "grey wall"
+    assert train.scene(0) is None
+    assert (tmp_path / "prompts_train.txt").read_text() == "grey wall\n"
+
+
+def test_cutting_resumes_with_the_same_cuts(pictures, tmp_path) -> None:
+    (pictures / "n00000000_grey_wall.png").unlink()
+    rng = np.random.default_rng(0)
+    Image.fromarray(rng.integers(256, size=(150, 200, 3), dtype=np.uint8)).save(
+        pictures / "noise 2.jpg"
+    )
+    flags = {"pictures": str(pictures), "holdout": 1, "count": 14}
+    make_images(work_dir=str(tmp_path / "whole"), **flags)
+    make_images(work_dir=str(tmp_path / "torn"), **flags, chunk=4)
+    captions = tmp_path / "torn" / "captions_train.jsonl"
+    captions.write_text("".join(captions.read_text().splitlines(keepends=True)[:5]))
+    make_images(work_dir=str(tmp_path / "torn"), **flags)
+    for name in ("images_train.npy", "captions_train.jsonl"):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "torn" / name).read_bytes()
+
+
+def test_cuts_lie_inside_and_show_the_picture_at_several_scales() -> None:
+    ramp = np.arange(400, dtype=np.float32) / 400 * 255  # brightness tells where a column was
+    picture = Image.fromarray(np.tile(ramp.astype(np.uint8)[None, :, None], (400, 1, 3)))
+    cuts = [random_cut(picture, np.random.default_rng(seed)) for seed in range(60)]
+    widths = [abs(int(cut[0, -1, 0]) - int(cut[0, 0, 0])) / 255 for cut in cuts]
+    mirrored = sum(cut[0, 0, 0] > cut[0, -1, 0] for cut in cuts)
+    assert 0.3 < min(widths) < 0.45 and 0.85 < max(widths) < 1.0
+    assert 20 < mirrored < 40
+
+
+def test_a_file_of_captions_is_read_and_faulty_pictures_are_left_out(pictures, capsys) -> None:
+    names = sorted(path.name for path in pictures.iterdir())
+    records = [{"file": names[0], "caption": "a wall"}, {"file": "gone.png", "caption": "a gap"}]
+    (pictures / "captions.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    assert [(id, text) for id, text, _ in read_pictures(pictures)] == [(names[0], "a wall")]
+    assert "left out: gone.png" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("stem", "caption"),
+    [
+        ("n01484850_great_white_shark", "great white shark"),
+        ("red-fox 12", "red fox"),
+        ("1984", "1984"),
+    ],
+)
+def test_names_are_captions(stem, caption) -> None:
+    assert caption_from_name(stem) == caption
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"split": "test"}, "--split: found test"),
+        ({"holdout": 6}, "--holdout: found 6; allowed: 1 to 5"),
+        ({"holdout": 0}, "--holdout: found 0"),
+    ],
+)
+def test_what_does_not_fit_a_folder_is_refused(pictures, flags, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        Cuts.of_folder(pictures, **{"split": "train", "holdout": 1} | flags)
+
+
+def test_a_file_that_is_no_picture_is_named(pictures, tmp_path) -> None:
+    for path in pictures.iterdir():
+        path.write_bytes(b"text")
+    with pytest.raises(ValueError, match=r"grey_wall\.png: found no picture"):
+        make_images(work_dir=str(tmp_path), pictures=str(pictures), holdout=1, count=1)
+
+
+def test_missing_images_are_named(tmp_path) -> None:
+    with pytest.raises(ValueError, match=r"images_train\.npy: not found"):
+        Split.read(tmp_path, "train")
