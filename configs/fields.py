@@ -52,8 +52,8 @@ def setting(default: Any, text: str, **limits: Any) -> Any:
 
     default: None where other settings decide, MISSING where the user has to.
     text: its line of help.
-    limits: choices (tuple); low, high (inclusive); above (exclusive); word (a text that may stand
-        for a number); path (True: `~` is replaced); wanted (what errors say is allowed); shown (the
+    limits: choices (tuple); gone (earlier choices -> what to use instead, for the error); low, high
+        (inclusive); above (exclusive); word (a text that may stand for a number); path (True: `~` is replaced); wanted (what errors say is allowed); shown (the
         default in the help, where it depends);
         later (True: runs made before the flag existed are those where it is None).
     """
@@ -202,6 +202,8 @@ def parse(f: Field, flag: str, value: Any) -> Any:
         value = _of_text(kind(f), value)
     elif kind(f) is float and type(value) is int:
         value = float(value)
+    if isinstance(value, str) and value in limits.get("gone", ()):
+        raise SettingsError(f"--{flag}: {value} is gone; {limits['gone'][value]}")
     if type(value) is not kind(f) or not _within(value, limits):
         refuse(flag, value, allowed(f))
     return os.path.expanduser(value) if "path" in limits else value

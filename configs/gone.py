@@ -16,3 +16,7 @@ GONE_FLAGS = {
     "learn": "train the drafter beforehand, with train_drafter",
     "learn_share": "train the drafter beforehand, with train_drafter",
 }
+# names that --method had
+GONE_METHODS = {
+    "ngram": "use --method similar or jacobi, which need no drafter either and accept more",
+}

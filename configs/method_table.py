@@ -74,8 +74,6 @@ class MethodTraits:
     defaults: the settings of MethodSettings that apply, with their defaults.
     speculative: it drafts.
     drafted: the drafter has weights.
-    remembers: its drafts depend on images that were drawn before, so it goes with rules that draw
-        the images of plain decoding only.
     recalls: every level recalls stale predictions by similar tokens.
     one_pass: its drafter reads all levels in one pass.
     """
@@ -83,7 +81,6 @@ class MethodTraits:
     defaults: dict[str, object] = field(default_factory=dict)
     speculative: bool = True
     drafted: bool = False
-    remembers: bool = False
     recalls: bool = False
     one_pass: bool = False
 
@@ -113,10 +110,6 @@ METHODS: dict[str, MethodTraits] = {
         _SIZED | _GROWN | {"depth": 18, "width": 4, "nodes": 58, "window": 16},
         drafted=True,
         one_pass=True,
-    ),
-    "ngram": MethodTraits(
-        {"proposal": "coupled", "depth": 6, "width": 10, "nodes": 58},
-        remembers=True,
     ),
     "graft_similar": MethodTraits(
         _PRICED | {"depth": 18, "width": 4, "nodes": 58, "head_depth": None} | _WINDOW,

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from configs.acceptance import NUMBERS, PROPOSALS, VERIFIERS, LanternSettings
 from configs.fields import Settings, part, refuse, setting, settings_dict, settings_fields
+from configs.gone import GONE_METHODS
 from configs.method_table import METHODS, PUBLISHED, TREES, AdtSettings
 
 
@@ -18,6 +19,7 @@ class MethodSettings(Settings):
         "adt",
         "ar: plain autoregressive decoding; the others draft trees",
         choices=tuple(METHODS),
+        gone=GONE_METHODS,
         shown="adt; of extract_tokens jacobi, which needs no drafter",
     )
     proposal: str | None = setting(
@@ -35,10 +37,10 @@ class MethodSettings(Settings):
         "levels of a tree, at most",
         low=1,
         high=64,
-        shown="eagle2 5, marginal 6, graft 1, similar 14, graft_similar, block 18, ngram 6",
+        shown="eagle2 5, marginal 6, graft 1, similar 14, graft_similar, block 18",
     )
     width: int | None = setting(
-        None, "width of a tree", low=1, high=256, shown="eagle2, ngram 10, similar 5, others 4"
+        None, "width of a tree", low=1, high=256, shown="eagle2 10, similar 5, others 4"
     )
     nodes: int | None = setting(
         None,
@@ -120,13 +122,8 @@ class MethodSettings(Settings):
 
     def _check_rule(self) -> None:
         """Refuse a rule that does not go with the method and its proposal."""
-        rule, method = VERIFIERS[self.verifier], METHODS[self.method]
-        if method.remembers and not rule.same_tokens:
-            allowed = (
-                f"with --method {self.method} exact: its drafts depend on earlier images, and "
-            )
-            refuse("verifier", self.verifier, f"{allowed}with other rules images would, too")
-        proposal = self.proposal or method.defaults.get("proposal")
+        rule = VERIFIERS[self.verifier]
+        proposal = self.proposal or METHODS[self.method].defaults.get("proposal")
         if not rule.fits(self.method, proposal):
             fitting = [name for name, one in VERIFIERS.items() if one.fits(self.method, proposal)]
             given = f"--method {self.method}" + (f" and --proposal {proposal}" if proposal else "")

@@ -45,7 +45,6 @@ from drafters.eagle_head import EagleHead
 from drafters.graft import GraftDrafter
 from drafters.jacobi import JacobiDrafter
 from drafters.loading import LoadedDrafter
-from drafters.ngram import NgramDrafter
 from drafters.similar import SimilarDrafter
 from models.base import TargetModel
 
@@ -220,11 +219,6 @@ def block_drafter(parts: Drafting) -> Drafter:
     return BlockDrafter(head, parts.target, parts.distribution, room, parts.largest.reach)
 
 
-def ngram_drafter(parts: Drafting) -> Drafter:
-    """Return a drafter without weights: what the target predicted after the same neighbours."""
-    return NgramDrafter(parts.target)
-
-
 def graft_drafter(parts: Drafting) -> Drafter:
     """Return the drafter with weights, whose trees the stale predictions continue."""
     return _grafted(parts, jacobi_drafter(parts))
@@ -268,7 +262,6 @@ METHODS: dict[str, Method] = {
     "graft": Method(priced_tree, graft_drafter),
     "similar": Method(priced_tree, similar_drafter),
     "block": Method(priced_tree, block_drafter),
-    "ngram": Method(fixed_tree, ngram_drafter),
     "graft_similar": Method(recalled_tree, similar_graft_drafter),
 }
 # Rules with numbers of their own are called with these and the nearest codes.

@@ -24,7 +24,6 @@ LABELS = {
     "graft": "graft: a tree and a window",
     "jacobi": "jacobi: a window, no drafter",
     "similar": "similar: trees, no drafter",
-    "ngram": "ngram: trees by neighbours, no drafter",
     "graft_similar": "graft_similar: trees of both kinds",
     "adt": "adt: a tree that adapts",
     "marginal": "marginal: a tree by its cost",

@@ -81,12 +81,6 @@ def test_negative_numbers_and_dashes_in_names():
         (["--nosede"], r"--nosede: unknown flag"),
         (["--methods=ar"], r"--methods: unknown flag; did you mean --method"),
         (["--lantern_detla", "0.1"], r"did you mean --lantern_delta"),
-        (["--start_idx=0"], r"--start_idx: .*--slice"),
-        (["--eagle_version", "2"], r"--eagle_version: .*--method eagle2"),
-        (
-            ["--learn"],
-            r"--learn: no such flag here; train the drafter beforehand, with train_drafter",
-        ),
         (["cat"], r"'cat': a word without a flag.*quotes"),
         (["--prompt", "a", "cat"], r"'cat': a word without a flag"),
         (["--trace", "maybe"], r"'maybe': a word without a flag"),

@@ -136,7 +136,6 @@ def test_defaults_of_the_methods():
         "ar",
         "jacobi",
         "similar",
-        "ngram",
     ]
 
 

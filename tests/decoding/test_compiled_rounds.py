@@ -154,7 +154,6 @@ def test_so_it_is_across_row_ends(method, lumina_folder) -> None:
 
 
 def test_these_are_all_methods_and_rules() -> None:
-    """But `ngram`, whose rounds cannot be recorded."""
     methods = METHODS + RELAXED
-    assert {method.method for method in methods} == set(ALL_METHODS) - {"ngram"}
+    assert {method.method for method in methods} == set(ALL_METHODS)
     assert {method.verifier for method in methods} == set(VERIFIERS)

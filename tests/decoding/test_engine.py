@@ -64,8 +64,6 @@ METHODS = {
         method="similar", proposal="topk", depth=3, width=2, nodes=7, window=4, guess="left"
     ),
     "similar, priced": MethodSettings(method="similar", size="priced"),
-    "ngram": MethodSettings(method="ngram", depth=5, width=3, nodes=12),
-    "ngram of rank": MethodSettings(method="ngram", proposal="topk", depth=3, width=4, nodes=7),
     "graft of similar": MethodSettings(
         method="graft_similar", size="fixed", depth=4, width=3, nodes=14, head_depth=2
     ),
@@ -237,10 +235,7 @@ def top1s(rounds: list[RoundStats]) -> list[float]:
     return [probability for stats in rounds for probability in stats.top1]
 
 
-FORGETFUL = {name: m for name, m in METHODS.items() if m.method != "ngram"}
-
-
-@pytest.mark.parametrize("method", FORGETFUL.values(), ids=FORGETFUL)
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_an_images_trees_do_not_depend_on_its_batch(method, session) -> None:
     """Not only the tokens: every round's position, shape, nodes and acceptance, hence tau."""
     alone = rounds_of(

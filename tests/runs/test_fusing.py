@@ -18,7 +18,7 @@ from runs.session import Session, open_session
 
 JOBS = [Job(str(seed), text, seed) for seed, text in enumerate(("a red cat", "two boats", "a"))]
 METHODS = ["ar", "jacobi", "static", "eagle2", "adt", "marginal", "graft", "similar"]
-METHODS += ["graft_similar", "block", "ngram"]
+METHODS += ["graft_similar", "block"]
 
 
 def opened(checkpoint, compile: str, dtype: str = "fp64") -> Session:

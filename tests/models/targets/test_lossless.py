@@ -26,9 +26,7 @@ CASES = [
     if rule.lossless
     for method, entry in METHODS.items()
     for proposal in PROPOSALS
-    if entry.speculative
-    and rule.fits(method, proposal)
-    and (rule.same_tokens or not entry.remembers)
+    if entry.speculative and rule.fits(method, proposal)
 ]
 Images = dict[float, list[Tensor]]
 
