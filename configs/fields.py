@@ -53,9 +53,9 @@ def setting(default: Any, text: str, **limits: Any) -> Any:
     default: None where other settings decide, MISSING where the user has to.
     text: its line of help.
     limits: choices (tuple); gone (earlier choices -> what to use instead, for the error); low, high
-        (inclusive); above (exclusive); word (a text that may stand for a number); path (True: `~` is replaced); wanted (what errors say is allowed); shown (the
-        default in the help, where it depends);
-        later (True: runs made before the flag existed are those where it is None).
+        (inclusive); above (exclusive); word (a text that may stand for a number); path (True: `~`
+        is replaced); wanted (what errors say is allowed); shown (the default in the help, where it
+        depends); later (True: runs made before the flag existed are those where it is None).
     """
     required = default is MISSING
     return field(default=default, kw_only=required, metadata={"help": text, **limits})
