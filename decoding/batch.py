@@ -43,13 +43,12 @@ class Batch:
     def __init__(
         self,
         jobs: list[Job],
-        roles: tuple[str, ...],
         target: TargetModel,
         distribution: SamplingDistribution,
         speculation: Speculation | None,
         sources: Sources,
     ):
-        """Allocate a place per job, for prompts as long as theirs; roles: of noise."""
+        """Allocate a place per job, for prompts as long as theirs."""
         self.target, self.distribution = target, distribution
         self.speculation, self.sources = speculation, sources
         slots = self._slots(max(map(target.length, {job.prompt for job in jobs})))
@@ -59,7 +58,7 @@ class Batch:
         size = target.grid.tokens, target.vocab.size
         reach = 1 + (speculation.policy.largest.reach if speculation else 0)
         noise = NoiseShape(*size, distribution.greedy, dtype, target.device, reach)
-        self.noise = PositionalNoise(noise, len(jobs), roles)
+        self.noise = PositionalNoise(noise, len(jobs))
         self.flights: list[Flight | None] = [None] * len(jobs)
         self.last: ReadPrompt | None = None  # the prompt read last
         self.table: HostTable | None = None

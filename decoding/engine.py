@@ -90,7 +90,8 @@ class Engine:
             recorder: replays rounds, where the drafter allows it; None launches every operation of
                 every round.
         """
-        replays = speculation is None or speculation.drafter.replays
+        # a rule that judges on the host cannot be in a record
+        replays = verifier.on_device and (speculation is None or speculation.drafter.replays)
         self.recorder = recorder if replays else None
         self.recorded: tuple[Tensor, ...] = ()  # the cache's memory that records read
         self.target, self.distribution, self.verifier = target, distribution, verifier
@@ -141,7 +142,7 @@ class Engine:
         if self.recorder and self.batch is not None and self.batch.reopen(len(first)):
             return
         parts = self.target, self.distribution, self.speculation, self.sources
-        self.batch = Batch(first, self.verifier.streams, *parts)
+        self.batch = Batch(first, *parts)
         if self.speculation:
             self.speculation.drafter.open(len(first), self.watch, self.recorder is not None)
 
@@ -177,7 +178,7 @@ class Engine:
         sizes = self.batch.fixed_sizes(lines)
         table = table_of(lines, self.target.device)
         verified, found = self.recorder(sizes, partial(self._program, sizes), table)
-        return verified, figures_of(found, self.sources, verified.verdict.complaint)
+        return verified, figures_of(found, self.sources)
 
     def _program(self, sizes: Sizes, table: Tensor) -> tuple[Verified, Tensor]:
         """Return a round's outcome and figures (images, n), all on the device."""

@@ -57,44 +57,39 @@ def read_figures(
         if tree.grown is not None:
             found[:, 2:3] = tree.grown
         return [_known(row, sources) for row in to_host(found)]
-    return figures_of(measured(tree, verdict, log_p), sources, verdict.complaint)
+    return figures_of(measured(tree, verdict, log_p), sources)
 
 
 def measured(tree: DraftTree, verdict: Verdict, log_p: Tensor) -> Tensor:
-    """Return what the host's figures come from: (images, 3 + 5 (1 + nodes)) fp64 numbers.
+    """Return what the host's figures come from: (images, 2 + 5 (1 + nodes)) fp64 numbers.
 
     log_p: (images, 1 + nodes, vocab) the target's distributions after every node.
     """
     likeliest = log_p.amax(-1)  # (images, 1 + nodes); NaN where a distribution contains one
-    emptied = verdict.accepted < 0 if verdict.emptied is None else verdict.emptied
     drafted = tree.depths[:, :1] if tree.grown is None else tree.grown  # 0 where nobody asks
     columns = [
-        verdict.accepted[:, None], emptied[:, None], drafted, verdict.path, verdict.emitted,
+        verdict.accepted[:, None], drafted, verdict.path, verdict.emitted,
         tree.scores, tree.depths, likeliest,
     ]  # fmt: skip
     return torch.cat([columns[0].double(), *columns[1:]], 1)  # all take the widest type
 
 
-def figures_of(measured: Tensor, sources: Sources, complaint: str) -> list[RoundFigures]:
+def figures_of(measured: Tensor, sources: Sources) -> list[RoundFigures]:
     """Return the figures of every image; waits for the device, the only time in a round.
 
     Args:
         measured: of the round.
         sources: how errors call the models.
-        complaint: what to say if the verifier had no token left to draw.
 
     Raises:
-        FloatingPointError: a distribution contains NaN; names the model and its folder. Or the
-            verifier had no token left to draw.
+        FloatingPointError: a distribution contains NaN; names the model and its folder.
     """
     figures = []
-    for accepted, emptied, drafted, *rest in to_host(measured):
+    for accepted, drafted, *rest in to_host(measured):
         n = len(rest) // 5
         path, codes, scores, depths, likeliest = (rest[i : i + n] for i in range(0, 5 * n, n))
         refuse_nan(math.isnan(sum(scores)), sources.drafter)  # they are at most 0
         refuse_nan(math.isnan(sum(likeliest)), sources.target)
-        if emptied:
-            raise FloatingPointError(complaint)
         nodes = [
             (depth, score) for depth, score in zip(depths, scores, strict=True) if score > -math.inf
         ]

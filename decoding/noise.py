@@ -6,14 +6,16 @@ prefix: the same whatever was drafted, in every batch, on CPU and CUDA (drafter-
 speculative decoding, arXiv 2408.07978). That makes every tree exact.
 
 Roles are independent streams. `target` chooses the target's tokens; `accept` and `residual` serve
-randomised acceptance (a position is decided once, so no entry is used twice); `draft` draws the
-children of a sampling proposal, for every parent node anew.
+randomised acceptance on the host (a position is decided once, so no entry is used twice); `draft`
+draws the children of a sampling proposal, for every parent node anew.
 """
 
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -70,6 +72,15 @@ def uniform(key: int | Tensor, positions: Tensor, width: int) -> Tensor:
     return (_shift_right(random_bits(key, positions, width), 12).double() + 0.5) * 2.0**-52
 
 
+def uniform_at(key: int, position: int, column: int) -> float:
+    """Return the one number `uniform` has there: tensors would take longer than a whole rule."""
+    word = 2**64 - 1
+    x = (((position << 32) + column) * _GAMMA + key) & word
+    for bits, factor in _MIX:
+        x = ((x ^ (x >> bits)) * factor) & word
+    return (((x ^ (x >> 31)) >> 12) + 0.5) * 2.0**-52
+
+
 def gumbel(seed: int, role: str, positions: Tensor, width: int) -> Tensor:
     """Return standard Gumbel numbers of an image's stream in fp64, (n, width)."""
     return gumbel_of(stream_key(seed, role), positions, width)
@@ -84,7 +95,7 @@ def gumbel_of(key: int | Tensor, positions: Tensor, width: int) -> Tensor:
 
 
 _POSITION_BITS = 16  # of a counter; what stands above them tells apart nodes of one position
-_TABLE_BYTES = 2**26  # of one role and image; larger tables hold the next positions only
+_TABLE_BYTES = 2**26  # of one image; larger tables hold the next positions only
 _AHEAD = 64  # least positions that are made at a time
 _TOGETHER = 2**22  # numbers that are computed at a time, in fp64
 
@@ -113,48 +124,83 @@ class NoiseShape:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the table of one image and role."""
+        """Bytes of one image's table."""
         return self.rows * (1 if self.greedy else self.width) * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
-class NodeNoise:
-    """The noise at the positions after the nodes of trees, of any role (a `Streams`).
+class ImageNoise:
+    """One image's numbers for rules that judge on the host, each computed when it is asked for.
 
-    depths: (images, 1 + nodes) of the nodes. decided: (images, 1) the positions after the roots.
+    They are not read from tables: a rule asks for a few numbers of a vocabulary of thousands.
     """
 
-    noise: "PositionalNoise"
-    depths: Tensor
-    decided: Tensor
+    seed: int
+    decided: int  # image tokens decided: the position of the root's children
+    shape: NoiseShape
 
-    def __call__(self, role: str) -> Tensor:
-        return self.noise(self.depths + self.decided, role)
+    @property
+    def greedy(self) -> bool:
+        return self.shape.greedy
+
+    @cached_property
+    def _accept_key(self) -> int:
+        return stream_key(self.seed, "accept")
+
+    def accept(self, depth: int, column: int) -> float:
+        """Return a uniform number of (0, 1) that decides whether a draft is accepted.
+
+        depth: of the node whose children are judged.
+        """
+        return uniform_at(self._accept_key, self.decided + depth, column)
+
+    def target(self, depth: int) -> np.ndarray:
+        """Return the noise (vocab,) that chooses the target's token after a node of this depth."""
+        return gumbel_rows("target", [self], [depth])[0].numpy()
+
+
+def gumbel_rows(role: str, images: Sequence[ImageNoise], depths: Sequence[int]) -> Tensor:
+    """Return Gumbel numbers (images, vocab) after nodes of these depths; (images, 1) if greedy."""
+    shape = images[0].shape
+    if shape.greedy:
+        return torch.zeros(len(images), 1, dtype=shape.dtype)
+    keys = torch.tensor([[stream_key(image.seed, role)] for image in images])
+    positions = torch.tensor([i.decided + depth for i, depth in zip(images, depths, strict=True)])
+    return gumbel_of(keys, positions, shape.width).to(shape.dtype)
+
+
+@dataclass(frozen=True)
+class NodeNoise:
+    """The noise at the positions after the nodes of trees (a `Streams`)."""
+
+    noise: "PositionalNoise"
+    depths: Tensor  # (images, 1 + nodes) of the nodes
+    decided: Tensor  # (images, 1) the positions after the roots
+
+    def target(self) -> Tensor:
+        return self.noise(self.depths + self.decided)
+
+    def images(self) -> list[ImageNoise]:
+        numbers = zip(self.noise.seeds, self.decided[:, 0].tolist(), strict=True)
+        return [ImageNoise(seed, decided, self.noise.shape) for seed, decided in numbers]
 
 
 class PositionalNoise:
-    """Holds the noise of the images in flight: a table per role and image, read by position.
+    """Holds the target's noise of the images in flight: a table per image, read by position.
 
     Row p % rows of a table is position p's: while an image is decoded, the noise of later positions
     takes the rows of decided ones.
     """
 
-    def __init__(self, shape: NoiseShape, images: int, roles: tuple[str, ...] = ("target",)):
+    def __init__(self, shape: NoiseShape, images: int):
         self.shape = shape
         size = (images, shape.rows, 1 if shape.greedy else shape.width)
-        self.tables = {
-            role: torch.zeros(size, dtype=shape.dtype, device=shape.device) for role in roles
-        }
+        self.table = torch.zeros(size, dtype=shape.dtype, device=shape.device)
         self.seeds = [0] * images
         self.made = [0] * images  # positions whose noise was made, from the first on
 
-    @property
-    def table(self) -> Tensor:
-        """The target's table (images, positions, vocab)."""
-        return self.tables["target"]
-
     def fill(self, image: int, seed: int) -> None:
-        """Fill an image's tables with the noise of its seed, from the first position on."""
+        """Fill an image's table with the noise of its seed, from the first position on."""
         self.seeds[image], self.made[image] = seed, 0
         self._make(image, 0)
 
@@ -171,18 +217,17 @@ class PositionalNoise:
         stop = min(decided + self.shape.rows, self.shape.positions)
         if not self.shape.greedy:
             positions = torch.arange(self.made[image], stop, device=self.shape.device)
-            for part in positions.split(max(1, _TOGETHER // self.shape.width)):
-                for role, table in self.tables.items():
-                    noise = gumbel(self.seeds[image], role, part, self.shape.width)
-                    table[image, part % self.shape.rows] = noise.to(table.dtype)
+            for chunk in positions.split(max(1, _TOGETHER // self.shape.width)):
+                noise = gumbel(self.seeds[image], "target", chunk, self.shape.width)
+                self.table[image, chunk % self.shape.rows] = noise.to(self.table.dtype)
         self.made[image] = stop
 
     def select(self, images: list[int]) -> None:
         """Keep these images only."""
-        self.tables = {role: table[images] for role, table in self.tables.items()}
+        self.table = self.table[images]
         self.seeds, self.made = ([each[i] for i in images] for each in (self.seeds, self.made))
 
-    def __call__(self, positions: Tensor, role: str = "target") -> Tensor:
+    def __call__(self, positions: Tensor) -> Tensor:
         """Return noise (images, n, vocab) at positions (images, n); (images, n, 1) zeros if greedy.
 
         Positions after the image's last one read that of the last one.
@@ -193,9 +238,9 @@ class PositionalNoise:
             index %= rows
         if len(positions) > 1:
             index += torch.arange(len(positions), device=positions.device)[:, None] * rows
-        return F.embedding(index, self.tables[role].flatten(0, 1))
+        return F.embedding(index, self.table.flatten(0, 1))
 
-    def stretch(self, first: int, count: int, role: str) -> Tensor | None:
+    def stretch(self, first: int, count: int) -> Tensor | None:
         """Return a single image's noise (1, count, vocab) from a position on, without a copy.
 
         None where the image ends before, or its rows do not lie one after the other.
@@ -203,7 +248,7 @@ class PositionalNoise:
         row = first % self.shape.rows
         if first + count > self.shape.positions or row + count > self.shape.rows:
             return None
-        return self.tables[role].narrow(1, row, count)
+        return self.table.narrow(1, row, count)
 
     def drawing(self, role: str, keys: Tensor, first: int | None = None) -> "Noise":
         """Return the noise that a round's children are taken with.
@@ -247,7 +292,7 @@ class Noise:
         if self.role == "draft":
             first = torch.zeros_like(positions[0])
             return self.noise.draft(self.keys, positions, first)
-        return self.noise(positions, self.role)
+        return self.noise(positions)
 
     def children(self, positions: Tensor, parents: int) -> Tensor:
         """Return draft noise (images, parents, vocab) for the children of so many nodes of a level.
@@ -261,7 +306,7 @@ class Noise:
     def ahead(self, decided: Tensor, count: int) -> Tensor:
         """Return noise (images, count, vocab) at the positions from decided (images, 1) on."""
         known = self.role != "draft" and self.first is not None
-        found = self.noise.stretch(self.first, count, self.role) if known else None
+        found = self.noise.stretch(self.first, count) if known else None
         if found is not None:
             return found
         return self(decided + torch.arange(count, device=decided.device))

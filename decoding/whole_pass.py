@@ -90,8 +90,8 @@ class Judging:
 
     def verdict(self) -> Verdict:
         """Return the verdict, after the pass; its figures are valid until the next one."""
-        choices, path, emitted, accepted = self.found
-        return Verdict(choices, accepted, path, emitted, figures=self.figures)
+        _, path, emitted, accepted = self.found
+        return Verdict(accepted, path, emitted, self.figures)
 
 
 @dataclass(frozen=True)

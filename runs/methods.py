@@ -24,10 +24,10 @@ from decoding.policies.static import NAMED_TREES, StaticTree, rank_paths
 from decoding.policies.ways import Prices
 from decoding.policies.windows import PayingChain
 from decoding.proposals import PROPOSALS
+from decoding.reading import TreeReader
 from decoding.recorder import Recorder
 from decoding.sampling import SamplingDistribution
 from decoding.verifiers.base import Verifier
-from decoding.verifiers.block import Block
 from decoding.verifiers.exact import Exact
 from decoding.verifiers.gsd import Gsd
 from decoding.verifiers.lantern import Lantern, LanternCoupled
@@ -35,7 +35,7 @@ from decoding.verifiers.paths import PathExplore, PathRelax
 from decoding.verifiers.rejection import Rejection
 from decoding.verifiers.sampled import Sampled
 from decoding.verifiers.spectr import SpecTr
-from decoding.verifiers.traversal import Traversal
+from decoding.verifiers.traversal import Block, Traversal
 from drafters.block import BlockDrafter
 from drafters.block_head import BlockHead
 from drafters.calibrations import UNCALIBRATED, Calibrations
@@ -230,8 +230,17 @@ def similar_graft_drafter(parts: Drafting) -> Drafter:
 
 def _grafted(parts: Drafting, far: JacobiDrafter) -> Drafter:
     """Return the drafter with weights and another one as one; or the first, if it foresees."""
-    near, levels = trained_drafter(parts), parts.method.head_depth or parts.method.depth
+    near, levels = _followed_drafter(parts), parts.method.head_depth or parts.method.depth
     return near if near.window else GraftDrafter(near, far, levels, parts.distribution.cuts)
+
+
+def _followed_drafter(parts: Drafting) -> Drafter:
+    """Return the drafter with weights, for trees that other drafts continue."""
+    drafter = trained_drafter(parts)
+    if isinstance(drafter, TreeReader):  # it reads trees as its own levels have grown them
+        others = "static, eagle2, adt, marginal"
+        refuse("method", parts.method.method, f"{others} with an early exit as --drafter_path")
+    return drafter
 
 
 @dataclass(frozen=True)

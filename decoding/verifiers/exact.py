@@ -9,22 +9,43 @@ from torch import Tensor
 
 from decoding.sampling import choose
 from decoding.tree import DraftTree
-from decoding.verifiers.base import Streams, Verdict, follow
+from decoding.verifiers.base import Streams, Verdict
 
 
 class Exact:
-    """Walks down from the root while a child carries the target's choice; the bonus token is the
-    first choice that no child carries."""
+    """Walks down from the root while a child carries the target's choice.
+
+    The bonus token is the first choice that no child carries.
+    """
 
     name = "exact"
     lossless = True
-    streams = ("target",)
+    on_device = True
     reads_distributions = False
 
     def __call__(self, tree: DraftTree, log_p: Tensor, noise: Streams) -> Verdict:
-        choices = choose(log_p, noise("target"))  # (images, 1 + nodes)
+        choices = choose(log_p, noise.target())  # (images, 1 + nodes)
         if tree.nodes == 0:
             root = torch.zeros_like(choices)
-            return Verdict(choices, root[:, 0], root, choices)
-        accepted, path = follow(tree, tree.tokens == choices.gather(1, tree.parents))
-        return Verdict(choices, accepted, path, choices.gather(1, path))
+            return Verdict(root[:, 0], root, choices)
+        right = _reached(tree, tree.tokens == choices.gather(1, tree.parents))
+        # a token has one right child at most, so the deepest right node ends the only right path
+        accepted, last = (tree.depths * right).max(1)
+        path = _path_to(tree, last)
+        return Verdict(accepted, path, choices.gather(1, path))
+
+
+def _reached(tree: DraftTree, right: Tensor) -> Tensor:
+    """Return (images, 1 + nodes) bool: nodes that are right, as all their ancestors are."""
+    missed = ~(right & tree.present)
+    missed[:, 0] = False  # the root is decided already
+    if tree.chain:
+        return missed.cumsum(1) == 0
+    return ~(tree.visible & missed[:, None, :]).any(-1)
+
+
+def _path_to(tree: DraftTree, last: Tensor) -> Tensor:
+    """Return (images, 1 + nodes) the ancestors of nodes (images,) from the root on, then others."""
+    if tree.chain:
+        return tree.depths
+    return tree.line(last[:, None]).int().argsort(dim=1, descending=True, stable=True)

@@ -7,43 +7,16 @@ published code also wants the neighbours' embeddings to be close, by a number th
 checkpoint. That condition is left out here.
 """
 
+import numpy as np
 from torch import Tensor
 
 from configs.acceptance import GsdSettings
-from decoding.tree import DraftTree
-from decoding.verifiers.base import Streams, Verdict
-from decoding.verifiers.rejection import Rejection
-from decoding.verifiers.sampled import Draws, Sampled
-from decoding.verifiers.siblings import Siblings, at
-
-_GREEDY = Rejection()
-
-
-class Clusters(Draws):
-    """Judges children drawn from q by the masses of their clusters."""
-
-    def __init__(self, draws: Draws, settings: GsdSettings):
-        super().__init__(draws.distribution, draws.noise, draws.draft)
-        self.settings = settings
-
-    def masses(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        cluster = self.cluster(tokens)
-        return (self.distribution * cluster).sum(1), (self.draft * cluster).sum(1)
-
-    def cluster(self, tokens: Tensor) -> Tensor:
-        """Return (images, vocab) bool: the tokens that are judged with `tokens` (images,)."""
-        p, own = self.distribution, at(self.distribution, tokens)[:, None]
-        rank = p.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
-        near = (rank - at(rank, tokens)[:, None]).abs() <= self.settings.reach
-        close = (p - own).abs() < self.settings.gap
-        return (near & close).scatter(1, tokens[:, None], True)
+from decoding.verifiers.host import Array
+from decoding.verifiers.sampled import Sampled
 
 
 class Gsd(Sampled):
-    """Judges the proposal `sampled`, in trees of fixed shape; with reach 0 it is `Sampled`.
-
-    At temperature 0 a child has to be the target's choice.
-    """
+    """Judges the proposal `sampled`, in trees of fixed shape; with reach 0 it is `Sampled`."""
 
     name = "gsd"
     lossless = False
@@ -51,12 +24,14 @@ class Gsd(Sampled):
     def __init__(self, settings: GsdSettings, nearest: Tensor | None = None):
         self.settings = settings
 
-    def __call__(self, tree: DraftTree, log_p: Tensor, noise: Streams) -> Verdict:
-        greedy = noise("accept").shape[-1] == 1
-        return _GREEDY(tree, log_p, noise) if greedy else super().__call__(tree, log_p, noise)
+    def masses(self, p: Array, q: Array, token: int) -> tuple[float, float]:
+        cluster = self.cluster(p, token)
+        return p[cluster].sum(), q[cluster].sum()
 
-    def siblings(
-        self, distribution: Tensor, accept: Tensor, tree: DraftTree, node: Tensor
-    ) -> Siblings:
-        found = super().siblings(distribution, accept, tree, node)
-        return Clusters(found, self.settings) if isinstance(found, Draws) else found
+    def cluster(self, p: Array, token: int) -> Array:
+        """Return the tokens that are judged with a token, which is one of them."""
+        order = np.argsort(-p, kind="stable")
+        rank = int((order == token).argmax())
+        near = order[max(0, rank - self.settings.reach) : rank + self.settings.reach + 1]
+        # with a gap of 0 the token itself stays
+        return near[(np.abs(p[near] - p[token]) < self.settings.gap) | (near == token)]

@@ -6,15 +6,12 @@ probability were p(x) + C_m*. The bound is B = delta (LANTERN, delta <= 1) or B 
 (LANTERN++, lambda > 1). So one child moves the distribution by C_m* in total variation.
 """
 
-import torch
+import numpy as np
 from torch import Tensor
 
-from configs.schema import LanternSettings
-from decoding.sampling import choose
-from decoding.tree import DraftTree
-from decoding.verifiers.base import Streams, Verdict, follow, path_to, reached, verdict
-from decoding.verifiers.rejection import PointMasses, Rejection
-from decoding.verifiers.siblings import Siblings, at, children_of, walk
+from configs.acceptance import LanternSettings
+from decoding.noise import ImageNoise
+from decoding.verifiers.host import Array, ImageTree, Walk, normalised, point_mass
 
 
 class Neighbourhoods:
@@ -22,76 +19,40 @@ class Neighbourhoods:
 
     def __init__(self, settings: LanternSettings, nearest: Tensor):
         """nearest: (codes, n) the codes nearest to every code, nearest first; k are used."""
-        self.settings, self.nearest = settings, nearest
+        self.settings, self.nearest = settings, nearest.cpu().numpy()
 
-    def bound(self, own: Tensor, moved: Tensor | float = 0.0, left: Tensor | float = 1.0) -> Tensor:
-        """Return the bound B (images,) for children of probability `own` (images,).
+    def bound(self, p: float, moved: float = 0.0, left: float = 1.0) -> float:
+        """Return the bound B for a child of probability p.
 
         Siblings share delta: of p's mass, earlier ones have taken over `moved`, and `left` remains
         to be decided.
         """
         if self.settings.delta > 1:
-            return (self.settings.delta - 1) * own
+            return (self.settings.delta - 1) * p
         if self.settings.budget == "per_candidate":
-            return torch.full_like(own, self.settings.delta)
-        return torch.zeros_like(own) + (self.settings.delta - moved) / left
+            return self.settings.delta
+        return (self.settings.delta - moved) / left
 
-    def of(
-        self, distribution: Tensor, tokens: Tensor, bound: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the k nearest codes of tokens (...), which are among the first m*, and C_m* (...).
+    def claimed(self, p: Array, token: int, bound: float) -> tuple[Array, float]:
+        """Return the m* codes that a token may take over within the bound, and their mass C_m*."""
+        codes = self.nearest[token, : self.settings.k]
+        mass = p[codes].cumsum()  # C_1, C_2, ...: never falls
+        fitting = int(np.searchsorted(mass, bound, side="right"))
+        return codes[:fitting], mass[fitting - 1] if fitting else 0.0
 
-        distribution: (..., vocab) p; bound: (...) B.
+    def removed(self, token: int, claimed: Array) -> Array:
+        """Return the codes that leave p with a refused token.
+
+        Those that it claimed, so that what is left is exactly what no child has claimed. Published
+        code removes the k + 1 nearest codes instead, if the nearest alone fits (`reference`).
         """
-        codes = self.nearest[tokens, : self.settings.k].long()  # (..., k)
-        mass = distribution.gather(-1, codes).cumsum(-1)
-        within = mass <= bound[..., None]
-        return codes, within, (mass * within).amax(-1)
+        if self.settings.residual == "reference" and len(claimed):
+            return self.nearest[token]  # as wide as k + 1
+        return claimed
 
 
-class Relaxed(PointMasses):
-    """Judges children by the relaxed rule.
-
-    A refused child leaves p together with the m* codes that it would have taken over, so that what
-    is left is exactly what no child has claimed. Published code removes the k + 1 nearest codes
-    instead (the setting `reference`).
-    """
-
-    def __init__(self, distribution: Tensor, noise: Tensor, near: Neighbourhoods):
-        super().__init__(distribution, noise)
-        self.near = near
-        # shares of p as it was before the first child
-        self.moved = distribution.new_zeros(len(distribution))
-        self.left = distribution.new_ones(len(distribution))
-
-    def visit(self, tokens: Tensor, asked: Tensor) -> Tensor:
-        own = at(self.distribution, tokens)
-        codes, within, mass = self.near.of(
-            self.distribution, tokens, self.near.bound(own, self.moved, self.left)
-        )
-        hit = asked & (self.uniform(tokens) < own + mass)
-        refused = asked & ~hit
-        if self.near.settings.residual == "reference":
-            codes = self.near.nearest[tokens].long()  # k + 1 of them
-            within = within[:, :1].expand_as(codes)  # all, if the nearest alone fits
-        distribution = self.distribution.scatter(1, tokens[:, None], 0.0)
-        distribution = distribution.scatter(
-            1, codes, distribution.gather(1, codes).masked_fill(within, 0.0)
-        )
-        self.leave(refused, distribution)
-        self.moved = torch.where(refused, self.moved + self.left * mass, self.moved)
-        left = (self.left * (1 - own - mass)).clamp(min=torch.finfo(distribution.dtype).tiny)
-        self.left = torch.where(refused, left, self.left)
-        return hit
-
-
-class Lantern(Rejection):
-    """The published rule, for children that were not drawn.
-
-    At temperature 0 a child is accepted if it is the argmax once its probability is replaced, and
-    the longest accepted path counts: of several, that with the first last node in static trees, and
-    that to the first leaf in all others.
-    """
+class Lantern(Walk):
+    """The published rule, for children that were not drawn."""
 
     name = "lantern"
     lossless = False
@@ -103,79 +64,49 @@ class Lantern(Rejection):
     def __init__(self, settings: LanternSettings, nearest: Tensor):
         self.near = Neighbourhoods(settings, nearest)
 
-    def __call__(self, tree: DraftTree, log_p: Tensor, noise: Streams) -> Verdict:
-        if noise("target").shape[-1] > 1:
-            return super().__call__(tree, log_p, noise)
-        choices = choose(log_p, noise("target"))
-        longest = follow if tree.by_rank else follow_leaves
-        accepted, path = longest(tree, self._likeliest(tree, log_p))
-        last = path.gather(1, accepted[:, None])
-        return verdict(tree, choices, accepted, path, choices.gather(1, last)[:, 0])
+    def choose_child(
+        self, tree: ImageTree, node: int, noise: ImageNoise
+    ) -> tuple[int | None, Array]:
+        p, moved, left = tree.p(node), 0.0, 1.0  # shares of p as it is before the first child
+        for child in tree.children[node]:
+            token = tree.tokens[child]
+            codes, mass = self.near.claimed(p, token, self.near.bound(p[token], moved, left))
+            relaxed = p[token] + mass
+            if noise.accept(tree.depths[node], token) < relaxed:
+                return child, p
+            moved += left * mass
+            left = max(left * (1 - relaxed), np.finfo(float).tiny)
+            p[token] = 0
+            p[self.near.removed(token, codes)] = 0
+            p = normalised(p)
+        return None, p
 
-    def siblings(
-        self, distribution: Tensor, accept: Tensor, tree: DraftTree, node: Tensor
-    ) -> Siblings:
-        return Relaxed(distribution, accept, self.near)
+    def judge_greedily(self, tree: ImageTree, noise: ImageNoise) -> tuple[list[int], Array]:
+        """Judge a tree at temperature 0.
 
-    def _likeliest(self, tree: DraftTree, log_p: Tensor) -> Tensor:
-        """Return (images, 1 + nodes) bool: the argmax, with their neighbours' mass added."""
-        distribution = log_p.gather(1, tree.parents[..., None].expand_as(log_p)).double().exp()
-        own = distribution.gather(2, tree.tokens[..., None])[..., 0]
-        mass = self.near.of(distribution, tree.tokens, self.near.bound(own))[2]
-        best, first = distribution.amax(-1), distribution.argmax(-1)
-        relaxed = own + mass
-        return (
-            (tree.tokens == first) | (relaxed > best) | ((relaxed == best) & (tree.tokens < first))
-        )
-
-
-def follow_leaves(tree: DraftTree, hit: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what `follow` does, but of several longest paths that to the first leaf.
-
-    So the published code orders the paths of dynamic trees at temperature 0: a leaf each, by index.
-    """
-    deepest = (tree.depths * reached(tree, hit))[:, None] * tree.visible  # (images, node, ancestor)
-    lengths, last = deepest.max(2)
-    children = tree.present.long()
-    children[:, 0] = 0  # the root is its own parent
-    inner = torch.zeros_like(children).scatter_add(1, tree.parents, children) > 0
-    leaf = lengths.masked_fill(inner | ~tree.present, -1).max(1, keepdim=True).indices
-    return lengths.gather(1, leaf)[:, 0], path_to(tree, last.gather(1, leaf)[:, 0])
-
-
-class Substitutes:
-    """Takes the child that is the target's choice, else the first one whose m* neighbours hold it.
-
-    The neighbours of siblings do not overlap, and a child is nobody's neighbour.
-    """
-
-    def __init__(
-        self, distribution: Tensor, choice: Tensor, children: Tensor, near: Neighbourhoods
-    ):
-        """Judge the children of one node per image.
-
-        Args:
-            distribution: (images, vocab) p.
-            choice: (images,) the target's.
-            children: (images, vocab) bool, the children's tokens.
-            near: what a child may take over.
+        A child is accepted if it is the argmax once its probability is replaced, and the longest
+        accepted path counts: of several, that with the first last node in static trees, and that to
+        the first leaf in all others, as published code orders them.
         """
-        self.own, self.choice, self.near = distribution, choice, near
-        self.distribution = distribution.masked_fill(children, 0.0)  # what can be taken over
-        self.moved, self.matched = distribution.new_zeros(len(distribution)), at(children, choice)
+        last = {0: 0}  # accepted nodes, and those behind them -> the last accepted one of the path
+        for node in sorted(child for children in tree.children for child in children):
+            before = last[tree.parents[node]]
+            right = before == tree.parents[node] and self._is_argmax(tree, node)
+            last[node] = node if right else before
+        leaves = [node for node in last if not tree.children[node]]
+        ends = sorted(last.values()) if tree.by_rank else [last[leaf] for leaf in sorted(leaves)]
+        end = max(ends, key=tree.depths.__getitem__)  # of several the first
+        return tree.path_to(end), point_mass(int(tree.log_p[end].argmax()), tree.log_p.shape[1])
 
-    def visit(self, tokens: Tensor, asked: Tensor) -> Tensor:
-        bound = self.near.bound(at(self.own, tokens), self.moved)
-        codes, within, mass = self.near.of(self.distribution, tokens, bound)
-        inside = ((codes == self.choice[:, None]) & within).any(1)
-        self.distribution = self.distribution.scatter(
-            1, codes, self.distribution.gather(1, codes).masked_fill(within, 0.0)
-        )
-        self.moved = self.moved + mass
-        return asked & ((tokens == self.choice) | (inside & ~self.matched))
+    def _is_argmax(self, tree: ImageTree, node: int) -> bool:
+        """Return whether a node's token is the argmax with the mass of its neighbours."""
+        p, token = tree.p(tree.parents[node]), tree.tokens[node]
+        best = int(p.argmax())
+        relaxed = p[token] + self.near.claimed(p, token, self.near.bound(p[token]))[1]
+        return token == best or relaxed > p[best] or (relaxed == p[best] and token < best)
 
 
-class LanternCoupled:
+class LanternCoupled(Walk):
     """Relaxed acceptance with positional noise; delta = 0 is the exact rule.
 
     A choice of the target that no child carries may be replaced by a child near it. For children
@@ -185,20 +116,27 @@ class LanternCoupled:
 
     name = "lantern_coupled"
     lossless = False
-    streams = ("target",)
-    reads_distributions = False
 
     def __init__(self, settings: LanternSettings, nearest: Tensor):
         self.near = Neighbourhoods(settings, nearest)
 
-    def __call__(self, tree: DraftTree, log_p: Tensor, noise: Streams) -> Verdict:
-        choices = choose(log_p, noise("target"))
+    def choose_child(
+        self, tree: ImageTree, node: int, noise: ImageNoise
+    ) -> tuple[int | None, Array]:
+        choice = int((tree.log_p[node] + noise.target(tree.depths[node])).argmax())
+        drafts = {tree.tokens[child]: child for child in reversed(tree.children[node])}
+        p, moved = tree.p(node), 0.0
+        if choice in drafts:
+            return drafts[choice], p
+        free = p.copy()  # no sibling is a neighbour, and neighbourhoods do not overlap
+        free[list(drafts)] = 0
+        for child in tree.children[node]:
+            token = tree.tokens[child]
+            codes, mass = self.near.claimed(free, token, self.near.bound(p[token], moved))
+            if choice in codes:
+                return child, p
+            free[codes] = 0
+            moved += mass
+        return None, point_mass(choice, len(p))
 
-        def siblings_at(node: Tensor) -> Siblings:
-            distribution = at(log_p, node).double().softmax(-1)
-            own = children_of(tree, node).to(distribution)
-            children = torch.zeros_like(distribution).scatter_add(1, tree.tokens, own) > 0
-            return Substitutes(distribution, at(choices, node), children, self.near)
-
-        accepted, path, _ = walk(tree, siblings_at)
-        return verdict(tree, choices, accepted, path, at(choices, at(path, accepted)))
+    judge_greedily = Walk.judge  # the target's choice is its argmax then, which may be replaced too

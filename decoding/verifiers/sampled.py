@@ -1,48 +1,36 @@
 """Randomised acceptance of children drawn from q: the rule of EAGLE-1 (arXiv 2401.15077)."""
 
-from torch import Tensor
-
-from decoding.tree import DraftTree
-from decoding.verifiers.rejection import PointMasses, Rejection
-from decoding.verifiers.siblings import Siblings, at, normalised
+from decoding.noise import ImageNoise
+from decoding.verifiers.host import Array, ImageTree, Walk, normalised, residual
 
 
-class Draws(PointMasses):
-    """Judges children drawn without replacement from q: accepts x with min(1, p(x) / q(x)).
+class Sampled(Walk):
+    """Accepts children drawn without replacement from q, each with min(1, p(x) / q(x)).
 
-    If x is refused, p becomes norm(max(p - q, 0)), and x leaves q.
-    """
-
-    def __init__(self, distribution: Tensor, noise: Tensor, draft: Tensor):
-        """draft: (images, vocab) q, fp64; the others as for `PointMasses`."""
-        super().__init__(distribution, noise)
-        self.draft = draft
-
-    def visit(self, tokens: Tensor, asked: Tensor) -> Tensor:
-        own, drafted = self.masses(tokens)
-        hit = asked & (self.uniform(tokens) * drafted < own)
-        self.leave(asked & ~hit, (self.distribution - self.draft).clamp(min=0))
-        # read again only where x was refused
-        self.draft = normalised(self.draft.scatter(1, tokens[:, None], 0.0))
-        return hit
-
-    def masses(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what p and q give to tokens (images,); their ratio decides about x."""
-        return at(self.distribution, tokens), at(self.draft, tokens)
-
-
-class Sampled(Rejection):
-    """Judges the proposal `sampled`, in trees of fixed shape.
-
-    It is lossless only if no child is dropped after its value was seen, as pruning would do.
+    If x is refused, p becomes norm(max(p - q, 0)), and x leaves q. It is lossless only if no child
+    is dropped after its value was seen, as pruning would do: trees have a fixed shape.
     """
 
     name = "sampled"
     reads_distributions = True
 
-    def siblings(
-        self, distribution: Tensor, accept: Tensor, tree: DraftTree, node: Tensor
-    ) -> Siblings:
-        if tree.nodes == 0:
-            return super().siblings(distribution, accept, tree, node)
-        return Draws(distribution, accept, at(tree.distributions, node).double().softmax(-1))
+    def choose_child(
+        self, tree: ImageTree, node: int, noise: ImageNoise
+    ) -> tuple[int | None, Array]:
+        p = tree.p(node)
+        if not tree.children[node]:
+            return None, p
+        q = tree.q(node)
+        for child in tree.children[node]:
+            token = tree.tokens[child]
+            p_mass, q_mass = self.masses(p, q, token)
+            if noise.accept(tree.depths[node], token) * q_mass < p_mass:
+                return child, p
+            p = residual(p, q)
+            q[token] = 0
+            q = normalised(q)
+        return None, p
+
+    def masses(self, p: Array, q: Array, token: int) -> tuple[float, float]:
+        """Return what p and q give to a draft; it is accepted with their ratio."""
+        return p[token], q[token]

@@ -9,17 +9,37 @@ import torch
 from torch import Tensor
 
 from decoding.drafter import Decided
+from decoding.noise import ImageNoise, NoiseShape
 from decoding.tree import DraftTree
-from decoding.verifiers.base import Streams, Verdict
+from decoding.verifiers.base import Verdict
 
 Path = tuple[int, ...]
 
 
-def streams(
-    target: Tensor, accept: Tensor | None = None, residual: Tensor | None = None
-) -> Streams:
-    """The noise that a verifier asks for by role."""
-    return {"target": target, "accept": accept, "residual": residual}.__getitem__
+@dataclass(frozen=True)
+class Dictated(ImageNoise):
+    """Numbers that a test dictates: every draft is accepted with the same one."""
+
+    number: float = 0.5
+
+    def accept(self, depth: int, column: int) -> float:
+        return self.number
+
+
+@dataclass(frozen=True)
+class DictatedStreams:
+    """What a verifier reads: the target's noise (images, 1 + nodes, vocab or 1), accept numbers."""
+
+    noise: Tensor
+    number: float = 0.5
+
+    def target(self) -> Tensor:
+        return self.noise
+
+    def images(self) -> list[Dictated]:
+        images, _, width = self.noise.shape
+        shape = NoiseShape(8, width, width == 1, self.noise.dtype, self.noise.device)
+        return [Dictated(seed, 0, shape, self.number) for seed in range(images)]
 
 
 def random_tree(
@@ -148,6 +168,8 @@ def chi_square(counts: Tensor, probabilities: Tensor) -> float:
         cells.append(torch.cat([numbers * ~rare, pooled], 1))
     enough = cells[1] >= 5
     freedom = (enough.sum(1) - 1).clamp(min=0).sum()
+    if not freedom:
+        return 1.0
     statistic = ((cells[0] - cells[1]) ** 2 / cells[1])[enough].sum()
     return float(torch.special.gammaincc(freedom / 2, statistic / 2))
 

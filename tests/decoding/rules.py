@@ -1,24 +1,22 @@
-"""Many images at once through one round: small distributions by prefix, trees grown from them, all
-streams of noise random.
+"""Many images at once through one round: small distributions by prefix, trees grown from them, and
+the noise of many seeds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import dataclass
 
 import torch
 from fakes import Unseeing
 from torch import Tensor
 
 from decoding.grow import Grower
-from decoding.noise import NoiseShape, PositionalNoise, gumbel_of, stream_key
+from decoding.noise import NodeNoise, NoiseShape, PositionalNoise, gumbel_of, stream_key
 from decoding.policies.base import TreePlan, TreePolicy
 from decoding.proposals import PROPOSALS
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict, Verifier
-
-ROLES = ("target", "accept", "residual", "draft")
 
 
 class Distributions(Unseeing):
@@ -62,38 +60,33 @@ class Distributions(Unseeing):
         return joint
 
 
-def filled_noise(seeds: Sequence[int], positions: int, vocab: int) -> PositionalNoise:
-    """The noise of images with these seeds, all at once."""
-    shape = NoiseShape(positions, vocab, False, torch.float64, torch.device("cpu"))
-    noise = PositionalNoise(shape, len(seeds), ROLES[:3])
-    noise.seeds = list(seeds)
-    for role, table in noise.tables.items():
-        keys = torch.tensor([[[stream_key(seed, role)]] for seed in seeds])
-        table.copy_(gumbel_of(keys, torch.arange(positions).expand(len(seeds), -1), vocab))
-    return noise
-
-
-def random_noise(
-    images: int, positions: int, vocab: int, seed: int, greedy: bool = False
+def noise_of(
+    seeds: Sequence[int], positions: int, vocab: int, greedy: bool = False
 ) -> PositionalNoise:
-    """Noise of all roles from torch's generator: filling tables image by image would take long."""
-    noise = PositionalNoise(
-        NoiseShape(positions, vocab, greedy, torch.float64, torch.device("cpu")), images, ROLES
-    )
-    generator = torch.Generator().manual_seed(seed)
-    for table in noise.tables.values() if not greedy else ():
-        table.copy_(
-            -torch.rand(table.shape, generator=generator, dtype=torch.float64).log().neg().log()
-        )
-    # what the children of a level's first parent are drawn with, for controls that misuse it
-    at = torch.arange(positions).expand(images, -1)
-    noise.tables["draft"] = noise.draft(draft_keys(images), at, torch.zeros_like(at[0]))
+    """The noise of images with these seeds, all at once: filling image by image would take long."""
+    shape = NoiseShape(positions, vocab, greedy, torch.float64, torch.device("cpu"))
+    noise = PositionalNoise(shape, len(seeds))
+    noise.seeds = list(seeds)
+    if not greedy:
+        keys = torch.tensor([[[stream_key(seed, "target")]] for seed in seeds])
+        noise.table.copy_(gumbel_of(keys, torch.arange(positions).expand(len(seeds), -1), vocab))
     return noise
 
 
-def draft_keys(images: int) -> Tensor:
-    """Keys (images, 1) of the streams that a round draws children with."""
-    return torch.arange(images)[:, None] * 2**40
+@dataclass
+class Roots:
+    """Where the trees of a round begin: the rows of their prefixes, the images' positions, and how
+    many rounds came before.
+    """
+
+    rows: Tensor
+    decided: Tensor
+    rounds: int = 0
+
+    @staticmethod
+    def first(images: int) -> Roots:
+        zero = torch.zeros(images, dtype=torch.long)
+        return Roots(zero, zero[:, None])
 
 
 def one_round(
@@ -102,23 +95,18 @@ def one_round(
     proposal: str,
     verifier: Verifier,
     noise: PositionalNoise,
+    roots: Roots | None = None,
 ) -> tuple[DraftTree, Verdict]:
     """Grow and judge one tree per image."""
-    images = len(noise.table)
-    drawing = noise.drawing(PROPOSALS[proposal].stream, draft_keys(images))
-    root = DraftTree.root(torch.zeros(images, dtype=torch.long), torch.float64)
-    grower = Grower(
-        policy, distributions, PROPOSALS[proposal](), distributions=verifier.reads_distributions
-    )
-    tree = grower(
-        root,
-        TreePlan.of((policy.largest,) * images),
-        drawing,
-        torch.zeros(images, 1, dtype=torch.long),
-    )
-    return tree, verifier(
-        tree, distributions.log_p[distributions.rows(tree)], partial(noise, tree.depths)
-    )
+    roots = roots or Roots.first(len(noise.seeds))
+    distributions.roots, source = roots.rows, PROPOSALS[proposal]()
+    grow = Grower(policy, distributions, source, distributions=verifier.reads_distributions)
+    keys = torch.tensor([[stream_key(seed, f"draft {roots.rounds}")] for seed in noise.seeds])
+    root = DraftTree.root(torch.zeros_like(roots.rows), torch.float64)
+    plan = TreePlan.of((policy.largest,) * len(noise.seeds))
+    tree = grow(root, plan, noise.drawing(source.stream, keys), roots.decided)
+    log_p = distributions.log_p[distributions.rows(tree)]
+    return tree, verifier(tree, log_p, NodeNoise(noise, tree.depths, roots.decided))
 
 
 def decided(distributions: Distributions, verdict: Verdict, length: int, seed: int = 0) -> Tensor:

@@ -60,7 +60,7 @@ def check(session: Session, method: MethodSettings, rounds: int = 2) -> dict[str
 @pytest.mark.parametrize("method", METHODS, ids=named)
 def test_buffers_stay_where_they_are_over_rounds(method, session) -> None:
     buffers = " ".join(check(session, method))
-    assert "cache.memory" in buffers and "noise.tables" in buffers
+    assert "cache.memory" in buffers and "noise.table" in buffers
     assert ("drafter" in buffers) == (method.method != "ar")
 
 

@@ -21,7 +21,6 @@ from test_lantern import nearest
 from test_recorded_rounds import GREEDY, METHODS, PRICES, WARM, decoded, named
 from torch import Tensor
 
-from configs.acceptance import VERIFIERS
 from configs.method_table import METHODS as ALL_METHODS
 from configs.schema import MethodSettings
 from decoding.cache_pass import CachePass
@@ -37,12 +36,6 @@ from runs.session import Session
 
 pytestmark = pytest.mark.usefixtures("plain_blocks")
 
-CHAIN = {"method": "static", "tree": "chain", "proposal": "sampled"}
-RELAXED = [
-    MethodSettings(method="eagle2", depth=3, width=3, nodes=8, verifier="lantern"),
-    MethodSettings(method="eagle2", depth=3, width=3, nodes=8, verifier="lantern_coupled"),
-    *(MethodSettings(**CHAIN, verifier=rule) for rule in ("gsd", "path_explore", "path_relax")),
-]
 TABLES = Tables(nearest(), PRICES.prices)
 
 
@@ -134,7 +127,7 @@ def test_a_round_is_one_graph_that_is_compiled_once(session, monkeypatch) -> Non
 
 
 @only_in_all
-@pytest.mark.parametrize("method", METHODS + RELAXED, ids=named)
+@pytest.mark.parametrize("method", METHODS, ids=named)
 def test_so_it_is_with_every_method_in_every_size(method, session) -> None:
     assert len(check(session, method).programs) > 1
 
@@ -153,7 +146,5 @@ def test_so_it_is_across_row_ends(method, lumina_folder) -> None:
     check(open_lumina(lumina_folder, "64"), method)
 
 
-def test_these_are_all_methods_and_rules() -> None:
-    methods = METHODS + RELAXED
-    assert {method.method for method in methods} == set(ALL_METHODS)
-    assert {method.verifier for method in methods} == set(VERIFIERS)
+def test_these_are_all_methods() -> None:
+    assert {method.method for method in METHODS} == set(ALL_METHODS)

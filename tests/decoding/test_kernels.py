@@ -236,7 +236,7 @@ def verified(
     leaf = chance.masked_fill(~tree.present, -1).argmax(1, keepdim=True)
     path = tree.line(leaf).int().argsort(dim=1, descending=True, stable=True)
     emitted = torch.randint(vocab, (2, 7), generator=generator)
-    return tree, log_p, Verdict(path, tree.depths.gather(1, leaf)[:, 0], path, emitted)
+    return tree, log_p, Verdict(tree.depths.gather(1, leaf)[:, 0], path, emitted)
 
 
 def target_of(vocab: int, dtype: torch.dtype = torch.float32) -> SimpleNamespace:
@@ -349,7 +349,7 @@ def test_trees_are_judged_alike_in_the_call_of_their_pass(session, images, tempe
             ]
             noise = NodeNoise(engine.batch.noise, tree.depths, torch.tensor(before))
             wanted = Exact()(replace(tree), verified.log_p, noise)
-            for name in ("choices", "accepted", "path", "emitted"):
+            for name in ("accepted", "path", "emitted"):
                 assert torch.equal(getattr(found, name), getattr(wanted, name)), name
             assert found.figures is not None and wanted.figures is None
             pairs = [read_figures(tree, each, verified.log_p, UNNAMED) for each in (found, wanted)]

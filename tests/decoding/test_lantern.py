@@ -8,24 +8,25 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fakes import p_value, streams
-from rules import Distributions, emitted, one_round, outcome_counts, random_noise
+from fakes import DictatedStreams, p_value, random_tree
+from rules import Distributions, emitted, noise_of, one_round, outcome_counts
 from torch import Tensor
 
 from configs.schema import LanternSettings
-from decoding.figures import Sources, read_figures
+from decoding.noise import NodeNoise, gumbel_rows
 from decoding.policies.base import Shape
 from decoding.policies.dynamic import DynamicTree
 from decoding.policies.static import StaticTree, rank_paths
 from decoding.tree import DraftTree
-from decoding.verifiers.base import Verifier, follow
+from decoding.verifiers.base import Verifier
 from decoding.verifiers.exact import Exact
-from decoding.verifiers.lantern import Lantern, LanternCoupled, follow_leaves
+from decoding.verifiers.host import trees_on_host
+from decoding.verifiers.lantern import Lantern, LanternCoupled
 from decoding.verifiers.rejection import Rejection
 
 VOCAB, IMAGES, DELTA = 24, 20_000, 0.1
 DISTRIBUTIONS = Distributions(VOCAB, 1)
-NOISE = random_noise(IMAGES, 1, VOCAB, seed=3)
+NOISE = noise_of(range(IMAGES), 1, VOCAB)
 BOTH = {"lantern": Lantern, "lantern_coupled": LanternCoupled}
 
 
@@ -126,7 +127,7 @@ def test_delta_0_is_the_lossless_rule(relaxed, lossless, budget, proposal) -> No
     """Token for token, with cut distributions too, where a neighbour may have no probability at
     all.
     """
-    distributions, noise = Distributions(4, 2, cut=True), random_noise(2000, 3, 4, seed=1)
+    distributions, noise = Distributions(4, 2, cut=True), noise_of(range(2000), 3, 4)
     settings = LanternSettings(k=3, delta=0.0, budget=budget)
     tree = DynamicTree(Shape(2, 3, 5))
     found = one_round(distributions, tree, proposal, relaxed(settings, nearest(4)), noise)[1]
@@ -166,9 +167,9 @@ def test_the_published_rule_in_plain_python() -> None:
     """Node by node, with the same random numbers: accepted drafts and the bonus token."""
     k, distributions = 5, Distributions(VOCAB, 2, spread=2.0)
     settings = LanternSettings(k=k, delta=DELTA, budget="per_candidate", residual="reference")
-    verifier, noise = Lantern(settings, nearest()[:, : k + 1]), random_noise(300, 3, VOCAB, seed=5)
+    verifier, noise = Lantern(settings, nearest()[:, : k + 1]), noise_of(range(300), 3, VOCAB)
     tree, verdict = one_round(distributions, DynamicTree(Shape(2, 4, 9)), "topk", verifier, noise)
-    accept, residual = (noise(tree.depths, role) for role in ("accept", "residual"))
+    images = NodeNoise(noise, tree.depths, torch.zeros(300, 1, dtype=torch.long)).images()
     log_p = distributions.log_p[distributions.rows(tree)]
     for image in range(300):
         node, decided = 0, []
@@ -178,14 +179,13 @@ def test_the_published_rule_in_plain_python() -> None:
                 if tree.parents[image, n] == node and tree.present[image, n]
             ]  # fmt: skip
             children = {int(tree.tokens[image, n]): n for n in at_node}
-            drawn = (-(-accept[image, node]).exp()).exp().tolist()
-            hit, p = published(
-                log_p[image, node].exp().tolist(), list(children), dict(enumerate(drawn)), k
-            )
+            drawn = {x: images[image].accept(len(decided), x) for x in range(VOCAB)}
+            hit, p = published(log_p[image, node].exp().tolist(), list(children), drawn, k)
             if hit is None:
                 break
             node, decided = children[hit], [*decided, hit]
-        bonus = int((torch.tensor(p).double().log() + residual[image, node]).argmax())
+        residual = gumbel_rows("residual", [images[image]], [len(decided)])[0]
+        bonus = int((torch.tensor(p).double().log() + residual).argmax())
         found = verdict.emitted[image, : int(verdict.accepted[image]) + 1].tolist()
         assert found == [*decided, bonus]
     assert set(verdict.accepted.tolist()) == {0, 1, 2}
@@ -215,7 +215,7 @@ def greedy(verifier: Verifier, tree: DraftTree) -> list[int]:
     """What a verifier decides at temperature 0."""
     distribution = torch.tensor([ROOT] + [[0.01, 0.01, 0.01, 0.97]] * tree.nodes)
     noise = torch.zeros(1, tree.nodes + 1, 1)
-    verdict = verifier(tree, distribution.log()[None], streams(noise, noise, noise))
+    verdict = verifier(tree, distribution.log()[None], DictatedStreams(noise))
     return verdict.emitted[0, : int(verdict.accepted[0]) + 1].tolist()
 
 
@@ -282,36 +282,27 @@ def published_path(tree: DraftTree, hit: Tensor, image: int) -> list[int]:
     return best
 
 
-def test_the_path_to_the_first_leaf_on_random_trees() -> None:
-    torch.manual_seed(0)
-    images, nodes, ties = 200, 12, 0
-    parents = torch.stack([torch.randint(n, (images,)) for n in range(1, nodes + 1)], 1)
-    parents = torch.cat([torch.zeros(images, 1, dtype=torch.long), parents], 1)
-    depths = torch.zeros_like(parents)
-    for node in range(1, nodes + 1):
-        depths[:, node] = depths.gather(1, parents[:, node : node + 1])[:, 0] + 1
-    scores = torch.zeros(images, nodes + 1)
-    scores[: images // 2, nodes] = -torch.inf  # absent
-    tree = DraftTree(parents, parents, depths, scores, height=int(depths.max()))
-    hit = torch.rand(images, nodes + 1) < 0.6
-    accepted, path = follow_leaves(tree, hit)
-    for image in range(images):
-        expected = published_path(tree, hit, image)
-        assert path[image, : int(accepted[image]) + 1].tolist() == expected
-        ties += follow(tree, hit)[1][image, : len(expected)].tolist() != expected
-    assert torch.equal(accepted, follow(tree, hit)[0]) and ties > 5
+def test_the_path_to_the_first_leaf_on_random_trees(monkeypatch) -> None:
+    generator, images = torch.Generator().manual_seed(0), 200
+    tree = random_tree(generator, images, 12, VOCAB)
+    hit, ties = torch.rand(images, 13, generator=generator) < 0.6, 0
+    rule = Lantern(LanternSettings(k=3, delta=0.1), nearest())
+    for image, one in enumerate(trees_on_host(tree, torch.zeros(images, 13, VOCAB))):
+        monkeypatch.setattr(rule, "_is_argmax", lambda tree, node, hit=hit[image]: bool(hit[node]))
+        expected, path = published_path(tree, hit, image), rule.judge_greedily(one, None)[0]
+        assert path == expected
+        ranked = rule.judge_greedily(replace(one, by_rank=True), None)[0]
+        assert len(ranked) == len(path)
+        ties += ranked != path
+    assert ties > 5
 
 
 def test_a_residual_without_a_token_is_an_error() -> None:
     """As published, a refused child takes k + 1 codes along, here all that the distribution has."""
     log_p = torch.tensor([0.5, 0.5, 0.0, 0.0]).log().expand(1, 2, 4)
-    noise = torch.full((1, 2, 4), 5.0)
+    streams = DictatedStreams(torch.zeros(1, 2, 4), number=0.99)
     settings = LanternSettings(k=2, delta=0.1, residual="reference")
     with pytest.raises(FloatingPointError, match="--lantern_residual exact"):
-        tree = tree_of((0, 0))
-        found = Lantern(settings, NEAR)(tree, log_p, streams(noise, noise, noise))
-        read_figures(tree, found, log_p, Sources())
-    exact = Lantern(LanternSettings(k=2, delta=0.1), NEAR)(
-        tree_of((0, 0)), log_p, streams(noise, noise, noise)
-    )
+        Lantern(settings, NEAR)(tree_of((0, 0)), log_p, streams)
+    exact = Lantern(LanternSettings(k=2, delta=0.1), NEAR)(tree_of((0, 0)), log_p, streams)
     assert exact.emitted[0, 0] == 1

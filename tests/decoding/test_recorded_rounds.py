@@ -64,12 +64,7 @@ METHODS = [
     MethodSettings(method="jacobi", window=6),
     MethodSettings(method="jacobi", window=6, proposal="sampled"),
     MethodSettings(method="static", tree="mc_sim_7b_63"),
-    MethodSettings(method="static", tree="chain", proposal="sampled", verifier="sampled"),
-    MethodSettings(method="static", tree="chain", proposal="sampled", verifier="traversal"),
-    MethodSettings(method="static", tree="chain", proposal="sampled", verifier="spectr"),
-    MethodSettings(method="jacobi", window=6, proposal="sampled", verifier="block"),
     MethodSettings(method="eagle2", depth=3, width=3, nodes=8),
-    MethodSettings(method="eagle2", depth=3, width=3, nodes=8, verifier="rejection"),
     MethodSettings(method="adt"),
     MethodSettings(method="adt", proposal="topk"),
     MethodSettings(method="marginal", nodes=8),
@@ -141,6 +136,13 @@ def test_drafters_read_what_recorded_rounds_without_a_tree_decide(
     found = rounds(traces)
     assert found == rounds(None) and {depth for _, depth in found} > {0}
     assert {sizes.largest.reach > 0 for sizes in traces.traces} == {True, False}
+
+
+def test_rounds_with_a_rule_of_the_host_are_launched(session) -> None:
+    method = MethodSettings(method="eagle2", depth=3, width=3, nodes=8, verifier="rejection")
+    traces, parts = Traces(), (session.target, session.drafter, WARM, method, 2)
+    engine = build_engine(*parts, recorder=traces)
+    assert decoded(engine) == decoded(build_engine(*parts)) and not traces.traces
 
 
 def test_later_images_are_replayed_from_the_records_of_earlier_ones(session) -> None:

@@ -7,25 +7,26 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
-from fakes import p_value, random_tree
-from rules import Distributions, decided, emitted, one_round, outcome_counts, random_noise
+from fakes import p_value
+from rules import Distributions, decided, emitted, noise_of, one_round, outcome_counts
 from torch import Tensor
 
 from configs.acceptance import GsdSettings, PathSettings
+from decoding.noise import ImageNoise, NodeNoise
 from decoding.policies.static import StaticTree, rank_paths
 from decoding.tree import DraftTree
-from decoding.verifiers import paths
-from decoding.verifiers.base import Verdict, Verifier, follow
+from decoding.verifiers.base import Verdict, Verifier
 from decoding.verifiers.exact import Exact
 from decoding.verifiers.gsd import Gsd
+from decoding.verifiers.host import ImageTree
 from decoding.verifiers.paths import PathExplore, PathRelax
 from decoding.verifiers.sampled import Sampled
+from decoding.verifiers.traversal import first_chain
 
-VOCAB, LENGTH, IMAGES = 6, 2, 40_000
+VOCAB, LENGTH, IMAGES = 6, 2, 10_000
 SMALL = Distributions(VOCAB, 2, spread=0.8)
 P, Q = SMALL.log_p.exp(), SMALL.log_q.exp()
 CHAIN, PATHS = StaticTree(rank_paths("root:1 0:1")), StaticTree(rank_paths("root:2 0:1 1:1"))
@@ -34,14 +35,12 @@ Rate = Callable[[int, int, int | None], float]  # row, draft, the other path's d
 
 
 def judged(verifier: Verifier, policy: StaticTree) -> Verdict:
-    noise = random_noise(IMAGES, LENGTH, VOCAB, seed=5)
+    noise = noise_of(range(IMAGES), LENGTH, VOCAB)
     return one_round(SMALL, policy, "sampled", verifier, noise)[1]
 
 
 def two_paths() -> DraftTree:
-    """Two chains whose drafts are drawn independently, as the papers do: a grown tree would draw
-    the tokens of one position with the same noise.
-    """
+    """Two chains whose drafts are drawn independently, as the papers do."""
     generator = torch.Generator().manual_seed(7)
     first = torch.multinomial(Q[:1].expand(IMAGES, -1), 2, generator=generator)
     second = [torch.multinomial(Q[first[:, i] + 1], 1, generator=generator) for i in (0, 1)]
@@ -53,8 +52,9 @@ def two_paths() -> DraftTree:
 
 
 def on_paths(verifier: Verifier) -> Verdict:
-    tree, noise = two_paths(), random_noise(IMAGES, LENGTH + 1, VOCAB, seed=5)
-    return verifier(tree, SMALL.log_p[SMALL.rows(tree)], partial(noise, tree.depths))
+    tree, root = two_paths(), torch.zeros(IMAGES, 1, dtype=torch.long)
+    noise = NodeNoise(noise_of(range(IMAGES), LENGTH + 1, VOCAB), tree.depths, root)
+    return verifier(tree, SMALL.log_p[SMALL.rows(tree)], noise)
 
 
 def fit(verdict: Verdict, promised: Tensor) -> float:
@@ -150,14 +150,14 @@ def test_relaxed_paths_come_up_as_enumerated() -> None:
     assert fit(verdict, paths_promise(single)) < 1e-8
 
 
-def test_a_rule_that_looks_at_one_path_only_is_found_out(monkeypatch) -> None:
+def test_a_rule_that_looks_at_one_path_only_is_found_out() -> None:
     """Twin: the first path counts, be it the shorter one."""
 
-    def first_path(tree: DraftTree, hit: Tensor) -> tuple[Tensor, Tensor]:
-        return follow(tree, hit & torch.tensor([True, True, False, True, False]))
+    class FirstPath(PathExplore):
+        def judge(self, tree: ImageTree, noise: ImageNoise) -> tuple:
+            return super().judge(first_chain(tree), noise)
 
-    monkeypatch.setattr(paths, "follow", first_path)
-    assert fit(on_paths(PathExplore()), paths_promise(single)) < 1e-8
+    assert fit(on_paths(FirstPath()), paths_promise(single)) < 1e-8
 
 
 def test_in_a_chain_the_limits_are_lossless() -> None:
@@ -185,17 +185,11 @@ def test_relaxed_rules_accept_more() -> None:
 @pytest.mark.parametrize("verifier", [Gsd(GSD), PathExplore(), PathRelax(RELAXED)],
                          ids=lambda verifier: verifier.name)  # fmt: skip
 def test_temperature_0_is_greedy_decoding(verifier) -> None:
-    noise = random_noise(1, LENGTH, VOCAB, 0, greedy=True)
+    noise = noise_of([0], LENGTH, VOCAB, greedy=True)
     for seed in range(8):
         distributions = Distributions(VOCAB, 2, spread=1 + seed)
         tree, verdict = one_round(distributions, PATHS, "sampled", verifier, noise)
         log_p = distributions.log_p[distributions.rows(tree)]
-        exact = Exact()(tree, log_p, partial(noise, tree.depths))
+        root = torch.zeros(1, 1, dtype=torch.long)
+        exact = Exact()(tree, log_p, NodeNoise(noise, tree.depths, root))
         assert torch.equal(emitted(verdict), emitted(exact))
-
-
-def test_more_nodes_than_codes_are_refused() -> None:
-    tree = random_tree(torch.Generator().manual_seed(0), 1, VOCAB, VOCAB, 0.0)
-    noise = torch.zeros(1, VOCAB + 1, VOCAB)
-    with pytest.raises(ValueError, match="--verifier path_explore: found 6 nodes and 6 codes"):
-        PathExplore()(tree, noise, lambda role: noise)

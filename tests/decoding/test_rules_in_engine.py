@@ -117,43 +117,21 @@ def test_relaxed_images_are_others(session) -> None:
     assert made(session, RELAXED["lantern_coupled"], WARM, 1) != plain
 
 
-def table(roles: tuple[str, ...], seed: int, greedy: bool = False) -> PositionalNoise:
-    noise = PositionalNoise(NoiseShape(6, 4, greedy, torch.float64, torch.device("cpu")), 2, roles)
-    for image in range(2):
-        noise.fill(image, seed + image)
-    return noise
-
-
-def test_streams_are_those_that_a_verifier_asks_for(session) -> None:
-    for method, roles in (
-        (MethodSettings(), {"target"}),
-        (LOSSLESS["sampled"], {"target", "accept", "residual"}),
-    ):
-        engine = build_engine(session.target, session.drafter, WARM, method, 1)
-        next(engine.generate(JOBS[:1]))
-        assert set(engine.batch.noise.tables) == roles
-
-
-def test_streams_differ_by_role_and_draws_by_round() -> None:
-    noise, positions = table(("target", "accept"), 7), torch.tensor([[0, 1], [2, 2]])
-    assert not torch.isclose(noise(positions), noise(positions, "accept")).any()
+def test_draws_differ_by_round_and_by_parent() -> None:
+    noise = PositionalNoise(NoiseShape(6, 4, False, torch.float64, torch.device("cpu")), 2)
     keys = torch.tensor([[stream_key(7, "draft 0")], [stream_key(8, "draft 3")]])
-    draws = noise.drawing("draft", keys)(positions)
-    assert torch.equal(draws, noise.drawing("draft", keys)(positions))
-    assert draws.shape == (2, 2, 4)
-    assert torch.equal(draws[1, 0], draws[1, 1])
+    position = torch.tensor([[0], [2]])
+    draws = noise.drawing("draft", keys).children(position, 3)
+    assert draws.shape == (2, 3, 4) and draws.unique().numel() == draws.numel()
+    assert torch.equal(draws[:, :1], noise.drawing("draft", keys)(position))
+    deeper = noise.drawing("draft", keys).children(position + 1, 3)
+    assert not torch.isin(deeper, draws).any()
     keys[0] = stream_key(7, "draft 1")
-    later = noise.drawing("draft", keys)(positions)
-    assert not torch.isclose(later[0], draws[0]).any() and torch.equal(later[1], draws[1])
-    assert torch.equal(noise.drawing("target", keys)(positions), noise(positions))
-    noise.select([1])
-    assert torch.equal(
-        noise(positions[1:], "accept"),
-        table(("accept",), 8)(positions[1:].expand(2, -1), "accept")[:1],
-    )
+    later = noise.drawing("draft", keys).children(position, 3)
+    assert not torch.isin(later[0], draws[0]).any() and torch.equal(later[1], draws[1])
 
 
-def test_greedy_streams_hold_no_noise() -> None:
-    noise, positions = table(("target", "accept"), 7, greedy=True), torch.tensor([[0, 1], [2, 2]])
-    for found in (noise(positions, "accept"), noise.drawing("draft", [(7, 0), (8, 0)])(positions)):
-        assert found.shape == (2, 2, 1) and not found.any()
+def test_greedy_draws_hold_no_noise() -> None:
+    noise = PositionalNoise(NoiseShape(6, 4, True, torch.float64, torch.device("cpu")), 2)
+    draws = noise.drawing("draft", torch.tensor([[7], [8]])).children(torch.tensor([[0], [2]]), 3)
+    assert draws.shape == (2, 3, 1) and not draws.any()

@@ -174,7 +174,7 @@ def test_the_window_holds_what_the_target_had_predicted(session) -> None:
         tree = tree.extend(newest, torch.tensor([[[token]]]), -torch.ones(1, 1, 1).double())
     features = random(1, 1, 4, 32)
     path, emitted = torch.tensor([[0, 1, 0, 0]]), torch.tensor([[3, 7, 0, 0]])
-    memory.observe(tree, features, Verdict(path, torch.tensor([1]), path, emitted))
+    memory.observe(tree, features, Verdict(torch.tensor([1]), path, emitted))
     memory.commit(Decided(features[:, :, :2], emitted[:, :2], [2]))
     assert memory.root.item() == 2 and memory.recent.tolist() == [[7, 3, 5]]
     torch.testing.assert_close(memory.before_root(), features[:, :, 1:2])

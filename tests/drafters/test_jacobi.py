@@ -53,7 +53,7 @@ def verdict(path: list[int], nodes: int, rest: int | None = None) -> Verdict:
     again.
     """
     entries = torch.tensor([path + [nodes if rest is None else rest] * (nodes + 1 - len(path))])
-    return Verdict(entries, torch.tensor([len(path) - 1]), entries, entries)
+    return Verdict(torch.tensor([len(path) - 1]), entries, entries)
 
 
 def names(distributions: Tensor) -> list[float]:
@@ -148,10 +148,7 @@ def test_images_of_a_batch_go_their_own_ways() -> None:
     for single, own, judged in zip(alone, distributions, both, strict=True):
         single.observe(tree, own[None], judged)
     joined = Verdict(
-        *(
-            torch.cat([getattr(v, n) for v in both])
-            for n in ("choices", "accepted", "path", "emitted")
-        )
+        *(torch.cat([getattr(v, n) for v in both]) for n in ("accepted", "path", "emitted"))
     )
     twice = DraftTree(
         *(torch.cat([t, t]) for t in (tree.tokens, tree.parents, tree.depths, tree.scores)),

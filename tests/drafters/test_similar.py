@@ -62,7 +62,7 @@ def verdict(tree: DraftTree, path: list[int], bonus: int) -> Verdict:
     rest = [0] * (tree.nodes + 1 - len(path))
     emitted = [int(tree.tokens[0, node]) for node in path[1:]] + [bonus]
     entries = torch.tensor([path + rest])
-    return Verdict(entries, torch.tensor([len(path) - 1]), entries, torch.tensor([emitted + rest]))
+    return Verdict(torch.tensor([len(path) - 1]), entries, torch.tensor([emitted + rest]))
 
 
 def expected(tokens: Path, others: dict[Path, Tensor]) -> Tensor:
@@ -143,7 +143,7 @@ def test_codes_that_every_prediction_excludes_stay_nearly_impossible() -> None:
 def test_images_of_a_batch_go_their_own_ways() -> None:
     found, second = drafter(images=2), predictions(6, 2)
     verdicts = verdict(TREE, [0, 1], 2), verdict(TREE, [0, 2, 5], 1)
-    names = "choices", "accepted", "path", "emitted"
+    names = "accepted", "path", "emitted"
     joined = Verdict(*(torch.cat([getattr(v, name) for v in verdicts]) for name in names))
     fields = TREE.tokens, TREE.parents, TREE.depths, TREE.scores
     twice = DraftTree(*(torch.cat([values, values]) for values in fields), TREE.height)
@@ -169,7 +169,7 @@ def test_a_new_image_recalls_nothing_of_the_one_before(image) -> None:
     fields = TREE.tokens, TREE.parents, TREE.depths, TREE.scores
     twice = DraftTree(*(torch.cat([values, values]) for values in fields), TREE.height)
     one = verdict(TREE, [0, 1], 2)
-    names = "choices", "accepted", "path", "emitted"
+    names = "accepted", "path", "emitted"
     found.observe(
         twice,
         torch.cat([LOG_P, LOG_P]),

@@ -76,10 +76,9 @@ def opened(session: Session, name: str, images: int) -> Engine:
 
 def allocated(engine: Engine) -> dict[str, int]:
     """Bytes by what takes them, by the names of the report."""
-    tables = engine.batch.noise.tables.values()
     taken = {
         "target keys and values": engine.batch.cache.nbytes,
-        "noise": sum(table.nbytes for table in tables),
+        "noise": engine.batch.noise.table.nbytes,
     }
     drafter = engine.speculation.drafter
     parts = (drafter.near, drafter.far) if isinstance(drafter, GraftDrafter) else (drafter,)

@@ -1,0 +1,179 @@
+"""Rules that judge one image's tree at a time on the host.
+
+A walk stops at the first child that it accepts, so it reads few nodes of a tree. As operations of a
+GPU every one of its steps would be a launch for all children and all images; on the host it is a
+loop over small arrays.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from decoding.noise import ImageNoise, gumbel_rows
+from decoding.sampling import choose
+from decoding.tree import DraftTree
+from decoding.verifiers.base import Streams, Verdict
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class ImageTree:
+    """One image's tree. Index 0 is the root, parents precede children."""
+
+    tokens: list[int]
+    parents: list[int]
+    depths: list[int]
+    children: list[list[int]]  # of every node those that are present, in the tree's order
+    log_p: Array  # (1 + nodes, vocab) the target's distribution after every node
+    log_q: Array | None  # the drafter's, which children were sampled from
+    by_rank: bool  # as in `DraftTree`
+
+    def p(self, node: int) -> Array:
+        """Return the target's distribution (vocab,) after a node, in fp64."""
+        return softmax(self.log_p[node])
+
+    def q(self, node: int) -> Array:
+        """Return the drafter's distribution (vocab,) after a node, in fp64."""
+        return softmax(self.log_q[node])
+
+    def path_to(self, node: int) -> list[int]:
+        """Return the nodes from the root to a node."""
+        path = [node]
+        while path[-1]:
+            path.append(self.parents[path[-1]])
+        return path[::-1]
+
+
+class HostRule:
+    """A rule that judges on the host: it copies trees and distributions there once.
+
+    Its random numbers are those of the streams `accept` and `residual`. Numbers of the stream
+    `target` would bias it, since `coupled` drafts were chosen with them.
+    """
+
+    name: str
+    lossless = True
+    on_device = False
+    reads_distributions = False
+    emptied = "rounding has left no token to draw"
+
+    def judge(self, tree: ImageTree, noise: ImageNoise) -> tuple[list[int], Array]:
+        """Judge a tree above temperature 0.
+
+        Returns:
+            The root and the accepted nodes in order, and the distribution (vocab,) of the bonus
+            token that follows them.
+        """
+        raise NotImplementedError
+
+    def judge_greedily(self, tree: ImageTree, noise: ImageNoise) -> tuple[list[int], Array]:
+        """Judge a tree at temperature 0: a child has to be the target's argmax."""
+        path = [0]
+        while True:
+            choice = int(tree.log_p[path[-1]].argmax())
+            right = [child for child in tree.children[path[-1]] if tree.tokens[child] == choice]
+            if not right:
+                return path, point_mass(choice, tree.log_p.shape[1])
+            path.append(right[0])
+
+    def __call__(self, tree: DraftTree, log_p: Tensor, noise: Streams) -> Verdict:
+        """Return the verdict on a batch of trees.
+
+        Raises:
+            FloatingPointError: no token is left for a bonus token.
+        """
+        images = noise.images()
+        verdicts = [
+            self.judge_greedily(one, numbers) if numbers.greedy else self.judge(one, numbers)
+            for one, numbers in zip(trees_on_host(tree, log_p), images, strict=True)
+        ]
+        paths = [path for path, _ in verdicts]
+        left = torch.from_numpy(np.stack([distribution for _, distribution in verdicts]))
+        if not left.any(1).all():
+            raise FloatingPointError(
+                f"--verifier {self.name}: all children were refused and {self.emptied}"
+            )
+        # a bonus token is drawn at the position after its last accepted node
+        bonus = choose(left.log(), gumbel_rows("residual", images, [len(p) - 1 for p in paths]))
+        return _verdict(tree, paths, bonus.tolist(), log_p.device)
+
+
+class Walk(HostRule):
+    """Goes down from the root while a child is accepted, judging children in the tree's order."""
+
+    def choose_child(
+        self, tree: ImageTree, node: int, noise: ImageNoise
+    ) -> tuple[int | None, Array]:
+        """Return the accepted child of a node, None if all are refused.
+
+        The second value is the distribution (vocab,) of the token after the node in that case.
+        """
+        raise NotImplementedError
+
+    def judge(self, tree: ImageTree, noise: ImageNoise) -> tuple[list[int], Array]:
+        path = [0]
+        while True:
+            child, distribution = self.choose_child(tree, path[-1], noise)
+            if child is None:
+                return path, distribution
+            path.append(child)
+
+
+def trees_on_host(tree: DraftTree, log_p: Tensor) -> list[ImageTree]:
+    """Return every image's tree; waits for the device."""
+    columns = torch.stack([tree.tokens, tree.parents, tree.depths, tree.present], 1).tolist()
+    log_p = log_p.cpu().numpy()
+    log_q = [None] * len(log_p)
+    if tree.distributions is not None:
+        log_q = tree.distributions.cpu().numpy()
+    trees = []
+    for image, (tokens, parents, depths, present) in enumerate(columns):
+        children = [[] for _ in tokens]
+        for node in range(1, len(tokens)):
+            if present[node]:
+                children[parents[node]].append(node)
+        trees.append(
+            ImageTree(tokens, parents, depths, children, log_p[image], log_q[image], tree.by_rank)
+        )
+    return trees
+
+
+def _verdict(
+    tree: DraftTree, paths: Sequence[list[int]], bonus: Sequence[int], device: torch.device
+) -> Verdict:
+    """Return the verdict that emits the tokens of the accepted paths, then the bonus tokens."""
+    accepted = [len(path) - 1 for path in paths]
+    padded = [path + [0] * (tree.nodes + 1 - len(path)) for path in paths]
+    numbers = torch.tensor([[*row] for row in zip(accepted, bonus, strict=True)]).to(device)
+    path = torch.tensor(padded).to(device)
+    drafts = tree.tokens.gather(1, path).roll(-1, 1)  # tokens of the nodes after the root
+    emitted = drafts.scatter(1, numbers[:, :1], numbers[:, 1:])
+    return Verdict(numbers[:, 0], path, emitted)
+
+
+def softmax(log_weights: Array) -> Array:
+    """Return the distribution (vocab,) of log-probabilities, in fp64."""
+    weights = np.exp(log_weights.astype(np.float64) - log_weights.max())
+    return weights / weights.sum()
+
+
+def normalised(weights: Array) -> Array:
+    """Return weights (vocab,) scaled to sum to 1; zeros stay."""
+    total = weights.sum()
+    return weights / total if total > 0 else weights
+
+
+def residual(p: Array, q: Array) -> Array:
+    """Return norm(max(p - q, 0)): what is left for the bonus token where a draw was refused."""
+    return normalised(np.maximum(p - q, 0))
+
+
+def point_mass(token: int, vocab: int) -> Array:
+    """Return the distribution (vocab,) of a token that is certain."""
+    distribution = np.zeros(vocab)
+    distribution[token] = 1
+    return distribution

@@ -1,0 +1,299 @@
+"""Every lossless rule with every proposal and kind of tree: the tokens that whole rounds emit, with
+the real noise of every image, against the target's distribution.
+
+`PYTHONPATH=.:tests/decoding python tests/decoding/exactness.py` prints the table.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from unittest.mock import patch
+
+import torch
+from fakes import chi_square
+from rules import Distributions, Roots, noise_of, one_round
+from torch import Tensor
+
+from configs.acceptance import PROPOSALS, VERIFIERS
+from decoding.noise import ImageNoise, PositionalNoise, stream_key
+from decoding.policies.base import Shape, TreePlan, TreePolicy
+from decoding.policies.dynamic import DynamicTree
+from decoding.policies.static import StaticTree, rank_paths
+from decoding.tree import DraftTree
+from decoding.verifiers import host, sampled, spectr
+from decoding.verifiers.base import Verifier
+from decoding.verifiers.host import Array, ImageTree
+from decoding.verifiers.paths import PathExplore
+from decoding.verifiers.rejection import Rejection
+from decoding.verifiers.sampled import Sampled
+from decoding.verifiers.spectr import SpecTr
+from decoding.verifiers.traversal import Block, Traversal
+from runs.methods import VERIFIERS as RULES
+
+VOCAB, TOKENS, REACH = 4, 3, 3
+LEAST, MOST = 1e-5, 1e-8  # a right rule's p-value is above the first, a wrong one's below the other
+
+
+class Unfavourable(Distributions):
+    """Targets and drafters that differ as much as the name says, after every prefix anew."""
+
+    def __init__(self, kind: str):
+        super().__init__(VOCAB, TOKENS + REACH - 1, spread=1.3, cut=kind == "cut")
+        other = Distributions(VOCAB, TOKENS + REACH - 1, spread=1.3).log_q.flip(0)
+        if kind == "sharp":  # nearly always the same draft, often a wrong one
+            self.log_q = (4 * other).log_softmax(1)
+        if kind == "disjoint":  # what q drafts, p hardly has, and nothing of what it has most
+            away = self.log_p.masked_fill(self.log_p == self.log_p.amax(1, keepdim=True), torch.inf)
+            self.log_q = (-1.5 * away).log_softmax(1)
+        if kind == "blind":  # drafts do not depend on the prefix, on which p depends much
+            last = torch.arange(len(self.log_p))[:, None] - 1
+            liked = torch.arange(VOCAB) // 2 == last % 2  # other codes after an even one
+            self.log_p = (0.3 * self.log_p + 1.5 * liked).log_softmax(1)
+            self.log_q = torch.zeros_like(self.log_p).log_softmax(1)
+            self.log_p[0] = torch.tensor([0.3, 0.5, 0.1, 0.1]).log()
+            self.log_q[0] = torch.tensor([0.8, 0.15, 0.03, 0.02]).log()
+
+
+class Doubled(StaticTree):
+    """A static tree whose second node carries the token of the first, its sibling."""
+
+    def prune(self, tree: DraftTree, plan: TreePlan) -> DraftTree:
+        tree = super().prune(tree, plan)
+        tokens = tree.tokens.clone()
+        tokens[:, 2] = tokens[:, 1]
+        return replace(tree, tokens=tokens)
+
+
+def static(description: str, policy: type[StaticTree] = StaticTree) -> StaticTree:
+    return policy(rank_paths(description))
+
+
+QS = {kind: Unfavourable(kind) for kind in ("near", "cut", "sharp", "disjoint", "blind")}
+TREES: dict[str, TreePolicy] = {
+    "chain": static("root:1 0:1 00:1"),
+    "siblings": static("root:3"),
+    "cousins": static("root:2 0:1 1:1"),
+    "three levels": static("root:2 0:2 1:1 00:1 10:1"),
+    "pruned": DynamicTree(Shape(2, 3, 5)),
+    "doubled": static("root:2 0:1 1:1", Doubled),
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A rule, with the proposal, tree and drafter that it is tried with."""
+
+    rule: str
+    proposal: str
+    tree: str
+    q: str
+    verifier: Verifier
+    broken: Callable[[], AbstractContextManager] = nullcontext  # what a control breaks
+
+    def __str__(self) -> str:
+        return f"{self.rule}, {self.proposal}, {self.tree}, {self.q}"
+
+
+def cells() -> Iterator[Cell]:
+    """Every combination that the settings allow."""
+    for name, rule in VERIFIERS.items():
+        if not rule.lossless:
+            continue
+        verifier = RULES[name]()
+        reads = verifier.reads_distributions
+        for proposal in PROPOSALS:
+            for tree, policy in TREES.items():
+                static_shape = isinstance(policy, StaticTree)
+                fits = rule.fits("static" if static_shape else "eagle2", proposal)
+                # siblings that are drawn differ
+                if not fits or tree == "doubled" and reads:
+                    continue
+                for q in QS if reads else ("near", "cut"):
+                    yield Cell(name, proposal, tree, q, verifier)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a cell's images came to."""
+
+    p_value: float  # of the joint distribution of the first tokens
+    after_refusal: float  # p-value of the tokens after those that a refused draft left
+    distance: float  # total variation from the target's distribution
+    scatter: float  # the distance that as many samples of the target would have, about
+    accepted: float  # draft tokens in the first round
+
+    @property
+    def exact(self) -> bool:
+        return min(self.p_value, self.after_refusal) > LEAST
+
+    @property
+    def wrong(self) -> bool:
+        return min(self.p_value, self.after_refusal) < MOST
+
+
+def decode(cell: Cell, images: int) -> tuple[Tensor, Tensor, float]:
+    """Tokens (images, TOKENS), which of them followed a refused draft, draft tokens in round 1."""
+    drafter, everyone = QS[cell.q], noise_of(range(images), TOKENS + REACH, VOCAB)
+    tokens = torch.zeros(images, TOKENS + REACH + 1, dtype=torch.long)
+    refused = torch.zeros_like(tokens, dtype=torch.bool)
+    rows, decided = torch.zeros(images, dtype=torch.long), torch.zeros(images, 1, dtype=torch.long)
+    active, accepted = torch.arange(images), 0.0
+    for rounds in range(TOKENS):
+        roots = Roots(rows[active], decided[active], rounds)
+        tree, verdict = one_round(
+            drafter, TREES[cell.tree], cell.proposal, cell.verifier, subset(everyone, active), roots
+        )
+        accepted = accepted or float(verdict.accepted.double().mean())
+        count = verdict.accepted + 1
+        for step in range(int(count.max())):
+            image = active[count > step]
+            emitted = verdict.emitted[count > step, step]
+            rows[image] = rows[image] * VOCAB + 1 + emitted
+            tokens[image, decided[image, 0] + step] = emitted
+        last = verdict.path.gather(1, verdict.accepted[:, None])
+        had_children = ((tree.parents == last) & tree.present & (tree.depths > 0)).any(1)
+        refused[active, decided[active, 0] + count - 1] = had_children
+        decided[active, 0] += count
+        active = active[decided[active, 0] < TOKENS]
+        if not len(active):
+            break
+    return tokens[:, :TOKENS], refused[:, :TOKENS], accepted
+
+
+def subset(noise: PositionalNoise, images: Tensor) -> PositionalNoise:
+    """The noise of some images."""
+    some = PositionalNoise(noise.shape, 0)
+    some.table, some.seeds = noise.table[images], [noise.seeds[i] for i in images.tolist()]
+    return some
+
+
+def outcome(cell: Cell, images: int) -> Outcome:
+    with cell.broken():
+        tokens, refused, accepted = decode(cell, images)
+    p = QS[cell.q].joint(TOKENS)
+    counts = joint_counts(tokens)
+    p_value = chi_square(counts[None], p[None])
+    # where nodes are kept by the target's noise, it says what will be refused and what follows
+    by_noise = cell.rule == "exact" and (cell.proposal, cell.tree) == ("coupled", "pruned")
+    after = 1.0 if by_noise else chi_square(*after_refusals(QS[cell.q], tokens, refused))
+    distance = float((counts / images - p).abs().sum() / 2)
+    scatter = float((2 / torch.pi * p * (1 - p) / images).sqrt().sum() / 2)
+    return Outcome(p_value, after, distance, scatter, accepted)
+
+
+def joint_counts(tokens: Tensor) -> Tensor:
+    index = torch.zeros_like(tokens[:, 0])
+    for token in tokens.unbind(1):
+        index = index * VOCAB + token
+    return torch.bincount(index, minlength=VOCAB ** tokens.shape[1]).double()
+
+
+def after_refusals(laws: Unfavourable, tokens: Tensor, refused: Tensor) -> tuple[Tensor, Tensor]:
+    """How often (prefixes, vocab) each token follows a prefix that ended with a refused draft, and
+    the target's distribution of it.
+    """
+    counts, p, first = [], [], 1
+    for length in range(1, tokens.shape[1]):
+        prefixes = VOCAB**length
+        kept = refused[:, length - 1]
+        index = joint_counts(tokens[kept, : length + 1])
+        counts.append(index.view(prefixes, VOCAB))
+        p.append(laws.log_p[first : first + prefixes].exp())
+        first += prefixes
+    return torch.cat(counts), torch.cat(p)
+
+
+def row(cell: Cell, found: Outcome) -> str:
+    """A row of the table: p of all tokens and after refusals, distance (and scatter), accepted."""
+    verdict = "exact" if found.exact else "WRONG" if found.wrong else "unsure"
+    return (
+        f"{verdict:6} {found.p_value:8.1e} {found.after_refusal:8.1e}  {found.distance:.4f} "
+        f"({found.scatter:.4f})  {found.accepted:.2f}  {cell}"
+    )
+
+
+class Keeps(Rejection):
+    """Leaves refused children in the distribution."""
+
+    def choose_child(self, tree: ImageTree, node: int, noise: ImageNoise) -> tuple:
+        child, left = super().choose_child(tree, node, noise)
+        return child, tree.p(node) if child is None else left
+
+
+class KeepsRest(Traversal):
+    """Refuses a leaf and leaves the target's distribution as it is."""
+
+    def refuse(self, weight: float, p: Array, q: Array) -> tuple[float, Array]:
+        return super().refuse(weight, p, q)[0], p
+
+
+class ForgetsBranch(Traversal):
+    """Gives the next sibling the chance of a first one."""
+
+    def refuse(self, weight: float, p: Array, q: Array) -> tuple[float, Array]:
+        return weight, super().refuse(weight, p, q)[1]
+
+
+class BlockKeepsRest(Block, KeepsRest):
+    """Block verification with the wrong rest."""
+
+
+def shared_by_cousins() -> AbstractContextManager:
+    """All children of a level are drawn with the same numbers."""
+    draft = PositionalNoise.draft
+
+    def level_wise(noise: PositionalNoise, keys: Tensor, at: Tensor, parents: Tensor) -> Tensor:
+        return draft(noise, keys, at, torch.zeros_like(parents))
+
+    return patch.object(PositionalNoise, "draft", level_wise)
+
+
+def accepts_with(role: str) -> AbstractContextManager:
+    """Drafts are accepted with numbers of another stream."""
+    key = property(lambda noise: stream_key(noise.seed, role))
+    return patch.object(ImageNoise, "_accept_key", key)
+
+
+def residual_is_target() -> AbstractContextManager:
+    """What is left of p is drawn from with the target's noise, which drafts were chosen with."""
+    rows = host.gumbel_rows
+    return patch.object(host, "gumbel_rows", lambda role, *rest: rows("target", *rest))
+
+
+def control(name: str, verifier: Verifier, where: str, broken: Callable = nullcontext) -> Cell:
+    return Cell(f"{name}: {verifier.name}", *where.split(", "), verifier, broken)
+
+
+def p_stays() -> AbstractContextManager:
+    return patch.object(sampled, "residual", lambda p, q: p)
+
+
+def ratio_1() -> AbstractContextManager:
+    return patch.object(spectr, "selection_ratio", lambda *_: 1.0)
+
+
+TARGET, DRAWS = partial(accepts_with, "target"), partial(accepts_with, "draft 0")
+# Each has to fail: the test could not see that fault otherwise.
+CONTROLS = (
+    control("cousins share noise", Traversal(), "sampled, cousins, blind", shared_by_cousins),
+    control("target's noise draws", Rejection(), "coupled, chain, blind", residual_is_target),
+    control("target's noise accepts", Rejection(), "coupled, siblings, near", TARGET),
+    control("draws' noise accepts", Sampled(), "sampled, chain, blind", DRAWS),
+    control("draws' noise accepts", Traversal(), "sampled, siblings, blind", DRAWS),
+    control("the refused stay", Keeps(), "topk, siblings, near"),
+    control("p stays", Sampled(), "sampled, siblings, near", p_stays),
+    control("p stays", KeepsRest(), "sampled, cousins, near"),
+    control("p stays", BlockKeepsRest(), "sampled, chain, near"),
+    control("a refused branch is forgotten", ForgetsBranch(), "sampled, three levels, disjoint"),
+    control("min(1, p / q) of every draw", SpecTr(), "sampled, siblings, near", ratio_1),
+    control("path by path", PathExplore(), "sampled, cousins, near"),
+    control("pruned by value", Sampled(), "sampled, pruned, near"),
+)
+
+if __name__ == "__main__":
+    for cell in (*cells(), *CONTROLS):
+        print(row(cell, outcome(cell, int(sys.argv[1]) if sys.argv[1:] else 200_000)), flush=True)

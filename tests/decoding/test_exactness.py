@@ -1,0 +1,32 @@
+"""Every lossless rule, with every proposal and kind of tree that the settings allow; `-s` prints
+the table.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from exactness import CONTROLS, Cell, cells, outcome, row
+
+ALL = "ADT_TEST_ALL" in os.environ
+IMAGES = 200_000 if ALL else 4_000
+# with few images one drafter a tree, which shows the most faults
+CELLS = [
+    c for c in cells() if ALL or c.q == ("blind" if c.verifier.reads_distributions else "near")
+]
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+def test_tokens_have_the_targets_distribution(cell: Cell) -> None:
+    """The joint one, and that of the tokens after a refused draft."""
+    found = outcome(cell, IMAGES)
+    print(row(cell, found))
+    assert found.exact
+
+
+@pytest.mark.parametrize("cell", CONTROLS, ids=str)
+def test_faults_are_seen(cell: Cell) -> None:
+    found = outcome(cell, IMAGES)
+    print(row(cell, found))
+    assert found.wrong
