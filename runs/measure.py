@@ -5,8 +5,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
-
 from configs.methods import MethodSettings
 from decoding.engine import Engine
 from decoding.flight import FinishedImage, Job
@@ -94,12 +92,7 @@ def joined(runs: Sequence[Measurement]) -> Measurement:
     return Measurement(images, dict(seconds), dict(calls), spent)
 
 
-def other_load(device: torch.device, runs: Sequence[Measurement]) -> float | None:
-    """Return the share of the time that this process ran, if others had the processor, too.
-
-    None: the seconds can be trusted, or the rounds ran on a GPU, where CPU time says nothing.
-    """
-    if device.type != "cpu":
-        return None
-    share = min(sum(run.cpu_seconds) / sum(image.seconds for image in run.images) for run in runs)
-    return None if share >= BUSY else share
+def busy_share(runs: Sequence[Measurement]) -> float:
+    """Return the CPU seconds per second of some measurements: of one thread, about 1 if idle."""
+    seconds = sum(image.seconds for run in runs for image in run.images)
+    return sum(spent for run in runs for spent in run.cpu_seconds) / seconds

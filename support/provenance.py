@@ -88,3 +88,13 @@ def identity(settings: RunSettings) -> dict[str, object]:
     return values | {
         name: checkpoint_id(path) for name, path in paths.items() if Path(path).exists()
     }
+
+
+def cpu_name() -> str:
+    """Return the processor's name as the system gives it, or else its architecture."""
+    cpuinfo = Path("/proc/cpuinfo")  # of Linux
+    for entry in cpuinfo.read_text(errors="replace").splitlines() if cpuinfo.is_file() else ():
+        key, _, value = entry.partition(":")
+        if key.strip() == "model name":
+            return value.strip()
+    return platform.processor() or platform.machine()

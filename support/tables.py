@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 _LATEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
@@ -15,6 +15,7 @@ _LATEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
     "↑": r"$\uparrow$",
     "↓": r"$\downarrow$",
 }
+NONE = "-"  # in a cell without a value
 _LONG = 40  # characters; a column with a longer text is broken into lines
 
 
@@ -32,6 +33,13 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     title: str = ""
 
+    @staticmethod
+    def of(rows: Sequence[Mapping[str, str]], title: str = "") -> "Table":
+        """Return the table of rows of cells by column; a row may lack some columns."""
+        columns = tuple(dict.fromkeys(name for row in rows for name in row))
+        cells = tuple(tuple(row.get(name, NONE) for name in columns) for row in rows)
+        return Table(columns, cells, title)
+
     def markdown(self) -> str:
         """Return the table in GitHub's Markdown."""
         names, *rows = [
@@ -39,7 +47,7 @@ class Table:
             for row in (self.columns, *self.rows)
         ]
         rule = " | ".join("---" for _ in self.columns)
-        return "".join(f"| {line} |\n" for line in (names, rule, *rows))
+        return "".join(f"| {row} |\n" for row in (names, rule, *rows))
 
     def csv(self) -> str:
         """Return comma-separated values; the first line holds the names."""
@@ -54,8 +62,8 @@ class Table:
         if kinds and kinds[0] == "r":  # the names of the rows
             kinds[0] = "l"
         begin = rf"\begin{{tabular}}{{{''.join(kinds)}}}"
-        lines = [begin, r"\toprule", names, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}"]
-        return "\n".join(lines) + "\n"
+        text = [begin, r"\toprule", names, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}"]
+        return "\n".join(text) + "\n"
 
     @property
     def long_columns(self) -> tuple[bool, ...]:
@@ -71,6 +79,15 @@ class Table:
             all(cell[:1].isdigit() or cell[:1] in "+-" for cell in column)
             for column in zip(*self.rows, strict=True)
         )
+
+
+def number(value: float | None) -> str:
+    """Return a figure with three digits, or all of those before the point."""
+    if value is None:
+        return NONE
+    if abs(value) >= 100:
+        return f"{value:.0f}"
+    return f"{value:.3g}" if value % 1 else f"{value:g}"
 
 
 def _latex_row(row: Sequence[str]) -> str:

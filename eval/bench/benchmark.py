@@ -24,7 +24,6 @@ from configs.benchmarking import BenchmarkSettings
 from configs.fields import SettingsError, settings_dict
 from configs.schema import MethodSettings
 from decoding.flight import Job
-from eval.bench.machine import cpu_name
 from eval.bench.quality import Judge
 from eval.bench.speedup import speed_figures
 from eval.bench.table import heading, table
@@ -37,7 +36,7 @@ from runs.methods import sampling_distribution
 from runs.prompts import prompt_items
 from runs.session import Session, open_session
 from support.durable import make_writable, replace_file
-from support.provenance import versions
+from support.provenance import cpu_name, versions
 
 Row = dict[str, Any]
 
@@ -87,7 +86,7 @@ class Bench:
     def row(
         self, method: MethodSettings, repeats: list[Measurement], baseline: list[Measurement]
     ) -> Row:
-        """Return a method's line of the table: its counts, its times, how it compares with `ar`.
+        """Return a method's row of the table: its counts, its times, how it compares with `ar`.
 
         Args:
             repeats, baseline: the measurements of the method and of plain decoding, by repeat.
@@ -148,11 +147,11 @@ def run_benchmark(settings: BenchmarkSettings) -> None:
         "hardware": hardware,
         "versions": versions(),
     }
-    line = json.dumps(document) + "\n"
+    text = json.dumps(document) + "\n"
     if settings.output:
-        replace_file(Path(settings.output) / "benchmark.json", line.encode())
+        replace_file(Path(settings.output) / "benchmark.json", text.encode())
     words = heading(settings, hardware, cpu, [today]) + "\n" + table(rows, len(bench.jobs))
-    print(words + line, end="", flush=True)
+    print(words + text, end="", flush=True)
     refuse_wrong(rows)
 
 
@@ -184,7 +183,7 @@ def repeated(
     for engine in engines.values() if warmup else ():
         measure(engine, jobs[:warmup])
     turns = [[job] for job in jobs] if session.settings.batch_size == 1 else [jobs]
-    parts: dict[MethodSettings, list[list[Measurement]]] = {
+    measured: dict[MethodSettings, list[list[Measurement]]] = {
         method: [[] for _ in range(repeats)] for method in methods
     }
     pause = 0.1 if sys.stderr.isatty() else 60.0  # seconds between two states of the bar
@@ -192,9 +191,9 @@ def repeated(
     with tqdm(total=total, unit="turn", mininterval=pause, disable=not progress) as bar:
         for number, (repeat, turn) in enumerate(product(range(repeats), turns)):
             for method in methods if number % 2 == 0 else reversed(methods):
-                parts[method][repeat].append(measure(engines[method], turn))
+                measured[method][repeat].append(measure(engines[method], turn))
                 bar.update()
-    return {method: [joined(own) for own in parts[method]] for method in methods}
+    return {method: [joined(turns) for turns in measured[method]] for method in methods}
 
 
 def pairs(measured: list[list[Measurement]]) -> list[Row]:
@@ -208,10 +207,10 @@ def pairs(measured: list[list[Measurement]]) -> list[Row]:
     the same of each repeat; `tau_ratio`, tau of the second / tau of the first.
     """
     seconds = [
-        np.median([[image.seconds for image in one.images] for one in own], axis=0)
-        for own in measured
+        np.median([[image.seconds for image in one.images] for one in repeats], axis=0)
+        for repeats in measured
     ]
-    rounds = [[image.target_forwards - 1 for image in own[0].images] for own in measured]
+    rounds = [[image.target_forwards - 1 for image in repeats[0].images] for repeats in measured]
     return [
         {
             "rows": [one, other],

@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from eval.bench.plausible import exceeds_tau
 from eval.metrics.paired import Estimate
-from runs.measure import BUSY, Measurement
+from runs.measure import BUSY, Measurement, busy_share
 
 ERROR = 0.05  # of an interval: 1 - 95 %
 LEAST_VALUES = 6  # with fewer, not even least and greatest enclose the median in 95 % of cases
@@ -43,20 +42,34 @@ def speed_figures(
     processor = None
     if on_cpu:
         processor = float(np.median(_ratios(_cpu_seconds(baseline), _cpu_seconds(repeats))))
-    found = median_interval(walls)
+    speedup = median_interval(walls)
     doubts = [
-        exceeds_tau(found.value, repeats[0].tau),
-        _disagree(found.value, processor),
+        exceeds_tau(speedup.value, repeats[0].tau),
+        _disagree(speedup.value, processor),
         _spread(repeats, baseline),
         _waited(repeats, baseline) if on_cpu else None,
     ]
     return {
-        "speedup": found.value,
-        "speedup_low": found.low,
-        "speedup_high": found.high,
+        "speedup": speedup.value,
+        "speedup_low": speedup.low,
+        "speedup_high": speedup.high,
         "speedup_cpu": processor,
         "doubts": [text for text in doubts if text is not None],
     }
+
+
+def exceeds_tau(speedup: float, tau: float) -> str | None:
+    """Return a warning where a speed-up over plain decoding is larger than decoding can make it.
+
+    A round decides tau tokens on average, and its verification takes at least as long as the
+    forward pass of one token. What lies above tau comes from a machine whose speed changed.
+    """
+    if speedup <= tau:
+        return None
+    return (
+        f"a speed-up of {speedup:.2f} exceeds tau {tau:.2f}, though a verification costs at least "
+        "one plain forward pass: the timing is noise, measure again on an idle machine"
+    )
 
 
 def median_interval(values: Sequence[float]) -> Estimate:
@@ -74,13 +87,13 @@ def median_interval(values: Sequence[float]) -> Estimate:
     return Estimate(median(ordered), ordered[cut], ordered[count - 1 - cut])
 
 
-def _ratios(plain: np.ndarray, own: np.ndarray) -> list[float]:
+def _ratios(plain: np.ndarray, drafted: np.ndarray) -> list[float]:
     """(repeats, images) seconds of both -> the ratios that a median is taken of.
 
     One per image, the median of its repeats, since repeats of an image are alike; with fewer than
     six images every repeat of every image, which says nothing about other images.
     """
-    ratios = plain / own
+    ratios = plain / drafted
     few = ratios.shape[1] < LEAST_VALUES
     return (ratios.ravel() if few else np.median(ratios, axis=0)).tolist()
 
@@ -107,24 +120,21 @@ def _disagree(wall: float, processor: float | None) -> str | None:
 
 def _spread(repeats: Sequence[Measurement], baseline: Sequence[Measurement]) -> str | None:
     """Compare the repeats by the seconds of all their images: there a single spike shows."""
-    found = [
-        plain.seconds_per_image / own.seconds_per_image
-        for own, plain in zip(repeats, baseline, strict=True)
+    speedups = [
+        plain.seconds_per_image / drafted.seconds_per_image
+        for drafted, plain in zip(repeats, baseline, strict=True)
     ]
-    if max(found) <= SPREAD * min(found):
+    if max(speedups) <= SPREAD * min(speedups):
         return None
     return (
-        f"its repeats give speed-ups from {min(found):.2f} to {max(found):.2f}, more than a factor "
-        f"of {SPREAD:g} apart: the machine's speed changed; {_AGAIN}"
+        f"its repeats give speed-ups from {min(speedups):.2f} to {max(speedups):.2f}, more than a "
+        f"factor of {SPREAD:g} apart: the machine's speed changed; {_AGAIN}"
     )
 
 
 def _waited(repeats: Sequence[Measurement], baseline: Sequence[Measurement]) -> str | None:
     """Doubt figures of a process that had to wait: on a CPU it always has something to compute."""
-    share = min(
-        sum(_cpu_seconds(own).ravel()) / sum(_image_seconds(own).ravel())
-        for own in (repeats, baseline)
-    )
+    share = min(busy_share(repeats), busy_share(baseline))
     if share >= BUSY:
         return None
     return (

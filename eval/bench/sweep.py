@@ -8,23 +8,26 @@ speed-up. Each cell is a line of sweep.jsonl, so the same command continues wher
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import date
 from hashlib import sha256
 from pathlib import Path
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
 from configs.benchmarking import BenchmarkSettings
 from configs.fields import SettingsError
 from configs.schema import MethodSettings
 from eval.bench.benchmark import Bench, Row, pairs, refuse_wrong, repeated
-from eval.bench.machine import cpu_name
-from eval.bench.sweep_figure import draw_quality, draw_speed
+from eval.bench.quality import QUALITIES
 from eval.bench.table import heading, table
 from runs.costs import Costs
 from runs.measure import BASELINE, measure
-from support.durable import append_lines, encode_lines, replace_file
+from support.durable import append_lines, encode_lines, new_file, replace_file
 from support.json_files import read_lines
-from support.provenance import identity, revision, versions
+from support.provenance import cpu_name, identity, revision, versions
 
 _SHARED = (
     "batch_size",
@@ -32,6 +35,12 @@ _SHARED = (
     "device_map",
     "compile",
 )  # settings that change times, though not images
+
+LABELS = {
+    "speedup": "speed-up over ar",
+    "promised": "speed-up that the costs promise",
+    "tau": "tau",
+}
 
 
 def run_sweep(settings: BenchmarkSettings) -> None:
@@ -52,18 +61,18 @@ def run_sweep(settings: BenchmarkSettings) -> None:
 def measured_cells(settings: BenchmarkSettings, bench: Bench) -> list[Row]:
     """Return a row per cell; those that `<output>/sweep.jsonl` lacks are measured."""
     path = Path(settings.output) / "sweep.jsonl"
-    known = {row["id"]: row for row in _mended(path)}
+    measured = {row["id"]: row for row in _mended(path)}
     rows = []
     cells = zip(settings.sweep.entries, settings.methods, strict=True)
     for number, (cell, method) in enumerate(cells, 1):
         conditions = _conditions(settings, bench, method)
         key = sha256(json.dumps(conditions, sort_keys=True).encode()).hexdigest()[:16]
-        if key not in known:
+        if key not in measured:
             print(f"cell {number}/{len(settings.methods)}: {cell}", file=sys.stderr, flush=True)
-            provenance = _provenance(conditions)
-            known[key] = {"id": key, "cell": cell} | _measured(settings, bench, method) | provenance
-            append_lines(path, [known[key]])
-        rows.append(known[key] | {"cell": cell})
+            figures = _measured(settings, bench, method)
+            measured[key] = {"id": key, "cell": cell} | figures | _provenance(conditions)
+            append_lines(path, [measured[key]])
+        rows.append(measured[key] | {"cell": cell})
     return rows
 
 
@@ -87,12 +96,12 @@ def _measured(settings: BenchmarkSettings, bench: Bench, method: MethodSettings)
     """Return a cell's figures: its counts, or all that `benchmark` measures, with those of `ar`."""
     if settings.costs is not None:
         return bench.counts(method, measure(bench.session.open_engine(method), bench.jobs))
-    found = repeated(
-        bench.session, (BASELINE, method), bench.jobs, settings.repeats, settings.warmup
-    )
-    return bench.row(method, found[method], found[BASELINE]) | {
-        "interval": pairs([found[BASELINE], found[method]])[0]["seconds_ratio"],
-        "ar": bench.row(BASELINE, found[BASELINE], found[BASELINE]),
+    methods = (BASELINE, method)
+    measured = repeated(bench.session, methods, bench.jobs, settings.repeats, settings.warmup)
+    plain, drafted = measured[BASELINE], measured[method]
+    return bench.row(method, drafted, plain) | {
+        "interval": pairs([plain, drafted])[0]["seconds_ratio"],
+        "ar": bench.row(BASELINE, plain, plain),
     }
 
 
@@ -149,3 +158,75 @@ def _with_prices(settings: BenchmarkSettings, costs: str) -> BenchmarkSettings:
         for method in settings.methods
     )
     return replace(settings, methods=tuple(methods))
+
+
+def draw_speed(
+    varied: Sequence[Row], others: Sequence[Row], axes: Sequence[str], speed: str, output: Path
+) -> Path:
+    """Draw speed above and tau below, a column per axis and one for the mean number of nodes.
+
+    Args:
+        varied: the cells whose parameters the sweep varies: a point each, and a line joins the best
+            of each value.
+        others: the cells compared with them: dashed lines, and squares in the last column.
+        axes: the parameters that are varied.
+        speed: the figure to draw, a key of LABELS.
+        output: the picture, which is also returned.
+    """
+    axes = [name for name in axes if len({row[name] for row in varied}) > 1]
+    size = (2.8 * len(axes) + 3.6, 5)
+    figure = Figure(figsize=size)
+    panels = figure.subplots(2, len(axes) + 1, squeeze=False, sharex="col", sharey="row")
+    for panel_row, figure_name in zip(panels, (speed, "tau"), strict=True):
+        panel_row[0].set_ylabel(LABELS[figure_name])
+        heights = [row[figure_name] for row in varied]
+        for panel, name in zip(panel_row, axes, strict=False):
+            _points(panel, [str(row[name]) for row in varied], heights)
+        panel_row[-1].plot([row["mean_nodes"] for row in varied], heights, "o", color="tab:orange")
+        for number, row in enumerate(others, 2):
+            for panel in panel_row[:-1]:
+                panel.axhline(row[figure_name], ls="--", lw=1, color=f"C{number}")
+            panel_row[-1].plot(
+                row["mean_nodes"], row[figure_name], "s", color=f"C{number}", label=row["cell"]
+            )
+    for panel, name in zip(panels[1], [*axes, "mean nodes"], strict=True):
+        panel.set_xlabel(name)
+    if others:
+        panels[0, -1].legend(fontsize=6)
+    return _save(figure, output)
+
+
+def _points(panel: Axes, values: Sequence[str], heights: Sequence[float]) -> None:
+    """Draw heights by value, in the order of the sweep's file; a line joins the best of each."""
+    order = list(dict.fromkeys(values))
+    best = [max(h for v, h in zip(values, heights, strict=True) if v == value) for value in order]
+    panel.plot([order.index(value) for value in values], heights, "o", alpha=0.35, color="tab:blue")
+    panel.plot(range(len(order)), best, "-", color="tab:blue")
+    panel.set_xticks(range(len(order)), order)
+
+
+def draw_quality(rows: Sequence[Row], speed: str, output: Path) -> Path:
+    """Draw speed against the shares of right backgrounds, colours and shapes; return the picture.
+
+    Lossless methods are hollow. Plain decoding, where it was timed with the cells, is a cross at 1.
+    """
+    figure = Figure(figsize=(4 * len(QUALITIES), 3.8))
+    panels = figure.subplots(1, len(QUALITIES), squeeze=False, sharey="row")
+    for panel, name in zip(panels[0], QUALITIES, strict=True):
+        for row in rows:
+            fill = "none" if row["lossless"] else "tab:blue"
+            panel.plot(row[name], row[speed], "o", mec="tab:blue", mfc=fill)
+            panel.annotate(row["cell"], (row[name], row[speed]), fontsize=5)
+        if "ar" in rows[0]:
+            panel.plot(rows[0]["ar"][name], 1, "x", color="black", label="ar")
+            panel.legend()
+        panel.set_xlabel(f"share of right {name}s")
+    panels[0, 0].set_ylabel(LABELS[speed])
+    return _save(figure, output)
+
+
+def _save(figure: Figure, output: Path) -> Path:
+    figure.tight_layout()
+    with new_file(output) as file:
+        figure.savefig(file, format="png", dpi=110)
+    return output

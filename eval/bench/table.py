@@ -7,9 +7,9 @@ from configs.acceptance import VERIFIERS
 from configs.benchmarking import BenchmarkSettings
 from configs.fields import settings_dict
 from configs.methods import MethodSettings
-from eval.bench.plausible import exceeds_tau
 from eval.bench.quality import QUALITIES
-from support.tables import Table
+from eval.bench.speedup import exceeds_tau
+from support.tables import Table, number
 
 Row = Mapping[str, Any]
 _LONG = 60  # characters of a prompt in the heading
@@ -46,19 +46,17 @@ def table(rows: Sequence[Row], images: int) -> str:
         rows: figures by name; a sweep's have `cell`, its name. What no row has is no column.
         images: how many were decoded, for the column of the same images.
     """
-    lines = [_cells(row, images, _best(rows)) for row in rows]
-    columns = tuple(dict.fromkeys(name for line in lines for name in line))
-    cells = tuple(tuple(line.get(name, "-") for name in columns) for line in lines)
-    return Table(columns, cells).markdown() + _remarks(rows)
+    best = _best(rows)
+    return Table.of([_cells(row, images, best) for row in rows]).markdown() + _remarks(rows)
 
 
 def _remarks(rows: Sequence[Row]) -> str:
-    """Return a line per reason to doubt, which names its rows."""
-    found: dict[str, list[str]] = {}
+    """Return a remark per reason to doubt, which names its rows."""
+    names: dict[str, list[str]] = {}  # of rows, by remark
     for row in rows:
         for text in doubts(row):
-            found.setdefault(text, []).append(_name(row))
-    return "".join(f"(!) {'; '.join(names)}: {text}\n" for text, names in found.items())
+            names.setdefault(text, []).append(_name(row))
+    return "".join(f"(!) {'; '.join(rows)}: {text}\n" for text, rows in names.items())
 
 
 def doubts(row: Row) -> Sequence[str]:
@@ -72,12 +70,15 @@ def doubts(row: Row) -> Sequence[str]:
 def method_words(row: Row) -> str:
     """Return a method's name and what differs from its defaults: "adt, topk drafts, nodes=9"."""
     method, proposal, verifier = (row[name] for name in ("method", "proposal", "verifier"))
-    usual, alike = MethodSettings(method), MethodSettings(method, proposal, verifier=verifier)
+    usual = MethodSettings(method)
+    # the defaults of other flags depend on proposal and verifier
+    defaults = settings_dict(MethodSettings(method, proposal, verifier=verifier))
     words = [f"{method} (plain decoding)" if method == "ar" else method]
     words += [f"{proposal} drafts"] if proposal != usual.proposal else []
     words += [f"{verifier} verification"] if verifier != usual.verifier else []
-    own = settings_dict(alike)
-    words += [f"{name}={row[name]}" for name in own if row.get(name, own[name]) != own[name]]
+    # rows of older sweeps lack flags that are newer
+    differing = (name for name in defaults if row.get(name, defaults[name]) != defaults[name])
+    words += [f"{name}={row[name]}" for name in differing]
     return ", ".join(words)
 
 
@@ -99,8 +100,8 @@ def _cells(row: Row, images: int, best: Row | None) -> dict[str, str]:
     """Return a row's cells by column."""
     cells = {"cell" if "cell" in row else "method": _name(row)}
     if "seconds_per_image" in row:
-        cells["seconds per image"] = _number(row["seconds_per_image"])
-        cells["tokens/s"] = _number(row["tokens_per_second"])
+        cells["seconds per image"] = number(row["seconds_per_image"])
+        cells["tokens/s"] = number(row["tokens_per_second"])
     cells["accepted length"] = f"{row['tau']:.2f}"
     if "promised" in row:
         cells["promised speed-up"] = f"{row['promised']:.2f}"
@@ -108,7 +109,7 @@ def _cells(row: Row, images: int, best: Row | None) -> dict[str, str]:
         cells["speed-up (95 %)"] = _speedup(row, row is best)
     if "identical" in row:
         cells["same images"] = f"{row['identical']}/{images}{_why_others(row)}"
-    return cells | {name: _number(row[name]) for name in QUALITIES if name in row}
+    return cells | {name: number(row[name]) for name in QUALITIES if name in row}
 
 
 def _speedup(row: Row, bold: bool) -> str:
@@ -125,7 +126,3 @@ def _why_others(row: Row) -> str:
     if not VERIFIERS[row["verifier"]].repeats(row["temperature"]):
         return ", same distribution"
     return f", {row['near_ties']} by rounding" if row["near_ties"] else ""
-
-
-def _number(value: float) -> str:
-    return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"

@@ -30,14 +30,14 @@ class Aesthetic:
     def __init__(self, path: str, network: ClipNetwork, store: FeatureStore):
         """Read the head in the file `path`; Unavailable if it does not fit the features."""
         self.network, self.store = network, store
-        place = require_file("aesthetic_path", path)
-        self.head = layers(read_state("aesthetic_path", place))
+        weights = require_file("aesthetic_path", path)
+        self.head = layers(read_state("aesthetic_path", weights))
         widths = [weight.shape for weight, _ in self.head]  # (outputs, inputs)
         if not widths or widths[0][1] != network.width or widths[-1][0] != 1:
             raise Unavailable(
                 f"--aesthetic_path {path}: not a head from {network.width} features to one score"
             )
-        self.label = f"{network.label}; head {weights_label(place)}"
+        self.label = f"{network.label}; head {weights_label(weights)}"
 
     def scores(self, images: ImageSet, reference: ImageSet | None) -> list[Score]:
         """Return one score."""

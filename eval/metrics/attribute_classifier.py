@@ -54,8 +54,9 @@ class AttributeClassifier(nn.Module):
         with safe_open(str(path), framework="pt") as file:
             metadata = file.metadata() or {}
             if "labels" not in metadata:
-                found = "no 'labels' in its metadata"
-                raise ValueError(f"{path}: found {found}; allowed: a classifier that `save` wrote")
+                raise ValueError(
+                    f"{path}: found no 'labels' in its metadata; allowed: a file that `save` wrote"
+                )
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         labels = Labels(
             **{name: tuple(values) for name, values in json.loads(metadata["labels"]).items()}
@@ -109,8 +110,8 @@ class AttributeClassifier(nn.Module):
         """
         batches = torch.as_tensor(images)
         if batches.dtype != torch.uint8 or batches.shape[1:] != (128, 128, 3):
-            found = f"{batches.dtype} {tuple(batches.shape)}"
-            raise ValueError(f"images: found {found}; allowed: uint8 (images, 128, 128, 3)")
+            got = f"{batches.dtype} {tuple(batches.shape)}"
+            raise ValueError(f"images: found {got}; allowed: uint8 (images, 128, 128, 3)")
         device = self.background.weight.device
         return [
             attributes

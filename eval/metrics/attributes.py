@@ -101,8 +101,8 @@ def hits(seen: Sequence[Attributes], said: Sequence[Attributes]) -> dict[str, np
         ValueError: if the lists are empty or differ in length.
     """
     if len(seen) != len(said) or not said:
-        found = f"{len(seen)} images and {len(said)} prompts"
-        raise ValueError(f"found {found}; allowed: equal numbers above 0")
+        counts = f"{len(seen)} images and {len(said)} prompts"
+        raise ValueError(f"found {counts}; allowed: equal numbers above 0")
     rows = [_hits(a, b) for a, b in zip(seen, said, strict=True)]
     return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 

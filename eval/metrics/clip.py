@@ -33,8 +33,8 @@ class ClipNetwork(ImageNetwork):
             Unavailable: library or weights are missing, or do not fit each other.
         """
         open_clip = library("open_clip", "open_clip_torch")
-        place = find_weights(flag, path)
-        name, file = (model, str(place)) if place.is_file() else (f"local-dir:{place}", None)
+        weights = find_weights(flag, path)
+        name, file = (model, str(weights)) if weights.is_file() else (f"local-dir:{weights}", None)
         mode = "longest" if longest else None
         try:
             loaded = open_clip.create_model_from_pretrained(
@@ -54,7 +54,7 @@ class ClipNetwork(ImageNetwork):
         self.device = device
         self.width = self.module.text_projection.shape[-1]
         self.label = (
-            f"open_clip {open_clip.__version__} {_name(place, model)}, {weights_label(place)}"
+            f"open_clip {open_clip.__version__} {_name(weights, model)}, {weights_label(weights)}"
         )
         self.resize = "longest edge, padded with zeros" if longest else "shortest edge, centre crop"
 
@@ -75,5 +75,5 @@ class ClipNetwork(ImageNetwork):
         return store.texts(self.label, texts, self.encode_texts)
 
 
-def _name(place: Path, model: str) -> str:
-    return model if place.is_file() else place.name
+def _name(weights: Path, model: str) -> str:
+    return model if weights.is_file() else weights.name

@@ -58,9 +58,9 @@ class Fid:
         """Return one score; Unavailable without two images on each side."""
         assert reference is not None
         if min(len(images), len(reference)) < 2:
-            found = f"{len(images)} images and {len(reference)} of reference"
-            raise Unavailable(f"{found}; a covariance needs two of each")
-        rows, theirs = (self.network.features(self.store, each) for each in (images, reference))
+            counts = f"{len(images)} images and {len(reference)} of reference"
+            raise Unavailable(f"{counts}; a covariance needs two of each")
+        rows, theirs = (self.network.features(self.store, s) for s in (images, reference))
         target = Gaussian.of(theirs)
         root = square_root(target.covariance)
 

@@ -33,8 +33,9 @@ class InceptionScore:
             raise Unavailable(f"{len(images)} images; each of the {_SPLITS} splits needs one")
         rows = self.network.log_probabilities(self.store, images)
         order = np.random.default_rng(0).permutation(len(rows))
-        parts = np.array([inception_score(rows[part]) for part in np.array_split(order, _SPLITS)])
-        mean, spread = float(parts.mean()), float(parts.std())
+        splits = np.array_split(order, _SPLITS)
+        figures = np.array([inception_score(rows[split]) for split in splits])
+        mean, spread = float(figures.mean()), float(figures.std())
         share, classes = len(images) // _SPLITS, rows.shape[1]
         few = f"biased downwards: {share} images per split for {classes} classes"
         return [

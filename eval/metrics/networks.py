@@ -58,14 +58,14 @@ class AttributeNetwork(ImageNetwork):
 
     def __init__(self, path: str, device: torch.device):
         """Load attributes.safetensors; Unavailable where it is missing."""
-        place = require_file("attributes_path", path)
+        weights = require_file("attributes_path", path)
         try:
-            self.classifier, self.device = AttributeClassifier.load(place, str(device)), device
+            self.classifier, self.device = AttributeClassifier.load(weights, str(device)), device
         except (ValueError, RuntimeError, SafetensorError) as error:
             raise Unavailable(
                 f"--attributes_path {path}: not an attribute classifier: {error}"
             ) from error
-        self.label = f"attribute classifier, {weights_label(place)}"
+        self.label = f"attribute classifier, {weights_label(weights)}"
 
     @torch.inference_mode()
     def encode(self, images: list[Image.Image]) -> np.ndarray:
@@ -100,22 +100,22 @@ class Inception(ImageNetwork):
     def __init__(self, path: str, device: torch.device):
         """Load the weights; Unavailable where they or the library are missing."""
         fidelity = library("torch_fidelity", "torch-fidelity")
-        place = require_file("inception_path", path)
+        weights = require_file("inception_path", path)
         # torch-fidelity would run code in the file, so it is read safely first.
-        if "fc.weight" not in read_state("inception_path", place):
+        if "fc.weight" not in read_state("inception_path", weights):
             raise Unavailable(
                 f"--inception_path {path}: not torch-fidelity's weights, fc.weight is missing"
             )
         try:
             module = fidelity.FeatureExtractorInceptionV3(
-                "inception", ["2048", "logits_unbiased"], str(place)
+                "inception", ["2048", "logits_unbiased"], str(weights)
             )
         except RuntimeError as error:
             raise Unavailable(
                 f"--inception_path {path}: not torch-fidelity's weights: {error}"
             ) from error
         self.module, self.device = module.to(device), device
-        self.label = f"torch-fidelity {fidelity.__version__} Inception v3, {weights_label(place)}"
+        self.label = f"torch-fidelity {fidelity.__version__} Inception v3, {weights_label(weights)}"
 
     @torch.inference_mode()
     def encode(self, images: list[Image.Image]) -> np.ndarray:
@@ -136,15 +136,15 @@ class Vgg(ImageNetwork):
     def __init__(self, path: str, device: torch.device):
         """Load the weights; Unavailable where they or the library are missing."""
         vision = library("torchvision", "torchvision")
-        place = require_file("vgg_path", path)
+        weights = require_file("vgg_path", path)
         module = vision.models.vgg16()
         try:
-            module.load_state_dict(read_state("vgg_path", place))
+            module.load_state_dict(read_state("vgg_path", weights))
         except RuntimeError as error:
             raise Unavailable(f"--vgg_path {path}: not VGG16's weights: {error}") from error
         module.classifier = module.classifier[:4]
         self.module, self.device = module.eval().to(device), device
-        self.label = f"torchvision {vision.__version__} VGG16, {weights_label(place)}"
+        self.label = f"torchvision {vision.__version__} VGG16, {weights_label(weights)}"
 
     @torch.inference_mode()
     def encode(self, images: list[Image.Image]) -> np.ndarray:

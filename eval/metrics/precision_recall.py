@@ -39,9 +39,9 @@ def covered(points: np.ndarray, manifold: np.ndarray, reach: np.ndarray) -> np.n
 
 def _distances(points: np.ndarray, others: np.ndarray) -> Iterator[torch.Tensor]:
     """Yield distances in float64, block by block: (rows, others) each."""
-    rows, columns = (torch.from_numpy(each.astype(np.float64)) for each in (points, others))
-    for part in rows.split(_BLOCK):
-        yield torch.cdist(part, columns)
+    rows, columns = (torch.from_numpy(values.astype(np.float64)) for values in (points, others))
+    for block in rows.split(_BLOCK):
+        yield torch.cdist(block, columns)
 
 
 class PrecisionRecall:
@@ -64,7 +64,7 @@ class PrecisionRecall:
         few = min(len(images), len(reference))
         if few <= K:
             raise Unavailable(f"{few} images on one side; the {K} nearest need more than {K}")
-        rows, theirs = (self.network.features(self.store, each) for each in (images, reference))
+        rows, theirs = (self.network.features(self.store, s) for s in (images, reference))
         figures = {
             "precision": share_interval(covered(rows, theirs, radii(theirs)), np.ones(len(rows))),
             "recall": {"value": float(covered(theirs, rows, radii(rows)).mean())},
@@ -72,13 +72,13 @@ class PrecisionRecall:
         warning = f"{few} images span a coarse manifold; compare with the same counts only"
         return [
             Score(
-                f"{self.name}.{part}",
+                f"{self.name}.{name}",
                 count=len(images),
                 network=self.network.label,
                 resize=self.network.resize,
                 reference=f"{reference.name}, {len(reference)} images",
                 warning=warning if few < _FEW else None,
-                **own,
+                **values,
             )
-            for part, own in figures.items()
+            for name, values in figures.items()
         ]

@@ -61,9 +61,9 @@ class FeatureStore:
         self, network: str, keys: Sequence[str], load: Callable, encode: Encode
     ) -> np.ndarray:
         folder = self.folder / hashlib.sha256(network.encode()).hexdigest()[:16]
-        places = {key: folder / key[:2] / f"{key}.npy" for key in keys}
+        paths = {key: folder / key[:2] / f"{key}.npy" for key in keys}
         numbers = {key: number for number, key in enumerate(keys)}
-        wanted = [key for key in self.processes.share(list(places)) if not places[key].is_file()]
+        wanted = [key for key in self.processes.share(list(paths)) if not paths[key].is_file()]
         fault = None
         try:
             with tqdm(
@@ -74,14 +74,14 @@ class FeatureStore:
                     for key, row in zip(
                         batch, encode([load(numbers[key]) for key in batch]), strict=True
                     ):
-                        _write(places[key], row)
+                        _write(paths[key], row)
                     bar.update(len(batch))
         except Unavailable as error:
             fault = error
-        for each in self.processes.gather(fault):
-            if each is not None:
-                raise each
-        return np.stack([_read(places[key]) for key in keys])
+        for any_fault in self.processes.gather(fault):
+            if any_fault is not None:
+                raise any_fault
+        return np.stack([_read(paths[key]) for key in keys])
 
 
 def _read(path: Path) -> np.ndarray:

@@ -42,26 +42,26 @@ def find_weights(flag: str, path: str) -> Path:
 
 def require_file(flag: str, path: str) -> Path:
     """Return what `find_weights` does; Unavailable unless it is a file."""
-    place = find_weights(flag, path)
-    if not place.is_file():
+    file = find_weights(flag, path)
+    if not file.is_file():
         raise Unavailable(f"--{flag} {path}: a folder, not a file; {SOURCES[flag]}")
-    return place
+    return file
 
 
-def read_state(flag: str, place: Path) -> dict[str, Tensor]:
+def read_state(flag: str, file: Path) -> dict[str, Tensor]:
     """Return the tensors of a file of torch.save by key, without running code in it.
 
     Raises:
         Unavailable: the file is none of torch.save, or holds something else.
     """
     try:
-        state = torch.load(place, map_location="cpu", weights_only=True)
+        state = torch.load(file, map_location="cpu", weights_only=True)
     except (RuntimeError, ValueError, EOFError, OSError, pickle.UnpicklingError) as error:
-        raise Unavailable(f"--{flag} {place}: cannot be read as weights: {error}") from error
+        raise Unavailable(f"--{flag} {file}: cannot be read as weights: {error}") from error
     if not isinstance(state, dict) or not all(
         isinstance(value, Tensor) for value in state.values()
     ):
-        raise Unavailable(f"--{flag} {place}: found no tensors by name; {SOURCES[flag]}")
+        raise Unavailable(f"--{flag} {file}: found no tensors by name; {SOURCES[flag]}")
     return state
 
 
@@ -72,14 +72,14 @@ def _from_hub(flag: str, path: str) -> Path:
     owner, name, *rest = path.split("/")
     files = ["/".join(rest)] if rest else _OPEN_CLIP_FILES
     try:
-        places = [Path(huggingface_hub.hf_hub_download(f"{owner}/{name}", file)) for file in files]
+        paths = [Path(huggingface_hub.hf_hub_download(f"{owner}/{name}", file)) for file in files]
     except (HfHubHTTPError, HFValidationError, OSError) as error:  # offline, or not there
         raise Unavailable(
             f"--{flag} {path}: not here, and the hub did not deliver it: {error}"
         ) from error
-    return places[0] if rest else places[0].parent
+    return paths[0] if rest else paths[0].parent
 
 
-def weights_label(place: Path) -> str:
+def weights_label(file: Path) -> str:
     """Return the name and fingerprint of weights, for the tables."""
-    return f"{place.name} [{checkpoint_id(place)}]"
+    return f"{file.name} [{checkpoint_id(file)}]"

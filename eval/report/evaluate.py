@@ -8,14 +8,11 @@ from pathlib import Path
 from configs.evaluation import EvaluateSettings
 from configs.fields import settings_dict
 from eval.metrics.base import Score
-from eval.report.baselines import baseline_of
 from eval.report.figures import Scores, compute_scores, with_prices
-from eval.report.image_sets import reference_files
 from eval.report.report import PAPER_NOTE, Findings, report, shown_keys
-from eval.report.run import Run, common_keys
-from eval.report.speed import SpeedRow, speed_row
+from eval.report.run import Run, accepted_lengths, common_keys, reference_files
+from eval.report.speed import SpeedRow, baseline_of, speed_row
 from eval.report.tables import metric_table, sources_table, speed_table
-from eval.report.traces import accepted_lengths
 from scenes.pictures import rendered_scenes
 from support.durable import encode_json, make_writable, replace_file
 from support.processes import launched
@@ -48,11 +45,11 @@ def evaluate(settings: EvaluateSettings, runs: Sequence[Run]) -> None:
     left_out = {run.name: (*run.images.left_out, *read[run.name][1]) for run in runs}
     kinds = _remarks(left_out, rows, skipped)
     tables = [speed_table(rows), metric_table(scores, rows), sources_table(scores)]
-    found = Findings(runs, rows, tables, [text for kind in kinds for text in _capped(kind)])
-    page = report(found, keys, {name: lengths for name, (lengths, _) in read.items()})
-    document = _document(settings, found, scores, [text for kind in kinds for text in kind])
+    findings = Findings(runs, rows, tables, [text for kind in kinds for text in _capped(kind)])
+    page = report(findings, keys, {name: lengths for name, (lengths, _) in read.items()})
+    document = _document(settings, findings, scores, [text for kind in kinds for text in kind])
     _write(folder, tables, document, page)
-    _tell(folder, found, scores)
+    _tell(folder, findings, scores)
 
 
 def check_places(settings: EvaluateSettings, report_dir: Path) -> None:
@@ -80,7 +77,7 @@ def _remarks(
     left_out: Mapping[str, Sequence[str]], rows: Sequence[SpeedRow], skipped: list[str]
 ) -> list[list[str]]:
     """Return what is left out of each run, the warnings on speed, and the metrics skipped."""
-    faults = [[f"{name}: left out {text}" for text in own] for name, own in left_out.items()]
+    faults = [[f"{name}: left out {text}" for text in texts] for name, texts in left_out.items()]
     warnings = [f"{row.run}: {text}" for row in rows for text in row.warnings]
     return [*faults, warnings, skipped]
 
@@ -93,14 +90,18 @@ def _capped(remarks: Sequence[str]) -> list[str]:
 
 
 def _document(
-    settings: EvaluateSettings, found: Findings, scores: Scores, remarks: list[str]
+    settings: EvaluateSettings, findings: Findings, scores: Scores, remarks: list[str]
 ) -> dict[str, object]:
     """Return the content of evaluation.json."""
     return {
         "settings": settings_dict(settings),
-        "runs": [_run_entry(run, row) for run, row in zip(found.runs, found.rows, strict=True)],
-        "speed": [asdict(row) for row in found.rows],
-        "images": {name: [_score_entry(score) for score in own] for name, own in scores.items()},
+        "runs": [
+            _run_entry(run, row) for run, row in zip(findings.runs, findings.rows, strict=True)
+        ],
+        "speed": [asdict(row) for row in findings.rows],
+        "images": {
+            run: [_score_entry(score) for score in run_scores] for run, run_scores in scores.items()
+        },
         "remarks": remarks,
         "versions": versions(),
         "revision": revision(),
@@ -126,14 +127,14 @@ def _write(folder: Path, tables: Sequence[Table], document: dict[str, object], p
     replace_file(folder / "report.html", page.encode())
 
 
-def _tell(folder: Path, found: Findings, scores: Scores) -> None:
+def _tell(folder: Path, findings: Findings, scores: Scores) -> None:
     """Print the tables, the remarks (on stderr) and where the files are."""
-    print("\n".join(table.markdown() for table in found.tables[:2] if table.rows))
-    all_scores = [score for own in scores.values() for score in own]
+    print("\n".join(table.markdown() for table in findings.tables[:2] if table.rows))
+    all_scores = [score for run_scores in scores.values() for score in run_scores]
     warnings = dict.fromkeys(f"{s.metric}: {s.warning}" for s in all_scores if s.warning)
-    for text in (*found.remarks, *warnings):
+    for text in (*findings.remarks, *warnings):
         print(f"note: {text}", file=sys.stderr)
-    if any(row.paper for row in found.rows):
+    if any(row.paper for row in findings.rows):
         print(PAPER_NOTE)
     names = dict.fromkeys(score.metric.split(".")[0] for score in all_scores)
     print(f"computed: {', '.join(('speed', *names))}")

@@ -12,8 +12,7 @@ from eval.metrics.base import ImageSet, Score, Unavailable
 from eval.metrics.paired import paired_difference
 from eval.metrics.registry import NEED_REFERENCE, build_metric
 from eval.metrics.store import FeatureStore
-from eval.report.image_sets import read_reference
-from eval.report.run import Run, common_images
+from eval.report.run import Run, common_images, read_reference
 from support.devices import pick_device
 from support.processes import ALONE, Processes
 
@@ -58,11 +57,11 @@ def compute_scores(
         if isinstance(metric, Unavailable):
             remarks.append(f"{name} was not computed: {metric}")
             continue
-        for own in images:
+        for image_set in images:
             try:
-                scores[own.name] += [_finite(score) for score in metric.scores(own, theirs)]
+                scores[image_set.name] += map(_finite, metric.scores(image_set, theirs))
             except Unavailable as error:
-                remarks.append(f"{name} of {own.name} was not computed: {error}")
+                remarks.append(f"{name} of {image_set.name} was not computed: {error}")
     return scores, remarks
 
 
@@ -75,7 +74,7 @@ def with_prices(scores: Scores, baselines: Mapping[str, str]) -> Scores:
         scores: by run.
         baselines: by run, another run that is lossless.
     """
-    named = {run: {score.metric: score for score in own} for run, own in scores.items()}
+    named = {run: {s.metric: s for s in run_scores} for run, run_scores in scores.items()}
 
     def priced(run: str, score: Score) -> Score:
         plain = named.get(baselines.get(run), {}).get(score.metric)
@@ -87,7 +86,7 @@ def with_prices(scores: Scores, baselines: Mapping[str, str]) -> Scores:
             price=paired_difference(score.shares, plain.shares) if fits else None,
         )
 
-    return {run: [priced(run, score) for score in own] for run, own in scores.items()}
+    return {run: [priced(run, s) for s in run_scores] for run, run_scores in scores.items()}
 
 
 def _reference(
@@ -110,11 +109,12 @@ def _reference(
 def _together(processes: Processes, work: Callable[[], T]) -> T | Unavailable:
     """Return the result of `work`; if any process lacks something for it, that, in all of them."""
     try:
-        found: T | Unavailable = work()
+        result: T | Unavailable = work()
     except Unavailable as error:
-        found = error
-    faults = processes.gather(found if isinstance(found, Unavailable) else None)
-    return next((fault for fault in faults if fault is not None), found)
+        result = error
+    # A process that went on alone would wait for the others at the next gather for ever.
+    faults = processes.gather(result if isinstance(result, Unavailable) else None)
+    return next((fault for fault in faults if fault is not None), result)
 
 
 def _finite(score: Score) -> Score:

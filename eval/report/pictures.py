@@ -1,14 +1,82 @@
-"""Pictures of the report as data URIs: thumbnails, differences, acceptance maps."""
+"""Pictures of the report: plots as SVG in the colour of the page's text, images as data URIs."""
 
 import base64
 import io
+import re
+from collections.abc import Sequence
 
 import matplotlib
 import numpy as np
+from markupsafe import Markup, escape
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from PIL import Image
+
+from eval.report.run import Run
+from eval.report.speed import SpeedRow
 
 _SIDE = 384  # pixels of a thumbnail's longer edge
 _GAIN = 4  # differences are shown this much stronger
+_INK = "#010203"  # stands for the page's colour until the SVG is written
+_BAR = "#4477aa"  # seen on white and on black
+_MEDIAN = "#dd7733"
+_STYLE = {
+    "svg.fonttype": "none",  # text stays text
+    "font.family": "sans-serif",
+    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor"), _INK),
+    **dict.fromkeys(("xtick.color", "ytick.color"), _INK),
+    **{f"boxplot.{stroke}props.color": _INK for stroke in ("box", "whisker", "cap")},
+    "boxplot.medianprops.color": _MEDIAN,
+}
+
+
+def speed_plot(rows: Sequence[SpeedRow], caption: str) -> Markup:
+    """Return seconds per image as bars, with the speed-up where there is a baseline.
+
+    caption: the figures in words, for who cannot see them.
+    """
+    with matplotlib.rc_context(_STYLE | {"svg.hashsalt": "speed"}):
+        figure, axes = _axes(len(rows))
+        axes.barh([row.run for row in rows], [row.seconds for row in rows], color=_BAR)
+        for number, row in enumerate(rows):
+            ratio = "" if row.speedup is None else f", SR {row.speedup.value:.2f}"
+            end, gap = (row.seconds, number), (4, 0)
+            text = f"{row.seconds:.3g} s{ratio}"
+            axes.annotate(text, end, gap, textcoords="offset points", va="center", fontsize=9)
+        axes.set(xlabel="seconds per image", xlim=(0, 1.45 * max(row.seconds for row in rows)))
+        return _svg(figure, caption)
+
+
+def tau_plot(runs: Sequence[Run], caption: str) -> Markup:
+    """Return the tokens per round of the images: median, quartiles and range by run."""
+    with matplotlib.rc_context(_STYLE | {"svg.hashsalt": "tau"}):
+        figure, axes = _axes(len(runs))
+        taus = [[record["tau"] for record in run.records.values()] for run in runs]
+        axes.boxplot(taus, orientation="horizontal", whis=(0, 100), widths=0.6)
+        axes.set_yticks(range(1, len(runs) + 1), [run.name for run in runs])
+        axes.set(xlabel="tau: tokens per round, by image")
+        return _svg(figure, caption)
+
+
+def _axes(rows: int) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(4.8, 0.9 + 0.4 * rows), layout="constrained")
+    axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.invert_yaxis()
+    return figure, axes
+
+
+def _svg(figure: Figure, caption: str) -> Markup:
+    """Return the figure as an element of the page."""
+    buffer = io.StringIO()
+    figure.savefig(
+        buffer, format="svg", metadata={"Date": None}, bbox_inches="tight", transparent=True
+    )
+    text = buffer.getvalue()[buffer.getvalue().index("<svg") :]
+    text = re.sub(r"(?s)<metadata>.*?</metadata>", "", text)
+    text = re.sub(r"<g id=\"[^\"]*\"", "<g", text)  # names would come twice, in two plots
+    text = text.replace(_INK, "currentColor")
+    return Markup(text.replace("<svg", f'<svg role="img" aria-label="{escape(caption)}"', 1))
 
 
 def thumbnail(image: Image.Image) -> str:
@@ -27,7 +95,7 @@ def difference(image: Image.Image, lossless: Image.Image) -> tuple[str, float] |
     """
     if image.size != lossless.size:
         return None
-    ours, theirs = (np.asarray(each.convert("RGB"), dtype=np.int16) for each in (image, lossless))
+    ours, theirs = (np.asarray(i.convert("RGB"), dtype=np.int16) for i in (image, lossless))
     apart = np.abs(ours - theirs)
     shown = Image.fromarray((apart * _GAIN).clip(0, 255).astype(np.uint8))
     return thumbnail(shown), float(apart.mean())

@@ -9,11 +9,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from PIL import Image
 
-from eval.report.pictures import acceptance_map, difference, thumbnail
-from eval.report.plots import speed_plot, tau_plot
+from eval.report.pictures import acceptance_map, difference, speed_plot, tau_plot, thumbnail
 from eval.report.run import Run
 from eval.report.speed import SpeedRow
-from eval.report.summary import summary_line
 from eval.report.tables import settings_table
 from support.tables import Table
 
@@ -77,24 +75,24 @@ def shown_keys(runs: Sequence[Run], images: int) -> list[Key]:
     return sorted(keys, key=lambda key: -sum(key in run.by_image for run in runs))[:images]
 
 
-def report(found: Findings, keys: Sequence[Key], maps: Maps) -> str:
+def report(findings: Findings, keys: Sequence[Key], maps: Maps) -> str:
     """Return the page: tables, plots, remarks, the images of `keys` by all runs, settings."""
-    speed, images, sources = found.tables
-    settings, shared = settings_table(found.runs)
-    paper = any(row.paper for row in found.rows)
+    speed, images, sources = findings.tables
+    settings, shared = settings_table(findings.runs)
+    paper = any(row.paper for row in findings.rows)
     return _environment().get_template("report.html").render(
-        names=", ".join(run.name for run in found.runs),
-        lines=[summary_line(row) for row in found.rows],
+        names=", ".join(run.name for run in findings.runs),
+        summaries=[summary(row) for row in findings.rows],
         speed=speed,
         speed_note=f"{SPEED_NOTE} {PAPER_NOTE}" if paper else SPEED_NOTE,
-        plots=_plots(found),
+        plots=_plots(findings),
         images=images,
         images_note=IMAGES_NOTE,
-        remarks=found.remarks,
-        examples=[_example(found, key, maps) for key in keys],
+        remarks=findings.remarks,
+        examples=[_example(findings, key, maps) for key in keys],
         sources=sources,
         settings=settings,
-        several=len(found.runs) > 1,
+        several=len(findings.runs) > 1,
         shared_settings=shared,
     )  # fmt: skip
 
@@ -111,20 +109,20 @@ def _environment() -> Environment:
     return environment
 
 
-def _plots(found: Findings) -> list[Markup]:
-    seconds = ", ".join(f"{row.run} {row.seconds:.3g}" for row in found.rows)
-    taus = ", ".join(f"{row.run} {row.tau:.2f}" for row in found.rows)
+def _plots(findings: Findings) -> list[Markup]:
+    seconds = ", ".join(f"{row.run} {row.seconds:.3g}" for row in findings.rows)
+    taus = ", ".join(f"{row.run} {row.tau:.2f}" for row in findings.rows)
     return [
-        speed_plot(found.rows, f"Seconds per image: {seconds}"),
-        tau_plot(found.runs, f"Tokens per round (tau), over all images: {taus}"),
+        speed_plot(findings.rows, f"Seconds per image: {seconds}"),
+        tau_plot(findings.runs, f"Tokens per round (tau), over all images: {taus}"),
     ]
 
 
-def _example(found: Findings, key: Key, maps: Maps) -> Example:
-    named = {run.name: run for run in found.runs}
+def _example(findings: Findings, key: Key, maps: Maps) -> Example:
+    named = {run.name: run for run in findings.runs}
     pictures = [
         picture
-        for run, row in zip(found.runs, found.rows, strict=True)
+        for run, row in zip(findings.runs, findings.rows, strict=True)
         if key in run.by_image
         for picture in _pictures(run, key, named.get(row.baseline), maps[run.name])
     ]
@@ -151,3 +149,42 @@ def _pictures(
         caption = f"{run.name}: accepted lengths"
         pictures.append(Picture(acceptance_map(maps[record["id"]]), caption))
     return pictures
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A run's answers in words; colour: good, bad or none, of the answer `same`."""
+
+    run: str
+    fast: str
+    same: str
+    colour: str
+
+
+def summary(row: SpeedRow) -> Summary:
+    """Return a run's answers."""
+    return Summary(row.run, _fast(row), *_same(row))
+
+
+def _fast(row: SpeedRow) -> str:
+    seconds = f"{row.seconds:.3g} s per image"
+    if row.baseline == row.run:
+        return f"{seconds}: the baseline"
+    if row.speedup is None:
+        return f"{seconds}; no baseline to compare with"
+    doubt = " (!)" if row.doubtful or row.above_tau else ""
+    return f"{row.speedup.value:.2f} times as fast as {row.baseline}{doubt}; {seconds}"
+
+
+def _same(row: SpeedRow) -> tuple[str, str]:
+    """Return the answer and its colour."""
+    if row.baseline == row.run:
+        return "the baseline", ""
+    if row.identical is None:
+        return "no baseline to compare with", ""
+    count = f"{row.identical} of {row.common} have the tokens of {row.baseline}"
+    if not row.lossless:
+        return f"{count}; a relaxed rule, other images by design", "bad"
+    if not row.same_tokens:
+        return f"{count}; other images of the same distribution", ""
+    return count, "good" if row.identical == row.common else "bad"

@@ -1,17 +1,34 @@
-"""A finished run: a folder of generate_images as `evaluate` reads it; nothing in it is changed."""
+"""A finished run as `evaluate` reads it: records, images and traces; nothing in it is changed.
 
-from collections.abc import Sequence
+What cannot be used is left out by name.
+"""
+
+import hashlib
+import io
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+from PIL import Image
+
 from configs.acceptance import VERIFIERS
 from configs.fields import SettingsError
-from eval.metrics.base import ImageSet
-from eval.report.image_sets import ImageFile, image_set
-from runs.run_files import MANIFEST, RECORDS, files_of, image_path, read_manifest, read_records
-from support.json_files import Line
+from eval.metrics.base import ImageSet, Unavailable
+from runs.run_files import (
+    MANIFEST,
+    RECORDS,
+    TRACE,
+    files_of,
+    image_path,
+    read_manifest,
+    read_records,
+)
+from support.json_files import Line, scan_lines
 
+_ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
+_UNREADABLE = (OSError, SyntaxError, ValueError, IndexError, Image.DecompressionBombError)
 # The settings that the tables need.
 _SETTINGS = {
     "model": str,
@@ -57,8 +74,8 @@ class Run:
 
     def part(self, keys: Sequence[tuple[str, int]]) -> ImageSet:
         """Return the images of these prompts and seeds, in this order."""
-        places = {path.stem: number for number, path in enumerate(self.images.paths)}
-        order = [places[self.by_image[key]["id"]] for key in keys]
+        numbers = {path.stem: number for number, path in enumerate(self.images.paths)}
+        order = [numbers[self.by_image[key]["id"]] for key in keys]
         paths, hashes, prompts = (
             tuple(values[number] for number in order)
             for values in (self.images.paths, self.images.keys, self.images.prompts)
@@ -81,17 +98,17 @@ def read_run(folder: str, name: str, flag: str = "--output_dir") -> Run:
     Raises:
         SettingsError: the folder holds no run, or none of its images can be used.
     """
-    place = Path(folder)
-    if not (place / MANIFEST).is_file() or not files_of(place, RECORDS):
-        found = "no such folder" if not place.is_dir() else f"no {MANIFEST} or no {RECORDS}"
+    path = Path(folder)
+    if not (path / MANIFEST).is_file() or not files_of(path, RECORDS):
+        lacks = f"no {MANIFEST} or no {RECORDS}" if path.is_dir() else "no such folder"
         raise SettingsError(
-            f"{flag} {folder}: found {found}; allowed: folders that generate_images wrote"
+            f"{flag} {folder}: found {lacks}; allowed: folders that generate_images wrote"
         )
-    manifest = _manifest(place, flag)
-    records, faults = read_records(place)
+    manifest = _manifest(path, flag)
+    records, faults = read_records(path)
     files = [
-        ImageFile(image_path(place, key), line["prompt"], line.get("image_sha256"))
-        for key, line in records.items()
+        ImageFile(image_path(path, key), record["prompt"], record.get("image_sha256"))
+        for key, record in records.items()
     ]
     images = image_set(name, files)
     kept = {path.stem for path in images.paths}
@@ -99,10 +116,10 @@ def read_run(folder: str, name: str, flag: str = "--output_dir") -> Run:
         raise SettingsError(
             f"{flag} {folder}: found no image that can be used; allowed: a run with images"
         )
-    left_out = (*faults, *_unrecorded(place, records, faults), *images.left_out)
+    left_out = (*faults, *_unrecorded(path, records, faults), *images.left_out)
     images = ImageSet(name, images.paths, images.keys, images.prompts, left_out)
-    usable = {key: line for key, line in records.items() if key in kept}
-    return Run(name, place, manifest, usable, images)
+    usable = {key: record for key, record in records.items() if key in kept}
+    return Run(name, path, manifest, usable, images)
 
 
 def read_runs(folders: Sequence[str], baseline: str | None = None) -> list[Run]:
@@ -112,13 +129,13 @@ def read_runs(folders: Sequence[str], baseline: str | None = None) -> list[Run]:
         folders: of the runs.
         baseline: the one that --baseline gave, for errors.
     """
-    parts = [Path(folder).resolve().parts for folder in folders]
+    paths = [Path(folder).resolve().parts for folder in folders]
     depth = 1
-    while len({part[-depth:] for part in parts}) < len(parts):
+    while len({path[-depth:] for path in paths}) < len(paths):
         depth += 1
     flags = ["--baseline" if folder == baseline else "--output_dir" for folder in folders]
-    names = ["/".join(part[-depth:]) for part in parts]
-    return [read_run(*each) for each in zip(folders, names, flags, strict=True)]
+    names = ["/".join(path[-depth:]) for path in paths]
+    return [read_run(*run) for run in zip(folders, names, flags, strict=True)]
 
 
 def common_keys(runs: Sequence[Run]) -> list[tuple[str, int]]:
@@ -144,12 +161,12 @@ def common_images(runs: Sequence[Run]) -> tuple[list[ImageSet], str | None]:
     return [run.part(shared) for run in runs], remark if more else None
 
 
-def _unrecorded(place: Path, records: dict[str, Line], faults: Sequence[str]) -> list[str]:
+def _unrecorded(folder: Path, records: dict[str, Line], faults: Sequence[str]) -> list[str]:
     """Name the images that no record, not even a faulty one, belongs to."""
     faulty = {fault.partition(":")[0] for fault in faults}
     return [
         f"{path.name}: an image without a record"
-        for path in sorted((place / "img").glob("*.png"))
+        for path in sorted((folder / "img").glob("*.png"))
         if path.stem not in records and path.stem not in faulty
     ]
 
@@ -166,9 +183,170 @@ def _manifest(folder: Path, flag: str) -> Line:
         wrong.append("verifier")
     if wrong:
         shown = ", ".join(f"--{name} {settings.get(name)!r}" for name in wrong)
-        place = folder / MANIFEST
+        path = folder / MANIFEST
         raise SettingsError(
-            f"{flag} {place}: found {shown}; allowed: settings that generate_images wrote"
+            f"{flag} {path}: found {shown}; allowed: settings that generate_images wrote"
         )
     settings.setdefault("proposal", None)
     return manifest
+
+
+@dataclass(frozen=True)
+class ImageFile:
+    """A file that should hold an image.
+
+    Attributes:
+        sha256: hash of the content it was saved with, where that is known.
+    """
+
+    path: Path
+    prompt: str = ""
+    sha256: str | None = None
+
+    def content_hash(self) -> str:
+        """Return the sha256 of the content; a Fault if it is not a readable image, or another."""
+        try:
+            content = self.path.read_bytes()
+            with Image.open(io.BytesIO(content)) as image:
+                if image.format == "PNG":
+                    image.verify()  # its checksums, which is much faster than decoding
+                else:
+                    image.load()
+        except FileNotFoundError as error:
+            raise Fault("a record without an image") from error
+        except _UNREADABLE as error:
+            raise Fault(f"an image that cannot be read ({type(error).__name__})") from error
+        digest = hashlib.sha256(content).hexdigest()
+        if self.sha256 not in (None, digest):
+            raise Fault("another image than the one that was saved")
+        return digest
+
+
+class Fault(Exception):
+    """Why a file is left out, in words."""
+
+
+def image_set(name: str, files: Iterable[ImageFile]) -> ImageSet:
+    """Return the files that hold their image, with the others named in `left_out`."""
+    whole, left_out = [], []
+    for file in files:
+        try:
+            whole.append((file.path, file.content_hash(), file.prompt))
+        except Fault as fault:
+            left_out.append(f"{file.path.stem}: {fault}")
+    paths, keys, prompts = zip(*whole, strict=True) if whole else ((), (), ())
+    return ImageSet(name, paths, keys, prompts, tuple(left_out))
+
+
+def reference_files(folder: str) -> list[Path]:
+    """Return the image files of --ref_dir and the folders in it; SettingsError if there is none."""
+    files = sorted(Path(folder).rglob("*"))
+    paths = [path for path in files if path.suffix.lower() in _ENDINGS]
+    if not paths:
+        raise SettingsError(
+            f"--ref_dir {folder}: found no image; allowed: a folder of {', '.join(_ENDINGS)}"
+        )
+    return paths
+
+
+def read_reference(folder: str) -> ImageSet:
+    """Return the images of --ref_dir and the folders in it; Unavailable if none can be read."""
+    images = image_set(Path(folder).name, map(ImageFile, reference_files(folder)))
+    if not len(images):
+        raise Unavailable(f"no image in {folder} can be read")
+    return images
+
+
+@dataclass(frozen=True)
+class ImageTrace:
+    """An image's rounds by position, arrays of (tokens,).
+
+    Attributes:
+        rounds: number of the round that decided a position, -1 at position 0.
+        accepted: draft tokens accepted in that round, NaN at position 0.
+        cut: whether the image's end cut that round's tree.
+        top1: the target's highest probability at the position, NaN at position 0.
+    """
+
+    rounds: np.ndarray
+    accepted: np.ndarray
+    cut: np.ndarray
+    top1: np.ndarray
+
+    @staticmethod
+    def of(rounds: Sequence[Line], tokens: int) -> "ImageTrace":
+        """Read an image's rounds, as trace.jsonl has them.
+
+        Raises:
+            ValueError: they do not decide every position after the first.
+        """
+        numbers, cut = np.full(tokens, -1), np.zeros(tokens, dtype=bool)
+        accepted, top1 = np.full(tokens, np.nan), np.full(tokens, np.nan)
+        position = 1  # the prefill decides position 0
+        for entry in sorted(rounds, key=lambda entry: entry["round"]):
+            number, end = entry["round"], position + entry["accepted"] + 1
+            fits = entry["position"] == position and len(entry["top1"]) == end - position
+            if not fits or end > tokens:
+                raise ValueError(f"round {number} does not continue at position {position}")
+            numbers[position:end], accepted[position:end] = number, entry["accepted"]
+            # The tree could not grow beyond the last token, so few accepted drafts say nothing.
+            cut[position:end] = entry["depth"] >= tokens - position - 1
+            top1[position:end] = entry["top1"]
+            position = end
+        if position != tokens:
+            raise ValueError(f"found rounds up to position {position} of {tokens}")
+        return ImageTrace(numbers, accepted, cut, top1)
+
+    @property
+    def whole(self) -> np.ndarray:
+        """The accepted draft tokens (tokens,), NaN also where the tree was cut."""
+        return np.where(self.cut, np.nan, self.accepted)
+
+    @property
+    def starts(self) -> np.ndarray:
+        """The first position of every round."""
+        return 1 + np.flatnonzero(np.diff(self.rounds))
+
+
+def grid_columns(tokens: int, size: tuple[int, int]) -> int:
+    """Return the image tokens per row, from the (width, height) of the image in pixels.
+
+    Raises:
+        ValueError: the tokens do not fill rows of this length.
+    """
+    columns = max(1, round((tokens * size[0] / size[1]) ** 0.5))
+    if tokens % columns:
+        raise ValueError(
+            f"found {tokens} tokens for {size[0]} x {size[1]} pixels; they do not fill its rows"
+        )
+    return columns
+
+
+def accepted_lengths(run: Run, ids: Collection[str]) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Return the accepted lengths of each token's round, by image id, and what cannot be used.
+
+    The lengths (rows, columns) are numbers of draft tokens, NaN at the first token, for the images
+    that --trace recorded. What cannot be used is named in words.
+
+    Args:
+        run: whose trace is read.
+        ids: of the images to return; the others' rounds are not kept.
+    """
+    rounds: dict[str, dict[object, Line]] = {}  # by number: a resumed run may repeat the last ones
+    faults: list[str] = []
+    for path in files_of(run.folder, TRACE):
+        for number, entry in scan_lines(path):
+            if entry is None:
+                faults.append(f"{path.name}, line {number}: not a round")
+            elif entry["id"] in ids:
+                rounds.setdefault(entry["id"], {})[entry.get("round")] = entry
+    lengths = {}
+    for name, entries in rounds.items():
+        try:
+            trace = ImageTrace.of(list(entries.values()), run.records[name]["tokens"])
+            with Image.open(run.path(run.records[name])) as image:
+                columns = grid_columns(len(trace.rounds), image.size)
+            lengths[name] = trace.accepted.reshape(-1, columns)
+        except (ValueError, KeyError, TypeError) as error:
+            faults.append(f"{name}: a trace that cannot be used ({error!r})")
+    return lengths, faults

@@ -2,14 +2,129 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 
-from eval.bench.plausible import exceeds_tau
+from eval.bench.speedup import exceeds_tau
 from eval.metrics.paired import Estimate, paired_ratio
-from eval.report.baselines import Baseline
-from eval.report.published import PublishedCell, published
 from eval.report.run import Run
 from support.json_files import Line
+
+# What decides the tokens of plain decoding apart from prompt and seed: the checkpoints, by their
+# contents, and the sampling distribution.
+_DISTRIBUTION = (
+    "model",
+    "model_path",
+    "tokenizer_path",
+    "text_encoder_path",
+    "target_size",
+    "negative_prompt",
+    "quantize",
+    "temperature",
+    "top_k",
+    "top_p",
+    "cfg",
+)
+_MACHINE = ("dtype", "device", "vq_path")
+
+
+@dataclass(frozen=True)
+class PublishedCell:
+    """A row of the paper's tables.
+
+    Attributes:
+        speedup: over its own plain decoding.
+        tau: tokens per round.
+        mean_depth: of the draft trees, in tokens.
+        clip: CLIP score.
+    """
+
+    speedup: float
+    tau: float | None = None
+    mean_depth: float | None = None
+    clip: float | None = None
+
+
+# (model, prompts, temperature, method, whether acceptance is relaxed) -> figures
+PUBLISHED = {
+    ("anole", "MSCOCO2017Val", 0.0, "ar", False): PublishedCell(1.00, 1.0, clip=0.3086),
+    ("anole", "MSCOCO2017Val", 0.0, "eagle2", False): PublishedCell(1.62, mean_depth=5),
+    ("anole", "MSCOCO2017Val", 0.0, "eagle2", True): PublishedCell(3.03, mean_depth=5),
+    ("anole", "MSCOCO2017Val", 0.0, "adt", False): PublishedCell(2.21, 3.40, 3.86, 0.3081),
+    ("anole", "MSCOCO2017Val", 0.0, "adt", True): PublishedCell(3.13, 4.86, 5.15),
+    ("anole", "PartiPrompts", 0.0, "adt", True): PublishedCell(3.05, 3.97, 4.31),
+}
+
+
+def published(settings: dict[str, object], lossless: bool) -> PublishedCell | None:
+    """Return the paper's figures for a run of these settings; None where it has none."""
+    model, prompt, temperature, method = (
+        settings[name] for name in ("model", "prompt", "temperature", "method")
+    )
+    return PUBLISHED.get((model, prompt, float(temperature), method, not lossless))
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The run that another one is compared with.
+
+    Attributes:
+        keys: (prompt, seed) of the images in both.
+        distributions: differences of models and distributions, which leave nothing to compare.
+        doubts: differences of machines and batch sizes, which change seconds and rounding.
+    """
+
+    run: Run
+    keys: tuple[tuple[str, int], ...]
+    distributions: tuple[str, ...]
+    doubts: tuple[str, ...]
+
+    @property
+    def usable(self) -> bool:
+        """Whether the two can be compared."""
+        return bool(self.keys) and not self.distributions
+
+
+def compared(run: Run, other: Run) -> Baseline:
+    """Return `other` as the baseline of `run`."""
+    ours, theirs = run.manifest["identity"], other.manifest["identity"]
+    doubts = _differences(_MACHINE, ours, theirs) + _differences(
+        ("batch_size",), run.settings, other.settings
+    )
+    doubts += [
+        f"other {name} than {other.name}"
+        for name in ("hardware", "versions")
+        if run.manifest.get(name) != other.manifest.get(name)
+    ]
+    keys = tuple(key for key in other.by_image if key in run.by_image)
+    return Baseline(other, keys, tuple(_differences(_DISTRIBUTION, ours, theirs)), tuple(doubts))
+
+
+def baseline_of(run: Run, runs: Sequence[Run], folder: str | None) -> Baseline | None:
+    """Return the baseline of a run, or None if there is none.
+
+    This is the run in the folder, whether it can be compared or not. Without a folder it is a run
+    of plain decoding with the same distribution and with images in common: the run itself, else the
+    one with the fewest doubts, then with the most images.
+    """
+    if folder is not None:
+        path = Path(folder).resolve()
+        return compared(run, next(other for other in runs if other.folder.resolve() == path))
+    plain = [compared(run, other) for other in runs if other.settings["method"] == "ar"]
+    fitting = [baseline for baseline in plain if baseline.usable]
+    return min(
+        fitting,
+        key=lambda baseline: (baseline.run is not run, len(baseline.doubts), -len(baseline.keys)),
+        default=None,
+    )
+
+
+def _differences(names: Sequence[str], ours: Line, theirs: Line) -> list[str]:
+    return [
+        f"--{name} {ours.get(name)!r}, baseline {theirs.get(name)!r}"
+        for name in names
+        if ours.get(name) != theirs.get(name)
+    ]
 
 
 @dataclass(frozen=True)
@@ -94,7 +209,11 @@ def _against(run: Run, baseline: Baseline | None) -> dict[str, object]:
         return {"common": len(baseline.keys), "warnings": (warning,)}
     theirs = [baseline.run.by_image[key] for key in baseline.keys]
     ours = [run.by_image[key] for key in baseline.keys]
-    speedup = paired_ratio([line["seconds"] for line in theirs], [line["seconds"] for line in ours])
+    seconds, forwards = (
+        [[record[name] for record in records] for records in (theirs, ours)]
+        for name in ("seconds", "target_forwards")
+    )
+    speedup = paired_ratio(*seconds)
     noise = None
     if baseline.run.settings["method"] == "ar" and baseline.run is not run:
         noise = exceeds_tau(speedup.value, tau(ours))
@@ -103,12 +222,11 @@ def _against(run: Run, baseline: Baseline | None) -> dict[str, object]:
         for one, other in zip(theirs, ours, strict=True)
     )
     differing = _differing(run, baseline.run, len(ours) - identical)
-    plain, own = (sum(line["target_forwards"] for line in lines) for lines in (theirs, ours))
     warnings = (*baseline.doubts, noise, differing)
     return {
         "baseline": baseline.run.name,
         "speedup": speedup,
-        "compression": plain / own,
+        "compression": sum(forwards[0]) / sum(forwards[1]),
         "common": len(ours),
         "identical": identical,
         "doubtful": bool(baseline.doubts),

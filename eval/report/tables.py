@@ -6,32 +6,29 @@ from eval.metrics.base import Score
 from eval.metrics.paired import Estimate
 from eval.report.run import Run
 from eval.report.speed import SpeedRow
-from support.tables import Table
-
-_NONE = "-"
+from support.tables import NONE, Table, number
 
 
 def speed_table(rows: Sequence[SpeedRow]) -> Table:
-    """Return a line per run, with the paper's figures next to ours where it has the same cell."""
-    lines = [_speed_cells(row) for row in rows]
-    if any(row.paper for row in rows):
-        lines = [cells | _paper_cells(row) for cells, row in zip(lines, rows, strict=True)]
-    return Table(tuple(lines[0]), tuple(tuple(cells.values()) for cells in lines), "Speed")
+    """Return a row per run, with the paper's figures next to ours where it has the same cell."""
+    paper = any(row.paper for row in rows)
+    cells = [_speed_cells(row) | (_paper_cells(row) if paper else {}) for row in rows]
+    return Table.of(cells, "Speed")
 
 
 def _speed_cells(row: SpeedRow) -> dict[str, str]:
-    same = _NONE if row.identical is None else f"{row.identical}/{row.common}"
+    same = NONE if row.identical is None else f"{row.identical}/{row.common}"
     return {
         "run": row.run,
         "method": _method(row),
         "T": f"{row.temperature:g}",
-        "s/image": _number(row.seconds),
-        "baseline": row.baseline or _NONE,
+        "s/image": number(row.seconds),
+        "baseline": row.baseline or NONE,
         "SR": _ratio(row.speedup) + _mark(row.doubtful or row.above_tau),
-        "tau": _number(row.tau),
-        "mean depth": _number(row.mean_depth),
-        "forwards": _number(row.forwards),
-        "fewer forwards": _number(row.compression),
+        "tau": number(row.tau),
+        "mean depth": number(row.mean_depth),
+        "forwards": number(row.forwards),
+        "fewer forwards": number(row.compression),
         "same tokens": same + _mark(row.doubtful),
     }
 
@@ -39,38 +36,40 @@ def _speed_cells(row: SpeedRow) -> dict[str, str]:
 def _paper_cells(row: SpeedRow) -> dict[str, str]:
     figures = {"SR": "speedup", "tau": "tau", "mean depth": "mean_depth"}
     return {
-        f"paper's {name}": _number(row.paper and getattr(row.paper, field))
+        f"paper's {name}": number(row.paper and getattr(row.paper, field))
         for name, field in figures.items()
     }
 
 
 def metric_table(scores: Mapping[str, Sequence[Score]], rows: Sequence[SpeedRow]) -> Table:
-    """Return a line per figure and a column per run.
+    """Return a row per figure and a column per run.
 
-    A line below holds the differences to the lossless baselines over the same images, where there
+    A row below holds the differences to the lossless baselines over the same images, where there
     are any; the paper's CLIP scores have columns of their own.
     """
-    named = {run: {score.metric: score for score in own} for run, own in scores.items()}
-    clip = {row.run: row.paper.clip for row in rows if row.paper and row.paper.clip is not None}
-    lines = []
-    for metric, higher in {s.metric: s.higher for own in scores.values() for s in own}.items():
-        found = [own.get(metric) for own in named.values()]
-        paper = [_number(value) if metric == "clip" else _NONE for value in clip.values()]
-        lines.append((f"{metric} {'↑' if higher else '↓'}", *map(_score, found), *paper))
-        prices = [score and score.price for score in found]
-        if any(prices):
-            cells = (*map(_difference, prices), *(_NONE for _ in clip))
-            lines.append((f"{metric}, minus the baseline's", *cells))
-    columns = ("figure", *scores, *(f"paper's {run}" for run in clip))
-    return Table(columns, tuple(lines), "Images")
+    by_metric: dict[str, dict[str, Score]] = {}  # metric -> run -> score
+    for run, run_scores in scores.items():
+        for score in run_scores:
+            by_metric.setdefault(score.metric, {})[run] = score
+    paper = {row.run: row.paper.clip for row in rows if row.paper and row.paper.clip is not None}
+    table = []
+    for metric, by_run in by_metric.items():
+        arrow = "↑" if next(iter(by_run.values())).higher else "↓"
+        shown = {run: _score(by_run.get(run)) for run in scores}
+        clip = {f"paper's {run}": number(value) for run, value in paper.items()}
+        table.append({"figure": f"{metric} {arrow}"} | shown | (clip if metric == "clip" else {}))
+        if any(score.price for score in by_run.values()):
+            prices = {run: _difference(score.price) for run, score in by_run.items()}
+            table.append({"figure": f"{metric}, minus the baseline's"} | prices)
+    return Table.of(table, "Images")
 
 
 def sources_table(scores: Mapping[str, Sequence[Score]]) -> Table:
-    """Return what every figure rests on, with one line for all figures and runs that agree."""
+    """Return what every figure rests on, with one row for all figures and runs that agree."""
     runs: dict[tuple[str, ...], list[str]] = {}  # by figure and notes
-    for run, own in scores.items():
-        for score in own:
-            notes = (score.reference or _NONE, score.interval or _NONE, score.warning or _NONE)
+    for run, run_scores in scores.items():
+        for score in run_scores:
+            notes = (score.reference or NONE, score.interval or NONE, score.warning or NONE)
             key = (score.metric, str(score.count), score.network, score.resize, *notes)
             runs.setdefault(key, []).append(run)
     figures: dict[tuple[str, ...], list[str]] = {}  # by runs and notes
@@ -84,10 +83,10 @@ def sources_table(scores: Mapping[str, Sequence[Score]]) -> Table:
 def settings_table(runs: Sequence[Run]) -> tuple[Table, str]:
     """Return the settings, machines and versions that differ, and in words those that do not."""
     facts = [_facts(run) for run in runs]
-    names = dict.fromkeys(name for own in facts for name in own)
-    found = {name: tuple(own.get(name, _NONE) for own in facts) for name in names}
-    rows = tuple((name, *cells) for name, cells in found.items() if len(set(cells)) > 1)
-    common = [f"{name} {cells[0]}" for name, cells in found.items() if len(set(cells)) == 1]
+    names = dict.fromkeys(name for run_facts in facts for name in run_facts)
+    values = {name: tuple(run_facts.get(name, NONE) for run_facts in facts) for name in names}
+    rows = tuple((name, *cells) for name, cells in values.items() if len(set(cells)) > 1)
+    common = [f"{name} {cells[0]}" for name, cells in values.items() if len(set(cells)) == 1]
     return Table(("setting", *(run.name for run in runs)), rows, "Settings"), "; ".join(common)
 
 
@@ -101,7 +100,7 @@ def _facts(run: Run) -> dict[str, str]:
 def _text(value: object) -> str:
     if not isinstance(value, dict) or not value:
         return str(value)
-    return ", ".join(f"{name} {part}" for name, part in value.items() if part is not None)
+    return ", ".join(f"{name} {item}" for name, item in value.items() if item is not None)
 
 
 def _method(row: SpeedRow) -> str:
@@ -117,29 +116,21 @@ def _mark(doubtful: bool) -> str:
     return " (!)" if doubtful else ""
 
 
-def _number(value: float | None) -> str:
-    if value is None:
-        return _NONE
-    if abs(value) >= 100:
-        return f"{value:.0f}"
-    return f"{value:.3g}" if value % 1 else f"{value:g}"
-
-
 def _ratio(ratio: Estimate | None) -> str:
     if ratio is None:
-        return _NONE
+        return NONE
     return f"{ratio.value:.2f}" + _interval(ratio, "{:.2f}".format)
 
 
 def _difference(price: Estimate | None) -> str:
     if price is None:
-        return _NONE
+        return NONE
     return _signed(price.value) + _interval(price, _signed)
 
 
 def _score(score: Score | None) -> str:
     if score is None:
-        return _NONE
+        return NONE
     return _places(score.value) + _interval(score, _places) + _mark(score.warning is not None)
 
 

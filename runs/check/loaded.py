@@ -33,7 +33,7 @@ from runs.check.memory import free_memory
 from runs.check.report import OK, SKIPPED, Finding, judged, size
 from runs.check.transformers import ORACLES
 from runs.exactness import NEAR_TIE, gap
-from runs.measure import BASELINE, Measurement, measure, other_load
+from runs.measure import BASELINE, BUSY, Measurement, busy_share, measure
 from runs.methods import sampling_distribution
 from runs.session import DTYPES, Session, open_session, target_options
 from scenes.captions import caption
@@ -421,7 +421,9 @@ def _gap(checkpoint: Checkpoint, plain: FinishedImage, other: FinishedImage) -> 
 def tell_speed(checkpoint: Checkpoint) -> Finding:
     """Return the row of the time per token, and of the hours that the user's set takes."""
     settings = checkpoint.settings
-    if share := other_load(checkpoint.target.device, list(checkpoint.generated.values())):
+    # The least of all methods, since other processes come and go; of a GPU CPU time says nothing.
+    share = min(busy_share([run]) for run in checkpoint.generated.values())
+    if checkpoint.target.device.type == "cpu" and share < BUSY:
         text = f"this process had the processor for only {share:.0%} of the time: measure again on "
         return Finding("speed", "", SKIPPED, text + "an idle machine", figures={"share": share})
     seconds = {name: _seconds_per_token(run) for name, run in checkpoint.generated.items()}

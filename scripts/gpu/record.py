@@ -12,10 +12,9 @@ from typing import Any
 import torch
 
 from configs.fields import SettingsError
-from eval.bench.machine import cpu_name
 from support.durable import append_lines
 from support.json_files import read_lines
-from support.provenance import revision
+from support.provenance import cpu_name, revision
 from support.tables import Table
 
 Figures = dict[str, Any]

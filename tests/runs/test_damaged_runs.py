@@ -11,8 +11,7 @@ from stand_ins import empty_checkpoint
 
 from configs.fields import SettingsError
 from configs.schema import RunSettings
-from eval.report.run import read_run
-from eval.report.traces import accepted_lengths
+from eval.report.run import accepted_lengths, read_run
 from runs.generate import generate_images
 from support.json_files import read_lines
 

@@ -11,9 +11,7 @@ from PIL import Image
 
 from configs.fields import SettingsError
 from eval.metrics.base import Unavailable
-from eval.report.image_sets import read_reference
-from eval.report.run import read_run, read_runs
-from eval.report.traces import accepted_lengths
+from eval.report.run import ImageTrace, accepted_lengths, read_reference, read_run, read_runs
 
 GREY = [np.full((8, 8, 3), 30 * number, dtype=np.uint8) for number in range(4)]
 
@@ -186,3 +184,40 @@ def test_traces_of_the_images_on_show(folder):
     assert faults[0] == "trace.jsonl, line 1: not a round" and faults[1].startswith(
         "00002_0: a trace that cannot"
     )
+
+
+def rounds_of(accepted: list[int], depth: int = 9) -> list[dict]:
+    """Return rounds that accept so many draft tokens, in trees of this depth."""
+    positions = np.cumsum([1, *(count + 1 for count in accepted)])
+    return [
+        {
+            "round": i,
+            "position": int(positions[i]),
+            "accepted": a,
+            "depth": depth,
+            "top1": [0.5 + i / 100] * (a + 1),
+        }
+        for i, a in enumerate(accepted)
+    ]
+
+
+def test_a_position_has_the_acceptance_of_the_round_that_decided_it() -> None:
+    image = ImageTrace.of(rounds_of([2, 0, 1], depth=3), 7)
+    np.testing.assert_array_equal(image.accepted, [np.nan, 2, 2, 2, 0, 1, 1])
+    np.testing.assert_array_equal(image.rounds, [-1, 0, 0, 0, 1, 2, 2])
+    np.testing.assert_allclose(image.top1, [np.nan, 0.5, 0.5, 0.5, 0.51, 0.52, 0.52])
+    np.testing.assert_array_equal(image.starts, [1, 4, 5])
+    np.testing.assert_array_equal(
+        image.whole, [np.nan, 2, 2, 2, np.nan, np.nan, np.nan]
+    )  # 2 positions were left
+
+
+@pytest.mark.parametrize("damage", [{"position": 5}, {"accepted": 9}, {"top1": [0.1]}])
+def test_rounds_that_do_not_fit_are_refused(damage) -> None:
+    broken = rounds_of([2, 0, 1])
+    broken[1] = broken[1] | damage
+    broken[1]["top1"] = broken[1]["top1"] if "top1" not in damage else [0.1, 0.2]
+    with pytest.raises(ValueError, match="round 1 does not continue at position 4"):
+        ImageTrace.of(broken, 7)
+    with pytest.raises(ValueError, match="up to position 5 of 7"):
+        ImageTrace.of(rounds_of([2, 0]), 7)

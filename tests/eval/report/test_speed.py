@@ -5,10 +5,9 @@ import pytest
 from made_runs import made_record, write_records, write_run
 
 from eval.metrics.base import Score
-from eval.report.baselines import baseline_of, compared
 from eval.report.pictures import difference
 from eval.report.run import read_run
-from eval.report.speed import speed_row
+from eval.report.speed import baseline_of, compared, speed_row
 from eval.report.tables import settings_table, sources_table, speed_table
 
 GREY = [np.full((8, 8, 3), 20 * number, dtype=np.uint8) for number in range(9)]

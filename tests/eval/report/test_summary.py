@@ -1,8 +1,8 @@
 """The first answers of a report, in words."""
 
 from eval.metrics.paired import Estimate
+from eval.report.report import summary
 from eval.report.speed import SpeedRow
-from eval.report.summary import summary_line
 
 
 def row(**values: object) -> SpeedRow:
@@ -17,19 +17,19 @@ def row(**values: object) -> SpeedRow:
 
 
 def test_a_run_with_the_baselines_images() -> None:
-    line = summary_line(row())
+    line = summary(row())
     assert line.fast == "2.00 times as fast as plain; 1.25 s per image"
     assert (line.same, line.colour) == ("8 of 8 have the tokens of plain", "good")
 
 
 def test_a_different_image_a_relaxed_rule_and_a_doubt_are_marked() -> None:
-    assert summary_line(row(identical=7)).colour == "bad"
-    assert summary_line(row(lossless=False, same_tokens=False, identical=0)).colour == "bad"
-    assert summary_line(row(same_tokens=False, identical=0)).colour == ""
-    assert "plain (!);" in summary_line(row(above_tau=True)).fast
+    assert summary(row(identical=7)).colour == "bad"
+    assert summary(row(lossless=False, same_tokens=False, identical=0)).colour == "bad"
+    assert summary(row(same_tokens=False, identical=0)).colour == ""
+    assert "plain (!);" in summary(row(above_tau=True)).fast
 
 
 def test_runs_that_are_compared_with_nothing_say_so() -> None:
-    assert summary_line(row(run="plain")).fast == "1.25 s per image: the baseline"
-    line = summary_line(row(baseline=None, speedup=None, identical=None, common=None))
+    assert summary(row(run="plain")).fast == "1.25 s per image: the baseline"
+    line = summary(row(baseline=None, speedup=None, identical=None, common=None))
     assert "no baseline" in line.fast and "no baseline" in line.same

@@ -23,7 +23,6 @@ from configs.tools import InspectSettings
 from models.registry import FAMILIES, TARGETS
 from models.targets.llamagen import LlamaGen
 from models.targets.llamagen_files import llamagen_family
-from runs import measure
 from runs.check import loaded
 from runs.check.loaded import CHECKS, Checkpoint, PictureScores, order_rates, run_checks
 from runs.check.report import Finding
@@ -53,7 +52,7 @@ def ran(**flags: str) -> dict[str, Finding]:
 @pytest.fixture(autouse=True)
 def idle(monkeypatch) -> None:
     """Seconds are told as on an idle machine."""
-    monkeypatch.setattr(measure, "BUSY", 0.0)
+    monkeypatch.setattr(loaded, "BUSY", 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -254,7 +253,7 @@ def test_a_method_with_other_tokens_is_named(small) -> None:
 
 @pytest.mark.parametrize(("share", "state"), [(0.5, "skipped"), (0.97, "ok")])
 def test_no_seconds_are_told_on_a_busy_machine(share, state, small, monkeypatch) -> None:
-    monkeypatch.setattr(measure, "BUSY", 0.9)
+    monkeypatch.setattr(loaded, "BUSY", 0.9)
     busy = replace(small)
     busy.__dict__["generated"] = {
         name: replace(run, cpu_seconds=(share * sum(image.seconds for image in run.images),))
