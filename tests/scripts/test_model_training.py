@@ -1,6 +1,7 @@
 """Training of the tiny transformer: optimiser, warm start, resumed runs."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -90,6 +91,20 @@ def test_a_warm_start_begins_with_the_exported_weights(folders) -> None:
         torch.equal(warm.average[f"transformer.{key}"], value) for key, value in loaded.items()
     )
     assert not torch.equal(fresh.module.transformer.head.weight, loaded["head.weight"])
+
+
+def test_a_warm_start_keeps_what_two_vocabularies_share(folders, tmp_path) -> None:
+    more = replace(SIZES, words=tuple(f"<reserved{i}>" for i in range(8)))
+    other = write_checkpoint(tmp_path / "other", more, seed=5)
+    run = model_run(folders)
+    first = run.module.transformer.embedding.weight.clone()
+    run.start_from(other)
+    loaded = load_file(other / "model.safetensors")["model.embed_tokens.weight"]
+    assert len(loaded) != len(first)
+    shared = min(len(loaded), len(first))
+    weight = run.module.transformer.embedding.weight
+    assert torch.equal(weight[:shared], loaded[:shared].float())
+    assert torch.equal(weight[shared:], first[shared:])
 
 
 def test_naming_and_outlining_objects_is_learnt_beside_the_tokens(folders) -> None:
