@@ -193,14 +193,17 @@ def test_a_drafter_with_another_rotary_base_is_a_note(folder, capsys) -> None:
     assert code == 0 and row["state"] == "note" and row["text"].startswith("500, the target's is")
 
 
-def test_hub_ids_are_not_fetched(monkeypatch, tmp_path, capsys) -> None:
+@pytest.mark.parametrize("offline", [True, False])
+def test_hub_ids_are_not_fetched(offline, monkeypatch, tmp_path, capsys) -> None:
     from huggingface_hub import constants
 
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)  # whatever the shell has set
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     assert main.main(["inspect", "--model=anole", "--model_path=nobody/nothing"]) == 1
     out = capsys.readouterr().out
     assert "'nobody/nothing' is no folder here and not in the hub's cache" in out
-    assert "`hf download nobody/nothing` fetches it" in out
+    hint = "HF_HUB_OFFLINE is set: `hf download nobody/nothing`"
+    assert (hint if offline else "`hf download nobody/nothing` fetches it") in out
 
 
 @pytest.mark.parametrize(
