@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Makes ckpts/tiny from nothing: paints scenes, trains the VQGAN, encodes the scenes, trains the
+# Makes ckpts/tiny from nothing: renders scenes, trains the VQGAN, encodes the scenes, trains the
 # VQGAN's decoder further, trains the transformer, generates images with it, and trains the EAGLE
-# head on these and on painted ones. Every step continues where it stopped. About seven hours on
+# head on these and on rendered ones. Every step continues where it stopped. About seven hours on
 # two CPU cores.
-# With PICTURES, a folder of captioned pictures, it makes a model of these instead.
+# With PICTURES, a folder of captioned pictures, it makes a model of them instead.
 # Variables: PY interpreter; WORK folder; MODEL folder of the result; PROCESSES that train decoder
 # and transformer: one per core, or a single one with a GPU; PICTURES; HOLDOUT pictures that are
-# kept from training; START folder of a model to begin with, such as ckpts/tiny; minutes of each
-# training: VQGAN_MINUTES, DECODER_MINUTES, MODEL_MINUTES.
+# used for validation only; COUNT crops to train on; START folder of a model to begin with, such as
+# ckpts/tiny; minutes of each training: VQGAN_MINUTES, DECODER_MINUTES, MODEL_MINUTES.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PY=${PY:-$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python)}
@@ -17,14 +17,14 @@ MODEL=${MODEL:-$([ "$PICTURES" ] && echo "$WORK/model" || echo ckpts/tiny)}
 PROCESSES=${PROCESSES:-2}
 START=${START:-}
 
-splits="train:60000 validation:2000 test:2000" cuts=()
+splits="train:60000 validation:2000 test:2000" crops=()
 if [ "$PICTURES" ]; then
-  splits="train:${COUNT:-27000} validation:${HOLDOUT:-100}" cuts=(--pictures "$PICTURES" --holdout "${HOLDOUT:-100}")
+  splits="train:${COUNT:-27000} validation:${HOLDOUT:-100}" crops=(--pictures "$PICTURES" --holdout "${HOLDOUT:-100}")
 fi
 parallel=("$PY" -m torch.distributed.run --nproc_per_node "$PROCESSES" -m)
 
 for split in $splits; do
-  "$PY" -m scripts.tiny.images --work_dir "$WORK" --split "${split%:*}" --count "${split#*:}" "${cuts[@]}"
+  "$PY" -m scripts.tiny.images --work_dir "$WORK" --split "${split%:*}" --count "${split#*:}" "${crops[@]}"
 done
 "$PY" -m scripts.tiny.make_tokenizer --work_dir "$WORK" --output_dir "$MODEL/tokenizer"
 "$PY" -m scripts.tiny.make_config --model_dir "$MODEL"

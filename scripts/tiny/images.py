@@ -1,7 +1,7 @@
-"""Training images with captions: painted scenes, or cuts of a user's pictures.
+"""Training images with captions: rendered scenes, or crops of a user's pictures.
 
-`python -m scripts.tiny.images --split train --count 60000` paints;
-`python -m scripts.tiny.images --split train --count 27000 --pictures DIR` cuts.
+`python -m scripts.tiny.images --split train --count 60000` renders;
+`python -m scripts.tiny.images --split train --count 27000 --pictures DIR` crops.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from scenes.painting import render_scene
 from scenes.scene import IMAGE_SIZE, Scene, sample_scene
 from support.script import run_script
 
-SMALLEST_CUT = 0.35  # of the picture's shorter side
+SMALLEST_CROP = 0.35  # of the picture's shorter side
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Split:
         return cls(name, np.load(path, mmap_mode="r")[: len(records)], records)
 
     def scene(self, image: int) -> Scene | None:
-        """Return the scene that an image shows; None for a cut of a picture."""
+        """Return the scene that an image shows; None for a crop of a picture."""
         return scene_of(self.name, self.records[image])
 
 
@@ -61,11 +61,11 @@ def read_captions(folder: Path, split: str) -> list[dict[str, Any]]:
 
 
 def scene_of(split: str, record: dict[str, Any]) -> Scene | None:
-    """Return the scene of a caption record; None for a cut of a picture."""
+    """Return the scene of a caption record; None for a crop of a picture."""
     return sample_scene(split, record["index"]) if "background" in record else None
 
 
-class Paintings:
+class RenderedScenes:
     """Scenes of a split, by number."""
 
     def __init__(self, split: str) -> None:
@@ -79,8 +79,8 @@ class Paintings:
 
 
 @dataclass(frozen=True)
-class Cuts:
-    """Squares of pictures at several scales, by number.
+class Crops:
+    """Square crops of pictures at several scales, by number.
 
     Attributes:
         pictures: id, caption and file content of each.
@@ -89,17 +89,14 @@ class Cuts:
     pictures: Sequence[tuple[str, str, bytes]]
 
     @classmethod
-    def of_folder(cls, folder: Path, split: str, holdout: int) -> Cuts:
-        """Return the cuts of a split: `holdout` whole pictures are only in validation."""
+    def of_folder(cls, folder: Path, split: str, holdout: int) -> Crops:
+        """Return the crops of a split; `holdout` pictures are used for validation only."""
         pictures = read_pictures(folder)
         if split not in ("train", "validation"):
-            raise ValueError(
-                f"--split: found {split}; allowed with --pictures: train, validation (the pictures "
-                "that --holdout keeps from training)"
-            )
+            raise ValueError(f"--split: with --pictures expected train or validation, got {split}")
         if not 0 < holdout < len(pictures):
             raise ValueError(
-                f"--holdout: found {holdout}; allowed: 1 to {len(pictures) - 1}, as {folder} holds "
+                f"--holdout: expected 1 to {len(pictures) - 1}, got {holdout}: {folder} has "
                 f"{len(pictures)} pictures"
             )
         # a folder's order is often its order by subject, so the first ones would be of one kind
@@ -110,30 +107,30 @@ class Cuts:
     def draw(self, index: int) -> tuple[np.ndarray, dict[str, Any]]:
         """Return an image, uint8 (128, 128, 3), and its caption record.
 
-        The first round of all pictures shows each as a whole, cut to a square in its middle; the
-        other rounds show random squares of it, half of them mirrored.
+        The first crop of every picture is the largest square in its middle. The others are random
+        squares of it, half of them mirrored.
         """
         turn, number = divmod(index, len(self.pictures))
         id, text, content = self.pictures[number]
         try:
             picture = ImageOps.exif_transpose(Image.open(io.BytesIO(content))).convert("RGB")
         except OSError as error:
-            raise ValueError(f"{id}: found no picture in it ({error}); remove it") from None
+            raise ValueError(f"{id}: expected a picture, got {error}; remove the file") from None
         rng = np.random.default_rng((number, turn))
-        pixels = random_cut(picture, rng) if turn else cut(picture)
+        pixels = random_crop(picture, rng) if turn else crop(picture)
         return pixels, {"index": index, "caption": text, "file": id}
 
 
-def cut(
+def crop(
     picture: Image.Image, share: float = 1.0, across: float = 0.5, down: float = 0.5
 ) -> np.ndarray:
     """Return a square of a picture as uint8 (128, 128, 3).
 
     Args:
         picture: in RGB.
-        share: the square's side, of the shorter side of the picture.
-        across: where the square lies from the left (0) to the right (1).
-        down: where it lies from the top to the bottom.
+        share: side of the square, as a share of the picture's shorter side.
+        across: position of the square from the left (0) to the right (1).
+        down: its position from the top to the bottom.
     """
     side = round(share * min(picture.size))
     left, top = (
@@ -144,11 +141,11 @@ def cut(
     return np.asarray(picture.resize((IMAGE_SIZE, IMAGE_SIZE), Image.Resampling.LANCZOS, box))
 
 
-def random_cut(picture: Image.Image, rng: np.random.Generator) -> np.ndarray:
+def random_crop(picture: Image.Image, rng: np.random.Generator) -> np.ndarray:
     """Return a random square of a picture, mirrored or not, as uint8 (128, 128, 3)."""
-    # a smaller square would be enlarged, and its blur learnt as if it were texture
-    smallest = min(1.0, max(SMALLEST_CUT, IMAGE_SIZE / min(picture.size)))
-    pixels = cut(picture, float(np.exp(rng.uniform(np.log(smallest), 0.0))), *rng.random(2))
+    # a smaller square would be enlarged, and the model would learn its blur
+    smallest = min(1.0, max(SMALLEST_CROP, IMAGE_SIZE / min(picture.size)))
+    pixels = crop(picture, float(np.exp(rng.uniform(np.log(smallest), 0.0))), *rng.random(2))
     return pixels[:, ::-1] if rng.random() < 0.5 else pixels
 
 
@@ -156,7 +153,7 @@ def read_pictures(folder: Path) -> list[tuple[str, str, bytes]]:
     """Return id, caption and content of each picture of a folder, a .jsonl file or .tar files.
 
     Captions are read as `extract_tokens --data_dir` reads them; in a folder of nothing but pictures
-    the files' names are the captions. Pictures that cannot be read are named and left out.
+    the files' names are the captions. Pictures that cannot be read are reported and left out.
     """
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     if files and all(path.suffix.lower() in IMAGE_ENDINGS for path in files):
@@ -191,24 +188,24 @@ def make_images(
 ) -> None:
     """Write `images_{split}.npy`, uint8 (count, 128, 128, 3), and `captions_{split}.jsonl`.
 
-    A caption is written only after its image, so the whole lines of captions count the finished
-    images, and the same call continues after them. The distinct captions become prompts, in
-    `prompts_{split}.txt`.
+    A caption is written only after its image, so the number of whole lines is that of finished
+    images, and an interrupted call continues after them. The distinct captions become prompts,
+    in `prompts_{split}.txt`.
 
     Args:
         work_dir: folder of the intermediate files, created if missing.
         split: train, validation or test; of pictures train or validation.
         count: number of images.
         chunk: images between two writes to disk.
-        pictures: folder, .jsonl file or .tar of captioned pictures to cut; paints scenes if None.
-        holdout: pictures that are kept from training, for validation.
+        pictures: folder, .jsonl file or .tar of captioned pictures to crop; renders scenes if None.
+        holdout: pictures used for validation only.
 
     Raises:
-        ValueError: the folder holds another number of images, or a number is not positive.
+        ValueError: the folder has another number of images, or a number is not positive.
     """
     if count < 1 or chunk < 1:
         raise ValueError(f"--count, --chunk: found {count}, {chunk}, allowed: whole numbers from 1")
-    source = Cuts.of_folder(Path(pictures), split, holdout) if pictures else Paintings(split)
+    source = Crops.of_folder(Path(pictures), split, holdout) if pictures else RenderedScenes(split)
     folder = Path(work_dir)
     folder.mkdir(parents=True, exist_ok=True)
     captions_path = folder / f"captions_{split}.jsonl"

@@ -2,10 +2,10 @@
 
 `python -m scripts.tiny.train_model --work_dir work/tiny`
 
-The loss is the cross-entropy of the image tokens; with painted scenes also of naming and outlining
+The loss is the cross-entropy of the image tokens; with rendered scenes also of naming and outlining
 their objects (`objects.py`). The captions of a batch have the same number of tokens, so nothing is
 padded. One batch in ten has no captions and trains the unconditional guidance row. Random textures
-drown what there is to learn about painted objects, so captions with plain backgrounds are drawn
+drown what there is to learn about their objects, so captions with plain backgrounds are drawn
 more often, and tokens next to an object that has begun weigh more; neither changes the distribution
 that a caption is trained towards. Continues where it stopped.
 """
@@ -75,7 +75,7 @@ class Captions:
     ) -> "Captions":
         """Read a split.
 
-        odds: of painted scenes, by their kind of background; None: all captions alike.
+        odds: of rendered scenes, by their kind of background; None: all captions alike.
         """
         codes = np.load(work_dir / f"codes_{split}.npy", mmap_mode="r")
         records = read_captions(work_dir, split)[: len(codes)]
@@ -156,7 +156,7 @@ class ModelRun(TrainingRun):
     ) -> dict[str, Tensor]:
         """Return the mean losses of the `rows` of batch `number`, by what they are of.
 
-        elsewhere: weight of a token that is not next to a painted object.
+        elsewhere: weight of a token that is not next to an object of a rendered scene.
         """
         prompts, codes, images = (
             column[rows] for column in captions.batch(number, self.batch_size, empty)
@@ -231,8 +231,8 @@ class ModelRun(TrainingRun):
         )
 
 
-class PaintedRun(ModelRun):
-    """Training on painted scenes: the middle layers also learn which objects the tokens show."""
+class SceneRun(ModelRun):
+    """Training on rendered scenes: the middle layers also learn which objects the tokens show."""
 
     def trained_module(self, transformer: Transformer) -> nn.Module:
         return ObjectReading(transformer)
@@ -291,9 +291,9 @@ def initialise(model: Transformer) -> Transformer:
 
 
 def run_kind(work_dir: Path) -> type[ModelRun]:
-    """Return the training that fits the images: painted scenes or pictures."""
+    """Return the training that fits the images: rendered scenes or pictures."""
     first = next(iter(read_captions(work_dir, "train")))
-    return ModelRun if scene_of("train", first) is None else PaintedRun
+    return ModelRun if scene_of("train", first) is None else SceneRun
 
 
 def train(

@@ -66,7 +66,7 @@ def psnr_figures(drawn: Tensor, images: Tensor, scenes: Sequence[Scene | None]) 
     Args:
         drawn: reconstructions, (n, 3, h, w), about -1 to 1.
         images: what they should show, in the same layout.
-        scenes: what the images were painted from; None for photographs.
+        scenes: what the images were rendered from; None for photographs.
     """
     errors = ((drawn.clamp(-1, 1) - images) * 127.5).square().flatten(1).mean(1)
     psnr = 10 * torch.log10(255.0**2 / errors)

@@ -1,4 +1,4 @@
-"""Training images: painted, or cut out of a folder of pictures."""
+"""Training images: rendered scenes, or crops of a folder of pictures."""
 
 import json
 
@@ -8,11 +8,11 @@ from PIL import Image
 
 from scenes.scene import sample_scene
 from scripts.tiny.images import (
-    Cuts,
+    Crops,
     Split,
     caption_from_name,
     make_images,
-    random_cut,
+    random_crop,
     read_pictures,
 )
 
@@ -28,7 +28,7 @@ def pictures(tmp_path):
     return folder
 
 
-def test_painting_resumes_after_a_torn_line(tmp_path) -> None:
+def test_rendering_resumes_after_a_torn_line(tmp_path) -> None:
     whole, torn = tmp_path / "whole", tmp_path / "torn"
     make_images(work_dir=str(whole), split="test", count=12, chunk=5)
     make_images(work_dir=str(torn), split="test", count=12, chunk=4)
@@ -66,7 +66,7 @@ def test_held_out_pictures_are_never_trained_on(pictures, tmp_path) -> None:
     assert (tmp_path / "prompts_train.txt").read_text() == "grey wall\n"
 
 
-def test_cutting_resumes_with_the_same_cuts(pictures, tmp_path) -> None:
+def test_cropping_resumes_with_the_same_crops(pictures, tmp_path) -> None:
     (pictures / "n00000000_grey_wall.png").unlink()
     rng = np.random.default_rng(0)
     Image.fromarray(rng.integers(256, size=(150, 200, 3), dtype=np.uint8)).save(
@@ -82,12 +82,12 @@ def test_cutting_resumes_with_the_same_cuts(pictures, tmp_path) -> None:
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "torn" / name).read_bytes()
 
 
-def test_cuts_lie_inside_and_show_the_picture_at_several_scales() -> None:
+def test_crops_are_inside_and_show_the_picture_at_several_scales() -> None:
     ramp = np.arange(400, dtype=np.float32) / 400 * 255  # brightness tells where a column was
     picture = Image.fromarray(np.tile(ramp.astype(np.uint8)[None, :, None], (400, 1, 3)))
-    cuts = [random_cut(picture, np.random.default_rng(seed)) for seed in range(60)]
-    widths = [abs(int(cut[0, -1, 0]) - int(cut[0, 0, 0])) / 255 for cut in cuts]
-    mirrored = sum(cut[0, 0, 0] > cut[0, -1, 0] for cut in cuts)
+    crops = [random_crop(picture, np.random.default_rng(seed)) for seed in range(60)]
+    widths = [abs(int(crop[0, -1, 0]) - int(crop[0, 0, 0])) / 255 for crop in crops]
+    mirrored = sum(crop[0, 0, 0] > crop[0, -1, 0] for crop in crops)
     assert 0.3 < min(widths) < 0.45 and 0.85 < max(widths) < 1.0
     assert 20 < mirrored < 40
 
@@ -115,20 +115,20 @@ def test_names_are_captions(stem, caption) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"split": "test"}, "--split: found test"),
-        ({"holdout": 6}, "--holdout: found 6; allowed: 1 to 5"),
-        ({"holdout": 0}, "--holdout: found 0"),
+        ({"split": "test"}, "--split: with --pictures expected train or validation, got test"),
+        ({"holdout": 6}, "--holdout: expected 1 to 5, got 6"),
+        ({"holdout": 0}, "--holdout: expected 1 to 5, got 0"),
     ],
 )
 def test_what_does_not_fit_a_folder_is_refused(pictures, flags, message) -> None:
     with pytest.raises(ValueError, match=message):
-        Cuts.of_folder(pictures, **{"split": "train", "holdout": 1} | flags)
+        Crops.of_folder(pictures, **{"split": "train", "holdout": 1} | flags)
 
 
 def test_a_file_that_is_no_picture_is_named(pictures, tmp_path) -> None:
     for path in pictures.iterdir():
         path.write_bytes(b"text")
-    with pytest.raises(ValueError, match=r"grey_wall\.png: found no picture"):
+    with pytest.raises(ValueError, match=r"grey_wall\.png: expected a picture"):
         make_images(work_dir=str(tmp_path), pictures=str(pictures), holdout=1, count=1)
 
 

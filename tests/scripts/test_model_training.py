@@ -39,8 +39,8 @@ def folders(tmp_path_factory):
     return work, model
 
 
-def model_run(folders) -> train_model.PaintedRun:
-    return train_model.PaintedRun(*folders, batch_size=4, device=torch.device("cpu"))
+def model_run(folders) -> train_model.SceneRun:
+    return train_model.SceneRun(*folders, batch_size=4, device=torch.device("cpu"))
 
 
 @pytest.mark.parametrize("shape", [(16, 40), (40, 16), (32, 32)])
@@ -214,7 +214,7 @@ def test_photographs_train_the_tokens_alone(folders, tmp_path) -> None:
     for split in ("train", "validation"):
         (tmp_path / f"codes_{split}.npy").write_bytes((work / f"codes_{split}.npy").read_bytes())
         (tmp_path / f"captions_{split}.jsonl").write_text('{"index": 0, "caption": "a dog"}\n' * 8)
-    assert train_model.run_kind(work) is train_model.PaintedRun
+    assert train_model.run_kind(work) is train_model.SceneRun
     assert train_model.run_kind(tmp_path) is train_model.ModelRun
     run = train_model.ModelRun(tmp_path, model, batch_size=4, device=torch.device("cpu"))
     run.start_from(model)
