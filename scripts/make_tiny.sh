@@ -47,7 +47,7 @@ if [ "$PICTURES" ]; then
 else
   tokens=$WORK/own,$WORK/real
   "${own[@]}"
-  "$PY" -m scripts.tiny.train_attributes --work_dir "$WORK" --output "$MODEL/attributes.safetensors"
+  "$PY" -m scripts.tiny.train_attributes --work_dir "$WORK" --model_dir "$MODEL"
   "$PY" -m scenes.pictures --count 8000 --output_dir "$WORK/scenes"
   "$PY" main.py extract_tokens --model tiny --model_path "$MODEL" --data_dir "$WORK/scenes" --output_dir "$WORK/real"
 fi

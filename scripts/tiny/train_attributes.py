@@ -7,7 +7,6 @@ generated images.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,19 +15,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from drafters.training.schedule import cosine_lr, set_lr
+from configs.schema import CLASSIFIER
 from eval.metrics.attribute_classifier import AttributeClassifier, prompt_accuracy, to_pixels
 from eval.metrics.attributes import Labels
 from models.codecs.vqgan import load_vqgan
 from scenes import scene as scenes
 from scripts.tiny.images import Split
-from support.log import JsonLog
+from scripts.tiny.training import TrainingRun, torch_device, train_for
 from support.script import run_script
-from support.training_state import load_state, save_state
 
-_LOG_EVERY = 50
-_SAVE_EVERY = 100
-_PEAK_LR = 2e-3
 _TEST_RECONSTRUCTIONS = 300
 LABELS = Labels(
     scenes.BACKGROUND_KINDS, scenes.BACKGROUND_COLOURS, scenes.OBJECT_COLOURS, scenes.SHAPES
@@ -38,110 +33,99 @@ CELL = scenes.IMAGE_SIZE // CELLS  # pixels
 _IMAGE_BYTES = scenes.IMAGE_SIZE * scenes.IMAGE_SIZE * 3
 
 
-def train_attributes(
+class AttributesRun(TrainingRun):
+    """Training of the classifier. Every process computes whole batches: they are small."""
+
+    def __init__(
+        self,
+        work_dir: Path,
+        vqgan: str,
+        batch_size: int,
+        reconstructed: int,
+        device: torch.device,
+    ):
+        torch.manual_seed(0)
+        model = AttributeClassifier(LABELS).to(device, memory_format=torch.channels_last)
+        adamw = torch.optim.AdamW(model.parameters(), lr=0.0, weight_decay=0.01)
+        super().__init__(model, batch_size, [adamw], clip=5.0)
+        self.train, self.test = (Split.read(work_dir, split) for split in ("train", "test"))
+        self.decoded, self.decoded_test = (
+            reconstruct(work_dir, split, vqgan, count) if reconstructed else np.empty((0,))
+            for split, count in (("train", reconstructed), ("test", _TEST_RECONSTRUCTIONS))
+        )
+
+    def loss(self) -> Tensor:
+        self.module.train()
+        pixels, targets = batch(self.train, self.decoded, self.step, self.batch_size)
+        return classifier_loss(self.module, pixels.to(self.device), targets.to(self.device))
+
+    def validate(self, batches: int = 8) -> dict[str, float]:
+        """Return accuracies on test scenes: as rendered, degraded, and reconstructed."""
+        self.module.eval()  # batch norms by their averages
+        count = batches * self.batch_size
+        clean = torch.from_numpy(self.test.images[:count].copy())
+        generator = torch.Generator().manual_seed(0)
+        worse = torch.cat([degrade(to_pixels(few), generator) for few in clean.split(50)])
+        worse = ((worse + 1) * 127.5).round().to(torch.uint8).permute(0, 2, 3, 1)
+        images = {"clean": clean, "degraded": worse}
+        if len(self.decoded_test):
+            images["reconstructed"] = torch.from_numpy(self.decoded_test[:count].copy())
+        return {
+            f"{kind}_{name}": score
+            for kind, shown in images.items()
+            for name, score in prompt_accuracy(
+                shown, self.test.records[: len(shown)], self.module
+            ).items()
+        }
+
+    def start_from(self, folder: Path) -> None:
+        """Do nothing: the classifier always begins with random weights."""
+
+    def export(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.module.save(folder / CLASSIFIER)
+
+
+def train(
     *,
     work_dir: str = "work/tiny",
-    output: str = "ckpts/tiny/attributes.safetensors",
-    vqgan: str = "ckpts/tiny/tokenizer",
-    steps: int = 2400,
+    model_dir: str = "ckpts/tiny",
+    minutes: float = 5.0,
     batch_size: int = 32,
+    lr: float = 2e-3,
     reconstructed: int = 1500,
 ) -> None:
-    """Train, then write the classifier and measure it on the test split; continues where it
-    stopped.
+    """Train for `minutes` of wall clock in all, earlier calls included; then write the classifier.
 
     Args:
-        work_dir: folder with the rendered train and test splits; also holds the log and the
+        work_dir: folder with the rendered train and test splits and their codes, and with the
             checkpoint.
-        output: classifier file to write.
-        vqgan: folder of the image tokenizer that made the codes.
-        steps: optimizer steps in all.
+        model_dir: folder with the image tokenizer, which also receives the classifier.
+        minutes: budget; 2,400 steps take about five minutes on one CPU core.
         batch_size: images per step.
+        lr: highest learning rate.
         reconstructed: images of the train split to decode from their codes; 0 trains on renders
             alone.
     """
-    torch.set_num_threads(1)
-    folder = Path(work_dir)
-    log = JsonLog(folder / "train_attributes.jsonl")
-    torch.manual_seed(0)
-    model = AttributeClassifier(LABELS).to(memory_format=torch.channels_last)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=_PEAK_LR, weight_decay=0.01)
-    first = _resume(folder / "attributes.pt", model, optimizer)
-    train = Split.read(folder, "train")
-    decoded = (
-        reconstruct(folder, "train", vqgan, reconstructed) if reconstructed else train.images[:0]
-    )
-    started = time.perf_counter()
-    for step in range(first, steps):
-        set_lr(optimizer, cosine_lr(step / steps, _PEAK_LR))
-        loss = train_step(model, optimizer, *batch(train, decoded, step, batch_size))
-        done = step + 1
-        if done % _LOG_EVERY == 0 or done == steps:
-            rate = (done - first) * batch_size / (time.perf_counter() - started)
-            log.write(step=done, loss=round(loss, 4), images_per_second=round(rate, 1))
-        if done % _SAVE_EVERY == 0 or done == steps:
-            state = {"step": done, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            save_state(folder / "attributes.pt", state)
-    _write(model, Path(output))
-    trained, test = AttributeClassifier.load(output), Split.read(folder, "test")
-    _measure(trained, test, log)
-    if reconstructed:
-        images = reconstruct(folder, "test", vqgan, _TEST_RECONSTRUCTIONS)
-        scores = prompt_accuracy(images.copy(), test.records[: len(images)], trained)
-        log.write(event="test", images="reconstructed", **scores)
+    vqgan = str(Path(model_dir) / "tokenizer")
+    run = AttributesRun(Path(work_dir), vqgan, batch_size, reconstructed, torch_device())
+    train_for(minutes, run, Path(work_dir) / "attributes.pt", None, lr)
+    if run.crew.rank == 0:
+        run.export(Path(model_dir))
 
 
-def train_step(
-    model: AttributeClassifier, optimizer: torch.optim.Optimizer, pixels: Tensor, targets: Targets
-) -> float:
-    """One optimizer step; returns the loss.
+def classifier_loss(model: AttributeClassifier, pixels: Tensor, targets: Targets) -> Tensor:
+    """Return the loss of images (n, 3, 128, 128) in [-1, 1].
 
     The cell under an object's centre must show its classes, and the image only the classes present.
-
-    Args:
-        model: classifier, put into training mode.
-        optimizer: optimizer of its parameters.
-        pixels: float (images, 3, 128, 128) in [-1, 1].
-        targets: targets of the same images.
     """
-    model.train()
     ground, cells = model.cell_logits(pixels.contiguous(memory_format=torch.channels_last))
     kind, ground_colour = ground.split(model.labels.heads()[:2], dim=1)
     loss = F.cross_entropy(kind, targets.classes[:, 0]) + F.cross_entropy(
         ground_colour, targets.classes[:, 1]
     )
     loss = loss + 20 * F.binary_cross_entropy_with_logits(cells.logsumexp(dim=2), targets.presence)
-    loss = loss - F.logsigmoid(cells[tuple(targets.spots.T)]).mean()
-    optimizer.zero_grad(set_to_none=True)
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
-    optimizer.step()
-    return loss.item()
-
-
-def _resume(path: Path, model: AttributeClassifier, optimizer: torch.optim.Optimizer) -> int:
-    """Load the checkpoint if there is one; returns how many steps it has done."""
-    state = load_state(path)
-    if state is None:
-        return 0
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-    return state["step"]
-
-
-def _write(model: AttributeClassifier, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    model.save(path)
-
-
-def _measure(model: AttributeClassifier, test: Split, log: JsonLog) -> None:
-    """Log the accuracies on the test split, as rendered and degraded."""
-    images = torch.from_numpy(np.array(test.images))
-    log.write(event="test", images="clean", **prompt_accuracy(images, test.records, model))
-    generator = torch.Generator().manual_seed(0)
-    worse = torch.cat([degrade(to_pixels(few), generator) for few in images.split(50)])
-    worse = ((worse + 1) * 127.5).round().to(torch.uint8).permute(0, 2, 3, 1)
-    log.write(event="test", images="degraded", **prompt_accuracy(worse, test.records, model))
+    return loss - F.logsigmoid(cells[tuple(targets.spots.T)]).mean()
 
 
 @dataclass(frozen=True)
@@ -158,6 +142,10 @@ class Targets:
     classes: Tensor
     presence: Tensor
     spots: Tensor
+
+    def to(self, device: torch.device) -> Targets:
+        """Return the targets on a device."""
+        return Targets(*(part.to(device) for part in (self.classes, self.presence, self.spots)))
 
     @classmethod
     def of(cls, drawn: list[scenes.Scene]) -> Targets:
@@ -289,4 +277,4 @@ class _Draw:
 
 
 if __name__ == "__main__":
-    run_script(train_attributes)
+    run_script(train)

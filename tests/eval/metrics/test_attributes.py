@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from configs.schema import CLASSIFIER
 from eval.metrics.attribute_classifier import AttributeClassifier, prompt_accuracy, to_pixels
 from eval.metrics.attributes import Attributes, Labels, compare
 from scenes.captions import caption
@@ -15,13 +16,14 @@ from scenes.scene import Background, Scene, SceneObject, sample_scene
 from scripts.tiny.images import Split
 from scripts.tiny.train_attributes import (
     LABELS,
+    AttributesRun,
     Targets,
     batch,
+    classifier_loss,
     degrade,
     reconstruct,
-    train_attributes,
-    train_step,
 )
+from support.training_state import load_state, save_state
 
 
 def _record(kind, colour, *objects):
@@ -104,7 +106,13 @@ def test_learns_by_heart_and_survives_the_file(scenes, tmp_path):
     model = AttributeClassifier(LABELS)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     targets = Targets.of([sample_scene("train", i) for i in range(len(records))])
-    losses = [train_step(model, optimizer, to_pixels(images), targets) for _ in range(40)]
+    losses = []
+    for _ in range(40):
+        loss = classifier_loss(model, to_pixels(images), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
     assert losses[-1] < losses[0] / 4
     model.save(tmp_path / "a.safetensors")
     assert (tmp_path / "a.safetensors").stat().st_size < 1_000_000
@@ -183,19 +191,22 @@ def test_training_continues_where_it_stopped(scenes, tmp_path):
         (tmp_path / f"captions_{split}.jsonl").write_text(
             "".join(json.dumps(r) + "\n" for r in records)
         )
-    outputs = [tmp_path / "first.safetensors", tmp_path / "second.safetensors"]
-    train_attributes(
-        work_dir=str(tmp_path), output=str(outputs[0]), steps=2, batch_size=4, reconstructed=0
-    )
-    train_attributes(
-        work_dir=str(tmp_path), output=str(outputs[1]), steps=2, batch_size=4, reconstructed=0
-    )
-    assert outputs[0].read_bytes() == outputs[1].read_bytes()
-    log = [
-        json.loads(line) for line in (tmp_path / "train_attributes.jsonl").read_text().splitlines()
-    ]
-    assert [line["step"] for line in log if "step" in line] == [2]
-    assert [line["images"] for line in log if "images" in line] == ["clean", "degraded"] * 2
+
+    def new_run() -> AttributesRun:
+        return AttributesRun(tmp_path, "vqgan", 4, reconstructed=0, device=torch.device("cpu"))
+
+    whole, first, second = new_run(), new_run(), new_run()
+    losses = [whole.update(1e-3) for _ in range(4)]
+    for _ in range(2):
+        first.update(1e-3)
+    save_state(tmp_path / "run.pt", first.state())
+    second.load(load_state(tmp_path / "run.pt"))
+    assert [second.update(1e-3) for _ in range(2)] == pytest.approx(losses[2:], rel=1e-6)
+    figures = whole.validate(1)
+    assert {name.split("_")[0] for name in figures} == {"clean", "degraded"}
+    whole.export(tmp_path / "model")
+    saved = AttributeClassifier.load(tmp_path / "model" / CLASSIFIER)
+    assert saved.predict(images) == whole.module.eval().predict(images)
 
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
