@@ -5,7 +5,8 @@
 #
 # 1. Tokens: every method in fp64, fp32 and bf16 against the CPU's.
 # 2. Rounds: a target of 7B with random weights, which this writes (15 GB) into OUT.
-# 3. Methods: `benchmark` of the shipped model, one image at a time and in batches.
+# 3. Prediction: what scripts.gpu.predict says of these rounds, next to them.
+# 4. Methods: `benchmark` of the shipped model, one image at a time and in batches.
 #
 # It needs no network. If it is interrupted, run the same command again; what is measured is kept. At
 # the end it writes OUT/check.md, with all tables, and OUT.tar.gz, which is what to send back.
@@ -42,9 +43,13 @@ if [ "$device" = cpu ]; then
 fi
 methods=ar,jacobi,similar,eagle2:proposal=topk,adt,configs/paper/adt.yaml,configs/paper/lantern.yaml,configs/fast/n58.yaml
 tokens=() checkpoint=() rounds=() batches="1 8" images=16
+predicted=(--measured "$OUT/rounds.jsonl")
 if [ "$small" ]; then
-  tokens=(--images 1) checkpoint=(--scale 32 --layers 2) rounds=(--batches 1 --rounds 4)
-  batches=2 images=2 methods=ar,jacobi
+  methods=ar,jacobi paper=configs/paper/eagle2.yaml,configs/paper/adt.yaml
+  tokens=(--images 1 --methods "$methods,$paper,eagle2:proposal=topk:verifier=rejection")
+  rounds=(--batches 1 --rounds 4 --methods "$methods,$paper")
+  checkpoint=(--scale 32 --layers 2) images=2 batches=2
+  predicted=(--model tiny --methods jacobi)
 fi
 
 run() { # run NAME COMMAND...: its table goes to OUT/NAME.md; the check goes on if it fails
@@ -60,6 +65,7 @@ if [ ! -e "$random/model.safetensors.index.json" ]; then # the last file that is
 fi
 run rounds "$PY" -m scripts.gpu.rounds --device "$device" --model_path "$random" \
   --output "$OUT/rounds.jsonl" "${rounds[@]}"
+run predicted "$PY" -m scripts.gpu.predict "${predicted[@]}"
 for batch in $batches; do
   folder=$OUT/methods_batch$batch
   [ -e "$folder/benchmark.json" ] || run "methods_batch$batch" "$PY" main.py benchmark --model tiny \
@@ -67,7 +73,7 @@ for batch in $batches; do
     --prompt configs/prompts/tiny_test.txt --num_images "$images" --methods "$methods" \
     --output_dir "$folder"
 done
-{ echo "$skipped"; cat "$OUT"/{tokens,rounds,methods_batch*}.md; } >"$OUT/check.md"
+{ echo "$skipped"; cat "$OUT"/{tokens,rounds,predicted,methods_batch*}.md; } >"$OUT/check.md"
 tar -C "$OUT" --exclude random_anole -czf "$OUT.tar.gz" .
 echo "${skipped:+$skipped }Send back: $OUT.tar.gz"
 [ ${#failed[@]} = 0 ] || { echo "error: failed: ${failed[*]}; see above" >&2; exit 1; }

@@ -40,8 +40,9 @@ PAPER = ROOT / "configs" / "paper"
 METHODS = (
     "ar",
     *(f"jacobi:window={tokens - 1}" for tokens in (8, 16, 32, 64, 128)),
+    "similar",
     f"{PAPER}/eagle2.yaml",
-    f"{PAPER}/adt.yaml:adt_d_min=5:adt_d_max=5:adt_k_min=10:adt_k_max=10",
+    f"{PAPER}/adt.yaml",
     f"{PAPER}/lantern.yaml",
     str(ROOT / "configs/fast/n58.yaml"),
 )
@@ -86,12 +87,25 @@ def time_rounds(
         for images, entry in product(map(int, batches.split(",")), methods.split(",")):
 
             def figures(chosen=chosen, images=images, entry=entry) -> Figures:
-                method = listed_method(entry, {})
+                method = held(listed_method(entry, {}))
                 row = measure_rounds(open_once(chosen), method, images, rounds)
                 return row | {"of_bound": least and least / row["ms_per_round"]}
 
             record.measure(f"{short(entry)}, batch {images}, --compile {mode}", figures)
     record.finish("Rounds of a 7B target with random weights", COLUMNS)
+
+
+def held(method: MethodSettings, depth: float = 5) -> MethodSettings:
+    """Return a method whose trees keep one depth, and the baseline's width.
+
+    Random weights accept hardly any draft, so adaptive trees would shrink to the least.
+    """
+    if (adt := method.adt) is None:
+        return method
+    depth, width = min(max(round(depth), adt.d_min), adt.d_max), min(max(10, adt.k_min), adt.k_max)
+    limits = {"d_min": depth, "d_max": depth, "d_init": depth}
+    limits |= {"k_min": width, "k_max": width, "k_init": width}
+    return replace(method, adt=replace(adt, **limits))
 
 
 def copy_time(folder: Path, device: torch.device) -> Figures:

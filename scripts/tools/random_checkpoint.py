@@ -6,6 +6,7 @@ all image codes, and a small VQGAN. Distributions are random, so drafts are hard
 serves to time rounds, not speed-ups.
 """
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,7 @@ def write_weights(folder: Path, config: dict[str, Any], shapes: dict[str, Tensor
         torch.manual_seed(number)  # so that a shard does not depend on those before it
         # Only one shard is in memory: all of them together are 14 GB, which many machines lack.
         save_file({key: _random(key, shapes[key]) for key in keys}, folder / name, {"format": "pt"})
-        print(f"{folder / name}: {len(keys)} tensors", flush=True)
+        print(f"{folder / name}: {len(keys)} tensors", file=sys.stderr, flush=True)
     replace_file(folder / "config.json", encode_json(config))
     shard_of = {key: name for name, keys in zip(names, shards, strict=True) for key in keys}
     size = sum(2 * weight.numel() for weight in shapes.values())
@@ -130,14 +131,18 @@ def write(*, output: str, scale: int = 1, layers: int = LAYERS) -> None:
     """Write target and drafter in bf16 with their tokenizer, VQGAN and table of nearest codes.
 
     Args:
-        output: the checkpoint's folder. At scale 1 it takes 15 GB of disk and 6 GB of memory, since
+        output: the checkpoint's folder. At scale 1 it takes 15 GB of disk and 3 GB of memory, since
             shards of 2 GB are written one after the other; some minutes.
         scale: 1, 2, 4, 8, 16 or 32: what widths and heads are divided by.
         layers: of the target.
     """
     if scale not in (1, 2, 4, 8, 16, 32):
         refuse("scale", scale, "1, 2, 4, 8, 16 or 32")
-    folder, config = Path(output), public_config(scale, layers)
+    write_checkpoint(Path(output), public_config(scale, layers))
+
+
+def write_checkpoint(folder: Path, config: dict[str, Any]) -> None:
+    """Write what `write` does for a config.json with Anole's vocabulary."""
     head_config = config | {"num_hidden_layers": 1, "bias": True}  # as jadohu/anole_drafter
     with torch.device("meta"):
         spec = chameleon_spec(config)
@@ -154,7 +159,7 @@ def write(*, output: str, scale: int = 1, layers: int = LAYERS) -> None:
     # Last, so that a folder with the target's index is whole.
     write_weights(folder, config, public_state(target, chameleon_keys(spec, None)))
     count = sum(weight.numel() for weight in target.parameters())
-    print(f"{folder}: {count:,} weights and a drafter")
+    print(f"{folder}: {count:,} weights and a drafter", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,186 @@
+"""Count the kernels that a round launches, the bytes that they move and their operations.
+
+The engine runs on the CPU with torch's own operations, which are a GPU's kernels nearly one by one.
+So that it needs neither a GPU nor weights, the model is narrow, with all its layers, its vocabulary
+and its image; what is counted of its tensors is scaled up.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from configs.methods import MethodSettings
+from decoding.flight import Job
+from runs.session import Session
+
+KINDS = ("weights", "drafter", "head", "cache", "small")
+# Operations that are more than one kernel on a GPU, or none.
+SEVERAL = {"sort": 4, "argsort": 4, "topk": 4, "repeat_interleave": 2, "pad": 2, "eye": 2}
+NONE = {"empty", "empty_like", "new_empty", "detach_", "lift_fresh", "is_nonzero", "item", "set_"}
+# They read as many elements of a table as they return.
+LOOKUPS = {"embedding", "gather", "index", "index_select", "take_along_dim"}
+WIDTH = 2  # bytes of an element in bf16
+WARM, ROUNDS = 2, 6  # rounds that are left out, and that are counted
+
+
+class Work(NamedTuple):
+    """Kernels of one kind that cost the same."""
+
+    kind: str  # of KINDS
+    kernels: float
+    bytes: float  # of each, read and written
+    operations: float  # of each, in matrix products
+
+
+class Network(NamedTuple):
+    """The sizes of the model that stands behind the narrow one."""
+
+    scale: int  # what widths are multiplied by
+    hidden: int  # of the narrow one
+    intermediate: int
+
+    @property
+    def widths(self) -> set[int]:
+        """Last dimensions that are proportional to the model's width."""
+        h, i = self.hidden, self.intermediate
+        return {h, 2 * h, 3 * h, i, 2 * i} if self.scale > 1 else set()
+
+    def real(self, size: int) -> int:
+        """Return the size of a dimension in the wide model."""
+        return size * self.scale if size in self.widths else size
+
+
+def count_rounds(
+    session: Session, network: Network, method: MethodSettings, images: int
+) -> list[Work]:
+    """Return the work of one round, the mean of some at the start of an image.
+
+    Attention is counted as in the middle of an image, which has half of its tokens in the cache.
+    """
+    jobs = [Job(str(number), "a red fox in the snow", number) for number in range(images)]
+    steps = session.open_engine(method, images=images).generate(jobs)
+    for _ in islice(steps, WARM):
+        pass
+    with counting(session, network) as work:
+        rounds = sum(1 for _ in islice(steps, ROUNDS))
+    return [kernel._replace(kernels=kernel.kernels / rounds) for kernel in work]
+
+
+@contextmanager
+def counting(session: Session, network: Network) -> Iterator[list[Work]]:
+    """Fill a list with all that the session's networks do meanwhile."""
+    kinds = (
+        {}
+        if session.drafter is None
+        else dict.fromkeys(session.drafter.network.modules(), "drafter")
+    )
+    kinds |= dict.fromkeys(session.target.transformer.modules(), "weights")
+    kinds[session.target.transformer.head] = "head"
+    counter = _Counter(network, session.target.grid.tokens // 2)
+
+    def enter(module: nn.Module, _inputs: tuple) -> None:
+        if isinstance(module, nn.Linear):
+            counter.linear = module, kinds.get(module, "weights")
+
+    def leave(module: nn.Module, _inputs: tuple, _output: Tensor) -> None:
+        if isinstance(module, nn.Linear):
+            counter.linear = None
+
+    handles = register_module_forward_pre_hook(enter), register_module_forward_hook(leave)
+    try:
+        with counter:
+            yield counter.work
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class _Counter(TorchDispatchMode):
+    """Notes the work of every operation.
+
+    In inference mode torch hands operations on before it takes them apart, so a norm or an
+    attention is one operation here, as it is one kernel on a GPU.
+    """
+
+    def __init__(self, network: Network, cached: int):
+        """cached: tokens that attention reads in addition to those that are really there."""
+        super().__init__()
+        self.network, self.cached = network, cached
+        self.linear: tuple[nn.Linear, str] | None = None  # the one that is running
+        self.work: list[Work] = []
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        result = function(*args, **(kwargs or {}))
+        name = function._schema.name.split("::")[1]
+        inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        outputs = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
+        if name in NONE or _is_view(function, inputs, outputs):
+            return result
+        if name == "scaled_dot_product_attention":
+            self.work.append(self._attention(*inputs[:3]))
+        elif self.linear is not None:
+            self.work.append(self._product(*self.linear, inputs[0]))
+            self.linear = None  # its bias is part of the same kernel
+        elif not (name == "to" and self._is_wide(outputs[0])):
+            # (the cache of a CPU is in fp32: a GPU converts neither queries nor keys)
+            moved = sum(self._bytes(x) for x in (*_read(name, inputs, outputs), *outputs))
+            self.work.append(Work("small", SEVERAL.get(name, 1), moved, 0))
+        return result
+
+    def _product(self, module: nn.Linear, kind: str, x: Tensor) -> Work:
+        size = self.network.real(module.in_features) * self.network.real(module.out_features)
+        rows = x.numel() // module.in_features
+        moved = WIDTH * (size + rows * self.network.real(module.out_features)) + self._bytes(x)
+        return Work(kind, 1, moved, 2 * size * rows)
+
+    def _attention(self, queries: Tensor, keys: Tensor, values: Tensor) -> Work:
+        rows, heads, n, head_dim = queries.shape
+        slots, wide = keys.shape[2] + self.cached, self.network.scale
+        moved = WIDTH * wide * rows * head_dim * 2 * (keys.shape[1] * slots + heads * n)
+        return Work("cache", 1, moved, 4 * wide * rows * heads * n * slots * head_dim)
+
+    def _is_wide(self, x: Tensor) -> bool:
+        return x.is_floating_point() and bool(x.ndim) and x.shape[-1] in self.network.widths
+
+    def _bytes(self, x: Tensor) -> int:
+        return x.numel() * (WIDTH * self.network.scale if self._is_wide(x) else x.element_size())
+
+
+def _is_view(function: Any, inputs: list[Tensor], outputs: list[Tensor]) -> bool:
+    """Return whether an operation only looks at memory in another way."""
+    infos = [value.alias_info for value in function._schema.returns]
+    if not any(info is not None and not info.is_write for info in infos) or not outputs:
+        return False
+    storages = {x.untyped_storage().data_ptr() for x in inputs}  # `reshape` copies if it must
+    return all(x.untyped_storage().data_ptr() in storages for x in outputs)
+
+
+def _read(name: str, inputs: list[Tensor], outputs: list[Tensor]) -> list[Tensor]:
+    """Return tensors as large as those that an operation reads."""
+    if name in LOOKUPS:
+        return outputs
+    # what writes to a part of a tensor does not read it
+    return inputs[1:] if name.endswith("_") else inputs
+
+
+def total_bytes(session: Session, network: Network) -> int:
+    """Return the bytes of all weights, and of the keys and values of an image, in bf16."""
+    spec, size = session.target.spec, 0
+    modules = [session.target.transformer]
+    modules += [] if session.drafter is None else [session.drafter.network]
+    weights = {id(p): p for module in modules for p in module.parameters()}
+    for weight in weights.values():
+        elements = 1
+        for dimension in weight.shape:
+            elements *= network.real(dimension)
+        size += WIDTH * elements
+    width = spec.kv_heads * spec.head_dim * network.scale
+    return size + 2 * 2 * WIDTH * width * spec.layers * spec.max_positions  # both guidance rows

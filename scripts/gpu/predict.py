@@ -1,0 +1,295 @@
+"""Predict what a round costs on a GPU, without a GPU and without weights.
+
+`python -m scripts.gpu.predict --model anole --gpu h100 --tau outputs/benchmark.json`
+
+It counts what rounds launch, read and compute (scripts.gpu.count) and prices that. No price was
+measured with this project; `--measured` shows what scripts.gpu.rounds measured next to it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from configs.command_line import listed_method
+from configs.fields import SettingsError, build, refuse
+from configs.methods import MethodSettings
+from configs.model import EngineSettings
+from configs.sampling import SamplingSettings
+from configs.targets import ROOT
+from eval.bench.table import method_words
+from eval.report.run import read_run
+from eval.report.speed import tau as tau_of
+from runs.session import Session, open_session
+from scripts.gpu.count import KINDS, Network, Work, count_rounds, total_bytes
+from scripts.gpu.rounds import METHODS, held
+from scripts.gpu.tokens import short
+from scripts.tools.random_checkpoint import IDS, public_config, write_checkpoint
+from support.json_files import read_lines, read_object
+from support.script import run_script
+from support.tables import Table
+
+REACHED = 0.85  # share of the bandwidth that large reads reach
+COMPUTED = 0.6  # share of the bf16 rate that products of some hundred rows reach
+HOST_MS = 0.3  # between two rounds: statistics to the host, controllers, the next inputs
+RULE_MS = 0.5  # a rule that walks on the host: a copy of the distributions there, and the walk
+ERROR = 0.3  # of every price, in either direction
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What a GPU charges, by its data sheet and by estimates of a kernel's least time."""
+
+    name: str
+    gb_per_s: float
+    tflops: float  # dense, bf16 with fp32 sums
+    launched_us: float  # of the host, per operation of PyTorch
+    replayed_us: float  # least time of a kernel in a CUDA graph, with the gap to the next one
+    host_ms: float = HOST_MS
+
+    def scaled(self, memory: float, kernels: float, host: float) -> "Prices":
+        """Return other prices: times and not rates are multiplied."""
+        return replace(
+            self, gb_per_s=self.gb_per_s / memory, tflops=self.tflops / memory,
+            launched_us=self.launched_us * kernels, replayed_us=self.replayed_us * kernels,
+            host_ms=self.host_ms * host,
+        )  # fmt: skip
+
+    def kernel_ms(self, work: Work) -> float:
+        """Return how long a replayed kernel takes, which is at least that of an empty one."""
+        reading = work.bytes / (REACHED * self.gb_per_s * 1e6)
+        computing = work.operations / (COMPUTED * self.tflops * 1e9)
+        return max(reading, computing, self.replayed_us / 1000)
+
+    def replayed(self, work: Sequence[Work]) -> dict[str, float]:
+        """Return the milliseconds of a replayed round by kind of work."""
+        times = dict.fromkeys(KINDS, 0.0)
+        for kernels in work:
+            times[kernels.kind] += kernels.kernels * self.kernel_ms(kernels)
+        return times | {"host": self.host_ms}
+
+    def launched(self, work: Sequence[Work]) -> float:
+        """Return the milliseconds of a launched round: the slower of the host and the device."""
+        queued = sum(kernels.kernels for kernels in work) * self.launched_us / 1000
+        busy = sum(kernels.kernels * self.kernel_ms(kernels) for kernels in work)
+        return max(queued, busy) + self.host_ms
+
+
+# Bandwidth and rate are those of NVIDIA's data sheets. The times of kernels are estimates: 6 to 8
+# us to launch an operation of PyTorch, 2 to 2.5 us for the least kernel of a graph.
+GPUS = {
+    "h100": Prices("H100 SXM", 3350, 989, 7, 2.2),
+    "h200": Prices("H200 SXM", 4800, 989, 7, 2.2),
+    "a100": Prices("A100 80GB SXM", 2039, 312, 7, 2.5),
+    "4090": Prices("RTX 4090", 1008, 165, 6, 2.2),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method, the accepted length that is assumed of it, and the work of a round."""
+
+    name: str
+    method: MethodSettings
+    tau: float | None
+    work: list[Work]
+
+    def round_ms(self, gpu: Prices) -> float:
+        """Return the milliseconds of a replayed round, in which a rule may walk on the host."""
+        return sum(gpu.replayed(self.work).values()) + self.rule_ms(gpu)
+
+    def rule_ms(self, gpu: Prices) -> float:
+        return 0 if self.method.verifier in (None, "exact") else RULE_MS * gpu.host_ms / HOST_MS
+
+    def speedup(self, plain: "Row", gpu: Prices) -> float | None:
+        return self.tau and self.tau * plain.round_ms(gpu) / self.round_ms(gpu)
+
+
+def predict(
+    *,
+    model: str = "anole",
+    model_path: str | None = None,
+    gpu: str | None = None,
+    methods: str = ",".join(METHODS),
+    tau: str | None = None,
+    images: int = 1,
+    measured: str | None = None,
+) -> None:
+    """Print predicted milliseconds per round, where they go, and speed-ups.
+
+    Args:
+        model: anole (7B), or tiny.
+        model_path: a folder whose config.json has other sizes than Anole's.
+        gpu: h100, h200, a100 or 4090, by commas, or all; by default this machine's, or h100.
+        methods: as in `benchmark --methods`.
+        tau: a benchmark.json or a folder of generate_images: its methods are predicted, with their
+            accepted lengths and mean depths, although those are of another model.
+        images: decoded at once.
+        measured: rounds.jsonl of scripts.gpu.rounds, whose figures are shown, too.
+    """
+    gpus = _gpus(gpu)
+    table = _listed(methods) if tau is None else _tabled(Path(tau))
+    with TemporaryDirectory() as folder:
+        session, network = _open(model, model_path, Path(folder))
+        rows = []
+        for name, method, length in table:
+            work = count_rounds(session, network, method, images)
+            rows.append(Row(name, method, length, work))
+    gigabytes = total_bytes(session, network) / 1e9
+    _check(rows[0], session, network)
+    print(f"Predicted, not measured: {model_path or model} in bf16, {images} at once, guidance.")
+    for prices in gpus:
+        print(f"\n{prices.name}:\n")
+        print(_table(rows, prices, _measured(measured, images)))
+    print(f"Peak memory: about {gigabytes:.0f} GB of weights and caches.\n")
+    print(_assumptions(gpus, tau))
+
+
+def _gpus(names: str | None) -> list[Prices]:
+    """Return the prices of these cards; None: of this machine's, or else of an H100."""
+    if names is None:
+        here = torch.cuda.get_device_name() if torch.cuda.is_available() else "H100"
+        names = next((name for name in GPUS if name.upper() in here), "h100")
+    chosen = list(GPUS) if names == "all" else names.split(",")
+    if not set(chosen) <= set(GPUS):
+        refuse("gpu", names, f"all, or by commas {', '.join(GPUS)}")
+    return [GPUS[name] for name in chosen]
+
+
+def _listed(methods: str) -> list[tuple[str, MethodSettings, float | None]]:
+    entries = dict.fromkeys(["ar", *methods.split(",")])
+    return [(short(entry), held(listed_method(entry, {})), None) for entry in entries]
+
+
+def _tabled(path: Path) -> list[tuple[str, MethodSettings, float | None]]:
+    """Return the methods that were measured, `ar` first, with their accepted lengths."""
+    if path.is_dir() and not (path / "benchmark.json").is_file():
+        run = read_run(str(path), path.name, "--tau")
+        entries = [run.settings | {"tau": tau_of(list(run.records.values()))}]
+    else:
+        path = path / "benchmark.json" if path.is_dir() else path
+        entries = read_object(path).get("rows", [])
+    if not entries:
+        raise SettingsError(f"--tau: expected a benchmark.json or a run, got {path} without rows")
+    table = [("ar", MethodSettings("ar"), 1.0)]
+    for entry in entries:
+        values = {name: value for name, value in entry.items() if value is not None}
+        method = build(MethodSettings, values)
+        if method.method != "ar":
+            words = method_words(entry) if "proposal" in entry else method.method
+            table.append((words, held(method, entry.get("mean_depth", 5)), entry["tau"]))
+    return table
+
+
+def _open(model: str, model_path: str | None, folder: Path) -> tuple[Session, Network]:
+    """Return a session of a narrow model with all layers, and the sizes of the wide one."""
+    if model not in ("anole", "tiny") or (model == "tiny" and model_path):
+        refuse("model", model, "anole, also with --model_path, or tiny")
+    config = (
+        read_object(ROOT / "ckpts/tiny/config.json") if model == "tiny" else public_config(1, 32)
+    )
+    if model_path:
+        config = config | read_object(Path(model_path) / "config.json")
+    # Two heads, since with one of them a transposition needs no copy.
+    scale = 1 if model == "tiny" else config["num_attention_heads"] // 2
+    network = Network(scale, config["hidden_size"] // scale, config["intermediate_size"] // scale)
+    if model == "anole":
+        if config["vocab_size"] != IDS:
+            refuse("model_path", model_path, f"a config.json with Anole's vocab_size {IDS}")
+        narrow: dict[str, Any] = {
+            "hidden_size": network.hidden, "intermediate_size": network.intermediate,
+            "num_attention_heads": 2, "num_key_value_heads": 2,
+        }  # fmt: skip
+        write_checkpoint(folder, config | narrow)
+    settings = EngineSettings(
+        model=model, model_path=str(folder) if model == "anole" else None, dtype="bf16",
+        device="cpu", compile="off", method=MethodSettings("eagle2"),
+        sampling=SamplingSettings(top_k=2000 if model == "anole" else 0),
+    )  # fmt: skip
+    return open_session(settings), network
+
+
+def _check(plain: Row, session: Session, network: Network) -> None:
+    """Fail if a round of plain decoding did not read every weight of the layers once."""
+    size = sum(
+        2 * network.real(module.in_features) * network.real(module.out_features)
+        for module in session.target.transformer.blocks.modules()
+        if hasattr(module, "in_features")
+    )
+    counted = sum(work.kernels * work.bytes for work in plain.work if work.kind == "weights")
+    if not 0.98 < counted / size < 1.1:
+        raise RuntimeError(f"a round reads {size:.3g} bytes of weights, {counted:.3g} were counted")
+
+
+def _table(rows: Sequence[Row], gpu: Prices, measured: dict[str, float]) -> str:
+    """Return a GPU's rows in Markdown."""
+    columns = [
+        "method", "kernels", "GB", "GFLOP", "launched ms", "replayed ms", *KINDS, "host", "tau",
+        "predicted speed-up",
+    ]  # fmt: skip
+    columns += ["measured ms"] if measured else []
+    cells = [_cells(row, rows[0], gpu, measured) for row in rows]
+    return Table(tuple(columns), tuple(row[: len(columns)] for row in cells)).markdown()
+
+
+def _cells(row: Row, plain: Row, gpu: Prices, measured: dict[str, float]) -> tuple[str, ...]:
+    changes = (1 - ERROR, 1 + ERROR)
+    corners = [gpu.scaled(*change) for change in product(changes, repeat=3)]
+    times = [row.round_ms(corner) for corner in corners]
+    speed = "-"
+    if row.tau is not None:
+        around = [row.speedup(plain, corner) for corner in corners]
+        speed = f"{row.speedup(plain, gpu):.2f} ({min(around):.2f}-{max(around):.2f})"
+    total = {
+        "kernels": sum(work.kernels for work in row.work),
+        "bytes": sum(work.kernels * work.bytes for work in row.work),
+        "operations": sum(work.kernels * work.operations for work in row.work),
+    }
+    by_kind = gpu.replayed(row.work)
+    by_kind["host"] += row.rule_ms(gpu)
+    return (
+        row.name, f"{total['kernels']:.0f}", f"{total['bytes'] / 1e9:.1f}",
+        f"{total['operations'] / 1e9:.0f}", f"{gpu.launched(row.work) + row.rule_ms(gpu):.1f}",
+        f"{row.round_ms(gpu):.1f} ({min(times):.1f}-{max(times):.1f})",
+        *(f"{by_kind[kind]:.2f}" for kind in (*KINDS, "host")),
+        "-" if row.tau is None else f"{row.tau:.2f}", speed,
+        f"{measured[row.name]:.1f}" if row.name in measured else "-",
+    )  # fmt: skip
+
+
+def _measured(path: str | None, images: int) -> dict[str, float]:
+    """Return the milliseconds of replayed rounds that scripts.gpu.rounds measured, by method."""
+    ending = f", batch {images}, --compile auto"
+    lines = read_lines(Path(path)) if path else []
+    return {
+        line["id"].removesuffix(ending): line["ms_per_round"]
+        for line in lines
+        if line["id"].endswith(ending) and "ms_per_round" in line
+    }
+
+
+def _assumptions(gpus: Sequence[Prices], tau: str | None) -> str:
+    texts = [
+        f"Every price may be wrong by {ERROR:.0%} in either direction: hence the ranges.",
+        f"Large reads reach {REACHED:.0%} of the bandwidth, products {COMPUTED:.0%} of the rate.",
+        *(
+            f"{gpu.name}: {gpu.gb_per_s} GB/s, {gpu.tflops} TFLOP/s; a kernel of a graph takes at "
+            f"least {gpu.replayed_us} us, an operation {gpu.launched_us} us of the host."
+            for gpu in gpus
+        ),
+        "An operation of PyTorch is one kernel; sort, argsort and topk are four.",
+        f"The host takes {HOST_MS} ms between rounds, and a rule that walks there {RULE_MS} more.",
+        "Half of the image is in the cache. Adaptive trees keep one depth and width.",
+        "Rounds are counted as launched on a CPU; a graph pads them to its largest size.",
+    ]
+    if tau is not None:
+        texts.append(f"Accepted lengths are those of {tau}, whatever model made it.")
+    return "Assumptions:\n" + "\n".join(f"- {text}" for text in texts)
+
+
+if __name__ == "__main__":
+    run_script(predict)

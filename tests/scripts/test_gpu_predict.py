@@ -1,0 +1,92 @@
+"""Predicted rounds: a narrow model is counted as a wide one, and prices are plausible."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from configs.fields import SettingsError
+from configs.methods import MethodSettings
+from configs.model import EngineSettings
+from runs.session import Session, open_session
+from scripts.gpu.count import KINDS, Network, Work, count_rounds
+from scripts.gpu.predict import GPUS, predict
+from scripts.tools.random_checkpoint import write
+
+
+def opened(folder: Path, scale: int) -> Session:
+    write(output=str(folder), scale=scale, layers=2)
+    return open_session(
+        EngineSettings(
+            model="anole", model_path=str(folder), dtype="bf16", device="cpu", compile="off",
+            method=MethodSettings("eagle2"),
+        )
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Session, Network]]:
+    """A model of four attention heads, and one of two heads that stands for it."""
+    folder = tmp_path_factory.mktemp("widths")
+    wide, narrow = opened(folder / "wide", 8), opened(folder / "narrow", 16)
+    return [(wide, Network(1, 512, 1376)), (narrow, Network(2, 256, 688))]
+
+
+@pytest.mark.parametrize("method", ["ar", "jacobi", "static"])
+def test_a_narrow_model_stands_for_a_wide_one(models, method) -> None:
+    wide, narrow = (count_rounds(*model, MethodSettings(method), 1) for model in models)
+    for kind in KINDS:
+        kernels, moved, operations = (
+            [sum(work.kernels * value(work) for work in round if work.kind == kind)
+             for round in (wide, narrow)]
+            for value in (lambda work: 1, lambda work: work.bytes, lambda work: work.operations)
+        )  # fmt: skip
+        # rounds differ a little, by the tokens that the last one has accepted
+        assert kernels[0] == pytest.approx(kernels[1], rel=0.02), kind
+        assert moved[0] == pytest.approx(moved[1], rel=0.1), kind
+        assert operations[0] == pytest.approx(operations[1], rel=0.1), kind
+
+
+def test_plain_decoding_reads_all_weights_once(models) -> None:
+    session, network = models[0]
+    work = count_rounds(session, network, MethodSettings("ar"), 1)
+    layers = sum(w.numel() for w in session.target.transformer.blocks.parameters() if w.ndim == 2)
+    counted = sum(kernels.kernels * kernels.bytes for kernels in work if kernels.kind == "weights")
+    assert counted == pytest.approx(2 * layers, rel=0.05)
+    assert sum(kernels.kernels for kernels in work if kernels.kind == "cache") == 2, "one a layer"
+
+
+def test_prices_fit_what_is_public() -> None:
+    """gpt-fast makes 104.9 tokens/s of Llama-2-7B in bf16 at batch 1 on an A100 (its README)."""
+    products = [(4096, 12288), (4096, 4096), (4096, 22016), (11008, 4096)]
+    work = [Work("weights", 32, 2 * a * b, 2 * a * b) for a, b in products]
+    work += [Work("head", 1, 2 * 4096 * 32000, 0), Work("cache", 32, 2e6, 0)]
+    work += [Work("small", 5 * 32 + 20, 0, 0)]  # what inductor leaves of a layer
+    predicted = sum(GPUS["a100"].replayed(work).values())
+    assert predicted == pytest.approx(1000 / 104.9, rel=0.2)
+
+
+def test_a_slow_host_makes_launched_rounds_slow() -> None:
+    work = [Work("small", 2000, 1e3, 0), Work("weights", 1, 14e9, 1e10)]
+    h100 = GPUS["h100"]
+    assert h100.launched(work) == pytest.approx(2001 * 0.007 + h100.host_ms)
+    assert sum(h100.replayed(work).values()) == pytest.approx(4.92 + 2000 * 0.0022 + 0.3, rel=0.01)
+    assert h100.scaled(1, 0.5, 1).launched(work) < h100.launched(work)
+
+
+def test_the_shipped_model_with_measured_lengths(tmp_path, capsys) -> None:
+    rows = [{"method": "jacobi", "window": 7, "tau": 2.5, "mean_depth": 7.0, "adt_beta": None}]
+    adt = {"adt_d_min": 2, "adt_d_max": 8, "adt_k_min": 4, "adt_k_max": 16, "adt_beta": 0.5}
+    rows += [{"method": "adt", "nodes": 20, "tau": 3.0, "mean_depth": 3.4} | adt]
+    (tmp_path / "benchmark.json").write_text(json.dumps({"rows": rows}))
+    predict(model="tiny", gpu="h100,4090", tau=str(tmp_path))
+    page = capsys.readouterr().out
+    assert page.startswith("Predicted, not measured: tiny")
+    assert page.count("| jacobi |") == page.count("| adt |") == 2 and "RTX 4090" in page
+    assert "| 1.00 | 1.00 (1.00-1.00) |" in page and "whatever model made it" in page
+
+
+def test_what_cannot_be_predicted_is_refused(tmp_path) -> None:
+    for flags in ({"gpu": "gtx"}, {"model": "emu3"}, {"tau": str(tmp_path / "none.json")}):
+        with pytest.raises((SettingsError, ValueError), match=f"--{next(iter(flags))}|none.json"):
+            predict(**flags)
