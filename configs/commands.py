@@ -5,7 +5,7 @@ from dataclasses import Field, dataclass, field
 from typing import ClassVar
 
 from configs.acceptance import NUMBERS
-from configs.benchmarking import BenchmarkSettings
+from configs.benchmark import BenchmarkSettings, MethodsFlags
 from configs.evaluation import EvaluateSettings
 from configs.extraction import ExtractionSettings
 from configs.fields import Settings, flags_in, refuse, setting, settings_fields
@@ -47,28 +47,6 @@ class PaperFlags(Settings):
     def settle(self) -> None:
         if self.set_seed is False:
             refuse("set_seed", False, "true: an image always follows from its seed")
-
-
-@dataclass(frozen=True)
-class MethodsFlags(Settings):
-    """The methods that a benchmark compares."""
-
-    group: ClassVar[str] = "Benchmark"
-    methods: str | None = setting(
-        None,
-        "methods to compare, by commas: name[:flag=value...], or a recipe, file.yaml[:flag=value"
-        "...]; method flags go to all that have them",
-        shown="ar,eagle2:proposal=topk,eagle2,adt:proposal=topk,adt; with --method X: ar,X",
-    )
-    sweep: str | None = setting(
-        None,
-        "YAML file of a table of methods (configs/sweeps); each of its cells is measured next to "
-        "ar; the same command continues",
-        shown="off",
-    )
-    cells: str | None = setting(
-        None, "a-b: of the sweep's cells, a (counted from 0) up to, not including, b", shown="all"
-    )
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from configs.benchmarking import BenchmarkSettings
+from configs.benchmark import BenchmarkSettings, Sweep, entries_of, read_sweep
 from configs.command_line import (
     METHOD_FLAGS,
     listed_method,
@@ -18,7 +18,6 @@ from configs.methods import MethodSettings, applicable
 from configs.model import EngineSettings
 from configs.page import PageSettings
 from configs.schema import CLASSIFIER, RunSettings
-from configs.sweep import Sweep, entries_of, read_sweep
 from configs.tools import DistanceSettings, InspectSettings
 from configs.training import TrainSettings
 from runs.places import check_folders, check_place, check_prompt, lacks_drafter
@@ -72,7 +71,8 @@ def benchmark_settings(texts: Mapping[str, str]) -> BenchmarkSettings:
             refuse(name, given[name], allowed)
     run = _run(values, given, next((method for method in methods if method.drafted), methods[0]))
     if sweep is not None:
-        sweep.check(methods, given)
+        if varied := next((name for name in sweep.axes if name in given), None):
+            refuse(varied, given[varied], f"not with {sweep.where}, which varies it")
         judged = bool(sweep.quality) and (Path(run.model_path) / CLASSIFIER).is_file()
         values.setdefault("quality", judged)
     output = run.output_dir if "output_dir" in values else sweep and sweep.output_dir
@@ -194,7 +194,7 @@ def _sweep(values: Values, given: Values) -> Sweep | None:
         return None
     if name := next((name for name in ("method", "methods") if name in given), None):
         refuse(name, given[name], "not together with --sweep")
-    return read_sweep(values["sweep"]).part(values.get("cells"))
+    return read_sweep(values["sweep"]).slice(values.get("cells"))
 
 
 def _method_list(values: Values) -> str | None:

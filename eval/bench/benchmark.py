@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from configs.benchmarking import BenchmarkSettings
+from configs.benchmark import BenchmarkSettings
 from configs.fields import SettingsError, settings_dict
 from configs.schema import MethodSettings
 from decoding.flight import Job

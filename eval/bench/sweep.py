@@ -17,7 +17,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from configs.benchmarking import BenchmarkSettings
+from configs.benchmark import BenchmarkSettings
 from configs.fields import SettingsError
 from configs.schema import MethodSettings
 from eval.bench.benchmark import Bench, Row, pairs, refuse_wrong, repeated

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from configs.acceptance import VERIFIERS
-from configs.benchmarking import BenchmarkSettings
+from configs.benchmark import BenchmarkSettings
 from configs.fields import settings_dict
 from configs.methods import MethodSettings
 from eval.bench.quality import QUALITIES

@@ -420,7 +420,7 @@ def test_one_method_is_compared_with_plain_decoding(bench, recipe):
         ("", "--methods: found ''"),
         ("ar,,adt", "--methods: found ''"),
         ("ar,eagle", "--methods: found 'eagle'; allowed: name.*ar, static, eagle2, adt"),
-        ("ar,ar", "one twice"),
+        ("ar,ar", "found ar and ar, the same method"),
         (
             "adt:depth=3",
             "--methods, in 'adt:depth=3': --depth: found 3; allowed: only with --method eagle2",

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from configs.benchmarking import BenchmarkSettings
+from configs.benchmark import BenchmarkSettings
 from configs.fields import SettingsError, settings_dict
 from configs.method_table import METHODS
 from configs.schema import (

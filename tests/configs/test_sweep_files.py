@@ -5,12 +5,11 @@ from pathlib import Path
 import pytest
 from stand_ins import empty_checkpoint
 
-from configs.benchmarking import BenchmarkSettings
+from configs.benchmark import BenchmarkSettings, read_sweep
 from configs.command_line import read_words
 from configs.fields import SettingsError
 from configs.methods import MethodSettings
 from configs.schema import CLASSIFIER, ROOT
-from configs.sweep import read_sweep
 from runs.commands import benchmark_settings
 
 GOOD = (
@@ -182,7 +181,7 @@ def test_relaxed_cells_need_a_word_on_quality(bench, monkeypatch) -> None:
     with pytest.raises(SettingsError, match="--quality: found True"):
         bench(text + "quality: true\n", "--quality")
     monkeypatch.setattr("runs.commands.CLASSIFIER", "config.json")  # as if there were one
-    monkeypatch.setattr("configs.benchmarking.CLASSIFIER", "config.json")
+    monkeypatch.setattr("configs.benchmark.CLASSIFIER", "config.json")
     assert bench(text + "quality: true\n").quality
     assert bench(text + "quality: Yes\n").quality  # as in every YAML file
     assert not bench(text + "quality: Off\n").quality

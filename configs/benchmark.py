@@ -1,0 +1,191 @@
+"""What the command benchmark is asked for, and the file of `benchmark --sweep`.
+
+base: adt:proposal=topk         entries of --methods, by commas, to which the axes are added
+axes:                           flag -> list of values; every combination is a cell
+  adt_beta: [0.1, 0.5, 0.9]
+methods: eagle2,adt             further entries, without the axes (may be left out)
+quality: true                   --quality, where a model has a classifier; relaxed cells need the
+                                line, true or false
+"""
+
+from dataclasses import MISSING, dataclass, replace
+from itertools import combinations, product
+from pathlib import Path
+from typing import ClassVar
+
+from configs.fields import (
+    Settings,
+    SettingsError,
+    bounds,
+    build,
+    part,
+    read_yaml,
+    refuse,
+    setting,
+    settings_fields,
+)
+from configs.methods import MethodSettings
+from configs.schema import CLASSIFIER, RunSettings
+
+_ENTRIES = "name[:flag=value...], by commas, as in --methods"
+
+
+@dataclass(frozen=True)
+class MethodsFlags(Settings):
+    """The methods that a benchmark compares, as a command line names them."""
+
+    group: ClassVar[str] = "Benchmark"
+    methods: str | None = setting(
+        None,
+        "methods to compare, by commas: name[:flag=value...], or a recipe, file.yaml[:flag=value"
+        "...]; method flags go to all that have them",
+        shown="ar,eagle2:proposal=topk,eagle2,adt:proposal=topk,adt; with --method X: ar,X",
+    )
+    sweep: str | None = setting(
+        None,
+        "YAML file of a table of methods (configs/sweeps); each of its cells is measured next to "
+        "ar; the same command continues",
+        shown="off",
+    )
+    cells: str | None = setting(
+        None, "a-b: of the sweep's cells, a (counted from 0) up to, not including, b", shown="all"
+    )
+
+
+@dataclass(frozen=True)
+class SweepFile(Settings):
+    """What a sweep's file says, without its axes."""
+
+    base: str = setting(MISSING, "what the axes are added to", wanted=_ENTRIES)
+    methods: str | None = setting(None, "what is compared with these cells", wanted=_ENTRIES)
+    quality: bool | None = setting(None, "whether images are judged")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The cells of a sweep, each an entry of --methods.
+
+    path: the file. axes: the flags that vary. varied: the cells of all their values. others: the
+    cells compared with them. quality: whether images are judged; None: the file does not say.
+    """
+
+    path: str
+    axes: tuple[str, ...]
+    varied: tuple[str, ...]
+    others: tuple[str, ...]
+    quality: bool | None
+
+    @property
+    def where(self) -> str:
+        """The file, for errors."""
+        return f"--sweep {self.path}"
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """All cells, as entries of --methods."""
+        return self.varied + self.others
+
+    @property
+    def output_dir(self) -> str:
+        """Where results go by default."""
+        return f"outputs/sweeps/{Path(self.path).stem}"
+
+    def slice(self, cells: str | None) -> "Sweep":
+        """Return the sweep of the cells a-b, as --cells says; of all for None."""
+        if cells is None:
+            return self
+        first, end = bounds("cells", cells)
+        others = self.entries[max(first, len(self.varied)) : end]
+        sliced = replace(self, varied=self.varied[first:end], others=others)
+        if not sliced.entries:
+            refuse("cells", cells, f"a-b with a below {len(self.entries)}, the number of cells")
+        return sliced
+
+
+@dataclass(frozen=True)
+class BenchmarkSettings(Settings):
+    """Several methods on the same prompts and seeds; `run.with_method` returns one's settings."""
+
+    group: ClassVar[str] = "Benchmark"
+    run: RunSettings = part(RunSettings)
+    methods: tuple[MethodSettings, ...] = ()
+    repeats: int = setting(3, "measurements per method; the table shows medians", low=1, high=1000)
+    warmup: int = setting(
+        1, "images per method that are decoded first and not counted", low=0, high=1000
+    )
+    quality: bool = setting(
+        False, "say how well images show their prompts, by the tiny model's classifier"
+    )
+    costs: str | None = setting(
+        None,
+        "with --sweep: count tokens only, and compute speed-ups from this file of "
+        "scripts.tools.costs",
+        shown="off",
+    )
+    output: str | None = None  # folder for what the benchmark writes, if --output_dir was given
+    sweep: Sweep | None = None
+
+    def settle(self) -> None:
+        if self.costs is not None and self.sweep is None:
+            refuse("costs", self.costs, "only with --sweep")
+        if self.costs is not None and self.run.batch_size > 1:
+            refuse("costs", self.costs, f"only with --batch_size 1, not {self.run.batch_size}")
+        if self.quality and not (Path(self.run.model_path) / CLASSIFIER).is_file():
+            refuse("quality", True, f"only with {CLASSIFIER} in --model_path, which ckpts/tiny has")
+        self._check_methods()
+
+    def _check_methods(self) -> None:
+        """Refuse a method that stands twice, and cells that a sweep cannot have."""
+        sweep, source = self.sweep, "--methods" if self.sweep is None else self.sweep.where
+        names = sweep.entries if sweep else [method.method for method in self.methods]
+        if not names:
+            raise SettingsError(f"{source}: found none; allowed: at least one method")
+        for (name, method), (other, twin) in combinations(zip(names, self.methods, strict=True), 2):
+            if method == twin:
+                problem = f"found {name} and {other}, the same method"
+                raise SettingsError(f"{source}: {problem}; allowed: methods that differ")
+        for name, method in zip(names, self.methods, strict=True) if sweep else ():
+            if method == MethodSettings("ar"):
+                allowed = "without it: it is always measured"
+                raise SettingsError(f"{source}: found {name}; allowed: {allowed}")
+            if sweep.quality is None and not method.lossless:
+                allowed = f"true or false, since {name} is relaxed"
+                raise SettingsError(f"{source}: quality: missing; allowed: {allowed}")
+
+
+def read_sweep(path: str) -> Sweep:
+    """Return the sweep in a file; flags and values are checked later, with the methods.
+
+    Raises:
+        SettingsError: a key is missing, unknown or has a wrong value; names file and key.
+    """
+    content = read_yaml(path, "sweep")
+    axes = content.pop("axes", None)
+    try:
+        file = build(SweepFile, content)
+        _check_axes(axes)
+        if unknown := content.keys() - settings_fields(SweepFile).keys():
+            keys = ", ".join(["axes", *settings_fields(SweepFile)])
+            raise SettingsError(f"--{min(unknown)}: unknown key; allowed: {keys}")
+    except SettingsError as error:
+        raise SettingsError(f"--sweep {path}: {str(error).removeprefix('--')}") from error
+    cells = product(*([f"{flag}={value}" for value in axes[flag]] for flag in axes))
+    varied = [":".join((entry, *cell)) for entry, cell in product(entries_of(file.base), cells)]
+    others = () if file.methods is None else entries_of(file.methods)
+    return Sweep(path, tuple(axes), tuple(varied), others, file.quality)
+
+
+def entries_of(text: str) -> tuple[str, ...]:
+    """Return the entries of a list of methods."""
+    return tuple(entry.strip() for entry in text.split(","))
+
+
+def _check_axes(axes: object) -> None:
+    allowed = "flag: [value, ...] lines"
+    if axes is None:
+        raise SettingsError(f"--axes: missing; allowed: {allowed}")
+    if not isinstance(axes, dict) or not axes:
+        refuse("axes", axes, allowed)
+    for flag, values in axes.items():
+        if not isinstance(values, list) or not values or {*map(type, values)} != {str}:
+            refuse(f"axes: {flag}", values, "a list of values")
