@@ -40,39 +40,23 @@ def python(*words: str, cwd: Path = ROOT) -> subprocess.CompletedProcess:
     )
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *(
-            "a, b",
-            "a #1 cat",
-            "#",
-            "'single'",
-            '"double"',
-            'it\'s "both"',
-            "123",
-            "1e5",
-            "None",
-            "True",
-            "[1, 2]",
-        ),
-        *(
-            "{a: b}",
-            "(1,)",
-            "a=b",
-            "--seed=3",
-            "--help",
-            "-h",
-            "--",
-            "-",
-            "-x",
-            "é 漢 🐈",
-            "line\nbreak",
-            "\ttab ",
-        ),
-        *("generate_images", "%s $HOME `ls` \\n", "notrace", "a" * 5000),
-    ],
-)
+TEXTS = [
+    "a, b",
+    "a #1 cat",
+    "#",
+    "'single'",
+    '"double"',
+    'it\'s "both"',
+    "123",
+    "1e5",
+    "None",
+    "True",
+]
+TEXTS += ["[1, 2]", "{a: b}", "(1,)", "a=b", "--seed=3", "--help", "-h", "--", "-", "-x", "é 漢 🐈"]
+TEXTS += ["line\nbreak", "\ttab ", "generate_images", "%s $HOME `ls` \\n", "notrace", "a" * 5000]
+
+
+@pytest.mark.parametrize("text", TEXTS)
 def test_texts_survive_fire(model, seen, text):
     assert main.main(["generate_images", f"--prompt={text}", model]) == 0
     if not text.startswith("-") or text == "-":
@@ -81,105 +65,17 @@ def test_texts_survive_fire(model, seen, text):
 
 
 def test_values_arrive_as_their_types(model, seen):
-    words = [
-        "--prompt",
-        "a cat",
-        "--num-images",
-        "-1",
-        "--notrace",
-        "--cfg",
-        "1",
-        "--method",
-        "eagle2",
-        "--depth=3",
-    ]
-    assert main.main(["generate-images", *words, model]) == 0
+    words = "--prompt x --num-images -1 --notrace --cfg 1 --method eagle2 --depth=3"
+    assert main.main(["generate-images", *words.split(), model]) == 0
     settings = seen[0]
-    assert (settings.num_images, settings.trace, settings.sampling.cfg, settings.method.depth) == (
-        1,
-        False,
-        1.0,
-        3,
-    )
+    assert (settings.num_images, settings.trace) == (1, False)
+    assert (settings.sampling.cfg, settings.method.depth) == (1.0, 3)
 
 
 def test_benchmark_gets_its_settings(model, seen):
-    assert (
-        main.main(
-            [
-                "benchmark",
-                "--prompt",
-                "a cat",
-                "--methods",
-                "ar,adt:proposal=topk",
-                "--repeats=2",
-                model,
-            ]
-        )
-        == 0
-    )
+    words = "--prompt x --methods ar,adt:proposal=topk --repeats=2"
+    assert main.main(["benchmark", *words.split(), model]) == 0
     assert [method.method for method in seen[0].methods] == ["ar", "adt"] and seen[0].repeats == 2
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["generate"], "'generate': found as first word; did you mean generate_images? allowed: "),
-        (
-            ["--prompt", "a cat"],
-            "'--prompt': found as first word; allowed: generate_images, benchmark",
-        ),
-        (["__class__"], "'__class__': found as first word"),
-        (["generate_images"], "--prompt: missing"),
-        (["generate_images", "a", "cat"], "'a': a word without a flag"),
-        (["generate_images", "--prompt"], "--prompt: found no value"),
-        (["generate_images", "--prompt="], "--prompt: found ''"),
-        (["generate_images", "--prompt", "a", "cat"], "'cat': a word without a flag"),
-        (
-            ["generate_images", "--prompt=a", "--sede=3"],
-            "--sede: unknown flag; did you mean --seed?",
-        ),
-        (
-            ["generate_images", "--prompt=a", "--seed=abc"],
-            "--seed: found 'abc'; allowed: a whole number",
-        ),
-        (
-            ["generate_images", "--prompt=a", "--lantern_k=5"],
-            "--lantern_k: found 5; allowed: only with --verifier",
-        ),
-        (["generate_images", "--prompt=no.txt"], "--prompt no.txt: found no such file"),
-        (
-            ["generate_images", "--prompt=a", "--model=anola"],
-            "--model: found 'anola'; allowed: tiny, anole",
-        ),
-        (["vq_distances", "--tokenizer_path=./no"], "--tokenizer_path ./no: found no such folder"),
-        (["generate_images", "--prompt=a", "--config=no.yaml"], "--config no.yaml: cannot be read"),
-        (
-            ["generate_images", "--prompt=a", "--method=ar", "--peanut"],
-            "--peanut: found True; allowed: only with --method adt, not ar",
-        ),
-        (["benchmark", "--prompt=a", "--methods=ar,eagle"], "--methods: found 'eagle'"),
-        (
-            ["extract_tokens", "--output_dir=o"],
-            "--data_dir: missing; allowed: images with captions, or --from_prompts",
-        ),
-        (
-            ["extract_tokens", "--data_dir=no", "--output_dir=o"],
-            "--data_dir: found 'no'; allowed: a folder, a .jsonl",
-        ),
-        (
-            ["benchmark", "--prompt=PartiPrompts", "--prompt_file=no"],
-            "--prompt PartiPrompts: found no file no",
-        ),
-    ],
-)
-def test_refusals(monkeypatch, tmp_path, capsys, model, words, message):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, "eval.bench.benchmark", None)
-    assert main.main([*words, model] if len(words) > 1 else words) == 2
-    said = capsys.readouterr()
-    assert said.out == "" and said.err.startswith("error: ") and message in said.err
-    assert said.err.count("\n") == 1
 
 
 def test_a_missing_model_is_refused_in_a_process_of_its_own(tmp_path):
@@ -219,12 +115,10 @@ def test_torch_is_not_imported_for_help_and_refusals(model, words, code):
     assert bool(done.stdout) == (code == 0) and "Traceback" not in done.stderr
 
 
-def test_help_names_commands_and_flags(capsys):
+def test_help_names_commands(capsys):
     for words in ([], ["-h"], ["--help"], ["help"]):
         assert main.main(words) == 0
-        assert all(name in capsys.readouterr().out for name in ("generate_images --prompt",))
-    assert main.main(["benchmark", "--prompt", "x", "-h"]) == 0
-    assert "--methods" in capsys.readouterr().out
+        assert "generate_images --prompt" in capsys.readouterr().out
 
 
 def test_an_interruption_says_that_the_same_command_continues(monkeypatch, model, capsys):

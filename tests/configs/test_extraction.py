@@ -75,61 +75,6 @@ def test_the_models_recipes_are_accepted(tmp_path, monkeypatch, recipe):
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "data", "message"),
-    [
-        (OWN, False, "--output_dir: missing"),
-        (("--output_dir=o",), False, "--data_dir: missing; allowed: .*--from_prompts"),
-        (("--output_dir=o", *OWN), True, "--data_dir: found together with --from_prompts"),
-        (("--output_dir=o", "--from_prompts"), False, "--num_images: missing"),
-        (("--output_dir=o", "--from_prompts", "--num_images=0"), False, "--num_images: found 0"),
-        (
-            ("--output_dir=o", "--num_images=3"),
-            True,
-            "--num_images: found 3; allowed: only with --from_prompts",
-        ),
-        (
-            ("--output_dir=o", "--method=ar"),
-            True,
-            "--method: found 'ar'; allowed: only with --from_prompts",
-        ),
-        (("--output_dir=o", "--prompt=p.txt"), True, "--prompt: .* only with --from_prompts"),
-        (("--output_dir=o", "--adt_beta=0.5"), True, "--adt_beta: .* only with --from_prompts"),
-        (("--output_dir=o", "--top_k=5"), True, "--top_k: .* only with --from_prompts"),
-        (
-            ("--output_dir=o", "--target_size=512"),
-            True,
-            "--target_size: .* only with --model lumina_mgpt",
-        ),
-        (
-            ("--output_dir=o", *OWN, "--method=adt", "--verifier=lantern"),
-            False,
-            "--verifier: found 'lantern'; allowed",
-        ),
-        (
-            ("--output_dir=o", *OWN, "--model=anole"),
-            False,
-            "--prompt: missing; .*--model anole: MSCOCO2017Train",
-        ),
-        (
-            ("--output_dir=o", *OWN, "--prompt=MSCOCO2017Val"),
-            False,
-            "--prompt: .* models are judged by",
-        ),
-        (
-            ("--output_dir=o", *OWN, "--prompt=PartiPrompts"),
-            False,
-            "--prompt: .* models are judged by",
-        ),
-        (("--output_dir=o", *OWN, "--slice=0-3"), False, "--slice: unknown flag"),
-        (("--output_dir=o", *OWN, "--lantern_k=3"), False, "--lantern_k: unknown flag"),
-    ],
-)
-def test_refused(read, words, data, message):
-    with pytest.raises(SettingsError, match=message):
-        read(*words, data=data)
-
-
 @pytest.mark.parametrize("file", JUDGED_FILES, ids=lambda path: path.stem)
 def test_test_and_validation_prompts_are_not_for_training(read, tmp_path, file):
     link = tmp_path / "mine.txt"
@@ -139,9 +84,7 @@ def test_test_and_validation_prompts_are_not_for_training(read, tmp_path, file):
             read("--output_dir=out", *OWN, f"--prompt={path}")
 
 
-def test_places_that_cannot_be_used(read, tmp_path):
+def test_images_and_shards_lie_in_two_folders(read, tmp_path):
     with pytest.raises(SettingsError, match="--output_dir: .* another folder than --data_dir"):
         read(f"--output_dir={tmp_path}/", data=True)
-    with pytest.raises(SettingsError, match="--data_dir: found .*no.; allowed: a folder, a .jsonl"):
-        read("--output_dir=out", f"--data_dir={tmp_path / 'no'}")
     assert not Path("out").exists()

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from configs.benchmark import BenchmarkSettings
+from configs.evaluation import EvaluateSettings
 from configs.fields import SettingsError, settings_dict
 from configs.method_table import METHODS
 from configs.schema import (
@@ -255,6 +256,12 @@ def test_output_folder_is_named_after_the_settings():
     assert first.output_dir != second.output_dir
     assert RunSettings(prompt="猫").output_dir.startswith("outputs/tiny_adt_prompt_")
     assert RunSettings(prompt="a/../../b").output_dir.count("/") == 1
+
+
+def test_a_folder_given_twice_is_one_run(tmp_path):
+    folders = f"{tmp_path}/a, {tmp_path}/b,{tmp_path}/a/"
+    chosen = EvaluateSettings(output_dir=folders, baseline=f"{tmp_path}/b")
+    assert len(chosen.folders) == 2
 
 
 def test_home_is_written_out(monkeypatch):

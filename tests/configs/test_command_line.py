@@ -1,0 +1,414 @@
+"""From words and recipes to settings: every text survives, the command line wins over recipes."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from accelerate.commands.launch import launch_command_parser
+from stand_ins import empty_checkpoint
+from torch.distributed.run import get_args_parser
+
+import main
+from adt_tree.sources import source_values
+from configs import targets
+from configs.command_line import METHOD_FLAGS, read_recipe, read_words
+from configs.commands import COMMANDS, flags_of
+from configs.fields import SettingsError, settings_dict, settings_fields
+from configs.help import command_help, program_help
+from configs.method_table import METHODS
+from configs.methods import applicable
+from configs.schema import (
+    ROOT,
+    AdtSettings,
+    LanternSettings,
+    MethodSettings,
+    RunSettings,
+    SamplingSettings,
+)
+from runs.commands import benchmark_settings, run_settings
+
+CONFIGS = ROOT / "configs"
+BUDGETS = sorted((CONFIGS / "fast").glob("*.yaml"))
+
+
+def words_of(*words: str) -> dict[str, str]:
+    return read_words("generate_images", words)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return empty_checkpoint(tmp_path / "model")
+
+
+@pytest.fixture
+def run(checkpoint):
+    defaults = {"prompt": "a cat", "model_path": str(checkpoint)}
+    return lambda *words: run_settings(defaults | words_of(*words))
+
+
+@pytest.fixture
+def bench(checkpoint):
+    defaults = {"prompt": "a cat", "model_path": str(checkpoint)}
+    return lambda *words: benchmark_settings(defaults | read_words("benchmark", words))
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    def write(text: str, name: str = "recipe") -> str:
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(text)
+        return f"--config={path}"
+
+    return write
+
+
+TEXTS = ["a, b", "a #1 cat", "'q' and \"q\"", "123", "None", "True", "{a: b}", "é 漢", "a\nb"]
+TEXTS += [" ", "", "-", "-5 degrees", "a=b"]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_text_survives_in_both_forms(text):
+    assert words_of("--prompt", text) == words_of(f"--prompt={text}") == {"prompt": text}
+
+
+@pytest.mark.parametrize("text", ["-x", "--seed", "--", "--help"])
+def test_text_with_dashes_needs_the_equals_sign(text):
+    assert words_of(f"--prompt={text}") == {"prompt": text}
+    with pytest.raises(SettingsError, match=r"--prompt: found no value but .*--prompt=VALUE"):
+        words_of("--prompt", text)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("--trace", "true"),
+        ("--trace --seed 1", "true"),
+        ("--trace false", "false"),
+        ("--trace=False", "False"),
+        ("--notrace", "false"),
+        ("--no-trace", "false"),
+        ("--no_trace", "false"),
+    ],
+)
+def test_switches(words, text):
+    assert words_of(*words.split())["trace"] == text
+
+
+def test_texts_become_values(run):
+    settings = run("--seed=007", "--temperature=1e-1", "--cfg=.5", "--trace=YES", "--num-images=+3")
+    assert (settings.seed, settings.trace, settings.num_images) == (7, True, 3)
+    assert settings.sampling == SamplingSettings(temperature=0.1, cfg=0.5)
+    adt = run("--adt_d_max", "9", "--adt_init=vertical").method.adt
+    assert adt == AdtSettings(d_max=9, init="vertical")
+
+
+@pytest.mark.parametrize(
+    ("words", "method"),
+    [
+        ("", "adt"),
+        ("--model_type=base", "ar"),
+        ("--model_type=eagle", "eagle2"),
+        ("--peanut", "adt"),
+        ("--static_tree", "static"),
+        ("--model_type=eagle --peanut", "adt"),
+        ("--model_type=eagle --static_tree", "static"),
+        ("--model_type=eagle --method=adt", "adt"),
+        ("--method=eagle2 --nopeanut", "eagle2"),
+        ("--method=ar --model_type=base", "ar"),
+    ],
+)
+def test_names_of_the_papers_repository(run, words, method):
+    assert run(*words.split()).method == MethodSettings(method)
+
+
+def test_other_names_of_values(run):
+    settings = run("--precision=bf16", "--random_seed=5", "--set_seed", "--seed=5")
+    assert (settings.dtype, settings.seed) == ("bf16", 5)
+    relaxed = run("--lantern", "--peanut", "--lantern_k", "100", "--lantern_delta", "0.5").method
+    assert relaxed == MethodSettings(verifier="lantern", relaxed=LanternSettings(100, 0.5))
+
+
+def test_the_papers_command():
+    """As its README has it: hub ids, all captions, the paper's names, relaxed acceptance."""
+    words = (
+        "--model anole --model_type eagle --model_path leloy/Anole-7b-v0.1-hf --num_images -1 "
+        "--drafter_path jadohu/anole_drafter --peanut --prompt MSCOCO2017Val --lantern "
+        "--lantern_k 100 --lantern_delta 0.5 --precision bf16 --output_dir out"
+    )
+    settings = run_settings(words_of(*words.split()))
+    assert (settings.model, settings.dtype, settings.num_images) == ("anole", "bf16", -1)
+    assert settings.drafter_path == "jadohu/anole_drafter" and settings.source == "MSCOCO2017Val"
+    assert settings.method == MethodSettings(
+        "adt", verifier="lantern", relaxed=LanternSettings(100, 0.5)
+    )
+
+
+def test_values_of_recipes_are_what_is_written(recipe, checkpoint):
+    """YAML alone would make 750, 20240101 and 8 of these."""
+    text = "prompt: 12:30\noutput_dir: 2024_01_01\nseed: 010\ntrace: off\ntop_p: .5\n"
+    settings = run_settings(words_of(recipe(text), f"--model_path={checkpoint}"))
+    assert (settings.prompt, settings.output_dir, settings.seed) == ("12:30", "2024_01_01", 10)
+    assert (settings.trace, settings.sampling.top_p) == (False, 0.5)
+
+
+def test_the_command_line_wins_over_the_recipe(run, recipe):
+    config = recipe("method: eagle2\nproposal: topk\ndepth: 7\ncfg: 2\ntrace: yes\nslice: 0-5\n")
+    settings = run(config, "--depth=3", "--notrace", "--prompt=PartiPrompts")
+    assert settings.method == MethodSettings("eagle2", "topk", depth=3)
+    assert (settings.sampling.cfg, settings.trace, settings.slice) == (2.0, False, "0-5")
+    assert run(recipe("# nothing\n")).method == MethodSettings("adt")
+
+
+def test_another_method_or_rule_leaves_the_recipes_numbers_for_its_own_out(run, recipe):
+    config = recipe("method: adt\nproposal: topk\nnodes: 20\nadt_beta: 0.4\n")
+    written = MethodSettings("adt", "topk", nodes=20, adt=AdtSettings(beta=0.4))
+    # --model_type eagle says that drafts are made, and the recipe how
+    assert run(config).method == run(config, "--model_type=eagle").method == written
+    assert run(config, "--method=ar").method == MethodSettings("ar")
+    assert run(config, "--method=eagle2").method == MethodSettings("eagle2", "topk", nodes=20)
+    config = recipe("method: eagle2\nverifier: lantern\nlantern_k: 7\n")
+    assert run(config).method.lantern.k == 7
+    assert run(config, "--verifier=lantern_coupled").method.lantern.k == 7
+    assert run(config, "--verifier=exact").method == MethodSettings("eagle2")
+    assert run(config, "--method=adt").method.lantern.k == 7
+
+
+def test_recipes_by_commas(run, checkpoint):
+    """A target's recipe and a row of the paper: the later one wins, the command line over both."""
+    anole, row = CONFIGS / "anole.yaml", CONFIGS / "paper" / "eagle2.yaml"
+    paths = [f"--drafter_path={checkpoint}/drafter", f"--tokenizer_path={checkpoint}/tokenizer"]
+    settings = run(f"--config={anole},{row}", *paths)
+    assert (settings.model, settings.dtype) == ("anole", "bf16")
+    assert settings.sampling == SamplingSettings(top_k=2000)
+    assert settings.method == MethodSettings("eagle2", "topk", depth=5, width=10, nodes=58)
+    assert run(f"--config={anole}", "--top_k=5", *paths).sampling.top_k == 5
+    # its drafter is for methods that draft
+    assert run(f"--config={anole}", "--method=ar").drafter_path is None
+    with pytest.raises(SettingsError, match="--drafter_path ckpts/anole/.*: found no such folder"):
+        run(f"--config={anole}")
+
+
+def test_another_model_leaves_the_recipes_files_out(recipe, checkpoint):
+    paths = f"model_path: {checkpoint}\ndrafter_path: {checkpoint}/drafter\n"
+    words = ["--prompt=a cat", recipe(f"model: anole\ncfg: 2\n{paths}")]
+    assert run_settings(words_of(*words)).model_path == str(checkpoint)
+    tiny, other = ROOT / "ckpts" / "tiny", run_settings(words_of(*words, "--model=tiny"))
+    assert (other.sampling.cfg, other.model_path) == (2.0, str(tiny))
+    assert other.drafter_path == str(tiny / "drafter")
+
+
+@pytest.mark.parametrize("path", sorted((CONFIGS / "paper").glob("*.yaml")), ids=lambda p: p.stem)
+def test_rows_of_the_paper(run, path):
+    values = settings_dict(run(f"--config={path}"))
+    renamed = {"lantern": "eagle2", "lantern_pp": "static", "adt_lantern": "adt"}
+    method = renamed.get(path.stem, path.stem)
+    assert values["method"] == method and values["proposal"] == "topk"
+    assert values["nodes"] == (None if method == "static" else 58)
+    assert values["verifier"] == ("lantern" if "lantern" in path.stem else "exact")
+    if "lantern" in path.stem:
+        assert (values["lantern_delta"] > 1) == (path.stem == "lantern_pp")
+    assert read_recipe(str(path), "generate_images").items() <= values.items()
+
+
+def test_rows_of_the_paper_are_the_published_ones(run):
+    eagle = run(f"--config={CONFIGS}/paper/eagle2.yaml").method
+    assert (eagle.depth, eagle.width) == (5, 10)
+    adt = run(f"--config={CONFIGS}/paper/adt.yaml").method.adt
+    assert adt.d_min <= 3 and adt.d_max > 5  # from the paper's mean depths 3.86 and 5.15
+
+
+@pytest.mark.parametrize("path", BUDGETS, ids=lambda path: path.stem)
+def test_recipes_for_a_budget_of_draft_tokens(run, path, checkpoint):
+    method = run(f"--config={path}").method
+    assert f"n{method.nodes}" == path.stem and method.lossless
+    assert method.same_tokens(0.0) and method.same_tokens(1.0)
+    drafter = f"--drafter_path={checkpoint}/drafter"
+    joined = run(f"--config={CONFIGS}/anole.yaml,{path}", drafter)
+    assert joined.model == "anole" and joined.method == method
+    assert source_values(path, {})["method"] == method.method
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_models_recipe_is_valid_as_it_is(path):
+    values = read_recipe(str(path), "generate_images")
+    of_run = {name: v for name, v in values.items() if name in settings_fields(RunSettings)}
+    assert RunSettings(prompt="a cat", **of_run).model == path.stem
+    SamplingSettings(**{name: value for name, value in values.items() if name not in of_run})
+
+
+def test_missing_files(run, checkpoint):
+    (checkpoint / "tokenizer" / "vqgan.yaml").unlink()
+    with pytest.raises(SettingsError, match=r"--model_path .*: found no vqgan\.yaml in .*/tokeniz"):
+        run()
+    (checkpoint / "tokenizer" / "vqgan.yaml").touch()
+    (checkpoint / "drafter" / "config.json").unlink()
+    with pytest.raises(SettingsError, match="--drafter_path .*: found a folder without config.js"):
+        run()
+    assert run("--method=ar").drafter_path is None
+
+
+def test_ids_of_the_hub(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run("--model_path=owner/name", "--method=ar").model_path == "owner/name"
+    assert run("--model_path=owner/name", "--drafter_path=owner/head").drafter_path == "owner/head"
+    # `model` is a folder here
+    for path in ("model/tyny", "./owner/name", "owner/name/more", "name", "/owner/name"):
+        with pytest.raises(SettingsError, match="--model_path .*: found no such folder"):
+            run(f"--model_path={path}", "--method=ar")
+
+
+def test_the_tokenizer_may_lie_elsewhere(run, checkpoint, tmp_path):
+    (checkpoint / "tokenizer").rename(tmp_path / "elsewhere")
+    assert run(f"--tokenizer_path={tmp_path}/elsewhere").tokenizer_path == f"{tmp_path}/elsewhere"
+    with pytest.raises(SettingsError, match=r"--model_path .*: found no text_tokenizer\.json in"):
+        run()
+    (tmp_path / "chameleon").mkdir()
+    (tmp_path / "elsewhere").rename(tmp_path / "chameleon" / "tokenizer")
+    assert run().tokenizer_path is None  # next to the checkpoint, as in the paper's repository
+
+
+def test_the_tokenizer_of_a_hub_id_lies_where_a_folder_has_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(targets, "ROOT", tmp_path)
+    tokenizer = tmp_path / "ckpts/anole/chameleon/tokenizer"
+    flags = {"prompt": "a cat", "model": "anole", "model_path": "leloy/Anole"}
+    assert RunSettings(**flags).tokenizer_path is None
+    tokenizer.mkdir(parents=True)
+    assert RunSettings(**flags).tokenizer_path == str(tokenizer)
+
+
+def test_parts_lie_next_to_a_folder_without_a_path(tmp_path, monkeypatch):
+    (tmp_path / "LlamaGen-T2I").mkdir()
+    monkeypatch.chdir(tmp_path)
+    settings = RunSettings(prompt="a cat", model="llamagen", model_path="LlamaGen-T2I")
+    assert settings.text_encoder_path == str(tmp_path / "t5/flan-t5-xl")
+
+
+def test_a_checkpoint_without_a_drafter_is_decoded_by_jacobi(run, checkpoint, capsys, monkeypatch):
+    assert run().method.method == "adt" and capsys.readouterr().err == ""
+    monkeypatch.chdir(checkpoint.parent)
+    shutil.rmtree(checkpoint / "drafter")
+    for path in ("owner/name", "model"):
+        words = ["--model=anole", f"--model_path={path}"]
+        assert run(*words).method.method == "jacobi"
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1 and f"none comes with --model_path {path};" in said
+        assert run(*words, "--method=ar").method.method == "ar"
+        for word in ("--method=adt", "--adt_beta=0.5"):
+            with pytest.raises(SettingsError, match="--drafter_path"):
+                run(*words, word)
+
+
+def test_a_word_that_is_a_file_can_be_drawn_from_a_list(run, tmp_path):
+    (tmp_path / "words.txt").write_text("data\n")
+    assert run(f"--prompt={tmp_path}/words.txt").source == "file"
+
+
+def test_a_benchmark_without_a_list(bench, recipe):
+    settings = bench()
+    assert settings.methods == (
+        MethodSettings("ar"),
+        MethodSettings("eagle2", "topk"),
+        MethodSettings("eagle2"),
+        MethodSettings("adt", "topk"),
+        MethodSettings("adt"),
+    )
+    assert (settings.repeats, settings.warmup, settings.output) == (3, 1, None)
+    runs = [settings.run.with_method(method) for method in settings.methods]
+    assert [run.drafter_path is None for run in runs] == [True, False, False, False, False]
+    assert bench("--method=adt").methods == (MethodSettings("ar"), MethodSettings("adt"))
+    assert bench("--peanut").methods == bench("--method=adt").methods
+    assert bench("--method=ar").methods == (MethodSettings("ar"),)
+    config = recipe("method: adt\nproposal: topk\nadt_beta: 0.4\nrepeats: 2\n")
+    written = MethodSettings("adt", "topk", adt=AdtSettings(beta=0.4))
+    assert bench(config).methods[1] == written and bench(config).repeats == 2
+    assert bench(config, "--methods=ar,static").methods[1] == MethodSettings("static", "topk")
+
+
+def test_a_list_of_methods(bench):
+    words = "--methods=ar, eagle2:depth=3:nodes=12,adt:adt_beta=0.4,static:tree=chain"
+    assert bench(words, "--output_dir=o").methods[1:] == (
+        MethodSettings("eagle2", depth=3, nodes=12),
+        MethodSettings("adt", adt=AdtSettings(beta=0.4)),
+        MethodSettings("static", tree="chain"),
+    )
+    assert bench(words, "--output_dir=o").output == "o"
+
+
+def test_method_flags_go_to_the_methods_that_have_them(bench):
+    words = ["--methods=ar,eagle2:nodes=9,adt", "--nodes=20", "--depth=4", "--proposal=topk"]
+    assert bench(*words).methods[1:] == (
+        MethodSettings("eagle2", "topk", depth=4, nodes=9),
+        MethodSettings("adt", "topk", nodes=20),
+    )
+    words = "--methods=ar,eagle2,adt:verifier=lantern:lantern_delta=0.2", "--lantern_k=9"
+    relaxed = MethodSettings(verifier="lantern", relaxed=LanternSettings(9, 0.2))
+    assert bench(*words).methods == (MethodSettings("ar"), MethodSettings("eagle2"), relaxed)
+
+
+def test_a_listed_recipe_is_a_row_and_sets_what_all_rows_share(bench, tmp_path):
+    ours, other = tmp_path / "ours.yaml", tmp_path / "other.yaml"
+    ours.write_text("method: adt\nproposal: topk\nadt_beta: 0.4\ntemperature: 0.5\n")
+    other.write_text("method: eagle2\nverifier: lantern\nlantern_k: 9\nproposal: topk\n")
+    settings = bench(f"--methods=ar,{ours}:nodes=9,{other}", "--depth=3")
+    assert settings.methods[1:] == (
+        MethodSettings("adt", "topk", nodes=9, adt=AdtSettings(beta=0.4)),
+        MethodSettings("eagle2", "topk", depth=3, verifier="lantern", relaxed=LanternSettings(9)),
+    )
+    assert settings.run.sampling.temperature == 0.5
+    assert bench(f"--methods={ours}", "--temperature=0").run.sampling.temperature == 0
+    exact = bench(f"--methods={other}:verifier=exact").methods[0]
+    assert exact == MethodSettings("eagle2", "topk")
+    for lines, message in (
+        ("method: eagle2\ntemperature: 1\n", "--temperature: found 1.0; allowed: 0.5, as an earl"),
+        ("method: eagle2\nmethods: ar,adt\n", "--methods: found 'ar,adt'; allowed: one method"),
+        ("proposal: topk\n", "--methods, in .*other.yaml: method: missing; allowed: a line"),
+        ("mehtod: adt\n", "--methods, in .*mehtod: unknown flag; did you mean method"),
+    ):
+        other.write_text(lines)
+        with pytest.raises(SettingsError, match=message):
+            bench(f"--methods={ours},{other}")
+
+
+@pytest.mark.parametrize(
+    "parser", [get_args_parser(), launch_command_parser()], ids=["torchrun", "accelerate"]
+)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_launchers_leave_every_flag_to_the_program(command, parser):
+    for flag in flags_of(command):
+        words = [command, f"--{flag}", "1"]
+        parsed = parser.parse_args(["main.py", *words])
+        assert (parsed.training_script, parsed.training_script_args) == ("main.py", words)
+
+
+def shown_in(text: str) -> set[str]:
+    return {row.split()[0][2:] for row in text.splitlines() if row.startswith("  --")}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_fits_on_a_screen_and_has_every_flag_if_asked(command):
+    text = command_help(command, everything=True)
+    assert shown_in(text) == flags_of(command).keys()
+    brief = command_help(command)
+    assert len(brief.splitlines()) <= 45 and shown_in(brief) <= shown_in(text)
+    assert max(map(len, [*text.splitlines(), *brief.splitlines()])) <= 110
+    assert command in program_help()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_help_of_a_method_has_its_flags_and_says_what_it_leaves_out(method):
+    text = command_help("generate_images", method)
+    fitting, flags = {*applicable({"method": method})}, flags_of("generate_images")
+    kept = {name for name in flags if name not in METHOD_FLAGS or name in fitting}
+    assert shown_in(text) == kept
+    assert f"{len(flags) - len(kept)} flags are left out" in text
+
+
+def test_words_that_ask_for_help(capsys):
+    for words, flag in (
+        ("generate_images --method adt --help", "--adt_beta X"),
+        ("generate_images --method=adt -h", "--adt_beta X"),
+        ("generate_images --help all", "--peanut"),
+        ("benchmark --prompt x -h", "--methods"),
+    ):
+        assert main.main(words.split()) == 0
+        assert flag in capsys.readouterr().out
