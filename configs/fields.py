@@ -53,7 +53,7 @@ def setting(default: Any, text: str, **limits: Any) -> Any:
     default: None where other settings decide, MISSING where the user has to.
     text: its line of help.
     limits: choices (tuple); gone (earlier choices -> what to use instead, for the error); low, high
-        (inclusive); above (exclusive); word (a text that may stand for a number); path (True: `~`
+        (inclusive); above (exclusive); path (True: `~`
         is replaced); wanted (what errors say is allowed); shown (the default in the help, where it
         depends); later (True: runs made before the flag existed are those where it is None).
     """
@@ -181,8 +181,7 @@ def allowed(f: Field) -> str:
     words = [f"above {limits['above']}"] if "above" in limits else []
     words += [f"at least {limits['low']}"] if "low" in limits else []
     words += [f"at most {limits['high']}"] if "high" in limits else []
-    values = " ".join([_KIND_NAMES[kind(f)], ", ".join(words)]).strip()
-    return f"{limits['word']}, or {values}" if "word" in limits else values
+    return " ".join([_KIND_NAMES[kind(f)], ", ".join(words)]).strip()
 
 
 def parse(f: Field, flag: str, value: Any) -> Any:
@@ -194,7 +193,7 @@ def parse(f: Field, flag: str, value: Any) -> Any:
         SettingsError: it is of another type, or out of the field's limits.
     """
     limits = f.metadata
-    if value is None and f.default is None or "word" in limits and value == limits["word"]:
+    if value is None and f.default is None:
         return value
     if isinstance(value, str):
         if "\0" in value:

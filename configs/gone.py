@@ -16,6 +16,11 @@ GONE_FLAGS = {
     "learn": "train the drafter beforehand, with train_drafter",
     "learn_share": "train the drafter beforehand, with train_drafter",
 }
+# kinds of heads that --drafter of train_drafter had, and the config.json of a drafter
+GONE_DRAFTERS = {
+    "exit": "train an EAGLE head (--drafter eagle), which accepts more; revision 832cd7a still has "
+    "early exits",
+}
 # names that --method had
 GONE_METHODS = {
     "ngram": "use --method similar or jacobi, which need no drafter either and accept more",

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from configs.fields import part, refuse, setting
+from configs.gone import GONE_DRAFTERS
 from configs.methods import MethodSettings
 from configs.model import DeviceSettings, EngineSettings, ModelSettings
 from configs.sampling import SamplingSettings
 
-AUTO = "auto"  # of --layers
-DEEPEST = 16  # of --layers
 _NUMBERS = "numbers of layers from 1 on, rising, by commas"
 # What may differ between two commands that fill the same folder: it does not change the training.
 FREE_FLAGS = (
@@ -50,22 +49,17 @@ class TrainSettings(DeviceSettings, ModelSettings):
         None,
         "a drafter's folder, or owner/name, to begin with",
         path=True,
-        shown="random weights; an exit's by least squares",
+        shown="random weights",
     )
     drafter: str = setting(
         "eagle",
-        "eagle: a head with layers of its own; exit: one after the target's first layers; block: "
-        "an EAGLE head that drafts a whole tree in one pass, trained on rounds that it draws",
-        choices=("eagle", "exit", "block"),
+        "eagle: a head that drafts level by level; block: an EAGLE head that drafts a whole tree "
+        "in one pass, trained on rounds that it draws",
+        choices=("eagle", "block"),
+        gone=GONE_DRAFTERS,
     )
-    layers: int | str | None = setting(
-        None,
-        "decoder layers of the drafter, or the target's layers before an exit; auto: of an exit, "
-        "those that promise the most tokens per millisecond",
-        low=1,
-        high=DEEPEST,
-        word=AUTO,
-        shown="1, or as --start_from",
+    layers: int | None = setting(
+        None, "decoder layers of the drafter", low=1, high=16, shown="1, or as --start_from"
     )
     target_layers: str | None = setting(
         None,
@@ -150,13 +144,6 @@ class TrainSettings(DeviceSettings, ModelSettings):
         if self.batch_size % self.accumulate:
             allowed = f"a divisor of --batch_size, which is {self.batch_size}"
             refuse("accumulate", self.accumulate, allowed)
-        if self.layers == AUTO and self.drafter != "exit":
-            allowed = f"1 to {DEEPEST} with --drafter {self.drafter}; auto with --drafter exit"
-            refuse("layers", AUTO, allowed)
-        if self.layers == AUTO and self.start_from is not None:
-            refuse("layers", AUTO, f"1 to {DEEPEST} with --start_from, whose head has its depth")
-        if self.target_layers is not None and self.drafter == "exit":
-            refuse("target_layers", self.target_layers, "none with --drafter exit")
         if list(self.layers_read) != sorted(set(self.layers_read)):
             refuse("target_layers", self.target_layers, _NUMBERS)
         if self.drafter != "eagle" and self.alignment == "shifted":

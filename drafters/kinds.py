@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from configs.gone import GONE_DRAFTERS
 from decoding.drafter import Drafter
 from drafters.block import BlockDrafter
 from drafters.block_head import BlockHead
 from drafters.eagle import EagleDrafter
 from drafters.eagle_head import EagleHead
-from drafters.exit import ExitDrafter, ExitHead
 from models.base import TransformerSpec
 from models.files.network import KeyMap, Slot, block_keys
 
@@ -27,15 +27,12 @@ class Kind:
     """A kind of drafter.
 
     network: its sizes, and whether its first layer has a bias -> its network. keys: the same -> the
-    public keys of its weights. drafter: drafts with such a network. embeds: whether the network has
-    the target's embedding. shares: whether its layers are the target's first ones, and not its own.
+    public keys of its weights. drafter: drafts with such a network.
     """
 
     network: Callable[[TransformerSpec, bool], nn.Module]
     keys: Callable[[TransformerSpec, bool], KeyMap]
     drafter: Callable[..., Drafter]
-    embeds: bool = True
-    shares: bool = False
 
 
 def eagle_keys(spec: TransformerSpec, bias: bool) -> KeyMap:
@@ -50,12 +47,6 @@ def eagle_keys(spec: TransformerSpec, bias: bool) -> KeyMap:
     return keys
 
 
-def exit_keys(spec: TransformerSpec, bias: bool) -> KeyMap:
-    """Return the keys of a head's weights -> parameters of `ExitHead`: the same names."""
-    names = ["norm.weight", "fc.weight", "mlp_norm.weight", "mlp.gate_up.weight", "mlp.down.weight"]
-    return {name: Slot(name) for name in (*names, *(["fc.bias"] if bias else []))}
-
-
 def stale_keys(spec: TransformerSpec, bias: bool) -> KeyMap:
     """Return the public keys of a head's weights -> parameters of `BlockHead`."""
     own = "recalled.weight", "steps.weight", "gate.weight", "share", "trust"
@@ -65,7 +56,6 @@ def stale_keys(spec: TransformerSpec, bias: bool) -> KeyMap:
 KINDS = {
     "eagle": Kind(EagleHead, eagle_keys, EagleDrafter),
     "block": Kind(BlockHead, stale_keys, BlockDrafter),
-    "exit": Kind(ExitHead, exit_keys, ExitDrafter, embeds=False, shares=True),
 }
 
 
@@ -76,6 +66,8 @@ def kind_of(config: dict, name: str) -> Kind:
         ValueError: it names another kind; `name` is the file's.
     """
     found = config.get(ENTRY, DEFAULT)
+    if isinstance(found, str) and found in GONE_DRAFTERS:
+        raise ValueError(f"{name}: {ENTRY} {found} is gone; {GONE_DRAFTERS[found]}")
     if not isinstance(found, str) or found not in KINDS:
         raise ValueError(f"{name}: {ENTRY} is {found!r}; allowed: {', '.join(KINDS)}")
     return KINDS[found]

@@ -14,7 +14,7 @@ from torch import nn
 from decoding.drafter import Drafter
 from decoding.sampling import SamplingDistribution
 from drafters.calibrations import UNCALIBRATED, Calibrations
-from drafters.kinds import LAYERS, kind_of, kind_with, target_layers
+from drafters.kinds import kind_of, kind_with, target_layers
 from models.base import TargetModel, TransformerSpec
 from models.files.folders import checkpoint_folder
 from models.files.network import Network, refuse_faults
@@ -112,15 +112,7 @@ def drafter_network(
             f"the target's {target.hidden} and {target.vocab}"
         )
     kind = kind_of(config, name)
-    if kind.shares and not 0 < spec.layers < target.layers:
-        found = f"num_hidden_layers {spec.layers}"
-        allowed = f"1 to {target.layers - 1}, of the target's {target.layers}"
-        raise ValueError(f"{name}: {found}; allowed for an early exit: {allowed}")
     spec = replace(spec, target_layers=target_layers(config, target, name))
-    if spec.target_layers and not kind.embeds:
-        found = list(spec.target_layers)
-        raise ValueError(f"{name}: {LAYERS} is {found}; allowed: no entry, for an early exit")
     with torch.device("meta"):
         network = kind.network(spec, bias)
-    optional = ("embed_tokens.weight",) if kind.embeds else ()
-    return Network(network, kind.keys(spec, bias), optional=optional)
+    return Network(network, kind.keys(spec, bias), optional=("embed_tokens.weight",))

@@ -193,15 +193,6 @@ class TargetModel(Protocol):
         final norm, and they stand behind the features: (rows, n, (1 + layers) hidden).
         """
 
-    def lower(self, ids: Tensor, context: Context, layers: int) -> Tensor:
-        """Token ids (rows, n) -> hidden states after the first `layers` (rows, n, hidden)."""
-
-    def upper(self, hidden: Tensor, context: Context, layers: int) -> Tensor:
-        """Return what `features` does, from the hidden states that `lower` returns.
-
-        The layers before `layers` are not run: their keys and values are in the cache already.
-        """
-
     def score(self, features: Tensor) -> Tensor:
         """Features (rows, n, hidden) -> logits of the image codes (rows, n, vocab.size).
 

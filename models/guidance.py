@@ -33,16 +33,6 @@ class SequentialGuidance:
             context, lambda rows, part: self.target.features(ids[rows], part, layers)
         )
 
-    def lower(self, ids: Tensor, context: Context, layers: int) -> Tensor:
-        """As the target's."""
-        return self._in_turn(context, lambda rows, part: self.target.lower(ids[rows], part, layers))
-
-    def upper(self, hidden: Tensor, context: Context, layers: int) -> Tensor:
-        """As the target's."""
-        return self._in_turn(
-            context, lambda rows, part: self.target.upper(hidden[rows], part, layers)
-        )
-
     def _in_turn(self, context: Context, forward: Callable[[slice, Context], Tensor]) -> Tensor:
         """Return the features of all rows.
 

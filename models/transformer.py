@@ -7,7 +7,6 @@ causal over its own tokens (training).
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import islice
 
 import torch
 import torch.nn.functional as F
@@ -171,19 +170,16 @@ class Blocks(nn.Module):
         self,
         x: Tensor,
         context: Context,
-        first: int = 0,
-        stop: int | None = None,
         layers: Layers = (),
         norm: RMSNorm | None = None,
     ) -> Tensor:
         """Embeddings (rows, n, hidden) -> features (rows, n, hidden).
 
-        With `first` or `stop` only layers first to stop - 1 run, on the hidden states before them.
         With `layers` the states after these follow, in a dimension: (rows, n, 1 + layers, hidden).
         With `norm` all that is returned has passed it.
         """
         if self.fused:
-            span = first, len(self.blocks) if stop is None else stop
+            span = 0, len(self.blocks)
             if (found := run_fused(self, x, context, span, layers, norm)) is not None:
                 return found
         rotation, mask = self.rotary(context.positions, x.dtype), context.mask
@@ -191,8 +187,8 @@ class Blocks(nn.Module):
             groups = self.spec.heads // self.spec.kv_heads
             context = replace(context, mask=mask.repeat(1, 1, groups, 1) if groups > 1 else mask)
         states = []
-        passed = self.run(islice(self.blocks, first, stop), x, rotation, context)
-        for number, x in enumerate(passed, first + 1):
+        passed = self.run(self.blocks, x, rotation, context)
+        for number, x in enumerate(passed, 1):
             if number in layers:
                 states.append(x)
         if layers:
@@ -224,15 +220,6 @@ class Transformer(nn.Module):
     def read(self, embeddings: Tensor, context: Context, layers: Layers = ()) -> Tensor:
         """Embeddings (rows, n, hidden) -> what `forward` returns."""
         return self.blocks(embeddings, context, layers=layers, norm=self.norm).flatten(2)
-
-    def lower(self, ids: Tensor, context: Context, layers: int) -> Tensor:
-        """Token ids (rows, n) -> hidden states after the first `layers` (rows, n, hidden)."""
-        hidden = self.blocks(self.embedding(ids), context, stop=layers)
-        return hidden.to(ids.device)  # of layers that are spread over devices
-
-    def upper(self, hidden: Tensor, context: Context, layers: int) -> Tensor:
-        """Return features after the final norm (rows, n, hidden), from what `lower` returns."""
-        return self.blocks(hidden, context, first=layers, norm=self.norm)
 
     def score(self, features: Tensor) -> Tensor:
         """Features (rows, n, hidden) -> logits over the scored ids (rows, n, scored).

@@ -24,7 +24,6 @@ from decoding.policies.static import NAMED_TREES, StaticTree, rank_paths
 from decoding.policies.ways import Prices
 from decoding.policies.windows import PayingChain
 from decoding.proposals import PROPOSALS
-from decoding.reading import TreeReader
 from decoding.recorder import Recorder
 from decoding.sampling import SamplingDistribution
 from decoding.verifiers.base import Verifier
@@ -230,17 +229,8 @@ def similar_graft_drafter(parts: Drafting) -> Drafter:
 
 def _grafted(parts: Drafting, far: JacobiDrafter) -> Drafter:
     """Return the drafter with weights and another one as one; or the first, if it foresees."""
-    near, levels = _followed_drafter(parts), parts.method.head_depth or parts.method.depth
+    near, levels = trained_drafter(parts), parts.method.head_depth or parts.method.depth
     return near if near.window else GraftDrafter(near, far, levels, parts.distribution.cuts)
-
-
-def _followed_drafter(parts: Drafting) -> Drafter:
-    """Return the drafter with weights, for trees that other drafts continue."""
-    drafter = trained_drafter(parts)
-    if isinstance(drafter, TreeReader):  # it reads trees as its own levels have grown them
-        others = "static, eagle2, adt, marginal"
-        refuse("method", parts.method.method, f"{others} with an early exit as --drafter_path")
-    return drafter
 
 
 @dataclass(frozen=True)

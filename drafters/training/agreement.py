@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from decoding.calibration import fit_factor
 from decoding.sampling import SamplingDistribution
-from drafters.training.losses import Levels, agreement, predictions
+from drafters.training.losses import Levels, unroll
 from drafters.training.rows import Rows
 from models.base import TargetModel
 
@@ -27,7 +27,7 @@ def draft_distributions(
     levels = Levels.of(target.grid, depths, rows.ids.device)
     return [
         distribution(target.score(features))
-        for features in levels.read(predictions(target, head, rows, levels.depths))
+        for features in levels.read(unroll(head, rows, levels.depths))
     ]
 
 
@@ -36,30 +36,6 @@ def target_distribution(
 ) -> Tensor:
     """Return log p (images, tokens - 1, vocab) of the tokens from number 1 on."""
     return distribution(target.score(Levels.of(target.grid, 1, rows.ids.device).wanted(rows)))
-
-
-@torch.no_grad()
-def expected_hits(
-    target: TargetModel,
-    head: nn.Module,
-    rows: Rows,
-    distribution: SamplingDistribution,
-    depths: int,
-) -> Tensor:
-    """Return the probability (depths,) per tree level that draft and target choose alike.
-
-    Both choose under the same noise, which is not drawn; at temperature 0 they choose without.
-    """
-    log_p = target_distribution(target, rows, distribution)
-    hits = []
-    for level, log_q in enumerate(draft_distributions(target, head, rows, distribution, depths)):
-        known = log_p[:, level:]
-        if distribution.greedy:
-            alike = (known.argmax(-1) == log_q.argmax(-1)).float()
-        else:
-            alike = agreement(known.exp(), log_q.exp())
-        hits.append(alike.mean())
-    return torch.stack(hits)
 
 
 class Gathered:

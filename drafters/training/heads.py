@@ -89,11 +89,9 @@ def open_head(settings: TrainSettings, target: TargetModel) -> nn.Module:
         if head.spec.target_layers != wanted:
             head.read_layers(wanted)
         head = BlockHead.of(head) if settings.drafter == "block" else head
-        if kind.embeds:
-            _scale_tokens(head.fc.weight.data, 1 / scale)
+        _scale_tokens(head.fc.weight.data, 1 / scale)
     head.requires_grad_(True)
-    if kind.embeds:
-        head.embedding = nn.Embedding.from_pretrained(target.embedding() * scale)
+    head.embedding = nn.Embedding.from_pretrained(target.embedding() * scale)
     return head
 
 
@@ -143,9 +141,8 @@ def export(head: nn.Module, config: dict, folder: Path, target: TargetModel, sca
     folder.mkdir(parents=True, exist_ok=True)
     kind = kind_with(head)
     state = public_state(head, kind.keys(head.spec, head.fc.bias is not None))
-    if kind.embeds:
-        state["embed_tokens.weight"] = target.embedding()
-        _scale_tokens(state["fc.weight"], scale)
+    state["embed_tokens.weight"] = target.embedding()
+    _scale_tokens(state["fc.weight"], scale)
     content = save(
         {key: value.half().cpu().contiguous() for key, value in state.items()}, {"format": "pt"}
     )

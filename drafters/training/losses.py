@@ -5,13 +5,11 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from decoding.sampling import SamplingDistribution
 from decoding.transfer import constant
 from drafters.eagle_head import EagleHead
-from drafters.exit import ExitHead
-from drafters.training.exits import unroll_exit
 from drafters.training.rows import Joined, Rows, behind_padding, mask_of, positions_of
 from models.base import Context, ImageGrid, TargetModel
 
@@ -68,20 +66,6 @@ def _branch(slots: list[Tensor], depth: int, level: int) -> Tensor:
     """
     point = slots[depth - 1][:, None] - (depth - level)
     return slots[level - 1] <= point if level == 1 else slots[level - 1] == point
-
-
-def predictions(
-    target: TargetModel,
-    head: nn.Module,
-    rows: Rows,
-    depths: int,
-    noise: Tensor | None = None,
-    shift: int = 1,
-) -> list[Tensor]:
-    """Return what `unroll` does, of a head of any kind."""
-    if isinstance(head, ExitHead):
-        return unroll_exit(target, head, rows, depths, noise)
-    return unroll(head, rows, depths, noise, shift)
 
 
 @dataclass(frozen=True)
@@ -185,7 +169,7 @@ class EagleLoss:
         wanted = self.levels.wanted(rows)
         with torch.no_grad():
             distribution = guided(self.target, wanted, self.cfg).softmax(-1)
-        outputs = predictions(self.target, head, rows, self.levels.depths, noise, self.shift)
+        outputs = unroll(head, rows, self.levels.depths, noise, self.shift)
         predicted = self.levels.read(outputs)
         parts = []
         for level, features in enumerate(predicted):

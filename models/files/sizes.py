@@ -84,7 +84,7 @@ def size_faults(
     ]
     layers = _layers([*shapes, *unread])
     stated = config.get("num_hidden_layers")
-    if type(stated) is int and 0 < layers != stated:  # an early exit has no layers of its own
+    if type(stated) is int and 0 < layers != stated:
         faults.append(f"num_hidden_layers is {stated}, the weights hold {layers}")
     return faults
 

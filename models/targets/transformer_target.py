@@ -29,12 +29,6 @@ class TransformerTarget:
     def features(self, ids: Tensor, context: Context, layers: Layers = ()) -> Tensor:
         return self.transformer(ids, context, layers)
 
-    def lower(self, ids: Tensor, context: Context, layers: int) -> Tensor:
-        return self.transformer.lower(ids, context, layers)
-
-    def upper(self, hidden: Tensor, context: Context, layers: int) -> Tensor:
-        return self.transformer.upper(hidden, context, layers)
-
     def score(self, features: Tensor) -> Tensor:
         return self.transformer.score(features)
 

@@ -19,7 +19,7 @@ from drafters.eagle import cache_slots, drafted_nodes
 from drafters.jacobi import table_shape
 from models.base import ImageGrid, TransformerSpec
 from models.files.network import Network
-from models.quantize import copies_bytes, layers_of, weight_bytes
+from models.quantize import copies_bytes, weight_bytes
 from runs.methods import build_policy
 from runs.session import DTYPES
 
@@ -54,8 +54,7 @@ def memory_of(
         spec = drafter.module.spec
         slots = max(cache_slots(spec, grid, drafted_nodes(tree), tree.reach) for tree in trees)
         memory |= _weights("drafter", drafter, settings, None)
-        if any(layers_of(drafter.module)):  # an early exit has those of the target
-            memory["drafter keys and values"] = cache_bytes(settings, spec, slots)
+        memory["drafter keys and values"] = cache_bytes(settings, spec, slots)
     return memory if image is None else memory | _tables(settings, image)
 
 

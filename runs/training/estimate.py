@@ -3,11 +3,9 @@
 The formulas count tensors. What the allocator holds in reserve and what libraries take is more.
 """
 
-from dataclasses import replace
-
 from torch import nn
 
-from configs.training import AUTO, TrainSettings
+from configs.training import TrainSettings
 from drafters.loading import drafter_network
 from drafters.training.heads import head_config
 from drafters.training.rounds import SHAPE
@@ -152,15 +150,13 @@ def work(settings: TrainSettings, tokens: Tokens) -> dict[str, int]:
 
 def _networks(settings: TrainSettings) -> tuple[Transformer, nn.Module, TransformerSpec]:
     """Return target and drafter without their weights, and the drafter's sizes."""
-    # an exit's head is less than a layer, whatever the number of layers before it
-    settings = replace(settings, layers=1) if settings.layers == AUTO else settings
     folder = checkpoint_folder(settings.model_path, "--model_path")
     family = FAMILIES[settings.model]
     network = family.network(read_json(folder / "config.json")).module
     config = head_config(settings)
     spec = family.drafter(config, network.spec)
     head = drafter_network(config, spec, network.spec, "the drafter").module
-    return network, head, replace(spec, layers=1) if settings.drafter == "exit" else spec
+    return network, head, spec
 
 
 def _in_layers(network: nn.Module) -> int:

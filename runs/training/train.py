@@ -5,7 +5,6 @@
 <output_dir>/drafter/          the drafter in the public layout and its calibration, as
                                --drafter_path reads it
 <output_dir>/evaluation.json   its figures
-<output_dir>/depth.json        of --layers auto: the depths that were weighed, and the one taken
 """
 
 import time
@@ -14,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from configs.fields import SettingsError, refuse
 from configs.training import FREE_FLAGS, TrainSettings
 from drafters.kinds import DEFAULT
-from drafters.training.exit_fit import fit_exits, shares_of
-from drafters.training.features import Computed, Rower, cached
+from drafters.training.features import Computed, cached
 from drafters.training.heads import embedding_scale, export, head_config, open_head
 from drafters.training.lesson import Lessons
 from drafters.training.losses import PARTS
@@ -29,7 +27,6 @@ from drafters.training.shards import Tokens
 from models.base import TargetModel
 from runs.methods import sampling_distribution
 from runs.session import open_target
-from runs.training.depths import with_depth
 from runs.training.estimate import estimate_table, seconds_left
 from runs.training.evaluation import Evaluation, trained_settings
 from runs.training.tokens import check_grid, read_tokens, split_tokens
@@ -66,7 +63,6 @@ def train(settings: TrainSettings) -> None:
                 if settings.cache_features is not None:
                     make_writable("cache_features", Path(settings.cache_features))
                 stack.enter_context(lock(settings.folder / ".lock"))
-            settings = with_depth(settings, tokens, crew)
             Training(settings, open_target(settings.plain), tokens, crew).run()
     except BlockingIOError:
         refuse("output_dir", settings.output_dir, "a folder that no other process is working in")
@@ -89,7 +85,6 @@ class Training:
         if settings.cache_features is not None:
             rows = cached(rows, Path(settings.cache_features), tokens.about["checkpoint"], crew)
         self.checkpoint = settings.folder / "checkpoint" / "state.pt"
-        self._begin(head, rows, images)
         distribution = sampling_distribution(settings.sampling)
         own = settings.drafter == "block"
         source = DrawnRounds(target, head, tokens, distribution) if own else rows
@@ -97,14 +92,6 @@ class Training:
         self.evaluation = Evaluation(settings, target, tokens, rows, held)
         self.log = JsonLog(settings.folder / "log.jsonl")
         self.recent: list[Tensor] = []  # parts of the losses since the last line of the log
-
-    def _begin(self, head: nn.Module, rows: Rower, images: list[int]) -> None:
-        """Fit an early exit's head, unless it goes on from other weights."""
-        known = self.settings.start_from is not None or self.checkpoint.exists()
-        if self.settings.drafter == "exit" and not known:
-            fit_exits([head], self.target, shares_of(rows, images))
-            # all processes begin with the same weights
-            self.crew.average(parameter.data for parameter in head.parameters())
 
     def run(self) -> None:
         """Do the missing steps and the last evaluation."""

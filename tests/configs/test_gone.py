@@ -1,13 +1,16 @@
 """Flags and methods of earlier versions are refused in one line that says what to use instead."""
 
+import re
+
 import pytest
 
 from configs.command_line import listed_method, read_words
 from configs.commands import COMMANDS, flags_of
-from configs.fields import SettingsError
-from configs.gone import GONE_FLAGS, GONE_METHODS
+from configs.fields import SettingsError, parse
+from configs.gone import GONE_DRAFTERS, GONE_FLAGS, GONE_METHODS
 from configs.method_table import METHODS
 from configs.methods import MethodSettings
+from drafters.kinds import kind_of
 
 
 @pytest.mark.parametrize("name", GONE_FLAGS)
@@ -29,3 +32,13 @@ def test_a_gone_method_says_what_to_use(name: str) -> None:
     with pytest.raises(SettingsError) as error:
         listed_method(f"{name}:nodes=4", {})
     assert str(error.value) == f"--methods: {hint}"
+
+
+@pytest.mark.parametrize("kind", GONE_DRAFTERS)
+def test_a_gone_kind_of_head_says_what_to_use(kind: str) -> None:
+    """On the command line of `train_drafter`, and in the folder of an old head."""
+    hint = f"{kind} is gone; {GONE_DRAFTERS[kind]}"
+    with pytest.raises(SettingsError, match=re.escape(f"--drafter: {hint}")):
+        parse(flags_of("train_drafter")["drafter"], "drafter", kind)
+    with pytest.raises(ValueError, match=re.escape(f"head/config.json: drafter {hint}")):
+        kind_of({"drafter": kind}, "head/config.json")

@@ -61,23 +61,6 @@ def test_token_by_token_with_a_cache_equals_one_pass(change, ids) -> None:
     torch.testing.assert_close(torch.cat(parts, 1), run(model, ids), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("change", [{}, {"swin_norm": True}, {"first_norm": False}])
-def test_the_layers_run_in_two_parts(change, ids) -> None:
-    spec = replace(SPEC, layers=3, **change)
-    model = model_of(spec)
-    for layers in range(4):
-        cache = KVCache(spec, CacheShape(2, 1, 16), torch.float64, ids.device)
-        cache.reset(torch.zeros(2, dtype=torch.long))
-        context = cache.open(*chain(2, ids.shape[1], ids.device))
-        hidden = model.lower(ids, context, layers)
-        assert torch.equal(
-            cache.memory[0][2 * layers :], torch.zeros_like(cache.memory[0])[2 * layers :]
-        )
-        torch.testing.assert_close(
-            model.upper(hidden, context, layers), run(model, ids), rtol=0, atol=1e-12
-        )
-
-
 def test_grouped_keys_equal_repeated_keys(ids) -> None:
     grouped = model_of(replace(SPEC, kv_heads=2))
     full = model_of(SPEC)

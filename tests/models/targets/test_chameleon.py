@@ -157,7 +157,9 @@ def test_hidden_states_stand_behind_the_features(session) -> None:
     context = Context(torch.arange(6).expand(2, -1))
     features = target.features(ids, context)
     wide = target.features(ids, context, (1,))
-    after = target.transformer.norm(target.lower(ids, context, 1))
+    network, embeddings = target.transformer, target.transformer.embedding(ids)
+    rotation = network.blocks.rotary(context.positions, embeddings.dtype)
+    after = network.norm(network.blocks.blocks[0](embeddings, rotation, context))
     assert torch.equal(wide, torch.cat([features, after], 2))
     assert torch.equal(target.score(wide), target.score(features))
 

@@ -21,9 +21,8 @@ from configs.schema import ROOT, RunSettings
 from decoding.flight import Job
 from decoding.sampling import SamplingDistribution
 from drafters.calibrations import Calibrations
-from drafters.loading import drafter_network
 from drafters.training.features import Cached
-from drafters.training.heads import embedding_scale, export, head_config
+from drafters.training.heads import embedding_scale, export
 from drafters.training.shard_writer import ShardWriter
 from drafters.training.shards import Example
 from runs.commands import train_settings
@@ -542,31 +541,6 @@ def session_with(model: Path, drafter: Path) -> Session:
     return open_session(RunSettings(prompt="a cat", device="cpu", method=method, **settings))
 
 
-def test_an_early_exit_learns_and_drafts_from_its_folder(tmp_path) -> None:
-    """Its predictions in training are those that it drafts with; its images are those of `ar`."""
-    write_checkpoint(tmp_path / "model", Sizes(layers=3))
-    write_tokens(tmp_path / "tokens", "tiny", tmp_path / "model", (4, 4))
-    more = {"drafter": "exit", "layers": 2, "dtype": "fp64", "steps": 30, "lr": 3e-3}
-    lines = run(tmp_path, tmp_path / "out", **more)
-    assert sum(each["loss"] for each in lines[-5:]) < sum(each["loss"] for each in lines[:5])
-    folder = tmp_path / "out" / "drafter"
-    assert json.loads((folder / "config.json").read_text())["drafter"] == "exit"
-    session = session_with(tmp_path / "model", folder)
-    jobs = [Job(str(i), text, i) for i, text in enumerate(CAPTIONS)]
-    plain, drafted = (
-        measure(session.open_engine(MethodSettings(method=name), images=3), jobs)
-        for name in ("ar", "eagle2")
-    )
-    for one, other in zip(plain.images, drafted.images, strict=True):
-        assert torch.equal(one.codes, other.codes)
-    with pytest.raises(SettingsError, match="--method: found 'graft'; allowed: static, eagle2"):
-        session.open_engine(MethodSettings(method="graft", size="fixed"))
-    again = run(tmp_path, tmp_path / "more", **more | {"steps": 2, "start_from": folder})
-    assert again[0]["loss"] < lines[0]["loss"]
-    with pytest.raises(SettingsError, match="--drafter: found 'eagle'; allowed: exit, as"):
-        open_training(tmp_path, tmp_path / "other", start_from=folder)
-
-
 def test_a_head_learns_to_read_hidden_states(tmp_path) -> None:
     """At first it is the head that it began as; trained, it drafts from its folder, also in trees
     and windows, and its images are those of `ar`.
@@ -613,11 +587,3 @@ def test_a_cache_without_hidden_states(folders, tmp_path) -> None:
     open_training(folders, tmp_path / "out", **cache)
     with pytest.raises(SettingsError, match=r"--cache_features.*of layers None, not \[1\]"):
         open_training(folders, tmp_path / "out", **cache, target_layers="1")
-
-
-def test_layers_before_an_exit_are_fewer_than_the_targets(folders, tmp_path) -> None:
-    settings = train_settings(flags(folders, tmp_path / "out", drafter="exit", layers=2))
-    config = head_config(settings)
-    target = open_target(settings.plain)
-    with pytest.raises(ValueError, match="num_hidden_layers 2; allowed for an early exit: 1 to 1"):
-        drafter_network(config, target.drafter_spec(config), target.spec, "config.json")
