@@ -4,15 +4,18 @@ What cannot be used is a SettingsError that names flag and file, and the line. E
 prompt are left out and counted on stderr.
 """
 
+import codecs
 import csv
 import io
 import re
-from collections import defaultdict
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from configs.fields import SettingsError
+from configs.fields import SettingsError, flags_in
+from configs.sampling import SamplingSettings
+from support.downloads import failed_download
 from support.durable import reason
 from support.json_files import parse_json, shortened
 from support.output import remark
@@ -20,8 +23,16 @@ from support.output import remark
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,99}")  # an id becomes the name of a file
 _LINE = (
     'lines {"id": "fox-1", "prompt": "a red fox"}, ids of letters, digits, . and -, each once or '
-    "nowhere"
+    "nowhere; other settings of an image are flags"
 )
+_UTF8 = "a file in UTF-8: save it as that in the editor, or use `iconv -f {} -t UTF-8`"
+# Keys that people expect to count for one image: our settings and the names in other programs.
+_IMAGE_SETTINGS = {
+    *flags_in(SamplingSettings), "guidance_scale", "cfg_scale", "negative_prompt", "seed",
+    "generator", "height", "width", "size", "aspect_ratio", "resolution", "target_size",
+    "num_images", "num_samples", "samples_per_prompt", "num_images_per_prompt", "steps",
+    "num_inference_steps", "method", "model",
+}  # fmt: skip
 _TABLE = "a TSV with a column 'Prompt'"
 _CAPTIONS = "COCO captions as JSON, with `images` (id) and `annotations` (image_id, caption)"
 _PICKS: dict[str, Callable[[list[str]], list[str]]] = {
@@ -33,8 +44,7 @@ _PICKS: dict[str, Callable[[list[str]], list[str]]] = {
 
 def read_text_lines(path: Path) -> list[str]:
     """Return a prompt per line; blank lines are skipped, blanks around a prompt are kept."""
-    lines = _read_text(path, "prompt").split("\n")
-    prompts = [line for line in lines if line.strip()]
+    prompts = [text for text in _read_text(path, "prompt").split("\n") if text.strip()]
     if not prompts:
         _refuse(path, "prompt", "no prompt", "one prompt per line")
     return prompts
@@ -43,42 +53,60 @@ def read_text_lines(path: Path) -> list[str]:
 def read_jsonl(path: Path) -> tuple[list[str | None], list[str]]:
     """Return the ids and prompts of lines `{"id": "fox-1", "prompt": "a red fox"}`.
 
-    All lines have an id, or none has.
+    All lines have an id, or none has. Keys that are neither are counted on stderr, except those
+    that look like settings of an image, which are refused: they would be ignored.
     """
     names: list[str | None] = []
     prompts: list[str] = []
-    for number, line in enumerate(_read_text(path, "prompt").split("\n"), 1):
-        if not line.strip():
+    line_of: dict[str | None, int] = {}  # by id: where it stands for the first time
+    unread: Counter[str] = Counter()
+    for number, text in enumerate(_read_text(path, "prompt").split("\n"), 1):
+        if not text.strip():
             continue
         try:
-            name, prompt = _entry(line)
+            name, prompt, others = _entry(text)
+            _check_id(name, line_of)
         except ValueError as error:
             _refuse(path, "prompt", f"in line {number} {error}", _LINE)
-        if names and (name is None) != (None in names) or name is not None and name in names:
-            found = f"in line {number} id {name!r} after {len(names)} others"
-            _refuse(path, "prompt", found, _LINE)
+        line_of.setdefault(name, number)
+        unread.update(others)
         names.append(name)
         prompts.append(prompt)
     if not prompts:
         _refuse(path, "prompt", "no prompt", "one object with `prompt` per line")
+    for key, count in unread.items():
+        remark(f"--prompt {path}: {key!r} is not used (lines: {count})")
     return names, prompts
 
 
-def _entry(line: str) -> tuple[str | None, str]:
-    """Return a line's id and prompt; a ValueError says what is wrong with it."""
+def _check_id(name: str | None, line_of: Mapping[str | None, int]) -> None:
+    """Raise a ValueError for an id that an earlier line has, and where only some lines have one."""
+    if name is not None and name in line_of:
+        raise ValueError(f"id {name!r} for the second time, after line {line_of[name]}")
+    if line_of and (name is None) != (None in line_of):
+        first = next(iter(line_of.values()))
+        has = f"id {name!r}, and none in" if None in line_of else "no id, but one in"
+        raise ValueError(f"{has} line {first}")
+
+
+def _entry(text: str) -> tuple[str | None, str, list[str]]:
+    """Return a line's id, prompt and other keys; a ValueError says what is wrong with it."""
     try:
-        entry = parse_json(line)
+        entry = parse_json(text, unique=True)
     except ValueError as error:
         raise ValueError(f"no JSON: {error}") from error
     if not isinstance(entry, dict) or "prompt" not in entry:
         raise ValueError(f"no object with `prompt` but {shortened(entry)}")
-    prompt, name = entry["prompt"], entry.get("id")
-    if not _is_text(prompt) or not prompt.strip():
-        raise ValueError(f"prompt {shortened(prompt)}")
+    prompt, name = entry.pop("prompt"), entry.pop("id", None)
+    if text_fault(prompt):
+        raise ValueError(f"prompt {shortened(prompt)}, which is {text_fault(prompt)}")
     name = str(name) if type(name) is int else name
     if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
         raise ValueError(f"id {shortened(name)}")
-    return name, prompt
+    for key in entry:
+        if key.lower().replace("-", "_") in _IMAGE_SETTINGS:
+            raise ValueError(f"{key!r}, which counts for a whole run and not for one line")
+    return name, prompt, list(entry)
 
 
 def read_parti(path: Path) -> list[str]:
@@ -88,9 +116,12 @@ def read_parti(path: Path) -> list[str]:
     """
     text = io.StringIO(_read_text(path, "prompt_file"))
     try:
-        rows = list(csv.DictReader(text, delimiter="\t", quoting=csv.QUOTE_NONE))
+        table = csv.DictReader(text, delimiter="\t", quoting=csv.QUOTE_NONE)
+        rows = list(table)
     except csv.Error as error:
         _refuse(path, "prompt_file", str(error), _TABLE)
+    if (table.fieldnames or []).count("Prompt") > 1:
+        _refuse(path, "prompt_file", "the column 'Prompt' twice", _TABLE)
     fields = [row.get("Prompt") or "" for row in rows]
     prompts = [_unquoted(field) for field in fields if field.strip()]
     if not prompts:
@@ -118,6 +149,8 @@ def read_coco(path: Path, caption: str) -> list[str]:
         content = parse_json(text)
         captions, blank = _captions(content["annotations"])
         images = [image["id"] for image in content["images"]]
+        if twice := [image for image, count in Counter(images).items() if count > 1]:
+            raise ValueError(f"image id {twice[0]!r} for the second time")
         prompts = [text for image in images if image in captions
                    for text in _PICKS[caption](captions[image])]  # fmt: skip
     except (ValueError, KeyError, TypeError) as error:
@@ -136,24 +169,29 @@ def _captions(annotations: list[dict[str, Any]]) -> tuple[dict[Any, list[str]], 
     blank = 0
     for number, annotation in enumerate(annotations, 1):
         text = annotation["caption"]
-        if not _is_text(text):
-            raise ValueError(f"caption {shortened(text)} in annotation {number}")
-        if text.strip():
-            captions[annotation["image_id"]].append(text)
-        else:
-            blank += 1
+        match text_fault(text):
+            case None:
+                captions[annotation["image_id"]].append(text)
+            case "blank":
+                blank += 1
+            case fault:
+                raise ValueError(f"caption {shortened(text)} in annotation {number}, {fault}")
     return captions, blank
 
 
-def _is_text(found: object) -> bool:
-    """Return whether this is a text that UTF-8 can hold: JSON can spell half a character."""
-    if not isinstance(found, str):
-        return False
+def text_fault(text: object) -> str | None:
+    """Return, in words, why this is no prompt, None if it is one."""
+    if not isinstance(text, str):
+        return "no text"
+    if not text.strip():
+        return "blank"
+    if "\0" in text:  # as in UTF-16 that is read as UTF-8
+        return "text with a NUL character"
     try:
-        found.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+        text.encode()
+    except UnicodeEncodeError:  # JSON can spell half a character
+        return "no text in UTF-8"
+    return None
 
 
 def _read_text(path: Path, flag: str) -> str:
@@ -161,11 +199,21 @@ def _read_text(path: Path, flag: str) -> str:
         found = "a folder" if path.is_dir() else "no such file"
         _refuse(path, flag, found, "a file, or a text that does not end in .txt")
     try:
-        return path.read_text("utf-8-sig")
+        text = path.read_text("utf-8-sig")
     except OSError as error:
         _refuse(path, flag, f"a file that cannot be read: {reason(error)}", "a file in UTF-8")
     except UnicodeDecodeError as error:
-        _refuse(path, flag, f"a file that cannot be read: {error}", "a file in UTF-8")
+        wide = error.object.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        encoding = "UTF-16" if wide or b"\0" in error.object else "ITS_ENCODING"
+        found = f"a file that is not in UTF-8: {error}"
+        _refuse(path, flag, found, _UTF8.format(encoding))
+    if text.strip() and (fault := failed_download(path)):
+        _refuse(path, flag, fault, "a file in UTF-8")
+    if "\0" in text:
+        number = text[: text.index("\0")].count("\n") + 1
+        found = f"a NUL character in line {number}, as in UTF-16"
+        _refuse(path, flag, found, _UTF8.format("UTF-16"))
+    return text
 
 
 def _refuse(path: Path, flag: str, found: str, allowed: str) -> NoReturn:

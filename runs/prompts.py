@@ -123,10 +123,8 @@ def _chosen(settings: RunSettings, total: int) -> list[int]:
     if settings.slice_bounds is None:
         return numbers
     first, end = settings.slice_bounds
-    if first >= len(numbers):
-        refuse(
-            "slice", settings.slice, f"a-b with a below {len(numbers)}, the number of prompts taken"
-        )
+    if end > len(numbers):
+        refuse("slice", settings.slice, f"a-b with b up to {len(numbers)}, the prompts taken")
     return numbers[first:end]
 
 

@@ -1,6 +1,7 @@
 """Reading JSON that may be damaged or another program's: errors name the file and the line."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -11,15 +12,16 @@ Line = dict[str, Any]
 _KEYS = {"id": str, "step": int}
 
 
-def parse_json(text: str | bytes, finite: bool = True) -> Any:
+def parse_json(text: str | bytes, finite: bool = True, unique: bool = False) -> Any:
     """Return what the text stands for.
 
     Raises:
         ValueError: the text is no JSON, or nested too deep, or, unless `finite` is off, holds NaN
-            or an infinity.
+            or an infinity, or, with `unique`, an object has a key twice.
     """
+    constant, pairs = _refuse_constant if finite else None, _unique_keys if unique else None
     try:
-        return json.loads(text, parse_constant=_refuse_constant if finite else None)
+        return json.loads(text, parse_constant=constant, object_pairs_hook=pairs)
     except RecursionError as error:
         raise ValueError("brackets nested too deep") from error
 
@@ -110,6 +112,14 @@ def _parse_line(text: bytes, key: str, finite: bool) -> Line | None:
     except ValueError:
         return None
     return line if isinstance(line, dict) and isinstance(line.get(key), _KEYS[key]) else None
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> Line:
+    """Return an object; a ValueError for a key that stands in it twice: the last would count."""
+    keys = Counter(key for key, _ in pairs)
+    if twice := [key for key, count in keys.items() if count > 1]:
+        raise ValueError(f"the key {twice[0]!r} twice")
+    return dict(pairs)
 
 
 def _refuse_constant(text: str) -> NoReturn:

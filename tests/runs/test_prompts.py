@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -87,7 +88,12 @@ def test_lines_of_a_file(tmp_path):
         (None, "found no such file"),
         (b"", "found no prompt"),
         (b" \n\n", "found no prompt"),
-        (b"\xff\xfe", "file in UTF-8"),
+        (b"\xff\xfe", "file in UTF-8.*iconv -f UTF-16"),
+        ("caf\xe9".encode("latin-1"), "not in UTF-8.*iconv -f ITS_ENCODING"),
+        ("a cat\na dog\n".encode("utf-16-le"), "NUL character in line 1, as in UTF-16.*iconv"),
+        (b"a cat\na \0 dog\n", "NUL character in line 2"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n", "a Git LFS pointer"),
+        (b"\n<!DOCTYPE html>\n<title>p.txt", "a web page"),
     ],
 )
 def test_prompt_files_that_cannot_be_used(tmp_path, content, message):
@@ -108,7 +114,7 @@ def test_choices_keep_the_numbers(ten):
     assert ids(ten, num_images=3) == everything[:3]
     assert ids(ten, num_images=-1) == ids(ten, num_images=10) == everything
     assert ids(ten, slice="2-4") == everything[2:4]
-    assert ids(ten, slice="8-99") == everything[8:]
+    assert ids(ten, slice="8-10") == everything[8:]
     assert ids(ten, num_images=2, samples_per_prompt=2) == [
         "00000_0",
         "00000_1",
@@ -119,10 +125,9 @@ def test_choices_keep_the_numbers(ten):
 
 def test_slices_make_up_the_whole(ten):
     for flags in ({}, {"num_images": 7}, {"sample": 6}):
-        parts = [
-            item for part in ("0-3", "3-5", "5-10") for item in items(ten, slice=part, **flags)
-        ]
-        assert parts == items(ten, **flags)
+        whole = items(ten, **flags)
+        slices = ("0-3", "3-5", f"5-{len(whole)}")
+        assert [item for one in slices for item in items(ten, slice=one, **flags)] == whole
 
 
 def test_random_subset(ten):
@@ -141,7 +146,8 @@ def test_random_subset(ten):
 
 
 @pytest.mark.parametrize(
-    ("flag", "value"), [("num_images", 11), ("sample", 11), ("slice", "10-12")]
+    ("flag", "value"),
+    [("num_images", 11), ("sample", 11), ("slice", "10-12"), ("slice", "0-11")],
 )
 def test_more_than_there_is_is_refused(ten, flag, value):
     with pytest.raises(SettingsError, match=f"--{flag}: found .*; allowed: .*10"):
@@ -149,7 +155,7 @@ def test_more_than_there_is_is_refused(ten, flag, value):
 
 
 def test_slice_within_fewer_prompts(ten):
-    with pytest.raises(SettingsError, match="--slice: found '5-6'; allowed: a-b with a below 3"):
+    with pytest.raises(SettingsError, match="--slice: found '5-6'; allowed: a-b with b up to 3"):
         items(ten, num_images=3, slice="5-6")
 
 
@@ -186,6 +192,8 @@ COCO = '{"images": [{"id": 1}], "annotations": [{"image_id": 1, "caption": %s}]}
         ("MSCOCO2017Val", '{"images": []}'),
         ("MSCOCO2017Val", '{"images": [], "annotations": []}'),
         ("MSCOCO2017Val", '{"images": [1], "annotations": []}'),
+        ("MSCOCO2017Val", '{"images": [{"id": 1}, {"id": 1}], "annotations": []}'),
+        ("PartiPrompts", "Prompt\tPrompt\na\tb\n"),
         ("MSCOCO2017Val", "[" * 100_000),
         *(
             ("MSCOCO2017Val", COCO % caption)
@@ -313,7 +321,7 @@ def test_entries_without_a_prompt_are_counted(tmp_path, capsys, dataset, text, f
     assert (said in error and str(path) in error) if said else not error
 
 
-def test_lines_with_ids(tmp_path):
+def test_lines_with_ids(tmp_path, capsys):
     path = tmp_path / "p.jsonl"
     path.write_text(
         '{"id": "fox-1", "prompt": "a fox", "note": 1}\n\n{"id": 7, "prompt": "a fox"}\n'
@@ -323,6 +331,7 @@ def test_lines_with_ids(tmp_path):
         PromptItem("a fox", 1, 0, 1, "7"),
     ]
     assert ids(str(path)) == ["fox-1_0", "7_0"]
+    assert "'note' is not used (lines: 1)" in capsys.readouterr().err
     path.write_text('{"prompt": "a fox"}\n{"prompt": "a cat"}')
     assert ids(str(path)) == ["00000_0", "00001_0"]
 
@@ -335,8 +344,18 @@ def test_lines_with_ids(tmp_path):
         ('{"text": "a"}', "line 1 no object with `prompt`"),
         ('{"prompt": " "}', "line 1 prompt ' '"),
         ('{"id": "../x", "prompt": "a"}', "line 1 id '../x'"),
-        ('{"id": "a", "prompt": "a"}\n{"id": "a", "prompt": "b"}', "line 2 id 'a' after 1 others"),
-        ('{"id": "a", "prompt": "a"}\n{"prompt": "b"}', "line 2 id None"),
+        (
+            '{"id": "a", "prompt": "a"}\n{"id": "a", "prompt": "b"}',
+            "line 2 id 'a' for the second time, after line 1",
+        ),
+        ('{"id": "a", "prompt": "a"}\n{"prompt": "b"}', "line 2 no id, but one in line 1"),
+        ('{"prompt": "a"}\n\n{"id": 1, "prompt": "b"}', "line 3 id '1', and none in line 1"),
+        ('{"prompt": "a", "prompt": "b"}', "line 1 no JSON: the key 'prompt' twice"),
+        ('{"prompt": "a \\u0000"}', "line 1 prompt .* a NUL character"),
+        *(
+            (f'{{"prompt": "a", "{key}": 7}}', f"line 1 '{key}', which counts for a whole run")
+            for key in ("seed", "negative_prompt", "guidance_scale", "Top-K", "height")
+        ),
         ("\n", "found no prompt"),
         ('{"prompt": "a \\ud800"}', r"line 1 prompt 'a \\ud800'"),
         ("[" * 100_000, "line 1 no JSON: brackets nested too deep"),
@@ -348,6 +367,14 @@ def test_lines_that_cannot_be_used(tmp_path, lines, message):
     path.write_text(lines)
     with pytest.raises(SettingsError, match=f"--prompt .*p.jsonl: found .*{message}|{message}"):
         items(str(path))
+
+
+def test_20000_lines_with_ids_are_read_within_a_second(tmp_path):
+    path = tmp_path / "p.jsonl"
+    path.write_text("".join(f'{{"id": "i{n}", "prompt": "a fox"}}\n' for n in range(20_000)))
+    started = time.process_time()
+    assert len(items(str(path), num_images=-1)) == 20_000
+    assert time.process_time() - started < 1
 
 
 def test_files_of_another_kind_are_no_texts(tmp_path):
