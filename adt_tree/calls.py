@@ -1,14 +1,15 @@
 """What a call of a pipeline may be given, checked."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
-from adt_tree.sources import as_flags, check_names
+from adt_tree.sources import CALL_ARGUMENTS, as_flags, check_names, plain
 from configs.fields import Settings, SettingsError, Values, build, refuse, setting
 from configs.model import EngineSettings
 from configs.sampling import SamplingSettings
 from models.base import TargetModel
+from runs.prompt_files import text_fault
 from runs.prompts import PromptItem, numbered, samples
 
 # Called after every round with the pipeline, the round's number from 0, how many tokens of all
@@ -39,16 +40,22 @@ class CallSettings(Settings):
 
 def call_settings(**values: Any) -> CallSettings:
     """Return what a call was given; a SettingsError if it cannot be used."""
-    return build(CallSettings, values)
+    return build(CallSettings, {name: plain(value) for name, value in values.items()})
 
 
-def with_options(settings: EngineSettings, options: CallOptions) -> EngineSettings:
+def with_options(
+    settings: EngineSettings, options: CallOptions, arguments: Iterable[str] = CALL_ARGUMENTS
+) -> EngineSettings:
     """Return a pipeline's settings as a call changes them.
+
+    arguments: names that this kind of call takes besides the options, for errors.
 
     Raises:
         SettingsError: an option is unknown or its value cannot be used.
     """
-    check_names(options, CallOptions.__annotations__, "a call")
+    check_names(options, [*CallOptions.__annotations__, *arguments], "a call")
+    if not isinstance(options.get("progress_bar", True), bool):
+        refuse("progress_bar", options["progress_bar"], "True or False")
     values: Values = as_flags({k: v for k, v in options.items() if k != "progress_bar"})
     batch = values.pop("batch_size", settings.batch_size)
     sampling = {name: getattr(settings.sampling, name) for name in _SAMPLING} | values
@@ -58,22 +65,23 @@ def with_options(settings: EngineSettings, options: CallOptions) -> EngineSettin
 _SAMPLING = ("cfg", "temperature", "top_k", "top_p")
 
 
-def prompt_list(prompt: str | Sequence[str]) -> list[str]:
+def prompt_list(prompt: str | Iterable[str]) -> list[str]:
     """Return the prompts of a call.
 
     Raises:
         SettingsError: there is none, or one is no text or blank.
     """
-    prompts = [prompt] if isinstance(prompt, str) else list(prompt)
+    prompt = plain(prompt)
+    texts = [prompt] if isinstance(prompt, str) else prompt
+    # The number of a prompt names its images, and a set has no order.
+    if not isinstance(texts, Iterable) or isinstance(texts, Mapping | Set | bytes):
+        refuse("prompt", prompt, "a text, or a list of texts")
+    prompts = [plain(text) for text in texts]
     if not prompts:
         refuse("prompt", prompt, "a text, or a list of texts")
     for text in prompts:
-        if not isinstance(text, str) or not text.strip() or "\0" in text:
-            refuse("prompt", text, "a text that is not blank, or a list of such texts")
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            refuse("prompt", text, "text in UTF-8")
+        if fault := text_fault(text):
+            refuse("prompt", text, f"a text, or a list of texts; this is {fault}")
     return prompts
 
 

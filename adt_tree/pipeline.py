@@ -23,13 +23,14 @@ from adt_tree.sources import (
     SETTINGS,
     as_flags,
     check_names,
+    plain,
     python_names,
     source_values,
 )
 from adt_tree.streaming import stream_steps
 from adt_tree.weights import Weights
 from configs.command_line import METHOD_FLAGS
-from configs.fields import SettingsError, Values, flags_in
+from configs.fields import SettingsError, Values, flags_in, refuse
 from configs.model import EngineSettings
 from configs.sampling import SamplingSettings
 from runs.commands import engine_settings
@@ -180,6 +181,8 @@ class Pipeline:
         with python_names():
             call = call_settings(num_images=num_images, seed=seed, output_type=output_type)
             settings, prompts = with_options(self.settings, options), prompt_list(prompt)
+            if not (callback_on_step_end is None or callable(callback_on_step_end)):
+                refuse("callback_on_step_end", callback_on_step_end, "a function")
             check_fit(self.weights.target, prompts)
             items = image_items(prompts, call.num_images)
             steps = self.weights.draw(settings, items, call.seed)
@@ -202,10 +205,10 @@ class Pipeline:
         come at once, not with the first round.
         """
         with python_names():
-            if not isinstance(prompt, str):
-                raise SettingsError(f"prompt: found {prompt!r}; allowed: one text")
-            call = call_settings(seed=seed)
-            settings, prompts = with_options(self.settings, options), prompt_list(prompt)
+            if not isinstance(plain(prompt), str):
+                refuse("prompt", prompt, "one text")
+            call, prompts = call_settings(seed=seed), prompt_list(prompt)
+            settings = with_options(self.settings, options, ["seed"])
             check_fit(self.weights.target, prompts)
             return stream_steps(self.weights, settings, image_items(prompts, 1), call.seed)
 
@@ -234,7 +237,9 @@ class Pipeline:
         """
         with python_names():
             call = call_settings(num_images=num_images, seed=seed, repeats=repeats)
-            settings, prompts = with_options(self.settings, options), prompt_list(prompt)
+            arguments = ("methods", "num_images", "seed", "repeats")
+            settings = with_options(self.settings, options, arguments)
+            prompts = prompt_list(prompt)
             check_fit(self.weights.target, prompts)
             listed = compared_methods(methods, settings.method)
             settings = settings_for(listed, settings, self._recipe | self._given)

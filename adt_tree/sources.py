@@ -1,6 +1,5 @@
 """From what `Pipeline.from_pretrained` is given to the settings of a model."""
 
-import difflib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 
 from configs.command_line import read_recipe
-from configs.fields import SettingsError, Values, flags_in
+from configs.fields import SettingsError, Values, flags_in, near_names
 from configs.gone import GONE_FLAGS
 from configs.model import EngineSettings
 from configs.targets import ROOT, TARGETS
@@ -23,7 +22,23 @@ from models.registry import FAMILIES
 ALIASES = {"guidance_scale": "cfg", "torch_dtype": "dtype"}
 SETTINGS = flags_in(EngineSettings)
 _PATHS = tuple(name for name, f in SETTINGS.items() if "path" in f.metadata)
-_NAMES = {*SETTINGS, "prompt", "num_images", "seed", "methods", "repeats"}
+CALL_ARGUMENTS = ("num_images", "seed", "output_type", "callback_on_step_end")
+_NAMES = {*SETTINGS, *CALL_ARGUMENTS, "prompt", "methods", "repeats"}
+_SIZE = "target_size='1024x576' of from_pretrained, with a model that has several sizes"
+# Arguments of diffusers and transformers, and how to say the same here.
+_ELSEWHERE = {
+    "generator": "seed=7: every image has a generator of its own, made from the seed",
+    "num_images_per_prompt": "num_images=4",
+    "num_return_sequences": "num_images=4",
+    "height": _SIZE,
+    "width": _SIZE,
+    "num_inference_steps": "nothing: an image takes as many rounds as its tokens need",
+    "negative_prompt": "negative_prompt='...' of from_pretrained, with emu3",
+    "callback": "callback_on_step_end=...",
+    "callback_on_step_end_tensor_inputs": "callback_on_step_end=... alone",
+    "return_dict": "nothing: a call returns an ImageOutput",
+    "do_sample": "temperature=0 for argmax, 1 for sampling",
+}
 _DTYPES = {"float32": "fp32", "float64": "fp64", "bfloat16": "bf16"}
 
 
@@ -43,16 +58,24 @@ def python_names() -> Iterator[None]:
 
 
 def check_names(given: Iterable[str], allowed: Iterable[str], where: str) -> None:
-    """Refuse names of settings that `where` does not have; the error lists those allowed."""
-    known = [*allowed]
+    """Refuse names of settings that `where` lacks; the error says how to say the same."""
+    known = sorted(allowed)
     for name in given:
+        if name in known:
+            continue
         if name in GONE_FLAGS:
             raise SettingsError(f"{name}: no such setting here; {GONE_FLAGS[name]}")
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 2, 0.6)
-            hint = f"did you mean {' or '.join(near)}? " if near else ""
-            names = ", ".join(sorted(known))
-            raise SettingsError(f"{name}: unknown setting of {where}; {hint}allowed: {names}")
+        if name in _ELSEWHERE:
+            hint = f"use {_ELSEWHERE[name]}; "
+        elif name in CALL_ARGUMENTS:
+            hint = f"give it to a call: pipe(prompt, {name}=...); "
+        elif name in SETTINGS or name in ALIASES:
+            hint = "give it to from_pretrained; "
+        else:
+            hint = near_names(name, known)
+        raise SettingsError(
+            f"{name}: unknown setting of {where}; {hint}allowed: {', '.join(known)}"
+        )
 
 
 def as_flags(settings: Mapping[str, Any]) -> Values:
@@ -64,13 +87,14 @@ def as_flags(settings: Mapping[str, Any]) -> Values:
         SettingsError: a setting is given by two names.
     """
     values: Values = {}
+    names: dict[str, str] = {}  # by flag: the name that it was given by
     for name, value in settings.items():
         flag = ALIASES.get(name, name)
         if value is None:
             continue
         if flag in values:
-            raise SettingsError(f"{name}: found together with {flag}; allowed: one of them")
-        values[flag] = _text(flag, value)
+            raise SettingsError(f"{name}: found together with {names[flag]}; allowed: one of them")
+        values[flag], names[flag] = _text(flag, value), name
     return values
 
 
@@ -81,7 +105,12 @@ def _text(flag: str, value: Any) -> Any:
         return _DTYPES.get(name, name)
     if isinstance(value, torch.device | os.PathLike):
         return str(value)
-    return value
+    return plain(value)
+
+
+def plain(value: Any) -> Any:
+    """Return Python's own number or text for a single one of numpy or torch, else the value."""
+    return value.item() if getattr(value, "ndim", None) == 0 else value
 
 
 def source_values(source: str | os.PathLike, given: Values) -> Values:

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 from PIL import Image
@@ -35,6 +36,13 @@ class Weights:
             self._session = open_session(settings)
         except ValueError as error:
             raise SettingsError(str(error)) from error
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled or copied, alone or in a pipeline: gigabytes that can be shared."""
+        raise TypeError(
+            "a Pipeline cannot be pickled or copied; open one in each process with "
+            "Pipeline.from_pretrained, or share its weights with Pipeline.from_pipe(pipe)"
+        )
 
     @property
     def target(self) -> TargetModel:

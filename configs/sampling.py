@@ -11,7 +11,13 @@ class GuidanceSettings(Settings):
     """Classifier-free guidance."""
 
     group: ClassVar[str] = "Sampling"
-    cfg: float = setting(3.0, "guidance scale; 1 = no guidance", low=0, high=100)
+    cfg: float = setting(
+        3.0,
+        "guidance scale; 1 = no guidance",
+        above=0,  # 0 switches guidance off in other programs, but here it would ignore the prompt
+        high=100,
+        wanted="1 for no guidance, or another number above 0, at most 100",
+    )
 
     @property
     def guidance(self) -> int:

@@ -1,5 +1,7 @@
 """The pipeline on a small checkpoint: the command line's tokens, batches, threads, errors."""
 
+import copy
+import pickle
 import threading
 from hashlib import sha256
 from pathlib import Path
@@ -215,7 +217,10 @@ def test_methods_are_compared_on_the_same_seeds(checkpoint, pipe):
         ({"method": "ar", "nodes": 3}, "nodes: found 3; allowed: only with method"),
         ({"method": "warp"}, "method: found 'warp'; allowed: ar, static"),
         ({"guidance_scale": -1}, "guidance_scale: found -1.0"),
-        ({"guidance_scale": 2.0, "cfg": 2.0}, "found together with"),
+        ({"guidance_scale": 0}, "guidance_scale: found 0.0; allowed: 1 for no guidance"),
+        ({"guidance_scale": 2.0, "cfg": 2.0}, "cfg: found together with guidance_scale"),
+        ({"torch_dtype": "fp64", "dtype": "fp64"}, "dtype: found together with torch_dtype"),
+        ({"seed": 1}, "seed: unknown setting of from_pretrained; give it to a call"),
         ({"torch_dtype": torch.float16}, "torch_dtype: found 'float16'; allowed: fp32"),
         ({"device": "tpu"}, "device: found 'tpu'"),
         ({"drafter_path": "nowhere"}, "drafter_path nowhere: found no such folder"),
@@ -235,15 +240,26 @@ def test_settings_that_cannot_be_used_are_named(checkpoint, settings, message):
         ({"prompt": ""}, "prompt: found ''"),
         ({"prompt": []}, "prompt: found []"),
         ({"prompt": ["a", 3]}, "prompt: found 3"),
-        ({"prompt": "\ud800"}, "allowed: text in UTF-8"),
+        ({"prompt": "\ud800"}, "this is no text in UTF-8"),
         ({"prompt": ["a cat", "word " * 300]}, "number 2 of 2: the prompt has 150"),
         ({"num_images": 0}, "num_images: found 0"),
         ({"num_images": True}, "num_images: found True"),
         ({"seed": -1}, "seed: found -1"),
         ({"temperature": -3}, "temperature: found -3.0"),
         ({"temprature": 3}, "temprature: unknown setting of a call; did you mean temperature?"),
-        ({"generator": 3}, "generator: unknown setting of a call"),
+        ({"generator": 3}, "generator: unknown setting of a call; use seed=7"),
+        ({"num_images_per_prompt": 2}, "use num_images=4; allowed: batch_size, callback_on_step"),
+        ({"height": 512}, "use target_size="),
+        ({"method": "ar"}, "method: unknown setting of a call; give it to from_pretrained"),
         ({"output_type": "np"}, "output_type: found 'np'; allowed: pil, tokens"),
+        ({"seed": None}, "seed: found None; allowed: a whole number"),
+        ({"guidance_scale": 0}, "guidance_scale: found 0.0; allowed: 1 for no guidance"),
+        ({"progress_bar": "no"}, "progress_bar: found 'no'; allowed: True or False"),
+        ({"callback_on_step_end": 3}, "callback_on_step_end: found 3; allowed: a function"),
+        *(
+            ({"prompt": prompt}, "; allowed: a text, or a list of texts")
+            for prompt in (None, 5, {"prompt": "a cat"}, {"a cat"}, b"a cat", [["a cat"]], ["\0"])
+        ),
         ({"batch_size": 0}, "batch_size: found 0"),
     ],
 )
@@ -251,6 +267,19 @@ def test_arguments_that_cannot_be_used_are_named(pipe, arguments, message):
     with pytest.raises(SettingsError) as error:
         pipe(**{"prompt": "a cat"} | arguments)
     assert message in str(error.value)
+
+
+def test_numbers_and_texts_of_numpy_are_pythons(pipe):
+    plain = pipe(PROMPTS, seed=3, temperature=0.5, top_k=9, num_images=2)
+    options = {"temperature": np.float32(0.5), "top_k": torch.tensor(9), "num_images": np.int64(2)}
+    assert torch.equal(pipe(np.array(PROMPTS), seed=np.uint8(3), **options).tokens, plain.tokens)
+    assert torch.equal(pipe(np.array("a cat")).tokens, pipe("a cat").tokens)
+
+
+@pytest.mark.parametrize("how", [pickle.dumps, copy.deepcopy])
+def test_copies_are_refused_with_what_to_do_instead(pipe, how):
+    with pytest.raises(TypeError, match=r"in each process with .*from_pretrained.*from_pipe"):
+        how([pipe, next(pipe.stream("a cat"))])
 
 
 def test_other_entrances_refuse_the_same(pipe):
