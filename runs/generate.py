@@ -18,6 +18,7 @@ from configs.schema import RunSettings
 from runs.prompts import PromptItem, prompt_items
 from runs.run_folder import RunFolder
 from support.json_files import Line
+from support.output import printed_unless_saved
 from support.processes import Processes, launched
 from support.progress import Progress
 
@@ -121,9 +122,11 @@ def _make(
         for step in steps:
             for stats in step.rounds if settings.trace else ():
                 traces[stats.id].append({name: getattr(stats, name) for name in _TRACE_FIELDS})
-            for drawn in step.finished:
-                record = _record(settings, drawn.image, drawn.seconds_decode)
-                folder.save(drawn.pixels, record, traces.pop(drawn.image.job.id, ()))
+            # All of the step's figures, before the first image meets a full disk.
+            records = [_record(settings, one.image, one.seconds_decode) for one in step.finished]
+            with printed_unless_saved(*records):
+                for drawn, record in zip(step.finished, records, strict=True):
+                    folder.save(drawn.pixels, record, traces.pop(record["id"], ()))
             progress.show(step)
     return time.perf_counter() - started
 

@@ -23,8 +23,8 @@ class JsonLog:
     def write(self, **values: Any) -> None:
         """Add a line with the values and the time, in seconds since 1970."""
         line = json.dumps({"time": round(time.time(), 2), **values})
-        append_bytes(self.path, f"{line}\n".encode())
         print(line, flush=True)
+        append_bytes(self.path, f"{line}\n".encode())
 
     def keep(self, step: int) -> None:
         """Drop the lines of later steps, which will be made again.

@@ -1,14 +1,16 @@
 """What a command prints, apart from what it does: a closed or full output never costs it its work.
 
-Commands write their files first and then simply `print`. `main.py` and `support/script.py` run
-them inside `guarded_output`, where a failed print does not raise: the command goes on to its end,
-silently. Then
+Commands simply `print`, and print what they have measured before they save it: a full disk may
+take the file, but not the figures. `main.py` and `support/script.py` run them inside
+`guarded_output`, where a failed print does not raise: the command goes on to its end, silently.
+Then
 
 - a reader that has seen enough (`... | head -1`) is no failure: the exit code stays as it is;
 - any other failed print, as on a full disk, is one line on stderr and exit code 1;
 - characters that the output's encoding lacks are written as escapes (`\\xe9`).
 """
 
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -21,6 +23,19 @@ from typing import Any, TextIO
 def remark(text: str) -> None:
     """Print a remark on stderr, once, however often the command comes by."""
     print(f"note: {text}", file=sys.stderr)
+
+
+@contextmanager
+def printed_unless_saved(*rows: dict[str, Any]) -> Iterator[None]:
+    """Print rows of figures, a line of JSON each, if the block, which saves them, fails.
+
+    For figures that are not printed otherwise.
+    """
+    try:
+        yield
+    except Exception:
+        print(*map(json.dumps, rows), sep="\n", flush=True)
+        raise
 
 
 class GuardedStream:

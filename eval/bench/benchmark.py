@@ -125,7 +125,7 @@ class Bench:
 
 
 def run_benchmark(settings: BenchmarkSettings) -> None:
-    """Measure, write benchmark.json if --output_dir was given, then print.
+    """Measure, print, and write benchmark.json if --output_dir was given.
 
     Standard output gets where and of what was measured, a table, what speaks against its figures
     and, as its last line, the content of benchmark.json.
@@ -148,10 +148,10 @@ def run_benchmark(settings: BenchmarkSettings) -> None:
         "versions": versions(),
     }
     text = json.dumps(document) + "\n"
-    if settings.output:
-        replace_file(Path(settings.output) / "benchmark.json", text.encode())
     words = heading(settings, hardware, cpu, [today]) + "\n" + table(rows, len(bench.jobs))
     print(words + text, end="", flush=True)
+    if settings.output:
+        replace_file(Path(settings.output) / "benchmark.json", text.encode())
     refuse_wrong(rows)
 
 

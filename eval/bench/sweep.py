@@ -27,6 +27,7 @@ from runs.costs import Costs
 from runs.measure import BASELINE, measure
 from support.durable import append_lines, encode_lines, new_file, replace_file
 from support.json_files import read_lines
+from support.output import printed_unless_saved
 from support.provenance import cpu_name, identity, revision, versions
 
 _SHARED = (
@@ -71,22 +72,23 @@ def measured_cells(settings: BenchmarkSettings, bench: Bench) -> list[Row]:
             print(f"cell {number}/{len(settings.methods)}: {cell}", file=sys.stderr, flush=True)
             figures = _measured(settings, bench, method)
             measured[key] = {"id": key, "cell": cell} | figures | _provenance(conditions)
-            append_lines(path, [measured[key]])
+            with printed_unless_saved(measured[key]):
+                append_lines(path, [measured[key]])
         rows.append(measured[key] | {"cell": cell})
     return rows
 
 
 def _report(settings: BenchmarkSettings, bench: Bench, rows: list[Row], speed: str) -> None:
-    """Draw the pictures; print the table, ordered by the column `speed`, and the line of JSON."""
+    """Print the table, ordered by the column `speed`; draw the pictures; print the line of JSON."""
     folder, sweep = Path(settings.output), settings.sweep
     varied = [row for row in rows if row["cell"] in sweep.varied]
     others = [row for row in rows if row["cell"] in sweep.others]
-    pictures = [draw_speed(varied, others, sweep.axes, speed, folder / "speed.png")]
-    pictures += [draw_quality(rows, speed, folder / "quality.png")] if settings.quality else []
     ordered = sorted(rows, key=lambda row: row[speed])
     dates = sorted({row["date"] for row in rows if "date" in row})
     print(heading(settings, bench.session.hardware(), cpu_name(), dates))
-    print(table(ordered, len(bench.jobs)), end="")
+    print(table(ordered, len(bench.jobs)), end="", flush=True)
+    pictures = [draw_speed(varied, others, sweep.axes, speed, folder / "speed.png")]
+    pictures += [draw_quality(rows, speed, folder / "quality.png")] if settings.quality else []
     best, files = ordered[-1], [str(folder / "sweep.jsonl"), *map(str, pictures)]
     print(json.dumps({"best": best["cell"], speed: best[speed], "files": files}), flush=True)
     refuse_wrong(rows)

@@ -15,7 +15,8 @@ from PIL import Image
 from tqdm import tqdm
 
 from eval.metrics.base import ImageSet, Unavailable
-from support.durable import replace_file
+from support.durable import reason, replace_file
+from support.output import remark
 from support.processes import ALONE, Processes
 
 Encode = Callable[[list], np.ndarray]  # images or texts -> (number, features)
@@ -64,7 +65,8 @@ class FeatureStore:
         paths = {key: folder / key[:2] / f"{key}.npy" for key in keys}
         numbers = {key: number for number, key in enumerate(keys)}
         wanted = [key for key in self.processes.share(list(paths)) if not paths[key].is_file()]
-        fault = None
+        fault: Unavailable | None = None
+        unsaved: dict[str, np.ndarray] = {}  # rows for which the disk had no room
         try:
             with tqdm(
                 total=len(wanted), unit="item", desc=network[:40], disable=not sys.stderr.isatty()
@@ -74,14 +76,19 @@ class FeatureStore:
                     for key, row in zip(
                         batch, encode([load(numbers[key]) for key in batch]), strict=True
                     ):
-                        _write(paths[key], row)
+                        try:
+                            _write(paths[key], row)
+                        except OSError as error:  # the metric needs no cache
+                            unsaved[key] = row.astype(np.float32)
+                            remark(f"--cache_dir {self.folder}: not kept: {reason(error)}")
                     bar.update(len(batch))
         except Unavailable as error:
             fault = error
-        for any_fault in self.processes.gather(fault):
+        for any_fault, rows in self.processes.gather((fault, unsaved)):
             if any_fault is not None:
                 raise any_fault
-        return np.stack([_read(paths[key]) for key in keys])
+            unsaved |= rows
+        return np.stack([unsaved[key] if key in unsaved else _read(paths[key]) for key in keys])
 
 
 def _read(path: Path) -> np.ndarray:

@@ -46,10 +46,11 @@ def evaluate(settings: EvaluateSettings, runs: Sequence[Run]) -> None:
     kinds = _remarks(left_out, rows, skipped)
     tables = [speed_table(rows), metric_table(scores, rows), sources_table(scores)]
     findings = Findings(runs, rows, tables, [text for kind in kinds for text in _capped(kind)])
+    _tell(findings, scores)
     page = report(findings, keys, {name: lengths for name, (lengths, _) in read.items()})
     document = _document(settings, findings, scores, [text for kind in kinds for text in kind])
     _write(folder, tables, document, page)
-    _tell(folder, findings, scores)
+    print(f"{folder}/report.html, speed.md, images.md (.csv, .tex), evaluation.json")
 
 
 def check_places(settings: EvaluateSettings, report_dir: Path) -> None:
@@ -127,8 +128,8 @@ def _write(folder: Path, tables: Sequence[Table], document: dict[str, object], p
     replace_file(folder / "report.html", page.encode())
 
 
-def _tell(folder: Path, findings: Findings, scores: Scores) -> None:
-    """Print the tables, the remarks (on stderr) and where the files are."""
+def _tell(findings: Findings, scores: Scores) -> None:
+    """Print the tables, the remarks (on stderr) and what was computed."""
     print("\n".join(table.markdown() for table in findings.tables[:2] if table.rows))
     all_scores = [score for run_scores in scores.values() for score in run_scores]
     warnings = dict.fromkeys(f"{s.metric}: {s.warning}" for s in all_scores if s.warning)
@@ -137,5 +138,4 @@ def _tell(folder: Path, findings: Findings, scores: Scores) -> None:
     if any(row.paper for row in findings.rows):
         print(PAPER_NOTE)
     names = dict.fromkeys(score.metric.split(".")[0] for score in all_scores)
-    print(f"computed: {', '.join(('speed', *names))}")
-    print(f"{folder}/report.html, speed.md, images.md (.csv, .tex), evaluation.json")
+    print(f"computed: {', '.join(('speed', *names))}", flush=True)

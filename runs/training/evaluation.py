@@ -28,6 +28,7 @@ from runs.methods import sampling_distribution
 from runs.session import Session
 from support.durable import encode_json, replace_file
 from support.json_files import read_object
+from support.output import printed_unless_saved
 
 _LEVELS = 8  # that have figures and a calibration of their own, in images of enough tokens
 _POSITIONS = 4096  # of the held-out images that a level's calibration is fitted to, in memory
@@ -59,10 +60,11 @@ class Evaluation:
         head = load_drafter(str(folder), self.target).network
         levels = self.levels(head)
         known = {distribution_key(self.distribution): factors(levels)}
-        replace_file(folder / FILE, encode_json(known))
         found = {"step": step, "settings": trained_settings(self.settings), "levels": levels}
-        found["decoding"] = self.decoding(folder, head)
-        replace_file(self.settings.folder / "evaluation.json", encode_json(found))
+        with printed_unless_saved(found):
+            replace_file(folder / FILE, encode_json(known))
+            found["decoding"] = self.decoding(folder, head)
+            replace_file(self.settings.folder / "evaluation.json", encode_json(found))
         return found
 
     def done(self, step: int) -> bool:

@@ -14,6 +14,7 @@ import torch
 from configs.fields import SettingsError
 from support.durable import append_lines
 from support.json_files import read_lines
+from support.output import printed_unless_saved
 from support.provenance import cpu_name, revision
 from support.tables import Table
 
@@ -64,7 +65,8 @@ class Record:
         seconds = round(time.perf_counter() - started, 2)
         when = {"seconds": seconds, "date": date.today().isoformat(), "revision": revision()}
         self.rows[name] = {"id": name} | row | when
-        append_lines(self.path, [self.rows[name]])
+        with printed_unless_saved(self.rows[name]):
+            append_lines(self.path, [self.rows[name]])
         outcome = row.get("error") or row.get("skipped") or "done"
         print(f"{name}: {outcome} ({seconds} s)", file=sys.stderr, flush=True)
 

@@ -51,10 +51,10 @@ def costs(
     session = open_session(settings)
     jobs = image_jobs(prompt_items(settings), settings.seed)
     found = measure_costs(session.open_engine, jobs, repeats, session.drafter.network)
-    Path(output).parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"costs": asdict(found), "hardware": session.hardware()})
+    print(text, flush=True)
+    Path(output).parent.mkdir(parents=True, exist_ok=True)
     replace_file(Path(output), (text + "\n").encode())
-    print(text)
 
 
 if __name__ == "__main__":

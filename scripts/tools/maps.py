@@ -275,6 +275,8 @@ def maps(*, run: str, output_dir: str | None = None, images: int = 4) -> None:
         np.stack([getattr(trace, name) for trace in traces.values()])
         for name in ("accepted", "top1")
     ]
+    by_level = correlations(list(traces.values()), columns)
+    print(table(by_level), end="", flush=True)
     draw(tuple(values.mean(0) for values in stacked), columns, output / "mean.png")
     for name, trace in list(traces.items())[:images]:
         draw(
@@ -283,7 +285,6 @@ def maps(*, run: str, output_dir: str | None = None, images: int = 4) -> None:
             output / f"{name}.png",
             folder / "img" / f"{name}.png",
         )
-    by_level = correlations(list(traces.values()), columns)
     numbers = {
         level: {name: one and asdict(one) for name, one in named.items()}
         for level, named in by_level.items()
@@ -292,7 +293,6 @@ def maps(*, run: str, output_dir: str | None = None, images: int = 4) -> None:
         output / "correlations.json",
         (json.dumps({"images": len(traces)} | numbers) + "\n").encode(),
     )
-    print(table(by_level), end="")
     print(f"{output}: maps of {len(traces)} images")
 
 
