@@ -24,7 +24,7 @@ from configs.fields import (
     refuse,
     settings_fields,
 )
-from configs.gone import GONE_FLAGS, GONE_METHODS
+from configs.gone import GONE_FLAGS, GONE_METHODS, RENAMED_METHODS
 from configs.method_table import METHODS
 from configs.methods import MethodSettings, applicable
 from configs.targets import OWN_FLAGS, TARGETS
@@ -182,6 +182,7 @@ def listed_method(entry: str, shared: Values, source: str = "--methods") -> Meth
     shared: values for all methods of the list that have such a flag.
     """
     name, *options = entry.split(":")
+    name = RENAMED_METHODS.get(name, name)
     if name in GONE_METHODS:
         raise SettingsError(f"{source}: {name} is gone; {GONE_METHODS[name]}")
     if name not in METHODS and not _is_recipe(name):

@@ -52,9 +52,9 @@ def setting(default: Any, text: str, **limits: Any) -> Any:
 
     default: None where other settings decide, MISSING where the user has to.
     text: its line of help.
-    limits: choices (tuple); gone (earlier choices -> what to use instead, for the error); low, high
-        (inclusive); above (exclusive); path (True: `~`
-        is replaced); wanted (what errors say is allowed); shown (the default in the help, where it
+    limits: choices (tuple); renamed (earlier choices -> today's); gone (earlier choices -> what to
+        use instead, for the error); low, high (inclusive); above (exclusive); path (True: `~` is
+        replaced); wanted (what errors say is allowed); shown (the default in the help, where it
         depends); later (True: runs made before the flag existed are those where it is None).
     """
     required = default is MISSING
@@ -201,6 +201,8 @@ def parse(f: Field, flag: str, value: Any) -> Any:
         value = _of_text(kind(f), value)
     elif kind(f) is float and type(value) is int:
         value = float(value)
+    if isinstance(value, str):
+        value = limits.get("renamed", {}).get(value, value)
     if isinstance(value, str) and value in limits.get("gone", ()):
         raise SettingsError(f"--{flag}: {value} is gone; {limits['gone'][value]}")
     if type(value) is not kind(f) or not _within(value, limits):

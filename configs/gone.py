@@ -21,7 +21,9 @@ GONE_DRAFTERS = {
     "exit": "train an EAGLE head (--drafter eagle), which accepts more; revision 832cd7a still has "
     "early exits",
 }
+# method names of earlier versions -> today's; files on disk may have either
+RENAMED_METHODS = {"similar": "recall", "graft_similar": "eagle_recall"}
 # names that --method had
 GONE_METHODS = {
-    "ngram": "use --method similar or jacobi, which need no drafter either and accept more",
+    "ngram": "use --method recall or jacobi, which need no drafter either and accept more",
 }

@@ -63,7 +63,7 @@ def command_help(command: str, method: str | None = None, everything: bool = Fal
     """
     flags, brief = flags_of(command), False
     if method is not None and "method" in flags:
-        parse(METHOD_FLAGS["method"], "method", method)
+        method = parse(METHOD_FLAGS["method"], "method", method)
         fitting = applicable({"method": method})
         shown = [flag for flag in flags if flag not in METHOD_FLAGS or flag in fitting]
     elif everything or len(_lines(command, flags)) <= _SCREEN:

@@ -102,7 +102,7 @@ METHODS: dict[str, MethodTraits] = {
         _PRICED | {"depth": 1, "width": 4, "nodes": 58} | _WINDOW,
         drafted=True,
     ),
-    "similar": MethodTraits(
+    "recall": MethodTraits(
         _SIZED | {"proposal": "coupled", "depth": 14, "width": 5, "nodes": 58} | _WINDOW,
         recalls=True,
     ),
@@ -111,7 +111,7 @@ METHODS: dict[str, MethodTraits] = {
         drafted=True,
         one_pass=True,
     ),
-    "graft_similar": MethodTraits(
+    "eagle_recall": MethodTraits(
         _PRICED | {"depth": 18, "width": 4, "nodes": 58, "head_depth": None} | _WINDOW,
         drafted=True,
         recalls=True,

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from configs.acceptance import NUMBERS, PROPOSALS, VERIFIERS, LanternSettings
 from configs.fields import Settings, part, refuse, setting, settings_dict, settings_fields
-from configs.gone import GONE_METHODS
+from configs.gone import GONE_METHODS, RENAMED_METHODS
 from configs.method_table import METHODS, PUBLISHED, TREES, AdtSettings
 
 
@@ -19,6 +19,7 @@ class MethodSettings(Settings):
         "adt",
         "ar: plain autoregressive decoding; the others draft trees",
         choices=tuple(METHODS),
+        renamed=RENAMED_METHODS,
         gone=GONE_METHODS,
         shown="adt; of extract_tokens jacobi, which needs no drafter",
     )
@@ -37,10 +38,10 @@ class MethodSettings(Settings):
         "levels of a tree, at most",
         low=1,
         high=64,
-        shown="eagle2 5, marginal 6, graft 1, similar 14, graft_similar, block 18",
+        shown="eagle2 5, marginal 6, graft 1, recall 14, eagle_recall, block 18",
     )
     width: int | None = setting(
-        None, "width of a tree", low=1, high=256, shown="eagle2 10, similar 5, others 4"
+        None, "width of a tree", low=1, high=256, shown="eagle2 10, recall 5, others 4"
     )
     nodes: int | None = setting(
         None,
@@ -64,7 +65,7 @@ class MethodSettings(Settings):
         "how large trees grow within --depth and --nodes; priced: as far as the next draft token "
         "gains more time than it costs on this machine; fixed: always to the limits",
         choices=("priced", "fixed"),
-        shown="priced; fixed with jacobi, similar and block unless --prices is given, and with "
+        shown="priced; fixed with jacobi, recall and block unless --prices is given, and with "
         "rules that draw other images than ar",
     )
     prices: str | None = setting(

@@ -17,6 +17,7 @@ from configs.fields import (
     setting,
     settings_dict,
 )
+from configs.gone import RENAMED_METHODS
 from configs.method_table import AdtSettings
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
@@ -185,7 +186,7 @@ class RunSettings(EngineSettings, OutputSettings, PromptSettings):
     """Everything `generate_images` needs. What is None at first is decided from the rest."""
 
     def settle(self) -> None:
-        method, name = self.method.method, self._slug()
+        method, name = self.identity()["method"], self._slug()
         self.fill(output_dir=f"outputs/{self.model}_{method}_{name}_{self.fingerprint()[:8]}")
 
     def with_method(self, method: MethodSettings) -> "RunSettings":
@@ -201,6 +202,9 @@ class RunSettings(EngineSettings, OutputSettings, PromptSettings):
         values = settings_dict(self)
         absent = [*FREE_FLAGS, *(name for name in LATER_FLAGS if values[name] is None)]
         values = {name: value for name, value in values.items() if name not in absent}
+        # A folder is named after a hash of this: a method keeps the name that its first runs have.
+        earlier = {name: old for old, name in RENAMED_METHODS.items()}
+        values["method"] = earlier.get(values["method"], values["method"])
         paths = (*_PATHS, "prompt") if self.source == "file" else _PATHS
         found = [name for name in paths if os.path.exists(values.get(name) or "")]
         return values | {name: os.path.realpath(values[name]) for name in found}

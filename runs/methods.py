@@ -249,9 +249,9 @@ METHODS: dict[str, Method] = {
     "jacobi": Method(window_tree, jacobi_drafter),
     "marginal": Method(priced_tree, trained_drafter),
     "graft": Method(priced_tree, graft_drafter),
-    "similar": Method(priced_tree, similar_drafter),
+    "recall": Method(priced_tree, similar_drafter),
     "block": Method(priced_tree, block_drafter),
-    "graft_similar": Method(recalled_tree, similar_graft_drafter),
+    "eagle_recall": Method(recalled_tree, similar_graft_drafter),
 }
 # Rules with numbers of their own are called with these and the nearest codes.
 VERIFIERS: dict[str, Callable[..., Verifier]] = {

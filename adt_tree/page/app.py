@@ -23,8 +23,8 @@ EXAMPLES = (
 LABELS = {
     "graft": "graft: a tree and a window",
     "jacobi": "jacobi: a window, no drafter",
-    "similar": "similar: trees, no drafter",
-    "graft_similar": "graft_similar: trees of both kinds",
+    "recall": "recall: trees, no drafter",
+    "eagle_recall": "eagle_recall: trees of both kinds",
     "adt": "adt: a tree that adapts",
     "marginal": "marginal: a tree by its cost",
     "eagle2": "eagle2: a tree of fixed size",

@@ -40,7 +40,7 @@ PAPER = ROOT / "configs" / "paper"
 METHODS = (
     "ar",
     *(f"jacobi:window={tokens - 1}" for tokens in (8, 16, 32, 64, 128)),
-    "similar",
+    "recall",
     f"{PAPER}/eagle2.yaml",
     f"{PAPER}/adt.yaml",
     f"{PAPER}/lantern.yaml",

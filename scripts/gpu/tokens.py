@@ -30,7 +30,7 @@ METHODS = (
     "ar",
     "jacobi",
     "jacobi:proposal=sampled:verifier=sampled",
-    "similar",
+    "recall",
     "static",
     "static:proposal=sampled:verifier=sampled",
     "eagle2",

@@ -7,9 +7,11 @@ import pytest
 from configs.command_line import listed_method, read_words
 from configs.commands import COMMANDS, flags_of
 from configs.fields import SettingsError, parse
-from configs.gone import GONE_DRAFTERS, GONE_FLAGS, GONE_METHODS
+from configs.gone import GONE_DRAFTERS, GONE_FLAGS, GONE_METHODS, RENAMED_METHODS
+from configs.help import command_help
 from configs.method_table import METHODS
 from configs.methods import MethodSettings
+from configs.schema import RunSettings
 from drafters.kinds import kind_of
 
 
@@ -42,3 +44,12 @@ def test_a_gone_kind_of_head_says_what_to_use(kind: str) -> None:
         parse(flags_of("train_drafter")["drafter"], "drafter", kind)
     with pytest.raises(ValueError, match=re.escape(f"head/config.json: drafter {hint}")):
         kind_of({"drafter": kind}, "head/config.json")
+
+
+@pytest.mark.parametrize("old", RENAMED_METHODS)
+def test_a_renamed_method_is_the_same_in_every_form_and_continues_its_folders(old: str) -> None:
+    name = RENAMED_METHODS[old]
+    assert MethodSettings(old) == MethodSettings(name) == listed_method(old, {})
+    run = RunSettings(prompt="a cat", method=MethodSettings(name))
+    assert run.identity()["method"] == old and run.method.method == name
+    assert command_help("generate_images", old) == command_help("generate_images", name)

@@ -136,7 +136,7 @@ def test_defaults_of_the_methods():
     assert [name for name in METHODS if not MethodSettings(name).drafted] == [
         "ar",
         "jacobi",
-        "similar",
+        "recall",
     ]
 
 
@@ -286,7 +286,7 @@ def test_default_model_folder_does_not_depend_on_the_working_folder(tmp_path, mo
     assert RunSettings(prompt="a cat").model_path == str(ROOT / "ckpts/tiny")
 
 
-@pytest.mark.parametrize("method", ["similar", "block"])
+@pytest.mark.parametrize("method", ["recall", "block"])
 def test_trees_that_were_always_fixed_keep_their_identity(method):
     usual = MethodSettings(method)
     assert usual.size is None and MethodSettings(method, size="fixed") == usual
