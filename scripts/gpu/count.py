@@ -44,12 +44,13 @@ class Network(NamedTuple):
     scale: int  # what widths are multiplied by
     hidden: int  # of the narrow one
     intermediate: int
+    head_dim: int  # of both
 
     @property
     def widths(self) -> set[int]:
         """Last dimensions that are proportional to the model's width."""
         h, i = self.hidden, self.intermediate
-        return {h, 2 * h, 3 * h, i, 2 * i} if self.scale > 1 else set()
+        return {h, 2 * h, 3 * h, i, 2 * i}
 
     def real(self, size: int) -> int:
         """Return the size of a dimension in the wide model."""
@@ -148,7 +149,9 @@ class _Counter(TorchDispatchMode):
         return Work("cache", 1, moved, 4 * wide * rows * heads * n * slots * head_dim)
 
     def _is_wide(self, x: Tensor) -> bool:
-        return x.is_floating_point() and bool(x.ndim) and x.shape[-1] in self.network.widths
+        per_head = x.ndim == 4 and x.shape[-1] == self.network.head_dim
+        wide = per_head or (x.ndim and x.shape[-1] in self.network.widths)
+        return bool(wide) and x.is_floating_point()
 
     def _bytes(self, x: Tensor) -> int:
         return x.numel() * (WIDTH * self.network.scale if self._is_wide(x) else x.element_size())

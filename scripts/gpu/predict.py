@@ -196,12 +196,14 @@ def _open(model: str, model_path: str | None, folder: Path) -> tuple[Session, Ne
         config = config | read_object(Path(model_path) / "config.json")
     # Two heads, since with one of them a transposition needs no copy.
     scale = 1 if model == "tiny" else config["num_attention_heads"] // 2
-    network = Network(scale, config["hidden_size"] // scale, config["intermediate_size"] // scale)
+    hidden, intermediate = config["hidden_size"] // scale, config["intermediate_size"] // scale
+    head_dim = config["hidden_size"] // config["num_attention_heads"]
+    network = Network(scale, hidden, intermediate, head_dim)
     if model == "anole":
         if config["vocab_size"] != IDS:
             refuse("model_path", model_path, f"a config.json with Anole's vocab_size {IDS}")
         narrow: dict[str, Any] = {
-            "hidden_size": network.hidden, "intermediate_size": network.intermediate,
+            "hidden_size": hidden, "intermediate_size": intermediate,
             "num_attention_heads": 2, "num_key_value_heads": 2,
         }  # fmt: skip
         write_checkpoint(folder, config | narrow)

@@ -22,7 +22,7 @@ ABSENT = (
 )  # users put public weights there
 PLACES = ("configs", "scripts", "eval", "docs", "ckpts", "tests")
 # of scripts, of torchrun and the hub's client, of fire
-OTHERS = {"runs", "nproc_per_node", "local", "help", "parts", "small", "output", "images", "heads"}
+OTHERS = {"runs", "nproc_per_node", "local", "help", "small", "output", "images", "tau", "measured"}
 
 
 @pytest.mark.parametrize("page", PAGES)

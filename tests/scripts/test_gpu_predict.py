@@ -29,7 +29,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Session, Netw
     """A model of four attention heads, and one of two heads that stands for it."""
     folder = tmp_path_factory.mktemp("widths")
     wide, narrow = opened(folder / "wide", 8), opened(folder / "narrow", 16)
-    return [(wide, Network(1, 512, 1376)), (narrow, Network(2, 256, 688))]
+    return [(wide, Network(1, 512, 1376, 128)), (narrow, Network(2, 256, 688, 128))]
 
 
 @pytest.mark.parametrize("method", ["ar", "jacobi", "static"])
@@ -42,7 +42,7 @@ def test_a_narrow_model_stands_for_a_wide_one(models, method) -> None:
             for value in (lambda work: 1, lambda work: work.bytes, lambda work: work.operations)
         )  # fmt: skip
         # rounds differ a little, by the tokens that the last one has accepted
-        assert kernels[0] == pytest.approx(kernels[1], rel=0.02), kind
+        assert kernels[0] == pytest.approx(kernels[1], rel=0.02, abs=1), kind
         assert moved[0] == pytest.approx(moved[1], rel=0.1), kind
         assert operations[0] == pytest.approx(operations[1], rel=0.1), kind
 
