@@ -8,14 +8,22 @@ pipe("a large red circle on a plain blue background").images[0].save("red.png")
 
 from adt_tree.output import Draft, ImageOutput, ImageStats, MethodTable, StreamStep
 from adt_tree.pipeline import Pipeline
+from configs.acceptance import Acceptance
 from configs.fields import SettingsError
+from configs.method_table import MethodTraits
+from runs.methods import Method, register_method, register_verifier
 
 __all__ = [
+    "Acceptance",
     "Draft",
     "ImageOutput",
     "ImageStats",
+    "Method",
     "MethodTable",
+    "MethodTraits",
     "Pipeline",
     "SettingsError",
     "StreamStep",
+    "register_method",
+    "register_verifier",
 ]

@@ -5,12 +5,15 @@ afterwards, takes `--prompt` without a value for True, fills parameters with str
 the last of two values win.
 """
 
+import importlib
+import os
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field
 from typing import NoReturn
 
-from configs.commands import COMMANDS, PaperFlags, RecipeFlags, flags_of
+from configs.commands import COMMANDS, PaperFlags, PluginFlags, RecipeFlags, flags_of
 from configs.fields import (
     SettingsError,
     Values,
@@ -110,7 +113,11 @@ def read(command: str, texts: Mapping[str, str]) -> tuple[Values, Values]:
     A recipe's files are left out if another model than the recipe's is asked for.
     """
     flags = flags_of(command)
-    given = {name: parse(flags[name], name, text) for name, text in texts.items()}
+    # first, since the values of --method and --verifier are checked against what is registered
+    if "plugin" in texts:
+        import_plugin(texts["plugin"])
+    given = {name: parse(f, name, texts[name]) for name, f in flags.items() if name in texts}
+    given.pop("plugin", None)
     path = given.pop("config", None)
     names = [] if path is None else [name.strip() for name in path.split(",")]
     if not all(names):
@@ -126,10 +133,28 @@ def read(command: str, texts: Mapping[str, str]) -> tuple[Values, Values]:
     return recipe, _without_paper_flags(given, recipe) if renamed else given
 
 
+def import_plugin(name: str) -> None:
+    """Import the module of --plugin, which registers methods or rules; also from here.
+
+    Raises:
+        SettingsError: there is no such module. What goes wrong inside keeps its traceback.
+    """
+    sys.path.append(os.getcwd())  # a command that is installed does not look where it is called
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        allowed = "the name of a module, package.module, installed or in the working folder"
+        refuse("plugin", name, allowed)
+    finally:
+        sys.path.pop()
+
+
 def read_recipe(path: str, command: str) -> Values:
     """Return the settings in a YAML file of `flag: value` lines; unknown flags are errors."""
     flags = flags_of(command)
-    for owner in (RecipeFlags, PaperFlags):
+    for owner in (RecipeFlags, PluginFlags, PaperFlags):
         if owner in COMMANDS[command].settings:
             flags = {name: f for name, f in flags.items() if name not in settings_fields(owner)}
     texts = read_yaml(path, "config")

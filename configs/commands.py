@@ -28,6 +28,19 @@ class RecipeFlags(Settings):
 
 
 @dataclass(frozen=True)
+class PluginFlags(Settings):
+    """Methods and rules from outside the checkout."""
+
+    group: ClassVar[str] = "Recipe"
+    plugin: str | None = setting(
+        None,
+        "Python module, package.module, that registers a method or an acceptance rule of yours by "
+        "adt_tree.register_method or register_verifier",
+        shown="none",
+    )
+
+
+@dataclass(frozen=True)
 class PaperFlags(Settings):
     """Other names: those of the paper's repository (configs/command_line.py says what for)."""
 
@@ -67,11 +80,11 @@ _ONLY_RUNS = dict.fromkeys(("overwrite", "trace"), "only generate_images has it"
 COMMANDS: dict[str, Command] = {
     "generate_images": Command(
         "generate images from prompts; the same command again continues where it stopped",
-        (RunSettings, RecipeFlags, PaperFlags),
+        (RunSettings, RecipeFlags, PluginFlags, PaperFlags),
     ),
     "benchmark": Command(
         "compare methods on the same prompts and seeds; prints a table and, last, one line of JSON",
-        (MethodsFlags, BenchmarkSettings, RecipeFlags, PaperFlags),
+        (MethodsFlags, BenchmarkSettings, RecipeFlags, PluginFlags, PaperFlags),
         without=tuple(_ONLY_RUNS),
         gone=_ONLY_RUNS,
     ),
@@ -81,7 +94,7 @@ COMMANDS: dict[str, Command] = {
     "extract_tokens": Command(
         "turn images with captions, or samples that the target draws, into the token shards that "
         "drafters are trained on",
-        (ExtractionSettings, RecipeFlags),
+        (ExtractionSettings, RecipeFlags, PluginFlags),
         without=(
             "samples_per_prompt",
             "sample",
@@ -104,12 +117,12 @@ COMMANDS: dict[str, Command] = {
     ),
     "demo": Command(
         "serve a page that draws while it decodes: plain decoding and a fast method side by side",
-        (PageSettings, RecipeFlags),
+        (PageSettings, RecipeFlags, PluginFlags),
         without=("batch_size",),
     ),
     "train_drafter": Command(
         "train a drafter for a target; the same command again continues where it stopped",
-        (TrainSettings, RecipeFlags),
+        (TrainSettings, RecipeFlags, PluginFlags),
     ),
 }
 

@@ -52,7 +52,7 @@ def setting(default: Any, text: str, **limits: Any) -> Any:
 
     default: None where other settings decide, MISSING where the user has to.
     text: its line of help.
-    limits: choices (tuple); renamed (earlier choices -> today's); gone (earlier choices -> what to
+    limits: choices (names); renamed (earlier choices -> today's); gone (earlier choices -> what to
         use instead, for the error); low, high (inclusive); above (exclusive); path (True: `~` is
         replaced); wanted (what errors say is allowed); shown (the default in the help, where it
         depends); later (True: runs made before the flag existed are those where it is None).

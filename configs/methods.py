@@ -18,7 +18,7 @@ class MethodSettings(Settings):
     method: str = setting(
         "adt",
         "ar: plain autoregressive decoding; the others draft trees",
-        choices=tuple(METHODS),
+        choices=METHODS,  # as it is, since a plugin may add to it
         renamed=RENAMED_METHODS,
         gone=GONE_METHODS,
         shown="adt; of extract_tokens jacobi, which needs no drafter",
@@ -92,7 +92,7 @@ class MethodSettings(Settings):
         "exact",
         "acceptance rule; exact draws the images of plain decoding; rejection, sampled, spectr, "
         "block and traversal others of the same distribution; the rest are relaxed",
-        choices=tuple(VERIFIERS),
+        choices=VERIFIERS,
     )
     adt: AdtSettings | None = part(AdtSettings, default=None)
     relaxed: Settings | None = part(*NUMBERS, default=None)  # numbers of a relaxed rule

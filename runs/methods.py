@@ -3,12 +3,16 @@
 A new method or rule has an entry at the end, and one of its settings in configs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
 
+from configs import acceptance as acceptance_of
+from configs import method_table as traits_of
+from configs.acceptance import Acceptance
 from configs.fields import refuse
+from configs.method_table import MethodTraits
 from configs.methods import MethodSettings
 from configs.sampling import SamplingSettings
 from decoding.calibration import Calibration
@@ -270,3 +274,21 @@ VERIFIERS: dict[str, Callable[..., Verifier]] = {
         PathRelax,
     )
 }
+
+
+def register_method(name: str, traits: MethodTraits, method: Method) -> None:
+    """Add a method to those of --method: its settings' defaults, and what makes its parts."""
+    _refuse_known(name, traits_of.METHODS)
+    traits_of.METHODS[name], METHODS[name] = traits, method
+
+
+def register_verifier(name: str, acceptance: Acceptance, verifier: Callable[..., Verifier]) -> None:
+    """Add an acceptance rule to those of --verifier: what it keeps, and what makes it."""
+    _refuse_known(name, acceptance_of.VERIFIERS)
+    acceptance_of.VERIFIERS[name], VERIFIERS[name] = acceptance, verifier
+
+
+def _refuse_known(name: str, names: Mapping[str, object]) -> None:
+    """Refuse a second entry of a name: results on disk tell methods apart by it."""
+    if name in names:
+        raise ValueError(f"{name!r}: a name that is taken; allowed: none of {', '.join(names)}")

@@ -1,0 +1,71 @@
+"""Methods and rules that a module outside the checkout registers."""
+
+import sys
+
+import pytest
+from stand_ins import empty_checkpoint
+
+import main
+from configs import acceptance, method_table
+from configs.command_line import listed_method, read_words
+from configs.fields import SettingsError
+from configs.help import command_help
+from runs import methods
+from runs.commands import run_settings
+
+MODULE = """
+from adt_tree import Acceptance, Method, MethodTraits, register_method, register_verifier
+from runs.methods import METHODS, VERIFIERS
+
+register_method("mine", MethodTraits({"proposal": "coupled", "window": 8, "guess": "above"}),
+                METHODS["jacobi"])
+register_verifier("strict", Acceptance(True, True, ("coupled",), ("mine",)), VERIFIERS["exact"])
+"""
+
+
+@pytest.fixture
+def plugin(tmp_path, monkeypatch):
+    """A working folder with a module; what it registers is forgotten afterwards."""
+    (tmp_path / "own_methods.py").write_text(MODULE)
+    (tmp_path / "broken_methods.py").write_text("import no_such_package")
+    monkeypatch.chdir(tmp_path)
+    tables = method_table.METHODS, methods.METHODS, acceptance.VERIFIERS, methods.VERIFIERS
+    before = [dict(table) for table in tables]
+    yield "own_methods"
+    sys.modules.pop("own_methods", None)
+    for table, entries in zip(tables, before, strict=True):
+        table.clear()
+        table.update(entries)
+
+
+def settings(*words: str):
+    return run_settings(read_words("generate_images", ["--prompt=x", "--model_path=model", *words]))
+
+
+def test_a_plugins_method_and_rule_are_flags_values(plugin, tmp_path):
+    empty_checkpoint(tmp_path / "model")
+    with pytest.raises(SettingsError, match="--method: found 'mine'"):
+        settings("--method=mine")
+    method = settings("--method=mine", "--verifier=strict", f"--plugin={plugin}").method
+    assert (method.method, method.window, method.same_tokens(1.0)) == ("mine", 8, True)
+    assert listed_method("mine:window=4", {}).window == 4
+    assert "mine" in command_help("generate_images", "mine")
+    with pytest.raises(SettingsError, match="strict goes with --proposal coupled and --method min"):
+        settings("--method=jacobi", "--verifier=strict")
+    with pytest.raises(ValueError, match="'mine': a name that is taken"):
+        methods.register_method("mine", method_table.MethodTraits(), methods.METHODS["jacobi"])
+
+
+def test_its_images_are_those_of_plain_decoding(plugin, tmp_path):
+    words = ["generate_images", "--prompt=a red circle", "--temperature=0", "--output_dir"]
+    own = ["mine", "--method=mine", "--verifier=strict", f"--plugin={plugin}"]
+    assert main.main([*words, *own]) == main.main([*words, "plain", "--method=ar"]) == 0
+    mine, plain = ((tmp_path / name / "img/00000_0.png") for name in ("mine", "plain"))
+    assert mine.read_bytes() == plain.read_bytes()
+
+
+def test_a_module_that_is_not_there_is_refused_and_a_broken_one_keeps_its_traceback(plugin):
+    with pytest.raises(SettingsError, match="--plugin: found 'none.such'; allowed: the name of a"):
+        settings("--plugin=none.such")
+    with pytest.raises(ModuleNotFoundError, match="no_such_package"):
+        settings("--plugin=broken_methods")
