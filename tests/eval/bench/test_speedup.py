@@ -17,15 +17,8 @@ from runs.measure import Measurement, joined, measure
 
 JOBS = [Job(str(number), "a cat", number) for number in range(8)]
 AR, ADT = 2.0, 1.25  # seconds per image on the idle machine
-ROW = {
-    "method": "adt",
-    "proposal": "coupled",
-    "verifier": "exact",
-    "temperature": 1.0,
-    "lossless": True,
-    "tau": 2.0,
-    "near_ties": 0,
-}
+ROW = {"method": "adt", "proposal": "coupled", "verifier": "exact", "temperature": 1.0}
+ROW |= {"lossless": True, "tau": 2.0, "near_ties": 0, "identical": 2}
 
 
 @dataclass
@@ -81,48 +74,52 @@ def shown(row: dict[str, Any]) -> str:
     return table([row], len(JOBS)).splitlines()[2]
 
 
-def test_an_idle_machine_gives_the_ratio_and_no_doubt() -> None:
-    row = Machine().row()
-    assert row["doubts"] == [] and row["speedup"] == pytest.approx(AR / ADT, rel=0.02)
+def slow(when: Callable[[str, int, int], bool], factor: float) -> Machine:
+    return Machine(lambda *turn: factor if when(*turn) else 1.0)
+
+
+@pytest.mark.parametrize(
+    ("machine", "on_cpu", "speedup", "doubts"),
+    [
+        (Machine(), True, AR / ADT, []),
+        (
+            slow(lambda method, *_: method == "ar", 1.5),
+            True,
+            1.5 * AR / ADT,
+            [
+                "a speed-up of 2.37 exceeds tau 2.00",
+                "wall time gives a speed-up of 2.37",
+                "the process ran for only 67% of the time",
+            ],
+        ),
+        (slow(lambda *_: True, 1.6), True, AR / ADT, ["the process ran for only 62% of the time"]),
+        (slow(lambda *_: True, 1.6), False, AR / ADT, []),  # CPU time says nothing of a GPU
+    ],
+    ids=["idle", "load during ar", "load all the time", "gpu"],
+)
+def test_what_load_does_to_a_row(machine, on_cpu, speedup, doubts) -> None:
+    row = machine.row(on_cpu=on_cpu)
+    assert len(row["doubts"]) == len(doubts)
+    assert all(text.startswith(start) for text, start in zip(row["doubts"], doubts, strict=True))
+    assert row["speedup"] == pytest.approx(speedup, rel=0.02)
     assert row["speedup_low"] <= row["speedup"] <= row["speedup_high"]
-    assert row["speedup_cpu"] == pytest.approx(row["speedup"], rel=0.02)
-    assert f"| **{row['speedup']:.2f}** (" in shown(row)
+    assert row["speedup_cpu"] == (pytest.approx(AR / ADT, rel=0.02) if on_cpu else None)
+    assert (f"| **{row['speedup']:.2f}** (" in shown(row)) == (not doubts)
 
 
 @pytest.mark.parametrize("images", [2, 8])
 def test_a_load_spike_in_one_measurement_marks_the_row_and_does_not_move_it(images: int) -> None:
-    spike = Machine(lambda *turn: 9.0 if turn == ("ar", 1, 1) else 1.0)
+    spike = slow(lambda *turn: turn == ("ar", 1, 1), 9.0)
     calm, row = Machine().row(jobs=JOBS[:images]), spike.row(jobs=JOBS[:images])
     text, waited = row["doubts"]
     assert text.startswith("its repeats give speed-ups from 1.")
     assert waited.startswith("the process ran for only ")
-    for found in (calm, row):
-        assert row["speedup_low"] <= found["speedup"] <= row["speedup_high"]
+    for speedup in (calm["speedup"], row["speedup"]):
+        assert row["speedup_low"] <= speedup <= row["speedup_high"]
     assert row["speedup"] == pytest.approx(calm["speedup"], rel=0.02)
     assert row["speedup_cpu"] == calm["speedup_cpu"]
-    assert "(!)" in shown(row) and "**" not in table([row], images)
+    assert "(!)" in shown(row) and "**" not in shown(row)
     assert table([row], images).splitlines()[-2] == f"(!) adt: {text}"
-
-
-def test_load_during_every_measurement_of_plain_decoding_shows_against_cpu_time() -> None:
-    row = Machine(lambda method, *_: 1.5 if method == "ar" else 1.0).row()
-    assert row["speedup_cpu"] == pytest.approx(AR / ADT, rel=0.02)
-    texts = [text.split(",")[0] for text in row["doubts"]]
-    assert len(texts) == 3 and texts[0].startswith("a speed-up of 2.37 exceeds tau 2.00")
-    assert texts[1].startswith("wall time gives a speed-up of 2.37")
-    assert texts[2] == "the process ran for only 67% of the time"
-
-
-def test_load_all_the_time_is_seen_though_it_moves_no_ratio() -> None:
-    row = Machine(lambda *_: 1.6).row()
-    (text,) = row["doubts"]
-    assert text.startswith("the process ran for only 62% of the time")
-    assert row["speedup"] == pytest.approx(AR / ADT, rel=0.02)
-
-
-def test_cpu_time_says_nothing_where_a_gpu_computes() -> None:
-    row = Machine(lambda *_: 1.6).row(on_cpu=False)
-    assert row["speedup_cpu"] is None and row["doubts"] == []
 
 
 def test_few_measurements_have_no_interval_and_are_not_bold() -> None:
@@ -135,20 +132,20 @@ def test_the_interval_is_that_of_the_sign_test() -> None:
     stats = pytest.importorskip("scipy.stats")
     for count in (6, 7, 8, 9, 24, 100, 2000):
         values = np.random.default_rng(count).normal(size=count)
-        found, wanted = median_interval(values), stats.quantile_test(values, p=0.5)
-        assert (found.low, found.high) == tuple(wanted.confidence_interval(0.95))
+        interval, wanted = median_interval(values), stats.quantile_test(values, p=0.5)
+        assert (interval.low, interval.high) == tuple(wanted.confidence_interval(0.95))
     assert median_interval([1.0, 2.0, 3.0, 4.0, 9.0]).low is None
 
 
 def test_the_interval_holds_the_true_median_in_95_of_100_cases() -> None:
     draws = np.random.default_rng(1).lognormal(size=(600, 20))
-    found = [median_interval(draw) for draw in draws]
-    assert sum(one.low <= 1 <= one.high for one in found) >= 0.94 * len(found)
+    intervals = [median_interval(draw) for draw in draws]
+    assert sum(one.low <= 1 <= one.high for one in intervals) >= 0.94 * len(intervals)
 
 
 def test_a_speed_up_above_tau_is_marked_also_in_rows_that_say_nothing() -> None:
-    fast = ROW | {"tau": 2.1, "speedup": 8.87, "identical": 2}
-    plain = ROW | {"method": "ar", "proposal": None, "tau": 1.0, "speedup": 1.0, "identical": 2}
+    fast = ROW | {"tau": 2.1, "speedup": 8.87}
+    plain = ROW | {"method": "ar", "proposal": None, "tau": 1.0, "speedup": 1.0}
     *_, first, marked, remark = table([plain, fast], 2).splitlines()
     assert first == "| ar (plain decoding) | 1.00 | 1.00 | 2/2 |"
     assert marked == "| adt | 2.10 | 8.87 (!) | 2/2 |"
@@ -156,13 +153,17 @@ def test_a_speed_up_above_tau_is_marked_also_in_rows_that_say_nothing() -> None:
     assert doubts(plain) == ()
 
 
-def test_images_that_need_not_be_the_same_say_why() -> None:
-    def last(**given: Any) -> str:
-        return table([ROW | {"identical": 1} | given], 2).splitlines()[2].split(" | ")[-1]
-
-    assert last(near_ties=1) == "1/2, 1 by rounding |"
-    assert last(verifier="rejection") == "1/2, same distribution |"
-    assert last(verifier="lantern", lossless=False) == "1/2, relaxed |"
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ({"near_ties": 1}, "1/2, 1 by rounding |"),
+        ({"verifier": "rejection"}, "1/2, same distribution |"),
+        ({"verifier": "lantern", "lossless": False}, "1/2, relaxed |"),
+    ],
+)
+def test_images_that_need_not_be_the_same_say_why(changes, shown) -> None:
+    row = table([ROW | {"identical": 1} | changes], 2).splitlines()[2]
+    assert row.split(" | ")[-1] == shown
 
 
 def test_measurements_join_their_cpu_seconds() -> None:
