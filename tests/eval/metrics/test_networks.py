@@ -12,7 +12,9 @@ import pytest
 import torch
 import torch_fidelity as fidelity
 import torchvision as vision
+from browser import only_in_all
 from PIL import Image
+from safetensors.torch import save_file
 
 from configs.evaluation import SOURCES, EvaluateSettings
 from eval.metrics import registry
@@ -56,42 +58,38 @@ def scores(tmp_path: Path, name: str, images: ImageSet, **flags: str):
     return metric, metric.scores(images, images)
 
 
-def write_clip(open_clip, folder: Path) -> torch.nn.Module:
+def write_clip(folder: Path) -> torch.nn.Module:
     """A small model as open_clip's folders on the hub."""
-    from safetensors.torch import save_file
-
     model = open_clip.model.CLIP(**SMALL_CLIP).eval()
     folder.mkdir()
-    save_file(
-        {k: v.contiguous() for k, v in model.state_dict().items()},
-        folder / "open_clip_model.safetensors",
-    )
-    config = {
-        "model_cfg": SMALL_CLIP,
-        "preprocess_cfg": {"interpolation": "bicubic", "resize_mode": "shortest"},
-    }
+    state = {key: value.contiguous() for key, value in model.state_dict().items()}
+    save_file(state, folder / "open_clip_model.safetensors")
+    preprocess = {"interpolation": "bicubic", "resize_mode": "shortest"}
+    config = {"model_cfg": SMALL_CLIP, "preprocess_cfg": preprocess}
     (folder / "open_clip_config.json").write_text(json.dumps(config))
     return model
 
 
 def test_clip_score_is_the_mean_cosine(tmp_path, images):
-    model = write_clip(open_clip, tmp_path / "clip")
-    _, (score,) = scores(
-        tmp_path, "clip", images, clip_path=str(tmp_path / "clip"), clip_prefix="none"
-    )
+    model, folder = write_clip(tmp_path / "clip"), str(tmp_path / "clip")
+    _, (score,) = scores(tmp_path, "clip", images, clip_path=folder, clip_prefix="none")
     transform = open_clip.image_transform((32, 32), is_train=False)
     with torch.no_grad():
-        seen = model.encode_image(
-            torch.stack([transform(Image.open(path)) for path in images.paths])
-        )
+        seen = model.encode_image(torch.stack([transform(Image.open(p)) for p in images.paths]))
         said = model.encode_text(open_clip.SimpleTokenizer()(list(PROMPTS)))
     expected = torch.nn.functional.cosine_similarity(seen, said).mean().item()
     assert score.value == pytest.approx(expected, abs=1e-5)  # fp32, in batches of another size
     assert score.network.startswith("open_clip ") and "clip [" in score.network and score.count == 4
+    _, (prefixed,) = scores(tmp_path, "clip", images, clip_path=folder)
+    assert score.value != prefixed.value and "prefix 'A photo depicts '" in prefixed.network
+    (tmp_path / "clip/open_clip_model.safetensors").unlink()  # open_clip would take random weights
+    registry._network.cache_clear()
+    with pytest.raises(Unavailable, match="--clip_path .*open_clip cannot load it"):
+        scores(tmp_path, "clip", images, clip_path=folder)
 
 
 def test_weights_from_the_hub(tmp_path, images, monkeypatch):
-    write_clip(open_clip, tmp_path / "clip")
+    write_clip(tmp_path / "clip")
     asked = []
 
     def deliver(repository: str, file: str) -> str:
@@ -100,28 +98,10 @@ def test_weights_from_the_hub(tmp_path, images, monkeypatch):
 
     monkeypatch.setattr("huggingface_hub.hf_hub_download", deliver)
     scores(tmp_path, "clip", images, clip_path="someone/clip")
-    assert asked == [
-        ("someone/clip", "open_clip_config.json"),
-        ("someone/clip", "open_clip_model.safetensors"),
-    ]
+    files = ("open_clip_config.json", "open_clip_model.safetensors")
+    assert asked == [("someone/clip", file) for file in files]
     assert find_weights("hpsv2_path", "xswu/HPSv2/a/b.pt") == tmp_path / "clip/a/b.pt"
     assert asked[-1] == ("xswu/HPSv2", "a/b.pt")
-
-
-def test_clip_prefix_changes_the_texts(tmp_path, images):
-    write_clip(open_clip, tmp_path / "clip")
-    plain = scores(tmp_path, "clip", images, clip_path=str(tmp_path / "clip"), clip_prefix="none")[
-        1
-    ][0]
-    prefixed = scores(tmp_path, "clip", images, clip_path=str(tmp_path / "clip"))[1][0]
-    assert plain.value != prefixed.value and "prefix 'A photo depicts '" in prefixed.network
-
-
-def test_a_folder_without_weights_is_no_random_model(tmp_path, images):
-    write_clip(open_clip, tmp_path / "clip")
-    (tmp_path / "clip/open_clip_model.safetensors").unlink()
-    with pytest.raises(Unavailable, match="--clip_path .*open_clip cannot load it"):
-        scores(tmp_path, "clip", images, clip_path=str(tmp_path / "clip"))
 
 
 def test_hps_pads_the_shorter_edge(tmp_path, images, monkeypatch):
@@ -129,79 +109,58 @@ def test_hps_pads_the_shorter_edge(tmp_path, images, monkeypatch):
     (tmp_path / "configs/small-hps.json").write_text(json.dumps(SMALL_CLIP))
     open_clip.add_model_config(tmp_path / "configs")
     monkeypatch.setattr(registry, "HPS_MODEL", "small-hps")
-    model = open_clip.model.CLIP(**SMALL_CLIP).eval()
-    torch.save({"epoch": 1, "state_dict": model.state_dict()}, tmp_path / "HPS_v2.1_compressed.pt")
-    metric, (score,) = scores(
-        tmp_path, "hpsv21", images, hpsv21_path=str(tmp_path / "HPS_v2.1_compressed.pt")
-    )
+    model, path = open_clip.model.CLIP(**SMALL_CLIP).eval(), tmp_path / "HPS_v2.1_compressed.pt"
+    torch.save({"epoch": 1, "state_dict": model.state_dict()}, path)
+    metric, (score,) = scores(tmp_path, "hpsv21", images, hpsv21_path=str(path))
     white = metric.network.transform(Image.new("RGB", (40, 20), "white"))  # (3, 32, 32)
-    top, middle, bottom = white[:, 0], white[:, 16], white[:, 31]  # (3, 32) each
+    top, middle, bottom = white[:, 0], white[:, 16], white[:, 31]  # (3, 32)
     assert (top == bottom).all() and (top < middle).all() and (middle[:, 0] == middle[:, 31]).all()
     assert score.resize == "longest edge, padded with zeros" and -1 <= score.value <= 1
-    with pytest.raises(Unavailable, match="--hpsv2_path .*no such file.*xswu/HPSv2"):
-        scores(tmp_path, "hpsv2", images, hpsv2_path=str(tmp_path / "absent.pt"))
 
 
-def test_aesthetic_heads_of_both_layouts(tmp_path, images):
-    write_clip(open_clip, tmp_path / "clip")
-    deep = torch.nn.ModuleDict(
-        {
-            "layers": torch.nn.Sequential(
-                torch.nn.Linear(16, 8), torch.nn.Dropout(), torch.nn.Linear(8, 1)
-            )
-        }
-    ).eval()
-    torch.save(deep.state_dict(), tmp_path / "deep.pth")
-    flat = torch.nn.Linear(16, 1)
-    torch.save(flat.state_dict(), tmp_path / "flat.pth")
-    for path, head in (("deep.pth", deep["layers"]), ("flat.pth", flat)):
-        flags = {
-            "aesthetic_clip_path": str(tmp_path / "clip"),
-            "aesthetic_path": str(tmp_path / path),
-        }
-        metric, (score,) = scores(tmp_path, "aesthetic", images, **flags)
-        rows = torch.from_numpy(metric.network.features(metric.store, images))
-        assert score.value == pytest.approx(head(rows).mean().item(), abs=1e-5)
-    torch.save(torch.nn.Linear(17, 1).state_dict(), tmp_path / "wrong.pth")
-    (tmp_path / "noise.pth").write_bytes(b"noise")
-    for path, message in (
-        ("wrong.pth", "not a head from 16 features"),
-        ("noise.pth", "cannot be read as weights"),
-    ):
-        with pytest.raises(Unavailable, match=f"--aesthetic_path .*{message}"):
-            scores(
-                tmp_path, "aesthetic", images, **flags | {"aesthetic_path": str(tmp_path / path)}
-            )
+@pytest.mark.parametrize("deep", [True, False])
+def test_aesthetic_heads_of_both_layouts(deep, tmp_path, images):
+    write_clip(tmp_path / "clip")
+    linear, path = torch.nn.Linear, tmp_path / "head.pth"
+    layers = torch.nn.Sequential(linear(16, 8), torch.nn.Dropout(), linear(8, 1)).eval()
+    head = layers if deep else linear(16, 1)
+    saved = torch.nn.ModuleDict({"layers": layers}) if deep else head
+    torch.save(saved.state_dict(), path)
+    flags = {"aesthetic_clip_path": str(tmp_path / "clip"), "aesthetic_path": str(path)}
+    metric, (score,) = scores(tmp_path, "aesthetic", images, **flags)
+    rows = torch.from_numpy(metric.network.features(metric.store, images))
+    assert score.value == pytest.approx(head(rows).mean().item(), abs=1e-5)
+    torch.save(linear(17, 1).state_dict(), path)
+    with pytest.raises(Unavailable, match="--aesthetic_path .*not a head from 16 features"):
+        scores(tmp_path, "aesthetic", images, **flags)
+    path.write_bytes(b"noise")
+    with pytest.raises(Unavailable, match="--aesthetic_path .*cannot be read as weights"):
+        scores(tmp_path, "aesthetic", images, **flags)
 
 
+@only_in_all  # a whole Inception v3
 def test_inception_through_the_users_path(tmp_path, images, monkeypatch):
     from torch_fidelity import feature_extractor_inceptionv3 as module
 
+    kind = module.FeatureExtractorInceptionV3
     monkeypatch.setattr(module, "load_state_dict_from_url", lambda *_, **__: {})
-    monkeypatch.setattr(
-        module.FeatureExtractorInceptionV3, "load_state_dict", lambda *_, **__: None
-    )
+    monkeypatch.setattr(kind, "load_state_dict", lambda *_, **__: None)
     network = fidelity.FeatureExtractorInceptionV3("inception", ["2048", "logits_unbiased"])
     monkeypatch.undo()
-    torch.save(network.state_dict(), tmp_path / "inception.pth")
-    metric, (score,) = scores(
-        tmp_path, "fid", images, inception_path=str(tmp_path / "inception.pth")
-    )
+    path = tmp_path / "inception.pth"
+    torch.save(network.state_dict(), path)
+    metric, (score,) = scores(tmp_path, "fid", images, inception_path=str(path))
     assert abs(score.value) < 1e-3 and "singular" in score.warning
-    picture = (
-        Image.open(images.paths[0])
-        .crop((8, 0, 32, 24))
-        .resize((256, 256), Image.Resampling.LANCZOS)
-    )
-    pixels = torch.from_numpy(np.asarray(picture)).permute(2, 0, 1)[None]
+    square = Image.open(images.paths[0]).crop((8, 0, 32, 24))
+    picture = square.resize((256, 256), Image.Resampling.LANCZOS)
+    pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1)[None]
     pooled, logits = network(pixels)
-    assert metric.network.features(metric.store, images)[0] == pytest.approx(
-        pooled[0].numpy(), abs=1e-5
+    features, log_p = (
+        compute(metric.store, images)[0]
+        for compute in (metric.network.features, metric.network.log_probabilities)
     )
-    expected = logits.log_softmax(dim=1)[0].numpy()
-    assert metric.network.log_probabilities(metric.store, images)[0] == pytest.approx(
-        expected, abs=1e-4
-    )
+    assert features == pytest.approx(pooled[0].numpy(), abs=1e-5)
+    assert log_p == pytest.approx(logits.log_softmax(dim=1)[0].numpy(), abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -214,6 +173,7 @@ def test_files_that_are_not_inceptions_are_refused(tmp_path, images, content, me
         scores(tmp_path, "is", images, inception_path=str(path))
 
 
+@only_in_all  # VGG16's two large layers
 def test_vgg_features_are_those_before_the_second_relu(tmp_path, images, monkeypatch):
     whole = vision.models.vgg16
 
@@ -223,22 +183,18 @@ def test_vgg_features_are_those_before_the_second_relu(tmp_path, images, monkeyp
         return network
 
     monkeypatch.setattr(vision.models, "vgg16", small)
-    network = small().eval()
-    torch.save(network.state_dict(), tmp_path / "vgg.pth")
-    metric, found = scores(tmp_path, "pr", images, vgg_path=str(tmp_path / "vgg.pth"))
-    assert [(score.metric, score.value) for score in found] == [
-        ("pr.precision", 1.0),
-        ("pr.recall", 1.0),
-    ]
+    torch.save(small().state_dict(), tmp_path / "vgg.pth")
+    metric, both = scores(tmp_path, "pr", images, vgg_path=str(tmp_path / "vgg.pth"))
+    values = {score.metric: score.value for score in both}
+    assert values == {"pr.precision": 1.0, "pr.recall": 1.0}
     rows = metric.network.features(metric.store, images)
     assert rows.shape == (4, 4096) and rows.min() < 0
 
 
 @pytest.mark.parametrize("name", ["fid", "pr", "clip", "aesthetic", "hpsv2"])
 def test_missing_weights_say_where_users_get_them(tmp_path, images, name):
-    flag = {"fid": "inception_path", "pr": "vgg_path", "aesthetic": "aesthetic_clip_path"}.get(
-        name, f"{name}_path"
-    )
+    flags = {"fid": "inception_path", "pr": "vgg_path", "aesthetic": "aesthetic_clip_path"}
+    flag = flags.get(name, f"{name}_path")
     with pytest.raises(Unavailable) as error:
         scores(tmp_path, name, images, **{flag: str(tmp_path / "nowhere")})
     assert f"--{flag}" in str(error.value) and SOURCES[flag] in str(error.value)
