@@ -13,14 +13,11 @@ from eval.metrics.attributes import Attributes, Labels, compare
 from scenes.captions import caption
 from scenes.painting import render_scene
 from scenes.scene import Background, Scene, SceneObject, sample_scene
-from scripts.tiny.images import Split
 from scripts.tiny.train_attributes import (
     LABELS,
     AttributesRun,
     Targets,
-    batch,
     classifier_loss,
-    degrade,
     reconstruct,
 )
 from support.training_state import load_state, save_state
@@ -50,10 +47,6 @@ def scenes():
     return images, [{"index": i, **scene.attributes()} for i, scene in enumerate(drawn)]
 
 
-def test_all_right_scores_one():
-    assert set(compare(_attributes(*SAID), _attributes(*SAID)).values()) == {1.0}
-
-
 def test_scores_by_hand():
     seen = _attributes(
         _record("plain", "blue", "blue ring", "red star"),
@@ -70,18 +63,19 @@ def test_scores_by_hand():
     }
 
 
-@pytest.mark.parametrize("seen", [[], _attributes(SAID[0])])
-def test_other_numbers_of_images_are_refused(seen):
-    with pytest.raises(ValueError, match="found"):
-        compare(seen, _attributes(*SAID) if seen else [])
-
-
-@pytest.mark.parametrize(
-    "bad", [np.zeros((2, 3, 128, 128), np.uint8), np.zeros((2, 128, 128, 3), np.float32)]
-)
-def test_wrong_images_are_refused(bad):
-    with pytest.raises(ValueError, match="allowed: uint8"):
-        AttributeClassifier(LABELS).predict(bad)
+def test_what_cannot_be_compared_is_refused(tmp_path):
+    for seen, said in (([], []), (SAID[:1], SAID)):
+        with pytest.raises(ValueError, match="found . images"):
+            compare(_attributes(*seen), _attributes(*said))
+    for shape, dtype in (((2, 3, 128, 128), np.uint8), ((2, 128, 128, 3), np.float32)):
+        with pytest.raises(ValueError, match="allowed: uint8"):
+            AttributeClassifier(LABELS).predict(np.zeros(shape, dtype))
+    save_file({"weight": torch.zeros(2)}, str(tmp_path / "other.safetensors"))
+    with pytest.raises(ValueError, match="found no .labels. in its metadata"):
+        AttributeClassifier.load(tmp_path / "other.safetensors")
+    for prompt in ("a cat", "a red star", "on a plain blue background"):
+        with pytest.raises(ValueError, match="prompt: found"):
+            Attributes.from_prompt(prompt, LABELS)
 
 
 def test_targets_name_the_attributes():
@@ -107,7 +101,7 @@ def test_learns_by_heart_and_survives_the_file(scenes, tmp_path):
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     targets = Targets.of([sample_scene("train", i) for i in range(len(records))])
     losses = []
-    for _ in range(40):
+    for _ in range(30):
         loss = classifier_loss(model, to_pixels(images), targets)
         optimizer.zero_grad()
         loss.backward()
@@ -122,23 +116,6 @@ def test_learns_by_heart_and_survives_the_file(scenes, tmp_path):
     assert scores["colour"] > 0.9
     assert prompt_accuracy(images, records[1:] + records[:1], loaded)["background"] < 0.5
     assert loaded.predict(images.numpy(), batch_size=5) == loaded.predict(images)
-
-
-def test_foreign_file_is_refused(tmp_path):
-    save_file({"weight": torch.zeros(2)}, str(tmp_path / "other.safetensors"))
-    with pytest.raises(ValueError, match="found no .labels. in its metadata"):
-        AttributeClassifier.load(tmp_path / "other.safetensors")
-
-
-def test_degraded_images_differ_a_little_and_repeat(scenes):
-    pixels = to_pixels(scenes[0])
-    first, again, other = (
-        degrade(pixels, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
-    )
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-    assert first.shape == pixels.shape
-    assert 0.01 < (first - pixels).abs().mean() < 0.2
 
 
 def test_pairs_follow_the_heads():
@@ -170,20 +147,6 @@ def test_reconstruction_continues_after_a_torn_image(tmp_path, monkeypatch):
     assert _FakeTokenizer.decoded == 4 + 3  # one image was torn and two are new
 
 
-def test_batch_mixes_renders_and_reconstructions(scenes):
-    images, records = scenes
-    decoded = np.zeros((3, 128, 128, 3), dtype=np.uint8)
-    pixels, targets = batch(Split("train", images.numpy(), records), decoded, step=0, size=8)
-    flat = pixels.flatten(2).std(dim=2).amax(dim=1) == 0
-    assert flat.tolist() == [False] * 5 + [True] * 3
-    assert sorted(set(targets.spots[:, 0].tolist())) == list(range(8))
-    first = sample_scene("train", 0).background
-    assert targets.classes[5].tolist() == [
-        LABELS.background_kinds.index(first.kind),
-        LABELS.background_colours.index(first.colour),
-    ]
-
-
 def test_training_continues_where_it_stopped(scenes, tmp_path):
     images, records = scenes
     for split in ("train", "test"):
@@ -213,12 +176,5 @@ def test_training_continues_where_it_stopped(scenes, tmp_path):
 def test_a_caption_says_what_its_scene_holds(split):
     for index in range(300):
         scene = sample_scene(split, index)
-        assert Attributes.from_prompt(caption(scene, index), LABELS) == Attributes.from_record(
-            scene.attributes()
-        )
-
-
-@pytest.mark.parametrize("prompt", ["a cat", "a red star", "on a plain blue background"])
-def test_other_prompts_are_refused(prompt):
-    with pytest.raises(ValueError, match="prompt: found"):
-        Attributes.from_prompt(prompt, LABELS)
+        said = Attributes.from_prompt(caption(scene, index), LABELS)
+        assert said == Attributes.from_record(scene.attributes())
