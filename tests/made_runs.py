@@ -61,6 +61,21 @@ def write_run(
     return folder
 
 
+def write_pair(
+    folder: Path, images: Sequence[np.ndarray], prompts: Sequence[str], name: str
+) -> tuple[Path, Path]:
+    """Write a run by plain decoding and a relaxed one, with other images and a trace of one."""
+    plain = write_run(folder / "ar", images, prompts)
+    noisy = [np.clip(image.astype(int) + 3, 0, 255).astype(np.uint8) for image in images]
+    relaxed = {"lossless": False, "seconds": 1.0, "tau": 2.0, "target_forwards": 128}
+    flags = {"method": "adt", "verifier": "lantern"}
+    other = write_run(folder / name, noisy, prompts, flags, **relaxed)
+    shared = {"id": "00000_0", "accepted": 2, "depth": 2, "top1": [0.5] * 3}
+    rounds = [shared | {"round": n, "position": 1 + 3 * n} for n in range(85)]
+    (other / "trace.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in rounds))
+    return plain, other
+
+
 def made_record(name: str, prompt: str, **values: object) -> dict:
     figures = {
         "tokens": 256,

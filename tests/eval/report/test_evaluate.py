@@ -1,6 +1,8 @@
 """`evaluate` from run folders to files, on the tiny domain with the shipped classifier."""
 
 import json
+import subprocess
+import sys
 from html.parser import HTMLParser
 
 import pytest
@@ -33,60 +35,32 @@ class Page(HTMLParser):
 
 
 def test_files_of_an_evaluation(folders, tmp_path, capsys):
-    words = [
-        "evaluate",
-        "--output_dir",
-        ",".join(map(str, folders)),
-        "--ref_dir",
-        str(folders[0] / "img"),
-    ]
-    words += [
-        "--cache_dir",
-        str(tmp_path / "features"),
-        "--images",
-        "2",
-        "--report_dir",
-        str(tmp_path / "out"),
-    ]
-    words += [
-        "--metrics",
-        ",".join((*TINY_METRICS, "fid", "hpsv2")),
-        f"--inception_path={tmp_path}/i",
-    ]
-    assert main.main(words) == 0
-    names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {
-        f"{t}.{e}" for t in ("speed", "images", "sources") for e in ("md", "csv", "tex")
-    } | {
-        "evaluation.json",
-        "report.html",
+    flags = {"output_dir": ",".join(map(str, folders)), "ref_dir": folders[0] / "img", "images": 2}
+    flags |= {"cache_dir": tmp_path / "features", "report_dir": tmp_path / "out"}
+    flags |= {
+        "metrics": ",".join((*TINY_METRICS, "fid", "hpsv2")),
+        "inception_path": tmp_path / "i",
     }
+    assert main.main(["evaluate", *(f"--{name}={value}" for name, value in flags.items())]) == 0
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    tables = {f"{t}.{e}" for t in ("speed", "images", "sources") for e in ("md", "csv", "tex")}
+    assert names == tables | {"evaluation.json", "report.html"}
     document = json.loads((tmp_path / "out/evaluation.json").read_text())
-    assert (
-        document["speed"][1]["speedup"]["value"] == 2.0 and document["runs"][1]["baseline"] == "ar"
+    assert document["speed"][1]["speedup"]["value"] == 2.0
+    assert document["runs"][1]["baseline"] == "ar"
+    plain, relaxed = (
+        {score["metric"]: score for score in document["images"][run]} for run in ("ar", "relaxed")
     )
-    price = next(
-        score["price"]
-        for score in document["images"]["relaxed"]
-        if score["metric"] == "accuracy.shape"
-    )
-    assert (
-        price["low"] <= price["value"] <= price["high"]
-        and "shares" not in document["images"]["ar"][0]
-    )
+    price = relaxed["accuracy.shape"]["price"]
+    assert price["low"] <= price["value"] <= price["high"]
+    assert plain["tiny_fid"]["reference"] == f"img, {COUNT} images"
+    assert "too few" in plain["tiny_fid"]["warning"] and "shares" not in plain["tiny_fid"]
+    assert "attributes.safetensors [" in plain["accuracy.shape"]["network"]
     missing = [text for text in document["remarks"] if "was not computed" in text]
     assert len(missing) == 2 and SOURCES["inception_path"] in missing[0]
-    captured = capsys.readouterr()
-    assert (
-        "computed: speed, accuracy, tiny_fid, tiny_is, tiny_pr" in captured.out
-        and missing[1] in captured.err
-    )
-    kinds = {score["metric"]: score for score in document["images"]["ar"]}
-    assert (
-        kinds["tiny_fid"]["reference"] == f"img, {COUNT} images"
-        and "too few" in kinds["tiny_fid"]["warning"]
-    )
-    assert "attributes.safetensors [" in kinds["accuracy.shape"]["network"]
+    said = capsys.readouterr()
+    assert "computed: speed, accuracy, tiny_fid, tiny_is, tiny_pr" in said.out
+    assert missing[1] in said.err
     check_page((tmp_path / "out/report.html").read_text())
 
 
@@ -95,24 +69,19 @@ def check_page(text: str) -> None:
 
     There are both runs' images, the relaxed run's differences, one map and two plots.
     """
-    page = Page(text)
-    sources = [
-        value for tag, own in page.tags for name, value in own.items() if name in ("src", "href")
-    ]
+    tags = Page(text).tags
+    sources = [value for _, tag in tags for name, value in tag.items() if name in ("src", "href")]
     assert all(source.startswith("data:image/") for source in sources)
-    captions = [own["alt"] for tag, own in page.tags if tag == "img"]
+    captions = [attributes["alt"] for tag, attributes in tags if tag == "img"]
     assert sum("difference" in caption for caption in captions) == 2
     assert sum("accepted lengths" in caption for caption in captions) == 1
     assert len(captions) == 2 * 3 + 1
-    plots = [own["aria-label"] for tag, own in page.tags if tag == "svg"]
-    assert [label.split(":")[0] for label in plots] == [
-        "Seconds per image",
-        "Tokens per round (tau), over all images",
-    ]
-    ids = [own["id"] for _, own in page.tags if "id" in own]
-    assert len(ids) == len(set(ids))
-    assert any(own.get("name") == "viewport" for tag, own in page.tags if tag == "meta")
-    assert "@media print" in text and "script" not in {tag for tag, _ in page.tags}
+    plots = [attributes["aria-label"].split(":")[0] for tag, attributes in tags if tag == "svg"]
+    assert plots == ["Seconds per image", "Tokens per round (tau), over all images"]
+    ids = [attributes["id"] for _, attributes in tags if "id" in attributes]
+    assert len(ids) == len(set(ids)) and "script" not in dict(tags)
+    assert any(attributes.get("name") == "viewport" for _, attributes in tags)
+    assert "@media print" in text
 
 
 def test_prompts_are_text_in_the_report(tmp_path, drawn):
@@ -147,12 +116,8 @@ def test_a_full_disk_is_one_line(folders, tmp_path, capsys, fill_disk, file):
 
 
 def test_folders_that_are_no_runs_are_refused_before_the_slow_imports(tmp_path):
-    import subprocess
-    import sys
-
     code = f"import main, sys; code = main.main(['evaluate', '--output_dir', {str(tmp_path)!r}]); "
     code += "sys.exit(code if 'torch' not in sys.modules else 99)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2 and "no run.json" in done.stderr

@@ -34,9 +34,7 @@ def test_faults_are_named_and_the_rest_is_used(folder):
     (folder / "img/00001_0.png").unlink()
     Image.fromarray(GREY[0]).save(folder / "img/00009_0.png")
     lines = read_records(folder)
-    poor = {name: value for name, value in lines[2].items() if name != "seconds"} | {
-        "id": "00004_0"
-    }
+    poor = lines[2] | {"id": "00004_0", "seconds": None}
     write_records(folder, [*lines, lines[3] | {"tokens_sha256": "other"}, lines[2], poor])
     run = read_run(str(folder), "run")
     assert list(run.records) == ["00002_0"] and len(run.images) == 1
@@ -47,15 +45,6 @@ def test_faults_are_named_and_the_rest_is_used(folder):
         "00004_0: a record without seconds",
         "00009_0.png: an image without a record",
     ]
-
-
-def test_a_cut_image_is_left_out(folder):
-    path = folder / "img/00002_0.png"
-    path.write_bytes(path.read_bytes()[:-30])
-    assert (
-        "00002_0: an image that cannot be read (OSError)"
-        in read_run(str(folder), "run").images.left_out
-    )
 
 
 def test_an_image_that_was_exchanged_is_left_out(folder):
@@ -75,15 +64,14 @@ def test_a_baseline_that_is_no_run_is_refused_by_its_own_flag(folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "spoil", [lambda png: b"", lambda png: png[:40], lambda png: png[:50] + b"?" + png[51:]]
+    "spoil", [lambda _: b"", lambda png: png[:-30], lambda png: png[:50] + b"?" + png[51:]]
 )
 def test_damaged_images_are_left_out_before_the_networks(folder, spoil):
     path = folder / "img/00002_0.png"
     path.write_bytes(spoil(path.read_bytes()))
     run = read_run(str(folder), "run")
-    assert len(run.images) == 3 and run.images.left_out[0].startswith(
-        "00002_0: an image that cannot be read"
-    )
+    assert len(run.images) == 3
+    assert run.images.left_out[0].startswith("00002_0: an image that cannot be read")
 
 
 @pytest.mark.parametrize(
@@ -113,8 +101,6 @@ def test_folders_without_a_usable_record_are_refused(folder, text):
 
 def test_folders_without_a_manifest_are_refused(folder):
     (folder / "run.json").unlink()
-    with pytest.raises(SettingsError, match="--output_dir .*found no run.json.*allowed"):
-        read_run(str(folder), "run")
     (folder / "run.json").mkdir()
     with pytest.raises(SettingsError, match="--output_dir .*found no run.json.*allowed"):
         read_run(str(folder), "run")
@@ -169,35 +155,28 @@ def test_lines_that_are_no_records_are_left_out(folder):
 
 def test_traces_of_the_images_on_show(folder):
     shared = {"accepted": 2, "depth": 2, "top1": [0.5] * 3}
-    whole = [
-        {"id": name, "round": n, "position": 1 + 3 * n} | shared
+    whole, other = (
+        [{"id": name, "round": n, "position": 1 + 3 * n} | shared for n in range(85)]
         for name in ("00000_0", "00001_0")
-        for n in range(85)
-    ]
-    text = "".join(
-        json.dumps(line) + "\n" for line in [*whole, whole[84], whole[0] | {"id": "00002_0"}]
     )
+    # the last round twice, as after a kill, and an image of which one round is there
+    entries = [*whole, *other, other[-1], other[0] | {"id": "00002_0"}]
+    text = "".join(json.dumps(entry) + "\n" for entry in entries)
     (folder / "trace.jsonl").write_text(f"nothing\n{text}")
     lengths, faults = accepted_lengths(read_run(str(folder), "run"), {"00001_0", "00002_0"})
     assert list(lengths) == ["00001_0"] and lengths["00001_0"].shape == (16, 16)
     assert np.isnan(lengths["00001_0"][0, 0]) and (lengths["00001_0"].reshape(-1)[1:] == 2).all()
-    assert faults[0] == "trace.jsonl, line 1: not a round" and faults[1].startswith(
-        "00002_0: a trace that cannot"
-    )
+    assert faults[0] == "trace.jsonl, line 1: not a round"
+    assert faults[1].startswith("00002_0: a trace that cannot")
 
 
 def rounds_of(accepted: list[int], depth: int = 9) -> list[dict]:
     """Return rounds that accept so many draft tokens, in trees of this depth."""
-    positions = np.cumsum([1, *(count + 1 for count in accepted)])
+    starts = np.cumsum([1, *(count + 1 for count in accepted)]).tolist()
     return [
-        {
-            "round": i,
-            "position": int(positions[i]),
-            "accepted": a,
-            "depth": depth,
-            "top1": [0.5 + i / 100] * (a + 1),
-        }
-        for i, a in enumerate(accepted)
+        {"round": i, "position": start, "accepted": a, "depth": depth}
+        | {"top1": [0.5 + i / 100] * (a + 1)}
+        for i, (start, a) in enumerate(zip(starts, accepted, strict=False))
     ]
 
 
@@ -207,9 +186,8 @@ def test_a_position_has_the_acceptance_of_the_round_that_decided_it() -> None:
     np.testing.assert_array_equal(image.rounds, [-1, 0, 0, 0, 1, 2, 2])
     np.testing.assert_allclose(image.top1, [np.nan, 0.5, 0.5, 0.5, 0.51, 0.52, 0.52])
     np.testing.assert_array_equal(image.starts, [1, 4, 5])
-    np.testing.assert_array_equal(
-        image.whole, [np.nan, 2, 2, 2, np.nan, np.nan, np.nan]
-    )  # 2 positions were left
+    # 2 positions were left, so the last rounds' trees were cut
+    np.testing.assert_array_equal(image.whole, [np.nan, 2, 2, 2, np.nan, np.nan, np.nan])
 
 
 @pytest.mark.parametrize("damage", [{"position": 5}, {"accepted": 9}, {"top1": [0.1]}])
