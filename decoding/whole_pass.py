@@ -23,7 +23,7 @@ from models.base import Layers, TargetModel
 from models.fused import MOST_TOKENS, Pass, Weights, weights_of
 from models.guidance import SequentialGuidance
 from models.linear import Linear
-from models.native import Panels, kernels_of
+from models.native import Panels, check_size, kernels_of
 from models.rotary import rotate_pairs
 
 _N, _AT = ctypes.c_int64, ctypes.c_void_p
@@ -159,6 +159,7 @@ class WholePass:
 
     def _take(self, weights: Weights) -> None:
         """Note the addresses of the weights."""
+        check_size(Whole)
         self.weights, opened, spec = weights, self.whole.opened, self.spec
         opened.hidden, opened.intermediate = spec.hidden, spec.intermediate
         opened.heads, opened.kv_heads, opened.size = spec.heads, spec.kv_heads, spec.head_dim

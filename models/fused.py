@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from models.base import Context, Layers, TransformerSpec
 from models.linear import Linear
-from models.native import NAMES, Panels, kernels_of, lanes
+from models.native import NAMES, Panels, check_size, kernels_of, lanes
 from models.rotary import rotate_pairs
 
 MOST_TOKENS = 512  # per row of a pass; longer ones were not measured against torch
-_VECTORS = (1, 2, 4, 8, 16)  # of a head, for which attention is compiled
+_VECTORS = (1, 2, 4, 8, 16, 32)  # of a head, for which attention is compiled
 _N, _AT = ctypes.c_int64, ctypes.c_void_p
 
 
@@ -137,6 +137,7 @@ def weights_of(blocks: nn.Module) -> Weights | None:
             return None
         if not can_fuse(blocks.spec, dtype):
             return None
+        check_size(Pass)
         table = array("q", [address for block in blocks.blocks for address in _addresses(block)])
         found = _weights[blocks] = Weights(dtype, linears, packed, table, Linear.changes)
     return found

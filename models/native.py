@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -19,6 +20,9 @@ from support.user_cache import cache_folder
 SOURCE = Path(__file__).with_name("kernels") / "library.cpp"
 FLAGS = "-std=c++17 -O3 -march=native -fopenmp -fno-math-errno -fno-trapping-math -fPIC"
 NAMES = {torch.float32: "fp32", torch.float64: "fp64", torch.bfloat16: "bf16"}
+CAPABILITY = "ATEN_CPU_CAPABILITY"  # torch's variable that keeps it from newer instructions
+# The kernels obey it, too, so that one variable shows what a run is like on an older processor.
+WITHOUT = {"avx2": ("-mno-avx512f",), "default": ("-mno-avx512f", "-mno-avx")}
 _SECONDS = 300  # that a compiler may take
 _N, _AT = ctypes.c_int64, ctypes.c_void_p
 
@@ -68,9 +72,31 @@ def kernels_of(dtype: torch.dtype) -> Kernels:
     return Kernels(kernels(), dtype)
 
 
+def vector_bytes() -> int:
+    """Return the bytes of a vector, those of the registers that the library was built for.
+
+    Raises as `kernels` does.
+    """
+    return _N.in_dll(kernels(), "adt_vector_bytes").value
+
+
 def lanes(dtype: torch.dtype) -> int:
-    """Return how many numbers the kernels compute at once."""
-    return 8 if dtype == torch.float64 else 16
+    """Return how many numbers the kernels compute at once; bfloat16 is computed in fp32."""
+    return vector_bytes() // max(dtype.itemsize, 4)
+
+
+def check_size(structure: type[ctypes.Structure]) -> None:
+    """Compare a structure with that of its name in C++, where every field must lie alike.
+
+    Raises:
+        RuntimeError: their sizes differ; kernels would read and write foreign memory.
+    """
+    size = _N.in_dll(kernels(), f"adt_size_{structure.__name__}").value
+    if ctypes.sizeof(structure) != size:
+        raise RuntimeError(
+            f"{structure.__name__}: found {ctypes.sizeof(structure)} bytes in Python and {size} in "
+            f"{SOURCE.parent}; both must have the same fields in the same order"
+        )
 
 
 class Panels:
@@ -107,6 +133,33 @@ class Panels:
         return out
 
 
+@dataclass(frozen=True)
+class Compiler:
+    """A C++ compiler with its flags for this processor."""
+
+    command: list[str]
+    version: str
+    flags: tuple[str, ...]
+
+    def key(self) -> str:
+        """Return a hash of what the library depends on."""
+        sources = (path.read_text() for path in sorted(SOURCE.parent.iterdir()))
+        command = shlex.join([*self.command, *self.flags])
+        inputs = (*sources, command, self.version, _processor())
+        return hashlib.sha256("\0".join(inputs).encode()).hexdigest()[:16]
+
+    def build(self, library: Path) -> None:
+        """Compile the library; raises what `subprocess.run` does."""
+        # GCC's OpenMP is the one that torch has loaded already, and to link it would load a second
+        # one. The code that clang makes needs one of its own.
+        runtime = ["-fopenmp"] if "clang" in self.version else []
+        with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+            compiled, linked = Path(folder, "kernels.o"), Path(folder, "kernels.so")
+            _run([*self.command, *self.flags, "-c", str(SOURCE), "-o", str(compiled)])
+            _run([*self.command, *runtime, "-shared", str(compiled), "-o", str(linked)])
+            linked.replace(library)  # at once, since other processes may build it, too
+
+
 @cache
 def kernels() -> ctypes.CDLL:
     """Return the library; the first call on a machine compiles it, which takes some seconds.
@@ -121,11 +174,12 @@ def kernels() -> ctypes.CDLL:
     if shutil.which(command[0]) is None:
         raise NoKernels(f"there is no C++ compiler {command[0]!r}; CXX names another one")
     try:
-        library = cache_folder() / f"kernels-{_key(command)}.so"
+        compiler = Compiler(command, version=_run([*command, "--version"]), flags=_flags())
+        library = cache_folder() / f"kernels-{compiler.key()}.so"
         if not library.exists():
             library.parent.mkdir(parents=True, exist_ok=True)
-            _build(command, library)
-        # one pool of threads serves torch and the kernels
+            compiler.build(library)
+        # one pool of threads serves torch and the kernels, if both have the same OpenMP
         return ctypes.CDLL(str(library))
     except subprocess.CalledProcessError as error:
         lines = error.stderr.strip().splitlines() or ["no message"]
@@ -134,19 +188,14 @@ def kernels() -> ctypes.CDLL:
         raise NoKernels(str(error)) from error
 
 
-def _flags() -> str:
+def _flags() -> tuple[str, ...]:
     """Return the compiler's flags for this processor."""
+    flags = FLAGS.split()
+    if " avx2 " in _processor():
+        flags += WITHOUT.get(os.environ.get(CAPABILITY, ""), ())
     # Intel's multiply pairs of bf16 at half the rate of fp32 (87 against 150 GFLOP/s on a core of a
     # Sapphire Rapids); on AMD's pairs are faster
-    return f"{FLAGS} -DWIDEN" if "GenuineIntel" in _processor() else FLAGS
-
-
-def _key(command: list[str]) -> str:
-    """Return a hash of what the library depends on."""
-    version = _run([*command, "--version"])
-    sources = (path.read_text() for path in sorted(SOURCE.parent.iterdir()))
-    parts = *sources, _flags(), shlex.join(command), version, _processor()
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    return (*flags, "-DWIDEN") if "GenuineIntel" in _processor() else tuple(flags)
 
 
 def _processor() -> str:
@@ -155,15 +204,6 @@ def _processor() -> str:
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     named = ("vendor_id", "model name", "flags", "Features")
     return "\n".join([platform.machine(), *dict.fromkeys(x for x in lines if x.startswith(named))])
-
-
-def _build(command: list[str], library: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-        compiled, linked = Path(folder, "kernels.o"), Path(folder, "kernels.so")
-        _run([*command, *_flags().split(), "-c", str(SOURCE), "-o", str(compiled)])
-        # without -fopenmp, which would load a second OpenMP next to torch's
-        _run([*command, "-shared", str(compiled), "-o", str(linked)])
-        linked.replace(library)  # at once, since other processes may build it, too
 
 
 def _run(command: list[str]) -> str:

@@ -239,7 +239,8 @@ void attend(const Pass& s, const T* queries, const T* keys, const T* values, S* 
     case 2: return attend_to<S, T, 2>(s, queries, keys, values, out);
     case 4: return attend_to<S, T, 4>(s, queries, keys, values, out);
     case 8: return attend_to<S, T, 8>(s, queries, keys, values, out);
-    default: return attend_to<S, T, 16>(s, queries, keys, values, out);
+    case 16: return attend_to<S, T, 16>(s, queries, keys, values, out);
+    default: return attend_to<S, T, 32>(s, queries, keys, values, out);
   }
 }
 

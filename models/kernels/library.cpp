@@ -31,6 +31,10 @@
   EXPORT(recall_##NAME, recall<T>)     \
   EXPORT(mix_##NAME, mix<T>)
 
+// What Python must know, or have alike.
+extern "C" const int64_t adt_vector_bytes = BYTES;
+extern "C" const int64_t adt_size_Pass = sizeof(Pass), adt_size_Whole = sizeof(Whole);
+
 NETWORKS(fp32, float, float)
 NETWORKS(fp64, double, double)
 NETWORKS(bf16, bfloat16, float)

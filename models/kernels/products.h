@@ -17,11 +17,9 @@
 
 namespace {
 
-#ifdef __AVX512F__
-constexpr int MOST_TOKENS = 12;  // whose sums fit into registers, two vectors each
-#else
-constexpr int MOST_TOKENS = 3;
-#endif
+// Tokens of a tile: their sums, two vectors each, stay in registers beside two vectors of weights
+// and a number of a token.
+constexpr int MOST_TOKENS = REGISTERS == 32 ? 12 : 6;
 
 // A weight (outputs, depth) lies in panels: (panels, depth, 2, WIDE) of outputs p WIDE ... and
 // half + p WIDE ..., so that gate and up of an MLP meet. bfloat16 comes in pairs of neighbours in
@@ -53,7 +51,7 @@ template <int MANY>
 inline void announce(const void* at, int64_t bytes) {
   if (MANY <= 4) return;
   __builtin_prefetch((const char*)at + bytes, 0, 2);
-  __builtin_prefetch((const char*)at + bytes + BYTES, 0, 2);
+  if (BYTES == 64) __builtin_prefetch((const char*)at + bytes + BYTES, 0, 2);
 }
 
 // Sums of some tokens x with a panel; left and right outputs.
@@ -127,9 +125,13 @@ inline const float* readable(const bfloat16* x, int64_t count) {
 }
 #endif
 
+// Sums of `count` tokens, at most MANY, with a panel.
 template <typename S, typename T, int MANY, typename X, typename Put>
-inline void tile(int64_t depth, const X* x, const S* panel, int64_t first, int64_t place,
-                 const Put& put) {
+inline void tile(int64_t count, int64_t depth, const X* x, const S* panel, int64_t first,
+                 int64_t place, const Put& put) {
+  if constexpr (MANY > 1)
+    if (count < MANY)
+      return tile<S, T, MANY - 1>(count, depth, x, panel, first, place, put);
   Vec<T> sums[MANY][2];
   for (int token = 0; token < MANY; ++token) sums[token][0] = sums[token][1] = Vec<T>{};
   multiply<T, MANY>(depth, x + first * depth, panel, sums);
@@ -148,15 +150,8 @@ void product(int64_t tokens, int64_t depth, int64_t outputs, const S* own, const
   for (int64_t task = 0; task < half_of<T>(outputs) / WIDE<T> * parts; ++task) {
     const int64_t place = task / parts * WIDE<T>, first = task % parts * each;
     const S* panel = panels + 2 * place * depth;
-    switch (first + each < tokens ? each : tokens - first) {
-#define CASE(MANY) \
-  case MANY: tile<S, T, MANY>(depth, x, panel, first, place, put); break;
-      CASE(1) CASE(2) CASE(3)
-#if defined(__AVX512F__)
-      CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
-#endif
-#undef CASE
-    }
+    const int64_t count = first + each < tokens ? each : tokens - first;
+    if (count > 0) tile<S, T, MOST_TOKENS>(count, depth, x, panel, first, place, put);
   }
 }
 

@@ -7,10 +7,26 @@
 
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 namespace {
 
-constexpr int BYTES = 64;  // of a vector; compilers split it where the processor has shorter ones
+// Bytes of a vector: those of the processor's registers. A compiler accepts longer ones, too, but
+// GCC then keeps them in memory, which makes products 20 times as slow.
+#if defined(__AVX512F__)
+constexpr int BYTES = 64;
+#elif defined(__AVX2__)
+constexpr int BYTES = 32;
+#else
+constexpr int BYTES = 16;
+#endif
+
+// Vectors that the processor keeps in registers.
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int REGISTERS = 32;
+#else
+constexpr int REGISTERS = 16;
+#endif
 
 template <typename T>
 struct Lanes;
@@ -75,45 +91,49 @@ inline void store(bfloat16* to, Vec<T> value) {  // rounds to the nearest, ties 
   std::memcpy(to, &found, sizeof found);
 }
 
+// The halves of a vector are added to one another until two numbers are left.
+template <typename T, int SIZE = BYTES>
+inline T sum(const void* value) {
+  typedef T Half __attribute__((vector_size(SIZE / 2)));
+  Half low, high;
+  std::memcpy(&low, value, sizeof low);
+  std::memcpy(&high, (const char*)value + sizeof low, sizeof high);
+  low += high;
+  if constexpr (SIZE == 4 * sizeof(T)) return low[0] + low[1];
+  else return sum<T, SIZE / 2>(&low);
+}
+
 template <typename T>
 inline T sum(Vec<T> value) {
-  typedef T Half __attribute__((vector_size(BYTES / 2)));
-  typedef T Quarter __attribute__((vector_size(BYTES / 4)));
-  Half low, high;
-  std::memcpy(&low, &value, sizeof low);
-  std::memcpy(&high, (const char*)&value + sizeof low, sizeof high);
-  low += high;
-  Quarter left, right;
-  std::memcpy(&left, &low, sizeof left);
-  std::memcpy(&right, (const char*)&low + sizeof left, sizeof right);
-  left += right;
-  if constexpr (sizeof(T) == 8) return left[0] + left[1];
-  else return (left[0] + left[2]) + (left[1] + left[3]);
+  if constexpr (WIDE<T> == 2) return value[0] + value[1];
+  else return sum<T, BYTES>(&value);
+}
+
+// Of two vectors, number i of the first where bit STEP of i is not set, else of the second; with
+// OTHER the numbers STEP away from these.
+template <typename T, int64_t STEP, bool OTHER, size_t... I>
+inline Vec<T> pick(Vec<T> first, Vec<T> second, std::index_sequence<I...>) {
+#ifdef __clang__
+#define SHUFFLE(...) __builtin_shufflevector(first, second, __VA_ARGS__)
+#else  // GCC before version 12 has no __builtin_shufflevector
+#define SHUFFLE(...) __builtin_shuffle(first, second, Int<T>{__VA_ARGS__})
+#endif
+  return SHUFFLE(((I & STEP) != 0 ? WIDE<T> : 0) + (OTHER ? I ^ STEP : I)...);
+#undef SHUFFLE
 }
 
 // All sums of as many vectors as they have numbers; they are overwritten.
 template <typename T, int64_t STEP = WIDE<T> / 2>
 inline Vec<T> sums(Vec<T>* each) {
-#ifdef __clang__  // has no shuffles for vectors of any length
-  Vec<T> found;
-  for (int64_t i = 0; i < WIDE<T>; ++i) found[i] = sum<T>(each[i]);
-  return found;
-#else
   if constexpr (STEP == 0) {
     return each[0];
   } else {  // halves of two vectors are added to one another, which makes one of two
-    Int<T> own, other;
-    for (int64_t i = 0; i < WIDE<T>; ++i) {
-      const int64_t of = (i & STEP) != 0 ? WIDE<T> : 0;
-      own[i] = of + i;
-      other[i] = of + (i ^ STEP);
-    }
+    const auto numbers = std::make_index_sequence<WIDE<T>>();
     for (int64_t i = 0; i < STEP; ++i)
-      each[i] = __builtin_shuffle(each[i], each[i + STEP], own) +
-                __builtin_shuffle(each[i], each[i + STEP], other);
+      each[i] = pick<T, STEP, false>(each[i], each[i + STEP], numbers) +
+                pick<T, STEP, true>(each[i], each[i + STEP], numbers);
     return sums<T, STEP / 2>(each);
   }
-#endif
 }
 
 // exp(x): 2^n by the exponent's bits, times a polynomial of the rest. 0 below `least`, and above
