@@ -28,6 +28,7 @@ class Target:
     flags: the flags that it has and other targets may lack.
     parts: files outside its folder, by flag: where they lie relative to the folder that holds it.
     sizes: what --target_size may be, of models that draw in many sizes.
+    side: pixels of a side, of the published files of models that draw in one size.
     negative_prompt: default of --negative_prompt, of models that have it.
     """
 
@@ -36,10 +37,11 @@ class Target:
     flags: tuple[str, ...] = ()
     parts: Mapping[str, str] = field(default_factory=dict)
     sizes: ImageSizes | None = None
+    side: int | None = None
     negative_prompt: str | None = None
 
 
-def _llamagen(stage: str, suffix: str) -> Target:
+def _llamagen(stage: str, suffix: str, side: int) -> Target:
     """Return LlamaGen's text-to-image model of one stage."""
     folder = f"ckpts/llamagen/LlamaGen-T2I{suffix}"
     drafter = f"{stage}_drafter"
@@ -55,6 +57,7 @@ def _llamagen(stage: str, suffix: str) -> Target:
             "--local-dir ckpts/llamagen`",
         },
         flags=("text_encoder_path", "vq_path"),
+        side=side,
         parts={"text_encoder_path": "t5/flan-t5-xl", "vq_path": "vq_ds16_t2i.pt"},
     )
 
@@ -73,6 +76,7 @@ TARGETS = {
             "drafter_path": "shipped as ckpts/tiny/drafter",
         },
         flags=("tokenizer_path",),
+        side=128,
     ),
     "anole": Target(
         folder="ckpts/anole/Anole-7b-v0.1-hf",
@@ -83,6 +87,7 @@ TARGETS = {
             "--local-dir ckpts/anole/trained_drafters/anole_drafter`",
         },
         flags=("tokenizer_path",),
+        side=512,
     ),
     "lumina_mgpt": Target(
         folder="ckpts/lumina_mgpt/Lumina-mGPT-7B-768",
@@ -94,8 +99,8 @@ TARGETS = {
         flags=("tokenizer_path", "target_size"),
         sizes=LUMINA_MGPT,
     ),
-    "llamagen": _llamagen("llamagen", ""),
-    "llamagen2": _llamagen("llamagen2", "-2"),
+    "llamagen": _llamagen("llamagen", "", 256),
+    "llamagen2": _llamagen("llamagen2", "-2", 512),
     "janus_pro": Target(
         folder="ckpts/janus_pro/Janus-Pro-7B",
         sources={
@@ -103,6 +108,7 @@ TARGETS = {
             "ckpts/janus_pro/Janus-Pro-7B`; also -1B, and both of deepseek-ai",
             "drafter_path": "none is public; `main.py train_drafter` makes one",
         },
+        side=384,
     ),
     "emu3": Target(
         folder="ckpts/emu3/Emu3-Gen-hf",
@@ -135,7 +141,11 @@ def refuse_foreign_flags(settings: object) -> None:
     for name, models in OWN_FLAGS.items():
         found = getattr(settings, name, None)
         if found is not None and settings.model not in models:
-            refuse(name, found, f"only with --model {' or '.join(models)}")
+            allowed = f"only with --model {' or '.join(models)}"
+            side = TARGETS[settings.model].side
+            if name == "target_size" and side is not None:
+                allowed += f"; {settings.model} makes images of {side} x {side} pixels"
+            refuse(name, found, allowed)
 
 
 def parts_next_to(model: str, model_path: str) -> dict[str, str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from models.base import TargetModel, TargetOptions
 from models.codecs.codec import Codec
 from models.files.folders import checkpoint_folder
+from models.files.recognition import refuse_other_model
 from models.targets.chameleon import Chameleon
 from models.targets.chameleon_files import CHAMELEON, LUMINA_MGPT
 from models.targets.emu3 import Emu3
@@ -42,9 +43,16 @@ def load_target(name: str, path: str, options: TargetOptions) -> TargetModel:
     """Load the target `name` from a folder or hub id; ValueError lists the names if unknown."""
     if name not in TARGETS:
         raise ValueError(f"--model: {name!r} is unknown; allowed: {', '.join(TARGETS)}")
-    return TARGETS[name](checkpoint_folder(path, "--model_path"), options)
+    return TARGETS[name](_folder_of(name, path), options)
 
 
 def load_codec(name: str, path: str, options: TargetOptions) -> Codec:
     """Load the codec of the target `name` from a folder or hub id, without its transformer."""
-    return FAMILIES[name].codec(checkpoint_folder(path, "--model_path"), options)
+    return FAMILIES[name].codec(_folder_of(name, path), options)
+
+
+def _folder_of(name: str, path: str) -> Path:
+    """Return the folder of a target's files; ValueError if they are another model's."""
+    folder = checkpoint_folder(path, "--model_path")
+    refuse_other_model(name, path, folder)
+    return folder

@@ -54,8 +54,13 @@ class ChameleonVocab:
             for name in self.ids
             if name.startswith(_IMAGE_PREFIX)
         }
-        first = min(code_of, default=0)
-        if not code_of or any(code_of.get(first + code) != code for code in range(len(code_of))):
+        if not code_of:
+            raise ValueError(
+                f"text_tokenizer.json has no image tokens ({_IMAGE_PREFIX}...): it is another "
+                "model's, such as Lumina-mGPT 2.0's, which no --model here reads"
+            )
+        first = min(code_of)
+        if any(code_of.get(first + code) != code for code in range(len(code_of))):
             raise ValueError(
                 "text_tokenizer.json: the image tokens are not neighbouring ids in the order of "
                 "their codes"

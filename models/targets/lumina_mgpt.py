@@ -27,7 +27,12 @@ class LuminaMgpt(Chameleon):
     ) -> ImageGrid:
         width, height = parse_size(options.target_size or LUMINA_MGPT.default)
         rows, columns = height // vqgan.downsampling, width // vqgan.downsampling
-        _ = words[size_token(height)], words[size_token(width)]
+        for side in (height, width):
+            if size_token(side) not in words.ids:
+                raise ValueError(
+                    f"--target_size {width}x{height}: the tokenizer has no token for a side of "
+                    f"{side} pixels, {size_token(side)!r}"
+                )
         return ImageGrid(rows, columns, words[ROW_END] - words.image.first_id)
 
     def prompt(self, text: str, guidance: int) -> PromptRows:

@@ -22,6 +22,7 @@ from models.codecs.codebook import load_table, table_path, table_widths
 from models.files.folders import checkpoint_folder
 from models.files.headers import TensorInfo, read_header
 from models.files.network import Network
+from models.files.recognition import refuse_other_model
 from models.files.sizes import size_faults
 from models.files.weights import listed_files, naming, placed_keys, read_json
 from models.registry import FAMILIES
@@ -45,7 +46,8 @@ def examine_files(settings: InspectSettings) -> Report:
     folder = target.folder or Path(settings.model_path)
     parts = list(_parts(settings, family, folder, options, target.findings))
     drafter = _read_drafter(settings, family, target.spec)
-    findings = [*target.findings, *(finding for finding, _ in parts)]
+    findings = [*_other_model(settings, target), *target.findings]
+    findings += [finding for finding, _ in parts]
     image: ImageTokens | None = None
     if target.spec is not None and all(finding.state == OK for finding, _ in parts):
         finding, together = _check("parts", "together", family.compatible, folder, options)
@@ -61,6 +63,15 @@ def examine_files(settings: InspectSettings) -> Report:
     if settings.speed and not report.faults:
         return replace(report, speeds=_speeds(settings, target.network, drafter.network, image))
     return report
+
+
+def _other_model(settings: InspectSettings, target: "NetworkReport") -> Iterator[Finding]:
+    """Yield a row if the folder holds another model than --model says."""
+    try:
+        if target.folder is not None:
+            refuse_other_model(settings.model, settings.model_path, target.folder)
+    except ValueError as error:
+        yield Finding("target", "model", FAULT, str(error))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import json
 import pickle
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -188,16 +187,6 @@ def test_a_bin_with_code_in_it_is_not_run(authors) -> None:
         pickle.dump({"gen_embed.weight": print}, file, 2)
     with pytest.raises(ValueError, match=r"cannot read .*pytorch_model\.bin: damaged, or more"):
         load(authors)
-
-
-def test_folders_of_other_families(folder, checkpoint) -> None:
-    with pytest.raises(
-        ValueError, match="model_type is 'chameleon'; allowed for --model janus_pro"
-    ):
-        load(checkpoint)
-    settings = replace(janus_settings(folder).with_method(MethodSettings("ar")), model="anole")
-    with pytest.raises(ValueError, match="lacks the entry 'vocab_size'; its model_type is 'janus'"):
-        open_session(settings)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,142 @@
+"""Which published model a checkpoint folder holds, so that no model reads another one's files.
+
+Anole's and Lumina-mGPT's files are alike to the last key. Read as the other one's they make images
+that are no pictures, so here their names have to tell them apart.
+"""
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from models.files.chameleon_parts import stored_names
+from models.files.weights import read_json
+from support.output import remark
+
+_EMU3, _JANUS = ("emu3", "Emu3"), ("janus", "multi_modality")  # model_type in config.json
+_EMU3_5_IDS = 282_926
+_CHAMELEON_IDS = 65_536  # Lumina-mGPT 2.0 begins its image codes at 155,000
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published model.
+
+    title: as its authors write it.
+    targets: the values of --model that read its files; none where no model here does.
+    words: of its folders' names, in small letters with dashes.
+    holds: whether the config.json of a folder, with its weights' keys, can only be this model's.
+    """
+
+    title: str
+    targets: tuple[str, ...]
+    words: tuple[str, ...]
+    holds: Callable[[dict, Path], bool] = lambda config, folder: False
+
+
+def _is_emu3_5(config: dict, folder: Path) -> bool:
+    parts = (config, config.get("text_config"))  # the authors' files and transformers'
+    return config.get("model_type") in _EMU3 and (
+        any(isinstance(part, dict) and part.get("vocab_size") == _EMU3_5_IDS for part in parts)
+        or any(".q_norm." in key for key in stored_names(folder))
+    )
+
+
+def _is_lumina_2(config: dict, folder: Path) -> bool:
+    ids = config.get("vocab_size")
+    return config.get("model_type") == "chameleon" and type(ids) is int and ids > 2 * _CHAMELEON_IDS
+
+
+# The first that holds is taken, so a model stands before those that it resembles.
+_PUBLISHED = (
+    Published("Emu3.5", (), ("emu3-5", "emu3p5", "emu35"), _is_emu3_5),
+    Published("Lumina-mGPT 2.0", (), ("lumina-mgpt-2", "lumina-mgpt2"), _is_lumina_2),
+    Published("JanusFlow", (), ("janusflow", "janus-flow")),
+    Published("Emu3-Chat", (), ("emu3-chat",)),
+    Published("Emu3", ("emu3",), ("emu3",), lambda c, _: c.get("model_type") in _EMU3),
+    Published("Janus-Pro", ("janus_pro",), ("janus",), lambda c, _: c.get("model_type") in _JANUS),
+    Published(
+        "LlamaGen", ("llamagen", "llamagen2"), ("llamagen",), lambda c, _: "caption_dim" in c
+    ),
+    Published("Lumina-mGPT", ("lumina_mgpt",), ("lumina",)),
+    Published("Anole", ("anole", "tiny"), ("anole",)),
+)
+
+
+def refuse_other_model(model: str, path: str, folder: Path) -> None:
+    """Refuse a folder that holds another published model's files.
+
+    Where only the name of the folder around it says so, this is a remark on stderr.
+
+    Args:
+        model: the value of --model.
+        path: the folder or hub id, as it was given.
+        folder: where its files are.
+
+    Raises:
+        ValueError: names the model that the folder holds, and what to use instead.
+    """
+    evidence = _evidence(path, folder)
+    if evidence is None or model in evidence.published.targets:
+        return
+    title, targets = evidence.published.title, evidence.published.targets
+    use = " or ".join(f"--model {target}" for target in targets)
+    advice = f"use {use}" if use else f"no --model here reads {title}"
+    text = f"--model {model}: {path} holds {title}, as {evidence.source} says; {advice}"
+    if not evidence.certain:
+        remark(text)
+    else:
+        raise ValueError(text)
+
+
+@dataclass(frozen=True)
+class _Evidence:
+    """What tells a folder's model. certain: enough to refuse another --model."""
+
+    published: Published
+    source: str
+    certain: bool = True
+
+
+def _evidence(path: str, folder: Path) -> _Evidence | None:
+    """Return the strongest sign of a folder's model: its files, its own name, the one around it."""
+    try:
+        config = read_json(folder / "config.json")
+    except ValueError:
+        return None  # whoever reads the folder names that fault
+    name, around = _names(path)
+    named = _named(name)
+    for published in _PUBLISHED:
+        if published.holds(config, folder):
+            if named is not None and not named.targets:  # Emu3-Chat's config.json is Emu3's
+                return _Evidence(named, f"the folder's name {name!r}")
+            return _Evidence(published, "its config.json")
+    if published := _named(_names(str(config.get("_name_or_path")))[0]):
+        return _Evidence(published, "_name_or_path in its config.json")
+    if named is not None:
+        return _Evidence(named, f"the folder's name {name!r}")
+    if published := _named(around):
+        return _Evidence(published, f"the folder {around!r} around it", certain=False)
+    return None
+
+
+def _names(path: str) -> tuple[str, str]:
+    """Return the names of a folder or hub id and of the folder around it."""
+    whole = os.path.abspath(path) if os.path.isdir(path) else path
+    *_, grandparent, around, name = ("", "", "", *Path(whole).parts)
+    if around == "snapshots":  # of the hub's cache: models--owner--name/snapshots/revision
+        return grandparent, ""
+    return name, around
+
+
+def _named(name: str) -> Published | None:
+    """Return the model that a name tells; None if it tells none, or several."""
+    words = re.sub("[^a-z0-9]+", "-", name.lower())
+    told = {
+        word: published for published in _PUBLISHED for word in published.words if word in words
+    }
+    for word in [*told]:
+        if any(word in longer for longer in told if longer != word):  # Emu3 is in Emu3-Chat
+            del told[word]
+    return next(iter(told.values())) if len(told) == 1 else None

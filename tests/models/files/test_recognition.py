@@ -1,0 +1,99 @@
+"""A folder of one model under another one's name is refused by the name of what it holds."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+from small import small_settings
+from small_emu3 import write_emu3
+from small_janus import write_janus
+from small_llamagen import write_llamagen
+
+import main
+from configs.methods import MethodSettings
+from models.files.recognition import refuse_other_model
+from runs.session import open_session
+
+
+def change(folder: Path, **entries: object) -> Path:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | entries))
+    return folder
+
+
+def with_norms(folder: Path) -> Path:
+    """Add the norms of queries that Emu3.5 has and Emu3 has not."""
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    key = next(key for key in weights if "q_proj" in key)
+    save_file(weights | {key.replace("q_proj", "q_norm"): weights[key][0].clone()}, path)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("model", "write", "message"),
+    [
+        ("anole", lambda p, c: write_janus(p / "a"), "holds Janus-Pro, .*use --model janus_pro"),
+        ("emu3", lambda p, c: write_janus(p / "a"), "holds Janus-Pro"),
+        ("emu3", lambda p, c: c, "model_type is 'chameleon'; allowed for --model emu3"),
+        ("janus_pro", lambda p, c: c, "model_type is 'chameleon'; allowed for --model janus_pro"),
+        ("janus_pro", lambda p, c: write_emu3(p / "a"), "holds Emu3, .*use --model emu3"),
+        ("anole", lambda p, c: write_llamagen(p), "LlamaGen, .*--model llamagen or --model llam"),
+        ("emu3", lambda p, c: with_norms(write_emu3(p / "a")), "holds Emu3.5, .*no --model here"),
+        (
+            "emu3",
+            lambda p, c: change(write_emu3(p / "a"), text_config={"vocab_size": 282926}),
+            "holds Emu3.5",
+        ),
+        ("emu3", lambda p, c: write_emu3(p / "Emu3-Chat-hf"), "holds Emu3-Chat"),
+        (
+            "emu3",
+            lambda p, c: change(write_emu3(p / "a"), model_type="Emu3", vocab_size=282926),
+            "holds Emu3.5",
+        ),
+        ("lumina_mgpt", lambda p, c: change(c, vocab_size=171_385), "holds Lumina-mGPT 2.0"),
+        ("anole", lambda p, c: change(c, _name_or_path="x/lumina_768/"), "--model lumina_mgpt"),
+        ("anole", lambda p, c: c.rename(p / "Lumina-mGPT-7B-768"), "use --model lumina_mgpt"),
+        ("lumina_mgpt", lambda p, c: c.rename(p / "Lumina-mGPT-2.0"), "holds Lumina-mGPT 2.0"),
+        ("lumina_mgpt", lambda p, c: c.rename(p / "Anole-7b-v0.1-hf"), "--model anole or --mod"),
+    ],
+)
+def test_a_folder_under_another_name_is_refused(tmp_path, checkpoint, model, write, message):
+    folder = write(tmp_path, Path(shutil.copytree(checkpoint, tmp_path / "copy")))
+    settings = small_settings(folder).with_method(MethodSettings("ar"))
+    with pytest.raises(ValueError, match=message):
+        open_session(replace(settings, model=model))
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("anole", "Anole-7b-v0.1-hf"),
+        ("tiny", "anole"),
+        ("anole", "anole-from-lumina"),
+        ("anole", "x"),
+        ("lumina_mgpt", "Lumina-mGPT-7B-768"),
+        ("lumina_mgpt", "models--Alpha-VLLM--Lumina-mGPT-7B-768/snapshots/1"),
+        ("anole", "x/snapshots/lumina"),
+    ],
+)
+def test_folders_that_may_be_the_models(tmp_path, model, name):
+    (tmp_path / name).mkdir(parents=True)
+    (tmp_path / name / "config.json").write_text('{"model_type": "chameleon"}')
+    refuse_other_model(model, str(tmp_path / name), tmp_path / name)
+
+
+def test_the_folder_around_it_makes_a_remark(tmp_path, checkpoint, capsys):
+    folder = shutil.copytree(checkpoint, tmp_path / "lumina" / "checkpoint")
+    words = ["--model_path", str(folder), "--prompt", "a", "--method", "ar", "--device", "cpu"]
+    assert main.main(["generate_images", *words, "--output_dir", str(tmp_path / "out")]) == 0
+    assert "lumina/checkpoint holds Lumina-mGPT" in capsys.readouterr().err
+
+
+def test_inspect_has_a_row_for_it(tmp_path, checkpoint, capsys):
+    folder = shutil.copytree(checkpoint, tmp_path / "Lumina-mGPT")
+    main.main(["inspect", "--model", "anole", "--model_path", str(folder), "--json"])
+    assert "use --model lumina_mgpt" in capsys.readouterr().out
