@@ -12,7 +12,7 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import fire
 
@@ -23,7 +23,7 @@ from runs import commands
 from support.border import run_guarded
 
 
-def generate_images(**texts: str) -> None:
+def generate_images(texts: Mapping[str, str]) -> None:
     settings = commands.run_settings(texts)
     _check_device(settings.device)
     from runs.generate import generate_images
@@ -31,7 +31,7 @@ def generate_images(**texts: str) -> None:
     generate_images(settings)
 
 
-def benchmark(**texts: str) -> None:
+def benchmark(texts: Mapping[str, str]) -> None:
     settings = commands.benchmark_settings(texts)
     _check_device(settings.run.device)
     from runs.prompts import prompt_items
@@ -47,7 +47,7 @@ def benchmark(**texts: str) -> None:
         run_benchmark(settings)
 
 
-def evaluate(**texts: str) -> None:
+def evaluate(texts: Mapping[str, str]) -> None:
     settings = commands.evaluate_settings(texts)
     _check_device(settings.device)
     from eval.report.run import read_runs
@@ -59,7 +59,7 @@ def evaluate(**texts: str) -> None:
     evaluate(settings, runs)
 
 
-def extract_tokens(**texts: str) -> None:
+def extract_tokens(texts: Mapping[str, str]) -> None:
     settings = commands.extraction_settings(texts)
     _check_device(settings.run.device)
     from runs.extract import extract_tokens
@@ -67,7 +67,7 @@ def extract_tokens(**texts: str) -> None:
     extract_tokens(settings)
 
 
-def inspect(**texts: str) -> None:
+def inspect(texts: Mapping[str, str]) -> None:
     settings = commands.inspect_settings(texts)
     if settings.run or settings.speed:
         _check_device(settings.device)
@@ -76,14 +76,14 @@ def inspect(**texts: str) -> None:
     inspect_checkpoint(settings)
 
 
-def vq_distances(**texts: str) -> None:
+def vq_distances(texts: Mapping[str, str]) -> None:
     settings = commands.distance_settings(texts)
     from runs.distances import make_distances
 
     make_distances(settings)
 
 
-def demo(**texts: str) -> None:
+def demo(texts: Mapping[str, str]) -> None:
     settings = commands.page_settings(texts)
     _check_device(settings.engine.device)
     from adt_tree.page.server import serve
@@ -91,7 +91,7 @@ def demo(**texts: str) -> None:
     serve(settings)
 
 
-def train_drafter(**texts: str) -> None:
+def train_drafter(texts: Mapping[str, str]) -> None:
     settings = commands.train_settings(texts)
     _check_device(settings.device)
     from runs.training.train import train
@@ -107,9 +107,8 @@ def _check_device(name: str) -> None:
         pick_device(name)
 
 
-# Without a parse function fire would make numbers, lists and dicts of prompts.
 COMMANDS = {
-    function.__name__: fire.decorators.SetParseFn(str)(function)
+    function.__name__: function
     for function in (
         generate_images,
         benchmark,
@@ -139,8 +138,9 @@ def run(words: Sequence[str]) -> None:
     if "--help" in words or "-h" in words:
         print(asked_help([name, *words[1:]]))
         return
-    flags = [f"--{flag}={text}" for flag, text in read_words(name, words[1:]).items()]
-    fire.Fire(COMMANDS, command=[name, *flags], name="main.py")
+    texts = read_words(name, words[1:])
+    # fire dispatches but reads no flag: it would make numbers, lists and dicts of prompts
+    fire.Fire({name: lambda: COMMANDS[name](texts)}, command=[name], name="main.py")
 
 
 def main(words: Sequence[str] | None = None) -> int:

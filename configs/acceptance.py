@@ -119,34 +119,13 @@ VERIFIERS: dict[str, Acceptance] = {
     "spectr": Acceptance(True, False, ("sampled",), ("static",)),
     "block": Acceptance(True, False, ("sampled",), ("static", "jacobi")),
     "traversal": Acceptance(True, False, ("sampled",), ("static", "jacobi")),
-    "lantern": Acceptance(
-        False,
-        False,
-        ("topk", "coupled"),
-        numbers=LanternSettings,
-    ),
+    "lantern": Acceptance(False, False, ("topk", "coupled"), numbers=LanternSettings),
     "lantern_coupled": Acceptance(
-        False,
-        False,
-        ("topk", "coupled"),
-        numbers=LanternSettings,
-        without=("lantern_residual",),
+        False, False, ("topk", "coupled"), numbers=LanternSettings, without=("lantern_residual",)
     ),
-    "gsd": Acceptance(
-        False,
-        False,
-        ("sampled",),
-        ("static", "jacobi"),
-        numbers=GsdSettings,
-    ),
+    "gsd": Acceptance(False, False, ("sampled",), ("static", "jacobi"), numbers=GsdSettings),
     "path_explore": Acceptance(False, False, ("sampled",), ("static",)),
-    "path_relax": Acceptance(
-        False,
-        False,
-        ("sampled",),
-        ("static",),
-        numbers=PathSettings,
-    ),
+    "path_relax": Acceptance(False, False, ("sampled",), ("static",), numbers=PathSettings),
 }
 # The settings classes of the rules with numbers.
 NUMBERS = tuple(dict.fromkeys(rule.numbers for rule in VERIFIERS.values() if rule.numbers))

@@ -1,8 +1,8 @@
 """What a command line and its recipes say: words, then values by flag, then a method.
 
-Every word is looked at before fire sees it: fire runs a command first and complains about flags
-afterwards, takes `--prompt` without a value for True, fills parameters with stray words and lets
-the last of two values win.
+fire sees none of the flags: it runs a command first and complains about flags afterwards, takes
+`--prompt` without a value for True, fills parameters with stray words and lets the last of two
+values win.
 """
 
 import importlib

@@ -9,9 +9,8 @@ from configs.benchmark import BenchmarkSettings, MethodsFlags
 from configs.evaluation import EvaluateSettings
 from configs.extraction import ExtractionSettings
 from configs.fields import Settings, flags_in, refuse, setting, settings_fields
-from configs.page import PageSettings
 from configs.schema import RunSettings
-from configs.tools import DistanceSettings, InspectSettings
+from configs.tools import DistanceSettings, InspectSettings, PageSettings
 from configs.training import TrainSettings
 
 

@@ -4,17 +4,23 @@ import os
 from dataclasses import MISSING, dataclass
 from typing import ClassVar
 
-from configs.fields import refuse, setting
+from configs.fields import refuse, setting, settings_fields
 from configs.model import DeviceSettings
 from configs.targets import ROOT
 
 TINY_METRICS = ("accuracy", "tiny_fid", "tiny_is", "tiny_pr")  # by the classifier of ckpts/tiny
 GENERAL_METRICS = ("fid", "is", "pr", "clip", "aesthetic", "hpsv2", "hpsv21")
-_HOME = ROOT / "ckpts/metrics"
 
 
-def _weights(place: str, what: str) -> str:
-    return setting(str(_HOME / place), what, path=True, shown=f"ckpts/metrics/{place}")
+_CLIP = "hf download timm/{0} open_clip_config.json open_clip_model.safetensors"
+_TO_METRICS = "--local-dir ckpts/metrics"
+_GITHUB = "https://github.com"
+
+
+def _weights(name: str, text: str, source: str) -> str:
+    """Declare where a metric's weights lie: a file or folder of ckpts/metrics by default."""
+    shown = f"ckpts/metrics/{name}"
+    return setting(str(ROOT / shown), text, path=True, shown=shown, source=source.format(name))
 
 
 @dataclass(frozen=True)
@@ -58,14 +64,22 @@ class EvaluateSettings(DeviceSettings):
         "the tiny domain's classifier",
         path=True,
         shown="ckpts/tiny/attributes.safetensors",
+        source="part of the repository: ckpts/tiny/attributes.safetensors",
     )
     inception_path: str = _weights(
-        "weights-inception-2015-12-05-6726825d.pth", "torch-fidelity's Inception v3"
+        "weights-inception-2015-12-05-6726825d.pth",
+        "torch-fidelity's Inception v3",
+        f"{_GITHUB}/toshas/torch-fidelity/releases/download/v0.2.0/{{0}}",
     )
-    vgg_path: str = _weights("vgg16-397923af.pth", "torchvision's VGG16, of precision and recall")
+    vgg_path: str = _weights(
+        "vgg16-397923af.pth",
+        "torchvision's VGG16, of precision and recall",
+        "https://download.pytorch.org/models/{0}",
+    )
     clip_path: str = _weights(
         "vit_base_patch32_clip_224.openai",
         "CLIP score: an open_clip folder or hub id, or a file of --clip_model",
+        f"{_CLIP} {_TO_METRICS}/{{0}}",
     )
     clip_model: str = setting(
         "ViT-B-32-quickgelu", "open_clip's name of the model in the file --clip_path"
@@ -76,14 +90,24 @@ class EvaluateSettings(DeviceSettings):
     aesthetic_clip_path: str = _weights(
         "vit_large_patch14_clip_224.openai",
         "features of the aesthetic score: OpenAI's ViT-L/14, as --clip_path",
+        f"{_CLIP} {_TO_METRICS}/{{0}}",
     )
     aesthetic_path: str = _weights(
-        "sac+logos+ava1-l14-linearMSE.pth", "head of the aesthetic score"
+        "sac+logos+ava1-l14-linearMSE.pth",
+        "head of the aesthetic score",
+        f"{_GITHUB}/christophschuhmann/improved-aesthetic-predictor/raw/main/"
+        "sac%2Blogos%2Bava1-l14-linearMSE.pth",
     )
     hpsv2_path: str = _weights(
-        "HPS_v2_compressed.pt", "HPSv2's weights, a file of open_clip's ViT-H-14"
+        "HPS_v2_compressed.pt",
+        "HPSv2's weights, a file of open_clip's ViT-H-14",
+        f"hf download xswu/HPSv2 {{0}} {_TO_METRICS}",
     )
-    hpsv21_path: str = _weights("HPS_v2.1_compressed.pt", "HPSv2.1's weights, likewise")
+    hpsv21_path: str = _weights(
+        "HPS_v2.1_compressed.pt",
+        "HPSv2.1's weights, likewise",
+        f"hf download xswu/HPSv2 {{0}} {_TO_METRICS}",
+    )
 
     def settle(self) -> None:
         _ = self.folders, self.chosen_metrics("tiny")  # refuses lists that cannot be used
@@ -115,20 +139,9 @@ class EvaluateSettings(DeviceSettings):
         return names
 
 
-_CLIP_SOURCE = (
-    "hf download timm/{0} open_clip_config.json open_clip_model.safetensors "
-    "--local-dir ckpts/metrics/{0}"
-)
 # Where users get the files, by flag.
 SOURCES = {
-    "attributes_path": "part of the repository: ckpts/tiny/attributes.safetensors",
-    "inception_path": "https://github.com/toshas/torch-fidelity/releases/download/v0.2.0/"
-    "weights-inception-2015-12-05-6726825d.pth",
-    "vgg_path": "https://download.pytorch.org/models/vgg16-397923af.pth",
-    "clip_path": _CLIP_SOURCE.format("vit_base_patch32_clip_224.openai"),
-    "aesthetic_clip_path": _CLIP_SOURCE.format("vit_large_patch14_clip_224.openai"),
-    "aesthetic_path": "https://github.com/christophschuhmann/improved-aesthetic-predictor/raw/main/"
-    "sac%2Blogos%2Bava1-l14-linearMSE.pth",
-    "hpsv2_path": "hf download xswu/HPSv2 HPS_v2_compressed.pt --local-dir ckpts/metrics",
-    "hpsv21_path": "hf download xswu/HPSv2 HPS_v2.1_compressed.pt --local-dir ckpts/metrics",
+    flag: f.metadata["source"]
+    for flag, f in settings_fields(EvaluateSettings).items()
+    if "source" in f.metadata
 }

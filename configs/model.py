@@ -100,10 +100,7 @@ class DrafterSettings(Settings):
 
     group: ClassVar[str] = "Model"
     drafter_path: str | None = setting(
-        None,
-        "the drafter's folder, or its owner/name",
-        path=True,
-        shown="<model_path>/drafter",
+        None, "the drafter's folder, or its owner/name", path=True, shown="<model_path>/drafter"
     )
 
 

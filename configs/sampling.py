@@ -7,8 +7,8 @@ from configs.fields import Settings, refuse, setting
 
 
 @dataclass(frozen=True)
-class GuidanceSettings(Settings):
-    """Classifier-free guidance."""
+class SamplingSettings(Settings):
+    """The sampling distribution: guidance, then temperature, then top-k, then top-p."""
 
     group: ClassVar[str] = "Sampling"
     cfg: float = setting(
@@ -18,17 +18,6 @@ class GuidanceSettings(Settings):
         high=100,
         wanted="1 for no guidance, or another number above 0, at most 100",
     )
-
-    @property
-    def guidance(self) -> int:
-        """Guidance rows per image: 2 with guidance, 1 without."""
-        return 1 if self.cfg == 1 else 2
-
-
-@dataclass(frozen=True)
-class SamplingSettings(GuidanceSettings):
-    """The sampling distribution: guidance, then temperature, then top-k, then top-p."""
-
     temperature: float = setting(1.0, "0 = always the likeliest code (argmax)", low=0, high=100)
     top_k: int = setting(0, "keep the k likeliest codes; 0 = off", low=0)
     top_p: float = setting(
@@ -38,3 +27,8 @@ class SamplingSettings(GuidanceSettings):
     def settle(self) -> None:
         if 0 < self.temperature < 1e-3:
             refuse("temperature", self.temperature, "0 (argmax), or 0.001 to 100")
+
+    @property
+    def guidance(self) -> int:
+        """Guidance rows per image: 2 with guidance, 1 without."""
+        return 1 if self.cfg == 1 else 2

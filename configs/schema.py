@@ -9,14 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from configs.acceptance import LanternSettings
-from configs.fields import (
-    Settings,
-    SettingsError,
-    bounds,
-    refuse,
-    setting,
-    settings_dict,
-)
+from configs.fields import Settings, SettingsError, bounds, refuse, setting, settings_dict
 from configs.gone import RENAMED_METHODS
 from configs.method_table import AdtSettings
 from configs.methods import MethodSettings
@@ -62,14 +55,7 @@ FREE_FLAGS = (
 )
 # What older run folders lack; their settings had no such value.
 LATER_FLAGS = ("head_depth",)
-_PATHS = (
-    "model_path",
-    "tokenizer_path",
-    "drafter_path",
-    "text_encoder_path",
-    "vq_path",
-    "prices",
-)
+_PATHS = ("model_path", "tokenizer_path", "drafter_path", "text_encoder_path", "vq_path", "prices")
 
 
 @dataclass(frozen=True)

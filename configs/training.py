@@ -46,10 +46,7 @@ class TrainSettings(DeviceSettings, ModelSettings):
         wanted="a folder",
     )
     start_from: str | None = setting(
-        None,
-        "a drafter's folder, or owner/name, to begin with",
-        path=True,
-        shown="random weights",
+        None, "a drafter's folder, or owner/name, to begin with", path=True, shown="random weights"
     )
     drafter: str = setting(
         "eagle",

@@ -16,9 +16,8 @@ from configs.extraction import OF_SAMPLES, OWN_CAPTIONS, ExtractionSettings
 from configs.fields import SettingsError, Values, build, refuse
 from configs.methods import MethodSettings, applicable
 from configs.model import EngineSettings
-from configs.page import PageSettings
 from configs.schema import CLASSIFIER, RunSettings
-from configs.tools import DistanceSettings, InspectSettings
+from configs.tools import DistanceSettings, InspectSettings, PageSettings
 from configs.training import TrainSettings
 from runs.places import check_folders, check_place, check_prompt, lacks_drafter
 from support.output import remark

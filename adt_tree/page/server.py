@@ -8,7 +8,7 @@ from adt_tree.page.drawing import Painter
 from adt_tree.page.policy import OwnPolicy
 from adt_tree.pipeline import Pipeline
 from configs.fields import SettingsError
-from configs.page import PageSettings
+from configs.tools import PageSettings
 from support.durable import make_writable
 
 
