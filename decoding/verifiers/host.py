@@ -18,6 +18,9 @@ from decoding.tree import DraftTree
 from decoding.verifiers.base import Streams, Verdict
 
 Array = np.ndarray
+# the accepted child of a node, and the distribution (vocab,) of the next token if that is None
+Choice = tuple[int | None, Array]
+TINY = np.finfo(float).tiny  # stands for 0 where it would divide
 
 
 @dataclass(frozen=True)
@@ -105,13 +108,8 @@ class HostRule:
 class Walk(HostRule):
     """Goes down from the root while a child is accepted, judging children in the tree's order."""
 
-    def choose_child(
-        self, tree: ImageTree, node: int, noise: ImageNoise
-    ) -> tuple[int | None, Array]:
-        """Return the accepted child of a node, None if all are refused.
-
-        The second value is the distribution (vocab,) of the token after the node in that case.
-        """
+    def choose_child(self, tree: ImageTree, node: int, noise: ImageNoise) -> Choice:
+        """Return the accepted child of a node."""
         raise NotImplementedError
 
     def judge(self, tree: ImageTree, noise: ImageNoise) -> tuple[list[int], Array]:

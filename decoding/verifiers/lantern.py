@@ -11,7 +11,7 @@ from torch import Tensor
 
 from configs.acceptance import LanternSettings
 from decoding.noise import ImageNoise
-from decoding.verifiers.host import Array, ImageTree, Walk, normalised, point_mass
+from decoding.verifiers.host import TINY, Array, Choice, ImageTree, Walk, normalised, point_mass
 
 
 class Neighbourhoods:
@@ -64,9 +64,7 @@ class Lantern(Walk):
     def __init__(self, settings: LanternSettings, nearest: Tensor):
         self.near = Neighbourhoods(settings, nearest)
 
-    def choose_child(
-        self, tree: ImageTree, node: int, noise: ImageNoise
-    ) -> tuple[int | None, Array]:
+    def choose_child(self, tree: ImageTree, node: int, noise: ImageNoise) -> Choice:
         p, moved, left = tree.p(node), 0.0, 1.0  # shares of p as it is before the first child
         for child in tree.children[node]:
             token = tree.tokens[child]
@@ -75,7 +73,7 @@ class Lantern(Walk):
             if noise.accept(tree.depths[node], token) < relaxed:
                 return child, p
             moved += left * mass
-            left = max(left * (1 - relaxed), np.finfo(float).tiny)
+            left = max(left * (1 - relaxed), TINY)
             p[token] = 0
             p[self.near.removed(token, codes)] = 0
             p = normalised(p)
@@ -106,7 +104,7 @@ class Lantern(Walk):
         return token == best or relaxed > p[best] or (relaxed == p[best] and token < best)
 
 
-class LanternCoupled(Walk):
+class LanternCoupled(Lantern):
     """Relaxed acceptance with positional noise; delta = 0 is the exact rule.
 
     A choice of the target that no child carries may be replaced by a child near it. For children
@@ -115,14 +113,8 @@ class LanternCoupled(Walk):
     """
 
     name = "lantern_coupled"
-    lossless = False
 
-    def __init__(self, settings: LanternSettings, nearest: Tensor):
-        self.near = Neighbourhoods(settings, nearest)
-
-    def choose_child(
-        self, tree: ImageTree, node: int, noise: ImageNoise
-    ) -> tuple[int | None, Array]:
+    def choose_child(self, tree: ImageTree, node: int, noise: ImageNoise) -> Choice:
         choice = int((tree.log_p[node] + noise.target(tree.depths[node])).argmax())
         drafts = {tree.tokens[child]: child for child in reversed(tree.children[node])}
         p, moved = tree.p(node), 0.0

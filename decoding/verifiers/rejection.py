@@ -1,7 +1,7 @@
 """Randomised acceptance of children that were not drawn: the rule of EAGLE-2 (arXiv 2406.16858)."""
 
 from decoding.noise import ImageNoise
-from decoding.verifiers.host import Array, ImageTree, Walk, normalised
+from decoding.verifiers.host import Choice, ImageTree, Walk, normalised
 
 
 class Rejection(Walk):
@@ -12,9 +12,7 @@ class Rejection(Walk):
 
     name = "rejection"
 
-    def choose_child(
-        self, tree: ImageTree, node: int, noise: ImageNoise
-    ) -> tuple[int | None, Array]:
+    def choose_child(self, tree: ImageTree, node: int, noise: ImageNoise) -> Choice:
         p = tree.p(node)
         for child in tree.children[node]:
             token = tree.tokens[child]

@@ -8,9 +8,7 @@ often than p has it; if no draw is accepted, the token is drawn from the rest of
 import numpy as np
 
 from decoding.noise import ImageNoise
-from decoding.verifiers.host import Array, ImageTree, Walk, normalised
-
-_HALVINGS = 50  # of the interval that holds rho
+from decoding.verifiers.host import Array, Choice, ImageTree, Walk, normalised
 
 
 class SpecTr(Walk):
@@ -24,9 +22,7 @@ class SpecTr(Walk):
     name = "spectr"
     reads_distributions = True
 
-    def choose_child(
-        self, tree: ImageTree, node: int, noise: ImageNoise
-    ) -> tuple[int | None, Array]:
+    def choose_child(self, tree: ImageTree, node: int, noise: ImageNoise) -> Choice:
         p, children = tree.p(node), tree.children[node]
         if not children:
             return None, p
@@ -56,7 +52,7 @@ class SpecTr(Walk):
 def selection_ratio(p: Array, q: Array, count: int) -> float:
     """Return rho for so many draws from q."""
     low, high = 1.0, float(count)
-    for _ in range(_HALVINGS):
+    for _ in range(50):  # halvings of the interval that holds rho: to rounding
         middle = (low + high) / 2
         beta = np.minimum(q, p / middle).sum()
         if 1 - max(1 - beta, 0) ** count > middle * beta:

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from decoding.noise import ImageNoise
-from decoding.verifiers.host import Array, HostRule, ImageTree, normalised
+from decoding.verifiers.host import TINY, Array, HostRule, ImageTree, normalised
 
 
 class Traversal(HostRule):
@@ -41,7 +41,7 @@ class Traversal(HostRule):
         q = tree.q(node) if tree.children[node] else p
         for child in tree.children[node]:
             token = tree.tokens[child]
-            chance = min(weight * p[token] / max(q[token], np.finfo(float).tiny), 1.0)
+            chance = min(weight * p[token] / max(q[token], TINY), 1.0)
             if accepted := self._accepted(tree, child, chance, noise):
                 return accepted
             weight, p = self.refuse(weight, p, q)

@@ -1,18 +1,24 @@
 """Every lossless rule with every proposal and kind of tree: the tokens that whole rounds emit, with
 the real noise of every image, against the target's distribution.
 
-`PYTHONPATH=.:tests/decoding python tests/decoding/exactness.py` prints the table.
+`PYTHONPATH=.:tests/decoding python tests/decoding/exactness.py 200000 FILE` prints the table of so
+many images a cell and writes it as JSON.
 """
 
 from __future__ import annotations
 
+import gc
+import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
-from functools import partial
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
+from multiprocessing import Pool
+from pathlib import Path
 from unittest.mock import patch
 
+import numpy as np
 import torch
 from fakes import chi_square
 from rules import Distributions, Roots, noise_of, one_round
@@ -30,11 +36,12 @@ from decoding.verifiers.host import Array, ImageTree
 from decoding.verifiers.paths import PathExplore
 from decoding.verifiers.rejection import Rejection
 from decoding.verifiers.sampled import Sampled
-from decoding.verifiers.spectr import SpecTr
+from decoding.verifiers.spectr import SpecTr, selection_ratio
 from decoding.verifiers.traversal import Block, Traversal
 from runs.methods import VERIFIERS as RULES
 
 VOCAB, TOKENS, REACH = 4, 3, 3
+CHUNK = 20_000  # images at a time
 LEAST, MOST = 1e-5, 1e-8  # a right rule's p-value is above the first, a wrong one's below the other
 
 
@@ -135,9 +142,9 @@ class Outcome:
         return min(self.p_value, self.after_refusal) < MOST
 
 
-def decode(cell: Cell, images: int) -> tuple[Tensor, Tensor, float]:
+def decode(cell: Cell, seeds: range) -> tuple[Tensor, Tensor, float]:
     """Tokens (images, TOKENS), which of them followed a refused draft, draft tokens in round 1."""
-    drafter, everyone = QS[cell.q], noise_of(range(images), TOKENS + REACH, VOCAB)
+    drafter, everyone, images = QS[cell.q], noise_of_chunk(seeds), len(seeds)
     tokens = torch.zeros(images, TOKENS + REACH + 1, dtype=torch.long)
     refused = torch.zeros_like(tokens, dtype=torch.bool)
     rows, decided = torch.zeros(images, dtype=torch.long), torch.zeros(images, 1, dtype=torch.long)
@@ -147,7 +154,8 @@ def decode(cell: Cell, images: int) -> tuple[Tensor, Tensor, float]:
         tree, verdict = one_round(
             drafter, TREES[cell.tree], cell.proposal, cell.verifier, subset(everyone, active), roots
         )
-        accepted = accepted or float(verdict.accepted.double().mean())
+        if rounds == 0:
+            accepted = float(verdict.accepted.sum())
         count = verdict.accepted + 1
         for step in range(int(count.max())):
             image = active[count > step]
@@ -171,9 +179,48 @@ def subset(noise: PositionalNoise, images: Tensor) -> PositionalNoise:
     return some
 
 
+@contextmanager
+def fast() -> Iterator[None]:
+    """No search for cycles among millions of small objects, and nothing computed twice of the few
+    distributions that come up again and again.
+    """
+
+    @cache
+    def ratio(p: bytes, q: bytes, count: int) -> float:
+        return selection_ratio(np.frombuffer(p), np.frombuffer(q), count)
+
+    @cache
+    def softmax(log_weights: bytes) -> Array:
+        return host.softmax(np.frombuffer(log_weights))
+
+    def ratio_of(p: Array, q: Array, count: int) -> float:
+        return ratio(p.tobytes(), q.tobytes(), count)
+
+    gc.disable()
+    try:
+        with (
+            patch.object(spectr, "selection_ratio", ratio_of),
+            patch.object(ImageTree, "p", lambda tree, n: softmax(tree.log_p[n].tobytes()).copy()),
+            patch.object(ImageTree, "q", lambda tree, n: softmax(tree.log_q[n].tobytes()).copy()),
+        ):
+            yield
+    finally:
+        gc.enable()
+
+
+@cache
+def noise_of_chunk(seeds: range) -> PositionalNoise:
+    return noise_of(seeds, TOKENS + REACH, VOCAB)
+
+
 def outcome(cell: Cell, images: int) -> Outcome:
-    with cell.broken():
-        tokens, refused, accepted = decode(cell, images)
+    with fast(), cell.broken():
+        chunks = [
+            decode(cell, range(first, min(first + CHUNK, images)))
+            for first in range(0, images, CHUNK)
+        ]
+    tokens, refused = (torch.cat([chunk[i] for chunk in chunks]) for i in (0, 1))
+    accepted = sum(chunk[2] for chunk in chunks) / images
     p = QS[cell.q].joint(TOKENS)
     counts = joint_counts(tokens)
     p_value = chi_square(counts[None], p[None])
@@ -207,12 +254,12 @@ def after_refusals(laws: Unfavourable, tokens: Tensor, refused: Tensor) -> tuple
     return torch.cat(counts), torch.cat(p)
 
 
-def row(cell: Cell, found: Outcome) -> str:
+def row(cell: Cell, result: Outcome) -> str:
     """A row of the table: p of all tokens and after refusals, distance (and scatter), accepted."""
-    verdict = "exact" if found.exact else "WRONG" if found.wrong else "unsure"
+    verdict = "exact" if result.exact else "WRONG" if result.wrong else "unsure"
     return (
-        f"{verdict:6} {found.p_value:8.1e} {found.after_refusal:8.1e}  {found.distance:.4f} "
-        f"({found.scatter:.4f})  {found.accepted:.2f}  {cell}"
+        f"{verdict:6} {result.p_value:8.1e} {result.after_refusal:8.1e}  {result.distance:.4f} "
+        f"({result.scatter:.4f})  {result.accepted:.2f}  {cell}"
     )
 
 
@@ -294,6 +341,24 @@ CONTROLS = (
     control("pruned by value", Sampled(), "sampled, pruned, near"),
 )
 
+
+def names(cell: Cell) -> dict[str, str]:
+    return {"rule": cell.rule, "proposal": cell.proposal, "tree": cell.tree, "q": cell.q}
+
+
+def tried(number: int) -> Outcome:
+    torch.set_num_threads(1)
+    return outcome(EVERY[number], IMAGES)
+
+
 if __name__ == "__main__":
-    for cell in (*cells(), *CONTROLS):
-        print(row(cell, outcome(cell, int(sys.argv[1]) if sys.argv[1:] else 200_000)), flush=True)
+    IMAGES, path = int(sys.argv[1]), Path(sys.argv[2])
+    EVERY, table = (*CONTROLS, *cells()), []
+    with Pool(2) as pool:
+        for cell, result in zip(EVERY, pool.imap(tried, range(len(EVERY))), strict=True):
+            print(row(cell, result), flush=True)
+            cause = {"control": cell in CONTROLS, "images": IMAGES}
+            table.append(names(cell) | cause | asdict(result))
+    # a cell a line, so that changes show
+    rows = ",\n".join(json.dumps(line) for line in table)
+    path.write_text(f'{{"tokens": {TOKENS}, "vocabulary": {VOCAB}, "cells": [\n{rows}\n]}}\n')

@@ -20,13 +20,13 @@ CELLS = [
 @pytest.mark.parametrize("cell", CELLS, ids=str)
 def test_tokens_have_the_targets_distribution(cell: Cell) -> None:
     """The joint one, and that of the tokens after a refused draft."""
-    found = outcome(cell, IMAGES)
-    print(row(cell, found))
-    assert found.exact
+    result = outcome(cell, IMAGES)
+    print(row(cell, result))
+    assert result.exact
 
 
 @pytest.mark.parametrize("cell", CONTROLS, ids=str)
 def test_faults_are_seen(cell: Cell) -> None:
-    found = outcome(cell, IMAGES)
-    print(row(cell, found))
-    assert found.wrong
+    result = outcome(cell, IMAGES)
+    print(row(cell, result))
+    assert result.wrong

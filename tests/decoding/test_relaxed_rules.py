@@ -20,10 +20,9 @@ from decoding.policies.static import StaticTree, rank_paths
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict, Verifier
 from decoding.verifiers.exact import Exact
-from decoding.verifiers.gsd import Gsd
 from decoding.verifiers.host import ImageTree
 from decoding.verifiers.paths import PathExplore, PathRelax
-from decoding.verifiers.sampled import Sampled
+from decoding.verifiers.sampled import Gsd, Sampled
 from decoding.verifiers.traversal import first_chain
 
 VOCAB, LENGTH, IMAGES = 6, 2, 10_000
