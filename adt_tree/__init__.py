@@ -2,7 +2,7 @@
 
 from adt_tree import Pipeline
 
-pipe = Pipeline.from_pretrained("tiny", method="graft")
+pipe = Pipeline.from_pretrained("tiny", method="adt")
 pipe("a large red circle on a plain blue background").images[0].save("red.png")
 """
 

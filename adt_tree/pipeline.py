@@ -72,7 +72,8 @@ class Pipeline:
         Args:
             source: a folder, owner/name on the Hugging Face hub, a recipe's .yaml file, or the name
                 of a model, such as tiny or anole.
-            method: ar (plain decoding), static, eagle2, adt (default), marginal, jacobi, graft.
+            method: ar (plain decoding), static, eagle2, adt (default), jacobi,
+                recall, block, eagle_recall.
             torch_dtype: torch.float32 (default), torch.bfloat16 or torch.float64.
             device: where it computes; by default on a GPU if there is one.
             progress_bar: whether calls show one; `set_progress_bar_config` says how.

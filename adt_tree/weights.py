@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import NoReturn
 
 import torch
@@ -57,11 +56,6 @@ class Weights:
             raise SettingsError(str(error)) from error
         self._session = replace(self._session, drafter=session.drafter)
         return session
-
-    def write_costs(self, settings: EngineSettings, path: Path) -> None:
-        """Measure what rounds cost on this machine and write a file for the setting prices."""
-        with self.lock:
-            self.session(settings).write_costs(path)
 
     def draw(
         self,

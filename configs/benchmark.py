@@ -116,20 +116,10 @@ class BenchmarkSettings(Settings):
     quality: bool = setting(
         False, "say how well images show their prompts, by the tiny model's classifier"
     )
-    costs: str | None = setting(
-        None,
-        "with --sweep: count tokens only, and compute speed-ups from this file of "
-        "scripts.tools.costs",
-        shown="off",
-    )
     output: str | None = None  # folder for what the benchmark writes, if --output_dir was given
     sweep: Sweep | None = None
 
     def settle(self) -> None:
-        if self.costs is not None and self.sweep is None:
-            refuse("costs", self.costs, "only with --sweep")
-        if self.costs is not None and self.run.batch_size > 1:
-            refuse("costs", self.costs, f"only with --batch_size 1, not {self.run.batch_size}")
         if self.quality and not (Path(self.run.model_path) / CLASSIFIER).is_file():
             refuse("quality", True, f"only with {CLASSIFIER} in --model_path, which ckpts/tiny has")
         self._check_methods()

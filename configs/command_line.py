@@ -27,7 +27,7 @@ from configs.fields import (
     refuse,
     settings_fields,
 )
-from configs.gone import GONE_FLAGS, GONE_METHODS, RENAMED_METHODS
+from configs.gone import GONE_FLAGS, GONE_METHODS, RENAMED_METHODS, STILL_SO
 from configs.method_table import METHODS
 from configs.methods import MethodSettings, applicable
 from configs.targets import OWN_FLAGS, TARGETS
@@ -158,6 +158,7 @@ def read_recipe(path: str, command: str) -> Values:
         if owner in COMMANDS[command].settings:
             flags = {name: f for name, f in flags.items() if name not in settings_fields(owner)}
     texts = read_yaml(path, "config")
+    texts = {name: text for name, text in texts.items() if text not in STILL_SO.get(name, ())}
     for name, text in texts.items():
         check_flag(name, command, flags, f"--config {path}")
         if not isinstance(text, str) or not text:

@@ -4,6 +4,7 @@ Whoever still asks for it, on a command line, in a recipe or from Python, gets t
 `docs/results/tried.md` has the measurements.
 """
 
+_FULL_SIZE = "trees grow to --depth and --nodes; compare numbers with benchmark"
 # flags of the paper's repository, or its relatives, and of our own earlier versions
 GONE_FLAGS = {
     "start_idx": "use --slice a-b",
@@ -13,9 +14,14 @@ GONE_FLAGS = {
     "drafter_top_k": "use --width",
     "grid_search": "it never had an effect",
     "tokenizer_base_path": "use --tokenizer_path",
+    "size": _FULL_SIZE,
+    "prices": _FULL_SIZE,
+    "costs": "a sweep times its cells",
     "learn": "train the drafter beforehand, with train_drafter",
     "learn_share": "train the drafter beforehand, with train_drafter",
 }
+# What recipes of earlier versions may still say, since it is what happens in any case.
+STILL_SO = {"size": ("fixed",), "learn": ("false", "no", "off", "0")}
 # kinds of heads that --drafter of train_drafter had, and the config.json of a drafter
 GONE_DRAFTERS = {
     "exit": "train an EAGLE head (--drafter eagle), which accepts more; revision 832cd7a still has "
@@ -25,5 +31,7 @@ GONE_DRAFTERS = {
 RENAMED_METHODS = {"similar": "recall", "graft_similar": "eagle_recall"}
 # names that --method had
 GONE_METHODS = {
+    "graft": "use --method eagle_recall, which does the same and accepts more",
+    "marginal": "use --method eagle2 with --depth and --nodes; benchmark finds the fastest",
     "ngram": "use --method recall or jacobi, which need no drafter either and accept more",
 }

@@ -86,33 +86,24 @@ class MethodTraits:
 
 
 _GROWN = {"proposal": "coupled", "calibration": "drafter"}
-_PRICED = _GROWN | {"size": "priced", "prices": None}
-_SIZED = {"size": None, "prices": None}  # None: trees of fixed size, as before they had prices
 _WINDOW = {"window": 16, "guess": "above"}
 METHODS: dict[str, MethodTraits] = {
     "ar": MethodTraits(speculative=False),
     "static": MethodTraits({"proposal": "coupled", "tree": "mc_sim_7b_63"}, drafted=True),
     "eagle2": MethodTraits(_GROWN | {"depth": 5, "width": 10, "nodes": 58}, drafted=True),
     "adt": MethodTraits(_GROWN | {"nodes": 6, "adt": AdtSettings()}, drafted=True),
-    "jacobi": MethodTraits(
-        {"proposal": "coupled"} | _WINDOW | _SIZED,
-    ),
-    "marginal": MethodTraits(_PRICED | {"depth": 6, "width": 4, "nodes": 58}, drafted=True),
-    "graft": MethodTraits(
-        _PRICED | {"depth": 1, "width": 4, "nodes": 58} | _WINDOW,
-        drafted=True,
-    ),
+    "jacobi": MethodTraits({"proposal": "coupled"} | _WINDOW),
     "recall": MethodTraits(
-        _SIZED | {"proposal": "coupled", "depth": 14, "width": 5, "nodes": 58} | _WINDOW,
+        {"proposal": "coupled", "depth": 14, "width": 5, "nodes": 58} | _WINDOW,
         recalls=True,
     ),
     "block": MethodTraits(
-        _SIZED | _GROWN | {"depth": 18, "width": 4, "nodes": 58, "window": 16},
+        _GROWN | {"depth": 18, "width": 4, "nodes": 58, "window": 16},
         drafted=True,
         one_pass=True,
     ),
     "eagle_recall": MethodTraits(
-        _PRICED | {"depth": 18, "width": 4, "nodes": 58, "head_depth": None} | _WINDOW,
+        _GROWN | {"depth": 18, "width": 4, "nodes": 58, "head_depth": None} | _WINDOW,
         drafted=True,
         recalls=True,
     ),

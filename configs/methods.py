@@ -38,7 +38,7 @@ class MethodSettings(Settings):
         "levels of a tree, at most",
         low=1,
         high=64,
-        shown="eagle2 5, marginal 6, graft 1, recall 14, eagle_recall, block 18",
+        shown="eagle2 5, recall 14, eagle_recall, block 18",
     )
     width: int | None = setting(
         None, "width of a tree", low=1, high=256, shown="eagle2 10, recall 5, others 4"
@@ -59,20 +59,6 @@ class MethodSettings(Settings):
     )
     tree: str | None = setting(
         None, "named tree of --method static", choices=TREES, shown="mc_sim_7b_63"
-    )
-    size: str | None = setting(
-        None,
-        "how large trees grow within --depth and --nodes; priced: as far as the next draft token "
-        "gains more time than it costs on this machine; fixed: always to the limits",
-        choices=("priced", "fixed"),
-        shown="priced; fixed with jacobi, recall and block unless --prices is given, and with "
-        "rules that draw other images than ar",
-    )
-    prices: str | None = setting(
-        None,
-        "file of this machine's costs, as scripts.tools.costs writes it",
-        path=True,
-        shown="measured at the start and kept in ~/.cache/adt-tree",
     )
     window: int | None = setting(
         None,
@@ -102,24 +88,11 @@ class MethodSettings(Settings):
         self._check_rule()
         self._refuse_idle()
         defaults = METHODS[self.method].defaults | PUBLISHED.get((self.method, self.proposal), {})
-        if defaults.get("size") == "priced" and not rule.same_tokens and self.prices is None:
-            defaults["size"] = "fixed"
         self.fill(**defaults)
-        if "size" in defaults and defaults["size"] is None:
-            self._settle_later_size()
-        self._check_size()
+        if self.method == "jacobi" and self.window == 0:
+            refuse("window", 0, "1 to 256 with --method jacobi")
         if rule.numbers is not None:
             self.fill(relaxed=rule.numbers())
-
-    def _settle_later_size(self) -> None:
-        """Settle the size of a method whose trees had one only before they had prices.
-
-        None is fixed, so that the identity of older run folders stays.
-        """
-        if self.size is None and self.prices is not None:
-            self.put(size="priced")
-        if self.size == "fixed" and self.prices is None:
-            self.put(size=None)
 
     def _check_rule(self) -> None:
         """Refuse a rule that does not go with the method and its proposal."""
@@ -160,20 +133,6 @@ class MethodSettings(Settings):
             changed = {flag: value for flag, value in values.items() if value != usual[flag]}
             given |= changed or dict([*values.items()][:1])
         return given
-
-    def _check_size(self) -> None:
-        """Refuse trees whose images nobody could repeat, and prices without effect."""
-        repeatable = self.prices is not None or VERIFIERS[self.verifier].same_tokens
-        if self.size == "priced" and not repeatable:
-            allowed = (
-                f"with --verifier {self.verifier} fixed, or with --prices: trees by measured times "
-                "would make images that nobody can repeat"
-            )
-            refuse("size", "priced", allowed)
-        if self.method == "jacobi" and self.window == 0:
-            refuse("window", 0, "1 to 256 with --method jacobi")
-        if self.size == "fixed" and self.prices is not None:
-            refuse("prices", self.prices, "only with --size priced")
 
     @property
     def lantern(self) -> LanternSettings | None:

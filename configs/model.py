@@ -168,9 +168,6 @@ class EngineSettings(BatchSettings, PlacementSettings, DrafterSettings, TargetSe
     def settle(self) -> None:
         if self.compile in ("on", INDUCTOR) and self.device_map == "auto":
             refuse("compile", self.compile, "only on one device, not with --device_map auto")
-        if self.compile == "on" and self.method.prices is not None and self.device != "cpu":
-            allowed = "only with --compile off or auto: replayed rounds cost the same for any tree"
-            refuse("prices", self.method.prices, allowed)
         if self.compile == INDUCTOR and self.quantize is not None:
             # its code for int8 in bf16 ends the process on a CPU (torch 2.14, torchao 0.18)
             refuse("compile", INDUCTOR, f"off, on or auto with --quantize {self.quantize}")

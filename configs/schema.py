@@ -55,7 +55,9 @@ FREE_FLAGS = (
 )
 # What older run folders lack; their settings had no such value.
 LATER_FLAGS = ("head_depth",)
-_PATHS = ("model_path", "tokenizer_path", "drafter_path", "text_encoder_path", "vq_path", "prices")
+# What run folders name since trees could be sized by prices: all trees have the full size now.
+_FULL_SIZE = {"size": None, "prices": None}
+_PATHS = ("model_path", "tokenizer_path", "drafter_path", "text_encoder_path", "vq_path")
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,9 @@ class RunSettings(EngineSettings, OutputSettings, PromptSettings):
 
         Paths of files that exist are absolute.
         """
-        values = settings_dict(self)
+        values = settings_dict(self) | _FULL_SIZE
+        if self.method.method == "eagle_recall":  # which had other sizes by default
+            values["size"] = "fixed"
         absent = [*FREE_FLAGS, *(name for name in LATER_FLAGS if values[name] is None)]
         values = {name: value for name, value in values.items() if name not in absent}
         # A folder is named after a hash of this: a method keeps the name that its first runs have.

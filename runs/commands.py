@@ -123,11 +123,11 @@ def distance_settings(texts: Mapping[str, str]) -> DistanceSettings:
 def page_settings(texts: Mapping[str, str]) -> PageSettings:
     """Return the settings of `demo`; a SettingsError also for missing folders.
 
-    Without --method the page begins with graft, or with jacobi where no drafter is.
+    Without --method the page begins with adt, or with jacobi where no drafter is.
     """
     values = _values("demo", texts)
     drafted = _has_drafter(values)
-    values = {"method": "graft" if drafted else "jacobi"} | values
+    values = {"method": "adt" if drafted else "jacobi"} | values
     engine = engine_settings({}, values)
     return build(PageSettings, values, engine=engine, drafted=drafted, given=values)
 

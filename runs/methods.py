@@ -23,10 +23,7 @@ from decoding.grow import Speculation
 from decoding.policies.adaptive import AdaptiveTree
 from decoding.policies.base import Shape, TreePolicy
 from decoding.policies.dynamic import DynamicTree
-from decoding.policies.marginal import MarginalTree
 from decoding.policies.static import NAMED_TREES, StaticTree, rank_paths
-from decoding.policies.ways import Prices
-from decoding.policies.windows import PayingChain
 from decoding.proposals import PROPOSALS
 from decoding.recorder import Recorder
 from decoding.sampling import SamplingDistribution
@@ -54,65 +51,45 @@ from models.base import TargetModel
 class Tables:
     """What an engine reads besides the weights.
 
-    nearest: (codes, n) the codes nearest to every code, for relaxed acceptance. prices: of nodes
-    and levels, for trees that choose their size. sources: how errors name the models.
+    nearest: (codes, n) the codes nearest to every code, for relaxed acceptance. sources: how errors
+    name the models.
     """
 
     nearest: Tensor | None = None
-    prices: Prices | None = None
     sources: Sources = Sources()
 
 
 NO_TABLES = Tables()
 
 
-def build_policy(method: MethodSettings, columns: int, prices: Prices | None = None) -> TreePolicy:
-    """Return the policy of a drafting method.
-
-    columns: image tokens per row; prices: where the method weighs them.
-    """
-    return METHODS[method.method].policy(method, columns, prices)
+def build_policy(method: MethodSettings, columns: int) -> TreePolicy:
+    """Return the policy of a drafting method; columns: image tokens per row."""
+    return METHODS[method.method].policy(method, columns)
 
 
-def static_tree(method: MethodSettings, columns: int, prices: Prices | None) -> TreePolicy:
+def static_tree(method: MethodSettings, columns: int) -> TreePolicy:
     """Return the policy of a named tree that never changes."""
     return StaticTree(rank_paths(NAMED_TREES[method.tree]))
 
 
-def fixed_tree(method: MethodSettings, columns: int, prices: Prices | None) -> TreePolicy:
+def fixed_tree(method: MethodSettings, columns: int) -> TreePolicy:
     """Return the policy of trees that always have the method's size."""
     return DynamicTree(_largest(method))
 
 
-def window_tree(method: MethodSettings, columns: int, prices: Prices | None) -> TreePolicy:
-    """Return the policy of a chain as long as the window, or with prices as long as it pays."""
-    longest = Shape(0, 1, method.window, method.window)
-    if prices is None:
-        return DynamicTree(longest)
-    return PayingChain(longest, prices)
+def recalled_tree(method: MethodSettings, columns: int) -> TreePolicy:
+    """Return the same for a drafter whose later rounds recall the predictions after a tree."""
+    return DynamicTree(_largest(method), renews=True)
 
 
-def adaptive_tree(method: MethodSettings, columns: int, prices: Prices | None) -> TreePolicy:
+def window_tree(method: MethodSettings, columns: int) -> TreePolicy:
+    """Return the policy of a chain as long as the window."""
+    return DynamicTree(Shape(0, 1, method.window, method.window))
+
+
+def adaptive_tree(method: MethodSettings, columns: int) -> TreePolicy:
     """Return ADT-Tree's policy."""
     return AdaptiveTree(method.adt, method.nodes, columns)
-
-
-def priced_tree(method: MethodSettings, columns: int, prices: Prices | None) -> TreePolicy:
-    """Return the policy of trees of the size that pays; without prices, of the largest size."""
-    return _priced(method, columns, prices)
-
-
-def recalled_tree(method: MethodSettings, columns: int, prices: Prices | None) -> TreePolicy:
-    """Return the same for a drafter whose later rounds recall the predictions after a tree."""
-    return _priced(method, columns, prices, renews=True)
-
-
-def _priced(
-    method: MethodSettings, columns: int, prices: Prices | None, renews: bool = False
-) -> TreePolicy:
-    if prices is None:
-        return DynamicTree(_largest(method), renews)
-    return MarginalTree(_largest(method), prices, columns, renews)
 
 
 def _largest(method: MethodSettings) -> Shape:
@@ -158,7 +135,7 @@ def build_engine(
     """Compose the engine of a method; `drafter` may be None for methods without one."""
     speculation = None
     if method.speculative:
-        policy = build_policy(method, target.grid.columns, tables.prices)
+        policy = build_policy(method, target.grid.columns)
         parts = Drafting(target, drafter, distribution, method, policy.largest)
         source = build_drafter(parts)
         proposal = PROPOSALS[method.proposal]
@@ -220,27 +197,22 @@ def block_drafter(parts: Drafting) -> Drafter:
     return BlockDrafter(head, parts.target, parts.distribution, room, parts.largest.reach)
 
 
-def graft_drafter(parts: Drafting) -> Drafter:
-    """Return the drafter with weights, whose trees the stale predictions continue."""
-    return _grafted(parts, jacobi_drafter(parts))
-
-
 def similar_graft_drafter(parts: Drafting) -> Drafter:
-    """Return the drafter with weights, mixed with stale predictions recalled by similarity."""
-    return _grafted(parts, similar_drafter(parts))
+    """Return the drafter with weights, mixed with stale predictions recalled by similarity.
 
-
-def _grafted(parts: Drafting, far: JacobiDrafter) -> Drafter:
-    """Return the drafter with weights and another one as one; or the first, if it foresees."""
+    A block drafter recalls them itself.
+    """
     near, levels = trained_drafter(parts), parts.method.head_depth or parts.method.depth
-    return near if near.window else GraftDrafter(near, far, levels, parts.distribution.cuts)
+    if near.window:
+        return near
+    return GraftDrafter(near, similar_drafter(parts), levels, parts.distribution.cuts)
 
 
 @dataclass(frozen=True)
 class Method:
-    """What makes the parts of a method: its policy of (settings, columns, prices), its drafter."""
+    """What makes the parts of a method: its policy of (settings, columns), its drafter."""
 
-    policy: Callable[[MethodSettings, int, Prices | None], TreePolicy]
+    policy: Callable[[MethodSettings, int], TreePolicy]
     drafter: Callable[[Drafting], Drafter]
 
 
@@ -250,10 +222,8 @@ METHODS: dict[str, Method] = {
     "eagle2": Method(fixed_tree, trained_drafter),
     "adt": Method(adaptive_tree, trained_drafter),
     "jacobi": Method(window_tree, jacobi_drafter),
-    "marginal": Method(priced_tree, trained_drafter),
-    "graft": Method(priced_tree, graft_drafter),
-    "recall": Method(priced_tree, similar_drafter),
-    "block": Method(priced_tree, block_drafter),
+    "recall": Method(fixed_tree, similar_drafter),
+    "block": Method(fixed_tree, block_drafter),
     "eagle_recall": Method(recalled_tree, similar_graft_drafter),
 }
 # Rules with numbers of their own are called with these and the nearest codes.

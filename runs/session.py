@@ -2,24 +2,19 @@
 
 import platform
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from configs.acceptance import LanternSettings
-from configs.fields import SettingsError, refuse
+from configs.fields import refuse
 from configs.methods import MethodSettings
 from configs.model import INDUCTOR, CodecSettings, EngineSettings
 from configs.sampling import SamplingSettings
 from decoding.calibration import Calibration
 from decoding.engine import Engine
 from decoding.figures import Sources
-from decoding.flight import Job
-from decoding.policies.ways import Prices
 from decoding.recorder import CudaGraphs
-from drafters.block_head import BlockHead
 from drafters.calibrations import UNCALIBRATED
 from drafters.loading import FoundDrafter, LoadedDrafter, find_drafter
 from models.base import TargetModel, TargetOptions
@@ -29,13 +24,10 @@ from models.guidance import SequentialGuidance
 from models.placement import spread
 from models.quantize import quantize, weight_format
 from models.registry import FAMILIES, load_target
-from runs.cost_rounds import measure_costs
-from runs.costs import Costs, machine_costs, write_costs
 from runs.fusing import kernels_for
 from runs.methods import Tables, build_engine, build_policy, calibration_of, sampling_distribution
 from runs.nearest import find_nearest, load_nearest, nearest_columns
 from support.devices import pick_device
-from support.provenance import revision
 
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64, "bf16": torch.bfloat16}
 
@@ -61,26 +53,20 @@ class Session:
     ) -> Engine:
         """Build an engine; what is None is taken from the session's settings.
 
-        A method whose trees choose their size by prices may have this machine measured first: see
-        `find_costs`. Where rounds are replayed they have the largest size, since a replayed round
-        takes as long for a smaller one.
-
         Raises:
-            SettingsError: the file of --prices or the table of nearest codes cannot be used.
+            SettingsError: the table of nearest codes cannot be used.
         """
         method = method or self.settings.method
         distribution = sampling_distribution(sampling or self.settings.sampling)
         images = self.settings.batch_size if images is None else images
-        tables = self.tables(method, images)
+        tables = self.tables(method)
         parts = self.target, self.drafter, distribution, method, images, tables
-        return build_engine(*parts, CudaGraphs() if self._replays(method) else None)
+        return build_engine(*parts, CudaGraphs() if self._replays() else None)
 
-    def _replays(self, method: MethodSettings) -> bool:
-        """Return whether rounds of a method are recorded and replayed, by --compile."""
-        compile, device = self.settings.compile, self.target.device
-        possible = device.type == "cuda" and self.settings.device_map == "single"
-        wanted = compile in ("auto", INDUCTOR) and method.prices is None
-        return possible and (compile == "on" or wanted)
+    def _replays(self) -> bool:
+        """Return whether rounds are recorded and replayed, by --compile."""
+        possible = self.target.device.type == "cuda" and self.settings.device_map == "single"
+        return possible and self.settings.compile in ("on", "auto", INDUCTOR)
 
     def with_settings(self, settings: EngineSettings) -> "Session":
         """Return a session of other settings on the same weights.
@@ -98,20 +84,10 @@ class Session:
             kernels_for(settings)(drafter.network)
         return replace(self, settings=settings, drafter=drafter)
 
-    def tables(self, method: MethodSettings, images: int | None = None) -> Tables:
-        """Return what a method reads besides the weights; raises what `open_engine` raises.
-
-        images: decoded together, for the prices; the session's batch if None.
-        """
-        images = self.settings.batch_size if images is None else images
-        priced = method.size == "priced" and not self._replays(method)
-        prices = self._prices(method, images) if priced else None
+    def tables(self, method: MethodSettings) -> Tables:
+        """Return what a method reads besides the weights; raises what `open_engine` raises."""
         nearest = None if method.lantern is None else self._nearest_codes(method.lantern)
-        return Tables(nearest, prices, self._sources())
-
-    def _prices(self, method: MethodSettings, images: int) -> Prices:
-        one_pass = method.drafted and isinstance(self.drafter.network, BlockHead)
-        return self.find_costs(method).at(images).prices(method, one_pass)
+        return Tables(nearest, self._sources())
 
     def _sources(self) -> Sources:
         settings = self.settings
@@ -125,48 +101,6 @@ class Session:
         if columns not in self._nearest:
             self._nearest[columns] = load_nearest(self.settings, columns, codes, self.target.device)
         return self._nearest[columns]
-
-    def find_costs(self, method: MethodSettings) -> Costs:
-        """Return what rounds cost: from the method's file, or for this machine.
-
-        For this machine the costs of this code, target, dtype and batch size are kept in the cache
-        folder. The first call there measures them, for some seconds, and writes the file.
-        """
-        if method.prices is None:
-            return machine_costs(self._machine_key(), self._measure_costs)
-        try:
-            return Costs.read(Path(method.prices))
-        except ValueError as error:
-            raise SettingsError(f"--prices: {error}") from error
-
-    def write_costs(self, path: Path) -> None:
-        """Measure what rounds cost on this machine, for some seconds, and write a --prices file."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_costs(path, self._measure_costs())
-
-    def _machine_key(self) -> str:
-        """Return the name under which this machine's costs are kept."""
-        settings, guidance = self.settings, sampling_distribution(self._uncut()).guidance
-        code = platform.node(), torch.__version__, revision(), settings.cfg_mode, self.hardware()
-        head = None if self.drafter is None else self.drafter.network
-        network = head and (type(head).__name__, head.spec)
-        blocks = self.target.transformer.blocks
-        kernels = blocks.fused, blocks.run.__name__
-        key = repr((self.target.spec, network, guidance, settings.batch_size, code, kernels))
-        return sha256(key.encode()).hexdigest()[:16]
-
-    def _measure_costs(self) -> Costs:
-        """Time rounds of small images on this machine, launched operation by operation."""
-        jobs = [Job(str(number), "a circle", number) for number in range(self.settings.batch_size)]
-        launched = replace(self, settings=replace(self.settings, compile="off"))
-        network = None if self.drafter is None else self.drafter.network
-        return measure_costs(
-            lambda tree: launched.open_engine(tree, self._uncut()), jobs, 4, network
-        )
-
-    def _uncut(self) -> SamplingSettings:
-        """Return sampling settings of the same guidance that cut no codes off."""
-        return SamplingSettings(cfg=self.settings.sampling.cfg)
 
     def calibration(self, method: MethodSettings) -> Calibration:
         """Return what a method calibrates its path scores with, under the session's sampling."""

@@ -1,8 +1,7 @@
 """How many images at once: tokens per second of a method by batch size.
 
 A finished image's place is taken by the next one in the very next round, so a batch is as full as
-it can be until the last images. The Jacobi window is sized by what it pays: a pass over many images
-pays for every drafted position of each.
+it can be until the last images.
 """
 
 import time
@@ -13,13 +12,10 @@ from itertools import islice
 from configs.methods import MethodSettings
 from decoding.engine import Engine, StepStats
 from decoding.flight import Job
-from decoding.policies.ways import TRIAL
 from runs.session import Session
 
 BATCHES = (1, 2, 4, 8, 16, 32)
-NAMES = ("ar", "jacobi", "graft")
 WARM_UP, TIMED = 2, 16  # rounds, where not whole images are timed
-SETTLING = 4 * TRIAL  # rounds before these, in which priced trees find out what pays
 _PROMPTS = ("a red circle on a plain blue background", "a small yellow star on a grassy background")
 
 
@@ -63,9 +59,6 @@ def measure_speed(
     started = time.perf_counter()
     steps = engine.generate(jobs)
     if rounds is not None:
-        if method.size == "priced":
-            for _ in islice(engine.generate(jobs), SETTLING):
-                pass
         for _ in islice(steps, WARM_UP):
             pass
         started, steps = time.perf_counter(), islice(steps, rounds)
@@ -86,17 +79,12 @@ def measure_speed(
 def methods_by_batch(
     session: Session, batches: Sequence[int]
 ) -> Iterator[tuple[int, MethodSettings]]:
-    """Yield (batch, method) for every cell of the table; with a drafter `graft`, too, and prices.
-
-    The costs of rounds are taken from `Session.find_costs`, which may measure them, and hold for
-    all batches.
-    """
-    priced = session.drafter is not None
+    """Yield (batch, method) for every cell of the table; `adt` only where a drafter is."""
     for batch in batches:
         yield batch, MethodSettings("ar")
-        yield batch, MethodSettings("jacobi", size="priced" if priced else None)
-        if priced:
-            yield batch, MethodSettings("graft")
+        yield batch, MethodSettings("jacobi")
+        if session.drafter is not None:
+            yield batch, MethodSettings("adt")
 
 
 def speeds_by_batch(session: Session, batches: Sequence[int]) -> tuple[Speed, ...]:
@@ -117,7 +105,5 @@ def best(speeds: Sequence[Speed]) -> Speed:
 def flags(speed: Speed) -> str:
     """Return the flags that ask for what was measured."""
     method = speed.method
-    own = ""
-    if method.method == "jacobi":
-        own = f" --window {method.window}" if method.size is None else " --size priced"
+    own = f" --window {method.window}" if method.method == "jacobi" else ""
     return f"--batch_size {speed.batch} --method {method.method}{own}"

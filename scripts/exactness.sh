@@ -12,7 +12,7 @@ OUT=${OUT:-outputs/exactness}
 if [ -z "${METHODS:-}" ]; then
   METHODS=
   for proposal in topk coupled; do
-    for method in static eagle2 jacobi recall eagle_recall:size=fixed block adt \
+    for method in static eagle2 jacobi recall eagle_recall block adt \
       adt:adt_init={vertical,random,fixed} adt:adt_adapt={random,confidence,none} \
       adt:adt_init=vertical:adt_alpha=neighbour; do
       METHODS+=,$method:proposal=$proposal

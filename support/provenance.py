@@ -81,9 +81,7 @@ def identity(settings: RunSettings) -> dict[str, object]:
     """Return the settings that stay the same in a folder, with hashes in place of paths."""
     values = settings.identity()
     paths = {
-        name: path
-        for name, path in values.items()
-        if (name.endswith("_path") or name == "prices") and path is not None
+        name: path for name, path in values.items() if name.endswith("_path") and path is not None
     }
     return values | {
         name: checkpoint_id(path) for name, path in paths.items() if Path(path).exists()

@@ -21,12 +21,10 @@ EXAMPLES = (
     "two green triangles on a striped background",
 )
 LABELS = {
-    "graft": "graft: a tree and a window",
     "jacobi": "jacobi: a window, no drafter",
     "recall": "recall: trees, no drafter",
     "eagle_recall": "eagle_recall: trees of both kinds",
     "adt": "adt: a tree that adapts",
-    "marginal": "marginal: a tree by its cost",
     "eagle2": "eagle2: a tree of fixed size",
     "static": "static: always the same tree",
 }

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from adt_tree.page.race import Pace, race
@@ -12,7 +11,6 @@ from configs.fields import SettingsError
 from configs.method_table import METHODS
 
 SLOW = 0.25  # seconds after every round, to watch them
-COSTS = "costs.json"
 
 
 @dataclass(frozen=True)
@@ -36,9 +34,8 @@ class Wish:
 class Painter:
     """Draws for the page, on one model."""
 
-    def __init__(self, pipe: Pipeline, folder: Path):
-        """folder: where the costs of this machine are kept, for methods that weigh them."""
-        self.pipe, self.folder = pipe, folder
+    def __init__(self, pipe: Pipeline):
+        self.pipe = pipe
 
     @property
     def blank(self) -> Value:
@@ -55,8 +52,6 @@ class Painter:
         seed = {"seed": wish.seed}
         plain = Pipeline.from_pipe(self.pipe, method="ar").stream(wish.prompt, **seed, **options)
         panels = self._panels(wish.method)
-        if self._measures(wish.method):
-            yield stage_value("preparing", self.pipe.grid, panels)
         pipe = self._fast(wish)
         fast = pipe.stream(wish.prompt, **seed, **options)
         pace = Pace(SLOW if wish.slow else 0.0)
@@ -72,15 +67,6 @@ class Painter:
         rows, columns = self.pipe.grid
         return [Panel(name, rows * columns, columns) for name in ("ar", method)]
 
-    def _measures(self, method: str) -> bool:
-        """Return whether a method needs this machine's costs, which are not known yet."""
-        return self._priced(method) and not (self.folder / COSTS).exists()
-
-    def _priced(self, method: str) -> bool:
-        """Return whether a method weighs this machine's costs."""
-        priced = METHODS[method].defaults.get("size") == "priced"
-        return priced and self.pipe.settings.compile != "on"
-
     def _fast(self, wish: Wish) -> Pipeline:
         """Return the pipeline of the method that is asked for."""
         own = METHODS[wish.method].defaults
@@ -93,10 +79,4 @@ class Painter:
                     "never changes"
                 )
             settings[name] = wish.tokens
-        if self._priced(wish.method):
-            path = self.folder / COSTS
-            if not path.exists():
-                fixed = Pipeline.from_pipe(self.pipe, method=wish.method)
-                fixed.weights.write_costs(fixed.settings, path)
-            settings["prices"] = str(path)
         return Pipeline.from_pipe(self.pipe, **settings)

@@ -20,7 +20,7 @@ def serve(settings: PageSettings) -> None:
     """
     folder = Path(settings.output_dir).absolute()
     make_writable("output_dir", folder)
-    painter = Painter(Pipeline({}, settings.given), folder)
+    painter = Painter(Pipeline({}, settings.given))
     os.environ |= {  # gradio and matplotlib, which it loads, read them when they are imported
         "MPLCONFIGDIR": str(folder / "matplotlib"),
         "GRADIO_TEMP_DIR": str(folder / "gradio"),

@@ -100,7 +100,6 @@ function drawHeat(own, value) {
 const WORDS = {
   idle: 'Enter a prompt and press Draw.', stopped: 'Stopped.',
   waiting: 'Waiting for the machine; images of earlier visitors come first.',
-  preparing: 'Measuring what forward passes cost on this machine, once: some ten seconds.',
   drawing: 'Both decode in turns on the same machine, with the same seed.',
 };
 

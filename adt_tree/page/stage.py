@@ -91,7 +91,7 @@ def stage_html() -> str:
 def stage_value(state: str, grid: tuple[int, int], panels: list[Panel]) -> Value:
     """Return the stage's value.
 
-    state: idle, waiting, preparing, drawing, done, stopped or
+    state: idle, waiting, drawing, done, stopped or
     refused.
     """
     values = [panel.value() for panel in panels]

@@ -1,15 +1,14 @@
 """`benchmark --sweep`: the cells of a sweep one after the other, each with plain decoding.
 
 A cell is one method. It is measured as `benchmark` measures two methods, in alternating order with
-`ar`, so that a machine that is slower for a while slows both. With --costs a cell is decoded once:
-its counts, which but for near-ties are the same on every machine and under any load, promise a
-speed-up. Each cell is a line of sweep.jsonl, so the same command continues where one stopped.
+`ar`, so that a machine that is slower for a while slows both. Each cell
+is a line of sweep.jsonl, so the same command continues where one stopped.
 """
 
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import date
 from hashlib import sha256
 from pathlib import Path
@@ -18,13 +17,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from configs.benchmark import BenchmarkSettings
-from configs.fields import SettingsError
 from configs.schema import MethodSettings
 from eval.bench.benchmark import Bench, Row, pairs, refuse_wrong, repeated
 from eval.bench.quality import QUALITIES
 from eval.bench.table import heading, table
-from runs.costs import Costs
-from runs.measure import BASELINE, measure
+from runs.measure import BASELINE
 from support.durable import append_lines, encode_lines, new_file, replace_file
 from support.json_files import read_lines
 from support.output import printed_unless_saved
@@ -39,7 +36,6 @@ _SHARED = (
 
 LABELS = {
     "speedup": "speed-up over ar",
-    "promised": "speed-up that the costs promise",
     "tau": "tau",
 }
 
@@ -49,14 +45,9 @@ def run_sweep(settings: BenchmarkSettings) -> None:
 
     Prints a table, the best cell last, and one line of JSON.
     """
-    costs = _read_costs(settings.costs)
-    if costs:
-        settings = _with_prices(settings, settings.costs)
     bench = Bench.open(settings)
     rows = measured_cells(settings, bench)
-    if costs:
-        rows = [row | {"promised": costs.speedup(row)} for row in rows]
-    _report(settings, bench, rows, "promised" if costs else "speedup")
+    _report(settings, bench, rows)
 
 
 def measured_cells(settings: BenchmarkSettings, bench: Bench) -> list[Row]:
@@ -78,26 +69,25 @@ def measured_cells(settings: BenchmarkSettings, bench: Bench) -> list[Row]:
     return rows
 
 
-def _report(settings: BenchmarkSettings, bench: Bench, rows: list[Row], speed: str) -> None:
-    """Print the table, ordered by the column `speed`; draw the pictures; print the line of JSON."""
+def _report(settings: BenchmarkSettings, bench: Bench, rows: list[Row]) -> None:
+    """Print the table, ordered by speed-up; draw the pictures; print the line of JSON."""
     folder, sweep = Path(settings.output), settings.sweep
     varied = [row for row in rows if row["cell"] in sweep.varied]
     others = [row for row in rows if row["cell"] in sweep.others]
-    ordered = sorted(rows, key=lambda row: row[speed])
+    ordered = sorted(rows, key=lambda row: row["speedup"])
     dates = sorted({row["date"] for row in rows if "date" in row})
     print(heading(settings, bench.session.hardware(), cpu_name(), dates))
     print(table(ordered, len(bench.jobs)), end="", flush=True)
-    pictures = [draw_speed(varied, others, sweep.axes, speed, folder / "speed.png")]
-    pictures += [draw_quality(rows, speed, folder / "quality.png")] if settings.quality else []
+    pictures = [draw_speed(varied, others, sweep.axes, folder / "speed.png")]
+    pictures += [draw_quality(rows, folder / "quality.png")] if settings.quality else []
     best, files = ordered[-1], [str(folder / "sweep.jsonl"), *map(str, pictures)]
-    print(json.dumps({"best": best["cell"], speed: best[speed], "files": files}), flush=True)
+    summary = {"best": best["cell"], "speedup": best["speedup"], "files": files}
+    print(json.dumps(summary), flush=True)
     refuse_wrong(rows)
 
 
 def _measured(settings: BenchmarkSettings, bench: Bench, method: MethodSettings) -> Row:
-    """Return a cell's figures: its counts, or all that `benchmark` measures, with those of `ar`."""
-    if settings.costs is not None:
-        return bench.counts(method, measure(bench.session.open_engine(method), bench.jobs))
+    """Return a cell's figures: all that `benchmark` measures, with those of `ar`."""
     methods = (BASELINE, method)
     measured = repeated(bench.session, methods, bench.jobs, settings.repeats, settings.warmup)
     plain, drafted = measured[BASELINE], measured[method]
@@ -114,18 +104,15 @@ def _conditions(settings: BenchmarkSettings, bench: Bench, method: MethodSetting
     """
     jobs = json.dumps([asdict(job) for job in bench.jobs])
     shared = {name: getattr(settings.run, name) for name in _SHARED}
-    timed = {
-        "repeats": settings.repeats,
-        "warmup": settings.warmup,
-        "hardware": bench.session.hardware(),
-    }
     return {
         **identity(settings.run.with_method(method)),
         **shared,
         "images": len(bench.jobs),
         "jobs": sha256(jobs.encode()).hexdigest()[:16],
         "quality": settings.quality,
-        **(timed if settings.costs is None else {"counts": True}),
+        "repeats": settings.repeats,
+        "warmup": settings.warmup,
+        "hardware": bench.session.hardware(),
     }
 
 
@@ -146,24 +133,8 @@ def _mended(path: Path) -> list[Row]:
     return rows
 
 
-def _read_costs(path: str | None) -> Costs | None:
-    try:
-        return None if path is None else Costs.read(Path(path))
-    except ValueError as error:
-        raise SettingsError(f"--costs: {error}") from error
-
-
-def _with_prices(settings: BenchmarkSettings, costs: str) -> BenchmarkSettings:
-    """Return settings whose trees that weigh prices take them from this file, not the machine."""
-    methods = (
-        replace(method, prices=costs) if method.size == "priced" else method
-        for method in settings.methods
-    )
-    return replace(settings, methods=tuple(methods))
-
-
 def draw_speed(
-    varied: Sequence[Row], others: Sequence[Row], axes: Sequence[str], speed: str, output: Path
+    varied: Sequence[Row], others: Sequence[Row], axes: Sequence[str], output: Path
 ) -> Path:
     """Draw speed above and tau below, a column per axis and one for the mean number of nodes.
 
@@ -172,14 +143,13 @@ def draw_speed(
             of each value.
         others: the cells compared with them: dashed lines, and squares in the last column.
         axes: the parameters that are varied.
-        speed: the figure to draw, a key of LABELS.
         output: the picture, which is also returned.
     """
     axes = [name for name in axes if len({row[name] for row in varied}) > 1]
     size = (2.8 * len(axes) + 3.6, 5)
     figure = Figure(figsize=size)
     panels = figure.subplots(2, len(axes) + 1, squeeze=False, sharex="col", sharey="row")
-    for panel_row, figure_name in zip(panels, (speed, "tau"), strict=True):
+    for panel_row, figure_name in zip(panels, LABELS, strict=True):
         panel_row[0].set_ylabel(LABELS[figure_name])
         heights = [row[figure_name] for row in varied]
         for panel, name in zip(panel_row, axes, strict=False):
@@ -207,7 +177,7 @@ def _points(panel: Axes, values: Sequence[str], heights: Sequence[float]) -> Non
     panel.set_xticks(range(len(order)), order)
 
 
-def draw_quality(rows: Sequence[Row], speed: str, output: Path) -> Path:
+def draw_quality(rows: Sequence[Row], output: Path) -> Path:
     """Draw speed against the shares of right backgrounds, colours and shapes; return the picture.
 
     Lossless methods are hollow. Plain decoding, where it was timed with the cells, is a cross at 1.
@@ -217,13 +187,13 @@ def draw_quality(rows: Sequence[Row], speed: str, output: Path) -> Path:
     for panel, name in zip(panels[0], QUALITIES, strict=True):
         for row in rows:
             fill = "none" if row["lossless"] else "tab:blue"
-            panel.plot(row[name], row[speed], "o", mec="tab:blue", mfc=fill)
-            panel.annotate(row["cell"], (row[name], row[speed]), fontsize=5)
+            panel.plot(row[name], row["speedup"], "o", mec="tab:blue", mfc=fill)
+            panel.annotate(row["cell"], (row[name], row["speedup"]), fontsize=5)
         if "ar" in rows[0]:
             panel.plot(rows[0]["ar"][name], 1, "x", color="black", label="ar")
             panel.legend()
         panel.set_xlabel(f"share of right {name}s")
-    panels[0, 0].set_ylabel(LABELS[speed])
+    panels[0, 0].set_ylabel(LABELS["speedup"])
     return _save(figure, output)
 
 

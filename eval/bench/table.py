@@ -99,13 +99,10 @@ def _name(row: Row) -> str:
 def _cells(row: Row, images: int, best: Row | None) -> dict[str, str]:
     """Return a row's cells by column."""
     cells = {"cell" if "cell" in row else "method": _name(row)}
-    if "seconds_per_image" in row:
-        cells["seconds per image"] = number(row["seconds_per_image"])
-        cells["tokens/s"] = number(row["tokens_per_second"])
+    cells["seconds per image"] = number(row["seconds_per_image"])
+    cells["tokens/s"] = number(row["tokens_per_second"])
     cells["accepted length"] = f"{row['tau']:.2f}"
-    if "promised" in row:
-        cells["promised speed-up"] = f"{row['promised']:.2f}"
-    elif "speedup" in row:
+    if "speedup" in row:
         cells["speed-up (95 %)"] = _speedup(row, row is best)
     if "identical" in row:
         cells["same images"] = f"{row['identical']}/{images}{_why_others(row)}"

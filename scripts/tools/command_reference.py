@@ -17,7 +17,7 @@ _NOTE = "<!-- Made from the flags by `python -m scripts.tools.command_reference`
 # By command: an example, and the page that explains it.
 _GUIDES = {
     "generate_images": ('--prompt "a small red circle on a grassy background"', "generating.md"),
-    "benchmark": ("--prompt prompts.txt --methods ar,jacobi,graft", "measuring.md"),
+    "benchmark": ("--prompt prompts.txt --methods ar,jacobi,adt", "measuring.md"),
     "evaluate": ("--output_dir outputs/ar,outputs/adt", "evaluating.md"),
     "extract_tokens": ("--from_prompts --num_images 1000 --output_dir work/own", "training.md"),
     "inspect": ("--model anole --dtype bf16", "models.md"),

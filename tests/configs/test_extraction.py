@@ -40,7 +40,9 @@ def test_own_samples_are_drawn_without_a_drafter_by_default(read):
         None,
         3,
     )
-    assert read("--output_dir=out", *OWN, "--method=graft", "--window=4").run.method.window == 4
+    assert (
+        read("--output_dir=out", *OWN, "--method=eagle_recall", "--window=4").run.method.window == 4
+    )
     assert read(
         "--output_dir=out", *OWN, "--method=eagle2", "--proposal=topk", "--verifier=rejection"
     ).run.method.lossless

@@ -1,13 +1,14 @@
 """Flags and methods of earlier versions are refused in one line that says what to use instead."""
 
 import re
+from pathlib import Path
 
 import pytest
 
-from configs.command_line import listed_method, read_words
+from configs.command_line import listed_method, read_recipe, read_words
 from configs.commands import COMMANDS, flags_of
 from configs.fields import SettingsError, parse
-from configs.gone import GONE_DRAFTERS, GONE_FLAGS, GONE_METHODS, RENAMED_METHODS
+from configs.gone import GONE_DRAFTERS, GONE_FLAGS, GONE_METHODS, RENAMED_METHODS, STILL_SO
 from configs.help import command_help
 from configs.method_table import METHODS
 from configs.methods import MethodSettings
@@ -53,3 +54,13 @@ def test_a_renamed_method_is_the_same_in_every_form_and_continues_its_folders(ol
     run = RunSettings(prompt="a cat", method=MethodSettings(name))
     assert run.identity()["method"] == old and run.method.method == name
     assert command_help("generate_images", old) == command_help("generate_images", name)
+
+
+@pytest.mark.parametrize("name", STILL_SO)
+def test_an_old_recipe_may_ask_for_what_happens_anyway(name: str, tmp_path: Path) -> None:
+    recipe = tmp_path / "old.yaml"
+    recipe.write_text(f"cfg: 4\n{name}: {STILL_SO[name][0]}\n")
+    assert read_recipe(str(recipe), "generate_images") == {"cfg": 4.0}
+    recipe.write_text(f"cfg: 4\n{name}: other\n")
+    with pytest.raises(SettingsError, match=f"{name}: no such flag here; "):
+        read_recipe(str(recipe), "generate_images")

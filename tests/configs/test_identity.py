@@ -12,6 +12,7 @@ import pytest
 
 from configs.command_line import read_words
 from configs.fields import settings_dict
+from configs.gone import RENAMED_METHODS
 from configs.schema import ROOT, RunSettings
 from runs.commands import run_settings
 
@@ -32,4 +33,8 @@ def test_old_run_folders_are_continued(case, monkeypatch):
     assert settings.identity() == identity
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
     folder = f"{case['settings'].pop('output_dir')}_{digest[:8]}"
-    assert settings_dict(settings) == identity | case["settings"] | {"output_dir": folder}
+    gone = {name: identity[name] for name in ("size", "prices")}
+    now = settings_dict(settings)
+    assert now.keys().isdisjoint(gone)
+    method = RENAMED_METHODS.get(identity["method"], identity["method"])
+    assert now | gone == identity | case["settings"] | {"method": method, "output_dir": folder}

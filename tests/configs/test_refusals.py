@@ -151,7 +151,6 @@ bench --methods=ar,adt --tree=chain  : --tree: found 'chain'; allowed: only for 
 bench --methods=ar,adt --lantern_k=9 : --lantern_k: found 9; allowed: only for a method that has it
 bench --quality                      : --quality: found True; allowed: only with attributes.safeten
 bench --cells=0-1                    : --cells: found '0-1'; allowed: only with --sweep
-bench --costs=costs.json             : --costs: found 'costs.json'; allowed: only with --sweep
 sweep --methods=adt                  : --methods: found 'adt'; allowed: not together with --sweep
 sweep --peanut                       : --method: found 'adt'; allowed: not together with --sweep
 sweep --nodes=3                      : --nodes: found 3; allowed: not with --sweep sweep.yaml, which

@@ -284,17 +284,3 @@ def test_benchmark_settings_refuse_twins():
 def test_default_model_folder_does_not_depend_on_the_working_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert RunSettings(prompt="a cat").model_path == str(ROOT / "ckpts/tiny")
-
-
-@pytest.mark.parametrize("method", ["recall", "block"])
-def test_trees_that_were_always_fixed_keep_their_identity(method):
-    usual = MethodSettings(method)
-    assert usual.size is None and MethodSettings(method, size="fixed") == usual
-    assert MethodSettings(method, verifier="lantern").size is None
-    priced = MethodSettings(method, prices="costs.json")
-    assert priced == MethodSettings(method, size="priced", prices="costs.json") != usual
-    assert dataclasses.replace(priced) == priced and dataclasses.replace(usual) == usual
-    with pytest.raises(SettingsError, match="--prices: .*only with --size priced"):
-        MethodSettings(method, size="fixed", prices="costs.json")
-    with pytest.raises(SettingsError, match="--size: .*with --verifier lantern fixed"):
-        MethodSettings(method, size="priced", verifier="lantern")

@@ -29,9 +29,9 @@ def spoil(file: Path, key: str, value: float) -> None:
 @pytest.mark.parametrize(
     ("flag", "part", "key", "methods"),
     [
-        ("model_path", "", "model.norm.weight", ("ar", "jacobi", "adt", "graft")),
+        ("model_path", "", "model.norm.weight", ("ar", "jacobi", "adt", "eagle_recall")),
         ("model_path", "", "lm_head.weight", ("ar",)),
-        ("drafter_path", "drafter", "fc.weight", ("adt", "eagle2", "static", "marginal", "graft")),
+        ("drafter_path", "drafter", "fc.weight", ("adt", "eagle2", "static", "eagle_recall")),
     ],
 )
 def test_broken_weights_are_named(

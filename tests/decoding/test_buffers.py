@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from small import open_lumina
-from test_recorded_rounds import METHODS, PRICES, WARM, named
+from test_recorded_rounds import METHODS, WARM, named
 from test_round_on_a_gpu import Directly
 from torch import Tensor
 
@@ -44,8 +44,8 @@ def _tensors(held: dict, path: str, seen: set[int]) -> Iterator[tuple[str, int]]
 
 def check(session: Session, method: MethodSettings, rounds: int = 2) -> dict[str, int]:
     """Decode some rounds of two images; returns the buffers, which were there before the first."""
-    parts = session.target, session.drafter, WARM, method, 2, PRICES, Directly()
-    engine = build_engine(*parts)
+    parts = session.target, session.drafter, WARM, method, 2
+    engine = build_engine(*parts, recorder=Directly())
     engine._open(ALIKE[:2])
     engine.batch.admit(iter(ALIKE))
     before = addresses(engine)

@@ -18,7 +18,7 @@ from browser import only_in_all
 from small import open_lumina
 from test_buffers import ALIKE, addresses
 from test_lantern import nearest
-from test_recorded_rounds import GREEDY, METHODS, PRICES, WARM, decoded, named
+from test_recorded_rounds import GREEDY, METHODS, WARM, decoded, named
 from torch import Tensor
 
 from configs.method_table import METHODS as ALL_METHODS
@@ -36,7 +36,7 @@ from runs.session import Session
 
 pytestmark = pytest.mark.usefixtures("plain_blocks")
 
-TABLES = Tables(nearest(), PRICES.prices)
+TABLES = Tables(nearest())
 
 
 class Compiled:

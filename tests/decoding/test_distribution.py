@@ -121,7 +121,7 @@ METHODS = {
         method="jacobi", proposal="sampled", verifier="sampled", window=2, guess="left"
     ),
     "grafted, rejection": MethodSettings(
-        method="graft", size="fixed", nodes=4, window=2, verifier="rejection"
+        method="eagle_recall", nodes=4, window=2, verifier="rejection"
     ),
 }
 

@@ -20,11 +20,10 @@ from decoding.policies.adaptive import AdaptiveTree
 from decoding.policies.base import Shape, TreePolicy
 from decoding.policies.dynamic import DynamicTree
 from decoding.policies.static import NAMED_TREES, StaticTree, rank_paths
-from decoding.policies.ways import Prices
 from decoding.proposals import PROPOSALS
 from decoding.sampling import SamplingDistribution
 from decoding.verifiers.exact import Exact
-from runs.methods import Tables, build_engine
+from runs.methods import build_engine
 from runs.session import Session
 
 VOCAB, TOKENS = 24, 16
@@ -51,38 +50,25 @@ METHODS = {
     "jacobi, drawn anew": MethodSettings(
         method="jacobi", proposal="sampled", window=5, guess="random"
     ),
-    "marginal": MethodSettings(method="marginal", depth=4, width=3, nodes=20),
-    "graft": MethodSettings(method="graft", window=6),
-    "graft of fixed size": MethodSettings(
-        method="graft", size="fixed", depth=3, width=3, nodes=9, window=5
+    "similar": MethodSettings(method="recall", depth=4, width=3, nodes=12, window=5),
+    "similar of rank": MethodSettings(
+        method="recall", proposal="topk", depth=3, width=2, nodes=7, window=4, guess="left"
+    ),
+    "graft of similar": MethodSettings(
+        method="eagle_recall", depth=4, width=3, nodes=14, head_depth=2
     ),
     "graft of few nodes": MethodSettings(
-        method="graft", size="fixed", depth=4, width=3, nodes=3, window=5
+        method="eagle_recall", depth=4, width=3, nodes=3, window=5
     ),
-    "similar": MethodSettings(method="similar", depth=4, width=3, nodes=12, window=5),
-    "similar of rank": MethodSettings(
-        method="similar", proposal="topk", depth=3, width=2, nodes=7, window=4, guess="left"
-    ),
-    "similar, priced": MethodSettings(method="similar", size="priced"),
-    "graft of similar": MethodSettings(
-        method="graft_similar", size="fixed", depth=4, width=3, nodes=14, head_depth=2
-    ),
-    "graft of similar, priced": MethodSettings(method="graft_similar"),
     "block": MethodSettings(method="block", depth=4, width=3, nodes=14, window=6),
-    "block, priced": MethodSettings(method="block", size="priced"),
     "block of rank": MethodSettings(
         method="block", proposal="topk", depth=2, width=2, nodes=7, window=3
     ),
     "block drawn anew": MethodSettings(method="block", proposal="sampled", depth=3, nodes=9),
     "graft of rank": MethodSettings(
-        method="graft", proposal="topk", size="fixed", depth=1, width=2, nodes=7, window=4
+        method="eagle_recall", proposal="topk", depth=1, width=2, nodes=7, window=4
     ),
 }
-TABLES = Tables(
-    prices=Prices(
-        (1.0, *(1.05 + 0.03 * nodes for nodes in range(58))), tuple(0.02 * n for n in range(65))
-    )
-)
 
 
 def decode(engine: Engine, jobs: list[Job]) -> dict[str, FinishedImage]:
@@ -207,17 +193,17 @@ def test_plain_decoding_in_a_batch(distribution, session, truth) -> None:
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_eagle_drafts_in_batches_and_in_any_order(method, session, truth) -> None:
     """Seven jobs through three places; reversed; and the same engine again."""
-    engine = build_engine(session.target, session.drafter, DISTRIBUTIONS[0], method, 3, TABLES)
+    engine = build_engine(session.target, session.drafter, DISTRIBUTIONS[0], method, 3)
     assert codes(engine, JOBS) == truth[DISTRIBUTIONS[0]]
     assert codes(engine, JOBS[::-1]) == truth[DISTRIBUTIONS[0]]
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS[1:], ids=str)
-@pytest.mark.parametrize("name", ["jacobi", "marginal", "graft"])
-def test_foreseen_and_priced_drafts_under_every_distribution(
+@pytest.mark.parametrize("name", ["jacobi", "similar", "graft of similar"])
+def test_foreseen_and_recalled_drafts_under_every_distribution(
     name, distribution, session, truth
 ) -> None:
-    engine = build_engine(session.target, session.drafter, distribution, METHODS[name], 2, TABLES)
+    engine = build_engine(session.target, session.drafter, distribution, METHODS[name], 2)
     found = decode(engine, JOBS)
     assert {job: image.codes.tolist() for job, image in found.items()} == truth[distribution]
     assert sum(image.tau for image in found.values()) > len(JOBS)
@@ -239,10 +225,10 @@ def top1s(rounds: list[RoundStats]) -> list[float]:
 def test_an_images_trees_do_not_depend_on_its_batch(method, session) -> None:
     """Not only the tokens: every round's position, shape, nodes and acceptance, hence tau."""
     alone = rounds_of(
-        build_engine(session.target, session.drafter, DISTRIBUTIONS[0], method, 1, TABLES), JOBS
+        build_engine(session.target, session.drafter, DISTRIBUTIONS[0], method, 1), JOBS
     )
     batch = rounds_of(
-        build_engine(session.target, session.drafter, DISTRIBUTIONS[0], method, 3, TABLES), JOBS
+        build_engine(session.target, session.drafter, DISTRIBUTIONS[0], method, 3), JOBS
     )
     for name, rounds in alone.items():
         assert [vars(stats) | {"top1": 0} for stats in rounds] == [
@@ -265,7 +251,7 @@ def test_top1_is_the_targets_own_at_every_position(session) -> None:
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_figures_agree_with_the_trace(method, session) -> None:
-    engine = build_engine(session.target, session.drafter, DISTRIBUTIONS[0], method, 2, TABLES)
+    engine = build_engine(session.target, session.drafter, DISTRIBUTIONS[0], method, 2)
     largest = engine.speculation.policy.largest
     images, traces = {}, {}
     for step in engine.generate(JOBS[:3]):

@@ -338,7 +338,7 @@ def test_trees_are_judged_alike_in_the_call_of_their_pass(session, images, tempe
     )
     assert session.target.transformer.blocks.fused
     rounds = 0
-    for method in ("ar", "jacobi", "eagle2", "graft_similar"):
+    for method in ("ar", "jacobi", "eagle2", "eagle_recall"):
         engine = session.with_settings(settings).open_engine(MethodSettings(method), images=images)
 
         def judged(flights, verified, engine=engine) -> None:

@@ -26,7 +26,7 @@ METHODS = [
     MethodSettings("static", verifier="sampled", proposal="sampled"),
     MethodSettings("jacobi", window=5),
     MethodSettings("jacobi", window=5, guess="left"),
-    MethodSettings("graft", size="fixed", depth=2, width=2, nodes=6, window=4),
+    MethodSettings("eagle_recall", depth=2, width=2, nodes=6, window=4),
 ]
 
 

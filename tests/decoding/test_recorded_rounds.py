@@ -8,7 +8,6 @@ the rest of the image, and other images, as the engine does.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,12 +22,11 @@ from configs.schema import MethodSettings
 from decoding.engine import Engine
 from decoding.flight import Job
 from decoding.policies.base import Shape
-from decoding.policies.ways import Prices, Way
 from decoding.recorder import rounded, visible_slots
 from decoding.sampling import SamplingDistribution
 from decoding.start import Sizes
 from decoding.transfer import on_device, recording, to_host
-from runs.methods import Tables, build_engine
+from runs.methods import build_engine
 from runs.session import Session
 
 pytestmark = pytest.mark.usefixtures("plain_blocks")
@@ -67,15 +65,10 @@ METHODS = [
     MethodSettings(method="eagle2", depth=3, width=3, nodes=8),
     MethodSettings(method="adt"),
     MethodSettings(method="adt", proposal="topk"),
-    MethodSettings(method="marginal", nodes=8),
-    MethodSettings(method="similar", depth=4, width=3, nodes=8, window=6),
-    MethodSettings(method="graft", nodes=8, window=6),
-    MethodSettings(method="graft_similar", depth=4, width=3, nodes=8, head_depth=2),
+    MethodSettings(method="recall", depth=4, width=3, nodes=8, window=6),
+    MethodSettings(method="eagle_recall", depth=4, width=3, nodes=8, head_depth=2),
     MethodSettings(method="block", depth=4, width=3, nodes=8, window=6),
 ]
-PRICES = Tables(
-    prices=Prices(tuple(1 + 0.1 * n for n in range(99)), tuple(0.1 * n for n in range(99)))
-)
 
 
 def decoded(engine: Engine, jobs: list[Job] = JOBS) -> dict[str, list[int]]:
@@ -112,30 +105,6 @@ def test_so_they_do_where_the_head_reads_hidden_states(method, session) -> None:
 @pytest.mark.parametrize("method", METHODS[-1:], ids=named)
 def test_so_they_do_across_row_ends(method, lumina_folder) -> None:
     check(open_lumina(lumina_folder, "64"), method, WARM, 2)
-
-
-@pytest.mark.parametrize("method", METHODS[-3:], ids=named)
-def test_drafters_read_what_recorded_rounds_without_a_tree_decide(
-    method, session, monkeypatch
-) -> None:
-    """Else their later drafts would be others than those of rounds that are not recorded."""
-    monkeypatch.setattr(
-        "decoding.batch.rounded", lambda shape, largest: largest if shape.reach else Shape(0, 1, 0)
-    )
-    monkeypatch.setattr(Way, "wait", 3)
-    monkeypatch.setattr("decoding.policies.ways.LONGEST_WAIT", 6)
-    dear = Prices((1.0, *(1.5,) * 98), tuple(0.5 * n for n in range(99)))
-
-    def rounds(recorder: Traces | None) -> list[tuple[int, int]]:
-        tables = Tables(prices=replace(dear, alone=False))
-        parts = session.target, session.drafter, WARM, method, 1, tables
-        steps = build_engine(*parts, recorder).generate(JOBS)
-        return [(line.position, line.depth) for step in steps for line in step.rounds]
-
-    traces = Traces()
-    found = rounds(traces)
-    assert found == rounds(None) and {depth for _, depth in found} > {0}
-    assert {sizes.largest.reach > 0 for sizes in traces.traces} == {True, False}
 
 
 def test_rounds_with_a_rule_of_the_host_are_launched(session) -> None:
@@ -179,8 +148,8 @@ def check(
     session: Session, method: MethodSettings, distribution: SamplingDistribution, images: int
 ) -> None:
     def engine(recorder: Traces | None) -> Engine:
-        parts = session.target, session.drafter, distribution, method, images, PRICES
-        return build_engine(*parts, recorder)
+        parts = session.target, session.drafter, distribution, method, images
+        return build_engine(*parts, recorder=recorder)
 
     traces = Traces()
     assert decoded(engine(traces)) == decoded(engine(None))

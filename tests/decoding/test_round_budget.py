@@ -21,10 +21,8 @@ CEILINGS = {
     MethodSettings(method="static", tree="chain"): 412,
     MethodSettings(method="eagle2", depth=3, width=3, nodes=8): 316,
     MethodSettings(method="adt"): 244,
-    MethodSettings(method="marginal", size="fixed", nodes=8): 394,
-    MethodSettings(method="graft", size="fixed", nodes=8, window=6): 297,
-    MethodSettings(method="similar", depth=6, width=3, nodes=8): 450,
-    MethodSettings(method="graft_similar", size="fixed", depth=6, width=3, nodes=8, window=0): 733,
+    MethodSettings(method="recall", depth=6, width=3, nodes=8): 450,
+    MethodSettings(method="eagle_recall", depth=6, width=3, nodes=8, window=0): 733,
     MethodSettings(method="block", depth=6, width=3, nodes=8, window=6): 667,
 }
 WAITS = ("aten::item", "aten::is_nonzero", "aten::equal", "aten::_local_scalar_dense")
@@ -64,7 +62,7 @@ def test_a_round_launches_no_more_than_before(method, session) -> None:
 
 @pytest.mark.parametrize("method", CEILINGS, ids=lambda method: method.method)
 def test_single_numbers_are_read_only_to_end_growth_early(method, session) -> None:
-    """A number read from a tensor is a wait for the device. `eagle2` asks on a CPU only; `marginal`
-    asks after every level how large its tree should be. (`tolist` is not seen here.)"""
+    """A number read from a tensor is a wait for the device. `eagle2` asks on a CPU only.
+    (`tolist` is not seen here.)"""
     asked = [sum(count[name] for name in WAITS) for count in rounds(session, method)]
-    assert max(asked) <= {"eagle2": 1, "marginal": 3}.get(method.method, 0)
+    assert max(asked) <= {"eagle2": 1}.get(method.method, 0)

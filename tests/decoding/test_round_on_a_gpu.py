@@ -19,9 +19,8 @@ from configs.schema import MethodSettings, RunSettings
 from decoding import transfer
 from decoding.engine import Engine
 from decoding.flight import Job
-from decoding.policies.ways import Prices
+from decoding.policies.dynamic import DynamicTree
 from decoding.timing import Stopwatch
-from runs.methods import Tables, build_engine
 from runs.session import Session, open_session
 
 pytestmark = pytest.mark.usefixtures("plain_blocks")
@@ -34,8 +33,6 @@ METHODS = [
     MethodSettings(method="static", tree="chain"),
     MethodSettings(method="eagle2", depth=3, width=3, nodes=8),
     MethodSettings(method="adt", proposal="topk"),
-    MethodSettings(method="marginal", size="fixed", nodes=8),
-    MethodSettings(method="graft", size="fixed", nodes=8, window=6),
     MethodSettings(method="block", depth=3, width=3, nodes=8, window=4),
 ]
 
@@ -149,18 +146,11 @@ def test_so_it_does_across_row_ends(method, lumina_folder, fake_gpu) -> None:
 
 
 def test_a_wait_in_a_round_is_seen(session, fake_gpu, monkeypatch) -> None:
-    """Trees that choose their size by prices ask after every level, which these tests notice."""
-    method = MethodSettings(method="marginal", nodes=8)
-    prices = Tables(prices=Prices(tuple(torch.ones(9).tolist()), (0.1,) * 7))
+    """A policy that reads a score from the device, which these tests notice."""
+    prune = DynamicTree.prune
+    monkeypatch.setattr(
+        DynamicTree, "prune", lambda *given: bool(given[1].scores.any()) and prune(*given)
+    )
+    method = MethodSettings(method="eagle2", depth=3, width=3, nodes=8)
     with pytest.raises(DataDependentOutputException):
-        decode(
-            lambda: build_engine(
-                session.target,
-                session.drafter,
-                session.open_engine(METHODS[0]).distribution,
-                method,
-                2,
-                prices,
-            ),
-            fake_gpu,
-        )
+        decode(lambda: session.open_engine(method, images=2), fake_gpu)

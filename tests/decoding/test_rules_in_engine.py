@@ -25,7 +25,7 @@ LOSSLESS = {
     "rejection, drawn": MethodSettings(**TREE, proposal="sampled", verifier="rejection"),
     "sampled": MethodSettings(method="static", proposal="sampled", verifier="sampled"),
     "rejection, grafted": MethodSettings(
-        "graft", depth=3, width=3, nodes=9, window=6, verifier="rejection"
+        "eagle_recall", depth=3, width=3, nodes=9, window=6, verifier="rejection"
     ),
     "spectr": MethodSettings(method="static", proposal="sampled", verifier="spectr"),
     "block": MethodSettings("jacobi", proposal="sampled", verifier="block", window=5),
@@ -38,7 +38,7 @@ RELAXED = {
     "lantern": MethodSettings(**TREE, proposal="topk", verifier="lantern", relaxed=LANTERN),
     "lantern_coupled": MethodSettings(**TREE, verifier="lantern_coupled", relaxed=LANTERN),
     "lantern, grafted": MethodSettings(
-        "graft", nodes=9, window=6, verifier="lantern", relaxed=LANTERN
+        "eagle_recall", nodes=9, window=6, verifier="lantern", relaxed=LANTERN
     ),
     "gsd": MethodSettings(
         "jacobi", proposal="sampled", verifier="gsd", window=5, relaxed=GsdSettings(reach=2)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from test_engine import METHODS, TABLES, codes
+from test_engine import METHODS, codes
 
 from configs.schema import MethodSettings
 from decoding.cache import KVCache
@@ -21,11 +21,11 @@ WARM = SamplingDistribution()
 TEXTS = ["a cat"] * 4 + ["two blue dogs on a mat"] * 3 + ["a cat", "a red cat", "a red cat"]
 JOBS = [Job(str(number), text, 50 + number) for number, text in enumerate(TEXTS)]
 CHANGES = 4  # how often another prompt begins
-NAMES = ["small eagle2", "adt", "jacobi", "graft", "graft of similar"]
+NAMES = ["small eagle2", "adt", "jacobi", "similar", "graft of similar"]
 
 
 def engine_of(session: Session, method: MethodSettings, images: int) -> Engine:
-    return build_engine(session.target, session.drafter, WARM, method, images, TABLES)
+    return build_engine(session.target, session.drafter, WARM, method, images)
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +81,8 @@ def test_every_engine_reads_anew(session, alone, reads) -> None:
 
 
 def test_guidance_rows_in_turn(session, alone) -> None:
-    target, method = SequentialGuidance(session.target), METHODS["graft"]
-    engine = build_engine(target, session.drafter, WARM, method, 3, TABLES)
+    target, method = SequentialGuidance(session.target), METHODS["graft of similar"]
+    engine = build_engine(target, session.drafter, WARM, method, 3)
     assert codes(engine, JOBS) == alone
 
 

@@ -210,10 +210,9 @@ def test_candidates_are_chosen_with_the_noise_that_is_heard(noisy, session) -> N
 def test_graft_with_a_block_head_is_the_block_drafter_alone(session) -> None:
     """It mixes and foresees by itself."""
     block = LoadedDrafter(BlockHead.of(session.drafter.network))
-    for name in ("graft", "graft_similar"):
-        method = MethodSettings(method=name, size="fixed")
-        engine = build_engine(session.target, block, SamplingDistribution(), method, 1)
-        assert isinstance(engine.speculation.drafter, BlockDrafter)
+    method = MethodSettings(method="eagle_recall")
+    engine = build_engine(session.target, block, SamplingDistribution(), method, 1)
+    assert isinstance(engine.speculation.drafter, BlockDrafter)
 
 
 def test_an_image_of_its_own_memory(session) -> None:

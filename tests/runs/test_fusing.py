@@ -17,13 +17,13 @@ from runs.fusing import fuse
 from runs.session import Session, open_session
 
 JOBS = [Job(str(seed), text, seed) for seed, text in enumerate(("a red cat", "two boats", "a"))]
-METHODS = ["ar", "jacobi", "static", "eagle2", "adt", "marginal", "graft", "similar"]
-METHODS += ["graft_similar", "block"]
+METHODS = ["ar", "jacobi", "static", "eagle2", "adt", "recall"]
+METHODS += ["eagle_recall", "block"]
 
 
 def opened(checkpoint, compile: str, dtype: str = "fp64") -> Session:
     settings = replace(small_settings(checkpoint), compile=compile, dtype=dtype)
-    return open_session(replace(settings, method=MethodSettings("graft_similar")))
+    return open_session(replace(settings, method=MethodSettings("eagle_recall")))
 
 
 def codes(
@@ -53,7 +53,7 @@ def test_all_methods_decode_the_same_tokens(checkpoint, temperature) -> None:
 def test_so_they_do_with_cuts_and_without_guidance(checkpoint, sampled) -> None:
     plain, compiled = opened(checkpoint, "off"), opened(checkpoint, "on")
     wanted = codes(plain, "ar", 1.0, 1, **sampled)
-    for method in ("ar", "jacobi", "eagle2", "graft_similar", "block"):
+    for method in ("ar", "jacobi", "eagle2", "eagle_recall", "block"):
         for images in (1, 3):
             assert codes(compiled, method, 1.0, images, **sampled) == wanted, (method, images)
 
@@ -66,7 +66,7 @@ def test_so_they_do_where_the_head_reads_hidden_states(checkpoint) -> None:
     session.drafter.network.read_layers((1,))
     torch.nn.init.normal_(session.drafter.network.states.weight, std=0.1)
     fuse(session.drafter.network.requires_grad_(False))
-    for method in ("eagle2", "graft", "graft_similar", "block"):
+    for method in ("eagle2", "eagle_recall", "block"):
         for images in (1, 2):
             assert codes(session, method, 1.0, images) == wanted, (method, images)
 
@@ -86,15 +86,14 @@ def test_they_are_bit_by_bit_the_same_in_short_types(checkpoint, dtype) -> None:
 def test_the_shipped_model_does_so_too(dtype) -> None:
     """The small one has sizes that the kernels take in fp64 only. Prompts differ in length."""
     settings = RunSettings(
-        prompt="a blue square", dtype=dtype, compile="on", method=MethodSettings("graft")
+        prompt="a blue square", dtype=dtype, compile="on", method=MethodSettings("eagle_recall")
     )
     session = open_session(settings)
     jobs = [Job("0", "a blue square", 3), Job("1", "two small red circles above a green one", 4)]
-    pairs = [("ar", 1), ("ar", 2), ("jacobi", 2), ("adt", 1), ("graft_similar", 2)]
+    pairs = [("ar", 1), ("ar", 2), ("jacobi", 2), ("adt", 1), ("eagle_recall", 2)]
     found = []
     for method, images in pairs:
-        size = "fixed" if method == "graft_similar" else None
-        engine = session.open_engine(MethodSettings(method, size=size), images=images)
+        engine = session.open_engine(MethodSettings(method), images=images)
         steps = engine.generate(jobs)
         found.append({i.job.id: i.codes.tolist() for step in steps for i in step.finished})
         assert engine.reader.whole.weights is not None  # passes were one call

@@ -81,7 +81,7 @@ def test_so_they_do_one_guidance_row_after_the_other(checkpoint) -> None:
     settings = replace(small_settings(checkpoint), compile="inductor", cfg_mode="sequential")
     session = open_session(settings)
     wanted = codes(opened(checkpoint, "off"), "ar", 1.0, 1)
-    for method in ("ar", "jacobi", "graft"):
+    for method in ("ar", "jacobi", "eagle_recall"):
         assert codes(session, method, 1.0, 2) == wanted
 
 
@@ -116,7 +116,8 @@ class Written:
 
 @needs_inductor
 @pytest.mark.parametrize(
-    "name", ["jacobi", *(pytest.param(n, marks=only_in_all) for n in ("ar", "adt", "graft"))]
+    "name",
+    ["jacobi", *(pytest.param(n, marks=only_in_all) for n in ("ar", "adt", "eagle_recall"))],
 )
 def test_rounds_can_be_recorded(name, deep) -> None:
     """What the second round of a size needs was compiled in the first one."""

@@ -28,7 +28,7 @@ def painter(checkpoint: Path, tmp_path_factory) -> Painter:
     pipe = Pipeline.from_pretrained(
         checkpoint, method="adt", torch_dtype="fp64", device="cpu", progress_bar=False
     )
-    return Painter(pipe, tmp_path_factory.mktemp("costs"))
+    return Painter(pipe)
 
 
 def wish(**own) -> Wish:
@@ -81,14 +81,6 @@ def test_every_round_is_shown_if_asked(painter, monkeypatch):
     assert any(len(draft["parents"]) > 3 for draft in drafts)
 
 
-def test_costs_are_measured_once_and_kept_in_the_pages_folder(painter, monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    first = [value["state"] for value in painter.draw(wish(method="marginal"))]
-    again = [value["state"] for value in painter.draw(wish(method="marginal"))]
-    assert first[0] == "preparing" and again[0] == "drawing" and again[-1] == "done"
-    assert (painter.folder / "costs.json").is_file() and list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("own", "message"),
     [
@@ -135,7 +127,7 @@ def test_an_image_is_completed_by_its_mirror():
 
 
 def test_the_page_begins_with_a_method_that_the_files_allow(checkpoint, tmp_path):
-    assert page_settings({"model_path": str(checkpoint)}).engine.method.method == "graft"
+    assert page_settings({"model_path": str(checkpoint)}).engine.method.method == "adt"
     bare = shutil.copytree(checkpoint, tmp_path / "bare")
     shutil.rmtree(bare / "drafter")
     without = page_settings({"model_path": str(bare)})

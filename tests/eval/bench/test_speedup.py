@@ -19,6 +19,7 @@ JOBS = [Job(str(number), "a cat", number) for number in range(8)]
 AR, ADT = 2.0, 1.25  # seconds per image on the idle machine
 ROW = {"method": "adt", "proposal": "coupled", "verifier": "exact", "temperature": 1.0}
 ROW |= {"lossless": True, "tau": 2.0, "near_ties": 0, "identical": 2}
+ROW |= {"seconds_per_image": 1.0, "tokens_per_second": 9.0}
 
 
 @dataclass
@@ -147,8 +148,8 @@ def test_a_speed_up_above_tau_is_marked_also_in_rows_that_say_nothing() -> None:
     fast = ROW | {"tau": 2.1, "speedup": 8.87}
     plain = ROW | {"method": "ar", "proposal": None, "tau": 1.0, "speedup": 1.0}
     *_, first, marked, remark = table([plain, fast], 2).splitlines()
-    assert first == "| ar (plain decoding) | 1.00 | 1.00 | 2/2 |"
-    assert marked == "| adt | 2.10 | 8.87 (!) | 2/2 |"
+    assert first == "| ar (plain decoding) | 1 | 9 | 1.00 | 1.00 | 2/2 |"
+    assert marked == "| adt | 1 | 9 | 2.10 | 8.87 (!) | 2/2 |"
     assert remark.startswith("(!) adt: a speed-up of 8.87 exceeds tau 2.10")
     assert doubts(plain) == ()
 

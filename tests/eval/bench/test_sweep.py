@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from eval.bench import sweep as module
 from eval.bench.quality import QUALITIES
 from eval.metrics.attribute_classifier import AttributeClassifier
 from eval.metrics.attributes import Labels
-from runs.costs import Costs
 
 FILE = """base: adt
 axes:
@@ -93,22 +91,6 @@ def test_a_row_holds_what_was_measured_together_with_ar(sweep, tmp_path) -> None
     assert row["interval"]["value"] == pytest.approx(ratio) and row["interval"]["low"] is None
     assert ratio / 2 < row["speedup"] < ratio * 2 and row["speedup_low"] is None
     assert len(row["conditions"]["model_path"]) == 16  # of the weights, not a path
-
-
-def test_counts_promise_a_speed_up_and_are_taken_once(sweep, tmp_path, monkeypatch, capsys) -> None:
-    def promised(costs: Costs) -> float:
-        (tmp_path / "costs.json").write_text(json.dumps({"costs": asdict(costs)}))
-        assert sweep("--costs", str(tmp_path / "costs.json"), "--cells", "0-4") == 0
-        return json.loads(capsys.readouterr().out.splitlines()[-1])["promised"]
-
-    first = promised(Costs((0.0, 10.0), (10.0, 20.0), 2.0))
-    assert all("speedup" not in row and row["mean_nodes"] <= row["nodes"] for row in rows(tmp_path))
-    monkeypatch.setattr(module, "_measured", lambda *_: pytest.fail("counted again"))
-    best = max(row["tau"] for row in rows(tmp_path))
-    second = promised(Costs((0.0, 10.0), (10.0, 10.0), 0.001))
-    assert first < second == pytest.approx(best, rel=1e-2)
-    assert sweep("--costs", str(tmp_path / "none.json")) == 2
-    assert "--costs: " in capsys.readouterr().err
 
 
 def test_images_are_judged_where_quality_is_asked_for(sweep, tmp_path, capsys) -> None:

@@ -201,7 +201,7 @@ METHODS = {
     "eagle2": MethodSettings(method="eagle2"),
     "eagle2 topk": MethodSettings(method="eagle2", proposal="topk", depth=3, width=4, nodes=7),
     "adt": MethodSettings(method="adt"),
-    "graft": MethodSettings(method="graft", size="fixed", nodes=10, window=6),
+    "graft": MethodSettings(method="eagle_recall", nodes=10, window=6),
 }
 
 

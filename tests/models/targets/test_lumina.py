@@ -28,7 +28,7 @@ METHODS = {
     "deep eagle2": MethodSettings(method="eagle2", depth=7, width=3, nodes=12),
     "adt": MethodSettings(method="adt", adt=AdtSettings(d_max=5)),
     "jacobi": MethodSettings(method="jacobi", window=7),
-    "graft": MethodSettings(method="graft", size="fixed", depth=3, width=3, nodes=10, window=6),
+    "graft": MethodSettings(method="eagle_recall", depth=3, width=3, nodes=10, window=6),
 }
 DISTRIBUTIONS = [
     SamplingDistribution(),

@@ -320,7 +320,7 @@ def test_speeds_are_measured_on_demand(folder, capsys, monkeypatch, tmp_path) ->
     cells, rates = zip(*document["tokens_per_second"], strict=True)
     assert code == 0 and document["recommended"] in cells and min(rates) > 0
     for cell, (batch, name) in zip(
-        cells, [(n, name) for n in (1, 2) for name in ("ar", "jacobi", "graft")], strict=True
+        cells, [(n, name) for n in (1, 2) for name in ("ar", "jacobi", "adt")], strict=True
     ):
         assert cell.startswith(f"--batch_size {batch} --method {name}")
     shutil.rmtree(folder / "drafter")

@@ -168,7 +168,7 @@ def test_a_block_drafter_is_resumed_written_and_drafts(folders, tmp_path) -> Non
         device="cpu", dtype="fp64", method=MethodSettings(method="block", nodes=7),
     )  # fmt: skip
     session, jobs = open_session(settings), [Job("0", "a cat", 3), Job("1", "two dogs", 4)]
-    graft = MethodSettings(method="graft", size="fixed", nodes=7)
+    graft = MethodSettings(method="eagle_recall", nodes=7)
     plain, *drafted = (
         measure(session.open_engine(method), jobs)
         for method in (MethodSettings(method="ar"), settings.method, graft)
@@ -562,7 +562,7 @@ def test_a_head_learns_to_read_hidden_states(tmp_path) -> None:
     session = session_with(tmp_path / "model", folder)
     jobs = [Job(str(i), text, i) for i, text in enumerate(CAPTIONS)]
     methods = [MethodSettings(method=name) for name in ("ar", "eagle2", "block")]
-    methods.append(MethodSettings(method="graft_similar", size="fixed"))
+    methods.append(MethodSettings(method="eagle_recall"))
     plain, *drafted = (measure(session.open_engine(each, images=3), jobs) for each in methods)
     for found in drafted:
         for one, other in zip(plain.images, found.images, strict=True):
