@@ -28,7 +28,7 @@ from runs.generate import refuse_spread
 from runs.jobs import image_jobs
 from runs.prompts import PromptItem, numbered, prompt_items
 from runs.session import open_session, target_options
-from scenes.prompts import scene_captions
+from scenes.captions import scene_captions
 from support.border import Failure
 from support.devices import pick_device
 from support.durable import make_writable

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scenes.scene import Background, Scene, SceneObject
+from scenes.scene import Background, Scene, SceneObject, sample_scene
 
 _SIZE_WORDS = {"small": ("small", "little", "tiny"), "large": ("large", "big")}
 _GROUND_WORDS = ("background", "background", "backdrop")
@@ -35,6 +35,11 @@ def caption(scene: Scene, seed: int) -> str:
     else:
         text = f"{_pick(rng, _OPENINGS)}{objects} {_pick(rng, ('on', 'on', 'against'))} {ground}"
     return text + ("." if rng.random() < 0.3 else "")
+
+
+def scene_captions(split: str, count: int) -> list[str]:
+    """Return the captions of the first scenes of a split."""
+    return [caption(sample_scene(split, index), index) for index in range(count)]
 
 
 def _objects(scene: Scene, rng: np.random.Generator) -> str:

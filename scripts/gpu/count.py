@@ -7,6 +7,7 @@ and its image; what is counted of its tensors is scaled up.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -55,6 +56,19 @@ class Network(NamedTuple):
     def real(self, size: int) -> int:
         """Return the size of a dimension in the wide model."""
         return size * self.scale if size in self.widths else size
+
+
+def held(method: MethodSettings, depth: float = 5) -> MethodSettings:
+    """Return a method whose trees keep one depth, and the baseline's width.
+
+    Random weights accept hardly any draft, so adaptive trees would shrink to the least.
+    """
+    if (adt := method.adt) is None:
+        return method
+    depth, width = min(max(round(depth), adt.d_min), adt.d_max), min(max(10, adt.k_min), adt.k_max)
+    limits = {"d_min": depth, "d_max": depth, "d_init": depth}
+    limits |= {"k_min": width, "k_max": width, "k_init": width}
+    return replace(method, adt=replace(adt, **limits))
 
 
 def count_rounds(

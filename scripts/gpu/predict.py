@@ -25,8 +25,8 @@ from eval.bench.table import method_words
 from eval.report.run import read_run
 from eval.report.speed import tau as tau_of
 from runs.session import Session, open_session
-from scripts.gpu.count import KINDS, Network, Work, count_rounds, total_bytes
-from scripts.gpu.rounds import METHODS, held
+from scripts.gpu.count import KINDS, Network, Work, count_rounds, held, total_bytes
+from scripts.gpu.rounds import METHODS
 from scripts.gpu.tokens import short
 from scripts.tools.random_checkpoint import IDS, public_config, write_checkpoint
 from support.json_files import read_lines, read_object

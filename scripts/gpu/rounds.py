@@ -7,12 +7,11 @@ has been captured. Random weights accept hardly any draft, so trees whose shape 
 are held at the baseline's depth and width.
 """
 
-import resource
 import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice, product
+from itertools import islice, pairwise, product
 from pathlib import Path
 from statistics import fmean, median, quantiles
 
@@ -28,6 +27,7 @@ from configs.targets import ROOT
 from decoding.engine import StepStats
 from decoding.flight import Job
 from runs.session import Session
+from scripts.gpu.count import held
 from scripts.gpu.record import Figures, Record
 from scripts.gpu.tokens import open_once, short
 from scripts.tools.random_checkpoint import CODES
@@ -95,19 +95,6 @@ def time_rounds(
     record.finish("Rounds of a 7B target with random weights", COLUMNS)
 
 
-def held(method: MethodSettings, depth: float = 5) -> MethodSettings:
-    """Return a method whose trees keep one depth, and the baseline's width.
-
-    Random weights accept hardly any draft, so adaptive trees would shrink to the least.
-    """
-    if (adt := method.adt) is None:
-        return method
-    depth, width = min(max(round(depth), adt.d_min), adt.d_max), min(max(10, adt.k_min), adt.k_max)
-    limits = {"d_min": depth, "d_max": depth, "d_init": depth}
-    limits |= {"k_min": width, "k_max": width, "k_init": width}
-    return replace(method, adt=replace(adt, **limits))
-
-
 def copy_time(folder: Path, device: torch.device) -> Figures:
     """Return `bound_ms`: what reading a pass's weights takes at the speed of a copy.
 
@@ -133,10 +120,9 @@ def copy_time(folder: Path, device: torch.device) -> Figures:
 def measure_rounds(session: Session, method: MethodSettings, images: int, count: int) -> Figures:
     """Return what `count` rounds of so many images at once cost.
 
-    `ms_per_round`, the median, and `ms_slowest_tenth`, which nine of ten rounds stay below; on a
-    GPU also `launches`, `host_share` (the share of a round in which no kernel runs) and `waits` for
-    the device per round; `first_seconds`: of the first time, with captures and compilation; `gib`:
-    peak memory.
+    `ms_per_round`, the median, and `ms_slowest_tenth`, which nine of ten rounds stay below;
+    `first_seconds`: of the first time, with captures and compilation; on a GPU also `launches`,
+    `host_share` (of a round, in which no kernel runs), `waits` for the device and `gib` at most.
     """
     device = session.target.device
     if device.type == "cuda":
@@ -146,22 +132,21 @@ def measure_rounds(session: Session, method: MethodSettings, images: int, count:
     started = time.perf_counter()
     first = sum(1 for _ in islice(engine.generate(jobs), count))
     first_seconds = time.perf_counter() - started
-    times, rows, steps = [], [], engine.generate(jobs)
+    rows, steps, ends = [], engine.generate(jobs), []
     for _ in range(first):
-        started = time.perf_counter()
-        step = next(steps)  # its figures come from the device, so the round has ended
-        times.append(1000 * (time.perf_counter() - started))
-        rows += step.rounds
-    times = times[1:]  # the first holds the prompt's pass, too
+        rows += next(steps).rounds  # its figures come from the device, so the round has ended
+        ends.append(1000 * time.perf_counter())
+    # Without the first round, whose time would hold the prompt's pass.
+    times = [end - before for before, end in pairwise(ends)]
     figures = {
         "nodes": fmean(row.nodes for row in rows),
         "ms_per_round": median(times),
         "ms_slowest_tenth": quantiles(times, n=10)[-1],
         "tokens_per_round": fmean(row.accepted + 1 for row in rows),
-        "gib": _peak_bytes(device) / 2**30,
         "first_seconds": round(first_seconds, 1),
     }
     if device.type == "cuda":
+        figures["gib"] = torch.cuda.max_memory_allocated(device) / 2**30
         figures |= _device_work(engine.generate(jobs), figures["ms_per_round"])
         figures |= {"waits": _waits(engine.generate(jobs))}
     return figures
@@ -196,13 +181,6 @@ def _waits(steps: Iterator[StepStats]) -> float:
         torch.cuda.set_sync_debug_mode("default")
         torch.set_warn_always(False)
     return sum("synchronizing" in str(warning.message) for warning in caught) / count
-
-
-def _peak_bytes(device: torch.device) -> int:
-    """Return the peak memory of the GPU, or else of the process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 if __name__ == "__main__":

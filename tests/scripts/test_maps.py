@@ -9,7 +9,7 @@ from PIL import Image
 
 from configs.fields import SettingsError
 from eval.report.run import ImageTrace
-from scripts.tools.maps import columns_of, correlation, correlations, maps, read_traces
+from scripts.tools.maps import correlation, correlations, maps, read_traces
 from support.durable import append_lines
 
 SIDE = 6
@@ -38,39 +38,25 @@ def write_run(folder: Path, images: int = 9) -> Path:
     return folder
 
 
-def colours(path: Path) -> int:
-    return len(set(Image.open(path).convert("RGB").getdata()))
-
-
-def test_maps_and_numbers(tmp_path, capsys) -> None:
+def test_numbers_are_printed_and_written(tmp_path, capsys) -> None:
     run = write_run(tmp_path / "run")
-    maps(run=str(run), images=2)
-    pictures = sorted(path.name for path in (run / "maps").glob("*.png"))
-    assert pictures == ["00000_0.png", "00001_0.png", "mean.png"]
-    assert all(colours(run / "maps" / name) > 100 for name in pictures)
-    numbers = json.loads((run / "maps" / "correlations.json").read_text())
-    assert numbers["images"] == 9 and list(numbers) == ["images", "rounds", "positions"]
-    upper = numbers["rounds"]["other_image"]["pearson"]
-    assert 0.3 < upper["low"] < upper["value"] < upper["high"] <= 1  # all tops are easy
-    shown = capsys.readouterr().out
-    pairs = numbers["rounds"]["other_image"]["pairs"]
-    assert f"| rounds | other_image | {pairs} | {upper['value']:.3f} [" in shown
+    maps(run=str(run), output_dir=str(tmp_path / "elsewhere"))
+    figures = json.loads((tmp_path / "elsewhere" / "correlations.json").read_text())
+    assert figures["images"] == 9 and len(figures) == 8
+    other = figures["other_image"]
+    assert 0.3 < other["low"] < other["value"] < other["high"] <= 1  # all tops are easy
+    row = f"| other_image | {other['pairs']} | {other['value']:.3f} ["
+    assert row in capsys.readouterr().out
 
 
-def test_what_is_drawn_is_the_grid_of_the_image(tmp_path, monkeypatch) -> None:
-    run = write_run(tmp_path / "run", images=1)
+def test_rows_are_those_of_the_picture(tmp_path) -> None:
+    run = write_run(tmp_path / "run", images=2)
     for path in (run / "img").iterdir():
         Image.new("RGB", (72, 32)).save(path)
-    assert columns_of(run, read_traces(run)) == 9  # 9 x 4 tokens
-    drawn = []
-    monkeypatch.setattr(
-        "scripts.tools.maps.draw", lambda maps, columns, *_: drawn.append((maps, columns))
-    )
-    maps(run=str(run), output_dir=str(tmp_path / "elsewhere"), images=0)
-    (accepted, top1), columns = drawn[0]
-    trace = read_traces(run)["00000_0"]
-    assert columns == 9 and np.array_equal(accepted, trace.accepted, equal_nan=True)
-    assert np.isnan(top1[0]) and (tmp_path / "elsewhere" / "correlations.json").exists()
+    assert read_traces(run)[1] == 9  # 9 x 4 tokens
+    Image.new("RGB", (32, 72)).save(path)
+    with pytest.raises(SettingsError, match="several sizes"):
+        read_traces(run)
 
 
 def test_runs_without_a_trace_or_drafts_are_refused(tmp_path) -> None:
@@ -128,79 +114,52 @@ def made(images: int, carry: float, seed: int = 0, least: int = 40) -> list[Imag
 
 
 def test_rounds_that_repeat_the_one_before_are_found_and_controls_are_not() -> None:
-    found = correlations(made(10, carry=0.6), columns=64, samples=400)
+    figures = correlations(made(10, carry=0.6), columns=64, samples=400)
     for name in ("previous", "left", "left_given_upper"):
-        one = found["rounds"][name]
-        assert one.pearson.value == pytest.approx(0.6, abs=0.05) == one.spearman.value
-        assert 0.5 < one.pearson.low < one.pearson.value < one.pearson.high < 0.7
+        figure = figures[name][1]
+        assert figure.value == pytest.approx(0.6, abs=0.05)
+        assert 0.5 < figure.low < figure.value < figure.high < 0.7
     for name in ("upper", "upper_given_left", "other_image", "elsewhere"):
-        assert abs(found["rounds"][name].pearson.value) < 0.06, name
-    assert found["rounds"]["left"].pairs < found["rounds"]["previous"].pairs
+        assert abs(figures[name][1].value) < 0.06, name
+    assert figures["left"][0] < figures["previous"][0]
 
 
-def test_independent_rounds_agree_within_themselves_only() -> None:
-    """Neighbours are mostly of one round: correlations of positions are high without a cause."""
-    found = correlations(made(10, carry=0.0), columns=64, samples=100)
-    assert found["positions"]["left"].pearson.value > 0.6
-    assert all(abs(one.pearson.value) < 0.06 for one in found["rounds"].values())
-    assert abs(found["positions"]["upper"].pearson.value) < 0.06
+def test_independent_rounds_correlate_with_nothing() -> None:
+    figures = correlations(made(10, carry=0.0), columns=64, samples=100)
+    assert all(abs(figure.value) < 0.06 for _, figure in figures.values())
 
 
 def test_rows_that_repeat_the_row_above_are_found() -> None:
-    draw = np.random.default_rng(3)
+    random = np.random.default_rng(3)
     traces = []
     for _ in range(9):
         row: list[int] = []
         while sum(row) + len(row) < 48:
-            row.append(int(draw.integers(min(8, 48 - sum(row) - len(row)))))
-        traces.append(
-            trace([0] * 47 + row * 20)
-        )  # position 0, a row of single tokens, then the same row 20 times
-    found = correlations(traces, columns=48, samples=100)
-    assert (
-        found["rounds"]["upper"].pearson.value > 0.8
-        and found["rounds"]["upper_given_left"].pearson.value > 0.8
-    )
-    assert abs(found["rounds"]["left_given_upper"].pearson.value) < 0.3
+            row.append(int(random.integers(min(8, 48 - sum(row) - len(row)))))
+        # position 0, a row of single tokens, then the same row 20 times
+        traces.append(trace([0] * 47 + row * 20))
+    figures = correlations(traces, columns=48, samples=100)
+    assert figures["upper"][1].value > 0.8 and figures["upper_given_left"][1].value > 0.8
+    assert abs(figures["left_given_upper"][1].value) < 0.3
 
 
 def test_layout_common_to_all_images_is_seen_by_the_control() -> None:
-    found = correlations([made(1, carry=0.5)[0] for _ in range(9)], columns=64, samples=100)
-    assert found["rounds"]["other_image"].pearson.value == pytest.approx(1)
-    assert abs(found["rounds"]["elsewhere"].pearson.value) < 0.1
+    figures = correlations([made(1, carry=0.5)[0] for _ in range(9)], columns=64, samples=100)
+    assert figures["other_image"][1].value == pytest.approx(1)
+    assert abs(figures["elsewhere"][1].value) < 0.1
 
 
-def test_pearson_spearman_and_partial_correlations_of_given_numbers() -> None:
-    draw = np.random.default_rng(1)
-    z = draw.normal(size=20_000)
-    x, y = z + draw.normal(size=z.size), z + draw.normal(size=z.size)
-    parts = np.split(np.stack([x, y, z]), 10, axis=1)
-    plain, given = correlation([part[:2] for part in parts], 200), correlation(parts, 200)
-    assert (
-        plain.pearson.value == pytest.approx(0.5, abs=0.02)
-        and plain.pearson.low < 0.5 < plain.pearson.high
-    )
-    assert plain.spearman.value == pytest.approx(6 / np.pi * np.arcsin(0.25), abs=0.02)
-    assert given.pearson.value == pytest.approx(0, abs=0.02) and given.pairs == 20_000
-    curved = correlation([np.stack([x, np.exp(3 * x)])], 10)
-    assert (
-        curved.spearman.value == pytest.approx(1)
-        and curved.pearson.value < 0.7
-        and curved.pearson.low is None
-    )
-
-
-def test_ties_share_ranks_and_gaps_are_left_out() -> None:
-    table = np.array([[1.0, 1, 2, 3, np.nan, 4], [1.0, 2, 2, 3, 3, np.nan]])
-    scipy = pytest.importorskip("scipy.stats")
-    expected = scipy.spearmanr([1, 1, 2, 3], [1, 2, 2, 3]).statistic
-    assert (
-        correlation([table], 10).spearman.value == pytest.approx(expected)
-        and correlation([table], 10).pairs == 4
-    )
+def test_plain_and_partial_correlations_of_given_numbers() -> None:
+    random = np.random.default_rng(1)
+    z = random.normal(size=20_000)
+    x, y = z + random.normal(size=z.size), z + random.normal(size=z.size)
+    images = np.split(np.stack([x, y, z]), 10, axis=1)
+    plain, given = correlation([image[:2] for image in images], 200), correlation(images, 200)
+    assert plain[1].value == pytest.approx(0.5, abs=0.02) and plain[1].low < 0.5 < plain[1].high
+    assert given[1].value == pytest.approx(0, abs=0.02) and given[0] == 20_000
 
 
 def test_no_correlation_with_a_constant_or_with_nothing() -> None:
     assert correlation([np.array([[1.0, 2, 3, 4], [5.0, 5, 5, 5]])]) is None
     assert correlation([np.full((2, 9), np.nan)]) is None
-    assert correlations([trace([1, 0, 3, 2, 0, 1])], columns=4)["rounds"]["other_image"] is None
+    assert correlations([trace([1, 0, 3, 2, 0, 1])], columns=4)["other_image"] is None
