@@ -15,3 +15,8 @@ needs_browser = pytest.mark.skipif(
     BROWSER is None and not ALL, reason=f"no browser: none of {', '.join(NAMES)} is on PATH"
 )
 only_in_all = pytest.mark.skipif(not ALL, reason="only in make test-all")
+
+
+def thinned(cases):
+    """Return every third of many like cases; in `make test-all` all of them."""
+    return list(cases)[:: 1 if ALL else 3]

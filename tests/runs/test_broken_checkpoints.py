@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from browser import thinned
 from small_llamagen import write_llamagen
 
 import main
@@ -215,7 +216,7 @@ def test_a_whole_checkpoint(folder, capsys) -> None:
     assert inspected(capsys, folder) == (0, []) and generated(capsys, folder)[0] == 0
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", thinned(CASES))
 def test_inspect_foretells_what_generate_images_says(name, folder, capsys) -> None:
     damage, part, words = CASES[name]
     damage(folder)
@@ -300,7 +301,7 @@ LLAMAGEN: dict[str, tuple[Damage, str, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", LLAMAGEN)
+@pytest.mark.parametrize("name", thinned(LLAMAGEN))
 def test_broken_llamagen_folders(name, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setitem(FAMILIES, "llamagen", llamagen_family(4))
     monkeypatch.setitem(TARGETS, "llamagen", lambda *given: LlamaGen.load(*given, side=4))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from browser import only_in_all, thinned
 from safetensors.torch import load_file, save_file
 from small import LUMINA, write_checkpoint, write_shards
 from small_emu3 import AUTHORS, BEFORE, Emu3Sizes, write_emu3
@@ -95,14 +96,16 @@ def flip_decoder(state: State) -> None:
             state[key] = state[key].flip(1).contiguous()
 
 
-def test_the_shipped_model_passes(one_thread) -> None:
+def test_the_shipped_model_passes(one_thread, monkeypatch) -> None:
+    some = {name: METHODS[name] for name in ("ar", "jacobi", "adt")}  # small models try all
+    monkeypatch.setattr(loaded, "METHODS", some)
     rows = ran(num_images=100)
     assert tuple(rows) == ("load", *CHECKS)
     assert {row.state for row in rows.values()} == {"ok"}, rows
     figures = {name: row.figures for name, row in rows.items()}
     assert figures["codec"]["psnr"] > 25 and figures["codes"]["rate"] > 0.9
     assert figures["drafter"]["total_variation"] < 0.6 < 0.8 < figures["drafter"]["shuffled"]
-    assert figures["tokens"]["gaps"].keys() == METHODS.keys() - {"ar"}
+    assert figures["tokens"]["gaps"].keys() == {"jacobi", "adt"}
     assert figures["tokens"]["tau"]["adt"] > 1.4
     assert figures["speed"]["tokens"] == 100 * 256
     hours = 100 * 256 * figures["speed"]["seconds_per_token"]["ar"] / 3600
@@ -110,23 +113,26 @@ def test_the_shipped_model_passes(one_thread) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("model.safetensors", shuffle_rows("lm_head.weight")),
-        ("model.safetensors", shuffle_rows("model.embed_tokens.weight")),
-        ("tokenizer/vqgan.safetensors", shuffle_rows("quantize.embedding.weight")),
-    ],
-    ids=["head", "embedding", "codebook"],
+    ("name", "key"),
+    thinned(
+        [
+            ("model.safetensors", "lm_head.weight"),
+            ("model.safetensors", "model.embed_tokens.weight"),
+            ("tokenizer/vqgan.safetensors", "quantize.embedding.weight"),
+        ]
+    ),
 )
-def test_codes_that_the_model_does_not_know(name, change, tmp_path, one_thread) -> None:
+def test_codes_that_the_model_does_not_know(name, key, tmp_path, one_thread) -> None:
     """Logits look plausible, and a codec with its codes in another order is as good as before."""
-    checkpoint = opened(model_path=changed(TINY, name, change, tmp_path / "model"))
+    folder = changed(TINY, name, shuffle_rows(key), tmp_path / "model")
+    checkpoint = opened(model_path=folder)
     row = check("codes", checkpoint)
     assert row.state == "FAULT" and "image tokenizer of another model" in row.details[0]
     assert row.figures["rate"] < 0.6
     assert check("codec", checkpoint).state == "ok"
 
 
+@only_in_all
 def test_one_of_two_shards_is_of_another_model(tmp_path, one_thread) -> None:
     folder = Path(shutil.copytree(TINY, tmp_path / "model"))
     shard = folder / write_shards(folder, "safetensors")[1]
@@ -301,7 +307,7 @@ def test_logits_are_those_of_transformers(model, layout, checkpoint, tmp_path) -
     assert check("transformers", subject).state == "FAULT"
 
 
-@pytest.mark.parametrize("size", ["64", "96x64"])
+@pytest.mark.parametrize("size", thinned(["96x64", "64"]))
 def test_lumina_with_its_row_ends(size, tmp_path) -> None:
     folder = write_checkpoint(tmp_path / "model", LUMINA)
     rows = ran(model="lumina_mgpt", target_size=size, model_path=str(folder))

@@ -90,8 +90,7 @@ def allocated(engine: Engine) -> dict[str, int]:
     return taken
 
 
-@pytest.mark.parametrize("images", [1, 3])
-@pytest.mark.parametrize("window", [False, True])
+@pytest.mark.parametrize(("window", "images"), [(False, 1), (True, 3)])
 def test_the_memory_is_that_of_the_engines(window, images, session, monkeypatch, capsys) -> None:
     """No method takes more, and of every part one takes as much; also if noise is a window."""
     if window:
