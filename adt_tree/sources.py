@@ -15,8 +15,8 @@ from configs.gone import GONE_FLAGS
 from configs.model import EngineSettings
 from configs.targets import ROOT, TARGETS
 from models.files.folders import checkpoint_folder
-from models.files.weights import read_json
 from models.registry import FAMILIES
+from support.json_files import read_object
 
 # Names in Python's libraries -> flags.
 ALIASES = {"guidance_scale": "cfg", "torch_dtype": "dtype"}
@@ -160,7 +160,7 @@ def _model_in(path: str) -> str:
     if "lumina" in path.lower():
         return "lumina_mgpt"
     try:
-        config = read_json(checkpoint_folder(path, "--model_path") / "config.json")
+        config = read_object(checkpoint_folder(path, "--model_path") / "config.json")
     except ValueError as error:
         raise SettingsError(str(error)) from error
     fitting = [name for name in TARGETS if _fits(name, config)]

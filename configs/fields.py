@@ -15,6 +15,8 @@ from typing import Any, ClassVar, NoReturn, TypeVar, get_args
 
 import yaml
 
+from configs.downloads import damage, failed_download
+
 # Narrower than Python's int and float, which also take 1_000, nan and digits of other scripts.
 _WHOLE = re.compile(r"[+-]?[0-9]{1,24}")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -254,10 +256,13 @@ def read_yaml(path: str, flag: str) -> dict[str, Any]:
     except RecursionError as error:
         raise SettingsError(f"--{flag} {path}: found lists nested too deeply; {lines}") from error
     except (OSError, ValueError, yaml.YAMLError) as error:
-        message = f"--{flag} {path}: cannot be read: {error}; allowed: a YAML file"
+        message = (
+            f"--{flag} {path}: cannot be read: {damage(Path(path), error)}; allowed: a YAML file"
+        )
         raise SettingsError(message) from error
     if content not in (None, "") and not isinstance(content, dict):
-        raise SettingsError(f"--{flag} {path}: found {type(content).__name__}; {lines}")
+        found = failed_download(Path(path)) or type(content).__name__
+        raise SettingsError(f"--{flag} {path}: found {found}; {lines}")
     return content or {}
 
 

@@ -13,6 +13,7 @@ from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, NoReturn
 
+from configs.downloads import damage, failed_download
 from configs.fields import SettingsError, refuse
 from support.durable import reason
 from support.json_files import parse_json
@@ -123,6 +124,8 @@ def _load_pair(path: Path) -> tuple[str, bytes]:
 def _listed(path: Path) -> Iterator[Captioned]:
     """Yield the images that the lines of a file name, by those names."""
     try:
+        if fault := failed_download(path):
+            raise SettingsError(f"--data_dir {path}: found {fault}; allowed: a .jsonl file")
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
@@ -155,7 +158,9 @@ def _packed(path: Path) -> Iterator[Captioned]:
                 members = {_key(member.name)[1]: member for member in group}
                 yield Captioned(f"{path.name}/{key}", partial(_load_members, archive, members))
     except (OSError, tarfile.TarError) as error:
-        yield Captioned(f"{path.name}, the rest", partial(_fail, f"tar cannot be read: {error}"))
+        yield Captioned(
+            f"{path.name}, the rest", partial(_fail, f"tar cannot be read: {damage(path, error)}")
+        )
 
 
 def _key(name: str) -> tuple[str, str]:
@@ -203,6 +208,8 @@ def _caption(found: object) -> str:
     """Return a caption without blanks around it; a Fault if it is none."""
     try:
         text = found.decode("utf-8-sig") if isinstance(found, bytes) else found
+        if isinstance(found, bytes) and found.strip() and (fault := failed_download(found)):
+            raise Fault(f"no caption: {fault}")
     except UnicodeDecodeError as error:
         raise Fault("no caption: it is not UTF-8") from error
     if not isinstance(text, str):

@@ -15,6 +15,7 @@ from typing import Any, TextIO
 import torch
 from PIL import Image, ImageOps
 
+from configs.downloads import failed_download
 from configs.extraction import ExtractionSettings
 from configs.fields import SettingsError, settings_dict
 from configs.schema import RunSettings
@@ -192,7 +193,8 @@ def _picture(content: bytes, size: tuple[int, int]) -> Image.Image:
         with Image.open(io.BytesIO(content)) as opened:
             image = on_white(ImageOps.exif_transpose(opened))
     except Exception as error:  # decoders raise errors of many kinds
-        raise Fault(f"image cannot be read: {type(error).__name__}") from error
+        why = failed_download(content) or type(error).__name__
+        raise Fault(f"image cannot be read: {why}") from error
     scale = max(wanted / found for wanted, found in zip(size, image.size, strict=True))
     found = f"{image.width} x {image.height} pixels"
     if scale > _ENLARGED:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from configs.downloads import failed_download
 from configs.fields import SettingsError, flags_in
 from configs.sampling import SamplingSettings
-from support.downloads import failed_download
 from support.durable import reason
 from support.json_files import parse_json, shortened
 from support.output import remark

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+from configs.downloads import damage, failed_download
 from configs.fields import SettingsError
 
 Line = dict[str, Any]
@@ -27,12 +28,15 @@ def parse_json(text: str | bytes, finite: bool = True, unique: bool = False) -> 
 
 
 def read_object(path: Path) -> Line:
-    """Return the JSON object in a file; a SettingsError if it is damaged or something else."""
+    """Return the JSON object in a file; a SettingsError if it is missing, damaged or another."""
+    if not path.exists():
+        raise SettingsError(f"missing file: {path}")
     text = _content(path)
     try:
         content = parse_json(text)
     except ValueError as error:
-        raise SettingsError(f"{path}: found no JSON: {error}; allowed: a JSON object") from error
+        text = damage(path, error)
+        raise SettingsError(f"{path}: found no JSON: {text}; allowed: a JSON object") from error
     if not isinstance(content, dict):
         raise SettingsError(f"{path}: found {shortened(content)}; allowed: a JSON object")
     return content
@@ -56,7 +60,10 @@ def numbered_lines(path: Path, key: str = "id", finite: bool = True) -> list[tup
     Raises:
         SettingsError: another line is no object with the key; names the file and the line.
     """
-    texts = _content(path).split(b"\n") if path.exists() else []
+    content = _content(path) if path.exists() else b""
+    if content and (fault := failed_download(content)):
+        raise SettingsError(f"{path}: found {fault}; allowed: lines that this program wrote")
+    texts = content.split(b"\n")
     lines = []
     for number, text in enumerate(texts, 1):
         line = _parse_line(text, key, finite)

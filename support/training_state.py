@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from configs.downloads import failed_download
 from configs.fields import SettingsError
 from support.durable import new_file, remove_halves
 
@@ -37,7 +38,9 @@ def load_state(path: Path) -> dict[str, Any] | None:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # damaged files make the unpickler raise errors of any kind
-        raise _damaged(path, f"a file that cannot be read ({type(error).__name__})") from error
+        raise _damaged(
+            path, failed_download(path) or f"a file that cannot be read ({type(error).__name__})"
+        ) from error
     if not isinstance(state, dict):
         raise _damaged(path, f"a {type(state).__name__}")
     return state

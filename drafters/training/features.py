@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 from tqdm import tqdm
@@ -23,6 +22,7 @@ from configs.fields import refuse
 from drafters.training.rows import Rows, join_prompts, join_rows, part_of, target_rows
 from drafters.training.shards import Tokens
 from models.base import Layers, TargetModel
+from models.files.opening import open_safetensors
 from support.crew import Crew
 from support.durable import replace_file
 from support.json_files import read_object
@@ -85,12 +85,12 @@ class Cached:
     def _read(self, image: int) -> Rows:
         path = shard_path(self.folder, image // _SHARD)
         try:
-            with safe_open(path, framework="pt") as shard:
+            with open_safetensors(path) as shard:
                 ids, features, starts, origins = (
                     shard.get_tensor(f"{image}.{name}") for name in _NAMES
                 )
                 return Rows(ids, features, starts, origins, int(shard.metadata()[str(image)]))
-        except (SafetensorError, OSError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{path}: damaged or missing; delete it, and it is made again: {error}"
             ) from error

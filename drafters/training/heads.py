@@ -23,10 +23,10 @@ from drafters.loading import load_drafter
 from models.base import TargetModel, TransformerSpec
 from models.files.folders import checkpoint_folder
 from models.files.network import public_state
-from models.files.weights import read_json
 from models.linear import forget_packed
 from models.registry import FAMILIES
 from support.durable import replace_file
+from support.json_files import read_object
 
 # Public loaders of such heads read this entry; ours has no dropout.
 _FOR_OTHERS = {"attention_dropout": 0.0}
@@ -46,12 +46,12 @@ def head_config(settings: TrainSettings) -> dict:
     """
     if settings.start_from is None:
         folder = checkpoint_folder(settings.model_path, "--model_path")
-        config = FAMILIES[settings.model].entries(read_json(folder / "config.json"))
+        config = FAMILIES[settings.model].entries(read_object(folder / "config.json"))
         shared = {name: config[name] for name in _SHARED if name in config}
         kind = {} if settings.drafter == DEFAULT else {ENTRY: settings.drafter}
         sizes = {"num_hidden_layers": settings.layers or 1, "bias": True}
         return shared | _FOR_OTHERS | sizes | kind | _layers(settings)
-    config = read_json(checkpoint_folder(settings.start_from, "--start_from") / "config.json")
+    config = read_object(checkpoint_folder(settings.start_from, "--start_from") / "config.json")
     if settings.layers not in (None, config.get("num_hidden_layers")):
         refuse("layers", settings.layers, f"{config.get('num_hidden_layers')}, as --start_from has")
     if settings.layers_read and config.get(LAYERS, list(settings.layers_read)) != list(

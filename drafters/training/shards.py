@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Self
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from configs.fields import SettingsError
+from models.files.opening import open_safetensors
 from support.json_files import Line, parse_json, read_object, shortened
 
 SHARDS = "tokens-*-*.safetensors"
@@ -113,13 +113,10 @@ class Tokens:
             path, row = self._places[index]
             wanted[path].append((place, row))
         for path, pairs in wanted.items():
-            try:
-                with safe_open(path, framework="pt") as shard:
-                    part = shard.get_slice("codes")
-                    for place, row in pairs:
-                        result[place] = part[row]
-            except (SafetensorError, OSError) as error:
-                raise ValueError(f"{path}: damaged shard: {error}") from error
+            with open_safetensors(path) as shard:
+                part = shard.get_slice("codes")
+                for place, row in pairs:
+                    result[place] = part[row]
             self._check(path, result[[place for place, _ in pairs]])
         return result
 
@@ -174,12 +171,12 @@ def read_about(folder: Path) -> Line:
 def read_shard(path: Path) -> tuple[list[Line], int]:
     """Return id, caption and seed of a shard's images, and the codes per image; reads no codes."""
     try:
-        with safe_open(path, framework="pt") as shard:
+        with open_safetensors(path) as shard:
             entries = parse_json(shard.metadata()["examples"])
             codes = shard.get_slice("codes")
             images, tokens = codes.get_shape()
             dtype = codes.get_dtype()
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: damaged shard: {error}") from error
     if dtype not in ("I16", "I32"):
         raise ValueError(f"{path}: damaged shard: codes of type {dtype}, not I16 or I32")

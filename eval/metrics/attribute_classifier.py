@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
 from eval.metrics.attributes import Attributes, Labels, compare
+from models.files.opening import open_safetensors
 from support.durable import replace_file
 
 
@@ -51,7 +51,7 @@ class AttributeClassifier(nn.Module):
         Raises:
             ValueError: if the file holds no class names.
         """
-        with safe_open(str(path), framework="pt") as file:
+        with open_safetensors(Path(path)) as file:
             metadata = file.metadata() or {}
             if "labels" not in metadata:
                 raise ValueError(

@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 from safetensors import SafetensorError
 
+from configs.downloads import damage
 from eval.metrics.base import Unavailable
 from eval.metrics.networks import ImageNetwork
 from eval.metrics.store import FeatureStore
@@ -49,7 +50,9 @@ class ClipNetwork(ImageNetwork):
             SafetensorError,
             pickle.UnpicklingError,
         ) as error:
-            raise Unavailable(f"--{flag} {path}: open_clip cannot load it: {error}") from error
+            raise Unavailable(
+                f"--{flag} {path}: open_clip cannot load it: {damage(weights, error)}"
+            ) from error
         self.module, self.transform = loaded[0].eval(), loaded[1]
         self.device = device
         self.width = self.module.text_projection.shape[-1]

@@ -3,7 +3,6 @@
 import numpy as np
 import torch
 from PIL import Image
-from safetensors import SafetensorError
 from torch import Tensor
 
 from eval.metrics.attribute_classifier import AttributeClassifier, to_pixels
@@ -61,7 +60,7 @@ class AttributeNetwork(ImageNetwork):
         weights = require_file("attributes_path", path)
         try:
             self.classifier, self.device = AttributeClassifier.load(weights, str(device)), device
-        except (ValueError, RuntimeError, SafetensorError) as error:
+        except (ValueError, RuntimeError) as error:
             raise Unavailable(
                 f"--attributes_path {path}: not an attribute classifier: {error}"
             ) from error

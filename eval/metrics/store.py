@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
+from configs.downloads import damage
 from eval.metrics.base import ImageSet, Unavailable
 from support.durable import reason, replace_file
 from support.output import remark
@@ -95,7 +96,9 @@ def _read(path: Path) -> np.ndarray:
     try:
         return np.load(path)
     except (OSError, ValueError, EOFError) as error:
-        raise Unavailable(f"{path} is damaged ({error}); delete it to compute it anew") from error
+        raise Unavailable(
+            f"{path} is damaged ({damage(path, error)}); delete it to compute it anew"
+        ) from error
 
 
 def _write(path: Path, row: np.ndarray) -> None:

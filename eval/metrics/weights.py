@@ -1,15 +1,14 @@
 """Libraries and weights that metrics need and users may not have."""
 
 import importlib
-import pickle
 from pathlib import Path
 from types import ModuleType
 
-import torch
 from torch import Tensor
 
 from configs.evaluation import SOURCES
 from eval.metrics.base import Unavailable
+from models.files.tensors import load_pickled
 from support.provenance import checkpoint_id
 
 _OPEN_CLIP_FILES = ["open_clip_config.json", "open_clip_model.safetensors"]
@@ -55,9 +54,9 @@ def read_state(flag: str, file: Path) -> dict[str, Tensor]:
         Unavailable: the file is none of torch.save, or holds something else.
     """
     try:
-        state = torch.load(file, map_location="cpu", weights_only=True)
-    except (RuntimeError, ValueError, EOFError, OSError, pickle.UnpicklingError) as error:
-        raise Unavailable(f"--{flag} {file}: cannot be read as weights: {error}") from error
+        state = load_pickled(file)
+    except ValueError as error:
+        raise Unavailable(f"--{flag}: {error}; {SOURCES[flag]}") from error
     if not isinstance(state, dict) or not all(
         isinstance(value, Tensor) for value in state.values()
     ):

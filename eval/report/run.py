@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image
 
 from configs.acceptance import VERIFIERS
+from configs.downloads import failed_download
 from configs.fields import SettingsError
 from eval.metrics.base import ImageSet, Unavailable
 from runs.run_files import (
@@ -215,7 +216,10 @@ class ImageFile:
         except FileNotFoundError as error:
             raise Fault("a record without an image") from error
         except _UNREADABLE as error:
-            raise Fault(f"an image that cannot be read ({type(error).__name__})") from error
+            why = (
+                failed_download(content) or f"an image that cannot be read ({type(error).__name__})"
+            )
+            raise Fault(why) from error
         digest = hashlib.sha256(content).hexdigest()
         if self.sha256 not in (None, digest):
             raise Fault("another image than the one that was saved")

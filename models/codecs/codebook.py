@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from configs.downloads import failed_download
 from support.durable import new_file
 
 _LARGEST = 2**16  # codes that uint16 can name
@@ -95,7 +96,8 @@ def load_table(path: str | Path, codes: int, neighbours: int | None = None) -> n
     try:
         table = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:  # numpy takes junk for pickled objects
-        why = getattr(error, "strerror", None) or "damaged, or no .npy file"
+        why = getattr(error, "strerror", None) or failed_download(Path(path))
+        why = why or "damaged, or no .npy file"
         raise ValueError(f"{path}: cannot be read as a table of nearest codes: {why}") from error
     least = codes - 1 if neighbours is None else neighbours
     fits = table.ndim == 2 and len(table) == codes and least <= table.shape[1] < codes

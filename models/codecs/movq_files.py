@@ -11,7 +11,8 @@ from pathlib import Path
 from torch import Tensor
 
 from models.files.tensors import read_tensors
-from models.files.weights import read_json, weight_files
+from models.files.weights import weight_files
+from support.json_files import read_object
 
 APART = "Emu3-VisionTokenizer"
 _PREFIXES = ("model.vqmodel.", "vqmodel.")  # of today's transformers, and of the public files
@@ -45,7 +46,7 @@ def movq_entries(folder: Path, config: Mapping[str, object]) -> object:
     """Return the codec's entries as in `vq_config` of transformers' config.json."""
     if "vq_config" in config or not (home := _apart(folder)).is_dir():
         return config.get("vq_config")
-    found = read_json(home / "config.json")
+    found = read_object(home / "config.json")
     entries = {theirs: found[ours] for ours, theirs in _ENTRIES.items() if ours in found}
     widths = entries.get("channel_multiplier", (1, 2, 2, 4))
     return entries | {"hidden_size": entries.get("base_channels", 256) * widths[-1]}

@@ -25,8 +25,9 @@ from models.codecs.vqgan_layout import (
 )
 from models.files.names import BUNDLED_VQGAN, VQGAN_CONFIG, VQGAN_WEIGHTS
 from models.files.tensors import read_tensors
-from models.files.weights import read_json, weight_files
+from models.files.weights import weight_files
 from support.durable import replace_file
+from support.json_files import read_object
 
 if TYPE_CHECKING:
     from diffusers import VQModel
@@ -190,7 +191,7 @@ def load_bundled_vqgan(folder: Path, device: str = "cpu") -> ImageTokenizer:
     Raises:
         ValueError: naming the damaged file, or every key that does not fit.
     """
-    config = json_config(read_json(folder / "config.json"), str(folder / "config.json"))
+    config = json_config(read_object(folder / "config.json"), str(folder / "config.json"))
     stored = read_tensors(weight_files(folder), BUNDLED_VQGAN)
     try:
         return _assemble(

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from configs.downloads import damage
 from support.durable import replace_file
 
 _FIXED = {
@@ -114,7 +115,9 @@ def read_config(path: Path) -> VqganConfig:
         AttributeError,
         RecursionError,
     ) as error:
-        raise ValueError(f"{path}: cannot be read as a VQGAN configuration: {error}") from error
+        raise ValueError(
+            f"{path}: cannot be read as a VQGAN configuration: {damage(path, error)}"
+        ) from error
 
 
 def json_config(content: Mapping[str, Any], name: str) -> VqganConfig:

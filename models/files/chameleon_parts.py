@@ -9,7 +9,6 @@ tokenizer.json does. For a hub id, --tokenizer_path is by default `chameleon/tok
 where that exists (configs/targets.py).
 """
 
-import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from models.files.names import (
     WEIGHT_FILES,
     WEIGHT_INDEXES,
 )
+from support.json_files import read_object
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,8 @@ def stored_names(folder: Path) -> set[str]:
     for index in WEIGHT_INDEXES:
         if (folder / index).is_file():
             try:
-                return set(json.loads((folder / index).read_text(encoding="utf-8"))["weight_map"])
-            except (OSError, ValueError, RecursionError, KeyError, TypeError):
+                return set(read_object(folder / index)["weight_map"])
+            except (ValueError, KeyError, TypeError):
                 return set()
     try:
         return set(read_header(folder / WEIGHT_FILES[0]))

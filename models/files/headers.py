@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
+from models.files.opening import open_safetensors
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,12 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
 
 
 def _safetensors_header(path: Path) -> dict[str, TensorInfo]:
-    try:
-        with safe_open(path, framework="numpy") as file:  # numpy: torch takes seconds to import
-            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (no dict)
-            return {
-                name: TensorInfo(tuple(part.get_shape()), part.get_dtype())
-                for name, part in slices.items()
-            }
-    except (OSError, SafetensorError) as error:
-        raise ValueError(f"{path}: damaged or unreadable: {error}") from error
+    with open_safetensors(path, "numpy") as file:  # numpy: torch takes seconds to import
+        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (no dict)
+        return {
+            name: TensorInfo(tuple(part.get_shape()), part.get_dtype())
+            for name, part in slices.items()
+        }
 
 
 def _name(dtype: object) -> str:

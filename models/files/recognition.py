@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models.files.chameleon_parts import stored_names
-from models.files.weights import read_json
+from support.json_files import read_object
 from support.output import remark
 
 _EMU3, _JANUS = ("emu3", "Emu3"), ("janus", "multi_modality")  # model_type in config.json
 _EMU3_5_IDS = 282_926
-_CHAMELEON_IDS = 65_536  # Lumina-mGPT 2.0 begins its image codes at 155,000
+# Of a vocabulary with 16,384 image codes from 155,000 on; Chameleon's, and Lumina-mGPT's, is 65,536.
+_LUMINA_2_IDS = range(155_000 + 16_384, 180_000)
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def _is_emu3_5(config: dict, folder: Path) -> bool:
 
 def _is_lumina_2(config: dict, folder: Path) -> bool:
     ids = config.get("vocab_size")
-    return config.get("model_type") == "chameleon" and type(ids) is int and ids > 2 * _CHAMELEON_IDS
+    return config.get("model_type") == "chameleon" and type(ids) is int and ids in _LUMINA_2_IDS
 
 
 # The first that holds is taken, so a model stands before those that it resembles.
@@ -102,7 +103,7 @@ class _Evidence:
 def _evidence(path: str, folder: Path) -> _Evidence | None:
     """Return the strongest sign of a folder's model: its files, its own name, the one around it."""
     try:
-        config = read_json(folder / "config.json")
+        config = read_object(folder / "config.json")
     except ValueError:
         return None  # whoever reads the folder names that fault
     name, around = _names(path)

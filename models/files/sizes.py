@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from models.base import TransformerSpec
-from models.files.weights import folder_shapes, naming, read_json
+from models.files.weights import folder_shapes, naming
+from support.json_files import read_object
 
 # of the decoder; a checkpoint may hold an image encoder with layers of its own
 _LAYER = re.compile(
@@ -50,7 +51,7 @@ def fitting_config(
         ValueError: naming a file that is missing or damaged, or every size in config.json that the
             stored tensors contradict.
     """
-    config = read_json(folder / "config.json")
+    config = read_object(folder / "config.json")
     shapes = folder_shapes(folder)
     with naming(folder):
         spec = spec_of(config)

@@ -7,8 +7,10 @@ from pathlib import Path
 from zipfile import is_zipfile
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
+
+from configs.downloads import damage, failed_download
+from models.files.opening import open_safetensors
 
 _ENTRIES = ("state_dict", "model", "module")  # where training scripts put the weights
 
@@ -35,22 +37,18 @@ def load_pickled(file: Path) -> object:
         with torch.serialization.safe_globals([Namespace]):
             return torch.load(file, map_location="cpu", weights_only=True, mmap=is_zipfile(file))
     except pickle.UnpicklingError as error:
-        raise ValueError(
-            f"cannot read {file}: damaged, or more than tensors and plain values"
-        ) from error
+        why = failed_download(file) or "damaged, or more than tensors and plain values"
+        raise ValueError(f"cannot read {file}: {why}") from error
     except Exception as error:  # on junk the unpickler fails with whatever its bytes lead to
-        why = (str(error) or type(error).__name__).splitlines()[0]
+        why = damage(file, error).splitlines()[0]
         raise ValueError(f"cannot read {file}: damaged: {why}") from error
 
 
 def _safetensors(file: Path, prefix: str) -> Iterator[tuple[str, Tensor]]:
-    try:
-        with safe_open(file, framework="pt") as shard:
-            for key in shard.keys():  # noqa: SIM118 (no dict)
-                if key.startswith(prefix):
-                    yield key, shard.get_tensor(key)
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"cannot read {file}: {error}") from error
+    with open_safetensors(file) as shard:
+        for key in shard.keys():  # noqa: SIM118 (no dict)
+            if key.startswith(prefix):
+                yield key, shard.get_tensor(key)
 
 
 def _pickled(file: Path, prefix: str) -> Iterator[tuple[str, Tensor]]:

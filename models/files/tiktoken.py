@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
+from configs.downloads import damage
 from models.files.tokenizer_file import with_literal_texts
 
 
@@ -18,11 +19,16 @@ def read_ranks(path: Path) -> dict[bytes, int]:
     try:
         lines = path.read_bytes().splitlines()
         pairs = (line.split() for line in lines if line)
-        return {base64.b64decode(token, validate=True): int(rank) for token, rank in pairs}
+        ranks = {base64.b64decode(token, validate=True): int(rank) for token, rank in pairs}
+        if not ranks:
+            raise ValueError("no tokens")
+        return ranks
     except FileNotFoundError as error:
         raise ValueError(f"missing file: {path}") from error
     except (OSError, ValueError) as error:
-        raise ValueError(f"{path} is not a file of tokens and ranks: {error}") from error
+        raise ValueError(
+            f"{path} is not a file of tokens and ranks: {damage(path, error)}"
+        ) from error
 
 
 def tokenizer_of(ranks: dict[bytes, int], pattern: str, special: Sequence[str]) -> Tokenizer:

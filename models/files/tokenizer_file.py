@@ -5,6 +5,8 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer
 
+from configs.downloads import damage
+
 
 def load_tokenizer(path: Path) -> Tokenizer:
     """Return the tokenizer in a file; ValueError names a missing or damaged one."""
@@ -13,7 +15,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
     try:
         return with_literal_texts(Tokenizer.from_file(str(path)))
     except Exception as error:  # the tokenizers library raises bare Exception
-        raise ValueError(f"{path} is not a tokenizer file: {error}") from error
+        raise ValueError(f"{path} is not a tokenizer file: {damage(path, error)}") from error
 
 
 def with_literal_texts(tokenizer: Tokenizer) -> Tokenizer:

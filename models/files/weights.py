@@ -1,27 +1,12 @@
 """The weight files of a checkpoint folder, single or sharded, and the shapes in their headers."""
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from models.files.headers import read_header
 from models.files.names import WEIGHT_FILES, WEIGHT_INDEXES
-
-
-def read_json(path: Path) -> dict:
-    """Return a JSON object; ValueError names a file that is missing, damaged or no object."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ValueError(f"missing file: {path}") from error
-    except (ValueError, RecursionError) as error:  # also bytes that are no UTF-8
-        raise ValueError(f"{path} is not valid JSON: {error}") from error
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} holds a {type(content).__name__}, expected a JSON object")
-    return content
+from support.json_files import read_object
 
 
 @contextmanager
@@ -63,7 +48,7 @@ def placed_keys(folder: Path) -> dict[str, Path]:
     """Return the shard of every key, as the folder's index says; empty without an index."""
     for index in WEIGHT_INDEXES:
         if (folder / index).is_file():
-            weight_map = read_json(folder / index).get("weight_map")
+            weight_map = read_object(folder / index).get("weight_map")
             if not isinstance(weight_map, dict) or not all(
                 isinstance(name, str) for name in weight_map.values()
             ):

@@ -20,12 +20,13 @@ from models.files.chameleon_parts import TokenizerFiles, find_tokenizer
 from models.files.folders import given_folder
 from models.files.sizes import fitting_config
 from models.files.tokenizer_file import load_tokenizer, row_ids
-from models.files.weights import naming, read_json
+from models.files.weights import naming
 from models.linear import pack_weights
 from models.targets.chameleon_network import chameleon_network, chameleon_spec, drafter_spec
 from models.targets.room import refuse_long, room_for_prompts
 from models.targets.transformer_target import TransformerTarget
 from models.transformer import Transformer
+from support.json_files import read_object
 
 BOS, PAD, END_OF_TURN, BEGIN_IMAGE = "<s>", "<pad>", "<reserved08706>", "<racm3:break>"
 FRAME = (BOS, PAD, END_OF_TURN, BEGIN_IMAGE)  # the tokens around a prompt's text
@@ -105,7 +106,7 @@ class Chameleon(TransformerTarget):
         Arguments and errors as `load`.
         """
         with naming(folder):
-            spec = chameleon_spec(read_json(folder / "config.json"))
+            spec = chameleon_spec(read_object(folder / "config.json"))
         words, images, grid = cls._parts(folder, spec, options)
         blank = chameleon_network(replace(spec, layers=0), words.image)  # counting reads sizes only
         target = cls(blank.module, words, images, grid)

@@ -15,11 +15,12 @@ from models.files.folders import given_folder
 from models.files.names import BUNDLED_VQGAN, VQGAN_CONFIG
 from models.files.network import Network
 from models.files.tokenizer_file import load_tokenizer, require_tokens
-from models.files.weights import folder_shapes, naming, read_json
+from models.files.weights import folder_shapes, naming
 from models.targets.chameleon import FRAME, Chameleon, ChameleonVocab, load_images
 from models.targets.chameleon_network import chameleon_network, chameleon_spec, drafter_spec
 from models.targets.family import Checked, Family, ImageSequence, Part
 from models.targets.lumina_mgpt import ROW_END, LuminaMgpt
+from support.json_files import read_object
 
 
 def network(config: dict) -> Network:
@@ -60,7 +61,7 @@ def check_compatible(folder: Path, options: TargetOptions, target: type[Chameleo
     """Check that text tokenizer, VQGAN and transformer fit together and an image finds room."""
     files = find_tokenizer(folder, _given(options))
     words = ChameleonVocab(load_tokenizer(files.text))
-    spec = chameleon_spec(read_json(folder / "config.json"))
+    spec = chameleon_spec(read_object(folder / "config.json"))
     vqgan = vqgan_config(folder, files.vqgan)
     with naming(folder):
         grid = target.check_parts(files, words, vqgan, spec, options)
@@ -78,7 +79,7 @@ def _given(options: TargetOptions) -> Path | None:
 def vqgan_config(folder: Path, home: Path | None) -> VqganConfig:
     """Return the sizes in a VQGAN's folder `home`, or in the checkpoint's config.json."""
     if home is None:
-        return json_config(read_json(folder / "config.json"), str(folder / "config.json"))
+        return json_config(read_object(folder / "config.json"), str(folder / "config.json"))
     return read_config(home / VQGAN_CONFIG)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
+from configs.downloads import failed_download
 from configs.image_size import EMU3, parse_size
 from models.base import ImageGrid, ImageVocab, PromptRows, TargetOptions, TransformerSpec
 from models.codecs.codec import ADM, Codec
@@ -23,12 +24,13 @@ from models.files.names import HUB_TOKENIZER
 from models.files.sizes import fitting_config
 from models.files.tiktoken import read_ranks, tokenizer_of
 from models.files.tokenizer_file import load_tokenizer, require_tokens, row_ids
-from models.files.weights import naming, read_json
+from models.files.weights import naming
 from models.linear import pack_weights
 from models.targets.emu3_network import emu3_network, emu3_spec
 from models.targets.llama_target import LlamaTarget
 from models.targets.room import refuse_long, room_for_prompts
 from models.transformer import Transformer
+from support.json_files import read_object
 
 BOS, PAD, ROW_END = "<|extra_203|>", "<|endoftext|>", "<|extra_200|>"
 BEGIN_IMAGE, BEGIN_TOKENS = "<|image start|>", "<|image token|>"
@@ -82,9 +84,12 @@ def _read_names(path: Path) -> list[str]:
     if not path.is_file():
         raise ValueError(f"missing file: {path}")
     try:
-        return path.read_text(encoding="utf-8").split("\n")
+        names = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
+    if fault := failed_download(path):  # any text is lines of names
+        raise ValueError(f"{path} is {fault}")
+    return names
 
 
 @dataclass(frozen=True)
@@ -150,7 +155,7 @@ class Emu3(LlamaTarget):
 
         Arguments and errors as `load`.
         """
-        config = read_json(folder / "config.json")
+        config = read_object(folder / "config.json")
         with naming(folder):
             spec = emu3_spec(config)
         images = load_movq(folder, config, options.device)

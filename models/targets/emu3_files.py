@@ -9,11 +9,12 @@ from models.base import ImageVocab, TargetOptions
 from models.codecs.movq import load_movq, movq_sizes
 from models.codecs.movq_files import movq_entries
 from models.files.network import Network
-from models.files.weights import naming, read_json
+from models.files.weights import naming
 from models.targets.emu3 import Emu3, Emu3Vocab, read_prompts
 from models.targets.emu3_network import emu3_entries, emu3_network, emu3_spec
 from models.targets.family import Checked, Family, ImageSequence, Part
 from models.targets.llama_spec import llama_drafter_spec
+from support.json_files import read_object
 
 _CPU = torch.device("cpu")
 
@@ -37,7 +38,7 @@ def check_text(folder: Path, options: TargetOptions) -> Checked:
 
 def check_codec(folder: Path, options: TargetOptions) -> Checked:
     """Check that the codec's weights are there and fit a network."""
-    config = read_json(folder / "config.json")
+    config = read_object(folder / "config.json")
     with naming(folder):
         emu3_entries(config)  # of this family
     images = load_movq(folder, config, _CPU)
@@ -48,7 +49,7 @@ def check_codec(folder: Path, options: TargetOptions) -> Checked:
 
 def check_compatible(folder: Path, options: TargetOptions) -> Checked:
     """Check that tokenizer, codec and transformer fit together and an image finds room."""
-    config = read_json(folder / "config.json")
+    config = read_object(folder / "config.json")
     with naming(folder):
         spec = emu3_spec(config)
     prompts = read_prompts(folder, spec, load_movq(folder, config, _CPU), options)
@@ -63,12 +64,12 @@ def check_compatible(folder: Path, options: TargetOptions) -> Checked:
 def codes(folder: Path, options: TargetOptions) -> int:
     """Return the number of image codes."""
     with naming(folder):
-        return movq_sizes(movq_entries(folder, read_json(folder / "config.json"))).n_embed
+        return movq_sizes(movq_entries(folder, read_object(folder / "config.json"))).n_embed
 
 
 def codebook(folder: Path, options: TargetOptions) -> Tensor:
     """Return the latents of the image codes, (codes, width), fp32."""
-    return load_movq(folder, read_json(folder / "config.json"), _CPU).codebook
+    return load_movq(folder, read_object(folder / "config.json"), _CPU).codebook
 
 
 EMU3 = Family(

@@ -17,12 +17,13 @@ from models.codecs.vqgan import ImageTokenizer
 from models.files.names import HUB_TOKENIZER
 from models.files.sizes import fitting_config
 from models.files.tokenizer_file import load_tokenizer, require_tokens, row_ids
-from models.files.weights import naming, read_json
+from models.files.weights import naming
 from models.linear import pack_weights
 from models.targets.janus_config import janus_config
 from models.targets.janus_network import JanusNetwork, janus_network, janus_spec
 from models.targets.llama_target import LlamaTarget
 from models.targets.room import refuse_long
+from support.json_files import read_object
 
 BOS, PAD, BEGIN_IMAGE = "<｜begin▁of▁sentence｜>", "<｜▁pad▁｜>", "<begin_of_image>"
 FRAME = (BOS, PAD, BEGIN_IMAGE)  # the tokens around a prompt's text
@@ -93,7 +94,7 @@ class JanusPro(LlamaTarget):
 
         Arguments and errors as `load`.
         """
-        config = read_json(folder / "config.json")
+        config = read_object(folder / "config.json")
         with naming(folder):
             spec = janus_spec(config)
         images = read_images(folder, config, options.device)

@@ -7,12 +7,13 @@ from torch import Tensor
 
 from models.base import ImageGrid, TargetOptions
 from models.files.names import HUB_TOKENIZER
-from models.files.weights import naming, read_json
+from models.files.weights import naming
 from models.targets.family import Checked, Family, ImageSequence, Part
 from models.targets.janus import JanusPro, read_images, read_prompts, read_words
 from models.targets.janus_config import JanusConfig, janus_config
 from models.targets.janus_network import janus_entries, janus_network, janus_spec
 from models.targets.llama_spec import llama_drafter_spec
+from support.json_files import read_object
 
 
 def check_text(folder: Path, options: TargetOptions) -> Checked:
@@ -22,7 +23,7 @@ def check_text(folder: Path, options: TargetOptions) -> Checked:
 
 def check_codec(folder: Path, options: TargetOptions) -> Checked:
     """Check that the codec's weights are there and fit a network."""
-    images = read_images(folder, read_json(folder / "config.json"), torch.device("cpu"))
+    images = read_images(folder, read_object(folder / "config.json"), torch.device("cpu"))
     count = sum(parameter.numel() for parameter in images.model.parameters())
     side, prefix = images.config.resolution, _config(folder).keys.codec
     text = f"{folder}, weights {prefix}*: {images.config.n_embed} codes, {side} x {side} pixels"
@@ -31,7 +32,7 @@ def check_codec(folder: Path, options: TargetOptions) -> Checked:
 
 def check_compatible(folder: Path, options: TargetOptions) -> Checked:
     """Check that the tokenizer's ids are ids of the transformer."""
-    config, found = read_json(folder / "config.json"), _config(folder)
+    config, found = read_object(folder / "config.json"), _config(folder)
     prompts = read_prompts(folder, janus_spec(config), (found.side, found.side))
     highest = max(prompts.tokenizer.get_vocab().values())
     if highest >= found.decoder["vocab_size"]:
@@ -48,7 +49,7 @@ def check_compatible(folder: Path, options: TargetOptions) -> Checked:
 
 def _config(folder: Path) -> JanusConfig:
     with naming(folder):
-        return janus_config(read_json(folder / "config.json"))
+        return janus_config(read_object(folder / "config.json"))
 
 
 def codes(folder: Path, options: TargetOptions) -> int:
@@ -58,7 +59,7 @@ def codes(folder: Path, options: TargetOptions) -> int:
 
 def codebook(folder: Path, options: TargetOptions) -> Tensor:
     """Return the latents of the image codes as the decoder reads them, (codes, width), fp32."""
-    return read_images(folder, read_json(folder / "config.json"), torch.device("cpu")).codebook
+    return read_images(folder, read_object(folder / "config.json"), torch.device("cpu")).codebook
 
 
 JANUS_PRO = Family(

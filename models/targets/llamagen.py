@@ -33,7 +33,7 @@ from models.codecs.codec import ADM, Codec
 from models.codecs.llamagen_vq import load_llamagen_vq
 from models.codecs.vqgan import ImageTokenizer
 from models.files.sizes import fitting_config
-from models.files.weights import naming, read_json
+from models.files.weights import naming
 from models.linear import pack_weights
 from models.targets.llamagen_network import (
     LlamaGenNetwork,
@@ -43,6 +43,7 @@ from models.targets.llamagen_network import (
 )
 from models.targets.text_encoder import TextEncoder
 from models.targets.transformer_target import TransformerTarget
+from support.json_files import read_object
 
 
 class LlamaGen(TransformerTarget):
@@ -81,7 +82,7 @@ class LlamaGen(TransformerTarget):
 
         Transformer and text encoder are not read. Arguments and errors as `load`.
         """
-        config = read_json(folder / "config.json")
+        config = read_object(folder / "config.json")
         with naming(folder):
             image = llamagen_spec(config, side).image_rope
         images = _read_images(folder, config, image, options)

@@ -9,11 +9,11 @@ from torch import Tensor
 from models.base import ImageGrid, TargetOptions
 from models.codecs.llamagen_vq import CODEBOOK, load_llamagen_vq, read_vq
 from models.files.folders import checkpoint_folder
-from models.files.weights import read_json
 from models.targets.family import Checked, Family, ImageSequence, Part
 from models.targets.llamagen import LlamaGen, given_path, refuse_other
 from models.targets.llamagen_network import drafter_spec, llamagen_network, llamagen_spec
 from models.targets.text_encoder import check_encoder
+from support.json_files import read_object
 
 _TEXT, _VQ = "text_encoder_path", "vq_path"
 
@@ -40,9 +40,9 @@ def check_compatible(folder: Path, options: TargetOptions) -> Checked:
     home, path, config = (
         _text_home(options),
         given_path(options, _VQ),
-        read_json(folder / "config.json"),
+        read_object(folder / "config.json"),
     )
-    width = read_json(home / "config.json")["d_model"]
+    width = read_object(home / "config.json")["d_model"]
     refuse_other(_TEXT, str(home), width, folder, config, "caption_dim")
     refuse_other(_VQ, path, len(codebook(folder, options)), folder, config, "vocab_size")
     image = llamagen_spec(config).image_rope
@@ -58,7 +58,7 @@ def _text_home(options: TargetOptions) -> Path:
 
 def codes(folder: Path, options: TargetOptions) -> int:
     """Return the number of image codes."""
-    return llamagen_spec(read_json(folder / "config.json")).vocab
+    return llamagen_spec(read_object(folder / "config.json")).vocab
 
 
 def codebook(folder: Path, options: TargetOptions) -> Tensor:

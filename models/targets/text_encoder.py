@@ -10,9 +10,11 @@ from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, T5Config, T5EncoderModel
 from transformers.utils import logging
 
+from configs.downloads import damage
 from models.files.names import T5_TOKENIZERS
-from models.files.weights import folder_shapes, read_json
+from models.files.weights import folder_shapes
 from models.targets.captions import clean_caption
+from support.json_files import read_object
 
 _FLAG = "--text_encoder_path"
 _BLOCK = re.compile(r"encoder\.block\.(\d+)\.")
@@ -48,6 +50,7 @@ class TextEncoder:
         except Exception as error:  # on junk transformers fails with whatever its bytes lead to
             pickled = isinstance(error, pickle.UnpicklingError)
             why = "damaged, or more than tensors and plain values" if pickled else error
+            why = damage(Path(path), why)
             raise ValueError(f"{_FLAG}: {path} cannot be read as a T5 encoder: {why}") from error
         if report["missing_keys"]:
             raise ValueError(
@@ -84,7 +87,7 @@ def check_kind(path: str) -> None:
     transformers would take the sizes of a small T5 for a folder without config.json.
     """
     if Path(path).is_dir():
-        kind = read_json(Path(path) / "config.json").get("model_type")
+        kind = read_object(Path(path) / "config.json").get("model_type")
         if kind != T5Config.model_type:
             raise ValueError(
                 f"{_FLAG}: {path} holds a model of type {kind!r}; allowed: {T5Config.model_type!r}"
@@ -98,7 +101,7 @@ def check_kind(path: str) -> None:
 
 def _check_layers(folder: Path) -> None:
     """Raise a ValueError unless the weights hold as many layers as config.json says."""
-    stated = read_json(folder / "config.json").get("num_layers", T5Config().num_layers)
+    stated = read_object(folder / "config.json").get("num_layers", T5Config().num_layers)
     numbers = (_BLOCK.match(key) for key in _shapes(folder))
     held = max((int(match[1]) for match in numbers if match), default=-1) + 1
     if stated != held:
@@ -149,7 +152,9 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
     except (
         Exception
     ) as error:  # tokenizers raises bare Exception, transformers whatever junk leads to
-        raise ValueError(f"{_FLAG}: {path} cannot be read as a tokenizer: {error}") from error
+        raise ValueError(
+            f"{_FLAG}: {path} cannot be read as a tokenizer: {damage(Path(path), error)}"
+        ) from error
     if tokenizer.pad_token is None:
         raise ValueError(f"{_FLAG}: {path} has a tokenizer without a padding token")
     return tokenizer

@@ -24,7 +24,7 @@ from models.files.headers import TensorInfo, read_header
 from models.files.network import Network
 from models.files.recognition import refuse_other_model
 from models.files.sizes import size_faults
-from models.files.weights import listed_files, naming, placed_keys, read_json
+from models.files.weights import listed_files, naming, placed_keys
 from models.registry import FAMILIES
 from models.targets.family import Check, Checked, Family, ImageSequence
 from runs.check.memory import ImageTokens, cache_bytes, free_memory, memory_of
@@ -32,6 +32,7 @@ from runs.check.report import FAULT, NOTE, OK, Finding, Report, size
 from runs.session import DTYPES, open_session, target_options
 from runs.throughput import BATCHES, Speed, speeds_by_batch
 from support.extras import install
+from support.json_files import read_object
 
 _SHARE = 0.7  # of the free memory: activations are not counted
 
@@ -135,7 +136,7 @@ def read_network(
     weights = _read_weights(files, folder, stored)
     spec, network = None, None
     try:
-        config = read_json(folder / "config.json")
+        config = read_object(folder / "config.json")
         if spec_of is None:
             row = files.finding("config.json", "not compared: the target's cannot be used", NOTE)
             return NetworkReport((row, *weights), folder)

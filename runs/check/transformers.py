@@ -19,10 +19,11 @@ from transformers.models.janus.modeling_janus import JanusVQVAEAlignerMLP, Janus
 
 from models.base import TargetModel
 from models.files.tensors import read_tensors
-from models.files.weights import read_json, weight_files
+from models.files.weights import weight_files
 from models.targets.emu3_files import network as emu3_network
 from models.targets.emu3_network import emu3_entries
 from models.targets.janus_config import JanusConfig, janus_config
+from support.json_files import read_object
 
 HEAD = "lm_head.weight"
 
@@ -70,7 +71,7 @@ def emu3_oracle(folder: Path, target: TargetModel) -> Oracle:
     Raises:
         ValueError: transformers misses weights, or does not expect some.
     """
-    config = read_json(folder / "config.json")
+    config = read_object(folder / "config.json")
     with torch.device("meta"):
         model = Emu3TextModel(_config(Emu3TextConfig, emu3_entries(config)))
     layout = emu3_network(config)
@@ -87,7 +88,7 @@ def janus_oracle(folder: Path, target: TargetModel) -> Oracle:
     Raises:
         ValueError: transformers misses weights, or does not expect some.
     """
-    config = janus_config(read_json(folder / "config.json"))
+    config = janus_config(read_object(folder / "config.json"))
     keys, tensors = config.keys, dict(read_tensors(weight_files(folder)))
     with torch.device("meta"):
         llama = LlamaModel(_config(LlamaConfig, config.decoder))

@@ -13,10 +13,10 @@ from drafters.training.shards import Tokens
 from drafters.training.windows import ROUNDS
 from models.base import TransformerSpec
 from models.files.folders import checkpoint_folder
-from models.files.weights import read_json
 from models.registry import FAMILIES
 from models.transformer import Transformer
 from runs.session import DTYPES
+from support.json_files import read_object
 
 _TOKENS = 3  # a round, of images that a block head draws
 _OPTIMIZER = {"adamw": 8, "muon": 4}  # bytes of the optimiser's state per weight, in fp32
@@ -152,7 +152,7 @@ def _networks(settings: TrainSettings) -> tuple[Transformer, nn.Module, Transfor
     """Return target and drafter without their weights, and the drafter's sizes."""
     folder = checkpoint_folder(settings.model_path, "--model_path")
     family = FAMILIES[settings.model]
-    network = family.network(read_json(folder / "config.json")).module
+    network = family.network(read_object(folder / "config.json")).module
     config = head_config(settings)
     spec = family.drafter(config, network.spec)
     head = drafter_network(config, spec, network.spec, "the drafter").module

@@ -27,7 +27,6 @@ from drafters.training.muon import muon_and_adamw
 from models.base import Context, TargetOptions
 from models.files.network import public_state
 from models.files.tokenizer_file import load_tokenizer
-from models.files.weights import read_json
 from models.targets.chameleon import (
     BEGIN_IMAGE,
     BOS,
@@ -41,6 +40,7 @@ from scripts.tiny.common import fast_attention, fast_autocast, fast_precision
 from scripts.tiny.images import read_captions, scene_of
 from scripts.tiny.objects import ObjectReading, near_objects, object_labels, outlines
 from scripts.tiny.training import TrainingRun, torch_device, train_for
+from support.json_files import read_object
 from support.script import run_script
 
 DROPPED_CAPTIONS = 0.1  # share of the batches that train without captions
@@ -135,7 +135,7 @@ class ModelRun(TrainingRun):
         self.train = Captions.read(work_dir, "train", self.vocab, ODDS)
         self.validation = Captions.read(work_dir, "validation", self.vocab)
         torch.manual_seed(0)
-        spec = chameleon_spec(read_json(model_dir / "config.json"))
+        spec = chameleon_spec(read_object(model_dir / "config.json"))
         module = self.trained_module(initialise(Transformer(spec, self.image.size))).to(device)
         super().__init__(
             module, batch_size, muon_and_adamw(module, fast_precision(device)), clip=1.0

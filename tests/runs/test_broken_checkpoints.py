@@ -121,7 +121,7 @@ def weights(place: str) -> dict[str, tuple[Damage, str, str]]:
         f"{part} config nested": (
             content(f"{place}/config.json", b"[" * 100000),
             part,
-            r"config\.json is not valid JSON",
+            r"config\.json: found no JSON",
         ),
     }
 

@@ -1,0 +1,49 @@
+"""What a failed download leaves in place of the file: a pointer, a web page, a message, nothing."""
+
+from pathlib import Path
+
+_POINTER = b"version https://git-lfs.github.com/spec/"
+_PAGES = (b"<!doctype html", b"<html", b"<?xml", b"<head")
+_MESSAGES = (b"entry not found", b"not found", b"404", b"invalid username", b"access to model",
+             b"repository not found", b"access denied", b"unauthorized")  # fmt: skip
+_HEAD = 200  # bytes
+
+
+def failed_download(source: Path | bytes) -> str | None:
+    """Return, in words, what is there instead of a file and how to get it; None if it seems real.
+
+    Args:
+        source: the file, or its content.
+    """
+    try:
+        head = source[:_HEAD] if isinstance(source, bytes) else _head(source)
+    except OSError:
+        return None
+    head = head.removeprefix(b"\xef\xbb\xbf").strip().lower()
+    if not head:
+        return "an empty file (download it again)"
+    if head.startswith(_POINTER):
+        return "a Git LFS pointer, not the file (`git lfs pull` or `hf download` fetches it)"
+    if head.startswith(_PAGES):
+        return "a web page, not the file (download the file itself, not the page about it)"
+    if head.startswith(_MESSAGES) and head.isascii():
+        message = head.splitlines()[0].decode()
+        return f"a server's message, {message!r}, not the file (download it again)"
+    return None
+
+
+def damage(path: Path, error: object) -> str:
+    """Return, in words, why a file cannot be read: a failed download, or the reader's error.
+
+    Of a folder, the first of its files that is none.
+    """
+    if path.is_dir():
+        for file in sorted(path.iterdir()):
+            if file.is_file() and (fault := failed_download(file)):
+                return f"{file.name} is {fault}"
+    return failed_download(path) or str(error) or type(error).__name__
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_HEAD)

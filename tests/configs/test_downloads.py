@@ -1,0 +1,89 @@
+"""Pointers, pages, messages and empty files are named wherever a file is read."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import main
+from configs.downloads import failed_download
+from configs.fields import read_yaml
+from drafters.training.shards import read_shard
+from eval.metrics.base import Unavailable
+from eval.metrics.weights import read_state
+from models.codecs.codebook import load_table
+from models.codecs.vqgan_config import read_config
+from models.files.headers import read_header
+from models.files.tensors import load_pickled
+from models.files.tiktoken import read_ranks
+from models.files.tokenizer_file import load_tokenizer
+from support.json_files import read_lines, read_object
+from support.training_state import load_state
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n"
+INSTEAD = {
+    "Git LFS pointer": POINTER,
+    "a web page": b"\xef\xbb\xbf\n<!DOCTYPE html><title>model.safetensors",
+    "a server's message, 'entry not found'": b"Entry not found",
+    "an empty file": b"",
+}
+READERS: dict[str, Callable[[Path], object]] = {
+    "config.json": read_object,
+    "model.safetensors": read_header,
+    "tokens.safetensors": read_shard,
+    "pytorch_model.bin": load_pickled,
+    "vgg.pth": lambda path: read_state("vgg_path", path),
+    "checkpoint.pt": load_state,
+    "tokenizer.json": load_tokenizer,
+    "emu3.tiktoken": read_ranks,
+    "vqgan.yaml": read_config,
+    "table.npy": lambda path: load_table(path, 8),
+}
+
+
+@pytest.mark.parametrize("words", INSTEAD)
+@pytest.mark.parametrize("name", READERS)
+def test_what_stands_in_a_files_place_is_named(tmp_path, name, words):
+    (tmp_path / name).write_bytes(INSTEAD[words])
+    with pytest.raises((ValueError, Unavailable)) as error:
+        READERS[name](tmp_path / name)
+    assert words in str(error.value) and name in str(error.value)
+
+
+@pytest.mark.parametrize("read", [read_lines, lambda path: read_yaml(str(path), "config")])
+def test_files_that_may_be_empty(tmp_path, read):
+    path = tmp_path / "file"
+    path.write_bytes(b"")
+    assert not read(path)
+    path.write_bytes(POINTER)
+    with pytest.raises(ValueError, match="file: found a Git LFS pointer"):
+        read(path)
+
+
+@pytest.mark.parametrize("content", [b"{}", b"PK\3\4", b"a: 1", b"\x80\2", np.arange(9).tobytes()])
+def test_real_files_are_none(content):
+    assert failed_download(content) is None
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "config.json",
+        "model.safetensors",
+        "tokenizer/vqgan.yaml",
+        "tokenizer/vqgan.safetensors",
+        "tokenizer/text_tokenizer.json",
+        "drafter/config.json",
+        "drafter/model.safetensors",
+        "drafter/calibration.json",
+    ],
+)
+def test_a_command_names_the_file(checkpoint, tmp_path, capsys, file):
+    folder = shutil.copytree(checkpoint, tmp_path / "copy")
+    (folder / file).write_bytes(POINTER)
+    words = ["--prompt", "a", "--model_path", str(folder), "--output_dir", str(tmp_path / "out")]
+    assert main.main(["generate_images", "--method", "adt", "--device", "cpu", *words]) == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert file in told and "a Git LFS pointer, not the file (`git lfs pull`" in told
