@@ -74,15 +74,11 @@ class MethodTraits:
     defaults: the settings of MethodSettings that apply, with their defaults.
     speculative: it drafts.
     drafted: the drafter has weights.
-    recalls: every level recalls stale predictions by similar tokens.
-    one_pass: its drafter reads all levels in one pass.
     """
 
     defaults: dict[str, object] = field(default_factory=dict)
     speculative: bool = True
     drafted: bool = False
-    recalls: bool = False
-    one_pass: bool = False
 
 
 _GROWN = {"proposal": "coupled", "calibration": "drafter"}
@@ -95,17 +91,14 @@ METHODS: dict[str, MethodTraits] = {
     "jacobi": MethodTraits({"proposal": "coupled"} | _WINDOW),
     "recall": MethodTraits(
         {"proposal": "coupled", "depth": 14, "width": 5, "nodes": 58} | _WINDOW,
-        recalls=True,
     ),
     "block": MethodTraits(
         _GROWN | {"depth": 18, "width": 4, "nodes": 58, "window": 16},
         drafted=True,
-        one_pass=True,
     ),
     "eagle_recall": MethodTraits(
         _GROWN | {"depth": 18, "width": 4, "nodes": 58, "head_depth": None} | _WINDOW,
         drafted=True,
-        recalls=True,
     ),
 }
 # Other defaults of a method with a proposal: the published methods do not calibrate.

@@ -27,19 +27,10 @@ def compile_blocks(*networks: nn.Module) -> None:
 
     torch compiles them in the first passes, and keeps what it made in its own cache folder.
     """
-    _run_by(run_compiled, networks)
-
-
-def leave_blocks(*networks: nn.Module) -> None:
-    """Let networks run one block after the other again, by torch's kernels."""
-    _run_by(in_turn, networks)
-
-
-def _run_by(run: Callable[..., Iterator[Tensor]], networks: Iterable[nn.Module]) -> None:
     for network in networks:
-        for part in network.modules():
-            if isinstance(part, Blocks):
-                part.run = run
+        for module in network.modules():
+            if isinstance(module, Blocks):
+                module.run = run_compiled
 
 
 def missing_compiler(device: torch.device) -> str | None:
