@@ -86,8 +86,8 @@ def number(value: float | None) -> str:
     if value is None:
         return NONE
     if abs(value) >= 100:
-        return f"{value:.0f}"
-    return f"{value:.3g}" if value % 1 else f"{value:g}"
+        return f"{value:z.0f}"
+    return f"{value:z.3g}" if value % 1 else f"{value:zg}"
 
 
 def _latex_row(row: Sequence[str]) -> str:

@@ -33,6 +33,8 @@ def heading(
     machine += dates
     prompt = run.prompt if len(run.prompt) <= _LONG else run.prompt[: _LONG - 3] + "..."
     what = f"prompts: {prompt}; temperature {sampling.temperature:g}; guidance {sampling.cfg:g}"
+    what += f"; top-k {sampling.top_k}" if sampling.top_k else ""
+    what += f"; top-p {sampling.top_p:g}" if sampling.top_p < 1 else ""
     return f"{', '.join(map(str, machine))}; {what}\n"
 
 

@@ -45,7 +45,8 @@ def frechet_distance(one: Gaussian, other: Gaussian, root: np.ndarray | None = N
     root = square_root(other.covariance) if root is None else root
     shared = np.sqrt(np.linalg.eigvalsh(root @ one.covariance @ root).clip(0)).sum()
     apart = ((one.mean - other.mean) ** 2).sum()
-    return float(apart + np.trace(one.covariance) + np.trace(other.covariance) - 2 * shared)
+    spread = np.trace(one.covariance) + np.trace(other.covariance) - 2 * shared
+    return max(0.0, float(apart + spread))  # rounding alone makes it negative, for equal sets
 
 
 class Fid:

@@ -11,7 +11,7 @@ from eval.metrics.base import Score
 from eval.report.figures import Scores, compute_scores, with_prices
 from eval.report.report import PAPER_NOTE, Findings, report, shown_keys
 from eval.report.run import Run, accepted_lengths, common_keys, reference_files
-from eval.report.speed import SpeedRow, baseline_of, speed_row
+from eval.report.speed import SpeedRow, baseline_of, differing_distributions, speed_row
 from eval.report.tables import metric_table, sources_table, speed_table
 from scenes.pictures import rendered_scenes
 from support.durable import encode_json, make_writable, replace_file
@@ -80,6 +80,12 @@ def _remarks(
     """Return what is left out of each run, the warnings on speed, and the metrics skipped."""
     faults = [[f"{name}: left out {text}" for text in texts] for name, texts in left_out.items()]
     warnings = [f"{row.run}: {text}" for row in rows for text in row.warnings]
+    by_run = {
+        run: ", ".join(words.values()) for run, words in differing_distributions(rows).items()
+    }
+    if any(by_run.values()):
+        shown = "; ".join(f"{run}: {words}" for run, words in by_run.items())
+        warnings.append(f"runs of different distributions, not to be compared: {shown}")
     return [*faults, warnings, skipped]
 
 

@@ -1,7 +1,7 @@
 """How fast the runs are: seconds, forward passes and tokens per round, against a baseline."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
@@ -145,6 +145,7 @@ class SpeedRow:
         doubtful: whether machine or batch size differ from the baseline's.
         above_tau: whether the speed-up over plain decoding exceeds tau, which only noise does.
         paper: the paper's figures for the same cell.
+        distribution: what decides the distribution of the images, by flag.
         warnings: why figures may mislead or are missing.
     """
 
@@ -168,6 +169,7 @@ class SpeedRow:
     doubtful: bool = False
     above_tau: bool = False
     paper: PublishedCell | None = None
+    distribution: Mapping[str, object] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
 
@@ -188,8 +190,20 @@ def speed_row(run: Run, baseline: Baseline | None) -> SpeedRow:
         "forwards": fmean(record["target_forwards"] for record in records),
         "seconds": fmean(record["seconds"] for record in records),
         "paper": published(run.settings, run.lossless),
+        "distribution": {name: run.manifest["identity"].get(name) for name in _DISTRIBUTION},
     }
     return SpeedRow(**figures, **_against(run, baseline))
+
+
+def differing_distributions(rows: Sequence[SpeedRow]) -> dict[str, dict[str, str]]:
+    """Return, by run and flag, what of the images' distribution is not the same in all rows."""
+    differing = [
+        name for name in _DISTRIBUTION if len({str(row.distribution.get(name)) for row in rows}) > 1
+    ]
+    return {
+        row.run: {name: f"{name} {row.distribution.get(name)}" for name in differing}
+        for row in rows
+    }
 
 
 def tau(records: Sequence[Line]) -> float:

@@ -5,23 +5,31 @@ from collections.abc import Callable, Mapping, Sequence
 from eval.metrics.base import Score
 from eval.metrics.paired import Estimate
 from eval.report.run import Run
-from eval.report.speed import SpeedRow
+from eval.report.speed import SpeedRow, differing_distributions
 from support.tables import NONE, Table, number
 
 
 def speed_table(rows: Sequence[SpeedRow]) -> Table:
-    """Return a row per run, with the paper's figures next to ours where it has the same cell."""
+    """Return a row per run, with the paper's figures next to ours where it has the same cell.
+
+    Runs of different sampling distributions are not to be compared, so a column names them.
+    """
     paper = any(row.paper for row in rows)
-    cells = [_speed_cells(row) | (_paper_cells(row) if paper else {}) for row in rows]
+    by_run = differing_distributions(rows)
+    cells = [
+        _speed_cells(row, by_run[row.run]) | (_paper_cells(row) if paper else {}) for row in rows
+    ]
     return Table.of(cells, "Speed")
 
 
-def _speed_cells(row: SpeedRow) -> dict[str, str]:
+def _speed_cells(row: SpeedRow, differing: Mapping[str, str]) -> dict[str, str]:
+    other = [words for flag, words in differing.items() if flag != "temperature"]
     same = NONE if row.identical is None else f"{row.identical}/{row.common}"
     return {
         "run": row.run,
         "method": _method(row),
         "T": f"{row.temperature:g}",
+        **({"distribution": ", ".join(other)} if other else {}),
         "s/image": number(row.seconds),
         "baseline": row.baseline or NONE,
         "SR": _ratio(row.speedup) + _mark(row.doubtful or row.above_tau),
@@ -45,8 +53,14 @@ def metric_table(scores: Mapping[str, Sequence[Score]], rows: Sequence[SpeedRow]
     """Return a row per figure and a column per run.
 
     A row below holds the differences to the lossless baselines over the same images, where there
-    are any; the paper's CLIP scores have columns of their own.
+    are any; the paper's CLIP scores have columns of their own. Where the runs are of different
+    sampling distributions, the names of the columns say which.
     """
+    differing = differing_distributions(rows)
+    titles = {
+        run: f"{run} ({', '.join(differing[run].values())})" if differing.get(run) else run
+        for run in scores
+    }
     by_metric: dict[str, dict[str, Score]] = {}  # metric -> run -> score
     for run, run_scores in scores.items():
         for score in run_scores:
@@ -55,11 +69,11 @@ def metric_table(scores: Mapping[str, Sequence[Score]], rows: Sequence[SpeedRow]
     table = []
     for metric, by_run in by_metric.items():
         arrow = "↑" if next(iter(by_run.values())).higher else "↓"
-        shown = {run: _score(by_run.get(run)) for run in scores}
+        shown = {titles[run]: _score(by_run.get(run)) for run in scores}
         clip = {f"paper's {run}": number(value) for run, value in paper.items()}
         table.append({"figure": f"{metric} {arrow}"} | shown | (clip if metric == "clip" else {}))
         if any(score.price for score in by_run.values()):
-            prices = {run: _difference(score.price) for run, score in by_run.items()}
+            prices = {titles[run]: _difference(score.price) for run, score in by_run.items()}
             table.append({"figure": f"{metric}, minus the baseline's"} | prices)
     return Table.of(table, "Images")
 
@@ -140,8 +154,8 @@ def _interval(figure: Estimate | Score, shown: Callable[[float], str]) -> str:
 
 
 def _places(value: float) -> str:
-    return f"{value:.4f}" if abs(value) < 10 else f"{value:.4g}"
+    return f"{value:z.4f}" if abs(value) < 10 else f"{value:z.4g}"
 
 
 def _signed(value: float) -> str:
-    return f"{value:+.4f}" if abs(value) < 10 else f"{value:+.4g}"
+    return f"{value:+z.4f}" if abs(value) < 10 else f"{value:+z.4g}"

@@ -16,7 +16,7 @@ from support.output import remark
 
 _EMU3, _JANUS = ("emu3", "Emu3"), ("janus", "multi_modality")  # model_type in config.json
 _EMU3_5_IDS = 282_926
-# Of a vocabulary with 16,384 image codes from 155,000 on; Chameleon's, and Lumina-mGPT's, is 65,536.
+# Of a vocabulary with 16,384 image codes from 155,000 on; that of Chameleon's models is 65,536.
 _LUMINA_2_IDS = range(155_000 + 16_384, 180_000)
 
 

@@ -11,6 +11,7 @@ from support.json_files import read_object
 from support.script import run_script
 from support.tables import Table
 
+_SAMPLING = ("temperature", "top_k", "top_p", "cfg")
 _SHOWN = (
     "steps",
     "depths",
@@ -34,6 +35,7 @@ def line_of(folder: Path) -> dict[str, Any]:
     found = read_object(path)
     settings, first, decoding = found["settings"], found["levels"][0], found["decoding"]
     line = {"drafter": folder.name} | {name: settings[name] for name in _SHOWN}
+    line |= {name: settings.get(name) for name in _SAMPLING}
     line |= {"TV": first["total_variation"]}
     line |= {
         f"{name} hit@{k}": first[name][f"hit_{k}"]
@@ -54,12 +56,15 @@ def table(folders: list[Path]) -> str:
     """Return the folders' rows in Markdown; figures are of depth 1 where no depth is named."""
     lines = [line_of(folder) for folder in folders]
     columns = dict.fromkeys(name for line in lines for name in line)
+    for name in _SAMPLING:  # figures of different distributions are not to be compared
+        if len({line[name] for line in lines}) == 1:
+            del columns[name]
     rows = [tuple(_cell(line.get(name, "-")) for name in columns) for line in lines]
     return Table(tuple(columns), tuple(rows)).markdown()
 
 
 def _cell(value: object) -> str:
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
+    return f"{value:z.3f}" if isinstance(value, float) else str(value)
 
 
 def drafter_table(*folders: str) -> None:

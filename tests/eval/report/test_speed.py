@@ -12,7 +12,7 @@ from eval.report.pictures import difference
 from eval.report.report import summary
 from eval.report.run import Run, read_run
 from eval.report.speed import SpeedRow, baseline_of, compared, speed_row
-from eval.report.tables import settings_table, sources_table, speed_table
+from eval.report.tables import metric_table, settings_table, sources_table, speed_table
 
 GREY = [np.full((8, 8, 3), 20 * number, dtype=np.uint8) for number in range(9)]
 PROMPTS = [f"prompt {number}" for number in range(9)]
@@ -49,6 +49,19 @@ def row_of(run: Run, baseline: Run) -> SpeedRow:
 def cells_of(row: SpeedRow) -> dict[str, str]:
     table = speed_table([row])
     return dict(zip(table.columns, table.rows[0], strict=True))
+
+
+def test_runs_of_other_distributions_are_marked(make):
+    rows = [speed_row(make(f"k{k}", {"top_k": k, "cfg": 3.0}), None) for k in (0, 4)]
+    table = speed_table(rows)
+    column = table.columns.index("distribution")
+    assert [cells[column] for cells in table.rows] == ["top_k 0", "top_k 4"]
+    score = Score("clip", value=-0.00001, count=2, network="n", resize="r", higher=True)
+    images = metric_table({row.run: [score] for row in rows}, rows)
+    assert images.columns == ("figure", "k0 (top_k 0)", "k4 (top_k 4)")
+    assert images.rows[0][1] == "0.0000"
+    assert "distribution" not in speed_table(rows[:1]).columns
+    assert metric_table({"k0": [score]}, rows[:1]).columns == ("figure", "k0")
 
 
 def test_figures_by_hand(plain, adt):
