@@ -4,6 +4,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 
 import nbformat
 import pytest
+from browser import only_in_all
 
 from configs.schema import ROOT
 
@@ -39,6 +40,7 @@ def test_its_outputs_are_stored() -> None:
     assert str(ROOT) not in PATH.read_text(encoding="utf-8")
 
 
+@only_in_all
 @pytest.mark.filterwarnings("ignore")  # of the kernel's connection
 def test_it_runs(monkeypatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

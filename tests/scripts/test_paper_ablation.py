@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from browser import thinned
 from paper_commands import commands, with_table
 from test_train import write_tokens
 
@@ -88,7 +89,7 @@ def test_the_usage_names_every_ablation() -> None:
     assert [name for name in (*SWEEPS, "drafter", "maps") if f" {name} " not in usage] == []
 
 
-@pytest.mark.parametrize("name", SWEEPS)
+@pytest.mark.parametrize("name", thinned(SWEEPS))
 def test_a_sweep_is_measured_at_both_temperatures(
     name, checkpoint, tmp_path, capsys, monkeypatch
 ) -> None:

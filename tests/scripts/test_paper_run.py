@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from browser import thinned
 from paper_commands import commands, start, with_table
 from small_emu3 import write_emu3
 from small_janus import write_janus
@@ -54,7 +55,7 @@ def checkpoints(checkpoint, lumina_folder, tmp_path_factory) -> dict[str, Path]:
     return chameleons | others | stages
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", thinned(RECIPES))
 def test_a_model_gets_images_and_a_table(
     recipe, checkpoints, tmp_path, capsys, monkeypatch
 ) -> None:
