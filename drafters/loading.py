@@ -20,7 +20,6 @@ from models.files.folders import checkpoint_folder
 from models.files.network import Network, refuse_faults
 from models.files.sizes import fitting_config
 from models.files.weights import folder_shapes
-from models.linear import pack_weights
 from models.targets.family import Family
 
 
@@ -58,7 +57,6 @@ class FoundDrafter:
         """
         if self.network.fill(self.folder, dtype or target.dtype, target.device):
             self.network.module.embedding.weight = target.embedding()
-        pack_weights(self.network.module)
         return LoadedDrafter(self.network.module, self.calibrations)
 
 

@@ -145,7 +145,8 @@ class Compiler:
         """Return a hash of what the library depends on."""
         sources = (path.read_text() for path in sorted(SOURCE.parent.iterdir()))
         command = shlex.join([*self.command, *self.flags])
-        inputs = (*sources, command, self.version, _processor())
+        # torch's version, since the timings beside the library compare it with torch
+        inputs = (*sources, command, self.version, _processor(), torch.__version__)
         return hashlib.sha256("\0".join(inputs).encode()).hexdigest()[:16]
 
     def build(self, library: Path) -> None:
@@ -170,12 +171,9 @@ def kernels() -> ctypes.CDLL:
     Raises:
         NoKernels: there is no C++ compiler, or it fails.
     """
-    command = shlex.split(os.environ.get("CXX", "")) or ["c++"]
-    if shutil.which(command[0]) is None:
-        raise NoKernels(f"there is no C++ compiler {command[0]!r}; CXX names another one")
+    compiler = find_compiler()
     try:
-        compiler = Compiler(command, version=_run([*command, "--version"]), flags=_flags())
-        library = cache_folder() / f"kernels-{compiler.key()}.so"
+        library = library_path(compiler)
         if not library.exists():
             library.parent.mkdir(parents=True, exist_ok=True)
             compiler.build(library)
@@ -183,9 +181,30 @@ def kernels() -> ctypes.CDLL:
         return ctypes.CDLL(str(library))
     except subprocess.CalledProcessError as error:
         lines = error.stderr.strip().splitlines() or ["no message"]
-        raise NoKernels(f"{shlex.join(command)} cannot compile {SOURCE}: {lines[0]}") from error
+        command = shlex.join(compiler.command)
+        raise NoKernels(f"{command} cannot compile {SOURCE}: {lines[0]}") from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NoKernels(str(error)) from error
+
+
+def library_path(compiler: Compiler) -> Path:
+    """Return where the library is, or will be."""
+    return cache_folder() / f"kernels-{compiler.key()}.so"
+
+
+def find_compiler() -> Compiler:
+    """Return the C++ compiler of this machine, or the one that CXX names.
+
+    Raises:
+        NoKernels: it is missing or does not run.
+    """
+    command = shlex.split(os.environ.get("CXX", "")) or ["c++"]
+    if shutil.which(command[0]) is None:
+        raise NoKernels(f"there is no C++ compiler {command[0]!r}; CXX names another one")
+    try:
+        return Compiler(command, version=_run([*command, "--version"]), flags=_flags())
+    except (OSError, subprocess.SubprocessError) as error:
+        raise NoKernels(f"{shlex.join(command)} does not run: {error}") from error
 
 
 def _flags() -> tuple[str, ...]:
@@ -203,7 +222,8 @@ def _processor() -> str:
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     named = ("vendor_id", "model name", "flags", "Features")
-    return "\n".join([platform.machine(), *dict.fromkeys(x for x in lines if x.startswith(named))])
+    telling = dict.fromkeys(line for line in lines if line.startswith(named))
+    return "\n".join([platform.machine(), *telling])
 
 
 def _run(command: list[str]) -> str:

@@ -7,8 +7,9 @@ from torch import nn
 from configs.fields import SettingsError
 from configs.model import INDUCTOR, EngineSettings
 from models.compiled import compile_blocks, missing_compiler
-from models.linear import pack_natively
-from models.native import NoKernels, kernels
+from models.linear import pack_weights
+from models.native import NAMES, NoKernels, kernels
+from models.probe import faster
 from models.transformer import Blocks
 from support.devices import pick_device
 
@@ -19,39 +20,39 @@ def kernels_for(settings: EngineSettings) -> Callable[..., None]:
     Raises:
         SettingsError: they cannot be compiled here.
     """
-    if settings.compile != INDUCTOR:
-        return fuse if fuses(settings) else _leave
-    if lacking := missing_compiler(pick_device(settings.device)):
-        raise SettingsError(f"--compile: found 'inductor', but {lacking}; allowed: off, auto")
-    return compile_blocks
-
-
-def _leave(*_networks: nn.Module) -> None:
-    """Let networks run torch's kernels."""
-
-
-def fuses(settings: EngineSettings) -> bool:
-    """Return whether networks run kernels of our own on a CPU, by --compile.
-
-    Raises:
-        SettingsError: --compile on, and they cannot be compiled here.
-    """
-    if settings.compile in ("off", INDUCTOR) or pick_device(settings.device).type != "cpu":
-        return False
+    if settings.compile == INDUCTOR:
+        if lacking := missing_compiler(pick_device(settings.device)):
+            raise SettingsError(f"--compile: found 'inductor', but {lacking}; allowed: off, auto")
+        return compile_blocks
+    if settings.compile == "off" or pick_device(settings.device).type != "cpu":
+        return _leave
     try:
         kernels()
     except NoKernels as error:
         if settings.compile == "on":
             found = f"--compile: found 'on', but {error}; allowed: off, auto"
             raise SettingsError(found) from error
-        return False
-    return True
+        return _leave
+    return fuse if settings.compile == "on" else fuse_where_faster
+
+
+def _leave(*_networks: nn.Module) -> None:
+    """Let networks run torch's kernels."""
 
 
 def fuse(*networks: nn.Module) -> None:
     """Let networks run kernels of our own where they can."""
     for network in networks:
-        pack_natively(network)
+        pack_weights(network)
         for blocks in network.modules():
             if isinstance(blocks, Blocks):
                 blocks.fused = True
+
+
+def fuse_where_faster(*networks: nn.Module) -> None:
+    """Let networks run kernels of our own if these are faster here for their type and width."""
+    for network in networks:
+        stacks = [module for module in network.modules() if isinstance(module, Blocks)]
+        dtype = next(network.parameters()).dtype
+        if dtype in NAMES and all(faster(dtype, blocks.spec.hidden) for blocks in stacks):
+            fuse(network)

@@ -61,4 +61,4 @@ def plain_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("decoding.engine.compiled_steps", lambda on: nullcontext())
     monkeypatch.setattr("models.transformer.run_fused", lambda *_: None)
-    monkeypatch.setattr("models.linear.Linear.product", torch.nn.Linear.forward)
+    monkeypatch.setattr("models.linear.Linear.forward", torch.nn.Linear.forward)

@@ -21,7 +21,6 @@ from models.files.folders import given_folder
 from models.files.sizes import fitting_config
 from models.files.tokenizer_file import load_tokenizer, row_ids
 from models.files.weights import naming
-from models.linear import pack_weights
 from models.targets.chameleon_network import chameleon_network, chameleon_spec, drafter_spec
 from models.targets.room import refuse_long, room_for_prompts
 from models.targets.transformer_target import TransformerTarget
@@ -96,7 +95,6 @@ class Chameleon(TransformerTarget):
         words, images, grid = cls._parts(folder, spec, options)
         network = chameleon_network(spec, words.image)
         network.fill(folder, options.dtype, options.device)
-        pack_weights(network.module)
         return cls(network.module, words, images, grid)
 
     @classmethod

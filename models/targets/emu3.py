@@ -25,7 +25,6 @@ from models.files.sizes import fitting_config
 from models.files.tiktoken import read_ranks, tokenizer_of
 from models.files.tokenizer_file import load_tokenizer, require_tokens, row_ids
 from models.files.weights import naming
-from models.linear import pack_weights
 from models.targets.emu3_network import emu3_network, emu3_spec
 from models.targets.llama_target import LlamaTarget
 from models.targets.room import refuse_long, room_for_prompts
@@ -146,7 +145,6 @@ class Emu3(LlamaTarget):
         prompts = read_prompts(folder, spec, images, options)
         network = emu3_network(spec, prompts.words.image)
         network.fill(folder, options.dtype, options.device)
-        pack_weights(network.module)
         return cls(network.module, prompts, images)
 
     @classmethod

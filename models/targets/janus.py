@@ -18,7 +18,6 @@ from models.files.names import HUB_TOKENIZER
 from models.files.sizes import fitting_config
 from models.files.tokenizer_file import load_tokenizer, require_tokens, row_ids
 from models.files.weights import naming
-from models.linear import pack_weights
 from models.targets.janus_config import janus_config
 from models.targets.janus_network import JanusNetwork, janus_network, janus_spec
 from models.targets.llama_target import LlamaTarget
@@ -85,7 +84,6 @@ class JanusPro(LlamaTarget):
         network = janus_network(config)
         network.fill(folder, options.dtype, options.device)
         network.module.embed_codes()
-        pack_weights(network.module.transformer)
         return cls(network.module, prompts, images)
 
     @classmethod

@@ -34,7 +34,6 @@ from models.codecs.llamagen_vq import load_llamagen_vq
 from models.codecs.vqgan import ImageTokenizer
 from models.files.sizes import fitting_config
 from models.files.weights import naming
-from models.linear import pack_weights
 from models.targets.llamagen_network import (
     LlamaGenNetwork,
     drafter_spec,
@@ -73,7 +72,6 @@ class LlamaGen(TransformerTarget):
         parts = _read_parts(folder, config, spec.image_rope, options)
         network = llamagen_network(config)
         network.fill(folder, options.dtype, options.device)
-        pack_weights(network.module)
         return cls(network.module, *parts)
 
     @classmethod

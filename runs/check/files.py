@@ -25,12 +25,15 @@ from models.files.network import Network
 from models.files.recognition import refuse_other_model
 from models.files.sizes import size_faults
 from models.files.weights import listed_files, naming, placed_keys
+from models.native import NoKernels
+from models.probe import stored
 from models.registry import FAMILIES
 from models.targets.family import Check, Checked, Family, ImageSequence
 from runs.check.memory import ImageTokens, cache_bytes, free_memory, memory_of
 from runs.check.report import FAULT, NOTE, OK, Finding, Report, size
 from runs.session import DTYPES, open_session, target_options
 from runs.throughput import BATCHES, Speed, speeds_by_batch
+from support.devices import pick_device
 from support.extras import install
 from support.json_files import read_object
 
@@ -57,7 +60,7 @@ def examine_files(settings: InspectSettings) -> Report:
         if together.sequence is not None:
             image = ImageTokens(together.sequence.grid, codes)
             findings.append(_sequence(settings, target.spec, together.sequence))
-    findings += [*_quantize_package(settings), *drafter.findings]
+    findings += [*_quantize_package(settings), *drafter.findings, *_kernels(settings)]
     memory = memory_of(settings, target.network, drafter.network, image)
     memory |= {finding.part: checked.bytes for finding, checked in parts if checked.bytes}
     report = Report(tuple(findings), memory)
@@ -299,6 +302,23 @@ def _distance_tables(codes: int, folder: Path) -> Iterator[Finding]:
             yield Finding(title, path.name, OK, f"{codes} codes, {width} neighbours each")
         except ValueError as error:
             yield Finding(title, path.name, FAULT, str(error))
+
+
+def _kernels(settings: InspectSettings) -> Iterator[Finding]:
+    """Yield how fast compiled kernels are here, where the model would run on a CPU."""
+    if pick_device(settings.device).type != "cpu":
+        return
+    try:
+        rows = stored(DTYPES[settings.dtype])
+    except NoKernels as error:
+        yield Finding("kernels", settings.dtype, NOTE, f"torch's: {error}")
+        return
+    times = [
+        f"{row.width} wide, {row.tokens} token{'s' * (row.tokens > 1)}: {row.speedup:.1f} times"
+        for row in rows
+    ]
+    text = f"speed against torch's, {'; '.join(times)}" if rows else "not measured yet; a run does"
+    yield Finding("kernels", settings.dtype, OK, text)
 
 
 def _quantize_package(settings: InspectSettings) -> Iterator[Finding]:

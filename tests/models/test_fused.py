@@ -18,7 +18,7 @@ from decoding.cache import CacheShape, Fixed, KVCache
 from decoding.cache_pass import chain
 from models import fused, native
 from models.base import Context, ImageRope, TransformerSpec
-from models.linear import forget_packed, pack_natively
+from models.linear import forget_packed, pack_weights
 from models.transformer import Transformer
 
 SPEC = TransformerSpec(
@@ -40,7 +40,7 @@ NEAR = {torch.float64: 1e-11, torch.float32: 2e-4, torch.bfloat16: 0.3}
 
 def model_of(spec: TransformerSpec, dtype: torch.dtype = torch.float64) -> Transformer:
     model = randomised(Transformer(spec, 10), 0).to(dtype).requires_grad_(False)
-    pack_natively(model)
+    pack_weights(model)
     return model
 
 
@@ -69,7 +69,7 @@ def both(model: Transformer, cache: KVCache, n: int, layers: tuple[int, ...] = (
     ids = torch.randint(40, (2 * images, n), generator=torch.Generator().manual_seed(2))
     found, before = [], cache.memory[0].clone()
     for model.blocks.fused in (False, True):
-        (pack_natively if model.blocks.fused else forget_packed)(model)
+        (pack_weights if model.blocks.fused else forget_packed)(model)
         cache.memory[0].copy_(before)
         found.append((model(ids, cache.open(*seen(images, n)), layers), cache.memory[0].clone()))
     return found
@@ -232,7 +232,7 @@ def test_the_library_is_compiled_once(tmp_path, monkeypatch) -> None:
     ("compiler", "why"),
     [
         ("no-such-compiler", "there is no C++ compiler 'no-such-compiler'"),
-        ("false", "false cannot compile"),
+        ("false", "false does not run"),
     ],
 )
 def test_without_a_compiler_torch_runs(compiler, why, tmp_path, monkeypatch, capsys) -> None:

@@ -13,6 +13,7 @@ from configs.methods import MethodSettings
 from configs.sampling import SamplingSettings
 from configs.schema import RunSettings
 from decoding.flight import Job
+from models.probe import Timing
 from runs.fusing import fuse
 from runs.session import Session, open_session
 
@@ -101,9 +102,17 @@ def test_the_shipped_model_does_so_too(dtype) -> None:
 
 
 @needs_compiler
-def test_kernels_run_where_there_is_a_compiler_unless_they_are_off(checkpoint) -> None:
+@pytest.mark.parametrize("speedup", [0.5, 2.0])
+def test_kernels_run_where_they_are_faster_unless_they_are_off(
+    speedup, checkpoint, monkeypatch
+) -> None:
+    rows = tuple(Timing(256, n, kernels=1.0, torch=speedup) for n in (1, 16))
+    monkeypatch.setattr("models.probe.timings", lambda dtype: rows)
     settings = small_settings(checkpoint)
     assert settings.compile is None
-    assert open_session(settings).target.transformer.blocks.fused
+    runs = speedup > 1
+    assert open_session(settings).target.transformer.blocks.fused == runs
     plain = replace(settings, method=MethodSettings("jacobi"), drafter_path=None)
-    assert open_session(plain).with_settings(settings).drafter.network.blocks.fused
+    assert open_session(plain).with_settings(settings).drafter.network.blocks.fused == runs
+    forced = replace(settings, compile="on")
+    assert open_session(forced).target.transformer.blocks.fused

@@ -15,7 +15,8 @@ import main
 from decoding.cache import CacheShape, KVCache
 from drafters.loading import load_drafter
 from models.base import TargetOptions
-from models.linear import Linear, can_pack
+from models.linear import Linear
+from models.probe import Timing
 from models.registry import FAMILIES, TARGETS, load_target
 from models.targets.llamagen_files import llamagen_family
 from runs import throughput
@@ -97,13 +98,23 @@ def test_memory_is_that_of_a_loaded_model(words, images, guidance, checkpoint, c
     assert memory["target keys and values"] == cache.nbytes
 
 
-@pytest.mark.skipif(not can_pack(), reason="this torch packs no weight")
 def test_copies_in_fp32_are_counted(checkpoint, capsys) -> None:
     memory = report(capsys, checkpoint)[1]["memory"]
     target = load_target("tiny", str(checkpoint), TargetOptions(torch.float32, torch.device("cpu")))
     linears = (module for module in target.transformer.modules() if isinstance(module, Linear))
-    packed = [linear.weight for linear in linears if linear.packed is not None]
-    assert memory["target copies on CPUs"] == sum(weight.nbytes for weight in packed) > 0
+    copies = sum(linear.weight.nbytes for linear in linears)
+    assert memory["target copies on CPUs"] == copies > 0
+
+
+@pytest.mark.parametrize("measured", [False, True])
+def test_speed_of_kernels_is_told_once_it_was_measured(
+    measured, checkpoint, capsys, monkeypatch
+) -> None:
+    row = Timing(256, 1, kernels=0.5, torch=2.0)
+    monkeypatch.setattr(files_module, "stored", lambda dtype: (row,) if measured else ())
+    findings = report(capsys, checkpoint, "--device", "cpu")[1]["findings"]
+    told = next(finding["text"] for finding in findings if finding["part"] == "kernels")
+    assert ("256 wide, 1 token: 4.0 times" if measured else "not measured yet") in told
 
 
 def test_all_differences_of_both_networks_are_listed(folder, capsys) -> None:

@@ -1,0 +1,164 @@
+"""Whether compiled kernels are faster than torch's on this machine: measured once, and kept.
+
+The timings lie beside the compiled library, so another compiler, processor or torch has others.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import cache
+from itertools import product
+from math import log, prod
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from models.base import Context, TransformerSpec
+from models.linear import Linear, pack_weights
+from models.native import NAMES, find_compiler, kernels, library_path
+from models.transformer import Blocks
+from support.durable import encode_json, replace_file
+
+# A network in the processor's cache and one that is read from memory; plain decoding and a draft.
+WIDTHS, TOKENS = (256, 1024), (1, 16)
+_PAST = 64  # cached tokens
+_REPEATS, _SECONDS = 20, 0.3  # whichever ends first; the fastest counts
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Milliseconds of a pass over one layer."""
+
+    width: int  # of hidden states
+    tokens: int
+    kernels: float
+    torch: float
+
+    @property
+    def speedup(self) -> float:
+        """How many times as fast as torch the kernels are."""
+        return self.torch / self.kernels
+
+
+def faster(dtype: torch.dtype, width: int) -> bool:
+    """Return whether kernels are faster for networks of about this width, over few and many tokens.
+
+    Raises:
+        NoKernels: they cannot be built.
+    """
+    nearest = min(WIDTHS, key=lambda measured: abs(log(measured / width)))
+    return prod(row.speedup for row in timings(dtype) if row.width == nearest) > 1
+
+
+@cache
+def timings(dtype: torch.dtype) -> tuple[Timing, ...]:
+    """Return the timings for a type; the first call on a machine measures them, in seconds.
+
+    Raises:
+        NoKernels: the kernels cannot be built.
+    """
+    kernels()
+    kept = _read()
+    if NAMES[dtype] not in kept:
+        with _one_thread():
+            measured = [_measure(dtype, *sizes) for sizes in product(WIDTHS, TOKENS)]
+        kept = _read() | {NAMES[dtype]: [asdict(timing) for timing in measured]}
+        # the library may be loaded already while another cache folder is set
+        _path().parent.mkdir(parents=True, exist_ok=True)
+        replace_file(_path(), encode_json(kept))
+    return tuple(Timing(**timing) for timing in kept[NAMES[dtype]])
+
+
+def stored(dtype: torch.dtype) -> tuple[Timing, ...]:
+    """Return the timings for a type if they were measured; else none."""
+    return timings(dtype) if NAMES[dtype] in _read() else ()
+
+
+def _path() -> Path:
+    return library_path(find_compiler()).with_suffix(".json")
+
+
+def _read() -> dict[str, list[dict[str, float]]]:
+    path = _path()
+    try:
+        return json.loads(path.read_bytes()) if path.exists() else {}
+    except ValueError:  # a damaged file is measured again
+        return {}
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Time with one thread: on a busy machine threads wait for one another, at random."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+class _Cache:
+    """Keys and values (layers, 2, 1, heads, slots, head_dim) of a pass over the newest slots."""
+
+    def __init__(self, spec: TransformerSpec, tokens: int, dtype: torch.dtype):
+        self.tokens, slots = tokens, _PAST + tokens
+        # as in decoding, bf16 is attended in fp32
+        self.type = torch.promote_types(dtype, torch.float32)
+        size = 2 * spec.layers, 1, spec.kv_heads, slots, spec.head_dim
+        self.memory = [torch.zeros(size, dtype=self.type)]
+        self.targets = None
+        self.slots, self.ends = torch.arange(_PAST, slots)[None], torch.tensor([slots])
+
+    def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        both = self.memory[0][2 * layer : 2 * layer + 2]
+        both[0, :, :, -self.tokens :], both[1, :, :, -self.tokens :] = keys, values
+        return both[0], both[1]
+
+
+@torch.inference_mode()
+def _measure(dtype: torch.dtype, width: int, tokens: int) -> Timing:
+    spec = TransformerSpec(
+        vocab=1,
+        hidden=width,
+        intermediate=width * 11 // 4,
+        layers=1,
+        heads=width // 64,
+        kv_heads=width // 64,
+        max_positions=_PAST + tokens,
+    )
+    blocks = Blocks(spec).requires_grad_(False).to(dtype)
+    pack_weights(blocks)
+    cache = _Cache(spec, tokens, dtype)
+    mask = torch.zeros(1, 1, tokens, _PAST + tokens, dtype=cache.type)
+    context = Context(torch.arange(_PAST, _PAST + tokens)[None], mask, cache)
+    x = torch.randn(1, tokens, width).to(dtype)
+    linears = [(layer, layer.packed) for layer in blocks.modules() if isinstance(layer, Linear)]
+
+    def run_by(packs: bool) -> Callable[[], Tensor]:
+        def run() -> Tensor:
+            blocks.fused = packs
+            for layer, packed in linears:
+                layer.packed = packed if packs else None
+            return blocks(x, context)
+
+        return run
+
+    ours, theirs = _fastest(run_by(True), run_by(False))
+    return Timing(width, tokens, round(1e3 * ours, 4), round(1e3 * theirs, 4))
+
+
+def _fastest(*ways: Callable[[], Tensor]) -> list[float]:
+    """Return the fewest seconds of each way; they take turns, so that other work slows all."""
+    fewest = [float("inf")] * len(ways)
+    started = time.perf_counter()
+    for repeat in range(_REPEATS):
+        for number, way in enumerate(ways):
+            begin = time.perf_counter()
+            way()
+            fewest[number] = min(fewest[number], time.perf_counter() - begin)
+        if repeat >= 2 and time.perf_counter() - started > _SECONDS:
+            break
+    return fewest
