@@ -56,8 +56,8 @@ def read_words(command: str, words: Sequence[str]) -> dict[str, str]:
         elif not equals:
             text = _value(name, flags[name], rest)
         if name in texts:
-            found = f"found twice, as {texts[name]!r} and {text!r}"
-            raise SettingsError(f"--{name}: {found}; allowed: once")
+            both = f"{texts[name]!r} and {text!r}"
+            raise SettingsError(f"--{name}: found twice, as {both}; allowed: once")
         texts[name] = text
     return texts
 
@@ -89,9 +89,9 @@ def _value(name: str, f: Field, rest: list[str]) -> str:
         return rest.pop(0) if rest and rest[0].lower() in ("true", "false") else "true"
     # The next word is a flag itself, unless it is a text such as "-1" or "-5 °C".
     if not rest or re.match(r"--|-[a-zA-Z]", rest[0]):
-        found = f"no value but {rest[0]!r}" if rest else "no value"
+        given = f"no value but {rest[0]!r}" if rest else "no value"
         more = f"; a value that starts with a dash is written --{name}=VALUE" if rest else ""
-        raise SettingsError(f"--{name}: found {found}; allowed: {allowed(f)}{more}")
+        raise SettingsError(f"--{name}: found {given}; allowed: {allowed(f)}{more}")
     return rest.pop(0)
 
 

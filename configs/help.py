@@ -41,7 +41,7 @@ def asked_help(words: Sequence[str]) -> str:
 
 def program_help() -> str:
     """Return the help of the whole program."""
-    lines = [
+    rows = [
         "ADT-Tree: exact, fast image generation with autoregressive models",
         "",
         "Commands:",
@@ -53,7 +53,7 @@ def program_help() -> str:
         '  python main.py generate_images --prompt "a small red circle on a grassy background" '
         "--num_images 4",
     ]
-    return "\n".join(lines)
+    return "\n".join(rows)
 
 
 def command_help(command: str, method: str | None = None, everything: bool = False) -> str:
@@ -66,15 +66,15 @@ def command_help(command: str, method: str | None = None, everything: bool = Fal
         method = parse(METHOD_FLAGS["method"], "method", method)
         fitting = applicable({"method": method})
         shown = [flag for flag in flags if flag not in METHOD_FLAGS or flag in fitting]
-    elif everything or len(_lines(command, flags)) <= _SCREEN:
+    elif everything or len(_rows(command, flags)) <= _SCREEN:
         shown = [*flags]
     else:
         shown, brief = [flag for flag in flags if flag in _COMMON.split()], True
-    lines = _lines(command, shown, brief)
+    rows = _rows(command, shown, brief)
     if len(shown) < len(flags):
-        lines += ["", f"{len(flags) - len(shown)} flags are left out; all: --help all"]
-        lines[-1] += "; of one method: --method NAME --help" if "method" in flags else ""
-    return "\n".join(lines)
+        rows += ["", f"{len(flags) - len(shown)} flags are left out; all: --help all"]
+        rows[-1] += "; of one method: --method NAME --help" if "method" in flags else ""
+    return "\n".join(rows)
 
 
 def flag_groups(command: str) -> dict[str, dict[str, Field]]:
@@ -91,19 +91,19 @@ def flag_groups(command: str) -> dict[str, dict[str, Field]]:
     return {group: flags for group, flags in groups.items() if flags}
 
 
-def _lines(command: str, shown: Collection[str], brief: bool = False) -> list[str]:
+def _rows(command: str, shown: Collection[str], brief: bool = False) -> list[str]:
     """Return the lines of a command's help with some of its flags; brief: without headings."""
     summary = textwrap.wrap(COMMANDS[command].summary, _WIDTH - 2)
-    lines = [f"python main.py {command} --flag value ...", *(f"  {line}" for line in summary)]
-    lines += [""] if brief else []
+    rows = [f"python main.py {command} --flag value ...", *(f"  {text}" for text in summary)]
+    rows += [""] if brief else []
     for group, flags in flag_groups(command).items():
         chosen = {flag: f for flag, f in flags.items() if flag in shown}
-        lines += ["", f"{group}:"] if chosen and not brief else []
-        lines += [row for flag, f in chosen.items() for row in _flag_lines(flag, f, brief)]
-    return lines
+        rows += ["", f"{group}:"] if chosen and not brief else []
+        rows += [row for flag, f in chosen.items() for row in _flag_rows(flag, f, brief)]
+    return rows
 
 
-def _flag_lines(name: str, f: Field, brief: bool) -> list[str]:
+def _flag_rows(name: str, f: Field, brief: bool) -> list[str]:
     """Return a flag's lines: its name, what it does, its choices and its default.
 
     brief: what it does up to the first semicolon, and no default that depends on others.

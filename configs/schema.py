@@ -136,8 +136,8 @@ class PromptSettings(Settings):
         if self.caption is not None and not self.source.startswith("MSCOCO"):
             refuse("caption", self.caption, "only with --prompt MSCOCO2017Val or MSCOCO2017Train")
         for name in ("sample", "slice"):
-            if self.source == "text" and (found := getattr(self, name)) is not None:
-                refuse(name, found, "only with a list of prompts; --prompt is a single text")
+            if self.source == "text" and (value := getattr(self, name)) is not None:
+                refuse(name, value, "only with a list of prompts; --prompt is a single text")
 
     def _check_counts(self) -> None:
         """Refuse numbers of images and prompts that contradict each other."""
@@ -196,8 +196,8 @@ class RunSettings(EngineSettings, OutputSettings, PromptSettings):
         earlier = {name: old for old, name in RENAMED_METHODS.items()}
         values["method"] = earlier.get(values["method"], values["method"])
         paths = (*_PATHS, "prompt") if self.source == "file" else _PATHS
-        found = [name for name in paths if os.path.exists(values.get(name) or "")]
-        return values | {name: os.path.realpath(values[name]) for name in found}
+        existing = [name for name in paths if os.path.exists(values.get(name) or "")]
+        return values | {name: os.path.realpath(values[name]) for name in existing}
 
     def fingerprint(self) -> str:
         """Return a hash of the identity."""

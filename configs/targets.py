@@ -139,13 +139,13 @@ OWN_FLAGS = {
 def refuse_foreign_flags(settings: object) -> None:
     """Raise a SettingsError for a flag that only other targets than the settings' model have."""
     for name, models in OWN_FLAGS.items():
-        found = getattr(settings, name, None)
-        if found is not None and settings.model not in models:
+        value = getattr(settings, name, None)
+        if value is not None and settings.model not in models:
             allowed = f"only with --model {' or '.join(models)}"
             side = TARGETS[settings.model].side
             if name == "target_size" and side is not None:
                 allowed += f"; {settings.model} makes images of {side} x {side} pixels"
-            refuse(name, found, allowed)
+            refuse(name, value, allowed)
 
 
 def parts_next_to(model: str, model_path: str) -> dict[str, str]:
@@ -156,7 +156,7 @@ def parts_next_to(model: str, model_path: str) -> dict[str, str]:
     """
     target, local = TARGETS[model], Path(model_path).is_dir()
     home = Path(os.path.abspath(model_path if local else ROOT / target.folder)).parent
-    parts = {name: str(home / place) for name, place in target.parts.items()}
+    parts = {name: str(home / path) for name, path in target.parts.items()}
     tokenizer = home / CHAMELEON_TOKENIZER
     if not local and "tokenizer_path" in target.flags and tokenizer.is_dir():
         parts["tokenizer_path"] = str(tokenizer)

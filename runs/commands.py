@@ -40,8 +40,8 @@ def _decodable(recipe: Values, given: Values) -> Values:
     method.
     """
     values = recipe | given
-    own = METHOD_FLAGS.keys() - applicable({"method": UNDRAFTED})
-    if not values.keys().isdisjoint({"method", "drafter_path", *own}):
+    drafted = METHOD_FLAGS.keys() - applicable({"method": UNDRAFTED})
+    if not values.keys().isdisjoint({"method", "drafter_path", *drafted}):
         return recipe
     path = build(EngineSettings, values, method=MethodSettings("ar")).model_path
     if not lacks_drafter(path):
@@ -90,20 +90,20 @@ def evaluate_settings(texts: Mapping[str, str]) -> EvaluateSettings:
 def extraction_settings(texts: Mapping[str, str]) -> ExtractionSettings:
     """Return the settings of `extract_tokens`; a SettingsError also for missing folders."""
     recipe, given = read("extract_tokens", texts)
-    own = recipe | given
-    sampled = own.get("from_prompts", False)
-    if sampled == ("data_dir" in own):
-        found = "found together with --from_prompts" if sampled else "missing"
+    asked = recipe | given
+    sampled = asked.get("from_prompts", False)
+    if sampled == ("data_dir" in asked):
+        fault = "found together with --from_prompts" if sampled else "missing"
         raise SettingsError(
-            f"--data_dir: {found}; allowed: images with captions, or --from_prompts without it"
+            f"--data_dir: {fault}; allowed: images with captions, or --from_prompts without it"
         )
     if not sampled:
         if name := next((name for name in given if name in OF_SAMPLES), None):
             refuse(name, given[name], "only with --from_prompts")
         recipe = {name: value for name, value in recipe.items() if name not in OF_SAMPLES}
-    drawn = given | {"prompt": own.get("prompt", OWN_CAPTIONS), "num_images": -1}
+    drawn = given | {"prompt": asked.get("prompt", OWN_CAPTIONS), "num_images": -1}
     values, method = with_method({"method": "jacobi"} | recipe, drawn)
-    return build(ExtractionSettings, own, run=_run(values, given, method))
+    return build(ExtractionSettings, asked, run=_run(values, given, method))
 
 
 def inspect_settings(texts: Mapping[str, str]) -> InspectSettings:

@@ -77,8 +77,8 @@ def generate_images(
         missing = [item for item in items if item.id not in folder.records]
         if processes.rank == 0:
             _tell_changed(folder, missing)
-        own = processes.share(missing)
-        seconds = _make(settings, folder, own, open_session) if missing else 0.0
+        share = processes.share(missing)
+        seconds = _make(settings, folder, share, open_session) if missing else 0.0
         folder.finish()
         if processes.rank == 0:
             print(_summary(folder, items, missing, seconds))
@@ -88,8 +88,8 @@ def _tell_changed(folder: RunFolder, missing: Sequence[PromptItem]) -> None:
     """Say on stderr which images are made again since their files changed."""
     changed = [item.id for item in missing if item.id in folder.changed]
     if changed:
-        found = f"{len(changed)} in {folder.path}/img, such as {changed[0]}.png"
-        print(f"note: pictures that changed since they were saved, {found}, are made again",
+        which = f"{len(changed)} in {folder.path}/img, such as {changed[0]}.png"
+        print(f"note: pictures that changed since they were saved, {which}, are made again",
               file=sys.stderr)  # fmt: skip
 
 

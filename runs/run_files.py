@@ -60,7 +60,7 @@ def read_manifest(folder: Path) -> Line:
                 f"{path}: found no {name}; allowed: a file that generate_images wrote"
             )
     earlier = content.setdefault("earlier", [])
-    if not isinstance(earlier, list) or not all(isinstance(each, dict) for each in earlier):
+    if not isinstance(earlier, list) or not all(isinstance(command, dict) for command in earlier):
         raise SettingsError(f"{path}: found earlier {earlier!r}; allowed: a list of commands")
     return content
 
@@ -100,12 +100,12 @@ def finished_records(folder: Path) -> tuple[dict[str, Line], set[str]]:
     """
     records = {}
     for path in files_of(folder, RECORDS):
-        for number, line in numbered_lines(path):
-            if not isinstance(line.get("prompt"), str) or not _is_figure(line.get("tau"), False):
-                found = ", ".join(f"{name} {line.get(name)!r}" for name in ("prompt", "tau"))
-                refuse_line(path, number, f"a record with {found}")
-            records[line["id"]] = line
-    finished = {name: line for name, line in records.items() if is_saved(folder, line)}
+        for number, record in numbered_lines(path):
+            prompt, tau = record.get("prompt"), record.get("tau")
+            if not isinstance(prompt, str) or not _is_figure(tau, False):
+                refuse_line(path, number, f"a record with prompt {prompt!r}, tau {tau!r}")
+            records[record["id"]] = record
+    finished = {name: record for name, record in records.items() if is_saved(folder, record)}
     gone = records.keys() - finished.keys()
     return finished, {name for name in gone if image_path(folder, name).is_file()}
 
@@ -115,22 +115,22 @@ def is_saved(folder: Path, record: Line) -> bool:
 
     Records of older runs have no hash: there any whole PNG will do.
     """
-    path, known = image_path(folder, record["id"]), record.get("image_sha256")
-    if known is None or not path.is_file():
+    path, digest = image_path(folder, record["id"]), record.get("image_sha256")
+    if digest is None or not path.is_file():
         return is_whole_png(path)
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() == known
+        return hashlib.file_digest(file, "sha256").hexdigest() == digest
 
 
 def trace_lines(folder: Path) -> list[Line]:
     """Return the rounds in trace.jsonl; a SettingsError names a line that is none."""
-    lines = []
+    rounds = []
     for path in files_of(folder, TRACE):
-        for number, line in numbered_lines(path):
-            if not isinstance(line.get("round"), int):
-                refuse_line(path, number, f"a round {line.get('round')!r}")
-            lines.append(line)
-    return lines
+        for number, entry in numbered_lines(path):
+            if not isinstance(entry.get("round"), int):
+                refuse_line(path, number, f"a round {entry.get('round')!r}")
+            rounds.append(entry)
+    return rounds
 
 
 def same_prompt(record: Line, prompt: str) -> bool:
@@ -145,20 +145,22 @@ def same_prompt(record: Line, prompt: str) -> bool:
 
 def read_records(folder: Path) -> tuple[dict[str, Line], list[str]]:
     """Return the records that `evaluate` can use by id, and what is left out, in words."""
-    lines, faults = _lines(folder)
-    records, doubted = _unique(lines)
+    intact, faults = _intact(folder)
+    records, doubted = _unique(intact)
     return records, faults + doubted
 
 
-def _lines(folder: Path) -> tuple[list[Line], list[str]]:
+def _intact(folder: Path) -> tuple[list[Line], list[str]]:
     """Return the lines that are records, and the others in words."""
-    numbered = [(path, *each) for path in files_of(folder, RECORDS) for each in scan_lines(path)]
-    faults = [
-        f"{path.name}, line {number}: not a record"
-        for path, number, line in numbered
-        if line is None
-    ]
-    return [line for _, _, line in numbered if line is not None], faults
+    records: list[Line] = []
+    faults: list[str] = []
+    for path in files_of(folder, RECORDS):
+        for number, record in scan_lines(path):
+            if record is None:
+                faults.append(f"{path.name}, line {number}: not a record")
+            else:
+                records.append(record)
+    return records, faults
 
 
 def _faults(line: Line) -> str | None:
@@ -178,20 +180,21 @@ def _is_figure(value: object, positive: bool) -> bool:
     return (value > 0 if positive else value >= 0) and value < _LARGEST
 
 
-def _unique(lines: Sequence[Line]) -> tuple[dict[str, Line], list[str]]:
+def _unique(intact: Sequence[Line]) -> tuple[dict[str, Line], list[str]]:
     """Return the records by id, and in words what is left out.
 
     These are ids with different records, and records without a figure.
     """
     records: dict[str, Line] = {}
     doubted: dict[str, str] = {}
-    for line in lines:
-        if fault := _faults(line):
-            doubted[line["id"]] = f"{line['id']}: a record {fault}"
+    for record in intact:
+        name = record["id"]
+        if fault := _faults(record):
+            doubted[name] = f"{name}: a record {fault}"
             continue
-        before = records.setdefault(line["id"], line)
-        if before["tokens_sha256"] != line["tokens_sha256"]:
-            doubted[line["id"]] = f"{line['id']}: an id with two different records"
-    return {key: line for key, line in records.items() if key not in doubted}, list(
-        doubted.values()
-    )
+        # twice the same tokens is one image: a kill while parts are joined leaves such pairs
+        before = records.setdefault(name, record)
+        if before["tokens_sha256"] != record["tokens_sha256"]:
+            doubted[name] = f"{name}: an id with two different records"
+    usable = {name: record for name, record in records.items() if name not in doubted}
+    return usable, list(doubted.values())

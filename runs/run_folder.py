@@ -111,11 +111,10 @@ class RunFolder:
         for item in items:
             record = self.records.get(item.id)
             if record is not None and not same_prompt(record, item.prompt):
-                found = (
-                    f"image {item.id} of prompt {record['prompt']!r}, which is now {item.prompt!r}"
-                )
                 raise self._error(
-                    f"found {found}", "the same list of prompts, --overwrite or another folder"
+                    f"found image {item.id} of prompt {record['prompt']!r}, "
+                    f"which is now {item.prompt!r}",
+                    "the same list of prompts, --overwrite or another folder",
                 )
 
     def begin(self, hardware: Line) -> None:
@@ -154,8 +153,9 @@ class RunFolder:
     def _join(self, rounds: Iterable[Line]) -> None:
         """Let records.jsonl and trace.jsonl hold the finished images, once; remove the parts."""
         self._rewrite(RECORDS, list(self.records.values()))
-        own = {(line["id"], line["round"]): line for line in rounds if line["id"] in self.records}
-        self._rewrite(TRACE, list(own.values()))
+        # after a kill during this, rounds stand in a part and in the whole: they count once
+        kept = {(r["id"], r["round"]): r for r in rounds if r["id"] in self.records}
+        self._rewrite(TRACE, list(kept.values()))
         for path in (*self._parts(RECORDS), *self._parts(TRACE)):
             path.unlink()
 
@@ -181,9 +181,10 @@ class RunFolder:
         try:
             yield
         except OSError as error:
-            found = f"found {reason(error)} ({Path(error.filename or self.path).name})"
+            name = Path(error.filename or self.path).name
             raise self._error(
-                found, "a folder with space to write; finished images are kept"
+                f"found {reason(error)} ({name})",
+                "a folder with space to write; finished images are kept",
             ) from error
 
     def _read(self) -> None:

@@ -59,13 +59,13 @@ class Evaluation:
         """Write the drafter's calibration, and evaluation.json; returns what that holds."""
         head = load_drafter(str(folder), self.target).network
         levels = self.levels(head)
-        known = {distribution_key(self.distribution): factors(levels)}
-        found = {"step": step, "settings": trained_settings(self.settings), "levels": levels}
-        with printed_unless_saved(found):
-            replace_file(folder / FILE, encode_json(known))
-            found["decoding"] = self.decoding(folder, head)
-            replace_file(self.settings.folder / "evaluation.json", encode_json(found))
-        return found
+        calibration = {distribution_key(self.distribution): factors(levels)}
+        figures = {"step": step, "settings": trained_settings(self.settings), "levels": levels}
+        with printed_unless_saved(figures):
+            replace_file(folder / FILE, encode_json(calibration))
+            figures["decoding"] = self.decoding(folder, head)
+            replace_file(self.settings.folder / "evaluation.json", encode_json(figures))
+        return figures
 
     def done(self, step: int) -> bool:
         """Return whether evaluation.json has the figures of a step.
@@ -76,13 +76,13 @@ class Evaluation:
         path = self.settings.folder / "evaluation.json"
         if not path.exists():
             return False
-        found = read_object(path)
-        if not isinstance(found.get("step"), int):
+        figures = read_object(path)
+        if not isinstance(figures.get("step"), int):
             raise SettingsError(
                 f"{path}: found no step; allowed: a file of this training; without it the drafter "
                 "is evaluated again"
             )
-        return found["step"] == step
+        return figures["step"] == step
 
     @torch.inference_mode()
     def levels(self, head: EagleHead) -> list[dict[str, Any]]:
@@ -119,14 +119,14 @@ class Evaluation:
             drawn = source([image])[0]
             picked = pick(drawn, generator(self.settings.seed, "cpu", "rounds of", image))
             rounds = windows_of(self.target, drawn, picked, greedy)
-            found = scored(head, self.target, rounds, self.distribution.cfg)
+            scores = scored(head, self.target, rounds, self.distribution.cfg)
             trust = head.confidence(rounds.likeness)[..., None]
             for step in range(min(_LEVELS, rounds.known.shape[1])):
-                known = rounds.known[:, step]
-                if bool(known.any()):
-                    columns = found.log_q, rounds.noise, found.log_p, trust
-                    log_q, noise, log_p, own = (each[:, step][known] for each in columns)
-                    gathered.put(step + 1, log_q, choose(log_p, noise), noise, log_p, own)
+                inside = rounds.known[:, step]  # a window may reach beyond the image
+                if bool(inside.any()):
+                    columns = scores.log_q, rounds.noise, scores.log_p, trust
+                    log_q, noise, log_p, share = (column[:, step][inside] for column in columns)
+                    gathered.put(step + 1, log_q, choose(log_p, noise), noise, log_p, share)
         return gathered.table()
 
     def decoding(self, folder: Path, head: EagleHead) -> dict[str, Any]:
@@ -143,9 +143,10 @@ class Evaluation:
         method = self.settings.evaluated
         run = replace(self.settings.plain, method=method, drafter_path=str(folder))
         session = Session(run, self.target, LoadedDrafter(head, Calibrations.read(folder)))
-        for each in (BASELINE, method):
-            measure(session.open_engine(each), jobs[:1])  # warm-up
-        plain, drafted = (measure(session.open_engine(each), jobs) for each in (BASELINE, method))
+        compared = BASELINE, method
+        for settings in compared:
+            measure(session.open_engine(settings), jobs[:1])  # warm-up
+        plain, drafted = (measure(session.open_engine(settings), jobs) for settings in compared)
         same = [
             torch.equal(a.codes, b.codes) for a, b in zip(plain.images, drafted.images, strict=True)
         ]

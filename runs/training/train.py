@@ -86,8 +86,9 @@ class Training:
             rows = cached(rows, Path(settings.cache_features), tokens.about["checkpoint"], crew)
         self.checkpoint = settings.folder / "checkpoint" / "state.pt"
         distribution = sampling_distribution(settings.sampling)
-        own = settings.drafter == "block"
-        source = DrawnRounds(target, head, tokens, distribution) if own else rows
+        # a block head learns from trees that it drafted itself, others from the images' tokens
+        draws = settings.drafter == "block"
+        source = DrawnRounds(target, head, tokens, distribution) if draws else rows
         self.lessons = Lessons(settings, target, head, (source, images), crew)
         self.evaluation = Evaluation(settings, target, tokens, rows, held)
         self.log = JsonLog(settings.folder / "log.jsonl")
@@ -127,7 +128,9 @@ class Training:
         if self.crew.rank == 0:
             loss = self.lessons.loss
             weighed = zip(PARTS, loss.weights, parts.T.tolist(), strict=True)
-            named = {name: [round(x, 6) for x in part] for name, weight, part in weighed if weight}
+            named = {
+                name: [round(x, 6) for x in values] for name, weight, values in weighed if weight
+            }
             left = seconds_left(
                 self.settings.steps - self.lessons.step, self.settings.batch_size, speed
             )
@@ -202,8 +205,8 @@ class Training:
                     self.target,
                     embedding_scale(self.settings, self.target),
                 )
-            found = self.evaluation(folder, self.lessons.step)
+            figures = self.evaluation(folder, self.lessons.step)
             self.log.write(
-                step=self.lessons.step, **{name: found[name] for name in ("levels", "decoding")}
+                step=self.lessons.step, **{name: figures[name] for name in ("levels", "decoding")}
             )
         self.crew.wait()
