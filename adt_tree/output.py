@@ -46,7 +46,7 @@ class ImageStats(ImageCost):
             accepted_length=image.tau,
             forwards=image.target_forwards,
             seconds_decode=drawn.seconds_decode,
-            **{part.name: getattr(image, part.name) for part in fields(ImageCost)},
+            **{cost.name: getattr(image, cost.name) for cost in fields(ImageCost)},
         )
 
 

@@ -35,10 +35,11 @@ def host_draft(verified: Verified, root: int, path: Sequence[int]) -> Draft:
     tree = verified.tree
     columns = torch.stack([tree.parents[0], tree.depths[0], tree.present[0].long()]).tolist()
     kept = [node for node, present in enumerate(columns[2]) if present]
-    place = {node: number for number, node in enumerate(kept)}
-    parents = tuple(place[columns[0][node]] for node in kept)
+    # absent nodes pad trees of a batch to one size; without them the others get new numbers
+    numbers = {node: number for number, node in enumerate(kept)}
+    parents = tuple(numbers[columns[0][node]] for node in kept)
     depths = tuple(columns[1][node] for node in kept)
-    return Draft(root, parents, depths, tuple(place[node] for node in path))
+    return Draft(root, parents, depths, tuple(numbers[node] for node in path))
 
 
 def stream_steps(

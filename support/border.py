@@ -46,11 +46,12 @@ def run_guarded(
             outcome.code = _tell(_words(error), 1)
         except KeyboardInterrupt:
             print(f"\n{interrupted}", file=sys.stderr)
-            outcome.code = 130
+            outcome.code = 130  # what shells return for a command that Ctrl-C ended: 128 + 2
     return outcome.code
 
 
 def _tell(text: str, code: int) -> int:
+    # in one line whatever a library's message looks like, so that logs can be searched for it
     print("error:", " ".join(text.split()), file=sys.stderr)
     return code
 

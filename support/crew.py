@@ -16,7 +16,7 @@ class Crew:
         if read_launch().count > 1:
             from accelerate import PartialState
 
-            leave_at_exit()
+            leave_at_exit()  # before the group is joined, see there
             self._state = PartialState(cpu=device.type == "cpu", timeout=PATIENCE)
             self.rank, self.count = self._state.process_index, self._state.num_processes
 

@@ -17,10 +17,11 @@ def pick_device(name: str) -> torch.device:
         name = "cuda" if available else "cpu"
     device = torch.device(name)
     if device.type == "cuda":
-        own = read_launch().local_rank  # each of several processes takes a GPU of its own
-        device = torch.device("cuda", own if device.index is None else device.index)
+        if device.index is None:
+            # torchrun starts one process per GPU: each takes the GPU of its number
+            device = torch.device("cuda", read_launch().local_rank)
         if device.index >= available:
-            found = f"found {name!r}, but {available} CUDA devices are here"
-            raise SettingsError(f"--device: {found}; allowed: auto, cpu")
+            message = f"found {name!r}, but {available} CUDA devices are here"
+            raise SettingsError(f"--device: {message}; allowed: auto, cpu")
         torch.cuda.set_device(device)  # streams and events of the timings are the current device's
     return device

@@ -29,6 +29,7 @@ def lock(path: Path) -> IO[bytes]:
         file.close()
         raise
     with naming(path):
+        # the number of the process is for people who wonder who holds the lock; nothing reads it
         file.truncate(0)
         file.write(str(os.getpid()).encode())
         file.flush()
@@ -83,6 +84,7 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
         try:
             with hidden.open("wb") as file:
                 yield file
+                # a rename may reach the disk before the content does: the file would be empty then
                 flush_to_disk(file)
             os.replace(hidden, path)
         except BaseException:
@@ -119,11 +121,12 @@ def append_lines(path: Path, lines: Sequence[dict[str, Any]]) -> None:
 
 def append_bytes(path: Path, content: bytes) -> None:
     """Add to the end of a file; after an error, such as a full disk's, it ends as it did before."""
+    # unbuffered: a write that fails is noticed here, where the half of it can be cut off again
     with naming(path), path.open("ab", buffering=0) as file:
         end = file.tell()
         try:
             rest = memoryview(content)
-            while rest:
+            while rest:  # without a buffer, a write may take a part only
                 rest = rest[file.write(rest) :]
             os.fsync(file.fileno())
         except OSError:

@@ -64,14 +64,14 @@ def numbered_lines(path: Path, key: str = "id", finite: bool = True) -> list[tup
     if content and (fault := failed_download(content)):
         raise SettingsError(f"{path}: found {fault}; allowed: lines that this program wrote")
     texts = content.split(b"\n")
-    lines = []
+    records = []
     for number, text in enumerate(texts, 1):
-        line = _parse_line(text, key, finite)
-        if line is not None:
-            lines.append((number, line))
-        elif number < len(texts) - 1:
+        record = _parse_line(text, key, finite)
+        if record is not None:
+            records.append((number, record))
+        elif number < len(texts) - 1:  # only what stands last can be the half that a kill left
             refuse_line(path, number, shortened(text.decode(errors="replace")))
-    return lines
+    return records
 
 
 def scan_lines(path: Path) -> Iterator[tuple[int, Line | None]]:
@@ -115,10 +115,11 @@ def _refuse_file(path: Path, error: OSError) -> NoReturn:
 def _parse_line(text: bytes, key: str, finite: bool) -> Line | None:
     """Return the object on a line, None if it is none or lacks the key."""
     try:
-        line = parse_json(text, finite)
+        record = parse_json(text, finite)
     except ValueError:
         return None
-    return line if isinstance(line, dict) and isinstance(line.get(key), _KEYS[key]) else None
+    complete = isinstance(record, dict) and isinstance(record.get(key), _KEYS[key])
+    return record if complete else None
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> Line:

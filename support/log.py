@@ -22,9 +22,9 @@ class JsonLog:
 
     def write(self, **values: Any) -> None:
         """Add a line with the values and the time, in seconds since 1970."""
-        line = json.dumps({"time": round(time.time(), 2), **values})
-        print(line, flush=True)
-        append_bytes(self.path, f"{line}\n".encode())
+        text = json.dumps({"time": round(time.time(), 2), **values})
+        print(text, flush=True)  # first, since a full disk may take the file but not the figures
+        append_bytes(self.path, f"{text}\n".encode())
 
     def keep(self, step: int) -> None:
         """Drop the lines of later steps, which will be made again.
@@ -32,6 +32,7 @@ class JsonLog:
         Raises:
             SettingsError: a line has no `step`; names the file and the line.
         """
-        lines = [line for _, line in numbered_lines(self.path, "step", finite=False)]
-        kept = [line for line in lines if line["step"] <= step]
+        # NaN is kept: a loss that diverged is what the log is read for
+        records = [record for _, record in numbered_lines(self.path, "step", finite=False)]
+        kept = [record for record in records if record["step"] <= step]
         replace_file(self.path, encode_lines(kept, finite=False))

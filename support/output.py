@@ -74,11 +74,11 @@ class GuardedStream:
         """
         self.fault = error
         try:
-            place = self._stream.fileno()
+            descriptor = self._stream.fileno()
         except OSError:  # a stream in memory has no file
             return
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, place)
+        os.dup2(nowhere, descriptor)
         os.close(nowhere)
 
 
@@ -96,6 +96,7 @@ def guarded_output() -> Iterator[Outcome]:
     and nothing else has.
     """
     outcome = Outcome()
+    # Python has no stdout or stderr at all where the caller closed them (`command >&-`)
     missing = open(os.devnull, "w") if None in (sys.stdout, sys.stderr) else None  # noqa: SIM115
     out = GuardedStream(sys.stdout or missing)
     err = GuardedStream(sys.stderr or missing)

@@ -45,7 +45,7 @@ class _Shown:
 
     @property
     def _seconds(self) -> float:
-        return max(time.perf_counter() - self.started, 1e-9)
+        return max(time.perf_counter() - self.started, 1e-9)  # a clock may not have moved yet
 
     def _words(self) -> str:
         raise NotImplementedError

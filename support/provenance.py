@@ -52,19 +52,20 @@ def checkpoint_id(path: str | Path) -> str:
         base = Path(path)
         files = sorted(
             file
-            for place in ("*", "tokenizer/*", "chameleon/tokenizer/*")
-            for file in base.glob(place)
+            for pattern in ("*", "tokenizer/*", "chameleon/tokenizer/*")
+            for file in base.glob(pattern)
         )
     for path in files:
         if path.is_file() and path.suffix not in _FOR_READERS:
             size = path.stat().st_size
             digest.update(f"{path.relative_to(base)}:{size}\n".encode())
             with path.open("rb") as file:
+                # evenly spread, since hashing 14 GB of weights would take longer than an image
                 for block in range(_BLOCKS):
                     file.seek(max(size - _BLOCK_BYTES, 0) * block // (_BLOCKS - 1))
                     digest.update(file.read(_BLOCK_BYTES))
-    found = digest.hexdigest()[:16]
-    return _KEPT.get(found, found)
+    checksum = digest.hexdigest()[:16]
+    return _KEPT.get(checksum, checksum)
 
 
 def _git(*arguments: str) -> str | None:

@@ -40,10 +40,10 @@ def _with_texts(function: Callable[..., None]) -> Callable[..., None]:
 
 def _check_flags(function: Callable[..., None], words: list[str]) -> None:
     """Refuse a flag that the function lacks: fire would run it first and complain afterwards."""
-    known = ["help", *signature(function).parameters]
+    flags = ["help", *signature(function).parameters]
     for word in words:
         name = word[2:].partition("=")[0].replace("-", "_")
-        if word.startswith("--") and name not in known and name.removeprefix("no") not in known:
+        if word.startswith("--") and name not in flags and name.removeprefix("no") not in flags:
             raise ValueError(
-                f"--{name}: unknown flag; allowed: {', '.join('--' + flag for flag in known[1:])}"
+                f"--{name}: unknown flag; allowed: {', '.join('--' + flag for flag in flags[1:])}"
             )

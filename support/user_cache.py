@@ -1,4 +1,4 @@
-"""The folder for what a machine has worked out once: prices of rounds, compiled kernels."""
+"""The folder for what is made once on a machine: compiled kernels."""
 
 import os
 from pathlib import Path

@@ -66,6 +66,7 @@ def build_page(painter: Painter, drafted: bool, visitors: int) -> gr.Blocks:
                     elem_id="stage",
                 )
         _connect(controls, stage, painter)
+    # one at a time: two images at once would slow each other, and the race shows who is faster
     return page.queue(max_size=visitors, default_concurrency_limit=1)
 
 
@@ -95,12 +96,14 @@ def fast_methods(drafted: bool) -> list[str]:
 
 def _settings(painter: Painter) -> list[Component]:
     """Return the controls of seed, temperature, guidance scale, top-k and draft tokens."""
-    own = painter.pipe.settings.sampling
+    usual = painter.pipe.settings.sampling
     return [
         gr.Number(0, label="Seed", precision=0, minimum=0),
-        gr.Slider(0, max(2, own.temperature), own.temperature, step=0.05, label="Temperature"),
-        gr.Slider(min(1, own.cfg), max(10, own.cfg), own.cfg, step=0.5, label="Guidance scale"),
-        gr.Number(own.top_k, label="Top-k, 0 = all codes", precision=0, minimum=0),
+        gr.Slider(0, max(2, usual.temperature), usual.temperature, step=0.05, label="Temperature"),
+        gr.Slider(
+            min(1, usual.cfg), max(10, usual.cfg), usual.cfg, step=0.5, label="Guidance scale"
+        ),
+        gr.Number(usual.top_k, label="Top-k, 0 = all codes", precision=0, minimum=0),
         gr.Slider(0, 64, 0, step=1, label="Draft tokens per round, 0 = the method's own"),
     ]
 
@@ -110,6 +113,7 @@ def _connect(controls: Controls, stage: gr.HTML, painter: Painter) -> None:
     quiet = {"show_progress": "hidden", "api_visibility": "private"}
     events = []
     for listen in (controls.draw.click, controls.prompt.submit):
+        # not queued, so that a visitor who has to wait sees it at once
         waits = listen(with_state("waiting"), stage, stage, queue=False, **quiet)
         inputs = [stage, *controls.wishes]
         events.append(waits.then(drawing(painter), inputs, stage, concurrency_limit=1, **quiet))

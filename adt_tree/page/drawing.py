@@ -59,6 +59,7 @@ class Painter:
             row = panels[number].take(step)
             if pace.shows(step.finished) or (row and wish.slow):
                 yield stage_value("drawing", self.pipe.grid, panels)
+        # slowly shown rounds pause in between, so times say nothing of the methods
         equal = pipe.settings.method.same_tokens(wish.temperature)
         ended = Finish(panels[0].step, panels[1].step, wish.method, equal, not wish.slow)
         yield stage_value("done", self.pipe.grid, panels) | {"verdict": verdict(ended)}
@@ -69,10 +70,12 @@ class Painter:
 
     def _fast(self, wish: Wish) -> Pipeline:
         """Return the pipeline of the method that is asked for."""
-        own = METHODS[wish.method].defaults
         settings: dict[str, Any] = {"method": wish.method}
         if wish.tokens:
-            name = next((name for name in ("nodes", "window") if name in own), None)
+            name = next(
+                (name for name in ("nodes", "window") if name in METHODS[wish.method].defaults),
+                None,
+            )
             if name is None:
                 raise SettingsError(
                     f"draft tokens: found {wish.tokens}; allowed: 0 with {wish.method}, whose tree "

@@ -42,7 +42,7 @@ def full_disk(monkeypatch) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-def test_a_full_disk_leaves_what_was_there(tmp_path, full_disk, writer):
+def test_a_full_disk_leaves_what_was_there(tmp_path, full_disk, writer, capsys):
     path = tmp_path / "file"
     path.write_text('{"id": "before"}\n')
     full_disk()
