@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from configs.command_line import listed_method
-from configs.fields import SettingsError, build, refuse
+from configs.fields import SettingsError, build, refuse, settings_dict
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
 from configs.sampling import SamplingSettings
@@ -180,7 +180,7 @@ def _tabled(path: Path) -> list[tuple[str, MethodSettings, float | None]]:
         values = {name: value for name, value in entry.items() if value is not None}
         method = build(MethodSettings, values)
         if method.method != "ar":
-            words = method_words(entry) if "proposal" in entry else method.method
+            words = method_words(settings_dict(method))
             table.append((words, held(method, entry.get("mean_depth", 5)), entry["tau"]))
     return table
 

@@ -82,7 +82,10 @@ def test_the_shipped_model_with_measured_lengths(tmp_path, capsys) -> None:
     predict(model="tiny", gpu="h100,4090", tau=str(tmp_path))
     page = capsys.readouterr().out
     assert page.startswith("Predicted, not measured: tiny")
-    assert page.count("| jacobi |") == page.count("| adt |") == 2 and "RTX 4090" in page
+    assert (
+        page.count("| jacobi, window=7 |") == page.count("| adt, nodes=20, ") == 2
+        and "RTX 4090" in page
+    )
     assert "| 1.00 | 1.00 (1.00-1.00) |" in page and "whatever model made it" in page
 
 
