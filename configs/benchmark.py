@@ -95,11 +95,10 @@ class Sweep:
         if cells is None:
             return self
         first, end = bounds("cells", cells)
+        if end > len(self.entries):
+            refuse("cells", cells, f"a-b with b up to {len(self.entries)}, the number of cells")
         others = self.entries[max(first, len(self.varied)) : end]
-        sliced = replace(self, varied=self.varied[first:end], others=others)
-        if not sliced.entries:
-            refuse("cells", cells, f"a-b with a below {len(self.entries)}, the number of cells")
-        return sliced
+        return replace(self, varied=self.varied[first:end], others=others)
 
 
 @dataclass(frozen=True)

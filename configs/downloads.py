@@ -4,8 +4,10 @@ from pathlib import Path
 
 _POINTER = b"version https://git-lfs.github.com/spec/"
 _PAGES = (b"<!doctype html", b"<html", b"<?xml", b"<head")
-_MESSAGES = (b"entry not found", b"not found", b"404", b"invalid username", b"access to model",
-             b"repository not found", b"access denied", b"unauthorized")  # fmt: skip
+# Whole contents, since a caption or a prompt may begin so.
+_MESSAGES = (b"entry not found", b"not found", b"404: not found", b"404 not found",
+             b"invalid username or password.", b"repository not found", b"unauthorized",
+             b"access denied", b"forbidden")  # fmt: skip
 _HEAD = 200  # bytes
 
 
@@ -26,9 +28,8 @@ def failed_download(source: Path | bytes) -> str | None:
         return "a Git LFS pointer, not the file (`git lfs pull` or `hf download` fetches it)"
     if head.startswith(_PAGES):
         return "a web page, not the file (download the file itself, not the page about it)"
-    if head.startswith(_MESSAGES) and head.isascii():
-        message = head.splitlines()[0].decode()
-        return f"a server's message, {message!r}, not the file (download it again)"
+    if head in _MESSAGES:
+        return f"a server's message, {head.decode()!r}, not the file (download it again)"
     return None
 
 

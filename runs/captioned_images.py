@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from configs.downloads import damage, failed_download
 from configs.fields import SettingsError, refuse
+from runs.prompt_files import text_fault
 from support.durable import reason
 from support.json_files import parse_json
 
@@ -212,11 +213,15 @@ def _caption(found: object) -> str:
             raise Fault(f"no caption: {fault}")
     except UnicodeDecodeError as error:
         raise Fault("no caption: it is not UTF-8") from error
-    if not isinstance(text, str):
-        raise Fault(f"no caption: found {text!r}")
-    if not text.strip():
-        raise Fault("empty caption")
-    return text.strip()
+    match text_fault(text):
+        case None:
+            return text.strip()
+        case "blank":
+            raise Fault("empty caption")
+        case "no text":
+            raise Fault(f"no caption: found {text!r}")
+        case fault:
+            raise Fault(f"no caption: it is {fault}")
 
 
 def _content(path: Path, what: str) -> bytes:

@@ -190,7 +190,7 @@ def text_fault(text: object) -> str | None:
     try:
         text.encode()
     except UnicodeEncodeError:  # JSON can spell half a character
-        return "no text in UTF-8"
+        return "not UTF-8"
     return None
 
 

@@ -80,12 +80,10 @@ def _remarks(
     """Return what is left out of each run, the warnings on speed, and the metrics skipped."""
     faults = [[f"{name}: left out {text}" for text in texts] for name, texts in left_out.items()]
     warnings = [f"{row.run}: {text}" for row in rows for text in row.warnings]
-    by_run = {
-        run: ", ".join(words.values()) for run, words in differing_distributions(rows).items()
-    }
-    if any(by_run.values()):
-        shown = "; ".join(f"{run}: {words}" for run, words in by_run.items())
-        warnings.append(f"runs of different distributions, not to be compared: {shown}")
+    differing = differing_distributions(rows)
+    shown = [f"{run}: {', '.join(words.values())}" for run, words in differing.items() if words]
+    if shown:
+        warnings.append(f"different distributions are not to be compared: {'; '.join(shown)}")
     return [*faults, warnings, skipped]
 
 

@@ -240,7 +240,7 @@ def test_settings_that_cannot_be_used_are_named(checkpoint, settings, message):
         ({"prompt": ""}, "prompt: found ''"),
         ({"prompt": []}, "prompt: found []"),
         ({"prompt": ["a", 3]}, "prompt: found 3"),
-        ({"prompt": "\ud800"}, "this is no text in UTF-8"),
+        ({"prompt": "\ud800"}, "this is not UTF-8"),
         ({"prompt": ["a cat", "word " * 300]}, "number 2 of 2: the prompt has 150"),
         ({"num_images": 0}, "num_images: found 0"),
         ({"num_images": True}, "num_images: found True"),

@@ -62,7 +62,9 @@ def test_files_that_may_be_empty(tmp_path, read):
         read(path)
 
 
-@pytest.mark.parametrize("content", [b"{}", b"PK\3\4", b"a: 1", b"\x80\2", np.arange(9).tobytes()])
+@pytest.mark.parametrize(
+    "content", [b"{}", b"PK\3\4", b"404 in neon", b"\x80\2", np.arange(9).tobytes()]
+)
 def test_real_files_are_none(content):
     assert failed_download(content) is None
 

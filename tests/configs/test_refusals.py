@@ -154,7 +154,7 @@ bench --cells=0-1                    : --cells: found '0-1'; allowed: only with 
 sweep --methods=adt                  : --methods: found 'adt'; allowed: not together with --sweep
 sweep --peanut                       : --method: found 'adt'; allowed: not together with --sweep
 sweep --nodes=3                      : --nodes: found 3; allowed: not with --sweep sweep.yaml, which
-sweep --cells=6-9                    : --cells: found '6-9'; allowed: a-b with a below 2
+sweep --cells=6-9                    : --cells: found '6-9'; allowed: a-b with b up to 2
 sweep --tree=chain                   : --tree: found 'chain'; allowed: only for a method that has it
 extract_tokens --output_dir=o        : --data_dir: missing; allowed: images with captions, or --from
 images --from_prompts                : --data_dir: found together with --from_prompts
