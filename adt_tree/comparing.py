@@ -9,7 +9,7 @@ from configs.command_line import listed_method
 from configs.fields import Values, refuse
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
-from decoding.flight import Job
+from decoding.images import Job
 from eval.bench.benchmark import Bench, repeated
 from eval.bench.table import table
 from runs.commands import engine_settings

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from decoding.flight import ImageCost
+from decoding.images import ImageCost
 from runs.drawing import Drawn
 
 

@@ -7,8 +7,8 @@ import torch
 from adt_tree.output import Draft, StreamStep
 from adt_tree.weights import Weights
 from configs.model import EngineSettings
-from decoding.engine import Verified
-from decoding.flight import Flight
+from decoding.images import ImageState
+from decoding.round import RoundResult
 from runs.drawing import DrawnStep
 from runs.prompts import PromptItem
 
@@ -16,23 +16,23 @@ from runs.prompts import PromptItem
 class _Seen:
     """What the engine's watcher saw of the latest round of a single image, on the host."""
 
-    def __call__(self, flights: Sequence[Flight], verified: Verified) -> None:
+    def __call__(self, states: Sequence[ImageState | None], result: RoundResult) -> None:
         """Copy what the round decided and drafted."""
-        (flight,), verdict = flights, verified.verdict
+        (state,), verdict = states, result.verdict
         accepted = int(verdict.accepted[0])
-        self.tokens = torch.tensor(flight.codes)
-        self.seconds = flight.seconds + flight.seconds_prefill
-        self.forwards = flight.rounds + 1
-        root = flight.decided - accepted - 2
-        self.draft = host_draft(verified, root, verdict.path[0, 1 : accepted + 1].tolist())
+        self.tokens = torch.tensor(state.codes)
+        self.seconds = state.seconds + state.seconds_prefill
+        self.forwards = state.rounds + 1
+        root = state.decided - accepted - 2
+        self.draft = host_draft(result, root, verdict.path[0, 1 : accepted + 1].tolist())
 
 
-def host_draft(verified: Verified, root: int, path: Sequence[int]) -> Draft:
+def host_draft(result: RoundResult, root: int, path: Sequence[int]) -> Draft:
     """Return the tree of the first image without its absent nodes.
 
     root: the position of its root; path: the accepted nodes, the root not among them.
     """
-    tree = verified.tree
+    tree = result.tree
     columns = torch.stack([tree.parents[0], tree.depths[0], tree.present[0].long()]).tolist()
     kept = [node for node, present in enumerate(columns[2]) if present]
     # absent nodes pad trees of a batch to one size; without them the others get new numbers

@@ -9,28 +9,21 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain as joined
-from itertools import islice
+from itertools import chain, islice
 
 import torch
 from torch import Tensor
 
-from decoding.batch import Batch
-from decoding.cache import Fixed
-from decoding.drafter import Decided
-from decoding.figures import RoundFigures, Sources, figures_of, measured, read_figures
-from decoding.flight import FinishedImage, Flight, Job, RoundStats
-from decoding.grow import Grower, Speculation
-from decoding.judge import Judge, rows_at
-from decoding.kernels import compiled_steps
+from decoding.graphs import CudaGraphs, Launch, RoundShape
+from decoding.images import FinishedImage, Images, ImageState, Job, RoundStats, Speculation
 from decoding.noise import NodeNoise
-from decoding.reading import TreeReader, WholeReader
-from decoding.recorder import Recorder
+from decoding.round import Round, RoundInputs, RoundResult
+from decoding.row_ends import VerifyTokens, accepted_tokens, verify_tokens
 from decoding.sampling import SamplingDistribution
-from decoding.slots import Slots, accepted, lay_out
-from decoding.start import Line, Places, Sizes, Start, table_of
+from decoding.stats import Sources, read_summary, summary
 from decoding.timing import Stopwatch
-from decoding.tree import DraftTree
+from decoding.transfer import on_device, to_host
+from decoding.tree import DraftTree, GrowingTree
 from decoding.verifiers.base import Verdict, Verifier
 from models.base import TargetModel
 
@@ -46,23 +39,19 @@ class StepStats:
 
 
 @dataclass(frozen=True)
-class Verified:
-    """A tree after the target's forward pass.
+class Scored:
+    """A tree after the target's forward pass."""
 
-    slots: the sequence that the target read. features: (rows, slots, hidden) of the target. log_p:
-    (images, 1 + nodes, vocab) its distributions after the root and every node. verdict: what the
-    verifier decided from them.
-    """
-
+    round: Round
     tree: DraftTree
-    slots: Slots
-    features: Tensor
-    log_p: Tensor
-    verdict: Verdict
+    tokens: VerifyTokens  # that the target read
+    hidden: Tensor  # (images, guidance, slots, hidden) of the target
+    log_p: Tensor  # (images, 1 + nodes, vocab) its distributions after the root and every node
+    noise: NodeNoise
 
 
-# Sees the images in flight and their trees, which it may read only until it returns.
-Watcher = Callable[[Sequence[Flight], Verified], None]
+# Sees the images in flight (None: a free row) and the round, which it may read until it returns.
+Watcher = Callable[[Sequence[ImageState | None], RoundResult], None]
 
 
 class Engine:
@@ -76,7 +65,7 @@ class Engine:
         images: int,
         speculation: Speculation | None = None,
         sources: Sources = UNNAMED,
-        recorder: Recorder | None = None,
+        replay: bool = False,
     ):
         """Compose a loop.
 
@@ -87,163 +76,138 @@ class Engine:
             images: most images in flight.
             speculation: how to draft; None for plain decoding.
             sources: names for errors.
-            recorder: replays rounds, where the drafter allows it; None launches every operation of
-                every round.
+            replay: whether rounds are captured as CUDA graphs and replayed.
         """
-        # a rule that judges on the host cannot be in a record
-        replays = verifier.on_device and (speculation is None or speculation.drafter.replays)
-        self.recorder = recorder if replays else None
-        self.recorded: tuple[Tensor, ...] = ()  # the cache's memory that records read
         self.target, self.distribution, self.verifier = target, distribution, verifier
-        self.images, self.speculation, self.sources = images, speculation, sources
-        self.reader: TreeReader = WholeReader(target, distribution)
-        self.grow: Grower | None = None
-        if (s := speculation) is not None:
-            # some run layers of the target themselves
-            own = isinstance(s.drafter, TreeReader)
-            self.reader = s.drafter if own else WholeReader(target, distribution, s.drafter.reads)
-            distributions = verifier.reads_distributions
-            self.grow = Grower(s.policy, s.drafter, s.proposal, s.foreseen, distributions)
-        self.fused = target.transformer.blocks.fused  # whether small steps are compiled, too
+        self.max_images, self.speculation, self.sources = images, speculation, sources
+        self.reads = () if speculation is None else speculation.drafter.reads
         self.watch = Stopwatch(target.device)
-        self.judge = Judge(target, distribution, verifier, self.reader, self.watch)
-        self.batch: Batch | None = None  # of the jobs that are being decoded
+        self.runner = CudaGraphs(self.watch.pause) if replay else Launch()
+        self.images: Images | None = None  # of the jobs that are being decoded
+        self.memory: tuple[Tensor, ...] = ()  # the cache's, which captured rounds read
         self.watcher: Watcher | None = None  # called after every round, outside its time
 
     def generate(self, jobs: Iterable[Job]) -> Iterator[StepStats]:
-        """Decode all jobs and yield after every round; draws jobs as places become free.
+        """Decode all jobs and yield after every round; draws jobs as rows become free.
 
         Raises:
             FloatingPointError: a model's distribution contains NaN.
             ValueError: a prompt is too long for the target.
         """
         queue = iter(jobs)
-        if not (first := list(islice(queue, self.images))):
+        if not (first := list(islice(queue, self.max_images))):
             return
         self._open(first)
-        queue = joined(first, queue)
-        while self._admit(queue):
+        queue = chain(first, queue)
+        while self.images.full or self.images.admit(queue):
             yield self._step()
-
-    def _admit(self, queue: Iterator[Job]) -> bool:
-        """Give free places to the next jobs; returns whether an image is in flight."""
-        if self.batch.full:
-            return True
-        with compiled_steps(self.fused):
-            return self.batch.admit(queue)
 
     @torch.inference_mode()
     def _open(self, first: list[Job]) -> None:
-        """Allocate what as many images as there are first jobs take; restart the clock.
-
-        Records read and write the memory that they were made with, so it is used again.
-        """
+        """Allocate what as many images as there are first jobs take; restart the clock."""
         self.watch.restart()
-        if self.recorder and self.batch is not None and self.batch.reopen(len(first)):
+        # captured rounds read and write the memory that they were captured with
+        if self.images is not None and self.images.reopen(len(first)):
             return
         parts = self.target, self.distribution, self.speculation, self.sources
-        self.batch = Batch(first, *parts)
+        self.images = Images(first, *parts)
         if self.speculation:
-            self.speculation.drafter.open(len(first), self.watch, self.recorder is not None)
+            self.speculation.drafter.open(len(first), self.images.cache.slots, self.watch)
 
     @torch.inference_mode()
     def _step(self) -> StepStats:
         """Run one round: draft, verify, commit, observe."""
         started = time.perf_counter()
-        run = self._run if self.recorder is None else self._replay
-        with compiled_steps(self.fused):
-            verified, figures = run(self.batch.lines())
-        laps = self.watch.settle()  # the device has been waited for
-        self.batch.advance([each.decided for each in figures])
-        rounds = self._observe(figures, 1000 * (time.perf_counter() - started))
+        if self.images.cache.memory is not self.memory:  # a longer prompt, or other images
+            self.runner.forget()
+            self.memory = self.images.cache.memory
+        shape, inputs = self.images.next_round()
+        shape = self.runner.round_up(shape, self.images.largest_round)
+        table = on_device(RoundInputs.rows(inputs), self.target.device)
+        result, numbers = self._run(shape, table)
+        rows = to_host(numbers)
+        laps = self.watch.settle()
+        states = list(self.images.states)
+        read = partial(read_summary, height=result.tree.height, sources=self.sources)
+        rounds = tuple(
+            state.observe(read(row)) for state, row in zip(states, rows, strict=True) if state
+        )
         seconds = time.perf_counter() - started
         self.watch.seconds["round"] += seconds
+        shares = (laps["draft"], laps["verify"], seconds)
+        for state in filter(None, states):
+            state.spend(*(share / len(rounds) for share in shares))
         if self.watcher is not None:
-            self.watcher(self.batch.flights, verified)
-        return StepStats(rounds, self.batch.land(laps["draft"], laps["verify"], seconds))
+            self.watcher(states, result)
+        return StepStats(rounds, self.images.pop_finished())
 
-    def _run(self, lines: list[Line]) -> tuple[Verified, list[RoundFigures]]:
-        """Run a round operation by operation."""
-        start = Start.of(lines, self.batch.places(lines))
-        verified = self._verify(self._draft(start), start)
-        figures = read_figures(verified.tree, verified.verdict, verified.log_p, self.sources)
-        self._commit(verified, start, [each.decided for each in figures])
-        return verified, figures
+    def _run(self, shape: RoundShape, table: Tensor) -> tuple[RoundResult, Tensor]:
+        """Return a round's result and its summary (images, n), both on the device."""
+        if self.verifier.on_device:
+            return self.runner(shape, partial(self._whole_round, shape), table)
+        scored = self.runner(shape, partial(self._draft_and_score, shape), table)
+        verdict = self.verifier(scored.tree, scored.log_p, scored.noise)
+        return self.runner(shape, partial(self._commit_packed, scored), verdict.packed())
 
-    def _replay(self, lines: list[Line]) -> tuple[Verified, list[RoundFigures]]:
-        """Run a round as the record of its sizes, which commits before the host reads figures."""
-        if self.batch.cache.memory is not self.recorded:  # a longer prompt, or fewer images
-            self.recorder.forget()
-            self.recorded = self.batch.cache.memory
-        sizes = self.batch.fixed_sizes(lines)
-        table = table_of(lines, self.target.device)
-        verified, found = self.recorder(sizes, partial(self._program, sizes), table)
-        return verified, figures_of(found, self.sources)
+    def _whole_round(self, shape: RoundShape, table: Tensor) -> tuple[RoundResult, Tensor]:
+        scored = self._draft_and_score(shape, table)
+        return self._commit(scored, self.verifier(scored.tree, scored.log_p, scored.noise))
 
-    def _program(self, sizes: Sizes, table: Tensor) -> tuple[Verified, Tensor]:
-        """Return a round's outcome and figures (images, n), all on the device."""
-        start = Start(Places(table), sizes)
-        self.batch.cache.fixed = Fixed(start.places.lengths, sizes.visible)
-        verified = self._verify(self._draft(start), start)
-        self._commit(verified, start)
-        return verified, measured(verified.tree, verified.verdict, verified.log_p)
-
-    def _draft(self, start: Start) -> DraftTree:
-        """Grow a tree per image from its last decided token."""
-        self.judge.begin(self.batch.cache)
+    def _draft_and_score(self, shape: RoundShape, table: Tensor) -> Scored:
+        """Grow a tree per image, and score it in one forward pass of the target."""
+        keep_q = self.verifier.reads_distributions
+        round = Round(shape, RoundInputs(table), self.images.noise, keep_q)
         with self.watch.lap("draft"):
-            root = start.places.root(self.batch.noise.table.dtype)
-            if self.grow is None or not start.sizes.largest.reach:
-                return root
-            role, keys = self.speculation.proposal.stream, start.places.streams
-            first = start.lines[0].decided if len(start.lines) == 1 else None
-            noise = self.batch.noise.drawing(role, keys, first)
-            tree = self.grow(root, start.plan, noise, start.decided)
-        self.watch.count("level", tree.drafted)
-        return tree
-
-    def _verify(self, tree: DraftTree, start: Start) -> Verified:
-        """Score root and nodes in one forward pass of the target, and judge them."""
-        slots = lay_out(tree, start, self.target.grid)
+            tree = self._draft(round)
+        self.watch.count("level", shape.depth)
         with self.watch.lap("verify"):
-            noise = NodeNoise(self.batch.noise, tree.depths, start.decided)
-            return Verified(tree, slots, *self.judge(tree, slots, noise))
+            return self._score(tree, round)
 
-    def _commit(self, verified: Verified, start: Start, counts: list[int] | None = None) -> None:
-        """Keep the accepted paths in the caches.
+    def _draft(self, round: Round) -> DraftTree:
+        """Grow a tree per image from its last decided code."""
+        s = self.speculation
+        if s is None or not round.shape.reach:
+            dtype = self.images.noise.table.dtype
+            return GrowingTree.root(round.inputs.code, dtype).complete()
+        return s.policy.grow(round, s.drafter, s.proposal)
 
-        counts: tokens decided per image; None in a recorded round, which does not know them.
-        """
-        tree, verdict = verified.tree, verified.verdict
-        if self.speculation is None:
-            return  # the root already stands where it belongs
-        self._show(verified)
-        longest = min(tree.height, tree.nodes) + 1 if counts is None else max(counts)
-        path, emitted = verdict.path[:, :longest], verdict.emitted[:, :longest]
-        decided = verdict.accepted[:, None] + 1 if counts is None else counts
-        kept = accepted(verified.slots, path, emitted, decided, start, self.target.grid)
-        in_order = tree.chain and verified.slots.exits is None and self.judge.whole
-        if kept.slots.shape[1] > 1 and not in_order:  # else they stand where they belong
-            self.reader.keep(kept.slots)
-        features = partial(self._features_before, verified.features, kept.slots)
-        self.speculation.drafter.commit(Decided(features, kept.codes, kept.counts))
+    def _score(self, tree: DraftTree, round: Round) -> Scored:
+        """Score root and nodes in one forward pass of the target."""
+        tokens = verify_tokens(tree, round, self.target.grid)
+        cache, lengths = self.images.cache, round.inputs.length
+        view = cache.view(lengths, round.shape.committed, tokens.codes.shape[1])
+        ids = (tokens.codes + self.target.vocab.first_id).repeat_interleave(cache.guidance, 0)
+        with self.watch.lap("target_forward"):
+            hidden = self.target.features(ids, view.open(tokens.depths, tokens.visible), self.reads)
+            log_p = self.distribution(self.target.score(at_exits(hidden, tokens, cache.guidance)))
+        hidden = hidden.unflatten(0, (-1, cache.guidance))
+        noise = NodeNoise(round.noise, tree.depths, round.inputs.decided)
+        return Scored(round, tree, tokens, hidden, log_p, noise)
 
-    def _features_before(self, rows: Tensor, slots: Tensor) -> Tensor:
-        """Return the features (images, guidance, n, hidden) at slots (images, n) of a pass."""
-        if rows.shape[1] > 1:  # not only the root's
-            rows = rows_at(rows, slots)
-        return rows.unflatten(0, (-1, self.distribution.guidance))
+    def _commit_packed(self, scored: Scored, verdict: Tensor) -> tuple[RoundResult, Tensor]:
+        return self._commit(scored, Verdict.unpack(verdict))
 
-    def _show(self, verified: Verified) -> None:
-        """Let the drafter observe the round."""
-        drafter, slots = self.speculation.drafter, verified.slots
-        if self.grow.informed:
-            own = slots.exits is None
-            features = verified.features if own else rows_at(verified.features, slots.exits)
-            drafter.see(features.unflatten(0, (-1, self.distribution.guidance)))
-        drafter.observe(verified.tree, verified.log_p, verified.verdict)
+    def _commit(self, scored: Scored, verdict: Verdict) -> tuple[RoundResult, Tensor]:
+        """Keep the accepted paths, and let the drafter learn."""
+        tree, round = scored.tree, scored.round
+        kept = accepted_tokens(scored.tokens, verdict, tree.height, round, self.target.grid)
+        result = RoundResult(
+            round, tree, scored.hidden, scored.tokens.exits, scored.log_p, verdict, kept
+        )
+        in_order = tree.chain and scored.tokens.exits is None  # tokens stand where they belong
+        if not in_order:
+            self.images.cache.move(round.inputs.length, kept.slots)
+        if self.speculation is not None:
+            self.speculation.drafter.update(result)
+        return result, summary(result)
 
-    def _observe(self, figures: Sequence[RoundFigures], spent: float) -> tuple[RoundStats, ...]:
-        """Let every image count the round and its policy learn from it; spent: milliseconds."""
-        own = zip(self.batch.flights, figures, strict=True)
-        return tuple(flight.observe(each, spent) for flight, each in own)
+
+def at_exits(hidden: Tensor, tokens: VerifyTokens, guidance: int) -> Tensor:
+    """Return hidden states (rows, 1 + nodes, hidden) that predict the children of every node.
+
+    hidden: (rows, slots, hidden).
+    """
+    if tokens.exits is None:
+        return hidden
+    slots = tokens.exits.repeat_interleave(guidance, 0)[..., None]
+    return hidden.gather(1, slots.expand(-1, -1, hidden.shape[2]))

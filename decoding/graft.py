@@ -1,8 +1,8 @@
-"""Grafting: tokens that are foreseen per position continue every node of a tree.
+"""Grafting: tokens that are predicted per position continue every node of a tree.
 
 The exact verifier accepts any proposal, so a tree may join two sources: a short tree of a drafter
-that follows paths, and a chain of tokens that another one foresees for the next positions, whatever
-tokens come between. One forward pass of the target verifies both.
+that follows paths, and a chain of tokens predicted for the next positions, whatever tokens come
+between. One forward pass of the target verifies both.
 """
 
 from dataclasses import dataclass, replace
@@ -11,135 +11,113 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoding.kernels import Rounds, steps_for
-from decoding.renewal import HALVED, RENEWAL, best_path, renewed_worth
-from decoding.tree import DraftTree
+from decoding.transfer import arange
+from decoding.tree import DraftTree, chain_tree
+
+# Tokens that later rounds save because this round predicts a position anew: REFRESH next to the
+# root, half of that HALVED positions on, falling as a Gaussian (measured with windows of 8 to 32).
+REFRESH, HALVED = 0.2, 14
 
 
 @dataclass(frozen=True)
-class Foreseen:
-    """The tokens foreseen at the next positions, whatever tokens come between.
+class Chain:
+    """The tokens predicted at the next positions."""
 
-    tokens: (images, window). hits: (images, window) log-probabilities that the target chooses each,
-    given that it chose those before. reach: (images, 1) the greatest depth that a node may have.
-    log_q: (images, window, vocab) what they were taken from; None where nobody reads it.
-    """
-
-    tokens: Tensor
-    hits: Tensor
-    reach: Tensor
-    log_q: Tensor | None = None
+    tokens: Tensor  # (images, window)
+    log_hits: Tensor  # (images, window) log-probability that each is right if those before it are
+    reach: Tensor  # (images, 1) the greatest depth that a node may have
+    log_q: Tensor | None = None  # (images, window, vocab) that they were taken from
 
     @property
     def window(self) -> int:
         return self.tokens.shape[1]
 
+    @property
+    def scores(self) -> Tensor:
+        """(images, window) of the path of the first tokens; it falls in spite of rounding."""
+        return self.log_hits.cumsum(1).cummin(1).values
 
-def graft(tree: DraftTree, foreseen: Foreseen) -> DraftTree:
-    """Return the tree with root and every node continued by the tokens foreseen after it.
+    def as_tree(self, root: Tensor) -> DraftTree:
+        """Return the trees of the chains alone, after roots (images,)."""
+        depths = arange(self.window + 1, root.device)[1:]
+        scores = self.scores.masked_fill(depths > self.reach, -torch.inf)
+        return chain_tree(root, self.tokens, scores, self.log_q)
 
-    A child that already is the foreseen token takes over its parent's continuation, and the better
-    of the two estimates. The continuations come after the tree's own nodes; a policy chooses among
-    them by their worth. A node is worth its probability, and more on the best path: there this
-    round predicts the window's positions anew, which helps later rounds.
 
-    foreseen: with log q for verifiers that read it; only for a tree without nodes, which is
-    continued by a single chain.
+def graft(tree: DraftTree, chain: Chain) -> tuple[DraftTree, Tensor]:
+    """Return the tree with root and every node continued by the chain's tokens.
+
+    A child that already is the chain's token takes over its parent's continuation, and the better
+    of the two estimates. The continuations come after the tree's own nodes.
+
+    The second value is (images, n) bool: who is on the path to the best of the tree's own deepest
+    nodes, or continues it.
     """
-    if foreseen.log_q is None and (kernels := steps_for(tree.scores)):
-        return _compiled(kernels, tree, foreseen)
-    if tree.nodes == 0:
-        return _chain(tree, foreseen)
-    assert foreseen.log_q is None
-    window, count = foreseen.window, tree.nodes + 1
-    tree, bare = _agreed(tree, foreseen)
-    step = torch.arange(1, window + 1, device=tree.tokens.device)
-    depths = (tree.depths[..., None] + step).flatten(1)  # (images, count x window)
-    total = F.pad(
-        foreseen.hits.cumsum(1).cummin(1).values, (1, 0)
-    )  # (images, 1 + window); falls in spite of rounding
+    window, count = chain.window, tree.nodes + 1
+    tree, continued = _agreed(tree, chain)
+    depths = (tree.depths[..., None] + arange(window + 1, continued.device)[1:]).flatten(1)
+    total = F.pad(chain.scores, (1, 0))  # (images, 1 + window)
+    # what the path gains below a node, (images, count, window)
     gains = _at(total, depths).unflatten(1, (count, window)) - _at(total, tree.depths)[..., None]
-    chains = (tree.scores[..., None] + gains).masked_fill(~bare[..., None], -torch.inf).flatten(1)
-    node = torch.arange(count, device=step.device)[:, None]
-    parents = torch.cat([node, count + node * window + step[:-1] - 1], 1).flatten()
-    grafted = DraftTree(
-        torch.cat([tree.tokens, _at(foreseen.tokens, depths - 1)], 1),
-        torch.cat([tree.parents, parents.expand(len(depths), -1)], 1),
-        torch.cat([tree.depths, depths], 1),
-        torch.cat(
-            [
-                tree.scores,
-                chains.masked_fill(depths > foreseen.reach.clamp(max=window), -torch.inf),
-            ],
-            1,
-        ),
+    scores = (tree.scores[..., None] + gains).masked_fill(continued[..., None], -torch.inf)
+    scores = scores.flatten(1).masked_fill(depths > chain.reach.clamp(max=window), -torch.inf)
+    node = arange(count, continued.device)[:, None]
+    step = arange(window, continued.device)[:-1]
+    parents = torch.cat([node, count + node * window + step], 1).flatten()
+    grafted = replace(
+        tree,
+        tokens=torch.cat([tree.tokens, _at(chain.tokens, depths - 1)], 1),
+        parents=torch.cat([tree.parents, parents.expand(len(depths), -1)], 1),
+        depths=torch.cat([tree.depths, depths], 1),
+        scores=torch.cat([tree.scores, scores], 1),
         height=max(tree.height, window),
-        drafted=tree.drafted,
-        width=None if tree.width is None else tree.width + 1,
+        width=tree.width + 1,
     )
-    return replace(grafted, worth=renewed_worth(grafted, _best_path(tree, window)))
+    leaf = _best_leaf(tree)
+    ends = F.one_hot(leaf[:, 0], count).bool().repeat_interleave(window, 1)
+    return grafted, torch.cat([tree.path_mask(leaf), ends], 1)
 
 
-def _compiled(kernels: Rounds, tree: DraftTree, foreseen: Foreseen) -> DraftTree:
-    """Return what `graft` does."""
-    parts = foreseen.tokens, foreseen.hits, foreseen.reach
-    columns, worth = kernels.graft(tree.columns, parts, RENEWAL, HALVED)
-    return DraftTree(
-        *columns,
-        height=max(tree.height, foreseen.window),
-        drafted=tree.drafted,
-        width=None if tree.width is None else tree.width + 1,
-        worth=worth if tree.nodes else None,
-    )
+def verify_gain(tree: DraftTree, best: Tensor) -> Tensor:
+    """Return what verifying each node is worth in tokens, for drafters that recall the outcome.
 
+    A node yields its probability. On the best path it yields more: there this round predicts the
+    next positions anew, which makes later drafts right more often.
 
-def _chain(root: DraftTree, foreseen: Foreseen) -> DraftTree:
-    """Return a tree without nodes, continued by the foreseen tokens one after the other."""
-    count = foreseen.window + 1
-    depths = torch.arange(count, device=root.tokens.device).expand(len(root.tokens), -1)
-    # they fall in spite of rounding
-    scores = foreseen.hits.cumsum(1).cummin(1).values
-    scores = scores.masked_fill(depths[:, 1:] > foreseen.reach, -torch.inf)
-    if (distributions := foreseen.log_q) is not None:  # nothing follows the last one
-        distributions = torch.cat([distributions, distributions[:, -1:]], 1)
-    return DraftTree(
-        torch.cat([root.tokens, foreseen.tokens], 1),
-        (depths - 1).clamp_(min=0),
-        depths,
-        torch.cat([root.scores, scores], 1),
-        height=foreseen.window,
-        drafted=root.drafted,
-        width=1,
-        distributions=distributions,
-    )
-
-
-def _agreed(tree: DraftTree, foreseen: Foreseen) -> tuple[DraftTree, Tensor]:
-    """Return the tree with better estimates of nodes that are foreseen too, and who lacks them.
-
-    The second value, (images, 1 + nodes) bool, marks the nodes without a child that is foreseen.
+    best: (images, 1 + nodes) bool, which nodes are on the best path.
     """
-    own = tree.scores - tree.scores.gather(1, tree.parents)
-    agreed = (
-        (tree.depths > 0) & (tree.tokens == _at(foreseen.tokens, tree.depths - 1)) & tree.present
-    )
-    own = torch.where(agreed, own.maximum(_at(foreseen.hits, tree.depths - 1)), own)
-    own = own.where(tree.present, -torch.inf)
-    scores = own
+    refresh = REFRESH * 2 ** -(tree.depths / HALVED).square()
+    return tree.scores.exp() + refresh * (best & tree.present)
+
+
+def best_path(tree: DraftTree) -> Tensor:
+    """Return (images, 1 + nodes) bool: who is on the path to the best of the deepest nodes."""
+    return tree.path_mask(_best_leaf(tree))
+
+
+def _best_leaf(tree: DraftTree) -> Tensor:
+    """Return the best of the deepest nodes (images, 1)."""
+    deepest = tree.depths == tree.levels[:, None]
+    return tree.scores.masked_fill(~deepest, -torch.inf).argmax(1, keepdim=True)
+
+
+def _agreed(tree: DraftTree, chain: Chain) -> tuple[DraftTree, Tensor]:
+    """Return the tree with better estimates of nodes that are the chain's tokens, too.
+
+    The second value, (images, 1 + nodes) bool, marks the nodes with such a child.
+    """
+    log_hits = tree.scores - tree.scores.gather(1, tree.parents)
+    predicted = tree.tokens == _at(chain.tokens, tree.depths - 1)
+    agreed = (tree.depths > 0) & predicted & tree.present
+    better = log_hits.maximum(_at(chain.log_hits, tree.depths - 1))
+    log_hits = torch.where(agreed, better, log_hits)
+    # NaN of a broken drafter must stay, so that it is reported
+    log_hits = log_hits.masked_fill(tree.scores == -torch.inf, -torch.inf)
+    scores = log_hits
     for _ in range(tree.height - 1):
-        scores = own + scores.gather(1, tree.parents)
+        scores = log_hits + scores.gather(1, tree.parents)
     children = torch.zeros_like(tree.parents).scatter_add(1, tree.parents, agreed.long())
-    return replace(tree, scores=scores), children == 0
-
-
-def _best_path(tree: DraftTree, window: int) -> Tensor:
-    """Return which nodes lie on the best path to the deepest level, or continue it.
-
-    (images, (1 + nodes) (1 + window)) bool, in the order of a grafted tree.
-    """
-    leaf, path = best_path(tree)
-    own = F.one_hot(leaf, tree.nodes + 1).bool()
-    return torch.cat([path, own.repeat_interleave(window, 1)], 1)
+    return replace(tree, scores=scores), children > 0
 
 
 def _at(values: Tensor, index: Tensor) -> Tensor:

@@ -20,6 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from decoding.transfer import arange
+
 _GAMMA = (
     0x9E3779B97F4A7C15 - 2**64
 )  # SplitMix64's increment and multipliers (Steele et al., OOPSLA 2014), as int64
@@ -60,7 +62,7 @@ def random_bits(key: int | Tensor, positions: Tensor, width: int) -> Tensor:
 
     key: of the stream, or of each position's, in the shape (..., 1).
     """
-    x = positions[..., None] * (1 << 32) + torch.arange(width, device=positions.device)
+    x = positions[..., None] * (1 << 32) + arange(width, positions.device)
     x = x * _GAMMA + key
     for bits, factor in _MIX:
         x = (x ^ _shift_right(x, bits)) * factor
@@ -222,41 +224,18 @@ class PositionalNoise:
                 self.table[image, chunk % self.shape.rows] = noise.to(self.table.dtype)
         self.made[image] = stop
 
-    def select(self, images: list[int]) -> None:
-        """Keep these images only."""
-        self.table = self.table[images]
-        self.seeds, self.made = ([each[i] for i in images] for each in (self.seeds, self.made))
-
     def __call__(self, positions: Tensor) -> Tensor:
         """Return noise (images, n, vocab) at positions (images, n); (images, n, 1) zeros if greedy.
 
         Positions after the image's last one read that of the last one.
         """
-        rows = self.shape.rows
+        images, rows = len(positions), self.shape.rows
         index = positions.clamp(max=self.shape.positions - 1)
         if rows < self.shape.positions:
             index %= rows
-        if len(positions) > 1:
-            index += torch.arange(len(positions), device=positions.device)[:, None] * rows
+        if images > 1:
+            index += arange(images, positions.device)[:, None] * rows
         return F.embedding(index, self.table.flatten(0, 1))
-
-    def stretch(self, first: int, count: int) -> Tensor | None:
-        """Return a single image's noise (1, count, vocab) from a position on, without a copy.
-
-        None where the image ends before, or its rows do not lie one after the other.
-        """
-        row = first % self.shape.rows
-        if first + count > self.shape.positions or row + count > self.shape.rows:
-            return None
-        return self.table.narrow(1, row, count)
-
-    def drawing(self, role: str, keys: Tensor, first: int | None = None) -> "Noise":
-        """Return the noise that a round's children are taken with.
-
-        `draft` has no table, since every round draws anew: keys (images, 1) are those of the
-        round's streams. first: the position after the root, where a single image's is known.
-        """
-        return Noise(self, role, keys, first)
 
     def draft(self, keys: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
         """Return the noise (images, n, vocab) that samples the children of n nodes.
@@ -274,39 +253,3 @@ class PositionalNoise:
             return self.table.new_zeros(len(positions), len(parents), 1)
         counters = positions + (parents << _POSITION_BITS)
         return gumbel_of(keys[..., None], counters, self.shape.width).to(self.shape.dtype)
-
-
-@dataclass(frozen=True, slots=True)
-class Noise:
-    """The noise that a round's children are taken with, as a function of positions (images, n).
-
-    keys, first: as for `PositionalNoise.drawing`.
-    """
-
-    noise: PositionalNoise
-    role: str
-    keys: Tensor
-    first: int | None
-
-    def __call__(self, positions: Tensor) -> Tensor:
-        if self.role == "draft":
-            first = torch.zeros_like(positions[0])
-            return self.noise.draft(self.keys, positions, first)
-        return self.noise(positions)
-
-    def children(self, positions: Tensor, parents: int) -> Tensor:
-        """Return draft noise (images, parents, vocab) for the children of so many nodes of a level.
-
-        positions: (images, 1) of the children.
-        """
-        return self.noise.draft(
-            self.keys, positions, torch.arange(parents, device=positions.device)
-        )
-
-    def ahead(self, decided: Tensor, count: int) -> Tensor:
-        """Return noise (images, count, vocab) at the positions from decided (images, 1) on."""
-        known = self.role != "draft" and self.first is not None
-        found = self.noise.stretch(self.first, count) if known else None
-        if found is not None:
-            return found
-        return self(decided + torch.arange(count, device=decided.device))

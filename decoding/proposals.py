@@ -6,34 +6,39 @@ from typing import Protocol
 from torch import Tensor
 
 from decoding.calibration import Calibration
-from decoding.kernels import steps_for
+from decoding.drafter import Draft
+from decoding.round import Round
+from decoding.transfer import arange
 
 
 class Proposal(Protocol):
-    """Chooses candidates for the next token, and estimates how likely the target chooses each.
-
-    stream: the role of the noise that it reads.
-    """
+    """Chooses candidates for the next token, and estimates how likely the target chooses each."""
 
     name: str
-    stream: str
+    samples: bool  # whether candidates are drawn anew in every round, with noise of their own
+
+    def noise(self, round: Round, level: int, nodes: int) -> Tensor | None:
+        """Return the noise that the children of so many nodes are taken with.
+
+        (images, nodes, vocab), 1 in place of nodes where all share one, and zeros with 1 in place
+        of vocab at temperature 0; None for none. level: of the children, from 1.
+        """
+
+    def noise_ahead(self, round: Round) -> Tensor | None:
+        """Return the same for one child at each of the next positions, (images, window, vocab)."""
 
     def children(
-        self, log_q: Tensor, noise: Tensor, count: int, level: int, trust: Tensor | None = None
+        self, draft: Draft, noise: Tensor | None, count: int, level: int
     ) -> tuple[Tensor, Tensor]:
         """Return candidates (images, k, count), best first, and their estimated log-probabilities.
 
+        An estimate of -inf stands where there is no candidate.
+
         Args:
-            log_q: (images, k, vocab) the drafter's distributions after k nodes.
-            noise: (images, k, vocab) at these positions; 1 in place of k where all share one, and
-                zeros with 1 in place of vocab at temperature 0.
+            draft: of k nodes.
+            noise: as returned by `noise` or `noise_ahead`.
             count: candidates per node.
             level: tree level of the candidates, from 1, for the calibration.
-            trust: (images, k) what the drafter multiplies the calibration with, if it does. Only
-                `coupled` heeds it: where q nears p, its first candidate nears certainty, while the
-                probabilities that the others estimate by stay as they are.
-
-        An estimate of -inf stands where there is no candidate.
         """
 
 
@@ -43,18 +48,17 @@ class TopK:
 
     calibration: Calibration = Calibration()
     name = "topk"
-    stream = "target"
+    samples = False
 
-    def children(
-        self, log_q: Tensor, noise: Tensor, count: int, level: int, trust: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def noise(self, round: Round, level: int, nodes: int) -> None:
+        return None
+
+    def noise_ahead(self, round: Round) -> None:
+        return None
+
+    def children(self, draft: Draft, noise: None, count: int, level: int) -> tuple[Tensor, Tensor]:
         factor = self.calibration.at(level)
-        if kernels := steps_for(log_q):
-            return kernels.children(log_q, None, count, factor, None, normal=factor == 1)
-        if factor != 1:
-            return _best(log_q, count, factor)
-        scores, tokens = log_q.topk(min(count, log_q.shape[-1]), dim=-1)
-        return tokens, scores
+        return _best(_estimates(draft.log_q, factor), count)
 
 
 @dataclass(frozen=True)
@@ -63,57 +67,71 @@ class Coupled:
 
     The first candidate is what the target chooses if q equals its p. The estimate is a softmax of
     the noisy values: the probability to be chosen after one more Gumbel disturbance of every value,
-    which stands for the difference between q and p.
+    which stands for the difference between q and p. It alone heeds the drafter's trust: where q
+    nears p its first candidate nears certainty, while what the others estimate by stays as it is.
     """
 
     calibration: Calibration = Calibration()
     name = "coupled"
-    stream = "target"
+    samples = False
+
+    def noise(self, round: Round, level: int, nodes: int) -> Tensor:
+        return round.ahead[:, level - 1 : level]
+
+    def noise_ahead(self, round: Round) -> Tensor:
+        return round.ahead[:, : round.shape.window]
 
     def children(
-        self, log_q: Tensor, noise: Tensor, count: int, level: int, trust: Tensor | None = None
+        self, draft: Draft, noise: Tensor, count: int, level: int
     ) -> tuple[Tensor, Tensor]:
-        factor = self.calibration.at(level)
-        if kernels := steps_for(log_q):
-            return kernels.children(log_q, noise, count, factor, trust)
-        return _best(log_q + noise, count, factor, trust)
+        values, factor = draft.log_q + noise, self.calibration.at(level)
+        if draft.trust is not None:
+            values = values * (draft.trust if factor == 1 else factor * draft.trust)[..., None]
+        elif factor != 1:
+            values = factor * values
+        return _best(values.log_softmax(-1), count)
 
 
 @dataclass(frozen=True)
 class Sampled:
     """Draws from q without replacement (EAGLE-1, arXiv 2401.15077), in draw order.
 
-    The draws are the best log q + g, where g is noise of its own (Gumbel-top-k trick, arXiv
-    1903.06059). The estimate is that of `topk`.
+    The draws are the best log q + g, where g is noise of every parent node's own (Gumbel-top-k
+    trick, arXiv 1903.06059). The estimate is that of `topk`.
     """
 
     calibration: Calibration = Calibration()
     name = "sampled"
-    stream = "draft"
+    samples = True
+
+    def noise(self, round: Round, level: int, nodes: int) -> Tensor:
+        parents = arange(nodes, round.inputs.code.device)
+        return round.draft_noise(level - 1, parents)
+
+    def noise_ahead(self, round: Round) -> Tensor:
+        levels = arange(round.shape.window, round.inputs.code.device)
+        return round.draft_noise(levels, levels * 0)
 
     def children(
-        self, log_q: Tensor, noise: Tensor, count: int, level: int, trust: Tensor | None = None
+        self, draft: Draft, noise: Tensor, count: int, level: int
     ) -> tuple[Tensor, Tensor]:
-        tokens = (log_q + noise).topk(min(count, log_q.shape[-1]), dim=-1).indices
-        factor = self.calibration.at(level)
-        scores = log_q if factor == 1 else (factor * log_q).log_softmax(-1)
-        return tokens, scores.gather(-1, tokens)
+        tokens = _best(draft.log_q + noise, count)[0]
+        estimates = _estimates(draft.log_q, self.calibration.at(level))
+        return tokens, estimates.gather(-1, tokens)
 
 
-def _best(
-    values: Tensor, count: int, factor: float, trust: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Return the best candidates by log_softmax(factor * trust * values), their estimates."""
-    if trust is not None:
-        values = values * (trust if factor == 1 else factor * trust)[..., None]
-    elif factor != 1:
-        values = factor * values
-    log_p = values.log_softmax(-1)
+def _estimates(log_q: Tensor, factor: float) -> Tensor:
+    """Return log q (images, k, vocab), sharpened or flattened by a factor of the calibration."""
+    return log_q if factor == 1 else (factor * log_q).log_softmax(-1)
+
+
+def _best(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the tokens (images, k, count) of the greatest values, and these."""
     if count == 1:  # the same in a third of the time
-        scores, tokens = log_p.max(-1, keepdim=True)
+        best, tokens = values.max(-1, keepdim=True)
     else:
-        scores, tokens = log_p.topk(min(count, values.shape[-1]), dim=-1)
-    return tokens, scores
+        best, tokens = values.topk(min(count, values.shape[-1]), dim=-1)
+    return tokens, best
 
 
 PROPOSALS: dict[str, type[Proposal]] = {

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from decoding.kernels import steps_for
-
 
 @dataclass(frozen=True)
 class SamplingDistribution:
@@ -46,8 +44,6 @@ class SamplingDistribution:
 
         The guidance rows of an image are adjacent, the conditional one first.
         """
-        if not self.cuts and (kernels := steps_for(logits)):
-            return kernels.log_p(logits, self.guidance, self.cfg, self.temperature or 1.0)
         scores = self.guide(logits)
         if not self.greedy:
             scores = self._top_p(

@@ -5,8 +5,6 @@ from collections import Counter, defaultdict
 
 import torch
 
-from decoding.transfer import is_recording
-
 Mark = float | torch.cuda.Event
 
 
@@ -14,7 +12,8 @@ class Stopwatch:
     """Adds up seconds and calls by name; laps count after `settle`.
 
     On a GPU a lap's end is known only when the device has reached it, so `settle` is called after
-    the round's wait.
+    the round's wait. Rounds that are replayed are timed as a whole: their laps would be part of the
+    replay.
     """
 
     def __init__(self, device: torch.device):
@@ -22,6 +21,11 @@ class Stopwatch:
         self.seconds: dict[str, float] = defaultdict(float)
         self.calls: Counter[str] = Counter()
         self.open_laps: list[tuple[str, Mark, Mark]] = []
+        self.paused = False
+
+    def pause(self, paused: bool) -> None:
+        """Stop timing while a round is captured, or go on."""
+        self.paused = paused
 
     def restart(self) -> None:
         """Forget everything."""
@@ -36,16 +40,12 @@ class Stopwatch:
         return event
 
     def lap(self, name: str) -> "Lap":
-        """Time a block of code, unless it is recorded: a replay is timed as a whole."""
+        """Time a block of code."""
         return Lap(self, name)
 
-    def add(self, name: str, started: float, stopped: float) -> None:
-        """Add a lap between two readings of the host's clock."""
-        self.open_laps.append((name, started, stopped))
-
     def count(self, name: str, times: int) -> None:
-        """Add calls that no lap times, unless they are recorded."""
-        if not is_recording():
+        """Add calls that no lap times."""
+        if not self.paused:
             self.calls[name] += times
 
     def settle(self) -> dict[str, float]:
@@ -67,7 +67,7 @@ class Lap:
         self.watch, self.name = watch, name
 
     def __enter__(self) -> None:
-        self.started = None if is_recording() else self.watch.mark()
+        self.started = None if self.watch.paused else self.watch.mark()
 
     def __exit__(self, *raised: object) -> None:
         if self.started is not None and raised[0] is None:

@@ -1,64 +1,43 @@
-"""Between host and device: numbers go there without a wait and come back in one announced place."""
+"""Between host and device: one small copy there at the start of a round, one back at its end."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from functools import lru_cache
+from collections.abc import Sequence
+from functools import cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
-_RECORDING: ContextVar[bool] = ContextVar("recording", default=False)
-
-
-@contextmanager
-def recording() -> Iterator[None]:
-    """Mark a piece of work that is recorded, or written so that it could be.
-
-    No number passes between host and device in it.
-    """
-    token = _RECORDING.set(True)
-    try:
-        yield
-    finally:
-        _RECORDING.reset(token)
-
-
-def is_recording() -> bool:
-    """Return whether the work at hand is recorded, or written so that it could be."""
-    return _RECORDING.get()
-
-
-def may_ask(values: Tensor) -> bool:
-    """Return whether the host may look at values at no cost: on a CPU, unless it is recorded."""
-    return values.is_cpu and not is_recording()
-
 
 def on_device(values: Sequence, device: torch.device) -> Tensor:
-    """Return numbers of the host as a tensor of the device.
+    """Return the host's numbers as a tensor on the device, without waiting for queued work."""
+    table = torch.tensor(values)
+    if device.type == "cuda":  # only pinned memory is copied without a wait
+        table = table.pin_memory()
+    return table.to(device, non_blocking=True)
 
-    The copy does not wait for queued work: the driver sets small pageable memory aside at once.
-    """
-    assert not is_recording(), "a record would keep these numbers"
-    return torch.tensor(values).to(device, non_blocking=True)
+
+def to_host(values: Tensor) -> np.ndarray:
+    """Return numbers of the device on the host, which waits for it: once in a round."""
+    return values.cpu().numpy()
 
 
 def constant(values: tuple, device: torch.device) -> Tensor:
-    """Return numbers that never change as a tensor of the device, which is copied there once."""
+    """Return numbers that never change as a tensor on the device, which is copied there once."""
     return _constant(values, torch.device(device))
 
 
-@lru_cache(maxsize=256)
+@cache  # without a limit: a captured graph reads these tensors at their addresses
 def _constant(values: tuple, device: torch.device) -> Tensor:
     with torch.inference_mode(False):
         return torch.tensor(values).to(device)
 
 
-def to_host(values: Tensor) -> list | float:
-    """Return a tensor's numbers as Python's, nested as its shape; waits for the device.
+def arange(count: int, device: torch.device) -> Tensor:
+    """Return 0 to count - 1 as a tensor on the device, made once."""
+    return _arange(count, torch.device(device))
 
-    Nothing else in a prefill or a round reads numbers back, with one exception: policies that end
-    growth early, which ask after a level.
-    """
-    assert not is_recording(), "a record cannot wait"
-    return values.tolist()
+
+@cache
+def _arange(count: int, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.arange(count, device=device)

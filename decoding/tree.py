@@ -1,70 +1,147 @@
-"""Draft trees: candidate continuations of the last decided token, for every image of a batch."""
+"""Draft trees: candidate continuations of the last decided code, one tree per image.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+A tree grows level by level (`GrowingTree`), is pruned, and becomes a `DraftTree` that the target
+verifies in one forward pass.
+"""
+
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from decoding.kernels import steps_for
+from decoding.transfer import arange, constant
+
+
+@dataclass(frozen=True)
+class Level:
+    """The nodes of one depth: `children` of each expanded node, side by side."""
+
+    tokens: Tensor  # (images, nodes) codes
+    scores: Tensor  # (images, nodes) log of the estimated probability of the path; -inf: absent
+    parents: Tensor  # (images, nodes) index of the parent in the whole tree
+    first: int  # index of the level's first node in the whole tree
+    children: int  # per expanded node
+    log_q: Tensor | None = None  # (images, expanded, vocab) that the tokens were taken from
+    expanded: Tensor | None = None  # (images, expanded) whose children they are, in the whole tree
+
+    @property
+    def nodes(self) -> int:
+        return self.tokens.shape[1]
+
+
+@dataclass(frozen=True)
+class GrowingTree:
+    """A tree while it grows: only nodes of its newest level are expanded further."""
+
+    levels: tuple[Level, ...]
+
+    @staticmethod
+    def root(codes: Tensor, dtype: torch.dtype) -> "GrowingTree":
+        """Return trees without nodes over the last decided codes (images,)."""
+        root = codes[:, None]
+        zero = torch.zeros_like(root)
+        return GrowingTree((Level(root, zero.to(dtype), zero, first=0, children=1),))
+
+    @property
+    def height(self) -> int:
+        """Depth of the newest level; 0 for the root."""
+        return len(self.levels) - 1
+
+    @property
+    def newest(self) -> Level:
+        return self.levels[-1]
+
+    @property
+    def nodes(self) -> int:
+        """Nodes so far, without the root."""
+        return self.newest.first + self.newest.nodes - 1
+
+    def extend(
+        self, picked: Tensor, tokens: Tensor, scores: Tensor, log_q: Tensor | None = None
+    ) -> "GrowingTree":
+        """Return the tree with one more level.
+
+        Args:
+            picked: (images, k) nodes of the newest level to expand.
+            tokens: (images, k, children) their children's codes.
+            scores: (images, k, children) of the children's whole paths.
+            log_q: (images, k, vocab) that the tokens were taken from; None: no verifier reads it.
+        """
+        children, expanded = tokens.shape[2], picked + self.newest.first
+        parents = expanded[..., None].expand(-1, -1, children).flatten(1)
+        level = Level(
+            tokens.flatten(1),
+            scores.flatten(1),
+            parents,
+            first=self.nodes + 1,
+            children=children,
+            log_q=log_q,
+            expanded=expanded,
+        )
+        return GrowingTree((*self.levels, level))
+
+    def complete(self) -> "DraftTree":
+        """Return the tree with all its nodes."""
+        if self.height == 0:
+            level = self.newest
+            return DraftTree(level.tokens, level.parents, level.parents, level.scores)
+        columns = [
+            torch.cat([getattr(level, name) for level in self.levels], 1)
+            for name in ("tokens", "parents", "scores")
+        ]
+        depths = [depth for depth, level in enumerate(self.levels) for _ in range(level.nodes)]
+        tokens, parents, scores = columns
+        return DraftTree(
+            tokens,
+            parents,
+            constant(tuple(depths), tokens.device).expand_as(tokens),
+            scores,
+            height=self.height,
+            drafted=self.height,
+            width=max(level.children for level in self.levels[1:]),
+            log_q=self._log_q(),
+        )
+
+    def _log_q(self) -> Tensor | None:
+        """Return log q (images, 1 + nodes, vocab) after every node; zeros after leaves."""
+        if self.newest.log_q is None:
+            return None
+        images, _, vocab = self.newest.log_q.shape
+        log_q = self.newest.log_q.new_zeros(images, 1 + self.nodes, vocab)
+        for level in self.levels[1:]:
+            log_q.scatter_(1, level.expanded[..., None].expand_as(level.log_q), level.log_q)
+        return log_q
 
 
 @dataclass(frozen=True)
 class DraftTree:
-    """One tree per image; index 0 is the root (the last decided token), parents precede children.
+    """A whole tree per image. Index 0 is the root, the last decided code; parents come first.
 
-    tokens, parents, depths, scores: (images, 1 + nodes). tokens are codes, parents are indices into
-    the same row. A score is the logarithm of the estimated probability that the target chooses the
-    whole path down to the node; -inf marks an absent node, since images may have fewer nodes than
-    others of the batch. height: no node is deeper. newest: nodes of the level grown last, at the
-    end. drafted: levels grown. width: no node has more children; None if that was not counted.
-    worth: (images, 1 + nodes) tokens that verifying a node yields; None where that is its
-    probability. distributions: (images, 1 + nodes, vocab) log q from which a node's children were
-    taken; None unless the verifier reads them. by_rank: a level's nodes are in the order of their
-    ranks along the path, as in static trees. grown: (images, 1) levels that were grown for an
-    image's own tree, which may be fewer; None where nobody asks.
+    Images may have fewer nodes than others of the batch: the rest are absent.
     """
 
-    tokens: Tensor
-    parents: Tensor
-    depths: Tensor
-    scores: Tensor
-    height: int
-    newest: int = 0
-    drafted: int = 0
-    width: int | None = None
-    worth: Tensor | None = None
-    distributions: Tensor | None = None
-    by_rank: bool = False
-    grown: Tensor | None = None
-
-    @staticmethod
-    def root(tokens: Tensor, dtype: torch.dtype) -> "DraftTree":
-        """Return the trees without nodes over the last decided tokens (images,).
-
-        Its columns may be used again in later rounds: nobody writes them.
-        """
-        zero = torch.zeros_like(tokens)[:, None]
-        return DraftTree(tokens[:, None], zero, zero, zero.to(dtype), height=0, width=0)
+    tokens: Tensor  # (images, 1 + nodes) codes
+    parents: Tensor  # (images, 1 + nodes) index of the parent; 0 for the root
+    depths: Tensor  # (images, 1 + nodes)
+    scores: Tensor  # (images, 1 + nodes) log of the path's estimated probability; -inf: absent
+    height: int = 0  # no node is deeper
+    drafted: int = 0  # levels that the drafter was asked for
+    width: int = 1  # no node has more children; 1: a chain, in order
+    log_q: Tensor | None = None  # (images, 1 + nodes, vocab) that a node's children were taken from
+    by_rank: bool = False  # a level's nodes stand in the order of their rank paths (static trees)
 
     @property
     def nodes(self) -> int:
-        """How many nodes a row has, absent ones included, the root not."""
+        """Nodes of a row without the root, absent ones included."""
         return self.tokens.shape[1] - 1
 
     @property
     def chain(self) -> bool:
-        """Whether no node has two children, so that every node sees all before it."""
-        return self.nodes == 0 or self.width == 1
+        """Whether every node sees all nodes before it."""
+        return self.width == 1
 
     @property
-    def columns(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """What the trees consist of, as kernels read it."""
-        return self.tokens, self.parents, self.depths, self.scores
-
-    @cached_property
     def present(self) -> Tensor:
         """(images, 1 + nodes) bool: which nodes exist."""
         return self.scores > -torch.inf
@@ -74,100 +151,76 @@ class DraftTree:
         """(images,) depth of each image's deepest node."""
         return (self.depths * self.present).amax(1)
 
-    @cached_property
+    @cached_property  # read first where a round scores the tree, so that a replay renews it
     def visible(self) -> Tensor:
         """(images, 1 + nodes, 1 + nodes) bool: entry [i, a, b] says that b is a or its ancestor."""
         count = self.nodes + 1
-        if count == 1:
-            return torch.ones_like(self.tokens, dtype=torch.bool)[..., None]
-        if kernels := steps_for(self.scores):
-            return kernels.visible(self.parents.contiguous())
-        if self.chain:
-            seen = torch.ones(count, count, dtype=torch.bool, device=self.tokens.device)
-            return seen.tril_().expand(len(self.tokens), -1, -1)
-        reach = torch.eye(count, device=self.tokens.device).repeat(len(self.tokens), 1, 1)
+        reach = torch.zeros(len(self.tokens), count, count, device=self.tokens.device)
         reach.scatter_(2, self.parents[..., None], 1.0)
+        reach.diagonal(dim1=1, dim2=2).fill_(1.0)
         # squaring the relation doubles the distance that it reaches
-        for doublings in range(1, 1 + self.height.bit_length()):
+        for doublings in range(1, 1 + (self.height - 1).bit_length() if self.height else 1):
             reach = reach @ reach
-            if doublings > 6:  # else numbers stay below 1e38, the ways to halve 128 steps
+            if doublings > 6:  # below, the numbers of ways stay under 1e38
                 reach.clamp_(max=1.0)
         return reach > 0
 
-    def line(self, node: Tensor) -> Tensor:
-        """Return (images, 1 + nodes) bool: one node (images, 1) per image, and its ancestors."""
-        return self.visible.gather(1, node[..., None].expand(-1, 1, self.nodes + 1))[:, 0]
+    def path_mask(self, node: Tensor) -> Tensor:
+        """Return (images, 1 + nodes) bool: one node (images, 1) per image and its ancestors.
 
-    def extend(
-        self, nodes: Tensor, tokens: Tensor, scores: Tensor, log_q: Tensor | None = None
-    ) -> "DraftTree":
-        """Return the tree with a new level: children of nodes (images, k) of the last one.
-
-        tokens, scores: (images, k, c).
-        log_q: (images, k, vocab) from which they were taken, if the tree carries distributions.
+        By pointer jumping, so that `visible` is not computed for trees that are not pruned yet:
+        with 330 nodes its matrix products would take a tenth of a round.
         """
-        parents = nodes.repeat_interleave(tokens.shape[2], 1)
-        columns = (
-            torch.cat([self.tokens, tokens.flatten(1)], 1),
-            torch.cat([self.parents, parents], 1),
-            F.pad(self.depths, (0, parents.shape[1]), value=self.height + 1),
-            torch.cat([self.scores, scores.flatten(1)], 1),
-        )
-        return self.with_level(columns, nodes, tokens, log_q)
-
-    def with_level(
-        self, columns: Sequence[Tensor], nodes: Tensor, tokens: Tensor, log_q: Tensor | None
-    ) -> "DraftTree":
-        """Return the tree that consists of these columns; arguments as for `extend`."""
-        children, newest = tokens.shape[2], tokens[0].numel()
-        return DraftTree(
-            *columns,
-            height=self.height + 1,
-            newest=newest,
-            drafted=self.drafted + 1,
-            width=None if self.width is None else max(self.width, children),
-            distributions=None if log_q is None else self._extended(nodes, log_q, newest),
-        )
-
-    def _extended(self, nodes: Tensor, log_q: Tensor, newest: int) -> Tensor:
-        """Return the distributions with log_q set at nodes (images, k), and `newest` empty rows."""
-        images, _, vocab = log_q.shape
-        distributions = (
-            log_q.new_zeros(images, 1, vocab) if self.distributions is None else self.distributions
-        )
-        distributions = torch.cat([distributions, log_q.new_zeros(images, newest, vocab)], 1)
-        return distributions.scatter_(1, nodes[..., None].expand_as(log_q), log_q)
+        path, above = node, self.parents
+        for _ in range(self.height.bit_length()):  # each time twice as many ancestors are known
+            path = torch.cat([path, above.gather(1, path)], 1)
+            above = above.gather(1, above)
+        return torch.zeros_like(self.present).scatter_(1, path, True)
 
     def keep(self, kept: Tensor, scores: Tensor) -> "DraftTree":
-        """Return the tree of the nodes `kept` (images, n), with these scores (images, n).
+        """Return the tree of some of its nodes.
 
-        kept: ascending, and with every node its parent.
+        kept: (images, n) indices, ascending and without the root; with every node its parent.
+        scores: (images, n) of the kept nodes.
         """
-        images, count = kept.shape
-        root = kept.new_zeros(images, 1)
-        place = torch.zeros_like(self.tokens)  # old index -> new index
-        place.scatter_(1, kept, torch.arange(1, count + 1, device=kept.device).expand(images, -1))
-        index = torch.cat([root, kept], 1)
-        parents = place.gather(1, self.parents.gather(1, index))
-        scores = torch.cat([self.scores[:, :1], scores], 1)
-        distributions = (
-            None
-            if self.distributions is None
-            else self.distributions.gather(
-                1, index[..., None].expand(-1, -1, self.distributions.shape[2])
-            )
+        index = torch.cat([torch.zeros_like(kept[:, :1]), kept], 1)
+        # the new index of a parent is its rank among the kept nodes
+        parents = torch.searchsorted(index, self.parents.gather(1, index))
+        log_q = self.log_q
+        if log_q is not None:
+            log_q = log_q.gather(1, index[..., None].expand(-1, -1, log_q.shape[2]))
+        return replace(
+            self,
+            tokens=self.tokens.gather(1, index),
+            parents=parents,
+            depths=self.depths.gather(1, index),
+            scores=torch.cat([self.scores[:, :1], scores], 1),
+            height=min(self.height, kept.shape[1]),
+            log_q=log_q,
         )
-        tokens, depths = (each.gather(1, index) for each in (self.tokens, self.depths))
-        return self.of_nodes((tokens, parents, depths, scores), distributions)
 
-    def of_nodes(
-        self, columns: Sequence[Tensor], distributions: Tensor | None = None
-    ) -> "DraftTree":
-        """Return the tree of some of these nodes, which consists of these columns."""
-        return DraftTree(
-            *columns,
-            height=self.height,
-            drafted=self.drafted,
-            width=self.width,
-            distributions=distributions,
-        )
+
+def chain_tree(
+    root: Tensor, tokens: Tensor, scores: Tensor, log_q: Tensor | None = None
+) -> DraftTree:
+    """Return a chain per image.
+
+    Args:
+        root: (images,) last decided codes.
+        tokens: (images, n) the codes that follow.
+        scores: (images, n) of the paths that end with each.
+        log_q: (images, n, vocab) that each token was taken from; None: no verifier reads it.
+    """
+    images, count = tokens.shape
+    depths = arange(count + 1, root.device).expand(images, -1)
+    if log_q is not None:  # nothing follows the last token
+        log_q = torch.cat([log_q, torch.zeros_like(log_q[:, :1])], 1)
+    return DraftTree(
+        torch.cat([root[:, None], tokens], 1),
+        (depths - 1).clamp(min=0),
+        depths,
+        torch.cat([torch.zeros_like(scores[:, :1]), scores], 1),
+        height=count,
+        width=1,
+        log_q=log_q,
+    )

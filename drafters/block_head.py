@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from drafters.eagle_head import EagleHead
-from drafters.likeness import trust_in
+from drafters.similarity import trust_in
 from models.base import Context, TransformerSpec
 from models.linear import Linear
 
@@ -66,15 +66,15 @@ class BlockHead(EagleHead):
         mixed = torch.cat([mixed[:, :decided], mixed[:, decided:] + more], 1)
         return self.blocks(mixed.to(features.dtype), context)
 
-    def mix(self, predicted: Tensor, stale: Tensor, likeness: Tensor) -> Tensor:
+    def mix(self, predicted: Tensor, stale: Tensor, similarity: Tensor) -> Tensor:
         """Return features (images, guidance, n, hidden): predicted ones mixed with stale ones.
 
-        likeness: (images, n) the similarity of the tokens that the stale ones were made after.
+        similarity: (images, n) the similarity of the tokens that the stale ones were made after.
         """
         gate = self.gate(predicted).mean(1)[..., 0]  # (images, n), one for all guidance rows
-        share = (gate + self.share[0] + self.share[1] * likeness).sigmoid()[:, None, :, None]
+        share = (gate + self.share[0] + self.share[1] * similarity).sigmoid()[:, None, :, None]
         return predicted + share.to(predicted.dtype) * (stale - predicted)
 
-    def confidence(self, likeness: Tensor) -> Tensor:
+    def confidence(self, similarity: Tensor) -> Tensor:
         """Return factors (images, n) on the calibration of such mixtures."""
-        return trust_in(likeness, self.trust[0], self.trust[1])
+        return trust_in(similarity, self.trust[0], self.trust[1])

@@ -1,250 +1,192 @@
-"""EAGLE head (arXiv 2401.15077): a small decoder that extrapolates the target's features.
+"""EAGLE head (arXiv 2401.15077): a small decoder that extrapolates the target's hidden states.
 
-Slot i reads the target's feature i and the embedding of token i + 1, and predicts feature i + 1.
-The target's own head turns that into the distribution of token i + 2. Below the root of a tree,
-where the target has not been yet, predicted features take the place of the target's.
+Slot i reads the target's hidden state i and the embedding of token i + 1, and predicts hidden state
+i + 1. The target's own head turns that into the distribution of token i + 2. Below the root of a
+tree, where the target has not been yet, predicted states take the place of the target's.
 """
 
-from functools import partial
+from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from decoding.cache import CacheShape, Fixed, KVCache
-from decoding.cache_pass import chain
-from decoding.drafter import Decided
-from decoding.policies.base import Shape
+from decoding.cache import CacheShape, CacheView, KVCache
+from decoding.drafter import Draft
+from decoding.graphs import TreeShape
+from decoding.round import Round, RoundResult, hidden_at
 from decoding.sampling import SamplingDistribution
-from decoding.slots import ends_row
 from decoding.timing import Stopwatch
-from decoding.transfer import on_device
-from decoding.tree import DraftTree
-from decoding.verifiers.base import Verdict
-from decoding.whole_pass import Slice, WholePass
-from drafters.branches import Level, Unread
+from decoding.transfer import arange
+from decoding.tree import GrowingTree
 from drafters.eagle_head import EagleHead
-from models.base import Context, ImageGrid, PromptRows, TargetModel, TransformerSpec
+from models.base import Context, ImageGrid, PromptRows, TargetModel
 
 
-def drafted_nodes(largest: Shape) -> int:
-    """Return the most nodes that one round expands, of trees up to this size."""
-    return largest.depth * largest.width + largest.nodes
+def drafted_slots(largest: TreeShape, grid: ImageGrid) -> int:
+    """Return the cache slots that a head drafts in a round, for trees up to this size."""
+    below_root = max(largest.depth - 1, 0) * largest.width
+    # the root's row end, too, is drafted
+    return below_root if grid.row_end is None else 2 * below_root + 1
 
 
-def cache_slots(spec: TransformerSpec, grid: ImageGrid, room: int, deepest: int) -> int:
-    """Return the slots per row that a head's cache takes; arguments as of `EagleDrafter`."""
-    drafts = room if grid.row_end is None else 2 * room
-    # a round without drafts may leave its token to the next one
-    return spec.max_positions + drafts + grid.block(deepest + 1)
+@dataclass(frozen=True)
+class Level:
+    """What the head has predicted at the nodes of a level that were expanded."""
+
+    outputs: Tensor  # (images, guidance, k, hidden) predicted hidden states
+    seen: Tensor  # (images, k, slots) bool: which of the slots drafted so far they see
+
+    def at(self, nodes: Tensor) -> "Level":
+        """Return what nodes (images, n) of this level have, by their index in it."""
+        seen = self.seen.gather(1, nodes[..., None].expand(-1, -1, self.seen.shape[2]))
+        return Level(hidden_at(self.outputs, nodes), seen)
 
 
 class EagleDrafter:
-    """Drafts with an EAGLE head next to the target, both guidance rows in one batch.
-
-    In recorded rounds it keeps what it needs of an image on the device, in `unread` and `root`, and
-    passes have the shapes of the largest round.
-    """
-
-    window, replays, trust = 0, True, None
+    """Drafts with an EAGLE head next to the target, both guidance rows in one batch."""
 
     def __init__(
         self,
         head: EagleHead,
         target: TargetModel,
         distribution: SamplingDistribution,
-        room: int,
-        deepest: int,
+        largest: TreeShape,
     ):
-        """room: the most tree nodes that one round expands. deepest: the most draft tokens of one
-        path."""
+        """largest: no tree is larger."""
         self.head, self.target, self.distribution = head, target, distribution
-        self.room, self.deepest = room, deepest
-        self.reads = head.spec.target_layers
-        self.whole = WholePass(head, target, distribution)
+        self.largest, self.reads = largest, head.spec.target_layers
+        self.dtype = torch.float64 if target.dtype == torch.float64 else torch.float32
+        self.room = drafted_slots(largest, target.grid)  # slots drafted in a round
 
-    def open(self, images: int, watch: Stopwatch, fixed: bool = False) -> None:
-        self.watch, self.fixed = watch, fixed
-        spec, grid, device = self.head.spec, self.target.grid, self.target.device
-        most = grid.block(self.deepest + 1)
-        slots = cache_slots(spec, grid, self.room, self.deepest)
-        shape = CacheShape(images, self.distribution.guidance, slots)
-        self.cache = KVCache(spec, shape, self.target.dtype, device)
-        size = images, shape.guidance, most, (1 + len(self.reads)) * spec.hidden
-        codes = torch.zeros(images, most, dtype=torch.long, device=device)
-        self.unread = Unread(codes, torch.zeros(size, dtype=self.target.dtype, device=device))
-        self.read = [0] * images  # slots of the image, row ends included, before its root
-        self.root = torch.zeros_like(codes[:, :1])  # (images, 1) its position, if fixed
-        self.lengths = torch.zeros_like(codes[:, 0])  # (images,) of the cache, if fixed
-        self.level: Level | None = None
+    def open(self, images: int, slots: int, watch: Stopwatch) -> None:
+        self.watch = watch
+        spec, grid, target = self.head.spec, self.target.grid, self.target
+        # what the last round decided waits for the next one, which reads it first
+        pending = grid.block(self.largest.reach)
+        shape = CacheShape(images, self.distribution.guidance, slots + pending + self.room)
+        self.cache = KVCache(spec, shape, target.dtype, target.device)
+        self.codes = torch.zeros(images, pending, dtype=torch.long, device=target.device)
+        size = images, shape.guidance, pending, (1 + len(self.reads)) * spec.hidden
+        self.hidden = torch.zeros(size, dtype=target.dtype, device=target.device)
         self.last: tuple[PromptRows, int] | None = None  # the prompt read last, and its image
 
-    def start(self, image: int, prompt: PromptRows, features: Tensor, code: Tensor) -> None:
-        self._read(image, prompt, self.head.fuse(features[:, :-1]))
-        self.unread.start(image, features[:, -1:], code)
-        length = prompt.ids.shape[1] - 1
-        self.read[image], self.root[image], self.lengths[image] = 0, 0, length
+    def prefill(self, image: int, prompt: PromptRows, hidden: Tensor, code: Tensor) -> None:
+        self._read_prompt(image, prompt, hidden[:, :-1])
+        self.codes[image, 0], self.hidden[image, :, 0] = code[0], hidden[:, -1]
 
-    def _read(self, image: int, prompt: PromptRows, features: Tensor) -> None:
+    def _read_prompt(self, image: int, prompt: PromptRows, hidden: Tensor) -> None:
         """Bring a prompt's keys and values into an image's cache rows.
 
         Images of one prompt come one after the other with the same rows: the first one's are read.
 
-        features: (guidance, length - 1, hidden) of all but its last token.
+        hidden: (guidance, length - 1, hidden) of all but the prompt's last token.
         """
-        cache, n = self.cache.image(image), features.shape[1]
+        length = hidden.shape[1]
         if self.last is not None and self.last[0] is prompt:
-            cache.begin_as(self.cache.image(self.last[1]), n)
+            self.cache.begin_as(image, self.last[1], length)
             return
-        hidden = self.head.spec.hides_padding
-        cache.reset(prompt.starts if hidden else torch.zeros_like(prompt.starts), prompt.origins)
-        self.head(prompt.ids[:, 1:], features, cache.open(*chain(1, n, self.target.device)))
-        cache.advance([n])
+        grid = self.target.grid
+        slots = length + 1 + grid.slots(grid.tokens) + self.codes.shape[1] + self.room
+        self.cache.grow(slots)
+        hides = self.head.spec.hides_padding
+        starts = prompt.starts if hides else torch.zeros_like(prompt.starts)
+        context = self.cache.prefill(image, length, starts, prompt.origins)
+        self.head(prompt.ids[:, 1:], self.head.fuse(hidden), context)
         self.last = prompt, image
 
-    def expand(self, tree: DraftTree, nodes: Tensor) -> Tensor:
-        self.scored: Tensor | None = None  # log q of the level, where one call has found it
-        if tree.nodes == 0:
-            self._absorb()
+    def expand(self, tree: GrowingTree, picked: Tensor, round: Round) -> Draft:
+        if tree.height == 0:
+            self._absorb(round)
         else:
-            self._descend(tree, nodes)
-        if self.scored is not None:
-            return self.scored
-        if (ends := self._row_ends(tree.height)) is not None:
-            self._end_rows(ends, tree.height)
+            self._descend(tree, picked, round)
+        if tree.height in round.shape.end_depths:
+            self._end_rows(tree, round)
         with self.watch.lap("draft_head"):
-            logits = self.target.score(self.level.outputs.flatten(0, 1))
-        return self.distribution(logits)
+            return Draft(self.score(self.level.outputs))
 
-    def observe(self, tree: DraftTree, log_p: Tensor, verdict: Verdict) -> None:
-        if self.fixed:
-            if tree.drafted == 0:  # what is unread would be lost
-                self._absorb()
-            self.root += verdict.accepted[:, None] + 1
+    def score(self, hidden: Tensor) -> Tensor:
+        """Return log q (images, n, vocab) of hidden states (images, guidance, n, hidden)."""
+        return self.distribution(self.target.score(hidden.flatten(0, 1)))
 
-    def commit(self, decided: Decided) -> None:
-        self.unread.add(decided)
-        if not self.fixed:
-            self.read = [a + b for a, b in zip(self.read, decided.counts, strict=True)]
+    def predict_ahead(self, round: Round) -> Draft:
+        raise NotImplementedError("an EAGLE head follows paths")
 
-    def select(self, images: list[int]) -> None:
-        self.cache, self.last = self.cache.select(images), None
-        self.unread = self.unread.select(images)
-        self.read = [self.read[image] for image in images]
-        self.root, self.lengths = self.root[images], self.lengths[images]
+    def update(self, result: RoundResult) -> None:
+        count = result.accepted.codes.shape[1]
+        self.codes[:, :count] = result.accepted.codes
+        self.hidden[:, :, :count] = result.accepted_hidden
 
-    def _absorb(self) -> None:
+    def pending(self, round: Round) -> tuple[Tensor, Tensor]:
+        """Return what the last round decided.
+
+        Codes (images, n) and the hidden states before them (images, guidance, n, hidden), fused.
+        """
+        count = round.shape.pending
+        with self.watch.lap("draft_head"):
+            return self.codes[:, :count], self.head.fuse(self.hidden[:, :, :count])
+
+    def before_pending(self, round: Round, room: int) -> CacheView:
+        """Return the cache as it was before the last round's tokens; room: slots to write."""
+        before = round.inputs.length - round.inputs.pending
+        return self.cache.view(before, round.shape.committed, room)
+
+    def _absorb(self, round: Round) -> None:
         """Read the newly decided tokens; the last one is the root."""
-        new, cache = self.unread.settle(), self.cache
-        images, longest = len(new.codes), max(new.counts)
-        if self.fixed:
-            longest, cache.fixed = new.codes.shape[1], Fixed(self.lengths, cache.slots)
-        codes, features = new.codes[:, :longest], self._features(longest)
-        counts = new.count[:, 0] if self.fixed else on_device(new.counts, codes.device)
-        last = counts - 1
-        depths, seen = chain(images, longest, codes.device)
-        if self._runs_whole(longest):
-            outputs = self._whole(Slice(codes, depths, seen, features, last))
-        else:
-            outputs = self._run(codes, features, cache.open(depths, seen))
-            index = last[:, None, None, None].expand(-1, outputs.shape[1], -1, outputs.shape[3])
-            outputs = outputs.gather(2, index)
-        if self.fixed:
-            self.lengths += new.count[:, 0]
-        else:
-            cache.advance(new.counts)
-            new.counts = [0] * images
-        none = codes.new_zeros(images, 1)
-        self.level = Level(none, outputs, none[..., None, :0].bool())
+        codes, hidden = self.pending(round)
+        images, count = codes.shape
+        steps = arange(count, codes.device)
+        view = self.before_pending(round, count)
+        seen = (steps <= steps[:, None]).expand(images, -1, -1)
+        outputs = self._run(codes, hidden, view.open(steps.expand(images, -1), seen))
+        outputs = hidden_at(outputs, (round.inputs.pending - 1)[:, None])  # at the root
+        nothing = torch.zeros(images, 1, 0, dtype=torch.bool, device=codes.device)
+        self.level = Level(outputs, nothing)
+        self.view = self.cache.view(round.inputs.length, round.shape.committed, self.room)
 
-    def _features(self, count: int) -> Tensor:
-        """Return what the head reads before the unread tokens: (images, guidance, count, hidden).
+    def _descend(self, tree: GrowingTree, picked: Tensor, round: Round) -> None:
+        """Draft at nodes below the root, which read their parents' outputs.
 
-        They are fused here, not when they are decided: rounds without a tree read nothing.
+        The parents are what the last call expanded, side by side with equally many children.
         """
-        with self.watch.lap("draft_head"):
-            return self.head.fuse(self.unread.features[:, :, :count])
+        parents = self.level.at(picked // tree.newest.children)
+        codes = tree.newest.tokens.gather(1, picked)
+        self.level = self._grow(parents, codes, self._distance(tree.height, round))
 
-    def _descend(self, tree: DraftTree, nodes: Tensor) -> None:
-        """Draft at nodes (images, k) below the root.
+    def _end_rows(self, tree: GrowingTree, round: Round) -> None:
+        """Draft the row ends after the newest level; they take the nodes' place where rows end."""
+        grid, level = self.target.grid, self.level
+        codes = torch.full(level.seen.shape[:2], grid.row_end, device=level.seen.device)
+        after = self._grow(level, codes, self._distance(tree.height, round) + 1)
+        ends = ((round.inputs.decided + tree.height) % grid.columns == 0)[..., None]
+        seen = F.pad(level.seen, (0, after.seen.shape[2] - level.seen.shape[2]))
+        outputs = torch.where(ends[..., None], after.outputs, level.outputs)
+        self.level = Level(outputs, torch.where(ends, after.seen, seen))
 
-        A node reads its parent's output as the feature before it.
+    def _grow(self, parents: Level, codes: Tensor, distance: Tensor) -> Level:
+        """Return what the head predicts at codes (images, k).
+
+        parents: the hidden states before the codes, and what these see. distance: (images, 1) from
+        the first slot after the root's.
         """
-        before = self.level.before(tree, nodes)
-        self.level = self._grow(before, tree.tokens.gather(1, nodes), self._distance(tree.height))
+        k = codes.shape[1]
+        own = torch.eye(k, dtype=torch.bool, device=codes.device).expand(len(codes), -1, -1)
+        seen = torch.cat([parents.seen, own], 2)
+        context = self.view.open(distance.expand(-1, k), seen)
+        return Level(self._run(codes, parents.outputs, context), seen)
 
-    def _end_rows(self, ends: Tensor, height: int) -> None:
-        """Draft the row ends after the level at depth `height`.
+    def _distance(self, height: int, round: Round) -> Tensor:
+        """Return the slots (images, 1) from the first one after the root's to depth `height`."""
+        root, slots = round.inputs.decided - 1, self.target.grid.slots
+        return slots(root + height) - slots(root) - 1
 
-        ends: (images, 1) bool, where a row ends after its nodes.
+    def _run(self, codes: Tensor, hidden: Tensor, context: Context) -> Tensor:
+        """Return predicted hidden states (images, guidance, n, hidden).
+
+        codes: (images, n). hidden: (images, guidance, n, hidden) of the positions before them.
         """
-        codes = torch.full_like(self.level.nodes, self.target.grid.row_end)
-        after = self._grow(self.level.with_own(), codes, self._distance(height) + 1)
-        self.level = self.level.moved(ends, after)
-
-    def _grow(self, before: Level, codes: Tensor, distance: Tensor) -> Level:
-        """Return a level with what the head drafts at codes (images, k).
-
-        before: the level, with the outputs before the codes and what the codes see. distance:
-        (images, 1) from the committed slots.
-        """
-        depths, seen = distance.expand_as(codes), before.seen
-        if self._runs_whole(codes.shape[1]):
-            outputs = self._whole(Slice(codes, depths, seen, before.outputs))
-        else:
-            outputs = self._run(codes, before.outputs, self.cache.open(depths, seen))
-        return Level(before.nodes, outputs, seen)
-
-    def _runs_whole(self, n: int) -> bool:
-        """Return whether a pass over n tokens is one call, which row ends would break up."""
-        return self.target.grid.row_end is None and self.whole.fits(self.cache, n)
-
-    def _whole(self, tokens: Slice) -> Tensor:
-        """Return predicted features (images, guidance, n, hidden), and keep log q after them."""
-        lap = partial(self.watch.add, "draft_forward")
-        outputs, self.scored = self.whole(self.cache, tokens, lap)
-        return outputs.unflatten(0, (-1, self.distribution.guidance))
-
-    def _roots(self) -> Tensor:
-        """Return the image positions (images, 1) of the roots."""
-        if self.fixed:
-            return self.root
-        return on_device(
-            [[self._position(image)] for image in range(len(self.read))], self.target.device
-        )
-
-    def _position(self, image: int) -> int:
-        """Return the image position of the root, by the host's count."""
-        grid, read = self.target.grid, self.read[image]
-        return read if grid.row_end is None else read - read // (grid.columns + 1)
-
-    def _distance(self, height: int) -> Tensor:
-        """Return the slots (images, 1) between the root and the nodes at depth `height`."""
-        grid = self.target.grid
-        if grid.row_end is None:
-            return torch.full_like(self.level.nodes[:, :1], height - 1)
-        roots = self._roots()
-        return grid.slots(roots + height) - grid.slots(roots) - 1
-
-    def _row_ends(self, height: int) -> Tensor | None:
-        """Return (images, 1) whether a row ends after the nodes at depth `height`.
-
-        None if none does; what is recorded serves every round, so there it is never None.
-        """
-        grid = self.target.grid
-        if grid.row_end is None:
-            return None
-        ending = (ends_row(self._position(i) + height, 1, grid) for i in range(len(self.read)))
-        if not self.fixed and not any(ending):
-            return None
-        return (self._roots() + height + 1) % grid.columns == 0
-
-    def _run(self, codes: Tensor, features: Tensor, context: Context) -> Tensor:
-        """Return predicted features (images, guidance, n, hidden).
-
-        codes: (images, n). features: (images, guidance, n, hidden) of the positions before them.
-        """
-        guidance = features.shape[1]
+        guidance = hidden.shape[1]
         ids = (codes + self.target.vocab.first_id).repeat_interleave(guidance, 0)
         with self.watch.lap("draft_forward"):
-            outputs = self.head(ids, features.flatten(0, 1), context)
+            outputs = self.head(ids, hidden.flatten(0, 1), context)
         return outputs.unflatten(0, (-1, guidance))

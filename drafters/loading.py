@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from decoding.drafter import Drafter
+from decoding.graphs import TreeShape
 from decoding.sampling import SamplingDistribution
 from drafters.calibrations import UNCALIBRATED, Calibrations
 from drafters.kinds import kind_of, kind_with, target_layers
@@ -31,14 +32,11 @@ class LoadedDrafter:
     calibrations: Calibrations = UNCALIBRATED
 
     def open(
-        self, target: TargetModel, distribution: SamplingDistribution, room: int, deepest: int
+        self, target: TargetModel, distribution: SamplingDistribution, largest: TreeShape
     ) -> Drafter:
-        """Return the drafter for an engine.
-
-        room: the most tree nodes that one round expands. deepest: draft tokens of the longest path.
-        """
+        """Return the drafter for an engine; largest: no tree is larger."""
         drafter = kind_with(self.network).drafter
-        return drafter(self.network, target, distribution, room, deepest)
+        return drafter(self.network, target, distribution, largest)
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ def run_fused(
     memory, mask = cached.memory[0], mask.expand(rows, -1, n, -1)
     rotation, positions = blocks.rotary.table_in(x.dtype), context.positions.contiguous()
     assert memory.dtype == mask.dtype == rotation.dtype
-    places = None if cached.targets is None else cached.targets[1].contiguous()
+    slots, ends = cached.slots.contiguous(), cached.ends.contiguous()
     numbers = array("q", sorted(layers))
     x = x.clone(memory_format=torch.contiguous_format)
     states = x.new_empty(len(numbers), *x.shape)
@@ -118,7 +118,7 @@ def run_fused(
         memory.shape[3], *memory.stride()[:3], mask.stride(0), mask.stride(2),
         blocks.blocks[0].attention.rotate is rotate_pairs, spec.swin_norm, *span, len(numbers),
         spec.norm_eps, rotation.data_ptr(), positions.data_ptr(), mask.data_ptr(),
-        None if places is None else places.data_ptr(), None, numbers.buffer_info()[0],
+        slots.data_ptr(), ends.data_ptr(), numbers.buffer_info()[0],
         weights.table.buffer_info()[0], None if norm is None else norm.weight.data_ptr(),
         memory.data_ptr(),
     )  # fmt: skip

@@ -11,7 +11,7 @@ import numpy as np
 
 from configs.fields import SettingsError
 from decoding.engine import Engine, Watcher
-from decoding.flight import FinishedImage, Job, RoundStats
+from decoding.images import FinishedImage, Job, RoundStats
 from models.base import TargetModel
 from runs.jobs import image_jobs
 from runs.prompts import PromptItem

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from decoding.cache import CacheShape, KVCache
-from decoding.cache_pass import chain
-from decoding.flight import FinishedImage, Job
+from decoding.images import FinishedImage, Job
 from decoding.noise import gumbel
+from decoding.row_ends import with_row_ends
 from decoding.sampling import SamplingDistribution
-from decoding.slots import with_row_ends
 from models.base import TargetModel
 
 NEAR_TIE = 1e-3  # largest gap that rounding in fp32 may decide
@@ -97,9 +96,11 @@ def _logits(
     cache = KVCache(
         target.spec, CacheShape(1, distribution.guidance, length + n), target.dtype, target.device
     )
-    cache.reset(prompt.starts, prompt.origins)
-    features = target.read(prompt, cache.open(*chain(1, length, target.device)))
+    context = cache.prefill(0, length, prompt.starts, prompt.origins)
+    features = target.read(prompt, context)
     if n:
-        cache.advance([length])
-        features = target.features(image, cache.open(*chain(1, n, target.device)))
+        view = cache.view(torch.tensor([length], device=target.device), length, n)
+        steps = torch.arange(n, device=target.device)
+        context = view.open(steps[None], (steps <= steps[:, None])[None])
+        features = target.features(image, context)
     return target.score(features[:, -1:])

@@ -23,7 +23,7 @@ from support.processes import Processes, launched
 from support.progress import Progress
 
 if TYPE_CHECKING:  # these import torch
-    from decoding.flight import FinishedImage
+    from decoding.images import FinishedImage
     from runs.session import Session
 
 _TRACE_FIELDS = ("id", "round", "position", "depth", "width", "nodes", "accepted", "top1")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from decoding.flight import Job
+from decoding.images import Job
 from decoding.noise import image_seed
 from runs.prompts import PromptItem
 

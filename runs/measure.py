@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from configs.methods import MethodSettings
 from decoding.engine import Engine
-from decoding.flight import FinishedImage, Job
+from decoding.images import FinishedImage, Job
 
 BASELINE = MethodSettings(method="ar")
 BUSY = 0.9  # CPU seconds per second that a process on an idle machine reaches with one thread

@@ -18,15 +18,15 @@ from configs.sampling import SamplingSettings
 from decoding.calibration import Calibration
 from decoding.drafter import Drafter
 from decoding.engine import Engine
-from decoding.figures import Sources
-from decoding.grow import Speculation
+from decoding.graphs import TreeShape
+from decoding.images import Speculation
 from decoding.policies.adaptive import AdaptiveTree
-from decoding.policies.base import Shape, TreePolicy
+from decoding.policies.base import TreePolicy
 from decoding.policies.dynamic import DynamicTree
 from decoding.policies.static import NAMED_TREES, StaticTree, rank_paths
 from decoding.proposals import PROPOSALS
-from decoding.recorder import Recorder
 from decoding.sampling import SamplingDistribution
+from decoding.stats import Sources
 from decoding.verifiers.base import Verifier
 from decoding.verifiers.exact import Exact
 from decoding.verifiers.lantern import Lantern, LanternCoupled
@@ -38,25 +38,20 @@ from decoding.verifiers.traversal import Block, Traversal
 from drafters.block import BlockDrafter
 from drafters.block_head import BlockHead
 from drafters.calibrations import UNCALIBRATED, Calibrations
-from drafters.eagle import drafted_nodes
 from drafters.eagle_head import EagleHead
-from drafters.graft import GraftDrafter
 from drafters.jacobi import JacobiDrafter
 from drafters.loading import LoadedDrafter
-from drafters.similar import SimilarDrafter
+from drafters.mixed import MixedDrafter
+from drafters.recall import RecallDrafter
 from models.base import TargetModel
 
 
 @dataclass(frozen=True)
 class Tables:
-    """What an engine reads besides the weights.
+    """What an engine reads besides the weights."""
 
-    nearest: (codes, n) the codes nearest to every code, for relaxed acceptance. sources: how errors
-    name the models.
-    """
-
-    nearest: Tensor | None = None
-    sources: Sources = Sources()
+    nearest: Tensor | None = None  # (codes, n) the codes nearest to every code, for relaxed rules
+    sources: Sources = Sources()  # how errors name the models
 
 
 NO_TABLES = Tables()
@@ -72,19 +67,19 @@ def static_tree(method: MethodSettings, columns: int) -> TreePolicy:
     return StaticTree(rank_paths(NAMED_TREES[method.tree]))
 
 
-def fixed_tree(method: MethodSettings, columns: int) -> TreePolicy:
+def dynamic_tree(method: MethodSettings, columns: int) -> TreePolicy:
     """Return the policy of trees that always have the method's size."""
     return DynamicTree(_largest(method))
 
 
 def recalled_tree(method: MethodSettings, columns: int) -> TreePolicy:
     """Return the same for a drafter whose later rounds recall the predictions after a tree."""
-    return DynamicTree(_largest(method), renews=True)
+    return DynamicTree(_largest(method), refreshes=True)
 
 
 def window_tree(method: MethodSettings, columns: int) -> TreePolicy:
     """Return the policy of a chain as long as the window."""
-    return DynamicTree(Shape(0, 1, method.window, method.window))
+    return DynamicTree(TreeShape(0, 1, method.window, method.window))
 
 
 def adaptive_tree(method: MethodSettings, columns: int) -> TreePolicy:
@@ -92,10 +87,9 @@ def adaptive_tree(method: MethodSettings, columns: int) -> TreePolicy:
     return AdaptiveTree(method.adt, method.nodes, columns)
 
 
-def _largest(method: MethodSettings) -> Shape:
+def _largest(method: MethodSettings) -> TreeShape:
     """Return the largest tree that a method allows; the Jacobi window is a part of it."""
-    window = () if method.window is None else (method.window,)
-    return Shape(method.depth, method.width, method.nodes, *window)
+    return TreeShape(method.depth, method.width, method.nodes, method.window or 0)
 
 
 def build_verifier(method: MethodSettings, nearest: Tensor | None) -> Verifier:
@@ -130,36 +124,32 @@ def build_engine(
     method: MethodSettings,
     images: int,
     tables: Tables = NO_TABLES,
-    recorder: Recorder | None = None,
+    replay: bool = False,
 ) -> Engine:
-    """Compose the engine of a method; `drafter` may be None for methods without one."""
+    """Compose the engine of a method.
+
+    drafter: may be None for methods without weights. replay: whether rounds are CUDA graphs.
+    """
     speculation = None
     if method.speculative:
         policy = build_policy(method, target.grid.columns)
         parts = Drafting(target, drafter, distribution, method, policy.largest)
-        source = build_drafter(parts)
-        proposal = PROPOSALS[method.proposal]
         known = UNCALIBRATED if drafter is None else drafter.calibrations
-        children = proposal(calibration_of(method, distribution, known))
-        speculation = Speculation(source, policy, children, foreseen=proposal())
+        proposal = PROPOSALS[method.proposal](calibration_of(method, distribution, known))
+        speculation = Speculation(build_drafter(parts), policy, proposal)
     verifier = build_verifier(method, tables.nearest)
-    sources = tables.sources
-    return Engine(target, distribution, verifier, images, speculation, sources, recorder)
+    return Engine(target, distribution, verifier, images, speculation, tables.sources, replay)
 
 
 @dataclass(frozen=True)
 class Drafting:
-    """What a drafter is made from.
-
-    loaded: the drafter with weights, None for methods without one.
-    largest: the largest tree that the method's policy allows.
-    """
+    """What a drafter is made from."""
 
     target: TargetModel
-    loaded: LoadedDrafter | None
+    loaded: LoadedDrafter | None  # the drafter with weights; None for methods without one
     distribution: SamplingDistribution
     method: MethodSettings
-    largest: Shape
+    largest: TreeShape  # the largest tree that the method's policy allows
 
 
 def build_drafter(parts: Drafting) -> Drafter:
@@ -169,62 +159,59 @@ def build_drafter(parts: Drafting) -> Drafter:
 
 def trained_drafter(parts: Drafting) -> Drafter:
     """Return the drafter with weights, with room for the largest tree."""
-    room = drafted_nodes(parts.largest)
-    return parts.loaded.open(parts.target, parts.distribution, room, parts.largest.reach)
+    return parts.loaded.open(parts.target, parts.distribution, parts.largest)
 
 
 def jacobi_drafter(parts: Drafting) -> Drafter:
     """Return a drafter that needs no weights: the target's own stale predictions."""
-    method = parts.method
-    return JacobiDrafter(parts.target, method.window, method.guess, parts.largest.reach)
+    return JacobiDrafter(parts.target, parts.method.guess, parts.largest)
 
 
-def similar_drafter(parts: Drafting) -> Drafter:
+def recall_drafter(parts: Drafting) -> Drafter:
     """Return a drafter without weights: stale predictions, recalled by similarity of tokens."""
-    method, largest = parts.method, parts.largest
-    return SimilarDrafter(parts.target, method.window, method.guess, largest.reach, largest.nodes)
+    return RecallDrafter(parts.target, parts.method.guess, parts.largest)
 
 
 def block_drafter(parts: Drafting) -> Drafter:
-    """Return the drafter with weights that reads stale features and drafts in one pass.
+    """Return the drafter with weights that reads stale hidden states and drafts in one pass.
 
     Raises:
         SettingsError: the weights are neither an EAGLE head's nor a block head's.
     """
     if not isinstance(parts.loaded.network, EagleHead):
         refuse("method", parts.method.method, "with an EAGLE or block head as --drafter_path")
-    head, room = BlockHead.of(parts.loaded.network), drafted_nodes(parts.largest)
-    return BlockDrafter(head, parts.target, parts.distribution, room, parts.largest.reach)
+    # drafts that are sampled must not depend on the noise that the target chooses with
+    coupled = not PROPOSALS[parts.method.proposal].samples
+    head = BlockHead.of(parts.loaded.network)
+    return BlockDrafter(head, parts.target, parts.distribution, parts.largest, coupled)
 
 
-def similar_graft_drafter(parts: Drafting) -> Drafter:
-    """Return the drafter with weights, mixed with stale predictions recalled by similarity.
-
-    A block drafter recalls them itself.
-    """
-    near, levels = trained_drafter(parts), parts.method.head_depth or parts.method.depth
-    if near.window:
+def eagle_recall_drafter(parts: Drafting) -> Drafter:
+    """Return the drafter with weights, mixed with stale predictions recalled by similarity."""
+    near = trained_drafter(parts)
+    if isinstance(near, BlockDrafter):  # it recalls by itself
         return near
-    return GraftDrafter(near, similar_drafter(parts), levels, parts.distribution.cuts)
+    levels = parts.method.head_depth or parts.method.depth
+    return MixedDrafter(near, recall_drafter(parts), levels, parts.distribution.cuts)
 
 
 @dataclass(frozen=True)
 class Method:
-    """What makes the parts of a method: its policy of (settings, columns), its drafter."""
+    """What makes the parts of a method."""
 
-    policy: Callable[[MethodSettings, int], TreePolicy]
+    policy: Callable[[MethodSettings, int], TreePolicy]  # of settings and image columns
     drafter: Callable[[Drafting], Drafter]
 
 
 # Plain decoding, `ar`, has no entry: it drafts nothing.
 METHODS: dict[str, Method] = {
     "static": Method(static_tree, trained_drafter),
-    "eagle2": Method(fixed_tree, trained_drafter),
+    "eagle2": Method(dynamic_tree, trained_drafter),
     "adt": Method(adaptive_tree, trained_drafter),
     "jacobi": Method(window_tree, jacobi_drafter),
-    "recall": Method(fixed_tree, similar_drafter),
-    "block": Method(fixed_tree, block_drafter),
-    "eagle_recall": Method(recalled_tree, similar_graft_drafter),
+    "recall": Method(dynamic_tree, recall_drafter),
+    "block": Method(dynamic_tree, block_drafter),
+    "eagle_recall": Method(recalled_tree, eagle_recall_drafter),
 }
 # Rules with numbers of their own are called with these and the nearest codes.
 VERIFIERS: dict[str, Callable[..., Verifier]] = {

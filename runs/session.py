@@ -9,12 +9,11 @@ from torch import Tensor
 from configs.acceptance import LanternSettings
 from configs.fields import refuse
 from configs.methods import MethodSettings
-from configs.model import INDUCTOR, CodecSettings, EngineSettings
+from configs.model import CodecSettings, EngineSettings
 from configs.sampling import SamplingSettings
 from decoding.calibration import Calibration
 from decoding.engine import Engine
-from decoding.figures import Sources
-from decoding.recorder import CudaGraphs
+from decoding.stats import Sources
 from drafters.calibrations import UNCALIBRATED
 from drafters.loading import FoundDrafter, LoadedDrafter, find_drafter
 from models.base import TargetModel, TargetOptions
@@ -61,12 +60,12 @@ class Session:
         images = self.settings.batch_size if images is None else images
         tables = self.tables(method)
         parts = self.target, self.drafter, distribution, method, images, tables
-        return build_engine(*parts, CudaGraphs() if self._replays() else None)
+        return build_engine(*parts, replay=self._replays())
 
     def _replays(self) -> bool:
-        """Return whether rounds are recorded and replayed, by --compile."""
+        """Return whether rounds are captured and replayed, by --compile."""
         possible = self.target.device.type == "cuda" and self.settings.device_map == "single"
-        return possible and self.settings.compile in ("on", "auto", INDUCTOR)
+        return possible and self.settings.compile != "off"
 
     def with_settings(self, settings: EngineSettings) -> "Session":
         """Return a session of other settings on the same weights.

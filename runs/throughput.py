@@ -11,7 +11,7 @@ from itertools import islice
 
 from configs.methods import MethodSettings
 from decoding.engine import Engine, StepStats
-from decoding.flight import Job
+from decoding.images import Job
 from runs.session import Session
 
 BATCHES = (1, 2, 4, 8, 16, 32)

@@ -55,10 +55,7 @@ def session32(checkpoint: Path):
 @pytest.fixture
 def plain_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """All operations are torch's, as on a GPU, where a test follows or counts them."""
-    from contextlib import nullcontext
-
     import torch
 
-    monkeypatch.setattr("decoding.engine.compiled_steps", lambda on: nullcontext())
     monkeypatch.setattr("models.transformer.run_fused", lambda *_: None)
     monkeypatch.setattr("models.linear.Linear.forward", torch.nn.Linear.forward)

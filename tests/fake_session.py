@@ -15,7 +15,7 @@ import numpy as np
 
 from configs.command_line import read_words
 from configs.schema import RunSettings
-from decoding.flight import Job
+from decoding.images import Job
 from runs.commands import run_settings
 from runs.generate import generate_images
 

@@ -10,8 +10,7 @@ import main
 from configs.methods import MethodSettings
 from configs.sampling import SamplingSettings
 from decoding.cache import CacheShape, KVCache
-from decoding.cache_pass import chain
-from decoding.flight import Job
+from decoding.images import Job
 from drafters.training.shards import Tokens
 from models.base import TargetModel
 from runs.session import Session
@@ -28,13 +27,13 @@ def cached_logits(target: TargetModel, text: str, codes: list[int]) -> Tensor:
     length = rows.ids.shape[1]
     shape = CacheShape(1, 2, length + len(codes))
     cache = KVCache(target.spec, shape, target.dtype, target.device)
-    cache.reset(rows.starts, rows.origins)
-    features = [target.read(rows, cache.open(*chain(1, length, target.device)))[:, -1:]]
-    cache.advance([length])
-    for code in codes:
+    context = cache.prefill(0, length, rows.starts, rows.origins)
+    features = [target.read(rows, context)[:, -1:]]
+    for step, code in enumerate(codes):
         ids = torch.full((2, 1), code + target.vocab.first_id)
-        features.append(target.features(ids, cache.open(*chain(1, 1, target.device))))
-        cache.advance([1])
+        view = cache.view(torch.tensor([length + step]), length + step, 1)
+        context = view.open(torch.zeros(1, 1).long(), torch.ones(1, 1, 1).bool())
+        features.append(target.features(ids, context))
     return target.score(torch.cat(features, 1))
 
 

@@ -11,7 +11,7 @@ import torch
 from configs.method_table import AdtSettings
 from configs.methods import MethodSettings
 from configs.schema import ROOT, RunSettings
-from decoding.flight import FinishedImage, Job
+from decoding.images import FinishedImage, Job
 from decoding.noise import image_seed
 from eval.metrics.attribute_classifier import AttributeClassifier, prompt_accuracy
 from runs.exactness import compare

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from random import Random
 
 from configs.schema import AdtSettings
-from decoding.policies.base import Controller, Outcome, Shape
+from decoding.graphs import TreeShape
+from decoding.policies.base import Controller, Outcome, within
 from decoding.policies.dynamic import DynamicTree
 
 
@@ -66,16 +67,16 @@ class AdaptiveController:
         self.random = Random(seed)
         self.neighbours = Neighbours(columns, settings, self.random)
         self.confidence: float | None = None
-        self.planned = Shape(settings.d_init, settings.k_init, nodes)
+        self.planned = TreeShape(settings.d_init, settings.k_init, nodes)
 
-    def shape(self, position: int, remaining: int) -> Shape:
+    def shape(self, position: int, remaining: int) -> TreeShape:
         s = self.settings
         depth, width = self.neighbours.start(position)
         step = self._step(position)  # +1: deeper and narrower, -1: shallower and wider
         depth = min(max(depth + step * s.l_d, s.d_min), s.d_max)
         width = min(max(width - step * s.l_k, s.k_min), s.k_max)
-        self.planned = Shape(depth, width, self.nodes)
-        return self.planned.within(remaining)
+        self.planned = TreeShape(depth, width, self.nodes)
+        return within(self.planned, remaining)
 
     def _step(self, position: int) -> int:
         """Return +1 if the evidence reaches beta, -1 if not, 0 without evidence."""
@@ -112,7 +113,7 @@ class AdaptiveTree(DynamicTree):
 
     def __init__(self, settings: AdtSettings, nodes: int, columns: int):
         """settings: of the adaptation; nodes: node budget; columns: image tokens per row."""
-        super().__init__(Shape(settings.d_max, settings.k_max, nodes))
+        super().__init__(TreeShape(settings.d_max, settings.k_max, nodes))
         self.settings, self.columns = settings, columns
 
     def controller(self, seed: int) -> Controller:

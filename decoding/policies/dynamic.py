@@ -5,75 +5,74 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from decoding.kernels import steps_for
-from decoding.policies.base import Controller, FixedController, Shape, TreePlan
-from decoding.renewal import best_path, renewed_worth
-from decoding.tree import DraftTree
+from decoding.calibration import Calibration
+from decoding.drafter import Drafter
+from decoding.graft import Chain, best_path, graft, verify_gain
+from decoding.graphs import TreeShape
+from decoding.policies.base import LevelPolicy
+from decoding.proposals import Proposal
+from decoding.round import Round
+from decoding.transfer import arange
+from decoding.tree import DraftTree, GrowingTree
 
 
-class DynamicTree:
-    """Grows each level from the best nodes of the last; verifies the best nodes of all."""
+class DynamicTree(LevelPolicy):
+    """Grows each level from the best nodes of the last; verifies the best nodes of all.
+
+    With a window, the tokens that the drafter predicts for the next positions continue root and
+    nodes. Without levels that is a chain: Jacobi decoding's (arXiv 2410.01699).
+    """
 
     name = "eagle2"
-    sizes_itself = False
 
-    def __init__(self, shape: Shape, renews: bool = False):
-        """renews: whether later rounds recall what the target predicts after a tree's nodes."""
-        self.largest, self.renews = shape, renews
+    def __init__(self, shape: TreeShape, refreshes: bool = False):
+        """refreshes: whether later rounds recall what the target predicts after a tree's nodes."""
+        self.largest, self.refreshes = shape, refreshes
 
-    def controller(self, seed: int) -> Controller:
-        return FixedController(self.largest)
+    def grow(self, round: Round, drafter: Drafter, proposal: Proposal) -> DraftTree:
+        grown = self.grow_levels(round, drafter, proposal)
+        if not round.shape.window:
+            tree = grown.complete()
+            gain = verify_gain(tree, best_path(tree)) if self.refreshes else tree.scores
+            return best_nodes(tree, gain, round)
+        chain = _chain(round, drafter, proposal)
+        if not grown.height:
+            tree = chain.as_tree(round.inputs.code)
+            return best_nodes(tree, tree.scores, round)
+        grafted, best = graft(grown.complete(), chain)
+        return best_nodes(grafted, verify_gain(grafted, best), round)
 
-    def branching(self, plan: TreePlan, level: int) -> int:
-        return plan.width
+    def pick(self, tree: GrowingTree, width: int) -> Tensor:
+        if tree.height == 0:
+            return tree.newest.parents  # the root's index in its level: 0
+        scores = tree.newest.scores
+        return scores.topk(min(width, scores.shape[1]), dim=1).indices
 
-    def select(self, tree: DraftTree, plan: TreePlan, level: int) -> Tensor:
-        if level == 1:
-            return tree.tokens.new_zeros(len(tree.tokens), 1)
-        if kernels := steps_for(tree.scores):
-            return kernels.best(tree.scores, tree.newest, min(plan.width, tree.newest))
-        first = tree.nodes + 1 - tree.newest
-        return tree.scores[:, first:].topk(min(plan.width, tree.newest), dim=1).indices + first
 
-    def ended(self, tree: DraftTree, plan: TreePlan) -> Tensor | None:
-        """Return the images no deeper node of which could be kept.
+def _chain(round: Round, drafter: Drafter, proposal: Proposal) -> Chain:
+    """Return what the drafter predicts for the next positions."""
+    draft = drafter.predict_ahead(round)
+    # factors of the calibration were fitted to the levels of trees
+    tokens, log_hits = replace(proposal, calibration=Calibration()).children(
+        draft, proposal.noise_ahead(round), 1, level=1
+    )
+    log_q = draft.log_q if round.keep_q else None
+    return Chain(tokens[..., 0], log_hits[..., 0], round.inputs.window, log_q)
 
-        A child scores at most as much as its parent. So if nodes as good as the newest level's best
-        fill an image's budget, none of its descendants gets in. Foreseen tokens and renewal would
-        break this, since they raise the worth of nodes; with them all images go on.
-        """
-        if plan.window or self.renews or tree.nodes < plan.nodes:
-            return None
-        if kernels := steps_for(tree.scores):
-            return kernels.ended(tree.scores, tree.newest, plan.limits.nodes)
-        best = tree.scores[:, -tree.newest :].amax(1, keepdim=True)
-        at_least_as_good = (tree.scores[:, 1:] >= best).sum(1, keepdim=True)
-        return (at_least_as_good >= plan.limits.nodes) | (best == -torch.inf)
 
-    def valued(self, tree: DraftTree) -> DraftTree:
-        """Return the tree with what its nodes are worth to later rounds, where these recall it."""
-        if tree.worth is not None or not self.renews:
-            return tree
-        return replace(tree, worth=renewed_worth(tree, best_path(tree)[1]))
+def best_nodes(tree: DraftTree, gain: Tensor, round: Round) -> DraftTree:
+    """Return the tree of the best nodes, up to each image's budget.
 
-    def prune(self, tree: DraftTree, plan: TreePlan) -> DraftTree:
-        """Return the tree of the best nodes, up to each image's budget.
-
-        Scores and worth never rise along a path and the sort is stable, so a kept node's parent is
-        kept too.
-        """
-        if plan.uniform and tree.nodes <= plan.nodes:
-            return tree
-        count = min(plan.nodes, tree.nodes)
-        tree = self.valued(tree)
-        worth = tree.scores if tree.worth is None else tree.worth
-        if tree.distributions is None and (kernels := steps_for(worth)):
-            limits = None if plan.uniform else plan.limits.nodes
-            return tree.of_nodes(kernels.prune(tree.columns, worth, count, limits))
-        order = worth[:, 1:].sort(dim=1, descending=True, stable=True).indices
-        scores = tree.scores[:, 1:].gather(1, order)
-        if not plan.uniform:
-            place = torch.arange(scores.shape[1], device=scores.device)
-            scores = scores.masked_fill(place >= plan.limits.nodes, -torch.inf)
-        kept, position = (order[:, :count] + 1).sort(dim=1)
-        return tree.keep(kept, scores[:, :count].gather(1, position))
+    gain: (images, 1 + nodes) what they are ranked by. It never rises along a path and the sort is
+    stable, so a kept node's parent is kept too.
+    """
+    if round.shape.uniform and tree.nodes <= round.shape.nodes:
+        return tree
+    count = min(round.shape.nodes, tree.nodes)
+    order = gain[:, 1:].sort(dim=1, descending=True, stable=True).indices[:, :count]
+    scores = tree.scores[:, 1:].gather(1, order)
+    if not round.shape.uniform:
+        rank = arange(count, scores.device)
+        scores = scores.masked_fill(rank >= round.inputs.nodes, -torch.inf)
+    kept, rank = (order + 1).sort(dim=1)
+    return tree.keep(kept, scores.gather(1, rank))

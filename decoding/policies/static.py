@@ -5,9 +5,13 @@ from functools import cached_property
 
 from torch import Tensor
 
-from decoding.policies.base import Controller, FixedController, Shape, TreePlan
+from decoding.drafter import Drafter
+from decoding.graphs import TreeShape
+from decoding.policies.base import LevelPolicy
+from decoding.proposals import Proposal
+from decoding.round import Round
 from decoding.transfer import constant
-from decoding.tree import DraftTree
+from decoding.tree import DraftTree, GrowingTree
 
 # `path:n` gives the node of that rank path n children, of ranks 0 to n - 1; sizes and shapes as
 # published.
@@ -35,69 +39,59 @@ def rank_paths(description: str) -> list[RankPath]:
     return sorted(paths, key=lambda path: (len(path), path))
 
 
-class StaticTree:
+class StaticTree(LevelPolicy):
     """Has the same nodes in every round: a node is named by the ranks on its path from the root."""
 
     name = "static"
-    sizes_itself = False
 
     def __init__(self, paths: list[RankPath]):
         self.paths = paths
-
-    @cached_property
-    def depth(self) -> int:
-        return max(map(len, self.paths))
-
-    @cached_property
-    def largest(self) -> Shape:
-        return Shape(
-            self.depth, max(map(self._children, range(1, self.depth + 1))), len(self.paths)
-        )
-
-    @cached_property
-    def _expanded(self) -> list[list[RankPath]]:
-        """The parents of each level's nodes."""
-        return [
-            sorted({p[:-1] for p in self.paths if len(p) == level})
+        self.depth = max(map(len, paths))
+        # the parents of each level's nodes
+        self.expanded = [
+            sorted({path[:-1] for path in paths if len(path) == level})
             for level in range(1, self.depth + 1)
         ]
+        counts = [*map(len, self.expanded), *(self.children(n + 1, 0) for n in range(self.depth))]
+        self.largest = TreeShape(self.depth, max(counts), len(paths))
 
     @cached_property
-    def _index(self) -> dict[RankPath, int]:
-        """The index of each rank path in the grown tree.
+    def _ranks(self) -> list[dict[RankPath, int]]:
+        """The index of each rank path in its level of the grown tree.
 
-        There every expanded node of a level has as many children as the widest; `prune` drops those
+        There every expanded node of a level has as many children as the widest; `grow` drops those
         that are not listed.
         """
-        index, count = {(): 0}, 1
-        for level, parents in enumerate(self._expanded, 1):
-            children = self._children(level)
-            for parent in parents:
-                index |= {(*parent, rank): count + rank for rank in range(children)}
-                count += children
-        return index
+        levels: list[dict[RankPath, int]] = [{(): 0}]
+        for level, parents in enumerate(self.expanded, 1):
+            ranks = range(self.children(level, 0))
+            paths = [(*parent, rank) for parent in parents for rank in ranks]
+            levels.append({path: index for index, path in enumerate(paths)})
+        return levels
 
-    def _children(self, level: int) -> int:
+    def children(self, level: int, width: int) -> int:
         return 1 + max(path[-1] for path in self.paths if len(path) == level)
 
-    def controller(self, seed: int) -> Controller:
-        return FixedController(self.largest)
+    def pick(self, tree: GrowingTree, width: int) -> Tensor:
+        ranks = self._ranks[tree.height]
+        return self._rows(tree, [ranks[parent] for parent in self.expanded[tree.height]])
 
-    def branching(self, plan: TreePlan, level: int) -> int:
-        return self._children(level)
-
-    def select(self, tree: DraftTree, plan: TreePlan, level: int) -> Tensor:
-        return self._rows(tree, [self._index[parent] for parent in self._expanded[level - 1]])
-
-    def ended(self, tree: DraftTree, plan: TreePlan) -> None:
-        return None
-
-    def prune(self, tree: DraftTree, plan: TreePlan) -> DraftTree:
+    def grow(self, round: Round, drafter: Drafter, proposal: Proposal) -> DraftTree:
+        tree = self.grow_levels(round, drafter, proposal)
+        if not tree.height:  # the image's last token
+            return tree.complete()
         kept = self._rows(
-            tree, [self._index[path] for path in self.paths if len(path) <= plan.levels]
+            tree,
+            [
+                tree.levels[len(path)].first + self._ranks[len(path)][path]
+                for path in self.paths
+                if len(path) <= tree.height
+            ],
         )
-        return replace(tree.keep(kept, tree.scores.gather(1, kept)), by_rank=True)
+        whole = tree.complete()
+        return replace(whole.keep(kept, whole.scores.gather(1, kept)), by_rank=True)
 
     @staticmethod
-    def _rows(tree: DraftTree, index: list[int]) -> Tensor:
-        return constant(tuple(index), tree.tokens.device).expand(len(tree.tokens), -1)
+    def _rows(tree: GrowingTree, index: list[int]) -> Tensor:
+        tokens = tree.newest.tokens
+        return constant(tuple(index), tokens.device).expand(len(tokens), -1)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from decoding.noise import ImageNoise
@@ -17,8 +18,16 @@ class Verdict:
     accepted: Tensor  # (images,) accepted length, in draft tokens
     path: Tensor  # (images, 1 + nodes) the root, then the accepted nodes; the rest means nothing
     emitted: Tensor  # (images, 1 + nodes) accepted + 1 tokens, the bonus token last; so is the rest
-    # (images, 7 + 2 (1 + nodes)) fp64: the round's figures, where the verification measured them
-    figures: Tensor | None = None
+
+    def packed(self) -> Tensor:
+        """Return the verdict as one tensor (images, 1 + 2 (1 + nodes))."""
+        return torch.cat([self.accepted[:, None], self.path, self.emitted], 1)
+
+    @staticmethod
+    def unpack(packed: Tensor) -> "Verdict":
+        """Return the verdict that was packed."""
+        nodes = (packed.shape[1] - 1) // 2
+        return Verdict(packed[:, 0], packed[:, 1 : 1 + nodes], packed[:, 1 + nodes :])
 
 
 class Streams(Protocol):

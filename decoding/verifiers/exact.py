@@ -48,4 +48,4 @@ def _path_to(tree: DraftTree, last: Tensor) -> Tensor:
     """Return (images, 1 + nodes) the ancestors of nodes (images,) from the root on, then others."""
     if tree.chain:
         return tree.depths
-    return tree.line(last[:, None]).int().argsort(dim=1, descending=True, stable=True)
+    return tree.path_mask(last[:, None]).int().argsort(dim=1, descending=True, stable=True)

@@ -126,8 +126,8 @@ def trees_on_host(tree: DraftTree, log_p: Tensor) -> list[ImageTree]:
     columns = torch.stack([tree.tokens, tree.parents, tree.depths, tree.present], 1).tolist()
     log_p = log_p.cpu().numpy()
     log_q = [None] * len(log_p)
-    if tree.distributions is not None:
-        log_q = tree.distributions.cpu().numpy()
+    if tree.log_q is not None:
+        log_q = tree.log_q.cpu().numpy()
     trees = []
     for image, (tokens, parents, depths, present) in enumerate(columns):
         children = [[] for _ in tokens]

@@ -53,7 +53,7 @@ class BlockLoss:
             1 - agreement(p, found.log_q.exp()) if self.weights[2] else torch.zeros_like(entropy)
         )
         parts = torch.stack([regression.mean((1, 3)), entropy, differ], 2)  # (m, steps, 3)
-        trusted = head.confidence(rounds.likeness)[..., None]
+        trusted = head.confidence(rounds.similarity)[..., None]
         values = (trusted * (found.log_q.detach() + rounds.noise)).log_softmax(-1)
         chosen = (found.log_p + rounds.noise).argmax(-1, keepdim=True)
         fit = -(values.gather(-1, chosen)[..., 0] * share).sum(0).mean()

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from decoding.noise import gumbel
 from drafters.block_head import BlockHead
-from drafters.likeness import lineage_along
-from drafters.stale import UNKNOWN, Nodes, recall
+from drafters.hidden_states import UNKNOWN, Nodes, recall
+from drafters.similarity import lineage_along
 from drafters.training.losses import guided
 from drafters.training.rounds import Drawn, Reading
 from drafters.training.rows import behind_padding, mask_of, positions_of
@@ -41,7 +41,7 @@ class Windows:
     ids: (guidance, n + 1), features: (guidance, n, hidden) of its sequence, with the hidden states
     that the head reads. roots: (m,). best,
     true: (m, steps) the best candidates and the target's choices. before: (m, guidance, steps,
-    hidden) the features before both. stale_best, stale_true: stale ones after them. likeness: (m,
+    hidden) the features before both. stale_best, stale_true: stale ones after them. similarity: (m,
     steps) the similarity of the latter. goals: (m, steps) the next positions; known: whether they
     are in the image. noise: (m, steps, vocab or 1) there.
     """
@@ -55,7 +55,7 @@ class Windows:
     before: Tensor
     stale_best: Tensor
     stale_true: Tensor
-    likeness: Tensor
+    similarity: Tensor
     goals: Tensor
     known: Tensor
     noise: Tensor
@@ -69,7 +69,7 @@ class Windows:
 def pick(drawn: Drawn, generator: torch.Generator, count: int = ROUNDS) -> list[Reading]:
     """Return some of an image's rounds."""
     order = torch.randperm(len(drawn.readings), generator=generator).tolist()
-    return [drawn.readings[place] for place in order[:count]]
+    return [drawn.readings[number] for number in order[:count]]
 
 
 @torch.no_grad()
@@ -91,7 +91,7 @@ def windows_of(target: TargetModel, drawn: Drawn, readings: list[Reading], greed
     mixed = torch.cat([true[..., None], lineage_along(line)[..., 1:]], 2)
     own, length = features[..., : target.spec.hidden], drawn.prompt.ids.shape[1]
     memory = _Memory(target, own, length, readings, roots)
-    stale_true, likeness = memory(mixed, places)
+    stale_true, similarity = memory(mixed, places)
     goals = (places + 1).clamp(max=grid.tokens - 1)
     width = 1 if greedy else target.vocab.size
     noise = features.new_zeros(*goals.shape, width)
@@ -101,7 +101,7 @@ def windows_of(target: TargetModel, drawn: Drawn, readings: list[Reading], greed
         drawn, ids, features, roots, best, true,
         torch.cat([reading.window.before for reading in readings]).to(wide),
         torch.cat([reading.window.stale[:, :, :, 0] for reading in readings]).to(wide),
-        stale_true, likeness, goals, places + 1 < grid.tokens, noise,
+        stale_true, similarity, goals, places + 1 < grid.tokens, noise,
     )  # fmt: skip
 
 
@@ -119,27 +119,27 @@ class _Memory:
         codes = target.embedding()[target.vocab.first_id :][: target.vocab.size]
         self.directions = F.normalize(codes.to(features.dtype), dim=-1)
         self.grid, self.features, self.prompt, self.roots = target.grid, features, prompt, roots
-        most = max(reading.nodes.places.shape[1] for reading in readings)
+        most = max(reading.nodes.positions.shape[1] for reading in readings)
         tables = [_padded(reading.nodes, most) for reading in readings]
-        names = "places", "lineage", "features"
+        names = "positions", "lineage", "hidden"
         places, lineage, stale = (torch.cat([getattr(t, n) for t in tables]) for n in names)
         self.nodes = Nodes(places, lineage, stale.to(features.dtype))
 
     def __call__(self, tokens: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
         """Return features (m, guidance, k, hidden) and similarities (m, k)."""
-        found, likeness = recall(tokens, places, self.nodes, self.directions)
+        found, similarity = recall(tokens, places, self.nodes, self.directions)
         above = places + 1 - self.grid.columns
         above = torch.where(above < 0, self.roots[:, None], above).minimum(self.roots[:, None])
         exact = self.features[:, self.prompt - 1 + self.grid.slots(above)].transpose(0, 1)
-        return torch.where((likeness > UNKNOWN)[:, None, :, None], found, exact), likeness
+        return torch.where((similarity > UNKNOWN)[:, None, :, None], found, exact), similarity
 
 
 def _padded(nodes: Nodes, count: int) -> Nodes:
-    more = count - nodes.places.shape[1]
+    more = count - nodes.positions.shape[1]
     return Nodes(
-        F.pad(nodes.places, (0, more), value=-1),
+        F.pad(nodes.positions, (0, more), value=-1),
         F.pad(nodes.lineage, (0, 0, 0, more)),
-        F.pad(nodes.features, (0, 0, 0, more)),
+        F.pad(nodes.hidden, (0, 0, 0, more)),
     )
 
 
@@ -207,7 +207,7 @@ class Scored:
 def scored(head: BlockHead, target: TargetModel, rounds: Windows, cfg: float) -> Scored:
     """Return what the head predicts in some rounds, and what the target does."""
     predicted = predict(head, target, rounds).to(rounds.features.dtype)
-    mixed = head.mix(predicted, rounds.stale_true, rounds.likeness)
+    mixed = head.mix(predicted, rounds.stale_true, rounds.similarity)
     slots = rounds.prompt - 1 + target.grid.slots(rounds.goals)
     wanted = rounds.features[:, slots, : predicted.shape[-1]].transpose(0, 1)
     log_q, log_p = (

@@ -23,7 +23,7 @@ from tqdm import tqdm
 from configs.benchmark import BenchmarkSettings
 from configs.fields import SettingsError, settings_dict
 from configs.schema import MethodSettings
-from decoding.flight import Job
+from decoding.images import Job
 from eval.bench.quality import Judge
 from eval.bench.speedup import speed_figures
 from eval.bench.table import heading, table

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from configs.fields import SettingsError
 from configs.schema import CLASSIFIER
-from decoding.flight import FinishedImage, Job
+from decoding.images import FinishedImage, Job
 from eval.metrics.attribute_classifier import AttributeClassifier
 from eval.metrics.attributes import Attributes, compare
 from models.base import TargetModel

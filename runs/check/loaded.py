@@ -21,7 +21,7 @@ from configs.method_table import METHODS
 from configs.methods import MethodSettings
 from configs.targets import TARGETS
 from configs.tools import InspectSettings
-from decoding.flight import FinishedImage, Job
+from decoding.images import FinishedImage, Job
 from decoding.noise import image_seed
 from drafters.training.agreement import draft_distributions, target_distribution
 from drafters.training.losses import Levels

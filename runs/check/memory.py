@@ -13,9 +13,10 @@ from configs.method_table import METHODS
 from configs.methods import MethodSettings
 from configs.tools import InspectSettings
 from decoding.cache import CacheShape, KVCache
+from decoding.graphs import TreeShape
 from decoding.noise import NoiseShape
-from decoding.policies.base import Shape
-from drafters.eagle import cache_slots, drafted_nodes
+from drafters.block import CANDIDATES
+from drafters.eagle import drafted_slots
 from drafters.jacobi import table_shape
 from models.base import ImageGrid, TransformerSpec
 from models.files.network import Network
@@ -52,13 +53,19 @@ def memory_of(
         memory["target keys and values"] = cache_bytes(settings, spec, slots)
     if drafter is not None:
         spec = drafter.module.spec
-        slots = max(cache_slots(spec, grid, drafted_nodes(tree), tree.reach) for tree in trees)
+        slots = spec.max_positions + max(_head_slots(tree, grid) for tree in trees)
         memory |= _weights("drafter", drafter, settings, None)
         memory["drafter keys and values"] = cache_bytes(settings, spec, slots)
     return memory if image is None else memory | _tables(settings, image)
 
 
-def largest_trees(grid: ImageGrid) -> list[Shape]:
+def _head_slots(tree: TreeShape, grid: ImageGrid) -> int:
+    """Return the slots of a drafter's cache beyond a prompt and its image."""
+    drafts = max(drafted_slots(tree, grid), tree.reach * CANDIDATES)
+    return grid.block(tree.nodes) + grid.block(tree.reach) + drafts
+
+
+def largest_trees(grid: ImageGrid) -> list[TreeShape]:
     """Return the largest tree of every method that drafts, at its defaults."""
     drafting = (MethodSettings(name) for name, entry in METHODS.items() if entry.speculative)
     return [build_policy(method, grid.columns).largest for method in drafting]

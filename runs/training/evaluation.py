@@ -9,7 +9,7 @@ import torch
 
 from configs.fields import SettingsError, settings_fields
 from configs.training import TrainSettings
-from decoding.flight import Job
+from decoding.images import Job
 from decoding.noise import gumbel, image_seed
 from decoding.sampling import choose
 from drafters.block_head import BlockHead

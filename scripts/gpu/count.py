@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from configs.methods import MethodSettings
-from decoding.flight import Job
+from decoding.images import Job
 from runs.session import Session
 
 KINDS = ("weights", "drafter", "head", "cache", "small")

@@ -25,7 +25,7 @@ from configs.model import EngineSettings
 from configs.sampling import SamplingSettings
 from configs.targets import ROOT
 from decoding.engine import StepStats
-from decoding.flight import Job
+from decoding.images import Job
 from runs.session import Session
 from scripts.gpu.count import held
 from scripts.gpu.record import Figures, Record

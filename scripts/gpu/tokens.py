@@ -13,7 +13,7 @@ from configs.methods import MethodSettings
 from configs.model import EngineSettings
 from configs.schema import RunSettings
 from configs.targets import ROOT
-from decoding.flight import FinishedImage
+from decoding.images import FinishedImage
 from runs.exactness import compare
 from runs.jobs import image_jobs
 from runs.measure import BASELINE, measure

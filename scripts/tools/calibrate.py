@@ -19,7 +19,7 @@ from tqdm import tqdm
 from configs.fields import refuse
 from configs.sampling import SamplingSettings
 from configs.schema import RunSettings
-from decoding.flight import FinishedImage
+from decoding.images import FinishedImage
 from decoding.noise import gumbel
 from decoding.sampling import SamplingDistribution
 from drafters.calibrations import FILE, Calibrations, distribution_key

@@ -20,7 +20,7 @@ from configs.command_line import listed_method
 from configs.methods import MethodSettings
 from configs.sampling import SamplingSettings
 from configs.schema import RunSettings
-from decoding.flight import Job
+from decoding.images import Job
 from decoding.noise import gumbel
 from decoding.sampling import SamplingDistribution, choose
 from eval.bench.speedup import median_interval

@@ -25,10 +25,14 @@ from rules import Distributions, Roots, noise_of, one_round
 from torch import Tensor
 
 from configs.acceptance import PROPOSALS, VERIFIERS
+from decoding.drafter import Drafter
+from decoding.graphs import TreeShape
 from decoding.noise import ImageNoise, PositionalNoise, stream_key
-from decoding.policies.base import Shape, TreePlan, TreePolicy
+from decoding.policies.base import TreePolicy
 from decoding.policies.dynamic import DynamicTree
 from decoding.policies.static import StaticTree, rank_paths
+from decoding.proposals import Proposal
+from decoding.round import Round
 from decoding.tree import DraftTree
 from decoding.verifiers import host, sampled, spectr
 from decoding.verifiers.base import Verifier
@@ -68,8 +72,8 @@ class Unfavourable(Distributions):
 class Doubled(StaticTree):
     """A static tree whose second node carries the token of the first, its sibling."""
 
-    def prune(self, tree: DraftTree, plan: TreePlan) -> DraftTree:
-        tree = super().prune(tree, plan)
+    def grow(self, round: Round, drafter: Drafter, proposal: Proposal) -> DraftTree:
+        tree = super().grow(round, drafter, proposal)
         tokens = tree.tokens.clone()
         tokens[:, 2] = tokens[:, 1]
         return replace(tree, tokens=tokens)
@@ -85,7 +89,7 @@ TREES: dict[str, TreePolicy] = {
     "siblings": static("root:3"),
     "cousins": static("root:2 0:1 1:1"),
     "three levels": static("root:2 0:2 1:1 00:1 10:1"),
-    "pruned": DynamicTree(Shape(2, 3, 5)),
+    "pruned": DynamicTree(TreeShape(2, 3, 5)),
     "doubled": static("root:2 0:1 1:1", Doubled),
 }
 

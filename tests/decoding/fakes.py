@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from decoding.drafter import Decided
+from decoding.drafter import Draft
+from decoding.graphs import RoundShape, TreeShape, largest_of
 from decoding.noise import ImageNoise, NoiseShape
-from decoding.tree import DraftTree
+from decoding.round import AcceptedTokens, ImageInputs, Round, RoundInputs, RoundResult
+from decoding.tree import DraftTree, GrowingTree
 from decoding.verifiers.base import Verdict
 
 Path = tuple[int, ...]
@@ -71,7 +73,9 @@ def random_tree(
             scores.append(-torch.inf if gone else scores[parents[node]] + float(step))
         rows.append((tokens, parents, depths, scores))
     tokens, parents, depths, scores = map(torch.tensor, zip(*rows, strict=True))
-    return DraftTree(tokens, parents, depths, scores.double(), height=int(depths.max()))
+    return DraftTree(
+        tokens, parents, depths, scores.double(), height=int(depths.max()), width=vocab
+    )
 
 
 def path_to(tree: DraftTree, image: int, node: int) -> Path:
@@ -96,11 +100,17 @@ def random_distribution(image: int, path: Path, vocab: int = 9, spread: float = 
 
 
 class Unseeing:
-    """A drafter without foresight, and without interest in what was verified."""
+    """A drafter without a network that learns nothing of what was verified."""
 
-    window, replays, trust, reads = 0, False, None, ()
+    reads, dtype = (), torch.float64
 
-    def observe(self, tree: DraftTree, log_p: Tensor, verdict: Verdict) -> None:
+    def open(self, images: int, slots: int, watch: object) -> None:
+        pass
+
+    def prefill(self, image: int, prompt: object, hidden: Tensor, code: Tensor) -> None:
+        pass
+
+    def update(self, result: RoundResult) -> None:
         pass
 
 
@@ -111,48 +121,69 @@ class PathDrafter(Unseeing):
         self.distribution = distribution
         self.levels = 0  # how often it was asked
 
-    def expand(self, tree: DraftTree, nodes: Tensor) -> Tensor:
+    def expand(self, tree: GrowingTree, picked: Tensor, round: Round) -> Draft:
         self.levels += 1
-        rows = enumerate(nodes.tolist())
-        return torch.stack(
-            [
-                torch.stack([self.distribution(i, path_to(tree, i, node)) for node in row])
-                for i, row in rows
-            ]
-        )
+        whole, first = tree.complete(), tree.newest.first
+        rows = [
+            [self.distribution(i, path_to(whole, i, first + node)) for node in nodes]
+            for i, nodes in enumerate(picked.tolist())
+        ]
+        return Draft(torch.stack([torch.stack(row) for row in rows]))
 
 
 class ScriptedDrafter(Unseeing):
-    """log q after a node = distribution(text of the prompt's ids, image position), whatever the
-    path.
-    """
+    """log q after a node = distribution(ids of the prompt, image position), whatever the path."""
 
     def __init__(self, distribution: Callable[[Path, int], Tensor]):
         self.distribution = distribution
 
-    def open(self, images: int, watch: object, fixed: bool = False) -> None:
+    def open(self, images: int, slots: int, watch: object) -> None:
         self.keys: list[Path] = [()] * images
-        self.decided = [0] * images
 
-    def start(self, image: int, prompt: object, features: Tensor, code: Tensor) -> None:
-        self.keys[image], self.decided[image] = tuple(prompt.ids[0].tolist()), 1
+    def prefill(self, image: int, prompt: object, hidden: Tensor, code: Tensor) -> None:
+        self.keys[image] = tuple(prompt.ids[0].tolist())
 
-    def expand(self, tree: DraftTree, nodes: Tensor) -> Tensor:
-        depths = tree.depths.gather(1, nodes).tolist()
-        rows = zip(self.keys, self.decided, depths, strict=True)
-        return torch.stack(
-            [
-                torch.stack([self.distribution(key, decided + d) for d in row])
-                for key, decided, row in rows
-            ]
-        )
+    def expand(self, tree: GrowingTree, picked: Tensor, round: Round) -> Draft:
+        positions = (round.inputs.decided[:, 0] + tree.height).tolist()
+        rows = [self.distribution(k, p) for k, p in zip(self.keys, positions, strict=True)]
+        return Draft(torch.stack(rows)[:, None].expand(-1, picked.shape[1], -1))
 
-    def commit(self, decided: Decided) -> None:
-        assert decided.codes.shape[1] >= max(decided.counts)
-        self.decided = [a + b for a, b in zip(self.decided, decided.counts, strict=True)]
 
-    def select(self, images: list[int]) -> None:
-        self.keys, self.decided = [self.keys[i] for i in images], [self.decided[i] for i in images]
+@dataclass(frozen=True)
+class MadeNoise:
+    """The target's noise as a function of positions (images, n); without one that of T = 0."""
+
+    at: Callable[[Tensor], Tensor] = lambda positions: torch.zeros(*positions.shape, 1)
+
+    def __call__(self, positions: Tensor) -> Tensor:
+        return self.at(positions)
+
+
+def round_of(
+    shapes: Sequence[TreeShape],
+    decided: Sequence[int] | None = None,
+    noise: object = None,
+    keep_q: bool = False,
+) -> Round:
+    """A round of images with these trees; decided: their image tokens."""
+    largest, decided = largest_of(shapes), decided or [1] * len(shapes)
+    inputs = [
+        ImageInputs(0, count, count, 1, 0, *shape)
+        for count, shape in zip(decided, shapes, strict=True)
+    ]
+    uniform = all(shape == largest for shape in shapes)
+    shape = RoundShape(len(shapes), *largest, 1, max(decided), uniform=uniform)
+    table = torch.tensor(RoundInputs.rows(inputs))
+    return Round(shape, RoundInputs(table), noise or MadeNoise(), keep_q)
+
+
+def result_of(
+    round: Round, tree: DraftTree, log_p: Tensor, verdict: Verdict, hidden: Tensor | None = None
+) -> RoundResult:
+    """What a drafter learns of a verified tree without row ends."""
+    decided = verdict.accepted[:, None] + 1
+    accepted = AcceptedTokens(verdict.path, verdict.emitted, decided)
+    return RoundResult(round, tree, hidden, None, log_p, verdict, accepted)
 
 
 def chi_square(counts: Tensor, probabilities: Tensor) -> float:
@@ -183,16 +214,3 @@ def p_value(counts: Tensor, probabilities: Tensor) -> float:
     ]
     statistic = ((pooled[0] - pooled[1]) ** 2 / pooled[1]).sum()
     return float(torch.special.gammaincc(torch.tensor((len(pooled[0]) - 1) / 2), statistic / 2))
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """The noise of a round's children, by a function of positions; without one of T = 0."""
-
-    at: Callable[[Tensor], Tensor] = lambda positions: torch.zeros(*positions.shape, 1)
-
-    def ahead(self, decided: Tensor, count: int) -> Tensor:
-        return self.at(decided + torch.arange(count))
-
-    def children(self, positions: Tensor, parents: int) -> Tensor:
-        return self.at(positions)

@@ -11,11 +11,13 @@ import torch
 from fakes import Unseeing
 from torch import Tensor
 
-from decoding.grow import Grower
+from decoding.drafter import Draft
+from decoding.graphs import RoundShape
 from decoding.noise import NodeNoise, NoiseShape, PositionalNoise, gumbel_of, stream_key
-from decoding.policies.base import TreePlan, TreePolicy
+from decoding.policies.base import TreePolicy
 from decoding.proposals import PROPOSALS
-from decoding.tree import DraftTree
+from decoding.round import Round, RoundInputs
+from decoding.tree import DraftTree, GrowingTree
 from decoding.verifiers.base import Verdict, Verifier
 
 
@@ -48,8 +50,9 @@ class Distributions(Unseeing):
             )
         return rows
 
-    def expand(self, tree: DraftTree, nodes: Tensor) -> Tensor:
-        return self.log_q[self.rows(tree).gather(1, nodes)]
+    def expand(self, tree: GrowingTree, picked: Tensor, round: Round) -> Draft:
+        whole = self.rows(tree.complete())
+        return Draft(self.log_q[whole.gather(1, picked + tree.newest.first)])
 
     def joint(self, length: int) -> Tensor:
         """The probabilities (vocab ** length,) of the first tokens."""
@@ -99,14 +102,22 @@ def one_round(
 ) -> tuple[DraftTree, Verdict]:
     """Grow and judge one tree per image."""
     roots = roots or Roots.first(len(noise.seeds))
-    distributions.roots, source = roots.rows, PROPOSALS[proposal]()
-    grow = Grower(policy, distributions, source, distributions=verifier.reads_distributions)
-    keys = torch.tensor([[stream_key(seed, f"draft {roots.rounds}")] for seed in noise.seeds])
-    root = DraftTree.root(torch.zeros_like(roots.rows), torch.float64)
-    plan = TreePlan.of((policy.largest,) * len(noise.seeds))
-    tree = grow(root, plan, noise.drawing(source.stream, keys), roots.decided)
+    distributions.roots = roots.rows
+    round = round_at(roots, policy, noise, verifier)
+    tree = policy.grow(round, distributions, PROPOSALS[proposal]())
     log_p = distributions.log_p[distributions.rows(tree)]
     return tree, verifier(tree, log_p, NodeNoise(noise, tree.depths, roots.decided))
+
+
+def round_at(roots: Roots, policy: TreePolicy, noise: PositionalNoise, verifier: Verifier) -> Round:
+    """The round of images at these roots, all with the policy's largest tree."""
+    images, largest = len(noise.seeds), policy.largest
+    streams = torch.tensor([[stream_key(seed, f"draft {roots.rounds}")] for seed in noise.seeds])
+    limits = torch.tensor([largest]).expand(images, -1)
+    zero = torch.zeros_like(roots.decided)
+    table = torch.cat([zero, roots.decided, zero, zero + 1, streams, limits], 1)
+    shape = RoundShape(images, *largest, 1, 1)
+    return Round(shape, RoundInputs(table), noise, verifier.reads_distributions)
 
 
 def decided(distributions: Distributions, verdict: Verdict, length: int, seed: int = 0) -> Tensor:

@@ -8,8 +8,9 @@ from random import Random
 import pytest
 
 from configs.schema import AdtSettings
+from decoding.graphs import TreeShape
 from decoding.policies.adaptive import AdaptiveController, AdaptiveTree
-from decoding.policies.base import Outcome, Shape
+from decoding.policies.base import Outcome
 
 COLUMNS, NODES, TOKENS = 5, 12, 100
 SETTINGS = AdtSettings(
@@ -146,19 +147,19 @@ def test_long_runs_follow_the_formulas(init, alpha) -> None:
 
 def test_near_the_end_the_tree_is_cut_but_the_plan_is_not_forgotten() -> None:
     one = controller()
-    assert one.shape(1, remaining=3) == Shape(2, 4, NODES)
+    assert one.shape(1, remaining=3) == TreeShape(2, 4, NODES)
     one.observe(outcome(1, 2))
-    assert one.shape(3, remaining=TOKENS) == Shape(6, 3, NODES), (
+    assert one.shape(3, remaining=TOKENS) == TreeShape(6, 3, NODES), (
         "from the planned 4, not from the cut 2"
     )
-    assert one.shape(3, remaining=1) == Shape(0, 3, NODES), "the last token needs no draft"
+    assert one.shape(3, remaining=1) == TreeShape(0, 3, NODES), "the last token needs no draft"
     one.observe(outcome(0, 0))
 
 
 def test_the_policy_announces_the_largest_tree_and_gives_every_image_its_own_controller() -> None:
     policy = AdaptiveTree(SETTINGS, NODES, COLUMNS)
-    assert policy.largest == Shape(8, 6, NODES)
+    assert policy.largest == TreeShape(8, 6, NODES)
     one, other = policy.controller(1), policy.controller(1)
     one.shape(1, TOKENS)
     one.observe(outcome(4, 4))
-    assert other.shape(1, TOKENS) == Shape(4, 4, NODES)
+    assert other.shape(1, TOKENS) == TreeShape(4, 4, NODES)

@@ -12,9 +12,8 @@ from fakes import random_tree
 from small import randomised
 from torch import Tensor
 
-from decoding.cache import CacheShape, KVCache
-from decoding.cache_pass import chain
-from decoding.tree import DraftTree
+from decoding.cache import CacheShape, CacheView, KVCache
+from decoding.tree import DraftTree, GrowingTree
 from models.base import Context, TransformerSpec
 from models.transformer import Transformer
 
@@ -30,8 +29,22 @@ def model() -> Transformer:
     return randomised(Transformer(SPEC, 30), 0).double()
 
 
-def new_cache(images: int) -> KVCache:
-    return KVCache(SPEC, CacheShape(images, 2, 60), torch.float64, CPU)
+class Cache(KVCache):
+    """A cache that knows its images' lengths, as a batch does."""
+
+    def __init__(self, images: int, slots: int = 60):
+        super().__init__(SPEC, CacheShape(images, 2, slots), torch.float64, CPU)
+        self.lengths = [0] * images
+
+    def now(self, room: int) -> CacheView:
+        return self.view(torch.tensor(self.lengths), max(self.lengths), room)
+
+    def keep(self, paths: list[list[int]]) -> None:
+        """Commit the tokens of the last pass at these offsets."""
+        longest = max(map(len, paths))
+        padded = [path + [0] * (longest - len(path)) for path in paths]
+        self.move(torch.tensor(self.lengths), torch.tensor(padded))
+        self.lengths = [a + len(path) for a, path in zip(self.lengths, paths, strict=True)]
 
 
 class Image:
@@ -43,10 +56,10 @@ class Image:
         self.prompt = torch.randint(30, (2, length), generator=generator)
         self.rows = [self.prompt[0].tolist(), self.prompt[1, self.start :].tolist()]
 
-    def prefill(self, model: Transformer, cache: KVCache) -> None:
-        cache.reset(torch.tensor([0, self.start]))
-        model(self.prompt, cache.open(*chain(1, self.prompt.shape[1], CPU)))
-        cache.advance([self.prompt.shape[1]])
+    def prefill(self, model: Transformer, cache: Cache, index: int = 0) -> None:
+        length = self.prompt.shape[1]
+        model(self.prompt, cache.prefill(index, length, torch.tensor([0, self.start])))
+        cache.lengths[index] = length
 
     def accept(self, tokens: list[int]) -> None:
         for row in self.rows:
@@ -61,10 +74,11 @@ class Image:
         return torch.stack(parts)
 
 
-def verify(model: Transformer, cache: KVCache, tree: DraftTree) -> Tensor:
+def verify(model: Transformer, cache: Cache, tree: DraftTree) -> Tensor:
     """Features (images, 2, 1 + nodes, hidden) of a tree."""
     ids = tree.tokens.repeat_interleave(2, 0)
-    return model(ids, cache.open(tree.depths, tree.visible)).unflatten(0, (-1, 2))
+    context = cache.now(tree.nodes + 1).open(tree.depths, tree.visible)
+    return model(ids, context).unflatten(0, (-1, 2))
 
 
 def random_path(tree: DraftTree, image: int, generator: torch.Generator) -> list[int]:
@@ -76,16 +90,10 @@ def random_path(tree: DraftTree, image: int, generator: torch.Generator) -> list
 
 
 def of(tree: DraftTree, image: int) -> DraftTree:
-    part = slice(image, image + 1)
-    return DraftTree(
-        tree.tokens[part], tree.parents[part], tree.depths[part], tree.scores[part], tree.height
-    )
-
-
-def keep(cache: KVCache, paths: list[list[int]]) -> None:
-    longest = max(map(len, paths))
-    cache.move(torch.tensor([path + [0] * (longest - len(path)) for path in paths]))
-    cache.advance([len(path) for path in paths])
+    """The tree of one image."""
+    row = slice(image, image + 1)
+    columns = (tree.tokens, tree.parents, tree.depths, tree.scores)
+    return DraftTree(*(column[row] for column in columns), tree.height, width=tree.width)
 
 
 def test_ragged_batches_equal_single_images_and_no_cache(model) -> None:
@@ -93,11 +101,11 @@ def test_ragged_batches_equal_single_images_and_no_cache(model) -> None:
     generator = torch.Generator().manual_seed(1)
     images, batch, alone = (
         [Image(i) for i in range(3)],
-        new_cache(3),
-        [new_cache(1) for _ in range(3)],
+        Cache(3),
+        [Cache(1) for _ in range(3)],
     )
     for i, image in enumerate(images):
-        image.prefill(model, batch.image(i))
+        image.prefill(model, batch, i)
         image.prefill(model, alone[i])
     for nodes in (0, 6, 3, 0, 9):
         tree = random_tree(generator, 3, nodes, 30)
@@ -107,73 +115,62 @@ def test_ragged_batches_equal_single_images_and_no_cache(model) -> None:
             torch.testing.assert_close(
                 features[i : i + 1], verify(model, alone[i], of(tree, i)), rtol=0, atol=1e-12
             )
-            keep(alone[i], [paths[i]])
+            alone[i].keep([paths[i]])
             image.accept(tree.tokens[i, paths[i]].tolist())
             expected = image.features(model, len(paths[i]))
             torch.testing.assert_close(
                 features[i][:, paths[i]], expected, rtol=0, atol=1e-6
             )  # fp32 rotations
-        keep(batch, paths)
-    assert len(set(batch.lengths.tolist())) == 3
-    assert batch.lengths.tolist() == [int(cache.lengths[0]) for cache in alone]
+        batch.keep(paths)
+    assert len(set(batch.lengths)) == 3
+    assert batch.lengths == [cache.lengths[0] for cache in alone]
 
 
 def test_a_batch_of_equal_lengths_equals_single_images(model) -> None:
-    images, batch = [Image(0), Image(0)], new_cache(2)
+    images, batch = [Image(0), Image(0)], Cache(2)
     for i, image in enumerate(images):
-        image.prefill(model, batch.image(i))
+        image.prefill(model, batch, i)
     generator = torch.Generator().manual_seed(2)
     for nodes in (0, 4, 0):
         tree = random_tree(generator, 2, nodes, 30)
         features = verify(model, batch, tree)
         paths = [[0, 1]] * 2 if nodes else [[0]] * 2
-        keep(batch, paths)
+        batch.keep(paths)
         for i, image in enumerate(images):
             image.accept(tree.tokens[i, paths[i]].tolist())
             expected = image.features(model, len(paths[i]))
             torch.testing.assert_close(features[i][:, paths[i]], expected, rtol=0, atol=1e-6)
 
 
-def continued(model: Transformer, cache: KVCache, token: int) -> Tensor:
+def continued(model: Transformer, cache: Cache, token: int) -> Tensor:
     """Features after one more token per image; nothing is committed."""
-    tree = DraftTree.root(torch.full((len(cache.lengths),), token), torch.float64)
-    return verify(model, cache, tree)
-
-
-@pytest.mark.parametrize("kept", [[0, 2], [1, 2], [2], [0, 1, 2]])
-def test_select_keeps_the_chosen_images_in_the_same_memory(kept, model) -> None:
-    images, batch = [Image(i) for i in range(3)], new_cache(3)
-    for i, image in enumerate(images):
-        image.prefill(model, batch.image(i))
-    expected = continued(model, batch, 7)
-    chosen = batch.select(kept)
-    torch.testing.assert_close(continued(model, chosen, 7), expected[kept], rtol=0, atol=1e-12)
-    assert chosen.memory[0].data_ptr() == batch.memory[0].data_ptr()
+    root = torch.full((len(cache.lengths),), token)
+    return verify(model, cache, GrowingTree.root(root, torch.float64).complete())
 
 
 def test_a_cache_that_grows_keeps_what_it_holds(model) -> None:
-    batch, wide = new_cache(2), new_cache(2)
+    batch, wide = Cache(2), Cache(2)
     for cache in (batch, wide):
         for i in range(2):
-            Image(i).prefill(model, cache.image(i))
-    wide.grow(61)
+            Image(i).prefill(model, cache, i)
+    assert wide.grow(61)
     assert batch.slots == 60 and wide.slots >= 61
     torch.testing.assert_close(
         continued(model, wide, 7), continued(model, batch, 7), rtol=0, atol=0
     )
-    wide.grow(60)
-    wide.advance([40, 60 - 8])
-    wide.open(*chain(2, 3, CPU))
+    assert not wide.grow(60)
+    wide.lengths = [40, 59]
+    wide.now(2)
 
 
 def test_a_place_is_reused_without_traces(model) -> None:
     """An image's view shares memory; a reset place forgets the longer image that was there."""
-    batch = new_cache(2)
+    batch = Cache(2)
     for i in range(2):
-        Image(2).prefill(model, batch.image(i))
-    Image(1).prefill(model, batch.image(1))
-    assert batch.lengths.tolist() == [8, 3]
-    fresh = new_cache(1)
+        Image(2).prefill(model, batch, i)
+    Image(1).prefill(model, batch, 1)
+    assert batch.lengths == [8, 3]
+    fresh = Cache(1)
     Image(1).prefill(model, fresh)
     torch.testing.assert_close(
         continued(model, batch, 7)[1:], continued(model, fresh, 7), rtol=0, atol=1e-12
@@ -185,11 +182,11 @@ def test_several_passes_before_a_commit_see_each_other(model) -> None:
     passes.
     """
     generator = torch.Generator().manual_seed(3)
-    tree, batch, levelwise = random_tree(generator, 2, 9, 30), new_cache(2), new_cache(2)
+    tree, batch, levelwise = random_tree(generator, 2, 9, 30), Cache(2), Cache(2)
     for i, number in enumerate((0, 2)):
         for cache in (batch, levelwise):
-            Image(number).prefill(model, cache.image(i))
-    expected = verify(model, batch, tree)
+            Image(number).prefill(model, cache, i)
+    expected, view = verify(model, batch, tree), levelwise.now(10)
     for start, stop in (
         (0, 1),
         (1, 4),
@@ -197,47 +194,41 @@ def test_several_passes_before_a_commit_see_each_other(model) -> None:
         (5, 10),
     ):  # in the order of depth a prefix is closed under parents
         ids = tree.tokens[:, start:stop].repeat_interleave(2, 0)
-        context = levelwise.open(tree.depths[:, start:stop], tree.visible[:, start:stop, :stop])
+        context = view.open(tree.depths[:, start:stop], tree.visible[:, start:stop, :stop])
         features = model(ids, context).unflatten(0, (-1, 2))
         torch.testing.assert_close(features, expected[:, :, start:stop], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("devices", [None, (CPU, torch.device("cpu", 0), CPU)])
 @pytest.mark.parametrize("lengths", [[7, 7], [7, 4]])
-def test_layers_move_apart_from_each_other(lengths, devices) -> None:
+def test_tokens_move_in_all_layers_on_all_devices(lengths, devices) -> None:
     spec = replace(SPEC, layers=3, layer_devices=devices)
     cache = KVCache(spec, CacheShape(2, 2, 20), torch.float64, CPU)
     for memory in cache.memory:
         memory.copy_(torch.randn(memory.shape, dtype=memory.dtype))
-    cache.lengths[:] = lengths
-    before = torch.cat(cache.memory)
-    lower, upper = torch.tensor([[0, 3], [0, 2]]), torch.tensor([[0, 1], [0, 4]])
-    cache.move(lower, stop=2)
-    cache.move(upper, first=2)
+    before, path = torch.cat(cache.memory), torch.tensor([[0, 3], [0, 2]])
+    cache.move(torch.tensor(lengths), path)
     after = torch.cat(cache.memory)
     for row in range(4):
-        for layers, path in ((slice(4), lower), (slice(4, None), upper)):
-            first, places = lengths[row // 2], path[row // 2] + lengths[row // 2]
-            expected = before[layers, row].clone()
-            expected[:, :, first : first + 2] = before[layers, row][:, :, places]
-            assert torch.equal(after[layers, row], expected)
+        first, slots = lengths[row // 2], path[row // 2] + lengths[row // 2]
+        expected = before[:, row].clone()
+        expected[:, :, first : first + 2] = before[:, row][:, :, slots]
+        assert torch.equal(after[:, row], expected)
 
 
 def test_overflow_is_caught() -> None:
-    cache = new_cache(1)
-    cache.reset(torch.zeros(2, dtype=torch.long))
-    cache.advance([59])
-    cache.open(*chain(1, 1, CPU))
+    cache = Cache(1)
+    cache.lengths = [59]
+    cache.now(1)
     with pytest.raises(AssertionError, match="overflow"):
-        cache.open(*chain(1, 2, CPU))
+        cache.now(2)
 
 
 def test_bf16_images_of_different_lengths_share_a_cache() -> None:
     """On a CPU their keys are kept in fp32, so what is written must be converted."""
     cache = KVCache(SPEC, CacheShape(2, 1, 20), torch.bfloat16, CPU)
-    cache.reset(torch.tensor([0, 0]))
-    cache.advance([5, 3])
-    context = cache.open(*chain(2, 2, CPU))
+    view, steps = cache.view(torch.tensor([5, 3]), 5, 2), torch.arange(2)
+    context = view.open(steps.expand(2, -1), (steps <= steps[:, None]).expand(2, -1, -1))
     new = torch.randn(2, SPEC.kv_heads, 2, SPEC.head_dim, dtype=torch.bfloat16)
     keys, _ = context.cache.write(0, new, new)
     assert torch.equal(keys[0, :, 5:7], new[0].to(keys.dtype))

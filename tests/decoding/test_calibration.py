@@ -6,7 +6,8 @@ import torch
 from configs.fields import SettingsError
 from configs.methods import MethodSettings
 from decoding.calibration import LEAST, MOST, Calibration, fit_factor
-from decoding.flight import Job
+from decoding.drafter import Draft
+from decoding.images import Job
 from decoding.proposals import PROPOSALS
 from decoding.sampling import SamplingDistribution
 from drafters.calibrations import UNCALIBRATED, Calibrations, distribution_key
@@ -41,8 +42,8 @@ def test_levels_beyond_the_last_take_its_factor() -> None:
 def test_calibration_changes_scores_and_neither_tokens_nor_their_order(name) -> None:
     generator = torch.Generator().manual_seed(1)
     log_q, noise = (torch.randn(1, 5, 9, generator=generator).log_softmax(-1) for _ in range(2))
-    tokens, scores = PROPOSALS[name]().children(log_q, noise, 9, 2)
-    calibrated, lower = PROPOSALS[name](Calibration((1.0, 0.5))).children(log_q, noise, 9, 2)
+    tokens, scores = PROPOSALS[name]().children(Draft(log_q), noise, 9, 2)
+    calibrated, lower = PROPOSALS[name](Calibration((1.0, 0.5))).children(Draft(log_q), noise, 9, 2)
     assert torch.equal(tokens, calibrated) and torch.equal(lower.argsort(-1), scores.argsort(-1))
     torch.testing.assert_close(lower, (0.5 * scores).log_softmax(-1))
 
@@ -52,10 +53,12 @@ def test_trust_multiplies_the_factor_of_coupled_drafts_only(name) -> None:
     generator = torch.Generator().manual_seed(2)
     log_q, noise = (torch.randn(2, 3, 9, generator=generator).log_softmax(-1) for _ in range(2))
     proposal, trust = PROPOSALS[name](Calibration((0.5,))), torch.tensor([[2.0] * 3, [6.0] * 3])
-    tokens, scores = proposal.children(log_q, noise, 4, 1, trust)
+    tokens, scores = proposal.children(Draft(log_q, trust), noise, 4, 1)
     for image, factor in enumerate((1.0, 3.0) if name == "coupled" else (0.5, 0.5)):
         row = slice(image, image + 1)
-        alike = PROPOSALS[name](Calibration((factor,))).children(log_q[row], noise[row], 4, 1)
+        alike = PROPOSALS[name](Calibration((factor,))).children(
+            Draft(log_q[row]), noise[row], 4, 1
+        )
         assert torch.equal(tokens[row], alike[0])
         torch.testing.assert_close(scores[row], alike[1])
 

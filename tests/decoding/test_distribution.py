@@ -17,7 +17,7 @@ from torch import Tensor
 
 from configs.schema import MethodSettings
 from decoding import noise
-from decoding.flight import Job
+from decoding.images import Job
 from decoding.sampling import SamplingDistribution
 from drafters.eagle_head import EagleHead
 from drafters.loading import LoadedDrafter
@@ -119,9 +119,6 @@ METHODS = {
     "sampled": MethodSettings(method="static", proposal="sampled", verifier="sampled"),
     "SJD": MethodSettings(
         method="jacobi", proposal="sampled", verifier="sampled", window=2, guess="left"
-    ),
-    "grafted, rejection": MethodSettings(
-        method="eagle_recall", nodes=4, window=2, verifier="rejection"
     ),
 }
 

@@ -6,12 +6,20 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fakes import Drawn, Path, PathDrafter, path_to, random_distribution, random_tree, scored_paths
+from fakes import (
+    MadeNoise,
+    Path,
+    PathDrafter,
+    path_to,
+    random_distribution,
+    random_tree,
+    round_of,
+    scored_paths,
+)
 
-from decoding.grow import Grower
+from decoding.graphs import TreeShape, largest_of
 from decoding.noise import gumbel
-from decoding.policies.base import Shape, TreePlan
-from decoding.policies.dynamic import DynamicTree
+from decoding.policies.dynamic import DynamicTree, best_nodes
 from decoding.proposals import PROPOSALS
 from decoding.tree import DraftTree
 
@@ -24,7 +32,7 @@ def noise_at(image: int, position: int, proposal: str) -> torch.Tensor:
     return gumbel(image, "target", torch.tensor([position]), VOCAB)[0]
 
 
-def eagle2(image: int, shape: Shape, proposal: str) -> dict[Path, float]:
+def eagle2(image: int, shape: TreeShape, proposal: str) -> dict[Path, float]:
     """Grow level by level from the best `width` nodes of the last level; keep the best `nodes` of
     the whole pool.
     """
@@ -47,30 +55,28 @@ def eagle2(image: int, shape: Shape, proposal: str) -> dict[Path, float]:
     return dict(sorted(pool.items(), key=lambda item: -item[1])[: shape.nodes])
 
 
-def grow(shapes: list[Shape], proposal: str) -> DraftTree:
-    policy = DynamicTree(
-        Shape(*(max(s) for s in zip(*((s.depth, s.width, s.nodes) for s in shapes), strict=True)))
-    )
-    root = DraftTree.root(torch.zeros(len(shapes), dtype=torch.long), torch.float64)
-
+def grow(shapes: list[TreeShape], proposal: str) -> DraftTree:
     def noise(positions: torch.Tensor) -> torch.Tensor:
         rows = enumerate(positions.tolist())
         return torch.stack(
             [torch.stack([noise_at(i, p, proposal) for p in row]) for i, row in rows]
         )
 
-    grower = Grower(policy, PathDrafter(random_distribution), PROPOSALS[proposal]())
-    return grower(
-        root,
-        TreePlan.of(tuple(shapes)),
-        Drawn(noise),
-        torch.tensor(DECIDED[: len(shapes)])[:, None],
-    )
+    policy, drafter = DynamicTree(largest_of(shapes)), PathDrafter(random_distribution)
+    round = round_of(shapes, DECIDED[: len(shapes)], MadeNoise(noise))
+    return policy.grow(round, drafter, PROPOSALS[proposal]())
 
 
 @pytest.mark.parametrize("proposal", ["topk", "coupled"])
 @pytest.mark.parametrize(
-    "shape", [Shape(1, 3, 2), Shape(4, 3, 10), Shape(5, 2, 100), Shape(3, 20, 30), Shape(6, 1, 4)]
+    "shape",
+    [
+        TreeShape(1, 3, 2),
+        TreeShape(4, 3, 10),
+        TreeShape(5, 2, 100),
+        TreeShape(3, 20, 30),
+        TreeShape(6, 1, 4),
+    ],
 )
 def test_tree_is_that_of_eagle2(shape, proposal) -> None:
     tree = grow([shape, shape], proposal)
@@ -80,32 +86,19 @@ def test_tree_is_that_of_eagle2(shape, proposal) -> None:
 
 @pytest.mark.parametrize("proposal", ["topk", "coupled"])
 def test_images_with_different_shapes_do_not_disturb_each_other(proposal) -> None:
-    for shapes in ([Shape(5, 2, 7), Shape(2, 4, 12)], [Shape(4, 3, 6), Shape(0, 3, 6)]):
+    for shapes in (
+        [TreeShape(5, 2, 7), TreeShape(2, 4, 12)],
+        [TreeShape(4, 3, 6), TreeShape(0, 3, 6)],
+    ):
         tree = grow(shapes, proposal)
         for image, shape in enumerate(shapes):
             assert scored_paths(tree, image) == pytest.approx(eagle2(image, shape, proposal))
 
 
-def drafted_levels(shape: Shape) -> int:
-    """Calls of the drafter until the tree is grown, one per level."""
-    policy, drafter = DynamicTree(shape), PathDrafter(random_distribution)
-    root = DraftTree.root(torch.zeros(1, dtype=torch.long), torch.float64)
-    noise = Drawn()
-    Grower(policy, drafter, PROPOSALS["topk"]())(
-        root, TreePlan.of((shape,)), noise, torch.zeros(1, 1).long()
-    )
-    return drafter.levels
-
-
 def test_one_call_of_the_drafter_per_level() -> None:
-    assert drafted_levels(Shape(4, 3, 100)) == 4
-
-
-def test_growth_stops_when_no_deeper_node_can_be_kept() -> None:
-    shape = Shape(12, 4, 5)
-    assert drafted_levels(shape) < shape.depth
-    tree = grow([shape, Shape(12, 4, 40)], "coupled")
-    assert scored_paths(tree, 0) == pytest.approx(eagle2(0, shape, "coupled"))
+    shape, drafter = TreeShape(4, 3, 100), PathDrafter(random_distribution)
+    DynamicTree(shape).grow(round_of([shape]), drafter, PROPOSALS["topk"]())
+    assert drafter.levels == 4
 
 
 @pytest.mark.parametrize("nodes", [1, 3, 8, 15])
@@ -120,8 +113,8 @@ def test_pruning_keeps_parents_when_scores_tie(nodes) -> None:
         step = -torch.randint(2, (20,), generator=generator).double()
         scores[:, node] = scores.gather(1, tree.parents[:, node : node + 1])[:, 0] + step
     tied = replace(tree, scores=scores)
-    shape = Shape(9, 9, nodes)
-    kept = DynamicTree(shape).prune(tied, TreePlan.of((shape,) * 20))
+    shape = TreeShape(9, 9, nodes)
+    kept = best_nodes(tied, scores, round_of([shape] * 20))
     for image in range(20):
         assert (
             sorted(kept.scores[image, 1:].tolist())
@@ -144,9 +137,6 @@ def test_tokens_outside_the_distribution_do_not_become_nodes() -> None:
             distribution < distribution.topk(2).values[-1], -torch.inf
         ).log_softmax(-1)
 
-    policy = DynamicTree(Shape(3, 5, 40))
-    root = DraftTree.root(torch.zeros(1, dtype=torch.long), torch.float64)
-    noise = Drawn()
-    grower = Grower(policy, PathDrafter(narrow), PROPOSALS["topk"]())
-    tree = grower(root, TreePlan.of((policy.largest,)), noise, torch.zeros(1, 1).long())
+    policy = DynamicTree(TreeShape(3, 5, 40))
+    tree = policy.grow(round_of([policy.largest]), PathDrafter(narrow), PROPOSALS["topk"]())
     assert len(scored_paths(tree, 0)) == 2 + 4 + 8

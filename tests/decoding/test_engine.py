@@ -14,10 +14,10 @@ from torch import Tensor
 
 from configs.schema import AdtSettings, MethodSettings
 from decoding.engine import Engine
-from decoding.flight import FinishedImage, Job, RoundStats
-from decoding.grow import Speculation
+from decoding.graphs import TreeShape
+from decoding.images import FinishedImage, Job, RoundStats, Speculation
 from decoding.policies.adaptive import AdaptiveTree
-from decoding.policies.base import Shape, TreePolicy
+from decoding.policies.base import TreePolicy
 from decoding.policies.dynamic import DynamicTree
 from decoding.policies.static import NAMED_TREES, StaticTree, rank_paths
 from decoding.proposals import PROPOSALS
@@ -50,24 +50,20 @@ METHODS = {
     "jacobi, drawn anew": MethodSettings(
         method="jacobi", proposal="sampled", window=5, guess="random"
     ),
-    "similar": MethodSettings(method="recall", depth=4, width=3, nodes=12, window=5),
-    "similar of rank": MethodSettings(
+    "recall": MethodSettings(method="recall", depth=4, width=3, nodes=12, window=5),
+    "recall without a chain": MethodSettings(method="recall", depth=4, width=3, nodes=12, window=0),
+    "recall of rank": MethodSettings(
         method="recall", proposal="topk", depth=3, width=2, nodes=7, window=4, guess="left"
     ),
-    "graft of similar": MethodSettings(
-        method="eagle_recall", depth=4, width=3, nodes=14, head_depth=2
-    ),
-    "graft of few nodes": MethodSettings(
-        method="eagle_recall", depth=4, width=3, nodes=3, window=5
+    "eagle recall": MethodSettings(method="eagle_recall", depth=4, width=3, nodes=14, head_depth=2),
+    "eagle recall, continued": MethodSettings(
+        method="eagle_recall", depth=3, width=3, nodes=4, window=5
     ),
     "block": MethodSettings(method="block", depth=4, width=3, nodes=14, window=6),
     "block of rank": MethodSettings(
         method="block", proposal="topk", depth=2, width=2, nodes=7, window=3
     ),
     "block drawn anew": MethodSettings(method="block", proposal="sampled", depth=3, nodes=9),
-    "graft of rank": MethodSettings(
-        method="eagle_recall", proposal="topk", depth=1, width=2, nodes=7, window=4
-    ),
 }
 
 
@@ -137,7 +133,7 @@ def test_distributions_are_neither_flat_nor_certain(truth) -> None:
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=str)
 def test_an_oracle_is_always_accepted(distribution, session, truth) -> None:
     """Every round decides depth + 1 tokens, as far as the image goes."""
-    for policy in (DynamicTree(Shape(3, 2, 8)), StaticTree(rank_paths(NAMED_TREES["chain"]))):
+    for policy in (DynamicTree(TreeShape(3, 2, 8)), StaticTree(rank_paths(NAMED_TREES["chain"]))):
         engine = scripted(
             session, distribution, policy, oracle(session, truth[distribution], True), 3
         )
@@ -159,7 +155,7 @@ def test_adaptive_trees_grow_as_long_as_they_are_accepted(session, truth) -> Non
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=str)
 def test_a_drafter_that_is_never_right_costs_nothing_but_time(distribution, session, truth) -> None:
-    for policy in (DynamicTree(Shape(3, 4, 8)), AdaptiveTree(AdtSettings(), 12, 4)):
+    for policy in (DynamicTree(TreeShape(3, 4, 8)), AdaptiveTree(AdtSettings(), 12, 4)):
         engine = scripted(
             session, distribution, policy, oracle(session, truth[distribution], False), 3
         )
@@ -172,7 +168,7 @@ def test_a_drafter_that_is_never_right_costs_nothing_but_time(distribution, sess
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=str)
 def test_a_drafter_that_is_sometimes_right(distribution, images, session, truth) -> None:
     for policy in (
-        DynamicTree(Shape(4, 5, 20)),
+        DynamicTree(TreeShape(4, 5, 20)),
         StaticTree(rank_paths(NAMED_TREES["mc_sim_7b_63"])),
     ):
         found = decode(scripted(session, distribution, policy, noisy, images), JOBS)
@@ -192,17 +188,15 @@ def test_plain_decoding_in_a_batch(distribution, session, truth) -> None:
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_eagle_drafts_in_batches_and_in_any_order(method, session, truth) -> None:
-    """Seven jobs through three places; reversed; and the same engine again."""
+    """Seven jobs through three rows; reversed; and the same engine again."""
     engine = build_engine(session.target, session.drafter, DISTRIBUTIONS[0], method, 3)
     assert codes(engine, JOBS) == truth[DISTRIBUTIONS[0]]
     assert codes(engine, JOBS[::-1]) == truth[DISTRIBUTIONS[0]]
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS[1:], ids=str)
-@pytest.mark.parametrize("name", ["jacobi", "similar", "graft of similar"])
-def test_foreseen_and_recalled_drafts_under_every_distribution(
-    name, distribution, session, truth
-) -> None:
+@pytest.mark.parametrize("name", ["jacobi", "recall", "eagle recall"])
+def test_recalled_drafts_under_every_distribution(name, distribution, session, truth) -> None:
     engine = build_engine(session.target, session.drafter, distribution, METHODS[name], 2)
     found = decode(engine, JOBS)
     assert {job: image.codes.tolist() for job, image in found.items()} == truth[distribution]

@@ -12,12 +12,12 @@ from rules import Distributions, emitted, noise_of, one_round
 from test_distribution import PLAIN, drafter, enumerated, sampled, target  # noqa: F401
 
 from configs.schema import MethodSettings
+from decoding.graphs import TreeShape
 from decoding.noise import ImageNoise, NodeNoise, NoiseShape, stream_key, uniform, uniform_at
 from decoding.policies import static
-from decoding.policies.base import Shape
 from decoding.policies.dynamic import DynamicTree
 from decoding.policies.static import StaticTree, rank_paths
-from decoding.tree import DraftTree
+from decoding.tree import chain_tree
 from decoding.verifiers.base import Verifier
 from decoding.verifiers.exact import Exact
 from decoding.verifiers.host import trees_on_host
@@ -29,7 +29,7 @@ from decoding.verifiers.traversal import Block, Traversal, first_chain
 VOCAB = 8
 TREE, CHAIN = StaticTree(rank_paths("root:3 0:2 1:1")), StaticTree(rank_paths("root:1 0:1"))
 CASES = [
-    (Rejection(), "topk", DynamicTree(Shape(2, 3, 5))),
+    (Rejection(), "topk", DynamicTree(TreeShape(2, 3, 5))),
     (Rejection(), "coupled", TREE),
     (Sampled(), "sampled", TREE),
     (SpecTr(), "sampled", TREE),
@@ -70,11 +70,8 @@ def test_verdicts_are_paths_of_present_nodes(absent) -> None:
 
 def test_an_empty_residual_is_an_error() -> None:
     """p holds one token, the number says that it is refused: only rounding can do so."""
-    tree = DraftTree.root(torch.zeros(1, dtype=torch.long), torch.float64).extend(
-        torch.zeros(1, 1, dtype=torch.long),
-        torch.tensor([[[2]]]),
-        torch.zeros(1, 1, 1, dtype=torch.float64),
-    )
+    zero = torch.zeros(1, 1, dtype=torch.float64)
+    tree = chain_tree(torch.zeros(1, dtype=torch.long), torch.tensor([[2]]), zero)
     log_p = torch.full((1, 2, VOCAB), -torch.inf)
     log_p[..., 2] = 0
     with pytest.raises(FloatingPointError, match="--verifier rejection: all children were refused"):

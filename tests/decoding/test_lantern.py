@@ -13,8 +13,8 @@ from rules import Distributions, emitted, noise_of, one_round, outcome_counts
 from torch import Tensor
 
 from configs.schema import LanternSettings
+from decoding.graphs import TreeShape
 from decoding.noise import NodeNoise, gumbel_rows
-from decoding.policies.base import Shape
 from decoding.policies.dynamic import DynamicTree
 from decoding.policies.static import StaticTree, rank_paths
 from decoding.tree import DraftTree
@@ -129,7 +129,7 @@ def test_delta_0_is_the_lossless_rule(relaxed, lossless, budget, proposal) -> No
     """
     distributions, noise = Distributions(4, 2, cut=True), noise_of(range(2000), 3, 4)
     settings = LanternSettings(k=3, delta=0.0, budget=budget)
-    tree = DynamicTree(Shape(2, 3, 5))
+    tree = DynamicTree(TreeShape(2, 3, 5))
     found = one_round(distributions, tree, proposal, relaxed(settings, nearest(4)), noise)[1]
     expected = one_round(distributions, tree, proposal, lossless(), noise)[1]
     assert torch.equal(emitted(found), emitted(expected)) and expected.accepted.max() == 2
@@ -168,7 +168,9 @@ def test_the_published_rule_in_plain_python() -> None:
     k, distributions = 5, Distributions(VOCAB, 2, spread=2.0)
     settings = LanternSettings(k=k, delta=DELTA, budget="per_candidate", residual="reference")
     verifier, noise = Lantern(settings, nearest()[:, : k + 1]), noise_of(range(300), 3, VOCAB)
-    tree, verdict = one_round(distributions, DynamicTree(Shape(2, 4, 9)), "topk", verifier, noise)
+    tree, verdict = one_round(
+        distributions, DynamicTree(TreeShape(2, 4, 9)), "topk", verifier, noise
+    )
     images = NodeNoise(noise, tree.depths, torch.zeros(300, 1, dtype=torch.long)).images()
     log_p = distributions.log_p[distributions.rows(tree)]
     for image in range(300):

@@ -130,10 +130,8 @@ def test_table_belongs_to_the_image_and_not_to_its_place() -> None:
     alone.fill(0, 7)
     positions = torch.tensor([[0, 3, 3], [1, 1, 1], [5, 0, 2]])
     assert torch.equal(batch(positions)[2:], alone(positions[2:]))
-    batch.select([2, 0])
-    assert torch.equal(batch(positions[[2, 0]])[:1], alone(positions[2:]))
     batch.fill(1, 7)
-    assert torch.equal(batch.table[0], batch.table[1])
+    assert torch.equal(batch.table[1], batch.table[2])
 
 
 def test_positions_behind_the_image_read_the_last_one() -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from fakes import p_value
 
+from decoding.drafter import Draft
 from decoding.noise import gumbel
 from decoding.proposals import PROPOSALS
 from decoding.sampling import choose
@@ -22,7 +23,7 @@ def noise(n: int, vocab: int) -> torch.Tensor:
 
 def test_topk_ranks_by_q_and_ignores_the_noise() -> None:
     log_q = distributions(5, 8, 0)
-    tokens, scores = PROPOSALS["topk"]().children(log_q, noise(5, 8), 3, 1)
+    tokens, scores = PROPOSALS["topk"]().children(Draft(log_q), noise(5, 8), 3, 1)
     expected = log_q.sort(descending=True)
     assert torch.equal(tokens, expected.indices[..., :3]) and torch.equal(
         scores, expected.values[..., :3]
@@ -31,7 +32,7 @@ def test_topk_ranks_by_q_and_ignores_the_noise() -> None:
 
 def test_coupled_first_candidate_is_the_targets_choice_when_q_is_p() -> None:
     log_p = distributions(200, 30, 1)
-    tokens, _ = PROPOSALS["coupled"]().children(log_p, noise(200, 30), 1, 1)
+    tokens, _ = PROPOSALS["coupled"]().children(Draft(log_p), noise(200, 30), 1, 1)
     assert torch.equal(tokens[..., 0], choose(log_p, noise(200, 30)))
 
 
@@ -45,7 +46,7 @@ def test_coupled_hits_as_often_as_the_theory_says() -> None:
     distance = (log_p.exp() - log_q.exp()).abs().sum(-1) / 2
     rates = {}
     for name, proposal in PROPOSALS.items():
-        tokens, _ = proposal().children(log_q, noise(4000, 10), 1, 1)
+        tokens, _ = proposal().children(Draft(log_q), noise(4000, 10), 1, 1)
         rates[name] = (tokens[..., 0] == choices).double().mean()
     assert rates["coupled"] > ((1 - distance) / (1 + distance)).mean() - 0.03
     assert rates["coupled"] > rates["topk"] + 0.1
@@ -54,7 +55,7 @@ def test_coupled_hits_as_often_as_the_theory_says() -> None:
 @pytest.mark.parametrize("name", PROPOSALS)
 def test_at_temperature_0_the_noise_is_zero_and_q_decides(name) -> None:
     log_q = distributions(6, 7, 4)
-    tokens, scores = PROPOSALS[name]().children(log_q, torch.zeros(1, 6, 1), 7, 1)
+    tokens, scores = PROPOSALS[name]().children(Draft(log_q), torch.zeros(1, 6, 1), 7, 1)
     expected = log_q.sort(descending=True)
     assert torch.equal(tokens, expected.indices)
     torch.testing.assert_close(scores, expected.values)
@@ -62,7 +63,7 @@ def test_at_temperature_0_the_noise_is_zero_and_q_decides(name) -> None:
 
 @pytest.mark.parametrize("name", PROPOSALS)
 def test_estimates_are_probabilities_best_first(name) -> None:
-    tokens, scores = PROPOSALS[name]().children(distributions(20, 9, 5), noise(20, 9), 50, 1)
+    tokens, scores = PROPOSALS[name]().children(Draft(distributions(20, 9, 5)), noise(20, 9), 50, 1)
     assert tokens.shape == (1, 20, 9), "no more candidates than tokens"
     assert (scores <= 0).all() and (name == "sampled" or (scores.diff(dim=-1) <= 0).all())
     torch.testing.assert_close(scores.exp().sum(-1), torch.ones(1, 20, dtype=torch.float64))
@@ -79,7 +80,7 @@ def test_sampled_children_are_drawn_without_replacement() -> None:
         .neg()
         .log()
     )
-    tokens, scores = PROPOSALS["sampled"]().children(log_q, -draws, 4, 1)
+    tokens, scores = PROPOSALS["sampled"]().children(Draft(log_q), -draws, 4, 1)
     assert torch.equal(scores, log_q.gather(2, tokens)) and (tokens[..., 3] == 3).all()
     q = log_q[0, 0, :3].exp()
     pairs = q[:, None] * q / (1 - q[:, None]) * (1 - torch.eye(3))

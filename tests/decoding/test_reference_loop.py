@@ -7,7 +7,7 @@ import torch
 from transformers import ChameleonForConditionalGeneration, ChameleonModel
 
 from configs.schema import MethodSettings, SamplingSettings
-from decoding.flight import Job
+from decoding.images import Job
 from decoding.noise import stream_key, uniform
 from scripts.tools.compare_transformers import transformers_decode
 

@@ -47,7 +47,7 @@ def two_paths() -> DraftTree:
     parents = torch.tensor([0, 0, 0, 1, 2]).expand(IMAGES, -1)
     depths = torch.tensor([0, 1, 1, 2, 2]).expand(IMAGES, -1)
     tree = DraftTree(tokens, parents, depths, torch.zeros(IMAGES, 5), height=2, width=2)
-    return replace(tree, distributions=SMALL.log_q[SMALL.rows(tree)])
+    return replace(tree, log_q=SMALL.log_q[SMALL.rows(tree)])
 
 
 def on_paths(verifier: Verifier) -> Verdict:

@@ -18,7 +18,8 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from configs.schema import MethodSettings, RunSettings
 from decoding import transfer
 from decoding.engine import Engine
-from decoding.flight import Job
+from decoding.graphs import CudaGraphs
+from decoding.images import Job
 from decoding.policies.dynamic import DynamicTree
 from decoding.timing import Stopwatch
 from runs.session import Session, open_session
@@ -33,6 +34,8 @@ METHODS = [
     MethodSettings(method="static", tree="chain"),
     MethodSettings(method="eagle2", depth=3, width=3, nodes=8),
     MethodSettings(method="adt", proposal="topk"),
+    MethodSettings(method="recall", depth=3, width=3, nodes=8, window=6),
+    MethodSettings(method="eagle_recall", depth=3, width=3, nodes=8),
     MethodSettings(method="block", depth=3, width=3, nodes=8, window=4),
 ]
 
@@ -44,14 +47,13 @@ def empty_tensor(values, dtype=None, device=None, **_flags) -> Tensor:
     return torch.empty(array.shape, dtype=dtype or kinds[array.dtype.kind], device=device or "cpu")
 
 
-def transferred(values: Tensor) -> list:
+def transferred(values: Tensor) -> np.ndarray:
     """What the announced transfer could bring: images that accept different numbers of drafts."""
-    if values.ndim == 1:
-        return [5, False]  # the first code; no NaN in the prefill
-    nodes = (values.shape[1] - 2) // 5 - 1
     rows = np.zeros(tuple(values.shape))
-    rows[:, 0] = [min(1 + image % 2, nodes) for image in range(len(rows))]  # accepted
-    return rows.tolist()
+    if values.ndim == 1:
+        return rows  # the first code; no NaN in the prefill
+    rows[:, 0] = [image % 2 for image in range(len(rows))]  # accepted
+    return rows
 
 
 def move(module: nn.Module) -> None:
@@ -69,9 +71,12 @@ def move(module: nn.Module) -> None:
 def fake_gpu(monkeypatch) -> FakeTensorMode:
     monkeypatch.setattr(torch, "tensor", empty_tensor)
     # without its memory of other modes' tensors
-    monkeypatch.setattr("decoding.transfer._constant", transfer._constant.__wrapped__)
-    for module in ("figures", "batch"):
+    for name in ("_constant", "_arange"):
+        made = getattr(transfer, name).__wrapped__
+        monkeypatch.setattr(f"decoding.transfer.{name}", made)
+    for module in ("engine", "images"):
         monkeypatch.setattr(f"decoding.{module}.to_host", transferred)
+    monkeypatch.setattr(Tensor, "pin_memory", lambda self: self)
     monkeypatch.setattr(Stopwatch, "mark", lambda self: time.perf_counter())
     return FakeTensorMode()
 
@@ -84,13 +89,21 @@ def on_fake_gpu(session: Session, mode: FakeTensorMode) -> Session:
     return session
 
 
+class Padded(CudaGraphs):
+    """Runs rounds in the shapes that would be captured."""
+
+    def __call__(self, shape, program, inputs):
+        return program(inputs)
+
+
 def decode(build: Callable[[], Engine], mode: FakeTensorMode, rounds: int = 3) -> None:
     """The prompts of all jobs and some rounds."""
     with mode:
         engine = build()
         engine._open(JOBS)
         engine.watch.cuda = False  # events need a driver
-        engine.batch.admit(iter(JOBS))
+        engine.runner = Padded()
+        engine.images.admit(iter(JOBS))
         for _ in range(rounds):
             engine._step()
 
@@ -109,28 +122,6 @@ def test_a_round_waits_once_and_stays_on_its_device(method, session, fake_gpu) -
     decode(lambda: session.open_engine(method), fake_gpu)
 
 
-class Directly:
-    """A recorder that records nothing: it runs the program as it would be recorded."""
-
-    def __call__(self, sizes, program, table):
-        with transfer.recording():
-            return program(table)
-
-    def forget(self) -> None:
-        pass
-
-
-@pytest.mark.parametrize("method", METHODS, ids=lambda m: f"{m.method}-{m.verifier}")
-def test_a_recorded_round_reads_no_number_and_brings_none(method, session, fake_gpu) -> None:
-    def engine() -> Engine:
-        found = session.open_engine(method)
-        assert found.speculation is None or found.speculation.drafter.replays
-        found.recorder = Directly()
-        return found
-
-    decode(engine, fake_gpu)
-
-
 @pytest.mark.parametrize("method", METHODS[-2:], ids=lambda m: m.method)
 def test_so_it_does_where_the_head_reads_hidden_states(method, session, fake_gpu) -> None:
     with fake_gpu:
@@ -146,11 +137,13 @@ def test_so_it_does_across_row_ends(method, lumina_folder, fake_gpu) -> None:
 
 
 def test_a_wait_in_a_round_is_seen(session, fake_gpu, monkeypatch) -> None:
-    """A policy that reads a score from the device, which these tests notice."""
-    prune = DynamicTree.prune
-    monkeypatch.setattr(
-        DynamicTree, "prune", lambda *given: bool(given[1].scores.any()) and prune(*given)
-    )
-    method = MethodSettings(method="eagle2", depth=3, width=3, nodes=8)
+    grow = DynamicTree.grow
+
+    def asking(policy, round, *parts):
+        tree = grow(policy, round, *parts)
+        assert tree.levels.max() > 0
+        return tree
+
+    monkeypatch.setattr(DynamicTree, "grow", asking)
     with pytest.raises(DataDependentOutputException):
-        decode(lambda: session.open_engine(method, images=2), fake_gpu)
+        decode(lambda: session.open_engine(METHODS[-1]), fake_gpu)

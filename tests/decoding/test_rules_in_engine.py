@@ -120,18 +120,16 @@ def test_relaxed_images_are_others(session) -> None:
 def test_draws_differ_by_round_and_by_parent() -> None:
     noise = PositionalNoise(NoiseShape(6, 4, False, torch.float64, torch.device("cpu")), 2)
     keys = torch.tensor([[stream_key(7, "draft 0")], [stream_key(8, "draft 3")]])
-    position = torch.tensor([[0], [2]])
-    draws = noise.drawing("draft", keys).children(position, 3)
+    position, parents = torch.tensor([[0], [2]]), torch.arange(3)
+    draws = noise.draft(keys, position, parents)
     assert draws.shape == (2, 3, 4) and draws.unique().numel() == draws.numel()
-    assert torch.equal(draws[:, :1], noise.drawing("draft", keys)(position))
-    deeper = noise.drawing("draft", keys).children(position + 1, 3)
-    assert not torch.isin(deeper, draws).any()
+    assert not torch.isin(noise.draft(keys, position + 1, parents), draws).any()
     keys[0] = stream_key(7, "draft 1")
-    later = noise.drawing("draft", keys).children(position, 3)
+    later = noise.draft(keys, position, parents)
     assert not torch.isin(later[0], draws[0]).any() and torch.equal(later[1], draws[1])
 
 
 def test_greedy_draws_hold_no_noise() -> None:
     noise = PositionalNoise(NoiseShape(6, 4, True, torch.float64, torch.device("cpu")), 2)
-    draws = noise.drawing("draft", torch.tensor([[7], [8]])).children(torch.tensor([[0], [2]]), 3)
+    draws = noise.draft(torch.tensor([[7], [8]]), torch.tensor([[0], [2]]), torch.arange(3))
     assert draws.shape == (2, 3, 1) and not draws.any()

@@ -11,7 +11,7 @@ from test_engine import METHODS, codes
 from configs.schema import MethodSettings
 from decoding.cache import KVCache
 from decoding.engine import Engine
-from decoding.flight import Job
+from decoding.images import Job
 from decoding.sampling import SamplingDistribution
 from models.guidance import SequentialGuidance
 from runs.methods import build_engine
@@ -21,7 +21,7 @@ WARM = SamplingDistribution()
 TEXTS = ["a cat"] * 4 + ["two blue dogs on a mat"] * 3 + ["a cat", "a red cat", "a red cat"]
 JOBS = [Job(str(number), text, 50 + number) for number, text in enumerate(TEXTS)]
 CHANGES = 4  # how often another prompt begins
-NAMES = ["small eagle2", "adt", "jacobi", "similar", "graft of similar"]
+NAMES = ["small eagle2", "adt", "jacobi", "block", "eagle recall"]
 
 
 def engine_of(session: Session, method: MethodSettings, images: int) -> Engine:
@@ -66,8 +66,8 @@ def test_a_prompt_is_read_once_for_its_images(name, images, session, alone, read
 def test_the_drafter_reads_a_prompt_once_too(name, images, session, alone, monkeypatch) -> None:
     """Rows begin anew once per prompt that is read: the target's and, where there is one, its."""
     method, begun = METHODS.get(name, MethodSettings(method="ar")), []
-    real = KVCache.reset
-    monkeypatch.setattr(KVCache, "reset", lambda *given: begun.append(1) or real(*given))
+    real = KVCache.prefill
+    monkeypatch.setattr(KVCache, "prefill", lambda *given: begun.append(1) or real(*given))
     assert codes(engine_of(session, method, images), JOBS) == alone
     assert len(begun) == CHANGES * (2 if method.drafted else 1)
 
@@ -81,7 +81,7 @@ def test_every_engine_reads_anew(session, alone, reads) -> None:
 
 
 def test_guidance_rows_in_turn(session, alone) -> None:
-    target, method = SequentialGuidance(session.target), METHODS["graft of similar"]
+    target, method = SequentialGuidance(session.target), METHODS["eagle recall"]
     engine = build_engine(target, session.drafter, WARM, method, 3)
     assert codes(engine, JOBS) == alone
 
@@ -92,17 +92,16 @@ def test_caches_of_target_and_drafter(session) -> None:
     for engine, texts in ((shared, ["a cat"] * 3), (own, ["a cat", "a red cat", "a cat"])):
         jobs = [Job(str(i), text, 50 + i) for i, text in enumerate(texts)]
         engine._open(jobs)
-        assert engine.batch.admit(iter(jobs))
+        assert engine.images.admit(iter(jobs))
     for one, other in (
-        (shared.batch.cache, own.batch.cache),
+        (shared.images.cache, own.images.cache),
         (shared.speculation.drafter.cache, own.speculation.drafter.cache),
     ):
-        for place in (0, 2):
-            a, b = one.image(place), other.image(place)
-            length = int(b.lengths[0])
-            assert a.lengths.tolist() == b.lengths.tolist() and length > 0
-            for ours, theirs in zip(a.memory, b.memory, strict=True):
-                assert torch.equal(ours[..., :length, :], theirs[..., :length, :])
-                assert ours[..., :length, :].abs().sum() > 0
-            assert torch.equal(a.starts, b.starts) and torch.equal(a.origins, b.origins)
-            assert torch.equal(a.pads[..., :length], b.pads[..., :length])
+        length = shared.images.states[0].length - 1  # the head reads one token less
+        for image in (0, 2):
+            a, b = one.rows(image), other.rows(image)
+            for ours, theirs in zip(one.memory, other.memory, strict=True):
+                assert torch.equal(ours[:, a, :, :length], theirs[:, b, :, :length])
+                assert ours[:, a, :, :length].abs().sum() > 0
+            assert torch.equal(one.starts[a], other.starts[b])
+            assert torch.equal(one.origins[a], other.origins[b])

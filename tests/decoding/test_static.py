@@ -7,12 +7,10 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-import torch
-from fakes import Drawn, PathDrafter, random_distribution, scored_paths
+from fakes import PathDrafter, random_distribution, round_of, scored_paths
 
 from configs.method_table import TREES
-from decoding.grow import Grower
-from decoding.policies.base import Shape, TreePlan
+from decoding.graphs import TreeShape
 from decoding.policies.static import NAMED_TREES, StaticTree, rank_paths
 from decoding.proposals import TopK
 from decoding.tree import DraftTree
@@ -61,14 +59,10 @@ def by_hand(paths: list[tuple[int, ...]], image: int) -> dict[tuple[int, ...], f
     return dict(list(found.values())[1:])
 
 
-def grow(name: str, shapes: list[Shape]) -> DraftTree:
+def grow(name: str, shapes: list[TreeShape]) -> DraftTree:
     policy = StaticTree(rank_paths(NAMED_TREES[name]))
-    root = DraftTree.root(torch.zeros(len(shapes), dtype=torch.long), torch.float64)
     drafter = PathDrafter(lambda image, path: random_distribution(image, path, vocab=12))
-    noise = Drawn()
-    return Grower(policy, drafter, TopK())(
-        root, TreePlan.of(tuple(shapes)), noise, torch.zeros(len(shapes), 1).long()
-    )
+    return policy.grow(round_of(shapes), drafter, TopK())
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -87,7 +81,7 @@ def test_an_image_near_its_end_takes_no_node_from_its_neighbour(name) -> None:
         rank_paths(NAMED_TREES[name]),
         StaticTree(rank_paths(NAMED_TREES[name])).largest,
     )
-    tree = grow(name, [largest, Shape(2, largest.width, largest.nodes)])
+    tree = grow(name, [largest, TreeShape(2, largest.width, largest.nodes)])
     assert scored_paths(tree, 0) == pytest.approx(by_hand(paths, 0))
     assert scored_paths(tree, 1) == pytest.approx(
         by_hand([path for path in paths if len(path) <= 2], 1)

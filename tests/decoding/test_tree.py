@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fakes import path_to, random_tree
+from fakes import Path, path_to, random_tree
 
-from decoding.tree import DraftTree
+from decoding.tree import DraftTree, GrowingTree
 
 
 @pytest.fixture
@@ -42,19 +42,24 @@ def test_visible_of_a_long_chain() -> None:
 
 
 def test_extend_hangs_children_below_nodes_of_the_last_level(generator) -> None:
-    tree, paths = DraftTree.root(torch.tensor([3, 4]), torch.float64), [{0: ()}, {0: ()}]
-    levels = [[[0], [0]], [[2, 1, 3], [1, 3, 2]], [[9, 4], [5, 7]]]  # nodes to expand, per image
-    for level, nodes in enumerate(torch.tensor(each) for each in levels):
-        tokens = torch.randint(5, (*nodes.shape, 3), generator=generator)
+    tree = GrowingTree.root(torch.tensor([3, 4]), torch.float64)
+    newest: list[list[Path]] = [[()], [()]]
+    paths: list[list[Path]] = [[()], [()]]
+    for picks in ([[0], [0]], [[1, 0, 2], [0, 2, 1]], [[8, 3], [4, 6]]):  # per image
+        picked = torch.tensor(picks)
+        tokens = torch.randint(5, (*picked.shape, 3), generator=generator)
         scores = -torch.rand(tokens.shape, generator=generator, dtype=torch.float64)
-        tree, first = tree.extend(nodes, tokens, scores), tree.nodes + 1
-        assert tree.newest == 3 * nodes.shape[1] and tree.height == level + 1
-        for image, parents in enumerate(nodes.tolist()):
-            for place, token in enumerate(tokens[image].flatten().tolist()):
-                path = (*paths[image][parents[place // 3]], token)
-                paths[image][first + place] = path
-                assert path_to(tree, image, first + place) == path
-                assert tree.depths[image, first + place] == len(path)
+        tree = tree.extend(picked, tokens, scores)
+        for image in range(2):
+            parents = [newest[image][pick] for pick in picks[image]]
+            rows = zip(parents, tokens[image].tolist(), strict=True)
+            newest[image] = [(*path, token) for path, row in rows for token in row]
+            paths[image] += newest[image]
+    whole = tree.complete()
+    assert (whole.height, whole.width, whole.nodes) == (3, 3, tree.nodes)
+    for image in range(2):
+        assert [path_to(whole, image, n) for n in range(whole.nodes + 1)] == paths[image]
+        assert whole.depths[image].tolist() == list(map(len, paths[image]))
 
 
 def test_keep_renumbers_parents(generator) -> None:
@@ -85,23 +90,20 @@ def test_distributions_stay_with_their_nodes() -> None:
     """Grown over two levels, then cut: a node's children and the distribution that they were drawn
     from move together.
     """
-    tree, zeros = (
-        DraftTree.root(torch.zeros(2, dtype=torch.long), torch.float64),
-        torch.zeros(2, 1, 3),
-    )
+    growing, zeros = GrowingTree.root(torch.zeros(2).long(), torch.float64), torch.zeros(2, 1, 3)
     first, second = torch.randn(2, 1, 5), torch.randn(2, 2, 5)
-    tree = tree.extend(
-        torch.zeros(2, 1, dtype=torch.long), torch.tensor([[[4, 1, 2]]] * 2), zeros, first
-    )
+    tokens = torch.tensor([[[4, 1, 2]]] * 2)
+    growing = growing.extend(torch.zeros(2, 1).long(), tokens, zeros, first)
     nodes = torch.tensor([[1, 3], [2, 3]])
-    tree = tree.extend(nodes, torch.zeros(2, 2, 2, dtype=torch.long), torch.zeros(2, 2, 2), second)
-    assert tree.width == 3 and torch.equal(tree.distributions[:, 0], first[:, 0])
-    assert torch.equal(tree.distributions.gather(1, nodes[..., None].expand(-1, -1, 5)), second)
+    growing = growing.extend(nodes - 1, torch.zeros(2, 2, 2).long(), torch.zeros(2, 2, 2), second)
+    tree = growing.complete()
+    assert tree.width == 3 and torch.equal(tree.log_q[:, 0], first[:, 0])
+    assert torch.equal(tree.log_q.gather(1, nodes[..., None].expand(-1, -1, 5)), second)
     small = tree.keep(
         torch.tensor([[3, 6], [3, 6]]), torch.zeros(2, 2)
     )  # the third child, and its first
     assert small.parents.tolist() == [[0, 0, 1]] * 2 and small.width == 3
-    assert torch.equal(small.distributions[:, :2], torch.stack([first[:, 0], second[:, 1]], 1))
+    assert torch.equal(small.log_q[:, :2], torch.stack([first[:, 0], second[:, 1]], 1))
 
 
 def test_absent_nodes_are_no_levels(generator) -> None:
@@ -113,7 +115,15 @@ def test_absent_nodes_are_no_levels(generator) -> None:
 
 
 def test_the_root_alone() -> None:
-    tree = DraftTree.root(torch.tensor([4, 5]), torch.float64)
-    assert tree.nodes == 0 and tree.levels.tolist() == [0, 0]
+    tree = GrowingTree.root(torch.tensor([4, 5]), torch.float64).complete()
+    assert tree.nodes == 0 and tree.levels.tolist() == [0, 0] and tree.chain
     assert tree.visible.tolist() == [[[True]], [[True]]] and tree.present.all()
     assert tree.scores.dtype == torch.float64
+
+
+@pytest.mark.parametrize("nodes", [1, 7, 20])
+def test_a_path_is_a_node_and_its_ancestors(nodes, generator) -> None:
+    tree = random_tree(generator, 3, nodes, vocab=5)
+    for node in range(nodes + 1):
+        path = tree.path_mask(torch.full((3, 1), node))
+        assert torch.equal(path, tree.visible[:, node])

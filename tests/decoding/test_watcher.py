@@ -3,7 +3,7 @@
 import torch
 
 from configs.methods import MethodSettings
-from decoding.flight import Job
+from decoding.images import Job
 from runs.session import Session
 
 JOBS = [Job("0", "a cat", 1), Job("1", "two cats", 2)]
@@ -14,14 +14,16 @@ def test_a_watcher_sees_every_round_and_changes_no_token(session: Session) -> No
              for image in step.finished]  # fmt: skip
     engine, seen = session.open_engine(MethodSettings("adt"), images=2), []
 
-    def watch(flights, verified) -> None:
-        for image, flight in enumerate(flights):
-            codes = torch.tensor(flight.codes)
-            assert len(codes) == flight.decided
-            count = int(verified.verdict.accepted[image]) + 1
-            assert torch.equal(codes[-count:], verified.verdict.emitted[image, :count])
-            assert int(verified.tree.tokens[image, 0]) == int(codes[-count - 1])
-        seen.append([flight.job.id for flight in flights])
+    def watch(states, result) -> None:
+        for image, state in enumerate(states):
+            if state is None:
+                continue
+            codes = torch.tensor(state.codes)
+            assert len(codes) == state.decided
+            count = int(result.verdict.accepted[image]) + 1
+            assert torch.equal(codes[-count:], result.verdict.emitted[image, :count])
+            assert int(result.tree.tokens[image, 0]) == int(codes[-count - 1])
+        seen.append([state.job.id for state in states if state is not None])
 
     engine.watcher = watch
     steps = list(engine.generate(JOBS))

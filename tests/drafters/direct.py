@@ -7,14 +7,23 @@ predicts feature i + 1.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from decoding.graphs import RoundShape, TreeShape
+from decoding.round import AcceptedTokens, ImageInputs, Round, RoundInputs
+from decoding.row_ends import end_depths, with_row_ends
 from decoding.sampling import SamplingDistribution
-from models.base import Context
+from decoding.timing import Stopwatch
+from decoding.tree import GrowingTree
+from drafters.eagle import EagleDrafter
+from models.base import Context, ImageGrid, PromptRows
 from runs.session import Session
 
 
@@ -97,3 +106,77 @@ class Image:
                 inputs = torch.cat([inputs, outputs[:, -1:]], 1)
             last.append(outputs[:, -1:])
         return self.distribution(self.target.score(torch.cat(last)))[0, 0]
+
+
+@dataclass(frozen=True)
+class Known:
+    """An image whose features are known: those of the prompt and of its codes."""
+
+    prompt: PromptRows
+    hidden: Tensor  # (guidance, prompt and slots, hidden)
+    codes: Tensor
+    grid: ImageGrid
+
+    def features(self, count: int) -> list[Tensor]:
+        return list(self.hidden[:, : self.prompt.ids.shape[1] + self.grid.slots(count)])
+
+    def decided(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """As of `Image`."""
+        first, last = self.grid.slots(start - 1), self.grid.slots(stop - 1)
+        length, sequence = self.prompt.ids.shape[1], with_row_ends(self.codes, self.grid)
+        return self.hidden[:, length + first : length + last], sequence[first + 1 : last + 1]
+
+
+TREE = TreeShape(8, 4, 40)
+
+
+class Rounds:
+    """The rounds of an EAGLE drafter without an engine, which is told what they decide."""
+
+    def __init__(
+        self, session: Session, distribution: SamplingDistribution, images: Sequence[Image | Known]
+    ):
+        head, target = session.drafter.network, session.target
+        self.drafter = EagleDrafter(head, target, distribution, TREE)
+        slots = max(image.prompt.ids.shape[1] for image in images) + 40
+        self.grid, self.images = target.grid, list(images)
+        self.drafter.open(len(images), slots, Stopwatch(torch.device("cpu")))
+        self.done, self.lengths, self.pending = ([0] * len(images) for _ in range(3))
+        for row, image in enumerate(images):
+            self.begin(row, image)
+
+    @torch.inference_mode()
+    def begin(self, row: int, image: Image | Known) -> None:
+        length = image.prompt.ids.shape[1]
+        padded = [F.pad(f, (0, 0, length - len(f), 0), value=9.0) for f in image.features(0)]
+        self.drafter.prefill(row, image.prompt, torch.stack(padded), image.codes[:1])
+        self.images[row] = image
+        self.done[row], self.lengths[row], self.pending[row] = 1, length, 1
+
+    def root(self) -> GrowingTree:
+        """Start a round: its trees without nodes."""
+        numbers = zip(self.images, self.done, self.lengths, self.pending, strict=True)
+        inputs = [ImageInputs(int(i.codes[d - 1]), d, n, p, 0, *TREE) for i, d, n, p in numbers]
+        ends = set().union(*(end_depths(done - 1, TREE, self.grid) for done in self.done))
+        sizes = max(self.pending), max(self.lengths)
+        shape = RoundShape(len(inputs), *TREE, *sizes, TREE.nodes, tuple(sorted(ends)))
+        self.round = Round(shape, RoundInputs(torch.tensor(RoundInputs.rows(inputs))), None)
+        return GrowingTree.root(self.round.inputs.code, torch.float64)
+
+    @torch.inference_mode()
+    def expand(self, tree: GrowingTree, picked: list[list[int]]) -> Tensor:
+        return self.drafter.expand(tree, torch.tensor(picked), self.round).log_q
+
+    @torch.inference_mode()
+    def commit(self, counts: list[int]) -> None:
+        """Decide the next counts[i] codes of each image, padded with nonsense to equal length."""
+        starts = zip(self.images, self.done, counts, strict=True)
+        new = [image.decided(start, start + count) for image, start, count in starts]
+        self.pending = [len(codes) for _, codes in new]
+        most = max(self.pending)
+        hidden = [F.pad(f, (0, 0, 0, most - len(c)), value=7.0) for f, c in new]
+        codes = torch.stack([F.pad(c, (0, most - len(c))) for _, c in new])
+        accepted = AcceptedTokens(codes, codes, torch.tensor(self.pending)[:, None])
+        self.drafter.update(SimpleNamespace(accepted=accepted, accepted_hidden=torch.stack(hidden)))
+        self.done = [a + b for a, b in zip(self.done, counts, strict=True)]
+        self.lengths = [a + b for a, b in zip(self.lengths, self.pending, strict=True)]

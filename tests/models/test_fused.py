@@ -10,12 +10,12 @@ from dataclasses import replace
 import pytest
 import torch
 from compilers import needs_compiler
+from counted import CountedCache
 from small import randomised
 from torch import Tensor
 
 import main
-from decoding.cache import CacheShape, Fixed, KVCache
-from decoding.cache_pass import chain
+from decoding.cache import CacheShape
 from models import fused, native
 from models.base import Context, ImageRope, TransformerSpec
 from models.linear import forget_packed, pack_weights
@@ -44,11 +44,11 @@ def model_of(spec: TransformerSpec, dtype: torch.dtype = torch.float64) -> Trans
     return model
 
 
-def cache_of(model: Transformer, lengths: list[int]) -> KVCache:
+def cache_of(model: Transformer, lengths: list[int]) -> CountedCache:
     """A cache of two rows per image with random keys and values; the second row begins later."""
     dtype = model.norm.weight.dtype
-    cache = KVCache(model.spec, CacheShape(len(lengths), 2, 600), dtype, torch.device("cpu"))
-    cache.reset(torch.tensor([0, 3] * len(lengths)))
+    cache = CountedCache(model.spec, CacheShape(len(lengths), 2, 600), dtype, torch.device("cpu"))
+    cache.begin(torch.tensor([0, 3] * len(lengths)))
     cache.memory[0].normal_(generator=torch.Generator().manual_seed(1))
     cache.advance(lengths)
     return cache
@@ -56,14 +56,14 @@ def cache_of(model: Transformer, lengths: list[int]) -> KVCache:
 
 def seen(images: int, n: int) -> tuple[Tensor, Tensor]:
     """Depths and visibility of a tree: every token sees itself, the first one and one more."""
-    depths, causal = chain(images, n, torch.device("cpu"))
     step = torch.arange(n)
     near = (step == step[:, None]) | (step == 0) | (step == step[:, None] // 2)
-    return depths // 2, causal & near
+    visible = near & (step <= step[:, None])
+    return (step // 2).expand(images, -1), visible.expand(images, -1, -1)
 
 
 @torch.inference_mode()
-def both(model: Transformer, cache: KVCache, n: int, layers: tuple[int, ...] = ()) -> list:
+def both(model: Transformer, cache: CountedCache, n: int, layers: tuple[int, ...] = ()) -> list:
     """Features of a pass as torch runs it and fused, each with the cache that it leaves."""
     images = len(cache.lengths)
     ids = torch.randint(40, (2 * images, n), generator=torch.Generator().manual_seed(2))
@@ -75,7 +75,7 @@ def both(model: Transformer, cache: KVCache, n: int, layers: tuple[int, ...] = (
     return found
 
 
-def check(model: Transformer, cache: KVCache, n: int, layers: tuple[int, ...] = ()) -> None:
+def check(model: Transformer, cache: CountedCache, n: int, layers: tuple[int, ...] = ()) -> None:
     (plain, kept), (found, written) = both(model, cache, n, layers)
     near = NEAR[plain.dtype]
     torch.testing.assert_close(found, plain, rtol=near, atol=near)
@@ -154,10 +154,7 @@ def test_images_of_several_lengths(passes) -> None:
     model = model_of(SPEC)
     for n in (1, 6):
         check(model, cache_of(model, [17, 30, 5]), n)
-    cache = cache_of(model, [17, 30, 5])
-    cache.fixed = Fixed(torch.tensor([17, 30, 5]), 60)  # as in rounds of one size
-    check(model, cache, 6)
-    assert all(passes) and len(passes) == 3
+    assert all(passes) and len(passes) == 2
 
 
 @needs_compiler
@@ -176,13 +173,14 @@ def test_tokens_have_the_same_bits_alone_and_in_a_chain(dtype, passes) -> None:
     model.blocks.fused = True
     ids = torch.randint(40, (4, 19), generator=torch.Generator().manual_seed(2))
     together = cache_of(model, [17, 17])
-    features = model(ids, together.open(*chain(2, 19, torch.device("cpu"))))
+    features = model(ids, together.chain(19))
     scored = model.score(features)
     for image in range(2):
-        rows, alone = slice(2 * image, 2 * image + 2), cache_of(model, [17, 17]).image(image)
+        rows, alone = slice(2 * image, 2 * image + 2), cache_of(model, [17])
+        alone.memory[0].copy_(cache_of(model, [17, 17]).memory[0][:, rows])
         for place in range(19):
             one = ids[rows, place : place + 1]
-            found = model(one, alone.open(*chain(1, 1, torch.device("cpu"))))
+            found = model(one, alone.chain(1))
             assert torch.equal(found[:, 0], features[rows, place])
             assert torch.equal(model.score(found)[:, 0], scored[rows, place])
             alone.advance([1])

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from counted import CountedCache
 
 from configs.fields import SettingsError
 from configs.schema import MethodSettings, RunSettings, SamplingSettings
-from decoding.cache import CacheShape, KVCache
-from decoding.cache_pass import chain
-from decoding.flight import Job
+from decoding.cache import CacheShape
+from decoding.images import Job
 from models.base import Context, Layers, PromptRows, TransformerSpec
 from models.codecs.vqgan import ImageTokenizer
 from models.guidance import SequentialGuidance
@@ -175,22 +175,22 @@ def test_keys_and_values_lie_where_their_layers_are(session) -> None:
     """
     spec = session.target.spec
     cut = replace(spec, layer_devices=(torch.device("cpu", 0), CPU))
-    whole, parts = (KVCache(s, CacheShape(2, 2, 20), torch.float64, CPU) for s in (spec, cut))
+    whole, parts = (CountedCache(s, CacheShape(2, 2, 20), torch.float64, CPU) for s in (spec, cut))
     assert [len(memory) for memory in parts.memory] == [2, 2] and parts.nbytes == whole.nbytes
     generator = torch.Generator().manual_seed(0)
     for counts in ([3, 3], [1, 2], [2, 1]):  # equal lengths, then ragged ones
         new = torch.randn(
             2, 4, spec.kv_heads, 3, spec.head_dim, generator=generator, dtype=torch.float64
         )
-        passes = [cache.open(*chain(2, 3, CPU)).cache for cache in (whole, parts)]
+        passes = [cache.chain(3).cache for cache in (whole, parts)]
         for layer in range(2):
             found = [each.write(layer, new[0] + layer, new[1] + layer) for each in passes]
             assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
         for cache in (whole, parts):
-            cache.move(torch.tensor([[0, 2, 2], [0, 1, 2]]))
+            lengths = torch.tensor(cache.lengths)
+            cache.move(lengths, torch.tensor([[0, 2, 2], [0, 1, 2]]))
             cache.advance(counts)
     assert torch.equal(whole.memory[0], torch.cat(parts.memory))
-    assert torch.equal(whole.select([1]).memory[0], torch.cat(parts.select([1]).memory))
 
 
 @pytest.mark.parametrize("places", [["cpu", "cpu"], ["cpu", "disk"], ["disk", "disk"]])

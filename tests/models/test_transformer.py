@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from counted import CountedCache
 from small import randomised
 from torch import Tensor
 
-from decoding.cache import CacheShape, KVCache
-from decoding.cache_pass import chain
+from decoding.cache import CacheShape
 from models.base import Context, TransformerSpec
 from models.rotary import Rotary, rotate
 from models.transformer import HeadNorm, RMSNorm, Transformer
@@ -51,12 +51,12 @@ def test_a_token_sees_itself_and_the_past(change, ids) -> None:
 def test_token_by_token_with_a_cache_equals_one_pass(change, ids) -> None:
     spec = replace(SPEC, **change)
     model = model_of(spec)
-    cache = KVCache(spec, CacheShape(2, 1, 16), torch.float64, ids.device)
-    cache.reset(torch.zeros(2, dtype=torch.long))
+    cache = CountedCache(spec, CacheShape(2, 1, 16), torch.float64, ids.device)
+    cache.begin(torch.zeros(2, dtype=torch.long))
     parts = []
     for n in (4, 1, 1, 3):
         start = sum(part.shape[1] for part in parts)
-        parts.append(model(ids[:, start : start + n], cache.open(*chain(2, n, ids.device))))
+        parts.append(model(ids[:, start : start + n], cache.chain(n)))
         cache.advance([n, n])
     torch.testing.assert_close(torch.cat(parts, 1), run(model, ids), rtol=0, atol=1e-12)
 

@@ -12,7 +12,7 @@ from small import small_settings
 from configs.methods import MethodSettings
 from configs.sampling import SamplingSettings
 from configs.schema import RunSettings
-from decoding.flight import Job
+from decoding.images import Job
 from models.probe import Timing
 from runs.fusing import fuse
 from runs.session import Session, open_session
@@ -97,7 +97,6 @@ def test_the_shipped_model_does_so_too(dtype) -> None:
         engine = session.open_engine(MethodSettings(method), images=images)
         steps = engine.generate(jobs)
         found.append({i.job.id: i.codes.tolist() for step in steps for i in step.finished})
-        assert engine.reader.whole.weights is not None  # passes were one call
     assert len(found[0]) == 2 and all(each == found[0] for each in found)
 
 

@@ -17,7 +17,7 @@ from stand_ins import empty_checkpoint
 
 from configs.fields import SettingsError
 from configs.schema import ROOT, MethodSettings, RunSettings
-from decoding.flight import Job
+from decoding.images import Job
 from decoding.noise import image_seed
 from runs.generate import generate_images
 from support.json_files import read_lines

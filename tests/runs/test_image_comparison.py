@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoding.flight import FinishedImage, ImageCost, Job
+from decoding.images import FinishedImage, ImageCost, Job
 from decoding.noise import gumbel
 from decoding.sampling import SamplingDistribution
 from models.base import Context, ImageGrid, ImageVocab, Layers, PromptRows, TransformerSpec

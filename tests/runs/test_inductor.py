@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -18,10 +18,8 @@ from torch._dynamo.utils import counters
 from configs.fields import SettingsError
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
-from decoding.recorder import Program
+from decoding.graphs import CudaGraphs, RoundShape
 from decoding.sampling import SamplingDistribution
-from decoding.start import Sizes as RoundSizes
-from decoding.transfer import recording
 from models import compiled
 from models.base import Context
 from runs.methods import build_engine
@@ -81,7 +79,7 @@ def test_so_they_do_one_guidance_row_after_the_other(checkpoint) -> None:
     settings = replace(small_settings(checkpoint), compile="inductor", cfg_mode="sequential")
     session = open_session(settings)
     wanted = codes(opened(checkpoint, "off"), "ar", 1.0, 1)
-    for method in ("ar", "jacobi", "eagle_recall"):
+    for method in ("ar", "jacobi", "block"):
         assert codes(session, method, 1.0, 2) == wanted
 
 
@@ -93,40 +91,39 @@ def test_so_they_do_across_row_ends(lumina_folder) -> None:
     assert codes(session, "adt", 1.0, 2) == codes(plain, "ar", 1.0, 1)
 
 
-class Written:
-    """A recorder that runs every round as it would be recorded, and refuses to compile then.
+class Written(CudaGraphs):
+    """Runs every round as it would be captured, and refuses to compile then.
 
-    A CUDA graph is recorded in the second round of a size.
+    A CUDA graph is captured in the second round of a shape.
     """
 
     def __init__(self) -> None:
-        self.seen: set[RoundSizes] = set()
+        super().__init__()
+        self.seen: set[RoundShape] = set()
         self.again = 0
 
-    def __call__(self, sizes: RoundSizes, program: Program, table: torch.Tensor) -> Any:
-        known = sizes in self.seen
-        self.seen.add(sizes)
+    def __call__(self, shape: RoundShape, program: Callable, inputs: torch.Tensor) -> Any:
+        known = shape in self.seen
+        self.seen.add(shape)
         self.again += known
-        with recording(), torch.compiler.set_stance("fail_on_recompile" if known else "default"):
-            return program(table)
-
-    def forget(self) -> None:
-        self.seen.clear()
+        with torch.compiler.set_stance("fail_on_recompile" if known else "default"):
+            return program(inputs)
 
 
 @needs_inductor
 @pytest.mark.parametrize(
-    "name",
-    ["jacobi", *(pytest.param(n, marks=only_in_all) for n in ("ar", "adt", "eagle_recall"))],
+    "name", ["jacobi", *(pytest.param(n, marks=only_in_all) for n in ("ar", "adt", "block"))]
 )
 def test_rounds_can_be_recorded(name, deep) -> None:
     """What the second round of a size needs was compiled in the first one."""
     session, plain = opened(deep, "inductor"), opened(deep, "off")
-    recorder, method, distribution = Written(), MethodSettings(name), SamplingDistribution(cfg=2.0)
-    parts = session.target, session.drafter, distribution, method, 2
-    steps = build_engine(*parts, recorder=recorder).generate(JOBS)
+    method, distribution = MethodSettings(name), SamplingDistribution(cfg=2.0)
+    engine = build_engine(session.target, session.drafter, distribution, method, 2)
+    engine.runner = Written()
+    steps = engine.generate(JOBS)
     found = {image.job.id: image.codes.tolist() for step in steps for image in step.finished}
-    assert found == codes(plain, "ar", 1.0, 1) and recorder.again > len(recorder.seen) > 0
+    assert found == codes(plain, "ar", 1.0, 1)
+    assert engine.runner.again > len(engine.runner.seen) > 0
 
 
 @needs_inductor

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from configs.schema import MethodSettings
-from decoding.flight import Job
+from decoding.images import Job
 from runs.throughput import Speed, best, flags, measure_speed
 
 PLAIN, WINDOW = MethodSettings("ar"), MethodSettings("jacobi", window=3)

@@ -7,7 +7,7 @@ from small import write_checkpoint
 from configs.fields import SettingsError
 from configs.methods import MethodSettings
 from configs.schema import RunSettings
-from decoding.flight import Job
+from decoding.images import Job
 from decoding.sampling import SamplingDistribution
 from drafters.calibrations import Calibrations
 from drafters.training.agreement import figures

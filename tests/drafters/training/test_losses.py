@@ -9,17 +9,13 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from direct import Image, session_reading
+from direct import Image, Known, Rounds, session_reading
 from small import open_lumina
 from small_llamagen import llamagen_settings, open_llamagen, write_llamagen
 from torch import Tensor
 
-from decoding.drafter import Decided
 from decoding.noise import gumbel
 from decoding.sampling import SamplingDistribution
-from decoding.timing import Stopwatch
-from decoding.tree import DraftTree
-from drafters.eagle import EagleDrafter
 from drafters.training.agreement import Gathered, draft_distributions, target_distribution
 from drafters.training.losses import EagleLoss, Levels, guided, overlap, unroll
 from drafters.training.losses import agreement as agreement_of
@@ -108,23 +104,15 @@ def decoded_distributions(
     """Level, number of the token and log q of a drafter that is told one token after the other."""
     target, prompt = session.target, session.target.prompt(text, 2)
     rows = target_rows(target, prompt, codes[None], session.drafter.network.spec.target_layers)
-    drafter = EagleDrafter(session.drafter.network, target, PLAIN, room=levels, deepest=8)
-    drafter.open(1, Stopwatch(target.device))
-    drafter.start(0, prompt, rows.features[:, : rows.prompt], codes[:1])
-    sequence = rows.ids[0, rows.prompt :] - target.vocab.first_id
+    rounds = Rounds(session, PLAIN, [Known(prompt, rows.features, codes, target.grid)])
     for decided in range(1, len(codes)):
-        tree = DraftTree.root(codes[decided - 1 : decided], torch.float64)
+        tree, picked = rounds.root(), torch.zeros(1, 1, dtype=torch.long)
         for level in range(1, min(levels, len(codes) - decided) + 1):
-            nodes = torch.tensor([[level - 1]])
-            yield level, decided + level - 1, drafter.expand(tree, nodes)[0, 0]
+            yield level, decided + level - 1, rounds.expand(tree, [[0]])[0, 0]
             token = codes[decided + level - 1].view(1, 1, 1)
-            tree = tree.extend(nodes, token, -torch.ones(1, 1, 1, dtype=torch.float64))
+            tree = tree.extend(picked, token, -torch.ones(1, 1, 1, dtype=torch.float64))
         if decided < len(codes) - 1:
-            first, last = target.grid.slots(decided - 1), target.grid.slots(decided)
-            features = rows.features[:, rows.prompt + first : rows.prompt + last]
-            drafter.commit(
-                Decided(features[None], sequence[None, first + 1 : last + 1], [last - first])
-            )
+            rounds.commit([1])
 
 
 def test_noise_spares_deeper_levels(session) -> None:

@@ -5,8 +5,9 @@ import torch
 from direct import session_reading
 
 from configs.methods import MethodSettings
-from decoding.flight import Job
+from decoding.images import Job
 from decoding.sampling import SamplingDistribution
+from drafters.block import CANDIDATES, Drafted
 from drafters.block_head import BlockHead
 from drafters.training.block_loss import BlockLoss
 from drafters.training.rounds import DrawnRounds, RecordingDrafter
@@ -37,16 +38,17 @@ def head_of(session, seed: int = 0) -> BlockHead:
 
 @pytest.fixture
 def kept(monkeypatch) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """What the drafter predicted per round: features (images, guidance, steps, candidates, hidden)
-    and log q (images, steps, candidates, vocab).
+    """What the drafter predicted per round: hidden states (images, guidance, steps x candidates,
+    hidden) and log q (images, steps, candidates, vocab).
     """
-    found, read = [], RecordingDrafter._read_window
+    found, mixed = [], RecordingDrafter._mixed
 
-    def reading(drafter: RecordingDrafter) -> None:
-        read(drafter)
-        found.append((drafter.outputs.clone(), drafter.log_q.clone()))
+    def reading(drafter: RecordingDrafter, predicted, window, round) -> Drafted:
+        drafted = mixed(drafter, predicted, window, round)
+        found.append((predicted.clone(), drafted.log_q.clone()))
+        return drafted
 
-    monkeypatch.setattr(RecordingDrafter, "_read_window", reading)
+    monkeypatch.setattr(RecordingDrafter, "_mixed", reading)
     return found
 
 
@@ -63,8 +65,8 @@ def test_training_predicts_what_drafting_did(cfg, session, kept) -> None:
         for step, codes in enumerate(reading.window.codes[0].tolist()):
             true = int(rounds.true[m, step])
             if rounds.known[m, step] and true in codes:
-                features, log_q = kept[m]
-                expected = features[0, :, step, codes.index(true)]
+                hidden, log_q = kept[m]
+                expected = hidden[0, :, step * CANDIDATES + codes.index(true)]
                 close(found.predicted[m, :, step], expected, rtol=1e-8, atol=1e-8)
                 close(found.log_q[m, step], log_q[0, step, codes.index(true)], rtol=1e-8, atol=1e-8)
                 compared += step > 0

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from decoding.flight import FinishedImage, Job
+from decoding.images import FinishedImage, Job
 from eval.bench.speedup import median_interval, speed_figures
 from eval.bench.table import doubts, table
 from runs.measure import Measurement, joined, measure

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from counted import CountedCache
 from safetensors.torch import load_file, save_file
 from small import Sizes, is_head_norm, randomised, write_checkpoint, write_parts
 from torch import Tensor
 from transformers import ChameleonConfig, ChameleonForConditionalGeneration
 
-from decoding.cache import CacheShape, KVCache
-from decoding.cache_pass import chain
+from decoding.cache import CacheShape
 from decoding.tree import DraftTree
 from models.base import Context, TargetModel, TargetOptions
 from models.registry import load_target
@@ -89,9 +89,9 @@ def padding(pair: Pair, n: int) -> tuple[Tensor, Tensor, Tensor]:
     return ids, mask, (mask.cumsum(1) - 1).clamp(min=0)
 
 
-def cache_of(pair: Pair) -> KVCache:
-    cache = KVCache(pair.ours.spec, CacheShape(1, 2, 64), torch.float32, CPU)
-    cache.reset(pair.ours.prompt("a red cat", 2).starts)
+def cache_of(pair: Pair) -> CountedCache:
+    cache = CountedCache(pair.ours.spec, CacheShape(1, 2, 64), torch.float32, CPU)
+    cache.begin(pair.ours.prompt("a red cat", 2).starts)
     return cache
 
 
@@ -109,7 +109,7 @@ def test_left_padded_pair_of_rows(pair) -> None:
     expected = pair.reference(ids, attention_mask=mask, position_ids=positions)
     cache, parts, start = cache_of(pair), [], 0
     for n in (ids.shape[1] - 6, 1, 1, 4):
-        parts.append(pair.ours.features(ids[:, start : start + n], cache.open(*chain(1, n, CPU))))
+        parts.append(pair.ours.features(ids[:, start : start + n], cache.chain(n)))
         cache.advance([n])
         start += n
     real = mask.bool()
@@ -126,7 +126,7 @@ def test_branching_tree_after_a_padded_prompt(pair) -> None:
     length, real = ids.shape[1] - 8, mask.bool()
     tree = DraftTree(ids[:1, length:-1], parents, depths, torch.zeros(1, 7), height=3)
     cache = cache_of(pair)
-    pair.ours.features(ids[:, :length], cache.open(*chain(1, length, CPU)))
+    pair.ours.features(ids[:, :length], cache.chain(length))
     cache.advance([length])
     features = pair.ours.features(ids[:, length:-1], cache.open(tree.depths, tree.visible))
 
@@ -142,9 +142,9 @@ def test_branching_tree_after_a_padded_prompt(pair) -> None:
     pair.compare(features, (expected[0][:, length:], expected[1][:, length:]))
 
     path = [0, 1, 4, 6]
-    cache.move(torch.tensor([path]))
+    cache.move(torch.tensor(cache.lengths), torch.tensor([path]))
     cache.advance([4])
-    features = pair.ours.features(ids[:, -1:], cache.open(*chain(1, 1, CPU)))
+    features = pair.ours.features(ids[:, -1:], cache.chain(1))
     chosen = torch.cat([ids[:, :length], ids[:, length + torch.tensor(path)], ids[:, -1:]], 1)
     n = chosen.shape[1]
     expected = pair.reference(chosen, attention_mask=mask[:, :n], position_ids=positions[:, :n])

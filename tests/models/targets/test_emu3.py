@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import Emu3ForConditionalGeneration
 
 from configs.schema import MethodSettings, SamplingSettings
-from decoding.slots import with_row_ends
+from decoding.row_ends import with_row_ends
 from models.targets.emu3 import Emu3
 from runs.session import Session, open_session
 

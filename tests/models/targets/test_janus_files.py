@@ -19,7 +19,7 @@ from transformers import JanusConfig, JanusForConditionalGeneration, LlamaConfig
 
 import main
 from configs.schema import LanternSettings, MethodSettings
-from decoding.flight import Job
+from decoding.images import Job
 from models.base import TargetOptions
 from models.placement import dispatch
 from models.registry import FAMILIES, load_codec

@@ -9,19 +9,16 @@ from pathlib import Path
 import llamagen_reference as reference
 import pytest
 import torch
+from counted import CountedCache
+from direct import Known, Rounds
 from small_llamagen import LlamaGenSizes, llamagen_settings, open_llamagen, write_llamagen
 from torch import Tensor
 from transformers import AutoTokenizer, T5EncoderModel
 
 from configs.schema import MethodSettings
-from decoding.cache import CacheShape, KVCache
-from decoding.cache_pass import chain
-from decoding.drafter import Decided
-from decoding.flight import Job
+from decoding.cache import CacheShape
+from decoding.images import Job
 from decoding.sampling import SamplingDistribution
-from decoding.timing import Stopwatch
-from decoding.tree import DraftTree
-from drafters.eagle import EagleDrafter
 from models.base import ImageRope
 from models.rotary import RotaryGrid, rotate_pairs
 from runs.exactness import gap
@@ -126,12 +123,12 @@ def expected_features(folder: Path, session: Session, text: str, codes: list[int
 def test_prompt_and_codes_equal_the_plain_reference(text, folder, session) -> None:
     """The prompt in one pass, then codes one by one and in a bunch."""
     target, prompt = session.target, session.target.prompt(text, 2)
-    cache = KVCache(target.spec, CacheShape(1, 2, 40), torch.float64, CPU)
-    cache.reset(prompt.starts, prompt.origins)
-    parts = [target.read(prompt, cache.open(*chain(1, SIZES.slots, CPU)))]
+    cache = CountedCache(target.spec, CacheShape(1, 2, 40), torch.float64, CPU)
+    cache.begin(prompt.starts, prompt.origins)
+    parts = [target.read(prompt, cache.chain(SIZES.slots))]
     cache.advance([SIZES.slots])
     for codes in (CODES[:1], CODES[1:2], CODES[2:]):
-        context = cache.open(*chain(1, len(codes), CPU))
+        context = cache.chain(len(codes))
         parts.append(target.features(torch.tensor([codes, codes]), context))
         cache.advance([len(codes)])
     features, expected = torch.cat(parts, 1), expected_features(folder, session, text, CODES)
@@ -158,25 +155,19 @@ def test_drafter_equals_the_plain_reference(folder, session) -> None:
     prompt, w = target.prompt("dog", 2), reference.weights(folder / "drafter" / "pytorch_model.bin")
     assert prompt.starts[0] > 3
     features = expected_features(folder, session, "dog", CODES)
-    drafter = EagleDrafter(session.drafter.network, target, distribution, room=8, deepest=8)
-    drafter.open(1, Stopwatch(CPU))
-    drafter.start(0, prompt, features[:, : SIZES.slots], torch.tensor(CODES[:1]))
-    done = 1
+    image = Known(prompt, features, torch.tensor(CODES), target.grid)
+    rounds = Rounds(session, distribution, [image])
     for count in (1, 3, 2):
-        root = DraftTree.root(torch.tensor(CODES[done - 1 : done]), torch.float64)
+        (done,) = rounds.done
         known = features[:, : SIZES.slots + done - 1]
         drafted = [
             reference.drafted_features(w, row, CODES[:done], SIZES.slots, SIZES.side)
             for row in known
         ]
-        expected = distribution(target.score(torch.stack(drafted)[:, -1:]))
-        torch.testing.assert_close(drafter.expand(root, torch.tensor([[0]])), expected, **TOLERANCE)
-
-        tree = root.extend(
-            torch.tensor([[0]]),
-            torch.tensor([[[5]]]),
-            torch.tensor([[[-1.0]]], dtype=torch.float64),
-        )
+        expected, root = distribution(target.score(torch.stack(drafted)[:, -1:])), rounds.root()
+        torch.testing.assert_close(rounds.expand(root, [[0]]), expected, **TOLERANCE)
+        zero = torch.zeros(1, 1, dtype=torch.long)
+        tree = root.extend(zero, zero[None] + 5, -torch.ones(1, 1, 1, dtype=torch.float64))
         after = [
             reference.drafted_features(
                 w, torch.cat([row, out[-1:]]), [*CODES[:done], 5], SIZES.slots, SIZES.side
@@ -184,12 +175,8 @@ def test_drafter_equals_the_plain_reference(folder, session) -> None:
             for row, out in zip(known, drafted, strict=True)
         ]  # fmt: skip
         expected = distribution(target.score(torch.stack(after)))
-        torch.testing.assert_close(drafter.expand(tree, torch.tensor([[1]])), expected, **TOLERANCE)
-        new = slice(SIZES.slots + done - 1, SIZES.slots + done - 1 + count)
-        drafter.commit(
-            Decided(features[:, new][None], torch.tensor([CODES[done : done + count]]), [count])
-        )
-        done += count
+        torch.testing.assert_close(rounds.expand(tree, [[0]]), expected, **TOLERANCE)
+        rounds.commit([count])
 
 
 JOBS = [

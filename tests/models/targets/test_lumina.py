@@ -13,7 +13,7 @@ from small import open_lumina, small_settings
 from configs.fields import SettingsError
 from configs.image_size import parse_size
 from configs.schema import AdtSettings, MethodSettings, RunSettings, SamplingSettings
-from decoding.flight import Job
+from decoding.images import Job
 from decoding.noise import gumbel
 from decoding.sampling import SamplingDistribution
 from models.base import Context

@@ -20,8 +20,8 @@ from configs.methods import MethodSettings
 from configs.model import EngineSettings
 from decoding import noise
 from decoding.engine import Engine
-from decoding.flight import Job
-from drafters.graft import GraftDrafter
+from decoding.images import Job
+from drafters.mixed import MixedDrafter
 from runs.session import Session, open_session
 
 MAKERS: dict[str, tuple[Callable[[Path], Path], Callable[..., EngineSettings]]] = {
@@ -70,23 +70,23 @@ def opened(session: Session, name: str, images: int) -> Engine:
     engine = session.open_engine(MethodSettings(name, **size), images=images)
     jobs = [Job(str(number), longest(session), number) for number in range(images)]
     engine._open(jobs)
-    engine.batch.admit(iter(jobs))
+    engine.images.admit(iter(jobs))
     return engine
 
 
 def allocated(engine: Engine) -> dict[str, int]:
     """Bytes by what takes them, by the names of the report."""
     taken = {
-        "target keys and values": engine.batch.cache.nbytes,
-        "noise": engine.batch.noise.table.nbytes,
+        "target keys and values": engine.images.cache.nbytes,
+        "noise": engine.images.noise.table.nbytes,
     }
     drafter = engine.speculation.drafter
-    parts = (drafter.near, drafter.far) if isinstance(drafter, GraftDrafter) else (drafter,)
+    parts = (drafter.near, drafter.far) if isinstance(drafter, MixedDrafter) else (drafter,)
     for part in parts:
         if hasattr(part, "cache"):
             taken["drafter keys and values"] = part.cache.nbytes
-        elif hasattr(part, "distributions"):
-            taken["stale predictions"] = part.distributions.nbytes
+        elif hasattr(part, "log_p"):
+            taken["stale predictions"] = part.log_p.nbytes
     return taken
 
 

@@ -18,7 +18,7 @@ import main
 from configs.fields import SettingsError
 from configs.methods import MethodSettings
 from configs.schema import ROOT, RunSettings
-from decoding.flight import Job
+from decoding.images import Job
 from decoding.sampling import SamplingDistribution
 from drafters.calibrations import Calibrations
 from drafters.training.features import Cached

@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoding.kernels import steps_for
-from decoding.transfer import constant
+from decoding.transfer import arange, constant
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
 from models.base import TargetModel
@@ -27,51 +26,27 @@ def directions_of(target: TargetModel) -> Tensor:
     return F.normalize(codes.to(target.device, dtype), dim=-1)
 
 
-def observed(
-    tree: DraftTree, verdict: Verdict, root: Tensor, recent: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return where the nodes of a verified tree stand, and their last tokens as `lineage_of` does.
-
-    Positions (images, 1 + nodes) are -1 for absent nodes. root: (images, 1) position. recent:
-    (images, REACH) the last decided tokens, which become those after the verdict.
-    """
-    if kernels := steps_for(tree.scores):
-        outcome = verdict.path, verdict.emitted, verdict.accepted
-        return kernels.lineage(tree.columns, outcome, root, recent)
-    lineage = lineage_of(tree, recent)
-    recent.copy_(decided_after(lineage, verdict))
-    return (root + tree.depths).masked_fill(~tree.present, -1), lineage
-
-
 def lineage_of(tree: DraftTree, recent: Tensor) -> Tensor:
     """Return the last tokens of all nodes, their own first: (images, 1 + nodes, REACH).
 
     recent: (images, REACH) the last decided tokens, the root's first.
     """
-    if tree.nodes == 0:
-        return recent[:, None].clone()
     older = REACH - 1  # tokens before the root, as nodes of a longer tree
     tokens = torch.cat([recent[:, 1:].flip(1), tree.tokens], 1)
     first = constant((0, *range(older)), tokens.device).expand(len(tokens), -1)
     parents = torch.cat([first, tree.parents[:, 1:] + older], 1)
-    nodes = torch.arange(older, tokens.shape[1], device=tokens.device)
-    return ancestors(tokens, parents, nodes.expand(len(tokens), -1), REACH)
+    path = [arange(tokens.shape[1], tokens.device)[older:].expand(len(tokens), -1)]
+    for _ in range(older):
+        path.append(parents.gather(1, path[-1]))
+    return tokens.gather(1, torch.stack(path, 2).flatten(1)).unflatten(1, (-1, REACH))
 
 
-def lineage_along(line: Tensor) -> Tensor:
+def lineage_along(path: Tensor) -> Tensor:
     """Return the last tokens of every step of a path, its own first: (images, steps, REACH).
 
-    line: (images, REACH - 1 + steps) the path's tokens, those before its first step first.
+    path: (images, REACH - 1 + steps) its tokens, those before its first step first.
     """
-    return line.unfold(1, REACH, 1).flip(2)
-
-
-def ancestors(tokens: Tensor, parents: Tensor, nodes: Tensor, count: int) -> Tensor:
-    """Return the tokens of nodes (images, k) and of their nearest ancestors: (images, k, count)."""
-    chain = [nodes]
-    for _ in range(count - 1):
-        chain.append(parents.gather(1, chain[-1]))
-    return tokens.gather(1, torch.stack(chain, 2).flatten(1)).unflatten(1, (-1, count))
+    return path.unfold(1, REACH, 1).flip(2)
 
 
 def decided_after(lineage: Tensor, verdict: Verdict) -> Tensor:
@@ -85,6 +60,6 @@ def decided_after(lineage: Tensor, verdict: Verdict) -> Tensor:
     return torch.cat([verdict.emitted.gather(1, accepted), before], 1)
 
 
-def trust_in(likeness: Tensor, least: float | Tensor, slope: float | Tensor) -> Tensor:
+def trust_in(similarity: Tensor, least: float | Tensor, slope: float | Tensor) -> Tensor:
     """Return factors exp(least + slope m^3) on the calibration, of similarities m (images, k)."""
-    return (least + slope * likeness.clamp(0, 1) ** 3).exp()
+    return (least + slope * similarity.clamp(0, 1) ** 3).exp()

@@ -1,0 +1,168 @@
+"""Static sizes of a round, and rounds captured once as CUDA graphs and replayed.
+
+Launching a round's hundreds of kernels takes the host longer than a GPU needs to run them. Between
+the numbers that it reads and the statistics that it writes, a round is a function of tensors that
+changes its state in place, so on a GPU it is captured once per `RoundShape` and replayed. On a CPU
+the same function is called.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+log = logging.getLogger(__name__)
+
+
+class TreeShape(NamedTuple):
+    """Limits of one image's tree."""
+
+    depth: int  # levels that are grown
+    width: int  # children per expanded node, and nodes expanded per level
+    nodes: int  # draft tokens to verify
+    window: int = 0  # greatest depth of the tokens that continue the grown nodes
+
+    @property
+    def reach(self) -> int:
+        """The depth that no node exceeds."""
+        return max(self.depth, self.window)
+
+
+NO_TREE = TreeShape(0, 0, 0)  # plain decoding
+
+
+def largest_of(shapes: Iterable[TreeShape]) -> TreeShape:
+    """Return the smallest shape that holds all of them."""
+    return TreeShape(*map(max, zip(*shapes, strict=True)))
+
+
+@dataclass(frozen=True)
+class RoundShape:
+    """Static sizes of a round. One CUDA graph is captured per value."""
+
+    images: int  # rows of the batch, idle ones included
+    depth: int  # levels of the deepest tree
+    width: int  # children per expanded node, and nodes expanded per level, at most
+    nodes: int  # draft tokens verified per image, at most
+    window: int  # greatest depth of the tokens that continue the grown nodes
+    pending: int  # slots decided in the last round, at most: the drafter has not processed them
+    committed: int  # slots of the target's cache that hold committed tokens, at most
+    row_ends: int = 0  # tree nodes after which an image row ends, at most
+    end_depths: tuple[int, ...] = ()  # depths of such nodes, 0 for the root
+    uniform: bool = True  # every image's tree has exactly these limits
+
+    @property
+    def reach(self) -> int:
+        """The depth that no node exceeds."""
+        return max(self.depth, self.window)
+
+
+class Runner(Protocol):
+    """Runs the parts of a round."""
+
+    def round_up(self, shape: RoundShape, largest: RoundShape) -> RoundShape:
+        """Return the shape to run a round in; no round is larger than `largest`."""
+
+    def __call__(self, shape: RoundShape, program: Callable[[Tensor], Any], inputs: Tensor) -> Any:
+        """Return program(inputs); programs of the same name and shape are the same function."""
+
+    def forget(self) -> None:
+        """Drop what was captured: the memory that it reads is gone."""
+
+
+class Launch:
+    """Calls every round, in its exact size."""
+
+    def round_up(self, shape: RoundShape, largest: RoundShape) -> RoundShape:
+        return shape
+
+    def __call__(self, shape: RoundShape, program: Callable[[Tensor], Any], inputs: Tensor) -> Any:
+        return program(inputs)
+
+    def forget(self) -> None:
+        pass
+
+
+@dataclass
+class _Graph:
+    graph: Any
+    inputs: Tensor  # the graph reads them here
+    outputs: Any  # and writes here
+
+
+class CudaGraphs:
+    """Captures each part of a round once per shape and replays it.
+
+    Outputs are valid until the next round: all graphs share one memory pool.
+    """
+
+    def __init__(self, on_capture: Callable[[bool], None] = lambda capturing: None):
+        """on_capture: called with True before and False after a capture, in which no timer runs."""
+        self.graphs: dict[tuple[str, RoundShape], _Graph] = {}
+        self.warm: set[tuple[str, RoundShape]] = set()
+        self.pool: Any = None
+        self.broken = False
+        self.on_capture = on_capture
+
+    def round_up(self, shape: RoundShape, largest: RoundShape) -> RoundShape:
+        """Return the shape with exact depth and row ends, and everything else at its largest.
+
+        A draft level costs a forward pass, so trees never draft more levels than they ask for. The
+        other sizes only pad: absent nodes and masked slots cost little, a graph per size a lot.
+        """
+        if self.broken:
+            return shape
+        rounded = replace(largest, depth=shape.depth)
+        if not shape.row_ends:
+            rounded = replace(rounded, row_ends=0, end_depths=())
+        sizes = "width", "nodes", "window"
+        alike = all(getattr(shape, size) == getattr(rounded, size) for size in sizes)
+        return replace(rounded, uniform=shape.uniform and alike)
+
+    def __call__(self, shape: RoundShape, program: Callable[[Tensor], Any], inputs: Tensor) -> Any:
+        key = _name(program), shape
+        if self.broken:
+            return program(inputs)
+        if key not in self.warm:  # libraries load kernels and choose algorithms in the first call
+            self.warm.add(key)
+            return program(inputs)
+        if key not in self.graphs and not self._capture(key, program, inputs):
+            return program(inputs)
+        captured = self.graphs[key]
+        captured.inputs.copy_(inputs, non_blocking=True)
+        captured.graph.replay()
+        return captured.outputs
+
+    def _capture(
+        self, key: tuple[str, RoundShape], program: Callable[[Tensor], Any], inputs: Tensor
+    ) -> bool:
+        """Capture a program, which computes nothing yet; returns whether that worked."""
+        inputs, graph = inputs.clone(), torch.cuda.CUDAGraph()
+        self.on_capture(True)
+        try:
+            with torch.cuda.graph(graph, pool=self.pool):
+                outputs = program(inputs)
+        except RuntimeError as error:
+            # images stay the same without graphs, so a batch that runs overnight goes on
+            self.broken = True
+            log.warning(
+                "CUDA graphs are off, rounds are launched kernel by kernel: %s. Please report this "
+                "line with the versions of torch and the driver.", str(error).splitlines()[0],
+            )  # fmt: skip
+            return False
+        finally:
+            self.on_capture(False)
+        self.pool = graph.pool()
+        self.graphs[key] = _Graph(graph, inputs, outputs)
+        return True
+
+    def forget(self) -> None:
+        self.graphs, self.warm, self.pool = {}, set(), None
+
+
+def _name(program: Callable[[Tensor], Any]) -> str:
+    """Return the name of a function, also of one inside `partial`."""
+    return getattr(program, "func", program).__name__

@@ -1,0 +1,294 @@
+"""The images in flight: what the host keeps of each, their noise and KV cache, how jobs enter."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from decoding.cache import CacheShape, KVCache
+from decoding.drafter import Drafter
+from decoding.graphs import NO_TREE, RoundShape, TreeShape, largest_of
+from decoding.noise import NoiseShape, PositionalNoise, stream_key
+from decoding.policies.base import Controller, Outcome, TreePolicy
+from decoding.proposals import Proposal
+from decoding.round import IDLE, ImageInputs
+from decoding.row_ends import end_depths, most_row_ends, slots_of
+from decoding.sampling import SamplingDistribution, choose
+from decoding.stats import ImageRound, Sources, refuse_nan
+from decoding.transfer import to_host
+from models.base import ImageGrid, PromptRows, TargetModel
+
+
+@dataclass(frozen=True)
+class Job:
+    """An image to make: its id, its prompt and its own 63-bit seed."""
+
+    id: str
+    prompt: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """A way to draft."""
+
+    drafter: Drafter  # proposes distributions
+    policy: TreePolicy  # which nodes a tree has
+    proposal: Proposal  # how children are taken from a distribution
+
+
+@dataclass(frozen=True)
+class RoundStats:
+    """A round of one image, a line of rounds.jsonl."""
+
+    id: str
+    round: int
+    position: int  # of the first token that it decided
+    depth: int  # planned
+    width: int
+    nodes: int  # of the verified tree
+    accepted: int  # accepted length
+    top1: tuple[float, ...]  # the target's greatest probability at every decided position
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageCost:
+    """What an image took."""
+
+    mean_depth: float  # of the verified trees
+    mean_nodes: float
+    # the image's share of its batch's rounds, and its own prefill; the VQ decoder is not in it
+    seconds: float
+    seconds_prefill: float
+    seconds_draft: float  # 0 for rounds that were replayed, which are timed as a whole
+    seconds_verify: float
+
+
+@dataclass(frozen=True)
+class FinishedImage(ImageCost):
+    """An image's codes (tokens,) on the CPU, and what they cost."""
+
+    job: Job
+    codes: Tensor
+    target_forwards: int  # its rounds, and one for the prefill, which images of one prompt share
+    tau: float  # tokens decided per round, bonus tokens included; the prefill's is not counted
+
+
+@dataclass
+class ImageState:
+    """An image between rounds."""
+
+    job: Job
+    grid: ImageGrid
+    codes: list[int]  # decided so far
+    length: int  # committed slots of the target's cache
+    controller: Controller | None  # the policy's memory of the image; None in plain decoding
+    seconds_prefill: float
+    pending: int = 1  # slots decided in the last round
+    rounds: int = 0
+    levels: int = 0  # of all verified trees
+    nodes: int = 0
+    seconds: float = 0.0
+    seconds_draft: float = 0.0
+    seconds_verify: float = 0.0
+    planned: TreeShape = field(default=NO_TREE)
+
+    @property
+    def decided(self) -> int:
+        """Image tokens decided."""
+        return len(self.codes)
+
+    @property
+    def remaining(self) -> int:
+        """Image tokens still to decide."""
+        return self.grid.tokens - self.decided
+
+    def inputs(self, samples: bool) -> ImageInputs:
+        """Return the numbers of the next round; samples: whether it draws drafts."""
+        if self.controller is not None:
+            self.planned = self.controller.shape(self.decided, self.remaining)
+        stream = stream_key(self.job.seed, f"draft {self.rounds}") if samples else 0
+        numbers = self.codes[-1], self.decided, self.length, self.pending, stream
+        return ImageInputs(*numbers, *self.planned)
+
+    def observe(self, outcome: ImageRound) -> RoundStats:
+        """Count a round and let the controller learn from it."""
+        position, accepted = self.decided, outcome.accepted
+        stats = RoundStats(
+            self.job.id, self.rounds, position, self.planned.reach, self.planned.width,
+            outcome.nodes, accepted, outcome.top1,
+        )  # fmt: skip
+        if self.controller is not None:
+            seen = Outcome(position, accepted, outcome.levels, outcome.confidence)
+            self.controller.observe(seen)
+        self.pending = slots_of(position - 1, outcome.decided, self.grid)
+        self.length += self.pending
+        self.codes += outcome.codes
+        self.rounds += 1
+        self.levels += outcome.levels
+        self.nodes += outcome.nodes
+        return stats
+
+    def spend(self, draft: float, verify: float, total: float) -> None:
+        """Add this image's share of a round's seconds."""
+        self.seconds_draft += draft
+        self.seconds_verify += verify
+        self.seconds += total
+
+    def finish(self) -> FinishedImage:
+        """Return the image and what it took."""
+        rounds = max(self.rounds, 1)
+        return FinishedImage(
+            job=self.job,
+            codes=torch.tensor(self.codes),
+            target_forwards=self.rounds + 1,
+            tau=(self.decided - 1) / rounds,
+            mean_depth=self.levels / rounds,
+            mean_nodes=self.nodes / rounds,
+            seconds=self.seconds + self.seconds_prefill,
+            seconds_prefill=self.seconds_prefill,
+            seconds_draft=self.seconds_draft,
+            seconds_verify=self.seconds_verify,
+        )
+
+
+@dataclass(frozen=True)
+class _Prompt:
+    """A prompt that the target has read."""
+
+    text: str
+    image: int  # whose cache rows hold its keys and values, in the first slots
+    rows: PromptRows
+    hidden: Tensor  # (guidance, length, hidden) of the target
+    log_p: Tensor  # (1, 1, vocab) of the first image token
+
+
+class Images:
+    """The images that are decoded together; image i has row i of every state.
+
+    The batch keeps its size: a row without an image computes what nobody reads.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        target: TargetModel,
+        distribution: SamplingDistribution,
+        speculation: Speculation | None,
+        sources: Sources,
+    ):
+        """Allocate a row per job, for prompts as long as theirs."""
+        self.target, self.distribution = target, distribution
+        self.speculation, self.sources = speculation, sources
+        self.largest = speculation.policy.largest if speculation else NO_TREE
+        self.longest = max(map(target.length, {job.prompt for job in jobs}))  # prompt, in tokens
+        shape = CacheShape(len(jobs), distribution.guidance, self._slots(self.longest))
+        self.cache = KVCache(target.spec, shape, target.dtype, target.device)
+        dtype = torch.float64 if target.dtype == torch.float64 else torch.float32
+        size = target.grid.tokens, target.vocab.size
+        reach = 1 + self.largest.reach
+        noise = NoiseShape(*size, distribution.greedy, dtype, target.device, reach)
+        self.noise = PositionalNoise(noise, len(jobs))
+        self.states: list[ImageState | None] = [None] * len(jobs)
+        self._last: _Prompt | None = None  # the prompt read last
+
+    def _slots(self, length: int) -> int:
+        """Return the cache slots of an image with a prompt of this length, and of its last tree."""
+        grid = self.target.grid
+        return length + grid.slots(grid.tokens) + grid.block(self.largest.nodes)
+
+    def reopen(self, images: int) -> bool:
+        """Free all rows for other jobs; returns whether there are so many."""
+        self.states, self._last = [None] * len(self.states), None
+        return len(self.states) == images
+
+    @property
+    def full(self) -> bool:
+        """Whether no row is free."""
+        return None not in self.states
+
+    @torch.inference_mode()
+    def admit(self, queue: Iterator[Job]) -> bool:
+        """Give free rows to the next jobs; returns whether an image is in flight."""
+        for image, state in enumerate(self.states):
+            if state is None and (job := next(queue, None)) is not None:
+                self.states[image] = self._prefill(image, job)
+        return any(state is not None for state in self.states)
+
+    def _prefill(self, image: int, job: Job) -> ImageState:
+        """Read a job's prompt and decide its first image token."""
+        started = time.perf_counter()
+        prompt = self._last = self._read(image, job.prompt)
+        self.noise.fill(image, job.seed)
+        code = choose(prompt.log_p, self.noise.table[image : image + 1, :1])[0]  # (1,)
+        # waits for the device, which makes the seconds true
+        first, is_nan = to_host(torch.stack([code[0], prompt.log_p.isnan().any().long()]))
+        refuse_nan(bool(is_nan), self.sources.target)
+        controller = None
+        if self.speculation:
+            controller = self.speculation.policy.controller(job.seed)
+            self.speculation.drafter.prefill(image, prompt.rows, prompt.hidden, code)
+        seconds, length = time.perf_counter() - started, prompt.rows.ids.shape[1]
+        return ImageState(job, self.target.grid, [int(first)], length, controller, seconds)
+
+    def _read(self, image: int, text: str) -> _Prompt:
+        """Return a prompt with its keys and values in an image's cache rows.
+
+        The target reads it unless it was the last one: images of one prompt come one after the
+        other. The slots of a prompt stay as they are while images are decoded.
+        """
+        if self._last is not None and self._last.text == text:
+            self.cache.begin_as(image, self._last.image, self._last.rows.ids.shape[1])
+            return self._last
+        rows = self.target.prompt(text, self.distribution.guidance)
+        length = rows.ids.shape[1]
+        self.longest = max(self.longest, length)
+        self.cache.grow(self._slots(length))
+        context = self.cache.prefill(image, length, rows.starts, rows.origins)
+        layers = () if self.speculation is None else self.speculation.drafter.reads
+        hidden = self.target.read(rows, context, layers)
+        log_p = self.distribution(self.target.score(hidden[:, -1:]))
+        return _Prompt(text, image, rows, hidden, log_p)
+
+    def next_round(self) -> tuple[RoundShape, list[ImageInputs]]:
+        """Return the next round's sizes and numbers, and make its noise."""
+        samples = self.speculation is not None and self.speculation.proposal.samples
+        inputs = [IDLE if state is None else state.inputs(samples) for state in self.states]
+        self.noise.keep_ahead([numbers.decided for numbers in inputs])
+        trees = [TreeShape(i.depth, i.width, i.nodes, i.window) for i in inputs]
+        largest, grid = largest_of(trees), self.target.grid
+        numbers = zip(inputs, trees, strict=True)
+        ends = set().union(*(end_depths(i.decided - 1, tree, grid) for i, tree in numbers))
+        depths = tuple(sorted(ends))
+        shape = RoundShape(
+            len(inputs),
+            *largest,
+            pending=max(numbers.pending for numbers in inputs),
+            committed=max(numbers.length for numbers in inputs),
+            row_ends=most_row_ends(depths, largest),
+            end_depths=depths,
+            uniform=all(tree == largest for tree in trees),
+        )
+        return shape, inputs
+
+    @property
+    def largest_round(self) -> RoundShape:
+        """No round is larger."""
+        grid, tree = self.target.grid, self.largest
+        depths = () if grid.row_end is None else tuple(range(tree.reach + 1))
+        pending = grid.block(tree.reach)
+        committed = self.longest + grid.slots(grid.tokens)
+        return RoundShape(
+            len(self.states), *tree, pending, committed, len(depths) and tree.nodes + 1, depths
+        )
+
+    def pop_finished(self) -> tuple[FinishedImage, ...]:
+        """Take out and return the images that are complete."""
+        finished = []
+        for image, state in enumerate(self.states):
+            if state is not None and state.remaining == 0:
+                finished.append(state.finish())
+                self.states[image] = None
+        return tuple(finished)

@@ -1,0 +1,113 @@
+"""What a round reads and what it leaves: inputs, static shape, noise, and the verified tree."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from torch import Tensor
+
+from decoding.graphs import RoundShape
+from decoding.noise import PositionalNoise
+from decoding.transfer import arange
+from decoding.tree import DraftTree
+from decoding.verifiers.base import Verdict
+
+
+@dataclass(frozen=True)
+class ImageInputs:
+    """What the host knows of an image before a round; a row of `RoundInputs`."""
+
+    code: int  # last decided code, the tree's root
+    decided: int  # image tokens decided: the position of the root's children
+    length: int  # committed slots of the target's cache, which end before the root
+    pending: int  # slots decided in the last round, the root's among them
+    stream: int  # key of the noise that this round samples drafts with
+    depth: int  # limits of the tree, as in `TreeShape`
+    width: int
+    nodes: int
+    window: int
+
+
+# A row without an image: it drafts nothing, writes to slot 1 and never commits.
+IDLE = ImageInputs(0, decided=1, length=1, pending=1, stream=0, depth=0, width=0, nodes=0, window=0)
+
+
+class RoundInputs:
+    """The numbers that differ from round to round, as views of one table on the device."""
+
+    def __init__(self, table: Tensor):
+        """table: (images, 9) with a column per field of `ImageInputs`."""
+        self.code, self.length, self.pending = table[:, 0], table[:, 2], table[:, 3]  # (images,)
+        self.decided, self.stream = table[:, 1:2], table[:, 4:5]  # (images, 1)
+        self.depth, self.width = table[:, 5:6], table[:, 6:7]
+        self.nodes, self.window = table[:, 7:8], table[:, 8:9]
+
+    @staticmethod
+    def rows(images: Sequence[ImageInputs]) -> list[tuple[int, ...]]:
+        """Return the table's rows."""
+        return [tuple(vars(image).values()) for image in images]
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """One round: its static sizes, its inputs and the noise at its positions."""
+
+    shape: RoundShape
+    inputs: RoundInputs
+    noise: PositionalNoise
+    keep_q: bool = False  # whether the verifier reads the drafter's distributions
+
+    def position(self, steps: Tensor | int) -> Tensor:
+        """Return the image positions (images, n) so many steps after the root's children."""
+        return self.inputs.decided + steps
+
+    @cached_property
+    def ahead(self) -> Tensor:
+        """(images, reach, vocab) the noise that the target will choose with, level by level."""
+        return self.noise(self.position(arange(self.shape.reach, self.inputs.code.device)))
+
+    def draft_noise(self, levels: Tensor, parents: Tensor) -> Tensor:
+        """Return noise (images, n, vocab) for the children of n nodes, drawn for this round alone.
+
+        levels: (n,) or (1,), those of the children, from 0. parents: (n,) rank of their parent
+        among the nodes that are expanded into its level.
+        """
+        return self.noise.draft(self.inputs.stream, self.position(levels), parents)
+
+
+@dataclass(frozen=True)
+class AcceptedTokens:
+    """The slots of a verification pass that stay, in order, and the codes that follow them."""
+
+    slots: Tensor  # (images, n) offsets from the root's slot
+    codes: Tensor  # (images, n) code j follows slot j
+    counts: Tensor  # (images, 1) how many of the n are valid
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """A verified tree, as drafters, statistics and watchers see it."""
+
+    round: Round
+    tree: DraftTree
+    hidden: Tensor  # (images, guidance, slots, hidden) of the target, in the order of its slots
+    exits: Tensor | None  # (images, 1 + nodes) the slot that predicts a node's children; None: own
+    log_p: Tensor  # (images, 1 + nodes, vocab) the target's, after every node
+    verdict: Verdict
+    accepted: AcceptedTokens
+
+    @property
+    def node_hidden(self) -> Tensor:
+        """(images, guidance, 1 + nodes, hidden) that predict the children of every node."""
+        return self.hidden if self.exits is None else hidden_at(self.hidden, self.exits)
+
+    @property
+    def accepted_hidden(self) -> Tensor:
+        """(images, guidance, n, hidden) at the accepted slots: what predicted each code."""
+        return hidden_at(self.hidden, self.accepted.slots)
+
+
+def hidden_at(hidden: Tensor, slots: Tensor) -> Tensor:
+    """Return hidden (images, guidance, slots, hidden) at slots (images, n)."""
+    index = slots[:, None, :, None].expand(-1, hidden.shape[1], -1, hidden.shape[3])
+    return hidden.gather(2, index)

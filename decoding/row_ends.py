@@ -1,0 +1,123 @@
+"""Row ends: tokens that some models force after every image row, so nothing has to decide them.
+
+Trees, policies, verifiers and noise know image tokens only. The target reads a sequence of slots:
+the nodes of a tree and, in rounds that may reach the end of a row, a slot for the row end after
+each node that ends one. The row end's hidden state then predicts the node's children. So trees grow
+across row ends in one forward pass, and a forced token costs neither a round nor a score.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from decoding.graphs import TreeShape
+from decoding.round import AcceptedTokens, Round
+from decoding.transfer import arange
+from decoding.tree import DraftTree
+from decoding.verifiers.base import Verdict
+from models.base import ImageGrid
+
+
+@dataclass(frozen=True)
+class VerifyTokens:
+    """The tokens of a verification pass: a tree's nodes, then row ends."""
+
+    codes: Tensor  # (images, m)
+    depths: Tensor  # (images, m) distance from the root in slots
+    visible: Tensor  # (images, m, m) bool, what a slot sees
+    exits: Tensor | None = None  # (images, 1 + nodes) the slot that predicts a node's children
+
+
+def verify_tokens(tree: DraftTree, round: Round, grid: ImageGrid) -> VerifyTokens:
+    """Return the tokens with which the target verifies a tree."""
+    if not round.shape.row_ends:
+        return VerifyTokens(tree.tokens, tree.depths, tree.visible)
+    root = round.inputs.decided - 1
+    position = root + tree.depths
+    ends = (position + 1) % grid.columns == 0  # (images, 1 + nodes)
+    # Nodes that end a row first, in order; as many as any image of the batch may have.
+    count = min(round.shape.row_ends, tree.nodes + 1)
+    present, node = ends.int().sort(dim=1, descending=True, stable=True)
+    present, node = present[:, :count].bool(), node[:, :count]  # (images, e)
+    nodes = tree.nodes + 1
+    depths = grid.slots(position) - grid.slots(root)
+    codes = torch.cat([tree.tokens, torch.full_like(node, grid.row_end)], 1)
+    slots = torch.where(present, nodes + arange(count, node.device), node)
+    exits = arange(nodes, node.device).expand(len(root), -1).scatter(1, node, slots)
+    depths = torch.cat([depths, depths.gather(1, node) + 1], 1)
+    return VerifyTokens(codes, depths, _visible(tree.visible, node, present), exits)
+
+
+def _visible(visible: Tensor, node: Tensor, present: Tensor) -> Tensor:
+    """Return (images, m, m) what slots see.
+
+    Nodes also see the row ends after their ancestors. A row end sees what its node sees, and
+    itself.
+
+    visible: (images, 1 + nodes, 1 + nodes) of the tree. node, present: (images, e) the nodes that
+    end rows.
+    """
+    count, ends = visible.shape[1], node.shape[1]
+    every = arange(count, node.device)[:, None]
+    after = visible.gather(2, node[:, None].expand(-1, count, -1))
+    after = after & (every != node[:, None]) & present[:, None]  # (images, 1 + nodes, e)
+    rows = torch.cat([visible, after], 2)
+    at_ends = rows.gather(1, node[..., None].expand(-1, -1, rows.shape[2]))
+    itself = torch.eye(ends, dtype=torch.bool, device=node.device)
+    at_ends = torch.cat([at_ends[..., :count], at_ends[..., count:] | itself], 2)
+    return torch.cat([rows, at_ends], 1)
+
+
+def accepted_tokens(
+    tokens: VerifyTokens, verdict: Verdict, height: int, round: Round, grid: ImageGrid
+) -> AcceptedTokens:
+    """Return the slots to keep: those of the accepted nodes, and of the row ends between them.
+
+    height: of the tree, so that at most height + 1 codes are decided.
+    """
+    path, emitted = verdict.path[:, : height + 1], verdict.emitted[:, : height + 1]
+    decided = verdict.accepted[:, None] + 1
+    if tokens.exits is None:
+        return AcceptedTokens(path, emitted, decided)
+    exits = tokens.exits.gather(1, path)
+    taken = arange(path.shape[1], path.device) < decided  # (images, n)
+    ends = exits != path
+    pairs = torch.stack([taken, taken & ends], 2).flatten(1)  # a node, then its row end
+    order = pairs.int().sort(dim=1, descending=True, stable=True).indices
+    slots = torch.stack([path, exits], 2).flatten(1)
+    codes = torch.stack([torch.where(ends, grid.row_end, emitted), emitted], 2).flatten(1)
+    return AcceptedTokens(slots.gather(1, order), codes.gather(1, order), pairs.sum(1, True))
+
+
+def slots_of(root: int, count: int, grid: ImageGrid) -> int:
+    """Return the slots of `count` image tokens from a root's position on, with their row ends."""
+    return grid.slots(root + count) - grid.slots(root)
+
+
+def end_depths(root: int, tree: TreeShape, grid: ImageGrid) -> set[int]:
+    """Return the depths of a tree's nodes after which an image row ends, 0 for the root."""
+    if grid.row_end is None:
+        return set()
+    first = -(root + 1) % grid.columns
+    return set(range(first, tree.reach + 1, grid.columns))
+
+
+def most_row_ends(depths: Collection[int], tree: TreeShape) -> int:
+    """Return how many nodes a tree may have at these depths."""
+    continued = tree.window > 0 and tree.depth > 0
+    per_depth = tree.nodes if continued else max(tree.width, 1) ** 2
+    below = len(set(depths) - {0})
+    return int(0 in depths) + min(tree.nodes, below * per_depth)
+
+
+def with_row_ends(codes: Tensor, grid: ImageGrid) -> Tensor:
+    """Return an image's first codes (n,), with row ends after full rows if the grid has them."""
+    if grid.row_end is None:
+        return codes
+    rows = codes.split(grid.columns)
+    return torch.cat(
+        [F.pad(row, (0, int(len(row) == grid.columns)), value=grid.row_end) for row in rows]
+    )

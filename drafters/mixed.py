@@ -1,0 +1,61 @@
+"""Two sources in one tree: a drafter for the next tokens, stale predictions for those after them.
+
+The drafter knows the path but is small. Stale predictions come from the target itself, but were
+made after other tokens. Where both speak of a position, their geometric mixture hits more often
+than either.
+"""
+
+import torch
+from torch import Tensor
+
+from decoding.drafter import Draft, Drafter
+from decoding.round import Round, RoundResult
+from decoding.timing import Stopwatch
+from decoding.tree import GrowingTree
+from drafters.jacobi import JacobiDrafter
+from models.base import PromptRows
+
+
+class MixedDrafter:
+    """Grows levels by a drafter, mixed with stale predictions; these also predict ahead.
+
+    The forward pass that verifies the tree renews the predictions.
+    """
+
+    def __init__(self, near: Drafter, far: JacobiDrafter, levels: int, cut: bool):
+        """Join two drafters.
+
+        Args:
+            near: follows paths.
+            far: keeps the stale predictions.
+            levels: that near is asked for; deeper ones are recalled alone.
+            cut: whether distributions give some codes probability 0.
+        """
+        self.near, self.far, self.levels, self.cut = near, far, levels, cut
+        self.reads, self.dtype = near.reads, near.dtype
+
+    def open(self, images: int, slots: int, watch: Stopwatch) -> None:
+        for drafter in (self.near, self.far):
+            drafter.open(images, slots, watch)
+
+    def prefill(self, image: int, prompt: PromptRows, hidden: Tensor, code: Tensor) -> None:
+        for drafter in (self.near, self.far):
+            drafter.prefill(image, prompt, hidden, code)
+
+    def expand(self, tree: GrowingTree, picked: Tensor, round: Round) -> Draft:
+        if tree.height >= self.levels:
+            return self.far.expand(tree, picked, round)
+        log_q = self.near.expand(tree, picked, round).log_q
+        recalled = self.far.recall(tree, picked, round)
+        mixed = torch.lerp(log_q, recalled.draft.log_q, recalled.share[..., None])
+        if self.cut:  # a code that one of them cuts has the drafter's say
+            known = mixed.isfinite() & recalled.draft.log_q.isfinite()
+            mixed = torch.where(known, mixed, log_q)
+        return Draft(mixed.log_softmax(-1), recalled.draft.trust)
+
+    def predict_ahead(self, round: Round) -> Draft:
+        return self.far.predict_ahead(round)
+
+    def update(self, result: RoundResult) -> None:
+        for drafter in (self.near, self.far):
+            drafter.update(result)

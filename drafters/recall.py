@@ -1,0 +1,153 @@
+"""Stale predictions, weighed by how similar the tokens are that they were made after.
+
+A verified tree holds the target's predictions after many tokens that it did not choose: the other
+candidates for the same place. After a token much like the chosen one, the target predicts much the
+same. So the distribution after a node is recalled from all nodes of the last tree that stand at its
+position, each weighed by the similarity of its last tokens to the node's own (kernel regression,
+Nadaraya 1964). Siblings of an accepted token are then worth verifying for what they predict.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from decoding.drafter import Draft
+from decoding.graphs import TreeShape
+from decoding.round import Round, RoundResult
+from decoding.timing import Stopwatch
+from decoding.transfer import arange, constant
+from decoding.tree import GrowingTree
+from drafters.jacobi import JacobiDrafter, Recalled
+from drafters.similarity import (
+    REACH,
+    SHARPNESS,
+    decided_after,
+    directions_of,
+    lineage_of,
+    trust_in,
+)
+from models.base import PromptRows, TargetModel
+
+# With m the similarity of the most similar node, the share of what is recalled in a mixture is
+# a + b m, cut to [0, 1], and distributions are trusted by factors exp(a + b m^3): those of the
+# mixture, and those of what is recalled alone. Fitted to closed-loop rounds of the shipped model.
+SHARE = -0.34, 1.32
+TRUST_MIXED = 0.0, 1.66
+TRUST_ALONE = -0.97, 2.56
+_LEAST = -60.0  # log-probability of codes that top-k or top-p cuts, so that means stay finite
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """What a round recalls from: the n nodes of the last tree, then an entry per level.
+
+    These are the predictions by position alone, which levels read that the last tree has not
+    reached.
+    """
+
+    round: Round
+    keys: Tensor  # (images, n + levels, tokens x hidden) sharpened directions of the last tokens
+    mask: Tensor  # (images, levels, n + levels) 0 for what a level recalls, else -inf
+    reached: Tensor  # (images, levels) bool: whether the last tree has nodes there
+
+
+class RecallDrafter(JacobiDrafter):
+    """Recalls predictions by similarity where the last tree has any, and as Jacobi elsewhere."""
+
+    def __init__(self, target: TargetModel, guess: str, largest: TreeShape):
+        super().__init__(target, guess, largest)
+        self.directions = directions_of(target)  # (codes, hidden)
+
+    def open(self, images: int, slots: int, watch: Stopwatch) -> None:
+        super().open(images, slots, watch)
+        nodes = 1 + self.largest.nodes
+        # (images, REACH) the last decided codes, the root's first
+        self.recent = torch.zeros(images, REACH, dtype=torch.long, device=self.device)
+        # the last tree: positions of its nodes, -1 for absent ones; their last tokens; the
+        # predictions after them, with room behind for those by position alone
+        self.positions = torch.full((images, nodes), -1, device=self.device)
+        self.lineage = torch.zeros(images, nodes, REACH, dtype=torch.long, device=self.device)
+        size = images, nodes + self.largest.reach, self.codes
+        self.predictions = torch.full(size, _LEAST, dtype=self.dtype, device=self.device)
+        self._remembered: Remembered | None = None
+
+    def prefill(self, image: int, prompt: PromptRows, hidden: Tensor, code: Tensor) -> None:
+        super().prefill(image, prompt, hidden, code)
+        self.recent[image], self.positions[image] = code, -1
+
+    def expand(self, tree: GrowingTree, picked: Tensor, round: Round) -> Draft:
+        log_q, similarity = self._recall(tree, picked, round)
+        return Draft(log_q, trust_in(similarity, *TRUST_ALONE))
+
+    def recall(self, tree: GrowingTree, picked: Tensor, round: Round) -> Recalled:
+        log_q, similarity = self._recall(tree, picked, round)
+        level = slice(tree.height, tree.height + 1)
+        least, slope = SHARE
+        share = (least + slope * similarity).clamp(0, 1)
+        by_position = super().recall(tree, picked, round).share
+        share = torch.where(self._remember(round).reached[:, level], share, by_position)
+        return Recalled(Draft(log_q, trust_in(similarity, *TRUST_MIXED)), share)
+
+    def update(self, result: RoundResult) -> None:
+        tree, count = result.tree, result.tree.nodes + 1
+        lineage = lineage_of(tree, self.recent)
+        self.recent.copy_(decided_after(lineage, result.verdict))
+        position = result.round.inputs.decided - 1 + tree.depths
+        self.positions.fill_(-1)
+        self.positions[:, :count] = position.masked_fill(~tree.present, -1)
+        self.lineage[:, :count] = lineage
+        self.predictions[:, :count] = result.log_p.clamp(min=_LEAST)
+        super().update(result)
+
+    def _remember(self, round: Round) -> Remembered:
+        """Return what this round's levels recall from."""
+        if self._remembered is not None and self._remembered.round is round:
+            return self._remembered
+        levels, nodes = round.shape.reach, self.positions.shape[1]
+        self.predictions[:, nodes : nodes + levels] = self.ahead(round).log_q.clamp(min=_LEAST)
+        keys = self._keys(self.lineage, constant(SHARPNESS, self.device))
+        parents = round.position(arange(levels, self.device) - 1)  # of the nodes to expand
+        here = parents[..., None] == self.positions[:, None]  # (images, levels, nodes)
+        reached = here.any(2)
+        alone = torch.eye(levels, dtype=torch.bool, device=self.device)
+        recalled = torch.cat([here, alone & ~reached[..., None]], 2)
+        mask = torch.zeros(recalled.shape, dtype=self.dtype, device=self.device)
+        mask.masked_fill_(~recalled, -torch.inf)
+        self._remembered = Remembered(round, F.pad(keys, (0, 0, 0, levels)), mask, reached)
+        return self._remembered
+
+    def _recall(self, tree: GrowingTree, picked: Tensor, round: Round) -> tuple[Tensor, Tensor]:
+        """Return predictions (images, k, vocab), and the greatest similarities (images, k).
+
+        That is 1 for the same tokens, and 0 where no node of the last tree stands.
+        """
+        remembered = self._remember(round)
+        level = slice(tree.height, tree.height + 1)
+        query = self._keys(self._follow(tree, picked))
+        merit = torch.baddbmm(remembered.mask[:, level], query, remembered.keys.transpose(1, 2))
+        similarity = merit.amax(2) / sum(SHARPNESS)
+        predictions = self.predictions[:, : merit.shape[2]]
+        return (merit.softmax(2) @ predictions).log_softmax(-1), similarity
+
+    def _follow(self, tree: GrowingTree, picked: Tensor) -> Tensor:
+        """Return the last tokens (images, k, REACH) of nodes of the newest level, their own first.
+
+        Their parents are what the last call expanded.
+        """
+        if tree.height == 0:
+            self._path = self.recent[:, None]
+            return self._path
+        parents = (picked // tree.newest.children)[..., None].expand(-1, -1, REACH - 1)
+        tokens = tree.newest.tokens.gather(1, picked)[..., None]
+        self._path = torch.cat([tokens, self._path[..., :-1].gather(1, parents)], 2)
+        return self._path
+
+    def _keys(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Return the directions of tokens (images, k, REACH), one after the other.
+
+        (images, k, REACH x hidden). lengths: (REACH,) of them; 1 if None.
+        """
+        directions = F.embedding(tokens, self.directions)
+        return (directions if lengths is None else directions * lengths[:, None]).flatten(2)

@@ -1,0 +1,163 @@
+"""Rounds that are captured and replayed, against rounds that are launched operation by operation.
+
+What a CUDA graph does is done here by a trace: it holds the operations of one round and the tensors
+that they read and write, and knows no Python and no number of the host. Replayed, it must decode
+the rest of the image, and other images, as the engine does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from direct import session_reading
+from small import open_lumina
+from test_engine import JOBS
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from configs.schema import MethodSettings
+from decoding.engine import Engine
+from decoding.graphs import CudaGraphs, RoundShape
+from decoding.sampling import SamplingDistribution
+from runs.methods import build_engine
+from runs.session import Session
+
+pytestmark = pytest.mark.usefixtures("plain_blocks")
+
+
+def tensors_of(value: Any) -> Iterator[Tensor]:
+    """The tensors that a result of a program holds, cached properties included."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from tensors_of(item)
+    elif type(value).__module__.startswith("decoding") and "noise" not in type(value).__module__:
+        for item in vars(value).values():
+            yield from tensors_of(item)
+
+
+@dataclass
+class Trace:
+    graph: Callable[[Tensor], list[Tensor]]
+    result: Any
+    outputs: list[Tensor]  # the result's tensors, where every replay writes
+
+
+class Traces(CudaGraphs):
+    """Keeps a trace per program and shape; the traced call counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.traces: dict[tuple[str, RoundShape], Trace] = {}
+        self.replayed = 0
+
+    def __call__(self, shape: RoundShape, program: Callable, inputs: Tensor) -> Any:
+        key = getattr(program, "func", program).__name__, shape
+        if (trace := self.traces.get(key)) is None:
+            trace = self.traces[key] = self._trace(program, inputs)
+            return trace.result
+        self.replayed += 1
+        for output, new in zip(trace.outputs, trace.graph(inputs), strict=True):
+            written = tuple(slice(None) if stride else slice(1) for stride in output.stride())
+            assert output.shape == new.shape, (output.shape, new.shape)
+            output[written].copy_(new[written])
+        return trace.result
+
+    def _trace(self, program: Callable, inputs: Tensor) -> Trace:
+        def traced(numbers: Tensor) -> list[Tensor]:
+            self.result = program(numbers)
+            return list(tensors_of(self.result))
+
+        state = torch.get_rng_state()
+        graph = make_fx(traced)(inputs)
+        torch.set_rng_state(state)
+        return Trace(graph, self.result, list(tensors_of(self.result)))
+
+    def forget(self) -> None:
+        super().forget()
+        self.traces = {}
+
+
+GREEDY, WARM = SamplingDistribution(temperature=0.0), SamplingDistribution()
+METHODS = [
+    MethodSettings(method="ar"),
+    MethodSettings(method="jacobi", window=6),
+    MethodSettings(method="static", tree="mc_sim_7b_63"),
+    MethodSettings(method="static", tree="chain", proposal="sampled", verifier="sampled"),
+    MethodSettings(method="eagle2", depth=3, width=3, nodes=8),
+    MethodSettings(method="eagle2", depth=3, width=3, nodes=8, verifier="rejection"),
+    MethodSettings(method="adt"),
+    MethodSettings(method="recall", depth=4, width=3, nodes=8, window=6),
+    MethodSettings(method="eagle_recall", depth=4, width=3, nodes=8, head_depth=2),
+    MethodSettings(method="block", depth=4, width=3, nodes=8, window=6),
+]
+
+
+def named(method: MethodSettings) -> str:
+    return f"{method.method}-{method.proposal}-{method.verifier}"
+
+
+def decoded(engine: Engine, jobs: list = JOBS[:4]) -> dict[str, list[int]]:
+    steps = engine.generate(jobs)
+    return {image.job.id: image.codes.tolist() for step in steps for image in step.finished}
+
+
+def check(
+    session: Session, method: MethodSettings, distribution: SamplingDistribution, images: int
+) -> None:
+    def engine(replays: bool) -> Engine:
+        built = build_engine(session.target, session.drafter, distribution, method, images)
+        built.runner = Traces() if replays else built.runner
+        return built
+
+    replaying = engine(True)
+    assert decoded(replaying) == decoded(engine(False))
+    assert replaying.runner.replayed > len(replaying.runner.traces) > 0
+
+
+@pytest.mark.parametrize("method", METHODS, ids=named)
+def test_replayed_rounds_decode_the_same_tokens(method, session) -> None:
+    check(session, method, WARM, 2)
+
+
+@pytest.mark.parametrize("method", METHODS[-2:], ids=named)
+def test_so_they_do_at_temperature_0_where_the_head_reads_hidden_states(method, session) -> None:
+    check(session_reading(session, (1,)), method, GREEDY, 1)
+
+
+@pytest.mark.parametrize("method", METHODS[-2:], ids=named)
+def test_so_they_do_across_row_ends(method, lumina_folder) -> None:
+    check(open_lumina(lumina_folder, "64"), method, WARM, 2)
+
+
+def test_shapes_are_rounded_up_with_exact_depth_and_no_row_ends_where_none_are() -> None:
+    largest = RoundShape(2, 5, 10, 58, 0, 12, 900, 59, (0, 1, 2, 3, 4, 5))
+    small = RoundShape(2, 3, 4, 9, 0, 2, 40)
+    rounded = CudaGraphs().round_up(small, largest)
+    assert rounded == replace(largest, depth=3, row_ends=0, end_depths=(), uniform=False)
+    ending = CudaGraphs().round_up(replace(small, row_ends=1, end_depths=(2,)), largest)
+    assert (ending.row_ends, ending.end_depths) == (59, (0, 1, 2, 3, 4, 5))
+    same = CudaGraphs().round_up(replace(largest, committed=30), largest)
+    assert same == largest and same.uniform
+
+
+class Unable(CudaGraphs):
+    """Graphs on a machine where no program can be captured."""
+
+    def _capture(self, key, program, inputs) -> bool:
+        self.broken = True
+        return False
+
+
+def test_where_capture_fails_rounds_are_launched_and_images_are_the_same(session) -> None:
+    method = METHODS[4]
+    parts = session.target, session.drafter, WARM, method, 2
+    engine, launched = build_engine(*parts), build_engine(*parts)
+    engine.runner = Unable()
+    assert decoded(engine) == decoded(launched)
+    assert engine.runner.broken

@@ -1,0 +1,184 @@
+"""What is recalled by similarity: the mean over the nodes of the last tree, by definition."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from memory import Rounds, batched, rounds_of, tree_of, verdict_of
+from torch import Tensor
+
+from decoding.graphs import TreeShape
+from decoding.tree import DraftTree, GrowingTree
+from drafters.jacobi import JacobiDrafter
+from drafters.recall import SHARE, TRUST_ALONE, TRUST_MIXED, RecallDrafter
+from drafters.similarity import SHARPNESS
+from models.base import ImageGrid, ImageVocab
+
+VOCAB, TEXT = 6, 2  # codes, and ids before them
+GENERATOR = torch.Generator().manual_seed(0)
+EMBEDDING = torch.randn(TEXT + VOCAB, 5, generator=GENERATOR, dtype=torch.float64)
+Path = tuple[int, ...]
+ROOT = torch.zeros(1, 1, dtype=torch.long)
+
+
+def drafter(kind: type[JacobiDrafter] = RecallDrafter, images: int = 1) -> Rounds:
+    target = SimpleNamespace(
+        grid=ImageGrid(4, 5),
+        vocab=ImageVocab(TEXT, VOCAB),
+        device=torch.device("cpu"),
+        dtype=torch.float64,
+        embedding=lambda: EMBEDDING,
+    )
+    made = kind(target, "above", TreeShape(6, 3, 9, 6))
+    made.open(images, 100, None)
+    for image in range(images):
+        made.prefill(image, None, None, torch.tensor([3]))
+    return rounds_of(made)
+
+
+def growing(codes: list[int], *children: list[int]) -> GrowingTree:
+    """Roots of these codes, one per image, and a level of children below each."""
+    tree = GrowingTree.root(torch.tensor(codes), torch.float64)
+    if children:
+        tokens = torch.tensor(children)[:, None]
+        picked = torch.zeros(len(codes), 1, dtype=torch.long)
+        tree = tree.extend(picked, tokens, -torch.ones(tokens.shape, dtype=torch.float64))
+    return tree
+
+
+def predictions(nodes: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(1, nodes, VOCAB, generator=generator, dtype=torch.float64).log_softmax(-1)
+
+
+def expected(tokens: Path, others: dict[Path, Tensor]) -> Tensor:
+    """Softmax-weighted mean of predictions (vocab,) by the last tokens that they were made after;
+    paths end with the newest token.
+    """
+    merits = []
+    for path in others:
+        merit = 0.0
+        for back, sharpness in enumerate(SHARPNESS, 1):
+            pair = EMBEDDING[TEXT + tokens[-back]], EMBEDDING[TEXT + path[-back]]
+            merit += sharpness * torch.cosine_similarity(*pair, dim=0)
+        merits.append(merit)
+    weights = torch.stack(merits).softmax(0)
+    return (weights[:, None] * torch.stack(list(others.values()))).sum(0).log_softmax(-1)
+
+
+# After code 3 the tree 3 -> (1 -> (4, 5), 2 -> 0); the target chose 1 and then 2.
+TREE = tree_of([3, 1, 2, 4, 5, 0], [0, 0, 0, 1, 1, 2])
+LOG_P = predictions(6, 1)
+
+
+def observed(tree: DraftTree = TREE, log_p: Tensor = LOG_P, path=(0, 1), bonus: int = 2) -> Rounds:
+    rounds = drafter()
+    rounds.observe(tree, log_p, verdict_of([list(path)], 6, tree, (bonus,)))
+    return rounds
+
+
+def test_the_root_recalls_all_nodes_at_its_position() -> None:
+    rounds = observed()
+    log_q = rounds.drafter.expand(growing([2]), ROOT, rounds.round()).log_q
+    others = {(3, 1, 4): LOG_P[0, 3], (3, 1, 5): LOG_P[0, 4], (3, 2, 0): LOG_P[0, 5]}
+    torch.testing.assert_close(log_q[0, 0], expected((3, 1, 2), others))
+
+
+def test_absent_nodes_are_not_recalled() -> None:
+    rounds = observed(tree_of([3, 1, 2, 4, 5, 0], [0, 0, 0, 1, 1, 2], absent=(4, 5)))
+    log_q = rounds.drafter.expand(growing([2]), ROOT, rounds.round()).log_q
+    torch.testing.assert_close(log_q[0, 0], LOG_P[0, 3])
+
+
+def test_nodes_below_the_root_recall_by_their_own_path() -> None:
+    """A round that accepts nothing leaves the deeper nodes of its tree at the next one's positions.
+
+    The target chose 5, which nobody drafted.
+    """
+    rounds = observed(path=(0,), bonus=5)
+    found, round = rounds.drafter, rounds.round()
+    log_q = found.expand(growing([5]), ROOT, round).log_q
+    beside = {(3, 3, 1): LOG_P[0, 1], (3, 3, 2): LOG_P[0, 2]}
+    # before the first code nothing is known: both read the same there
+    recent = {(0, *path[1:]): value for path, value in beside.items()}
+    torch.testing.assert_close(log_q[0, 0], expected((0, 3, 5), recent))
+    log_q = found.expand(growing([5], [0, 4]), torch.tensor([[1, 0]]), round).log_q
+    deeper = {(3, 1, 4): LOG_P[0, 3], (3, 1, 5): LOG_P[0, 4], (3, 2, 0): LOG_P[0, 5]}
+    for recalled, code in zip(log_q[0], (4, 0), strict=True):
+        torch.testing.assert_close(recalled, expected((3, 5, code), deeper))
+
+
+def test_positions_that_the_last_tree_has_not_reached_are_jacobis() -> None:
+    rounds, plain = observed(), drafter(JacobiDrafter)
+    plain.observe(TREE, LOG_P, verdict_of([[0, 1]], 6, TREE, (2,)))
+    recalled = []
+    for each in (rounds, plain):
+        round = each.round()
+        each.drafter.recall(growing([2]), ROOT, round)
+        tree = growing([2], [0, 4])
+        recalled.append(each.drafter.recall(tree, torch.tensor([[0, 1]]), round))
+    one, other = recalled
+    torch.testing.assert_close(one.draft.log_q, other.draft.log_q)
+    assert torch.equal(one.share, other.share.expand_as(one.share))
+    assert (one.draft.trust == 1).all() and other.draft.trust is None
+    assert torch.equal(rounds.ahead(), plain.ahead())
+
+
+def test_codes_that_every_prediction_excludes_stay_nearly_impossible() -> None:
+    rounds = observed(log_p=LOG_P.masked_fill(torch.arange(VOCAB) == 4, -torch.inf))
+    log_q = rounds.drafter.expand(growing([2]), ROOT, rounds.round()).log_q
+    assert log_q.isfinite().all() and log_q[0, 0, 4] < -50
+
+
+def test_images_of_a_batch_go_their_own_ways() -> None:
+    both, second = drafter(images=2), predictions(6, 2)
+    trees = batched(TREE, 2)
+    verdict = verdict_of([[0, 1], [0, 2, 5]], 6, trees, (2, 1))
+    both.observe(trees, torch.cat([LOG_P, second]), verdict)
+    alone = observed(log_p=second, path=(0, 2, 5), bonus=1)
+    rounds = both.round(), alone.round()
+    for children in ([], [[0, 5]]):
+        found = both.drafter.expand(growing([1, 1], *children * 2), ROOT.expand(2, 1), rounds[0])
+        wanted = alone.drafter.expand(growing([1], *children), ROOT, rounds[1])
+        torch.testing.assert_close(found.log_q[1], wanted.log_q[0])
+
+
+@pytest.mark.parametrize("image", [0, 1])
+def test_a_new_image_recalls_nothing_of_the_one_before(image) -> None:
+    both, trees = drafter(images=2), batched(TREE, 2)
+    verdict = verdict_of([[0, 1]] * 2, 6, trees, (2, 2))
+    both.observe(trees, torch.cat([LOG_P, LOG_P]), verdict)
+    both.drafter.prefill(image, None, None, torch.tensor([1]))
+    both.decided[image] = 1
+    share = both.drafter.recall(growing([2, 2]), ROOT.expand(2, 1), both.round()).share
+    assert (share[:, 0] == 0).tolist() == [image == 0, image == 1]
+
+
+def similarity(tokens: Path, path: Path) -> float:
+    """The cosines of the last tokens, weighted by their sharpness; 1 for the same tokens."""
+    cosine = torch.nn.functional.cosine_similarity
+    pairs = zip(SHARPNESS, tokens[::-1], path[::-1], strict=True)
+    merits = [s * cosine(EMBEDDING[TEXT + a], EMBEDDING[TEXT + b], dim=0) for s, a, b in pairs]
+    return float(sum(merits)) / sum(SHARPNESS)
+
+
+def test_more_similar_nodes_have_a_greater_share_and_are_trusted_more() -> None:
+    rounds = observed()
+    recalled = rounds.drafter.recall(growing([2]), ROOT, rounds.round())
+    m = max(similarity((3, 1, 2), path) for path in [(3, 1, 4), (3, 1, 5), (3, 2, 0)])
+    assert recalled.share.item() == pytest.approx(min(max(SHARE[0] + SHARE[1] * m, 0), 1))
+    trust = recalled.draft.trust.item()
+    assert trust == pytest.approx(math.exp(TRUST_MIXED[1] * max(m, 0) ** 3))
+    least, slope = TRUST_ALONE
+    alone = rounds.drafter.expand(growing([2]), ROOT, rounds.round()).trust.item()
+    assert alone == pytest.approx(math.exp(least + slope * max(m, 0) ** 3))
+
+
+def test_the_same_tokens_are_recalled_nearly_alone() -> None:
+    """The target's choice was drafted as another node's child: the prediction after it is its."""
+    rounds = observed(path=(0,), bonus=2)
+    recalled = rounds.drafter.recall(growing([2]), ROOT, rounds.round())
+    assert recalled.share.item() > 0.9 and recalled.draft.trust.item() > 5
