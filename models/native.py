@@ -31,39 +31,19 @@ class NoKernels(Exception):
     """The kernels cannot be built or loaded here; says why."""
 
 
-# What the functions in `models/kernels/` take: n a number, f one in fp64, @ an address.
-_OF_NETWORKS = {"pack": "nn@@", "linear": "nnn@@@@", "run": "@@@", "log_p": "nnnnff@@", "read": "@",
-                "before": "nnnnnnn@@@@@@@"}  # fmt: skip
-_OF_ROUNDS = {
-    "children": "nnnn@nn@nnf@n@@",
-    "visible": "nn@@",
-    "extend": "n@nnn@@@n@@@",
-    "best": "nnnn@@",
-    "ended": "nnn@@@",
-    "prune": "n@@@@",
-    "graft": "n@n@@@ff@@",
-    "move": "nnn@@nnnnnn@",
-    "open": "nnnnn@@n@nn@nnn@nn@@",
-    "ahead": "nnnnn@@@@",
-    "remember": "nnnn" + 9 * "@",
-    "lineage": "nnn" + 11 * "@",
-    "recall": "@",
-    "mix": "nnn@nn@nn@nnn@",
-}
-_TYPES = {"n": _N, "f": ctypes.c_double, "@": _AT}
+# What the functions in `models/kernels/` take: n a number, @ an address.
+_FUNCTIONS = {"pack": "nn@@", "linear": "nnn@@@@", "run": "@@@"}
+_TYPES = {"n": _N, "@": _AT}
 
 
 class Kernels:
-    """The functions of the library for hidden states of a type; those of rounds only for types in
-    which probabilities are.
-    """
+    """The functions of the library for hidden states of a type."""
 
     def __init__(self, library: ctypes.CDLL, dtype: torch.dtype):
-        computes = dtype != torch.bfloat16
-        for name, takes in (_OF_NETWORKS | (_OF_ROUNDS if computes else {})).items():
-            place = ctypes.c_void_p.in_dll(library, f"adt_{name}_{NAMES[dtype]}").value
+        for name, takes in _FUNCTIONS.items():
+            address = ctypes.c_void_p.in_dll(library, f"adt_{name}_{NAMES[dtype]}").value
             signature = ctypes.CFUNCTYPE(None, *(_TYPES[kind] for kind in takes))
-            setattr(self, name, signature(place))
+            setattr(self, name, signature(address))
 
 
 @cache
