@@ -67,7 +67,7 @@ def measure_speed(
     lines = [line for step in seen for line in step.rounds]
     return Speed(
         method,
-        engine.images,
+        engine.max_images,
         sum(len(step.finished) for step in seen),
         sum(line.accepted + 1 for line in lines),
         len(lines),

@@ -120,7 +120,7 @@ class Evaluation:
             picked = pick(drawn, generator(self.settings.seed, "cpu", "rounds of", image))
             rounds = windows_of(self.target, drawn, picked, greedy)
             scores = scored(head, self.target, rounds, self.distribution.cfg)
-            trust = head.confidence(rounds.likeness)[..., None]
+            trust = head.confidence(rounds.similarity)[..., None]
             for step in range(min(_LEVELS, rounds.known.shape[1])):
                 inside = rounds.known[:, step]  # a window may reach beyond the image
                 if bool(inside.any()):

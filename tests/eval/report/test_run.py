@@ -64,14 +64,19 @@ def test_a_baseline_that_is_no_run_is_refused_by_its_own_flag(folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "spoil", [lambda _: b"", lambda png: png[:-30], lambda png: png[:50] + b"?" + png[51:]]
+    ("spoil", "fault"),
+    [
+        (lambda _: b"", "an empty file"),
+        (lambda png: png[:-30], "an image that cannot be read"),
+        (lambda png: png[:50] + b"?" + png[51:], "an image that cannot be read"),
+    ],
 )
-def test_damaged_images_are_left_out_before_the_networks(folder, spoil):
+def test_damaged_images_are_left_out_before_the_networks(folder, spoil, fault):
     path = folder / "img/00002_0.png"
     path.write_bytes(spoil(path.read_bytes()))
     run = read_run(str(folder), "run")
     assert len(run.images) == 3
-    assert run.images.left_out[0].startswith("00002_0: an image that cannot be read")
+    assert run.images.left_out[0].startswith(f"00002_0: {fault}")
 
 
 @pytest.mark.parametrize(

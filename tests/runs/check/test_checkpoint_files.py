@@ -262,7 +262,7 @@ def test_lumina_needs_the_token_of_row_ends(lumina_folder, folder, capsys) -> No
     ("size", "positions", "fault", "words"),
     [
         ("96", 200, None, ""),
-        ("192", 200, ("parts", "together"), "no token '<reserved08806>'"),
+        ("192", 200, ("parts", "together"), "no token for a side of 192 pixels, '<reserved08806>'"),
         ("128", 60, ("parts", "together"), "max_position_embeddings is 60"),
         ("96", 60, ("target", "sequence"), "6 row ends of 60 positions leave 18 for prompts"),
     ],
