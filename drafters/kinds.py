@@ -49,8 +49,8 @@ def eagle_keys(spec: TransformerSpec, bias: bool) -> KeyMap:
 
 def stale_keys(spec: TransformerSpec, bias: bool) -> KeyMap:
     """Return the public keys of a head's weights -> parameters of `BlockHead`."""
-    own = "recalled.weight", "steps.weight", "gate.weight", "share", "trust"
-    return eagle_keys(spec, bias) | {name: Slot(name) for name in own}
+    parameters = "recalled.weight", "steps.weight", "gate.weight", "share", "trust"
+    return eagle_keys(spec, bias) | {name: Slot(name) for name in parameters}
 
 
 KINDS = {
@@ -65,12 +65,12 @@ def kind_of(config: dict, name: str) -> Kind:
     Raises:
         ValueError: it names another kind; `name` is the file's.
     """
-    found = config.get(ENTRY, DEFAULT)
-    if isinstance(found, str) and found in GONE_DRAFTERS:
-        raise ValueError(f"{name}: {ENTRY} {found} is gone; {GONE_DRAFTERS[found]}")
-    if not isinstance(found, str) or found not in KINDS:
-        raise ValueError(f"{name}: {ENTRY} is {found!r}; allowed: {', '.join(KINDS)}")
-    return KINDS[found]
+    kind = config.get(ENTRY, DEFAULT)
+    if isinstance(kind, str) and kind in GONE_DRAFTERS:
+        raise ValueError(f"{name}: {ENTRY} {kind} is gone; {GONE_DRAFTERS[kind]}")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ValueError(f"{name}: {ENTRY} is {kind!r}; allowed: {', '.join(KINDS)}")
+    return KINDS[kind]
 
 
 def target_layers(config: dict, target: TransformerSpec, name: str) -> tuple[int, ...]:
@@ -79,14 +79,14 @@ def target_layers(config: dict, target: TransformerSpec, name: str) -> tuple[int
     Raises:
         ValueError: they are no layers below the target's last; `name` is the file's.
     """
-    found = config.get(LAYERS, [])
+    layers = config.get(LAYERS, [])
     below = range(1, target.layers)
-    if not isinstance(found, list) or any(type(n) is not int or n not in below for n in found):
+    if not isinstance(layers, list) or any(type(n) is not int or n not in below for n in layers):
         allowed = f"numbers from 1 to {target.layers - 1}, rising"
-        raise ValueError(f"{name}: {LAYERS} is {found!r}; allowed: {allowed}")
-    if found != sorted(set(found)):
-        raise ValueError(f"{name}: {LAYERS} is {found!r}; allowed: {sorted(set(found))}")
-    return tuple(found)
+        raise ValueError(f"{name}: {LAYERS} is {layers!r}; allowed: {allowed}")
+    if layers != sorted(set(layers)):
+        raise ValueError(f"{name}: {LAYERS} is {layers!r}; allowed: {sorted(set(layers))}")
+    return tuple(layers)
 
 
 def kind_with(network: nn.Module) -> Kind:

@@ -50,25 +50,25 @@ def plan(layers: int, load: Load, free: Sequence[int]) -> list[int | None]:
 
     free: bytes of every device.
     """
-    places: list[int | None] = []
+    devices: list[int | None] = []
     for homeless in range(layers + 1):
         copied = load.layer + homeless * load.cache if homeless else 0
-        places = _fill(layers, load.layer + load.cache, [free[0] - load.first - copied, *free[1:]])
-        if places.count(None) <= homeless:
+        devices = _fill(layers, load.layer + load.cache, [free[0] - load.first - copied, *free[1:]])
+        if devices.count(None) <= homeless:
             break
-    return places
+    return devices
 
 
 def _fill(layers: int, size: int, room: list[int]) -> list[int | None]:
-    places: list[int | None] = []
+    devices: list[int | None] = []
     device = 0
     for _ in range(layers):
         while device < len(room) and room[device] < size:
             device += 1
-        places.append(device if device < len(room) else None)
+        devices.append(device if device < len(room) else None)
         if device < len(room):
             room[device] -= size
-    return places
+    return devices
 
 
 def spread(target: TransformerTarget, rows: int, slots: int) -> None:
@@ -77,14 +77,14 @@ def spread(target: TransformerTarget, rows: int, slots: int) -> None:
     target.place(main)
     count = torch.cuda.device_count()
     free = [int(torch.cuda.mem_get_info(number)[0] * (1 - _KEPT_FREE)) for number in range(count)]
-    places = plan(target.spec.layers, load_of(target.transformer, rows, slots), free)
-    if None in places:
-        slow = places.count(None)
+    devices = plan(target.spec.layers, load_of(target.transformer, rows, slots), free)
+    if None in devices:
+        slow = devices.count(None)
         print(
-            f"--device_map auto: {slow} of {len(places)} layers fit on no GPU and stay "
+            f"--device_map auto: {slow} of {len(devices)} layers fit on no GPU and stay "
             "in the CPU's memory: slow"
         )
-    dispatch(target, ["cpu" if place is None else place for place in places], main)
+    dispatch(target, ["cpu" if device is None else device for device in devices], main)
 
 
 def dispatch(
@@ -114,9 +114,9 @@ def dispatch(
     target.transformer.blocks.fused = False  # kernels know nothing of accelerate's hooks
     first = main.index if main.type == "cuda" else "cpu"
     device_map = dict.fromkeys(("embedding", "norm", "head"), first)
-    device_map |= {f"blocks.blocks.{layer}": place for layer, place in enumerate(places)}
+    device_map |= {f"blocks.blocks.{layer}": device for layer, device in enumerate(places)}
     dispatch_model(target.transformer, device_map, first, offload_dir=offload, force_hooks=True)
     computing = tuple(
-        torch.device("cuda", place) if isinstance(place, int) else main for place in places
+        torch.device("cuda", device) if isinstance(device, int) else main for device in places
     )
     target.spec = target.transformer.blocks.spec = replace(target.spec, layer_devices=computing)

@@ -83,8 +83,8 @@ def weight_bytes(network: nn.Module, kind: str | None, dtype: torch.dtype) -> in
     if kind is None:
         return whole
     matrices = [matrix for layers in layers_of(network) for _, matrix in _matrices(layers)]
-    return whole + sum(_quantized(each, kind) - each.weight.numel() * dtype.itemsize
-                       for each in matrices)  # fmt: skip
+    return whole + sum(_quantized(matrix, kind) - matrix.weight.numel() * dtype.itemsize
+                       for matrix in matrices)  # fmt: skip
 
 
 def copies_bytes(network: nn.Module, kind: str | None, dtype: torch.dtype) -> int:
@@ -95,7 +95,7 @@ def copies_bytes(network: nn.Module, kind: str | None, dtype: torch.dtype) -> in
 
 def layers_of(network: nn.Module) -> Iterator[Blocks]:
     """Yield the stacks of layers in a network."""
-    return (part for part in network.modules() if isinstance(part, Blocks))
+    return (module for module in network.modules() if isinstance(module, Blocks))
 
 
 def _quantized(matrix: Linear, kind: str) -> int:
@@ -109,4 +109,4 @@ def _quantized(matrix: Linear, kind: str) -> int:
 
 def _matrices(layers: nn.Module) -> Iterator[tuple[str, Linear]]:
     """Yield the matrices of layers, by name."""
-    return ((name, part) for name, part in layers.named_modules() if isinstance(part, Linear))
+    return ((name, module) for name, module in layers.named_modules() if isinstance(module, Linear))

@@ -99,15 +99,15 @@ def _fail(reason: str) -> NoReturn:
 
 def _paired(folder: Path) -> Iterator[Captioned]:
     """Yield the images of a folder and the folders in it, by path, and captions without one."""
-    for place, folders, names in os.walk(folder, onerror=_refuse):
+    for root, folders, names in os.walk(folder, onerror=_refuse):
         folders.sort()
-        known = {Path(name).stem for name in names if name.lower().endswith(IMAGE_ENDINGS)}
+        captioned = {Path(name).stem for name in names if name.lower().endswith(IMAGE_ENDINGS)}
         for name in sorted(names):
-            path = Path(place) / name
+            path = Path(root) / name
             id = path.relative_to(folder).as_posix()
             if name.lower().endswith(IMAGE_ENDINGS):
                 yield Captioned(id, partial(_load_pair, path))
-            elif path.suffix == ".txt" and path.stem not in known:
+            elif path.suffix == ".txt" and path.stem not in captioned:
                 yield Captioned(id, partial(_fail, "no image: none with this caption's name"))
 
 
@@ -128,9 +128,9 @@ def _listed(path: Path) -> Iterator[Captioned]:
         if fault := failed_download(path):
             raise SettingsError(f"--data_dir {path}: found {fault}; allowed: a .jsonl file")
         with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    yield _listed_image(path, number, line)
+            for number, entry in enumerate(file, 1):
+                if entry.strip():
+                    yield _listed_image(path, number, entry)
     except OSError as error:
         raise SettingsError(
             f"--data_dir {path}: cannot be read: {error}; allowed: a .jsonl file"
@@ -201,8 +201,8 @@ def _load_members(
 
 def _first(entry: dict[str, Any]) -> object:
     """Return the caption of a line or a .json; of a list the first one."""
-    found = next((entry[key] for key in _CAPTION_KEYS if key in entry), None)
-    return found[0] if isinstance(found, list) and found else found
+    caption = next((entry[key] for key in _CAPTION_KEYS if key in entry), None)
+    return caption[0] if isinstance(caption, list) and caption else caption
 
 
 def _caption(found: object) -> str:

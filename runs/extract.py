@@ -77,8 +77,8 @@ def extract_tokens(
     except ValueError as error:
         raise SettingsError(str(error)) from error
     with _opened(settings, _about(settings, codec, prompts), processes, size) as writer:
-        own = islice(images, processes.rank, None, processes.count)
-        todo = (image for image in own if image.id not in writer.done)
+        share = islice(images, processes.rank, None, processes.count)
+        todo = (image for image in share if image.id not in writer.done)
         stream = sys.stderr if processes.rank == 0 else io.StringIO()
         new = (
             _encode(todo, codec, writer, stream)
@@ -89,10 +89,10 @@ def extract_tokens(
     if processes.rank == 0:
         images, summary = _summary(Path(settings.output_dir), new)
         if not images:
-            flag, place = (
+            flag, source = (
                 ("data_dir", settings.data_dir) if prompts is None else ("prompt", run.prompt)
             )
-            raise Failure(f"--{flag} {place}: found nothing that can be used: {summary}")
+            raise Failure(f"--{flag} {source}: found nothing that can be used: {summary}")
         print(summary)
 
 
@@ -148,8 +148,8 @@ def _opened(
                 writer = ShardWriter(settings.output_dir, about, processes.rank, size)
             processes.gather(None)
     except BlockingIOError as error:
-        found = f"--output_dir {settings.output_dir}: found another command at work in it"
-        raise SettingsError(f"{found}; allowed: one command per folder") from error
+        fault = f"--output_dir {settings.output_dir}: found another command at work in it"
+        raise SettingsError(f"{fault}; allowed: one command per folder") from error
     except ValueError as error:
         shown = str(error).removeprefix("--output_dir ")
         raise SettingsError(f"--output_dir {shown}") from error
@@ -192,12 +192,12 @@ def _picture(content: bytes, size: tuple[int, int]) -> Image.Image:
     except Exception as error:  # decoders raise errors of many kinds
         why = failed_download(content) or type(error).__name__
         raise Fault(f"image cannot be read: {why}") from error
-    scale = max(wanted / found for wanted, found in zip(size, image.size, strict=True))
-    found = f"{image.width} x {image.height} pixels"
+    scale = max(wanted / side for wanted, side in zip(size, image.size, strict=True))
+    pixels = f"{image.width} x {image.height} pixels"
     if scale > _ENLARGED:
-        raise Fault(f"image too small: {found}, enlarged {scale:.1f} times")
+        raise Fault(f"image too small: {pixels}, enlarged {scale:.1f} times")
     if (kept := prod(size) / (prod(image.size) * scale**2)) < _KEPT:
-        raise Fault(f"image too long: of {found} the cut leaves {kept:.0%}")
+        raise Fault(f"image too long: of {pixels} the cut leaves {kept:.0%}")
     return image
 
 
@@ -232,9 +232,11 @@ def _draw(
 
 def _summary(folder: Path, new: int) -> tuple[int, str]:
     """Return the number of images in the folder, and a line that says what was skipped and why."""
-    lines = [line for path in sorted(folder.glob("skipped*.jsonl")) for line in read_lines(path)]
-    reasons = Counter(str(line.get("reason")).partition(":")[0] for line in lines).most_common()
+    entries = [
+        entry for path in sorted(folder.glob("skipped*.jsonl")) for entry in read_lines(path)
+    ]
+    reasons = Counter(str(entry.get("reason")).partition(":")[0] for entry in entries).most_common()
     images = len(Tokens.read(folder)) if shard_paths(folder) else 0
     listed = "".join(f", {number} {reason}" for reason, number in reasons)
-    skipped = f"{len(lines)} skipped{listed and ':' + listed[1:]}"
+    skipped = f"{len(entries)} skipped{listed and ':' + listed[1:]}"
     return images, f"{images} images in {folder} ({new} new), {skipped}"

@@ -64,14 +64,14 @@ def measure_speed(
         started, steps = time.perf_counter(), islice(steps, rounds)
     seen: list[StepStats] = list(steps)
     seconds = time.perf_counter() - started
-    lines = [line for step in seen for line in step.rounds]
+    records = [record for step in seen for record in step.rounds]
     return Speed(
         method,
         engine.max_images,
         sum(len(step.finished) for step in seen),
-        sum(line.accepted + 1 for line in lines),
-        len(lines),
-        sum(line.nodes for line in lines) / len(lines),
+        sum(record.accepted + 1 for record in records),
+        len(records),
+        sum(record.nodes for record in records) / len(records),
         seconds,
     )
 
@@ -105,5 +105,5 @@ def best(speeds: Sequence[Speed]) -> Speed:
 def flags(speed: Speed) -> str:
     """Return the flags that ask for what was measured."""
     method = speed.method
-    own = f" --window {method.window}" if method.method == "jacobi" else ""
-    return f"--batch_size {speed.batch} --method {method.method}{own}"
+    window = f" --window {method.window}" if method.method == "jacobi" else ""
+    return f"--batch_size {speed.batch} --method {method.method}{window}"

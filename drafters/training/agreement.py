@@ -67,9 +67,11 @@ class Gathered:
             log_p: (tokens - 1, vocab) the target's distributions, for the total variation.
         """
         for level, log_q in enumerate(distributions, 1):
-            part = slice(level - 1, None, self.stride)
-            known = None if log_p is None else log_p[part]
-            self.put(level, log_q[:: self.stride], choices[part], noise[part], known)
+            positions = slice(level - 1, None, self.stride)
+            target_log_p = None if log_p is None else log_p[positions]
+            self.put(
+                level, log_q[:: self.stride], choices[positions], noise[positions], target_log_p
+            )
 
     def put(
         self,
@@ -96,20 +98,20 @@ class Gathered:
 
     def table(self) -> list[dict[str, Any]]:
         """Return a line per level: number, figures of each proposal, total variation if known."""
-        lines = []
+        rows = []
         for level, choices in self.choices.items():
-            line: dict[str, Any] = {"depth": level}
+            row: dict[str, Any] = {"depth": level}
             if level in self.distances:
-                line["total_variation"] = torch.cat(self.distances[level]).mean().item()
+                row["total_variation"] = torch.cat(self.distances[level]).mean().item()
             for name in PROPOSALS:
-                line[name] = figures(torch.cat(self.values[name][level]), torch.cat(choices))
-            lines.append(line)
-        return lines
+                row[name] = figures(torch.cat(self.values[name][level]), torch.cat(choices))
+            rows.append(row)
+        return rows
 
 
 def factors(table: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
     """Return a distribution's entry in calibration.json: per proposal the factor of every level."""
-    return {name: [float(f"{line[name]['factor']:.4g}") for line in table] for name in PROPOSALS}
+    return {name: [float(f"{row[name]['factor']:.4g}") for row in table] for name in PROPOSALS}
 
 
 def figures(values: Tensor, choices: Tensor) -> dict[str, float]:

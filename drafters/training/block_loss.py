@@ -31,8 +31,8 @@ class BlockLoss:
         self, head: BlockHead, images: list[Drawn], generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
         """Return the loss, and its parts (steps, 3) detached; generator: picks the rounds."""
-        found = (self._image(head, drawn, pick(drawn, generator)) for drawn in images)
-        parts, fits = zip(*found, strict=True)
+        losses = (self._image(head, drawn, pick(drawn, generator)) for drawn in images)
+        parts, fits = zip(*losses, strict=True)
         mean = torch.stack(parts).mean(0)
         return self.total(mean) + torch.stack(fits).mean(), mean.detach()
 
@@ -44,17 +44,17 @@ class BlockLoss:
         self, head: BlockHead, drawn: Drawn, readings: list[Reading]
     ) -> tuple[Tensor, Tensor]:
         rounds = windows_of(self.target, drawn, readings, self.greedy)
-        found = scored(head, self.target, rounds, self.cfg)
+        scores = scored(head, self.target, rounds, self.cfg)
         share = rounds.known / rounds.known.sum(0).clamp_min(1)  # (m, steps)
-        regression = F.smooth_l1_loss(found.predicted, found.wanted, reduction="none")
-        p = found.log_p.exp()
-        entropy = -(p * found.log_q).sum(-1)
+        regression = F.smooth_l1_loss(scores.predicted, scores.wanted, reduction="none")
+        p = scores.log_p.exp()
+        entropy = -(p * scores.log_q).sum(-1)
         differ = (
-            1 - agreement(p, found.log_q.exp()) if self.weights[2] else torch.zeros_like(entropy)
+            1 - agreement(p, scores.log_q.exp()) if self.weights[2] else torch.zeros_like(entropy)
         )
         parts = torch.stack([regression.mean((1, 3)), entropy, differ], 2)  # (m, steps, 3)
         trusted = head.confidence(rounds.similarity)[..., None]
-        values = (trusted * (found.log_q.detach() + rounds.noise)).log_softmax(-1)
-        chosen = (found.log_p + rounds.noise).argmax(-1, keepdim=True)
+        values = (trusted * (scores.log_q.detach() + rounds.noise)).log_softmax(-1)
+        chosen = (scores.log_p + rounds.noise).argmax(-1, keepdim=True)
         fit = -(values.gather(-1, chosen)[..., 0] * share).sum(0).mean()
         return (parts * share[..., None]).sum(0), fit

@@ -49,9 +49,9 @@ class Computed:
 
     def __call__(self, images: Sequence[int], picks: Sequence[int] | None = None) -> Rows:
         size = _TOGETHER if self.target.device.type == "cpu" else len(images)
-        parts = [slice(first, first + size) for first in range(0, len(images), size)]
+        chunks = [slice(first, first + size) for first in range(0, len(images), size)]
         return join_rows(
-            [self._pass(images[part], None if picks is None else picks[part]) for part in parts]
+            [self._pass(images[chunk], None if picks is None else picks[chunk]) for chunk in chunks]
         )
 
     def _pass(self, images: Sequence[int], picks: Sequence[int] | None) -> Rows:
@@ -178,11 +178,11 @@ def _claim(folder: Path, about: dict[str, Any]) -> None:
     path = folder / "about.json"
     if not path.exists():
         replace_file(path, json.dumps(about).encode())
-    found = read_object(path)
-    if changed := [name for name in about if found.get(name) != about[name]]:
+    noted = read_object(path)
+    if changed := [name for name in about if noted.get(name) != about[name]]:
         name = changed[0]
         refuse(
             "cache_features",
             str(folder),
-            f"a new folder: this one is of {name} {found.get(name)!r}, not {about[name]!r}",
+            f"a new folder: this one is of {name} {noted.get(name)!r}, not {about[name]!r}",
         )

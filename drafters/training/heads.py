@@ -59,11 +59,13 @@ def head_config(settings: TrainSettings) -> dict:
     ):
         refuse("target_layers", settings.target_layers, f"{config[LAYERS]}, as --start_from has")
     config = config | _layers(settings)
-    found = config.get(ENTRY, DEFAULT)
-    if (settings.drafter, found) == ("block", "eagle"):  # which is a block head without training
+    drafter = config.get(ENTRY, DEFAULT)
+    if (settings.drafter, drafter) == ("block", "eagle"):  # which is a block head without training
         return _FOR_OTHERS | config | {ENTRY: "block"}
-    if settings.drafter != found:
-        refuse("drafter", settings.drafter, f"{found}, as the drafter in {settings.start_from} is")
+    if settings.drafter != drafter:
+        refuse(
+            "drafter", settings.drafter, f"{drafter}, as the drafter in {settings.start_from} is"
+        )
     return _FOR_OTHERS | config
 
 

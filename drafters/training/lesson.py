@@ -52,10 +52,10 @@ class Lessons:
         parts = []
         for parameter in self.trained.values():
             parameter.grad = None
-        for places in self._shares():
-            loss, found = self._loss(places)
+        for indices in self._shares():
+            loss, loss_parts = self._loss(indices)
             (loss / self.settings.accumulate).backward()
-            parts.append(found)
+            parts.append(loss_parts)
         mean = torch.stack(parts).mean(0)
         gradients = [parameter.grad for parameter in self.trained.values()]
         self.crew.average([*gradients, mean])
@@ -71,39 +71,39 @@ class Lessons:
     def _shares(self) -> Iterable[list[int]]:
         """Yield this process's places in the batch, one accumulation step at a time."""
         size = self.settings.batch_size // (self.settings.accumulate * self.crew.count)
-        for part in range(self.settings.accumulate):
-            first = (part * self.crew.count + self.crew.rank) * size
+        for step in range(self.settings.accumulate):
+            first = (step * self.crew.count + self.crew.rank) * size
             yield list(range(first, first + size))
 
-    def _loss(self, places: list[int]) -> tuple[Tensor, Tensor]:
+    def _loss(self, indices: list[int]) -> tuple[Tensor, Tensor]:
         s = self.settings
         chosen = batch(s.seed, self.step, s.batch_size, len(self.images))
         picks = None
         if not s.guidance_aware:
             dropped = captionless(s.seed, self.step, s.batch_size)
-            picks = [int(dropped[place]) * (s.guidance - 1) for place in places]
-        rows = self.rows([self.images[chosen[place]] for place in places], picks)
+            picks = [int(dropped[index]) * (s.guidance - 1) for index in indices]
+        rows = self.rows([self.images[chosen[index]] for index in indices], picks)
         if s.drafter == "block":
-            picked = generator(s.seed, "cpu", "rounds", self.step, *places)
+            picked = generator(s.seed, "cpu", "rounds", self.step, *indices)
             with torch.autocast(self.device.type, torch.bfloat16, enabled=s.precision == "bf16"):
                 return self.loss(self.head, rows, picked)
         rows = rows.to(self.device, self.head.fc.weight.dtype)
         noise = None
         if s.feature_noise:
             shape = torch.Size((len(rows.ids), rows.drafted, self.head.spec.hidden))
-            noise = s.feature_noise * feature_noise(s.seed, self.step, places, shape, self.device)
+            noise = s.feature_noise * feature_noise(s.seed, self.step, indices, shape, self.device)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=s.precision == "bf16"):
             return self.loss(self.head, rows, noise)
 
     @contextmanager
     def averaged(self) -> Iterator[EagleHead]:
         """Give the head its averaged weights for a while."""
-        own = {name: self.trained[name].detach().clone() for name in self.average}
+        current = {name: self.trained[name].detach().clone() for name in self.average}
         try:
             self._put(self.average)
             yield self.head
         finally:
-            self._put(own)
+            self._put(current)
 
     @torch.no_grad()
     def _put(self, weights: dict[str, Tensor]) -> None:
@@ -143,8 +143,8 @@ def loss_of(settings: TrainSettings, target: TargetModel) -> EagleLoss | BlockLo
     if settings.drafter == "block":
         return BlockLoss(target, cfg, weights, settings.sampling.temperature == 0)
     levels = Levels.of(target.grid, settings.depths, target.device)
-    shift, alike = int(settings.alignment == "inference"), ALIKE[settings.agreement]
-    return EagleLoss(target, levels, cfg, weights, shift, alike)
+    shift, measure = int(settings.alignment == "inference"), ALIKE[settings.agreement]
+    return EagleLoss(target, levels, cfg, weights, shift, measure)
 
 
 def optimizers_of(settings: TrainSettings, head: EagleHead) -> list[torch.optim.Optimizer]:

@@ -47,15 +47,15 @@ def unroll(
     outputs = [head(ids, inputs, Context(positions, mask_of(visible, given), cache))[:, first:]]
     slots = [torch.arange(n, device=given.device)]
     for depth in range(2, depths + 1):
-        own = n - drafted + depth - 1
-        slots.append(torch.arange(own, n, device=given.device))
+        begin = n - drafted + depth - 1
+        slots.append(torch.arange(begin, n, device=given.device))
         cache.keeps = depth < depths
         seen = torch.cat([_branch(slots, depth, level) for level in range(1, depth + 1)], 1)
         seen = (
             seen & F.pad(slots[0] >= starts[:, None], (0, seen.shape[1] - n), value=True)[:, None]
         )
-        context = Context(positions[:, own:], mask_of(seen, given), cache)
-        outputs.append(head(ids[:, own:], outputs[-1][:, :-1], context))
+        context = Context(positions[:, begin:], mask_of(seen, given), cache)
+        outputs.append(head(ids[:, begin:], outputs[-1][:, :-1], context))
     return outputs
 
 
@@ -90,15 +90,15 @@ class Levels:
         """Return the levels for images of a grid."""
         tokens = torch.arange(grid.tokens, device=device)
         drafted = grid.slots(grid.tokens - 1)
-        places, deepest = [], 0
+        indices, deepest = [], 0
         for level in range(1, levels + 1):
             # slots from the root to the token, hence its depth
             above = grid.slots(tokens[level:]) - grid.slots(tokens[:-level])
             # predictions of lesser depths, each with one fewer than the one before
             before = (above - 1) * drafted - (above - 1) * (above - 2) // 2
-            places.append(before + grid.slots(tokens[level:]) - above)
+            indices.append(before + grid.slots(tokens[level:]) - above)
             deepest = max(deepest, int(above.max()))
-        return Levels(grid.slots(tokens[1:]) - 1, tuple(places), deepest)
+        return Levels(grid.slots(tokens[1:]) - 1, tuple(indices), deepest)
 
     def wanted(self, rows: Rows) -> Tensor:
         """Return the target's features (rows, tokens - 1, hidden) that score tokens 1, 2, ..."""
@@ -107,7 +107,7 @@ class Levels:
     def read(self, outputs: list[Tensor]) -> list[Tensor]:
         """Return per level k the predicted features (rows, tokens - k, hidden) of tokens k, ..."""
         joined = torch.cat(outputs, 1)
-        return [joined.index_select(1, place) for place in self.places]
+        return [joined.index_select(1, indices) for indices in self.places]
 
 
 def guided(target: TargetModel, features: Tensor, cfg: float) -> Tensor:
@@ -185,7 +185,7 @@ class EagleLoss:
                 else torch.zeros_like(regression)
             )
             parts.append(torch.stack([regression, -(p * log_q).sum(-1).mean(), differ]))
-        return self.total(found := torch.stack(parts)), found.detach()
+        return self.total(stacked := torch.stack(parts)), stacked.detach()
 
     def total(self, parts: Tensor) -> Tensor:
         """Return the loss of parts (levels, 3)."""

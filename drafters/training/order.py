@@ -16,9 +16,9 @@ def generator(seed: int, device: torch.device | str, *use: object) -> torch.Gene
 def batch(seed: int, step: int, size: int, images: int) -> list[int]:
     """Return the numbers, below `images`, of a step's batch: an epoch has every image once."""
     chosen: list[int] = []
-    place = step * size
+    start = step * size
     while len(chosen) < size:
-        epoch, first = divmod(place + len(chosen), images)
+        epoch, first = divmod(start + len(chosen), images)
         order = torch.randperm(images, generator=generator(seed, "cpu", "order", epoch))
         chosen += order[first : first + size - len(chosen)].tolist()
     return chosen
@@ -38,9 +38,9 @@ def feature_noise(
 
     shape: (rows, n, hidden) of all their rows.
     """
-    each = (shape[0] // len(places), *shape[1:])
+    image_shape = (shape[0] // len(places), *shape[1:])
     drawn = [
-        torch.rand(each, generator=generator(seed, device, "noise", step, p), device=device)
+        torch.rand(image_shape, generator=generator(seed, device, "noise", step, p), device=device)
         for p in places
     ]
     return torch.cat(drawn).mul_(2).sub_(1)

@@ -78,7 +78,7 @@ def join_prompts(prompts: Sequence[PromptRows]) -> PromptRows:
         torch.cat([getattr(p, name) for p in parts]) for name in ("ids", "starts", "origins")
     )
     condition = (
-        None if parts[0].condition is None else torch.cat([part.condition for part in parts])
+        None if parts[0].condition is None else torch.cat([prompt.condition for prompt in parts])
     )
     return PromptRows(ids, starts, origins, condition)
 
@@ -91,10 +91,10 @@ def _pad_prompt(prompt: PromptRows, more: int) -> PromptRows:
 
 def join_rows(parts: Sequence[Rows]) -> Rows:
     """Return rows of several images as one, padded on the left to the longest prompt."""
-    longest = max(part.prompt for part in parts)
-    padded = [_pad_rows(part, longest - part.prompt) for part in parts]
+    longest = max(rows.prompt for rows in parts)
+    padded = [_pad_rows(rows, longest - rows.prompt) for rows in parts]
     names = ("ids", "features", "starts", "origins")
-    return Rows(*(torch.cat([getattr(part, name) for part in padded]) for name in names), longest)
+    return Rows(*(torch.cat([getattr(rows, name) for rows in padded]) for name in names), longest)
 
 
 def _pad_rows(rows: Rows, more: int) -> Rows:
@@ -104,10 +104,16 @@ def _pad_rows(rows: Rows, more: int) -> Rows:
 
 def part_of(rows: Rows, image: int, guidance: int) -> Rows:
     """Return the rows of one of the images, without padding that all of them share."""
-    own = slice(image * guidance, (image + 1) * guidance)
-    cut = int(torch.minimum(rows.starts[own], rows.origins[own].clamp_min(0)).min())
-    ids, features = rows.ids[own, cut:], rows.features[own, cut:]
-    return Rows(ids, features, rows.starts[own] - cut, rows.origins[own] - cut, rows.prompt - cut)
+    image_slice = slice(image * guidance, (image + 1) * guidance)
+    cut = int(torch.minimum(rows.starts[image_slice], rows.origins[image_slice].clamp_min(0)).min())
+    ids, features = rows.ids[image_slice, cut:], rows.features[image_slice, cut:]
+    return Rows(
+        ids,
+        features,
+        rows.starts[image_slice] - cut,
+        rows.origins[image_slice] - cut,
+        rows.prompt - cut,
+    )
 
 
 def mask_of(visible: Tensor, like: Tensor) -> Tensor:

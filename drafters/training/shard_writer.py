@@ -47,17 +47,17 @@ class ShardWriter:
         except BaseException:
             self._lock.close()
             raise
-        own = self.folder.glob(f"tokens-{rank}-*.safetensors")
+        shards = self.folder.glob(f"tokens-{rank}-*.safetensors")
         self._dtype = torch.int16 if about["vocab"] <= 2**15 else torch.int32
-        self._number = max((int(path.stem.split("-")[2]) for path in own), default=-1) + 1
+        self._number = max((int(path.stem.split("-")[2]) for path in shards), default=-1) + 1
         self._examples: list[Example] = []
         self._written = time.monotonic()
 
     def _known(self) -> set[str]:
         """Return the ids in the folder's shards and lists of what was skipped."""
-        skipped = [line for path in self._skipped() for line in read_lines(path)]
+        skipped = [entry for path in self._skipped() for entry in read_lines(path)]
         entries = [entry for path in shard_paths(self.folder) for entry in read_shard(path)[0]]
-        return {line["id"] for line in (*entries, *skipped)}
+        return {entry["id"] for entry in (*entries, *skipped)}
 
     def _skipped(self) -> list[Path]:
         return sorted(self.folder.glob("skipped*.jsonl"))
@@ -67,8 +67,8 @@ class ShardWriter:
         path = self.folder / "about.json"
         begun = bool(shard_paths(self.folder) or self._skipped())
         if begun and not path.exists():
-            found = "found tokens but no about.json"
-            raise ValueError(f"{self.folder}: {found}; allowed: another folder")
+            fault = "found tokens but no about.json"
+            raise ValueError(f"{self.folder}: {fault}; allowed: another folder")
         if path.exists():
             read_about(self.folder)  # raises for another program's file, which stays
         if not begun:
@@ -78,8 +78,8 @@ class ShardWriter:
         changed = [name for name in changed if name.startswith("--")] or changed
         if changed:
             words = [f"{name} {before.get(name)!r} (now {now.get(name)!r})" for name in changed]
-            found = f"found tokens with {', '.join(words)}"
-            raise ValueError(f"{self.folder}: {found}; allowed: the same, or another folder")
+            fault = f"found tokens with {', '.join(words)}"
+            raise ValueError(f"{self.folder}: {fault}; allowed: the same, or another folder")
 
     def add(self, example: Example) -> None:
         """Keep an example; a ValueError for an id that is done already."""
@@ -109,9 +109,13 @@ class ShardWriter:
             self._lock.close()
 
     def _write(self) -> None:
-        own = self._examples
-        entries = [{"id": each.id, "caption": each.caption, "seed": each.seed} for each in own]
-        codes = torch.stack([each.codes.to(self._dtype) for each in own])  # (images, tokens)
+        examples = self._examples
+        entries = [
+            {"id": example.id, "caption": example.caption, "seed": example.seed}
+            for example in examples
+        ]
+        rows = [example.codes.to(self._dtype) for example in examples]
+        codes = torch.stack(rows)  # (images, tokens)
         content = save({"codes": codes}, {"examples": json.dumps(entries, ensure_ascii=False)})
         replace_file(self.folder / f"tokens-{self.rank}-{self._number:05d}.safetensors", content)
         self._written = time.monotonic()

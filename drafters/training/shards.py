@@ -64,20 +64,20 @@ class Tokens:
         """
         about = read_about(Path(folder))
         rows, columns = about["rows"], about["columns"]
-        found: dict[str, tuple[Line, tuple[Path, int]]] = {}
+        examples: dict[str, tuple[Line, tuple[Path, int]]] = {}
         for path in shard_paths(Path(folder)):
             entries, tokens = read_shard(path)
             if tokens != rows * columns:
                 size = f"{tokens} codes per image; about.json has {rows} x {columns}"
                 raise ValueError(f"{path}: {size}")
             for row, entry in enumerate(entries):
-                if entry["id"] in found:
-                    other = found[entry["id"]][1][0].name
+                if entry["id"] in examples:
+                    other = examples[entry["id"]][1][0].name
                     raise ValueError(f"{path}: the id {entry['id']!r} stands in {other}, too")
-                found[entry["id"]] = entry, (path, row)
-        if not found:
+                examples[entry["id"]] = entry, (path, row)
+        if not examples:
             raise ValueError(f"{folder}: found no {SHARDS}")
-        ordered = [found[name] for name in sorted(found)]
+        ordered = [examples[name] for name in sorted(examples)]
         return cls(about, *zip(*ordered, strict=True))
 
     @classmethod
@@ -90,13 +90,13 @@ class Tokens:
         """
         parts = [cls.read(folder) for folder in folders]
         first = parts[0].about
-        for folder, part in zip(folders, parts, strict=True):
+        for folder, tokens in zip(folders, parts, strict=True):
             for name in ("model", "checkpoint", "rows", "columns", "vocab"):
-                if (found := part.about.get(name)) != first.get(name):
+                if (value := tokens.about.get(name)) != first.get(name):
                     other = f"that of {folders[0]} is {first.get(name)!r}"
-                    raise ValueError(f"{folder}: its {name} is {found!r}; {other}")
-        entries = [entry for part in parts for entry in part._entries]
-        return cls(first, entries, [place for part in parts for place in part._places])
+                    raise ValueError(f"{folder}: its {name} is {value!r}; {other}")
+        entries = [entry for tokens in parts for entry in tokens._entries]
+        return cls(first, entries, [address for tokens in parts for address in tokens._places])
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -109,23 +109,23 @@ class Tokens:
         tokens = self.about["rows"] * self.about["columns"]
         result = torch.empty((len(indices), tokens), dtype=torch.int64)
         wanted: dict[Path, list[tuple[int, int]]] = defaultdict(list)
-        for place, index in enumerate(indices):
+        for position, index in enumerate(indices):
             path, row = self._places[index]
-            wanted[path].append((place, row))
+            wanted[path].append((position, row))
         for path, pairs in wanted.items():
             with open_safetensors(path) as shard:
-                part = shard.get_slice("codes")
-                for place, row in pairs:
-                    result[place] = part[row]
-            self._check(path, result[[place for place, _ in pairs]])
+                stored = shard.get_slice("codes")
+                for position, row in pairs:
+                    result[position] = stored[row]
+            self._check(path, result[[position for position, _ in pairs]])
         return result
 
     def _check(self, path: Path, codes: Tensor) -> None:
         """Refuse codes that the codebook does not have."""
         least, most, vocab = int(codes.min()), int(codes.max()), self.about["vocab"]
         if not 0 <= least <= most < vocab:
-            found = f"codes from {least} to {most}; about.json has {vocab} codes"
-            raise ValueError(f"{path}: damaged shard: {found}")
+            fault = f"codes from {least} to {most}; about.json has {vocab} codes"
+            raise ValueError(f"{path}: damaged shard: {fault}")
 
     def split(self, holdout: int, most: int = 0) -> tuple[list[int], list[int]]:
         """Return the indices for training and at least `holdout` others, apart by caption.
@@ -142,8 +142,8 @@ class Tokens:
         for caption in sorted(images, key=lambda text: hashlib.sha256(text.encode()).digest()):
             (held if len(held) < holdout else training).extend(images[caption])
         if len(training) < max(most, 1):
-            found = f"found {len(self)} images; holding out {holdout} by caption"
-            raise ValueError(f"{found} leaves {len(training) or 'none'} for training")
+            fault = f"found {len(self)} images; holding out {holdout} by caption"
+            raise ValueError(f"{fault} leaves {len(training) or 'none'} for training")
         return sorted(training[: most or None]), sorted(held)
 
 
@@ -160,11 +160,11 @@ def read_about(folder: Path) -> Line:
     about = read_object(path)
     for name in ("rows", "columns", "vocab"):
         if type(about.get(name)) is not int or about[name] < 1:
-            found = f"found {name} {shortened(about.get(name))}"
-            raise SettingsError(f"{path}: {found}; allowed: a whole number above 0")
+            fault = f"found {name} {shortened(about.get(name))}"
+            raise SettingsError(f"{path}: {fault}; allowed: a whole number above 0")
     if not isinstance(about.get("settings", {}), dict):
-        found = f"found settings {shortened(about['settings'])}"
-        raise SettingsError(f"{path}: {found}; allowed: a JSON object")
+        fault = f"found settings {shortened(about['settings'])}"
+        raise SettingsError(f"{path}: {fault}; allowed: a JSON object")
     return about
 
 

@@ -83,16 +83,16 @@ def windows_of(target: TargetModel, drawn: Drawn, readings: list[Reading], greed
     ids = torch.cat([drawn.prompt.ids, ids], 1)
     roots = torch.tensor([reading.root for reading in readings], device=slots.device)
     steps = readings[0].window.codes.shape[1]
-    places = roots[:, None] + torch.arange(steps, device=slots.device)
+    indices = roots[:, None] + torch.arange(steps, device=slots.device)
     best = torch.cat([reading.window.codes[:, :, 0] for reading in readings])
-    true = codes[places.clamp(max=grid.tokens - 1)]
+    true = codes[indices.clamp(max=grid.tokens - 1)]
     recent = torch.cat([reading.recent for reading in readings])
-    line = torch.cat([recent[:, 1:].flip(1), best], 1)  # (m, REACH - 1 + steps)
-    mixed = torch.cat([true[..., None], lineage_along(line)[..., 1:]], 2)
-    own, length = features[..., : target.spec.hidden], drawn.prompt.ids.shape[1]
-    memory = _Memory(target, own, length, readings, roots)
-    stale_true, similarity = memory(mixed, places)
-    goals = (places + 1).clamp(max=grid.tokens - 1)
+    sequence = torch.cat([recent[:, 1:].flip(1), best], 1)  # (m, REACH - 1 + steps)
+    mixed = torch.cat([true[..., None], lineage_along(sequence)[..., 1:]], 2)
+    hidden, length = features[..., : target.spec.hidden], drawn.prompt.ids.shape[1]
+    memory = _Memory(target, hidden, length, readings, roots)
+    stale_true, similarity = memory(mixed, indices)
+    goals = (indices + 1).clamp(max=grid.tokens - 1)
     width = 1 if greedy else target.vocab.size
     noise = features.new_zeros(*goals.shape, width)
     if not greedy:
@@ -101,7 +101,7 @@ def windows_of(target: TargetModel, drawn: Drawn, readings: list[Reading], greed
         drawn, ids, features, roots, best, true,
         torch.cat([reading.window.before for reading in readings]).to(wide),
         torch.cat([reading.window.stale[:, :, :, 0] for reading in readings]).to(wide),
-        stale_true, similarity, goals, places + 1 < grid.tokens, noise,
+        stale_true, similarity, goals, indices + 1 < grid.tokens, noise,
     )  # fmt: skip
 
 
@@ -122,16 +122,16 @@ class _Memory:
         most = max(reading.nodes.positions.shape[1] for reading in readings)
         tables = [_padded(reading.nodes, most) for reading in readings]
         names = "positions", "lineage", "hidden"
-        places, lineage, stale = (torch.cat([getattr(t, n) for t in tables]) for n in names)
-        self.nodes = Nodes(places, lineage, stale.to(features.dtype))
+        positions, lineage, stale = (torch.cat([getattr(t, n) for t in tables]) for n in names)
+        self.nodes = Nodes(positions, lineage, stale.to(features.dtype))
 
     def __call__(self, tokens: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
         """Return features (m, guidance, k, hidden) and similarities (m, k)."""
-        found, similarity = recall(tokens, places, self.nodes, self.directions)
+        recalled, similarity = recall(tokens, places, self.nodes, self.directions)
         above = places + 1 - self.grid.columns
         above = torch.where(above < 0, self.roots[:, None], above).minimum(self.roots[:, None])
         exact = self.features[:, self.prompt - 1 + self.grid.slots(above)].transpose(0, 1)
-        return torch.where((similarity > UNKNOWN)[:, None, :, None], found, exact), similarity
+        return torch.where((similarity > UNKNOWN)[:, None, :, None], recalled, exact), similarity
 
 
 def _padded(nodes: Nodes, count: int) -> Nodes:
@@ -160,13 +160,15 @@ def predict(head: BlockHead, target: TargetModel, rounds: Windows) -> Tensor:
     slots, step = target.grid.slots, torch.arange(steps, device=starts.device).repeat(2)
     ahead = slots(rounds.roots[:, None] + step) - slots(rounds.roots)[:, None]  # (m, 2 steps)
     roots = rounds.prompt - 1 + slots(rounds.roots)  # (m,) the slots of the roots
-    places = (roots[:, None] + ahead - origins[:, None, None]).clamp(0, last).flatten(0, 1)
+    window_positions = (
+        (roots[:, None] + ahead - origins[:, None, None]).clamp(0, last).flatten(0, 1)
+    )
     visible = mask_of(_seen(rounds, roots, starts), rounds.features)
     ids = torch.cat([rounds.best, rounds.true], 1) + target.vocab.first_id
     stale = torch.cat([rounds.stale_best, rounds.stale_true], 2).transpose(0, 1).flatten(0, 1)
     before = torch.cat([read[:, roots].transpose(0, 1)[:, :, None], rounds.before[:, :, 1:]], 2)
     before = torch.cat([before, before], 2).transpose(0, 1).flatten(0, 1)
-    context = Context(places, visible, cache)
+    context = Context(window_positions, visible, cache)
     outputs = head.read(ids.repeat(guidance, 1), before, stale, step, context)
     return outputs.unflatten(0, (guidance, m)).transpose(0, 1)[:, :, steps:]
 
@@ -189,9 +191,9 @@ def _seen(rounds: Windows, roots: Tensor, starts: Tensor) -> Tensor:
 def _visible(steps: int, device: torch.device) -> Tensor:
     """Return what a window's slots see, (2 steps, 2 steps): best candidates, then true tokens."""
     every = torch.ones(steps, steps, dtype=torch.bool, device=device)
-    own = torch.eye(steps, dtype=torch.bool, device=device)
+    diagonal = torch.eye(steps, dtype=torch.bool, device=device)
     best = torch.cat([every.tril(), every & False], 1)
-    return torch.cat([best, torch.cat([every.tril(-1), own], 1)])
+    return torch.cat([best, torch.cat([every.tril(-1), diagonal], 1)])
 
 
 @dataclass(frozen=True)

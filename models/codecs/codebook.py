@@ -52,7 +52,7 @@ def nearest_codes(
         raise ValueError(f"--neighbours: found {neighbours}; allowed: 1 to {len(codebook) - 1}")
     latents = codebook.detach().to("cpu", torch.float64)
     rows = torch.arange(len(latents)).split(chunk)
-    return (_others_by_distance(latents, part)[:, :neighbours] for part in rows)
+    return (_others_by_distance(latents, block)[:, :neighbours] for block in rows)
 
 
 def _others_by_distance(latents: Tensor, codes: Tensor) -> np.ndarray:
@@ -79,8 +79,8 @@ def write_table(
         np.lib.format.write_array_header_1_0(
             file, {"descr": "<u2", "fortran_order": False, "shape": shape}
         )
-        for part in rows:
-            file.write(part.astype("<u2").tobytes())
+        for block in rows:
+            file.write(block.astype("<u2").tobytes())
 
 
 def load_table(path: str | Path, codes: int, neighbours: int | None = None) -> np.ndarray:

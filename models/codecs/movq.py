@@ -95,12 +95,12 @@ def load_movq(folder: Path, config: Mapping[str, object], device: torch.device) 
     Raises:
         ValueError: naming the folder and every key that does not fit, or the damaged file.
     """
-    entries, (place, stored) = all_of(
+    entries, (source, stored) = all_of(
         lambda: movq_entries(folder, config), lambda: movq_weights(folder)
     )
     sizes = movq_sizes(entries)
     model = _empty(entries)
-    refuse_faults(_faults(model.state_dict(), stored), place)
+    refuse_faults(_faults(model.state_dict(), stored), source)
     state = {
         key: torch.tensor(0) if key.endswith(_COUNTER) else stored[key].to(torch.float32, copy=True)
         for key in model.state_dict()
@@ -131,16 +131,16 @@ def _empty(given: object) -> Emu3VQVAE:
         return Emu3VQVAE(Emu3VQVAEConfig(**(given if isinstance(given, dict) else {})))
 
 
-def _faults(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> list[str]:
+def _faults(module: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> list[str]:
     """Return every missing, unexpected and mis-shaped key, in words."""
-    wanted, found = (
+    wanted, stored = (
         {key: tuple(value.shape) for key, value in state.items() if not key.endswith(_COUNTER)}
-        for state in (wanted, found)
+        for state in (module, weights)
     )
-    faults = [f"missing key {key}" for key in wanted if key not in found]
-    faults += [f"unexpected key {key}" for key in found if key not in wanted]
+    faults = [f"missing key {key}" for key in wanted if key not in stored]
+    faults += [f"unexpected key {key}" for key in stored if key not in wanted]
     return faults + [
-        f"{key} has shape {found[key]}, expected {shape}"
+        f"{key} has shape {stored[key]}, expected {shape}"
         for key, shape in wanted.items()
-        if found.get(key, shape) != shape
+        if stored.get(key, shape) != shape
     ]

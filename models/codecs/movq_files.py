@@ -46,8 +46,8 @@ def movq_entries(folder: Path, config: Mapping[str, object]) -> object:
     """Return the codec's entries as in `vq_config` of transformers' config.json."""
     if "vq_config" in config or not (home := _apart(folder)).is_dir():
         return config.get("vq_config")
-    found = read_object(home / "config.json")
-    entries = {theirs: found[ours] for ours, theirs in _ENTRIES.items() if ours in found}
+    codec = read_object(home / "config.json")
+    entries = {theirs: codec[ours] for ours, theirs in _ENTRIES.items() if ours in codec}
     widths = entries.get("channel_multiplier", (1, 2, 2, 4))
     return entries | {"hidden_size": entries.get("base_channels", 256) * widths[-1]}
 
@@ -60,8 +60,8 @@ def movq_weights(folder: Path) -> tuple[str, dict[str, Tensor]]:
     """
     stored: dict[str, Tensor] = {}
     for prefix in _PREFIXES:
-        found = read_tensors(weight_files(folder), prefix)
-        stored |= {key.removeprefix(prefix): value for key, value in found}
+        tensors = read_tensors(weight_files(folder), prefix)
+        stored |= {key.removeprefix(prefix): value for key, value in tensors}
     if stored:
         return f"{folder}, weights vqmodel.*", stored
     if not (home := _apart(folder)).is_dir():

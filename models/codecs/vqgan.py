@@ -91,9 +91,9 @@ class ImageTokenizer:
                 f"images: found {tuple(images.shape)}; allowed: H and W multiples of "
                 f"{self.downsampling}"
             )
-        parts = [self._nearest(self._latents(part, precision)) for part in images.split(chunk)]
+        codes = [self._nearest(self._latents(batch, precision)) for batch in images.split(chunk)]
         sides = math.prod(side // self.downsampling for side in images.shape[1:3])
-        return torch.cat(parts).cpu() if parts else torch.empty((0, sides), dtype=torch.int64)
+        return torch.cat(codes).cpu() if codes else torch.empty((0, sides), dtype=torch.int64)
 
     def _latents(self, images: Tensor, precision: torch.dtype) -> Tensor:
         device = self.codebook.device
@@ -128,8 +128,8 @@ class ImageTokenizer:
                 f"codes: found {tokens} tokens per image, allowed are {rows} x {columns}"
             )
         if codes.numel() and not 0 <= int(codes.min()) <= int(codes.max()) < self.config.n_embed:
-            found = f"{int(codes.min())}..{int(codes.max())}"
-            raise ValueError(f"codes: found {found}, allowed are 0..{self.config.n_embed - 1}")
+            span = f"{int(codes.min())}..{int(codes.max())}"
+            raise ValueError(f"codes: found {span}, allowed are 0..{self.config.n_embed - 1}")
         scale = self.downsampling
         images = torch.empty((len(codes), rows * scale, columns * scale, 3), dtype=torch.uint8)
         for image, row in zip(images, codes.to(self.codebook.device, torch.int64), strict=True):

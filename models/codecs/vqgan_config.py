@@ -66,8 +66,8 @@ class VqganConfig:
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{name}: found {value!r}, allowed are whole numbers from 1")
         if not self.ch_mult or any(self.ch * factor % self.num_groups for factor in self.ch_mult):
-            found = f"found {list(self.ch_mult)}; ch = {self.ch} times each factor"
-            raise ValueError(f"ch_mult: {found} must be a multiple of {self.num_groups}")
+            stated = f"found {list(self.ch_mult)}; ch = {self.ch} times each factor"
+            raise ValueError(f"ch_mult: {stated} must be a multiple of {self.num_groups}")
 
     @property
     def downsampling(self) -> int:

@@ -158,15 +158,15 @@ def from_public(
     Raises:
         ValueError: naming every missing, unexpected and mis-shaped key.
     """
-    own = model.state_dict()
-    found = {name: value for name, value in state.items() if not name.startswith(ignored)}
+    parameters = model.state_dict()
+    weights = {name: value for name, value in state.items() if not name.startswith(ignored)}
     if problems := layout_faults(
-        {name: tuple(value.shape) for name, value in found.items()}, model, name_of
+        {name: tuple(value.shape) for name, value in weights.items()}, model, name_of
     ):
         raise ValueError(f"the weights do not fit the configuration: {shown(problems)}")
     return {  # copies: nothing keeps the mapped file open
-        name: found[name_of(name)].reshape(value.shape).to(torch.float32, copy=True)
-        for name, value in own.items()
+        name: weights[name_of(name)].reshape(value.shape).to(torch.float32, copy=True)
+        for name, value in parameters.items()
     }
 
 

@@ -47,10 +47,13 @@ def tokenizer_places(folder: Path, given: Path | None) -> list[Path]:
     """
     if given is None:
         return [folder / "tokenizer", folder.absolute().parent / CHAMELEON_TOKENIZER]
-    places = [given, given / "tokenizer", given / CHAMELEON_TOKENIZER]
-    if not any((place / TEXT_TOKENIZER).is_file() or not missing_vqgan(place) for place in places):
-        raise _missing(f"{TEXT_TOKENIZER} and no {VQGAN_CONFIG} with weights", places)
-    return places
+    folders = [given, given / "tokenizer", given / CHAMELEON_TOKENIZER]
+    if not any(
+        (candidate / TEXT_TOKENIZER).is_file() or not missing_vqgan(candidate)
+        for candidate in folders
+    ):
+        raise _missing(f"{TEXT_TOKENIZER} and no {VQGAN_CONFIG} with weights", folders)
+    return folders
 
 
 def find_tokenizer(folder: Path, given: Path | None = None) -> TokenizerFiles:
@@ -70,11 +73,11 @@ def find_text(folder: Path, given: Path | None = None) -> Path:
     Raises:
         ValueError: naming the missing file, where it was looked for and where users get it.
     """
-    places = tokenizer_places(folder, given)
-    for path in (*(place / TEXT_TOKENIZER for place in places), folder / HUB_TOKENIZER):
+    folders = tokenizer_places(folder, given)
+    for path in (*(candidate / TEXT_TOKENIZER for candidate in folders), folder / HUB_TOKENIZER):
         if path.is_file():
             return path
-    raise _missing(TEXT_TOKENIZER, places, f"{HUB_TOKENIZER} in {folder}")
+    raise _missing(TEXT_TOKENIZER, folders, f"{HUB_TOKENIZER} in {folder}")
 
 
 def find_vqgan(folder: Path, given: Path | None = None) -> Path | None:
@@ -82,12 +85,14 @@ def find_vqgan(folder: Path, given: Path | None = None) -> Path | None:
 
     Arguments and errors as `find_text`.
     """
-    places = tokenizer_places(folder, given)
-    home = next((place for place in places if not missing_vqgan(place)), None)
+    folders = tokenizer_places(folder, given)
+    home = next((candidate for candidate in folders if not missing_vqgan(candidate)), None)
     if home is None and not has_decoder(stored_names(folder)):
-        begun = next((place for place in places if (place / VQGAN_CONFIG).is_file()), places[0])
+        begun = next(
+            (candidate for candidate in folders if (candidate / VQGAN_CONFIG).is_file()), folders[0]
+        )
         names = " and no ".join(missing_vqgan(begun))
-        raise _missing(names, places, f"{BUNDLED_VQGAN}decoder.* in the weights")
+        raise _missing(names, folders, f"{BUNDLED_VQGAN}decoder.* in the weights")
     return home
 
 

@@ -32,8 +32,8 @@ def checkpoint_folder(path: str, flag: str, download: bool = True) -> Path:
             else f"`hf download {path}` fetches it"
         )
         why = f"HF_HUB_OFFLINE is set: `hf download {path}` where it is not" if offline else why
-        found = f"{path!r} is no folder here and not in the hub's cache {constants.HF_HUB_CACHE}"
-        raise ValueError(f"{flag}: {found}; {why}") from error
+        absence = f"{path!r} is no folder here and not in the hub's cache {constants.HF_HUB_CACHE}"
+        raise ValueError(f"{flag}: {absence}; {why}") from error
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         raise ValueError(
             f"{flag}: {path!r} is no folder here, and the hub did not deliver it: {error}"

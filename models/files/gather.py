@@ -8,15 +8,15 @@ _SHOWN = 20  # differences in an error
 
 def all_of(*reads: Callable[[], Any]) -> list[Any]:
     """Return what every read returns; a ValueError holds the faults of all that fail."""
-    found, faults = [], []
+    results, faults = [], []
     for read in reads:
         try:
-            found.append(read())
+            results.append(read())
         except ValueError as error:
             faults.append(str(error))
     if faults:
         raise ValueError("; ".join(dict.fromkeys(faults)))
-    return found
+    return results
 
 
 def shown(faults: Sequence[str]) -> str:

@@ -43,8 +43,8 @@ def _safetensors_header(path: Path) -> dict[str, TensorInfo]:
     with open_safetensors(path, "numpy") as file:  # numpy: torch takes seconds to import
         slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (no dict)
         return {
-            name: TensorInfo(tuple(part.get_shape()), part.get_dtype())
-            for name, part in slices.items()
+            name: TensorInfo(tuple(tensor.get_shape()), tensor.get_dtype())
+            for name, tensor in slices.items()
         }
 
 

@@ -77,10 +77,10 @@ class Network:
             unread: keys whose files cannot be read; they do not count as missing.
         """
         parameters = dict(self.module.named_parameters())
-        found = {self.name(key): shape for key, shape in found.items()}
-        absent = self.keys.keys() - found.keys() - set(map(self.name, unread)) - set(self.optional)
+        shapes = {self.name(key): shape for key, shape in found.items()}
+        absent = self.keys.keys() - shapes.keys() - set(map(self.name, unread)) - set(self.optional)
         differences = {
-            key: difference(key, shape, parameters, self.keys) for key, shape in found.items()
+            key: difference(key, shape, parameters, self.keys) for key, shape in shapes.items()
         }
         return [f"missing key {key}" for key in self.keys if key in absent] + [
             text
@@ -146,9 +146,9 @@ def difference(
         return f"unexpected key {key}"
     if slot.height is not None and found[:1] != (slot.height,):
         return f"{key} has shape {found}, expected {slot.height} rows"
-    place = tuple(parameters[slot.parameter][slot.rows].shape)
+    expected = tuple(parameters[slot.parameter][slot.rows].shape)
     read = (len(range(*slot.source.indices(found[0]))), *found[1:]) if found else found
-    return None if _fits(key, read, place) else f"{key} has shape {read}, expected {place}"
+    return None if _fits(key, read, expected) else f"{key} has shape {read}, expected {expected}"
 
 
 def _fits(key: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
@@ -193,8 +193,8 @@ def block_keys(spec: TransformerSpec, public: str, ours: str, layer: int) -> Key
         keys["input_layernorm.weight"] = Slot("attention_norm.weight")
     if spec.qk_norm:
         queries, kept = slice(0, spec.heads), slice(spec.heads, spec.heads + spec.kv_heads)
-        for part in ("weight", "bias"):
-            keys[f"self_attn.q_norm.{part}"] = Slot(f"attention.qk_norm.{part}", queries)
-            keys[f"self_attn.k_norm.{part}"] = Slot(f"attention.qk_norm.{part}", kept)
+        for parameter in ("weight", "bias"):
+            keys[f"self_attn.q_norm.{parameter}"] = Slot(f"attention.qk_norm.{parameter}", queries)
+            keys[f"self_attn.k_norm.{parameter}"] = Slot(f"attention.qk_norm.{parameter}", kept)
     public, ours = f"{public}layers.{layer}.", f"{ours}{layer}."
     return {public + key: Slot(ours + slot.parameter, slot.rows) for key, slot in keys.items()}

@@ -37,9 +37,12 @@ class Published:
 
 
 def _is_emu3_5(config: dict, folder: Path) -> bool:
-    parts = (config, config.get("text_config"))  # the authors' files and transformers'
+    sections = (config, config.get("text_config"))  # the authors' files and transformers'
     return config.get("model_type") in _EMU3 and (
-        any(isinstance(part, dict) and part.get("vocab_size") == _EMU3_5_IDS for part in parts)
+        any(
+            isinstance(entries, dict) and entries.get("vocab_size") == _EMU3_5_IDS
+            for entries in sections
+        )
         or any(".q_norm." in key for key in stored_names(folder))
     )
 

@@ -77,7 +77,7 @@ def size_faults(
     """
     config = next((config[name] for name in _NESTED if isinstance(config.get(name), dict)), config)
     shapes = {key: shape for key, shape in shapes.items() if "vision_model." not in key}
-    stored = {entry: _stored_sizes(places, shapes) for entry, places in _SHAPED.items()}
+    stored = {entry: _stored_sizes(dimensions, shapes) for entry, dimensions in _SHAPED.items()}
     faults = [
         f"{entry} is {config[entry]}, the weights hold {next(iter(sizes))}"
         for entry, sizes in stored.items()

@@ -17,8 +17,8 @@ def read_ranks(path: Path) -> dict[bytes, int]:
         ValueError: naming the file, if it is missing or damaged.
     """
     try:
-        lines = path.read_bytes().splitlines()
-        pairs = (line.split() for line in lines if line)
+        entries = path.read_bytes().splitlines()
+        pairs = (entry.split() for entry in entries if entry)
         ranks = {base64.b64decode(token, validate=True): int(rank) for token, rank in pairs}
         if not ranks:
             raise ValueError("no tokens")
@@ -67,7 +67,7 @@ def _letters() -> dict[int, str]:
     shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = (byte for byte in range(256) if byte not in shown)
     return {byte: chr(byte) for byte in shown} | {
-        byte: chr(256 + place) for place, byte in enumerate(others)
+        byte: chr(256 + index) for index, byte in enumerate(others)
     }
 
 

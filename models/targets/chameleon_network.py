@@ -71,8 +71,8 @@ def _check_entries(config: dict) -> None:
         ("num_attention_heads", config["hidden_size"]),
         ("num_key_value_heads", heads),
     ):
-        if whole % (part := config.get(name, heads)):
-            raise ValueError(f"config.json: {name} is {part}; allowed: divisors of {whole}")
+        if whole % (divisor := config.get(name, heads)):
+            raise ValueError(f"config.json: {name} is {divisor}; allowed: divisors of {whole}")
 
 
 def _is_size(value: object) -> bool:

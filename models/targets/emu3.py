@@ -50,9 +50,9 @@ class Emu3Vocab:
         here = [name for name in names if (folder / name).is_file()]
         if not here:
             raise ValueError(f"found no {HUB_TOKENIZER}, nor {_RANKS} and {_VISION}, in {folder}")
-        own = here[0] != HUB_TOKENIZER
-        self.path = folder / (_RANKS if own else HUB_TOKENIZER)
-        self.tokenizer = _authors_tokenizer(folder) if own else load_tokenizer(self.path)
+        from_authors = here[0] != HUB_TOKENIZER
+        self.path = folder / (_RANKS if from_authors else HUB_TOKENIZER)
+        self.tokenizer = _authors_tokenizer(folder) if from_authors else load_tokenizer(self.path)
         require_tokens(self.tokenizer, FRAME, self.path)
 
     def __getitem__(self, name: str) -> int:
@@ -120,7 +120,7 @@ class Emu3Prompts:
 
     def rows(self, text: str, guidance: int, device: torch.device) -> PromptRows:
         """Return the conditional row and, with guidance 2, the unconditional one."""
-        rows = [self.row(each) for each in (text, self.negative)[:guidance]]
+        rows = [self.row(prompt) for prompt in (text, self.negative)[:guidance]]
         longest = max(map(len, rows))
         starts = [longest - len(row) for row in rows]
         pad = self.words[PAD]

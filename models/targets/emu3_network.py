@@ -18,7 +18,10 @@ _OLDER = (
     ("text_model.lm_head.", "lm_head."),
     ("text_model.model.", _DECODER),
     ("vqmodel.", "model.vqmodel."),
-    *((f"model.{part}.", f"{_DECODER}{part}.") for part in ("embed_tokens", "layers", "norm")),
+    *(
+        (f"model.{module}.", f"{_DECODER}{module}.")
+        for module in ("embed_tokens", "layers", "norm")
+    ),
 )
 # transformers' Emu3TextConfig; a config.json need not repeat them
 _DEFAULTS = {

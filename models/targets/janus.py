@@ -107,11 +107,11 @@ class JanusPro(LlamaTarget):
 def read_images(folder: Path, config: dict, device: torch.device) -> ImageTokenizer:
     """Return the image codec among a checkpoint's weights; ValueError if it does not fit."""
     with naming(folder):
-        found = janus_config(config)
-    images = load_janus_vq(folder, found.keys.codec, found.side, device)
-    if images.config.n_embed != found.codes:
+        parsed = janus_config(config)
+    images = load_janus_vq(folder, parsed.keys.codec, parsed.side, device)
+    if images.config.n_embed != parsed.codes:
         raise ValueError(
-            f"{folder}: the codec has {images.config.n_embed} codes, config.json {found.codes}"
+            f"{folder}: the codec has {images.config.n_embed} codes, config.json {parsed.codes}"
         )
     return images
 

@@ -115,8 +115,8 @@ def _authors(config: Mapping[str, object]) -> JanusConfig:
 
 
 def _params(config: Mapping[str, object], name: str) -> dict:
-    part = config.get(name)
-    params = part.get("params") if isinstance(part, dict) else None
+    section = config.get(name)
+    params = section.get("params") if isinstance(section, dict) else None
     if not isinstance(params, dict):
         raise ValueError(f"config.json lacks the entry '{name}.params'")
     return params

@@ -32,18 +32,18 @@ def check_codec(folder: Path, options: TargetOptions) -> Checked:
 
 def check_compatible(folder: Path, options: TargetOptions) -> Checked:
     """Check that the tokenizer's ids are ids of the transformer."""
-    config, found = read_object(folder / "config.json"), _config(folder)
-    prompts = read_prompts(folder, janus_spec(config), (found.side, found.side))
+    config, parsed = read_object(folder / "config.json"), _config(folder)
+    prompts = read_prompts(folder, janus_spec(config), (parsed.side, parsed.side))
     highest = max(prompts.tokenizer.get_vocab().values())
-    if highest >= found.decoder["vocab_size"]:
+    if highest >= parsed.decoder["vocab_size"]:
         raise ValueError(
             f"{folder / HUB_TOKENIZER} names ids up to {highest}; config.json has "
-            f"{found.decoder['vocab_size']} ids"
+            f"{parsed.decoder['vocab_size']} ids"
         )
     return Checked(
         "tokenizer, image codec and config.json fit together; an image is "
-        f"{found.side} x {found.side} tokens",
-        sequence=ImageSequence(ImageGrid(found.side, found.side), prompts.shortest),
+        f"{parsed.side} x {parsed.side} tokens",
+        sequence=ImageSequence(ImageGrid(parsed.side, parsed.side), prompts.shortest),
     )
 
 

@@ -59,21 +59,21 @@ def janus_spec(config: dict) -> TransformerSpec:
     Raises:
         ValueError: naming an entry that is missing or not allowed.
     """
-    found = janus_config(config)
-    spec, image = llama_spec(found.decoder), found.side**2
+    parsed = janus_config(config)
+    spec, image = llama_spec(parsed.decoder), parsed.side**2
     if spec.max_positions <= image:
         raise ValueError(
             f"config.json: max_position_embeddings is {spec.max_positions}; an image takes {image}"
         )
     # caches have room for all positions: the 16,384 of the public files are not for one image
     positions = min(spec.max_positions, image + _PROMPT)
-    return replace(spec, vocab=spec.vocab + found.codes, max_positions=positions)
+    return replace(spec, vocab=spec.vocab + parsed.codes, max_positions=positions)
 
 
 def janus_entries(config: dict) -> dict:
     """Return the decoder's entries as a drafter's config.json has them."""
-    found = janus_config(config)
-    return found.decoder | {"vocab_size": found.decoder["vocab_size"] + found.codes}
+    parsed = janus_config(config)
+    return parsed.decoder | {"vocab_size": parsed.decoder["vocab_size"] + parsed.codes}
 
 
 def janus_keys(spec: TransformerSpec, text: int, public: Keys) -> KeyMap:
@@ -93,14 +93,14 @@ def janus_keys(spec: TransformerSpec, text: int, public: Keys) -> KeyMap:
         (public.score, "transformer.head.inner"),
         (public.head, "transformer.head.outer"),
     ):
-        keys |= {f"{theirs}{part}": Slot(f"{ours}.{part}") for part in ("weight", "bias")}
+        keys |= {f"{theirs}{name}": Slot(f"{ours}.{name}") for name in ("weight", "bias")}
     return keys
 
 
 def janus_network(config: dict) -> Network:
     """Return the networks of a config.json and their public keys; errors as `janus_spec`."""
-    found, spec = janus_config(config), janus_spec(config)
+    parsed, spec = janus_config(config), janus_spec(config)
     with torch.device("meta"):
-        module = JanusNetwork(spec, found)
-    ignored = (found.keys.codec, *found.keys.unused)
-    return Network(module, janus_keys(spec, module.vocab.first_id, found.keys), ignored=ignored)
+        module = JanusNetwork(spec, parsed)
+    ignored = (parsed.keys.codec, *parsed.keys.unused)
+    return Network(module, janus_keys(spec, module.vocab.first_id, parsed.keys), ignored=ignored)

@@ -67,10 +67,10 @@ def codebook(folder: Path, options: TargetOptions) -> Tensor:
     LANTERN's published table is of these, not of the vectors of length 1 that the decoder reads.
     """
     path = given_path(options, _VQ)
-    found = read_vq(Path(path), CODEBOOK)
-    if CODEBOOK not in found:
+    tensors = read_vq(Path(path), CODEBOOK)
+    if CODEBOOK not in tensors:
         raise ValueError(f"--{_VQ}: {path}: missing key {CODEBOOK}")
-    return found[CODEBOOK].float()
+    return tensors[CODEBOOK].float()
 
 
 def llamagen_family(side: int) -> Family:

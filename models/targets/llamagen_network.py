@@ -76,15 +76,15 @@ def llamagen_spec(config: dict, side: int | None = None) -> TransformerSpec:
             raise ValueError(
                 f"config.json: {name} is {config.get(name)!r}; allowed: a whole number from 1"
             )
-    found = math.isqrt(config["block_size"])
-    if found**2 != config["block_size"]:
+    stated = math.isqrt(config["block_size"])
+    if stated**2 != config["block_size"]:
         raise ValueError(f"config.json: block_size is {config['block_size']}; allowed: a square")
-    if side not in (None, found):
+    if side not in (None, stated):
         raise ValueError(
             f"config.json: block_size is {config['block_size']}, expected {side**2}: "
             "an image of --model llamagen has 256 tokens, of --model llamagen2 1024"
         )
-    spec = decoder_spec(config, ImageRope(config["cls_token_num"], found))
+    spec = decoder_spec(config, ImageRope(config["cls_token_num"], stated))
     return replace(spec, max_positions=config["cls_token_num"] + config["block_size"])
 
 

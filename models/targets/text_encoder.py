@@ -135,12 +135,14 @@ def check_encoder(folder: Path) -> tuple[int, int]:
         raise ValueError(f"{_FLAG}: {folder / 'config.json'}: {error}") from error
     shared = {"shared.weight": "encoder.embed_tokens.weight"}  # one tensor under either name
     wanted = {name: tuple(value.shape) for name, value in model.named_parameters()}
-    found = {name: shapes.get(name, shapes.get(shared.get(name))) for name in wanted}
-    if absent := [name for name, shape in found.items() if shape is None]:
+    stored = {name: shapes.get(name, shapes.get(shared.get(name))) for name in wanted}
+    if absent := [name for name, shape in stored.items() if shape is None]:
         raise ValueError(f"{_FLAG}: {folder} lacks the weights {', '.join(sorted(absent))}")
     for name, shape in wanted.items():
-        if found[name] != shape:
-            raise ValueError(f"{_FLAG}: {folder}: {name} has shape {found[name]}, expected {shape}")
+        if stored[name] != shape:
+            raise ValueError(
+                f"{_FLAG}: {folder}: {name} has shape {stored[name]}, expected {shape}"
+            )
     return model.config.d_model, sum(map(math.prod, wanted.values()))
 
 

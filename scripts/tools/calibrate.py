@@ -40,8 +40,8 @@ def distributions_of(
     prompt = session.target.prompt(image.job.prompt, distribution.guidance)
     head, codes = session.drafter.network, image.codes[None].to(session.target.device)
     rows = target_rows(session.target, prompt, codes, head.spec.target_layers)
-    found = draft_distributions(session.target, head, rows, distribution, depths)
-    return [log_q[0] for log_q in found]
+    levels = draft_distributions(session.target, head, rows, distribution, depths)
+    return [log_q[0] for log_q in levels]
 
 
 def noise_of(image: FinishedImage, like: Tensor) -> Tensor:
@@ -53,10 +53,10 @@ def noise_of(image: FinishedImage, like: Tensor) -> Tensor:
 def show(table: list[dict[str, Any]]) -> None:
     """Print one JSON line per proposal and level."""
     for proposal in PROPOSALS:
-        for line in table:
-            shown = {name: round(value, 4) for name, value in line[proposal].items()}
+        for row in table:
+            shown = {name: round(value, 4) for name, value in row[proposal].items()}
             print(
-                json.dumps({"proposal": proposal, "depth": line["depth"], **shown}, allow_nan=False)
+                json.dumps({"proposal": proposal, "depth": row["depth"], **shown}, allow_nan=False)
             )
 
 
@@ -109,10 +109,10 @@ def calibrate(
     table = gathered.table()
     show(table)
     folder = checkpoint_folder(settings.drafter_path, "--drafter_path")
-    known = Calibrations.read(folder).factors | {
+    calibrated = Calibrations.read(folder).factors | {
         distribution_key(engine.distribution): factors(table)
     }
-    replace_file(folder / FILE, encode_json(known))
+    replace_file(folder / FILE, encode_json(calibrated))
 
 
 if __name__ == "__main__":

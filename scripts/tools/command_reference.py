@@ -53,7 +53,7 @@ def pages() -> dict[str, str]:
 
 def _overview() -> str:
     rows = [f"| [{name}]({name}.md) | {_cell(c.summary)} |" for name, c in COMMANDS.items()]
-    lines = [
+    sections = [
         "# Commands",
         _NOTE,
         "`python main.py COMMAND --help all` prints the same. In the environment that `make demo` "
@@ -62,12 +62,12 @@ def _overview() -> str:
         "Flags are written `--flag value` or `--flag=value`. A switch needs no value; `--noflag` "
         "turns it off. An unknown flag ends the command before anything is loaded.",
     ]
-    return "\n\n".join(lines) + "\n"
+    return "\n\n".join(sections) + "\n"
 
 
 def _page(command: str) -> str:
     summary, (example, guide) = COMMANDS[command].summary, _GUIDES[command]
-    lines = [
+    sections = [
         f"# {command}",
         _NOTE,
         f"{summary[0].upper()}{summary[1:]}. [Guide](../{guide}), [all commands](README.md).",
@@ -75,17 +75,17 @@ def _page(command: str) -> str:
         f"```bash\npython main.py {command} {example}\n```",
     ]
     if "method" in {flag for flags in flag_groups(command).values() for flag in flags}:
-        lines.append(_METHODS + "\n" + "\n".join(map(_method_row, METHODS)))
+        sections.append(_METHODS + "\n" + "\n".join(map(_method_row, METHODS)))
     for group, flags in flag_groups(command).items():
         rows = "\n".join(_flag_row(flag, f) for flag, f in flags.items())
-        lines.append(f"## {group}\n\n| flag | what it does | default |\n|---|---|---|\n{rows}")
-    return "\n\n".join(lines) + "\n"
+        sections.append(f"## {group}\n\n| flag | what it does | default |\n|---|---|---|\n{rows}")
+    return "\n\n".join(sections) + "\n"
 
 
 def _method_row(method: str) -> str:
     elsewhere = {"method", "verifier", "adt"}
-    own = [flag for flag in applicable({"method": method}) if flag not in elsewhere]
-    shown = dict.fromkeys("adt_*" if flag.startswith("adt_") else flag for flag in own)
+    flags = [flag for flag in applicable({"method": method}) if flag not in elsewhere]
+    shown = dict.fromkeys("adt_*" if flag.startswith("adt_") else flag for flag in flags)
     return f"| `{method}` | {' '.join(f'`--{flag}`' for flag in shown) or 'none'} |"
 
 

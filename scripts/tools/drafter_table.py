@@ -32,34 +32,34 @@ def line_of(folder: Path) -> dict[str, Any]:
     path = folder / "evaluation.json"
     if not path.is_file():
         raise ValueError(f"{path}: missing; train_drafter writes it at its end")
-    found = read_object(path)
-    settings, first, decoding = found["settings"], found["levels"][0], found["decoding"]
-    line = {"drafter": folder.name} | {name: settings[name] for name in _SHOWN}
-    line |= {name: settings.get(name) for name in _SAMPLING}
-    line |= {"TV": first["total_variation"]}
-    line |= {
+    report = read_object(path)
+    settings, first, decoding = report["settings"], report["levels"][0], report["decoding"]
+    row = {"drafter": folder.name} | {name: settings[name] for name in _SHOWN}
+    row |= {name: settings.get(name) for name in _SAMPLING}
+    row |= {"TV": first["total_variation"]}
+    row |= {
         f"{name} hit@{k}": first[name][f"hit_{k}"]
         for name in ("topk", "coupled")
         for k in (1, 4, 10)
     }
-    line |= {
+    row |= {
         f"coupled hit@1, depth {level['depth']}": level["coupled"]["hit_1"]
-        for level in found["levels"][1:4]
+        for level in report["levels"][1:4]
     }
     if decoding:
-        line |= {"tau": decoding["tau"], "SR": decoding["speedup"]}
-        line["identical"] = f"{decoding['identical']}/{decoding['images']}"
-    return line
+        row |= {"tau": decoding["tau"], "SR": decoding["speedup"]}
+        row["identical"] = f"{decoding['identical']}/{decoding['images']}"
+    return row
 
 
 def table(folders: list[Path]) -> str:
     """Return the folders' rows in Markdown; figures are of depth 1 where no depth is named."""
-    lines = [line_of(folder) for folder in folders]
-    columns = dict.fromkeys(name for line in lines for name in line)
+    drafters = [line_of(folder) for folder in folders]
+    columns = dict.fromkeys(name for drafter in drafters for name in drafter)
     for name in _SAMPLING:  # figures of different distributions are not to be compared
-        if len({line[name] for line in lines}) == 1:
+        if len({drafter[name] for drafter in drafters}) == 1:
             del columns[name]
-    rows = [tuple(_cell(line.get(name, "-")) for name in columns) for line in lines]
+    rows = [tuple(_cell(drafter.get(name, "-")) for name in columns) for drafter in drafters]
     return Table(tuple(columns), tuple(rows)).markdown()
 
 
