@@ -365,4 +365,5 @@ if __name__ == "__main__":
             table.append(names(cell) | cause | asdict(result))
     # a cell a line, so that changes show
     rows = ",\n".join(json.dumps(line) for line in table)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f'{{"tokens": {TOKENS}, "vocabulary": {VOCAB}, "cells": [\n{rows}\n]}}\n')

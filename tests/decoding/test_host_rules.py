@@ -1,4 +1,4 @@
-"""Lossless rules that judge on the host: verdicts, temperature 0, published formulas, the rounds of
+"""Rules that judge on the host: verdicts, temperature 0, published formulas, the rounds of
 the engine. Their distributions are those of `test_exactness`.
 """
 
@@ -11,6 +11,7 @@ from fakes import DictatedStreams, p_value, random_tree
 from rules import Distributions, emitted, noise_of, one_round
 from test_distribution import PLAIN, drafter, enumerated, sampled, target  # noqa: F401
 
+from configs.acceptance import GsdSettings, PathSettings
 from configs.schema import MethodSettings
 from decoding.graphs import TreeShape
 from decoding.noise import ImageNoise, NodeNoise, NoiseShape, stream_key, uniform, uniform_at
@@ -21,8 +22,9 @@ from decoding.tree import chain_tree
 from decoding.verifiers.base import Verifier
 from decoding.verifiers.exact import Exact
 from decoding.verifiers.host import trees_on_host
+from decoding.verifiers.paths import PathExplore, PathRelax
 from decoding.verifiers.rejection import Rejection
-from decoding.verifiers.sampled import Sampled
+from decoding.verifiers.sampled import Gsd, Sampled
 from decoding.verifiers.spectr import SpecTr, selection_ratio
 from decoding.verifiers.traversal import Block, Traversal, first_chain
 
@@ -35,6 +37,9 @@ CASES = [
     (SpecTr(), "sampled", TREE),
     (Block(), "sampled", CHAIN),
     (Traversal(), "sampled", TREE),
+    (Gsd(GsdSettings(reach=1, gap=0.3)), "sampled", TREE),
+    (PathExplore(), "sampled", TREE),
+    (PathRelax(PathSettings(delta=0.4)), "sampled", TREE),
 ]
 
 

@@ -8,7 +8,6 @@ import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
-import pytest
 import torch
 from fakes import p_value
 from rules import Distributions, decided, emitted, noise_of, one_round, outcome_counts
@@ -19,7 +18,6 @@ from decoding.noise import ImageNoise, NodeNoise
 from decoding.policies.static import StaticTree, rank_paths
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict, Verifier
-from decoding.verifiers.exact import Exact
 from decoding.verifiers.host import ImageTree
 from decoding.verifiers.paths import PathExplore, PathRelax
 from decoding.verifiers.sampled import Gsd, Sampled
@@ -179,16 +177,3 @@ def test_relaxed_rules_accept_more() -> None:
 
     assert length(judged(Gsd(GSD), CHAIN)) > 1.01 * length(judged(Sampled(), CHAIN))
     assert length(on_paths(PathRelax(RELAXED))) > 1.01 * length(on_paths(PathExplore()))
-
-
-@pytest.mark.parametrize("verifier", [Gsd(GSD), PathExplore(), PathRelax(RELAXED)],
-                         ids=lambda verifier: verifier.name)  # fmt: skip
-def test_temperature_0_is_greedy_decoding(verifier) -> None:
-    noise = noise_of([0], LENGTH, VOCAB, greedy=True)
-    for seed in range(8):
-        distributions = Distributions(VOCAB, 2, spread=1 + seed)
-        tree, verdict = one_round(distributions, PATHS, "sampled", verifier, noise)
-        log_p = distributions.log_p[distributions.rows(tree)]
-        root = torch.zeros(1, 1, dtype=torch.long)
-        exact = Exact()(tree, log_p, NodeNoise(noise, tree.depths, root))
-        assert torch.equal(emitted(verdict), emitted(exact))
