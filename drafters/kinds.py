@@ -81,6 +81,7 @@ def target_layers(config: dict, target: TransformerSpec, name: str) -> tuple[int
     """
     layers = config.get(LAYERS, [])
     below = range(1, target.layers)
+    # isinstance would let true and false pass as numbers
     if not isinstance(layers, list) or any(type(n) is not int or n not in below for n in layers):
         allowed = f"numbers from 1 to {target.layers - 1}, rising"
         raise ValueError(f"{name}: {LAYERS} is {layers!r}; allowed: {allowed}")

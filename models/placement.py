@@ -51,6 +51,7 @@ def plan(layers: int, load: Load, free: Sequence[int]) -> list[int | None]:
     free: bytes of every device.
     """
     devices: list[int | None] = []
+    # layers without a device take room on the first one, which may leave more without
     for homeless in range(layers + 1):
         copied = load.layer + homeless * load.cache if homeless else 0
         devices = _fill(layers, load.layer + load.cache, [free[0] - load.first - copied, *free[1:]])
@@ -63,6 +64,7 @@ def _fill(layers: int, size: int, room: list[int]) -> list[int | None]:
     devices: list[int | None] = []
     device = 0
     for _ in range(layers):
+        # never back to an earlier device: features cross from each to the next only once
         while device < len(room) and room[device] < size:
             device += 1
         devices.append(device if device < len(room) else None)
@@ -115,6 +117,7 @@ def dispatch(
     first = main.index if main.type == "cuda" else "cpu"
     device_map = dict.fromkeys(("embedding", "norm", "head"), first)
     device_map |= {f"blocks.blocks.{layer}": device for layer, device in enumerate(places)}
+    # force_hooks: accelerate leaves hooks out where everything lies on one device
     dispatch_model(target.transformer, device_map, first, offload_dir=offload, force_hooks=True)
     computing = tuple(
         torch.device("cuda", device) if isinstance(device, int) else main for device in places

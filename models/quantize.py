@@ -68,6 +68,7 @@ def quantize(target: TransformerTarget, form: Any, device: torch.device) -> None
     forget_packed(layers)
     _torchao().quantize_(layers, form, lambda part, _: isinstance(part, Linear), device)
     for name, linear in _matrices(layers):
+        # torchao passes over a matrix that it cannot take without raising
         if type(linear.weight.data) is torch.Tensor:
             raise ValueError(
                 f"--quantize: the matrix {name} of {tuple(linear.weight.shape)} cannot be "

@@ -100,6 +100,7 @@ def _fail(reason: str) -> NoReturn:
 def _paired(folder: Path) -> Iterator[Captioned]:
     """Yield the images of a folder and the folders in it, by path, and captions without one."""
     for root, folders, names in os.walk(folder, onerror=_refuse):
+        # in place, since os.walk goes through this very list
         folders.sort()
         captioned = {Path(name).stem for name in names if name.lower().endswith(IMAGE_ENDINGS)}
         for name in sorted(names):

@@ -77,6 +77,7 @@ def extract_tokens(
     except ValueError as error:
         raise SettingsError(str(error)) from error
     with _opened(settings, _about(settings, codec, prompts), processes, size) as writer:
+        # shares are cut before what is done is left out, so that they never overlap
         share = islice(images, processes.rank, None, processes.count)
         todo = (image for image in share if image.id not in writer.done)
         stream = sys.stderr if processes.rank == 0 else io.StringIO()
@@ -146,6 +147,7 @@ def _opened(
         for turn in (processes.rank == 0, processes.rank > 0):
             if turn:
                 writer = ShardWriter(settings.output_dir, about, processes.rank, size)
+            # waits, so that the first process has claimed the folder when the others come
             processes.gather(None)
     except BlockingIOError as error:
         fault = f"--output_dir {settings.output_dir}: found another command at work in it"
@@ -192,6 +194,7 @@ def _picture(content: bytes, size: tuple[int, int]) -> Image.Image:
     except Exception as error:  # decoders raise errors of many kinds
         why = failed_download(content) or type(error).__name__
         raise Fault(f"image cannot be read: {why}") from error
+    # the picture must cover the model's shape both ways; what sticks out is cut off
     scale = max(wanted / side for wanted, side in zip(size, image.size, strict=True))
     pixels = f"{image.width} x {image.height} pixels"
     if scale > _ENLARGED:

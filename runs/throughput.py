@@ -59,6 +59,7 @@ def measure_speed(
     started = time.perf_counter()
     steps = engine.generate(jobs)
     if rounds is not None:
+        # the prefill and first rounds allocate memory and compile
         for _ in islice(steps, WARM_UP):
             pass
         started, steps = time.perf_counter(), islice(steps, rounds)

@@ -67,6 +67,7 @@ class Gathered:
             log_p: (tokens - 1, vocab) the target's distributions, for the total variation.
         """
         for level, log_q in enumerate(distributions, 1):
+            # log q of level k begins at token k, the choices at token 1
             positions = slice(level - 1, None, self.stride)
             target_log_p = None if log_p is None else log_p[positions]
             self.put(

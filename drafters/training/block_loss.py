@@ -45,6 +45,7 @@ class BlockLoss:
     ) -> tuple[Tensor, Tensor]:
         rounds = windows_of(self.target, drawn, readings, self.greedy)
         scores = scored(head, self.target, rounds, self.cfg)
+        # a step's mean is over the rounds that have it: an image's last ones have fewer steps
         share = rounds.known / rounds.known.sum(0).clamp_min(1)  # (m, steps)
         regression = F.smooth_l1_loss(scores.predicted, scores.wanted, reduction="none")
         p = scores.log_p.exp()
@@ -54,6 +55,7 @@ class BlockLoss:
         )
         parts = torch.stack([regression.mean((1, 3)), entropy, differ], 2)  # (m, steps, 3)
         trusted = head.confidence(rounds.similarity)[..., None]
+        # detached: the fit changes what the mixture is trusted with, not what is predicted
         values = (trusted * (scores.log_q.detach() + rounds.noise)).log_softmax(-1)
         chosen = (scores.log_p + rounds.noise).argmax(-1, keepdim=True)
         fit = -(values.gather(-1, chosen)[..., 0] * share).sum(0).mean()

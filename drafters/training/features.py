@@ -105,6 +105,7 @@ def fingerprint(tokens: Tokens) -> str:
     """Return a hash of the ids, captions and codes."""
     digest = hashlib.sha256(json.dumps([tokens.ids, tokens.captions]).encode())
     for first in range(0, len(tokens), 1024):
+        # in pieces, since the codes of all images may not fit in memory
         digest.update(tokens.codes(range(first, min(first + 1024, len(tokens)))).numpy().tobytes())
     return digest.hexdigest()[:16]
 
@@ -160,6 +161,7 @@ def cached(computed: Computed, folder: Path, checkpoint: str, crew: Crew) -> Cac
     for number in tqdm(missing[crew.rank :: crew.count], unit="shard", disable=crew.rank > 0):
         replace_file(shard_path(folder, number), _shard(computed, shards[number]))
     crew.wait()
+    # whoever reads needs the other processes' shards, too
     return Cached(folder, target.device)
 
 

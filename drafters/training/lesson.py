@@ -58,6 +58,7 @@ class Lessons:
             parts.append(loss_parts)
         mean = torch.stack(parts).mean(0)
         gradients = [parameter.grad for parameter in self.trained.values()]
+        # before clipping, so that every process clips by the same norm
         self.crew.average([*gradients, mean])
         nn.utils.clip_grad_norm_(self.trained.values(), self.settings.clip)
         step_all(self.optimizers, self.rate)
@@ -77,10 +78,12 @@ class Lessons:
 
     def _loss(self, indices: list[int]) -> tuple[Tensor, Tensor]:
         s = self.settings
+        # the whole batch, the same in every process; `indices` picks this one's images
         chosen = batch(s.seed, self.step, s.batch_size, len(self.images))
         picks = None
         if not s.guidance_aware:
             dropped = captionless(s.seed, self.step, s.batch_size)
+            # row 0 has the caption, the last one does not
             picks = [int(dropped[index]) * (s.guidance - 1) for index in indices]
         rows = self.rows([self.images[chosen[index]] for index in indices], picks)
         if s.drafter == "block":
@@ -98,6 +101,7 @@ class Lessons:
     @contextmanager
     def averaged(self) -> Iterator[EagleHead]:
         """Give the head its averaged weights for a while."""
+        # copies, since `_put` overwrites the trained weights in place
         current = {name: self.trained[name].detach().clone() for name in self.average}
         try:
             self._put(self.average)
@@ -159,4 +163,5 @@ def optimizers_of(settings: TrainSettings, head: EagleHead) -> list[torch.optim.
         {"params": [p for _, p in trained if id(p) not in taken], "weight_decay": 0.05},
         {"params": plain, "weight_decay": 0.0},
     ]
+    # lr=0: `step_all` sets it at every update
     return [torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.95), fused=True)]

@@ -40,6 +40,7 @@ def unroll(
     n, drafted = given.shape[1], rows.drafted
     ids = rows.ids[:, shift : shift + n]
     starts = rows.starts if head.spec.hides_padding else torch.zeros_like(rows.starts)
+    # without padding all rows see the same, and one mask serves them
     starts = starts if bool(starts.any()) else starts[:1]
     positions = positions_of(rows.origins, n, head.spec.max_positions - 1)
     visible, cache = behind_padding(starts, n), Joined()
@@ -49,6 +50,7 @@ def unroll(
     for depth in range(2, depths + 1):
         begin = n - drafted + depth - 1
         slots.append(torch.arange(begin, n, device=given.device))
+        # nothing reads the keys and values of the last depth
         cache.keeps = depth < depths
         seen = torch.cat([_branch(slots, depth, level) for level in range(1, depth + 1)], 1)
         seen = (

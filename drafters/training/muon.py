@@ -20,7 +20,9 @@ def orthogonalise(matrix: Tensor, steps: int = 5) -> Tensor:
     Most of its singular values lie in [0.7, 1.2].
     """
     a, b, c = NEWTON_SCHULZ
+    # the Gram matrix of the shorter side is the cheaper one
     wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
+    # the iteration needs singular values of at most 1; the Frobenius norm bounds them
     x = wide / wide.norm().clamp_min(1e-7)
     for _ in range(steps):
         gram = x @ x.T
@@ -66,6 +68,7 @@ class Muon(torch.optim.Optimizer):
                 average.lerp_(matrix.grad, 1 - momentum)
                 direction = orthogonalise(matrix.grad.lerp(average, momentum).to(self.precision))
                 matrix.mul_(1 - rate * group["weight_decay"])
+                # 0.2 sqrt(side) gives updates the root mean square of AdamW's (arXiv 2502.16982)
                 matrix.add_(
                     direction.to(matrix.dtype), alpha=-0.2 * rate * max(matrix.shape) ** 0.5
                 )

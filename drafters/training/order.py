@@ -39,6 +39,7 @@ def feature_noise(
     shape: (rows, n, hidden) of all their rows.
     """
     image_shape = (shape[0] // len(places), *shape[1:])
+    # a generator per image: the noise does not depend on how many processes share the batch
     drawn = [
         torch.rand(image_shape, generator=generator(seed, device, "noise", step, p), device=device)
         for p in places

@@ -153,6 +153,7 @@ def target_rows(
     origins = prompt.starts if prompt.origins is None else prompt.origins
     length, n = prompt.ids.shape[1], ids.shape[1]
     positions = positions_of(origins, n, target.spec.max_positions - 1)
+    # without padding all rows see the same, and one mask serves them
     padded = bool(prompt.starts.any())
     visible = behind_padding(prompt.starts if padded else prompt.starts[:1], n)
     like = target.embedding()
@@ -161,6 +162,7 @@ def target_rows(
     read = target.read(
         replace(prompt, origins=origins), Context(positions[:, :length], mask, cache), layers
     )
+    # no pass follows that of the image, so its keys and values need not stay
     cache.keeps = False
     image = Context(positions[:, length:], mask_of(visible[:, length:], like), cache)
     return Rows(

@@ -42,13 +42,16 @@ class ShardWriter:
                 lock(left).close()
         self._lock = lock(self.folder / f".lock.{rank}")
         try:
+            # as it will come back from the file, tuples as lists, so that the two compare
             self._claim(json.loads(json.dumps(about)))
             self.done = self._known()
+        # an interrupt, too, must not leave the folder locked
         except BaseException:
             self._lock.close()
             raise
         shards = self.folder.glob(f"tokens-{rank}-*.safetensors")
         self._dtype = torch.int16 if about["vocab"] <= 2**15 else torch.int32
+        # a new shard, also after an unfinished one, which stays as it is
         self._number = max((int(path.stem.split("-")[2]) for path in shards), default=-1) + 1
         self._examples: list[Example] = []
         self._written = time.monotonic()
@@ -75,6 +78,7 @@ class ShardWriter:
             replace_file(path, encode_json(about, indent=2))
         before, now = _by_flag(read_about(self.folder)), _by_flag(about)
         changed = [name for name in now | before if before.get(name) != now.get(name)]
+        # flags first, which a user can change; other entries only where no flag differs
         changed = [name for name in changed if name.startswith("--")] or changed
         if changed:
             words = [f"{name} {before.get(name)!r} (now {now.get(name)!r})" for name in changed]

@@ -77,6 +77,7 @@ class Tokens:
                 examples[entry["id"]] = entry, (path, row)
         if not examples:
             raise ValueError(f"{folder}: found no {SHARDS}")
+        # by id, so that indices do not depend on which process wrote an image
         ordered = [examples[name] for name in sorted(examples)]
         return cls(about, *zip(*ordered, strict=True))
 
@@ -117,6 +118,7 @@ class Tokens:
                 stored = shard.get_slice("codes")
                 for position, row in pairs:
                     result[position] = stored[row]
+            # a damaged shard may have a sound header, which is all that `read` has seen
             self._check(path, result[[position for position, _ in pairs]])
         return result
 

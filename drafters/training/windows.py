@@ -85,6 +85,7 @@ def windows_of(target: TargetModel, drawn: Drawn, readings: list[Reading], greed
     steps = readings[0].window.codes.shape[1]
     indices = roots[:, None] + torch.arange(steps, device=slots.device)
     best = torch.cat([reading.window.codes[:, :, 0] for reading in readings])
+    # steps past the image's end read its last token; the loss leaves them out
     true = codes[indices.clamp(max=grid.tokens - 1)]
     recent = torch.cat([reading.recent for reading in readings])
     sequence = torch.cat([recent[:, 1:].flip(1), best], 1)  # (m, REACH - 1 + steps)
@@ -93,6 +94,7 @@ def windows_of(target: TargetModel, drawn: Drawn, readings: list[Reading], greed
     memory = _Memory(target, hidden, length, readings, roots)
     stale_true, similarity = memory(mixed, indices)
     goals = (indices + 1).clamp(max=grid.tokens - 1)
+    # one column of zeros serves all codes
     width = 1 if greedy else target.vocab.size
     noise = features.new_zeros(*goals.shape, width)
     if not greedy:
@@ -193,6 +195,7 @@ def _visible(steps: int, device: torch.device) -> Tensor:
     every = torch.ones(steps, steps, dtype=torch.bool, device=device)
     diagonal = torch.eye(steps, dtype=torch.bool, device=device)
     best = torch.cat([every.tril(), every & False], 1)
+    # a true token sees the candidates before it and itself, as a candidate does in decoding
     return torch.cat([best, torch.cat([every.tril(-1), diagonal], 1)])
 
 

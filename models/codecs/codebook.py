@@ -57,6 +57,7 @@ def nearest_codes(
 
 def _others_by_distance(latents: Tensor, codes: Tensor) -> np.ndarray:
     """Latents (K, d), codes (n,) -> all other codes of each of them, uint16 (n, K-1)."""
+    # by a matrix product, equal latents would not always have distance zero
     distances = torch.cdist(
         latents[codes], latents, compute_mode="donot_use_mm_for_euclid_dist"
     )  # (n, K)
@@ -76,6 +77,7 @@ def write_table(
     shape = (len(codebook), neighbours or len(codebook) - 1)
     path.parent.mkdir(parents=True, exist_ok=True)
     with new_file(path) as file:
+        # np.save would need the whole table in memory
         np.lib.format.write_array_header_1_0(
             file, {"descr": "<u2", "fortran_order": False, "shape": shape}
         )

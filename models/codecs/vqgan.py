@@ -104,6 +104,7 @@ class ImageTokenizer:
         return hidden.float().permute(0, 2, 3, 1).flatten(1, 2)  # (n, h * w, embed_dim)
 
     def _nearest(self, latents: Tensor) -> Tensor:
+        # without the latents' own squares, which are the same for every code
         return (self.codebook.square().sum(1) - 2.0 * latents @ self.codebook.T).argmin(-1)
 
     @torch.inference_mode()

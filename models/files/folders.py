@@ -19,6 +19,7 @@ def checkpoint_folder(path: str, flag: str, download: bool = True) -> Path:
         return folder
     if path.count("/") != 1 or path.startswith((".", "/", "~")) or folder.exists():
         raise ValueError(f"{flag}: {path!r} is neither a folder nor a hub id like 'owner/name'")
+    # imported here, since a local folder does without it
     from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 

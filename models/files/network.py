@@ -147,6 +147,7 @@ def difference(
     if slot.height is not None and found[:1] != (slot.height,):
         return f"{key} has shape {found}, expected {slot.height} rows"
     expected = tuple(parameters[slot.parameter][slot.rows].shape)
+    # a scalar has no rows to take a slice of
     read = (len(range(*slot.source.indices(found[0]))), *found[1:]) if found else found
     return None if _fits(key, read, expected) else f"{key} has shape {read}, expected {expected}"
 

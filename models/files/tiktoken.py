@@ -19,6 +19,7 @@ def read_ranks(path: Path) -> dict[bytes, int]:
     try:
         entries = path.read_bytes().splitlines()
         pairs = (entry.split() for entry in entries if entry)
+        # validate: base64 skips foreign characters otherwise
         ranks = {base64.b64decode(token, validate=True): int(rank) for token, rank in pairs}
         if not ranks:
             raise ValueError("no tokens")
@@ -49,6 +50,7 @@ def tokenizer_of(ranks: dict[bytes, int], pattern: str, special: Sequence[str]) 
     vocab = {_text(token): rank for token, rank in ranks.items()}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges))
     words = pre_tokenizers.Split(Regex(pattern), "isolated")
+    # use_regex=False: `pattern` has cut the words already
     letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, letters])
     tokenizer.decoder = decoders.ByteLevel()
@@ -64,6 +66,7 @@ def _cuts(token: bytes, ranks: dict[bytes, int]) -> list[int]:
 
 def _letters() -> dict[int, str]:
     """Return the letter that stands for every byte in a byte-level tokenizer (GPT-2)."""
+    # visible characters of Latin-1 stand for themselves
     shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = (byte for byte in range(256) if byte not in shown)
     return {byte: chr(byte) for byte in shown} | {

@@ -124,6 +124,7 @@ class Emu3Prompts:
         longest = max(map(len, rows))
         starts = [longest - len(row) for row in rows]
         pad = self.words[PAD]
+        # on the left, so that the images of both rows begin in the same slot
         ids = [[pad] * start + row for start, row in zip(starts, rows, strict=True)]
         return PromptRows(torch.tensor(ids, device=device), torch.tensor(starts, device=device))
 

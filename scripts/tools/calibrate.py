@@ -104,6 +104,7 @@ def calibrate(
     for step in engine.generate(tqdm(jobs, unit="image")):
         for image in step.finished:
             distributions = distributions_of(session, engine.distribution, image, depths)
+            # at temperature 0 the target chooses without noise
             noise = noise_of(image, distributions[0]) * (temperature > 0)
             gathered.add(distributions, image.codes[1:].to(noise.device), noise)
     table = gathered.table()
