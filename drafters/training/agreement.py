@@ -91,6 +91,7 @@ class Gathered:
             trust: (n, 1) what the drafter multiplies the calibration of `coupled` with.
         """
         for name, values in (("topk", log_q), ("coupled", trust * (log_q + noise))):
+            # a GPU may not hold the values of all images
             self.values[name].setdefault(level, []).append(values.cpu())
         self.choices.setdefault(level, []).append(choices.cpu())
         if log_p is not None:

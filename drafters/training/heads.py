@@ -91,6 +91,7 @@ def open_head(settings: TrainSettings, target: TargetModel) -> nn.Module:
         if head.spec.target_layers != wanted:
             head.read_layers(wanted)
         head = BlockHead.of(head) if settings.drafter == "block" else head
+        # undoes what `export` did: the embedding below is the larger one again
         _scale_tokens(head.fc.weight.data, 1 / scale)
     head.requires_grad_(True)
     head.embedding = nn.Embedding.from_pretrained(target.embedding() * scale)
@@ -144,6 +145,7 @@ def export(head: nn.Module, config: dict, folder: Path, target: TargetModel, sca
     kind = kind_with(head)
     state = public_state(head, kind.keys(head.spec, head.fc.bias is not None))
     state["embed_tokens.weight"] = target.embedding()
+    # the written embedding is the target's own, so the weights that read it make up for it
     _scale_tokens(state["fc.weight"], scale)
     content = save(
         {key: value.half().cpu().contiguous() for key, value in state.items()}, {"format": "pt"}

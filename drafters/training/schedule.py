@@ -16,6 +16,7 @@ def cosine_lr(progress: float, peak: float, warmup: float = 0.02, floor: float =
     """
     progress = min(max(progress, 0.0), 1.0)
     if progress < warmup:
+        # not 0, with which the first update would change nothing
         return peak * max(progress / warmup, 0.01)
     angle = math.pi * (progress - warmup) / (1.0 - warmup)
     return peak * (floor + (1.0 - floor) * 0.5 * (1.0 + math.cos(angle)))

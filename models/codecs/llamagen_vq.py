@@ -121,9 +121,11 @@ def assemble_vq(
         ValueError: naming every key that does not fit.
     """
     config = sizes_of(state, side)
+    # without memory for weights that the file's replace
     with torch.device("meta"):
         model = build_vqmodel(config)
     weights = from_public(state, model, public_name, _IGNORED)
+    # the file holds latents of any length; the decoder was trained on those of length 1
     weights[CODEBOOK] = F.normalize(weights[CODEBOOK], dim=-1)
     model.load_state_dict(weights, assign=True)
     model = model.to(device, memory_format=torch.channels_last)

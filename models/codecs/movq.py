@@ -127,6 +127,7 @@ def _empty(given: object) -> Emu3VQVAE:
     """Return the network of these sizes on the meta device."""
     from transformers import Emu3VQVAE, Emu3VQVAEConfig
 
+    # without memory for weights that the file's replace
     with torch.device("meta"):
         return Emu3VQVAE(Emu3VQVAEConfig(**(given if isinstance(given, dict) else {})))
 

@@ -88,6 +88,7 @@ def find_vqgan(folder: Path, given: Path | None = None) -> Path | None:
     folders = tokenizer_places(folder, given)
     home = next((candidate for candidate in folders if not missing_vqgan(candidate)), None)
     if home is None and not has_decoder(stored_names(folder)):
+        # a folder that has one of the two files is the one that the user meant
         begun = next(
             (candidate for candidate in folders if (candidate / VQGAN_CONFIG).is_file()), folders[0]
         )

@@ -76,6 +76,7 @@ def size_faults(
         unread: keys of tensors whose files cannot be read.
     """
     config = next((config[name] for name in _NESTED if isinstance(config.get(name), dict)), config)
+    # a vision model has layers and sizes of its own
     shapes = {key: shape for key, shape in shapes.items() if "vision_model." not in key}
     stored = {entry: _stored_sizes(dimensions, shapes) for entry, dimensions in _SHAPED.items()}
     faults = [

@@ -100,6 +100,7 @@ class LlamaGen(TransformerTarget):
     def prompt(self, text: str, guidance: int) -> PromptRows:
         features = self.text(text).to(self.caption.empty)  # (n, width)
         slots = len(self.caption.empty)
+        # on the left, as the model was trained: the caption ends where the image begins
         caption = F.pad(features, (0, 0, slots - len(features), 0))
         ids = torch.zeros(
             guidance, slots, dtype=torch.long, device=self.device

@@ -129,6 +129,7 @@ def check_encoder(folder: Path) -> tuple[int, int]:
     load_tokenizer(str(folder))
     shapes = _shapes(folder)
     try:
+        # without memory: only names and shapes are compared
         with torch.device("meta"):
             model = T5EncoderModel(T5Config.from_pretrained(folder))
     except Exception as error:  # transformers checks its own entries, each with its own exception

@@ -105,6 +105,7 @@ def correlations(traces: Sequence[ImageTrace], columns: int, samples: int = 2000
         columns: image tokens per row.
         samples: draws of images for the intervals.
     """
+    # a fixed seed, so that a run always gives the same figures
     random = np.random.default_rng(0)
     order = random.permutation(len(traces))
     partners = dict(zip(order, np.roll(order, 1), strict=True))  # another image, if there are two

@@ -114,6 +114,7 @@ def _shards(shapes: dict[str, Tensor]) -> Iterator[list[str]]:
 def _random(key: str, shape: Tensor) -> Tensor:
     """Return a weight that keeps the scale of activations."""
     weight = torch.empty(shape.shape, dtype=torch.bfloat16)
+    # a new norm's own values: weight 1, bias 0
     if "norm" in key:
         return weight.fill_(float(key.endswith("weight")))
     return weight.normal_(0.0, weight[0].numel() ** -0.5 if weight.ndim > 1 else 0.02)
