@@ -157,11 +157,11 @@ class EngineSettings(BatchSettings, PlacementSettings, DrafterSettings, TargetSe
     method: MethodSettings = part(MethodSettings)
     compile: str | None = setting(
         None,
-        "on a GPU replay rounds as CUDA graphs, one launch each; on a CPU compile kernels for "
-        f"whole passes; auto = where that is possible; {INDUCTOR} = layers by torch.compile, on a "
-        "GPU in rounds that are replayed where possible",
+        "on a GPU replay rounds as CUDA graphs, one launch each; on a CPU compile kernels for a "
+        f"pass through all layers; auto = where that is possible; {INDUCTOR} = layers by "
+        "torch.compile, on a GPU in rounds that are replayed where possible",
         choices=("off", "on", "auto", INDUCTOR),
-        shown="auto on a CPU, off on a GPU",
+        shown="auto",
         later=True,
     )
 
