@@ -56,7 +56,8 @@ def read_state(flag: str, file: Path) -> dict[str, Tensor]:
     try:
         state = load_pickled(file)
     except ValueError as error:
-        raise Unavailable(f"--{flag}: {error}; {SOURCES[flag]}") from error
+        why = f"cannot be read as weights: {error}; {SOURCES[flag]}"
+        raise Unavailable(f"--{flag} {file}: {why}") from error
     if not isinstance(state, dict) or not all(
         isinstance(value, Tensor) for value in state.values()
     ):

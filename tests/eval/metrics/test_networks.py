@@ -134,7 +134,7 @@ def test_aesthetic_heads_of_both_layouts(deep, tmp_path, images):
     with pytest.raises(Unavailable, match="--aesthetic_path .*not a head from 16 features"):
         scores(tmp_path, "aesthetic", images, **flags)
     path.write_bytes(b"noise")
-    with pytest.raises(Unavailable, match="--aesthetic_path: cannot read .*damaged"):
+    with pytest.raises(Unavailable, match="--aesthetic_path .*cannot be read as weights"):
         scores(tmp_path, "aesthetic", images, **flags)
 
 
