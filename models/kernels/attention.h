@@ -115,7 +115,8 @@ inline Vec<T> scores_of(const T* channels, const T* keys, int64_t first, int64_t
   for (int64_t i = 0; i < WIDE<T>; ++i) {
     const T* key = keys + (first + i < stop ? first + i : first) * D;
     products[i] = load<T>(key) * query[0];
-    for (int d = 1; d < DEEP; ++d) products[i] += load<T>(key + d * WIDE<T>) * query[d];
+    for (int d = 1; d < DEEP; ++d)
+      products[i] = multiply_add(load<T>(key + d * WIDE<T>), query[d], products[i]);
   }
   return sums<T>(products) * (1 / std::sqrt(T(D)));
 }
@@ -152,7 +153,8 @@ inline void add_values(const T* values, int64_t first, int64_t stop, const T* we
     for (int q = 0; q < MANY; ++q) added[q] += weights[q * room + slot];
     for (int d = 0; d < DEEP; ++d) {
       const Vec<T> value = load<T>(values + slot * D + d * WIDE<T>);
-      for (int q = 0; q < MANY; ++q) sums[q][d] += value * weights[q * room + slot];
+      for (int q = 0; q < MANY; ++q)
+        sums[q][d] = multiply_add(value, spread<T>(weights[q * room + slot]), sums[q][d]);
     }
   }
   for (int q = 0; q < MANY; ++q)

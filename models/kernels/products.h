@@ -61,8 +61,9 @@ inline void multiply(int64_t depth, const T* x, const T* panel, Vec<T> (&sums)[M
     announce<MANY>(panel, depth * 2 * BYTES);
     const Vec<T> left = load<T>(panel), right = load<T>(panel + WIDE<T>);
     for (int token = 0; token < MANY; ++token) {
-      sums[token][0] += left * x[token * depth + k];
-      sums[token][1] += right * x[token * depth + k];
+      const Vec<T> number = spread<T>(x[token * depth + k]);
+      sums[token][0] = multiply_add(left, number, sums[token][0]);
+      sums[token][1] = multiply_add(right, number, sums[token][1]);
     }
   }
 }
@@ -97,8 +98,8 @@ inline void multiply(int64_t depth, const Read* x, const bfloat16* panel,
     for (int token = 0; token < MANY; ++token) {
       const T *one = x + token * depth + k, *other = one + 1;
       for (int side = 0; side < 2; ++side) {
-        sums[token][side] += low[side] * *one;
-        sums[token][side] += high[side] * *other;
+        sums[token][side] = multiply_add(low[side], spread<T>(*one), sums[token][side]);
+        sums[token][side] = multiply_add(high[side], spread<T>(*other), sums[token][side]);
       }
     }
 #endif

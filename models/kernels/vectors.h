@@ -9,6 +9,12 @@
 #include <cstring>
 #include <utility>
 
+#if defined(__FMA__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
 namespace {
 
 // Bytes of a vector: those of the processor's registers. A compiler accepts longer ones, too, but
@@ -59,6 +65,38 @@ constexpr int64_t WIDE = BYTES / sizeof(T);
 struct bfloat16 {
   uint16_t bits;
 };
+
+// A number in every lane; 0 + number would not keep the sign of 0, and so costs an addition.
+template <typename T>
+inline Vec<T> spread(T number) {
+  return number - Vec<T>{};
+}
+
+// a b + c, rounded once where the processor can. The compiler is forbidden to choose by itself: it
+// chooses differently in copies of a function for one token and for several, which then differ.
+inline Vec<float> multiply_add(Vec<float> a, Vec<float> b, Vec<float> c) {
+#if defined(__AVX512F__)
+  return (Vec<float>)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__) && defined(__AVX2__)
+  return (Vec<float>)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__aarch64__)
+  return (Vec<float>)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+  return a * b + c;
+#endif
+}
+
+inline Vec<double> multiply_add(Vec<double> a, Vec<double> b, Vec<double> c) {
+#if defined(__AVX512F__)
+  return (Vec<double>)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+#elif defined(__FMA__) && defined(__AVX2__)
+  return (Vec<double>)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+#elif defined(__aarch64__)
+  return (Vec<double>)vfmaq_f64((float64x2_t)c, (float64x2_t)a, (float64x2_t)b);
+#else
+  return a * b + c;
+#endif
+}
 
 // Read or write numbers of a type S as numbers of type T.
 template <typename T>
@@ -146,13 +184,14 @@ inline Vec<T> exponential(Vec<T> x) {
   const Vec<T> most = Vec<T>{} - L::least;
   x = dead ? Vec<T>{} : x > most ? most : x;
   const T shifter = T(3) * T(int64_t(1) << (L::mantissa - 1));  // adding it rounds to an integer
-  Vec<T> whole = x * log2e + shifter;
+  Vec<T> whole = multiply_add(x, log2e, spread<T>(shifter));
   const Int<T> power = (Int<T>)whole << L::mantissa;
   whole -= shifter;
-  Vec<T> rest = x - whole * L::high;
-  rest = rest - whole * L::low;
+  Vec<T> rest = multiply_add(whole, spread<T>(-L::high), x);
+  rest = multiply_add(whole, spread<T>(-L::low), rest);
   Vec<T> found = Vec<T>{} + T(1);
-  for (int i = L::terms; i > 0; --i) found = found * rest * T(1.0 / i) + T(1);
+  for (int i = L::terms; i > 0; --i)
+    found = multiply_add(found * rest, spread<T>(T(1.0 / i)), spread<T>(T(1)));
   const Vec<T> scaled = (Vec<T>)((Int<T>)found + power);
   return dead ? Vec<T>{} : scaled;
 }
