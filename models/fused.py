@@ -27,19 +27,18 @@ class Pass(ctypes.Structure):
 
     memory: (2 layers, rows, kv_heads, slots, head_dim), keys and values in turn, with strides.
     rotation: a row for every position, cosines and signed sines. positions: (rows, n). mask: (rows,
-    1, n, slots), added, with strides. places: (rows, n) the slots of the new keys and values, or
-    null for the newest ones. stops: (rows,) how many slots a row has, or null if it has all.
-    numbers: after which layers hidden states are kept.
+    1, n, slots), added, with strides. written: (rows, n) the slots of the new keys and values.
+    ends: (rows,) how many slots a row has. numbers: after which layers hidden states are kept.
     """
 
     _fields_ = [
         *((name, _N) for name in ("rows", "tokens", "hidden", "intermediate")),
         *((name, _N) for name in ("heads", "kv_heads", "size")),
-        *((name, _N) for name in ("slots", "layer_stride", "row_stride", "head_stride")),
+        *((name, _N) for name in ("layer_stride", "row_stride", "head_stride")),
         *((name, _N) for name in ("mask_row", "mask_token")),
-        *((name, _N) for name in ("pairs", "swin", "first", "stop", "kept")),
+        *((name, _N) for name in ("pairs", "swin", "count", "kept")),
         ("eps", ctypes.c_double),
-        *((name, _AT) for name in ("rotation", "positions", "mask", "places", "stops")),
+        *((name, _AT) for name in ("rotation", "positions", "mask", "written", "ends")),
         *((name, _AT) for name in ("numbers", "layers", "norm", "memory")),
     ]
 
@@ -53,6 +52,7 @@ class Weights:
     """
 
     dtype: torch.dtype
+    stored: torch.dtype  # in memory
     linears: list[Linear]
     packed: list[Panels]
     table: array
@@ -87,11 +87,10 @@ def run_fused(
     blocks: nn.Module,
     x: Tensor,
     context: Context,
-    span: tuple[int, int],
     layers: Layers = (),
     norm: nn.Module | None = None,
 ) -> Tensor | None:
-    """Return what `Blocks.forward` does for layers span[0] to span[1] - 1, or None if it must.
+    """Return what `Blocks.forward` does, or None if it must.
 
     torch must run them in training, without a cache, on other devices, while a compiler follows,
     for long rows, and if a weight has no packed copy.
@@ -115,14 +114,15 @@ def run_fused(
     states = x.new_empty(len(numbers), *x.shape)
     opened = Pass(
         rows, n, spec.hidden, spec.intermediate, spec.heads, spec.kv_heads, spec.head_dim,
-        memory.shape[3], *memory.stride()[:3], mask.stride(0), mask.stride(2),
-        blocks.blocks[0].attention.rotate is rotate_pairs, spec.swin_norm, *span, len(numbers),
+        *memory.stride()[:3], mask.stride(0), mask.stride(2),
+        blocks.blocks[0].attention.rotate is rotate_pairs, spec.swin_norm, len(blocks.blocks),
+        len(numbers),
         spec.norm_eps, rotation.data_ptr(), positions.data_ptr(), mask.data_ptr(),
         slots.data_ptr(), ends.data_ptr(), numbers.buffer_info()[0],
         weights.table.buffer_info()[0], None if norm is None else norm.weight.data_ptr(),
         memory.data_ptr(),
     )  # fmt: skip
-    kernels_of(x.dtype).run(ctypes.byref(opened), x.data_ptr(), states.data_ptr())
+    kernels_of(x.dtype, weights.stored).run(ctypes.byref(opened), x.data_ptr(), states.data_ptr())
     return torch.stack([x, *states], 2) if layers else x
 
 
@@ -135,11 +135,13 @@ def weights_of(blocks: nn.Module) -> Weights | None:
         dtype = blocks.blocks[0].mlp_norm.weight.dtype
         if not all(isinstance(panels, Panels) for panels in packed):
             return None
-        if not can_fuse(blocks.spec, dtype):
+        if not can_fuse(blocks.spec, dtype) or len({panels.stored for panels in packed}) > 1:
             return None
         check_size(Pass)
         table = array("q", [address for block in blocks.blocks for address in _addresses(block)])
-        found = _weights[blocks] = Weights(dtype, linears, packed, table, Linear.changes)
+        found = _weights[blocks] = Weights(
+            dtype, packed[0].stored, linears, packed, table, Linear.changes
+        )
     return found
 
 

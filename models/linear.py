@@ -1,6 +1,7 @@
 """Linear layers that compiled kernels can multiply, on CPUs."""
 
 from collections.abc import Iterator
+from itertools import chain
 
 import torch
 import torch.nn.functional as F
@@ -52,12 +53,18 @@ class Linear(nn.Linear):
 def pack_weights(module: nn.Module) -> None:
     """Give every Linear's frozen weight on a CPU its packed copy, where its type allows that.
 
-    Weights that are changed in place must be packed again.
+    Weights in fp32 whose numbers all have 16 bits, as those of most checkpoints do, are stored so,
+    which halves the time to read them and changes no product. Weights that are changed in place
+    must be packed again.
     """
-    for linear in _linears(module):
-        weight = linear.weight.detach()
-        fits = Panels.fit(weight) and not linear.weight.requires_grad
-        linear.keep(Panels(weight) if fits else None)
+    forget_packed(module)
+    linears = [linear for linear in _linears(module) if not linear.weight.requires_grad]
+    linears = [linear for linear in linears if Panels.fit(linear.weight)]
+    # all layers in the same type, since the kernels run them in one call
+    types = [Panels.exact_types(linear.weight) for linear in linears]
+    stored = next((dtype for dtype in chain(*types) if all(dtype in of for of in types)), None)
+    for linear in linears:
+        linear.keep(Panels(linear.weight, stored))
 
 
 def packed_bytes(module: nn.Module, dtype: torch.dtype) -> int:

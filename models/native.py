@@ -42,19 +42,25 @@ _TYPES = {"n": _N, "@": _AT}
 
 
 class Kernels:
-    """The functions of the library for hidden states of a type."""
+    """The functions of the library for hidden states and weights of a type."""
 
-    def __init__(self, library: ctypes.CDLL, dtype: torch.dtype):
+    def __init__(self, library: ctypes.CDLL, types: str):
         for name, takes in _FUNCTIONS.items():
-            address = ctypes.c_void_p.in_dll(library, f"adt_{name}_{NAMES[dtype]}").value
+            address = ctypes.c_void_p.in_dll(library, f"adt_{name}_{types}").value
             signature = ctypes.CFUNCTYPE(None, *(_TYPES[kind] for kind in takes))
             setattr(self, name, signature(address))
 
 
 @cache
-def kernels_of(dtype: torch.dtype) -> Kernels:
-    """Return the functions for a type of `NAMES`; raises as `kernels` does."""
-    return Kernels(kernels(), dtype)
+def kernels_of(dtype: torch.dtype, stored: torch.dtype) -> Kernels:
+    """Return the functions for a type of `NAMES`; raises as `kernels` does.
+
+    Args:
+        dtype: of hidden states.
+        stored: of weights; 16 bits, too, for fp32.
+    """
+    types = dict.fromkeys((dtype, stored))
+    return Kernels(kernels(), "_".join(NAMES.get(each, "fp16") for each in types))
 
 
 def vector_bytes() -> int:
@@ -87,13 +93,14 @@ def check_size(structure: type[ctypes.Structure]) -> None:
 class Panels:
     """A matrix in the order in which the kernels read it."""
 
-    def __init__(self, weight: Tensor):
-        """Copy weight (outputs, depth), which lies in a CPU's memory."""
+    def __init__(self, weight: Tensor, stored: torch.dtype | None = None):
+        """Copy weight (outputs, depth), which lies in a CPU's memory, in one of `exact_types`."""
         self.outputs, self.depth = weight.shape
+        self.dtype, self.stored = weight.dtype, stored or weight.dtype
         step = 2 * lanes(weight.dtype)
-        self.memory = weight.new_empty(-(-self.outputs // step) * step * self.depth)
-        self._kernels, self.address = kernels_of(weight.dtype), self.memory.data_ptr()
-        source = weight.contiguous()
+        source = weight.to(self.stored).contiguous()
+        self.memory = source.new_empty(-(-self.outputs // step) * step * self.depth)
+        self._kernels, self.address = kernels_of(self.dtype, self.stored), self.memory.data_ptr()
         self._kernels.pack(self.outputs, self.depth, source.data_ptr(), self.address)
 
     @staticmethod
@@ -102,9 +109,16 @@ class Panels:
         plain = type(weight.data) is Tensor and weight.device.type == "cpu"
         return plain and weight.dtype in NAMES and weight.shape[1] % 2 == 0
 
+    @staticmethod
+    def exact_types(weight: Tensor) -> list[torch.dtype]:
+        """Return the types that keep every number of a weight, the smallest first."""
+        narrow = (torch.bfloat16, torch.float16) if weight.dtype == torch.float32 else ()
+        kept = [each for each in narrow if torch.equal(weight.to(each).to(weight.dtype), weight)]
+        return [*kept, weight.dtype]
+
     def take(self, x: Tensor) -> bool:
         """Return whether `multiply` takes x, and no compiler follows torch's operations."""
-        fits = type(x) is Tensor and x.dtype == self.memory.dtype and x.shape[-1] == self.depth
+        fits = type(x) is Tensor and x.dtype == self.dtype and x.shape[-1] == self.depth
         return fits and x.is_cpu and not torch.compiler.is_compiling()
 
     def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:

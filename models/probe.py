@@ -109,7 +109,6 @@ class _Cache:
         self.type = torch.promote_types(dtype, torch.float32)
         size = 2 * spec.layers, 1, spec.kv_heads, slots, spec.head_dim
         self.memory = [torch.zeros(size, dtype=self.type)]
-        self.targets = None
         self.slots, self.ends = torch.arange(_PAST, slots)[None], torch.tensor([slots])
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

@@ -178,10 +178,8 @@ class Blocks(nn.Module):
         With `layers` the states after these follow, in a dimension: (rows, n, 1 + layers, hidden).
         With `norm` all that is returned has passed it.
         """
-        if self.fused:
-            span = 0, len(self.blocks)
-            if (found := run_fused(self, x, context, span, layers, norm)) is not None:
-                return found
+        if self.fused and (found := run_fused(self, x, context, layers, norm)) is not None:
+            return found
         rotation, mask = self.rotary(context.positions, x.dtype), context.mask
         if mask is not None and mask.shape[2] > 1:  # heads that share keys are more queries
             groups = self.spec.heads // self.spec.kv_heads

@@ -18,18 +18,18 @@ constexpr int64_t MOST_QUERIES = 32;  // that read a head together
 // A pass over tokens (rows, tokens); see `Pass` in fused.py.
 struct Pass {
   int64_t rows, tokens, hidden, intermediate;
-  int64_t heads, kv_heads, size;                         // size: of a head
-  int64_t slots, layer_stride, row_stride, head_stride;  // of keys and values
-  int64_t mask_row, mask_token;                          // strides
-  int64_t pairs, swin;        // neighbouring channels rotate together; Swin-norm
-  int64_t first, stop, kept;  // layers first to stop - 1; states that are kept
+  int64_t heads, kv_heads, size;                  // size: of a head
+  int64_t layer_stride, row_stride, head_stride;  // of keys and values
+  int64_t mask_row, mask_token;                   // strides
+  int64_t pairs, swin;  // neighbouring channels rotate together; Swin-norm
+  int64_t count, kept;  // layers, and states that are kept
   double eps;
   const void* rotation;
   const int64_t* positions;
   const void* mask;
-  // stops: slots that each row has, or null if all are in use; numbers: after which layers states
-  // are kept
-  const int64_t *places, *stops, *numbers;
+  const int64_t *written;  // slots of the new keys and values
+  const int64_t *ends;     // slots that each row has
+  const int64_t *numbers;  // after which layers states are kept
   const struct Layer* layers;
   const void* norm;  // of the outcome and of states; null for none
   void* memory;      // keys and values of every layer, in turn
@@ -68,8 +68,7 @@ void split_heads(const Pass& s, const S* qkv, const S* weight, const S* bias, T*
     const int64_t row = place / s.tokens, token = place % s.tokens;
     const S* x = qkv + place * (s.heads + 2 * s.kv_heads) * size;
     const T *cos = rotation + s.positions[place] * 2 * size, *sin = cos + size;
-    const int64_t slot = s.places == nullptr ? s.slots - s.tokens + token : s.places[place];
-    const int64_t cached = row * s.row_stride + slot * size;
+    const int64_t cached = row * s.row_stride + s.written[place] * size;
     for (int64_t head = 0; head < s.heads + s.kv_heads; ++head, x += size) {
       T mean = 0, scale = 1;
       if (weight != nullptr) {
@@ -228,8 +227,7 @@ void attend_to(const Pass& s, const T* queries, const T* keys, const T* values, 
                       mask + row * s.mask_row + token * s.mask_token,
                       out + ((row * s.tokens + token) * s.heads + head_of) * D};
     }
-    const int64_t slots = s.stops == nullptr ? s.slots : s.stops[row];
-    read_head<S, T, DEEP>(asked, count, keys + place, values + place, slots, memory);
+    read_head<S, T, DEEP>(asked, count, keys + place, values + place, s.ends[row], memory);
   }
 }
 

@@ -40,7 +40,7 @@ S* take(std::vector<char>& room, size_t& used, int64_t count) {
 
 // x (rows, tokens, hidden) becomes what it is after the layers; states: (kept, rows, tokens,
 // hidden) of it after some of them. Both are normalised in the end, if there is a norm.
-template <typename S, typename T>
+template <typename S, typename T, typename W>
 void run(const Pass& s, S* x, S* states) {
   const int64_t tokens = s.rows * s.tokens, hidden = s.hidden, inner = s.intermediate;
   const int64_t wide = (s.heads + 2 * s.kv_heads) * s.size;
@@ -74,29 +74,29 @@ void run(const Pass& s, S* x, S* states) {
   const T eps = T(s.eps);
 #pragma omp parallel
   {
-    for (int64_t number = s.first; number < s.stop; ++number) {
+    for (int64_t number = 0; number < s.count; ++number) {
       const Layer& layer = s.layers[number];
       const S* attention_norm = (const S*)layer.attention_norm;
       const S* mlp_norm = (const S*)layer.mlp_norm;
       T *keys = (T*)s.memory + 2 * number * s.layer_stride, *values = keys + s.layer_stride;
       const bool first_norm = !s.swin && attention_norm != nullptr;
       if (first_norm) rms_norm<S, T>(tokens, hidden, x, attention_norm, eps, false, normed);
-      product<S, T>(tokens, hidden, wide, first_norm ? normed : x, (const S*)layer.qkv,
+      product<T>(tokens, hidden, wide, first_norm ? normed : x, (const W*)layer.qkv,
                     keep(qkv, wide));
       split_heads<S, T>(s, qkv, (const S*)layer.head_weight, (const S*)layer.head_bias, queries,
                         keys, values);
       attend<S, T>(s, queries, keys, values, found);
       if (s.swin) {
-        product<S, T>(tokens, hidden, hidden, found, (const S*)layer.out, keep(normed, hidden));
+        product<T>(tokens, hidden, hidden, found, (const W*)layer.out, keep(normed, hidden));
         rms_norm<S, T>(tokens, hidden, normed, attention_norm, eps, true, x);
-        product<S, T>(tokens, hidden, 2 * inner, x, (const S*)layer.gate_up, gate);
-        product<S, T>(tokens, inner, hidden, gated, (const S*)layer.down, keep(normed, hidden));
+        product<T>(tokens, hidden, 2 * inner, x, (const W*)layer.gate_up, gate);
+        product<T>(tokens, inner, hidden, gated, (const W*)layer.down, keep(normed, hidden));
         rms_norm<S, T>(tokens, hidden, normed, mlp_norm, eps, true, x);
       } else {
-        product<S, T>(tokens, hidden, hidden, found, (const S*)layer.out, add);
+        product<T>(tokens, hidden, hidden, found, (const W*)layer.out, add);
         rms_norm<S, T>(tokens, hidden, x, mlp_norm, eps, false, normed);
-        product<S, T>(tokens, hidden, 2 * inner, normed, (const S*)layer.gate_up, gate);
-        product<S, T>(tokens, inner, hidden, gated, (const S*)layer.down, add);
+        product<T>(tokens, hidden, 2 * inner, normed, (const W*)layer.gate_up, gate);
+        product<T>(tokens, inner, hidden, gated, (const W*)layer.down, add);
       }
       for (int64_t i = 0; i < s.kept; ++i)
         if (s.numbers[i] == number + 1) {

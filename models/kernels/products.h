@@ -9,6 +9,9 @@
 
 #include "vectors.h"
 
+// Types: S of tokens, W of weights, T of sums, X of tokens as they are multiplied. Weights in fp32
+// that fit into 16 bits are stored so: a few tokens take as long as reading the weights takes.
+
 // WIDEN: the processor multiplies numbers of fp32 faster than pairs of bf16.
 #if defined(__AVX512BF16__) && !defined(WIDEN)
 #define PAIRS
@@ -22,26 +25,33 @@ namespace {
 constexpr int MOST_TOKENS = REGISTERS == 32 ? 12 : 6;
 
 // A weight (outputs, depth) lies in panels: (panels, depth, 2, WIDE) of outputs p WIDE ... and
-// half + p WIDE ..., so that gate and up of an MLP meet. bfloat16 comes in pairs of neighbours in
-// depth: (panels, depth / 2, 2, WIDE, 2). Missing outputs are 0.
+// half + p WIDE ..., so that gate and up of an MLP meet. Where pairs are multiplied, neighbours in
+// depth stand together: (panels, depth / 2, 2, WIDE, 2). Missing outputs are 0.
 template <typename T>
 inline int64_t half_of(int64_t outputs) {
   return ((outputs + 1) / 2 + WIDE<T> - 1) / WIDE<T> * WIDE<T>;
 }
 
-template <typename S, typename T>
-void pack(int64_t outputs, int64_t depth, const S* weight, S* panels) {
-  constexpr int64_t PAIR = sizeof(T) / sizeof(S);
+#ifdef PAIRS
+template <typename S>
+constexpr int64_t TOGETHER = sizeof(S) == 2 ? 2 : 1;  // neighbours in depth
+#else
+template <typename S>
+constexpr int64_t TOGETHER = 1;
+#endif
+
+template <typename S, typename T, typename W>
+void pack(int64_t outputs, int64_t depth, const W* weight, W* panels) {
   const int64_t half = half_of<T>(outputs);
 #pragma omp parallel for
   for (int64_t panel = 0; panel < half / WIDE<T>; ++panel) {
-    S* to = panels + panel * depth * 2 * WIDE<T>;
-    for (int64_t k = 0; k < depth; k += PAIR)
+    W* to = panels + panel * depth * 2 * WIDE<T>;
+    for (int64_t k = 0; k < depth; k += TOGETHER<S>)
       for (int64_t side = 0; side < 2; ++side)
         for (int64_t i = 0; i < WIDE<T>; ++i)
-          for (int64_t of = 0; of < PAIR; ++of) {
+          for (int64_t of = 0; of < TOGETHER<S>; ++of) {
             const int64_t output = side * half + panel * WIDE<T> + i;
-            *to++ = output < outputs ? weight[output * depth + k + of] : S{};
+            *to++ = output < outputs ? weight[output * depth + k + of] : W{};
           }
   }
 }
@@ -55,10 +65,10 @@ inline void announce(const void* at, int64_t bytes) {
 }
 
 // Sums of some tokens x with a panel; left and right outputs.
-template <typename T, int MANY>
-inline void multiply(int64_t depth, const T* x, const T* panel, Vec<T> (&sums)[MANY][2]) {
+template <typename T, int MANY, typename W>
+inline void multiply(int64_t depth, const T* x, const W* panel, Vec<T> (&sums)[MANY][2]) {
   for (int64_t k = 0; k < depth; ++k, panel += 2 * WIDE<T>) {
-    announce<MANY>(panel, depth * 2 * BYTES);
+    announce<MANY>(panel, depth * 2 * WIDE<T> * sizeof(W));
     const Vec<T> left = load<T>(panel), right = load<T>(panel + WIDE<T>);
     for (int token = 0; token < MANY; ++token) {
       const Vec<T> number = spread<T>(x[token * depth + k]);
@@ -69,21 +79,15 @@ inline void multiply(int64_t depth, const T* x, const T* panel, Vec<T> (&sums)[M
 }
 
 #ifdef PAIRS
-using Read = bfloat16;  // what tokens are multiplied as, if weights are bfloat16
-#else
-using Read = float;
-#endif
-
 template <typename T, int MANY>
-inline void multiply(int64_t depth, const Read* x, const bfloat16* panel,
+inline void multiply(int64_t depth, const bfloat16* x, const bfloat16* panel,
                      Vec<T> (&sums)[MANY][2]) {
-  typedef uint32_t Pairs __attribute__((vector_size(BYTES)));
   for (int64_t k = 0; k < depth; k += 2, panel += 4 * WIDE<T>) {
     announce<MANY>(panel, depth * BYTES);
+    typedef uint32_t Pairs __attribute__((vector_size(BYTES)));
     Pairs left, right;
     std::memcpy(&left, panel, sizeof left);
     std::memcpy(&right, panel + 2 * WIDE<T>, sizeof right);
-#ifdef PAIRS
     for (int token = 0; token < MANY; ++token) {
       uint32_t pair;
       std::memcpy(&pair, x + token * depth + k, sizeof pair);
@@ -92,19 +96,9 @@ inline void multiply(int64_t depth, const Read* x, const bfloat16* panel,
       to[0] = (Vec<T>)_mm512_dpbf16_ps((__m512)to[0], (__m512bh)left, both);
       to[1] = (Vec<T>)_mm512_dpbf16_ps((__m512)to[1], (__m512bh)right, both);
     }
-#else
-    const Vec<T> low[2] = {(Vec<T>)(left << 16), (Vec<T>)(right << 16)};
-    const Vec<T> high[2] = {(Vec<T>)(left & 0xffff0000u), (Vec<T>)(right & 0xffff0000u)};
-    for (int token = 0; token < MANY; ++token) {
-      const T *one = x + token * depth + k, *other = one + 1;
-      for (int side = 0; side < 2; ++side) {
-        sums[token][side] = multiply_add(low[side], spread<T>(*one), sums[token][side]);
-        sums[token][side] = multiply_add(high[side], spread<T>(*other), sums[token][side]);
-      }
-    }
-#endif
   }
 }
+#endif
 
 // Tokens as they are multiplied: as they are, or in fp32, in the memory of this thread.
 template <typename S>
@@ -127,12 +121,11 @@ inline const float* readable(const bfloat16* x, int64_t count) {
 #endif
 
 // Sums of `count` tokens, at most MANY, with a panel.
-template <typename S, typename T, int MANY, typename X, typename Put>
-inline void tile(int64_t count, int64_t depth, const X* x, const S* panel, int64_t first,
+template <typename T, int MANY, typename X, typename W, typename Put>
+inline void tile(int64_t count, int64_t depth, const X* x, const W* panel, int64_t first,
                  int64_t place, const Put& put) {
   if constexpr (MANY > 1)
-    if (count < MANY)
-      return tile<S, T, MANY - 1>(count, depth, x, panel, first, place, put);
+    if (count < MANY) return tile<T, MANY - 1>(count, depth, x, panel, first, place, put);
   Vec<T> sums[MANY][2];
   for (int token = 0; token < MANY; ++token) sums[token][0] = sums[token][1] = Vec<T>{};
   multiply<T, MANY>(depth, x + first * depth, panel, sums);
@@ -141,8 +134,8 @@ inline void tile(int64_t count, int64_t depth, const X* x, const S* panel, int64
 
 // Call put(token, place, sums) for all tokens x (tokens, depth), where sums are outputs place ...
 // and half + place ...; shared by the threads of the team that runs it, which meet at the end.
-template <typename S, typename T, typename Put>
-void product(int64_t tokens, int64_t depth, int64_t outputs, const S* own, const S* panels,
+template <typename T, typename S, typename W, typename Put>
+void product(int64_t tokens, int64_t depth, int64_t outputs, const S* own, const W* panels,
              const Put& put) {
   const auto* x = readable(own, tokens * depth);
   const int64_t parts = (tokens + MOST_TOKENS - 1) / MOST_TOKENS;
@@ -150,15 +143,15 @@ void product(int64_t tokens, int64_t depth, int64_t outputs, const S* own, const
 #pragma omp for schedule(static)
   for (int64_t task = 0; task < half_of<T>(outputs) / WIDE<T> * parts; ++task) {
     const int64_t place = task / parts * WIDE<T>, first = task % parts * each;
-    const S* panel = panels + 2 * place * depth;
+    const W* panel = panels + 2 * place * depth;
     const int64_t count = first + each < tokens ? each : tokens - first;
-    if (count > 0) tile<S, T, MOST_TOKENS>(count, depth, x, panel, first, place, put);
+    if (count > 0) tile<T, MOST_TOKENS>(count, depth, x, panel, first, place, put);
   }
 }
 
 // out = x weight^T + bias, for x (tokens, depth); bias may be null.
-template <typename S, typename T>
-void linear(int64_t tokens, int64_t depth, int64_t outputs, const S* x, const S* panels,
+template <typename S, typename T, typename W>
+void linear(int64_t tokens, int64_t depth, int64_t outputs, const S* x, const W* panels,
             const S* bias, S* out) {
   const int64_t half = half_of<T>(outputs);
   const auto put = [=](int64_t token, int64_t place, const Vec<T>(&sums)[2]) {
@@ -173,7 +166,7 @@ void linear(int64_t tokens, int64_t depth, int64_t outputs, const S* x, const S*
     }
   };
 #pragma omp parallel
-  product<S, T>(tokens, depth, outputs, x, panels, put);
+  product<T>(tokens, depth, outputs, x, panels, put);
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // Vectors of numbers on any processor.
 //
-// S is the type of hidden states and weights: float, double, or bfloat16, which is computed in
-// float. T is that of all arithmetic, and of queries, keys, values and masks.
+// S is the type of hidden states: float, double, or bfloat16, which is computed in float. T is that
+// of all arithmetic, and of queries, keys, values and masks; W that of weights in memory.
 
 #pragma once
 
@@ -66,6 +66,10 @@ struct bfloat16 {
   uint16_t bits;
 };
 
+struct float16 {  // of weights only, which are finite
+  uint16_t bits;
+};
+
 // A number in every lane; 0 + number would not keep the sign of 0, and so costs an addition.
 template <typename T>
 inline Vec<T> spread(T number) {
@@ -113,6 +117,23 @@ inline Vec<T> load(const bfloat16* from) {
   Half found;
   std::memcpy(&found, from, sizeof found);
   return (Vec<T>)(__builtin_convertvector(found, Whole) << 16);
+}
+
+template <typename T>
+inline Vec<T> load(const float16* from) {
+#if defined(__AVX512F__)
+  return (Vec<T>)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)from));
+#elif defined(__F16C__) && defined(__AVX2__)
+  return (Vec<T>)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)from));
+#else  // its exponent, moved to where that of a float stands, is 112 too small
+  typedef uint16_t Half __attribute__((vector_size(BYTES / 2)));
+  typedef uint32_t Whole __attribute__((vector_size(BYTES)));
+  Half found;
+  std::memcpy(&found, from, sizeof found);
+  const Whole bits = __builtin_convertvector(found, Whole);
+  const Vec<T> size = (Vec<T>)((bits & 0x7fff) << 13) * T(0x1p112);
+  return (Vec<T>)((Whole)size | (bits & 0x8000) << 16);
+#endif
 }
 
 template <typename T>
