@@ -181,8 +181,7 @@ class Engine:
             hidden = self.target.features(ids, view.open(tokens.depths, tokens.visible), self.reads)
             log_p = self.distribution(self.target.score(at_exits(hidden, tokens, cache.guidance)))
         hidden = hidden.unflatten(0, (-1, cache.guidance))
-        noise = NodeNoise(round.noise, tree.depths, round.inputs.decided)
-        return Scored(round, tree, tokens, hidden, log_p, noise)
+        return Scored(round, tree, tokens, hidden, log_p, round.node_noise(tree))
 
     def _commit_packed(self, scored: Scored, verdict: Tensor) -> tuple[RoundResult, Tensor]:
         return self._commit(scored, Verdict.unpack(verdict))

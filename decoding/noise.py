@@ -178,8 +178,11 @@ class NodeNoise:
     noise: "PositionalNoise"
     depths: Tensor  # (images, 1 + nodes) of the nodes
     decided: Tensor  # (images, 1) the positions after the roots
+    ahead: Tensor | None = None  # (images, 1 + nodes, vocab) the target's, if it was read already
 
     def target(self) -> Tensor:
+        if self.ahead is not None:
+            return self.ahead
         return self.noise(self.depths + self.decided)
 
     def images(self) -> list[ImageNoise]:

@@ -7,7 +7,7 @@ from functools import cached_property
 from torch import Tensor
 
 from decoding.graphs import RoundShape
-from decoding.noise import PositionalNoise
+from decoding.noise import NodeNoise, PositionalNoise
 from decoding.transfer import arange
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
@@ -37,10 +37,9 @@ class RoundInputs:
 
     def __init__(self, table: Tensor):
         """table: (images, 9) with a column per field of `ImageInputs`."""
-        self.code, self.length, self.pending = table[:, 0], table[:, 2], table[:, 3]  # (images,)
-        self.decided, self.stream = table[:, 1:2], table[:, 4:5]  # (images, 1)
-        self.depth, self.width = table[:, 5:6], table[:, 6:7]
-        self.nodes, self.window = table[:, 7:8], table[:, 8:9]
+        code, self.decided, length, pending, self.stream, *limits = table.split(1, 1)  # (images, 1)
+        self.depth, self.width, self.nodes, self.window = limits
+        self.code, self.length, self.pending = code[:, 0], length[:, 0], pending[:, 0]  # (images,)
 
     @staticmethod
     def rows(images: Sequence[ImageInputs]) -> list[tuple[int, ...]]:
@@ -63,8 +62,13 @@ class Round:
 
     @cached_property
     def ahead(self) -> Tensor:
-        """(images, reach, vocab) the noise that the target will choose with, level by level."""
-        return self.noise(self.position(arange(self.shape.reach, self.inputs.code.device)))
+        """(images, reach + 1, vocab) the noise that the target will choose with, by depth."""
+        return self.noise(self.position(arange(self.shape.reach + 1, self.inputs.code.device)))
+
+    def node_noise(self, tree: DraftTree) -> NodeNoise:
+        """Return the noise after the nodes of a tree; in a chain their depths are in order."""
+        ahead = self.ahead[:, : tree.nodes + 1] if tree.chain else None
+        return NodeNoise(self.noise, tree.depths, self.inputs.decided, ahead)
 
     def draft_noise(self, levels: Tensor, parents: Tensor) -> Tensor:
         """Return noise (images, n, vocab) for the children of n nodes, drawn for this round alone.

@@ -1,6 +1,7 @@
 """What a round came to: measured on the device, brought to the host in one transfer."""
 
 from dataclasses import dataclass
+from math import exp, inf, isnan
 from typing import NamedTuple
 
 import numpy as np
@@ -48,7 +49,7 @@ def summary(result: RoundResult) -> Tensor:
         verdict.accepted[:, None], verdict.path[:, :decided], verdict.emitted[:, :decided],
         tree.scores, tree.depths, likeliest,
     )  # fmt: skip
-    return torch.cat([column.to(likeliest.dtype) for column in columns], 1)
+    return torch.cat(columns, 1)
 
 
 def read_summary(row: np.ndarray, height: int, sources: Sources) -> ImageRound:
@@ -57,22 +58,22 @@ def read_summary(row: np.ndarray, height: int, sources: Sources) -> ImageRound:
     Raises:
         FloatingPointError: a distribution contains NaN; names the model and its folder.
     """
-    decided = height + 1
-    accepted, numbers = int(row[0]), row[1:].astype(np.float64)
-    path, codes, nodes = np.split(numbers, [decided, 2 * decided])
-    scores, depths, likeliest = nodes.reshape(3, -1)
-    refuse_nan(np.isnan(scores).any(), sources.drafter)
-    refuse_nan(np.isnan(likeliest).any(), sources.target)
-    present = scores > -np.inf
-    levels = int(depths[present].max())
-    best = scores[present & (depths == levels)].max()
+    numbers = iter(row.tolist())
+    accepted = int(next(numbers))
+    path, codes = ([int(next(numbers)) for _ in range(height + 1)] for _ in range(2))
+    nodes = list(numbers)
+    scores, depths, likeliest = (nodes[n * len(nodes) // 3 :][: len(nodes) // 3] for n in range(3))
+    refuse_nan(any(map(isnan, scores)), sources.drafter)
+    refuse_nan(any(map(isnan, likeliest)), sources.target)
+    present = [node for node in zip(depths, scores, strict=True) if node[1] > -inf]
+    levels, best = max(present)  # the likeliest of the deepest nodes
     return ImageRound(
         accepted,
-        levels,
-        int(present.sum()) - 1,
-        confidence=float(np.exp(best / max(levels, 1))),
-        top1=tuple(np.exp(likeliest[path[: accepted + 1].astype(int)]).tolist()),
-        codes=tuple(codes[: accepted + 1].astype(int).tolist()),
+        int(levels),
+        len(present) - 1,
+        confidence=exp(best / max(levels, 1)),
+        top1=tuple(exp(likeliest[node]) for node in path[: accepted + 1]),
+        codes=tuple(codes[: accepted + 1]),
     )
 
 

@@ -155,6 +155,9 @@ class DraftTree:
     def visible(self) -> Tensor:
         """(images, 1 + nodes, 1 + nodes) bool: entry [i, a, b] says that b is a or its ancestor."""
         count = self.nodes + 1
+        if self.chain:
+            slot = arange(count, self.tokens.device)
+            return (slot[:, None] >= slot).expand(len(self.tokens), -1, -1)
         reach = torch.zeros(len(self.tokens), count, count, device=self.tokens.device)
         reach.scatter_(2, self.parents[..., None], 1.0)
         reach.diagonal(dim1=1, dim2=2).fill_(1.0)
@@ -213,11 +216,12 @@ def chain_tree(
     """
     images, count = tokens.shape
     depths = arange(count + 1, root.device).expand(images, -1)
+    parents = constant((0, *range(count)), root.device).expand(images, -1)
     if log_q is not None:  # nothing follows the last token
         log_q = torch.cat([log_q, torch.zeros_like(log_q[:, :1])], 1)
     return DraftTree(
         torch.cat([root[:, None], tokens], 1),
-        (depths - 1).clamp(min=0),
+        parents,
         depths,
         torch.cat([torch.zeros_like(scores[:, :1]), scores], 1),
         height=count,

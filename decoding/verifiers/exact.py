@@ -28,24 +28,14 @@ class Exact:
         if tree.nodes == 0:
             root = torch.zeros_like(choices)
             return Verdict(root[:, 0], root, choices)
-        right = _reached(tree, tree.tokens == choices.gather(1, tree.parents))
+        right = (tree.tokens == choices.gather(1, tree.parents)) & tree.present
+        if tree.chain:
+            return Verdict(right[:, 1:].cumprod(1).sum(1), tree.depths, choices)
+        missed = ~right
+        missed[:, 0] = False  # the root is decided already
+        reached = ~(tree.visible & missed[:, None, :]).any(-1)  # all its ancestors are right, too
         # a token has one right child at most, so the deepest right node ends the only right path
-        accepted, last = (tree.depths * right).max(1)
-        path = _path_to(tree, last)
+        accepted, last = (tree.depths * reached).max(1)
+        on_path = tree.path_mask(last[:, None])
+        path = on_path.int().argsort(dim=1, descending=True, stable=True)  # then other nodes
         return Verdict(accepted, path, choices.gather(1, path))
-
-
-def _reached(tree: DraftTree, right: Tensor) -> Tensor:
-    """Return (images, 1 + nodes) bool: nodes that are right, as all their ancestors are."""
-    missed = ~(right & tree.present)
-    missed[:, 0] = False  # the root is decided already
-    if tree.chain:
-        return missed.cumsum(1) == 0
-    return ~(tree.visible & missed[:, None, :]).any(-1)
-
-
-def _path_to(tree: DraftTree, last: Tensor) -> Tensor:
-    """Return (images, 1 + nodes) the ancestors of nodes (images,) from the root on, then others."""
-    if tree.chain:
-        return tree.depths
-    return tree.path_mask(last[:, None]).int().argsort(dim=1, descending=True, stable=True)
