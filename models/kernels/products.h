@@ -24,6 +24,10 @@ namespace {
 // and a number of a token.
 constexpr int MOST_TOKENS = REGISTERS == 32 ? 12 : 6;
 
+// A few tokens are multiplied by several panels at a time: a sum waits for its last term, so there
+// have to be others meanwhile.
+constexpr int FEW = 2, TOGETHER = 2;
+
 // A weight (outputs, depth) lies in panels: (panels, depth, 2, WIDE) of outputs p WIDE ... and
 // half + p WIDE ..., so that gate and up of an MLP meet. Where pairs are multiplied, neighbours in
 // depth stand together: (panels, depth / 2, 2, WIDE, 2). Missing outputs are 0.
@@ -34,10 +38,10 @@ inline int64_t half_of(int64_t outputs) {
 
 #ifdef PAIRS
 template <typename S>
-constexpr int64_t TOGETHER = sizeof(S) == 2 ? 2 : 1;  // neighbours in depth
+constexpr int64_t PAIRED = sizeof(S) == 2 ? 2 : 1;  // neighbours in depth
 #else
 template <typename S>
-constexpr int64_t TOGETHER = 1;
+constexpr int64_t PAIRED = 1;
 #endif
 
 template <typename S, typename T, typename W>
@@ -46,10 +50,10 @@ void pack(int64_t outputs, int64_t depth, const W* weight, W* panels) {
 #pragma omp parallel for
   for (int64_t panel = 0; panel < half / WIDE<T>; ++panel) {
     W* to = panels + panel * depth * 2 * WIDE<T>;
-    for (int64_t k = 0; k < depth; k += TOGETHER<S>)
+    for (int64_t k = 0; k < depth; k += PAIRED<S>)
       for (int64_t side = 0; side < 2; ++side)
         for (int64_t i = 0; i < WIDE<T>; ++i)
-          for (int64_t of = 0; of < TOGETHER<S>; ++of) {
+          for (int64_t of = 0; of < PAIRED<S>; ++of) {
             const int64_t output = side * half + panel * WIDE<T> + i;
             *to++ = output < outputs ? weight[output * depth + k + of] : W{};
           }
@@ -64,37 +68,42 @@ inline void announce(const void* at, int64_t bytes) {
   if (BYTES == 64) __builtin_prefetch((const char*)at + bytes + BYTES, 0, 2);
 }
 
-// Sums of some tokens x with a panel; left and right outputs.
-template <typename T, int MANY, typename W>
-inline void multiply(int64_t depth, const T* x, const W* panel, Vec<T> (&sums)[MANY][2]) {
+// Sums of some tokens x with neighbouring panels; left and right outputs.
+template <typename T, int PANELS, int MANY, typename W>
+inline void multiply(int64_t depth, const T* x, const W* panel,
+                     Vec<T> (&sums)[PANELS][MANY][2]) {
   for (int64_t k = 0; k < depth; ++k, panel += 2 * WIDE<T>) {
     announce<MANY>(panel, depth * 2 * WIDE<T> * sizeof(W));
-    const Vec<T> left = load<T>(panel), right = load<T>(panel + WIDE<T>);
-    for (int token = 0; token < MANY; ++token) {
-      const Vec<T> number = spread<T>(x[token * depth + k]);
-      sums[token][0] = multiply_add(left, number, sums[token][0]);
-      sums[token][1] = multiply_add(right, number, sums[token][1]);
+    for (int p = 0; p < PANELS; ++p) {
+      const W* weights = panel + p * depth * 2 * WIDE<T>;
+      const Vec<T> left = load<T>(weights), right = load<T>(weights + WIDE<T>);
+      for (int token = 0; token < MANY; ++token) {
+        const Vec<T> number = spread<T>(x[token * depth + k]);
+        sums[p][token][0] = multiply_add(left, number, sums[p][token][0]);
+        sums[p][token][1] = multiply_add(right, number, sums[p][token][1]);
+      }
     }
   }
 }
 
 #ifdef PAIRS
-template <typename T, int MANY>
+template <typename T, int PANELS, int MANY>
 inline void multiply(int64_t depth, const bfloat16* x, const bfloat16* panel,
-                     Vec<T> (&sums)[MANY][2]) {
+                     Vec<T> (&sums)[PANELS][MANY][2]) {
   for (int64_t k = 0; k < depth; k += 2, panel += 4 * WIDE<T>) {
     announce<MANY>(panel, depth * BYTES);
-    typedef uint32_t Pairs __attribute__((vector_size(BYTES)));
-    Pairs left, right;
-    std::memcpy(&left, panel, sizeof left);
-    std::memcpy(&right, panel + 2 * WIDE<T>, sizeof right);
-    for (int token = 0; token < MANY; ++token) {
-      uint32_t pair;
-      std::memcpy(&pair, x + token * depth + k, sizeof pair);
-      Vec<T>(&to)[2] = sums[token];
-      const __m512bh both = (__m512bh)_mm512_set1_epi32((int)pair);
-      to[0] = (Vec<T>)_mm512_dpbf16_ps((__m512)to[0], (__m512bh)left, both);
-      to[1] = (Vec<T>)_mm512_dpbf16_ps((__m512)to[1], (__m512bh)right, both);
+    for (int p = 0; p < PANELS; ++p) {
+      const bfloat16* weights = panel + p * depth * 2 * WIDE<T>;
+      const __m512i left = _mm512_loadu_si512(weights);
+      const __m512i right = _mm512_loadu_si512(weights + 2 * WIDE<T>);
+      for (int token = 0; token < MANY; ++token) {
+        int pair;
+        std::memcpy(&pair, x + token * depth + k, sizeof pair);
+        Vec<T>(&to)[2] = sums[p][token];
+        const __m512bh both = (__m512bh)_mm512_set1_epi32(pair);
+        to[0] = (Vec<T>)_mm512_dpbf16_ps((__m512)to[0], (__m512bh)left, both);
+        to[1] = (Vec<T>)_mm512_dpbf16_ps((__m512)to[1], (__m512bh)right, both);
+      }
     }
   }
 }
@@ -120,16 +129,16 @@ inline const float* readable(const bfloat16* x, int64_t count) {
 }
 #endif
 
-// Sums of `count` tokens, at most MANY, with a panel.
-template <typename T, int MANY, typename X, typename W, typename Put>
+// Sums of `count` tokens, at most MANY, with neighbouring panels.
+template <typename T, int PANELS, int MANY, typename X, typename W, typename Put>
 inline void tile(int64_t count, int64_t depth, const X* x, const W* panel, int64_t first,
                  int64_t place, const Put& put) {
   if constexpr (MANY > 1)
-    if (count < MANY) return tile<T, MANY - 1>(count, depth, x, panel, first, place, put);
-  Vec<T> sums[MANY][2];
-  for (int token = 0; token < MANY; ++token) sums[token][0] = sums[token][1] = Vec<T>{};
-  multiply<T, MANY>(depth, x + first * depth, panel, sums);
-  for (int token = 0; token < MANY; ++token) put(first + token, place, sums[token]);
+    if (count < MANY) return tile<T, PANELS, MANY - 1>(count, depth, x, panel, first, place, put);
+  Vec<T> sums[PANELS][MANY][2] = {};
+  multiply<T>(depth, x + first * depth, panel, sums);
+  for (int p = 0; p < PANELS; ++p, place += WIDE<T>)
+    for (int token = 0; token < MANY; ++token) put(first + token, place, sums[p][token]);
 }
 
 // Call put(token, place, sums) for all tokens x (tokens, depth), where sums are outputs place ...
@@ -138,14 +147,29 @@ template <typename T, typename S, typename W, typename Put>
 void product(int64_t tokens, int64_t depth, int64_t outputs, const S* own, const W* panels,
              const Put& put) {
   const auto* x = readable(own, tokens * depth);
-  const int64_t parts = (tokens + MOST_TOKENS - 1) / MOST_TOKENS;
-  const int64_t each = parts == 0 ? 0 : (tokens + parts - 1) / parts;
+  const int64_t panel_count = half_of<T>(outputs) / WIDE<T>, size = 2 * WIDE<T> * depth;
+  if (tokens == 0) return;
+  if (tokens <= FEW) {
 #pragma omp for schedule(static)
-  for (int64_t task = 0; task < half_of<T>(outputs) / WIDE<T> * parts; ++task) {
-    const int64_t place = task / parts * WIDE<T>, first = task % parts * each;
-    const W* panel = panels + 2 * place * depth;
+    for (int64_t panel = 0; panel < panel_count; panel += TOGETHER) {
+      const W* from = panels + panel * size;
+      const int64_t place = panel * WIDE<T>;
+      if (panel + TOGETHER <= panel_count)
+        tile<T, TOGETHER, FEW>(tokens, depth, x, from, 0, place, put);
+      else
+        for (int64_t p = 0; panel + p < panel_count; ++p)
+          tile<T, 1, FEW>(tokens, depth, x, from + p * size, 0, place + p * WIDE<T>, put);
+    }
+    return;
+  }
+  const int64_t parts = (tokens + MOST_TOKENS - 1) / MOST_TOKENS;
+  const int64_t each = (tokens + parts - 1) / parts;
+#pragma omp for schedule(static)
+  for (int64_t task = 0; task < panel_count * parts; ++task) {
+    const int64_t panel = task / parts, first = task % parts * each;
     const int64_t count = first + each < tokens ? each : tokens - first;
-    if (count > 0) tile<T, MOST_TOKENS>(count, depth, x, panel, first, place, put);
+    if (count > 0)
+      tile<T, 1, MOST_TOKENS>(count, depth, x, panels + panel * size, first, panel * WIDE<T>, put);
   }
 }
 
