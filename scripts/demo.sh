@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 PY=${PY:-$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python)}
 OUT=${OUT:-outputs/demo}
 PROMPTS=scripts/demo_prompts.txt
-FASTEST=jacobi # the fastest lossless method of docs/results/shipped_model.md; named here only
+FASTEST=jacobi # the fastest lossless method of docs/results/speed.md; named here only
 
 for method in ar $FASTEST; do
   "$PY" main.py generate_images --model tiny --prompt $PROMPTS --method $method --seed 0 \

@@ -1,8 +1,9 @@
-"""Write docs/commands from the flags: a page per command, and one of all commands.
+"""Write docs/commands.md from the flags: flags that commands share stand there once.
 
 `python -m scripts.tools.command_reference`
 """
 
+from collections import Counter
 from dataclasses import Field
 from pathlib import Path
 
@@ -21,65 +22,100 @@ _GUIDES = {
     "evaluate": ("--output_dir outputs/ar,outputs/adt", "evaluating.md"),
     "extract_tokens": ("--from_prompts --num_images 1000 --output_dir work/own", "training.md"),
     "inspect": ("--model anole --dtype bf16", "models.md"),
-    "vq_distances": ("--model anole", "methods/acceptance.md"),
-    "demo": ("--port 7860", "page.md"),
+    "vq_distances": ("--model anole", "acceptance.md"),
+    "demo": ("--port 7860", "generating.md#in-a-browser"),
     "train_drafter": ("--config configs/training/tiny.yaml --tokens work/own", "training.md"),
 }
+_TABLE = "| flag | what it does | default |\n|---|---|---|\n"
 _METHODS = """## Flags by method
 
-A flag that a method has no use for is refused. All methods but `ar` also take `--verifier`.
+Each method rejects flags it does not use. All methods except `ar` also take `--verifier`.
 
 | method | its flags |
 |---|---|"""
 
 
-def command_reference(*, output: str = str(ROOT / "docs/commands")) -> None:
-    """Write the pages.
+def command_reference(*, output: str = str(ROOT / "docs/commands.md")) -> None:
+    """Write the page.
 
     Args:
-        output: their folder.
+        output: its file.
     """
-    folder = Path(output)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in pages().items():
-        (folder / name).write_text(text, encoding="utf-8")
-    print(f"{folder}: {len(pages())} pages")
+    text = page()
+    Path(output).write_text(text, encoding="utf-8")
+    print(f"{output}: {text.count(chr(10))} lines")
 
 
-def pages() -> dict[str, str]:
-    """Return the text of every page by the name of its file."""
-    return {"README.md": _overview()} | {f"{name}.md": _page(name) for name in COMMANDS}
-
-
-def _overview() -> str:
-    rows = [f"| [{name}]({name}.md) | {_cell(c.summary)} |" for name, c in COMMANDS.items()]
+def page() -> str:
+    """Return the text of the page."""
+    shared = _shared_flags()
     sections = [
         "# Commands",
         _NOTE,
-        "`python main.py COMMAND --help all` prints the same. In the environment that `make demo` "
-        "has made, `adt-tree COMMAND` is the same as `python main.py COMMAND`.",
-        "| command | what it does |\n|---|---|\n" + "\n".join(rows),
-        "Flags are written `--flag value` or `--flag=value`. A switch needs no value; `--noflag` "
-        "turns it off. An unknown flag ends the command before anything is loaded.",
+        "`python main.py COMMAND --help all` prints the same flags. After `make demo`, "
+        "`adt-tree COMMAND` is short for `python main.py COMMAND`.",
+        "| command | what it does |\n|---|---|\n"
+        + "\n".join(f"| [{name}](#{name}) | {_cell(c.summary)} |" for name, c in COMMANDS.items()),
+        "Write flags as `--flag value` or `--flag=value`. A switch needs no value; `--noflag` "
+        "turns it off. If you mistype a flag, the command stops before it loads anything.",
+        *(_command(name, shared) for name in COMMANDS),
+        _METHODS + "\n" + "\n".join(map(_method_row, METHODS)),
+        *(f"## {group}\n\n{_TABLE}" + "\n".join(rows) for group, rows in shared.items()),
     ]
     return "\n\n".join(sections) + "\n"
 
 
-def _page(command: str) -> str:
+def _shared_flags() -> dict[str, list[str]]:
+    """Return the rows that several commands have, by the heading of their group."""
+    found = [(group, row) for command in COMMANDS for group, row in _rows(command)]
+    shared: dict[str, list[str]] = {}
+    for (group, row), commands in Counter(found).items():
+        if commands > 1:
+            shared.setdefault(group, []).append(row)
+    return shared
+
+
+def _command(command: str, shared: dict[str, list[str]]) -> str:
+    """Return a command's section: an example, its own flags and where the shared ones are."""
     summary, (example, guide) = COMMANDS[command].summary, _GUIDES[command]
+    rows = _rows(command)
+    own = [row for group, row in rows if row not in shared.get(group, ())]
     sections = [
-        f"# {command}",
-        _NOTE,
-        f"{summary[0].upper()}{summary[1:]}. [Guide](../{guide}), [all commands](README.md).",
+        f"## {command}",
+        f"{summary[0].upper()}{summary[1:]}. [Guide]({guide}).",
         "<!-- not run: an example of the guide's -->\n"
         f"```bash\npython main.py {command} {example}\n```",
+        _TABLE + "\n".join(own) if own else "",
+        "Shared flags: "
+        + "; ".join(_reference(group, rows, shared) for group in _groups(rows, shared)),
     ]
-    if "method" in {flag for flags in flag_groups(command).values() for flag in flags}:
-        sections.append(_METHODS + "\n" + "\n".join(map(_method_row, METHODS)))
-    for group, flags in flag_groups(command).items():
-        rows = "\n".join(_flag_row(flag, f) for flag, f in flags.items())
-        sections.append(f"## {group}\n\n| flag | what it does | default |\n|---|---|---|\n{rows}")
-    return "\n\n".join(sections) + "\n"
+    return "\n\n".join(filter(None, sections)) + "."
+
+
+def _groups(rows: list[tuple[str, str]], shared: dict[str, list[str]]) -> list[str]:
+    """Return the headings under which some of a command's flags are shared."""
+    return [
+        g
+        for g in dict.fromkeys(g for g, _ in rows)
+        if set(shared.get(g, ())) & {r for _, r in rows}
+    ]
+
+
+def _reference(group: str, rows: list[tuple[str, str]], shared: dict[str, list[str]]) -> str:
+    """Return a link to a group, with the flags of it that the command has, if not all."""
+    anchor = "".join(c for c in group.lower() if c.isalnum() or c in " -_").replace(" ", "-")
+    names = [row.split("`")[1].split()[0] for row in shared[group] if (group, row) in rows]
+    some = "" if len(names) == len(shared[group]) else f" ({', '.join(f'`{n}`' for n in names)})"
+    return f"[{group}](#{anchor}){some}"
+
+
+def _rows(command: str) -> list[tuple[str, str]]:
+    """Return a command's flags: the heading of the group and the row of the table."""
+    return [
+        (group, _flag_row(flag, f))
+        for group, flags in flag_groups(command).items()
+        for flag, f in flags.items()
+    ]
 
 
 def _method_row(method: str) -> str:

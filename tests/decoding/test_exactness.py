@@ -36,7 +36,7 @@ def test_faults_are_seen(cell: Cell) -> None:
 
 
 def test_the_stored_table_has_every_cell() -> None:
-    """Of docs/results/exactness_of_rules.md: a new rule, proposal or tree asks for a new table."""
+    """Of docs/results/quality.md: a new rule, proposal or tree asks for a new table."""
     stored = json.loads((ROOT / "docs/results/exactness_of_rules.json").read_text())["cells"]
     for cell in (*CONTROLS, *cells()):
         assert any(names(cell).items() <= line.items() for line in stored), f"{cell}: not stored"
