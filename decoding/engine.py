@@ -46,6 +46,7 @@ class Scored:
     tree: DraftTree
     tokens: VerifyTokens  # that the target read
     hidden: Tensor  # (images, guidance, slots, hidden) of the target
+    node_hidden: Tensor  # (images, guidance, 1 + nodes, hidden) that predict a node's children
     log_p: Tensor  # (images, 1 + nodes, vocab) its distributions after the root and every node
     noise: NodeNoise
 
@@ -176,12 +177,13 @@ class Engine:
         tokens = verify_tokens(tree, round, self.target.grid)
         cache, lengths = self.images.cache, round.inputs.length
         view = cache.view(lengths, round.shape.committed, tokens.codes.shape[1])
-        ids = (tokens.codes + self.target.vocab.first_id).repeat_interleave(cache.guidance, 0)
+        ids = self.target.vocab.ids(tokens.codes, cache.guidance)
         with self.watch.lap("target_forward"):
-            hidden = self.target.features(ids, view.open(tokens.depths, tokens.visible), self.reads)
-            log_p = self.distribution(self.target.score(at_exits(hidden, tokens, cache.guidance)))
-        hidden = hidden.unflatten(0, (-1, cache.guidance))
-        return Scored(round, tree, tokens, hidden, log_p, round.node_noise(tree))
+            rows = self.target.features(ids, view.open(tokens.depths, tokens.visible), self.reads)
+            hidden = rows.unflatten(0, (-1, cache.guidance))
+            after = tokens.at_nodes(hidden)
+            log_p = self.distribution(self.target.score(after.flatten(0, 1)))
+        return Scored(round, tree, tokens, hidden, after, log_p, round.node_noise(tree))
 
     def _commit_packed(self, scored: Scored, verdict: Tensor) -> tuple[RoundResult, Tensor]:
         return self._commit(scored, Verdict.unpack(verdict))
@@ -191,7 +193,7 @@ class Engine:
         tree, round = scored.tree, scored.round
         kept = accepted_tokens(scored.tokens, verdict, tree.height, round, self.target.grid)
         result = RoundResult(
-            round, tree, scored.hidden, scored.tokens.exits, scored.log_p, verdict, kept
+            round, tree, scored.hidden, scored.node_hidden, scored.log_p, verdict, kept
         )
         in_order = tree.chain and scored.tokens.exits is None  # tokens stand where they belong
         if not in_order:
@@ -199,14 +201,3 @@ class Engine:
         if self.speculation is not None:
             self.speculation.drafter.update(result)
         return result, summary(result)
-
-
-def at_exits(hidden: Tensor, tokens: VerifyTokens, guidance: int) -> Tensor:
-    """Return hidden states (rows, 1 + nodes, hidden) that predict the children of every node.
-
-    hidden: (rows, slots, hidden).
-    """
-    if tokens.exits is None:
-        return hidden
-    slots = tokens.exits.repeat_interleave(guidance, 0)[..., None]
-    return hidden.gather(1, slots.expand(-1, -1, hidden.shape[2]))

@@ -95,15 +95,10 @@ class RoundResult:
     round: Round
     tree: DraftTree
     hidden: Tensor  # (images, guidance, slots, hidden) of the target, in the order of its slots
-    exits: Tensor | None  # (images, 1 + nodes) the slot that predicts a node's children; None: own
+    node_hidden: Tensor  # (images, guidance, 1 + nodes, hidden) that predict a node's children
     log_p: Tensor  # (images, 1 + nodes, vocab) the target's, after every node
     verdict: Verdict
     accepted: AcceptedTokens
-
-    @property
-    def node_hidden(self) -> Tensor:
-        """(images, guidance, 1 + nodes, hidden) that predict the children of every node."""
-        return self.hidden if self.exits is None else hidden_at(self.hidden, self.exits)
 
     @property
     def accepted_hidden(self) -> Tensor:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoding.graphs import TreeShape
-from decoding.round import AcceptedTokens, Round
+from decoding.round import AcceptedTokens, Round, hidden_at
 from decoding.transfer import arange
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
@@ -29,6 +29,13 @@ class VerifyTokens:
     depths: Tensor  # (images, m) distance from the root in slots
     visible: Tensor  # (images, m, m) bool, what a slot sees
     exits: Tensor | None = None  # (images, 1 + nodes) the slot that predicts a node's children
+
+    def at_nodes(self, hidden: Tensor) -> Tensor:
+        """Return what predicts the children of every node, (images, guidance, 1 + nodes, hidden).
+
+        hidden: (images, guidance, m, hidden) of all slots.
+        """
+        return hidden if self.exits is None else hidden_at(hidden, self.exits)
 
 
 def verify_tokens(tree: DraftTree, round: Round, grid: ImageGrid) -> VerifyTokens:

@@ -98,7 +98,6 @@ class GrowingTree:
             constant(tuple(depths), tokens.device).expand_as(tokens),
             scores,
             height=self.height,
-            drafted=self.height,
             width=max(level.children for level in self.levels[1:]),
             log_q=self._log_q(),
         )
@@ -126,7 +125,6 @@ class DraftTree:
     depths: Tensor  # (images, 1 + nodes)
     scores: Tensor  # (images, 1 + nodes) log of the path's estimated probability; -inf: absent
     height: int = 0  # no node is deeper
-    drafted: int = 0  # levels that the drafter was asked for
     width: int = 1  # no node has more children; 1: a chain, in order
     log_q: Tensor | None = None  # (images, 1 + nodes, vocab) that a node's children were taken from
     by_rank: bool = False  # a level's nodes stand in the order of their rank paths (static trees)

@@ -70,8 +70,8 @@ def choose_window(
 
     coupled: whether candidates are chosen with the noise that the target will choose with.
     """
-    positions = round.position(arange(steps, memory.recent.device) - 1)
-    old, root = memory.recent.flip(1), memory.recent[:, :1]
+    positions = round.position(arange(steps, memory.last.recent.device) - 1)
+    old, root = memory.last.recent.flip(1), memory.last.recent[:, :1]
     path = torch.cat([old, root.expand(-1, steps - 1)], 1)  # (images, REACH - 1 + steps)
     noise = round.noise(positions + 1) if coupled else 0
     for _ in range(SWEEPS):
@@ -197,7 +197,7 @@ class BlockDrafter(EagleDrafter):
             context: of all n slots.
         """
         guidance = hidden.shape[1]
-        ids = (codes + self.target.vocab.first_id).repeat_interleave(guidance, 0)
+        ids = self.target.vocab.ids(codes, guidance)
         stale = stale.flatten(2, 3).flatten(0, 1)
         with self.watch.lap("draft_forward"):
             outputs = self.head.read(ids, hidden.flatten(0, 1), stale, step, context)

@@ -186,7 +186,7 @@ class EagleDrafter:
         codes: (images, n). hidden: (images, guidance, n, hidden) of the positions before them.
         """
         guidance = hidden.shape[1]
-        ids = (codes + self.target.vocab.first_id).repeat_interleave(guidance, 0)
+        ids = self.target.vocab.ids(codes, guidance)
         with self.watch.lap("draft_forward"):
             outputs = self.head(ids, hidden.flatten(0, 1), context)
         return outputs.unflatten(0, (-1, guidance))

@@ -11,14 +11,12 @@ import torch
 from torch import Tensor
 
 from decoding.graphs import TreeShape
-from decoding.round import Round, RoundResult
+from decoding.round import Round, RoundResult, hidden_at
 from decoding.transfer import arange
 from drafters.similarity import (
-    REACH,
     SHARPNESS,
-    decided_after,
+    LastTree,
     directions_of,
-    lineage_of,
 )
 from models.base import TargetModel
 
@@ -79,18 +77,16 @@ class StaleHiddenStates:
         self.grid, device, hidden = target.grid, target.device, target.spec.hidden
         self.directions = directions_of(target)  # (codes, hidden)
         self.rows = self.grid.slots(self.grid.columns) + 2 * self.grid.block(largest.reach)
-        # (images, REACH) the last decided tokens, the root's first
-        self.recent = torch.zeros(images, REACH, dtype=torch.long, device=device)
         like = {"dtype": target.dtype, "device": device}
         self.exact = torch.zeros(images, guidance, self.rows + 1, hidden, **like)
         count = 1 + largest.nodes
-        lineage = torch.zeros(images, count, REACH, dtype=torch.long, device=device)
+        self.last = LastTree(images, count, device)
         states = torch.zeros(images, guidance, count, hidden, **like)
-        self.nodes = Nodes(lineage[..., 0] - 1, lineage, states)
+        self.nodes = Nodes(self.last.positions, self.last.lineage, states)
 
     def prefill(self, image: int, hidden: Tensor, code: Tensor) -> None:
         """Begin an image: the hidden state (guidance, 1, hidden) before its first code (1,)."""
-        self.recent[image], self.nodes.positions[image] = code, -1
+        self.last.begin(image, code)
         self.exact[image, :, :1] = hidden
 
     def recall(self, tokens: Tensor, positions: Tensor, round: Round) -> tuple[Tensor, Tensor]:
@@ -113,21 +109,14 @@ class StaleHiddenStates:
         return self._exact(round.inputs.decided - 1)
 
     def _exact(self, position: Tensor) -> Tensor:
-        row = self.grid.slots(position) % self.rows
-        index = row[:, None, :, None].expand(-1, self.exact.shape[1], -1, self.exact.shape[3])
-        return self.exact.gather(2, index)
+        return hidden_at(self.exact, self.grid.slots(position) % self.rows)
 
     def update(self, result: RoundResult) -> None:
         """Replace the last tree by a verified one, and keep the states of what was decided."""
-        tree, nodes, count = result.tree, self.nodes, result.tree.nodes + 1
+        self.last.update(result)
         root, width = result.round.inputs.decided - 1, self.exact.shape[3]
-        lineage = lineage_of(tree, self.recent)
-        self.recent.copy_(decided_after(lineage, result.verdict))
-        nodes.positions.fill_(-1)
-        nodes.positions[:, :count] = (root + tree.depths).masked_fill(~tree.present, -1)
-        nodes.lineage[:, :count] = lineage
         # what the head reads of other layers stands behind the last one's
-        nodes.hidden[:, :, :count] = result.node_hidden[..., :width]
+        self.nodes.hidden[:, :, : result.tree.nodes + 1] = result.node_hidden[..., :width]
         accepted, hidden = result.accepted, result.accepted_hidden[..., :width]
         step = arange(hidden.shape[2], root.device)
         slots = self.grid.slots(root) + 1 + step

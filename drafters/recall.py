@@ -23,9 +23,8 @@ from drafters.jacobi import JacobiDrafter, Recalled
 from drafters.similarity import (
     REACH,
     SHARPNESS,
-    decided_after,
+    LastTree,
     directions_of,
-    lineage_of,
     trust_in,
 )
 from models.base import PromptRows, TargetModel
@@ -63,19 +62,15 @@ class RecallDrafter(JacobiDrafter):
     def open(self, images: int, slots: int, watch: Stopwatch) -> None:
         super().open(images, slots, watch)
         nodes = 1 + self.largest.nodes
-        # (images, REACH) the last decided codes, the root's first
-        self.recent = torch.zeros(images, REACH, dtype=torch.long, device=self.device)
-        # the last tree: positions of its nodes, -1 for absent ones; their last tokens; the
-        # predictions after them, with room behind for those by position alone
-        self.positions = torch.full((images, nodes), -1, device=self.device)
-        self.lineage = torch.zeros(images, nodes, REACH, dtype=torch.long, device=self.device)
+        self.last = LastTree(images, nodes, self.device)
+        # predictions after its nodes, with room behind for those by position alone
         size = images, nodes + self.largest.reach, self.codes
         self.predictions = torch.full(size, _LEAST, dtype=self.dtype, device=self.device)
         self._remembered: Remembered | None = None
 
     def prefill(self, image: int, prompt: PromptRows, hidden: Tensor, code: Tensor) -> None:
         super().prefill(image, prompt, hidden, code)
-        self.recent[image], self.positions[image] = code, -1
+        self.last.begin(image, code)
 
     def expand(self, tree: GrowingTree, picked: Tensor, round: Round) -> Draft:
         log_q, similarity = self._recall(tree, picked, round)
@@ -91,25 +86,19 @@ class RecallDrafter(JacobiDrafter):
         return Recalled(Draft(log_q, trust_in(similarity, *TRUST_MIXED)), share)
 
     def update(self, result: RoundResult) -> None:
-        tree, count = result.tree, result.tree.nodes + 1
-        lineage = lineage_of(tree, self.recent)
-        self.recent.copy_(decided_after(lineage, result.verdict))
-        position = result.round.inputs.decided - 1 + tree.depths
-        self.positions.fill_(-1)
-        self.positions[:, :count] = position.masked_fill(~tree.present, -1)
-        self.lineage[:, :count] = lineage
-        self.predictions[:, :count] = result.log_p.clamp(min=_LEAST)
+        self.last.update(result)
+        self.predictions[:, : result.tree.nodes + 1] = result.log_p.clamp(min=_LEAST)
         super().update(result)
 
     def _remember(self, round: Round) -> Remembered:
         """Return what this round's levels recall from."""
         if self._remembered is not None and self._remembered.round is round:
             return self._remembered
-        levels, nodes = round.shape.reach, self.positions.shape[1]
+        levels, nodes = round.shape.reach, self.last.positions.shape[1]
         self.predictions[:, nodes : nodes + levels] = self.ahead(round).log_q.clamp(min=_LEAST)
-        keys = self._keys(self.lineage, constant(SHARPNESS, self.device))
+        keys = self._keys(self.last.lineage, constant(SHARPNESS, self.device))
         parents = round.position(arange(levels, self.device) - 1)  # of the nodes to expand
-        here = parents[..., None] == self.positions[:, None]  # (images, levels, nodes)
+        here = parents[..., None] == self.last.positions[:, None]  # (images, levels, nodes)
         reached = here.any(2)
         alone = torch.eye(levels, dtype=torch.bool, device=self.device)
         recalled = torch.cat([here, alone & ~reached[..., None]], 2)
@@ -137,7 +126,7 @@ class RecallDrafter(JacobiDrafter):
         Their parents are what the last call expanded.
         """
         if tree.height == 0:
-            self._path = self.recent[:, None]
+            self._path = self.last.recent[:, None]
             return self._path
         parents = (picked // tree.newest.children)[..., None].expand(-1, -1, REACH - 1)
         tokens = tree.newest.tokens.gather(1, picked)[..., None]

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from decoding.round import RoundResult
 from decoding.transfer import arange, constant
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
@@ -39,6 +40,33 @@ def lineage_of(tree: DraftTree, recent: Tensor) -> Tensor:
     for _ in range(older):
         path.append(parents.gather(1, path[-1]))
     return tokens.gather(1, torch.stack(path, 2).flatten(1)).unflatten(1, (-1, REACH))
+
+
+class LastTree:
+    """The last verified tree of every image in flight, and the last decided tokens."""
+
+    def __init__(self, images: int, nodes: int, device: torch.device):
+        """nodes: most of a tree, its root included."""
+        # (images, REACH) the last decided tokens, the root's first
+        self.recent = torch.zeros(images, REACH, dtype=torch.long, device=device)
+        # (images, nodes) image positions; -1 for absent nodes
+        self.positions = torch.full((images, nodes), -1, device=device)
+        # (images, nodes, REACH) last tokens, a node's own first
+        self.lineage = torch.zeros(images, nodes, REACH, dtype=torch.long, device=device)
+
+    def begin(self, image: int, code: Tensor) -> None:
+        """Forget an image; code (1,) is the first of the next one."""
+        self.recent[image], self.positions[image] = code, -1
+
+    def update(self, result: RoundResult) -> None:
+        """Take over a verified tree."""
+        tree, count = result.tree, result.tree.nodes + 1
+        lineage = lineage_of(tree, self.recent)
+        self.recent.copy_(decided_after(lineage, result.verdict))
+        position = result.round.inputs.decided - 1 + tree.depths
+        self.positions.fill_(-1)
+        self.positions[:, :count] = position.masked_fill(~tree.present, -1)
+        self.lineage[:, :count] = lineage
 
 
 def lineage_along(path: Tensor) -> Tensor:

@@ -121,6 +121,10 @@ class ImageVocab:
     first_id: int
     size: int
 
+    def ids(self, codes: Tensor, guidance: int) -> Tensor:
+        """Return the token ids (images x guidance, n) of codes (images, n), in every row."""
+        return (codes + self.first_id).repeat_interleave(guidance, 0)
+
 
 @dataclass(frozen=True)
 class PromptRows:

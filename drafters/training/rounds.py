@@ -72,7 +72,7 @@ class RecordingDrafter(BlockDrafter):
         for image, (drawn, root) in enumerate(zip(self.drawn, roots, strict=True)):
             if drawn is None:
                 continue
-            recent = self.memory.recent[image : image + 1].clone()
+            recent = self.memory.last.recent[image : image + 1].clone()
             nodes = self.memory.nodes.image(image)
             drawn.readings.append(Reading(root, window.image(image), nodes, recent))
         return super()._mixed(predicted, window, round)

@@ -183,7 +183,7 @@ def result_of(
     """What a drafter learns of a verified tree without row ends."""
     decided = verdict.accepted[:, None] + 1
     accepted = AcceptedTokens(verdict.path, verdict.emitted, decided)
-    return RoundResult(round, tree, hidden, None, log_p, verdict, accepted)
+    return RoundResult(round, tree, hidden, hidden, log_p, verdict, accepted)
 
 
 def chi_square(counts: Tensor, probabilities: Tensor) -> float:

@@ -179,9 +179,9 @@ def test_the_window_holds_what_the_target_had_predicted(session) -> None:
     tree, hidden = tree_of([5, 3, 7, 2], [0, 0, 1, 2]), random(1, 1, 4, 32)
     verdict = verdict_of([[0, 1]], 4, tree, (7,))
     accepted = AcceptedTokens(verdict.path, verdict.emitted, torch.tensor([[2]]))
-    memory.update(RoundResult(round_at(1), tree, hidden, None, None, verdict, accepted))
+    memory.update(RoundResult(round_at(1), tree, hidden, hidden, None, verdict, accepted))
     round = round_at(3)
-    assert memory.recent.tolist() == [[7, 3, 5]]
+    assert memory.last.recent.tolist() == [[7, 3, 5]]
     torch.testing.assert_close(memory.before_root(round), hidden[:, :, 1:2])
 
     def score(states: Tensor) -> Tensor:
@@ -219,7 +219,7 @@ def test_drafts_that_are_sampled_do_not_depend_on_the_targets_noise(
         engine._open([Job("0", "a cat", seed)])
         engine.images.admit(iter([Job("0", "a cat", seed)]))
         with torch.inference_mode():
-            drafter.memory.recent.fill_(5)  # the same first code in both images
+            drafter.memory.last.recent.fill_(5)  # the same first code in both images
             drafter.memory.exact.fill_(1)
         engine._step()
         codes.append(drafter.drafted.window.codes)
