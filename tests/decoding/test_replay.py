@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from browser import only_in_all
 from direct import session_reading
 from small import open_lumina
 from test_engine import JOBS
@@ -98,8 +99,22 @@ METHODS = [
 ]
 
 
+# a chain, a rule on the host, a tree that adapts, and two drafters together
+FEW = (
+    "jacobi-coupled-exact",
+    "eagle2-coupled-rejection",
+    "adt-coupled-exact",
+    "eagle_recall-coupled-exact",
+)
+
+
 def named(method: MethodSettings) -> str:
     return f"{method.method}-{method.proposal}-{method.verifier}"
+
+
+def in_turn(methods: list[MethodSettings]) -> list:
+    """The methods as parameters; all but `FEW` run in `make test-all` only."""
+    return [pytest.param(m, marks=() if named(m) in FEW else only_in_all) for m in methods]
 
 
 def decoded(engine: Engine, jobs: list = JOBS[:4]) -> dict[str, list[int]]:
@@ -120,17 +135,17 @@ def check(
     assert replaying.runner.replayed > len(replaying.runner.traces) > 0
 
 
-@pytest.mark.parametrize("method", METHODS, ids=named)
+@pytest.mark.parametrize("method", in_turn(METHODS), ids=named)
 def test_replayed_rounds_decode_the_same_tokens(method, session) -> None:
     check(session, method, WARM, 2)
 
 
-@pytest.mark.parametrize("method", METHODS[-2:], ids=named)
+@pytest.mark.parametrize("method", in_turn(METHODS[-2:]), ids=named)
 def test_so_they_do_at_temperature_0_where_the_head_reads_hidden_states(method, session) -> None:
     check(session_reading(session, (1,)), method, GREEDY, 1)
 
 
-@pytest.mark.parametrize("method", METHODS[-2:], ids=named)
+@pytest.mark.parametrize("method", in_turn(METHODS[-2:]), ids=named)
 def test_so_they_do_across_row_ends(method, lumina_folder) -> None:
     check(open_lumina(lumina_folder, "64"), method, WARM, 2)
 

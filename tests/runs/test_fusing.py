@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from browser import only_in_all
 from compilers import needs_compiler
 from small import small_settings
 
@@ -83,7 +84,7 @@ def test_they_are_bit_by_bit_the_same_in_short_types(checkpoint, dtype) -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("dtype", ["fp32", pytest.param("bf16", marks=only_in_all)])
 def test_the_shipped_model_does_so_too(dtype) -> None:
     """The small one has sizes that the kernels take in fp64 only. Prompts differ in length."""
     settings = RunSettings(

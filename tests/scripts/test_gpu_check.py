@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from browser import only_in_all
 
 from configs.fields import SettingsError
 from configs.schema import ROOT
@@ -45,6 +46,7 @@ def folder(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@only_in_all
 def test_tokens_are_compared_for_every_method_and_type(folder: Path) -> None:
     figures = measured(folder / "tokens.jsonl")
     for dtype in ("fp64", "fp32", "bf16"):
@@ -54,6 +56,7 @@ def test_tokens_are_compared_for_every_method_and_type(folder: Path) -> None:
     assert "wrong" not in figures["bf16, --compile auto, configs/paper/adt.yaml"]
 
 
+@only_in_all
 def test_rounds_keep_the_shape_of_their_trees(folder: Path) -> None:
     figures = measured(folder / "rounds.jsonl")
     rows = {name.split(", ")[0]: row for name, row in figures.items() if "ms_per_round" in row}
@@ -64,6 +67,7 @@ def test_rounds_keep_the_shape_of_their_trees(folder: Path) -> None:
     assert figures["a copy of as many bytes as the weights"]["bound_ms"] > 0
 
 
+@only_in_all
 def test_all_tables_are_on_the_page_that_is_sent_back(folder: Path) -> None:
     page = (folder / "check.md").read_text()
     assert "| fp64, --compile auto, jacobi |" in page and "| jacobi, batch 1," in page
@@ -76,6 +80,7 @@ def test_all_tables_are_on_the_page_that_is_sent_back(folder: Path) -> None:
     assert not any("random_anole" in name for name in names), "15 GB"
 
 
+@only_in_all
 def test_the_same_command_repeats_nothing(folder: Path, checkpoint: Path) -> None:
     before = (folder / "rounds.jsonl").read_text()
     done = check(folder, checkpoint, "--device", "cpu")

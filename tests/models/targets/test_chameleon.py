@@ -124,7 +124,7 @@ def test_branching_tree_after_a_padded_prompt(pair) -> None:
     depths = torch.tensor([[0, 1, 1, 2, 2, 2, 3]])
     ids, mask, positions = padding(pair, 8)
     length, real = ids.shape[1] - 8, mask.bool()
-    tree = DraftTree(ids[:1, length:-1], parents, depths, torch.zeros(1, 7), height=3)
+    tree = DraftTree(ids[:1, length:-1], parents, depths, torch.zeros(1, 7), height=3, width=2)
     cache = cache_of(pair)
     pair.ours.features(ids[:, :length], cache.chain(length))
     cache.advance([length])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from browser import only_in_all
 from safetensors.torch import load_file
 from small import LUMINA, Sizes, write_checkpoint
 from small_emu3 import write_emu3
@@ -197,6 +198,7 @@ def test_parts_of_a_batch_add_up(optimizer, folders, tmp_path) -> None:
         )
 
 
+@only_in_all  # processes that wait for each other are slow on two cores
 def test_two_processes_train_as_one(folders, tmp_path) -> None:
     one = run(folders, tmp_path / "one", batch_size=8, steps=4)
     words = [
