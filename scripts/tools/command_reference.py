@@ -16,7 +16,7 @@ from support.script import run_script
 
 _NOTE = "<!-- Made from the flags by `python -m scripts.tools.command_reference`. -->"
 # By command: an example, and the page that explains it.
-_GUIDES = {
+GUIDES = {
     "generate_images": ('--prompt "a small red circle on a grassy background"', "generating.md"),
     "benchmark": ("--prompt prompts.txt --methods ar,jacobi,adt", "measuring.md"),
     "evaluate": ("--output_dir outputs/ar,outputs/adt", "evaluating.md"),
@@ -54,8 +54,7 @@ def page() -> str:
         _NOTE,
         "`python main.py COMMAND --help all` prints the same flags. After `make demo`, "
         "`adt-tree COMMAND` is short for `python main.py COMMAND`.",
-        "| command | what it does |\n|---|---|\n"
-        + "\n".join(f"| [{name}](#{name}) | {_cell(c.summary)} |" for name, c in COMMANDS.items()),
+        "The commands: " + ", ".join(f"[{name}](#{name})" for name in COMMANDS) + ".",
         "Write flags as `--flag value` or `--flag=value`. A switch needs no value; `--noflag` "
         "turns it off. If you mistype a flag, the command stops before it loads anything.",
         *(_command(name, shared) for name in COMMANDS),
@@ -77,14 +76,13 @@ def _shared_flags() -> dict[str, list[str]]:
 
 def _command(command: str, shared: dict[str, list[str]]) -> str:
     """Return a command's section: an example, its own flags and where the shared ones are."""
-    summary, (example, guide) = COMMANDS[command].summary, _GUIDES[command]
+    summary, (example, guide) = COMMANDS[command].summary, GUIDES[command]
     rows = _rows(command)
     own = [row for group, row in rows if row not in shared.get(group, ())]
     sections = [
         f"## {command}",
-        f"{summary[0].upper()}{summary[1:]}. [Guide]({guide}).",
-        "<!-- not run: an example of the guide's -->\n"
-        f"```bash\npython main.py {command} {example}\n```",
+        f"{summary[0].upper()}{summary[1:]}. [Guide]({guide}), for example "
+        f"`python main.py {command} {example}`.",
         _TABLE + "\n".join(own) if own else "",
         "Shared flags: "
         + "; ".join(_reference(group, rows, shared) for group in _groups(rows, shared)),
