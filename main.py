@@ -47,6 +47,17 @@ def benchmark(texts: Mapping[str, str]) -> None:
         run_benchmark(settings)
 
 
+def tune(texts: Mapping[str, str]) -> None:
+    settings = commands.tune_settings(texts)
+    _check_device(settings.run.device)
+    from runs.prompts import prompt_items
+
+    prompt_items(settings.run)  # reports a bad prompt file before the model is loaded
+    from eval.bench.tune import run_tune
+
+    run_tune(settings)
+
+
 def evaluate(texts: Mapping[str, str]) -> None:
     settings = commands.evaluate_settings(texts)
     _check_device(settings.device)
@@ -112,6 +123,7 @@ COMMANDS = {
     for function in (
         generate_images,
         benchmark,
+        tune,
         evaluate,
         extract_tokens,
         inspect,
@@ -151,7 +163,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _after_interrupt(words: Sequence[str]) -> str:
     """Return what to say after Ctrl-C: whether the same command goes on from there."""
-    resumes = "".join(words[:1]).startswith(("generate", "extract", "train"))
+    resumes = "".join(words[:1]).startswith(("generate", "extract", "train", "tune"))
     resumes = resumes or any(word.startswith("--sweep") for word in words)
     return "interrupted" + ("; the same command continues where it stopped" if resumes else "")
 

@@ -26,10 +26,11 @@ from adt_tree.sources import (
     plain,
     python_names,
     source_values,
+    with_tuned,
 )
 from adt_tree.streaming import stream_steps
 from adt_tree.weights import Weights
-from configs.command_line import METHOD_FLAGS
+from configs.command_line import METHOD_FLAGS, TUNED
 from configs.fields import SettingsError, Values, flags_in, refuse
 from configs.model import EngineSettings
 from configs.sampling import SamplingSettings
@@ -73,7 +74,7 @@ class Pipeline:
             source: a folder, owner/name on the Hugging Face hub, a recipe's .yaml file, or the name
                 of a model, such as tiny or anole.
             method: ar (plain decoding), static, eagle2, adt (default), jacobi,
-                recall, block, eagle_recall.
+                recall, block, eagle_recall; tuned: what `adt-tree tune` found for the model.
             torch_dtype: torch.float32 (default), torch.bfloat16 or torch.float64.
             device: where it computes; by default on a GPU if there is one.
             progress_bar: whether calls show one; `set_progress_bar_config` says how.
@@ -88,7 +89,10 @@ class Pipeline:
         with python_names():
             check_names(own, [*SETTINGS, *ALIASES, "progress_bar"], "from_pretrained")
             given = as_flags(own)
-            pipe = cls(source_values(source, given), given)
+            recipe = source_values(source, given)
+            if given.get("method") == TUNED:
+                recipe, given = with_tuned(recipe, given)
+            pipe = cls(recipe, given)
         pipe.set_progress_bar_config(disable=not progress_bar)
         return pipe
 

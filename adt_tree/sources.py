@@ -9,13 +9,15 @@ from typing import Any
 
 import torch
 
-from configs.command_line import read_recipe
-from configs.fields import SettingsError, Values, flags_in, near_names
+from configs.command_line import TUNED, read_recipe
+from configs.fields import SettingsError, Values, build, flags_in, near_names, refuse
 from configs.gone import GONE_FLAGS
+from configs.methods import MethodSettings
 from configs.model import EngineSettings
 from configs.targets import ROOT, TARGETS
 from models.files.folders import checkpoint_folder
 from models.registry import FAMILIES
+from runs.tuned import tuned_place
 from support.json_files import read_object
 
 # Names in Python's libraries -> flags.
@@ -134,6 +136,21 @@ def source_values(source: str | os.PathLike, given: Values) -> Values:
             f"owner/name on the hub, a recipe's .yaml file, or {', '.join(TARGETS)}"
         )
     return {"model_path": name, "model": given.get("model") or _model_in(name)}
+
+
+def with_tuned(recipe: Values, given: Values) -> tuple[Values, Values]:
+    """Return the values for method="tuned": the recipe that `tune` wrote beside the model's folder.
+
+    Raises:
+        SettingsError: there is none.
+    """
+    own = {name: value for name, value in given.items() if name != "method"}
+    plain = build(EngineSettings, recipe | own, method=MethodSettings("ar"))
+    path = tuned_place(plain.model_path)
+    if not path.is_file():
+        allowed = f"after `python main.py tune --model {plain.model}`, which writes {path}"
+        refuse("method", TUNED, allowed)
+    return recipe | read_recipe(str(path), "generate_images"), own
 
 
 def _recipe(name: str) -> Path:

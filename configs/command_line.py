@@ -33,6 +33,7 @@ from configs.methods import MethodSettings, applicable
 from configs.targets import OWN_FLAGS, TARGETS
 
 METHOD_FLAGS = flags_in(MethodSettings)
+TUNED = "tuned"  # key of a recipe that `tune` wrote: where and when its method was the fastest
 _FILE_FLAGS = ("model_path", "drafter_path", *OWN_FLAGS)  # what belongs to one model
 
 
@@ -158,12 +159,23 @@ def read_recipe(path: str, command: str) -> Values:
         if owner in COMMANDS[command].settings:
             flags = {name: f for name, f in flags.items() if name not in settings_fields(owner)}
     texts = read_yaml(path, "config")
+    tuned = _tuned(path, texts.pop(TUNED, None))
     texts = {name: text for name, text in texts.items() if text not in STILL_SO.get(name, ())}
     for name, text in texts.items():
         check_flag(name, command, flags, f"--config {path}")
         if not isinstance(text, str) or not text:
             refuse(name, text or None, f"one value, or no line at all (in {path})")
-    return {name: parse(flags[name], name, text) for name, text in texts.items()}
+    return {name: parse(flags[name], name, text) for name, text in texts.items()} | tuned
+
+
+def _tuned(path: str, found: object) -> Values:
+    """Return what a recipe says under `tuned`, checked as far as it is read; {} if nothing."""
+    if found is None:
+        return {}
+    parts = found if isinstance(found, dict) else {}
+    if not (isinstance(parts.get("method"), str) and isinstance(parts.get("conditions"), dict)):
+        raise SettingsError(f"--config {path}: {TUNED}: damaged; allowed: as `tune` writes it")
+    return {TUNED: found}
 
 
 def _without_paper_flags(given: Values, recipe: Values) -> Values:

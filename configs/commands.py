@@ -9,9 +9,11 @@ from configs.benchmark import BenchmarkSettings, MethodsFlags
 from configs.evaluation import EvaluateSettings
 from configs.extraction import ExtractionSettings
 from configs.fields import Settings, flags_in, refuse, setting, settings_fields
+from configs.methods import MethodSettings
 from configs.schema import RunSettings
 from configs.tools import DistanceSettings, InspectSettings, PageSettings
 from configs.training import TrainSettings
+from configs.tune import TuneSettings
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,11 @@ COMMANDS: dict[str, Command] = {
         (MethodsFlags, BenchmarkSettings, RecipeFlags, PluginFlags, PaperFlags),
         without=tuple(_ONLY_RUNS),
         gone=_ONLY_RUNS,
+    ),
+    "tune": Command(
+        "find the fastest lossless method of your model on your machine; writes a recipe of it",
+        (TuneSettings, RecipeFlags, PluginFlags),
+        without=(*_ONLY_RUNS, "output_dir", *flags_in(MethodSettings)),
     ),
     "evaluate": Command(
         "tables, image metrics and a report from run folders", (EvaluateSettings, RecipeFlags)

@@ -19,7 +19,9 @@ from configs.model import EngineSettings
 from configs.schema import CLASSIFIER, RunSettings
 from configs.tools import DistanceSettings, InspectSettings, PageSettings
 from configs.training import TrainSettings
+from configs.tune import PROMPTS, TuneSettings, candidates
 from runs.places import check_folders, check_place, check_prompt, lacks_drafter
+from runs.tuned import warn_of_conditions
 from support.output import remark
 
 UNDRAFTED = "jacobi"  # the method of a checkpoint without a drafter
@@ -77,6 +79,24 @@ def benchmark_settings(texts: Mapping[str, str]) -> BenchmarkSettings:
     output = run.output_dir if "output_dir" in values else sweep and sweep.output_dir
     parts = {"run": run, "methods": methods, "output": output, "sweep": sweep}
     return build(BenchmarkSettings, values, **parts)
+
+
+def tune_settings(texts: Mapping[str, str]) -> TuneSettings:
+    """Return the settings of `tune`; a SettingsError also for a method that is not exact."""
+    recipe, given = read("tune", texts)
+    values = {"prompt": PROMPTS} | recipe | given
+    listed = values.get("methods")
+    entries = candidates(_has_drafter(values)) if listed is None else entries_of(listed)
+    methods = {listed_method(entry, {}): entry for entry in entries}
+    drafted = (method for method in methods if method.drafted)
+    run = _run(values, given, next(drafted, next(iter(methods))))
+    for method, entry in methods.items():
+        if not method.same_tokens(run.sampling.temperature):
+            refuse("methods", entry, "methods that generate the images of ar: --verifier exact")
+    tried = tuple(method for method in methods if method.speculative)
+    if not tried:
+        refuse("methods", listed, "at least one method besides ar")
+    return build(TuneSettings, values, run=run, tried=tried)
 
 
 def evaluate_settings(texts: Mapping[str, str]) -> EvaluateSettings:
@@ -161,6 +181,7 @@ def engine_settings(recipe: Values, given: Values) -> EngineSettings:
     values, method = with_method(recipe, given)
     settings = build(EngineSettings, _fitting(values, given, method), method=method)
     check_folders(settings)
+    warn_of_conditions(values, settings)
     return settings
 
 
@@ -175,6 +196,7 @@ def _run(values: Values, given: Values, method: MethodSettings) -> RunSettings:
     settings = build(RunSettings, _fitting(values, given, method), method=method)
     check_prompt(settings)
     check_folders(settings)
+    warn_of_conditions(values, settings)
     return settings
 
 

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from configs.downloads import damage, failed_download
 from configs.fields import SettingsError
+from support.durable import encode_lines, replace_file
 
 Line = dict[str, Any]
 _KEYS = {"id": str, "step": int}
@@ -45,6 +46,14 @@ def read_object(path: Path) -> Line:
 def read_lines(path: Path) -> list[Line]:
     """Return the objects that `durable.append_lines` wrote, as `numbered_lines` does."""
     return [line for _, line in numbered_lines(path)]
+
+
+def mended_lines(path: Path) -> list[Line]:
+    """Return the lines of earlier commands; a last one that was cut is taken out of the file."""
+    lines = read_lines(path)
+    if path.exists() and path.read_bytes() != encode_lines(lines):
+        replace_file(path, encode_lines(lines))
+    return lines
 
 
 def numbered_lines(path: Path, key: str = "id", finite: bool = True) -> list[tuple[int, Line]]:

@@ -22,8 +22,8 @@ from eval.bench.benchmark import Bench, Row, pairs, refuse_wrong, repeated
 from eval.bench.quality import QUALITIES
 from eval.bench.table import heading, table
 from runs.measure import BASELINE
-from support.durable import append_lines, encode_lines, new_file, replace_file
-from support.json_files import read_lines
+from support.durable import append_lines, new_file
+from support.json_files import mended_lines
 from support.output import printed_unless_saved
 from support.provenance import cpu_name, identity, revision, versions
 
@@ -53,7 +53,7 @@ def run_sweep(settings: BenchmarkSettings) -> None:
 def measured_cells(settings: BenchmarkSettings, bench: Bench) -> list[Row]:
     """Return a row per cell; those that `<output>/sweep.jsonl` lacks are measured."""
     path = Path(settings.output) / "sweep.jsonl"
-    measured = {row["id"]: row for row in _mended(path)}
+    measured = {row["id"]: row for row in mended_lines(path)}
     rows = []
     cells = zip(settings.sweep.entries, settings.methods, strict=True)
     for number, (cell, method) in enumerate(cells, 1):
@@ -123,14 +123,6 @@ def _provenance(conditions: Row) -> Row:
         "revision": revision(),
         "date": date.today().isoformat(),
     }
-
-
-def _mended(path: Path) -> list[Row]:
-    """Return the lines of earlier commands; a last one that was cut is taken out of the file."""
-    rows = read_lines(path)
-    if path.exists() and path.read_bytes() != encode_lines(rows):
-        replace_file(path, encode_lines(rows))
-    return rows
 
 
 def draw_speed(

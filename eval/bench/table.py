@@ -49,10 +49,10 @@ def table(rows: Sequence[Row], images: int) -> str:
         images: how many were decoded, for the column of the same images.
     """
     best = _best(rows)
-    return Table.of([_cells(row, images, best) for row in rows]).markdown() + _remarks(rows)
+    return Table.of([_cells(row, images, best) for row in rows]).markdown() + remarks(rows)
 
 
-def _remarks(rows: Sequence[Row]) -> str:
+def remarks(rows: Sequence[Row]) -> str:
     """Return a remark per reason to doubt, which names its rows."""
     names: dict[str, list[str]] = {}  # of rows, by remark
     for row in rows:
@@ -105,13 +105,14 @@ def _cells(row: Row, images: int, best: Row | None) -> dict[str, str]:
     cells["tokens/s"] = number(row["tokens_per_second"])
     cells["accepted length"] = f"{row['tau']:.2f}"
     if "speedup" in row:
-        cells["speed-up (95 %)"] = _speedup(row, row is best)
+        cells["speed-up (95 %)"] = speedup_words(row, row is best)
     if "identical" in row:
         cells["same images"] = f"{row['identical']}/{images}{_why_others(row)}"
     return cells | {name: number(row[name]) for name in QUALITIES if name in row}
 
 
-def _speedup(row: Row, bold: bool) -> str:
+def speedup_words(row: Row, bold: bool = False) -> str:
+    """Return a speed-up and its interval, marked if something speaks against it."""
     value = f"{row['speedup']:.2f}"
     low, high = row.get("speedup_low"), row.get("speedup_high")
     interval = "" if low is None or row["method"] == "ar" else f" ({low:.2f}-{high:.2f})"

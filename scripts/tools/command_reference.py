@@ -19,6 +19,7 @@ _NOTE = "<!-- Made from the flags by `python -m scripts.tools.command_reference`
 GUIDES = {
     "generate_images": ('--prompt "a small red circle on a grassy background"', "generating.md"),
     "benchmark": ("--prompt prompts.txt --methods ar,jacobi,adt", "measuring.md"),
+    "tune": ("--model tiny --minutes 10", "which_method.md"),
     "evaluate": ("--output_dir outputs/ar,outputs/adt", "evaluating.md"),
     "extract_tokens": ("--from_prompts --num_images 1000 --output_dir work/own", "training.md"),
     "inspect": ("--model anole --dtype bf16", "models.md"),

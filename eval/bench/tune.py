@@ -1,0 +1,331 @@
+"""`tune`: which lossless method is the fastest for a model on a machine, found by elimination.
+
+Methods take turns with plain decoding, image by image, as in `benchmark`. After each of a few
+stages, which share the time, the slower half of the methods drops out (successive halving,
+arXiv 1502.07943), and before that whatever is certainly slower than plain decoding or than the
+fastest method. Measurements are lines of a file, so the same command continues where one stopped.
+"""
+
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from datetime import date
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from configs.fields import SettingsError, settings_dict
+from configs.methods import MethodSettings
+from configs.schema import RunSettings
+from configs.tune import TuneSettings
+from decoding.engine import Engine
+from decoding.images import FinishedImage, Job
+from eval.bench.benchmark import Bench, refuse_wrong
+from eval.bench.speedup import speed_figures
+from eval.bench.table import heading, method_words, remarks, speedup_words
+from runs.jobs import image_jobs
+from runs.measure import BASELINE, Measurement, joined, measure
+from runs.prompts import prompt_items, samples
+from runs.session import Session
+from runs.tuned import conditions, recipe_text, tuned_place
+from support.durable import append_lines, make_writable, replace_file
+from support.json_files import mended_lines
+from support.output import remark
+from support.provenance import cpu_name, identity, revision
+from support.tables import NONE, Table, number
+
+MOST_TURNS = 8  # of a stage; the last one has twice as many
+_WARM_ROUNDS = 8  # before a method's first measurement: they allocate memory and capture graphs
+_FILES = ("model_path", "tokenizer_path", "drafter_path", "text_encoder_path", "vq_path")
+
+Row = dict[str, Any]
+Measure = Callable[[MethodSettings, list[Job]], Measurement]
+
+
+def run_tune(settings: TuneSettings) -> None:
+    """Measure, print the table and where the time goes, and write the recipe of the fastest."""
+    output = Path(settings.output) if settings.output else tuned_place(settings.run.model_path)
+    make_writable("output", output.parent)
+    bench = Bench.open(settings.bench)
+    trials = Trials(output.with_name(f"{output.name}.trials.jsonl"), _key(settings))
+    engines = Engines(bench.session)
+    contest = Contest(trials, Prompts(settings.run), engines.measure, 60 * settings.minutes)
+    contest.run(settings.tried)
+    rows = [_row(bench, trials, method) for method in (BASELINE, *settings.tried)]
+    rows = [row for row in rows if row is not None]
+    today, hardware = date.today().isoformat(), bench.session.hardware()
+    print(heading(settings.bench, hardware, cpu_name(), [today]))
+    print(table(rows) + remarks(rows), end="")
+    best = fastest(rows)
+    print(f"\n{verdict(rows, best)}")
+    if untried := len(settings.tried) + 1 - len(rows):
+        print(f"Not tried: {untried} methods; --minutes gives more time.")
+    winner = next(
+        m for m in (BASELINE, *settings.tried) if settings_dict(m).items() <= best.items()
+    )
+    tuned = {"date": today, "revision": revision() or "unknown", "table": list(map(_public, rows))}
+    text = recipe_text(settings.run.with_method(winner), _files(settings.run, winner), tuned)
+    replace_file(output, text.encode())
+    trials.path.unlink(missing_ok=True)
+    print(f"Use it: --config {output}; in Python: Pipeline.from_pretrained({str(output)!r})")
+    refuse_wrong(rows)
+
+
+@dataclass
+class Trials:
+    """Measurements by method and turn, which a file keeps for the next command."""
+
+    path: Path
+    key: str  # of all that they depend on, besides method and turn
+    measured: dict[tuple[MethodSettings, int], Measurement] = field(default_factory=dict)
+    earlier: dict[tuple[str, int], Measurement] = field(default_factory=dict)  # by method's key
+    replayed: float = 0.0  # seconds of the earlier measurements that were taken over
+
+    def __post_init__(self) -> None:
+        lines = [line for line in mended_lines(self.path) if line["id"] == self.key]
+        for line in lines:
+            self.earlier[line["method"], line["turn"]] = _measurement(self.path, line)
+
+    def get(self, method: MethodSettings, turn: int, run: Callable[[], Measurement]) -> Measurement:
+        """Return a measurement: an earlier command's, or else a new one, which is kept."""
+        if (method, turn) not in self.measured:
+            one = self.earlier.get((_name(method), turn))
+            if one is None:
+                one = run()
+                line = {"id": self.key, "method": _name(method), "turn": turn, **_line(one)}
+                append_lines(self.path, [line])
+            else:
+                self.replayed += sum(image.seconds for image in one.images)
+            self.measured[method, turn] = one
+        return self.measured[method, turn]
+
+    def pair(self, method: MethodSettings) -> tuple[Measurement, Measurement] | None:
+        """Return a method's measurements and those of plain decoding, on the same images."""
+        turns = [turn for m, turn in self.measured if m == method and (BASELINE, turn) in self]
+        if not turns:
+            return None
+        return tuple(joined([self.measured[m, t] for t in turns]) for m in (method, BASELINE))
+
+    def __contains__(self, trial: tuple[MethodSettings, int]) -> bool:
+        return trial in self.measured
+
+
+@dataclass
+class Contest:
+    """Methods measured in turns with plain decoding, until one is left or the time is over."""
+
+    trials: Trials
+    prompts: Callable[[int], list[Job]]  # the jobs of each turn
+    measure: Measure
+    seconds: float  # for all of it; what earlier commands spent counts
+    clock: Callable[[], float] = time.monotonic
+    turn: int = 0
+
+    def run(self, methods: Sequence[MethodSettings]) -> list[MethodSettings]:
+        """Measure; returns the methods that are left, the fastest first."""
+        alive, end = list(methods), self._now() + self.seconds
+        stages = max(1, math.ceil(math.log2(len(alive))))
+        for left in range(stages, 0, -1):
+            share = self._now() + (end - self._now()) / left
+            for _ in range(MOST_TURNS * (2 if left == 1 else 1)):
+                started = self._now()
+                alive = self._take_turn(alive, end)
+                alive = self._without_losers(alive)
+                if not alive or 2 * self._now() - started > share:  # the next turn would be late
+                    break
+            keep = math.ceil(len(alive) / 2) if left > 1 else len(alive)
+            alive = sorted(alive, key=self._speedup, reverse=True)[:keep]
+            if not alive or self._now() >= end:
+                break
+        return alive
+
+    def _now(self) -> float:
+        """Return the time, as if the measurements of earlier commands were made now.
+
+        So a command that continues takes the same turns.
+        """
+        return self.clock() + self.trials.replayed
+
+    def _take_turn(self, alive: list[MethodSettings], end: float) -> list[MethodSettings]:
+        """Measure all on the next images, in alternating order; returns those that work."""
+        turn, jobs = self.turn, self.prompts(self.turn)
+        order = [BASELINE, *(alive if turn % 2 == 0 else reversed(alive))]
+        fit = list(alive)
+        for method in order:
+            if self._now() >= end and self.trials.measured:
+                break
+            try:
+                self.trials.get(method, turn, lambda m=method: self.measure(m, jobs))
+            except torch.OutOfMemoryError:
+                remark(
+                    f"{method_words(settings_dict(method))}: does not fit into memory, so not tried"
+                )
+                fit.remove(method)
+        self.turn += 1
+        return [method for method in fit if self.trials.pair(method)]
+
+    def _without_losers(self, alive: list[MethodSettings]) -> list[MethodSettings]:
+        """Return the methods that may still be the fastest, by 95 % intervals."""
+        figures = {method: self._figures(method) for method in alive}
+        lows = [one["speedup_low"] for one in figures.values() if one["speedup_low"] is not None]
+        bar = max([1.0, *lows])
+        highs = {method: one["speedup_high"] for method, one in figures.items()}
+        return [method for method in alive if highs[method] is None or highs[method] >= bar]
+
+    def _figures(self, method: MethodSettings) -> Row:
+        measured, plain = self.trials.pair(method)
+        return speed_figures([measured], [plain], on_cpu=False)
+
+    def _speedup(self, method: MethodSettings) -> float:
+        return self._figures(method)["speedup"]
+
+
+@dataclass
+class Engines:
+    """An engine per method, opened and warmed up before the method's first measurement."""
+
+    session: Session
+    opened: dict[MethodSettings, Engine] = field(default_factory=dict)
+
+    def measure(self, method: MethodSettings, jobs: list[Job]) -> Measurement:
+        """Decode the jobs once."""
+        if method not in self.opened:
+            engine = self.session.open_engine(method)
+            with closing(engine.generate(jobs)) as rounds:
+                list(islice(rounds, _WARM_ROUNDS))
+            self.opened[method] = engine
+        return measure(self.opened[method], jobs)
+
+
+@dataclass
+class Prompts:
+    """The user's prompts, turn by turn; after the last one come further images of the first."""
+
+    settings: RunSettings
+
+    def __call__(self, turn: int) -> list[Job]:
+        items = prompt_items(self.settings)
+        batch = self.settings.batch_size
+        rounds = 1 + (turn + 1) * batch // len(items)
+        more = [samples(items, count)[count - 1 :: count] for count in range(1, rounds + 1)]
+        jobs = image_jobs((item for every in more for item in every), self.settings.seed)
+        return jobs[turn * batch : (turn + 1) * batch]
+
+
+def fastest(rows: Sequence[Row]) -> Row:
+    """Return the row of the fastest method; of plain decoding if none is faster for certain.
+
+    With fewer images than an interval takes, the median decides.
+    """
+    faster = [
+        row
+        for row in rows
+        if (row["speedup"] if row["speedup_low"] is None else row["speedup_low"]) > 1
+        and not row["wrong"]
+    ]
+    return max(faster, key=lambda row: row["speedup"], default=rows[0])
+
+
+def verdict(rows: Sequence[Row], best: Row) -> str:
+    """Say in a line which method is the fastest, and by how much."""
+    others = [row for row in rows if row is not rows[0]]
+    if best is not rows[0]:
+        return f"Fastest: {method_words(best)}, {speedup_words(best)} times plain decoding."
+    second = max(others, key=lambda row: row["speedup"], default=None)
+    if second is None:
+        return "Plain decoding (ar) is chosen: the time was too short to try another method."
+    return (
+        "Plain decoding (ar) is the fastest for certain: the best draft method, "
+        f"{method_words(second)}, reaches {speedup_words(second)} times its speed, because a "
+        f"round of {second['tau']:.2f} tokens takes {_cost(second, rows[0]):.2f} times as long."
+    )
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Return the table in Markdown; the last columns say where a round's time goes."""
+    return Table.of([_cells(row) for row in rows]).markdown()
+
+
+def _cells(row: Row) -> dict[str, str]:
+    spent = row["ms_per_round"]
+    draft, verify = spent.get("draft", 0.0), spent.get("verify", 0.0)
+    parts = {"draft": draft, "verify": verify, "rest": spent["round"] - draft - verify}
+    return {
+        "method": method_words(row),
+        "nodes": f"{row['mean_nodes']:.1f}",
+        "tau": f"{row['tau']:.2f}",
+        "seconds per image": number(row["seconds_per_image"]),
+        "speed-up (95 %)": speedup_words(row),
+        "same images": f"{row['identical']}/{row['images']}",
+        **{f"{name}, ms": number(part) if part else NONE for name, part in parts.items()},
+    }
+
+
+def _cost(row: Row, plain: Row) -> float:
+    return row["ms_per_round"]["round"] / plain["ms_per_round"]["round"]
+
+
+def _row(bench: Bench, trials: Trials, method: MethodSettings) -> Row | None:
+    """Return a method's row, None if it was not tried."""
+    if (pair := trials.pair(method)) is None:
+        return None
+    measured, plain = pair
+    return bench.row(method, [measured], [plain]) | {"images": len(measured.images)}
+
+
+def _public(row: Row) -> dict[str, Any]:
+    """Return what the written file says of a row; without an interval if there is none."""
+    names = ("mean_nodes", "tau", "seconds_per_image", "speedup", "speedup_low", "speedup_high")
+    figures = {name: round(row[name], 4) for name in names if row[name] is not None}
+    return {"method": method_words(row), **figures} | {n: row[n] for n in ("identical", "images")}
+
+
+def _files(run: RunSettings, method: MethodSettings) -> dict[str, str]:
+    """Return the model's files by flag, without those that stand at their default places."""
+    usual = settings_dict(RunSettings(prompt=run.prompt, model=run.model, method=method))
+    named = {name: getattr(run.with_method(method), name) for name in _FILES}
+    named = {name: path for name, path in named.items() if path and path != usual.get(name)}
+    return {
+        name: str(Path(path).absolute()) if Path(path).exists() else path
+        for name, path in named.items()
+    }
+
+
+def _key(settings: TuneSettings) -> str:
+    """Return a hash of all that a measurement depends on, besides its method."""
+    run = settings.run.with_method(BASELINE)
+    drafter = conditions(settings.run).get("drafter")
+    known = [identity(run), conditions(run), drafter, [asdict(j) for j in Prompts(run)(0)]]
+    return sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _name(method: MethodSettings) -> str:
+    return json.dumps(settings_dict(method), sort_keys=True)
+
+
+def _line(one: Measurement) -> Row:
+    """Return a measurement as a line of the file; `_measurement` reads it."""
+    images = [vars(image) | {"codes": image.codes.tolist()} for image in one.images]
+    images = [image | {"job": asdict(image["job"])} for image in images]
+    return vars(one) | {"images": images}
+
+
+def _measurement(path: Path, line: Row) -> Measurement:
+    """Return the measurement on a line; a SettingsError if the line is damaged."""
+    try:
+        images = [
+            FinishedImage(
+                **{**image, "job": Job(**image["job"]), "codes": torch.tensor(image["codes"])}
+            )
+            for image in line["images"]
+        ]
+        return Measurement(images, line["seconds"], line["calls"], tuple(line["cpu_seconds"]))
+    except (KeyError, TypeError) as error:
+        problem = f"found a damaged line ({error!r}); allowed: lines that `tune` wrote"
+        raise SettingsError(f"{path}: {problem}; without the file it starts anew") from error

@@ -1,0 +1,80 @@
+"""The file that `tune` writes: a recipe of the fastest method, and the conditions of its trials.
+
+A recipe's lines, and under `tuned` what a reader may want to know: date, revision, the conditions
+under which the method won, and the table of all methods.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from configs.command_line import TUNED
+from configs.fields import Values, settings_dict
+from configs.model import EngineSettings
+from models.files.folders import checkpoint_folder
+from support.output import remark
+from support.provenance import checkpoint_id, cpu_name
+
+_SHARED = ("dtype", "quantize", "batch_size", "compile", "cfg_mode")  # settings that change times
+
+
+def tuned_place(model_path: str) -> Path:
+    """Return the file of a model, beside its folder; a ValueError if the model is not there."""
+    folder = checkpoint_folder(model_path, "--model_path").absolute()
+    return folder.with_name(f"{folder.name}.tuned.yaml")
+
+
+def conditions(settings: EngineSettings) -> dict[str, str]:
+    """Return, in words, what decides which method is the fastest: machine, model and settings."""
+    import torch
+
+    from support.devices import pick_device
+
+    device = pick_device(settings.device)
+    gpu = device.type == "cuda"
+    sampling = settings_dict(settings.sampling)
+    shared = {name: getattr(settings, name) for name in _SHARED}
+    values = {
+        "machine": torch.cuda.get_device_name(device) if gpu else cpu_name(),
+        "threads": torch.get_num_threads(),
+        "model": checkpoint_id(checkpoint_folder(settings.model_path, "--model_path")),
+        **{name: value for name, value in (shared | sampling).items() if value is not None},
+    }
+    if settings.method.drafted:
+        drafter = checkpoint_folder(settings.drafter_path, "--drafter_path")
+        values["drafter"] = checkpoint_id(drafter)
+    return {name: str(value) for name, value in values.items()}
+
+
+def recipe_text(settings: EngineSettings, given: Values, tuned: Mapping[str, Any]) -> str:
+    """Return the text of the file.
+
+    Args:
+        settings: of a run by the method.
+        given: paths of the model's files that were not left to their defaults.
+        tuned: what stands under `tuned`, besides the conditions.
+    """
+    method = {name: v for name, v in settings_dict(settings.method).items() if v is not None}
+    content = {"model": settings.model, **given, **method}
+    content[TUNED] = {"method": settings.method.method, "conditions": conditions(settings), **tuned}
+    first = (
+        "# The fastest lossless method of a model on a machine; `python main.py tune` wrote it.\n"
+    )
+    return first + yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
+
+
+def warn_of_conditions(values: Values, settings: EngineSettings) -> None:
+    """Say what differs if a method was tuned under other conditions than it is used in."""
+    tuned = values.get(TUNED)
+    if tuned is None or tuned["method"] != settings.method.method:
+        return
+    there, here = tuned["conditions"], conditions(settings)
+    names = [name for name in here if there.get(name) != here[name]]
+    if names:
+        apart = "; ".join(f"{name} {there.get(name)} there, {here[name]} here" for name in names)
+        remark(
+            f"--method {settings.method.method}: tuned under other conditions ({apart}); "
+            "`python main.py tune` finds the fastest method under these"
+        )

@@ -1,0 +1,240 @@
+"""`tune`: losers drop out, an interrupted command continues, and the file it writes is a recipe."""
+
+import json
+import re
+from dataclasses import replace
+from itertools import count
+
+import pytest
+import torch
+import yaml
+
+import main
+from adt_tree import Pipeline
+from configs.fields import SettingsError
+from configs.methods import MethodSettings
+from decoding.images import FinishedImage, Job
+from eval.bench import tune as module
+from eval.bench.tune import MOST_TURNS, Contest, Trials, fastest, verdict
+from runs.commands import run_settings
+from runs.measure import BASELINE, Measurement
+from runs.tuned import tuned_place
+from support.output import remark
+
+METHODS = [MethodSettings("jacobi", window=window) for window in range(1, 9)]
+
+
+def measured(jobs: list[Job], seconds: float) -> Measurement:
+    """Images that took so long, four tokens per round."""
+    costs = dict.fromkeys(("mean_depth", "mean_nodes", "seconds_prefill"), 1.0)
+    costs |= {"seconds_draft": 0.0, "seconds_verify": seconds, "seconds": seconds}
+    images = [FinishedImage(job, torch.arange(17), 5, 4.0, **costs) for job in jobs]
+    return Measurement(images, {"round": seconds, "verify": seconds}, {}, (seconds,))
+
+
+class Machine:
+    """Methods take known times; its clock stands still between measurements."""
+
+    def __init__(self, seconds: dict[MethodSettings, float], broken_after: int | None = None):
+        self.seconds, self.now, self.broken_after = seconds, 0.0, broken_after
+        self.order: list[tuple[MethodSettings, str]] = []
+
+    def measure(self, method: MethodSettings, jobs: list[Job]) -> Measurement:
+        if len(self.order) == self.broken_after:
+            raise KeyboardInterrupt
+        self.order.append((method, jobs[0].id))
+        noise = 1 + 0.01 * (len(self.order) % 3)
+        self.now += self.seconds[method] * noise
+        return measured(jobs, self.seconds[method] * noise)
+
+    def contest(self, path, seconds: float = 1e6) -> Contest:
+        prompts = lambda turn: [Job(str(turn), "a cat", turn)]  # noqa: E731
+        return Contest(Trials(path, "key"), prompts, self.measure, seconds, lambda: self.now)
+
+
+def times(**others: float) -> dict[MethodSettings, float]:
+    """Plain decoding takes a second, the methods 0.4 to 1.1, the sixth the least."""
+    seconds = {method: 0.4 + 0.1 * number for number, method in enumerate(METHODS)}
+    return seconds | {BASELINE: 1.0, METHODS[5]: 0.3}
+
+
+def test_losers_drop_out_and_the_fastest_is_left(tmp_path) -> None:
+    machine = Machine(times())
+    left = machine.contest(tmp_path / "trials").run(METHODS)
+    assert left[0] == METHODS[5]
+    counts = {method: sum(m == method for m, _ in machine.order) for method in METHODS}
+    slow = [counts[METHODS[7]], counts[METHODS[6]]]
+    assert max(slow) == 6, "an interval takes six images; then they are slower for certain"
+    assert counts[METHODS[5]] == max(counts.values()) > MOST_TURNS
+    paired = {image for method, image in machine.order if method == METHODS[5]}
+    assert paired <= {image for method, image in machine.order if method == BASELINE}
+
+
+def test_the_order_of_the_turns_alternates(tmp_path) -> None:
+    machine = Machine(times())
+    machine.contest(tmp_path / "trials").run(METHODS[:3])
+    turns = [[m for m, image in machine.order if image == turn][1:] for turn in ("0", "1")]
+    assert turns[0] == METHODS[:3] and turns[1] == METHODS[2::-1]
+
+
+def test_the_time_is_kept_and_shared_by_the_stages(tmp_path) -> None:
+    for seconds in (4.0, 12.0, 30.0):
+        machine = Machine(times())
+        machine.contest(tmp_path / str(seconds), seconds).run(METHODS)
+        assert machine.now < seconds + 1.2, "at most the measurement that was running"
+        tried = len({method for method, _ in machine.order})
+        assert tried == 9 or seconds == 4.0
+
+
+def test_an_interrupted_contest_measures_nothing_twice(tmp_path) -> None:
+    whole, path = Machine(times()), tmp_path / "trials"
+    whole.contest(tmp_path / "whole").run(METHODS)
+    first = Machine(times(), broken_after=20)
+    with pytest.raises(KeyboardInterrupt):
+        first.contest(path).run(METHODS)
+    path.write_text(path.read_text() + '{"id": "cut')
+    rest = Machine(times())
+    rest.contest(path).run(METHODS)
+    assert len(first.order) == 20 and not {*first.order} & {*rest.order}
+    assert {*first.order, *rest.order} == {*whole.order}
+    assert Trials(path, "other key").earlier == {}
+    path.write_text(json.dumps({"id": "key", "method": "ar", "turn": 0}) + "\n")
+    with pytest.raises(SettingsError, match="trials: found a damaged line"):
+        Trials(path, "key")
+
+
+def test_a_method_that_does_not_fit_into_memory_is_left_out(tmp_path, capsys) -> None:
+    machine = Machine(times())
+
+    def measure(method, jobs):
+        if method == METHODS[5]:
+            raise torch.OutOfMemoryError
+        return machine.measure(method, jobs)
+
+    remark.cache_clear()
+    contest = replace(machine.contest(tmp_path / "trials"), measure=measure)
+    assert contest.run(METHODS)[0] == METHODS[0]
+    assert "jacobi, window=6: does not fit into memory" in capsys.readouterr().err
+
+
+def row(method: str, speedup: float, low: float | None, high: float | None) -> dict:
+    figures = {"speedup": speedup, "speedup_low": low, "speedup_high": high, "tau": 2.0}
+    plain = vars(MethodSettings(method)) | {"wrong": [], "doubts": [], "temperature": 1.0}
+    return plain | figures | {"ms_per_round": {"round": 2.0 / speedup}}
+
+
+@pytest.mark.parametrize(
+    ("rows", "best", "words"),
+    [
+        ([(1.3, 1.1, 1.5), (1.4, 0.9, 1.8)], 1, "Fastest: jacobi, 1.30 (1.10-1.50) times plain"),
+        ([(0.9, 0.8, 1.1), (0.8, 0.7, 0.9)], 0, "best draft method, jacobi, reaches 0.90 (0.80"),
+        ([(1.1, None, None)], 1, "Fastest: jacobi, 1.10 times plain decoding."),
+        ([], 0, "the time was too short"),
+    ],
+)
+def test_plain_decoding_wins_unless_a_method_is_faster_for_certain(rows, best, words) -> None:
+    listed = [row("ar", 1.0, 1.0, 1.0)]
+    listed += [
+        row(name, *figures) for name, figures in zip(("jacobi", "recall"), rows, strict=False)
+    ]
+    assert fastest(listed) is listed[best]
+    assert words in verdict(listed, listed[best])
+
+
+@pytest.fixture
+def tune(checkpoint, tmp_path):
+    """Run the command on the small checkpoint; returns the exit code."""
+    (tmp_path / "prompts.txt").write_text("a cat\na dog\n")
+
+    def run(**flags: object) -> int:
+        given = {"model_path": checkpoint, "prompt": tmp_path / "prompts.txt", "device": "cpu"}
+        given |= {"output": tmp_path / "tuned.yaml", "methods": "jacobi:window=2,adt"}
+        given |= {"minutes": 0.1, "dtype": "fp64"} | flags
+        return main.main(["tune", *(f"--{name}={value}" for name, value in given.items())])
+
+    return run
+
+
+def test_the_table_and_the_file_say_what_was_measured(tune, tmp_path, capsys, monkeypatch) -> None:
+    assert tune() == 0
+    lines = capsys.readouterr().out.splitlines()
+    head, *body = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
+    assert head[:4] == ["method", "nodes", "tau", "seconds per image"] and len(body) == 4
+    assert [cells[0] for cells in body[1:]] == ["ar (plain decoding)", "jacobi, window=2", "adt"]
+    assert all(re.fullmatch(r"(\d+)/\1", cells[5]) for cells in body[1:]), "the images of ar"
+    content = yaml.safe_load((tmp_path / "tuned.yaml").read_text())
+    assert {"date", "revision", "conditions", "table"} <= content["tuned"].keys()
+    assert [one["method"] for one in content["tuned"]["table"]] == [c[0] for c in body[1:]]
+    assert not list(tmp_path.glob("*.trials.jsonl"))
+
+
+def settings_of(path, checkpoint, **flags: str):
+    given = {"config": str(path), "prompt": "a cat", "dtype": "fp64", "device": "cpu"}
+    return run_settings(given | flags)
+
+
+def test_the_file_is_a_recipe_and_warns_under_other_conditions(
+    tune, tmp_path, checkpoint, capsys
+) -> None:
+    path = tmp_path / "tuned.yaml"
+    assert tune() == 0
+    capsys.readouterr()
+    content = yaml.safe_load(path.read_text())
+    settings = settings_of(path, checkpoint)
+    assert settings.method.method == content["method"] and settings.model_path == str(checkpoint)
+    assert "tuned under" not in capsys.readouterr().err
+    content["tuned"]["conditions"]["machine"] = "an abacus"
+    path.write_text(yaml.safe_dump(content))
+    settings_of(path, checkpoint, temperature="0.5")
+    said = capsys.readouterr().err
+    assert "machine an abacus there" in said and "temperature 1.0 there, 0.5 here" in said
+    other = "recall" if content["method"] != "recall" else "ar"
+    settings_of(path, checkpoint, method=other)
+    assert "tuned" not in capsys.readouterr().err, "another method was asked for"
+    content["tuned"] = "yesterday"
+    path.write_text(yaml.safe_dump(content))
+    with pytest.raises(SettingsError, match=r"tuned.yaml: tuned: damaged"):
+        settings_of(path, checkpoint)
+
+
+def test_a_pipeline_takes_what_was_tuned(tune, checkpoint, tmp_path) -> None:
+    model = tmp_path / "model"
+    model.symlink_to(checkpoint)
+    options = {"torch_dtype": torch.float64, "device": "cpu", "model": "anole"}
+    with pytest.raises(SettingsError, match="method: found 'tuned'; allowed: after"):
+        Pipeline.from_pretrained(model, method="tuned", **options)
+    assert tune(model_path=model, model="anole", output=tuned_place(str(model))) == 0
+    content = yaml.safe_load(tuned_place(str(model)).read_text())
+    assert Pipeline.from_pretrained(model, method="tuned", **options).method == content["method"]
+
+
+def test_an_interrupted_command_says_that_it_continues(tune, tmp_path, monkeypatch, capsys) -> None:
+    measure, numbers = module.measure, count()
+
+    def interrupted(*given):
+        if next(numbers) == 4:
+            raise KeyboardInterrupt
+        return measure(*given)
+
+    monkeypatch.setattr(module, "measure", interrupted)
+    assert tune() == 130
+    assert "the same command continues where it stopped" in capsys.readouterr().err
+    (kept,) = tmp_path.glob("*.trials.jsonl")
+    assert len(kept.read_text().splitlines()) == 4
+    assert tune() == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"minutes": 0}, "--minutes: found 0"),
+        ({"methods": "eagle"}, "--methods: found 'eagle'"),
+        ({"methods": "ar"}, "--methods: found 'ar'; allowed: at least one method besides ar"),
+        ({"methods": "adt:verifier=lantern"}, "--methods: found 'adt:verifier=lantern'"),
+        ({"nodes": 4}, "--nodes: unknown flag"),
+        ({"prompt": "missing.txt"}, "missing.txt"),
+    ],
+)
+def test_bad_input_is_refused(tune, capsys, flags, message) -> None:
+    assert tune(**flags) != 0
+    assert message in capsys.readouterr().err
