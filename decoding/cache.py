@@ -92,8 +92,10 @@ class KVCache:
             torch.zeros(2 * len(list(layers)), *size, dtype=self.dtype, device=layer_device)
             for layer_device, layers in groupby(spec.layer_devices or (device,) * spec.layers)
         )
-        self.starts = torch.zeros(rows, dtype=torch.long, device=device)  # first token of each row
-        self.origins = torch.zeros_like(self.starts)  # slot of each row's rotary position 0
+        # (rows,) slot of rotary position 0
+        self.origins = torch.zeros(rows, dtype=torch.long, device=device)
+        # (rows, slots) added to scores: -inf for the padding before a prompt, else 0
+        self.padding = torch.zeros(rows, shape.slots, dtype=self.dtype, device=device)
         self.guidance, self.last_position = shape.guidance, spec.max_positions - 1
 
     @property
@@ -112,6 +114,7 @@ class KVCache:
             return False
         more = max(slots - self.slots, _LEAST_GROWTH)
         self.memory = tuple(F.pad(memory, (0, 0, 0, more)) for memory in self.memory)
+        self.padding = F.pad(self.padding, (0, more))
         return True
 
     def rows(self, image: int) -> slice:
@@ -129,12 +132,14 @@ class KVCache:
             starts: (guidance,) slot of a row's first token; the slots before it are padding.
             origins: (guidance,) slot of rotary position 0; None for that of the first token.
         """
-        rows, device = self.rows(image), self.starts.device
-        self.starts[rows] = starts
+        rows, device = self.rows(image), self.origins.device
         self.origins[rows] = starts if origins is None else origins
         slots = arange(length, device)
+        is_padding = slots < starts[:, None]  # (guidance, length)
+        self.padding[rows] = 0
+        self.padding[rows, :length].masked_fill_(is_padding, -torch.inf)
         earlier = slots <= slots[:, None]
-        visible = earlier & (slots >= self.starts[rows, None, None])  # (guidance, length, length)
+        visible = earlier & ~is_padding[:, None]  # (guidance, length, length)
         itself = slots == slots[:, None]  # padding, too, so that no softmax is empty
         mask = torch.zeros(visible.shape, dtype=self.dtype, device=device)
         mask.masked_fill_(~(visible | itself), -torch.inf)
@@ -149,7 +154,7 @@ class KVCache:
         new, old = self.rows(image), self.rows(other)
         for memory in self.memory:
             memory[:, new, :, :length] = memory[:, old, :, :length]
-        for values in (self.starts, self.origins):
+        for values in (self.origins, self.padding):
             values[new] = values[old]
 
     def view(self, lengths: Tensor, most: int, room: int) -> "CacheView":
@@ -189,14 +194,13 @@ class CacheView:
             room: slots that passes write, at most.
         """
         assert most + room <= cache.slots, f"cache overflow: {most} + {room} of {cache.slots} slots"
-        device = cache.starts.device
+        device = cache.origins.device
         self.cache, self.most = cache, most
         self.lengths = lengths.repeat_interleave(cache.guidance)[:, None]  # (rows, 1)
-        slot = arange(most + room, device)
-        hidden = (slot < cache.starts[:, None]) | (slot >= self.lengths)
-        self.mask = torch.where(hidden, -torch.inf, 0.0).to(cache.dtype)[
-            :, None
-        ]  # (rows, 1, slots)
+        uncommitted = arange(most + room, device) >= self.lengths
+        padding = cache.padding[:, : most + room]
+        self.mask = padding.masked_fill(uncommitted, -torch.inf)[:, None]  # (rows, 1, slots)
+        self.slots = self.lengths + arange(room + 1, device)  # (rows, room + 1) after the committed
         self.offset = (self.lengths - cache.origins[:, None]).unflatten(0, (-1, cache.guidance))
 
     def open(self, depths: Tensor, visible: Tensor) -> Context:
@@ -209,8 +213,7 @@ class CacheView:
                 themselves last; the m - n others were written since the last commit.
         """
         (n, m), guidance = visible.shape[1:], self.cache.guidance
-        stop = self.most + m
-        slots = self.lengths + arange(m, depths.device)  # (rows, m)
+        stop, slots = self.most + m, self.slots[:, :m]
         latest = torch.where(visible, 0.0, -torch.inf).to(self.mask.dtype)
         latest = latest.repeat_interleave(guidance, 0)
         index = slots[:, None].expand(-1, n, -1)
@@ -218,5 +221,5 @@ class CacheView:
         positions = (depths[:, None] + self.offset).flatten(0, 1)
         positions = positions.clamp_(0, self.cache.last_position)
         memory = tuple(memory.narrow(3, 0, stop) for memory in self.cache.memory)
-        cache_pass = CachePass(memory, slots[:, m - n :], slots[:, -1] + 1, guidance)
+        cache_pass = CachePass(memory, slots[:, m - n :], self.slots[:, m], guidance)
         return Context(positions, mask[:, None], cache_pass)

@@ -107,15 +107,17 @@ def _agreed(tree: DraftTree, chain: Chain) -> tuple[DraftTree, Tensor]:
     The second value, (images, 1 + nodes) bool, marks the nodes with such a child.
     """
     log_hits = tree.scores - tree.scores.gather(1, tree.parents)
-    predicted = tree.tokens == _at(chain.tokens, tree.depths - 1)
+    step = (tree.depths - 1).clamp(0, chain.tokens.shape[1] - 1)
+    predicted = tree.tokens == chain.tokens.gather(1, step)
     agreed = (tree.depths > 0) & predicted & tree.present
-    better = log_hits.maximum(_at(chain.log_hits, tree.depths - 1))
+    better = log_hits.maximum(chain.log_hits.gather(1, step))
     log_hits = torch.where(agreed, better, log_hits)
     # NaN of a broken drafter must stay, so that it is reported
     log_hits = log_hits.masked_fill(tree.scores == -torch.inf, -torch.inf)
-    scores = log_hits
-    for _ in range(tree.height - 1):
-        scores = log_hits + scores.gather(1, tree.parents)
+    scores, above = log_hits, tree.parents
+    for _ in range((tree.height - 1).bit_length()):  # each time over twice as many ancestors
+        scores = scores + scores.gather(1, above)
+        above = above.gather(1, above)
     children = torch.zeros_like(tree.parents).scatter_add(1, tree.parents, agreed.long())
     return replace(tree, scores=scores), children > 0
 

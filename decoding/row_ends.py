@@ -15,7 +15,7 @@ from torch import Tensor
 
 from decoding.graphs import TreeShape
 from decoding.round import AcceptedTokens, Round, hidden_at
-from decoding.transfer import arange
+from decoding.transfer import arange, identity
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
 from models.base import ImageGrid
@@ -73,7 +73,7 @@ def _visible(visible: Tensor, node: Tensor, present: Tensor) -> Tensor:
     after = after & (every != node[:, None]) & present[:, None]  # (images, 1 + nodes, e)
     rows = torch.cat([visible, after], 2)
     at_ends = rows.gather(1, node[..., None].expand(-1, -1, rows.shape[2]))
-    itself = torch.eye(ends, dtype=torch.bool, device=node.device)
+    itself = identity(ends, node.device)
     at_ends = torch.cat([at_ends[..., :count], at_ends[..., count:] | itself], 2)
     return torch.cat([rows, at_ends], 1)
 

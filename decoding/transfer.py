@@ -37,6 +37,11 @@ def arange(count: int, device: torch.device) -> Tensor:
     return _arange(count, torch.device(device))
 
 
+def identity(count: int, device: torch.device) -> Tensor:
+    """Return (count, count) bool, true on the diagonal, as a tensor on the device, made once."""
+    return constant(tuple(tuple(a == b for b in range(count)) for a in range(count)), device)
+
+
 @cache
 def _arange(count: int, device: torch.device) -> Tensor:
     with torch.inference_mode(False):

@@ -166,6 +166,10 @@ class DraftTree:
                 reach.clamp_(max=1.0)
         return reach > 0
 
+    def verified_path(self, node: Tensor) -> Tensor:
+        """Return what `path_mask` does, of a tree that the target has read."""
+        return self.visible.gather(1, node[..., None].expand(-1, -1, 1 + self.nodes))[:, 0]
+
     def path_mask(self, node: Tensor) -> Tensor:
         """Return (images, 1 + nodes) bool: one node (images, 1) per image and its ancestors.
 

@@ -17,7 +17,7 @@ from decoding.graphs import TreeShape
 from decoding.round import Round, RoundResult, hidden_at
 from decoding.sampling import SamplingDistribution
 from decoding.timing import Stopwatch
-from decoding.transfer import arange
+from decoding.transfer import arange, constant, identity
 from decoding.tree import GrowingTree
 from drafters.eagle_head import EagleHead
 from models.base import Context, ImageGrid, PromptRows, TargetModel
@@ -170,15 +170,18 @@ class EagleDrafter:
         the first slot after the root's.
         """
         k = codes.shape[1]
-        own = torch.eye(k, dtype=torch.bool, device=codes.device).expand(len(codes), -1, -1)
-        seen = torch.cat([parents.seen, own], 2)
+        itself = identity(k, codes.device).expand(len(codes), -1, -1)
+        seen = torch.cat([parents.seen, itself], 2)
         context = self.view.open(distance.expand(-1, k), seen)
         return Level(self._run(codes, parents.outputs, context), seen)
 
     def _distance(self, height: int, round: Round) -> Tensor:
         """Return the slots (images, 1) from the first one after the root's to depth `height`."""
-        root, slots = round.inputs.decided - 1, self.target.grid.slots
-        return slots(root + height) - slots(root) - 1
+        grid = self.target.grid
+        if grid.row_end is None:
+            return constant((height - 1,), self.codes.device).expand(len(self.codes), -1)
+        root = round.inputs.decided - 1
+        return grid.slots(root + height) - grid.slots(root) - 1
 
     def _run(self, codes: Tensor, hidden: Tensor, context: Context) -> Tensor:
         """Return predicted hidden states (images, guidance, n, hidden).

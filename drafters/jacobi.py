@@ -40,7 +40,7 @@ class Ahead:
 
     round: Round
     log_q: Tensor  # (images, reach, vocab)
-    predicted: Tensor  # (images, reach) bool: which were made for the position, not borrowed
+    share: Tensor  # (images, reach) of each in a mixture: 0 for a borrowed one
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class JacobiDrafter:
         """
         level, ahead = slice(tree.height, tree.height + 1), self.ahead(round)
         log_q = ahead.log_q[:, level].expand(-1, picked.shape[1], -1)
-        return Recalled(Draft(log_q), SHARE * ahead.predicted[:, level].to(self.dtype))
+        return Recalled(Draft(log_q), ahead.share[:, level])
 
     def predict_ahead(self, round: Round) -> Draft:
         return Draft(self.ahead(round).log_q[:, : round.shape.window])
@@ -104,7 +104,8 @@ class JacobiDrafter:
             position = round.position(arange(round.shape.reach, self.device))
             rows = (self._source(position) - 1).fmod(self.rows)  # -1, the last row: position 0
             images = arange(len(rows), self.device)[:, None]
-            self._ahead = Ahead(round, self.log_p[images, rows], position <= self.reached)
+            share = SHARE * (position <= self.reached).to(self.dtype)
+            self._ahead = Ahead(round, self.log_p[images, rows], share)
         return self._ahead
 
     def update(self, result: RoundResult) -> None:
@@ -117,12 +118,12 @@ class JacobiDrafter:
             branch = tree.present
             last = branch.sum(1, keepdim=True) - 1
         else:
-            accepted = tree.path_mask(verdict.path.gather(1, verdict.accepted[:, None]))
+            accepted = tree.verified_path(verdict.path.gather(1, verdict.accepted[:, None]))
             # accepted nodes among a node and its ancestors
             shared = (tree.visible & accepted[:, None]).sum(2)
             merit = (shared * (tree.height + 1) + tree.depths).masked_fill(~tree.present, -1)
             last = merit.argmax(1, keepdim=True)
-            branch = tree.path_mask(last)
+            branch = tree.verified_path(last)
         position = result.round.inputs.decided + tree.depths  # of each node's children
         rows = torch.where(branch, (position - 1) % self.rows, self.rows)
         images = arange(len(rows), self.device)[:, None]

@@ -17,7 +17,7 @@ from decoding.drafter import Draft
 from decoding.graphs import TreeShape
 from decoding.round import Round, RoundResult
 from decoding.timing import Stopwatch
-from decoding.transfer import arange, constant
+from decoding.transfer import arange, constant, identity
 from decoding.tree import GrowingTree
 from drafters.jacobi import JacobiDrafter, Recalled
 from drafters.similarity import (
@@ -81,7 +81,7 @@ class RecallDrafter(JacobiDrafter):
         level = slice(tree.height, tree.height + 1)
         least, slope = SHARE
         share = (least + slope * similarity).clamp(0, 1)
-        by_position = super().recall(tree, picked, round).share
+        by_position = self.ahead(round).share[:, level]
         share = torch.where(self._remember(round).reached[:, level], share, by_position)
         return Recalled(Draft(log_q, trust_in(similarity, *TRUST_MIXED)), share)
 
@@ -100,7 +100,7 @@ class RecallDrafter(JacobiDrafter):
         parents = round.position(arange(levels, self.device) - 1)  # of the nodes to expand
         here = parents[..., None] == self.last.positions[:, None]  # (images, levels, nodes)
         reached = here.any(2)
-        alone = torch.eye(levels, dtype=torch.bool, device=self.device)
+        alone = identity(levels, self.device)
         recalled = torch.cat([here, alone & ~reached[..., None]], 2)
         mask = torch.zeros(recalled.shape, dtype=self.dtype, device=self.device)
         mask.masked_fill_(~recalled, -torch.inf)

@@ -16,14 +16,14 @@ pytestmark = pytest.mark.usefixtures("plain_blocks")
 
 # Most operations of one round, two layers, batch of one image.
 CEILINGS = {
-    MethodSettings(method="ar"): 96,
-    MethodSettings(method="jacobi", window=6): 148,
-    MethodSettings(method="static", tree="chain"): 431,
-    MethodSettings(method="eagle2", depth=3, width=3, nodes=8): 335,
-    MethodSettings(method="adt"): 271,
-    MethodSettings(method="recall", depth=6, width=3, nodes=8): 477,
-    MethodSettings(method="eagle_recall", depth=6, width=3, nodes=8, window=0): 784,
-    MethodSettings(method="block", depth=6, width=3, nodes=8, window=6): 671,
+    MethodSettings(method="ar"): 90,
+    MethodSettings(method="jacobi", window=6): 130,
+    MethodSettings(method="static", tree="chain"): 383,
+    MethodSettings(method="eagle2", depth=3, width=3, nodes=8): 306,
+    MethodSettings(method="adt"): 249,
+    MethodSettings(method="recall", depth=6, width=3, nodes=8): 429,
+    MethodSettings(method="eagle_recall", depth=6, width=3, nodes=8, window=0): 703,
+    MethodSettings(method="block", depth=6, width=3, nodes=8, window=6): 646,
 }
 WAITS = ("aten::item", "aten::is_nonzero", "aten::equal", "aten::_local_scalar_dense")
 

@@ -126,4 +126,5 @@ def test_a_path_is_a_node_and_its_ancestors(nodes, generator) -> None:
     tree = random_tree(generator, 3, nodes, vocab=5)
     for node in range(nodes + 1):
         path = tree.path_mask(torch.full((3, 1), node))
+        assert torch.equal(path, tree.verified_path(torch.full((3, 1), node)))
         assert torch.equal(path, tree.visible[:, node])
