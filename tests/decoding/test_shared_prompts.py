@@ -103,5 +103,5 @@ def test_caches_of_target_and_drafter(session) -> None:
             for ours, theirs in zip(one.memory, other.memory, strict=True):
                 assert torch.equal(ours[:, a, :, :length], theirs[:, b, :, :length])
                 assert ours[:, a, :, :length].abs().sum() > 0
-            assert torch.equal(one.starts[a], other.starts[b])
+            assert torch.equal(one.padding[a, :length], other.padding[b, :length])
             assert torch.equal(one.origins[a], other.origins[b])
