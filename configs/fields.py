@@ -19,7 +19,7 @@ from configs.downloads import damage, failed_download
 
 # Narrower than Python's int and float, which also take 1_000, nan and digits of other scripts.
 _WHOLE = re.compile(r"[+-]?[0-9]{1,24}")
-_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _SWITCH = dict.fromkeys(("true", "yes", "on", "1"), True)
 _SWITCH |= dict.fromkeys(("false", "no", "off", "0"), False)
 _KIND_NAMES = {
@@ -218,7 +218,7 @@ def _of_text(wanted: type, text: str) -> bool | int | float | str:
         return _SWITCH.get(text.lower(), text)
     if wanted is int and _WHOLE.fullmatch(text):
         return int(text)
-    if wanted is float and _NUMBER.fullmatch(text):
+    if wanted is float and NUMBER.fullmatch(text):
         return float(text)
     return text
 

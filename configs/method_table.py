@@ -90,14 +90,17 @@ METHODS: dict[str, MethodTraits] = {
     "adt": MethodTraits(_GROWN | {"nodes": 6, "adt": AdtSettings()}, drafted=True),
     "jacobi": MethodTraits({"proposal": "coupled"} | _WINDOW),
     "recall": MethodTraits(
-        {"proposal": "coupled", "depth": 14, "width": 5, "nodes": 58} | _WINDOW,
+        {"proposal": "coupled", "depth": 14, "width": 5, "nodes": 58, "recall_numbers": None}
+        | _WINDOW,
     ),
     "block": MethodTraits(
         _GROWN | {"depth": 18, "width": 4, "nodes": 58, "window": 16},
         drafted=True,
     ),
     "eagle_recall": MethodTraits(
-        _GROWN | {"depth": 18, "width": 4, "nodes": 58, "head_depth": None} | _WINDOW,
+        _GROWN
+        | {"depth": 18, "width": 4, "nodes": 58, "head_depth": None, "recall_numbers": None}
+        | _WINDOW,
         drafted=True,
     ),
 }

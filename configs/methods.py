@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from configs.acceptance import NUMBERS, PROPOSALS, VERIFIERS, LanternSettings
-from configs.fields import Settings, part, refuse, setting, settings_dict, settings_fields
+from configs.fields import NUMBER, Settings, part, refuse, setting, settings_dict, settings_fields
 from configs.gone import GONE_METHODS, RENAMED_METHODS
 from configs.method_table import METHODS, PUBLISHED, TREES, AdtSettings
 
@@ -57,6 +57,13 @@ class MethodSettings(Settings):
         high=64,
         shown="all",
     )
+    recall_numbers: str | None = setting(
+        None,
+        "numbers by which recalled predictions are weighed and trusted, fitted to a model by tune",
+        shown="those of tiny",
+        wanted="six numbers, as a/b/a/b/a/b",
+        later=True,
+    )
     tree: str | None = setting(
         None, "named tree of --method static", choices=TREES, shown="mc_sim_7b_63"
     )
@@ -85,6 +92,8 @@ class MethodSettings(Settings):
 
     def settle(self) -> None:
         rule = VERIFIERS[self.verifier]
+        if self.recall_numbers is not None:
+            fitted_numbers(self.recall_numbers)
         self._check_rule()
         self._refuse_idle()
         defaults = METHODS[self.method].defaults | PUBLISHED.get((self.method, self.proposal), {})
@@ -157,6 +166,14 @@ class MethodSettings(Settings):
     def same_tokens(self, temperature: float) -> bool:
         """Return whether the images are those of plain decoding with the same seeds."""
         return VERIFIERS[self.verifier].repeats(temperature)
+
+
+def fitted_numbers(text: str) -> tuple[float, ...]:
+    """Return the six numbers of --recall_numbers, in the order of drafters.recall.RecallNumbers."""
+    parts = text.split("/")
+    if len(parts) != 6 or not all(map(NUMBER.fullmatch, parts)):
+        refuse("recall_numbers", text, "six numbers, as a/b/a/b/a/b")
+    return tuple(map(float, parts))
 
 
 def applicable(values: Mapping[str, Any]) -> list[str]:

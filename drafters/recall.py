@@ -7,6 +7,7 @@ position, each weighed by the similarity of its last tokens to the node's own (k
 Nadaraya 1964). Siblings of an accepted token are then worth verifying for what they predict.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -29,13 +30,25 @@ from drafters.similarity import (
 )
 from models.base import PromptRows, TargetModel
 
-# With m the similarity of the most similar node, the share of what is recalled in a mixture is
-# a + b m, cut to [0, 1], and distributions are trusted by factors exp(a + b m^3): those of the
-# mixture, and those of what is recalled alone. Fitted to closed-loop rounds of the shipped model.
-SHARE = -0.34, 1.32
-TRUST_MIXED = 0.0, 1.66
-TRUST_ALONE = -0.97, 2.56
 _LEAST = -60.0  # log-probability of codes that top-k or top-p cuts, so that means stay finite
+
+
+@dataclass(frozen=True)
+class RecallNumbers:
+    """Pairs a, b that weigh what is recalled by m, the similarity of the most similar node."""
+
+    share: tuple[float, float]  # in a mixture: a + b m, cut to [0, 1]
+    trust_mixed: tuple[float, float]  # factor on the calibration of mixtures: exp(a + b m^3)
+    trust_alone: tuple[float, float]  # the same of what is recalled alone
+
+    @staticmethod
+    def of(numbers: Sequence[float]) -> "RecallNumbers":
+        """Return the numbers in their order."""
+        return RecallNumbers(*(tuple(numbers[at : at + 2]) for at in (0, 2, 4)))
+
+
+# Fitted to closed-loop rounds of the shipped model.
+FITTED_TO_TINY = RecallNumbers((-0.34, 1.32), (0.0, 1.66), (-0.97, 2.56))
 
 
 @dataclass(frozen=True)
@@ -55,8 +68,15 @@ class Remembered:
 class RecallDrafter(JacobiDrafter):
     """Recalls predictions by similarity where the last tree has any, and as Jacobi elsewhere."""
 
-    def __init__(self, target: TargetModel, guess: str, largest: TreeShape):
+    def __init__(
+        self,
+        target: TargetModel,
+        guess: str,
+        largest: TreeShape,
+        numbers: RecallNumbers = FITTED_TO_TINY,
+    ):
         super().__init__(target, guess, largest)
+        self.numbers = numbers
         self.directions = directions_of(target)  # (codes, hidden)
 
     def open(self, images: int, slots: int, watch: Stopwatch) -> None:
@@ -74,16 +94,16 @@ class RecallDrafter(JacobiDrafter):
 
     def expand(self, tree: GrowingTree, picked: Tensor, round: Round) -> Draft:
         log_q, similarity = self._recall(tree, picked, round)
-        return Draft(log_q, trust_in(similarity, *TRUST_ALONE))
+        return Draft(log_q, trust_in(similarity, *self.numbers.trust_alone))
 
     def recall(self, tree: GrowingTree, picked: Tensor, round: Round) -> Recalled:
         log_q, similarity = self._recall(tree, picked, round)
         level = slice(tree.height, tree.height + 1)
-        least, slope = SHARE
+        least, slope = self.numbers.share
         share = (least + slope * similarity).clamp(0, 1)
         by_position = self.ahead(round).share[:, level]
         share = torch.where(self._remember(round).reached[:, level], share, by_position)
-        return Recalled(Draft(log_q, trust_in(similarity, *TRUST_MIXED)), share)
+        return Recalled(Draft(log_q, trust_in(similarity, *self.numbers.trust_mixed)), share)
 
     def update(self, result: RoundResult) -> None:
         self.last.update(result)

@@ -21,7 +21,7 @@ from configs.tools import DistanceSettings, InspectSettings, PageSettings
 from configs.training import TrainSettings
 from configs.tune import PROMPTS, TuneSettings, candidates
 from runs.places import check_folders, check_place, check_prompt, lacks_drafter
-from runs.tuned import warn_of_conditions
+from runs.tuned import tell_foreign_numbers, tell_numbers_of, warn_of_conditions
 from support.output import remark
 
 UNDRAFTED = "jacobi"  # the method of a checkpoint without a drafter
@@ -128,7 +128,9 @@ def extraction_settings(texts: Mapping[str, str]) -> ExtractionSettings:
 
 def inspect_settings(texts: Mapping[str, str]) -> InspectSettings:
     """Return the settings of `inspect`; what is missing is a row of its report."""
-    return build(InspectSettings, _values("inspect", texts))
+    settings = build(InspectSettings, _values("inspect", texts))
+    tell_numbers_of(settings.model_path)
+    return settings
 
 
 def distance_settings(texts: Mapping[str, str]) -> DistanceSettings:
@@ -182,6 +184,7 @@ def engine_settings(recipe: Values, given: Values) -> EngineSettings:
     settings = build(EngineSettings, _fitting(values, given, method), method=method)
     check_folders(settings)
     warn_of_conditions(values, settings)
+    tell_foreign_numbers(settings)
     return settings
 
 
@@ -197,6 +200,7 @@ def _run(values: Values, given: Values, method: MethodSettings) -> RunSettings:
     check_prompt(settings)
     check_folders(settings)
     warn_of_conditions(values, settings)
+    tell_foreign_numbers(settings)
     return settings
 
 

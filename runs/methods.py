@@ -13,7 +13,7 @@ from configs import method_table as traits_of
 from configs.acceptance import Acceptance
 from configs.fields import refuse
 from configs.method_table import MethodTraits
-from configs.methods import MethodSettings
+from configs.methods import MethodSettings, fitted_numbers
 from configs.sampling import SamplingSettings
 from decoding.calibration import Calibration
 from decoding.drafter import Drafter
@@ -42,7 +42,7 @@ from drafters.eagle_head import EagleHead
 from drafters.jacobi import JacobiDrafter
 from drafters.loading import LoadedDrafter
 from drafters.mixed import MixedDrafter
-from drafters.recall import RecallDrafter
+from drafters.recall import FITTED_TO_TINY, RecallDrafter, RecallNumbers
 from models.base import TargetModel
 
 
@@ -169,7 +169,9 @@ def jacobi_drafter(parts: Drafting) -> Drafter:
 
 def recall_drafter(parts: Drafting) -> Drafter:
     """Return a drafter without weights: stale predictions, recalled by similarity of tokens."""
-    return RecallDrafter(parts.target, parts.method.guess, parts.largest)
+    text = parts.method.recall_numbers
+    numbers = FITTED_TO_TINY if text is None else RecallNumbers.of(fitted_numbers(text))
+    return RecallDrafter(parts.target, parts.method.guess, parts.largest, numbers)
 
 
 def block_drafter(parts: Drafting) -> Drafter:

@@ -12,7 +12,9 @@ import yaml
 
 from configs.command_line import TUNED
 from configs.fields import Values, settings_dict
+from configs.methods import applicable
 from configs.model import EngineSettings
+from configs.targets import ROOT, TARGETS
 from models.files.folders import checkpoint_folder
 from support.output import remark
 from support.provenance import checkpoint_id, cpu_name
@@ -46,6 +48,20 @@ def conditions(settings: EngineSettings) -> dict[str, str]:
         drafter = checkpoint_folder(settings.drafter_path, "--drafter_path")
         values["drafter"] = checkpoint_id(drafter)
     return {name: str(value) for name, value in values.items()}
+
+
+def tell_foreign_numbers(settings: EngineSettings) -> None:
+    """Say that a run weighs what it recalls by numbers that were fitted to another model."""
+    method = settings.method
+    if "recall_numbers" in applicable({"method": method.method}) and not method.recall_numbers:
+        tell_numbers_of(settings.model_path)
+
+
+def tell_numbers_of(model_path: str) -> None:
+    """Say whose numbers of `recall` a model gets, unless they are its own."""
+    shipped = ROOT / TARGETS["tiny"].folder
+    if not (Path(model_path).is_dir() and Path(model_path).samefile(shipped)):
+        remark("recall numbers: fitted to tiny; `tune` fits them to yours")
 
 
 def recipe_text(settings: EngineSettings, given: Values, tuned: Mapping[str, Any]) -> str:

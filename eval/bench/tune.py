@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import date
 from hashlib import sha256
 from itertools import islice
@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from configs.fields import SettingsError, settings_dict
-from configs.methods import MethodSettings
+from configs.methods import MethodSettings, applicable
 from configs.schema import RunSettings
 from configs.tune import TuneSettings
 from decoding.engine import Engine
@@ -32,6 +32,7 @@ from eval.bench.table import heading, method_words, remarks, speedup_words
 from runs.jobs import image_jobs
 from runs.measure import BASELINE, Measurement, joined, measure
 from runs.prompts import prompt_items, samples
+from runs.recall_fit import fit_numbers
 from runs.session import Session
 from runs.tuned import conditions, recipe_text, tuned_place
 from support.durable import append_lines, make_writable, replace_file
@@ -40,6 +41,7 @@ from support.output import remark
 from support.provenance import cpu_name, identity, revision
 from support.tables import NONE, Table, number
 
+FIT_IMAGES, SHARE_OF_FIT = 4, 0.2  # images that numbers are fitted to; most of the time for them
 MOST_TURNS = 8  # of a stage; the last one has twice as many
 _WARM_ROUNDS = 8  # before a method's first measurement: they allocate memory and capture graphs
 _FILES = ("model_path", "tokenizer_path", "drafter_path", "text_encoder_path", "vq_path")
@@ -55,9 +57,12 @@ def run_tune(settings: TuneSettings) -> None:
     bench = Bench.open(settings.bench)
     trials = Trials(output.with_name(f"{output.name}.trials.jsonl"), _key(settings))
     engines = Engines(bench.session)
-    contest = Contest(trials, Prompts(settings.run), engines.measure, 60 * settings.minutes)
-    contest.run(settings.tried)
-    rows = [_row(bench, trials, method) for method in (BASELINE, *settings.tried)]
+    started, prompts = time.monotonic(), Prompts(settings.run)
+    numbers = _fitted(settings, bench.session, trials, prompts)
+    tried = [_with_numbers(method, numbers) for method in settings.tried]
+    seconds = 60 * settings.minutes - (time.monotonic() - started)
+    Contest(trials, prompts, engines.measure, seconds).run(tried)
+    rows = [_row(bench, trials, method) for method in (BASELINE, *tried)]
     rows = [row for row in rows if row is not None]
     today, hardware = date.today().isoformat(), bench.session.hardware()
     print(heading(settings.bench, hardware, cpu_name(), [today]))
@@ -66,15 +71,44 @@ def run_tune(settings: TuneSettings) -> None:
     print(f"\n{verdict(rows, best)}")
     if untried := len(settings.tried) + 1 - len(rows):
         print(f"Not tried: {untried} methods; --minutes gives more time.")
-    winner = next(
-        m for m in (BASELINE, *settings.tried) if settings_dict(m).items() <= best.items()
-    )
-    tuned = {"date": today, "revision": revision() or "unknown", "table": list(map(_public, rows))}
+    winner = next(m for m in (BASELINE, *tried) if settings_dict(m).items() <= best.items())
+    if numbers:
+        print(f"Recall numbers (share, trust in a mixture, trust alone): {numbers}")
+    tuned = {"recall_numbers": numbers} if numbers else {}
+    tuned |= {"date": today, "revision": revision() or "unknown", "table": list(map(_public, rows))}
     text = recipe_text(settings.run.with_method(winner), _files(settings.run, winner), tuned)
     replace_file(output, text.encode())
     trials.path.unlink(missing_ok=True)
     print(f"Use it: --config {output}; in Python: Pipeline.from_pretrained({str(output)!r})")
     refuse_wrong(rows)
+
+
+def _fitted(
+    settings: TuneSettings, session: Session, trials: "Trials", prompts: "Prompts"
+) -> str | None:
+    """Return the numbers of `recall` fitted to the model, if a method here has them.
+
+    They are kept in the file of the trials. None if the time is too short to fit them.
+    """
+    if trials.numbers or not any(_recalls(method) for method in settings.tried):
+        return trials.numbers
+    plain = replace(session.settings, batch_size=1, compile="off")  # rounds that can be watched
+    watched = session.with_settings(plain)
+    jobs = [job for turn in range(FIT_IMAGES) for job in prompts(turn)][:FIT_IMAGES]
+    seconds = SHARE_OF_FIT * 60 * settings.minutes
+    fitted = fit_numbers(watched.open_engine, jobs, session.drafter is not None, seconds)
+    if fitted is not None:
+        pairs = (number for pair in vars(fitted).values() for number in pair)
+        trials.keep_numbers("/".join(f"{number:g}" for number in pairs))
+    return trials.numbers
+
+
+def _recalls(method: MethodSettings) -> bool:
+    return "recall_numbers" in applicable({"method": method.method})
+
+
+def _with_numbers(method: MethodSettings, numbers: str | None) -> MethodSettings:
+    return replace(method, recall_numbers=numbers) if numbers and _recalls(method) else method
 
 
 @dataclass
@@ -85,12 +119,21 @@ class Trials:
     key: str  # of all that they depend on, besides method and turn
     measured: dict[tuple[MethodSettings, int], Measurement] = field(default_factory=dict)
     earlier: dict[tuple[str, int], Measurement] = field(default_factory=dict)  # by method's key
+    numbers: str | None = None  # of `recall`, fitted to the model
     replayed: float = 0.0  # seconds of the earlier measurements that were taken over
 
     def __post_init__(self) -> None:
         lines = [line for line in mended_lines(self.path) if line["id"] == self.key]
         for line in lines:
+            if "recall_numbers" in line:
+                self.numbers = line["recall_numbers"]
+                continue
             self.earlier[line["method"], line["turn"]] = _measurement(self.path, line)
+
+    def keep_numbers(self, text: str) -> None:
+        """Keep the numbers of `recall`, as --recall_numbers takes them."""
+        self.numbers = text
+        append_lines(self.path, [{"id": self.key, "recall_numbers": text}])
 
     def get(self, method: MethodSettings, turn: int, run: Callable[[], Measurement]) -> Measurement:
         """Return a measurement: an earlier command's, or else a new one, which is kept."""

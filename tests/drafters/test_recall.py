@@ -13,10 +13,11 @@ from torch import Tensor
 from decoding.graphs import TreeShape
 from decoding.tree import DraftTree, GrowingTree
 from drafters.jacobi import JacobiDrafter
-from drafters.recall import SHARE, TRUST_ALONE, TRUST_MIXED, RecallDrafter
+from drafters.recall import FITTED_TO_TINY, RecallDrafter
 from drafters.similarity import SHARPNESS
 from models.base import ImageGrid, ImageVocab
 
+SHARE, TRUST_MIXED, TRUST_ALONE = vars(FITTED_TO_TINY).values()
 VOCAB, TEXT = 6, 2  # codes, and ids before them
 GENERATOR = torch.Generator().manual_seed(0)
 EMBEDDING = torch.randn(TEXT + VOCAB, 5, generator=GENERATOR, dtype=torch.float64)

@@ -14,9 +14,10 @@ from adt_tree import Pipeline
 from configs.fields import SettingsError
 from configs.methods import MethodSettings
 from decoding.images import FinishedImage, Job
+from drafters.recall import RecallNumbers
 from eval.bench import tune as module
 from eval.bench.tune import MOST_TURNS, Contest, Trials, fastest, verdict
-from runs.commands import run_settings
+from runs.commands import inspect_settings, run_settings
 from runs.measure import BASELINE, Measurement
 from runs.tuned import tuned_place
 from support.output import remark
@@ -195,6 +196,30 @@ def test_the_file_is_a_recipe_and_warns_under_other_conditions(
     path.write_text(yaml.safe_dump(content))
     with pytest.raises(SettingsError, match=r"tuned.yaml: tuned: damaged"):
         settings_of(path, checkpoint)
+
+
+def test_numbers_fitted_to_the_model_are_used_and_foreign_ones_are_named(
+    tune, checkpoint, tmp_path, capsys, monkeypatch
+) -> None:
+    numbers = "0/1/0/1/0/1"
+    monkeypatch.setattr(module, "fit_numbers", lambda *_: RecallNumbers.of((0, 1, 0, 1, 0, 1)))
+    monkeypatch.setattr(module, "fastest", lambda rows: rows[-1])
+    assert tune(methods="recall:nodes=4") == 0
+    assert f"trust alone): {numbers}" in capsys.readouterr().out
+    content = yaml.safe_load((tmp_path / "tuned.yaml").read_text())
+    assert content["recall_numbers"] == content["tuned"]["recall_numbers"] == numbers
+    said = "recall numbers: fitted to tiny; `tune` fits them to yours"
+    remark.cache_clear()
+    assert settings_of(tmp_path / "tuned.yaml", checkpoint).method.recall_numbers == numbers
+    assert said not in capsys.readouterr().err
+    given = {"prompt": "a cat", "method": "recall", "device": "cpu"}
+    run_settings(given)
+    assert said not in capsys.readouterr().err, "the shipped model's own"
+    run_settings(given | {"model_path": str(checkpoint)})
+    assert said in capsys.readouterr().err
+    remark.cache_clear()
+    inspect_settings({"model_path": str(checkpoint)})
+    assert said in capsys.readouterr().err
 
 
 def test_a_pipeline_takes_what_was_tuned(tune, checkpoint, tmp_path) -> None:

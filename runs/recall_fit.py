@@ -1,0 +1,187 @@
+"""Fit the numbers of `recall` and `eagle_recall` to a model, in rounds of their own.
+
+A round of either method recalls predictions after the nodes of its tree, and the target then
+chooses a token after each node on the accepted path. The numbers are those under which these
+choices are likeliest. They change the shape of trees, never the tokens.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from configs.methods import MethodSettings
+from decoding.engine import Engine
+from decoding.images import Job
+from decoding.round import Round, RoundResult
+from decoding.tree import GrowingTree
+from drafters.mixed import MixedDrafter
+from drafters.recall import FITTED_TO_TINY, RecallDrafter, RecallNumbers
+from drafters.similarity import trust_in
+
+ALONE = MethodSettings("recall")
+MIXED = MethodSettings("eagle_recall")
+LEAST_CHOICES = 50  # for a fit, and to judge it by
+_LEAST = -60.0  # log-probability of codes that the drafter cuts
+Pair = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Level:
+    """What was predicted after the nodes of a level (1 image, k)."""
+
+    parents: list[int]  # by node, in the level above
+    tokens: list[int]
+    recalled: Tensor  # (k, vocab) log-probabilities
+    similarity: Tensor  # (k,)
+    near: Tensor | None  # (k, vocab) the head's, None without a head
+
+
+class Recorder:
+    """Notes what an engine's drafter recalls; one image at a time."""
+
+    def __init__(self, engine: Engine):
+        drafter = engine.speculation.drafter
+        self.mixed = isinstance(drafter, MixedDrafter)
+        self.far = drafter.far if self.mixed else drafter
+        self.calibration = engine.speculation.proposal.calibration
+        self.engine, self.near = engine, None
+        self.levels: list[Level] = []  # of the round that is drafted
+        # Of each choice: what is recalled, what the head says and the noise, (vocab,) each, then
+        # the factor of the calibration, the similarity and the chosen code.
+        self.rows: list[tuple[Tensor, ...]] = []
+        self.works = isinstance(self.far, RecallDrafter)
+        if not self.works:  # a block head recalls by itself
+            return
+        self._recall, self.far._recall = self.far._recall, self._noting_recall
+        if self.mixed:
+            self._expand, drafter.near.expand = drafter.near.expand, self._noting_expand
+        engine.watcher = self._after_round
+
+    def generate(self, jobs: Sequence[Job], seconds: float) -> None:
+        """Generate images until the time is over."""
+        end = time.monotonic() + seconds
+        with closing(self.engine.generate(jobs)) as rounds:
+            for _ in rounds:
+                if time.monotonic() > end:
+                    break
+
+    def _noting_expand(self, *call: object) -> object:
+        draft = self._expand(*call)
+        self.near = draft.log_q[0]
+        return draft
+
+    def _noting_recall(
+        self, tree: GrowingTree, picked: Tensor, round: Round
+    ) -> tuple[Tensor, Tensor]:
+        log_q, similarity = self._recall(tree, picked, round)
+        level, near = tree.newest, self.near
+        tokens = level.tokens.gather(1, picked)[0].tolist()
+        parents = (picked[0] // level.children).tolist()
+        self.levels.append(Level(parents, tokens, log_q[0], similarity[0], near))
+        self.near = None
+        return log_q, similarity
+
+    def _after_round(self, states: object, result: RoundResult) -> None:
+        """Keep the predictions after the root and the accepted tokens."""
+        accepted, emitted = int(result.verdict.accepted[0]), result.verdict.emitted[0].tolist()
+        node = 0
+        for depth, level in enumerate(self.levels[: accepted + 1]):
+            if depth:
+                nodes = [*zip(level.parents, level.tokens, strict=True)]
+                accepted_node = node, emitted[depth - 1]
+                if accepted_node not in nodes:
+                    break  # it was not expanded
+                node = nodes.index(accepted_node)
+            # without a node of the last tree there, the similarity is 0: nothing was recalled
+            if level.similarity[node] > 0 and (level.near is not None or not self.mixed):
+                self._keep(level, node, result.round, depth, emitted[depth])
+        self.levels = []
+
+    def _keep(self, level: Level, node: int, round: Round, depth: int, chosen: int) -> None:
+        recalled = level.recalled[node].float().cpu()
+        near = recalled if level.near is None else level.near[node].float().cpu().clamp(min=_LEAST)
+        noise = round.ahead[0, depth].float().cpu().expand_as(recalled)
+        factor = torch.tensor(self.calibration.at(depth + 1))
+        similarity = level.similarity[node].float().cpu()
+        self.rows.append((recalled, near, noise, factor, similarity, torch.tensor(chosen)))
+
+
+def fit_numbers(
+    open_engine: Callable[[MethodSettings], Engine],
+    jobs: Sequence[Job],
+    drafted: bool,
+    seconds: float,
+) -> RecallNumbers | None:
+    """Return the numbers fitted to a model; pairs that do no better are tiny's.
+
+    Half of the images are fitted to, the other half says whether that is an improvement. None if
+    the time is too short for enough choices.
+
+    Args:
+        open_engine: opens the engine of a method, for one image, whose rounds are not replayed.
+        jobs: images to generate, at least two.
+        drafted: whether a head is there, so that mixtures are fitted too.
+        seconds: how long generating may take.
+    """
+    known, methods = FITTED_TO_TINY, (ALONE, MIXED) if drafted else (ALONE,)
+    share, trust, alone = known.share, known.trust_mixed, known.trust_alone
+    for method in methods:
+        parts = jobs[: len(jobs) // 2], jobs[len(jobs) // 2 :]
+        time_each = seconds / len(methods) / len(parts)
+        recorders = [Recorder(open_engine(method)) for _ in parts]
+        if not recorders[0].works:
+            continue
+        for recorder, part in zip(recorders, parts, strict=True):
+            recorder.generate(part, time_each)
+        if any(len(recorder.rows) < LEAST_CHOICES for recorder in recorders):
+            return None
+        groups = [tuple(map(torch.stack, zip(*r.rows, strict=True))) for r in recorders]
+        if recorders[0].mixed:
+            share, trust = _better(_loss_mixed, [share, trust], *groups)
+        else:
+            (alone,) = _better(_loss_alone, [alone], *groups)
+    return RecallNumbers(share, trust, alone)
+
+
+def _loss_alone(data: tuple[Tensor, ...], numbers: Tensor) -> Tensor:
+    recalled, _, noise, _, similarity, chosen = data
+    trust = trust_in(similarity, *numbers[0])
+    return F.cross_entropy(trust[:, None] * (recalled + noise), chosen)
+
+
+def _loss_mixed(data: tuple[Tensor, ...], numbers: Tensor) -> Tensor:
+    recalled, near, noise, factor, similarity, chosen = data
+    (least, slope), trust = numbers
+    share = (least + slope * similarity).clamp(0, 1)[:, None]
+    mixed = torch.lerp(near, recalled, share).log_softmax(-1) + noise
+    return F.cross_entropy((factor * trust_in(similarity, *trust))[:, None] * mixed, chosen)
+
+
+def _better(
+    loss: Callable[[tuple[Tensor, ...], Tensor], Tensor],
+    known: list[Pair],
+    fitted_to: tuple[Tensor, ...],
+    others: tuple[Tensor, ...],
+) -> list[Pair]:
+    """Return pairs fitted to some choices; the known ones if they do better on others."""
+    numbers = torch.tensor(known, requires_grad=True)
+    optimizer = torch.optim.LBFGS([numbers], max_iter=60, line_search_fn="strong_wolfe")
+
+    def step() -> Tensor:
+        optimizer.zero_grad()
+        value = loss(fitted_to, numbers)
+        value.backward()
+        return value
+
+    optimizer.step(step)
+    fitted = numbers.detach()
+    if not bool(fitted.isfinite().all()) or loss(others, fitted) >= loss(
+        others, torch.tensor(known)
+    ):
+        return known
+    return [tuple(round(value, 2) for value in pair) for pair in fitted.tolist()]
