@@ -15,10 +15,13 @@ class CountedCache(KVCache):
     ):
         super().__init__(spec, shape, dtype, device)
         self.lengths = [0] * shape.images
+        self.starts = torch.zeros_like(self.origins)  # first token of each row
 
     def begin(self, starts: Tensor, origins: Tensor | None = None) -> "CountedCache":
         """Set where the rows begin; the first pass of a single image is its prompt."""
         self.starts.copy_(starts)
+        is_padding = torch.arange(self.slots) < starts[:, None]
+        self.padding.masked_fill_(is_padding, -torch.inf)
         self.origins.copy_(starts if origins is None else origins)
         return self
 
