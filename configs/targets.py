@@ -122,6 +122,16 @@ TARGETS = {
         sizes=EMU3,
         negative_prompt=_EMU3_NEGATIVE,
     ),
+    "liquid": Target(
+        folder="ckpts/liquid/Liquid_V1_7B",
+        sources={
+            "model_path": "`hf download Junfeng5/Liquid_V1_7B "
+            "--local-dir ckpts/liquid/Liquid_V1_7B`",
+            "drafter_path": "none is public; `main.py train_drafter` makes one",
+        },
+        flags=("tokenizer_path",),
+        side=512,
+    ),
 }
 
 

@@ -80,6 +80,9 @@ def can_fuse(spec: TransformerSpec, dtype: torch.dtype) -> bool:
         and all(width % wide == 0 for width in (spec.intermediate, spec.head_dim))
         and spec.head_dim // wide in _VECTORS
         and (spec.first_norm or not spec.swin_norm)
+        # the kernels' MLP is SwiGLU, and all heads together are as wide as the hidden states
+        and not spec.gelu
+        and spec.heads * spec.head_dim == spec.hidden
     )
 
 

@@ -15,6 +15,8 @@ from models.targets.emu3_files import EMU3
 from models.targets.family import Family
 from models.targets.janus import JanusPro
 from models.targets.janus_files import JANUS_PRO
+from models.targets.liquid import Liquid
+from models.targets.liquid_files import LIQUID
 from models.targets.llamagen import LlamaGen
 from models.targets.llamagen_files import llamagen_family
 from models.targets.lumina_mgpt import LuminaMgpt
@@ -27,6 +29,7 @@ TARGETS: dict[str, Callable[[Path, TargetOptions], TargetModel]] = {
     "llamagen2": partial(LlamaGen.load, side=32),
     "janus_pro": JanusPro.load,
     "emu3": Emu3.load,
+    "liquid": Liquid.load,
 }
 FAMILIES: dict[str, Family] = {
     "tiny": CHAMELEON,
@@ -36,6 +39,7 @@ FAMILIES: dict[str, Family] = {
     "llamagen2": llamagen_family(side=32),
     "janus_pro": JANUS_PRO,
     "emu3": EMU3,
+    "liquid": LIQUID,
 }
 
 

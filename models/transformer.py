@@ -1,12 +1,13 @@
 """The one decoder-only transformer of all targets and drafters.
 
 Pre-norm (or Swin-norm) blocks with RMSNorm, rotary attention with optional query/key LayerNorm, and
-SwiGLU. Keys and values live in a cache that the caller passes in; without one the forward pass is
+SwiGLU or, in Gemma's, GELU's variant of it. Keys and values live in a cache that the caller passes in; without one the forward pass is
 causal over its own tokens (training).
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -64,7 +65,7 @@ class Attention(nn.Module):
         self.layer, self.head_dim = layer, spec.head_dim
         self.heads, self.kv_heads = spec.heads, spec.kv_heads
         self.qkv = Linear(spec.hidden, (spec.heads + 2 * spec.kv_heads) * spec.head_dim, bias=False)
-        self.out = Linear(spec.hidden, spec.hidden, bias=False)
+        self.out = Linear(spec.heads * spec.head_dim, spec.hidden, bias=False)
         self.qk_norm = HeadNorm(spec.heads + spec.kv_heads, spec.head_dim) if spec.qk_norm else None
         self.rotate = rotate if spec.image_rope is None else rotate_pairs
 
@@ -112,10 +113,11 @@ class MLP(nn.Module):
         super().__init__()
         self.gate_up = Linear(spec.hidden, 2 * spec.intermediate, bias=False)
         self.down = Linear(spec.intermediate, spec.hidden, bias=False)
+        self.activation = partial(F.gelu, approximate="tanh") if spec.gelu else F.silu
 
     def forward(self, x: Tensor) -> Tensor:
         gate, up = self.gate_up(x).chunk(2, -1)
-        return self.down(F.silu(gate) * up)
+        return self.down(self.activation(gate) * up)
 
 
 class Block(nn.Module):

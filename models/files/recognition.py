@@ -16,6 +16,7 @@ from support.output import remark
 
 _EMU3, _JANUS = ("emu3", "Emu3"), ("janus", "multi_modality")  # model_type in config.json
 _EMU3_5_IDS = 282_926
+_GEMMA_IDS = 256_000  # of Gemma itself, to which Liquid adds image codes
 # Of a vocabulary with 16,384 image codes from 155,000 on; that of Chameleon's models is 65,536.
 _LUMINA_2_IDS = range(155_000 + 16_384, 180_000)
 
@@ -52,10 +53,19 @@ def _is_lumina_2(config: dict, folder: Path) -> bool:
     return config.get("model_type") == "chameleon" and type(ids) is int and ids in _LUMINA_2_IDS
 
 
+def _is_liquid(config: dict, folder: Path) -> bool:
+    return config.get("model_type") == "gemma" and config.get("vocab_size") != _GEMMA_IDS
+
+
 # The first that holds is taken, so a model stands before those that it resembles.
 _PUBLISHED = (
     Published("Emu3.5", (), ("emu3-5", "emu3p5", "emu35"), _is_emu3_5),
     Published("Lumina-mGPT 2.0", (), ("lumina-mgpt-2", "lumina-mgpt2"), _is_lumina_2),
+    Published(
+        "GLM-Image", (), ("glm-image",), lambda c, _: c.get("model_type") == "glm_image"
+    ),
+    Published("SimpleAR", (), ("simplear",)),
+    Published("Liquid", ("liquid",), ("liquid",), _is_liquid),
     Published("JanusFlow", (), ("janusflow", "janus-flow")),
     Published("Emu3-Chat", (), ("emu3-chat",)),
     Published("Emu3", ("emu3",), ("emu3",), lambda c, _: c.get("model_type") in _EMU3),

@@ -11,6 +11,8 @@ from transformers import (
     ChameleonModel,
     Emu3TextConfig,
     Emu3TextModel,
+    GemmaConfig,
+    GemmaModel,
     JanusVQVAEConfig,
     LlamaConfig,
     LlamaModel,
@@ -23,6 +25,7 @@ from models.files.weights import weight_files
 from models.targets.emu3_files import network as emu3_network
 from models.targets.emu3_network import emu3_entries
 from models.targets.janus_config import JanusConfig, janus_config
+from models.targets.liquid_network import liquid_spec
 from support.json_files import read_object
 
 HEAD = "lm_head.weight"
@@ -118,11 +121,32 @@ def janus_oracle(folder: Path, target: TargetModel) -> Oracle:
     return Oracle("LlamaModel with Janus's image parts", features, head)
 
 
+def liquid_oracle(folder: Path, target: TargetModel) -> Oracle:
+    """Return transformers' Gemma, whose head is its embedding.
+
+    Raises:
+        ValueError: transformers misses weights, or does not expect some.
+    """
+    config = read_object(folder / "config.json")
+    liquid_spec(config)  # of this family
+    # the formula that Gemma means by "gelu", too; later versions take the entry at its word
+    config = _config(GemmaConfig, config | {"hidden_act": "gelu_pytorch_tanh"})
+    with torch.device("meta"):
+        model = GemmaModel(config)
+    tensors = read_tensors(weight_files(folder))
+    state = dict(_placed(tensors, "model.", (HEAD,), target))
+    if hasattr(model.embed_tokens, "embed_scale"):  # computed, not read
+        model.embed_tokens.embed_scale = torch.tensor(config.hidden_size**0.5, device=target.device)
+    _fill(model, state, folder, target)
+    return _with_head(model.eval(), _codes_of(state["embed_tokens.weight"], target))
+
+
 ORACLES: dict[str, Callable[[Path, TargetModel], Oracle]] = {
     "chameleon": chameleon_oracle,
     "lumina_mgpt": chameleon_oracle,
     "emu3": emu3_oracle,
     "janus_pro": janus_oracle,
+    "liquid": liquid_oracle,
 }
 
 

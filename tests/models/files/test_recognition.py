@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from small import small_settings
 from small_emu3 import write_emu3
 from small_janus import write_janus
+from small_liquid import write_liquid
 from small_llamagen import write_llamagen
 
 import main
@@ -54,6 +55,18 @@ def with_norms(folder: Path) -> Path:
             lambda p, c: change(write_emu3(p / "a"), model_type="Emu3", vocab_size=282926),
             "holds Emu3.5",
         ),
+        ("anole", lambda p, c: write_liquid(p / "a"), "holds Liquid, .*use --model liquid"),
+        ("janus_pro", lambda p, c: write_liquid(p / "a"), "holds Liquid, .*use --model liquid"),
+        ("liquid", lambda p, c: write_janus(p / "a"), "holds Janus-Pro, .*use --model janus_pro"),
+        ("liquid", lambda p, c: c, "model_type is 'chameleon'; allowed for --model liquid"),
+        ("liquid", lambda p, c: c.rename(p / "Anole-7b-v0.1-hf"), "use --model anole"),
+        (
+            "liquid",
+            lambda p, c: change(write_liquid(p / "a"), vocab_size=256_000),
+            "vocab_size is 256000, the weights hold 287",
+        ),
+        ("anole", lambda p, c: change(c, model_type="glm_image"), "holds GLM-Image, .*no --model"),
+        ("anole", lambda p, c: c.rename(p / "SimpleAR-1.5B-RL"), "holds SimpleAR, .*no --model"),
         ("lumina_mgpt", lambda p, c: change(c, vocab_size=171_385), "holds Lumina-mGPT 2.0"),
         ("anole", lambda p, c: change(c, _name_or_path="x/lumina_768/"), "--model lumina_mgpt"),
         ("anole", lambda p, c: c.rename(p / "Lumina-mGPT-7B-768"), "use --model lumina_mgpt"),

@@ -1,4 +1,4 @@
-"""Janus-Pro and Emu3 in fp64: every lossless rule with every method and proposal that it goes with
+"""Janus-Pro, Emu3 and Liquid in fp64: every lossless rule with every method and proposal that it goes with
 repeats plain decoding's tokens, the randomised ones at temperature 0. Emu3's trees run across row
 ends.
 """
@@ -10,6 +10,7 @@ import torch
 from families import decoded
 from small_emu3 import emu3_settings, write_emu3
 from small_janus import janus_settings, write_janus
+from small_liquid import liquid_settings, write_liquid
 from torch import Tensor
 
 from configs.acceptance import VERIFIERS
@@ -19,7 +20,11 @@ from configs.sampling import SamplingSettings
 from decoding.proposals import PROPOSALS
 from runs.session import Session, open_session
 
-FAMILIES = {"janus_pro": (write_janus, janus_settings), "emu3": (write_emu3, emu3_settings)}
+FAMILIES = {
+    "janus_pro": (write_janus, janus_settings),
+    "emu3": (write_emu3, emu3_settings),
+    "liquid": (write_liquid, liquid_settings),
+}
 CASES = [
     (name, method, proposal)
     for name, rule in VERIFIERS.items()

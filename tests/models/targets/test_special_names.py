@@ -9,6 +9,7 @@ import pytest
 from small import LUMINA, small_settings, write_checkpoint
 from small_emu3 import AUTHORS, Emu3Sizes, emu3_settings, write_emu3
 from small_janus import janus_settings, write_janus
+from small_liquid import liquid_settings, write_liquid
 from small_llamagen import write_t5
 from tokenizers import Tokenizer
 
@@ -52,6 +53,16 @@ def authors_emu3(folder: Path) -> object:
     return emu3_settings(write_emu3(folder, sizes, "authors"))
 
 
+def liquid(folder: Path) -> object:
+    return liquid_settings(write_liquid(folder))
+
+
+def unmarked_liquid(folder: Path) -> object:
+    settings = liquid(folder)
+    unmarked(folder / "tokenizer.json")
+    return settings
+
+
 def chameleon(folder: Path) -> object:
     return small_settings(listed(write_checkpoint(folder)))
 
@@ -63,7 +74,7 @@ def lumina(folder: Path) -> object:
 
 @pytest.mark.parametrize(
     "write",
-    [janus, unmarked_janus, emu3, authors_emu3, chameleon, lumina],
+    [janus, unmarked_janus, emu3, authors_emu3, liquid, unmarked_liquid, chameleon, lumina],
     ids=lambda f: f.__name__,
 )
 def test_names_of_control_tokens_in_a_prompt_are_letters(

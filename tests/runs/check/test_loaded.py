@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from small import LUMINA, write_checkpoint, write_shards
 from small_emu3 import AUTHORS, BEFORE, Emu3Sizes, write_emu3
 from small_janus import write_janus
+from small_liquid import LiquidSizes, write_liquid
 from small_llamagen import write_llamagen
 from torch import Tensor
 
@@ -285,6 +286,7 @@ def test_transformers_is_skipped_without_memory(small, monkeypatch) -> None:
         ("emu3", "new"),
         ("emu3", "old"),
         ("emu3", "authors"),
+        ("liquid", "transformers"),
     ],
 )
 def test_logits_are_those_of_transformers(model, layout, checkpoint, tmp_path) -> None:
@@ -293,6 +295,8 @@ def test_logits_are_those_of_transformers(model, layout, checkpoint, tmp_path) -
         folder, flags = checkpoint, {"dtype": layout}
     elif model == "janus_pro":
         write_janus(folder, authors=layout == "authors")
+    elif model == "liquid":
+        write_liquid(folder, LiquidSizes(positions=700))
     else:
         sizes = Emu3Sizes(positions=700, words=AUTHORS if layout == "authors" else BEFORE)
         write_emu3(folder, sizes, layout)

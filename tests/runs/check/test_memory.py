@@ -13,6 +13,7 @@ import pytest
 from small import small_settings, write_checkpoint
 from small_emu3 import emu3_settings, write_emu3
 from small_janus import janus_settings, write_janus
+from small_liquid import liquid_settings, write_liquid
 
 import main
 from configs.method_table import METHODS
@@ -28,6 +29,7 @@ MAKERS: dict[str, tuple[Callable[[Path], Path], Callable[..., EngineSettings]]] 
     "tiny": (write_checkpoint, small_settings),
     "janus_pro": (write_janus, janus_settings),
     "emu3": (write_emu3, emu3_settings),
+    "liquid": (write_liquid, liquid_settings),
 }
 DRAFTING = [name for name, entry in METHODS.items() if entry.speculative]
 
