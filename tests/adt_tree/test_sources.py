@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from small_emu3 import write_emu3
 from small_janus import write_janus
+from small_liquid import write_liquid
 from small_llamagen import LlamaGenSizes, public_config
 
 from adt_tree.sources import absolute_paths, source_values
@@ -44,6 +45,7 @@ def test_folders_are_known_by_their_files(checkpoint, tmp_path):
     assert source_values(lumina, {})["model"] == "lumina_mgpt"
     assert source_values(write_janus(tmp_path / "own"), {})["model"] == "janus_pro"
     assert source_values(write_emu3(tmp_path / "other"), {})["model"] == "emu3"
+    assert source_values(write_liquid(tmp_path / "gemma"), {})["model"] == "liquid"
     for side, name in ((16, "llamagen"), (32, "llamagen2")):
         (tmp_path / name).mkdir()
         config = json.dumps(public_config(LlamaGenSizes(side=side)))

@@ -18,6 +18,7 @@ ABSENT = (
     "ckpts/llamagen",
     "ckpts/janus_pro",
     "ckpts/emu3",
+    "ckpts/liquid",
     "ckpts/metrics",
 )  # users put public weights there
 PLACES = ("configs", "scripts", "eval", "docs", "ckpts", "tests")

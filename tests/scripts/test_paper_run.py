@@ -11,6 +11,7 @@ from browser import thinned
 from paper_commands import commands, start, with_table
 from small_emu3 import write_emu3
 from small_janus import write_janus
+from small_liquid import write_liquid
 from small_llamagen import LlamaGenSizes, write_llamagen
 
 import main
@@ -50,6 +51,7 @@ def checkpoints(checkpoint, lumina_folder, tmp_path_factory) -> dict[str, Path]:
     others = {
         "janus_pro": write_janus(tmp_path_factory.mktemp("janus") / "checkpoint"),
         "emu3": write_emu3(tmp_path_factory.mktemp("emu3") / "checkpoint"),
+        "liquid": write_liquid(tmp_path_factory.mktemp("liquid") / "checkpoint"),
     }
     chameleons = {"anole": checkpoint, "tiny": checkpoint, "lumina_mgpt": lumina_folder}
     return chameleons | others | stages

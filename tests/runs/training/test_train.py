@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from small import LUMINA, Sizes, write_checkpoint
 from small_emu3 import write_emu3
 from small_janus import write_janus
+from small_liquid import write_liquid
 from small_llamagen import llamagen_settings, open_llamagen, write_llamagen
 
 import main
@@ -298,7 +299,9 @@ def test_several_folders_of_tokens_are_one(folders, tmp_path) -> None:
 
 
 LAYOUTS = {"tiny": {}, "lumina_mgpt": {"target_size": "96x64"}, "llamagen": {}, "janus_pro": {},
-           "emu3": {"target_size": "32x32"}}  # fmt: skip
+           "emu3": {"target_size": "32x32"}, "liquid": {}}  # fmt: skip
+
+WRITERS = {"janus_pro": write_janus, "emu3": write_emu3, "liquid": write_liquid}
 
 
 @pytest.mark.parametrize("layers", [1, 2])
@@ -308,8 +311,8 @@ def test_an_exported_drafter_decodes_what_ar_decodes(model, layers, tmp_path, mo
         folder = write_llamagen(tmp_path)
         target = open_llamagen(llamagen_settings(folder, "fp32")).target
         monkeypatch.setattr("runs.training.train.open_target", lambda run: target)
-    elif model in ("janus_pro", "emu3"):
-        folder = (write_janus if model == "janus_pro" else write_emu3)(tmp_path / "model")
+    elif model in WRITERS:
+        folder = WRITERS[model](tmp_path / "model")
     else:
         folder = write_checkpoint(tmp_path / "model", LUMINA if model == "lumina_mgpt" else Sizes())
     grid = (4, 6) if model == "lumina_mgpt" else (4, 4)
