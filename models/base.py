@@ -36,7 +36,7 @@ class TransformerSpec:
     qk_norm: bool = True
     # norms on the outputs of attention and MLP instead of their inputs (Chameleon 34B)
     swin_norm: bool = False
-    gelu: bool = False  # GELU by its tanh formula instead of SiLU in the MLP (Gemma)
+    gelu: bool = False  # GELU, its tanh approximation, instead of SiLU in the MLP (Gemma)
     # channels of a head, where they are not hidden / heads (Gemma 7B: 256 of 16 heads, hidden 3072)
     head_width: int | None = None
     first_norm: bool = True  # EAGLE heads of Llama targets have no input norm in layer 0

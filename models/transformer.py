@@ -1,8 +1,8 @@
 """The one decoder-only transformer of all targets and drafters.
 
 Pre-norm (or Swin-norm) blocks with RMSNorm, rotary attention with optional query/key LayerNorm, and
-SwiGLU or, in Gemma's, GELU's variant of it. Keys and values live in a cache that the caller passes in; without one the forward pass is
-causal over its own tokens (training).
+SwiGLU (Gemma: GEGLU). Keys and values live in a cache that the caller passes in; without one the
+forward pass is causal over its own tokens (training).
 """
 
 from collections.abc import Iterable, Iterator

@@ -9,6 +9,7 @@ from small import llama_drafter, randomised, special_tokenizer, write_drafter
 from transformers import GemmaConfig, GemmaForCausalLM
 
 from configs.schema import RunSettings, SamplingSettings
+from models.base import ImageVocab
 from models.codecs.vqgan import ImageTokenizer
 from models.codecs.vqgan_config import VqganConfig
 from models.codecs.vqgan_layout import build_vqmodel
@@ -18,7 +19,6 @@ from models.targets.liquid_network import (
     liquid_network,
     liquid_spec,
 )
-from models.base import ImageVocab
 
 SPECIAL = ("<pad>", "<eos>", "<bos>", "<unk>", "<boi>", "<eoi>", "<unconditional>")
 # entries that Gemma's first config.json has in place of transformers' of today
@@ -56,7 +56,9 @@ def write_liquid(
         head_dim=sizes.head_dim,
         max_position_embeddings=sizes.positions,
         vq_config={"num_embeddings": sizes.codes},
-        **{f"{name}_token_id": tokenizer.token_to_id(f"<{name}>") for name in ("pad", "bos", "eos")},
+        **{
+            f"{name}_token_id": tokenizer.token_to_id(f"<{name}>") for name in ("pad", "bos", "eos")
+        },
     )
     small_gemma(config).save_pretrained(folder, max_shard_size=shard)
     tokenizer.save(str(folder / "tokenizer.json"))

@@ -61,9 +61,7 @@ def _is_liquid(config: dict, folder: Path) -> bool:
 _PUBLISHED = (
     Published("Emu3.5", (), ("emu3-5", "emu3p5", "emu35"), _is_emu3_5),
     Published("Lumina-mGPT 2.0", (), ("lumina-mgpt-2", "lumina-mgpt2"), _is_lumina_2),
-    Published(
-        "GLM-Image", (), ("glm-image",), lambda c, _: c.get("model_type") == "glm_image"
-    ),
+    Published("GLM-Image", (), ("glm-image",), lambda c, _: c.get("model_type") == "glm_image"),
     Published("SimpleAR", (), ("simplear",)),
     Published("Liquid", ("liquid",), ("liquid",), _is_liquid),
     Published("JanusFlow", (), ("janusflow", "janus-flow")),

@@ -297,9 +297,7 @@ def test_the_recipe_is_the_authors_sampling(original, tmp_path) -> None:
 
 def test_flags_of_other_models() -> None:
     with pytest.raises(SettingsError, match="liquid makes images of 512 x 512 pixels"):
-        RunSettings(
-            prompt="a", model="liquid", model_path="a/b", target_size="768", method=PLAIN
-        )
+        RunSettings(prompt="a", model="liquid", model_path="a/b", target_size="768", method=PLAIN)
 
 
 def test_extracted_tokens_are_the_codecs(original, tmp_path) -> None:

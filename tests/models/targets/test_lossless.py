@@ -1,6 +1,6 @@
-"""Janus-Pro, Emu3 and Liquid in fp64: every lossless rule with every method and proposal that it goes with
-repeats plain decoding's tokens, the randomised ones at temperature 0. Emu3's trees run across row
-ends.
+"""Janus-Pro, Emu3 and Liquid in fp64: every lossless rule with every method and proposal that it
+goes with repeats plain decoding's tokens, the randomised ones at temperature 0. Emu3's trees run
+across row ends.
 """
 
 from __future__ import annotations
