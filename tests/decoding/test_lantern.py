@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -24,7 +25,10 @@ from decoding.verifiers.host import trees_on_host
 from decoding.verifiers.lantern import Lantern, LanternCoupled
 from decoding.verifiers.rejection import Rejection
 
-VOCAB, IMAGES, DELTA = 24, 4_000, 0.1
+VOCAB, DELTA = 24, 0.1
+ALL = "ADT_TEST_ALL" in os.environ
+# With few images the bounds have to be wider, because sampling alone moves the distance more.
+IMAGES, ABOVE, LEAST = (20_000, 0.015, 0.03) if ALL else (4_000, 0.03, 0.04)
 DISTRIBUTIONS = Distributions(VOCAB, 1)
 NOISE = noise_of(range(IMAGES), 1, VOCAB)
 BOTH = {"lantern": Lantern, "lantern_coupled": LanternCoupled}
@@ -47,7 +51,9 @@ def first_tokens(verifier: Verifier, children: int, proposal: str = "topk") -> T
 
 
 def distance(counts: Tensor) -> float:
-    """Total variation from the target's distribution; sampling alone makes about 0.023 of it."""
+    """Total variation from the target's distribution; sampling alone makes about 0.01 of it,
+    0.023 with few images.
+    """
     return float((counts / counts.sum() - DISTRIBUTIONS.log_p[0].exp()).abs().sum() / 2)
 
 
@@ -110,8 +116,8 @@ def test_siblings_share_the_bound(name, proposal, children) -> None:
     counts = first_tokens(
         BOTH[name](LanternSettings(k=23, delta=DELTA), nearest()), children, proposal
     )
-    assert distance(counts) <= DELTA + 0.03
-    assert proposal != "topk" or distance(counts) > 0.04
+    assert distance(counts) <= DELTA + ABOVE
+    assert proposal != "topk" or distance(counts) > LEAST
 
 
 @pytest.mark.parametrize("name", BOTH)

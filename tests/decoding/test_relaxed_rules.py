@@ -5,6 +5,7 @@ formulas promise, with controls that must fail; their lossless limits.
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -23,7 +24,8 @@ from decoding.verifiers.paths import PathExplore, PathRelax
 from decoding.verifiers.sampled import Gsd, Sampled
 from decoding.verifiers.traversal import first_chain
 
-VOCAB, LENGTH, IMAGES = 6, 2, 10_000
+VOCAB, LENGTH = 6, 2
+IMAGES = 40_000 if "ADT_TEST_ALL" in os.environ else 10_000
 SMALL = Distributions(VOCAB, 2, spread=0.8)
 P, Q = SMALL.log_p.exp(), SMALL.log_q.exp()
 CHAIN, PATHS = StaticTree(rank_paths("root:1 0:1")), StaticTree(rank_paths("root:2 0:1 1:1"))
