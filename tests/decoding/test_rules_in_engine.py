@@ -29,9 +29,8 @@ LOSSLESS = {
     ),
     "spectr": MethodSettings(method="static", proposal="sampled", verifier="spectr"),
     "block": MethodSettings("jacobi", proposal="sampled", verifier="block", window=5),
-    "traversal": MethodSettings(
-        method="static", tree="chain", proposal="sampled", verifier="traversal"
-    ),
+    # the tree has more nodes than the model has codes, and two parents on a level
+    "traversal": MethodSettings(method="static", proposal="sampled", verifier="traversal"),
     "SJD": MethodSettings("jacobi", proposal="sampled", verifier="sampled", window=5),
 }
 RELAXED = {
@@ -43,12 +42,9 @@ RELAXED = {
     "gsd": MethodSettings(
         "jacobi", proposal="sampled", verifier="gsd", window=5, relaxed=GsdSettings(reach=2)
     ),
-    "path_explore": MethodSettings(
-        "static", tree="chain", proposal="sampled", verifier="path_explore"
-    ),
+    "path_explore": MethodSettings("static", proposal="sampled", verifier="path_explore"),
     "path_relax": MethodSettings(
         "static",
-        tree="chain",
         proposal="sampled",
         verifier="path_relax",
         relaxed=PathSettings(delta=0.3),
