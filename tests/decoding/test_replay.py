@@ -140,7 +140,8 @@ def test_replayed_rounds_decode_the_same_tokens(method, session) -> None:
     check(session, method, WARM, 2)
 
 
-@pytest.mark.parametrize("method", in_turn(METHODS[-2:]), ids=named)
+@only_in_all
+@pytest.mark.parametrize("method", METHODS[-2:], ids=named)
 def test_so_they_do_at_temperature_0_where_the_head_reads_hidden_states(method, session) -> None:
     check(session_reading(session, (1,)), method, GREEDY, 1)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from browser import only_in_all
 from fake_session import FakeEngine, fake_opener
 from made_runs import scenes, write_run
 from stand_ins import empty_checkpoint
@@ -236,6 +237,7 @@ def torchrun(*words: str, program: str | Path = "main.py") -> subprocess.Complet
     )
 
 
+@only_in_all
 def test_torchrun_with_a_real_model(checkpoint, tmp_path):
     """Two processes, gloo, the small checkpoint: the images that one process makes."""
     (tmp_path / "p.txt").write_text("a cat\na dog\na bus\n")
