@@ -1,7 +1,6 @@
 """Linear layers that compiled kernels can multiply, on CPUs."""
 
 from collections.abc import Iterator
-from itertools import chain
 
 import torch
 import torch.nn.functional as F
@@ -61,8 +60,9 @@ def pack_weights(module: nn.Module) -> None:
     linears = [linear for linear in _linears(module) if not linear.weight.requires_grad]
     linears = [linear for linear in linears if Panels.fit(linear.weight)]
     # all layers in the same type, since the kernels run them in one call
-    types = [Panels.exact_types(linear.weight) for linear in linears]
-    stored = next((dtype for dtype in chain(*types) if all(dtype in of for of in types)), None)
+    narrow = torch.bfloat16, torch.float16
+    kept = (d for d in narrow if all(Panels.keep(linear.weight, d) for linear in linears))
+    stored = next(kept, None)
     for linear in linears:
         linear.keep(Panels(linear.weight, stored))
 

@@ -94,7 +94,7 @@ class Panels:
     """A matrix in the order in which the kernels read it."""
 
     def __init__(self, weight: Tensor, stored: torch.dtype | None = None):
-        """Copy weight (outputs, depth), which lies in a CPU's memory, in one of `exact_types`."""
+        """Copy weight (outputs, depth), which lies in a CPU's memory; stored: a type of 16 bits."""
         self.outputs, self.depth = weight.shape
         self.dtype, self.stored = weight.dtype, stored or weight.dtype
         step = 2 * lanes(weight.dtype)
@@ -110,11 +110,10 @@ class Panels:
         return plain and weight.dtype in NAMES and weight.shape[1] % 2 == 0
 
     @staticmethod
-    def exact_types(weight: Tensor) -> list[torch.dtype]:
-        """Return the types that keep every number of a weight, the smallest first."""
-        narrow = (torch.bfloat16, torch.float16) if weight.dtype == torch.float32 else ()
-        kept = [each for each in narrow if torch.equal(weight.to(each).to(weight.dtype), weight)]
-        return [*kept, weight.dtype]
+    def keep(weight: Tensor, stored: torch.dtype) -> bool:
+        """Return whether a weight in fp32 can be stored in this type of 16 bits without a loss."""
+        fp32 = weight.dtype == torch.float32
+        return fp32 and torch.equal(weight.to(stored).to(weight.dtype), weight)
 
     def take(self, x: Tensor) -> bool:
         """Return whether `multiply` takes x, and no compiler follows torch's operations."""
