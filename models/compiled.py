@@ -9,7 +9,7 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from models.base import Context
-from models.transformer import Block, Blocks, Heads, Rotation, in_turn
+from models.transformer import Block, Blocks, Heads, Rotation, in_turn, run_by_torch
 
 _SIZES = 64  # programs of one function: for each network, type, and one or many rows and tokens
 
@@ -30,7 +30,7 @@ def compile_blocks(*networks: nn.Module) -> None:
     for network in networks:
         for module in network.modules():
             if isinstance(module, Blocks):
-                module.run = run_compiled
+                module.run = partial(run_by_torch, walk=compiled_in_turn)
 
 
 def missing_compiler(device: torch.device) -> str | None:
@@ -43,12 +43,12 @@ def missing_compiler(device: torch.device) -> str | None:
     return None
 
 
-def run_compiled(
+def compiled_in_turn(
     blocks: Iterable[Block], x: Tensor, rotation: Rotation, context: Context
 ) -> Iterator[Tensor]:
-    """Yield what `in_turn` does. Where gradients are wanted it runs."""
+    """Yield what `in_turn` yields, by compiled code where no gradients are recorded."""
     blocks = tuple(blocks)
-    if torch.is_grad_enabled() or torch.compiler.is_compiling() or not blocks:
+    if torch.is_grad_enabled() or not blocks:
         yield from in_turn(blocks, x, rotation, context)
         return
     begin, between, end = map(_program, (_begin, _between, _end))

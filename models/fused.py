@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from models.base import Context, Layers, TransformerSpec
 from models.linear import Linear
-from models.native import NAMES, Panels, check_size, kernels_of, lanes
+from models.native import TYPES, Panels, can_read, check_size, kernels_of, lanes
 from models.rotary import rotate_pairs
+from models.transformer import Block, Blocks, RMSNorm, run_by_torch
 
 MOST_TOKENS = 512  # per row of a pass; longer ones were not measured against torch
 _VECTORS = (1, 2, 4, 8, 16, 32)  # of a head, for which attention is compiled
@@ -66,12 +67,12 @@ class Weights:
         return [linear.packed for linear in self.linears] == self.packed
 
 
-_weights: WeakKeyDictionary[nn.Module, Weights] = WeakKeyDictionary()
+_weights: WeakKeyDictionary[Blocks, Weights] = WeakKeyDictionary()
 
 
 def can_fuse(spec: TransformerSpec, dtype: torch.dtype) -> bool:
     """Return whether blocks of these sizes and of this type can be fused."""
-    if dtype not in NAMES:
+    if dtype not in TYPES:
         return False
     wide = lanes(dtype)
     qkv = (spec.heads + 2 * spec.kv_heads) * spec.head_dim
@@ -87,28 +88,46 @@ def can_fuse(spec: TransformerSpec, dtype: torch.dtype) -> bool:
 
 
 def run_fused(
-    blocks: nn.Module,
+    blocks: Blocks,
     x: Tensor,
     context: Context,
     layers: Layers = (),
-    norm: nn.Module | None = None,
-) -> Tensor | None:
-    """Return what `Blocks.forward` does, or None if it must.
+    norm: RMSNorm | None = None,
+) -> Tensor:
+    """Run blocks by compiled kernels where these apply, else by torch; as `Blocks.forward`."""
+    weights = _weights_for(blocks, x, context)
+    if weights is None:
+        return run_by_torch(blocks, x, context, layers, norm)
+    return _call(weights, blocks, x, context, layers, norm)
 
-    torch must run them in training, without a cache, on other devices, while a compiler follows,
-    for long rows, and if a weight has no packed copy.
+
+def _weights_for(blocks: Blocks, x: Tensor, context: Context) -> Weights | None:
+    """Return the weights for a pass by kernels, or None if torch must run it.
+
+    It must in training, without a cache or a mask, where the cache is spread over devices, for
+    long rows, and where a weight has no packed copy.
     """
-    cached, mask, spec, (rows, n, _) = context.cache, context.mask, blocks.spec, x.shape
-    watched = (
-        torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
-    )
-    if watched or type(x) is not Tensor or not x.is_cpu or n > MOST_TOKENS:
+    if torch.is_grad_enabled() or not can_read(x) or x.shape[1] > MOST_TOKENS:
         return None
-    if mask is None or not hasattr(cached, "memory") or len(cached.memory) > 1:
+    memory = getattr(context.cache, "memory", ())  # accelerate's layers have one for each device
+    if context.mask is None or len(memory) != 1:
         return None
-    if (weights := weights_of(blocks)) is None or weights.dtype != x.dtype:
-        return None
-    memory, mask = cached.memory[0], mask.expand(rows, -1, n, -1)
+    weights = weights_of(blocks)
+    return weights if weights is not None and weights.dtype == x.dtype else None
+
+
+def _call(
+    weights: Weights,
+    blocks: Blocks,
+    x: Tensor,
+    context: Context,
+    layers: Layers,
+    norm: RMSNorm | None,
+) -> Tensor:
+    """Return what the kernels make of a pass."""
+    cached, spec, (rows, n, _) = context.cache, blocks.spec, x.shape
+    memory, mask = cached.memory[0], context.mask.expand(rows, -1, n, -1)
+    # the names keep tensors alive whose addresses the call reads
     rotation, positions = blocks.rotary.table_in(x.dtype), context.positions.contiguous()
     assert memory.dtype == mask.dtype == rotation.dtype
     slots, ends = cached.slots.contiguous(), cached.ends.contiguous()
@@ -129,26 +148,25 @@ def run_fused(
     return torch.stack([x, *states], 2) if layers else x
 
 
-def weights_of(blocks: nn.Module) -> Weights | None:
+def weights_of(blocks: Blocks) -> Weights | None:
     """Return the addresses of the weights of blocks, or None if they cannot be fused."""
-    found = _weights.get(blocks)
-    if found is None or not found.current:
-        linears = [part for part in blocks.modules() if isinstance(part, Linear)]
-        packed = [linear.packed for linear in linears]
-        dtype = blocks.blocks[0].mlp_norm.weight.dtype
-        if not all(isinstance(panels, Panels) for panels in packed):
-            return None
-        if not can_fuse(blocks.spec, dtype) or len({panels.stored for panels in packed}) > 1:
-            return None
-        check_size(Pass)
-        table = array("q", [address for block in blocks.blocks for address in _addresses(block)])
-        found = _weights[blocks] = Weights(
-            dtype, packed[0].stored, linears, packed, table, Linear.changes
-        )
-    return found
+    known = _weights.get(blocks)
+    if known is not None and known.current:
+        return known
+    linears = [module for module in blocks.modules() if isinstance(module, Linear)]
+    packed = [linear.packed for linear in linears]
+    dtype = blocks.blocks[0].mlp_norm.weight.dtype
+    if not all(isinstance(panels, Panels) for panels in packed):
+        return None
+    if not can_fuse(blocks.spec, dtype) or len({panels.stored for panels in packed}) > 1:
+        return None
+    check_size(Pass)
+    table = array("q", [address for block in blocks.blocks for address in _addresses(block)])
+    _weights[blocks] = Weights(dtype, packed[0].stored, linears, packed, table, Linear.changes)
+    return _weights[blocks]
 
 
-def _addresses(block: nn.Module) -> tuple[int, ...]:
+def _addresses(block: Block) -> tuple[int, ...]:
     """Return a row of `Weights.table`; 0 where a block has no such weight."""
     attention, mlp = block.attention, block.mlp
     head = attention.qk_norm

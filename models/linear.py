@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.native import NAMES, Panels
+from models.native import NAMES, TYPES, Panels
 
 
 class Linear(nn.Linear):
@@ -44,9 +44,8 @@ class Linear(nn.Linear):
 
     def _multiplies(self, x: Tensor) -> bool:
         """Return whether the copy can be used: no gradient is wanted, and x has its type."""
-        # autocast would round to another type, which only torch's product does
         trains = x.requires_grad or self.weight.requires_grad
-        return not (trains or torch.is_autocast_enabled("cpu")) and self.packed.take(x)
+        return not trains and self.packed.take(x)
 
 
 def pack_weights(module: nn.Module) -> None:
@@ -57,19 +56,33 @@ def pack_weights(module: nn.Module) -> None:
     must be packed again.
     """
     forget_packed(module)
-    linears = [linear for linear in _linears(module) if not linear.weight.requires_grad]
-    linears = [linear for linear in linears if Panels.fit(linear.weight)]
-    # all layers in the same type, since the kernels run them in one call
-    narrow = torch.bfloat16, torch.float16
-    kept = (d for d in narrow if all(Panels.keep(linear.weight, d) for linear in linears))
-    stored = next(kept, None)
-    for linear in linears:
+    stored = stored_type(module)
+    for linear in _packable(module):
         linear.keep(Panels(linear.weight, stored))
+
+
+def stored_type(module: nn.Module) -> torch.dtype | None:
+    """Return the shortest type that holds all packable weights of a module without loss.
+
+    One type for all of them, since the kernels run all layers in one call. None: nothing to pack.
+    """
+    weights = [linear.weight for linear in _packable(module)]
+    if not weights:
+        return None
+    dtype = weights[0].dtype
+    shorter = (stored for of, stored in NAMES if of == dtype and stored.itemsize < dtype.itemsize)
+    kept = (stored for stored in shorter if all(_is_kept(weight, stored) for weight in weights))
+    return next(kept, dtype)
+
+
+def _is_kept(weight: Tensor, stored: torch.dtype) -> bool:
+    """Return whether a weight can be stored in a type without a loss."""
+    return torch.equal(weight.to(stored).to(weight.dtype), weight)
 
 
 def packed_bytes(module: nn.Module, dtype: torch.dtype) -> int:
     """Return the bytes that copies of a frozen module's weights take on CPUs, at most."""
-    if dtype not in NAMES:
+    if dtype not in TYPES:
         return 0
     return sum(dtype.itemsize * linear.weight.numel() for linear in _linears(module))
 
@@ -82,3 +95,8 @@ def forget_packed(module: nn.Module) -> None:
 
 def _linears(module: nn.Module) -> Iterator[Linear]:
     return (layer for layer in module.modules() if isinstance(layer, Linear))
+
+
+def _packable(module: nn.Module) -> list[Linear]:
+    frozen = (linear for linear in _linears(module) if not linear.weight.requires_grad)
+    return [linear for linear in frozen if Panels.fit(linear.weight)]

@@ -24,7 +24,16 @@ FLAGS = (
     "-std=c++17 -O3 -march=native -fopenmp -fno-math-errno -fno-trapping-math -ffp-contract=off "
     "-fPIC"
 )
-NAMES = {torch.float32: "fp32", torch.float64: "fp64", torch.bfloat16: "bf16"}
+# Types of hidden states and of weights in memory -> how `kernels/library.cpp` names its functions.
+# Weights in fp32 that fit into 16 bits are stored so.
+NAMES = {
+    (torch.float32, torch.float32): "fp32",
+    (torch.float32, torch.bfloat16): "fp32_bf16",
+    (torch.float32, torch.float16): "fp32_fp16",
+    (torch.float64, torch.float64): "fp64",
+    (torch.bfloat16, torch.bfloat16): "bf16",
+}
+TYPES = frozenset(dtype for dtype, _ in NAMES)  # of hidden states
 CAPABILITY = "ATEN_CPU_CAPABILITY"  # torch's variable that keeps it from newer instructions
 # The kernels obey it, too, so that one variable shows what a run is like on an older processor.
 WITHOUT = {"avx2": ("-mno-avx512f",), "default": ("-mno-avx512f", "-mno-avx")}
@@ -32,35 +41,43 @@ _SECONDS = 300  # that a compiler may take
 _N, _AT = ctypes.c_int64, ctypes.c_void_p
 
 
+# What the functions in `models/kernels/` take: n a number, @ an address.
+_FUNCTIONS = {"pack": "nn@@", "linear": "nnn@@@@", "run": "@@@"}
+_ARGUMENTS = {"n": _N, "@": _AT}
+
+
 class NoKernels(Exception):
     """The kernels cannot be built or loaded here; says why."""
 
 
-# What the functions in `models/kernels/` take: n a number, @ an address.
-_FUNCTIONS = {"pack": "nn@@", "linear": "nnn@@@@", "run": "@@@"}
-_TYPES = {"n": _N, "@": _AT}
-
-
 class Kernels:
-    """The functions of the library for hidden states and weights of a type."""
+    """The functions of the library for hidden states and weights of certain types."""
 
     def __init__(self, library: ctypes.CDLL, types: str):
         for name, takes in _FUNCTIONS.items():
             address = ctypes.c_void_p.in_dll(library, f"adt_{name}_{types}").value
-            signature = ctypes.CFUNCTYPE(None, *(_TYPES[kind] for kind in takes))
+            signature = ctypes.CFUNCTYPE(None, *(_ARGUMENTS[kind] for kind in takes))
             setattr(self, name, signature(address))
 
 
 @cache
 def kernels_of(dtype: torch.dtype, stored: torch.dtype) -> Kernels:
-    """Return the functions for a type of `NAMES`; raises as `kernels` does.
+    """Return the functions for types of `NAMES`; raises as `kernels` does.
 
     Args:
         dtype: of hidden states.
-        stored: of weights; 16 bits, too, for fp32.
+        stored: of weights in memory.
     """
-    types = dict.fromkeys((dtype, stored))
-    return Kernels(kernels(), "_".join(NAMES.get(each, "fp16") for each in types))
+    return Kernels(kernels(), NAMES[dtype, stored])
+
+
+def can_read(x: Tensor) -> bool:
+    """Return whether kernels may compute with a tensor: plain numbers in a CPU's memory.
+
+    Autocast would round them, and a compiler follows only torch's own operations.
+    """
+    watched = torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
+    return type(x) is Tensor and x.is_cpu and not watched
 
 
 def vector_bytes() -> int:
@@ -93,10 +110,10 @@ def check_size(structure: type[ctypes.Structure]) -> None:
 class Panels:
     """A matrix in the order in which the kernels read it."""
 
-    def __init__(self, weight: Tensor, stored: torch.dtype | None = None):
-        """Copy weight (outputs, depth), which lies in a CPU's memory; stored: a type of 16 bits."""
+    def __init__(self, weight: Tensor, stored: torch.dtype):
+        """Copy weight (outputs, depth) from a CPU's memory; stored: its type in the copy."""
         self.outputs, self.depth = weight.shape
-        self.dtype, self.stored = weight.dtype, stored or weight.dtype
+        self.dtype, self.stored = weight.dtype, stored
         step = 2 * lanes(weight.dtype)
         source = weight.to(self.stored).contiguous()
         self.memory = source.new_empty(-(-self.outputs // step) * step * self.depth)
@@ -106,19 +123,11 @@ class Panels:
     @staticmethod
     def fit(weight: Tensor) -> bool:
         """Return whether a weight can be copied so."""
-        plain = type(weight.data) is Tensor and weight.device.type == "cpu"
-        return plain and weight.dtype in NAMES and weight.shape[1] % 2 == 0
-
-    @staticmethod
-    def keep(weight: Tensor, stored: torch.dtype) -> bool:
-        """Return whether a weight in fp32 can be stored in this type of 16 bits without a loss."""
-        fp32 = weight.dtype == torch.float32
-        return fp32 and torch.equal(weight.to(stored).to(weight.dtype), weight)
+        return can_read(weight.data) and weight.dtype in TYPES and weight.shape[1] % 2 == 0
 
     def take(self, x: Tensor) -> bool:
-        """Return whether `multiply` takes x, and no compiler follows torch's operations."""
-        fits = type(x) is Tensor and x.dtype == self.dtype and x.shape[-1] == self.depth
-        return fits and x.is_cpu and not torch.compiler.is_compiling()
+        """Return whether `multiply` takes x."""
+        return can_read(x) and x.dtype == self.dtype and x.shape[-1] == self.depth
 
     def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """Return x weight^T + bias, for x (..., depth) of the weight's type."""

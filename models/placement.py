@@ -14,6 +14,7 @@ from torch import nn
 from models.base import TransformerSpec
 from models.linear import forget_packed
 from models.targets.transformer_target import TransformerTarget
+from models.transformer import run_by_torch
 
 _KEPT_FREE = 0.1  # of every GPU, for activations
 _IMAGE_BYTES = 2 * 2**30  # on the first GPU, for turning tokens into pixels
@@ -113,7 +114,7 @@ def dispatch(
             "--device_map: found 'auto', which needs the package accelerate; it is not here"
         ) from error
     forget_packed(target.transformer)
-    target.transformer.blocks.fused = False  # kernels know nothing of accelerate's hooks
+    target.transformer.blocks.run = run_by_torch  # our kernels would bypass accelerate's hooks
     first = main.index if main.type == "cuda" else "cpu"
     device_map = dict.fromkeys(("embedding", "norm", "head"), first)
     device_map |= {f"blocks.blocks.{layer}": device for layer, device in enumerate(places)}

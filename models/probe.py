@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import product
@@ -14,10 +15,11 @@ from math import log, prod
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from models.base import Context, TransformerSpec
-from models.linear import Linear, pack_weights
+from models.fused import run_fused
+from models.linear import pack_weights, stored_type
 from models.native import NAMES, find_compiler, kernels, library_path
 from models.transformer import Blocks
 from support.durable import encode_json, replace_file
@@ -43,38 +45,48 @@ class Timing:
         return self.torch / self.kernels
 
 
-def faster(dtype: torch.dtype, width: int) -> bool:
-    """Return whether kernels are faster for networks of about this width, over few and many tokens.
+def faster(network: nn.Module) -> bool:
+    """Return whether kernels run a network's layers faster than torch, over few and many tokens.
+
+    The weights count as they would be packed, and the width that is nearest to the network's.
 
     Raises:
         NoKernels: they cannot be built.
     """
+    dtype, stored = next(network.parameters()).dtype, stored_type(network)
+    widths = {blocks.spec.hidden for blocks in network.modules() if isinstance(blocks, Blocks)}
+    return stored is not None and all(_gain(dtype, stored, width) > 1 for width in widths)
+
+
+def _gain(dtype: torch.dtype, stored: torch.dtype, width: int) -> float:
     nearest = min(WIDTHS, key=lambda measured: abs(log(measured / width)))
-    return prod(row.speedup for row in timings(dtype) if row.width == nearest) > 1
+    return prod(row.speedup for row in timings(dtype, stored) if row.width == nearest)
 
 
 @cache
-def timings(dtype: torch.dtype) -> tuple[Timing, ...]:
-    """Return the timings for a type; the first call on a machine measures them, in seconds.
+def timings(dtype: torch.dtype, stored: torch.dtype) -> tuple[Timing, ...]:
+    """Return the timings for types of `NAMES`; the first call on a machine measures, in seconds.
 
     Raises:
         NoKernels: the kernels cannot be built.
     """
     kernels()
-    kept = _read()
-    if NAMES[dtype] not in kept:
+    name, kept = NAMES[dtype, stored], _read()
+    if name not in kept:
         with _one_thread():
-            measured = [_measure(dtype, *sizes) for sizes in product(WIDTHS, TOKENS)]
-        kept = _read() | {NAMES[dtype]: [asdict(timing) for timing in measured]}
+            rows = [_measure(dtype, stored, *sizes) for sizes in product(WIDTHS, TOKENS)]
+        kept = _read() | {name: [asdict(row) for row in rows]}
         # the library may be loaded already while another cache folder is set
         _path().parent.mkdir(parents=True, exist_ok=True)
         replace_file(_path(), encode_json(kept))
-    return tuple(Timing(**timing) for timing in kept[NAMES[dtype]])
+    return tuple(Timing(**row) for row in kept[name])
 
 
-def stored(dtype: torch.dtype) -> tuple[Timing, ...]:
-    """Return the timings for a type if they were measured; else none."""
-    return timings(dtype) if NAMES[dtype] in _read() else ()
+def measured(dtype: torch.dtype) -> dict[torch.dtype, tuple[Timing, ...]]:
+    """Return the timings for a type so far, by the type of the weights in memory."""
+    kept = _read()
+    pairs = (pair for pair, name in NAMES.items() if pair[0] == dtype and name in kept)
+    return {stored: timings(dtype, stored) for _, stored in pairs}
 
 
 def _path() -> Path:
@@ -118,7 +130,7 @@ class _Cache:
 
 
 @torch.inference_mode()
-def _measure(dtype: torch.dtype, width: int, tokens: int) -> Timing:
+def _measure(dtype: torch.dtype, stored: torch.dtype, width: int, tokens: int) -> Timing:
     spec = TransformerSpec(
         vocab=1,
         hidden=width,
@@ -128,25 +140,17 @@ def _measure(dtype: torch.dtype, width: int, tokens: int) -> Timing:
         kv_heads=width // 64,
         max_positions=_PAST + tokens,
     )
-    blocks = Blocks(spec).requires_grad_(False).to(dtype)
-    pack_weights(blocks)
+    # rounding random weights gives them what `pack_weights` looks for in a checkpoint's
+    blocks = Blocks(spec).requires_grad_(False).to(stored).to(dtype)
     cache = _Cache(spec, tokens, dtype)
     mask = torch.zeros(1, 1, tokens, _PAST + tokens, dtype=cache.type)
     context = Context(torch.arange(_PAST, _PAST + tokens)[None], mask, cache)
     x = torch.randn(1, tokens, width).to(dtype)
-    linears = [(layer, layer.packed) for layer in blocks.modules() if isinstance(layer, Linear)]
-
-    def run_by(packs: bool) -> Callable[[], Tensor]:
-        def run() -> Tensor:
-            blocks.fused = packs
-            for layer, packed in linears:
-                layer.packed = packed if packs else None
-            return blocks(x, context)
-
-        return run
-
-    ours, theirs = _fastest(run_by(True), run_by(False))
-    return Timing(width, tokens, round(1e3 * ours, 4), round(1e3 * theirs, 4))
+    ours, theirs = deepcopy(blocks), blocks
+    pack_weights(ours)
+    ours.run = run_fused
+    fewest = _fastest(lambda: ours(x, context), lambda: theirs(x, context))
+    return Timing(width, tokens, *(round(1e3 * seconds, 4) for seconds in fewest))
 
 
 def _fastest(*ways: Callable[[], Tensor]) -> list[float]:

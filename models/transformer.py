@@ -5,7 +5,7 @@ SwiGLU (Gemma: GEGLU). Keys and values live in a cache that the caller passes in
 forward pass is causal over its own tokens (training).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.base import Context, Layers, TransformerSpec
-from models.fused import run_fused
 from models.linear import Linear
 from models.rotary import Rotary, RotaryGrid, rotate, rotate_pairs
 
@@ -145,15 +144,6 @@ class Block(nn.Module):
         return x + self.mlp(self.mlp_norm(x))
 
 
-def in_turn(
-    blocks: Iterable[Block], x: Tensor, rotation: Rotation, context: Context
-) -> Iterator[Tensor]:
-    """Yield the hidden states (rows, n, hidden) after every block."""
-    for block in blocks:
-        x = block(x, rotation, context)
-        yield x
-
-
 class Blocks(nn.Module):
     """The stack of blocks, shared by targets and drafters."""
 
@@ -165,8 +155,8 @@ class Blocks(nn.Module):
             Rotary(*sizes) if spec.image_rope is None else RotaryGrid(*sizes, spec.image_rope)
         )
         self.blocks = nn.ModuleList(Block(spec, layer) for layer in range(spec.layers))
-        self.fused = False  # whether passes on a CPU run `models.fused` where they can
-        self.run = in_turn  # the blocks, where that does not; `models.compiled` has another way
+        # How layers run is chosen here alone: by torch, by `models.compiled` or by `models.fused`.
+        self.run: Callable[..., Tensor] = run_by_torch
 
     def forward(
         self,
@@ -177,23 +167,45 @@ class Blocks(nn.Module):
     ) -> Tensor:
         """Embeddings (rows, n, hidden) -> features (rows, n, hidden).
 
-        With `layers` the states after these follow, in a dimension: (rows, n, 1 + layers, hidden).
-        With `norm` all that is returned has passed it.
+        With `layers` the states after these layers follow: (rows, n, 1 + layers, hidden).
+        With `norm` everything that is returned has passed it.
         """
-        if self.fused and (found := run_fused(self, x, context, layers, norm)) is not None:
-            return found
-        rotation, mask = self.rotary(context.positions, x.dtype), context.mask
-        if mask is not None and mask.shape[2] > 1:  # heads that share keys are more queries
-            groups = self.spec.heads // self.spec.kv_heads
-            context = replace(context, mask=mask.repeat(1, 1, groups, 1) if groups > 1 else mask)
-        states = []
-        passed = self.run(self.blocks, x, rotation, context)
-        for number, x in enumerate(passed, 1):
-            if number in layers:
-                states.append(x)
-        if layers:
-            x = torch.stack([x, *(state.to(x.device) for state in states)], 2)
-        return x if norm is None else norm(x)
+        return self.run(self, x, context, layers, norm)
+
+
+def in_turn(
+    blocks: Iterable[Block], x: Tensor, rotation: Rotation, context: Context
+) -> Iterator[Tensor]:
+    """Yield the hidden states (rows, n, hidden) after every block."""
+    for block in blocks:
+        x = block(x, rotation, context)
+        yield x
+
+
+def run_by_torch(
+    blocks: Blocks,
+    x: Tensor,
+    context: Context,
+    layers: Layers = (),
+    norm: RMSNorm | None = None,
+    walk: Callable[..., Iterator[Tensor]] = in_turn,
+) -> Tensor:
+    """Run blocks by torch's operations; arguments and result as `Blocks.forward`.
+
+    walk: runs one block after the other, as `in_turn` does.
+    """
+    rotation, mask = blocks.rotary(context.positions, x.dtype), context.mask
+    if mask is not None and mask.shape[2] > 1:  # heads that share keys are more queries
+        groups = blocks.spec.heads // blocks.spec.kv_heads
+        context = replace(context, mask=mask.repeat(1, 1, groups, 1) if groups > 1 else mask)
+    states = []
+    for number, state in enumerate(walk(blocks.blocks, x, rotation, context), 1):
+        x = state
+        if number in layers:
+            states.append(state)
+    if layers:
+        x = torch.stack([x, *(state.to(x.device) for state in states)], 2)
+    return x if norm is None else norm(x)
 
 
 class Transformer(nn.Module):

@@ -7,8 +7,9 @@ from torch import nn
 from configs.fields import SettingsError
 from configs.model import INDUCTOR, EngineSettings
 from models.compiled import compile_blocks, missing_compiler
+from models.fused import run_fused
 from models.linear import pack_weights
-from models.native import NAMES, NoKernels, kernels
+from models.native import NoKernels, kernels
 from models.probe import faster
 from models.transformer import Blocks
 from support.devices import pick_device
@@ -46,13 +47,9 @@ def fuse(*networks: nn.Module) -> None:
         pack_weights(network)
         for blocks in network.modules():
             if isinstance(blocks, Blocks):
-                blocks.fused = True
+                blocks.run = run_fused
 
 
 def fuse_where_faster(*networks: nn.Module) -> None:
     """Let networks run kernels of our own if these are faster here for their type and width."""
-    for network in networks:
-        stacks = [module for module in network.modules() if isinstance(module, Blocks)]
-        dtype = next(network.parameters()).dtype
-        if dtype in NAMES and all(faster(dtype, blocks.spec.hidden) for blocks in stacks):
-            fuse(network)
+    fuse(*filter(faster, networks))

@@ -26,7 +26,7 @@ from models.files.recognition import refuse_other_model
 from models.files.sizes import size_faults
 from models.files.weights import listed_files, naming, placed_keys
 from models.native import NoKernels
-from models.probe import stored
+from models.probe import measured
 from models.registry import FAMILIES
 from models.targets.family import Check, Checked, Family, ImageSequence
 from runs.check.memory import ImageTokens, cache_bytes, free_memory, memory_of
@@ -309,16 +309,21 @@ def _kernels(settings: InspectSettings) -> Iterator[Finding]:
     if pick_device(settings.device).type != "cpu":
         return
     try:
-        rows = stored(DTYPES[settings.dtype])
+        timings = measured(DTYPES[settings.dtype])
     except NoKernels as error:
         yield Finding("kernels", settings.dtype, NOTE, f"torch's: {error}")
         return
-    times = [
-        f"{row.width} wide, {row.tokens} token{'s' * (row.tokens > 1)}: {row.speedup:.1f} times"
-        for row in rows
-    ]
-    text = f"speed against torch's, {'; '.join(times)}" if rows else "not measured yet; a run does"
-    yield Finding("kernels", settings.dtype, OK, text)
+    if not timings:
+        yield Finding("kernels", settings.dtype, OK, "not measured yet; a run does")
+    for stored, rows in timings.items():
+        times = [
+            f"{row.width} wide, {row.tokens} token{'s' * (row.tokens > 1)}: {row.speedup:.1f} times"
+            for row in rows
+        ]
+        text = f"speed against torch's, {'; '.join(times)}"
+        if stored != DTYPES[settings.dtype]:
+            text = f"weights in {str(stored).removeprefix('torch.')}: {text}"
+        yield Finding("kernels", settings.dtype, OK, text)
 
 
 def _quantize_package(settings: InspectSettings) -> Iterator[Finding]:

@@ -19,7 +19,7 @@ from decoding.cache import CacheShape
 from models import fused, native
 from models.base import Context, ImageRope, TransformerSpec
 from models.linear import forget_packed, pack_weights
-from models.transformer import Transformer
+from models.transformer import Transformer, run_by_torch
 
 SPEC = TransformerSpec(
     vocab=40, hidden=64, intermediate=96, layers=3, heads=4, kv_heads=4, max_positions=64
@@ -68,8 +68,8 @@ def both(model: Transformer, cache: CountedCache, n: int, layers: tuple[int, ...
     images = len(cache.lengths)
     ids = torch.randint(40, (2 * images, n), generator=torch.Generator().manual_seed(2))
     found, before = [], cache.memory[0].clone()
-    for model.blocks.fused in (False, True):
-        (pack_weights if model.blocks.fused else forget_packed)(model)
+    for model.blocks.run in (run_by_torch, fused.run_fused):
+        (forget_packed if model.blocks.run is run_by_torch else pack_weights)(model)
         cache.memory[0].copy_(before)
         found.append((model(ids, cache.open(*seen(images, n)), layers), cache.memory[0].clone()))
     return found
@@ -85,14 +85,12 @@ def check(model: Transformer, cache: CountedCache, n: int, layers: tuple[int, ..
 @pytest.fixture
 def passes(monkeypatch) -> list:
     """Whether kernels ran, for every call; else torch did."""
-    ran, run_fused = [], fused.run_fused
-
-    def watched(*arguments) -> Tensor | None:
-        found = run_fused(*arguments)
-        ran.append(found is not None)
-        return found
-
-    monkeypatch.setattr("models.transformer.run_fused", watched)
+    ran: list[bool] = []
+    for name, by_kernels in (("_call", True), ("run_by_torch", False)):
+        function = getattr(fused, name)
+        monkeypatch.setattr(
+            fused, name, lambda *a, f=function, k=by_kernels: ran.append(k) or f(*a)
+        )
     return ran
 
 
@@ -174,7 +172,7 @@ def test_tokens_have_the_same_bits_alone_and_in_a_chain(dtype, passes) -> None:
     """
     spec = replace(SPEC, hidden=256, intermediate=512, layers=4)
     model, layers = model_of(spec, dtype), range(1, spec.layers + 1)
-    model.blocks.fused, generator = True, torch.Generator().manual_seed(2)
+    model.blocks.run, generator = fused.run_fused, torch.Generator().manual_seed(2)
     for n in (3, 17, 19):
         ids = torch.randint(40, (4, n), generator=generator)
         together = cache_of(model, [17, 17])
@@ -209,7 +207,7 @@ def test_great_numbers_stay_finite(passes) -> None:
 @needs_compiler
 def test_torch_runs_what_is_long_or_trained_or_has_no_cache(passes) -> None:
     model = model_of(SPEC)
-    model.blocks.fused, cache = True, cache_of(model, [9])
+    model.blocks.run, cache = fused.run_fused, cache_of(model, [9])
     ids = torch.zeros(2, 513, dtype=torch.long)
     with torch.inference_mode():
         model(ids, cache.open(*seen(1, 513)))

@@ -7,8 +7,11 @@ import torch
 from compilers import needs_compiler
 
 from models import probe
+from models.base import TransformerSpec
+from models.linear import stored_type
 from models.native import find_compiler, kernels, library_path
-from models.probe import Timing, faster, stored, timings
+from models.probe import Timing, faster, measured, timings
+from models.transformer import Blocks
 
 pytestmark = needs_compiler
 
@@ -26,37 +29,54 @@ def empty(tmp_path, monkeypatch) -> None:
 
 
 def test_a_machine_is_measured_once_for_every_type(monkeypatch) -> None:
-    assert not stored(torch.float32)
-    measured = timings(torch.float32)
-    assert len(measured) == 4 and all(row.kernels > 0 and row.torch > 0 for row in measured)
+    fp32, bf16 = torch.float32, torch.bfloat16
+    assert not measured(fp32)
+    rows = timings(fp32, fp32)
+    assert len(rows) == 4 and all(row.kernels > 0 and row.torch > 0 for row in rows)
     timings.cache_clear()
     monkeypatch.setattr(probe, "_measure", None)  # must not be called again
-    assert timings(torch.float32) == stored(torch.float32) == measured
-    assert not stored(torch.float64)
+    assert timings(fp32, fp32) == rows and measured(fp32) == {fp32: rows}
+    assert not measured(torch.float64) and not measured(bf16)
+
+
+def test_weights_of_16_bits_are_timed_as_they_are_packed(monkeypatch) -> None:
+    """They are read in half the time, so their kernels may be faster where others are not."""
+    packed, pack = [], probe.pack_weights
+    monkeypatch.setattr(
+        probe, "pack_weights", lambda blocks: pack(blocks) or packed.append(stored_type(blocks))
+    )
+    for stored in (torch.float32, torch.bfloat16, torch.float16):
+        timings(torch.float32, stored)
+    assert packed == [torch.float32] * 4 + [torch.bfloat16] * 4 + [torch.float16] * 4
+    assert list(measured(torch.float32)) == [torch.float32, torch.bfloat16, torch.float16]
 
 
 def test_a_damaged_file_is_measured_again(monkeypatch) -> None:
     row = Timing(256, 1, kernels=1.0, torch=2.0)
     monkeypatch.setattr(probe, "_measure", lambda *_: row)
     probe._path().write_text("{")
-    assert timings(torch.float64) == (row,) * 4 and '"fp64"' in probe._path().read_text()
+    assert timings(torch.float64, torch.float64) == (row,) * 4
+    assert '"fp64"' in probe._path().read_text()
 
 
 @pytest.mark.parametrize(
-    ("width", "times", "chosen"),
+    ("width", "gains", "stored", "chosen"),
     [
-        (300, {256: (2.0, 1.0), 1024: (0.5, 0.5)}, True),
-        (4096, {256: (2.0, 1.0), 1024: (0.5, 0.5)}, False),
-        (4096, {256: (0.5, 0.5), 1024: (0.9, 1.2)}, True),
+        (320, {256: (2.0, 1.0), 1024: (0.5, 0.5)}, torch.float32, True),
+        (1600, {256: (2.0, 1.0), 1024: (0.5, 0.5)}, torch.bfloat16, False),
+        (1600, {256: (0.5, 0.5), 1024: (0.9, 1.2)}, torch.float16, True),
     ],
 )
 def test_the_nearest_width_decides_over_few_and_many_tokens(
-    width, times, chosen, monkeypatch
+    width, gains, stored, chosen, monkeypatch
 ) -> None:
     rows = tuple(
         Timing(measured, tokens, 1.0, speedup)
-        for measured, speedups in times.items()
+        for measured, speedups in gains.items()
         for tokens, speedup in zip((1, 16), speedups, strict=True)
     )
-    monkeypatch.setattr(probe, "timings", lambda dtype: rows)
-    assert faster(torch.float32, width) == chosen
+    asked = []
+    monkeypatch.setattr(probe, "timings", lambda *types: asked.append(types) or rows)
+    spec = TransformerSpec(1, width, 4, layers=1, heads=1, kv_heads=1, max_positions=1)
+    assert faster(Blocks(spec).requires_grad_(False).to(stored).float()) == chosen
+    assert asked == [(torch.float32, stored)]

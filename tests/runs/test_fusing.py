@@ -14,7 +14,9 @@ from configs.methods import MethodSettings
 from configs.sampling import SamplingSettings
 from configs.schema import RunSettings
 from decoding.images import Job
+from models.fused import run_fused
 from models.probe import Timing
+from models.transformer import run_by_torch
 from runs.fusing import fuse
 from runs.session import Session, open_session
 
@@ -41,8 +43,9 @@ def codes(
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_all_methods_decode_the_same_tokens(checkpoint, temperature) -> None:
     plain, compiled = opened(checkpoint, "off"), opened(checkpoint, "on")
-    assert compiled.target.transformer.blocks.fused and not plain.target.transformer.blocks.fused
-    assert compiled.drafter.network.blocks.fused
+    assert compiled.target.transformer.blocks.run is run_fused
+    assert compiled.drafter.network.blocks.run is run_fused
+    assert plain.target.transformer.blocks.run is run_by_torch
     wanted = codes(plain, "ar", temperature, 1)
     assert len(wanted) == len(JOBS)
     for method in METHODS:
@@ -107,12 +110,12 @@ def test_kernels_run_where_they_are_faster_unless_they_are_off(
     speedup, checkpoint, monkeypatch
 ) -> None:
     rows = tuple(Timing(256, n, kernels=1.0, torch=speedup) for n in (1, 16))
-    monkeypatch.setattr("models.probe.timings", lambda dtype: rows)
+    monkeypatch.setattr("models.probe.timings", lambda dtype, stored: rows)
     settings = small_settings(checkpoint)
     assert settings.compile is None
-    runs = speedup > 1
-    assert open_session(settings).target.transformer.blocks.fused == runs
+    runs = run_fused if speedup > 1 else run_by_torch
+    assert open_session(settings).target.transformer.blocks.run is runs
     plain = replace(settings, method=MethodSettings("jacobi"), drafter_path=None)
-    assert open_session(plain).with_settings(settings).drafter.network.blocks.fused == runs
+    assert open_session(plain).with_settings(settings).drafter.network.blocks.run is runs
     forced = replace(settings, compile="on")
-    assert open_session(forced).target.transformer.blocks.fused
+    assert open_session(forced).target.transformer.blocks.run is run_fused

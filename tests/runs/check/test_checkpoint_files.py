@@ -111,8 +111,8 @@ def test_copies_in_fp32_are_counted(checkpoint, capsys) -> None:
 def test_speed_of_kernels_is_told_once_it_was_measured(
     measured, checkpoint, capsys, monkeypatch
 ) -> None:
-    row = Timing(256, 1, kernels=0.5, torch=2.0)
-    monkeypatch.setattr(files_module, "stored", lambda dtype: (row,) if measured else ())
+    rows = {torch.float32: (Timing(256, 1, kernels=0.5, torch=2.0),)}
+    monkeypatch.setattr(files_module, "measured", lambda dtype: rows if measured else {})
     findings = report(capsys, checkpoint, "--device", "cpu")[1]["findings"]
     told = next(finding["text"] for finding in findings if finding["part"] == "kernels")
     assert ("256 wide, 1 token: 4.0 times" if measured else "not measured yet") in told
