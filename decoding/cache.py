@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoding.transfer import arange
+from decoding.device import arange
 from models.base import Context, TransformerSpec
 
 _LEAST_GROWTH = 64  # slots

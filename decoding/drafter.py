@@ -6,8 +6,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from decoding.device import Stopwatch
 from decoding.round import Round, RoundResult
-from decoding.timing import Stopwatch
 from decoding.tree import GrowingTree
 from models.base import Layers, PromptRows
 

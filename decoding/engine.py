@@ -14,6 +14,7 @@ from itertools import chain, islice
 import torch
 from torch import Tensor
 
+from decoding.device import Stopwatch, on_device, to_host
 from decoding.graphs import CudaGraphs, Launch, RoundShape
 from decoding.images import FinishedImage, Images, ImageState, Job, RoundStats, Speculation
 from decoding.noise import NodeNoise
@@ -21,8 +22,6 @@ from decoding.round import Round, RoundInputs, RoundResult
 from decoding.row_ends import VerifyTokens, accepted_tokens, verify_tokens
 from decoding.sampling import SamplingDistribution
 from decoding.stats import Sources, read_summary, summary
-from decoding.timing import Stopwatch
-from decoding.transfer import on_device, to_host
 from decoding.tree import DraftTree, GrowingTree
 from decoding.verifiers.base import Verdict, Verifier
 from models.base import TargetModel

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoding.transfer import arange
+from decoding.device import arange
 from decoding.tree import DraftTree, chain_tree
 
 # Tokens that later rounds save because this round predicts a position anew: REFRESH next to the

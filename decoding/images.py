@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from decoding.cache import CacheShape, KVCache
+from decoding.device import to_host
 from decoding.drafter import Drafter
 from decoding.graphs import NO_TREE, RoundShape, TreeShape, largest_of
 from decoding.noise import NoiseShape, PositionalNoise, stream_key
@@ -17,7 +18,6 @@ from decoding.round import IDLE, ImageInputs
 from decoding.row_ends import end_depths, most_row_ends, slots_of
 from decoding.sampling import SamplingDistribution, choose
 from decoding.stats import ImageRound, Sources, refuse_nan
-from decoding.transfer import to_host
 from models.base import ImageGrid, PromptRows, TargetModel
 
 

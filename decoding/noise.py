@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoding.transfer import arange
+from decoding.device import arange
 
 _GAMMA = (
     0x9E3779B97F4A7C15 - 2**64

@@ -6,9 +6,9 @@ from functools import cached_property
 
 from torch import Tensor
 
+from decoding.device import arange
 from decoding.graphs import RoundShape
 from decoding.noise import NodeNoise, PositionalNoise
-from decoding.transfer import arange
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
 

@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from decoding.device import arange, identity
 from decoding.graphs import TreeShape
 from decoding.round import AcceptedTokens, Round, hidden_at
-from decoding.transfer import arange, identity
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
 from models.base import ImageGrid

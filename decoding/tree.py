@@ -10,7 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from decoding.transfer import arange, constant
+from decoding.device import arange, constant
 
 
 @dataclass(frozen=True)

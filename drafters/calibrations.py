@@ -9,12 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
+from torch import Tensor
+
 from configs.fields import SettingsError
-from decoding.calibration import LEAST, MOST, Calibration
+from decoding.proposals import Calibration
 from decoding.sampling import SamplingDistribution
 from support.json_files import read_object, shortened
 
 FILE = "calibration.json"
+LEAST, MOST = 0.01, 100.0  # bounds of a factor
 
 
 def distribution_key(distribution: SamplingDistribution) -> str:
@@ -70,3 +73,25 @@ def _is_factor(value: object) -> bool:
 
 def _refuse(path: Path, name: str, found: object, allowed: str) -> NoReturn:
     raise SettingsError(f"{path}: found {shortened(found)} at {name!r}; allowed: {allowed}")
+
+
+def fit_factor(values: Tensor, choices: Tensor, steps: int = 30) -> float:
+    """Return the factor a, within [LEAST, MOST], that makes the target's choices likeliest.
+
+    Args:
+        values: (n, vocab) log q, or log q plus noise; -inf where top-k or top-p cut a token, which
+            must not be a chosen one.
+        choices: (n,) the target's tokens.
+        steps: Newton steps; the likelihood under softmax(a * values) is concave in a.
+    """
+    values = values.double().clamp(min=-1e4)
+    chosen, factor = values.gather(1, choices[:, None])[:, 0], 1.0
+    for _ in range(steps):
+        weights = (factor * values).softmax(-1)
+        expected = (weights * values).sum(-1)
+        slope = (chosen - expected).mean()
+        curvature = ((weights * values.square()).sum(-1) - expected.square()).mean()
+        step = float(slope / curvature.clamp_min(1e-12))
+        factor = min(max(factor + step, factor / 2), factor * 2)
+        factor = min(max(factor, LEAST), MOST)
+    return factor

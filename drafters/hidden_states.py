@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from decoding.device import arange
 from decoding.graphs import TreeShape
 from decoding.round import Round, RoundResult, hidden_at
-from decoding.transfer import arange
 from drafters.similarity import (
     SHARPNESS,
     LastTree,

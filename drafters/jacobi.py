@@ -12,11 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from decoding.device import Stopwatch, arange
 from decoding.drafter import Draft
 from decoding.graphs import TreeShape
 from decoding.round import Round, RoundResult
-from decoding.timing import Stopwatch
-from decoding.transfer import arange
 from decoding.tree import GrowingTree
 from models.base import ImageGrid, PromptRows, TargetModel
 

@@ -11,10 +11,8 @@ from torch import nn
 
 from configs.gone import GONE_DRAFTERS
 from decoding.drafter import Drafter
-from drafters.block import BlockDrafter
-from drafters.block_head import BlockHead
-from drafters.eagle import EagleDrafter
-from drafters.eagle_head import EagleHead
+from drafters.block import BlockDrafter, BlockHead
+from drafters.eagle import EagleDrafter, EagleHead
 from models.base import TransformerSpec
 from models.files.network import KeyMap, Slot, block_keys
 

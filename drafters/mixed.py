@@ -8,9 +8,9 @@ than either.
 import torch
 from torch import Tensor
 
+from decoding.device import Stopwatch
 from decoding.drafter import Draft, Drafter
 from decoding.round import Round, RoundResult
-from decoding.timing import Stopwatch
 from decoding.tree import GrowingTree
 from drafters.jacobi import JacobiDrafter
 from models.base import PromptRows

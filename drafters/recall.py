@@ -14,11 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from decoding.device import Stopwatch, arange, constant, identity
 from decoding.drafter import Draft
 from decoding.graphs import TreeShape
 from decoding.round import Round, RoundResult
-from decoding.timing import Stopwatch
-from decoding.transfer import arange, constant, identity
 from decoding.tree import GrowingTree
 from drafters.jacobi import JacobiDrafter, Recalled
 from drafters.similarity import (

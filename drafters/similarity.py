@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from decoding.device import arange, constant
 from decoding.round import RoundResult
-from decoding.transfer import arange, constant
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
 from models.base import TargetModel

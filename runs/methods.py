@@ -15,7 +15,6 @@ from configs.fields import refuse
 from configs.method_table import MethodTraits
 from configs.methods import MethodSettings, fitted_numbers
 from configs.sampling import SamplingSettings
-from decoding.calibration import Calibration
 from decoding.drafter import Drafter
 from decoding.engine import Engine
 from decoding.graphs import TreeShape
@@ -24,7 +23,7 @@ from decoding.policies.adaptive import AdaptiveTree
 from decoding.policies.base import TreePolicy
 from decoding.policies.dynamic import DynamicTree
 from decoding.policies.static import NAMED_TREES, StaticTree, rank_paths
-from decoding.proposals import PROPOSALS
+from decoding.proposals import PROPOSALS, Calibration
 from decoding.sampling import SamplingDistribution
 from decoding.stats import Sources
 from decoding.verifiers.base import Verifier
@@ -35,10 +34,9 @@ from decoding.verifiers.rejection import Rejection
 from decoding.verifiers.sampled import Gsd, Sampled
 from decoding.verifiers.spectr import SpecTr
 from decoding.verifiers.traversal import Block, Traversal
-from drafters.block import BlockDrafter
-from drafters.block_head import BlockHead
+from drafters.block import BlockDrafter, BlockHead
 from drafters.calibrations import UNCALIBRATED, Calibrations
-from drafters.eagle_head import EagleHead
+from drafters.eagle import EagleHead
 from drafters.jacobi import JacobiDrafter
 from drafters.loading import LoadedDrafter
 from drafters.mixed import MixedDrafter

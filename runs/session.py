@@ -11,8 +11,8 @@ from configs.fields import refuse
 from configs.methods import MethodSettings
 from configs.model import CodecSettings, EngineSettings
 from configs.sampling import SamplingSettings
-from decoding.calibration import Calibration
 from decoding.engine import Engine
+from decoding.proposals import Calibration
 from decoding.stats import Sources
 from drafters.calibrations import UNCALIBRATED
 from drafters.loading import FoundDrafter, LoadedDrafter, find_drafter

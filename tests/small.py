@@ -14,7 +14,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor, nn
 
 from configs.schema import RunSettings, SamplingSettings
-from drafters.eagle_head import EagleHead
+from drafters.eagle import EagleHead
 from drafters.kinds import eagle_keys
 from models.codecs.vqgan import ImageTokenizer
 from models.codecs.vqgan_config import VqganConfig

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import Emu3Config, Emu3VQVAE, Emu3VQVAEConfig
 
 from configs.schema import RunSettings, SamplingSettings
-from drafters.eagle_head import EagleHead
+from drafters.eagle import EagleHead
 from models.files.network import public_state
 from models.files.tiktoken import _LETTER
 from models.targets.emu3_network import emu3_entries, emu3_keys, emu3_spec

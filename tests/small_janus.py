@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import JanusConfig, JanusForConditionalGeneration
 
 from configs.schema import RunSettings, SamplingSettings
-from drafters.eagle_head import EagleHead
+from drafters.eagle import EagleHead
 from models.files.network import public_state
 from models.targets.janus import BEGIN_IMAGE, BOS, PAD
 from models.targets.janus_config import AUTHORS, TRANSFORMERS

@@ -20,7 +20,7 @@ from transformers.models.janus.configuration_janus import JanusVQVAEConfig
 from transformers.models.janus.modeling_janus import JanusVQVAE
 
 from configs.schema import RunSettings
-from drafters.eagle_head import EagleHead
+from drafters.eagle import EagleHead
 from drafters.kinds import eagle_keys
 from models.base import ImageRope
 from models.files.network import public_state

@@ -6,11 +6,11 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from decoding.device import arange
 from decoding.drafter import Drafter
 from decoding.graphs import TreeShape
 from decoding.proposals import Proposal
 from decoding.round import Round
-from decoding.transfer import arange
 from decoding.tree import DraftTree, GrowingTree
 
 

@@ -5,14 +5,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from decoding.calibration import Calibration
+from decoding.device import arange
 from decoding.drafter import Drafter
 from decoding.graft import Chain, best_path, graft, verify_gain
 from decoding.graphs import TreeShape
 from decoding.policies.base import LevelPolicy
-from decoding.proposals import Proposal
+from decoding.proposals import Calibration, Proposal
 from decoding.round import Round
-from decoding.transfer import arange
 from decoding.tree import DraftTree, GrowingTree
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from decoding.calibration import fit_factor
 from decoding.sampling import SamplingDistribution
+from drafters.calibrations import fit_factor
 from drafters.training.losses import Levels, unroll
 from drafters.training.rows import Rows
 from models.base import TargetModel

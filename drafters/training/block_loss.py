@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from drafters.block_head import BlockHead
+from drafters.block import BlockHead
 from drafters.training.losses import agreement
 from drafters.training.rounds import Drawn, Reading
 from drafters.training.windows import pick, scored, windows_of

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from configs.fields import refuse
 from configs.training import TrainSettings
-from drafters.block_head import BlockHead
+from drafters.block import BlockHead
 from drafters.kinds import DEFAULT, ENTRY, KINDS, LAYERS, kind_with, target_layers
 from drafters.loading import load_drafter
 from models.base import TargetModel, TransformerSpec

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from configs.training import TrainSettings
-from drafters.eagle_head import EagleHead
+from drafters.eagle import EagleHead
 from drafters.training.block_loss import BlockLoss
 from drafters.training.features import Rower
 from drafters.training.losses import ALIKE, EagleLoss, Levels

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from decoding.device import constant
 from decoding.sampling import SamplingDistribution
-from decoding.transfer import constant
-from drafters.eagle_head import EagleHead
+from drafters.eagle import EagleHead
 from drafters.training.rows import Joined, Rows, behind_padding, mask_of, positions_of
 from models.base import Context, ImageGrid, TargetModel
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from decoding.device import Stopwatch
 from decoding.engine import Engine
 from decoding.graphs import TreeShape
 from decoding.images import ImageState, Job, Speculation
@@ -18,10 +19,8 @@ from decoding.policies.dynamic import DynamicTree
 from decoding.proposals import PROPOSALS
 from decoding.round import Round, RoundResult
 from decoding.sampling import SamplingDistribution
-from decoding.timing import Stopwatch
 from decoding.verifiers.exact import Exact
-from drafters.block import BlockDrafter, Drafted, Window
-from drafters.block_head import BlockHead
+from drafters.block import BlockDrafter, BlockHead, Drafted, Window
 from drafters.hidden_states import Nodes
 from drafters.training.shards import Tokens
 from models.base import PromptRows, TargetModel

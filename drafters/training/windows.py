@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoding.noise import gumbel
-from drafters.block_head import BlockHead
+from drafters.block import BlockHead
 from drafters.hidden_states import UNKNOWN, Nodes, recall
 from drafters.similarity import lineage_along
 from drafters.training.losses import guided

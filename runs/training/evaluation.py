@@ -12,9 +12,9 @@ from configs.training import TrainSettings
 from decoding.images import Job
 from decoding.noise import gumbel, image_seed
 from decoding.sampling import choose
-from drafters.block_head import BlockHead
+from drafters.block import BlockHead
 from drafters.calibrations import FILE, Calibrations, distribution_key
-from drafters.eagle_head import EagleHead
+from drafters.eagle import EagleHead
 from drafters.loading import LoadedDrafter, load_drafter
 from drafters.training.agreement import Gathered, draft_distributions, factors, target_distribution
 from drafters.training.features import Rower

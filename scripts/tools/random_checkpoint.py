@@ -18,7 +18,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 
 from configs.fields import refuse
-from drafters.eagle_head import EagleHead
+from drafters.eagle import EagleHead
 from drafters.kinds import eagle_keys
 from models.codecs.codebook import table_path
 from models.codecs.vqgan import ImageTokenizer

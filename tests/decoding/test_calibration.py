@@ -5,12 +5,19 @@ import torch
 
 from configs.fields import SettingsError
 from configs.methods import MethodSettings
-from decoding.calibration import LEAST, MOST, Calibration, fit_factor
 from decoding.drafter import Draft
 from decoding.images import Job
 from decoding.proposals import PROPOSALS
 from decoding.sampling import SamplingDistribution
-from drafters.calibrations import UNCALIBRATED, Calibrations, distribution_key
+from drafters.calibrations import (
+    LEAST,
+    MOST,
+    UNCALIBRATED,
+    Calibration,
+    Calibrations,
+    distribution_key,
+    fit_factor,
+)
 from drafters.loading import LoadedDrafter
 from runs.methods import build_engine, calibration_of
 

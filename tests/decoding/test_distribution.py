@@ -19,7 +19,7 @@ from configs.schema import MethodSettings
 from decoding import noise
 from decoding.images import Job
 from decoding.sampling import SamplingDistribution
-from drafters.eagle_head import EagleHead
+from drafters.eagle import EagleHead
 from drafters.loading import LoadedDrafter
 from models.base import Context, ImageGrid, ImageVocab, Layers, PromptRows, TransformerSpec
 from models.transformer import Transformer

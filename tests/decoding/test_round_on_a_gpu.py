@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from configs.schema import MethodSettings, RunSettings
-from decoding import transfer
+from decoding import device as device_module
+from decoding.device import Stopwatch
 from decoding.engine import Engine
 from decoding.graphs import CudaGraphs
 from decoding.images import Job
 from decoding.policies.dynamic import DynamicTree
-from decoding.timing import Stopwatch
 from runs.session import Session, open_session
 
 pytestmark = pytest.mark.usefixtures("plain_blocks")
@@ -72,8 +72,8 @@ def fake_gpu(monkeypatch) -> FakeTensorMode:
     monkeypatch.setattr(torch, "tensor", empty_tensor)
     # without its memory of other modes' tensors
     for name in ("_constant", "_arange"):
-        made = getattr(transfer, name).__wrapped__
-        monkeypatch.setattr(f"decoding.transfer.{name}", made)
+        made = getattr(device_module, name).__wrapped__
+        monkeypatch.setattr(f"decoding.device.{name}", made)
     for module in ("engine", "images"):
         monkeypatch.setattr(f"decoding.{module}.to_host", transferred)
     monkeypatch.setattr(Tensor, "pin_memory", lambda self: self)

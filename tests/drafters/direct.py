@@ -16,11 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from decoding.device import Stopwatch
 from decoding.graphs import RoundShape, TreeShape
 from decoding.round import AcceptedTokens, ImageInputs, Round, RoundInputs
 from decoding.row_ends import end_depths, with_row_ends
 from decoding.sampling import SamplingDistribution
-from decoding.timing import Stopwatch
 from decoding.tree import GrowingTree
 from drafters.eagle import EagleDrafter
 from models.base import Context, ImageGrid, PromptRows

@@ -13,8 +13,15 @@ from decoding.graphs import RoundShape, TreeShape
 from decoding.images import Job
 from decoding.round import AcceptedTokens, ImageInputs, Round, RoundInputs, RoundResult
 from decoding.sampling import SamplingDistribution
-from drafters.block import CANDIDATES, BlockDrafter, Window, choose_window, visible
-from drafters.block_head import SHARE, BlockHead
+from drafters.block import (
+    CANDIDATES,
+    SHARE,
+    BlockDrafter,
+    BlockHead,
+    Window,
+    choose_window,
+    visible,
+)
 from drafters.hidden_states import UNKNOWN, Nodes, StaleHiddenStates, recall
 from drafters.loading import LoadedDrafter
 from drafters.similarity import SHARPNESS

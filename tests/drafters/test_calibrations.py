@@ -5,7 +5,7 @@ import json
 import pytest
 
 from configs.fields import SettingsError
-from decoding.calibration import Calibration
+from decoding.proposals import Calibration
 from decoding.sampling import SamplingDistribution
 from drafters.calibrations import FILE, Calibrations, distribution_key
 

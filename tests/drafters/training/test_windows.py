@@ -7,8 +7,7 @@ from direct import session_reading
 from configs.methods import MethodSettings
 from decoding.images import Job
 from decoding.sampling import SamplingDistribution
-from drafters.block import CANDIDATES, Drafted
-from drafters.block_head import BlockHead
+from drafters.block import CANDIDATES, BlockHead, Drafted
 from drafters.training.block_loss import BlockLoss
 from drafters.training.rounds import DrawnRounds, RecordingDrafter
 from drafters.training.shards import Tokens

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from drafters.eagle_head import EagleHead
+from drafters.eagle import EagleHead
 from drafters.kinds import eagle_keys
 from models.base import ImageRope
 from models.files.network import public_state

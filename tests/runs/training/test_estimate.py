@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import main
 from configs.training import TrainSettings
 from decoding.sampling import SamplingDistribution
-from drafters.eagle_head import EagleHead
+from drafters.eagle import EagleHead
 from drafters.training.heads import open_head
 from drafters.training.lesson import optimizers_of
 from drafters.training.losses import unroll
