@@ -82,7 +82,7 @@ def inspect(texts: Mapping[str, str]) -> None:
     settings = commands.inspect_settings(texts)
     if settings.run or settings.speed:
         _check_device(settings.device)
-    from runs.check.inspection import inspect_checkpoint
+    from runs.check.files import inspect_checkpoint
 
     inspect_checkpoint(settings)
 

@@ -1,11 +1,13 @@
-"""What a checkpoint's files are, what is missing or wrong, and the memory that they take.
+"""`inspect`: what a checkpoint's files are, what is missing or wrong, and the memory they take.
 
 It checks what `generate_images` checks before the first image, but goes on after a fault, so that
-one report names all faults. Only the headers of weight files are read, unless speeds are timed.
+one report names all faults. Only the headers of weight files are read, unless --run or --speed
+loads the model.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,7 +19,7 @@ from configs.targets import TARGETS
 from configs.tools import InspectSettings
 from drafters.calibrations import FILE, Calibrations
 from drafters.loading import drafter_network
-from models.base import TargetOptions, TransformerSpec
+from models.base import TransformerSpec
 from models.codecs.codebook import load_table, table_path, table_widths
 from models.files.folders import checkpoint_folder
 from models.files.headers import TensorInfo, read_header
@@ -28,11 +30,12 @@ from models.files.weights import listed_files, naming, placed_keys
 from models.native import NoKernels
 from models.probe import measured
 from models.registry import FAMILIES
-from models.targets.family import Check, Checked, Family, ImageSequence
+from models.targets.family import Check, Checked, ImageSequence
 from runs.check.memory import ImageTokens, cache_bytes, free_memory, memory_of
-from runs.check.report import FAULT, NOTE, OK, Finding, Report, size
+from runs.check.report import FAULT, NOTE, OK, Finding, Report, as_json, as_table, size
+from runs.check.speeds import BATCHES, Speed, speeds_by_batch
 from runs.session import DTYPES, open_session, target_options
-from runs.throughput import BATCHES, Speed, speeds_by_batch
+from support.border import Failure
 from support.devices import pick_device
 from support.extras import install
 from support.json_files import read_object
@@ -40,308 +43,282 @@ from support.json_files import read_object
 _SHARE = 0.7  # of the free memory: activations are not counted
 
 
+def inspect_checkpoint(settings: InspectSettings) -> None:
+    """Print the report about the files and, with --run, about the loaded model.
+
+    Raises:
+        Failure: after the report, if a file or the loaded model is at fault.
+        SettingsError: with --run or --speed, this machine has no such device.
+    """
+    report = examine_files(settings)
+    if settings.run and not report.faults:
+        from runs.check.loaded import run_checks  # imports transformers, which takes seconds
+
+        report = replace(report, checks=tuple(run_checks(settings)))
+    print(as_json(report) if settings.json else as_table(report, settings))
+    if report.faults:
+        names = ", ".join(finding.name for finding in report.faults)
+        files = any(not finding.fits for finding in report.findings)
+        refused = "; generate_images would refuse these files" if files else ""
+        raise Failure(f"--model_path {settings.model_path}: at fault: {names}{refused}")
+
+
 def examine_files(settings: InspectSettings) -> Report:
     """Look at target, its other parts, drafter and tables, and return all findings."""
-    family = FAMILIES[settings.model]
-    options = target_options(settings, DTYPES[settings.dtype], torch.device("cpu"))
-    source = TARGETS[settings.model].sources["model_path"]
-    files = NetworkFiles("target", "--model_path", settings.model_path, source)
-    target = read_network(files, family.spec, family.network)
-    folder = target.folder or Path(settings.model_path)
-    parts = list(_parts(settings, family, folder, options, target.findings))
-    drafter = _read_drafter(settings, family, target.spec)
-    findings = [*_other_model(settings, target), *target.findings]
-    findings += [finding for finding, _ in parts]
-    image: ImageTokens | None = None
-    if target.spec is not None and all(finding.state == OK for finding, _ in parts):
-        finding, together = _check("parts", "together", family.compatible, folder, options)
-        codes = family.codes(folder, options)
-        findings += [finding, *_distance_tables(codes, folder)]
-        if together.sequence is not None:
-            image = ImageTokens(together.sequence.grid, codes)
-            findings.append(_sequence(settings, target.spec, together.sequence))
-    findings += [*_quantize_package(settings), *drafter.findings, *_kernels(settings)]
-    memory = memory_of(settings, target.network, drafter.network, image)
-    memory |= {finding.part: checked.bytes for finding, checked in parts if checked.bytes}
-    report = Report(tuple(findings), memory)
-    if settings.speed and not report.faults:
-        return replace(report, speeds=_speeds(settings, target.network, drafter.network, image))
-    return report
+    return _Examination(settings).report()
 
 
-def _other_model(settings: InspectSettings, target: "NetworkReport") -> Iterator[Finding]:
-    """Yield a row if the folder holds another model than --model says."""
-    try:
-        if target.folder is not None:
-            refuse_other_model(settings.model, settings.model_path, target.folder)
-    except ValueError as error:
-        yield Finding("target", "model", FAULT, str(error))
-
-
-@dataclass(frozen=True)
+@dataclass
 class NetworkFiles:
-    """Where the files of one network are."""
+    """Where the files of one network are, and what they tell; None what they do not."""
 
     part: str  # of the report
     flag: str  # that names the folder
     path: str
-    source: str  # where users get the files
-
-    def finding(self, item: str, text: str | ValueError, state: str = OK) -> Finding:
-        """Return a row about one of the files; a ValueError is a fault."""
-        return Finding(self.part, item, FAULT if isinstance(text, ValueError) else state, str(text))
-
-    def missing(self, item: str, fault: ValueError) -> Finding:
-        """Return a row about files that users have to get first."""
-        return self.finding(item, ValueError(f"{fault}; source: {self.source}"))
-
-
-@dataclass(frozen=True)
-class NetworkReport:
-    """What the files of one network tell; None what they do not."""
-
-    findings: tuple[Finding, ...]
     folder: Path | None = None
     spec: TransformerSpec | None = None
     network: Network | None = None
-
-
-@dataclass(frozen=True)
-class StoredWeights:
-    """The tensors in readable weight files, and the keys that the index places in others."""
-
-    tensors: dict[str, TensorInfo] = field(default_factory=dict)
-    unread: set[str] = field(default_factory=set)
+    tensors: dict[str, TensorInfo] = field(default_factory=dict)  # in readable files, by key
+    unread: set[str] = field(default_factory=set)  # keys that the index places in other files
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes by key."""
+        """Shapes of the tensors by key."""
         return {key: info.shape for key, info in self.tensors.items()}
 
 
-def read_network(
-    files: NetworkFiles,
-    spec_of: Callable[[dict], TransformerSpec] | None,
-    network_of: Callable[[dict], Network] | None,
-) -> NetworkReport:
-    """Look at folder, config.json, weight files and keys of one network.
+class _Examination:
+    """Looks at one thing after the other; every method adds its rows to the report."""
 
-    Args:
-        files: where they are.
+    def __init__(self, settings: InspectSettings):
+        self.settings, self.rows = settings, list[Finding]()
+        self.family, self.sources = FAMILIES[settings.model], TARGETS[settings.model].sources
+        self.options = target_options(settings, DTYPES[settings.dtype], torch.device("cpu"))
+
+    def report(self) -> Report:
+        """Look at everything."""
+        settings, family = self.settings, self.family
+        target = NetworkFiles("target", "model_path", settings.model_path)
+        self._look_at_network(target, family.spec, family.network)
+        folder = target.folder or Path(settings.model_path)
+        parts = self._look_at_parts(folder)
+        image: ImageTokens | None = None
+        if target.spec is not None and None not in parts.values():
+            together = self._check("parts", "together", family.compatible, folder)
+            codes = family.codes(folder, self.options)
+            self._look_at_distance_tables(codes, folder)
+            if together is not None and together.sequence is not None:
+                image = ImageTokens(together.sequence.grid, codes)
+                self._compare_positions(target.spec, together.sequence)
+        drafter = self._look_at_drafter(target.spec)
+        self._look_at_machine()
+        memory = memory_of(settings, target.network, drafter, image)
+        memory |= {name: part.bytes for name, part in parts.items() if part and part.bytes}
+        report = Report(tuple(self.rows), memory)
+        if settings.speed and not report.faults:
+            return replace(report, speeds=self._speeds(target.network, drafter, image))
+        return report
+
+    def _add(
+        self, part: str, item: str, text: str, state: str = OK, details: Sequence[str] = ()
+    ) -> None:
+        self.rows.append(Finding(part, item, state, text, tuple(details)))
+
+    @contextmanager
+    def _catching(self, part: str, item: str, flag: str | None = None) -> Iterator[None]:
+        """Turn a ValueError of the block into a fault; flag: of files that users have to get."""
+        try:
+            yield
+        except ValueError as error:
+            source = f"; source: {self.sources[flag]}" if flag else ""
+            self._add(part, item, f"{error}{source}", FAULT)
+
+    def _check(
+        self, part: str, item: str, check: Check, folder: Path, flag: str | None = None
+    ) -> Checked | None:
+        """Add the row of a check; returns what it has found, None after a fault."""
+        with self._catching(part, item, flag):
+            checked = check(folder, self.options)
+            self._add(part, item, checked.text)
+            return checked
+        return None
+
+    def _look_at_network(
+        self,
+        files: NetworkFiles,
+        spec_of: Callable[[dict], TransformerSpec] | None,
+        network_of: Callable[[dict], Network],
+    ) -> None:
+        """Look at folder, config.json, weight files and keys of one network.
+
         spec_of, network_of: what a config.json stands for; ValueError for an entry that cannot be
-            used. None: there is nothing to compare it with.
-    """
-    try:
-        folder = checkpoint_folder(files.path, files.flag, download=False)
-    except ValueError as error:
-        return NetworkReport((files.missing("folder", error),))
-    stored = StoredWeights()
-    weights = _read_weights(files, folder, stored)
-    spec, network = None, None
-    try:
-        config = read_object(folder / "config.json")
-        if spec_of is None:
-            row = files.finding("config.json", "not compared: the target's cannot be used", NOTE)
-            return NetworkReport((row, *weights), folder)
-        with naming(folder):
-            spec = spec_of(config)
-            if faults := size_faults(config, stored.shapes, stored.unread):
-                raise ValueError(f"config.json: {'; '.join(faults)}")
-        if stored.tensors:  # sizes that no weights confirm might be too large to be built
-            network = network_of(config)
-    except ValueError as error:
-        return NetworkReport((files.finding("config.json", error), *weights), folder)
-    findings = [files.finding("config.json", _spec_words(spec)), *weights]
-    if network is not None:
-        findings.append(_compare_keys(files.part, network, stored))
-    return NetworkReport(tuple(findings), folder, spec, network)
+        used. None: there is nothing to compare it with.
+        """
+        with self._catching(files.part, "folder", files.flag):
+            files.folder = checkpoint_folder(files.path, f"--{files.flag}", download=False)
+        if files.folder is None:
+            return
+        if files.flag == "model_path":
+            with self._catching(files.part, "model"):
+                refuse_other_model(self.settings.model, files.path, files.folder)
+        self._read_weights(files)
+        with self._catching(files.part, "config.json"):
+            config = read_object(files.folder / "config.json")
+            if spec_of is None:
+                text = "not compared: the target's cannot be used"
+                self._add(files.part, "config.json", text, NOTE)
+                return
+            with naming(files.folder):
+                spec = spec_of(config)
+                if faults := size_faults(config, files.shapes, files.unread):
+                    raise ValueError(f"config.json: {'; '.join(faults)}")
+            if files.tensors:  # sizes that no weights confirm might be too large to be built
+                files.network = network_of(config)
+            files.spec = spec
+            sizes = f"{spec.layers} layers, hidden {spec.hidden}, {spec.heads} heads"
+            text = f"{sizes}, {spec.vocab} ids, {spec.max_positions} positions"
+            self._add(files.part, "config.json", text)
+        if files.network is not None:
+            self._compare_keys(files)
 
+    def _read_weights(self, files: NetworkFiles) -> None:
+        """Read the headers of the weight files, a row each."""
+        paths: list[Path] = []
+        with self._catching(files.part, "weights", files.flag):
+            paths, shards = listed_files(files.folder), placed_keys(files.folder)
+        for path in paths:
+            with self._catching(files.part, path.name):
+                if not path.is_file():
+                    raise ValueError(f"missing; source: {self.sources[files.flag]}")
+                header = read_header(path)
+                files.tensors |= header
+                text = f"{len(header)} tensors, {size(path.stat().st_size)}"
+                self._add(files.part, path.name, text)
+                continue
+            files.unread |= {key for key, shard in shards.items() if shard == path}
+        if files.tensors:
+            types = Counter(info.dtype for info in files.tensors.values())
+            words = ", ".join(f"{dtype} ({count} tensors)" for dtype, count in types.most_common())
+            count = sum(info.count for info in files.tensors.values())
+            self._add(files.part, "stored", f"{count:,} parameters: {words}")
 
-def _read_weights(files: NetworkFiles, folder: Path, stored: StoredWeights) -> list[Finding]:
-    """Read the headers of the weight files into `stored`, and return a row per file."""
-    try:
-        paths, shards = listed_files(folder), placed_keys(folder)
-    except ValueError as error:
-        return [files.missing("weights", error)]
-    findings = []
-    for path in paths:
+    def _compare_keys(self, files: NetworkFiles) -> None:
+        """Compare the keys and shapes of the readable files with those of the network."""
+        faults = files.network.faults(files.shapes, files.unread)
+        fitting = f"{len(files.network.keys)} keys and shapes as expected"
+        text = f"{len(faults)} differences" if faults else fitting
+        if files.unread:
+            text += f"; {len(files.unread)} keys are in files that cannot be read"
+        self._add(files.part, "keys", text, FAULT if faults else OK, faults)
+
+    def _look_at_parts(self, folder: Path) -> dict[str, Checked | None]:
+        """Look at every part next to the transformer; None: a fault.
+
+        A fault that the target's rows tell already is told as a note.
+        """
+        told = {row.text for row in self.rows if not row.fits}
+        checked = {}
+        for name, part in self.family.parts.items():
+            checked[name] = self._check(name, "files", part.check, folder, part.flag)
+            text = self.rows[-1].text.partition("; source: ")[0]
+            if text in told:
+                self.rows[-1] = Finding(name, "files", NOTE, f"not read: {text}")
+        return checked
+
+    def _compare_positions(self, spec: TransformerSpec, sequence: ImageSequence) -> None:
+        """Compare the positions of the target with those that an image and a prompt take."""
+        grid, needed = sequence.grid, sequence.grid.slots(sequence.grid.tokens)
+        ends = f" and {grid.rows} row ends" if needed > grid.tokens else ""
+        room = spec.max_positions - needed
+        text = f"{grid.tokens:,} image tokens{ends} of {spec.max_positions:,} positions"
+        if fits := sequence.shortest <= room:
+            text += f": prompts of up to {room:,} tokens"
+        else:
+            text += f" leave {room:,} for prompts, of which the shortest has {sequence.shortest:,}"
+        text += f"; keys and values: {size(cache_bytes(self.settings, spec, 1))} a token"
+        self._add("target", "sequence", text, OK if fits else FAULT)
+
+    def _look_at_drafter(self, target: TransformerSpec | None) -> Network | None:
+        """Look at the drafter's network and calibration; a missing default drafter is a note."""
+        settings, path = self.settings, self.settings.drafter_path
+        if path is None:
+            free = " or ".join(name for name, entry in METHODS.items() if not entry.drafted)
+            text = (
+                f"none in {Path(settings.model_path) / 'drafter'} and no --drafter_path: only "
+                f"--method {free} works; source: {self.sources['drafter_path']}"
+            )
+            self._add("drafter", "folder", text, NOTE)
+            return None
+
+        def spec_of(config: dict) -> TransformerSpec:
+            return self.family.drafter(config, target)
+
+        def network_of(config: dict) -> Network:
+            return drafter_network(config, spec_of(config), target, str(Path(path) / "config.json"))
+
+        files = NetworkFiles("drafter", "drafter_path", path)
+        self._look_at_network(files, spec_of if target else None, network_of)
+        if files.spec is not None and files.spec.rope_theta != target.rope_theta:
+            # The value is used as the file gives it. A head trained with another one than its
+            # config says still loads, and only drafts badly, so this row is the only hint.
+            bases = f"{files.spec.rope_theta:g}, the target's is {target.rope_theta:g}"
+            self._add("drafter", "rope_theta", f"{bases}: right if it was trained so", NOTE)
+        if files.folder is not None:
+            with self._catching("drafter", FILE):
+                count = len(Calibrations.read(files.folder).factors)
+                text = f"for {count} sampling settings"
+                text, state = (text, OK) if count else ("none: path scores stay as they are", NOTE)
+                self._add("drafter", FILE, text, state)
+        return files.network
+
+    def _look_at_distance_tables(self, codes: int, folder: Path) -> None:
+        """Read every table of nearest codes."""
+        title, widths = "nearest codes", table_widths(folder)
+        if not widths:
+            command = f"`main.py vq_distances --model_path {folder}`"
+            text = f"none, which --lantern needs: {command} makes it"
+            self._add(title, "vq_distances", text, NOTE)
+        for width in widths:
+            path = table_path(folder, codes, width)
+            with self._catching(title, path.name):
+                load_table(path, codes, width)
+                self._add(title, path.name, f"{codes} codes, {width} neighbours each")
+
+    def _look_at_machine(self) -> None:
+        """Look for the package of --quantize and, where the model runs on a CPU, at the kernels."""
+        settings = self.settings
+        if settings.quantize is not None and find_spec("torchao") is None:
+            text = f"--quantize {settings.quantize} needs torchao, not installed here"
+            self._add("target", "quantize", f"{text}: {install('quantize')}", NOTE)
+        if pick_device(settings.device).type != "cpu":
+            return
         try:
-            if not path.is_file():
-                raise ValueError(f"missing; source: {files.source}")
-            header = read_header(path)
-        except ValueError as error:
-            stored.unread.update(key for key, shard in shards.items() if shard == path)
-            findings.append(files.finding(path.name, error))
-            continue
-        stored.tensors.update(header)
-        words = f"{len(header)} tensors, {size(path.stat().st_size)}"
-        findings.append(files.finding(path.name, words))
-    if stored.tensors:
-        types = Counter(info.dtype for info in stored.tensors.values())
-        words = ", ".join(f"{dtype} ({count} tensors)" for dtype, count in types.most_common())
-        count = sum(info.count for info in stored.tensors.values())
-        findings.append(files.finding("stored", f"{count:,} parameters: {words}"))
-    return findings
+            timings = measured(DTYPES[settings.dtype])
+        except NoKernels as error:
+            self._add("kernels", settings.dtype, f"torch's: {error}", NOTE)
+            return
+        if not timings:
+            self._add("kernels", settings.dtype, "not measured yet; a run does")
+        for stored, rows in timings.items():
+            times = "; ".join(
+                f"{row.width} wide, {row.tokens} token{'s' * (row.tokens > 1)}: "
+                f"{row.speedup:.1f} times"
+                for row in rows
+            )
+            text = f"speed against torch's, {times}"
+            if stored != DTYPES[settings.dtype]:
+                text = f"weights in {str(stored).removeprefix('torch.')}: {text}"
+            self._add("kernels", settings.dtype, text)
 
+    def _speeds(
+        self, target: Network, drafter: Network | None, image: ImageTokens
+    ) -> tuple[Speed, ...]:
+        """Load the model, and time rounds of as many images at once as memory allows."""
 
-def _compare_keys(part: str, network: Network, stored: StoredWeights) -> Finding:
-    """Compare the keys and shapes of the readable files with those of the network."""
-    faults = network.faults(stored.shapes, stored.unread)
-    fitting = f"{len(network.keys)} keys and shapes as expected"
-    words = f"{len(faults)} differences" if faults else fitting
-    if stored.unread:
-        words += f"; {len(stored.unread)} keys are in files that cannot be read"
-    return Finding(part, "keys", FAULT if faults else OK, words, tuple(faults))
+        def needed(batch: int) -> int:
+            memory = memory_of(replace(self.settings, batch_size=batch), target, drafter, image)
+            return sum(count for name, count in memory.items() if not name.endswith("weights"))
 
-
-def _spec_words(spec: TransformerSpec) -> str:
-    sizes = f"{spec.layers} layers, hidden {spec.hidden}, {spec.heads} heads"
-    return f"{sizes}, {spec.vocab} ids, {spec.max_positions} positions"
-
-
-def _parts(
-    settings: InspectSettings,
-    family: Family,
-    folder: Path,
-    options: TargetOptions,
-    target: Sequence[Finding],
-) -> Iterator[tuple[Finding, Checked]]:
-    """Yield a row about every part next to the transformer, and what was found.
-
-    A fault that the target's rows tell already is told as a note.
-    """
-    told = {finding.text for finding in target if not finding.fits}
-    for name, component in family.parts.items():
-        finding, checked = _check(name, "files", component.check, folder, options)
-        if finding.text in told:
-            finding = replace(finding, state=NOTE, text=f"not read: {finding.text}")
-        elif component.flag and not finding.fits:
-            text = f"{finding.text}; source: {TARGETS[settings.model].sources[component.flag]}"
-            finding = replace(finding, text=text)
-        yield finding, checked
-
-
-def _check(
-    part: str, item: str, check: Check, folder: Path, options: TargetOptions
-) -> tuple[Finding, Checked]:
-    """Return the row of a check and what it has found."""
-    try:
-        checked = check(folder, options)
-    except ValueError as error:
-        return Finding(part, item, FAULT, str(error)), Checked(str(error))
-    return Finding(part, item, OK, checked.text), checked
-
-
-def _sequence(settings: InspectSettings, spec: TransformerSpec, sequence: ImageSequence) -> Finding:
-    """Return a row about the positions that an image leaves for its prompt."""
-    grid, needed = sequence.grid, sequence.grid.slots(sequence.grid.tokens)
-    ends = f" and {grid.rows} row ends" if needed > grid.tokens else ""
-    room = spec.max_positions - needed
-    words = f"{grid.tokens:,} image tokens{ends} of {spec.max_positions:,} positions"
-    if fits := sequence.shortest <= room:
-        words += f": prompts of up to {room:,} tokens"
-    else:
-        words += f" leave {room:,} for prompts, of which the shortest has {sequence.shortest:,}"
-    words += f"; keys and values: {size(cache_bytes(settings, spec, 1))} a token"
-    return Finding("target", "sequence", OK if fits else FAULT, words)
-
-
-def _read_drafter(
-    settings: InspectSettings, family: Family, target: TransformerSpec | None
-) -> NetworkReport:
-    """Look at the drafter's network and its calibration; a missing default drafter is a note."""
-    source, path = TARGETS[settings.model].sources["drafter_path"], settings.drafter_path
-    if path is None:
-        free = " or ".join(name for name, entry in METHODS.items() if not entry.drafted)
-        text = (
-            f"none in {Path(settings.model_path) / 'drafter'} and no --drafter_path: only --method "
-            f"{free} works; source: {source}"
-        )
-        return NetworkReport((Finding("drafter", "folder", NOTE, text),))
-
-    def spec_of(config: dict) -> TransformerSpec:
-        return family.drafter(config, target)
-
-    def network_of(config: dict) -> Network:
-        return drafter_network(config, spec_of(config), target, str(Path(path) / "config.json"))
-
-    files = NetworkFiles("drafter", "--drafter_path", path, source)
-    report = read_network(files, spec_of if target else None, network_of)
-    findings = list(report.findings)
-    if report.spec is not None and report.spec.rope_theta != target.rope_theta:
-        # The value is used as the file gives it. A head trained with another one than its config
-        # says still loads, and only drafts badly, so this row is the only hint.
-        text = f"{report.spec.rope_theta:g}, the target's is {target.rope_theta:g}"
-        findings.append(files.finding("rope_theta", f"{text}: right if it was trained so", NOTE))
-    if report.folder is not None:
-        findings.append(_calibration(files, report.folder))
-    return replace(report, findings=tuple(findings))
-
-
-def _calibration(files: NetworkFiles, folder: Path) -> Finding:
-    """Return a row about the drafter's calibration.json."""
-    try:
-        count = len(Calibrations.read(folder).factors)
-    except ValueError as error:
-        return files.finding(FILE, error)
-    if not count:
-        return files.finding(FILE, "none: path scores are taken as they are", NOTE)
-    return files.finding(FILE, f"for {count} sampling settings")
-
-
-def _distance_tables(codes: int, folder: Path) -> Iterator[Finding]:
-    """Yield a row about every table of nearest codes, or a note that there is none."""
-    title, widths = "nearest codes", table_widths(folder)
-    if not widths:
-        text = f"none, which --lantern needs: `main.py vq_distances --model_path {folder}` makes it"
-        yield Finding(title, "vq_distances", NOTE, text)
-    for width in widths:
-        path = table_path(folder, codes, width)
-        try:
-            load_table(path, codes, width)
-            yield Finding(title, path.name, OK, f"{codes} codes, {width} neighbours each")
-        except ValueError as error:
-            yield Finding(title, path.name, FAULT, str(error))
-
-
-def _kernels(settings: InspectSettings) -> Iterator[Finding]:
-    """Yield how fast compiled kernels are here, where the model would run on a CPU."""
-    if pick_device(settings.device).type != "cpu":
-        return
-    try:
-        timings = measured(DTYPES[settings.dtype])
-    except NoKernels as error:
-        yield Finding("kernels", settings.dtype, NOTE, f"torch's: {error}")
-        return
-    if not timings:
-        yield Finding("kernels", settings.dtype, OK, "not measured yet; a run does")
-    for stored, rows in timings.items():
-        times = [
-            f"{row.width} wide, {row.tokens} token{'s' * (row.tokens > 1)}: {row.speedup:.1f} times"
-            for row in rows
-        ]
-        text = f"speed against torch's, {'; '.join(times)}"
-        if stored != DTYPES[settings.dtype]:
-            text = f"weights in {str(stored).removeprefix('torch.')}: {text}"
-        yield Finding("kernels", settings.dtype, OK, text)
-
-
-def _quantize_package(settings: InspectSettings) -> Iterator[Finding]:
-    """Yield a note where --quantize needs a package that is not installed."""
-    if settings.quantize is not None and find_spec("torchao") is None:
-        text = f"--quantize {settings.quantize} needs torchao, not installed here"
-        yield Finding("target", "quantize", NOTE, f"{text}: {install('quantize')}")
-
-
-def _speeds(
-    settings: InspectSettings, target: Network, drafter: Network | None, image: ImageTokens
-) -> tuple[Speed, ...]:
-    """Load the model, and time rounds of as many images at once as memory allows."""
-
-    def needed(batch: int) -> int:
-        memory = memory_of(replace(settings, batch_size=batch), target, drafter, image)
-        return sum(count for name, count in memory.items() if not name.endswith("weights"))
-
-    session = open_session(settings.engine)
-    free = _SHARE * free_memory(session.target.device)
-    return speeds_by_batch(session, [n for n in BATCHES if n == 1 or needed(n) < free])
+        session = open_session(self.settings.engine)
+        free = _SHARE * free_memory(session.target.device)
+        return speeds_by_batch(session, [n for n in BATCHES if n == 1 or needed(n) < free])

@@ -6,7 +6,7 @@ generates the first rows of the same images, whose tokens have to be equal.
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import median
@@ -30,7 +30,7 @@ from models.base import Layers, TargetModel
 from models.files.folders import checkpoint_folder
 from models.registry import load_codec
 from runs.check.memory import free_memory
-from runs.check.report import OK, SKIPPED, Finding, judged, size
+from runs.check.report import Finding, judged, size, skipped
 from runs.check.transformers import ORACLES
 from runs.exactness import NEAR_TIE, gap
 from runs.measure import BASELINE, BUSY, Measurement, busy_share, measure
@@ -93,7 +93,12 @@ class Checkpoint:
     """
 
     settings: InspectSettings
-    session: Session
+
+    @cached_property
+    def session(self) -> Session:
+        """The loaded weights."""
+        with torch.inference_mode(False):  # other commands load without it
+            return open_session(self.settings.engine)
 
     @property
     def target(self) -> TargetModel:
@@ -189,52 +194,49 @@ class Checkpoint:
         return PictureScores(bool(logits.isfinite().all()), entropy, guided, order)
 
 
-def run_checks(settings: InspectSettings) -> list[Finding]:
-    """Load a checkpoint whose files are right, run all checks and return a row for each."""
-    started = time.perf_counter()
-    try:
-        session = open_session(settings.engine)
-    except torch.OutOfMemoryError as error:
-        return [_out_of_memory("load", error)]
-    checkpoint = Checkpoint(settings, session)
-    findings = [_loaded(session, time.perf_counter() - started)]
+def run_checks(settings: InspectSettings) -> Iterator[Finding]:
+    """Load a checkpoint whose files are right, run all checks and yield a row for each."""
+    checkpoint = Checkpoint(settings)
+    loaded = _run("load", tell_loaded, checkpoint)
+    yield loaded
+    if not loaded.fits:
+        return
+    finite = True
     for name, check in CHECKS.items():
-        findings.append(_run(name, check, checkpoint))
-        if name == "logits" and not findings[-1].figures.get("finite"):
-            # Nothing but the image tokenizer, which does not use them, can be judged.
-            rest = [other for other in CHECKS if other not in (name, "codec")]
-            reason = "the logits are not finite"
-            findings += [Finding(other, "", SKIPPED, reason) for other in rest]
-            return [*findings, _run("codec", check_codec, checkpoint)]
-    return findings
+        # The image tokenizer does not use the logits, so it can still be judged.
+        if not finite and name != "codec":
+            yield replace(skipped("the logits are not finite"), part=name)
+            continue
+        row = _run(name, check, checkpoint)
+        finite = finite and row.figures.get("finite", name != "logits")
+        yield row
 
 
 def _run(name: str, check: Callable[[Checkpoint], Finding], checkpoint: Checkpoint) -> Finding:
     """Return the row of a check, also of one that cannot finish."""
     try:
         with torch.inference_mode():
-            return check(checkpoint)
+            row = check(checkpoint)
     except FloatingPointError as error:
-        return judged(name, False, str(error), MIXED)
+        row = judged(False, str(error), MIXED)
     except torch.OutOfMemoryError as error:
-        return _out_of_memory(name, error)
+        row = judged(False, f"out of memory: {str(error).splitlines()[0]}", OUT_OF_MEMORY)
+    return replace(row, part=name)
 
 
-def _out_of_memory(name: str, error: torch.OutOfMemoryError) -> Finding:
-    return judged(name, False, f"out of memory: {str(error).splitlines()[0]}", OUT_OF_MEMORY)
-
-
-def _loaded(session: Session, seconds: float) -> Finding:
-    """Return the row of what was loaded."""
-    target = session.target
-    weights = list(target.transformer.parameters())
+def tell_loaded(checkpoint: Checkpoint) -> Finding:
+    """Load the checkpoint; returns the row of what was loaded."""
+    started = time.perf_counter()
+    session = checkpoint.session
+    seconds = time.perf_counter() - started
+    weights = list(session.target.transformer.parameters())
     count, memory = sum(w.numel() for w in weights), sum(w.nbytes for w in weights)
     drafter = "no drafter" if session.drafter is None else "and its drafter"
     text = (
         f"{session.settings.model}, {drafter}: {count:,} weights, {size(memory)} "
-        f"in {session.settings.dtype} on {target.device}, loaded in {seconds:.0f} s"
+        f"in {session.settings.dtype} on {session.target.device}, loaded in {seconds:.0f} s"
     )
-    return Finding("load", "", OK, text, figures={"parameters": count, "seconds": seconds})
+    return judged(True, text, parameters=count, seconds=seconds)
 
 
 def check_logits(checkpoint: Checkpoint) -> Finding:
@@ -244,7 +246,6 @@ def check_logits(checkpoint: Checkpoint) -> Finding:
     entropy = torch.cat([picture.entropy for picture in scores]).mean().item() if finite else None
     words = f"finite, entropy {entropy:.2f} nats of at most {most:.2f}" if finite else None
     return judged(
-        "logits",
         finite and LEAST_ENTROPY < entropy / most < MOST_ENTROPY,
         f"{len(scores)} prompts: {words or 'NaN or infinity'}",
         MIXED,
@@ -258,10 +259,9 @@ def check_guidance(checkpoint: Checkpoint) -> Finding:
     """Check that guidance changes the distributions."""
     sampling = checkpoint.settings.sampling
     if sampling.guidance == 1:
-        return Finding("guidance", "", SKIPPED, "--cfg 1 switches it off")
+        return skipped("--cfg 1 switches it off")
     apart = torch.cat([picture.guided for picture in checkpoint.scores]).mean().item()
     return judged(
-        "guidance",
         apart > LEAST_GUIDANCE,
         f"scale {sampling.cfg:g} moves the distributions by {apart:.3f} (total variation; at least "
         f"{LEAST_GUIDANCE:g})",
@@ -280,7 +280,6 @@ def check_codec(checkpoint: Checkpoint) -> Finding:
     least = max(LEAST_PSNR, plain + LEAST_PSNR_GAIN)
     height, width = pictures.shape[1:3]
     return judged(
-        "codec",
         psnr >= least,
         f"{len(pictures)} rendered pictures of {width} x {height} come back with {psnr:.1f} dB "
         f"(PSNR; at least {least:.1f})",
@@ -302,10 +301,9 @@ def check_codes(checkpoint: Checkpoint) -> Finding:
     rates = torch.cat([picture.order for picture in checkpoint.scores])
     if len(rates) < 2:
         reason = "the pictures are too small: fewer than three different codes"
-        return Finding("codes", "", SKIPPED, reason)
+        return skipped(reason)
     rate, error = rates.mean().item(), (rates.std() / len(rates) ** 0.5).item()
     return judged(
-        "codes",
         rate >= LEAST_ORDER and rate - 0.5 > 3 * error,
         f"in known pictures the code that follows is likelier than a later one in {rate:.0%} "
         f"(± {2 * error:.0%}; chance is 50%, at least {LEAST_ORDER:.0%})",
@@ -338,7 +336,7 @@ def check_drafter(checkpoint: Checkpoint) -> Finding:
     if checkpoint.session.drafter is None:
         source = TARGETS[checkpoint.settings.model].sources["drafter_path"]
         reason = f"no folder `drafter` in --model_path, no --drafter_path; {source}"
-        return Finding("drafter", "", SKIPPED, reason)
+        return skipped(reason)
     log_p, log_q, codes = _drafted(checkpoint)
     # Half an image away predictions are as sharp and of as likely codes, but not of this position.
     shuffled = log_q.roll(log_q.shape[1] // 2, 1)
@@ -352,7 +350,6 @@ def check_drafter(checkpoint: Checkpoint) -> Finding:
     gain = chance - apart
     error = (gain.std() / len(gain) ** 0.5).item()
     return judged(
-        "drafter",
         gain.mean().item() > max(LEAST_DRAFT_GAIN, 3 * error) and hits[-1] > chance_hits[-1],
         f"total variation from the target {apart.mean():.2f}, of shuffled positions "
         f"{chance.mean():.2f}; its best {', '.join(map(str, HITS))} hold the target's choice in "
@@ -405,7 +402,7 @@ def check_tokens(checkpoint: Checkpoint) -> Finding:
         "--device cpu --dtype fp64, other versions of torch, and report it"
     )
     tau = {name: measured.tau for name, measured in checkpoint.generated.items()}
-    return judged("tokens", not wrong, text, cause, gaps=gaps, near_ties=ties, tau=tau)
+    return judged(not wrong, text, cause, gaps=gaps, near_ties=ties, tau=tau)
 
 
 def _gap(checkpoint: Checkpoint, plain: FinishedImage, other: FinishedImage) -> float | None:
@@ -424,8 +421,8 @@ def tell_speed(checkpoint: Checkpoint) -> Finding:
     # The least of all methods, since other processes come and go; of a GPU CPU time says nothing.
     share = min(busy_share([run]) for run in checkpoint.generated.values())
     if checkpoint.target.device.type == "cpu" and share < BUSY:
-        text = f"this process had the processor for only {share:.0%} of the time: measure again on "
-        return Finding("speed", "", SKIPPED, text + "an idle machine", figures={"share": share})
+        text = f"this process had the processor for only {share:.0%} of the time:"
+        return skipped(f"{text} measure again on an idle machine", share=share)
     seconds = {name: _seconds_per_token(run) for name, run in checkpoint.generated.items()}
     tokens = settings.num_images * checkpoint.target.grid.tokens
     fastest = min(seconds, key=seconds.get)
@@ -439,7 +436,7 @@ def tell_speed(checkpoint: Checkpoint) -> Finding:
         f"{', '.join(rates)}; {settings.num_images} images one at a time: about {', '.join(hours)} "
         "(measured once, on the first tokens; later ones are a little slower)"
     )
-    return Finding("speed", "", OK, text, figures={"seconds_per_token": seconds, "tokens": tokens})
+    return judged(True, text, seconds_per_token=seconds, tokens=tokens)
 
 
 def _seconds_per_token(measured: Measurement) -> float:
@@ -451,7 +448,7 @@ def check_transformers(checkpoint: Checkpoint) -> Finding:
     """Check the logits of a known picture against transformers', where it has the family."""
     settings, target = checkpoint.settings, checkpoint.target
     if reason := _without_transformers(checkpoint):
-        return Finding("transformers", "", SKIPPED, reason)
+        return skipped(reason)
     cause = (
         "a version of transformers that reads the folder in another way, or a config.json with "
         "entries that one of the two ignores"
@@ -460,7 +457,7 @@ def check_transformers(checkpoint: Checkpoint) -> Finding:
     try:
         oracle = ORACLES[target.name](folder, target)
     except ValueError as error:
-        return judged("transformers", False, str(error), cause)
+        return judged(False, str(error), cause)
     rows = checkpoint.rows(target, checkpoint.captions[:1], checkpoint.codes[:1])
     wanted = Levels.of(target.grid, 1, rows.ids.device).slots
     slots = (rows.prompt + wanted)[:COMPARED_TOKENS]
@@ -472,7 +469,6 @@ def check_transformers(checkpoint: Checkpoint) -> Finding:
     mean = ((ours - theirs).abs() / theirs.std()).mean().item()
     bound = LOGIT_BOUNDS[settings.dtype]
     return judged(
-        "transformers",
         mean <= bound,
         f"{oracle.name}'s logits of {len(ours)} tokens differ by at most {largest:.2g}, on average "
         f"by {mean:.1g} standard deviations (at most {bound:g})",

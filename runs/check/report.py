@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
 from configs.tools import InspectSettings
-from runs.throughput import TIMED, Speed, best, flags
+from runs.check.speeds import TIMED, Speed, best
 
 OK, NOTE, SKIPPED, FAULT = "ok", "note", "skipped", "FAULT"
 _WIDTH = 100  # characters of a wrapped row
@@ -50,10 +50,15 @@ class Report:
         return [finding for finding in (*self.findings, *self.checks) if not finding.fits]
 
 
-def judged(check: str, good: bool, text: str, cause: str, **figures: object) -> Finding:
+def judged(good: bool, text: str, cause: str = "", **figures: object) -> Finding:
     """Return the row of a check that was run; the likely cause is told only if it failed."""
     details = () if good else (f"likely cause: {cause}",)
-    return Finding(check, "", OK if good else FAULT, text, details, figures)
+    return Finding("", "", OK if good else FAULT, text, details, figures)
+
+
+def skipped(text: str, **figures: object) -> Finding:
+    """Return the row of a check that was not run; text: why not."""
+    return Finding("", "", SKIPPED, text, figures=figures)
 
 
 def as_table(report: Report, settings: InspectSettings) -> str:
@@ -99,7 +104,7 @@ def _speed_rows(speeds: Sequence[Speed]) -> Iterator[str]:
     for name in dict.fromkeys(speed.method.method for speed in speeds):
         rates = (speed.tokens_per_second for speed in speeds if speed.method.method == name)
         yield f"  {name:8}" + "".join(f"{rate:8.0f}" for rate in rates)
-    yield f"recommended for many images: {flags(best(speeds))}"
+    yield f"recommended for many images: {best(speeds).flags}"
 
 
 def as_json(report: Report) -> str:
@@ -111,8 +116,8 @@ def as_json(report: Report) -> str:
     document = {"fits": not report.faults, "findings": findings, "memory": report.memory}
     document |= {"checks": checks} if checks else {}
     if report.speeds:
-        rates = [[flags(speed), speed.tokens_per_second] for speed in report.speeds]
-        document |= {"tokens_per_second": rates, "recommended": flags(best(report.speeds))}
+        rates = [[speed.flags, speed.tokens_per_second] for speed in report.speeds]
+        document |= {"tokens_per_second": rates, "recommended": best(report.speeds).flags}
     return json.dumps(document)
 
 

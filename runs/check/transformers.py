@@ -1,6 +1,9 @@
-"""transformers' classes for the families that it has, with a checkpoint's weights."""
+"""transformers' classes for the families that it has, with a checkpoint's weights.
 
-from collections.abc import Callable, Iterable, Iterator
+All raise a ValueError if transformers misses weights, or does not expect some.
+"""
+
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +27,7 @@ from models.files.tensors import read_tensors
 from models.files.weights import weight_files
 from models.targets.emu3_files import network as emu3_network
 from models.targets.emu3_network import emu3_entries
-from models.targets.janus_config import JanusConfig, janus_config
+from models.targets.janus_config import janus_config
 from models.targets.liquid_network import liquid_spec
 from support.json_files import read_object
 
@@ -44,11 +47,6 @@ class Oracle:
     score: Callable[[Tensor], Tensor]
 
 
-def chameleon_oracle(folder: Path, target: TargetModel) -> Oracle:
-    """Return transformers' Chameleon; raises what `load_chameleon` raises."""
-    return _with_head(*load_chameleon(folder, target))
-
-
 def load_chameleon(folder: Path, target: TargetModel) -> tuple[ChameleonModel, Tensor]:
     """Return transformers' model with a folder's weights, and the head's rows of image codes.
 
@@ -62,40 +60,51 @@ def load_chameleon(folder: Path, target: TargetModel) -> tuple[ChameleonModel, T
         model = ChameleonModel(ChameleonConfig.from_pretrained(folder))
     model.vqmodel = None
     tensors = read_tensors(weight_files(folder))
-    state = dict(_placed(tensors, "model.", ("model.vqmodel.",), target))
-    head = _codes_of(state.pop(HEAD), target)
-    _fill(model, state, folder, target)
-    return model.eval(), head
+    return model, _fill_decoder(model, tensors, "model.", ("model.vqmodel.",), folder, target)
+
+
+def chameleon_oracle(folder: Path, target: TargetModel) -> Oracle:
+    """Return transformers' Chameleon."""
+    return _with_head(*load_chameleon(folder, target))
 
 
 def emu3_oracle(folder: Path, target: TargetModel) -> Oracle:
-    """Return transformers' Emu3 decoder.
-
-    Raises:
-        ValueError: transformers misses weights, or does not expect some.
-    """
+    """Return transformers' Emu3 decoder."""
     config = read_object(folder / "config.json")
     with torch.device("meta"):
         model = Emu3TextModel(_config(Emu3TextConfig, emu3_entries(config)))
     layout = emu3_network(config)
     tensors = ((layout.name(key), x) for key, x in read_tensors(weight_files(folder)))
-    state = dict(_placed(tensors, "model.text_model.", layout.ignored, target))
-    head = _codes_of(state.pop(HEAD), target)
-    _fill(model, state, folder, target)
-    return _with_head(model.eval(), head)
+    prefix = "model.text_model."
+    return _with_head(model, _fill_decoder(model, tensors, prefix, layout.ignored, folder, target))
+
+
+def liquid_oracle(folder: Path, target: TargetModel) -> Oracle:
+    """Return transformers' Gemma, whose head is its embedding."""
+    config = read_object(folder / "config.json")
+    liquid_spec(config)  # of this family
+    # the formula that Gemma means by "gelu", too; later versions take the entry at its word
+    config = _config(GemmaConfig, config | {"hidden_act": "gelu_pytorch_tanh"})
+    with torch.device("meta"):
+        model = GemmaModel(config)
+    if hasattr(model.embed_tokens, "embed_scale"):  # computed, not read
+        model.embed_tokens.embed_scale = torch.tensor(config.hidden_size**0.5, device=target.device)
+    tensors = read_tensors(weight_files(folder))
+    return _with_head(model, _fill_decoder(model, tensors, "model.", (HEAD,), folder, target))
 
 
 def janus_oracle(folder: Path, target: TargetModel) -> Oracle:
-    """Return transformers' Llama, with Janus's embedding and head of image codes.
-
-    Raises:
-        ValueError: transformers misses weights, or does not expect some.
-    """
+    """Return transformers' Llama, with Janus's embedding and head of image codes."""
     config = janus_config(read_object(folder / "config.json"))
     keys, tensors = config.keys, dict(read_tensors(weight_files(folder)))
     with torch.device("meta"):
         llama = LlamaModel(_config(LlamaConfig, config.decoder))
-        sizes = _codes_config(config)
+        sizes = JanusVQVAEConfig(
+            embed_dim=config.width,
+            num_embeddings=config.codes,
+            projection_dim=config.inner,
+            image_token_embed_dim=config.decoder["hidden_size"],
+        )
         aligner, head = JanusVQVAEAlignerMLP(sizes), JanusVQVAEHead(sizes)
     parts = (
         (llama, {"": keys.decoder}),
@@ -104,9 +113,10 @@ def janus_oracle(folder: Path, target: TargetModel) -> Oracle:
     )
     for module, names in parts:
         state = {
-            name + key: tensor
+            name + key.removeprefix(prefix): tensor.to(target.device, target.dtype)
             for name, prefix in names.items()
-            for key, tensor in _placed(_starting(tensors, prefix), prefix, (), target)
+            for key, tensor in tensors.items()
+            if key.startswith(prefix)
         }
         _fill(module, state, folder, target)
     vectors = tensors[keys.codes].to(target.device, target.dtype)
@@ -119,26 +129,6 @@ def janus_oracle(folder: Path, target: TargetModel) -> Oracle:
         return llama(inputs_embeds=mixed, use_cache=False).last_hidden_state[0]
 
     return Oracle("LlamaModel with Janus's image parts", features, head)
-
-
-def liquid_oracle(folder: Path, target: TargetModel) -> Oracle:
-    """Return transformers' Gemma, whose head is its embedding.
-
-    Raises:
-        ValueError: transformers misses weights, or does not expect some.
-    """
-    config = read_object(folder / "config.json")
-    liquid_spec(config)  # of this family
-    # the formula that Gemma means by "gelu", too; later versions take the entry at its word
-    config = _config(GemmaConfig, config | {"hidden_act": "gelu_pytorch_tanh"})
-    with torch.device("meta"):
-        model = GemmaModel(config)
-    tensors = read_tensors(weight_files(folder))
-    state = dict(_placed(tensors, "model.", (HEAD,), target))
-    if hasattr(model.embed_tokens, "embed_scale"):  # computed, not read
-        model.embed_tokens.embed_scale = torch.tensor(config.hidden_size**0.5, device=target.device)
-    _fill(model, state, folder, target)
-    return _with_head(model.eval(), _codes_of(state["embed_tokens.weight"], target))
 
 
 ORACLES: dict[str, Callable[[Path, TargetModel], Oracle]] = {
@@ -159,7 +149,32 @@ def _with_head(model: nn.Module, head: Tensor) -> Oracle:
     )
 
 
-def _codes_of(head: Tensor, target: TargetModel) -> Tensor:
+def _fill_decoder(
+    model: nn.Module,
+    tensors: Iterable[tuple[str, Tensor]],
+    prefix: str,
+    ignored: tuple[str, ...],
+    folder: Path,
+    target: TargetModel,
+) -> Tensor:
+    """Give a decoder on the meta device its weights; returns the head's rows of image codes.
+
+    Without a head among the weights, the embedding is the head.
+
+    Args:
+        model: the decoder.
+        tensors: public keys and values.
+        prefix: of the decoder's keys.
+        ignored: prefixes of keys that are not the decoder's.
+        folder, target: where the weights come from, and whose device and dtype they get.
+    """
+    state = {
+        key.removeprefix(prefix): tensor.to(target.device, target.dtype)
+        for key, tensor in tensors
+        if not key.startswith(ignored)
+    }
+    head = state.pop(HEAD) if HEAD in state else state["embed_tokens.weight"]
+    _fill(model.eval(), state, folder, target)
     first = target.vocab.first_id
     return head[first : first + target.vocab.size]
 
@@ -172,31 +187,6 @@ def _config(owner: type, entries: dict) -> object:
         theta = entries["rope_theta"]
         given["rope_parameters"] = {"rope_type": "default", "rope_theta": theta}
     return owner(**given)
-
-
-def _codes_config(config: JanusConfig) -> JanusVQVAEConfig:
-    return JanusVQVAEConfig(
-        embed_dim=config.width,
-        num_embeddings=config.codes,
-        projection_dim=config.inner,
-        image_token_embed_dim=config.decoder["hidden_size"],
-    )
-
-
-def _starting(tensors: dict[str, Tensor], prefix: str) -> Iterator[tuple[str, Tensor]]:
-    return ((key, tensor) for key, tensor in tensors.items() if key.startswith(prefix))
-
-
-def _placed(
-    tensors: Iterable[tuple[str, Tensor]],
-    prefix: str,
-    ignored: tuple[str, ...],
-    target: TargetModel,
-) -> Iterator[tuple[str, Tensor]]:
-    """Yield a network's tensors without the prefix of its keys, on the target's device."""
-    for key, tensor in tensors:
-        if not key.startswith(ignored):
-            yield key.removeprefix(prefix), tensor.to(target.device, target.dtype)
 
 
 def _fill(model: nn.Module, state: dict[str, Tensor], folder: Path, target: TargetModel) -> None:

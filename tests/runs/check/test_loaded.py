@@ -1,43 +1,35 @@
 """`inspect --run` on good checkpoints and on models that are wrong in known ways."""
 
+import copy
 import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from browser import only_in_all, thinned
-from safetensors.torch import load_file, save_file
+from damage import State, gone, weights
 from small import LUMINA, write_checkpoint, write_shards
 from small_emu3 import AUTHORS, BEFORE, Emu3Sizes, write_emu3
 from small_janus import write_janus
 from small_liquid import LiquidSizes, write_liquid
-from small_llamagen import write_llamagen
-from torch import Tensor
 
 import main
 from configs.method_table import METHODS
 from configs.targets import ROOT
 from configs.tools import InspectSettings
-from models.registry import FAMILIES, TARGETS
-from models.targets.llamagen import LlamaGen
-from models.targets.llamagen_files import llamagen_family
 from runs.check import loaded
 from runs.check.loaded import CHECKS, Checkpoint, PictureScores, order_rates, run_checks
 from runs.check.report import Finding
-from runs.session import open_session
 
 TINY = ROOT / "ckpts" / "tiny"
-State = dict[str, Tensor]
 
 
 def opened(**flags: str) -> Checkpoint:
     """Open a checkpoint for single checks."""
-    settings = InspectSettings(device="cpu", run=True, **flags)
-    return Checkpoint(settings, open_session(settings.engine))
+    return Checkpoint(InspectSettings(device="cpu", run=True, **flags))
 
 
 def check(name: str, checkpoint: Checkpoint) -> Finding:
@@ -63,13 +55,10 @@ def small(checkpoint) -> Checkpoint:
     return opened(model_path=str(checkpoint), dtype="fp64")
 
 
-def changed(folder: Path, name: str, change: Callable[[State], None], copy: Path) -> str:
+def changed(folder: Path, name: str, change: Callable[[State], None], place: Path) -> str:
     """Return a copy of a checkpoint in which one weight file differs."""
-    shutil.copytree(folder, copy)
-    state = load_file(copy / name)
-    change(state)
-    save_file(state, copy / name)
-    return str(copy)
+    weights(change, name)(shutil.copytree(folder, place))
+    return str(place)
 
 
 def shuffle_rows(key: str) -> Callable[[State], None]:
@@ -136,10 +125,7 @@ def test_codes_that_the_model_does_not_know(name, key, tmp_path, one_thread) -> 
 @only_in_all
 def test_one_of_two_shards_is_of_another_model(tmp_path, one_thread) -> None:
     folder = Path(shutil.copytree(TINY, tmp_path / "model"))
-    shard = folder / write_shards(folder, "safetensors")[1]
-    state = load_file(shard)
-    replace_weights(state)
-    save_file(state, shard)
+    weights(replace_weights, write_shards(folder, "safetensors")[1])(folder)
     checkpoint = opened(model_path=str(folder))
     row = check("codes", checkpoint)
     assert row.state == "FAULT" and "weights of several models" in row.details[0]
@@ -155,8 +141,8 @@ def test_a_codec_of_mixed_parts(tmp_path, one_thread) -> None:
 
 def test_another_drafter(tmp_path, one_thread) -> None:
     """The target is well; the drafter's sizes fit, its weights are another's."""
-    copy = tmp_path / "drafter"
-    folder = changed(TINY / "drafter", "model.safetensors", replace_weights, copy)
+    place = tmp_path / "drafter"
+    folder = changed(TINY / "drafter", "model.safetensors", replace_weights, place)
     row = check("drafter", opened(drafter_path=folder))
     assert row.state == "FAULT" and "--drafter_path" in row.details[0]
     assert row.figures["total_variation"] == pytest.approx(row.figures["shuffled"], abs=0.03)
@@ -179,17 +165,8 @@ def test_the_report_of_a_checkpoint_without_training(checkpoint, capsys) -> None
     assert rows["transformers"]["figures"]["largest"] < 1e-3
 
 
-def test_files_at_fault_are_not_loaded(checkpoint, tmp_path, capsys) -> None:
-    folder = Path(shutil.copytree(checkpoint, tmp_path / "model"))
-    name = write_shards(folder, "safetensors")[0]
-    (folder / name).unlink()
-    code, out, err = inspect_run(folder, capsys)
-    assert code == 1 and "logits" not in out and f"at fault: target ({name})" in err
-
-
-def test_a_checkpoint_without_a_drafter(checkpoint, tmp_path) -> None:
-    folder = Path(shutil.copytree(checkpoint, tmp_path / "model"))
-    shutil.rmtree(folder / "drafter")
+def test_a_checkpoint_without_a_drafter(folder) -> None:
+    gone("drafter")(folder)
     subject = opened(model_path=str(folder))
     row = check("drafter", subject)
     assert row.state == "skipped" and "--drafter_path" in row.text
@@ -223,7 +200,7 @@ def test_weights_with_nan(checkpoint, tmp_path, capsys) -> None:
 def test_limits_of_what_the_target_predicts(name, figures, state, small) -> None:
     values = {"entropy": 2.0, "guided": 0.2, "order": 0.9} | figures
     scores = PictureScores(True, **{key: torch.full((4,), x) for key, x in values.items()})
-    subject = replace(small)
+    subject = copy.copy(small)
     subject.__dict__["scores"] = [scores]
     assert check(name, subject).state == state
 
@@ -251,7 +228,7 @@ def test_a_method_with_other_tokens_is_named(small) -> None:
     codes = image.codes.clone()
     codes[5] = (codes[5] + 1) % small.target.vocab.size
     images = [replace(image, codes=codes), *adt.images[1:]]
-    wrong = replace(small)
+    wrong = copy.copy(small)
     wrong.__dict__["generated"] = small.generated | {"adt": replace(adt, images=images)}
     row, count = check("tokens", wrong), 2 * (len(METHODS) - 1)
     assert row.state == "FAULT"
@@ -261,7 +238,7 @@ def test_a_method_with_other_tokens_is_named(small) -> None:
 @pytest.mark.parametrize(("share", "state"), [(0.5, "skipped"), (0.97, "ok")])
 def test_no_seconds_are_told_on_a_busy_machine(share, state, small, monkeypatch) -> None:
     monkeypatch.setattr(loaded, "BUSY", 0.9)
-    busy = replace(small)
+    busy = copy.copy(small)
     busy.__dict__["generated"] = {
         name: replace(run, cpu_seconds=(share * sum(image.seconds for image in run.images),))
         for name, run in small.generated.items()
@@ -318,9 +295,7 @@ def test_lumina_with_its_row_ends(size, tmp_path) -> None:
     assert {rows[name].state for name in ("tokens", "drafter", "transformers")} == {"ok"}
 
 
-def test_llamagen(tmp_path, monkeypatch) -> None:
-    monkeypatch.setitem(FAMILIES, "llamagen", llamagen_family(4))
-    monkeypatch.setitem(TARGETS, "llamagen", partial(LlamaGen.load, side=4))
-    rows = ran(model="llamagen", model_path=str(write_llamagen(tmp_path / "LlamaGen-T2I")))
+def test_llamagen(llamagen) -> None:
+    rows = ran(model="llamagen", model_path=str(llamagen))
     assert rows["tokens"].state == rows["guidance"].state == "ok"
     assert "no class for --model llamagen" in rows["transformers"].text

@@ -1,0 +1,432 @@
+"""Broken checkpoint folders: `inspect` names every fault once, all in one report, and foretells
+the one line with which `generate_images` refuses the folder.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from browser import thinned
+from damage import (
+    Damage,
+    State,
+    a_folder,
+    content,
+    cut,
+    entry,
+    faults,
+    generated,
+    gone,
+    inspected,
+    pickled,
+    refused,
+    renamed,
+    rows,
+    vqgan,
+    weights,
+    with_code,
+)
+from small import Sizes, write_checkpoint, write_shards
+from small_emu3 import Emu3Sizes, write_emu3
+from small_janus import write_janus
+
+import main
+from models.codecs.codebook import table_path
+
+HUGE = 10**18  # of which no tensor can be made, not even without memory
+DEEP = b"[" * 100_000
+JUNK = {
+    "empty": b"",
+    "text": b"not found\n" * 100,
+    "pickle of nothing": b"\x80\x02}q\x00h\x05.",  # reads what was never stored: a KeyError
+    "cut pickle": b"\x80\x02",
+    "zip": b"PK\x03\x04" + b"x" * 100,
+}
+HEADERS = {  # of safetensors
+    "of bytes": b"\xff" * 100,
+    "a list": b"\x02\0\0\0\0\0\0\0[]",
+    "without shapes": b"\x09\0\0\0\0\0\0\0" + b'{"a": {}}',
+}
+# damage, part and item of the row, what both commands say
+Case = tuple[Damage, tuple[str, str], str]
+
+
+def network(place: str) -> dict[str, Case]:
+    """Files of the target or its drafter that are missing, contradict each other, or are junk."""
+    part = "target" if place == "." else "drafter"
+    config, single, binary = "config.json", "model.safetensors", "pytorch_model.bin"
+    cases = {}
+    for name in ("num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size"):
+        for value in (100000, HUGE):
+            words = rf"config\.json: {name} is {value}, the weights hold \d+$"
+            cases[f"{name} {value}"] = entry(name, value, place), config, words
+    for name, allowed in (
+        ("num_attention_heads", "divisors of 32"),
+        ("num_key_value_heads", "divisors of 2"),
+        ("max_position_embeddings", "whole numbers up to"),
+        ("swin_norm", "true or false"),
+    ):
+        words = rf"config\.json: {name} is {HUGE}; allowed: {allowed}"
+        cases[name] = entry(name, HUGE, place), config, words
+    for name, text in JUNK.items():
+        cases[f"bin, {name}"] = pickled(place, text), binary, r"pytorch_model\.bin"
+    for name, text in (JUNK | HEADERS).items():
+        damage = content(f"{place}/{single}", text)
+        cases[f"safetensors, {name}"] = damage, single, r"model\.safetensors"
+    cases |= {
+        "weights gone": (gone(f"{place}/{single}"), "weights", r"model\.safetensors"),
+        "weights a folder": (a_folder(f"{place}/{single}"), "weights", r"model\.safetensors"),
+        "config gone": (gone(f"{place}/{config}"), config, r"config\.json"),
+        "config a folder": (a_folder(f"{place}/{config}"), config, r"config\.json"),
+        "config nested": (content(f"{place}/{config}", DEEP), config, "config.json: found no JSON"),
+    }
+    return {
+        f"{part} {name}": (damage, (part, item), words)
+        for name, (damage, item, words) in cases.items()
+    }
+
+
+TEXT, IMAGES = ("text tokenizer", "files"), ("image tokenizer", "files")
+CASES: dict[str, Case] = {
+    **network("."),
+    **network("drafter"),
+    "too few positions": (
+        entry("max_position_embeddings", 8),
+        ("parts", "together"),
+        "max_position_embeddings is 8; an image of 4 x 4 tokens takes 16",
+    ),
+    "bias": (
+        entry("bias", "no", "drafter"),
+        ("drafter", "config.json"),
+        "drafter/config.json: bias is 'no'",
+    ),
+    **{
+        f"calibration {text[:9]!r}": (
+            content("drafter/calibration.json", text),
+            ("drafter", "calibration.json"),
+            "drafter/calibration.json: ",
+        )
+        for text in (b"{", b"[]", b'{"x": {"topk": [0]}}', b"\xff", DEEP)
+    },
+    **{
+        f"vqgan {name}": (
+            vqgan(name, value),
+            IMAGES,
+            rf"vqgan\.safetensors: .*{name} is .*, the weights hold",
+        )
+        for name, value in (
+            ("num_res_blocks", 100000),
+            ("n_embed", HUGE),
+            ("embed_dim", HUGE),
+            ("z_channels", HUGE),
+            ("ch", HUGE),
+            ("ch_mult", [1] * 200),
+        )
+    },
+    "vqgan gone": (gone("tokenizer/vqgan.yaml"), IMAGES, "vqgan.yaml"),
+    "vqgan nested": (content("tokenizer/vqgan.yaml", b"[" * 700), IMAGES, "vqgan.yaml"),
+    "vqgan junk": (
+        content("tokenizer/vqgan.safetensors", JUNK["text"]),
+        IMAGES,
+        "vqgan.safetensors",
+    ),
+    "tokenizer gone": (gone("tokenizer/text_tokenizer.json"), TEXT, "text_tokenizer.json"),
+    "tokenizer junk": (
+        content("tokenizer/text_tokenizer.json", JUNK["text"]),
+        TEXT,
+        "text_tokenizer.json is not a tokenizer file",
+    ),
+}
+
+
+def test_a_whole_checkpoint(folder, capsys) -> None:
+    code, report = inspected(capsys, folder)
+    assert code == 0 and not faults(report) and generated(capsys, folder)[0] == 0
+
+
+@pytest.mark.parametrize("name", thinned(CASES))
+def test_inspect_foretells_what_generate_images_says(name, folder, capsys) -> None:
+    damage, row, words = CASES[name]
+    damage(folder)
+    code, report = inspected(capsys, folder)
+    assert code == 1 and faults(report).keys() == {row}
+    said = refused(capsys, folder)
+    assert re.search(words, faults(report)[row]["text"]) and re.search(words, said), said
+    works_without = row[0] == "drafter"
+    assert (generated(capsys, folder, "--method=ar")[0] == 0) is works_without
+
+
+def test_all_differences_of_both_networks_are_listed(folder, capsys) -> None:
+    def change(state: State) -> None:
+        state["model.norm.weight"] = state["model.norm.weight"][:31].clone()
+        for number in range(30):
+            state[f"stranger.{number}"] = state["model.norm.weight"].clone()
+        del state["model.layers.1.mlp.up_proj.weight"]
+
+    weights(change)(folder)
+    weights(lambda state: state.pop("fc.bias"), "drafter/model.safetensors")(folder)
+    wrong = faults(inspected(capsys, folder)[1])
+    assert set(wrong) == {("target", "keys"), ("drafter", "keys")}
+    details = wrong["target", "keys"]["details"]
+    assert len(details) == 32 and wrong["drafter", "keys"]["details"] == ["missing key fc.bias"]
+    assert "model.norm.weight has shape (31,), expected (32,)" in details
+
+
+def test_one_damaged_shard_of_two(folder, capsys) -> None:
+    names = write_shards(folder, "safetensors")
+    cut(names[0], 10)(folder)
+    report = inspected(capsys, folder)[1]
+    assert set(faults(report)) == {("target", names[0])}
+    assert "file not fully covered" in faults(report)["target", names[0]]["text"]
+    assert "15 keys are in files that cannot be read" in rows(report)["target", "keys"]["text"]
+    assert {"image tokenizer", "drafter weights"} <= report["memory"].keys()
+    gone(names[0])(folder)
+    report = inspected(capsys, folder, "--model=anole")[1]
+    assert "missing; source: `hf download leloy/" in faults(report)["target", names[0]]["text"]
+
+
+def test_a_drafter_of_another_target(checkpoint, tmp_path, capsys) -> None:
+    other = write_checkpoint(tmp_path / "other", Sizes(hidden=64))
+    report = inspected(capsys, checkpoint, f"--drafter_path={other / 'drafter'}")[1]
+    assert set(faults(report)) == {("drafter", "config.json")}
+    assert "hidden_size 64" in faults(report)["drafter", "config.json"]["text"]
+
+
+@pytest.mark.parametrize("index", [65535, 24])
+def test_a_table_of_nearest_codes_that_names_no_code(index, folder, capsys) -> None:
+    path = table_path(folder, 24)
+    assert main.main(["vq_distances", f"--model_path={folder}"]) == 0
+    assert inspected(capsys, folder)[0] == 0
+    table = np.load(path)
+    table[3, 2] = index
+    np.save(path, table)
+    words = f"{path}: found the code {index}; allowed: 0 to 23"
+    assert [row["text"] for row in faults(inspected(capsys, folder)[1]).values()] == [words]
+    assert words in refused(capsys, folder, "--lantern", "--lantern_k=5")
+    assert generated(capsys, folder)[0] == 0
+
+
+def test_a_place_that_takes_no_table(folder, capsys) -> None:
+    (folder / "vq_distances").write_text("a file")
+    assert main.main(["vq_distances", f"--model_path={folder}"]) == 1
+    said = capsys.readouterr().err
+    assert said == f"error: {folder / 'vq_distances'}: File exists\n"
+
+
+def test_everything_missing_is_listed_at_once(folder, capsys) -> None:
+    gone("config.json", "model.safetensors", "drafter/model.safetensors", "tokenizer")(folder)
+    assert faults(inspected(capsys, folder)[1]).keys() == {
+        ("target", "config.json"),
+        ("target", "weights"),
+        TEXT,
+        IMAGES,
+        ("drafter", "weights"),
+    }
+
+
+def test_folders_that_are_not_there_are_rows_of_the_report(tmp_path, capsys) -> None:
+    words = [f"--drafter_path={tmp_path}/none", f"--tokenizer_path={tmp_path}/no"]
+    report = inspected(capsys, tmp_path / "nowhere", "--model=anole", *words)[1]
+    texts = {part: row["text"] for (part, _), row in faults(report).items()}
+    assert texts.keys() == {"target", "drafter", "text tokenizer", "image tokenizer"}
+    assert "source: `hf download leloy/" in texts["target"]
+    assert "source: `hf download jadohu/anole_drafter" in texts["drafter"]
+    assert "--tokenizer_path" in texts["text tokenizer"]
+
+
+T5 = "../t5/flan-t5-xl"
+ENCODER = ("text encoder", "files")
+LLAMAGEN: dict[str, Case] = {
+    "caption_dim": (
+        entry("caption_dim", HUGE),
+        ("target", "config.json"),
+        f"caption_dim is {HUGE}, the weights",
+    ),
+    "cls_token_num": (
+        entry("cls_token_num", HUGE),
+        ("target", "config.json"),
+        f"cls_token_num is {HUGE}, the",
+    ),
+    "T5 layers": (
+        entry("num_layers", 100000, T5),
+        ENCODER,
+        "num_layers is 100000, the weights hold",
+    ),
+    "T5 junk": (
+        pickled(T5, JUNK["pickle of nothing"]),
+        ENCODER,
+        "--text_encoder_path: .*cannot be read",
+    ),
+    "T5 cut": (cut(f"{T5}/model.safetensors", 500), ENCODER, "model.safetensors"),
+    "T5 tokenizer": (
+        content(f"{T5}/tokenizer.json", b"{}"),
+        ENCODER,
+        "--text_encoder_path: .*cannot be read as a tokenizer",
+    ),
+    "T5 without tokenizer": (gone(f"{T5}/tokenizer.json"), ENCODER, "tokenizer.json"),
+    "codes junk": (
+        content("../vq_ds16_t2i.pt", JUNK["pickle of nothing"]),
+        IMAGES,
+        r"vq_ds16_t2i\.pt: damaged",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", thinned(LLAMAGEN))
+def test_broken_llamagen_folders(name, llamagen, capsys) -> None:
+    damage, row, words = LLAMAGEN[name]
+    damage(llamagen)
+    wrong = faults(inspected(capsys, llamagen, "--model=llamagen")[1])
+    assert wrong.keys() == {row}
+    said = refused(capsys, llamagen, "--model=llamagen")
+    assert re.search(words, wrong[row]["text"]) and re.search(words, said), (wrong, said)
+
+
+def test_every_fault_of_a_llamagen_checkpoint_is_named(llamagen, capsys) -> None:
+    key = "model.cls_embedding.uncond_embedding"
+    weights(lambda state: state.pop(key))(llamagen)
+    content("../vq_ds16_t2i.pt", b"nonsense")(llamagen)
+    gone("../t5")(llamagen)
+    wrong = faults(inspected(capsys, llamagen, "--model=llamagen")[1])
+    assert wrong["target", "keys"]["details"] == [f"missing key {key}"]
+    assert "source: `hf download peizesun/llamagen_t2i vq_ds16" in wrong[IMAGES]["text"]
+    assert "--text_encoder_path" in wrong[ENCODER]["text"]
+    assert "`hf download google/flan-t5-xl" in wrong[ENCODER]["text"]
+
+
+WRITERS: dict[str, Callable[[Path], Path]] = {
+    "janus_pro": write_janus,
+    "emu3": write_emu3,
+    "emu3 of the authors": lambda folder: write_emu3(folder, layout="authors"),
+    "tiny": write_checkpoint,
+}
+WORDS = {
+    "janus_pro": ["--model=janus_pro"],
+    "emu3": ["--model=emu3", f"--target_size={Emu3Sizes().size}"],
+}
+
+
+def no_codec(state: State) -> None:
+    """Take the codec out of the weights."""
+    for key in [key for key in state if "vqmodel." in key]:
+        del state[key]
+
+
+ALL = ("config.json", "model.safetensors", "tokenizer.json", "drafter/config.json")
+MISSING = {
+    ("target", "config.json"),
+    ("target", "weights"),
+    TEXT,
+    ("drafter", "config.json"),
+}
+# what both families say: name -> damage, rows, what generate_images says
+BOTH: dict[str, tuple[Damage, set[tuple[str, str]], str]] = {
+    "config": (gone("config.json"), {("target", "config.json")}, "without config.json"),
+    "everything": (gone(*ALL), MISSING, "without config.json"),
+    "code": (with_code("."), {("target", "pytorch_model.bin")}, "more than tensors"),
+    "code in the drafter": (
+        with_code("drafter"),
+        {("drafter", "pytorch_model.bin")},
+        "more than tensors",
+    ),
+    "calibration": (
+        content("drafter/calibration.json", b"[]"),
+        {("drafter", "calibration.json")},
+        "drafter/calibration.json: ",
+    ),
+}
+CODEC = {("image codec", "files")}
+OTHERS = {
+    ("janus_pro", "no codec"): (
+        weights(no_codec),
+        CODEC,
+        "no image codec among the weights (keys model.vqmodel.*)",
+    ),
+    ("emu3", "no codec"): (weights(no_codec), CODEC, "`hf download BAAI/Emu3-VisionToken"),
+    ("janus_pro", "tokens"): (
+        renamed("<｜▁pad▁｜>", "<begin_of_image>"),
+        {TEXT},
+        "has no token '<｜▁pad▁｜>', '<begin_of_image>'",
+    ),
+    ("emu3", "tokens"): (
+        renamed("<|extra_203|>", "<|image start|>"),
+        {TEXT},
+        "has no token '<|extra_203|>', '<|image start|>'",
+    ),
+    ("janus_pro", "bias"): (
+        entry("bias", "no", "drafter"),
+        {("drafter", "config.json")},
+        "bias is 'no'",
+    ),
+}
+FAMILY_CASES = OTHERS | {(model, name): BOTH[name] for name in BOTH for model in WORDS}
+
+
+@pytest.mark.parametrize("case", thinned(FAMILY_CASES), ids=", ".join)
+def test_every_fault_is_told_once(case, tmp_path, capsys) -> None:
+    model, (damage, wanted, words) = case[0], FAMILY_CASES[case]
+    folder = WRITERS[model](tmp_path / "model")
+    assert inspected(capsys, folder, *WORDS[model])[0] == 0
+    damage(folder)
+    wrong = faults(inspected(capsys, folder, *WORDS[model])[1])
+    assert wrong.keys() == wanted
+    assert words in refused(capsys, folder, *WORDS[model])
+    assert "without" in words or any(words in row["text"] for row in wrong.values())
+    assert not (tmp_path / "ran").exists()
+
+
+def test_the_parts_of_the_authors_emu3_are_all_listed(tmp_path, capsys) -> None:
+    folder, apart = WRITERS["emu3 of the authors"](tmp_path / "model"), "../Emu3-VisionTokenizer"
+
+    def texts() -> list[str]:
+        wrong = faults(inspected(capsys, folder, *WORDS["emu3"])[1])
+        return [wrong[part, "files"]["text"] for part in ("text tokenizer", "image codec")]
+
+    gone(f"{apart}/config.json", f"{apart}/model.safetensors", "emu3.tiktoken")(folder)
+    tokenizer, codec = texts()
+    assert tokenizer == f"missing file: {folder / 'emu3.tiktoken'}"
+    assert "Emu3-VisionTokenizer/config.json; no weights in " in codec
+    gone("emu3_vision_tokens.txt", apart)(folder)
+    tokenizer, codec = texts()
+    assert "nor emu3.tiktoken and emu3_vision_tokens.txt, in" in tokenizer
+    assert "`hf download BAAI/Emu3-VisionTokenizer` with --local-dir" in codec
+
+
+PAIRS = [(one, other) for one in WORDS for other in (*WORDS, "tiny") if one != other]
+
+
+@pytest.mark.parametrize(("model", "other"), thinned(PAIRS))
+def test_the_folder_of_another_family(model, other, tmp_path, capsys) -> None:
+    folder = WRITERS[other](tmp_path / "model")
+    wrong = faults(inspected(capsys, folder, *WORDS[model])[1])
+    told = {row: fault["text"] for row, fault in wrong.items() if "model_type" in fault["text"]}
+    assert told.keys() == {("target", "config.json")}
+    words = f"allowed for --model {model}: "
+    assert words in told["target", "config.json"]
+    assert words in refused(capsys, folder, *WORDS[model])
+    assert all(len(fault["text"]) < 600 for fault in wrong.values())
+
+
+@pytest.mark.parametrize(("model", "other"), thinned(PAIRS))
+def test_the_drafter_of_another_family(model, other, tmp_path, capsys) -> None:
+    folders = {name: WRITERS[name](tmp_path / name / "model") for name in (model, other)}
+    given = [*WORDS[model], f"--drafter_path={folders[other]}/drafter"]
+    (((part, item), fault),) = faults(inspected(capsys, folders[model], *given)[1]).items()
+    said = refused(capsys, folders[model], *given)
+    assert part == "drafter"
+    if item == "keys":  # as many ids of the same width: Chameleon's norms are told
+        assert "unexpected key layers.0.self_attn.q_norm" in said
+    else:
+        assert "do not fit the target's" in fault["text"] and fault["text"] in said
+
+
+def test_a_folder_that_is_not_loaded_for_its_faults(folder, capsys) -> None:
+    name = write_shards(folder, "safetensors")[0]
+    gone(name)(folder)
+    assert main.main(["inspect", "--run", "--device=cpu", f"--model_path={folder}"]) == 1
+    said = capsys.readouterr()
+    assert "logits" not in said.out and f"at fault: target ({name})" in said.err
