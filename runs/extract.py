@@ -19,8 +19,7 @@ from configs.downloads import failed_download
 from configs.extraction import ExtractionSettings
 from configs.fields import SettingsError, settings_dict
 from configs.schema import RunSettings
-from drafters.training.shard_writer import ShardWriter
-from drafters.training.shards import Example, Tokens, shard_paths
+from drafters.training.shards import Example, ShardWriter, Tokens, shard_paths
 from models.codecs.codec import Codec, on_white
 from models.files.folders import checkpoint_folder
 from models.registry import load_codec

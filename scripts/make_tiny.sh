@@ -21,22 +21,20 @@ splits="train:60000 validation:2000 test:2000" crops=()
 if [ "$PICTURES" ]; then
   splits="train:${COUNT:-27000} validation:${HOLDOUT:-100}" crops=(--pictures "$PICTURES" --holdout "${HOLDOUT:-100}")
 fi
-parallel=("$PY" -m torch.distributed.run --nproc_per_node "$PROCESSES" -m)
+train=(-m scripts.tiny.train --work_dir "$WORK" --model_dir "$MODEL")
+parallel=("$PY" -m torch.distributed.run --nproc_per_node "$PROCESSES" "${train[@]}")
 
 for split in $splits; do
   "$PY" -m scripts.tiny.images --work_dir "$WORK" --split "${split%:*}" --count "${split#*:}" "${crops[@]}"
 done
 "$PY" -m scripts.tiny.make_tokenizer --work_dir "$WORK" --output_dir "$MODEL/tokenizer"
 "$PY" -m scripts.tiny.make_config --model_dir "$MODEL"
-"$PY" -m scripts.tiny.train_vqgan --work_dir "$WORK" --output "$MODEL/tokenizer" \
-  --minutes "${VQGAN_MINUTES:-27}" ${START:+--start_from "$START/tokenizer"}
+"$PY" "${train[@]}" --network vqgan --minutes "${VQGAN_MINUTES:-27}" ${START:+--start_from "$START"}
 for split in $splits; do
   "$PY" -m scripts.tiny.encode --work_dir "$WORK" --split "${split%:*}" --vqgan "$MODEL/tokenizer"
 done
-"${parallel[@]}" scripts.tiny.train_decoder --work_dir "$WORK" --tokenizer "$MODEL/tokenizer" \
-  --output "$MODEL/tokenizer" --minutes "${DECODER_MINUTES:-25}"
-"${parallel[@]}" scripts.tiny.train_model --work_dir "$WORK" --model_dir "$MODEL" \
-  --minutes "${MODEL_MINUTES:-270}" ${START:+--start_from "$START"}
+"${parallel[@]}" --network decoder --minutes "${DECODER_MINUTES:-25}"
+"${parallel[@]}" --network model --minutes "${MODEL_MINUTES:-270}" ${START:+--start_from "$START"}
 "$PY" main.py vq_distances --model tiny --model_path "$MODEL"
 
 own=("$PY" main.py extract_tokens --model tiny --model_path "$MODEL" --from_prompts --num_images 2000 --batch_size 16
@@ -47,14 +45,14 @@ if [ "$PICTURES" ]; then
 else
   tokens=$WORK/own,$WORK/real
   "${own[@]}"
-  "$PY" -m scripts.tiny.train_attributes --work_dir "$WORK" --model_dir "$MODEL"
+  "$PY" "${train[@]}" --network attributes
   "$PY" -m scenes.pictures --count 8000 --output_dir "$WORK/scenes"
   "$PY" main.py extract_tokens --model tiny --model_path "$MODEL" --data_dir "$WORK/scenes" --output_dir "$WORK/real"
 fi
-train=("$PY" main.py train_drafter --config configs/training/tiny.yaml --model_path "$MODEL" --tokens "$tokens"
+drafter=("$PY" main.py train_drafter --config configs/training/tiny.yaml --model_path "$MODEL" --tokens "$tokens"
   --cache_features "$WORK/features" --agreement overlap)
 # first one level, in which updates take half the time, then two
-"${train[@]}" --layers 2 --target_layers 10,12,14 --depths 1 --lr 1.5e-3 --output_dir "$WORK/drafter_level"
-"${train[@]}" --start_from "$WORK/drafter_level/drafter" --steps 400 --lr 3.0e-4 --output_dir "$WORK/drafter"
+"${drafter[@]}" --layers 2 --target_layers 10,12,14 --depths 1 --lr 1.5e-3 --output_dir "$WORK/drafter_level"
+"${drafter[@]}" --start_from "$WORK/drafter_level/drafter" --steps 400 --lr 3.0e-4 --output_dir "$WORK/drafter"
 mkdir -p "$MODEL/drafter"
 cp "$WORK"/drafter/drafter/* "$MODEL/drafter/"

@@ -39,25 +39,24 @@ def target_distribution(
 
 
 class Gathered:
-    """Collects a drafter's values and the target's choices by level, at every `stride`-th position.
+    """Collects a drafter's values and the target's choices by level.
 
-    They are kept on the CPU and take levels x positions x codes x 4 bytes, twice.
+    They are kept on the CPU, since a GPU may not hold those of all images: levels x positions x
+    codes x 4 bytes, twice.
     """
 
-    def __init__(self, stride: int = 1):
-        self.stride = stride
-        self.values: dict[str, dict[int, list[Tensor]]] = {name: {} for name in PROPOSALS}
-        self.choices: dict[int, list[Tensor]] = {}
-        self.distances: dict[int, list[Tensor]] = {}
+    def __init__(self):
+        self.levels: dict[int, dict[str, list[Tensor]]] = {}
 
-    def add(
+    def add_image(
         self,
         distributions: Sequence[Tensor],
         choices: Tensor,
         noise: Tensor,
         log_p: Tensor | None = None,
+        stride: int = 1,
     ) -> None:
-        """Add an image.
+        """Add every `stride`-th position of an image, in all levels.
 
         Args:
             distributions: log q (tokens - k, vocab) per level k.
@@ -65,16 +64,17 @@ class Gathered:
             noise: (tokens - 1, vocab) they were chosen with; zeros (tokens - 1, 1) at temperature
                 0.
             log_p: (tokens - 1, vocab) the target's distributions, for the total variation.
+            stride: 1 for all positions.
         """
         for level, log_q in enumerate(distributions, 1):
-            # log q of level k begins at token k, the choices at token 1
-            positions = slice(level - 1, None, self.stride)
-            target_log_p = None if log_p is None else log_p[positions]
-            self.put(
-                level, log_q[:: self.stride], choices[positions], noise[positions], target_log_p
+            # log q of level k begins at token k, the others at token 1
+            columns = (
+                None if column is None else column[level - 1 :: stride]
+                for column in (choices, noise, log_p)
             )
+            self.add(level, log_q[::stride], *columns)
 
-    def put(
+    def add(
         self,
         level: int,
         log_q: Tensor,
@@ -83,31 +83,27 @@ class Gathered:
         log_p: Tensor | None = None,
         trust: float | Tensor = 1.0,
     ) -> None:
-        """Add places of one level.
+        """Add n positions of one level, from 1.
 
-        Args:
-            level: from 1.
-            log_q, choices, noise, log_p: as for `add`, at these places.
-            trust: (n, 1) what the drafter multiplies the calibration of `coupled` with.
+        log_q, choices, noise, log_p: as for `add_image`. trust: (n, 1) what the drafter multiplies
+        the calibration of `coupled` with.
         """
-        for name, values in (("topk", log_q), ("coupled", trust * (log_q + noise))):
-            # a GPU may not hold the values of all images
-            self.values[name].setdefault(level, []).append(values.cpu())
-        self.choices.setdefault(level, []).append(choices.cpu())
+        columns = {"choices": choices, "topk": log_q, "coupled": trust * (log_q + noise)}
         if log_p is not None:
-            apart = (log_p.exp() - log_q.exp()).abs().sum(-1) / 2
-            self.distances.setdefault(level, []).append(apart.cpu())
+            columns["total_variation"] = (log_p.exp() - log_q.exp()).abs().sum(-1) / 2
+        kept = self.levels.setdefault(level, {})
+        for name, values in columns.items():
+            kept.setdefault(name, []).append(values.cpu())
 
     def table(self) -> list[dict[str, Any]]:
-        """Return a line per level: number, figures of each proposal, total variation if known."""
+        """Return a row per level: number, figures of each proposal, total variation if known."""
         rows = []
-        for level, choices in self.choices.items():
+        for level, kept in self.levels.items():
             row: dict[str, Any] = {"depth": level}
-            if level in self.distances:
-                row["total_variation"] = torch.cat(self.distances[level]).mean().item()
-            for name in PROPOSALS:
-                row[name] = figures(torch.cat(self.values[name][level]), torch.cat(choices))
-            rows.append(row)
+            if "total_variation" in kept:
+                row["total_variation"] = torch.cat(kept["total_variation"]).mean().item()
+            choices = torch.cat(kept["choices"])
+            rows.append(row | {n: figures(torch.cat(kept[n]), choices) for n in PROPOSALS})
         return rows
 
 
@@ -129,14 +125,10 @@ def figures(values: Tensor, choices: Tensor) -> dict[str, float]:
     possible = values.gather(1, choices[:, None])[:, 0] > -torch.inf
     values, choices = values[possible], choices[possible]
     factor = fit_factor(values, choices)
-    likelihood = [
+    plain, calibrated = (
         (a * values).log_softmax(-1).gather(1, choices[:, None]).mean().item()
         for a in (1.0, factor)
-    ]
-    return {
-        "factor": factor,
-        **rates,
-        "cut": 1 - possible.float().mean().item(),
-        "likelihood": likelihood[0],
-        "calibrated_likelihood": likelihood[1],
-    }
+    )
+    cut = 1 - possible.float().mean().item()
+    likelihoods = {"likelihood": plain, "calibrated_likelihood": calibrated}
+    return {"factor": factor, **rates, "cut": cut, **likelihoods}

@@ -11,7 +11,6 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import save
@@ -37,15 +36,14 @@ Rower = Callable[[Sequence[int], Sequence[int] | None], Rows]
 class Computed:
     """Computes rows with the target: call it with the numbers of images, and picks.
 
-    picks: the one guidance row that is wanted of each image, or None for all. precision: of the
-    matrix products, fp32 or bf16. layers: whose hidden states are wanted, too.
+    picks: the one guidance row that is wanted of each image, or None for all.
     """
 
     target: TargetModel
     tokens: Tokens
     guidance: int
-    precision: str = "fp32"
-    layers: Layers = ()
+    precision: str = "fp32"  # of the matrix products; or bf16
+    layers: Layers = ()  # whose hidden states are wanted, too
 
     def __call__(self, images: Sequence[int], picks: Sequence[int] | None = None) -> Rows:
         size = _TOGETHER if self.target.device.type == "cpu" else len(images)
@@ -55,18 +53,27 @@ class Computed:
         )
 
     def _pass(self, images: Sequence[int], picks: Sequence[int] | None) -> Rows:
-        prompts = [
-            self.target.prompt(self.tokens.captions[image], self.guidance) for image in images
-        ]
+        captions = [self.tokens.captions[image] for image in images]
+        prompts = [self.target.prompt(caption, self.guidance) for caption in captions]
         if picks is not None:
-            prompts = [
-                prompt.part(slice(row, row + 1)) for prompt, row in zip(prompts, picks, strict=True)
-            ]
-        with torch.autocast(
-            self.target.device.type, torch.bfloat16, enabled=self.precision == "bf16"
-        ):
+            pairs = zip(prompts, picks, strict=True)
+            prompts = [prompt.part(slice(row, row + 1)) for prompt, row in pairs]
+        device, bf16 = self.target.device.type, self.precision == "bf16"
+        with torch.autocast(device, torch.bfloat16, enabled=bf16):
             codes = self.tokens.codes(images)
             return target_rows(self.target, join_prompts(prompts), codes, self.layers)
+
+    @property
+    def stored(self) -> torch.dtype:
+        """The dtype of features on disk: one of 16 bits."""
+        return torch.bfloat16 if self.target.dtype == torch.bfloat16 else torch.float16
+
+    def bytes_of(self, images: Sequence[int]) -> int:
+        """Return the bytes that these images' features take on disk."""
+        grid, width = self.target.grid, self.target.spec.hidden * (1 + len(self.layers))
+        drafted = grid.slots(grid.tokens - 1)
+        slots = sum(self.target.length(self.tokens.captions[i]) + drafted for i in images)
+        return slots * self.guidance * width * self.stored.itemsize
 
 
 @dataclass(frozen=True)
@@ -86,10 +93,8 @@ class Cached:
         path = shard_path(self.folder, image // _SHARD)
         try:
             with open_safetensors(path) as shard:
-                ids, features, starts, origins = (
-                    shard.get_tensor(f"{image}.{name}") for name in _NAMES
-                )
-                return Rows(ids, features, starts, origins, int(shard.metadata()[str(image)]))
+                tensors = [shard.get_tensor(f"{image}.{name}") for name in _NAMES]
+                return Rows(*tensors, int(shard.metadata()[str(image)]))
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{path}: damaged or missing; delete it, and it is made again: {error}"
@@ -101,31 +106,6 @@ def shard_path(folder: Path, number: int) -> Path:
     return folder / f"rows-{number:05d}.safetensors"
 
 
-def fingerprint(tokens: Tokens) -> str:
-    """Return a hash of the ids, captions and codes."""
-    digest = hashlib.sha256(json.dumps([tokens.ids, tokens.captions]).encode())
-    for first in range(0, len(tokens), 1024):
-        # in pieces, since the codes of all images may not fit in memory
-        digest.update(tokens.codes(range(first, min(first + 1024, len(tokens)))).numpy().tobytes())
-    return digest.hexdigest()[:16]
-
-
-def storage(target: TargetModel) -> torch.dtype:
-    """Return the dtype of features on disk: one of 16 bits."""
-    return torch.bfloat16 if target.dtype == torch.bfloat16 else torch.float16
-
-
-def bytes_of(computed: Computed, images: Sequence[int]) -> int:
-    """Return the bytes that these images' features take on disk."""
-    grid, spec = computed.target.grid, computed.target.spec
-    slots = sum(
-        computed.target.length(computed.tokens.captions[i]) + grid.slots(grid.tokens - 1)
-        for i in images
-    )
-    width = spec.hidden * (1 + len(computed.layers))
-    return slots * computed.guidance * width * storage(computed.target).itemsize
-
-
 def cached(computed: Computed, folder: Path, checkpoint: str, crew: Crew) -> Cached:
     """Fill the folder with what is missing, each process its own shards; return its reader.
 
@@ -133,58 +113,62 @@ def cached(computed: Computed, folder: Path, checkpoint: str, crew: Crew) -> Cac
         SettingsError: the folder holds features of other tokens or of another checkpoint, or the
             disk has no room.
     """
-    target, tokens = computed.target, computed.tokens
-    about = {"tokens": fingerprint(tokens), "checkpoint": checkpoint, "guidance": computed.guidance,
-             "precision": computed.precision,
-             "dtype": str(storage(target)).removeprefix("torch."),
-             "layers": list(computed.layers) or None}  # fmt: skip
+    count = len(computed.tokens)
     folder.mkdir(parents=True, exist_ok=True)
-    _claim(folder, about)
+    _claim(folder, computed, checkpoint)
     crew.wait()
-    shards = [
-        range(first, min(first + _SHARD, len(tokens))) for first in range(0, len(tokens), _SHARD)
-    ]
+    shards = [range(first, min(first + _SHARD, count)) for first in range(0, count, _SHARD)]
     missing = [n for n in range(len(shards)) if not shard_path(folder, n).is_file()]
-    wanted = [image for number in missing for image in shards[number]]
-    need, free = bytes_of(computed, wanted), shutil.disk_usage(folder).free
+    images = [image for number in missing for image in shards[number]]
+    need, free = computed.bytes_of(images), shutil.disk_usage(folder).free
     if crew.rank == 0 and missing:
-        print(
-            f"features of {len(wanted)} images into {folder}: {need:,} bytes; the disk has {free:,}"
-        )
+        size = f"{need:,} bytes; the disk has {free:,}"
+        print(f"features of {len(images)} images into {folder}: {size}")
     if need > free:
-        refuse(
-            "cache_features",
-            str(folder),
-            f"a folder on a disk with {need:,} bytes free; this one has {free:,}",
-        )
+        allowed = f"a folder on a disk with {need:,} bytes free; this one has {free:,}"
+        refuse("cache_features", str(folder), allowed)
     crew.wait()
     for number in tqdm(missing[crew.rank :: crew.count], unit="shard", disable=crew.rank > 0):
         replace_file(shard_path(folder, number), _shard(computed, shards[number]))
-    crew.wait()
     # whoever reads needs the other processes' shards, too
-    return Cached(folder, target.device)
+    crew.wait()
+    return Cached(folder, computed.target.device)
 
 
 def _shard(computed: Computed, images: range) -> bytes:
     tensors: dict[str, Tensor] = {}
     prompts: dict[str, str] = {}
     for image in images:
-        rows = computed([image]).to(torch.device("cpu"), storage(computed.target))
+        rows = computed([image]).to(torch.device("cpu"), computed.stored)
         tensors |= {f"{image}.{name}": getattr(rows, name).contiguous() for name in _NAMES}
         prompts[str(image)] = str(rows.prompt)
     return save(tensors, prompts)
 
 
-def _claim(folder: Path, about: dict[str, Any]) -> None:
+def _claim(folder: Path, computed: Computed, checkpoint: str) -> None:
     """Note what the folder's features are of; a SettingsError if they are of something else."""
+    about = {
+        "tokens": fingerprint(computed.tokens),
+        "checkpoint": checkpoint,
+        "guidance": computed.guidance,
+        "precision": computed.precision,
+        "dtype": str(computed.stored).removeprefix("torch."),
+        "layers": list(computed.layers) or None,
+    }
     path = folder / "about.json"
     if not path.exists():
         replace_file(path, json.dumps(about).encode())
     noted = read_object(path)
-    if changed := [name for name in about if noted.get(name) != about[name]]:
-        name = changed[0]
-        refuse(
-            "cache_features",
-            str(folder),
-            f"a new folder: this one is of {name} {noted.get(name)!r}, not {about[name]!r}",
-        )
+    for name, value in about.items():
+        if noted.get(name) != value:
+            allowed = f"a new folder: this one is of {name} {noted.get(name)!r}, not {value!r}"
+            refuse("cache_features", str(folder), allowed)
+
+
+def fingerprint(tokens: Tokens) -> str:
+    """Return a hash of the ids, captions and codes."""
+    digest = hashlib.sha256(json.dumps([tokens.ids, tokens.captions]).encode())
+    for first in range(0, len(tokens), 1024):
+        # in pieces, since the codes of all images may not fit in memory
+        digest.update(tokens.codes(range(first, min(first + 1024, len(tokens)))).numpy().tobytes())
+    return digest.hexdigest()[:16]

@@ -1,19 +1,23 @@
 """One update of a drafter: share of the batch, loss, gradients, optimiser, averaged weights."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from configs.training import TrainSettings
 from drafters.eagle import EagleHead
-from drafters.training.block_loss import BlockLoss
 from drafters.training.features import Rower
 from drafters.training.losses import ALIKE, EagleLoss, Levels
-from drafters.training.muon import muon_and_adamw, step_all
+from drafters.training.optimizers import (
+    AveragedWeights,
+    apply_gradients,
+    cosine_lr,
+    make_optimizers,
+)
 from drafters.training.order import batch, captionless, feature_noise, generator
-from drafters.training.schedule import cosine_lr
+from drafters.training.windows import BlockLoss
 from models.base import TargetModel
 from support.crew import Crew
 
@@ -34,9 +38,7 @@ class Lessons:
         self.rows, self.images = source
         self.device = target.device
         self.trained = {name: p for name, p in head.named_parameters() if p.requires_grad}
-        self.average = (
-            {name: p.detach().clone() for name, p in self.trained.items()} if settings.ema else {}
-        )
+        self.average = AveragedWeights(head, settings.ema)
         self.optimizers = optimizers_of(settings, head)
         self.loss = loss_of(settings, target)
         self.step = 0
@@ -50,27 +52,21 @@ class Lessons:
     def update(self) -> Tensor:
         """Make the next update; returns the loss's parts (levels, 3), means over the batch."""
         parts = []
-        for parameter in self.trained.values():
-            parameter.grad = None
+        weights = list(self.trained.values())
+        for weight in weights:
+            weight.grad = None
         for indices in self._shares():
             loss, loss_parts = self._loss(indices)
             (loss / self.settings.accumulate).backward()
             parts.append(loss_parts)
-        mean = torch.stack(parts).mean(0)
-        gradients = [parameter.grad for parameter in self.trained.values()]
-        # before clipping, so that every process clips by the same norm
-        self.crew.average([*gradients, mean])
-        nn.utils.clip_grad_norm_(self.trained.values(), self.settings.clip)
-        step_all(self.optimizers, self.rate)
-        for name, value in self.average.items():
-            # smaller at first, so that the first weights are soon forgotten
-            decay = min(self.settings.ema, (self.step + 1) / (self.step + 10))
-            value.lerp_(self.trained[name].detach(), 1 - decay)
+        mean, clip = torch.stack(parts).mean(0), self.settings.clip
+        apply_gradients(weights, self.optimizers, self.crew, self.rate, clip, mean)
+        self.average.update(self.step)
         self.step += 1
         return mean
 
     def _shares(self) -> Iterable[list[int]]:
-        """Yield this process's places in the batch, one accumulation step at a time."""
+        """Yield this process's indices in the batch, one accumulation step at a time."""
         size = self.settings.batch_size // (self.settings.accumulate * self.crew.count)
         for step in range(self.settings.accumulate):
             first = (step * self.crew.count + self.crew.rank) * size
@@ -80,62 +76,52 @@ class Lessons:
         s = self.settings
         # the whole batch, the same in every process; `indices` picks this one's images
         chosen = batch(s.seed, self.step, s.batch_size, len(self.images))
-        picks = None
-        if not s.guidance_aware:
-            dropped = captionless(s.seed, self.step, s.batch_size)
-            # row 0 has the caption, the last one does not
-            picks = [int(dropped[index]) * (s.guidance - 1) for index in indices]
-        rows = self.rows([self.images[chosen[index]] for index in indices], picks)
+        images = [self.images[chosen[index]] for index in indices]
         if s.drafter == "block":
-            picked = generator(s.seed, "cpu", "rounds", self.step, *indices)
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=s.precision == "bf16"):
-                return self.loss(self.head, rows, picked)
-        rows = rows.to(self.device, self.head.fc.weight.dtype)
-        noise = None
-        if s.feature_noise:
-            shape = torch.Size((len(rows.ids), rows.drafted, self.head.spec.hidden))
-            noise = s.feature_noise * feature_noise(s.seed, self.step, indices, shape, self.device)
+            rows = self.rows(images, None)
+            varied = generator(s.seed, "cpu", "rounds", self.step, *indices)
+        else:
+            rows = self.rows(images, self._picks(indices))
+            rows = rows.to(self.device, self.head.fc.weight.dtype)
+            varied = None
+            if s.feature_noise:
+                shape = torch.Size((len(rows.ids), rows.drafted, self.head.spec.hidden))
+                varied = feature_noise(s.seed, self.step, indices, shape, self.device)
+                varied = s.feature_noise * varied
         with torch.autocast(self.device.type, torch.bfloat16, enabled=s.precision == "bf16"):
-            return self.loss(self.head, rows, noise)
+            return self.loss(self.head, rows, varied)
 
-    @contextmanager
-    def averaged(self) -> Iterator[EagleHead]:
-        """Give the head its averaged weights for a while."""
-        # copies, since `_put` overwrites the trained weights in place
-        current = {name: self.trained[name].detach().clone() for name in self.average}
-        try:
-            self._put(self.average)
-            yield self.head
-        finally:
-            self._put(current)
+    def _picks(self, indices: list[int]) -> list[int] | None:
+        """Return the one guidance row that each image is trained on; None: all rows are."""
+        s = self.settings
+        if s.guidance_aware:
+            return None
+        dropped = captionless(s.seed, self.step, s.batch_size)
+        # row 0 has the caption, the last one does not
+        return [int(dropped[index]) * (s.guidance - 1) for index in indices]
 
-    @torch.no_grad()
-    def _put(self, weights: dict[str, Tensor]) -> None:
-        """Overwrite trained weights by name."""
-        for name, value in weights.items():
-            self.trained[name].copy_(value)
-
-    def state(self) -> dict[str, object]:
+    def state(self) -> dict[str, Any]:
         """Return everything that the next update depends on."""
         return {
             "step": self.step,
-            "weights": {name: parameter.detach() for name, parameter in self.trained.items()},
-            "average": self.average,
+            "weights": {name: weight.detach() for name, weight in self.trained.items()},
+            "average": self.average.values,
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
         }
 
-    def load(self, state: dict[str, object]) -> None:
+    @torch.no_grad()
+    def load(self, state: dict[str, Any]) -> None:
         """Continue from a `state`; a ValueError if its weights are those of another drafter."""
-        shapes, wanted = (
+        shapes, expected = (
             {name: tuple(weight.shape) for name, weight in weights.items()}
             for weights in (state["weights"], self.trained)
         )
-        if shapes != wanted:
+        if shapes != expected:
             raise ValueError("weights of other names or shapes")
         self.step = state["step"]
-        self._put(state["weights"])
-        for name, value in self.average.items():
-            value.copy_(state["average"][name])
+        for name, weight in self.trained.items():
+            weight.copy_(state["weights"][name])
+        self.average.load(state["average"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
 
@@ -152,16 +138,6 @@ def loss_of(settings: TrainSettings, target: TargetModel) -> EagleLoss | BlockLo
 
 
 def optimizers_of(settings: TrainSettings, head: EagleHead) -> list[torch.optim.Optimizer]:
-    """Return AdamW, which does not decay norms and biases; or Muon for matrices with AdamW."""
-    if settings.optimizer == "muon":
-        precision = torch.bfloat16 if settings.precision == "bf16" else torch.float32
-        return muon_and_adamw(head, precision)
-    trained = [(name, p) for name, p in head.named_parameters() if p.requires_grad]
-    plain = [p for name, p in trained if p.ndim == 1 or "norm" in name]
-    taken = {id(p) for p in plain}
-    groups = [
-        {"params": [p for _, p in trained if id(p) not in taken], "weight_decay": 0.05},
-        {"params": plain, "weight_decay": 0.0},
-    ]
-    # lr=0: `step_all` sets it at every update
-    return [torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.95), fused=True)]
+    """Return the optimisers of --optimizer."""
+    precision = torch.bfloat16 if settings.precision == "bf16" else torch.float32
+    return make_optimizers(head, precision if settings.optimizer == "muon" else None)

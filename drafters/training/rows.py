@@ -15,19 +15,13 @@ class Rows:
     """Guidance rows of some images' sequences; an image's rows are adjacent.
 
     A row lacks its last image token, which predicts nothing.
-
-    ids: (rows, n) prompt, image tokens and row ends; all prompts end at the same slot. features:
-    (rows, n, hidden) the target's; behind them the hidden states that a drafter reads, too. starts:
-    (rows,) slot of a row's first token; the slots before it are padding. origins: (rows,) slot of
-    rotary position 0. prompt: slots before the image; slot prompt - 1 is the first that decoding
-    drafts from.
     """
 
-    ids: Tensor
-    features: Tensor
-    starts: Tensor
-    origins: Tensor
-    prompt: int
+    ids: Tensor  # (rows, n) prompt, image tokens and row ends; all prompts end at the same slot
+    features: Tensor  # (rows, n, hidden) of the target, then the hidden states that a drafter reads
+    starts: Tensor  # (rows,) slot of a row's first token; the slots before it are padding
+    origins: Tensor  # (rows,) slot of rotary position 0
+    prompt: int  # slots before the image; decoding drafts from slot prompt - 1 on
 
     @property
     def drafted(self) -> int:
@@ -36,38 +30,46 @@ class Rows:
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "Rows":
         """Return the same on another device, with features of another dtype."""
-        ids, starts, origins = (
-            values.to(device) for values in (self.ids, self.starts, self.origins)
-        )
-        return Rows(ids, self.features.to(device, dtype), starts, origins, self.prompt)
+        starts, origins = self.starts.to(device), self.origins.to(device)
+        features = self.features.to(device, dtype)
+        return Rows(self.ids.to(device), features, starts, origins, self.prompt)
 
 
 class Joined:
-    """A KV cache that concatenates what passes write, so that gradients flow through it."""
+    """A KV cache that concatenates what passes write, so that gradients flow through it.
+
+    A pass may have several rows for each row of the passes before, which then see the same of them
+    but not each other.
+    """
 
     def __init__(self):
-        self.known: dict[int, tuple[Tensor, Tensor]] = {}
+        self.layers: dict[int, tuple[Tensor, Tensor]] = {}
         self.keeps = True  # whether what is written next is kept for later passes
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Store and return as `models.base.Cache` says."""
-        if layer in self.known:
+        if layer in self.layers:
             keys, values = (
-                torch.cat([old, new], 2)
-                for old, new in zip(self.known[layer], (keys, values), strict=True)
+                # without a copy where the rows are the same
+                torch.cat([old if len(old) == len(new) else _spread(old, len(new)), new], 2)
+                for old, new in zip(self.layers[layer], (keys, values), strict=True)
             )
         if self.keeps:
-            self.known[layer] = keys, values
+            self.layers[layer] = keys, values
         return keys, values
+
+
+def _spread(rows: Tensor, count: int) -> Tensor:
+    """Return so many rows, each of the given ones several times."""
+    return rows.repeat_interleave(count // len(rows), 0)
 
 
 def image_slots(codes: Tensor, grid: ImageGrid) -> Tensor:
     """Return codes (images, tokens) with row ends, up to the last image token."""
     if grid.row_end is None:
         return codes
-    return F.pad(codes.unflatten(1, (grid.rows, grid.columns)), (0, 1), value=grid.row_end).flatten(
-        1
-    )[:, :-1]
+    lines = codes.unflatten(1, (grid.rows, grid.columns))
+    return F.pad(lines, (0, 1), value=grid.row_end).flatten(1)[:, :-1]
 
 
 def join_prompts(prompts: Sequence[PromptRows]) -> PromptRows:
@@ -77,10 +79,10 @@ def join_prompts(prompts: Sequence[PromptRows]) -> PromptRows:
     ids, starts, origins = (
         torch.cat([getattr(p, name) for p in parts]) for name in ("ids", "starts", "origins")
     )
-    condition = (
-        None if parts[0].condition is None else torch.cat([prompt.condition for prompt in parts])
+    conditions = [prompt.condition for prompt in parts]
+    return PromptRows(
+        ids, starts, origins, None if conditions[0] is None else torch.cat(conditions)
     )
-    return PromptRows(ids, starts, origins, condition)
 
 
 def _pad_prompt(prompt: PromptRows, more: int) -> PromptRows:
@@ -104,16 +106,11 @@ def _pad_rows(rows: Rows, more: int) -> Rows:
 
 def part_of(rows: Rows, image: int, guidance: int) -> Rows:
     """Return the rows of one of the images, without padding that all of them share."""
-    image_slice = slice(image * guidance, (image + 1) * guidance)
-    cut = int(torch.minimum(rows.starts[image_slice], rows.origins[image_slice].clamp_min(0)).min())
-    ids, features = rows.ids[image_slice, cut:], rows.features[image_slice, cut:]
-    return Rows(
-        ids,
-        features,
-        rows.starts[image_slice] - cut,
-        rows.origins[image_slice] - cut,
-        rows.prompt - cut,
-    )
+    part = slice(image * guidance, (image + 1) * guidance)
+    starts, origins = rows.starts[part], rows.origins[part]
+    cut = int(torch.minimum(starts, origins.clamp_min(0)).min())
+    ids, features = rows.ids[part, cut:], rows.features[part, cut:]
+    return Rows(ids, features, starts - cut, origins - cut, rows.prompt - cut)
 
 
 def mask_of(visible: Tensor, like: Tensor) -> Tensor:
@@ -128,9 +125,8 @@ def mask_of(visible: Tensor, like: Tensor) -> Tensor:
 def behind_padding(starts: Tensor, n: int) -> Tensor:
     """Return what each of n slots sees, (rows, n, n): itself, and those before it after padding."""
     slot = torch.arange(n, device=starts.device)
-    return (slot <= slot[:, None]) & (slot >= starts[:, None, None]) | torch.eye(
-        n, dtype=bool, device=starts.device
-    )
+    # padding sees itself, since a softmax over nothing is NaN
+    return (slot <= slot[:, None]) & (slot >= starts[:, None, None]) | (slot == slot[:, None])
 
 
 def positions_of(rows: Tensor, n: int, last: int) -> Tensor:
@@ -159,16 +155,10 @@ def target_rows(
     like = target.embedding()
     mask = mask_of(visible[:, :length, :length], like).expand(len(ids), -1, -1, -1)
     cache = Joined()
-    read = target.read(
-        replace(prompt, origins=origins), Context(positions[:, :length], mask, cache), layers
-    )
+    before = Context(positions[:, :length], mask, cache)
+    read = target.read(replace(prompt, origins=origins), before, layers)
     # no pass follows that of the image, so its keys and values need not stay
     cache.keeps = False
     image = Context(positions[:, length:], mask_of(visible[:, length:], like), cache)
-    return Rows(
-        ids,
-        torch.cat([read, target.features(ids[:, length:], image, layers)], 1),
-        prompt.starts,
-        origins,
-        length,
-    )
+    features = torch.cat([read, target.features(ids[:, length:], image, layers)], 1)
+    return Rows(ids, features, prompt.starts, origins, length)

@@ -12,20 +12,25 @@ skipped.jsonl   id and reason of what was left out; of process N > 0: skipped.N.
 """
 
 import hashlib
+import json
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import torch
+from safetensors.torch import save
 from torch import Tensor
 
 from configs.fields import SettingsError
 from models.files.opening import open_safetensors
-from support.json_files import Line, parse_json, read_object, shortened
+from support.durable import append_lines, encode_json, lock, replace_file
+from support.json_files import Line, parse_json, read_lines, read_object, shortened
 
 SHARDS = "tokens-*-*.safetensors"
+_SECONDS = 300.0  # after which an unfinished shard is written, to be replaced by the whole one
 
 
 @dataclass(frozen=True)
@@ -47,9 +52,9 @@ class Tokens:
     Ids and captions are in memory; codes are read when they are asked for.
     """
 
-    def __init__(self, about: Line, entries: Sequence[Line], places: Sequence[tuple[Path, int]]):
-        """about: of about.json; entries: id, caption, seed; places: shard and row of each."""
-        self.about, self._entries, self._places = about, list(entries), list(places)
+    def __init__(self, about: Line, entries: Sequence[Line], rows: Sequence[tuple[Path, int]]):
+        """about: of about.json; entries: id, caption, seed; rows: shard and row of each."""
+        self.about, self._entries, self._rows = about, list(entries), list(rows)
         self.ids: list[str] = [entry["id"] for entry in entries]
         self.captions: list[str] = [entry["caption"] for entry in entries]
         self.seeds: list[int | None] = [entry.get("seed") for entry in entries]
@@ -71,10 +76,11 @@ class Tokens:
                 size = f"{tokens} codes per image; about.json has {rows} x {columns}"
                 raise ValueError(f"{path}: {size}")
             for row, entry in enumerate(entries):
-                if entry["id"] in examples:
-                    other = examples[entry["id"]][1][0].name
-                    raise ValueError(f"{path}: the id {entry['id']!r} stands in {other}, too")
-                examples[entry["id"]] = entry, (path, row)
+                id = entry["id"]
+                if id in examples:
+                    other = examples[id][1][0].name
+                    raise ValueError(f"{path}: the id {id!r} is in {other}, too")
+                examples[id] = entry, (path, row)
         if not examples:
             raise ValueError(f"{folder}: found no {SHARDS}")
         # by id, so that indices do not depend on which process wrote an image
@@ -97,7 +103,7 @@ class Tokens:
                     other = f"that of {folders[0]} is {first.get(name)!r}"
                     raise ValueError(f"{folder}: its {name} is {value!r}; {other}")
         entries = [entry for tokens in parts for entry in tokens._entries]
-        return cls(first, entries, [address for tokens in parts for address in tokens._places])
+        return cls(first, entries, [row for tokens in parts for row in tokens._rows])
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -111,7 +117,7 @@ class Tokens:
         result = torch.empty((len(indices), tokens), dtype=torch.int64)
         wanted: dict[Path, list[tuple[int, int]]] = defaultdict(list)
         for position, index in enumerate(indices):
-            path, row = self._places[index]
+            path, row = self._rows[index]
             wanted[path].append((position, row))
         for path, pairs in wanted.items():
             with open_safetensors(path) as shard:
@@ -119,15 +125,11 @@ class Tokens:
                 for position, row in pairs:
                     result[position] = stored[row]
             # a damaged shard may have a sound header, which is all that `read` has seen
-            self._check(path, result[[position for position, _ in pairs]])
+            codes, vocab = result[[position for position, _ in pairs]], self.about["vocab"]
+            if not 0 <= int(codes.min()) <= int(codes.max()) < vocab:
+                span = f"codes from {codes.min()} to {codes.max()}; about.json has {vocab} codes"
+                raise ValueError(f"{path}: damaged shard: {span}")
         return result
-
-    def _check(self, path: Path, codes: Tensor) -> None:
-        """Refuse codes that the codebook does not have."""
-        least, most, vocab = int(codes.min()), int(codes.max()), self.about["vocab"]
-        if not 0 <= least <= most < vocab:
-            fault = f"codes from {least} to {most}; about.json has {vocab} codes"
-            raise ValueError(f"{path}: damaged shard: {fault}")
 
     def split(self, holdout: int, most: int = 0) -> tuple[list[int], list[int]]:
         """Return the indices for training and at least `holdout` others, apart by caption.
@@ -144,8 +146,10 @@ class Tokens:
         for caption in sorted(images, key=lambda text: hashlib.sha256(text.encode()).digest()):
             (held if len(held) < holdout else training).extend(images[caption])
         if len(training) < max(most, 1):
-            fault = f"found {len(self)} images; holding out {holdout} by caption"
-            raise ValueError(f"{fault} leaves {len(training) or 'none'} for training")
+            raise ValueError(
+                f"found {len(self)} images; holding out {holdout} by caption leaves "
+                f"{len(training) or 'none'} for training"
+            )
         return sorted(training[: most or None]), sorted(held)
 
 
@@ -177,15 +181,14 @@ def read_shard(path: Path) -> tuple[list[Line], int]:
             entries = parse_json(shard.metadata()["examples"])
             codes = shard.get_slice("codes")
             images, tokens = codes.get_shape()
-            dtype = codes.get_dtype()
+            if (dtype := codes.get_dtype()) not in ("I16", "I32"):
+                raise ValueError(f"codes of type {dtype}, not I16 or I32")
+        if not isinstance(entries, list) or not all(map(_is_entry, entries)):
+            raise ValueError("examples without id, caption and seed")
+        if images != len(entries):
+            raise ValueError(f"{images} images with {len(entries)} captions")
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: damaged shard: {error}") from error
-    if dtype not in ("I16", "I32"):
-        raise ValueError(f"{path}: damaged shard: codes of type {dtype}, not I16 or I32")
-    if not isinstance(entries, list) or not all(map(_is_entry, entries)):
-        raise ValueError(f"{path}: damaged shard: examples without id, caption and seed")
-    if images != len(entries):
-        raise ValueError(f"{path}: damaged shard: {images} images with {len(entries)} captions")
     return entries, tokens
 
 
@@ -193,3 +196,120 @@ def _is_entry(entry: object) -> bool:
     if not isinstance(entry, dict) or not isinstance(entry.get("seed"), int | None):
         return False
     return isinstance(entry.get("id"), str) and isinstance(entry.get("caption"), str)
+
+
+class ShardWriter:
+    """Adds examples to a folder, `size` to a shard.
+
+    A kill takes at most the examples of the last five minutes. `done`: the ids that the folder
+    holds or has skipped, by all processes when it was opened, and those added since.
+
+    Args:
+        folder: made if it is not there.
+        about: the content of about.json; the same at every opening.
+        rank: this process's number. Every process writes its own files, and the first one opens
+            the folder first.
+        size: examples of a shard.
+
+    Raises:
+        ValueError: the folder holds tokens of another `about`, which names the entry; or a file in
+            it is damaged.
+        BlockingIOError: another command is at work in it.
+    """
+
+    def __init__(self, folder: str | Path, about: dict[str, Any], rank: int = 0, size: int = 256):
+        self.folder, self.rank, self.size = Path(folder), rank, size
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if rank == 0:  # locks of a command whose first process is gone
+            for left in self.folder.glob(".lock.*"):
+                lock(left).close()
+        self._lock = lock(self.folder / f".lock.{rank}")
+        try:
+            # as it will come back from the file, tuples as lists, so that the two compare
+            self._claim(json.loads(json.dumps(about)))
+            self.done = self._known()
+        # an interrupt, too, must not leave the folder locked
+        except BaseException:
+            self._lock.close()
+            raise
+        shards = self.folder.glob(f"tokens-{rank}-*.safetensors")
+        self._dtype = torch.int16 if about["vocab"] <= 2**15 else torch.int32
+        # a new shard, also after an unfinished one, which stays as it is
+        self._number = max((int(path.stem.split("-")[2]) for path in shards), default=-1) + 1
+        self._examples: list[Example] = []
+        self._written = time.monotonic()
+
+    def _known(self) -> set[str]:
+        """Return the ids in the folder's shards and lists of what was skipped."""
+        skipped = [entry for path in self._skipped() for entry in read_lines(path)]
+        entries = [entry for path in shard_paths(self.folder) for entry in read_shard(path)[0]]
+        return {entry["id"] for entry in (*entries, *skipped)}
+
+    def _skipped(self) -> list[Path]:
+        return sorted(self.folder.glob("skipped*.jsonl"))
+
+    def _claim(self, about: dict[str, Any]) -> None:
+        """Write about.json into a new folder; refuse one with tokens of other settings."""
+        path = self.folder / "about.json"
+        begun = bool(shard_paths(self.folder) or self._skipped())
+        if begun and not path.exists():
+            raise ValueError(
+                f"{self.folder}: found tokens but no about.json; allowed: another folder"
+            )
+        if path.exists():
+            read_about(self.folder)  # raises for another program's file, which stays
+        if not begun:
+            replace_file(path, encode_json(about, indent=2))
+        before, now = _by_flag(read_about(self.folder)), _by_flag(about)
+        changed = [name for name in now | before if before.get(name) != now.get(name)]
+        # flags first, which a user can change; other entries only where no flag differs
+        changed = [name for name in changed if name.startswith("--")] or changed
+        if changed:
+            words = [f"{name} {before.get(name)!r} (now {now.get(name)!r})" for name in changed]
+            raise ValueError(
+                f"{self.folder}: found tokens with {', '.join(words)}; allowed: the same, or "
+                "another folder"
+            )
+
+    def add(self, example: Example) -> None:
+        """Keep an example; a ValueError for an id that is done already."""
+        if example.id in self.done:
+            raise ValueError(f"{self.folder}: the id {example.id!r} is there already")
+        self.done.add(example.id)
+        self._examples.append(example)
+        whole = len(self._examples) == self.size
+        if whole or time.monotonic() - self._written >= _SECONDS:
+            self._write()
+        if whole:
+            self._number += 1
+            self._examples = []
+
+    def skip(self, id: str, reason: str) -> None:
+        """Note that an example was left out, and why."""
+        name = "skipped.jsonl" if self.rank == 0 else f"skipped.{self.rank}.jsonl"
+        append_lines(self.folder / name, [{"id": id, "reason": reason}])
+        self.done.add(id)
+
+    def close(self) -> None:
+        """Write the unfinished shard."""
+        try:
+            if self._examples:
+                self._write()
+        finally:
+            self._lock.close()
+
+    def _write(self) -> None:
+        entries = [
+            {"id": example.id, "caption": example.caption, "seed": example.seed}
+            for example in self._examples
+        ]
+        codes = torch.stack([example.codes.to(self._dtype) for example in self._examples])
+        content = save({"codes": codes}, {"examples": json.dumps(entries, ensure_ascii=False)})
+        replace_file(self.folder / f"tokens-{self.rank}-{self._number:05d}.safetensors", content)
+        self._written = time.monotonic()
+
+
+def _by_flag(about: dict[str, Any]) -> dict[str, Any]:
+    """Return the entries of about.json, the settings among them by their flags."""
+    settings = {f"--{name}": value for name, value in about.get("settings", {}).items()}
+    return {name: value for name, value in about.items() if name != "settings"} | settings

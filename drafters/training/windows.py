@@ -1,6 +1,6 @@
-"""What a block head predicts in the windows of drawn rounds."""
+"""What a block head predicts in the windows of drawn rounds, and its loss."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -9,56 +9,32 @@ from torch import Tensor
 from decoding.noise import gumbel
 from drafters.block import BlockHead
 from drafters.hidden_states import UNKNOWN, Nodes, recall
-from drafters.similarity import lineage_along
-from drafters.training.losses import guided
+from drafters.similarity import directions_of, lineage_along
+from drafters.training.losses import agreement, guided
 from drafters.training.rounds import Drawn, Reading
-from drafters.training.rows import behind_padding, mask_of, positions_of
+from drafters.training.rows import Joined, behind_padding, mask_of, positions_of
 from models.base import Context, TargetModel
 
 ROUNDS = 12  # of an image, that an update trains on
 
 
-class Split:
-    """A KV cache of a sequence, then of windows that see the sequence, but not each other."""
-
-    def __init__(self, windows: int):
-        self.windows = windows
-        self.known: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Store and return as `models.base.Cache` says; the sequence is written first."""
-        if layer not in self.known:
-            self.known[layer] = keys, values
-            return keys, values
-        old = (kept.repeat_interleave(self.windows, 0) for kept in self.known[layer])
-        return tuple(torch.cat(pair, 2) for pair in zip(old, (keys, values), strict=True))
-
-
 @dataclass(frozen=True)
 class Windows:
-    """Rounds of one image, ready for the head; m rounds of so many steps.
-
-    ids: (guidance, n + 1), features: (guidance, n, hidden) of its sequence, with the hidden states
-    that the head reads. roots: (m,). best,
-    true: (m, steps) the best candidates and the target's choices. before: (m, guidance, steps,
-    hidden) the features before both. stale_best, stale_true: stale ones after them. similarity: (m,
-    steps) the similarity of the latter. goals: (m, steps) the next positions; known: whether they
-    are in the image. noise: (m, steps, vocab or 1) there.
-    """
+    """Rounds of one image, ready for the head; m rounds of so many steps."""
 
     drawn: Drawn
-    ids: Tensor
-    features: Tensor
-    roots: Tensor
-    best: Tensor
-    true: Tensor
-    before: Tensor
-    stale_best: Tensor
-    stale_true: Tensor
-    similarity: Tensor
-    goals: Tensor
-    known: Tensor
-    noise: Tensor
+    ids: Tensor  # (guidance, n + 1) of its sequence
+    features: Tensor  # (guidance, n, hidden) there, then the hidden states that the head reads
+    roots: Tensor  # (m,) position of the last decided token
+    best: Tensor  # (m, steps) the best candidates
+    true: Tensor  # (m, steps) the target's choices
+    before: Tensor  # (m, guidance, steps, hidden) features before both
+    stale_best: Tensor  # (m, guidance, steps, hidden) stale ones after the best candidates
+    stale_true: Tensor  # (m, guidance, steps, hidden) and after the target's choices
+    similarity: Tensor  # (m, steps) of the tokens that the latter were recalled from
+    goals: Tensor  # (m, steps) the next positions
+    inside: Tensor  # (m, steps) whether these are in the image
+    noise: Tensor  # (m, steps, vocab or 1) there
 
     @property
     def prompt(self) -> int:
@@ -90,9 +66,8 @@ def windows_of(target: TargetModel, drawn: Drawn, readings: list[Reading], greed
     recent = torch.cat([reading.recent for reading in readings])
     sequence = torch.cat([recent[:, 1:].flip(1), best], 1)  # (m, REACH - 1 + steps)
     mixed = torch.cat([true[..., None], lineage_along(sequence)[..., 1:]], 2)
-    hidden, length = features[..., : target.spec.hidden], drawn.prompt.ids.shape[1]
-    memory = _Memory(target, hidden, length, readings, roots)
-    stale_true, similarity = memory(mixed, indices)
+    hidden = features[..., : target.spec.hidden]
+    stale_true, similarity = _recalled(target, hidden, drawn, readings, mixed, indices)
     goals = (indices + 1).clamp(max=grid.tokens - 1)
     # one column of zeros serves all codes
     width = 1 if greedy else target.vocab.size
@@ -107,33 +82,37 @@ def windows_of(target: TargetModel, drawn: Drawn, readings: list[Reading], greed
     )  # fmt: skip
 
 
-class _Memory:
-    """Recalls as `StaleFeatures`, in several rounds of one image at once."""
+def _recalled(
+    target: TargetModel,
+    hidden: Tensor,
+    drawn: Drawn,
+    readings: list[Reading],
+    tokens: Tensor,
+    positions: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Return stale features (m, guidance, k, hidden) after tokens, and similarities (m, k).
 
-    def __init__(
-        self,
-        target: TargetModel,
-        features: Tensor,
-        prompt: int,
-        readings: list[Reading],
-        roots: Tensor,
-    ):
-        codes = target.embedding()[target.vocab.first_id :][: target.vocab.size]
-        self.directions = F.normalize(codes.to(features.dtype), dim=-1)
-        self.grid, self.features, self.prompt, self.roots = target.grid, features, prompt, roots
-        most = max(reading.nodes.positions.shape[1] for reading in readings)
-        tables = [_padded(reading.nodes, most) for reading in readings]
-        names = "positions", "lineage", "hidden"
-        positions, lineage, stale = (torch.cat([getattr(t, n) for t in tables]) for n in names)
-        self.nodes = Nodes(positions, lineage, stale.to(features.dtype))
+    As `StaleHiddenStates.recall`, but in m rounds of one image at once.
 
-    def __call__(self, tokens: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-        """Return features (m, guidance, k, hidden) and similarities (m, k)."""
-        recalled, similarity = recall(tokens, places, self.nodes, self.directions)
-        above = places + 1 - self.grid.columns
-        above = torch.where(above < 0, self.roots[:, None], above).minimum(self.roots[:, None])
-        exact = self.features[:, self.prompt - 1 + self.grid.slots(above)].transpose(0, 1)
-        return torch.where((similarity > UNKNOWN)[:, None, :, None], recalled, exact), similarity
+    Args:
+        target: whose embeddings tell how similar tokens are.
+        hidden: (guidance, n, hidden) the features of the image's sequence.
+        drawn: the image.
+        readings: the rounds.
+        tokens: (m, k, REACH) the last ones, the newest first.
+        positions: (m, k) of the newest.
+    """
+    most = max(reading.nodes.positions.shape[1] for reading in readings)
+    tables = [_padded(reading.nodes, most) for reading in readings]
+    names = "positions", "lineage", "hidden"
+    nodes = Nodes(*(torch.cat([getattr(table, name) for table in tables]) for name in names))
+    nodes = replace(nodes, hidden=nodes.hidden.to(hidden.dtype))
+    recalled, similarity = recall(tokens, positions, nodes, directions_of(target))
+    root, above = positions[:, :1], positions + 1 - target.grid.columns
+    above = torch.where(above < 0, root, above).minimum(root)
+    slots = drawn.prompt.ids.shape[1] - 1 + target.grid.slots(above)
+    exact = hidden[:, slots].transpose(0, 1)
+    return torch.where((similarity > UNKNOWN)[:, None, :, None], recalled, exact), similarity
 
 
 def _padded(nodes: Nodes, count: int) -> Nodes:
@@ -153,7 +132,7 @@ def predict(head: BlockHead, target: TargetModel, rounds: Windows) -> Tensor:
     m, steps = rounds.best.shape
     guidance, prompt = len(rounds.features), rounds.drawn.prompt
     starts = prompt.starts if head.spec.hides_padding else torch.zeros_like(prompt.starts)
-    origins, cache = prompt.starts if prompt.origins is None else prompt.origins, Split(m)
+    origins, cache = prompt.starts if prompt.origins is None else prompt.origins, Joined()
     last = head.spec.max_positions - 1
     positions = positions_of(origins, rounds.features.shape[1], last)
     visible = mask_of(behind_padding(starts, positions.shape[1]), rounds.features)
@@ -162,15 +141,15 @@ def predict(head: BlockHead, target: TargetModel, rounds: Windows) -> Tensor:
     slots, step = target.grid.slots, torch.arange(steps, device=starts.device).repeat(2)
     ahead = slots(rounds.roots[:, None] + step) - slots(rounds.roots)[:, None]  # (m, 2 steps)
     roots = rounds.prompt - 1 + slots(rounds.roots)  # (m,) the slots of the roots
-    window_positions = (
-        (roots[:, None] + ahead - origins[:, None, None]).clamp(0, last).flatten(0, 1)
-    )
+    window_positions = (roots[:, None] + ahead - origins[:, None, None]).clamp(0, last)
     visible = mask_of(_seen(rounds, roots, starts), rounds.features)
     ids = torch.cat([rounds.best, rounds.true], 1) + target.vocab.first_id
     stale = torch.cat([rounds.stale_best, rounds.stale_true], 2).transpose(0, 1).flatten(0, 1)
     before = torch.cat([read[:, roots].transpose(0, 1)[:, :, None], rounds.before[:, :, 1:]], 2)
     before = torch.cat([before, before], 2).transpose(0, 1).flatten(0, 1)
-    context = Context(window_positions, visible, cache)
+    # each window sees the sequence, but not the others
+    cache.keeps = False
+    context = Context(window_positions.flatten(0, 1), visible, cache)
     outputs = head.read(ids.repeat(guidance, 1), before, stale, step, context)
     return outputs.unflatten(0, (guidance, m)).transpose(0, 1)[:, :, steps:]
 
@@ -201,12 +180,12 @@ def _visible(steps: int, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True)
 class Scored:
-    """predicted, wanted: (m, guidance, steps, hidden) features. log_q, log_p: (m, steps, vocab)."""
+    """What head and target say in some rounds."""
 
-    predicted: Tensor
-    wanted: Tensor
-    log_q: Tensor
-    log_p: Tensor
+    predicted: Tensor  # (m, guidance, steps, hidden) features
+    wanted: Tensor  # (m, guidance, steps, hidden) the target's
+    log_q: Tensor  # (m, steps, vocab) after the mixture
+    log_p: Tensor  # (m, steps, vocab)
 
 
 def scored(head: BlockHead, target: TargetModel, rounds: Windows, cfg: float) -> Scored:
@@ -219,3 +198,53 @@ def scored(head: BlockHead, target: TargetModel, rounds: Windows, cfg: float) ->
         guided(target, features.flatten(0, 1), cfg).log_softmax(-1) for features in (mixed, wanted)
     )
     return Scored(predicted, wanted, log_q, log_p)
+
+
+@dataclass(frozen=True)
+class BlockLoss:
+    """The mean over steps of regression, cross-entropy and disagreement, as of `EagleLoss`.
+
+    They are those of the features that the head predicts, and of the distributions after the
+    mixture. What the mixture is trusted with is fitted besides: to the target's choices, as the
+    estimates of `coupled` drafts.
+    """
+
+    target: TargetModel
+    cfg: float
+    weights: tuple[float, float, float]
+    greedy: bool
+
+    def __call__(
+        self, head: BlockHead, images: list[Drawn], generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Return the loss, and its parts (steps, 3) detached; generator: picks the rounds."""
+        losses = [self._image(head, drawn, pick(drawn, generator)) for drawn in images]
+        parts, fits = zip(*losses, strict=True)
+        mean = torch.stack(parts).mean(0)
+        return self.total(mean) + torch.stack(fits).mean(), mean.detach()
+
+    def total(self, parts: Tensor) -> Tensor:
+        """Return the loss of parts (steps, 3)."""
+        return parts.mean(0) @ parts.new_tensor(self.weights)
+
+    def _image(
+        self, head: BlockHead, drawn: Drawn, readings: list[Reading]
+    ) -> tuple[Tensor, Tensor]:
+        """Return the parts (steps, 3) of one image, and the fit of the trust in its mixtures."""
+        rounds = windows_of(self.target, drawn, readings, self.greedy)
+        scores = scored(head, self.target, rounds, self.cfg)
+        # a step's mean is over the rounds that have it: an image's last ones have fewer steps
+        share = rounds.inside / rounds.inside.sum(0).clamp_min(1)  # (m, steps)
+        regression = F.smooth_l1_loss(scores.predicted, scores.wanted, reduction="none")
+        p = scores.log_p.exp()
+        entropy = -(p * scores.log_q).sum(-1)
+        differ = torch.zeros_like(entropy)
+        if self.weights[2]:
+            differ = 1 - agreement(p, scores.log_q.exp())
+        parts = torch.stack([regression.mean((1, 3)), entropy, differ], 2)  # (m, steps, 3)
+        trusted = head.confidence(rounds.similarity)[..., None]
+        # detached: the fit changes what the mixture is trusted with, not what is predicted
+        values = (trusted * (scores.log_q.detach() + rounds.noise)).log_softmax(-1)
+        chosen = (scores.log_p + rounds.noise).argmax(-1, keepdim=True)
+        fit = -(values.gather(-1, chosen)[..., 0] * share).sum(0).mean()
+        return (parts * share[..., None]).sum(0), fit

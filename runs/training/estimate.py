@@ -18,7 +18,7 @@ from models.transformer import Transformer
 from runs.session import DTYPES
 from support.json_files import read_object
 
-_TOKENS = 3  # a round, of images that a block head draws
+_TOKENS = 3  # accepted length assumed of the rounds that a block head draws
 _OPTIMIZER = {"adamw": 8, "muon": 4}  # bytes of the optimiser's state per weight, in fp32
 
 
@@ -87,10 +87,9 @@ def target_activations(
 ) -> int:
     """Return the bytes of the target's pass, without gradients: widest layer, features, masks."""
     n = sum(slots)
-    wide = (
-        3 * spec.hidden + (spec.heads + 2 * spec.kv_heads) * spec.head_dim + 3 * spec.intermediate
-    )
-    return rows * n * (wide + n) * itemsize
+    heads = (spec.heads + 2 * spec.kv_heads) * spec.head_dim
+    widest = 3 * spec.hidden + heads + 3 * spec.intermediate
+    return rows * n * (widest + n) * itemsize
 
 
 def memory(settings: TrainSettings, tokens: Tokens) -> dict[str, int]:
@@ -102,9 +101,8 @@ def memory(settings: TrainSettings, tokens: Tokens) -> dict[str, int]:
     itemsize = DTYPES[settings.dtype].itemsize
     slots, codes = slots_of(settings, tokens, network.spec), tokens.about["vocab"]
     rows = settings.batch_size // settings.accumulate * settings.rows
-    trained = sum(
-        p.numel() for name, p in head.named_parameters() if not name.startswith("embedding.")
-    )
+    named = head.named_parameters()
+    trained = sum(p.numel() for name, p in named if not name.startswith("embedding."))
     depths, scored = settings.depths, slots[1]
     if settings.drafter == "block":
         depths, scored = 1, ROUNDS * SHAPE.reach
@@ -162,16 +160,8 @@ def _networks(settings: TrainSettings) -> tuple[Transformer, nn.Module, Transfor
 def _in_layers(network: nn.Module) -> int:
     """Return how many weights every token is multiplied with: neither embedding nor head."""
     tables = ("embedding.weight", "head.weight")
-    return sum(
-        p.numel()
-        for name, p in network.named_parameters()
-        if p.ndim > 1 and not name.endswith(tables)
-    )
-
-
-def seconds_left(steps: int, batch_size: int, images_per_second: float) -> float:
-    """Return the seconds that so many steps take at a measured speed."""
-    return steps * batch_size / images_per_second
+    named = network.named_parameters()
+    return sum(p.numel() for name, p in named if p.ndim > 1 and not name.endswith(tables))
 
 
 def estimate_table(settings: TrainSettings, tokens: Tokens) -> str:
@@ -179,20 +169,15 @@ def estimate_table(settings: TrainSettings, tokens: Tokens) -> str:
 
     The text encoder and the image tokenizer are not in it; `inspect` has them.
     """
-    found = memory(settings, tokens)
-    found["together"] = sum(found.values())
-    widest = max(map(len, found))
-    rows = [f"{name:{widest}}  {count / 2**30:9.3f} GiB" for name, count in found.items()]
-    together = settings.batch_size // settings.accumulate
-    head = f"memory per process, of {together} images at once in one process:"
-    done = work(settings, tokens)
-    parts = ", ".join(f"{name} {count / 1e12:.3g}" for name, count in done.items())
-    total = f"work of an update: {sum(done.values()) / 1e12:.3g} TFLOP ({parts}), without attention"
-    return "\n".join(
-        [
-            head,
-            *rows,
-            total,
-            "time: the log has images_per_second and seconds_left as they are measured",
-        ]
-    )
+    sizes, operations = memory(settings, tokens), work(settings, tokens)
+    sizes["together"] = sum(sizes.values())
+    widest, images = max(map(len, sizes)), settings.batch_size // settings.accumulate
+    parts = ", ".join(f"{name} {count / 1e12:.3g}" for name, count in operations.items())
+    total = f"{sum(operations.values()) / 1e12:.3g} TFLOP ({parts})"
+    lines = [
+        f"memory per process, of {images} images at once in one process:",
+        *(f"{name:{widest}}  {count / 2**30:9.3f} GiB" for name, count in sizes.items()),
+        f"work of an update: {total}, without attention",
+        "time: the log has images_per_second and seconds_left as they are measured",
+    ]
+    return "\n".join(lines)

@@ -46,13 +46,8 @@ class Evaluation:
         held: list[int],
     ):
         """held: the numbers of the images that are kept from training."""
-        self.settings, self.target, self.tokens, self.rows, self.held = (
-            settings,
-            target,
-            tokens,
-            rows,
-            held,
-        )
+        self.settings, self.target, self.tokens = settings, target, tokens
+        self.rows, self.held = rows, held
         self.distribution = sampling_distribution(settings.sampling)
 
     def __call__(self, folder: Path, step: int) -> dict[str, Any]:
@@ -78,10 +73,8 @@ class Evaluation:
             return False
         figures = read_object(path)
         if not isinstance(figures.get("step"), int):
-            raise SettingsError(
-                f"{path}: found no step; allowed: a file of this training; without it the drafter "
-                "is evaluated again"
-            )
+            allowed = "a file of this training; without it the drafter is evaluated again"
+            raise SettingsError(f"{path}: found no step; allowed: {allowed}")
         return figures["step"] == step
 
     @torch.inference_mode()
@@ -95,20 +88,16 @@ class Evaluation:
             return self._windows(head)
         count = min(_LEVELS, self.target.grid.tokens - 1)
         stride = math.ceil(len(self.held) * self.target.grid.tokens / _POSITIONS)
-        gathered = Gathered(stride)
+        gathered = Gathered()
         for image in self.held:
             rows = self.rows([image]).to(self.target.device, self.target.dtype)
             log_p = target_distribution(self.target, rows, self.distribution)[0]
             positions = torch.arange(1, len(log_p) + 1, device=log_p.device)
             noise = gumbel(self._seed(image), "target", positions, log_p.shape[1]).to(log_p.dtype)
             noise = noise * (not self.distribution.greedy)
-            distributions = [
-                distribution[0]
-                for distribution in draft_distributions(
-                    self.target, head, rows, self.distribution, count
-                )
-            ]
-            gathered.add(distributions, choose(log_p, noise), noise, log_p)
+            levels = draft_distributions(self.target, head, rows, self.distribution, count)
+            choices, drafts = choose(log_p, noise), [log_q[0] for log_q in levels]
+            gathered.add_image(drafts, choices, noise, log_p, stride)
         return gathered.table()
 
     def _windows(self, head: BlockHead) -> list[dict[str, Any]]:
@@ -121,25 +110,23 @@ class Evaluation:
             rounds = windows_of(self.target, drawn, picked, greedy)
             scores = scored(head, self.target, rounds, self.distribution.cfg)
             trust = head.confidence(rounds.similarity)[..., None]
-            for step in range(min(_LEVELS, rounds.known.shape[1])):
-                inside = rounds.known[:, step]  # a window may reach beyond the image
+            for step in range(min(_LEVELS, rounds.inside.shape[1])):
+                inside = rounds.inside[:, step]  # a window may reach beyond the image
                 if bool(inside.any()):
                     columns = scores.log_q, rounds.noise, scores.log_p, trust
                     log_q, noise, log_p, share = (column[:, step][inside] for column in columns)
-                    gathered.put(step + 1, log_q, choose(log_p, noise), noise, log_p, share)
+                    gathered.add(step + 1, log_q, choose(log_p, noise), noise, log_p, share)
         return gathered.table()
 
     def decoding(self, folder: Path, head: EagleHead) -> dict[str, Any]:
         """Return tau and the speed-up over plain decoding, for the first held-out captions."""
-        captions = list(dict.fromkeys(self.tokens.captions[image] for image in self.held))[
-            : self.settings.eval_images
-        ]
-        if not captions:
-            return {}
+        captions = list(dict.fromkeys(self.tokens.captions[image] for image in self.held))
         jobs = [
             Job(str(number), text, image_seed(self.settings.seed, text))
-            for number, text in enumerate(captions)
+            for number, text in enumerate(captions[: self.settings.eval_images])
         ]
+        if not jobs:
+            return {}
         method = self.settings.evaluated
         run = replace(self.settings.plain, method=method, drafter_path=str(folder))
         session = Session(run, self.target, LoadedDrafter(head, Calibrations.read(folder)))
@@ -147,15 +134,13 @@ class Evaluation:
         for settings in compared:
             measure(session.open_engine(settings), jobs[:1])  # warm-up
         plain, drafted = (measure(session.open_engine(settings), jobs) for settings in compared)
-        same = [
-            torch.equal(a.codes, b.codes) for a, b in zip(plain.images, drafted.images, strict=True)
-        ]
+        pairs = zip(plain.images, drafted.images, strict=True)
         return {
             "images": len(jobs),
             "method": self.settings.eval_method,
             "tau": drafted.tau,
             "speedup": plain.seconds_per_image / drafted.seconds_per_image,
-            "identical": sum(same),
+            "identical": sum(torch.equal(a.codes, b.codes) for a, b in pairs),
         }
 
     def _seed(self, image: int) -> int:

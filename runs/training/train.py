@@ -25,15 +25,16 @@ from drafters.training.losses import PARTS
 from drafters.training.rounds import DrawnRounds
 from drafters.training.shards import Tokens
 from models.base import TargetModel
+from models.files.folders import checkpoint_folder
 from runs.methods import sampling_distribution
 from runs.session import open_target
-from runs.training.estimate import estimate_table, seconds_left
+from runs.training.estimate import estimate_table
 from runs.training.evaluation import Evaluation, trained_settings
-from runs.training.tokens import check_grid, read_tokens, split_tokens
 from support.crew import Crew
 from support.devices import pick_device
 from support.durable import lock, make_writable
 from support.log import JsonLog
+from support.provenance import checkpoint_id
 from support.training_state import load_state, save_state
 
 # flags that older checkpoints do not name, with their defaults
@@ -70,13 +71,42 @@ def train(settings: TrainSettings) -> None:
         raise SettingsError(str(error)) from error
 
 
+def read_tokens(settings: TrainSettings) -> Tokens:
+    """Return the tokens of --tokens.
+
+    Raises:
+        SettingsError: they are damaged, or those of another model or checkpoint.
+    """
+    try:
+        tokens = Tokens.joined(settings.token_folders)
+        folder = checkpoint_folder(settings.model_path, "--model_path")
+    except ValueError as error:
+        raise SettingsError(f"--tokens: {error}") from error
+    model = {"model": settings.model, "checkpoint": checkpoint_id(folder)}
+    _check_tokens(settings, tokens, model)
+    return tokens
+
+
+def _check_tokens(settings: TrainSettings, tokens: Tokens, target: dict[str, Any]) -> None:
+    """Raise a SettingsError unless about.json has these entries."""
+    for name, value in target.items():
+        if (got := tokens.about.get(name)) != value:
+            allowed = f"tokens with the {name} {value!r}; these have {got!r}"
+            refuse("tokens", settings.tokens, allowed)
+
+
 class Training:
     """One training, from its checkpoint to its last step."""
 
     def __init__(self, settings: TrainSettings, target: TargetModel, tokens: Tokens, crew: Crew):
-        check_grid(settings, tokens, target)
+        grid = {"rows": target.grid.rows, "columns": target.grid.columns}
+        _check_tokens(settings, tokens, grid | {"vocab": target.vocab.size})
         target.transformer.requires_grad_(False)
-        images, held = split_tokens(settings, tokens)
+        try:
+            images, held = tokens.split(settings.holdout, settings.train_images)
+        except ValueError as error:
+            flag = "--train_images" if settings.train_images else "--holdout"
+            raise SettingsError(f"{flag}: {error}") from error
         self.settings, self.crew, self.target = settings, crew, target
         self.config = head_config(settings)  # --start_from need not outlive the start
         head = open_head(settings, target)
@@ -119,23 +149,19 @@ class Training:
 
     def _log(self, rate: float, started: float) -> float:
         """Write a line of the log; returns the time, in seconds."""
-        now, steps = time.perf_counter(), len(self.recent)
-        parts, speed = (
-            torch.stack(self.recent).mean(0),
-            self.settings.batch_size * steps / (now - started),
-        )
+        now, lessons = time.perf_counter(), self.lessons
+        parts, seconds = torch.stack(self.recent).mean(0), (now - started) / len(self.recent)
         self.recent = []
         if self.crew.rank == 0:
-            loss = self.lessons.loss
-            weighed = zip(PARTS, loss.weights, parts.T.tolist(), strict=True)
-            named = {
-                name: [round(x, 6) for x in values] for name, weight, values in weighed if weight
-            }
-            left = seconds_left(
-                self.settings.steps - self.lessons.step, self.settings.batch_size, speed
+            weighed = zip(PARTS, lessons.loss.weights, parts.T.tolist(), strict=True)
+            self.log.write(
+                step=lessons.step,
+                loss=lessons.loss.total(parts).item(),
+                **{name: [round(x, 6) for x in values] for name, w, values in weighed if w},
+                lr=rate,
+                images_per_second=round(self.settings.batch_size / seconds, 3),
+                seconds_left=round(seconds * (self.settings.steps - lessons.step)),
             )
-            self.log.write(step=self.lessons.step, loss=loss.total(parts).item(), **named, lr=rate,
-                           images_per_second=round(speed, 3), seconds_left=round(left))  # fmt: skip
         return now
 
     def _identity(self) -> dict[str, object]:
@@ -197,16 +223,10 @@ class Training:
     def _evaluate(self) -> None:
         if self.crew.rank == 0:
             folder = self.settings.folder / "drafter"
-            with self.lessons.averaged() as head:
-                export(
-                    head,
-                    self.config,
-                    folder,
-                    self.target,
-                    embedding_scale(self.settings, self.target),
-                )
+            scale = embedding_scale(self.settings, self.target)
+            with self.lessons.average.applied():
+                export(self.lessons.head, self.config, folder, self.target, scale)
             figures = self.evaluation(folder, self.lessons.step)
-            self.log.write(
-                step=self.lessons.step, **{name: figures[name] for name in ("levels", "decoding")}
-            )
+            shown = {name: figures[name] for name in ("levels", "decoding")}
+            self.log.write(step=self.lessons.step, **shown)
         self.crew.wait()

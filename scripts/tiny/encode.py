@@ -1,8 +1,7 @@
-"""Encode the images of a split:
-`python -m scripts.tiny.encode --work_dir work/tiny --split train`.
-"""
+"""Encode the images of a split: `python -m scripts.tiny.encode --split train`."""
 
 import json
+import math
 import time
 from pathlib import Path
 
@@ -10,9 +9,9 @@ import numpy as np
 import torch
 
 from models.codecs.vqgan import load_vqgan
-from scripts.tiny.common import fast_precision
-from scripts.tiny.images import Split
-from scripts.tiny.training import torch_device
+from scripts.tiny.images import Split, open_array
+from scripts.tiny.training import fast_precision
+from support.devices import pick_device
 from support.durable import replace_file
 from support.log import JsonLog
 from support.script import run_script
@@ -39,37 +38,24 @@ def encode(
     Raises:
         ValueError: the images are missing, or the code file is for another number of images.
     """
-    folder, device = Path(work_dir), torch_device()
+    folder, device = Path(work_dir), pick_device("auto")
     images, tokenizer = Split.read(folder, split).images, load_vqgan(vqgan).to(device)
     path = folder / f"codes_{split}.npy"
     progress = path.with_suffix(".done.json")
-    codes = _open_codes(path, (len(images), int(np.prod(tokenizer.grid))))
+    codes = open_array(path, np.uint16, (len(images), math.prod(tokenizer.grid)))
     first = json.loads(progress.read_text(encoding="utf-8"))["images"] if progress.exists() else 0
     log, started = JsonLog(folder / f"encode_{split}.jsonl"), time.perf_counter()
     for start in range(first, len(images), chunk):
         stop = min(start + chunk, len(images))
         batch = torch.from_numpy(images[start:stop].copy())
         # two at a time: larger batches are no faster on a CPU
-        codes[start:stop] = tokenizer.encode(
-            batch, chunk=2, precision=fast_precision(device)
-        ).numpy()
+        new = tokenizer.encode(batch, chunk=2, precision=fast_precision(device))
+        codes[start:stop] = new.numpy()
         codes.flush()  # before the number that says these codes are there
         replace_file(progress, json.dumps({"images": stop}).encode())
         rate = round((stop - first) / (time.perf_counter() - started), 1)
         log.write(split=split, done=stop, count=len(images), images_per_second=rate)
     log.write(split=split, count=len(images), codes_used=len(np.unique(codes)))
-
-
-def _open_codes(path: Path, shape: tuple[int, int]) -> np.memmap:
-    if not path.exists():
-        return np.lib.format.open_memmap(path, mode="w+", dtype=np.uint16, shape=shape)
-    codes = np.lib.format.open_memmap(path, mode="r+")
-    if codes.shape != shape or codes.dtype != np.uint16:
-        raise ValueError(
-            f"{path}: found {codes.dtype} {codes.shape}, allowed: uint16 {shape}; "
-            "delete the file to start again"
-        )
-    return codes
 
 
 if __name__ == "__main__":

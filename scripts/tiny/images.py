@@ -65,11 +65,11 @@ def scene_of(split: str, record: dict[str, Any]) -> Scene | None:
     return sample_scene(split, record["index"]) if "background" in record else None
 
 
+@dataclass(frozen=True)
 class RenderedScenes:
     """Scenes of a split, by number."""
 
-    def __init__(self, split: str) -> None:
-        self.split = split
+    split: str
 
     def draw(self, index: int) -> tuple[np.ndarray, dict[str, Any]]:
         """Return an image, uint8 (128, 128, 3), and its caption record."""
@@ -133,10 +133,7 @@ def crop(
         down: its position from the top to the bottom.
     """
     side = round(share * min(picture.size))
-    left, top = (
-        round(shift * (full - side))
-        for shift, full in zip((across, down), picture.size, strict=True)
-    )
+    left, top = round(across * (picture.width - side)), round(down * (picture.height - side))
     box = (left, top, left + side, top + side)
     return np.asarray(picture.resize((IMAGE_SIZE, IMAGE_SIZE), Image.Resampling.LANCZOS, box))
 
@@ -157,10 +154,9 @@ def read_pictures(folder: Path) -> list[tuple[str, str, bytes]]:
     """
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     if files and all(path.suffix.lower() in IMAGE_ENDINGS for path in files):
-        ids = [path.relative_to(folder).as_posix() for path in files]
         return [
-            (id, caption_from_name(path.stem), path.read_bytes())
-            for id, path in zip(ids, files, strict=True)
+            (str(path.relative_to(folder)), caption_from_name(path.stem), path.read_bytes())
+            for path in files
         ]
     pictures = []
     for item in captioned_images(folder):
@@ -204,13 +200,14 @@ def make_images(
         ValueError: the folder has another number of images, or a number is not positive.
     """
     if count < 1 or chunk < 1:
-        raise ValueError(f"--count, --chunk: found {count}, {chunk}, allowed: whole numbers from 1")
+        raise ValueError(f"--count, --chunk: expected at least 1, got {count} and {chunk}")
     source = Crops.of_folder(Path(pictures), split, holdout) if pictures else RenderedScenes(split)
     folder = Path(work_dir)
     folder.mkdir(parents=True, exist_ok=True)
     captions_path = folder / f"captions_{split}.jsonl"
     first, started = _whole_lines(captions_path), time.perf_counter()
-    images = _open_images(folder / f"images_{split}.npy", count)
+    shape = (count, IMAGE_SIZE, IMAGE_SIZE, 3)
+    images = open_array(folder / f"images_{split}.npy", np.uint8, shape)
     for start in range(first, count, chunk):
         stop = min(start + chunk, count)
         records = []
@@ -226,17 +223,21 @@ def make_images(
     (folder / f"prompts_{split}.txt").write_text("\n".join(captions) + "\n", encoding="utf-8")
 
 
-def _open_images(path: Path, count: int) -> np.memmap:
-    shape = (count, IMAGE_SIZE, IMAGE_SIZE, 3)
+def open_array(path: Path, dtype: type, shape: tuple[int, ...]) -> np.memmap:
+    """Open an array on disk for writing, of zeros if there is no file.
+
+    Raises:
+        ValueError: the file holds an array of another type or shape.
+    """
     if not path.exists():
-        return np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
-    images = np.lib.format.open_memmap(path, mode="r+")
-    if images.shape != shape:
+        return np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+    array = np.lib.format.open_memmap(path, mode="r+")
+    if (array.dtype, array.shape) != (dtype, shape):
         raise ValueError(
-            f"--count: found {count}, but {path} holds {len(images)} images; "
+            f"{path}: expected {np.dtype(dtype)} {shape}, got {array.dtype} {array.shape}; "
             "delete the file to start again"
         )
-    return images
+    return array
 
 
 def _whole_lines(path: Path) -> int:

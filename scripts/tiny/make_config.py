@@ -3,12 +3,12 @@
 `python -m scripts.tiny.make_config`
 """
 
-import json
 from pathlib import Path
 
 from models.files.tokenizer_file import load_tokenizer
 from models.targets.chameleon import BOS, PAD, ChameleonVocab
 from scripts.tiny.train_vqgan import TINY
+from support.durable import encode_json, replace_file
 from support.script import run_script
 
 DECODER = {
@@ -41,11 +41,6 @@ VQ = {
 }
 
 
-def write_json(path: Path, content: dict) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
 def make(*, model_dir: str = "ckpts/tiny", layers: int = 16) -> None:
     """Write config.json and drafter/config.json; the vocabulary is the tokenizer's."""
     folder = Path(model_dir)
@@ -57,16 +52,18 @@ def make(*, model_dir: str = "ckpts/tiny", layers: int = 16) -> None:
         "pad_token_id": vocab[PAD],
     }
     names = dict(sorted(vocab.ids.items(), key=lambda item: item[1]))
-    model = (
-        common | DECODER | {"num_hidden_layers": layers, "vq_config": VQ, "vocabulary_map": names}
-    )
-    write_json(
-        folder / "config.json", {"architectures": ["ChameleonForConditionalGeneration"]} | model
-    )
-    write_json(
-        folder / "drafter" / "config.json",
-        common | DECODER | {"num_hidden_layers": 1, "bias": True},
-    )
+    model = {
+        "architectures": ["ChameleonForConditionalGeneration"],
+        **common,
+        **DECODER,
+        "num_hidden_layers": layers,
+        "vq_config": VQ,
+        "vocabulary_map": names,
+    }
+    drafter = common | DECODER | {"num_hidden_layers": 1, "bias": True}
+    (folder / "drafter").mkdir(parents=True, exist_ok=True)
+    replace_file(folder / "config.json", encode_json(model, indent=2))
+    replace_file(folder / "drafter" / "config.json", encode_json(drafter, indent=2))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""Train the attribute classifier on rendered scenes: `python -m scripts.tiny.train_attributes`.
+"""Training of the attribute classifier on rendered scenes.
 
-Half of the images are reconstructions by the VQGAN (run it after `encode`), the other half are
-renders that are blurred, shifted, tinted and made noisy at random, so that the classifier can read
-generated images.
+Half of the images are reconstructions by the VQGAN, the other half are renders that are blurred,
+shifted, tinted and made noisy at random, so that the classifier can read generated images.
 """
 
 from __future__ import annotations
@@ -21,37 +20,28 @@ from eval.metrics.attributes import Labels
 from models.codecs.vqgan import load_vqgan
 from scenes import scene as scenes
 from scripts.tiny.images import Split
-from scripts.tiny.training import TrainingRun, torch_device, train_for
-from support.script import run_script
+from scripts.tiny.training import TrainingRun
+from support.durable import new_file
 
-_TEST_RECONSTRUCTIONS = 300
+RECONSTRUCTED = {"train": 1500, "test": 300}  # images of a split that are decoded from their codes
 LABELS = Labels(
     scenes.BACKGROUND_KINDS, scenes.BACKGROUND_COLOURS, scenes.OBJECT_COLOURS, scenes.SHAPES
 )
 CELLS = 8  # per side
 CELL = scenes.IMAGE_SIZE // CELLS  # pixels
-_IMAGE_BYTES = scenes.IMAGE_SIZE * scenes.IMAGE_SIZE * 3
 
 
 class AttributesRun(TrainingRun):
     """Training of the classifier. Every process computes whole batches: they are small."""
 
-    def __init__(
-        self,
-        work_dir: Path,
-        vqgan: str,
-        batch_size: int,
-        reconstructed: int,
-        device: torch.device,
-    ):
+    def __init__(self, work_dir: Path, model_dir: Path, batch_size: int, device: torch.device):
         torch.manual_seed(0)
         model = AttributeClassifier(LABELS).to(device, memory_format=torch.channels_last)
         adamw = torch.optim.AdamW(model.parameters(), lr=0.0, weight_decay=0.01)
         super().__init__(model, batch_size, [adamw], clip=5.0)
-        self.train, self.test = (Split.read(work_dir, split) for split in ("train", "test"))
+        self.train, self.test = (Split.read(work_dir, split) for split in RECONSTRUCTED)
         self.decoded, self.decoded_test = (
-            reconstruct(work_dir, split, vqgan, count) if reconstructed else np.empty((0,))
-            for split, count in (("train", reconstructed), ("test", _TEST_RECONSTRUCTIONS))
+            reconstruct(work_dir, split, model_dir / "tokenizer") for split in RECONSTRUCTED
         )
 
     def loss(self) -> Tensor:
@@ -67,51 +57,15 @@ class AttributesRun(TrainingRun):
         generator = torch.Generator().manual_seed(0)
         worse = torch.cat([degrade(to_pixels(few), generator) for few in clean.split(50)])
         worse = ((worse + 1) * 127.5).round().to(torch.uint8).permute(0, 2, 3, 1)
-        images = {"clean": clean, "degraded": worse}
-        if len(self.decoded_test):
-            images["reconstructed"] = torch.from_numpy(self.decoded_test[:count].copy())
-        return {
-            f"{kind}_{name}": score
-            for kind, shown in images.items()
-            for name, score in prompt_accuracy(
-                shown, self.test.records[: len(shown)], self.module
-            ).items()
-        }
+        decoded = torch.from_numpy(self.decoded_test[:count].copy())
+        figures = {}
+        for kind, images in (("clean", clean), ("degraded", worse), ("reconstructed", decoded)):
+            scores = prompt_accuracy(images, self.test.records[: len(images)], self.module)
+            figures |= {f"{kind}_{name}": score for name, score in scores.items()}
+        return figures
 
-    def start_from(self, folder: Path) -> None:
-        """Do nothing: the classifier always begins with random weights."""
-
-    def export(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self.module.save(folder / CLASSIFIER)
-
-
-def train(
-    *,
-    work_dir: str = "work/tiny",
-    model_dir: str = "ckpts/tiny",
-    minutes: float = 5.0,
-    batch_size: int = 32,
-    lr: float = 2e-3,
-    reconstructed: int = 1500,
-) -> None:
-    """Train for `minutes` of wall clock in all, earlier calls included; then write the classifier.
-
-    Args:
-        work_dir: folder with the rendered train and test splits and their codes, and with the
-            checkpoint.
-        model_dir: folder with the image tokenizer, which also receives the classifier.
-        minutes: budget; 2,400 steps take about five minutes on one CPU core.
-        batch_size: images per step.
-        lr: highest learning rate.
-        reconstructed: images of the train split to decode from their codes; 0 trains on renders
-            alone.
-    """
-    vqgan = str(Path(model_dir) / "tokenizer")
-    run = AttributesRun(Path(work_dir), vqgan, batch_size, reconstructed, torch_device())
-    train_for(minutes, run, Path(work_dir) / "attributes.pt", None, lr)
-    if run.crew.rank == 0:
-        run.export(Path(model_dir))
+    def export(self, model_dir: Path) -> None:
+        self.module.save(model_dir / CLASSIFIER)
 
 
 def classifier_loss(model: AttributeClassifier, pixels: Tensor, targets: Targets) -> Tensor:
@@ -169,34 +123,18 @@ class Targets:
         return cls(torch.tensor(classes), presence, where)
 
 
-def reconstruct(
-    folder: Path, split: str, vqgan: str | Path, count: int, chunk: int = 50
-) -> np.ndarray:
-    """Decode the first `count` rows of codes of a split; returns uint8 (count, 128, 128, 3),
-    read-only.
+def reconstruct(work_dir: Path, split: str, tokenizer: Path) -> np.ndarray:
+    """Decode the first codes of a split; returns uint8 (images, 128, 128, 3), read-only.
 
-    Decoded images are appended to `reconstructed_{split}.bin`; an interrupted call continues there.
-
-    Args:
-        folder: work folder with `codes_{split}.npy`, uint16 (n, tokens).
-        split: train, validation or test.
-        vqgan: folder of the image tokenizer.
-        count: how many images.
-        chunk: images between two writes.
+    The images are kept in `reconstructed_{split}.npy`. tokenizer: folder of the image tokenizer.
     """
-    path = folder / f"reconstructed_{split}.bin"
-    codes = np.load(folder / f"codes_{split}.npy", mmap_mode="r")[:count]
-    done = path.stat().st_size // _IMAGE_BYTES if path.exists() else 0
-    if done < len(codes):
-        tokenizer = load_vqgan(vqgan)
-        with path.open("ab") as file:
-            file.truncate(done * _IMAGE_BYTES)
-            for start in range(done, len(codes), chunk):
-                rows = torch.from_numpy(codes[start : start + chunk].astype(np.int64))
-                file.write(tokenizer.decode(rows).numpy().tobytes())
-                file.flush()
-    shape = (len(codes), scenes.IMAGE_SIZE, scenes.IMAGE_SIZE, 3)
-    return np.memmap(path, dtype=np.uint8, mode="r", shape=shape)
+    path = work_dir / f"reconstructed_{split}.npy"
+    if not path.exists():
+        codes = np.load(work_dir / f"codes_{split}.npy", mmap_mode="r")[: RECONSTRUCTED[split]]
+        images = load_vqgan(tokenizer).decode(torch.from_numpy(codes.astype(np.int64)))
+        with new_file(path) as file:
+            np.save(file, images.numpy())
+    return np.load(path, mmap_mode="r")
 
 
 def batch(train: Split, decoded: np.ndarray, step: int, size: int) -> tuple[Tensor, Targets]:
@@ -207,7 +145,7 @@ def batch(train: Split, decoded: np.ndarray, step: int, size: int) -> tuple[Tens
 
     Args:
         train: the train split.
-        decoded: reconstructions of its first images; may be empty.
+        decoded: reconstructions of its first images.
         step: number of the step.
         size: images in the batch.
     """
@@ -215,15 +153,12 @@ def batch(train: Split, decoded: np.ndarray, step: int, size: int) -> tuple[Tens
     share = min(size // 2, len(decoded))
     rendered_rows = np.sort(rng.choice(len(train.records), size - share, replace=False))
     decoded_rows = np.sort(rng.choice(len(decoded), share, replace=False))
-    pixels = degrade(to_pixels(torch.from_numpy(train.images[rendered_rows])), generator)
-    if share:
-        pixels = torch.cat(
-            [pixels, _tint(to_pixels(torch.from_numpy(decoded[decoded_rows])), generator)]
-        )
+    rendered = to_pixels(torch.from_numpy(train.images[rendered_rows]))
+    shown = to_pixels(torch.from_numpy(decoded[decoded_rows]))
+    pixels = torch.cat([degrade(rendered, generator), tint(shown, generator)])
     rows = np.concatenate([rendered_rows, decoded_rows])
-    return pixels, Targets.of(
-        [scenes.sample_scene("train", train.records[row]["index"]) for row in rows]
-    )
+    drawn = [scenes.sample_scene("train", train.records[row]["index"]) for row in rows]
+    return pixels, Targets.of(drawn)
 
 
 def degrade(pixels: Tensor, generator: torch.Generator) -> Tensor:
@@ -237,44 +172,26 @@ def degrade(pixels: Tensor, generator: torch.Generator) -> Tensor:
         generator: source of the random strengths.
     """
     count, _, height, width = pixels.shape
-    draw = _Draw(generator)
-    dx, dy = draw.integer(-4, 5), draw.integer(-4, 5)
+
+    def strength(low: float, high: float) -> Tensor:
+        return torch.empty(count, 1, 1, 1).uniform_(low, high, generator=generator)
+
+    dx, dy = torch.randint(-4, 5, (2,), generator=generator).tolist()
     padded = F.pad(pixels.contiguous(), (4, 4, 4, 4), mode="replicate")
     pixels = padded[:, :, 4 + dy : 4 + dy + height, 4 + dx : 4 + dx + width]
     blurred = F.avg_pool2d(pixels, 3, stride=1, padding=1, count_include_pad=False)
-    pixels = pixels + (blurred - pixels) * draw.uniform(-0.4, 1.2, (count, 1, 1, 1))
+    pixels = pixels + (blurred - pixels) * strength(-0.4, 1.2)
     blocks = F.interpolate(F.avg_pool2d(pixels, 4), scale_factor=4)
-    pixels = pixels + (blocks - pixels) * draw.uniform(0, 0.4, (count, 1, 1, 1))
-    smooth = F.interpolate(
-        draw.normal((count, 3, height // 8, width // 8)), (height, width), mode="bilinear"
-    )
-    pixels = pixels + smooth * draw.uniform(0, 0.12, (count, 1, 1, 1))
-    grain = draw.normal((1, 3, height, width))  # one pattern for the batch: drawing is slow
-    pixels = pixels + grain * draw.uniform(0, 0.10, (count, 1, 1, 1))
-    return _tint(pixels, generator)
+    pixels = pixels + (blocks - pixels) * strength(0, 0.4)
+    smooth = torch.randn(count, 3, height // 8, width // 8, generator=generator)
+    smooth = F.interpolate(smooth, (height, width), mode="bilinear")
+    pixels = pixels + smooth * strength(0, 0.12)
+    # one pattern for the whole batch, because drawing is slow
+    grain = torch.randn(1, 3, height, width, generator=generator)
+    return tint(pixels + grain * strength(0, 0.10), generator)
 
 
-def _tint(pixels: Tensor, generator: torch.Generator) -> Tensor:
+def tint(pixels: Tensor, generator: torch.Generator) -> Tensor:
     """Change contrast and brightness of each channel a little."""
-    draw, shape = _Draw(generator), (len(pixels), 3, 1, 1)
-    return (pixels * draw.uniform(0.9, 1.1, shape) + draw.uniform(-0.08, 0.08, shape)).clamp(-1, 1)
-
-
-class _Draw:
-    """Random tensors from one generator."""
-
-    def __init__(self, generator: torch.Generator) -> None:
-        self.generator = generator
-
-    def integer(self, low: int, high: int) -> int:
-        return int(torch.randint(low, high, (), generator=self.generator))
-
-    def uniform(self, low: float, high: float, shape: tuple[int, ...]) -> Tensor:
-        return low + (high - low) * torch.rand(shape, generator=self.generator)
-
-    def normal(self, shape: tuple[int, ...]) -> Tensor:
-        return torch.randn(shape, generator=self.generator)
-
-
-if __name__ == "__main__":
-    run_script(train)
+    contrast, brightness = torch.rand(2, len(pixels), 3, 1, 1, generator=generator)
+    return (pixels * (0.9 + 0.2 * contrast) + 0.16 * brightness - 0.08).clamp(-1, 1)

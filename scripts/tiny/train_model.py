@@ -1,17 +1,16 @@
-"""Train the tiny Chameleon on captions and image codes.
-
-`python -m scripts.tiny.train_model --work_dir work/tiny`
+"""Training of the tiny Chameleon on captions and image codes.
 
 The loss is the cross-entropy of the image tokens; with rendered scenes also of naming and outlining
 their objects (`objects.py`). The captions of a batch have the same number of tokens, so nothing is
 padded. One batch in ten has no captions and trains the unconditional guidance row. Random textures
 drown what there is to learn about their objects, so captions with plain backgrounds are drawn
 more often, and tokens next to an object that has begun weigh more; neither changes the distribution
-that a caption is trained towards. Continues where it stopped.
+that a caption is trained towards.
 """
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,8 +21,9 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from drafters.training.muon import muon_and_adamw
+from drafters.training.optimizers import AveragedWeights, make_optimizers
 from models.base import Context, TargetOptions
 from models.files.network import public_state
 from models.files.tokenizer_file import load_tokenizer
@@ -36,12 +36,10 @@ from models.targets.chameleon import (
 )
 from models.targets.chameleon_network import chameleon_keys, chameleon_spec
 from models.transformer import Transformer
-from scripts.tiny.common import fast_attention, fast_autocast, fast_precision
 from scripts.tiny.images import read_captions, scene_of
 from scripts.tiny.objects import ObjectReading, near_objects, object_labels, outlines
-from scripts.tiny.training import TrainingRun, torch_device, train_for
+from scripts.tiny.training import TrainingRun, fast_autocast, fast_precision
 from support.json_files import read_object
-from support.script import run_script
 
 DROPPED_CAPTIONS = 0.1  # share of the batches that train without captions
 EMA_DECAY = 0.998
@@ -115,9 +113,22 @@ class Captions:
         return np.array([len(prompt) for prompt in self.prompts])
 
 
+def fast_attention(device: torch.device) -> AbstractContextManager:
+    """Return a context that computes attention by plain matrix products on CPUs.
+
+    There torch's own kernel takes twice as long in training. Elsewhere nothing changes.
+    """
+    if device.type != "cpu":
+        return nullcontext()
+    # read on CPUs too: products stay in bf16
+    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)
+    return sdpa_kernel(SDPBackend.MATH)
+
+
 def image_losses(model: Transformer, prompts: Tensor, codes: Tensor, first_id: int) -> Tensor:
-    """Return the cross-entropy (nats) of each of codes (images, tokens), after prompts (images,
-    length).
+    """Return the cross-entropy (nats) of each of codes (images, tokens).
+
+    prompts: (images, length), before the codes.
     """
     ids = torch.cat([prompts, codes[:, :-1] + first_id], 1)
     positions = torch.arange(ids.shape[1], device=ids.device).expand(len(ids), -1)
@@ -137,10 +148,9 @@ class ModelRun(TrainingRun):
         torch.manual_seed(0)
         spec = chameleon_spec(read_object(model_dir / "config.json"))
         module = self.trained_module(initialise(Transformer(spec, self.image.size))).to(device)
-        super().__init__(
-            module, batch_size, muon_and_adamw(module, fast_precision(device)), clip=1.0
-        )
-        self.average = {key: value.clone() for key, value in self.module.state_dict().items()}
+        optimizers = make_optimizers(module, fast_precision(device))
+        super().__init__(module, batch_size, optimizers, clip=1.0)
+        self.average = AveragedWeights(module, EMA_DECAY)
 
     def trained_module(self, transformer: Transformer) -> nn.Module:
         """Return a module with the transformer as its `transformer`."""
@@ -177,58 +187,48 @@ class ModelRun(TrainingRun):
         return sum(WEIGHTS[name] * loss for name, loss in losses.items())
 
     def update(self, rate: float) -> float:
-        decay = min(EMA_DECAY, (1 + self.step) / (10 + self.step))
         loss = super().update(rate)
-        torch._foreach_lerp_(
-            list(self.average.values()), list(self.module.state_dict().values()), 1 - decay
-        )
+        self.average.update(self.step - 1)
         return loss
 
     @torch.no_grad()
     def validate(self, batches: int = 8) -> dict[str, float]:
-        current = {key: value.clone() for key, value in self.module.state_dict().items()}
-        self.module.load_state_dict(self.average)
-        losses = [
-            self.losses(self.validation, 10**9 + number, None, 1.0) for number in range(batches)
-        ]
-        self.module.load_state_dict(current)
+        with self.average.applied():
+            losses = [
+                self.losses(self.validation, 10**9 + number, None, 1.0) for number in range(batches)
+            ]
         return {
             f"validation_{name}": sum(batch[name].item() for batch in losses) / batches
             for name in losses[0]
         }
 
     def state(self) -> dict[str, object]:
-        return super().state() | {"average": self.average}
+        return super().state() | {"average": self.average.values}
 
     def load(self, state: dict[str, object]) -> None:
         super().load(state)
-        self.average = {key: value.to(self.device) for key, value in state["average"].items()}
+        self.average.load(state["average"])
 
-    def start_from(self, folder: Path) -> None:
-        loaded = Chameleon.load(folder, TargetOptions(torch.float32, self.device)).transformer
+    def start_from(self, model_dir: Path) -> None:
+        loaded = Chameleon.load(model_dir, TargetOptions(torch.float32, self.device)).transformer
         weights = self.module.transformer.state_dict()
         for key, weight in loaded.state_dict().items():
             # other captions make more or fewer words; codes and bytes have the same ids in all
             rows = min(len(weight), len(weights[key]))
             weights[key][:rows].copy_(weight[:rows])
-        self.average = {key: value.clone() for key, value in self.module.state_dict().items()}
+        self.average.restart()
 
-    def export(self, folder: Path) -> None:
-        """Write the averaged weights in the public layout, in fp16.
-
-        Text rows of the head are zero, because they are never scored.
-        """
-        self.module.load_state_dict(self.average)
+    def export(self, model_dir: Path) -> None:
         transformer = self.module.transformer
-        state = public_state(transformer, chameleon_keys(transformer.spec, None))
-        head = torch.zeros(transformer.spec.vocab, transformer.spec.hidden)
-        head[self.image.first_id : self.image.first_id + self.image.size] = state["lm_head.weight"]
-        state["lm_head.weight"] = head
-        save_file(
-            {key: value.half().cpu() for key, value in state.items()},
-            folder / "model.safetensors",
-            {"format": "pt"},
-        )
+        with self.average.applied():
+            state = public_state(transformer, chameleon_keys(transformer.spec, None))
+            # text rows of the head are zero, because they are never scored
+            head = torch.zeros(transformer.spec.vocab, transformer.spec.hidden)
+            first = self.image.first_id
+            head[first : first + self.image.size] = state["lm_head.weight"]
+            state["lm_head.weight"] = head
+            half = {key: value.half().cpu() for key, value in state.items()}
+        save_file(half, model_dir / "model.safetensors", {"format": "pt"})
 
 
 class SceneRun(ModelRun):
@@ -254,10 +254,10 @@ class SceneRun(ModelRun):
             "outlines": (weights * self.module.outlining(shares)).sum(),
         }
 
-    def start_from(self, folder: Path) -> None:
-        super().start_from(folder)
+    def start_from(self, model_dir: Path) -> None:
+        super().start_from(model_dir)
         self._fit_heads(HEAD_STEPS)
-        self.average = {key: value.clone() for key, value in self.module.state_dict().items()}
+        self.average.restart()
 
     def _fit_heads(self, steps: int) -> None:
         """Train the object heads alone.
@@ -290,39 +290,8 @@ def initialise(model: Transformer) -> Transformer:
     return model
 
 
-def run_kind(work_dir: Path) -> type[ModelRun]:
+def open_run(work_dir: Path, model_dir: Path, batch_size: int, device: torch.device) -> ModelRun:
     """Return the training that fits the images: rendered scenes or pictures."""
     first = next(iter(read_captions(work_dir, "train")))
-    return ModelRun if scene_of("train", first) is None else SceneRun
-
-
-def train(
-    *,
-    work_dir: str,
-    model_dir: str = "ckpts/tiny",
-    start_from: str | None = None,
-    minutes: float = 56.0,
-    batch_size: int = 32,
-    lr: float = 1.7e-3,
-) -> None:
-    """Train for `minutes` of wall clock in all, earlier calls included; then export to model_dir.
-
-    Args:
-        work_dir: folder with codes and captions, and the checkpoint that an interrupted run
-            continues.
-        model_dir: folder of config and tokenizer, which also receives the weights.
-        start_from: folder of exported weights to begin with if work_dir has no checkpoint; random
-            weights if None.
-        minutes: budget.
-        batch_size: images per step, shared between a launcher's processes.
-        lr: highest learning rate.
-    """
-    kind = run_kind(Path(work_dir))
-    run = kind(Path(work_dir), Path(model_dir), batch_size, torch_device())
-    train_for(minutes, run, Path(work_dir) / "model.pt", start_from, lr)
-    if run.crew.rank == 0:
-        run.export(Path(model_dir))
-
-
-if __name__ == "__main__":
-    run_script(train)
+    kind = ModelRun if scene_of("train", first) is None else SceneRun
+    return kind(work_dir, model_dir, batch_size, device)

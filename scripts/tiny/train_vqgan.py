@@ -1,15 +1,20 @@
-"""Train the tiny image tokenizer:
-`python -m scripts.tiny.train_vqgan --work_dir work/tiny --minutes 27`.
+"""Training of the tiny image tokenizer, and then of its decoder alone.
 
 The autoencoder first learns without quantisation. Then k-means on its latents fills the codebook,
 which follows the latents by exponential averages. Most of the run uses 64 x 64 crops, the end whole
-images. A run that starts from another tokenizer has a codebook from the first step. Continues where
-it stopped.
+images. A run that starts from another tokenizer has a codebook from the first step.
+
+When the decoder is trained further, encoder and codebook stay as they are, and so does every token:
+the transformer and its drafter need no new training. In half of the images some codes are replaced
+by near ones, because a transformer makes such errors too: the decoder learns to draw the shape that
+the codes around suggest.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,11 +26,9 @@ from eval.metrics.attribute_classifier import to_pixels
 from models.codecs.vqgan import ImageTokenizer, load_vqgan
 from models.codecs.vqgan_config import VqganConfig
 from models.codecs.vqgan_layout import build_vqmodel
-from scripts.tiny.common import fast_autocast, with_float_norms
 from scripts.tiny.images import Split
-from scripts.tiny.training import TrainingRun, torch_device, train_for
+from scripts.tiny.training import TrainingRun, fast_autocast
 from scripts.tiny.vqgan_loss import pixel_weights, psnr_figures, reconstruction_terms
-from support.script import run_script
 
 TINY = VqganConfig(
     ch=32,
@@ -37,46 +40,92 @@ TINY = VqganConfig(
     resolution=128,
     num_groups=8,
 )
-_CROPS, _WHOLE = (8, 64), (4, 128)  # images per batch, side in pixels
+_CROP = 64  # side in pixels
 _PLAIN_UNTIL, _CROPS_UNTIL, _REVIVE_UNTIL = 0.05, 0.75, 0.85  # shares of the budget
 _REVIVE_EVERY = 100  # steps
 _COMMITMENT = 0.25
+_CHUNK = 8  # images of a validation batch
+REPLACED = 0.12  # largest share of an image's codes that are replaced
+NEAREST = 24  # a code is replaced by one of so many nearest
 
 
-class VqganRun(TrainingRun):
-    """Training of the autoencoder and its codebook."""
+class FloatGroupNorm(nn.GroupNorm):
+    """Group norm in fp32 inside bf16 autocast.
 
-    def __init__(self, work_dir: Path, device: torch.device):
-        network = with_float_norms(build_vqmodel(TINY)).to(memory_format=torch.channels_last)
-        network.quantize.requires_grad_(False)  # the codebook beside it takes its place
-        module = nn.ModuleDict(
-            {"network": network, "codebook": EmaCodebook(TINY.n_embed, TINY.embed_dim)}
-        ).to(device)
-        adamw = torch.optim.AdamW(
-            (weight for weight in module.parameters() if weight.requires_grad),
-            lr=0.0,
-            betas=(0.9, 0.99),
-            weight_decay=1e-4,
-            fused=True,
-        )
-        super().__init__(module, _CROPS[0], [adamw], clip=1.0)
-        if self.crew.count > 1:
-            raise ValueError(
-                f"train_vqgan: found {self.crew.count} processes; allowed: one, as the codebook "
-                "follows the latents of one process"
-            )
+    On CPUs its backward pass in bf16 is several times slower.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalise (n, c, h, w) and return the input's dtype."""
+        hidden = F.group_norm(input.float(), self.num_groups, self.weight, self.bias, self.eps)
+        return hidden.to(input.dtype)
+
+
+def prepared(network: nn.Module) -> nn.Module:
+    """Return a network in the layout and with the norms that train fastest, changed in place."""
+    for module in network.modules():
+        if isinstance(module, nn.GroupNorm):
+            module.__class__ = FloatGroupNorm
+    return network.to(memory_format=torch.channels_last)
+
+
+class CodecRun(TrainingRun):
+    """Training of networks that reconstruct images."""
+
+    def __init__(self, module: nn.Module, work_dir: Path, batch_size: int):
+        weights = [weight for weight in module.parameters() if weight.requires_grad]
+        adamw = torch.optim.AdamW(weights, lr=0.0, betas=(0.9, 0.99), weight_decay=1e-4, fused=True)
+        super().__init__(module, batch_size, [adamw], clip=1.0)
         self.train, self.validation = (
             Split.read(work_dir, split) for split in ("train", "validation")
         )
+
+    @abstractmethod
+    def reconstruct(self, rows: slice) -> Tensor:
+        """Return some images of the validation split as the networks show them: (n, 3, h, w)."""
+
+    def targets(
+        self, chosen: Sequence[int], crops: Sequence[tuple[slice, slice]]
+    ) -> tuple[Tensor, Tensor]:
+        """Return crops of training images and the weights of their pixels.
+
+        They are (n, 3, h, w), -1 to 1, and (n, 1, h, w).
+        """
+        pairs = list(zip(chosen, crops, strict=True))
+        images = np.stack([self.train.images[image][crop] for image, crop in pairs])
+        weights = np.stack([pixel_weights(self.train.scene(image))[crop] for image, crop in pairs])
+        return (
+            to_pixels(torch.from_numpy(images)).to(self.device),
+            torch.from_numpy(weights).unsqueeze(1).to(self.device),
+        )
+
+    @torch.no_grad()
+    def validate(self, batches: int = 8) -> dict[str, float]:
+        count = min(batches * _CHUNK, len(self.validation.records))
+        images = to_pixels(torch.from_numpy(self.validation.images[:count].copy()))
+        starts = range(0, count, _CHUNK)
+        shown = [self.reconstruct(slice(first, min(first + _CHUNK, count))) for first in starts]
+        scenes = [self.validation.scene(image) for image in range(count)]
+        return psnr_figures(torch.cat(shown).cpu(), images, scenes)
+
+
+class VqganRun(CodecRun):
+    """Training of the autoencoder and its codebook."""
+
+    def __init__(self, work_dir: Path, model_dir: Path, batch_size: int, device: torch.device):
+        torch.manual_seed(0)
+        network = prepared(build_vqmodel(TINY))
+        network.quantize.requires_grad_(False)  # the codebook beside it takes its place
+        codebook = EmaCodebook(TINY.n_embed, TINY.embed_dim)
+        module = nn.ModuleDict({"network": network, "codebook": codebook}).to(device)
+        super().__init__(module, work_dir, batch_size)
+        if self.crew.count > 1:
+            raise ValueError(
+                f"--network vqgan: expected one process, got {self.crew.count}, but the codebook "
+                "follows the latents of one process"
+            )
+        self.network, self.codebook = network, codebook
         self.recent: deque[Tensor] = deque(maxlen=32)  # latents (n, d) of the last steps
-
-    @property
-    def network(self) -> nn.Module:
-        return self.module["network"]
-
-    @property
-    def codebook(self) -> EmaCodebook:
-        return self.module["codebook"]
 
     def encode(self, images: Tensor) -> Tensor:
         """Return the latents of images (n, 3, h, w), -1 to 1, as (n, d, h/8, w/8)."""
@@ -90,21 +139,14 @@ class VqganRun(TrainingRun):
             return self.network.decoder(self.network.post_quant_conv(latents)).float()
 
     def batch(self) -> tuple[Tensor, Tensor]:
-        """Return images (n, 3, side, side), -1 to 1, and pixel weights (n, 1, side, side)."""
+        """Return the `targets` of a step."""
         # crops are four times as many images in the same time, but only whole images have borders
-        count, side = _CROPS if self.progress < _CROPS_UNTIL else _WHOLE
+        crops = self.progress < _CROPS_UNTIL
+        count, side = (self.batch_size, _CROP) if crops else (self.batch_size // 2, TINY.resolution)
         rng = np.random.default_rng((19, self.step))
         chosen = rng.integers(len(self.train.records), size=count).tolist()
         corners = rng.integers(TINY.resolution - side + 1, size=(count, 2)).tolist()
-        crops = [(slice(y, y + side), slice(x, x + side)) for y, x in corners]
-        images, weights = [], []
-        for image, crop in zip(chosen, crops, strict=True):
-            images.append(self.train.images[image][crop])
-            weights.append(pixel_weights(self.train.scene(image))[crop])
-        return (
-            to_pixels(torch.from_numpy(np.stack(images))).to(self.device),
-            torch.from_numpy(np.stack(weights)).unsqueeze(1).to(self.device),
-        )
+        return self.targets(chosen, [(slice(y, y + side), slice(x, x + side)) for y, x in corners])
 
     def loss(self) -> Tensor:
         images, weights = self.batch()
@@ -132,24 +174,24 @@ class VqganRun(TrainingRun):
             self.codebook.revive(latents, generator)
         return loss
 
-    @torch.no_grad()
-    def validate(self, batches: int = 8) -> dict[str, float]:
-        images = to_pixels(torch.from_numpy(self.validation.images[: 8 * batches].copy()))
-        drawn, used = [], set()
-        for batch in images.split(8):
-            latents = self.encode(batch)
-            if self.codebook.ready:
-                codes = self.codebook.nearest(latents.permute(0, 2, 3, 1).flatten(0, 2))
-                used.update(codes.tolist())
-                latents = as_latents(self.codebook.codes[codes], latents)
-            drawn.append(self.decode(latents).cpu())
-        scenes = [self.validation.scene(image) for image in range(len(images))]
-        return {**psnr_figures(torch.cat(drawn), images, scenes), "codes_used": len(used)}
+    def reconstruct(self, rows: slice) -> Tensor:
+        latents = self.encode(to_pixels(torch.from_numpy(self.validation.images[rows].copy())))
+        if self.codebook.ready:
+            codes = self.codebook.nearest(latents.permute(0, 2, 3, 1).flatten(0, 2))
+            self.used.update(codes.tolist())
+            latents = as_latents(self.codebook.codes[codes], latents)
+        return self.decode(latents)
 
-    def start_from(self, folder: Path) -> None:
-        tokenizer = load_vqgan(folder)
+    def validate(self, batches: int = 8) -> dict[str, float]:
+        self.used: set[int] = set()  # codes that the images are shown with
+        return super().validate(batches) | {"codes_used": len(self.used)}
+
+    def start_from(self, model_dir: Path) -> None:
+        tokenizer = load_vqgan(model_dir / "tokenizer")
         if tokenizer.config != TINY:
-            raise ValueError(f"--start_from {folder}: found {tokenizer.config}; allowed: {TINY}")
+            raise ValueError(
+                f"--start_from {model_dir}: expected a tokenizer of {TINY}, got {tokenizer.config}"
+            )
         self.network.load_state_dict(tokenizer.model.state_dict())
         self.codebook.start(tokenizer.codebook)
 
@@ -160,9 +202,9 @@ class VqganRun(TrainingRun):
         super().load(state)
         self.recent.extend(latents.to(self.device) for latents in state["recent"])
 
-    def export(self, folder: Path) -> None:
+    def export(self, model_dir: Path) -> None:
         self.network.quantize.embedding.weight.data.copy_(self.codebook.codes)
-        ImageTokenizer(self.network, TINY).save(folder, dtype=torch.float16)
+        ImageTokenizer(self.network, TINY).save(model_dir / "tokenizer", dtype=torch.float16)
 
 
 def as_latents(codes: Tensor, like: Tensor) -> Tensor:
@@ -219,8 +261,9 @@ class EmaCodebook(nn.Module):
         self.codes.copy_(self.sums / self.counts.clamp_min(1e-4).unsqueeze(1))
 
     def revive(self, latents: Tensor, generator: torch.Generator, share: float = 0.05) -> int:
-        """Put codes used less than `share` of the average onto random latents (n, d); returns how
-        many.
+        """Put codes used less than `share` of the average onto random latents (n, d).
+
+        Returns how many.
         """
         mean = self.counts.mean()
         dead = (self.counts < share * mean).nonzero().flatten()
@@ -231,31 +274,47 @@ class EmaCodebook(nn.Module):
         return len(dead)
 
 
-def train(
-    *,
-    work_dir: str = "work/tiny",
-    output: str = "ckpts/tiny/tokenizer",
-    start_from: str | None = None,
-    minutes: float = 27.0,
-    lr: float = 8e-4,
-    seed: int = 0,
-) -> None:
-    """Train for `minutes` of wall clock in all, earlier calls included; then write the tokenizer.
+class DecoderRun(CodecRun):
+    """Training of the decoder and the convolution before it, from the model's tokenizer on."""
 
-    Args:
-        work_dir: folder with images and captions; receives checkpoint and log.
-        output: folder that receives vqgan.yaml and vqgan.safetensors.
-        start_from: folder of a tokenizer to begin with if work_dir has no checkpoint; random
-            weights if None.
-        minutes: budget.
-        lr: highest learning rate.
-        seed: of the initial weights.
+    def __init__(self, work_dir: Path, model_dir: Path, batch_size: int, device: torch.device):
+        self.tokenizer = load_vqgan(model_dir / "tokenizer").to(device)
+        model = self.tokenizer.model
+        decoder = nn.Sequential(model.post_quant_conv, model.decoder).requires_grad_(True)
+        super().__init__(prepared(decoder), work_dir, batch_size)
+        distances = torch.cdist(self.tokenizer.codebook, self.tokenizer.codebook)
+        self.near = distances.argsort(1)[:, 1 : NEAREST + 1].cpu().numpy()
+        self.codes, self.validation_codes = (
+            np.load(work_dir / f"codes_{split}.npy", mmap_mode="r")
+            for split in ("train", "validation")
+        )
+
+    def draw(self, codes: np.ndarray) -> Tensor:
+        """Return images (n, 3, h, w), about -1 to 1, for codes (n, tokens)."""
+        squares = torch.from_numpy(codes.astype(np.int64)).unflatten(1, self.tokenizer.grid)
+        latents = self.tokenizer.codebook[squares.to(self.device)].permute(0, 3, 1, 2)
+        with fast_autocast(self.device):
+            return self.module(latents.contiguous(memory_format=torch.channels_last)).float()
+
+    def loss(self) -> Tensor:
+        rng = np.random.default_rng((17, self.step))
+        chosen = np.sort(rng.choice(len(self.codes), self.batch_size, replace=False))[self.share]
+        images, weights = self.targets(chosen, [(slice(None), slice(None))] * len(chosen))
+        shown = self.draw(replaced(self.codes[chosen], self.near, rng))
+        return sum(reconstruction_terms(shown, images, weights).values())
+
+    def reconstruct(self, rows: slice) -> Tensor:
+        return self.draw(self.validation_codes[rows])
+
+    def export(self, model_dir: Path) -> None:
+        self.tokenizer.save(model_dir / "tokenizer", dtype=torch.float16)
+
+
+def replaced(codes: np.ndarray, near: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return codes (n, tokens) with some replaced by one of their `near` codes (codes, k).
+
+    Half of the rows on average are changed, in up to a share of REPLACED of their codes.
     """
-    torch.manual_seed(seed)
-    run = VqganRun(Path(work_dir), torch_device())
-    train_for(minutes, run, Path(work_dir) / "vqgan.pt", start_from, lr)
-    run.export(Path(output))
-
-
-if __name__ == "__main__":
-    run_script(train)
+    share = rng.uniform(0, REPLACED, (len(codes), 1)) * rng.integers(2, size=(len(codes), 1))
+    other = near[codes, rng.integers(near.shape[1], size=codes.shape)]
+    return np.where(rng.random(codes.shape) < share, other, codes)

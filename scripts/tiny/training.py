@@ -1,4 +1,4 @@
-"""Training of the tiny model's networks: updates, checkpoints, the time budget."""
+"""Training of the tiny model's networks: precision, updates, checkpoints, the time budget."""
 
 import time
 from abc import ABC, abstractmethod
@@ -7,13 +7,27 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from drafters.training.muon import step_all
-from drafters.training.schedule import cosine_lr
+from drafters.training.optimizers import apply_gradients, cosine_lr
 from support.crew import Crew
 from support.log import JsonLog
 from support.training_state import load_state, save_state
 
 SAVE_SECONDS = 120.0
+
+
+def fast_precision(device: torch.device) -> torch.dtype:
+    """Return bf16 on GPUs and on CPUs that have it, else fp32.
+
+    Other CPUs emulate bf16 at a tenth of the speed.
+    """
+    native = device.type != "cpu" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return torch.bfloat16 if native else torch.float32
+
+
+def fast_autocast(device: torch.device) -> torch.autocast:
+    """Return autocast to `fast_precision`; it does nothing where that is fp32."""
+    enabled = fast_precision(device) == torch.bfloat16
+    return torch.autocast(device.type, torch.bfloat16, enabled=enabled)
 
 
 class TrainingRun(ABC):
@@ -27,53 +41,47 @@ class TrainingRun(ABC):
         clip: float,
     ):
         """batch_size: images per step, of all processes together; clip: largest gradient norm."""
-        self.module, self.batch_size, self.optimizers, self.clip = (
-            module,
-            batch_size,
-            optimizers,
-            clip,
-        )
+        self.module, self.batch_size = module, batch_size
+        self.optimizers, self.clip = optimizers, clip
         self.device = next(module.parameters()).device
         self.crew = Crew(self.device)
         if batch_size % self.crew.count:
             raise ValueError(
-                f"--batch_size: found {batch_size}; allowed: multiples of {self.crew.count}, "
-                "the number of processes"
+                f"--batch_size: expected a multiple of {self.crew.count}, the number of processes, "
+                f"got {batch_size}"
             )
         self.share = slice(
             self.crew.rank, None, self.crew.count
-        )  # of every batch: this process's images
+        )  # this process's images of a batch
         self.step, self.seconds = 0, 0.0
         self.progress = 0.0  # share of the budget that is spent
 
     @abstractmethod
     def loss(self) -> Tensor:
-        """Return the loss of this process's part of batch `step`."""
+        """Return the loss of this process's images of batch `step`."""
 
     @abstractmethod
     def validate(self, batches: int = 8) -> dict[str, float]:
         """Return figures on held-out batches."""
 
     @abstractmethod
-    def start_from(self, folder: Path) -> None:
-        """Begin with the weights that `export` wrote; the optimisers start from zero."""
+    def export(self, model_dir: Path) -> None:
+        """Write the weights in their public layout, in fp16, into the model's folder."""
 
-    @abstractmethod
-    def export(self, folder: Path) -> None:
-        """Write the weights in their public layout, in fp16."""
+    def start_from(self, model_dir: Path) -> None:
+        """Begin with the weights of another model; the optimisers start from zero."""
+        raise ValueError(f"--start_from: not with this network, got {model_dir}")
 
     def update(self, rate: float) -> float:
         """Do one optimiser step at this learning rate; returns the loss over all processes."""
         started = time.perf_counter()
-        loss = self.loss()
         self.module.zero_grad(set_to_none=True)
+        loss = self.loss()
         loss.backward()
-        loss = loss.detach()
-        gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
-        self.crew.average([*gradients, loss])
-        nn.utils.clip_grad_norm_(self.module.parameters(), self.clip)
-        step_all(self.optimizers, rate)
+        loss, weights = loss.detach(), list(self.module.parameters())
+        apply_gradients(weights, self.optimizers, self.crew, rate, self.clip, loss)
         self.step += 1
+        # all processes must see the same end of the budget, or one waits for the others for ever
         seconds = torch.tensor(time.perf_counter() - started, dtype=torch.float64)
         self.crew.average([seconds])
         self.seconds += seconds.item()
@@ -81,10 +89,9 @@ class TrainingRun(ABC):
 
     def state(self) -> dict[str, object]:
         """Return everything that the next update depends on."""
-        states = [optimizer.state_dict() for optimizer in self.optimizers]
         return {
             "module": self.module.state_dict(),
-            "optimizers": states,
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "step": self.step,
             "seconds": self.seconds,
         }
@@ -109,8 +116,8 @@ def train_for(
         minutes: budget.
         run: what is trained; it is validated every 200 steps and saved every two minutes.
         checkpoint: file that an interrupted run continues from.
-        start: folder of exported weights to begin with if there is no checkpoint; the run's own
-            weights if None.
+        start: folder of a model to begin with if there is no checkpoint; the run's own weights if
+            None.
         lr: highest learning rate, after a warm-up; then it falls as a cosine.
     """
     log, losses = JsonLog(checkpoint.with_name(f"train_{checkpoint.stem}.jsonl")), []
@@ -126,13 +133,8 @@ def train_for(
             continue
         if run.step % 25 == 0:
             rate = run.step * run.batch_size / run.seconds
-            log.write(
-                step=run.step,
-                loss=sum(losses) / len(losses),
-                images_per_second=rate,
-                seconds=run.seconds,
-            )
-            losses = []
+            loss, losses = sum(losses) / len(losses), []
+            log.write(step=run.step, loss=loss, images_per_second=rate, seconds=run.seconds)
         if run.step % 200 == 0:
             log.write(step=run.step, **run.validate())
         # by time, not by steps: with a slow model 200 steps are half an hour to lose
@@ -140,12 +142,6 @@ def train_for(
             save_state(checkpoint, run.state())
             saved = run.seconds
     if run.crew.rank == 0:
-        log.write(
-            step=run.step, seconds=run.seconds, images=run.step * run.batch_size, **run.validate(16)
-        )
+        images, figures = run.step * run.batch_size, run.validate(16)
+        log.write(step=run.step, seconds=run.seconds, images=images, **figures)
         save_state(checkpoint, run.state())
-
-
-def torch_device() -> torch.device:
-    """Return a GPU if there is one, else the CPU."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

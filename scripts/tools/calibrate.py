@@ -106,7 +106,7 @@ def calibrate(
             distributions = distributions_of(session, engine.distribution, image, depths)
             # at temperature 0 the target chooses without noise
             noise = noise_of(image, distributions[0]) * (temperature > 0)
-            gathered.add(distributions, image.codes[1:].to(noise.device), noise)
+            gathered.add_image(distributions, image.codes[1:].to(noise.device), noise)
     table = gathered.table()
     show(table)
     folder = checkpoint_folder(settings.drafter_path, "--drafter_path")

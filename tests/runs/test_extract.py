@@ -20,7 +20,7 @@ from together import Together
 import main
 from configs.extraction import ExtractionSettings
 from configs.fields import SettingsError
-from drafters.training import shard_writer
+from drafters.training import shards
 from drafters.training.shards import Tokens
 from models.codecs.llamagen_vq import load_llamagen_vq
 from models.codecs.vqgan import load_vqgan
@@ -288,7 +288,7 @@ def test_interrupted_and_continued(checkpoint, images, prompts, tmp_path, monkey
     with monkeypatch.context() as patch:
         added = []
 
-        def add(self, example, add=shard_writer.ShardWriter.add):
+        def add(self, example, add=shards.ShardWriter.add):
             if len(added) == 5:
                 self._examples = (
                     [] if killed else self._examples
@@ -297,7 +297,7 @@ def test_interrupted_and_continued(checkpoint, images, prompts, tmp_path, monkey
             added.append(example.id)
             add(self, example)
 
-        patch.setattr(shard_writer.ShardWriter, "add", add)
+        patch.setattr(shards.ShardWriter, "add", add)
         with pytest.raises(KeyboardInterrupt):
             run(settings(tmp_path / "parts", checkpoint, **flags))
     assert len(Tokens.read(tmp_path / "parts")) == (4 if killed else 5)
@@ -360,7 +360,7 @@ def test_other_settings_in_the_same_folder_are_refused(checkpoint, images, promp
 
 def test_a_folder_in_use_and_a_place_without_images_are_refused(checkpoint, images, tmp_path):
     about = {"rows": 1, "columns": 1, "vocab": 1, "settings": {}}
-    writer = shard_writer.ShardWriter(tmp_path / "out", about)
+    writer = shards.ShardWriter(tmp_path / "out", about)
     with pytest.raises(SettingsError, match="--output_dir .*another command at work in it"):
         run(settings(tmp_path / "out", checkpoint, data_dir=images))
     writer.close()

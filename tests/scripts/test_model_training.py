@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from small import Sizes, write_checkpoint
 
-from drafters.training.muon import Muon, orthogonalise
+from drafters.training.optimizers import Muon, orthogonalise
 from models.base import TargetOptions
 from models.files.tokenizer_file import load_tokenizer
 from models.targets.chameleon import Chameleon, ChameleonVocab
@@ -40,7 +40,7 @@ def folders(tmp_path_factory):
 
 
 def model_run(folders) -> train_model.SceneRun:
-    return train_model.SceneRun(*folders, batch_size=4, device=torch.device("cpu"))
+    return train_model.open_run(*folders, 4, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("shape", [(16, 40), (40, 16), (32, 32)])
@@ -83,13 +83,10 @@ def test_a_warm_start_begins_with_the_exported_weights(folders) -> None:
     loaded = Chameleon.load(
         folders[1], TargetOptions(torch.float32, torch.device("cpu"))
     ).transformer.state_dict()
-    assert all(
-        torch.equal(warm.module.transformer.state_dict()[key], value)
-        for key, value in loaded.items()
-    )
-    assert all(
-        torch.equal(warm.average[f"transformer.{key}"], value) for key, value in loaded.items()
-    )
+    weights, averages = warm.module.transformer.state_dict(), warm.average.values
+    for key, value in loaded.items():
+        assert torch.equal(weights[key], value)
+        assert torch.equal(averages[f"transformer.{key}"], value)
     assert not torch.equal(fresh.module.transformer.head.weight, loaded["head.weight"])
 
 
@@ -214,9 +211,7 @@ def test_photographs_train_the_tokens_alone(folders, tmp_path) -> None:
     for split in ("train", "validation"):
         (tmp_path / f"codes_{split}.npy").write_bytes((work / f"codes_{split}.npy").read_bytes())
         (tmp_path / f"captions_{split}.jsonl").write_text('{"index": 0, "caption": "a dog"}\n' * 8)
-    assert train_model.run_kind(work) is train_model.SceneRun
-    assert train_model.run_kind(tmp_path) is train_model.ModelRun
-    run = train_model.ModelRun(tmp_path, model, batch_size=4, device=torch.device("cpu"))
+    run = train_model.open_run(tmp_path, model, 4, torch.device("cpu"))
     run.start_from(model)
     before = run.validate(2)
     updates(run, 20)

@@ -3,43 +3,36 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from drafters.training.schedule import cosine_lr
+from drafters.training.optimizers import cosine_lr
 from models.codecs.vqgan import ImageTokenizer, load_vqgan
 from models.codecs.vqgan_config import VqganConfig
 from models.codecs.vqgan_layout import build_vqmodel
 from scenes.painting import render_scene
 from scenes.scene import sample_scene
 from scripts.tiny import train_vqgan, training
-from scripts.tiny.common import fast_precision
 from scripts.tiny.encode import encode
-from scripts.tiny.train_decoder import REPLACED, replaced
-from scripts.tiny.train_decoder import train as train_decoder
-from scripts.tiny.train_vqgan import EmaCodebook, kmeans
+from scripts.tiny.train import train
+from scripts.tiny.train_vqgan import REPLACED, EmaCodebook, kmeans, replaced
+from scripts.tiny.training import fast_precision
 from scripts.tiny.vqgan_loss import pixel_weights, psnr_figures, reconstruction_terms
-from support.log import JsonLog
 from support.training_state import load_state, save_state
 
 
 def write_images(folder: Path, split: str, images: np.ndarray, painted: bool = False) -> None:
     """Write images and their captions, as `scripts.tiny.images` does."""
     np.save(folder / f"images_{split}.npy", images)
-    records = [
-        {
-            "index": index,
-            "caption": "x",
-            **(sample_scene(split, index).attributes() if painted else {}),
-        }
-        for index in range(len(images))
-    ]
-    (folder / f"captions_{split}.jsonl").write_text(
-        "".join(json.dumps(record) + "\n" for record in records)
-    )
+    records = [{"index": index, "caption": "x"} for index in range(len(images))]
+    if painted:
+        records = [r | sample_scene(split, r["index"]).attributes() for r in records]
+    lines = "".join(json.dumps(record) + "\n" for record in records)
+    (folder / f"captions_{split}.jsonl").write_text(lines)
 
 
 def _clusters(generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
@@ -100,32 +93,10 @@ def test_learning_rate_rises_then_falls() -> None:
     assert rates[0] < rates[1] < rates[2] == 1.0 > rates[3] > rates[4] == rates[5] > 0
 
 
-def test_state_is_replaced_whole_and_damage_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "state.pt"
-    assert load_state(path) is None
-    save_state(path, {"step": 1})
-    save_state(path, {"step": 2})
-    assert load_state(path) == {"step": 2} and [file.name for file in tmp_path.iterdir()] == [
-        "state.pt"
-    ]
-    path.write_bytes(b"damaged")
-    with pytest.raises(ValueError, match=r"state\.pt"):
-        load_state(path)
-
-
-def test_log_appends_lines(tmp_path: Path) -> None:
-    log = JsonLog(tmp_path / "folder" / "log.jsonl")
-    log.write(step=1)
-    JsonLog(log.path).write(step=2)
-    assert log.path.read_text().count("\n") == 2
-
-
 @pytest.mark.usefixtures("one_thread")  # as the processes of `encode`: codes in bf16 are near ties
 def test_encoding_continues_and_equals_the_tokenizer(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    config = VqganConfig(
-        ch=32, ch_mult=(1, 1), num_res_blocks=1, z_channels=4, embed_dim=4, n_embed=16, resolution=8
-    )
+    config = replace(small_config(4), ch_mult=(1, 1), resolution=8)
     model = build_vqmodel(config)
     torch.nn.init.normal_(model.quantize.embedding.weight)
     ImageTokenizer(model, config).save(tmp_path)
@@ -156,40 +127,42 @@ def test_codes_are_replaced_by_near_ones_in_half_of_the_images() -> None:
     assert 0.8 * REPLACED / 4 < changed.mean() < 1.2 * REPLACED / 4
 
 
+def small_config(channels: int = 8, codes: int = 16) -> VqganConfig:
+    return VqganConfig(
+        ch=4, ch_mult=(1, 1, 1, 1), num_res_blocks=1, num_groups=4, resolution=128,
+        z_channels=channels, embed_dim=channels, n_embed=codes,
+    )  # fmt: skip
+
+
+@pytest.mark.usefixtures("one_thread")
 def test_the_decoder_learns_alone(tmp_path: Path, monkeypatch) -> None:
     torch.manual_seed(0)
-    sizes = {
-        "ch": 8,
-        "ch_mult": (1, 1, 1, 1),
-        "num_res_blocks": 1,
-        "num_groups": 8,
-        "resolution": 128,
-    }
-    config = VqganConfig(z_channels=8, embed_dim=8, n_embed=32, **sizes)
-    model = build_vqmodel(config)
+    model = build_vqmodel(small_config(codes=32))
     torch.nn.init.normal_(model.quantize.embedding.weight)
-    before, after = tmp_path / "before", tmp_path / "after"
-    ImageTokenizer(model, config).save(before)
+    folder = tmp_path / "model" / "tokenizer"
+    ImageTokenizer(model, small_config(codes=32)).save(folder)
+    first = load_vqgan(folder)
     for split in ("train", "validation"):
-        images = np.stack([render_scene(sample_scene(split, index)) for index in range(4)])
+        images = np.stack([render_scene(sample_scene(split, index)) for index in range(2)])
         write_images(tmp_path, split, images, painted=True)
-        np.save(
-            tmp_path / f"codes_{split}.npy",
-            load_vqgan(before).encode(torch.from_numpy(images)).numpy(),
-        )
-    flags = {"work_dir": str(tmp_path), "tokenizer": str(before), "output": str(after)}
-    train_decoder(**flags, minutes=0.0)
+        np.save(tmp_path / f"codes_{split}.npy", first.encode(torch.from_numpy(images)).numpy())
     clock = iter(range(10**6))
     # a step takes a second on any machine
     monkeypatch.setattr(training.time, "perf_counter", lambda: float(next(clock)))
-    train_decoder(**flags, minutes=1.0, batch_size=2, lr=3e-3)
+    for minutes in (0.0, 0.4):
+        folders = {"work_dir": str(tmp_path), "model_dir": str(tmp_path / "model")}
+        train(network="decoder", minutes=minutes, batch_size=2, lr=3e-3, **folders)
     log = [json.loads(text) for text in (tmp_path / "train_decoder.jsonl").read_text().splitlines()]
     assert log[-1]["psnr"] > log[0]["psnr"] + 1
-    first, last = load_vqgan(before), load_vqgan(after)
-    images = torch.from_numpy(np.load(tmp_path / "images_train.npy"))
+    last, images = load_vqgan(folder), torch.from_numpy(np.load(tmp_path / "images_train.npy"))
     assert torch.equal(first.encode(images), last.encode(images))
     errors = [(t.decode(t.encode(images)).float() - images).square().mean() for t in (first, last)]
     assert errors[1] < errors[0]
+
+
+def test_an_unknown_network_is_named() -> None:
+    with pytest.raises(ValueError, match="--network: expected vqgan, .*, got 'gan'"):
+        train(network="gan")
 
 
 @pytest.fixture
@@ -201,16 +174,13 @@ def photographs(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def small_run(folder: Path, monkeypatch) -> train_vqgan.VqganRun:
-    sizes = {"ch": 8, "ch_mult": (1, 1, 1, 1), "num_res_blocks": 1, "num_groups": 8}
-    small = VqganConfig(**sizes, z_channels=8, embed_dim=8, n_embed=16, resolution=128)
-    monkeypatch.setattr(train_vqgan, "TINY", small)
-    torch.manual_seed(0)
-    return train_vqgan.VqganRun(folder, torch.device("cpu"))
+def small_run(folder: Path, monkeypatch, images: int = 2) -> train_vqgan.VqganRun:
+    monkeypatch.setattr(train_vqgan, "TINY", small_config())
+    return train_vqgan.VqganRun(folder, folder, images, torch.device("cpu"))
 
 
 def test_the_codebook_starts_once_the_latents_are_formed(photographs, monkeypatch) -> None:
-    run = small_run(photographs, monkeypatch)
+    run = small_run(photographs, monkeypatch, images=8)
     run.update(1e-3)
     assert not run.codebook.ready and run.validate(1)["codes_used"] == 0
     run.progress = 0.06
@@ -242,5 +212,5 @@ def test_a_tokenizer_training_starts_from_another_tokenizer(photographs, monkeyp
     run.start_from(photographs / "other")
     assert run.codebook.ready
     assert run.validate(1)["psnr"] == pytest.approx(other.validate(1)["psnr"], abs=0.1)  # in fp16
-    with pytest.raises(ValueError, match="--start_from ckpts/tiny/tokenizer: found"):
-        run.start_from(Path("ckpts/tiny/tokenizer"))
+    with pytest.raises(ValueError, match="--start_from ckpts/tiny: expected a tokenizer of"):
+        run.start_from(Path("ckpts/tiny"))

@@ -213,7 +213,7 @@ def agreement(session: Session, head: object, rows: Rows) -> dict:
     for number in range(len(log_p)):
         noise = gumbel(number, "target", torch.arange(log_p.shape[1]), log_p.shape[2])
         choices = (log_p[number] + noise).argmax(-1)
-        gathered.add(
+        gathered.add_image(
             [distribution[number] for distribution in distributions], choices, noise, log_p[number]
         )
     return gathered.table()[0]

@@ -8,9 +8,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from configs.fields import SettingsError
-from drafters.training import shard_writer
-from drafters.training.shard_writer import ShardWriter
-from drafters.training.shards import Example, Tokens
+from drafters.training import shards
+from drafters.training.shards import Example, ShardWriter, Tokens
 from support.json_files import read_lines
 
 ABOUT = {
@@ -93,7 +92,7 @@ def test_an_unfinished_shard_is_all_that_a_kill_takes(tmp_path):
 
 
 def test_an_unfinished_shard_is_written_now_and_then(tmp_path, monkeypatch):
-    monkeypatch.setattr(shard_writer, "_SECONDS", 0.0)
+    monkeypatch.setattr(shards, "_SECONDS", 0.0)
     writer = ShardWriter(tmp_path, ABOUT, size=3)
     for number in range(5):
         writer.add(example(number))
@@ -122,7 +121,7 @@ def test_an_id_stands_once(tmp_path):
     (tmp_path / "tokens-1-00000.safetensors").write_bytes(
         (tmp_path / "tokens-0-00000.safetensors").read_bytes()
     )
-    with pytest.raises(ValueError, match=r"tokens-1-00000.*'000' stands in tokens-0-00000"):
+    with pytest.raises(ValueError, match=r"tokens-1-00000.*'000' is in tokens-0-00000"):
         Tokens.read(tmp_path)
 
 

@@ -8,10 +8,9 @@ from configs.methods import MethodSettings
 from decoding.images import Job
 from decoding.sampling import SamplingDistribution
 from drafters.block import CANDIDATES, BlockHead, Drafted
-from drafters.training.block_loss import BlockLoss
 from drafters.training.rounds import DrawnRounds, RecordingDrafter
 from drafters.training.shards import Tokens
-from drafters.training.windows import scored, windows_of
+from drafters.training.windows import BlockLoss, scored, windows_of
 from runs.methods import build_engine
 from runs.session import Session
 
@@ -63,7 +62,7 @@ def test_training_predicts_what_drafting_did(cfg, session, kept) -> None:
     for m, reading in enumerate(drawn.readings):
         for step, codes in enumerate(reading.window.codes[0].tolist()):
             true = int(rounds.true[m, step])
-            if rounds.known[m, step] and true in codes:
+            if rounds.inside[m, step] and true in codes:
                 hidden, log_q = kept[m]
                 expected = hidden[0, :, step * CANDIDATES + codes.index(true)]
                 close(found.predicted[m, :, step], expected, rtol=1e-8, atol=1e-8)
@@ -84,8 +83,8 @@ def test_drawn_images_are_those_of_plain_decoding(session) -> None:
         assert torch.equal(torch.cat(image.codes), plain[job.id])
         rounds = windows_of(target, image, image.readings, False)
         found = scored(head_of(session), target, rounds, distribution.cfg)
-        chosen = (found.log_p + rounds.noise).argmax(-1)[rounds.known]
-        assert torch.equal(chosen, plain[job.id][rounds.goals[rounds.known]])
+        chosen = (found.log_p + rounds.noise).argmax(-1)[rounds.inside]
+        assert torch.equal(chosen, plain[job.id][rounds.goals[rounds.inside]])
 
 
 def test_only_trust_learns_from_the_choices(session32) -> None:

@@ -18,7 +18,6 @@ from scripts.tiny.train_attributes import (
     AttributesRun,
     Targets,
     classifier_loss,
-    reconstruct,
 )
 from support.training_state import load_state, save_state
 
@@ -127,38 +126,31 @@ def test_pairs_follow_the_heads():
 class _FakeTokenizer:
     """Paint each image in the grey of its first code."""
 
-    decoded = 0
-
     def decode(self, codes):
-        type(self).decoded += len(codes)
         return codes[:, :1, None, None].to(torch.uint8).expand(-1, 128, 128, 3)
 
 
-def test_reconstruction_continues_after_a_torn_image(tmp_path, monkeypatch):
-    monkeypatch.setattr("scripts.tiny.train_attributes.load_vqgan", lambda _: _FakeTokenizer())
-    np.save(tmp_path / "codes_train.npy", np.arange(7, dtype=np.uint16)[:, None].repeat(4, axis=1))
-    reconstruct(tmp_path, "train", "vqgan", count=4, chunk=3)
-    path = tmp_path / "reconstructed_train.bin"
-    path.write_bytes(path.read_bytes()[:-5])
-    images = reconstruct(tmp_path, "train", "vqgan", count=6)
-    assert images.shape == (6, 128, 128, 3)
-    assert images[:, 3, 5, 1].tolist() == [0, 1, 2, 3, 4, 5]
-    assert images.std(axis=(1, 2, 3)).max() == 0
-    assert _FakeTokenizer.decoded == 4 + 3  # one image was torn and two are new
-
-
-def test_training_continues_where_it_stopped(scenes, tmp_path):
+def write_split(folder, split, scenes):
     images, records = scenes
+    np.save(folder / f"images_{split}.npy", images.numpy())
+    lines = "".join(json.dumps(record) + "\n" for record in records)
+    (folder / f"captions_{split}.jsonl").write_text(lines)
+    codes = np.arange(len(records), dtype=np.uint16)[:, None].repeat(4, axis=1)
+    np.save(folder / f"codes_{split}.npy", codes)
+
+
+def test_training_continues_where_it_stopped(scenes, tmp_path, monkeypatch):
+    monkeypatch.setattr("scripts.tiny.train_attributes.load_vqgan", lambda _: _FakeTokenizer())
     for split in ("train", "test"):
-        np.save(tmp_path / f"images_{split}.npy", images.numpy())
-        (tmp_path / f"captions_{split}.jsonl").write_text(
-            "".join(json.dumps(r) + "\n" for r in records)
-        )
+        write_split(tmp_path, split, scenes)
 
     def new_run() -> AttributesRun:
-        return AttributesRun(tmp_path, "vqgan", 4, reconstructed=0, device=torch.device("cpu"))
+        return AttributesRun(tmp_path, tmp_path, 4, torch.device("cpu"))
 
-    whole, first, second = new_run(), new_run(), new_run()
+    whole = new_run()
+    assert whole.decoded[:, 3, 5, 1].tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
+    monkeypatch.setattr("scripts.tiny.train_attributes.load_vqgan", None)  # decodes only once
+    first, second = new_run(), new_run()
     losses = [whole.update(1e-3) for _ in range(4)]
     for _ in range(2):
         first.update(1e-3)
@@ -166,9 +158,9 @@ def test_training_continues_where_it_stopped(scenes, tmp_path):
     second.load(load_state(tmp_path / "run.pt"))
     assert [second.update(1e-3) for _ in range(2)] == pytest.approx(losses[2:], rel=1e-6)
     figures = whole.validate(1)
-    assert {name.split("_")[0] for name in figures} == {"clean", "degraded"}
-    whole.export(tmp_path / "model")
-    saved = AttributeClassifier.load(tmp_path / "model" / CLASSIFIER)
+    assert {name.split("_")[0] for name in figures} == {"clean", "degraded", "reconstructed"}
+    whole.export(tmp_path)
+    saved, images = AttributeClassifier.load(tmp_path / CLASSIFIER), scenes[0]
     assert saved.predict(images) == whole.module.eval().predict(images)
 
 

@@ -13,7 +13,6 @@ from torch.utils.flop_counter import FlopCounterMode
 import main
 from configs.training import TrainSettings
 from decoding.sampling import SamplingDistribution
-from drafters.eagle import EagleHead
 from drafters.training.heads import open_head
 from drafters.training.lesson import optimizers_of
 from drafters.training.losses import unroll
@@ -24,7 +23,6 @@ from runs.session import open_session, open_target
 from runs.training.estimate import (
     head_activations,
     memory,
-    seconds_left,
     slots_of,
     window_activations,
     work,
@@ -159,7 +157,6 @@ def test_slots(checkpoint, session) -> None:
     assert slots_of(base, tokens, session.target.spec) == (len("a longer caption"), 16)
     lumina = SimpleNamespace(model="lumina_mgpt")
     assert slots_of(lumina, tokens, session.target.spec)[1] == 4 * 5, "every row has its end"
-    assert isinstance(session.drafter.network, EagleHead) and seconds_left(100, 16, 4.0) == 400
 
 
 def test_the_command_prints_it_and_stops(checkpoint, tmp_path, capsys) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_train import curve, flags, folders, run
+from test_train import curve, folders, run, words
 
 import main
 import support.durable
@@ -37,8 +37,7 @@ _BAR = re.compile(r"[^\r\n]*?\d+(/\d+|shard) \[[^\]\r\n]*\]")
 def train(folders: Path, place: Path, capsys, **more: object) -> tuple[int, str]:
     """Return the exit code and what was said on stderr, progress bars apart."""
     given = {"steps": 2, "save_every": 1, "cache_features": place / "cache"} | more
-    words = [f"--{name}={v}" for name, v in flags(folders, place / "out", **given).items()]
-    code = main.main(["train_drafter", *words])
+    code = main.main(words(folders, place / "out", **given))
     lines = _BAR.sub("", capsys.readouterr().err).splitlines()
     return code, "\n".join(line for line in lines if line.strip())
 
