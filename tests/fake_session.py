@@ -1,10 +1,5 @@
-"""An engine without a model, in numpy: for tests of what happens around the engine, alone or in a
-process.
+"""An engine without a model, in numpy: for tests of what happens around the engine."""
 
-python tests/fake_session.py PACE [flags of generate_images]    PACE: seconds per round
-"""
-
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -13,11 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from configs.command_line import read_words
 from configs.schema import RunSettings
 from decoding.images import Job
-from runs.commands import run_settings
-from runs.generate import generate_images
 
 TOKENS, PER_ROUND = 16, 4
 MEASURES = {
@@ -29,6 +21,13 @@ MEASURES = {
     "seconds_prefill": 0.1,
     "seconds_draft": 0.2,
     "seconds_verify": 0.2,
+}
+ROUND = {
+    "depth": 5,
+    "width": 4,
+    "nodes": 12,
+    "accepted": PER_ROUND - 1,
+    "top1": (0.5,) * PER_ROUND,
 }
 
 
@@ -51,7 +50,7 @@ def fake_length(text: str) -> int:
 class FakeEngine:
     """Two images at a time, four tokens per round; raises after `broken_after` rounds."""
 
-    pace: float = 0.0
+    pace: float = 0.0  # seconds per round
     broken_after: int | None = None
     rounds: int = 0
     drawn: list[str] = field(default_factory=list)
@@ -74,16 +73,8 @@ class FakeEngine:
         rounds, finished = [], []
         for job, position in list(active.items()):
             active[job] += PER_ROUND
-            shape = {
-                "depth": 5,
-                "width": 4,
-                "nodes": 12,
-                "accepted": PER_ROUND - 1,
-                "top1": (0.5,) * PER_ROUND,
-            }
-            rounds.append(
-                SimpleNamespace(id=job.id, round=position // PER_ROUND, position=position, **shape)
-            )
+            place = {"id": job.id, "round": position // PER_ROUND, "position": position}
+            rounds.append(SimpleNamespace(**place, **ROUND))
             if active[job] >= TOKENS:
                 del active[job]
                 finished.append(SimpleNamespace(job=job, codes=fake_codes(job.seed), **MEASURES))
@@ -115,8 +106,3 @@ def fake_opener(engine: FakeEngine) -> Callable[[RunSettings], FakeSession]:
         return FakeSession(engine)
 
     return open_session
-
-
-if __name__ == "__main__":
-    settings = run_settings(read_words("generate_images", sys.argv[2:]))
-    generate_images(settings, fake_opener(FakeEngine(float(sys.argv[1]))))

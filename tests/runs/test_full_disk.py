@@ -43,6 +43,7 @@ def test_figures_are_printed(checkpoint, tmp_path, monkeypatch, capsys, file, wo
         write_run(tmp_path / "run", *scenes(2))
         words += ["--output_dir", str(tmp_path / "run"), "--cache_dir", str(tmp_path / "cache")]
         words += ["--report_dir", str(tmp_path / "report")]
+        words += ["--ref_dir", str(tmp_path / "run/img")]
     else:
         words += ["--prompt", "a cat, #1", "--model_path", str(checkpoint)]
         words += ["--output_dir", str(tmp_path / "out")]

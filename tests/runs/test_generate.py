@@ -2,11 +2,10 @@
 
 import hashlib
 import json
-import os
-import signal
-import subprocess
+import multiprocessing
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ from PIL import Image
 from stand_ins import empty_checkpoint
 
 from configs.fields import SettingsError
-from configs.schema import ROOT, MethodSettings, RunSettings
+from configs.schema import MethodSettings, RunSettings
 from decoding.images import Job
 from decoding.noise import image_seed
 from runs.generate import generate_images
@@ -64,12 +63,19 @@ def records(out: Path) -> dict[str, dict]:
     return {line["id"]: line for line in lines}
 
 
-def without_times(out: Path) -> dict[str, dict]:
-    return {name: line | {"seconds_decode": 0} for name, line in records(out).items()}
-
-
 def images(out: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (out / "img").iterdir()}
+
+
+def content(out: Path) -> tuple[dict, dict, list]:
+    """Records without times, images, and rounds in any order."""
+    kept = {name: line | {"seconds_decode": 0} for name, line in records(out).items()}
+    return kept, images(out), sorted(map(str, read_lines(out / "trace.jsonl")))
+
+
+def assert_same(one: Path, other: Path) -> None:
+    for ours, theirs in zip(content(one), content(other), strict=True):
+        assert ours == theirs
 
 
 def test_files_of_a_run(settings, tmp_path, capsys):
@@ -80,18 +86,9 @@ def test_files_of_a_run(settings, tmp_path, capsys):
     assert " ".join(line) == FIELDS
     seed = image_seed(0, "a cat", 0, 1)
     codes = fake_codes(seed)
-    assert (line["seed"], line["tokens"], line["tau"], line["seconds_verify"]) == (
-        seed,
-        16,
-        4.0,
-        0.2,
-    )
-    assert (line["method"], line["proposal"], line["verifier"], line["lossless"]) == (
-        "eagle2",
-        "topk",
-        "exact",
-        True,
-    )
+    wanted = {"seed": seed, "tokens": 16, "tau": 4.0, "seconds_verify": 0.2}
+    wanted |= {"method": "eagle2", "proposal": "topk", "verifier": "exact", "lossless": True}
+    assert {name: line[name] for name in wanted} == wanted
     packed = b"".join(int(code).to_bytes(4, "little", signed=True) for code in codes)
     assert line["tokens_sha256"] == hashlib.sha256(packed).hexdigest()
     assert (np.asarray(Image.open(out / "img/00000_1.png")) == fake_pixels(codes)[0]).all()
@@ -100,9 +97,8 @@ def test_files_of_a_run(settings, tmp_path, capsys):
     assert [t["position"] for t in trace if t["id"] == "00000_2"] == [0, 4, 8, 12]
     assert json.loads((out / "run.json").read_text())["hardware"] == {"device": "fake"}
     summary = capsys.readouterr().out.splitlines()[-1]
-    assert summary.startswith(
-        f"3 images in {out}/img (3 new): mean tau 4.00, "
-    ) and summary.endswith(" tokens/s")
+    assert summary.startswith(f"3 images in {out}/img (3 new): mean tau 4.00, ")
+    assert summary.endswith(" tokens/s")
 
 
 def test_seeds_follow_from_prompt_occurrence_and_sample(settings, names, tmp_path):
@@ -122,11 +118,8 @@ def test_the_same_command_does_nothing_twice(settings, tmp_path, capsys):
     before = images(tmp_path / "out")
     generate_images(settings(num_images=2), lambda settings: pytest.fail("nothing is missing"))
     assert images(tmp_path / "out") == before
-    assert (
-        capsys.readouterr()
-        .out.splitlines()[-1]
-        .endswith("2 images in %s/img (0 new): mean tau 4.00" % (tmp_path / "out"))
-    )
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said == f"2 images in {tmp_path / 'out'}/img (0 new): mean tau 4.00"
     assert make(settings(num_images=5)).drawn == ["00000_2", "00000_3", "00000_4"]
 
 
@@ -135,8 +128,7 @@ def test_a_run_in_parts_equals_a_run_at_once(settings, names, tmp_path):
     make(settings(prompt=names))
     for flags in ({"slice": "5-9"}, {"num_images": 2}, {"sample": 4}, {}):
         make(settings(prompt=names, output_dir=str(parts), **flags))
-    assert images(parts) == images(whole)
-    assert without_times(parts) == without_times(whole)
+    assert_same(parts, whole)
 
 
 @pytest.mark.parametrize("rounds", [1, 4, 5, 7])
@@ -145,12 +137,7 @@ def test_interrupted_and_continued(settings, names, tmp_path, rounds):
     with pytest.raises(KeyboardInterrupt):
         make(settings(prompt=names, trace=True), broken_after=rounds)
     make(settings(prompt=names, trace=True))
-    assert without_times(tmp_path / "out") == without_times(tmp_path / "whole")
-    assert images(tmp_path / "out") == images(tmp_path / "whole")
-    traces = [
-        sorted(map(str, read_lines(tmp_path / out / "trace.jsonl"))) for out in ("out", "whole")
-    ]
-    assert traces[0] == traces[1]
+    assert_same(tmp_path / "out", tmp_path / "whole")
 
 
 def test_a_session_that_cannot_open_changes_nothing(settings, tmp_path):
@@ -188,43 +175,31 @@ def test_wrong_prompts_and_folders_are_refused_before_the_backend(settings, name
             generate_images(settings(**flags), never)
 
 
-def command(tmp_path: Path, pace: float, *flags: str) -> list[str]:
-    script = str(Path(__file__).parents[1] / "fake_session.py")
-    paths = [f"--model_path={tmp_path / 'model'}", f"--output_dir={tmp_path / 'out'}"]
-    return [sys.executable, script, str(pace), *paths, *flags]
-
-
 def test_kill_at_any_moment(settings, names, tmp_path):
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    words = command(tmp_path, 0.005, f"--prompt={names}", "--samples_per_prompt=4", "--trace")
+    context = multiprocessing.get_context("fork")  # a new interpreter would first import torch
+    chosen = settings(prompt=names, samples_per_prompt=4, trace=True)
+    lines = tmp_path / "out/records.jsonl"
     finished, kills = 0, 0
     for attempt in range(30):
-        process = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True)
-        deadline = time.monotonic() + 120  # a busy machine takes long to start it
-        while process.poll() is None and time.monotonic() < deadline:
-            done = len(read_lines(tmp_path / "out/records.jsonl"))
-            if done >= finished + 11:
+        process = context.Process(target=make, args=(chosen,), kwargs={"pace": 0.005})
+        process.start()
+        deadline = time.monotonic() + 60
+        while process.is_alive() and time.monotonic() < deadline:
+            if len(read_lines(lines)) >= finished + 11:
                 time.sleep(0.007 * attempt)
-                process.send_signal(signal.SIGKILL)
+                process.kill()
                 kills += 1
                 break
             time.sleep(0.002)
-        process.communicate(timeout=30)
-        after = read_lines(tmp_path / "out/records.jsonl")
-        assert len(after) >= finished  # nothing finished is lost
-        finished = len(after)
-        if process.returncode == 0:
+        process.join(30)
+        after = len(read_lines(lines))
+        assert after >= finished  # nothing finished is lost
+        finished = after
+        if process.exitcode == 0:
             break
     assert kills >= 2 and finished == 36
-    make(
-        settings(prompt=names, samples_per_prompt=4, trace=True, output_dir=str(tmp_path / "whole"))
-    )
-    assert without_times(tmp_path / "out") == without_times(tmp_path / "whole")
-    assert images(tmp_path / "out") == images(tmp_path / "whole")
-    traces = [
-        sorted(map(str, read_lines(tmp_path / out / "trace.jsonl"))) for out in ("out", "whole")
-    ]
-    assert traces[0] == traces[1]
+    make(replace(chosen, output_dir=str(tmp_path / "whole")))
+    assert_same(tmp_path / "out", tmp_path / "whole")
 
 
 def test_progress_in_a_log_and_on_a_terminal(capsys):
@@ -247,11 +222,8 @@ def test_progress_in_a_log_and_on_a_terminal(capsys):
             for step in steps:
                 progress.show(step)
     lines = capsys.readouterr().err.splitlines()
-    assert (
-        len(lines) == len(steps)
-        and lines[-1].startswith("2/2 images, ")
-        and lines[-1].endswith("tau 4.00")
-    )
+    assert len(lines) == len(steps)
+    assert lines[-1].startswith("2/2 images, ") and lines[-1].endswith("tau 4.00")
     assert "2/2" in terminal.text and "tokens/s, tau 4.00" in terminal.text
     with ImageCount(None, every=0.0) as progress:
         progress.show(done=2)

@@ -13,12 +13,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_images_in_memory_are_those_of_a_batch(tmp_path, monkeypatch):
-    images, prompts = scenes(300)
-    folder, made, counts = (
-        write_run(tmp_path / "run", images, prompts),
-        Image.Image.__init__,
-        Counter(),
-    )
+    images, prompts = scenes(100)
+    folder = write_run(tmp_path / "run", images, prompts)
+    made, counts = Image.Image.__init__, Counter()
 
     def gone() -> None:
         counts["alive"] -= 1
@@ -30,14 +27,7 @@ def test_images_in_memory_are_those_of_a_batch(tmp_path, monkeypatch):
         weakref.finalize(image, gone)
 
     monkeypatch.setattr(Image.Image, "__init__", count)
-    words = [
-        "evaluate",
-        "--output_dir",
-        str(folder),
-        "--cache_dir",
-        str(tmp_path / "features"),
-        "--images",
-        "4",
-    ]
-    assert main.main([*words, "--metrics", "tiny_is", "--batch_size", "8"]) == 0
+    words = ["evaluate", f"--output_dir={folder}", f"--cache_dir={tmp_path / 'features'}"]
+    words += ["--images=4", "--metrics=tiny_is", "--batch_size=8"]
+    assert main.main(words) == 0
     assert counts["all"] > 3 * len(images) and 8 <= counts["most"] <= 12

@@ -67,7 +67,7 @@ def test_the_same_images_are_drawn_today():
 
 
 def test_a_run_is_evaluated(old):
-    words = ["--report_dir=report", "--cache_dir=features", "--device=cpu"]
+    words = ["--report_dir=report", "--cache_dir=features", "--device=cpu", "--ref_dir=run/img"]
     assert main.main(["evaluate", "--output_dir=run", *words]) == 0
     found = json.loads((old / "report/evaluation.json").read_text())
     assert found["speed"][0]["images"] == 2
