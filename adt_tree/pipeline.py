@@ -35,8 +35,7 @@ from configs.fields import SettingsError, Values, flags_in, refuse
 from configs.model import EngineSettings
 from configs.sampling import SamplingSettings
 from runs.commands import engine_settings
-from runs.drawing import Drawn
-from runs.jobs import image_jobs
+from runs.drawing import Drawn, image_jobs
 from support.devices import pick_device
 
 # What another pipeline on the same weights may change.

@@ -4,16 +4,16 @@
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from configs.fields import SettingsError
-from decoding.engine import Engine, Watcher
+from decoding.engine import Watcher
 from decoding.images import FinishedImage, Job, RoundStats
+from decoding.noise import image_seed
 from models.base import TargetModel
-from runs.jobs import image_jobs
 from runs.prompts import PromptItem
 from runs.session import Session
 
@@ -33,6 +33,14 @@ class DrawnStep:
 
     rounds: tuple[RoundStats, ...]
     finished: tuple[Drawn, ...]
+
+
+def image_jobs(items: Iterable[PromptItem], seed: int) -> list[Job]:
+    """Return one job per image, with the image's own seed. seed: the run's base seed."""
+    return [
+        Job(item.id, item.prompt, image_seed(seed, item.prompt, item.occurrence, item.sample))
+        for item in items
+    ]
 
 
 def draw(
@@ -59,12 +67,10 @@ def draw(
     check_lengths(session.target, items)
     if watcher is not None:
         engine.watcher = watcher
-    return _steps(engine, session.target, image_jobs(items, seed))
-
-
-def _steps(engine: Engine, target: TargetModel, jobs: Sequence[Job]) -> Iterator[DrawnStep]:
-    for step in engine.generate(jobs):
-        yield DrawnStep(step.rounds, tuple(_drawn(target, image) for image in step.finished))
+    return (
+        DrawnStep(step.rounds, tuple(_drawn(session.target, image) for image in step.finished))
+        for step in engine.generate(image_jobs(items, seed))
+    )
 
 
 def _drawn(target: TargetModel, image: FinishedImage) -> Drawn:

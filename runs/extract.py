@@ -24,8 +24,8 @@ from models.codecs.codec import Codec, on_white
 from models.files.folders import checkpoint_folder
 from models.registry import load_codec
 from runs.captioned_images import Captioned, Fault, captioned_images
+from runs.drawing import image_jobs
 from runs.generate import refuse_spread
-from runs.jobs import image_jobs
 from runs.prompts import PromptItem, numbered, prompt_items
 from runs.session import open_session, target_options
 from scenes.captions import scene_captions

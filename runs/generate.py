@@ -8,8 +8,8 @@ import io
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -39,22 +39,12 @@ _MEASURES = (
 )
 
 
-class SessionOpener(Protocol):
-    """Loads what the settings ask for, as `runs.session.open_session` does."""
-
-    def __call__(self, settings: RunSettings) -> "Session": ...
-
-
-def open_real_session(settings: RunSettings) -> "Session":
-    """Return a session with the weights; torch is imported only now."""
-    from runs.session import open_session
-
-    return open_session(settings)
+SessionOpener = Callable[[RunSettings], "Session"]
 
 
 def generate_images(
     settings: RunSettings,
-    open_session: SessionOpener = open_real_session,
+    open_session: SessionOpener | None = None,
     processes: Processes | None = None,
 ) -> None:
     """Make the images that the run's folder does not hold yet, and print how many it holds.
@@ -63,7 +53,7 @@ def generate_images(
 
     Args:
         settings: what to make, how, and where to.
-        open_session: loads the model; called only if an image is missing.
+        open_session: in place of `runs.session.open_session`; called only if an image is missing.
         processes: those that share the images; by default the launcher's (torchrun), or this one.
 
     Raises:
@@ -103,13 +93,14 @@ def _make(
     settings: RunSettings,
     folder: RunFolder,
     missing: Sequence[PromptItem],
-    open_session: SessionOpener,
+    open_session: SessionOpener | None,
 ) -> float:
     """Make these images; returns the seconds that it took, without loading the model."""
     from runs.drawing import draw
+    from runs.session import open_session as open_with_weights
 
     try:
-        session = open_session(settings)
+        session = (open_session or open_with_weights)(settings)
     except ValueError as error:  # a device or a checkpoint that cannot be used
         raise SettingsError(str(error)) from error
     steps = draw(session, missing, settings.seed)

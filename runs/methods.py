@@ -44,17 +44,6 @@ from drafters.recall import FITTED_TO_TINY, RecallDrafter, RecallNumbers
 from models.base import TargetModel
 
 
-@dataclass(frozen=True)
-class Tables:
-    """What an engine reads besides the weights."""
-
-    nearest: Tensor | None = None  # (codes, n) the codes nearest to every code, for relaxed rules
-    sources: Sources = Sources()  # how errors name the models
-
-
-NO_TABLES = Tables()
-
-
 def build_policy(method: MethodSettings, columns: int) -> TreePolicy:
     """Return the policy of a drafting method; columns: image tokens per row."""
     return METHODS[method.method].policy(method, columns)
@@ -121,12 +110,19 @@ def build_engine(
     distribution: SamplingDistribution,
     method: MethodSettings,
     images: int,
-    tables: Tables = NO_TABLES,
+    nearest: Tensor | None = None,
+    sources: Sources = Sources(),  # noqa: B008 (frozen)
     replay: bool = False,
 ) -> Engine:
     """Compose the engine of a method.
 
-    drafter: may be None for methods without weights. replay: whether rounds are CUDA graphs.
+    Args:
+        target, distribution, method: what is generated, and how.
+        drafter: None for methods without weights.
+        images: most images in flight.
+        nearest: (codes, n) the codes nearest to every code, for relaxed rules.
+        sources: how errors name the models.
+        replay: whether rounds are CUDA graphs.
     """
     speculation = None
     if method.speculative:
@@ -134,9 +130,9 @@ def build_engine(
         parts = Drafting(target, drafter, distribution, method, policy.largest)
         known = UNCALIBRATED if drafter is None else drafter.calibrations
         proposal = PROPOSALS[method.proposal](calibration_of(method, distribution, known))
-        speculation = Speculation(build_drafter(parts), policy, proposal)
-    verifier = build_verifier(method, tables.nearest)
-    return Engine(target, distribution, verifier, images, speculation, tables.sources, replay)
+        speculation = Speculation(METHODS[method.method].drafter(parts), policy, proposal)
+    verifier = build_verifier(method, nearest)
+    return Engine(target, distribution, verifier, images, speculation, sources, replay)
 
 
 @dataclass(frozen=True)
@@ -148,11 +144,6 @@ class Drafting:
     distribution: SamplingDistribution
     method: MethodSettings
     largest: TreeShape  # the largest tree that the method's policy allows
-
-
-def build_drafter(parts: Drafting) -> Drafter:
-    """Return the drafter of a method."""
-    return METHODS[parts.method.method].drafter(parts)
 
 
 def trained_drafter(parts: Drafting) -> Drafter:

@@ -53,7 +53,10 @@ def prompt_items(settings: RunSettings) -> list[PromptItem]:
     Raises:
         SettingsError: the prompts cannot be read, or are fewer than asked for.
     """
-    names, prompts = _named_prompts(settings)
+    if settings.source == "file" and settings.prompt.lower().endswith(".jsonl"):
+        names, prompts = read_jsonl(Path(settings.prompt))
+    else:
+        names, prompts = None, _prompts_without_ids(settings)
     items = numbered(prompts, names)
     chosen = [items[number] for number in _chosen(settings, len(prompts))]
     return samples(chosen, settings.samples_per_prompt)
@@ -74,15 +77,7 @@ def numbered(prompts: Sequence[str], names: Sequence[str | None] | None = None) 
     return items
 
 
-def _named_prompts(settings: RunSettings) -> tuple[list[str | None], list[str]]:
-    """Return the ids of all prompts, None for those without one, and the prompts."""
-    if settings.source == "file" and settings.prompt.lower().endswith(".jsonl"):
-        return read_jsonl(Path(settings.prompt))
-    prompts = _plain_prompts(settings)
-    return [None] * len(prompts), prompts
-
-
-def _plain_prompts(settings: RunSettings) -> list[str]:
+def _prompts_without_ids(settings: RunSettings) -> list[str]:
     if settings.source == "text":
         _refuse_near_name(settings.prompt)
         check_prompt(settings)
@@ -106,19 +101,15 @@ def _chosen(settings: RunSettings, total: int) -> list[int]:
     numbers = list(range(total))
     if settings.source == "text":
         return numbers
+    allowed = f"1 to {total}, the prompts of {settings.prompt}"
     if settings.sample is not None:
         if settings.sample > total:
-            refuse("sample", settings.sample, f"1 to {total}, the prompts of {settings.prompt}")
-        numbers = sorted(
-            sorted(numbers, key=lambda n: _rank(settings.sample_seed, n))[: settings.sample]
-        )
+            refuse("sample", settings.sample, allowed)
+        ranked = sorted(numbers, key=lambda number: _rank(settings.sample_seed, number))
+        numbers = sorted(ranked[: settings.sample])
     elif settings.num_images != -1:
         if settings.num_images > total:
-            refuse(
-                "num_images",
-                settings.num_images,
-                f"-1 (all) or 1 to {total}, the prompts of {settings.prompt}",
-            )
+            refuse("num_images", settings.num_images, f"-1 (all) or {allowed}")
         numbers = numbers[: settings.num_images]
     if settings.slice_bounds is None:
         return numbers

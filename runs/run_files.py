@@ -13,7 +13,6 @@ What older folders lack or say otherwise is understood here: records without `im
 import csv
 import hashlib
 import io
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -70,26 +69,20 @@ def new_manifest(command: Line, previous: Line | None) -> bytes:
 
     previous: the run.json so far.
     """
+    earlier: list[Line] = []
+    if previous is not None:
+        # settings that change the images are the same in all commands of a folder
+        shared = ("settings", "identity", "earlier")
+        last = {name: value for name, value in previous.items() if name not in shared}
+        earlier = [*previous["earlier"], last]
     content = {
         **command,
         "versions": versions(),
         "revision": revision(),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "earlier": _history(previous),
+        "earlier": earlier,
     }
     return encode_json(content, indent=2)
-
-
-def _history(previous: Line | None) -> list[Line]:
-    """Return the earlier commands of a folder, without what they share with the latest."""
-    if previous is None:
-        return []
-    last = {
-        name: value
-        for name, value in previous.items()
-        if name not in ("settings", "identity", "earlier")
-    }
-    return [*previous["earlier"], last]
 
 
 def finished_records(folder: Path) -> tuple[dict[str, Line], set[str]]:
@@ -144,23 +137,28 @@ def same_prompt(record: Line, prompt: str) -> bool:
 
 
 def read_records(folder: Path) -> tuple[dict[str, Line], list[str]]:
-    """Return the records that `evaluate` can use by id, and what is left out, in words."""
-    intact, faults = _intact(folder)
-    records, doubted = _unique(intact)
-    return records, faults + doubted
+    """Return the records that `evaluate` can use by id, and what is left out, in words.
 
-
-def _intact(folder: Path) -> tuple[list[Line], list[str]]:
-    """Return the lines that are records, and the others in words."""
-    records: list[Line] = []
+    Left out are lines that are no records, records without a figure, and ids with different ones.
+    """
+    records: dict[str, Line] = {}
     faults: list[str] = []
+    doubted: dict[str, str] = {}  # by id
     for path in files_of(folder, RECORDS):
         for number, record in scan_lines(path):
             if record is None:
                 faults.append(f"{path.name}, line {number}: not a record")
-            else:
-                records.append(record)
-    return records, faults
+                continue
+            name = record["id"]
+            if fault := _faults(record):
+                doubted[name] = f"{name}: a record {fault}"
+                continue
+            # twice the same tokens is one image: a kill while parts are joined leaves such pairs
+            before = records.setdefault(name, record)
+            if before["tokens_sha256"] != record["tokens_sha256"]:
+                doubted[name] = f"{name}: an id with two different records"
+    usable = {name: record for name, record in records.items() if name not in doubted}
+    return usable, [*faults, *doubted.values()]
 
 
 def _faults(line: Line) -> str | None:
@@ -178,23 +176,3 @@ def _is_figure(value: object, positive: bool) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return (value > 0 if positive else value >= 0) and value < _LARGEST
-
-
-def _unique(intact: Sequence[Line]) -> tuple[dict[str, Line], list[str]]:
-    """Return the records by id, and in words what is left out.
-
-    These are ids with different records, and records without a figure.
-    """
-    records: dict[str, Line] = {}
-    doubted: dict[str, str] = {}
-    for record in intact:
-        name = record["id"]
-        if fault := _faults(record):
-            doubted[name] = f"{name}: a record {fault}"
-            continue
-        # twice the same tokens is one image: a kill while parts are joined leaves such pairs
-        before = records.setdefault(name, record)
-        if before["tokens_sha256"] != record["tokens_sha256"]:
-            doubted[name] = f"{name}: an id with two different records"
-    usable = {name: record for name, record in records.items() if name not in doubted}
-    return usable, list(doubted.values())

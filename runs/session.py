@@ -2,12 +2,12 @@
 
 import platform
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from configs.acceptance import LanternSettings
-from configs.fields import refuse
+from configs.fields import SettingsError, refuse
 from configs.methods import MethodSettings
 from configs.model import CodecSettings, EngineSettings
 from configs.sampling import SamplingSettings
@@ -17,6 +17,7 @@ from decoding.stats import Sources
 from drafters.calibrations import UNCALIBRATED
 from drafters.loading import FoundDrafter, LoadedDrafter, find_drafter
 from models.base import TargetModel, TargetOptions
+from models.codecs.codebook import find_table, load_table
 from models.files.folders import checkpoint_folder
 from models.files.sizes import fitting_config
 from models.guidance import SequentialGuidance
@@ -24,10 +25,10 @@ from models.placement import spread
 from models.quantize import quantize, weight_format
 from models.registry import FAMILIES, load_target
 from runs.fusing import kernels_for
-from runs.methods import Tables, build_engine, build_policy, calibration_of, sampling_distribution
-from runs.nearest import find_nearest, load_nearest, nearest_columns
+from runs.methods import build_engine, build_policy, calibration_of, sampling_distribution
 from support.devices import pick_device
 
+MOST_CODES = 2**16  # of any model: how many are here is known once the target is loaded
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64, "bf16": torch.bfloat16}
 
 
@@ -58,14 +59,21 @@ class Session:
         method = method or self.settings.method
         distribution = sampling_distribution(sampling or self.settings.sampling)
         images = self.settings.batch_size if images is None else images
-        tables = self.tables(method)
-        parts = self.target, self.drafter, distribution, method, images, tables
-        return build_engine(*parts, replay=self._replays())
-
-    def _replays(self) -> bool:
-        """Return whether rounds are captured and replayed, by --compile."""
-        possible = self.target.device.type == "cuda" and self.settings.device_map == "single"
-        return possible and self.settings.compile != "off"
+        sources = Sources(
+            f"--model_path {self.settings.model_path}",
+            f"--drafter_path {self.settings.drafter_path}",
+        )
+        on_one_gpu = self.target.device.type == "cuda" and self.settings.device_map == "single"
+        return build_engine(
+            self.target,
+            self.drafter,
+            distribution,
+            method,
+            images,
+            self.nearest_codes(method),
+            sources,
+            replay=on_one_gpu and self.settings.compile != "off",
+        )
 
     def with_settings(self, settings: EngineSettings) -> "Session":
         """Return a session of other settings on the same weights.
@@ -77,28 +85,37 @@ class Session:
         """
         drafter = self.drafter
         if settings.method.lantern is not None:
-            find_nearest(settings, settings.method.lantern.k)
+            _find_nearest(settings, settings.method.lantern.k)
         if settings.method.drafted and drafter is None:
             drafter = _find_drafter(settings).load(self.target)
             kernels_for(settings)(drafter.network)
         return replace(self, settings=settings, drafter=drafter)
 
-    def tables(self, method: MethodSettings) -> Tables:
-        """Return what a method reads besides the weights; raises what `open_engine` raises."""
-        nearest = None if method.lantern is None else self._nearest_codes(method.lantern)
-        return Tables(nearest, self._sources())
+    def nearest_codes(self, method: MethodSettings) -> Tensor | None:
+        """Return the nearest codes of every code that a relaxed rule compares, or None.
 
-    def _sources(self) -> Sources:
-        settings = self.settings
-        drafter = f"--drafter_path {settings.drafter_path}"
-        return Sources(f"--model_path {settings.model_path}", drafter)
+        int32 (codes, columns), from the narrowest table in the model's folder that is wide enough;
+        a table is read once for all methods.
 
-    def _nearest_codes(self, lantern: LanternSettings) -> Tensor:
-        """Return (codes, columns) the nearest codes; a table is read once for all methods."""
-        codes = self.target.vocab.size
-        columns = nearest_columns(lantern, codes)
+        Raises:
+            SettingsError: the table is missing or damaged, or there are too few codes.
+        """
+        lantern, codes = method.lantern, self.target.vocab.size
+        if lantern is None:
+            return None
+        if lantern.k >= codes:
+            allowed = f"1 to {codes - 1}, since the model has {codes} image codes"
+            refuse("lantern_k", lantern.k, allowed)
+        # published code removes one more
+        columns = min(lantern.k + (lantern.residual == "reference"), codes - 1)
         if columns not in self._nearest:
-            self._nearest[columns] = load_nearest(self.settings, columns, codes, self.target.device)
+            path = _find_nearest(self.settings, columns, codes)
+            try:
+                table = load_table(path, codes, columns)
+            except ValueError as error:
+                raise SettingsError(f"--lantern: {error}") from error
+            nearest = torch.from_numpy(table.astype("int32"))
+            self._nearest[columns] = nearest.to(self.target.device)
         return self._nearest[columns]
 
     def calibration(self, method: MethodSettings) -> Calibration:
@@ -128,7 +145,7 @@ def open_session(settings: EngineSettings) -> Session:
             names flag or file.
     """
     if settings.method.lantern is not None:
-        find_nearest(settings, settings.method.lantern.k)
+        _find_nearest(settings, settings.method.lantern.k)
     run_by = kernels_for(settings)
     # first, since reading the target's weights takes minutes
     found = _find_drafter(settings) if settings.method.drafted else None
@@ -137,6 +154,18 @@ def open_session(settings: EngineSettings) -> Session:
     networks = [target.transformer] if drafter is None else [target.transformer, drafter.network]
     run_by(*networks)
     return Session(settings, target, drafter)
+
+
+def _find_nearest(settings: EngineSettings, columns: int, codes: int = MOST_CODES) -> Path:
+    """Return the model's narrowest table of nearest codes with so many columns.
+
+    Raises:
+        SettingsError: there is none; it says how to make one.
+    """
+    try:
+        return find_table(checkpoint_folder(settings.model_path, "--model_path"), codes, columns)
+    except ValueError as error:
+        raise SettingsError(f"--lantern_k: {error}") from error
 
 
 def _find_drafter(settings: EngineSettings) -> FoundDrafter:

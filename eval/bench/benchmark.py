@@ -28,9 +28,8 @@ from eval.bench.quality import Judge
 from eval.bench.speedup import speed_figures
 from eval.bench.table import heading, table
 from eval.metrics.paired import paired_ratio
-from runs.drawing import check_lengths
+from runs.drawing import check_lengths, image_jobs
 from runs.exactness import Comparison, compare
-from runs.jobs import image_jobs
 from runs.measure import BASELINE, Measurement, joined, measure
 from runs.methods import sampling_distribution
 from runs.prompts import prompt_items

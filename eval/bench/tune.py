@@ -29,7 +29,7 @@ from decoding.images import FinishedImage, Job
 from eval.bench.benchmark import Bench, refuse_wrong
 from eval.bench.speedup import speed_figures
 from eval.bench.table import heading, method_words, remarks, speedup_words
-from runs.jobs import image_jobs
+from runs.drawing import image_jobs
 from runs.measure import BASELINE, Measurement, joined, measure
 from runs.prompts import prompt_items, samples
 from runs.recall_fit import fit_numbers

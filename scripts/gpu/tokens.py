@@ -14,8 +14,8 @@ from configs.model import EngineSettings
 from configs.schema import RunSettings
 from configs.targets import ROOT
 from decoding.images import FinishedImage
+from runs.drawing import image_jobs
 from runs.exactness import compare
-from runs.jobs import image_jobs
 from runs.measure import BASELINE, measure
 from runs.methods import sampling_distribution
 from runs.prompts import prompt_items

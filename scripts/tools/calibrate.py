@@ -26,7 +26,7 @@ from drafters.calibrations import FILE, Calibrations, distribution_key
 from drafters.training.agreement import PROPOSALS, Gathered, draft_distributions, factors
 from drafters.training.rows import target_rows
 from models.files.folders import checkpoint_folder
-from runs.jobs import image_jobs
+from runs.drawing import image_jobs
 from runs.prompts import prompt_items
 from runs.session import Session, open_session
 from support.durable import encode_json, replace_file

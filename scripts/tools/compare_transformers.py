@@ -26,7 +26,7 @@ from decoding.sampling import SamplingDistribution, choose
 from eval.bench.speedup import median_interval
 from models.base import TargetModel
 from runs.check.transformers import load_chameleon
-from runs.jobs import image_jobs
+from runs.drawing import image_jobs
 from runs.prompts import prompt_items
 from runs.session import Session, open_session
 from support.script import run_script

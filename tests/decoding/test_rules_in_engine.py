@@ -12,7 +12,7 @@ from configs.acceptance import GsdSettings, PathSettings
 from configs.schema import AdtSettings, LanternSettings, MethodSettings
 from decoding.noise import NoiseShape, PositionalNoise, stream_key
 from decoding.sampling import SamplingDistribution
-from runs.methods import Tables, build_engine
+from runs.methods import build_engine
 
 WARM, GREEDY = SamplingDistribution(top_k=12), SamplingDistribution(temperature=0.0)
 TREE = {"method": "eagle2", "depth": 3, "width": 4, "nodes": 10}
@@ -69,7 +69,7 @@ def made(
             distribution,
             method,
             images,
-            Tables(nearest=nearest.int()),
+            nearest.int(),
         ),
         JOBS[:4],
     )

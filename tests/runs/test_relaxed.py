@@ -42,11 +42,11 @@ def opened(folder: Path, method: MethodSettings) -> Session:
 def test_the_table_is_read_once_and_only_as_wide_as_needed(folder) -> None:
     session = opened(folder, relaxed(k=4))
     stored = np.load(table_path(folder, CODES, 10))
-    nearest = session.tables(relaxed(k=4)).nearest
+    nearest = session.nearest_codes(relaxed(k=4))
     assert nearest.tolist() == stored[:, :4].tolist()
-    assert session.tables(relaxed(k=4, delta=0.7)).nearest is nearest
-    assert session.tables(relaxed(k=4, residual="reference")).nearest.shape == (CODES, 5)
-    assert session.tables(MethodSettings()).nearest is None
+    assert session.nearest_codes(relaxed(k=4, delta=0.7)) is nearest
+    assert session.nearest_codes(relaxed(k=4, residual="reference")).shape == (CODES, 5)
+    assert session.nearest_codes(MethodSettings()) is None
     assert np.shares_memory(session.open_engine().verifier.near.nearest, nearest.numpy())
 
 
@@ -64,7 +64,7 @@ def test_the_table_is_read_once_and_only_as_wide_as_needed(folder) -> None:
 def test_what_the_table_does_not_hold_is_refused(numbers, message, folder) -> None:
     session = opened(folder, MethodSettings())
     with pytest.raises(SettingsError, match=message):
-        session.tables(relaxed(**numbers))
+        session.nearest_codes(relaxed(**numbers))
 
 
 def test_a_missing_table_is_found_before_weights_are_read(checkpoint, monkeypatch) -> None:
