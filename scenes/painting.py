@@ -56,9 +56,8 @@ def _paint_object(canvas: np.ndarray, item: SceneObject, rng: np.random.Generato
     edge = _mix(colour, _WHITE, 0.35) if item.colour == "black" else _mix(colour, _BLACK, 0.5)
     paint = np.broadcast_to(colour, (*whole.shape, 3))
     if item.fill != "solid":
-        second = (
-            _mix(colour, _WHITE, 0.62) if item.colour != "white" else _mix(colour, _BLACK, 0.45)
-        )
+        white = item.colour == "white"
+        second = _mix(colour, _BLACK, 0.45) if white else _mix(colour, _WHITE, 0.62)
         pattern = fill_pattern(item.fill, item.size, whole.shape[0])[:, :, None]
         paint = colour + (second - colour) * pattern
     paint = edge + (paint - edge) * inner[:, :, None]
@@ -77,7 +76,9 @@ def shape_masks(shape: str, diameter: int) -> tuple[np.ndarray, np.ndarray]:
     big = Image.new("L", (side * _SUPERSAMPLING,) * 2, 0)
     radius = diameter * _SUPERSAMPLING / 2
     middle = side * _SUPERSAMPLING / 2
-    _DRAWERS[shape](ImageDraw.Draw(big), middle, radius)
+    for method, points, value in _SHAPES[shape]:
+        corners = [(middle + radius * x, middle + radius * y) for x, y in points]
+        getattr(ImageDraw.Draw(big), method)(corners, fill=value)
     width = 2 * round(_OUTLINE * _SUPERSAMPLING) + 1
     inner = big.filter(ImageFilter.MinFilter(width))
     return _shrunk(big), _shrunk(inner)
@@ -99,66 +100,36 @@ def fill_pattern(fill: str, size: str, side: int) -> np.ndarray:
     return np.clip(0.5 + period * 0.3 - np.hypot(dx, dy), 0, 1)
 
 
-def _regular(
-    middle: float, radius: float, turns: list[tuple[float, float]]
-) -> list[tuple[float, float]]:
-    """Return the corners at (angle in turns clockwise from the top, share of the radius)."""
-    return [
-        (
-            middle + radius * r * math.sin(2 * math.pi * t),
-            middle - radius * r * math.cos(2 * math.pi * t),
-        )
-        for t, r in turns
-    ]
+def _star() -> list[tuple[float, float]]:
+    turns = [(i / 10, 0.45 if i % 2 else 1.0) for i in range(10)]
+    return [(r * math.sin(2 * math.pi * t), -r * math.cos(2 * math.pi * t)) for t, r in turns]
 
 
-def _circle(draw: ImageDraw.ImageDraw, c: float, r: float) -> None:
-    draw.ellipse((c - r, c - r, c + r, c + r), fill=255)
-
-
-def _square(draw: ImageDraw.ImageDraw, c: float, r: float) -> None:
-    draw.rectangle((c - 0.88 * r, c - 0.88 * r, c + 0.88 * r, c + 0.88 * r), fill=255)
-
-
-def _triangle(draw: ImageDraw.ImageDraw, c: float, r: float) -> None:
-    draw.polygon([(c, c - r), (c + r, c + 0.85 * r), (c - r, c + 0.85 * r)], fill=255)
-
-
-def _star(draw: ImageDraw.ImageDraw, c: float, r: float) -> None:
-    draw.polygon(_regular(c, r, [(i / 10, 0.45 if i % 2 else 1.0) for i in range(10)]), fill=255)
-
-
-def _cross(draw: ImageDraw.ImageDraw, c: float, r: float) -> None:
-    draw.rectangle((c - 0.34 * r, c - r, c + 0.34 * r, c + r), fill=255)
-    draw.rectangle((c - r, c - 0.34 * r, c + r, c + 0.34 * r), fill=255)
-
-
-def _ring(draw: ImageDraw.ImageDraw, c: float, r: float) -> None:
-    draw.ellipse((c - r, c - r, c + r, c + r), fill=255)
-    draw.ellipse((c - 0.48 * r, c - 0.48 * r, c + 0.48 * r, c + 0.48 * r), fill=0)
-
-
-def _diamond(draw: ImageDraw.ImageDraw, c: float, r: float) -> None:
-    draw.polygon([(c, c - r), (c + 0.8 * r, c), (c, c + r), (c - 0.8 * r, c)], fill=255)
-
-
-def _heart(draw: ImageDraw.ImageDraw, c: float, r: float) -> None:
+def _heart() -> list[tuple[float, float]]:
     angles = np.linspace(0, 2 * math.pi, 90)
     x = 16 * np.sin(angles) ** 3
     waves = zip((13, -5, -2, -1), (1, 2, 3, 4), strict=True)
     y = -sum(height * np.cos(number * angles) for height, number in waves) - 2.5
-    draw.polygon([(c + r * a / 16, c + r * b / 16) for a, b in zip(x, y, strict=True)], fill=255)
+    return list(zip(x / 16, y / 16, strict=True))
 
 
-_DRAWERS = {
-    "circle": _circle,
-    "square": _square,
-    "triangle": _triangle,
-    "star": _star,
-    "cross": _cross,
-    "ring": _ring,
-    "diamond": _diamond,
-    "heart": _heart,
+# Of each shape what is drawn, one over the other: the method of ImageDraw, the points in radii from
+# the centre (x to the right, y down), and the value that fills it.
+_SHAPES = {
+    "circle": [("ellipse", [(-1, -1), (1, 1)], 255)],
+    "square": [("rectangle", [(-0.88, -0.88), (0.88, 0.88)], 255)],
+    "triangle": [("polygon", [(0, -1), (1, 0.85), (-1, 0.85)], 255)],
+    "star": [("polygon", _star(), 255)],
+    "cross": [
+        ("rectangle", [(-0.34, -1), (0.34, 1)], 255),
+        ("rectangle", [(-1, -0.34), (1, 0.34)], 255),
+    ],
+    "ring": [
+        ("ellipse", [(-1, -1), (1, 1)], 255),
+        ("ellipse", [(-0.48, -0.48), (0.48, 0.48)], 0),
+    ],
+    "diamond": [("polygon", [(0, -1), (0.8, 0), (0, 1), (-0.8, 0)], 255)],
+    "heart": [("polygon", _heart(), 255)],
 }
 
 

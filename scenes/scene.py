@@ -158,11 +158,9 @@ def _two(rng: np.random.Generator, diameters: list[int]) -> np.ndarray:
 
 def _three(rng: np.random.Generator, diameters: list[int]) -> np.ndarray:
     """Place three small objects in a row, a column or a triangle, in reading order."""
-    spots = _TRIPLES[int(rng.integers(len(_TRIPLES)))]
-    shift = rng.uniform(-8, 8, size=2)
-    return _inside(
-        np.asarray(spots, dtype=float) + shift + rng.uniform(-3, 3, size=(3, 2)), diameters
-    )
+    spots = np.asarray(_TRIPLES[int(rng.integers(len(_TRIPLES)))], dtype=float)
+    spots = spots + rng.uniform(-8, 8, size=2) + rng.uniform(-3, 3, size=(3, 2))
+    return _inside(spots, diameters)
 
 
 _TRIPLES = (

@@ -54,19 +54,15 @@ def test_objects_are_inside_apart_and_of_other_colours():
 
 
 def test_caption_names_background_and_every_object():
-    wordings = set()
+    changed = 0  # captions that another seed words in another way
     for index, scene in enumerate(SAMPLE):
-        text = caption(scene, index)
-        assert text == caption(scene, index)
-        assert len(text.split()) <= 30
-        ground = scene.background
-        assert (
-            f"{ground.kind} {ground.colour} back" in text
-            or f"{ground.colour} {ground.kind} back" in text
-        )
+        text, ground = caption(scene, index), scene.background
+        assert text == caption(scene, index) and len(text.split()) <= 30
+        names = f"{ground.kind} {ground.colour} back", f"{ground.colour} {ground.kind} back"
+        assert any(name in text for name in names)
         assert all(f"{item.colour} {item.shape}" in text for item in scene.objects)
-        wordings.add(caption(scene, index + 1) == text)
-    assert False in wordings
+        changed += caption(scene, index + 1) != text
+    assert changed
 
 
 def test_relation_words_match_the_geometry():
@@ -96,9 +92,8 @@ def test_painted_object_and_background_have_their_colours(kind):
 def test_tokens_are_labelled_with_their_object_or_the_next_one():
     first = SceneObject("square", "red", "large", "solid", x=64, y=40, diameter=50)
     second = SceneObject("heart", "blue", "small", "solid", x=30, y=100, diameter=30)
-    labels = object_labels(Scene(Background("plain", "grey"), (second, first), 0), 16).reshape(
-        16, 16, 2
-    )
+    scene = Scene(Background("plain", "grey"), (second, first), 0)
+    labels = object_labels(scene, 16).reshape(16, 16, 2)
     red, blue = [scenes.OBJECT_COLOURS.index(c) for c in ("red", "blue")]
     square, heart = [scenes.SHAPES.index(c) for c in ("square", "heart")]
     assert (labels[0] == (red, square)).all()  # nothing shown yet: the next to come
@@ -108,7 +103,7 @@ def test_tokens_are_labelled_with_their_object_or_the_next_one():
 
 
 def test_every_object_is_labelled_somewhere():
-    for scene in SAMPLE:
+    for scene in SAMPLE[:20]:
         named = {tuple(pair) for pair in object_labels(scene, 16)} - {NONE}
         wanted = {
             (scenes.OBJECT_COLOURS.index(o.colour), scenes.SHAPES.index(o.shape))
@@ -118,9 +113,8 @@ def test_every_object_is_labelled_somewhere():
 
 
 def test_tokens_near_objects_follow_from_the_tokens_before_them() -> None:
-    item = SceneObject(
-        "square", "red", "large", "solid", 36, 68, 24
-    )  # tokens in rows 7 to 9, columns 3 to 5
+    # tokens in rows 7 to 9, columns 3 to 5
+    item = SceneObject("square", "red", "large", "solid", 36, 68, 24)
     near = near_objects(Scene(Background("plain", "grey"), (item,), 0), 16).reshape(16, 16)
     expected = np.zeros((16, 16), bool)
     expected[7, 4:7] = True
@@ -130,17 +124,13 @@ def test_tokens_near_objects_follow_from_the_tokens_before_them() -> None:
 
 def test_outlines_are_the_pixels_of_the_objects() -> None:
     small = SceneObject("square", "red", "small", "solid", x=24, y=100, diameter=26)
-    scene = Scene(
-        Background("plain", "grey"),
-        (SceneObject("ring", "blue", "large", "solid", 70, 50, 52), small),
-        0,
-    )
+    ring = SceneObject("ring", "blue", "large", "solid", 70, 50, 52)
+    scene = Scene(Background("plain", "grey"), (ring, small), 0)
     shares = outlines(scene, 16)
     assert shares.shape == (256, 16) and (shares.min(), shares.max()) == (0.0, 1.0)
     empty = render_scene(Scene(scene.background, (), 0)).astype(int)
-    painted = (
-        (np.abs(render_scene(scene) - empty).sum(-1) > 0).reshape(16, 4, 2, 16, 4, 2).any((2, 5))
-    )
+    changed = np.abs(render_scene(scene) - empty).sum(-1) > 0
+    painted = changed.reshape(16, 4, 2, 16, 4, 2).any((2, 5))
     assert np.array_equal(painted.swapaxes(1, 2).reshape(256, 16), shares > 0)
 
 

@@ -9,16 +9,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from small import Sizes, write_checkpoint
+from tiny_runs import assert_resumes, seconds_per_call, updates, write_split
 
 from drafters.training.optimizers import Muon, orthogonalise
 from models.base import TargetOptions
 from models.files.tokenizer_file import load_tokenizer
 from models.targets.chameleon import Chameleon, ChameleonVocab
 from scenes.scene import sample_scene
-from scripts.tiny import train_model, training
+from scripts.tiny import train_model
 from scripts.tiny.objects import near_objects
-from scripts.tiny.training import TrainingRun, train_for
-from support.training_state import load_state, save_state
+from scripts.tiny.training import train_for
 
 SIZES = Sizes(layers=1)
 TOKENIZER = Path("ckpts/tiny/tokenizer/text_tokenizer.json")
@@ -32,10 +32,7 @@ def folders(tmp_path_factory):
     for split in ("train", "validation"):
         codes = np.random.default_rng(0).integers(SIZES.codes, size=(8, SIZES.side**2))
         record = {"caption": "a dot", "background": {"kind": "plain", "colour": "red"}}
-        np.save(work / f"codes_{split}.npy", codes.astype(np.uint16))
-        (work / f"captions_{split}.jsonl").write_text(
-            "".join(json.dumps(record | {"index": i}) + "\n" for i in range(len(codes)))
-        )
+        write_split(work, split, [record | {"index": i} for i in range(8)], codes)
     return work, model
 
 
@@ -71,18 +68,15 @@ def test_muon_solves_a_linear_regression() -> None:
 
 def test_every_trained_parameter_has_one_optimiser(folders) -> None:
     run = model_run(folders)
-    trained = [p for p in run.module.parameters() if p.requires_grad]
-    assert sorted(
-        id(p) for o in run.optimizers for group in o.param_groups for p in group["params"]
-    ) == sorted(map(id, trained))
+    optimised = [p for o in run.optimizers for group in o.param_groups for p in group["params"]]
+    assert sorted(map(id, optimised)) == sorted(map(id, run.module.parameters()))
 
 
 def test_a_warm_start_begins_with_the_exported_weights(folders) -> None:
     fresh, warm = model_run(folders), model_run(folders)
     warm.start_from(folders[1])
-    loaded = Chameleon.load(
-        folders[1], TargetOptions(torch.float32, torch.device("cpu"))
-    ).transformer.state_dict()
+    options = TargetOptions(torch.float32, torch.device("cpu"))
+    loaded = Chameleon.load(folders[1], options).transformer.state_dict()
     weights, averages = warm.module.transformer.state_dict(), warm.average.values
     for key, value in loaded.items():
         assert torch.equal(weights[key], value)
@@ -104,27 +98,23 @@ def test_a_warm_start_keeps_what_two_vocabularies_share(folders, tmp_path) -> No
     assert torch.equal(weight[shared:], first[shared:])
 
 
-def test_naming_and_outlining_objects_is_learnt_beside_the_tokens(folders) -> None:
+def test_naming_and_outlining_objects_is_learnt_beside_the_tokens(folders, tmp_path) -> None:
     run = model_run(folders)
     before = run.losses(run.train, 0, None, 1.0)
     updates(run, 30)
     after = run.losses(run.train, 0, None, 1.0)
     assert after["names"] < before["names"] - 0.5 and after["outlines"] < before["outlines"] - 2.0
-    assert not [
-        key
-        for key in load_file(folders[1] / "model.safetensors")
-        if "names" in key or "cells" in key
-    ]
+    run.export(tmp_path)
+    keys = load_file(tmp_path / "model.safetensors").keys()
+    assert keys == load_file(folders[1] / "model.safetensors").keys(), "without the object heads"
 
 
 def test_a_warm_start_fits_the_object_heads_first(folders) -> None:
     fresh, warm = model_run(folders), model_run(folders)
     warm.start_from(folders[1])
+    fitted, random = (run.losses(run.train, 0, None, 1.0) for run in (warm, fresh))
     for part, margin in (("names", 0.3), ("outlines", 1.0)):
-        assert (
-            warm.losses(warm.train, 0, None, 1.0)[part]
-            < fresh.losses(fresh.train, 0, None, 1.0)[part] - margin
-        )
+        assert fitted[part] < random[part] - margin
     assert all(weight.requires_grad for weight in warm.module.parameters())
 
 
@@ -139,45 +129,33 @@ def test_processes_share_a_batch(folders) -> None:
 def test_tokens_near_objects_weigh_more(folders) -> None:
     run = model_run(folders)
     _, codes, images = run.train.batch(0, 4, None)
-    near = sum(
-        int(near_objects(sample_scene("train", image), SIZES.side).sum()) for image in images
-    )
+    scenes = [sample_scene("train", image) for image in images]
+    near = sum(int(near_objects(scene, SIZES.side).sum()) for scene in scenes)
     alone, weighted, same = (
         run.losses(run.train, 0, None, elsewhere)["tokens"].item() for elsewhere in (0.0, 0.3, 1.0)
     )
     assert 0 < near < codes.numel() and alone != same
     far = same * codes.numel() - alone * near
-    assert weighted == pytest.approx(
-        (alone * near + 0.3 * far) / (near + 0.3 * (codes.numel() - near)), rel=1e-5
-    )
+    expected = (alone * near + 0.3 * far) / (near + 0.3 * (codes.numel() - near))
+    assert weighted == pytest.approx(expected, rel=1e-5)
 
 
 def test_odds_decide_how_often_captions_are_drawn(tmp_path) -> None:
-    codes = np.zeros((2, 16), np.uint16)
-    codes[1] = 1
-    np.save(tmp_path / "codes_train.npy", codes)
     kinds = [{"caption": "x", "background": {"kind": kind}} for kind in ("plain", "noisy")]
-    (tmp_path / "captions_train.jsonl").write_text(
-        "".join(json.dumps(record) + "\n" for record in kinds)
-    )
+    write_split(tmp_path, "train", kinds, np.repeat([[0], [1]], 16, axis=1))
     vocab = ChameleonVocab(load_tokenizer(TOKENIZER))
 
-    def share(odds) -> float:
+    def share(odds: dict[str, float] | None) -> float:
         captions = train_model.Captions.read(tmp_path, "train", vocab, odds)
-        return (
-            sum(captions.batch(seed, 8, None)[1][:, 0].float().mean().item() for seed in range(100))
-            / 100
-        )
+        drawn = [captions.batch(seed, 8, None)[1][:, 0] for seed in range(100)]
+        return torch.cat(drawn).float().mean().item()
 
     assert share(None) == pytest.approx(0.5, abs=0.06)
     assert share({"plain": 3.0, "noisy": 1.0}) == pytest.approx(0.25, abs=0.05)
 
 
 def test_a_run_ends_with_its_budget_logs_and_continues(folders, tmp_path, monkeypatch) -> None:
-    clock = iter(range(10**6))
-    monkeypatch.setattr(
-        training.time, "perf_counter", lambda: float(next(clock))
-    )  # a step takes a second
+    seconds_per_call(monkeypatch)
     first, second = model_run(folders), model_run(folders)
     train_for(0.5, first, tmp_path / "model.pt", None, 1e-3)
     assert (first.step, first.seconds) == (30, 30.0)
@@ -185,32 +163,22 @@ def test_a_run_ends_with_its_budget_logs_and_continues(folders, tmp_path, monkey
     assert (second.step, second.seconds) == (60, 60.0)
     log = [json.loads(text) for text in (tmp_path / "train_model.jsonl").read_text().splitlines()]
     assert [entry["step"] for entry in log] == [25, 30, 50, 60]
-    assert log[-1]["images"] == 240 and all(
-        log[-1][f"validation_{name}"] < log[1][f"validation_{name}"]
-        for name in ("tokens", "names", "outlines")
-    )
+    assert log[-1]["images"] == 240
+    for name in ("tokens", "names", "outlines"):
+        assert log[-1][f"validation_{name}"] < log[1][f"validation_{name}"]
 
 
 def test_a_resumed_run_is_the_uninterrupted_one(folders, tmp_path) -> None:
-    whole, first, second = model_run(folders), model_run(folders), model_run(folders)
-    losses = updates(whole, 6)
-    updates(first, 3)
-    save_state(tmp_path / "run.pt", first.state())
-    second.load(load_state(tmp_path / "run.pt"))
+    run = assert_resumes(lambda: model_run(folders), tmp_path / "run.pt")
     with pytest.raises(ValueError, match="earlier version"):
-        model_run(folders).load({"model": {}})
-    assert updates(second, 3) == pytest.approx(losses[3:], rel=1e-6)
-
-
-def updates(run: TrainingRun, count: int) -> list[float]:
-    return [run.update(1e-3) for _ in range(count)]
+        run.load({"model": {}})
 
 
 def test_photographs_train_the_tokens_alone(folders, tmp_path) -> None:
     work, model = folders
     for split in ("train", "validation"):
-        (tmp_path / f"codes_{split}.npy").write_bytes((work / f"codes_{split}.npy").read_bytes())
-        (tmp_path / f"captions_{split}.jsonl").write_text('{"index": 0, "caption": "a dog"}\n' * 8)
+        codes = np.load(work / f"codes_{split}.npy")
+        write_split(tmp_path, split, [{"index": 0, "caption": "a dog"}] * 8, codes)
     run = train_model.open_run(tmp_path, model, 4, torch.device("cpu"))
     run.start_from(model)
     before = run.validate(2)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tiny_runs import assert_resumes, seconds_per_call, write_split
 
 from drafters.training.optimizers import cosine_lr
 from models.codecs.vqgan import ImageTokenizer, load_vqgan
@@ -16,23 +17,18 @@ from models.codecs.vqgan_config import VqganConfig
 from models.codecs.vqgan_layout import build_vqmodel
 from scenes.painting import render_scene
 from scenes.scene import sample_scene
-from scripts.tiny import train_vqgan, training
+from scripts.tiny import train_vqgan
 from scripts.tiny.encode import encode
 from scripts.tiny.train import train
 from scripts.tiny.train_vqgan import REPLACED, EmaCodebook, kmeans, replaced
 from scripts.tiny.training import fast_precision
 from scripts.tiny.vqgan_loss import pixel_weights, psnr_figures, reconstruction_terms
-from support.training_state import load_state, save_state
 
 
-def write_images(folder: Path, split: str, images: np.ndarray, painted: bool = False) -> None:
-    """Write images and their captions, as `scripts.tiny.images` does."""
-    np.save(folder / f"images_{split}.npy", images)
+def write_images(folder: Path, split: str, images: np.ndarray) -> None:
+    """Write pictures, which no scene describes."""
     records = [{"index": index, "caption": "x"} for index in range(len(images))]
-    if painted:
-        records = [r | sample_scene(split, r["index"]).attributes() for r in records]
-    lines = "".join(json.dumps(record) + "\n" for record in records)
-    (folder / f"captions_{split}.jsonl").write_text(lines)
+    write_split(folder, split, records, images=images)
 
 
 def _clusters(generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
@@ -63,15 +59,11 @@ def test_loss_terms_vanish_for_equal_images_and_see_lost_grain() -> None:
     generator = torch.Generator().manual_seed(2)
     images = torch.rand(2, 3, 32, 32, generator=generator) * 2 - 1
     weights = torch.ones(2, 1, 32, 32)
-    assert all(
-        float(term) == 0.0 for term in reconstruction_terms(images, images, weights).values()
-    )
+    equal = reconstruction_terms(images, images, weights)
+    assert all(float(term) == 0.0 for term in equal.values())
     flat = images.mean(dim=(2, 3), keepdim=True).expand_as(images)
-    shuffled = images.flip(3)
-    assert (
-        reconstruction_terms(flat, images, weights)["texture"]
-        > 4 * (reconstruction_terms(shuffled, images, weights)["texture"])
-    )
+    lost, shuffled = (reconstruction_terms(x, images, weights) for x in (flat, images.flip(3)))
+    assert lost["texture"] > 4 * shuffled["texture"]
 
 
 def test_objects_weigh_more_than_their_ground() -> None:
@@ -112,11 +104,6 @@ def test_encoding_continues_and_equals_the_tokenizer(tmp_path: Path) -> None:
     assert (codes[:3] == 99).all() and np.array_equal(codes[3:], expected[3:].numpy())
 
 
-def test_encoding_names_missing_images(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"images_test\.npy"):
-        encode(work_dir=str(tmp_path), split="test", vqgan=str(tmp_path))
-
-
 def test_codes_are_replaced_by_near_ones_in_half_of_the_images() -> None:
     near = np.array([[1], [0], [3], [2]])
     codes = np.random.default_rng(0).integers(4, size=(400, 256))
@@ -143,12 +130,12 @@ def test_the_decoder_learns_alone(tmp_path: Path, monkeypatch) -> None:
     ImageTokenizer(model, small_config(codes=32)).save(folder)
     first = load_vqgan(folder)
     for split in ("train", "validation"):
-        images = np.stack([render_scene(sample_scene(split, index)) for index in range(2)])
-        write_images(tmp_path, split, images, painted=True)
-        np.save(tmp_path / f"codes_{split}.npy", first.encode(torch.from_numpy(images)).numpy())
-    clock = iter(range(10**6))
-    # a step takes a second on any machine
-    monkeypatch.setattr(training.time, "perf_counter", lambda: float(next(clock)))
+        scenes = [sample_scene(split, index) for index in range(2)]
+        images = np.stack([render_scene(scene) for scene in scenes])
+        records = [{"index": n, **scene.attributes()} for n, scene in enumerate(scenes)]
+        codes = first.encode(torch.from_numpy(images)).numpy()
+        write_split(tmp_path, split, records, codes, images)
+    seconds_per_call(monkeypatch)
     for minutes in (0.0, 0.4):
         folders = {"work_dir": str(tmp_path), "model_dir": str(tmp_path / "model")}
         train(network="decoder", minutes=minutes, batch_size=2, lr=3e-3, **folders)
@@ -192,17 +179,12 @@ def test_the_codebook_starts_once_the_latents_are_formed(photographs, monkeypatc
 
 
 def test_a_resumed_tokenizer_training_is_the_uninterrupted_one(photographs, monkeypatch) -> None:
-    whole, first, second = (small_run(photographs, monkeypatch) for _ in range(3))
+    def opened() -> train_vqgan.VqganRun:
+        run = small_run(photographs, monkeypatch)
+        run.progress = 0.1  # the codebook has started
+        return run
 
-    def updates(run: train_vqgan.VqganRun, count: int) -> list[float]:
-        run.progress = 0.1
-        return [run.update(1e-3) for _ in range(count)]
-
-    losses = updates(whole, 4)
-    updates(first, 2)
-    save_state(photographs / "run.pt", first.state())
-    second.load(load_state(photographs / "run.pt"))
-    assert updates(second, 2) == pytest.approx(losses[2:], rel=1e-6)
+    assert_resumes(opened, photographs / "run.pt")
 
 
 def test_a_tokenizer_training_starts_from_another_tokenizer(photographs, monkeypatch) -> None:

@@ -115,46 +115,55 @@ def decoded_distributions(
             rounds.commit([1])
 
 
-def test_noise_spares_deeper_levels(session) -> None:
-    rows, seen = rows_of(session), []
+@dataclass
+class Blind:
+    """A head that predicts zeros and keeps what it was given."""
 
-    def head(ids: Tensor, inputs: Tensor, context: Context) -> Tensor:
-        seen.append(inputs)
+    session: Session
+
+    def __post_init__(self) -> None:
+        network = self.session.drafter.network
+        self.spec, self.fuse, self.ids, self.inputs = network.spec, network.fuse, [], []
+
+    def __call__(self, ids: Tensor, inputs: Tensor, context: Context) -> Tensor:
+        self.ids.append(ids)
+        self.inputs.append(inputs)
         return torch.zeros_like(inputs)
 
-    head.spec, head.fuse = session.drafter.network.spec, session.drafter.network.fuse
+
+def test_noise_spares_deeper_levels(session) -> None:
+    rows, head = rows_of(session), Blind(session)
     unroll(head, rows, 2, torch.full((4, rows.drafted, 32), 0.25))
-    given, first = rows.features[:, :-1], rows.prompt - 1
-    assert torch.equal(seen[0][:, :first], given[:, :first]), "the prompt stays as it is"
-    assert torch.equal(seen[0][:, first:], given[:, first:] + 0.25)
-    assert seen[1].shape[1] == rows.drafted - 1 and not seen[1].any(), (
+    given, first, (top, below) = rows.features[:, :-1], rows.prompt - 1, head.inputs
+    assert torch.equal(top[:, :first], given[:, :first]), "the prompt stays as it is"
+    assert torch.equal(top[:, first:], given[:, first:] + 0.25)
+    assert below.shape[1] == rows.drafted - 1 and not below.any(), (
         "below the root the head reads its own features"
     )
 
 
 def test_the_wrong_pairing_of_earlier_code(session) -> None:
-    rows, seen = rows_of(session), []
-
-    def head(ids: Tensor, inputs: Tensor, context: Context) -> Tensor:
-        seen.append(ids)
-        return torch.zeros_like(inputs)
-
-    head.spec, head.fuse = session.drafter.network.spec, session.drafter.network.fuse
-    unroll(head, rows, 2)
-    unroll(head, rows, 2, shift=0)
-    assert torch.equal(seen[0], rows.ids[:, 1:]) and torch.equal(seen[2], rows.ids[:, :-1])
-    assert torch.equal(seen[1], rows.ids[:, rows.prompt + 1 :])
-    assert torch.equal(seen[3], rows.ids[:, rows.prompt : -1])
+    rows, head = rows_of(session), Blind(session)
+    for shift in (1, 0):
+        unroll(head, rows, 2, shift=shift)
+    right, right_below, wrong, wrong_below = head.ids
+    assert torch.equal(right, rows.ids[:, 1:]) and torch.equal(wrong, rows.ids[:, :-1])
+    assert torch.equal(right_below, rows.ids[:, rows.prompt + 1 :])
+    assert torch.equal(wrong_below, rows.ids[:, rows.prompt : -1])
 
 
 @dataclass
 class Perfect:
     """A head that knows the features to come; `wrong` is added to its predictions of slot `at`."""
 
+    session: Session
     rows: Rows
-    spec: TransformerSpec
     wrong: float = 0.0
     at: int = -1
+
+    @property
+    def spec(self) -> TransformerSpec:
+        return self.session.drafter.network.spec
 
     def __call__(self, ids: Tensor, inputs: Tensor, context: Context) -> Tensor:
         features = self.rows.features[:, 1:].clone()
@@ -163,6 +172,9 @@ class Perfect:
 
     def fuse(self, features: Tensor) -> Tensor:
         return features
+
+    def loss(self) -> Tensor:
+        return loss_of(self.session)(self, self.rows, None)[0]
 
 
 def distributions(spread: float) -> Tensor:
@@ -177,14 +189,11 @@ def distributions(spread: float) -> Tensor:
 @pytest.mark.parametrize("spread", [0.3, 3.0])
 def test_agreement_is_the_share_of_equal_choices_under_the_same_noise(spread) -> None:
     p, q = distributions(spread)
-    noise = (
-        -torch.empty((20_000, *p.shape), dtype=p.dtype)
-        .exponential_(generator=torch.Generator().manual_seed(1))
-        .log()
-    )
+    generator = torch.Generator().manual_seed(1)
+    noise = -torch.empty((5_000, *p.shape), dtype=p.dtype).exponential_(generator=generator).log()
     same = ((p.log() + noise).argmax(-1) == (q.log() + noise).argmax(-1)).double().mean(0)
     found = agreement_of(p, q)
-    torch.testing.assert_close(found, same, rtol=0, atol=0.02)
+    torch.testing.assert_close(found, same, rtol=0, atol=0.04)
     apart = (p - q).abs().sum(-1) / 2
     assert ((found >= (1 - apart) / (1 + apart) - 1e-9) & (found <= 1 - apart + 1e-9)).all()
     torch.testing.assert_close(agreement_of(p, p), torch.ones_like(same))
@@ -198,24 +207,19 @@ def test_agreement_has_the_gradient_of_its_value() -> None:
 
 
 def loss_of(session: Session, levels: int = 2) -> EagleLoss:
-    return EagleLoss(
-        session.target, Levels.of(session.target.grid, levels, torch.device("cpu")), CFG
-    )
+    cpu = torch.device("cpu")
+    return EagleLoss(session.target, Levels.of(session.target.grid, levels, cpu), CFG)
 
 
 def agreement(session: Session, head: object, rows: Rows) -> dict:
     """The figures of level 1, the target's choices drawn anew."""
-    log_p, distributions = (
-        target_distribution(session.target, rows, PLAIN),
-        draft_distributions(session.target, head, rows, PLAIN, 1),
-    )
+    log_p = target_distribution(session.target, rows, PLAIN)
+    drafts = draft_distributions(session.target, head, rows, PLAIN, 1)
     gathered = Gathered()
     for number in range(len(log_p)):
         noise = gumbel(number, "target", torch.arange(log_p.shape[1]), log_p.shape[2])
-        choices = (log_p[number] + noise).argmax(-1)
-        gathered.add_image(
-            [distribution[number] for distribution in distributions], choices, noise, log_p[number]
-        )
+        choices, log_q = (log_p[number] + noise).argmax(-1), [level[number] for level in drafts]
+        gathered.add_image(log_q, choices, noise, log_p[number])
     return gathered.table()[0]
 
 
@@ -223,30 +227,26 @@ def test_a_perfect_drafter(session) -> None:
     """No distance to the target, its first coupled candidate always hits, and no drafter has a
     smaller loss.
     """
-    rows = rows_of(session)
-    figures = agreement(session, Perfect(rows, session.drafter.network.spec), rows)
+    rows, random = rows_of(session), session.drafter.network
+    perfect, loss = Perfect(session, rows), loss_of(session)
+    figures = agreement(session, perfect, rows)
     assert figures["total_variation"] < 1e-6
     assert figures["coupled"]["hit_1"] == figures["coupled"]["hit_10"] == 1.0
     assert figures["topk"]["hit_1"] < figures["topk"]["hit_4"] <= 1.0
-    best, parts = loss_of(session)(Perfect(rows, session.drafter.network.spec), rows, None)
-    distribution = guided(session.target, loss_of(session).levels.wanted(rows), CFG).softmax(-1)
+    best, parts = loss(perfect, rows, None)
+    distribution = guided(session.target, loss.levels.wanted(rows), CFG).softmax(-1)
     entropy = torch.special.entr(distribution).sum(-1)
     torch.testing.assert_close(best, 0.1 * (entropy.mean() + entropy[:, 1:].mean()) / 2)
-    assert (
-        not parts[:, 0].any()
-        and loss_of(session)(session.drafter.network, rows, None)[0] > best + 0.05
-    )
-    whole = replace(loss_of(session), weights=(1.0, 0.1, 2.0))
-    torch.testing.assert_close(
-        whole(Perfect(rows, session.drafter.network.spec), rows, None)[0], best, rtol=0, atol=1e-5
-    )
-    assert whole(session.drafter.network, rows, None)[1][:, 2].min() > 0.1
+    assert not parts[:, 0].any() and loss(random, rows, None)[0] > best + 0.05
+    whole = replace(loss, weights=(1.0, 0.1, 2.0))
+    torch.testing.assert_close(whole(perfect, rows, None)[0], best, rtol=0, atol=1e-5)
+    assert whole(random, rows, None)[1][:, 2].min() > 0.1
 
 
 def test_the_first_slot_that_decoding_uses_gets_loss(session) -> None:
     rows = rows_of(session)
     best, worse, same = (
-        loss_of(session)(Perfect(rows, session.drafter.network.spec, wrong, at), rows, None)[0]
+        Perfect(session, rows, wrong, at).loss()
         for wrong, at in ((0.0, 0), (2.0, rows.prompt - 1), (2.0, rows.prompt - 2))
     )
     assert worse > best + 1.5 / (session.target.grid.tokens - 1) / 2 * 0.9, "smooth L1 of 2 is 1.5"
@@ -257,9 +257,7 @@ def test_ends_of_rows_get_no_loss(lumina_folder) -> None:
     session = open_lumina(lumina_folder, "96x64")
     rows, columns = rows_of(session), session.target.grid.columns
     best, end, token = (
-        loss_of(session)(
-            Perfect(rows, session.drafter.network.spec, wrong, rows.prompt - 1 + at), rows, None
-        )[0]
+        Perfect(session, rows, wrong, rows.prompt - 1 + at).loss()
         for wrong, at in ((0.0, 0), (2.0, columns - 1), (2.0, columns))
     )
     assert end == best < token, "a row's last token is followed by its end, which nothing decides"

@@ -44,13 +44,13 @@ def test_what_is_written_is_read(tmp_path):
     assert sorted(path.name for path in tmp_path.glob("*.*")) == [
         ".lock.0", "about.json", *(f"tokens-0-0000{n}.safetensors" for n in range(3))
     ]  # fmt: skip
-    tokens = Tokens.read(tmp_path)
+    tokens, examples = Tokens.read(tmp_path), [example(n) for n in range(8)]
     assert tokens.about == ABOUT and len(tokens) == 8
-    assert tokens.ids == [example(n).id for n in range(8)] and tokens.seeds == list(range(8))
-    assert tokens.captions == [example(n).caption for n in range(8)]
-    found = tokens.codes([7, 0, 7, 4])
-    assert found.dtype == torch.int64
-    assert torch.equal(found, torch.stack([example(n).codes for n in (7, 0, 7, 4)]))
+    assert tokens.ids == [written.id for written in examples] and tokens.seeds == list(range(8))
+    assert tokens.captions == [written.caption for written in examples]
+    codes, order = tokens.codes([7, 0, 7, 4]), (7, 0, 7, 4)
+    assert codes.dtype == torch.int64
+    assert torch.equal(codes, torch.stack([examples[n].codes for n in order]))
 
 
 @pytest.mark.parametrize(
@@ -86,9 +86,8 @@ def test_an_unfinished_shard_is_all_that_a_kill_takes(tmp_path):
     again.close()
     fill(tmp_path, range(5))
     assert Tokens.read(tmp_path).ids == [example(n).id for n in range(5)]
-    assert read_lines(tmp_path / "skipped.jsonl") == [
-        {"id": "bad", "reason": "no caption: nothing"}
-    ]
+    skipped = [{"id": "bad", "reason": "no caption: nothing"}]
+    assert read_lines(tmp_path / "skipped.jsonl") == skipped
 
 
 def test_an_unfinished_shard_is_written_now_and_then(tmp_path, monkeypatch):
@@ -128,10 +127,7 @@ def test_an_id_stands_once(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            {"settings": {"model": "anole", "cfg": 3.0}},
-            r"--model 'tiny' \(now 'anole'\); allowed: the same",
-        ),
+        ({"settings": {"model": "anole", "cfg": 3.0}}, r"--model 'tiny' \(now 'anole'\); allowed:"),
         ({"settings": {"model": "tiny"}}, r"--cfg 3.0 \(now None\)"),
         ({"rows": 3}, r"rows 2 \(now 3\)"),
     ],
@@ -158,38 +154,25 @@ def test_one_command_at_a_time(tmp_path):
     ShardWriter(tmp_path, ABOUT, rank=0).close()
 
 
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-5])
-
-
-def rewrite(path: Path, codes: torch.Tensor, entries: int, **change: object) -> None:
+def rewrite(path: Path, codes: torch.Tensor, entries: int = 2, **change: object) -> None:
     lines = [{"id": str(n), "caption": "a", "seed": None} | change for n in range(entries)]
     save_file({"codes": codes}, path, {"examples": json.dumps(lines)})
+
+
+CODES = torch.zeros(2, 6, dtype=torch.int32)
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (cut, "damaged shard"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-5]), "damaged shard"),
         (lambda path: path.write_bytes(b""), "damaged shard"),
         (lambda path: save_file({"codes": torch.zeros(2, 6)}, path), "damaged shard"),
-        (
-            lambda path: rewrite(path, torch.zeros(2, 6, dtype=torch.int32), 1),
-            "2 images with 1 captions",
-        ),
-        (lambda path: rewrite(path, torch.zeros(2, 6), 2), "codes of type F32"),
-        (
-            lambda path: rewrite(path, torch.zeros(2, 6, dtype=torch.int32), 2, caption=7),
-            "examples without id, caption and seed",
-        ),
-        (
-            lambda path: rewrite(path, torch.zeros(2, 5, dtype=torch.int32), 2),
-            "5 codes per image; .* 2 x 3",
-        ),
-        (
-            lambda path: rewrite(path, torch.full((2, 6), 9, dtype=torch.int32), 2),
-            "codes from 9 to 9; .* 9 codes",
-        ),
+        (lambda path: rewrite(path, CODES, 1), "2 images with 1 captions"),
+        (lambda path: rewrite(path, CODES.float()), "codes of type F32"),
+        (lambda path: rewrite(path, CODES, caption=7), "examples without id, caption and seed"),
+        (lambda path: rewrite(path, CODES[:, :5].clone()), "5 codes per image; .* 2 x 3"),
+        (lambda path: rewrite(path, CODES + 9), "codes from 9 to 9; .* 9 codes"),
     ],
 )
 def test_a_damaged_shard_is_named(tmp_path, damage, message):
@@ -200,9 +183,7 @@ def test_a_damaged_shard_is_named(tmp_path, damage, message):
 
 
 def test_a_folder_without_tokens_is_named(tmp_path):
-    with pytest.raises(
-        ValueError, match=r"found no about.json; `main.py extract_tokens` writes one"
-    ):
+    with pytest.raises(ValueError, match=r"no about.json; `main.py extract_tokens` writes one"):
         Tokens.read(tmp_path)
     ShardWriter(tmp_path, ABOUT).close()
     with pytest.raises(ValueError, match="found no tokens-"):
@@ -261,14 +242,12 @@ def test_fewer_images_for_training_are_among_more_of_them(tmp_path):
 def test_folders_are_joined_one_behind_the_other(tmp_path):
     fill(tmp_path / "real", range(3))
     fill(tmp_path / "own", range(2, 7))
-    tokens, parts = Tokens.joined([tmp_path / "real", tmp_path / "own"]), [range(3), range(2, 7)]
-    examples = [example(number) for part in parts for number in part]
-    assert tokens.ids == [each.id for each in examples] and tokens.captions == [
-        each.caption for each in examples
-    ]
-    assert torch.equal(
-        tokens.codes(range(8)), torch.stack([each.codes for each in examples]).long()
-    )
+    tokens = Tokens.joined([tmp_path / "real", tmp_path / "own"])
+    examples = [example(number) for number in (*range(3), *range(2, 7))]
+    assert tokens.ids == [joined.id for joined in examples]
+    assert tokens.captions == [joined.caption for joined in examples]
+    codes = torch.stack([joined.codes for joined in examples])
+    assert torch.equal(tokens.codes(range(8)), codes.long())
     train, held = tokens.split(2)
     assert not {tokens.captions[i] for i in train} & {tokens.captions[i] for i in held}
     ShardWriter(tmp_path / "other", ABOUT | {"vocab": 10}).close()

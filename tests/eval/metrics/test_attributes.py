@@ -1,11 +1,10 @@
 """The attribute classifier: scores counted by hand, training and its data, files."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from tiny_runs import assert_resumes, write_split
 
 from configs.schema import CLASSIFIER
 from eval.metrics.attribute_classifier import AttributeClassifier, prompt_accuracy, to_pixels
@@ -19,7 +18,6 @@ from scripts.tiny.train_attributes import (
     Targets,
     classifier_loss,
 )
-from support.training_state import load_state, save_state
 
 
 def _record(kind, colour, *objects):
@@ -130,37 +128,23 @@ class _FakeTokenizer:
         return codes[:, :1, None, None].to(torch.uint8).expand(-1, 128, 128, 3)
 
 
-def write_split(folder, split, scenes):
-    images, records = scenes
-    np.save(folder / f"images_{split}.npy", images.numpy())
-    lines = "".join(json.dumps(record) + "\n" for record in records)
-    (folder / f"captions_{split}.jsonl").write_text(lines)
-    codes = np.arange(len(records), dtype=np.uint16)[:, None].repeat(4, axis=1)
-    np.save(folder / f"codes_{split}.npy", codes)
-
-
 def test_training_continues_where_it_stopped(scenes, tmp_path, monkeypatch):
     monkeypatch.setattr("scripts.tiny.train_attributes.load_vqgan", lambda _: _FakeTokenizer())
+    images, records = scenes
+    codes = np.arange(len(records))[:, None].repeat(4, axis=1)
     for split in ("train", "test"):
-        write_split(tmp_path, split, scenes)
+        write_split(tmp_path, split, records, codes, images.numpy())
 
     def new_run() -> AttributesRun:
         return AttributesRun(tmp_path, tmp_path, 4, torch.device("cpu"))
 
-    whole = new_run()
-    assert whole.decoded[:, 3, 5, 1].tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert new_run().decoded[:, 3, 5, 1].tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
     monkeypatch.setattr("scripts.tiny.train_attributes.load_vqgan", None)  # decodes only once
-    first, second = new_run(), new_run()
-    losses = [whole.update(1e-3) for _ in range(4)]
-    for _ in range(2):
-        first.update(1e-3)
-    save_state(tmp_path / "run.pt", first.state())
-    second.load(load_state(tmp_path / "run.pt"))
-    assert [second.update(1e-3) for _ in range(2)] == pytest.approx(losses[2:], rel=1e-6)
+    whole = assert_resumes(new_run, tmp_path / "run.pt")
     figures = whole.validate(1)
     assert {name.split("_")[0] for name in figures} == {"clean", "degraded", "reconstructed"}
     whole.export(tmp_path)
-    saved, images = AttributeClassifier.load(tmp_path / CLASSIFIER), scenes[0]
+    saved = AttributeClassifier.load(tmp_path / CLASSIFIER)
     assert saved.predict(images) == whole.module.eval().predict(images)
 
 

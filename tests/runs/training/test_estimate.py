@@ -66,9 +66,8 @@ def test_weights_and_optimiser(optimizer, layers, checkpoint, session) -> None:
         value for each in optimizers for state in each.state.values() for value in state.values()
     ]
     held = sum(value.nbytes for value in states if torch.is_tensor(value) and value.ndim)
-    assert found["optimiser"] == pytest.approx(
-        held, rel=0.05
-    )  # Muon leaves norms and biases to AdamW
+    # Muon leaves norms and biases to AdamW
+    assert found["optimiser"] == pytest.approx(held, rel=0.05)
     assert found["target weights"] == sum(p.nbytes for p in session.target.transformer.parameters())
 
 
@@ -161,16 +160,13 @@ def test_slots(checkpoint, session) -> None:
 
 def test_the_command_prints_it_and_stops(checkpoint, tmp_path, capsys) -> None:
     write_tokens(tmp_path / "tokens", "tiny", checkpoint, (4, 4), 8)
-    words = [
-        f"--model_path={checkpoint}",
-        f"--tokens={tmp_path / 'tokens'}",
-        f"--output_dir={tmp_path / 'out'}",
-    ]
+    paths = {
+        "model_path": checkpoint,
+        "tokens": tmp_path / "tokens",
+        "output_dir": tmp_path / "out",
+    }
+    words = [f"--{name}={path}" for name, path in paths.items()]
     assert main.main(["train_drafter", *words, "--device=cpu", "--estimate"]) == 0
-    out = capsys.readouterr().out
-    assert (
-        "target weights" in out
-        and "TFLOP" in out
-        and "together" in out
-        and not (tmp_path / "out").exists()
-    )
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in ("target weights", "TFLOP", "together"))
+    assert not out.exists()
