@@ -159,13 +159,9 @@ def test_slots(checkpoint, session) -> None:
 
 
 def test_the_command_prints_it_and_stops(checkpoint, tmp_path, capsys) -> None:
-    write_tokens(tmp_path / "tokens", "tiny", checkpoint, (4, 4), 8)
-    paths = {
-        "model_path": checkpoint,
-        "tokens": tmp_path / "tokens",
-        "output_dir": tmp_path / "out",
-    }
-    words = [f"--{name}={path}" for name, path in paths.items()]
+    out, tokens = tmp_path / "out", tmp_path / "tokens"
+    write_tokens(tokens, "tiny", checkpoint, (4, 4), 8)
+    words = [f"--model_path={checkpoint}", f"--tokens={tokens}", f"--output_dir={out}"]
     assert main.main(["train_drafter", *words, "--device=cpu", "--estimate"]) == 0
     printed = capsys.readouterr().out
     assert all(name in printed for name in ("target weights", "TFLOP", "together"))
