@@ -13,6 +13,14 @@ from configs.model import DeviceSettings, EngineSettings, ModelSettings
 from configs.sampling import SamplingSettings
 
 _NUMBERS = "numbers of layers from 1 on, rising, by commas"
+# What a block head is trained with, and how errors call it. It generates its images in every
+# update, so nothing of them can be kept.
+_BLOCK = {
+    "alignment": ("inference", "inference"),
+    "guidance_aware": (True, "on"),
+    "agreement": ("noise", "noise"),
+    "cache_features": (None, "off"),
+}
 # What may differ between two commands that fill the same folder: it does not change the training.
 FREE_FLAGS = (
     "output_dir",
@@ -143,23 +151,17 @@ class TrainSettings(DeviceSettings, ModelSettings):
             refuse("accumulate", self.accumulate, allowed)
         if list(self.layers_read) != sorted(set(self.layers_read)):
             refuse("target_layers", self.target_layers, _NUMBERS)
-        if self.drafter != "eagle" and self.alignment == "shifted":
-            refuse("alignment", "shifted", f"inference with --drafter {self.drafter}")
-        if self.drafter == "block" and not self.guidance_aware:
-            refuse("guidance_aware", False, "on with --drafter block")
-        if self.drafter == "block" and self.agreement != "noise":
-            refuse("agreement", self.agreement, "noise with --drafter block")
-        if self.drafter == "block" and self.cache_features is not None:
-            allowed = "off with --drafter block, which draws its images anew"
-            refuse("cache_features", self.cache_features, allowed)
+        for name, (value, shown) in _BLOCK.items():
+            if self.drafter == "block" and getattr(self, name) != value:
+                refuse(name, getattr(self, name), f"{shown} with --drafter block")
         if not self.evaluated.drafted:
             refuse("eval_method", self.eval_method, "a method that has a drafter")
 
     @property
     def plain(self) -> EngineSettings:
         """The settings that open the target for plain decoding, with this sampling distribution."""
-        parts = (*fields(ModelSettings), *fields(DeviceSettings))
-        shared = {f.name: getattr(self, f.name) for f in parts}
+        names = [f.name for parent in (ModelSettings, DeviceSettings) for f in fields(parent)]
+        shared = {name: getattr(self, name) for name in names}
         return EngineSettings(**shared, sampling=self.sampling, method=MethodSettings(method="ar"))
 
     @property

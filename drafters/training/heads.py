@@ -20,7 +20,7 @@ from configs.training import TrainSettings
 from drafters.block import BlockHead
 from drafters.kinds import DEFAULT, ENTRY, KINDS, LAYERS, kind_with, target_layers
 from drafters.loading import load_drafter
-from models.base import TargetModel, TransformerSpec
+from models.base import TargetModel
 from models.files.folders import checkpoint_folder
 from models.files.network import public_state
 from models.linear import forget_packed
@@ -42,35 +42,30 @@ def head_config(settings: TrainSettings) -> dict:
     """Return the drafter's config.json: --start_from's, or the target's with its own layers.
 
     Raises:
-        SettingsError: --layers or --drafter differs from --start_from.
+        SettingsError: --layers, --target_layers or --drafter differs from --start_from.
     """
+    read = {LAYERS: list(settings.layers_read)} if settings.layers_read else {}
     if settings.start_from is None:
         folder = checkpoint_folder(settings.model_path, "--model_path")
         config = FAMILIES[settings.model].entries(read_object(folder / "config.json"))
         shared = {name: config[name] for name in _SHARED if name in config}
         kind = {} if settings.drafter == DEFAULT else {ENTRY: settings.drafter}
         sizes = {"num_hidden_layers": settings.layers or 1, "bias": True}
-        return shared | _FOR_OTHERS | sizes | kind | _layers(settings)
-    config = read_object(checkpoint_folder(settings.start_from, "--start_from") / "config.json")
-    if settings.layers not in (None, config.get("num_hidden_layers")):
-        refuse("layers", settings.layers, f"{config.get('num_hidden_layers')}, as --start_from has")
-    if settings.layers_read and config.get(LAYERS, list(settings.layers_read)) != list(
-        settings.layers_read
-    ):
-        refuse("target_layers", settings.target_layers, f"{config[LAYERS]}, as --start_from has")
-    config = config | _layers(settings)
-    drafter = config.get(ENTRY, DEFAULT)
+        return shared | _FOR_OTHERS | sizes | kind | read
+    start = read_object(checkpoint_folder(settings.start_from, "--start_from") / "config.json")
+    layers, drafter = start.get("num_hidden_layers"), start.get(ENTRY, DEFAULT)
+    if settings.layers not in (None, layers):
+        refuse("layers", settings.layers, f"{layers}, as --start_from has")
+    # a head without hidden states may learn to read them
+    if read and start.get(LAYERS, read[LAYERS]) != read[LAYERS]:
+        refuse("target_layers", settings.target_layers, f"{start[LAYERS]}, as --start_from has")
+    config = _FOR_OTHERS | start | read
     if (settings.drafter, drafter) == ("block", "eagle"):  # which is a block head without training
-        return _FOR_OTHERS | config | {ENTRY: "block"}
+        return config | {ENTRY: "block"}
     if settings.drafter != drafter:
-        refuse(
-            "drafter", settings.drafter, f"{drafter}, as the drafter in {settings.start_from} is"
-        )
-    return _FOR_OTHERS | config
-
-
-def _layers(settings: TrainSettings) -> dict[str, list[int]]:
-    return {LAYERS: list(settings.layers_read)} if settings.layers_read else {}
+        allowed = f"{drafter}, as the drafter in {settings.start_from} is"
+        refuse("drafter", settings.drafter, allowed)
+    return config
 
 
 def open_head(settings: TrainSettings, target: TargetModel) -> nn.Module:
@@ -79,28 +74,23 @@ def open_head(settings: TrainSettings, target: TargetModel) -> nn.Module:
     An EAGLE head's embedding is the target's, `embedding_scale` times as large, and is not trained.
     """
     config, scale = head_config(settings), embedding_scale(settings, target)
-    kind = KINDS[settings.drafter]
+    layers = target_layers(config, target.spec, "--target_layers")
     if settings.start_from is None:
+        spec = replace(target.drafter_spec(config), target_layers=layers)
         with target.device:
-            head = kind.network(_spec(config, target), config["bias"])
+            head = KINDS[settings.drafter].network(spec, config["bias"])
         _initialise(head, settings.seed)
     else:
         head = load_drafter(settings.start_from, target, torch.float32).network
         forget_packed(head)
-        wanted = target_layers(config, target.spec, "--target_layers")
-        if head.spec.target_layers != wanted:
-            head.read_layers(wanted)
+        if head.spec.target_layers != layers:
+            head.read_layers(layers)
         head = BlockHead.of(head) if settings.drafter == "block" else head
         # undoes what `export` did: the embedding below is the larger one again
         _scale_tokens(head.fc.weight.data, 1 / scale)
     head.requires_grad_(True)
     head.embedding = nn.Embedding.from_pretrained(target.embedding() * scale)
     return head
-
-
-def _spec(config: dict, target: TargetModel) -> TransformerSpec:
-    layers = target_layers(config, target.spec, "--target_layers")
-    return replace(target.drafter_spec(config), target_layers=layers)
 
 
 def embedding_scale(settings: TrainSettings, target: TargetModel) -> float:
@@ -112,13 +102,9 @@ def embedding_scale(settings: TrainSettings, target: TargetModel) -> float:
     if not settings.enlarge_embeddings:
         return 1.0
     embeddings = target.embedding()[target.vocab.first_id :][: target.vocab.size]
-    return (
-        _root_mean_square(target.transformer.norm.weight) / _root_mean_square(embeddings)
-    ).item()
-
-
-def _root_mean_square(values: Tensor) -> Tensor:
-    return values.float().square().mean().sqrt()
+    norm = target.transformer.norm.weight
+    feature, embedding = (values.float().square().mean().sqrt() for values in (norm, embeddings))
+    return (feature / embedding).item()
 
 
 def _scale_tokens(weight: Tensor, factor: float) -> None:
@@ -147,8 +133,7 @@ def export(head: nn.Module, config: dict, folder: Path, target: TargetModel, sca
     state["embed_tokens.weight"] = target.embedding()
     # the written embedding is the target's own, so the weights that read it make up for it
     _scale_tokens(state["fc.weight"], scale)
-    content = save(
-        {key: value.half().cpu().contiguous() for key, value in state.items()}, {"format": "pt"}
-    )
+    half = {key: value.half().cpu().contiguous() for key, value in state.items()}
+    content = save(half, {"format": "pt"})
     replace_file(folder / "model.safetensors", content)
     replace_file(folder / "config.json", (json.dumps(config, indent=2) + "\n").encode())

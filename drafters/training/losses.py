@@ -76,16 +76,13 @@ class Levels:
 
     Level k drafts token c from the root c - k; a row end in between takes a slot of its own, so a
     level may be more than one depth further.
-
-    slots: (tokens - 1,) the slot, counted from slot prompt - 1, that drafts token 1, 2, ...
-    places: per level k, for tokens k, k + 1, ..., the index into the predictions of all depths, one
-    depth after the other.
-    depths: how many `unroll` must give.
     """
 
-    slots: Tensor
-    places: tuple[Tensor, ...]
-    depths: int
+    slots: Tensor  # (tokens - 1,) the slot, from slot prompt - 1 on, that drafts token 1, 2, ...
+    # per level k, for tokens k, k + 1, ..., the index into the predictions of all depths, one depth
+    # after the other
+    indices: tuple[Tensor, ...]
+    depths: int  # how many `unroll` must give
 
     @staticmethod
     def of(grid: ImageGrid, levels: int, device: torch.device) -> "Levels":
@@ -109,7 +106,7 @@ class Levels:
     def read(self, outputs: list[Tensor]) -> list[Tensor]:
         """Return per level k the predicted features (rows, tokens - k, hidden) of tokens k, ..."""
         joined = torch.cat(outputs, 1)
-        return [joined.index_select(1, indices) for indices in self.places]
+        return [joined.index_select(1, indices) for indices in self.indices]
 
 
 def guided(target: TargetModel, features: Tensor, cfg: float) -> Tensor:
@@ -150,18 +147,14 @@ class EagleLoss:
 
     They are the regression of features, the cross-entropy to the target's guided distribution over
     image codes, and the share of choices that differ under the same noise.
-
-    target: frozen; its head turns features into logits. levels: what is scored. cfg: guidance scale
-    of the distribution; with 1 every row has its own. weights: of the parts; a third one of 0 is
-    not computed. shift: as for `unroll`. alike: of the third part, from p and q (..., codes) the
-    share of equal choices (...): one of `ALIKE`; `overlap` is the cheaper bound.
     """
 
-    target: TargetModel
-    levels: Levels
-    cfg: float = 3.0
-    weights: tuple[float, float, float] = (1.0, 0.1, 0.0)
-    shift: int = 1
+    target: TargetModel  # frozen; its head turns features into logits
+    levels: Levels  # what is scored
+    cfg: float = 3.0  # guidance scale of the distribution; with 1 every row has its own
+    weights: tuple[float, float, float] = (1.0, 0.1, 0.0)  # of the parts; a third of 0 is skipped
+    shift: int = 1  # as for `unroll`
+    # of the third part, from p and q (..., codes) the share of equal choices (...): one of `ALIKE`
     alike: Callable[[Tensor, Tensor], Tensor] = agreement
 
     def __call__(
@@ -175,17 +168,13 @@ class EagleLoss:
         predicted = self.levels.read(outputs)
         parts = []
         for level, features in enumerate(predicted):
-            p, log_q = (
-                distribution[:, level:],
-                guided(self.target, features, self.cfg).log_softmax(-1),
-            )
+            p = distribution[:, level:]
+            log_q = guided(self.target, features, self.cfg).log_softmax(-1)
             goal = wanted[:, level:, : features.shape[-1]]  # without hidden states
             regression = F.smooth_l1_loss(features.float(), goal.float())
-            differ = (
-                1 - self.alike(p, log_q.exp()).mean()
-                if self.weights[2]
-                else torch.zeros_like(regression)
-            )
+            differ = torch.zeros_like(regression)
+            if self.weights[2]:
+                differ = 1 - self.alike(p, log_q.exp()).mean()
             parts.append(torch.stack([regression, -(p * log_q).sum(-1).mean(), differ]))
         return self.total(stacked := torch.stack(parts)), stacked.detach()
 
