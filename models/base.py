@@ -160,10 +160,11 @@ class TargetOptions:
     device: torch.device
     # folder or hub id of Chameleon's tokenizers, if they are not at their usual places
     tokenizer_path: str | None = None
-    target_size: str | None = None  # pixels, "768" or "1024x576", of models that draw in many sizes
+    target_size: str | None = None  # pixels, "768" or "1024x576", of models with many sizes
     negative_prompt: str | None = None  # of models whose unconditional row holds one
     text_encoder_path: str | None = None  # folder or hub id, of models with a text encoder
     vq_path: str | None = None  # file of the image tokenizer, of models that have it apart
+    download: bool = True  # whether hub ids may be fetched
 
 
 class TargetModel(Protocol):

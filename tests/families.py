@@ -1,21 +1,61 @@
-"""What the tests of several families ask of a target: logits through a cache, and whole images."""
+"""What the tests of several families ask of a target: its small files, logits, whole images."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from PIL import Image
+from small import small_settings, write_checkpoint
+from small_emu3 import emu3_settings, write_emu3
+from small_janus import janus_settings, write_janus
+from small_liquid import liquid_settings, write_liquid
+from small_llamagen import llamagen_settings, open_llamagen, write_llamagen
 from torch import Tensor
 
 import main
 from configs.methods import MethodSettings
 from configs.sampling import SamplingSettings
+from configs.schema import RunSettings
 from decoding.cache import CacheShape, KVCache
 from decoding.images import Job
 from drafters.training.shards import Tokens
 from models.base import TargetModel
-from runs.session import Session
+from runs.session import Session, open_session
 
 PROMPTS = ("a cat", "two blue dogs", "A red cat")
+PLAIN = MethodSettings("ar")
+
+
+@dataclass(frozen=True)
+class Small:
+    """Small checkpoints of a layout."""
+
+    write: Callable[[Path], Path]  # into a new folder; returns the target's
+    settings: Callable[..., RunSettings]  # of a run on it
+    open: Callable[[RunSettings], Session] = open_session
+
+    def load(self, folder: Path, method: MethodSettings = PLAIN, dtype: str = "fp64") -> Session:
+        """Open a session on a folder."""
+        return self.open(self.settings(folder, dtype).with_method(method))
+
+
+SMALL = {
+    "tiny": Small(lambda root: write_checkpoint(root / "tiny"), small_settings),
+    "emu3": Small(lambda root: write_emu3(root / "Emu3-Gen-hf", layout="old"), emu3_settings),
+    "janus_pro": Small(lambda root: write_janus(root / "Janus-Pro"), janus_settings),
+    "janus_pro of the authors": Small(
+        lambda root: write_janus(root / "Janus-Pro", authors=True), janus_settings
+    ),
+    "liquid": Small(lambda root: write_liquid(root / "Liquid_V1_7B"), liquid_settings),
+    "llamagen": Small(write_llamagen, llamagen_settings, open_llamagen),
+}
+
+
+def same_weights(one: torch.nn.Module, other: torch.nn.Module) -> bool:
+    """Return whether two networks have equal weights."""
+    ours, theirs = one.state_dict(), other.state_dict()
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[key], theirs[key]) for key in ours)
 
 
 @torch.inference_mode()
@@ -37,22 +77,39 @@ def cached_logits(target: TargetModel, text: str, codes: list[int]) -> Tensor:
     return target.score(torch.cat(features, 1))
 
 
+@torch.no_grad()
+def logits_by_transformers(
+    model: torch.nn.Module, target: TargetModel, text: str, codes: list[int]
+) -> Tensor:
+    """Return the same by a class of transformers, one row after the other, without padding."""
+    rows, first = target.prompt(text, 2), target.vocab.first_id
+    found = []
+    for ids, start in zip(rows.ids, rows.starts.tolist(), strict=True):
+        whole = torch.cat([ids[start:], torch.tensor(codes) + first])[None]
+        logits = model(input_ids=whole).logits[0, -len(codes) - 1 :]
+        found.append(logits[:, first : first + target.vocab.size])
+    return torch.stack(found)
+
+
 def decoded(
-    session: Session, method: MethodSettings, sampling: SamplingSettings | None = None
+    session: Session, method: MethodSettings = PLAIN, sampling: SamplingSettings | None = None
 ) -> list[Tensor]:
     """Return the codes of an image of every prompt, two images in flight."""
-    engine = session.open_engine(method, sampling, images=2)
-    jobs = [Job(str(number), text, 7 + number) for number, text in enumerate(PROMPTS)]
-    found = [image for step in engine.generate(jobs) for image in step.finished]
-    return [image.codes for image in sorted(found, key=lambda image: image.job.id)]
+    return [image.codes for image in _images(session, method, sampling)]
 
 
 def rounds(session: Session, method: MethodSettings) -> list[int]:
     """Return how many rounds the image of every prompt takes, two images in flight."""
-    engine = session.open_engine(method, images=2)
+    return [image.target_forwards for image in _images(session, method)]
+
+
+def _images(
+    session: Session, method: MethodSettings, sampling: SamplingSettings | None = None
+) -> list:
+    engine = session.open_engine(method, sampling, images=2)
     jobs = [Job(str(number), text, 7 + number) for number, text in enumerate(PROMPTS)]
-    found = [image for step in engine.generate(jobs) for image in step.finished]
-    return [image.target_forwards for image in sorted(found, key=lambda image: image.job.id)]
+    images = [image for step in engine.generate(jobs) for image in step.finished]
+    return sorted(images, key=lambda image: image.job.id)
 
 
 def extracted(

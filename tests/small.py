@@ -20,8 +20,7 @@ from models.codecs.vqgan import ImageTokenizer
 from models.codecs.vqgan_config import VqganConfig
 from models.codecs.vqgan_layout import build_vqmodel
 from models.files.network import public_state
-from models.targets.chameleon_network import chameleon_keys, chameleon_spec
-from models.targets.llama_spec import llama_drafter_spec
+from models.targets.llama import decoder_keys, decoder_spec, llama_drafter_spec
 from models.transformer import Transformer
 from runs.session import Session, open_session
 from scripts.tiny.make_tokenizer import CLOSING_NAMES, LEADING_NAMES, image_token_name
@@ -60,11 +59,11 @@ def write_checkpoint(folder: Path, sizes: Sizes = Sizes(), seed: int = 0) -> Pat
     """Write target, drafter, tokenizer and VQGAN; returns the folder."""
     (folder / "drafter").mkdir(parents=True)
     config = write_parts(folder, sizes)
-    spec = chameleon_spec(config)
+    spec = decoder_spec(config)
     target = randomised(Transformer(spec, spec.vocab), seed, sizes)
     save_file(public_weights(target, sizes), folder / "model.safetensors")
     head_config = config | {"num_hidden_layers": 1, "bias": True}
-    head = randomised(EagleHead(chameleon_spec(head_config)), seed + 1, sizes)
+    head = randomised(EagleHead(decoder_spec(head_config)), seed + 1, sizes)
     make_kin(target, head)
     (folder / "drafter" / "config.json").write_text(json.dumps(head_config))
     save_file(public_weights(head, sizes), folder / "drafter" / "model.safetensors")
@@ -209,7 +208,7 @@ def public_weights(module: nn.Module, sizes: Sizes) -> dict[str, Tensor]:
     keys = (
         eagle_keys(module.spec, True)
         if isinstance(module, EagleHead)
-        else chameleon_keys(module.spec, None)
+        else decoder_keys(module.spec)
     )
     state = public_state(module, keys)
     once = [key for key in state if sizes.shared_norm and is_head_norm(key)]
@@ -220,10 +219,13 @@ def is_head_norm(key: str) -> bool:
     return ".q_norm." in key or ".k_norm." in key
 
 
-def small_settings(folder: Path, dtype: str = "fp64", **sampling: float) -> RunSettings:
+def small_settings(
+    folder: Path, dtype: str = "fp64", model: str = "tiny", **sampling: float
+) -> RunSettings:
     """Return the settings of a run on a small checkpoint, with its drafter."""
     return RunSettings(
         prompt="a cat",
+        model=model,
         model_path=str(folder),
         dtype=dtype,
         device="cpu",

@@ -3,21 +3,27 @@
 import base64
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from small import llama_drafter, randomised, special_tokenizer, write_drafter
+from small import (
+    llama_drafter,
+    randomised,
+    small_settings,
+    special_tokenizer,
+    write_drafter,
+)
 from tokenizers import Tokenizer, pre_tokenizers
 from torch import Tensor
 from transformers import Emu3Config, Emu3VQVAE, Emu3VQVAEConfig
 
-from configs.schema import RunSettings, SamplingSettings
-from drafters.eagle import EagleHead
+from configs.schema import RunSettings
 from models.files.network import public_state
 from models.files.tiktoken import _LETTER
-from models.targets.emu3_network import emu3_entries, emu3_keys, emu3_spec
+from models.targets.emu3 import DECODER, Emu3
+from models.targets.llama import decoder_keys
 from models.transformer import Transformer
 
 BEFORE = (
@@ -54,10 +60,12 @@ def write_emu3(folder: Path, sizes: Emu3Sizes = Emu3Sizes(), layout: str = "new"
     """
     tokenizer = small_tokenizer(sizes)
     config = public_config(sizes, tokenizer.get_vocab())
-    target, head, drafter = small_networks(config.to_dict())
-    state = public_state(target, emu3_keys(target.spec, None))
+    spec, entries = Emu3().spec(config.to_dict()), Emu3().entries(config.to_dict())
+    target = randomised(Transformer(spec, spec.vocab), 0)
+    # first, since it also makes the target's weights more like the drafter's
+    write_drafter(folder / "drafter", *llama_drafter(entries, target))
+    state = public_state(target, decoder_keys(target.spec, None, DECODER))
     codec = small_movq(config.vq_config).state_dict()
-    write_drafter(folder / "drafter", head, drafter)
     if layout == "authors":
         write_authors(folder, config, state, sizes)
         write_codec(folder.parent / "Emu3-VisionTokenizer", config.vq_config, codec)
@@ -148,13 +156,6 @@ def public_config(sizes: Emu3Sizes, vocabulary: dict[str, int]) -> Emu3Config:
     )  # fmt: skip
 
 
-def small_networks(config: dict) -> tuple[Transformer, EagleHead, dict]:
-    """Return random networks of target and drafter, and the drafter's config.json."""
-    spec = emu3_spec(config)
-    target = randomised(Transformer(spec, spec.vocab), 0)
-    return target, *llama_drafter(emu3_entries(config), target)
-
-
 def small_movq(config: Emu3VQVAEConfig) -> Emu3VQVAE:
     """Return transformers' codec with random weights; activations keep their scale.
 
@@ -184,13 +185,5 @@ def small_tokenizer(sizes: Emu3Sizes) -> Tokenizer:
 
 def emu3_settings(folder: Path, dtype: str = "fp64", **sampling: float) -> RunSettings:
     """Return the settings of a run on a small checkpoint, with its drafter."""
-    return RunSettings(
-        prompt="a cat",
-        model="emu3",
-        model_path=str(folder),
-        target_size=Emu3Sizes().size,
-        negative_prompt="lowres, blurry.",
-        dtype=dtype,
-        device="cpu",
-        sampling=SamplingSettings(**{"cfg": 3.0, **sampling}),
-    )
+    settings = small_settings(folder, dtype, "emu3", **{"cfg": 3.0, **sampling})
+    return replace(settings, target_size=Emu3Sizes().size, negative_prompt="lowres, blurry.")

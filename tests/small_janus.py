@@ -7,17 +7,21 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
-from small import llama_drafter, randomised, special_tokenizer, write_drafter
+from small import (
+    llama_drafter,
+    randomised,
+    small_settings,
+    special_tokenizer,
+    write_drafter,
+)
 from small_llamagen import public_vq, small_janus
 from torch import Tensor
 from transformers import JanusConfig, JanusForConditionalGeneration
 
-from configs.schema import RunSettings, SamplingSettings
-from drafters.eagle import EagleHead
+from configs.schema import RunSettings
 from models.files.network import public_state
-from models.targets.janus import BEGIN_IMAGE, BOS, PAD
+from models.targets.janus import BEGIN_IMAGE, BOS, PAD, JanusNetwork, JanusPro, janus_keys
 from models.targets.janus_config import AUTHORS, TRANSFORMERS
-from models.targets.janus_network import JanusNetwork, janus_entries, janus_keys, janus_network
 
 SPECIAL = (
     BOS, "<｜end▁of▁sentence｜>", PAD, "<|User|>", "<|Assistant|>", "<image_placeholder>",
@@ -47,9 +51,12 @@ def write_janus(
     """
     tokenizer = special_tokenizer(SPECIAL)
     config = public_config(sizes, tokenizer.get_vocab_size())
-    network, head, drafter = small_networks(config.to_dict())
+    network: JanusNetwork = JanusPro().network(config.to_dict()).module.to_empty(device="cpu")
+    randomised(network, 0).embed_codes()
+    entries = JanusPro().entries(config.to_dict())
+    # first, since it also makes the target's weights more like the drafter's
+    write_drafter(folder / "drafter", *llama_drafter(entries, network.transformer))
     state = whole_state(config, network, sizes)
-    write_drafter(folder / "drafter", head, drafter)
     if authors:
         torch.save(authors_state(state), folder / "pytorch_model.bin")
         (folder / "config.json").write_text(json.dumps(authors_config(config)))
@@ -116,13 +123,6 @@ def authors_config(config: JanusConfig) -> dict:
     }
 
 
-def small_networks(config: dict) -> tuple[JanusNetwork, EagleHead, dict]:
-    """Return random networks of target and drafter, and the drafter's config.json."""
-    network: JanusNetwork = janus_network(config).module.to_empty(device="cpu")
-    randomised(network, 0).embed_codes()
-    return network, *llama_drafter(janus_entries(config), network.transformer)
-
-
 def whole_state(config: JanusConfig, network: JanusNetwork, sizes: JanusSizes) -> dict[str, Tensor]:
     """Return all weights as transformers names them, those of image understanding included."""
     keys = janus_keys(network.spec, network.vocab.first_id, TRANSFORMERS)
@@ -157,11 +157,4 @@ def _modules(keys: object) -> tuple[str, ...]:
 
 def janus_settings(folder: Path, dtype: str = "fp64", **sampling: float) -> RunSettings:
     """Return the settings of a run on a small checkpoint, with its drafter."""
-    return RunSettings(
-        prompt="a cat",
-        model="janus_pro",
-        model_path=str(folder),
-        dtype=dtype,
-        device="cpu",
-        sampling=SamplingSettings(**{"cfg": 5.0, **sampling}),
-    )
+    return small_settings(folder, dtype, "janus_pro", **{"cfg": 5.0, **sampling})

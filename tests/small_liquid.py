@@ -5,20 +5,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from small import llama_drafter, randomised, special_tokenizer, write_drafter
+from small import (
+    llama_drafter,
+    randomised,
+    small_settings,
+    special_tokenizer,
+    write_drafter,
+)
 from transformers import GemmaConfig, GemmaForCausalLM
 
-from configs.schema import RunSettings, SamplingSettings
-from models.base import ImageVocab
+from configs.schema import RunSettings
+from models.base import TargetOptions
 from models.codecs.vqgan import ImageTokenizer
 from models.codecs.vqgan_config import VqganConfig
 from models.codecs.vqgan_layout import build_vqmodel
-from models.targets.liquid_network import (
-    enter_constants,
-    liquid_entries,
-    liquid_network,
-    liquid_spec,
-)
+from models.targets.liquid import Liquid
 
 SPECIAL = ("<pad>", "<eos>", "<bos>", "<unk>", "<boi>", "<eoi>", "<unconditional>")
 # entries that Gemma's first config.json has in place of transformers' of today
@@ -68,11 +69,9 @@ def write_liquid(
     )  # fmt: skip
     torch.manual_seed(7)
     ImageTokenizer(build_vqmodel(vqgan), vqgan).save(folder / "tokenizer")
-    entries = json.loads((folder / "config.json").read_text())
-    network = liquid_network(liquid_spec(entries), sizes.codes)
-    network.fill(folder, torch.float32, torch.device("cpu"))
-    enter_constants(network.module, ImageVocab(words, sizes.codes))
-    write_drafter(folder / "drafter", *llama_drafter(liquid_entries(entries), network.module))
+    entries = Liquid().entries(json.loads((folder / "config.json").read_text()))
+    target = Liquid().load(folder, TargetOptions(torch.float32, torch.device("cpu")))
+    write_drafter(folder / "drafter", *llama_drafter(entries, target.transformer))
     return folder
 
 
@@ -94,11 +93,4 @@ def small_gemma(config: GemmaConfig) -> GemmaForCausalLM:
 
 def liquid_settings(folder: Path, dtype: str = "fp64", **sampling: float) -> RunSettings:
     """Return the settings of a run on a small checkpoint, with its drafter."""
-    return RunSettings(
-        prompt="a cat",
-        model="liquid",
-        model_path=str(folder),
-        dtype=dtype,
-        device="cpu",
-        sampling=SamplingSettings(**{"cfg": 3.0, **sampling}),
-    )
+    return small_settings(folder, dtype, "liquid", **{"cfg": 3.0, **sampling})

@@ -6,13 +6,12 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
-from small import make_kin, randomised
+from small import make_kin, randomised, small_settings
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
@@ -24,15 +23,8 @@ from drafters.eagle import EagleHead
 from drafters.kinds import eagle_keys
 from models.base import ImageRope
 from models.files.network import public_state
-from models.registry import FAMILIES, TARGETS
-from models.targets.llamagen import LlamaGen
-from models.targets.llamagen_files import llamagen_family
-from models.targets.llamagen_network import (
-    LlamaGenNetwork,
-    decoder_spec,
-    llamagen_keys,
-    llamagen_spec,
-)
+from models.registry import FAMILIES
+from models.targets.llamagen import LlamaGen, LlamaGenNetwork, llamagen_keys, rotated_spec
 from runs.session import Session, open_session
 
 WORDS = ["a", "red", "blue", "cat", "dog", "on", "the", "mat", "and", "two", "three", ",", "."]
@@ -53,11 +45,11 @@ def write_llamagen(root: Path, sizes: LlamaGenSizes = LlamaGenSizes()) -> Path: 
     folder = root / "LlamaGen-T2I"
     (folder / "drafter").mkdir(parents=True)
     config = public_config(sizes)
-    network = randomised(LlamaGenNetwork(llamagen_spec(config), sizes.width), 0)
+    network = randomised(LlamaGenNetwork(LlamaGen().spec(config), sizes.width), 0)
     network.caption.empty.data.normal_(generator=torch.Generator().manual_seed(2))
     head_config = drafter_config(config)
     rope = ImageRope(sizes.slots - 1, sizes.side)
-    head = randomised(EagleHead(replace(decoder_spec(head_config, rope), first_norm=False)), 1)
+    head = randomised(EagleHead(replace(rotated_spec(head_config, rope), first_norm=False)), 1)
     make_kin(network.transformer, head)
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "drafter" / "config.json").write_text(json.dumps(head_config))
@@ -162,14 +154,11 @@ def write_t5(folder: Path, width: int) -> None:
 
 
 def llamagen_settings(folder: Path, dtype: str = "fp64") -> RunSettings:
-    return RunSettings(
-        prompt="a cat", model="llamagen", model_path=str(folder), dtype=dtype, device="cpu"
-    )
+    return small_settings(folder, dtype, "llamagen")
 
 
 def open_llamagen(settings: RunSettings, side: int = 4) -> Session:
     """Open a session as a command does, except for the number of codes that `llamagen` means."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(TARGETS, "llamagen", partial(LlamaGen.load, side=side))
-        patch.setitem(FAMILIES, "llamagen", llamagen_family(side))
+        patch.setitem(FAMILIES, "llamagen", LlamaGen(side))
         return open_session(settings)

@@ -1,4 +1,4 @@
-"""LlamaGen's VQ-16 (arXiv 2406.06525), pixels <-> codes, from the public file `vq_ds16_t2i.pt`.
+"""LlamaGen's VQ-16 (arXiv 2406.06525), pixels <-> codes: its own file, and Janus-Pro's codec.
 
 The network is the VQGAN of the other targets with attention at its coarsest level. Latents of codes
 have length 1: the file's codebook is normalised once, here. The encoder's outputs need not be:
@@ -14,8 +14,10 @@ from torch import Tensor
 
 from models.codecs.vqgan import ImageTokenizer
 from models.codecs.vqgan_config import VqganConfig
-from models.codecs.vqgan_layout import build_vqmodel, from_public, renamed
+from models.codecs.vqgan_layout import build_fitting, fill
+from models.files.gather import renamed
 from models.files.tensors import read_tensors
+from models.files.weights import weight_files
 
 _RENAMES = (
     (r"\.mid_block\.resnets\.0\.", ".mid.0."),
@@ -31,8 +33,16 @@ _RENAMES = (
     (r"\.conv_shortcut\.", ".nin_shortcut."),
     (r"\.conv_norm_out\.", ".norm_out."),
 )
+# taming-transformers' keys -> LlamaGen's, which stay as they are
+_JANUS_RENAMES = (
+    (r"\.(down|up)\.(\d+)\.(?=block|attn|downsample|upsample)", r".conv_blocks.\2."),
+    (r"\.block\.", ".res."),
+    (r"\.mid\.block_1\.", ".mid.0."),
+    (r"\.mid\.attn_1\.", ".mid.1."),
+    (r"\.mid\.block_2\.", ".mid.2."),
+)
 CODEBOOK = "quantize.embedding.weight"
-_IGNORED = "quantize.codebook_used"  # a training statistic
+_STATISTIC = "quantize.codebook_used"  # of training
 
 
 def public_name(name: str) -> str:
@@ -101,13 +111,35 @@ def load_llamagen_vq(path: Path, side: int, device: torch.device) -> ImageTokeni
     """
     state = read_vq(path)
     try:
-        return assemble_vq(state, side, device, rounding=0.5)
+        return _assemble(state, side, device, rounding=0.5, source=str(path))
     except ValueError as error:
-        raise ValueError(f"--vq_path: {path}: {error}") from error
+        raise ValueError(f"--vq_path: {error}") from error
 
 
-def assemble_vq(
-    state: Mapping[str, Tensor], side: int, device: torch.device, rounding: float
+def load_janus_vq(folder: Path, prefix: str, side: int, device: torch.device) -> ImageTokenizer:
+    """Load Janus-Pro's codec in fp32: the same network among the weights of a checkpoint.
+
+    In the authors' files it has LlamaGen's own keys, in transformers' those of taming-transformers,
+    with the decoder's levels counted in the order of execution.
+
+    Args:
+        folder: the checkpoint's.
+        prefix: of the codec's keys.
+        side, device: as `load_llamagen_vq` takes them.
+
+    Raises:
+        ValueError: naming the damaged file, or every key that does not fit.
+    """
+    stored = list(read_tensors(weight_files(folder), prefix))
+    if not stored:
+        raise ValueError(f"{folder}: no image codec among the weights (keys {prefix}*)")
+    state = {renamed(key.removeprefix(prefix), _JANUS_RENAMES): value for key, value in stored}
+    # pixel values are truncated, as the authors' script and transformers do
+    return _assemble(state, side, device, 0.0, f"{folder}, weights {prefix}*")
+
+
+def _assemble(
+    state: Mapping[str, Tensor], side: int, device: torch.device, rounding: float, source: str
 ) -> ImageTokenizer:
     """Return the image tokenizer with these weights, in fp32.
 
@@ -115,18 +147,19 @@ def assemble_vq(
         state: weights under LlamaGen's keys.
         side: rows and columns of codes of an image.
         device: where the network goes.
-        rounding: as `ImageTokenizer` takes it.
+        rounding, source: as `ImageTokenizer` takes them.
 
     Raises:
-        ValueError: naming every key that does not fit.
+        ValueError: naming the source and every key that does not fit.
     """
-    config = sizes_of(state, side)
-    # without memory for weights that the file's replace
-    with torch.device("meta"):
-        model = build_vqmodel(config)
-    weights = from_public(state, model, public_name, _IGNORED)
+    try:
+        config = sizes_of(state, side)
+        shapes = {key: tuple(value.shape) for key, value in state.items() if key != _STATISTIC}
+        model = fill(build_fitting(config, shapes, public_name), config, state, public_name)
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from error
     # the file holds latents of any length; the decoder was trained on those of length 1
-    weights[CODEBOOK] = F.normalize(weights[CODEBOOK], dim=-1)
-    model.load_state_dict(weights, assign=True)
+    codebook = model.quantize.embedding.weight
+    codebook.data = F.normalize(codebook.data, dim=-1)
     model = model.to(device, memory_format=torch.channels_last)
-    return ImageTokenizer(model, config, rounding)
+    return ImageTokenizer(model, config, rounding, source)

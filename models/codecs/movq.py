@@ -17,7 +17,8 @@ from torch import Tensor
 from models.codecs.movq_files import movq_entries, movq_weights
 from models.codecs.vqgan import ImageTokenizer
 from models.codecs.vqgan_config import VqganConfig
-from models.files.gather import all_of
+from models.files.entries import require_values
+from models.files.gather import all_of, shape_faults
 from models.files.network import refuse_faults
 
 if TYPE_CHECKING:
@@ -25,11 +26,11 @@ if TYPE_CHECKING:
 
 _SIDE = 720  # pixels of the usual image
 _COUNTER = "num_batches_tracked"  # a training statistic of the batch norms
-_FIXED = {
-    "double_latent": False,
-    "in_channels": 3,
-    "out_channels": 3,
-    "num_attention_heads": 1,
+_BUILT = {
+    "double_latent": (False,),
+    "in_channels": (3,),
+    "out_channels": (3,),
+    "num_attention_heads": (1,),
 }
 
 
@@ -38,13 +39,10 @@ class MoVQ(ImageTokenizer):
 
     model: Emu3VQVAE
 
-    def _latents(self, images: Tensor, precision: torch.dtype) -> Tensor:
-        device = self.codebook.device
-        pixels = images.to(device).permute(0, 3, 1, 2).float() / 127.5 - 1.0
-        with torch.autocast(device.type, precision, enabled=precision != torch.float32):
-            video = self.model.encoder(pixels[:, None])
-            hidden = self.model.quant_conv(video.transpose(1, 2))  # (n, embed_dim, 1, h, w)
-        return hidden.float().flatten(2).transpose(1, 2)
+    def _encode(self, pixels: Tensor) -> Tensor:
+        video = self.model.encoder(pixels[:, None])
+        hidden = self.model.quant_conv(video.transpose(1, 2))  # (n, embed_dim, 1, h, w)
+        return hidden.flatten(2).transpose(1, 2)
 
     def _decode(self, codes: Tensor) -> Tensor:
         latents = self.codebook[codes].permute(2, 0, 1)[None, :, None]  # (1, embed_dim, 1, h, w)
@@ -63,9 +61,7 @@ def movq_sizes(given: object) -> VqganConfig:
     from transformers import Emu3VQVAEConfig
 
     given = given if isinstance(given, dict) else {}
-    for name, only in _FIXED.items():
-        if given.get(name, only) != only:
-            raise ValueError(f"config.json: vq_config.{name} is {given[name]!r}; allowed: {only!r}")
+    require_values(given, _BUILT, "vq_config.")
     try:
         config = Emu3VQVAEConfig(**given)
         factors = tuple(config.channel_multiplier)
@@ -95,19 +91,26 @@ def load_movq(folder: Path, config: Mapping[str, object], device: torch.device) 
     Raises:
         ValueError: naming the folder and every key that does not fit, or the damaged file.
     """
+    from transformers import Emu3VQVAE, Emu3VQVAEConfig
+
     entries, (source, stored) = all_of(
         lambda: movq_entries(folder, config), lambda: movq_weights(folder)
     )
     sizes = movq_sizes(entries)
-    model = _empty(entries)
-    refuse_faults(_faults(model.state_dict(), stored), source)
+    with torch.device("meta"):  # no memory for weights that the file's replace
+        model = Emu3VQVAE(Emu3VQVAEConfig(**entries))
+    shapes, expected = (
+        {key: tuple(value.shape) for key, value in weights.items() if not key.endswith(_COUNTER)}
+        for weights in (stored, model.state_dict())
+    )
+    refuse_faults(shape_faults(shapes, expected), source)
     state = {
         key: torch.tensor(0) if key.endswith(_COUNTER) else stored[key].to(torch.float32, copy=True)
         for key in model.state_dict()
     }
     model.load_state_dict(state, assign=True)
     _take_one_frame(model)
-    return MoVQ(model.to(device), sizes)
+    return MoVQ(model.to(device), sizes, source=source)
 
 
 def _take_one_frame(model: Emu3VQVAE) -> None:
@@ -121,27 +124,3 @@ def _take_one_frame(model: Emu3VQVAE) -> None:
             lambda _, inputs: (inputs[0].repeat_interleave(frames, 2),)
         )
         model.decoder.time_conv[-1].register_forward_hook(lambda _, __, video: video[:, :, :1])
-
-
-def _empty(given: object) -> Emu3VQVAE:
-    """Return the network of these sizes on the meta device."""
-    from transformers import Emu3VQVAE, Emu3VQVAEConfig
-
-    # without memory for weights that the file's replace
-    with torch.device("meta"):
-        return Emu3VQVAE(Emu3VQVAEConfig(**(given if isinstance(given, dict) else {})))
-
-
-def _faults(module: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> list[str]:
-    """Return every missing, unexpected and mis-shaped key, in words."""
-    wanted, stored = (
-        {key: tuple(value.shape) for key, value in state.items() if not key.endswith(_COUNTER)}
-        for state in (module, weights)
-    )
-    faults = [f"missing key {key}" for key in wanted if key not in stored]
-    faults += [f"unexpected key {key}" for key in stored if key not in wanted]
-    return faults + [
-        f"{key} has shape {stored[key]}, expected {shape}"
-        for key, shape in wanted.items()
-        if stored.get(key, shape) != shape
-    ]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from models.files.gather import renamed
 from models.files.tensors import read_tensors
 from models.files.weights import weight_files
 from support.json_files import read_object
@@ -42,10 +43,11 @@ _RENAMES = (
 _MATRIX = re.compile(r"\.(?:[qkv]|proj_out)\.weight$")
 
 
-def movq_entries(folder: Path, config: Mapping[str, object]) -> object:
+def movq_entries(folder: Path, config: Mapping[str, object]) -> dict:
     """Return the codec's entries as in `vq_config` of transformers' config.json."""
     if "vq_config" in config or not (home := _apart(folder)).is_dir():
-        return config.get("vq_config")
+        given = config.get("vq_config")
+        return given if isinstance(given, dict) else {}
     codec = read_object(home / "config.json")
     entries = {theirs: codec[ours] for ours, theirs in _ENTRIES.items() if ours in codec}
     widths = entries.get("channel_multiplier", (1, 2, 2, 4))
@@ -69,17 +71,12 @@ def movq_weights(folder: Path) -> tuple[str, dict[str, Tensor]]:
             f"{folder}: no image codec among the weights (keys vqmodel.*, as BAAI/Emu3-Gen-hf has "
             f"them) and no folder {home}: `hf download BAAI/{APART}` with --local-dir brings it"
         )
-    return str(home), {_name(key): _flat(key, x) for key, x in read_tensors(weight_files(home))}
+    tensors = read_tensors(weight_files(home))
+    return str(home), {renamed(key, _RENAMES): _flat(key, value) for key, value in tensors}
 
 
 def _apart(folder: Path) -> Path:
     return folder.absolute().parent / APART
-
-
-def _name(key: str) -> str:
-    for pattern, replacement in _RENAMES:
-        key = re.sub(pattern, replacement, key)
-    return key
 
 
 def _flat(key: str, value: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ A folder holds `vqgan.yaml` (model.params: ddconfig, n_embed, embed_dim) and the
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,13 +16,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from models.codecs.vqgan_config import VqganConfig, json_config, read_config, write_config
-from models.codecs.vqgan_layout import (
-    build_fitting,
-    from_taming,
-    read_weights,
-    to_taming,
-    trained_shapes,
-)
+from models.codecs.vqgan_layout import build_fitting, fill, to_taming, trained_shapes
+from models.files.headers import read_header
 from models.files.names import BUNDLED_VQGAN, VQGAN_CONFIG, VQGAN_WEIGHTS
 from models.files.tensors import read_tensors
 from models.files.weights import weight_files
@@ -41,15 +36,18 @@ class ImageTokenizer:
         config: its sizes.
         rounding: added before pixel values are truncated: 0 as public readers of Chameleon do, or
             0.5.
+        source: where the weights are, in words.
     """
 
-    def __init__(self, model: VQModel, config: VqganConfig, rounding: float = 0.0) -> None:
+    def __init__(
+        self, model: VQModel, config: VqganConfig, rounding: float = 0.0, source: str = ""
+    ) -> None:
         self.model = model.eval().requires_grad_(False)
-        self.config, self.rounding = config, rounding
+        self.config, self.rounding, self.source = config, rounding, source
 
     def to(self, device: torch.device) -> ImageTokenizer:
         """Return the same network on another device."""
-        return type(self)(self.model.to(device), self.config, self.rounding)
+        return type(self)(self.model.to(device), self.config, self.rounding, self.source)
 
     @property
     def downsampling(self) -> int:
@@ -96,15 +94,20 @@ class ImageTokenizer:
         return torch.cat(codes).cpu() if codes else torch.empty((0, sides), dtype=torch.int64)
 
     def _latents(self, images: Tensor, precision: torch.dtype) -> Tensor:
+        """Return the encoder's outputs (n, h * w, embed_dim) for pixels (n, H, W, 3)."""
         device = self.codebook.device
         pixels = images.to(device).permute(0, 3, 1, 2).float() / 127.5 - 1.0
-        pixels = pixels.contiguous(memory_format=torch.channels_last)
         with torch.autocast(device.type, precision, enabled=precision != torch.float32):
-            hidden = self.model.quant_conv(self.model.encoder(pixels))
-        return hidden.float().permute(0, 2, 3, 1).flatten(1, 2)  # (n, h * w, embed_dim)
+            return self._encode(pixels).float()
+
+    def _encode(self, pixels: Tensor) -> Tensor:
+        """Return the encoder's outputs for pixels (n, 3, H, W) from -1 to 1."""
+        pixels = pixels.contiguous(memory_format=torch.channels_last)
+        hidden = self.model.quant_conv(self.model.encoder(pixels))
+        return hidden.permute(0, 2, 3, 1).flatten(1, 2)
 
     def _nearest(self, latents: Tensor) -> Tensor:
-        # without the latents' own squares, which are the same for every code
+        # a latent's own square is the same for every code
         return (self.codebook.square().sum(1) - 2.0 * latents @ self.codebook.T).argmin(-1)
 
     @torch.inference_mode()
@@ -159,59 +162,59 @@ class ImageTokenizer:
         replace_file(folder / VQGAN_WEIGHTS[0], save(weights))
 
 
-def load_vqgan(
-    source: str | Path, weights: str | Path | None = None, device: str = "cpu"
-) -> ImageTokenizer:
-    """Load a VQGAN of the public layout in fp32.
+@dataclass(frozen=True)
+class VqganFiles:
+    """Where the weights of a VQGAN in the public layout are."""
 
-    Args:
-        source: folder with vqgan.yaml and vqgan.safetensors or vqgan.ckpt; or the yaml file itself.
-        weights: the weights file, if it is not next to the yaml file under one of these names.
-        device: where the network goes.
+    source: str  # in words, for reports and errors
+    config: VqganConfig
+    paths: list[Path]
+    prefix: str = ""  # of its keys among those of a checkpoint
 
-    Raises:
-        ValueError: naming the missing or damaged file, or every key that does not fit.
-    """
-    config_path = Path(source) / VQGAN_CONFIG if Path(source).is_dir() else Path(source)
-    config = read_config(config_path)
-    weights_path = Path(weights) if weights else vqgan_weights(config_path.parent)
-    stored = read_weights(weights_path)
-    try:
-        return _assemble(config, stored, device)
-    except ValueError as error:
-        raise ValueError(f"{weights_path}: {error}") from error
+    def build(self) -> VQModel:
+        """Return the network on the meta device, once the files' headers fit it.
+
+        Raises:
+            ValueError: naming the damaged file, or every key that does not fit.
+        """
+        shapes = {
+            key.removeprefix(self.prefix): info.shape
+            for path in self.paths
+            for key, info in read_header(path).items()
+            if key.startswith(self.prefix)
+        }
+        try:
+            return build_fitting(self.config, trained_shapes(shapes))
+        except ValueError as error:
+            raise ValueError(f"{self.source}: {error}") from error
+
+    def load(self, device: torch.device | str = "cpu") -> ImageTokenizer:
+        """Return the image tokenizer in fp32; errors as `build`."""
+        model, stored = self.build(), read_tensors(self.paths, self.prefix)
+        state = {key.removeprefix(self.prefix): value for key, value in stored}
+        model = fill(model, self.config, state).to(device, memory_format=torch.channels_last)
+        return ImageTokenizer(model, self.config, source=self.source)
 
 
-def load_bundled_vqgan(folder: Path, device: str = "cpu") -> ImageTokenizer:
-    """Load the VQGAN in fp32 from a Hugging Face Chameleon checkpoint's keys `model.vqmodel.*`.
+def vqgan_files(home: Path) -> VqganFiles:
+    """Return a folder's vqgan.yaml and weights; ValueError if one is missing or damaged."""
+    config = read_config(home / VQGAN_CONFIG)
+    for path in (home / name for name in VQGAN_WEIGHTS):
+        if path.exists():
+            return VqganFiles(str(path), config, [path])
+    raise ValueError(f"{home}: found none of {', '.join(VQGAN_WEIGHTS)}")
 
-    Args:
-        folder: the checkpoint's; `vq_config` of its config.json gives the sizes.
-        device: where the network goes.
 
-    Raises:
-        ValueError: naming the damaged file, or every key that does not fit.
+def bundled_vqgan(folder: Path) -> VqganFiles:
+    """Return the VQGAN among a Hugging Face Chameleon checkpoint's own weights.
+
+    `vq_config` of its config.json gives the sizes. Errors as `vqgan_files`.
     """
     config = json_config(read_object(folder / "config.json"), str(folder / "config.json"))
-    stored = read_tensors(weight_files(folder), BUNDLED_VQGAN)
-    try:
-        return _assemble(
-            config, {name.removeprefix(BUNDLED_VQGAN): value for name, value in stored}, device
-        )
-    except ValueError as error:
-        raise ValueError(f"{folder}, weights {BUNDLED_VQGAN}*: {error}") from error
+    source = f"{folder}, weights {BUNDLED_VQGAN}*"
+    return VqganFiles(source, config, weight_files(folder), BUNDLED_VQGAN)
 
 
-def _assemble(config: VqganConfig, weights: Mapping[str, Tensor], device: str) -> ImageTokenizer:
-    shapes = {name: tuple(value.shape) for name, value in weights.items()}
-    model = build_fitting(config, trained_shapes(shapes))
-    model.load_state_dict(from_taming(weights, model, len(config.ch_mult)), assign=True)
-    return ImageTokenizer(model.to(device, memory_format=torch.channels_last), config)
-
-
-def vqgan_weights(folder: Path) -> Path:
-    """Return the weights file in a VQGAN's folder; ValueError if there is none."""
-    for name in VQGAN_WEIGHTS:
-        if (folder / name).exists():
-            return folder / name
-    raise ValueError(f"{folder}: found none of {', '.join(VQGAN_WEIGHTS)}")
+def load_vqgan(folder: str | Path) -> ImageTokenizer:
+    """Load a VQGAN's folder in fp32; ValueError names what is missing, damaged or different."""
+    return vqgan_files(Path(folder)).load()

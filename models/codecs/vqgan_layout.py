@@ -6,18 +6,15 @@ Keys in the files are those of taming-transformers; `taming_name` maps diffusers
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from models.codecs.vqgan_config import VqganConfig
-from models.files.gather import shown
-from models.files.headers import read_header
-from models.files.tensors import load_pickled, read_tensors
+from models.files.gather import renamed, shape_faults, shown
 from support.json_files import shortened
 
 if TYPE_CHECKING:
@@ -62,12 +59,17 @@ def build_vqmodel(config: VqganConfig) -> VQModel:
     )
 
 
-def build_fitting(config: VqganConfig, shapes: Mapping[str, tuple[int, ...]]) -> VQModel:
+def build_fitting(
+    config: VqganConfig,
+    shapes: Mapping[str, tuple[int, ...]],
+    name_of: Callable[[str], str] | None = None,
+) -> VQModel:
     """Return the network of these sizes on the meta device, once the stored weights fit it.
 
     Args:
         config: sizes as the configuration says.
         shapes: of the stored weights, by public key.
+        name_of: diffusers key -> public key; None: the taming layout.
 
     Raises:
         ValueError: naming every size that the weights contradict, or every key that does not fit.
@@ -76,7 +78,9 @@ def build_fitting(config: VqganConfig, shapes: Mapping[str, tuple[int, ...]]) ->
         raise ValueError(f"the weights do not fit the configuration: {'; '.join(faults)}")
     with torch.device("meta"):
         model = build_vqmodel(config)
-    if faults := layout_faults(shapes, model, partial(taming_name, levels=len(config.ch_mult))):
+    public = to_public(model.state_dict(), name_of or _taming(config))
+    expected = {name: tuple(value.shape) for name, value in public.items()}
+    if faults := shape_faults(shapes, expected):
         raise ValueError(f"the weights do not fit the configuration: {shown(faults)}")
     return model
 
@@ -110,13 +114,6 @@ def size_faults(config: VqganConfig, shapes: Mapping[str, tuple[int, ...]]) -> l
     ]
 
 
-def renamed(name: str, rules: Sequence[tuple[str, str]]) -> str:
-    """Return `name` with every pattern replaced, one rule after the other."""
-    for pattern, replacement in rules:
-        name = re.sub(pattern, replacement, name)
-    return name
-
-
 def taming_name(name: str, levels: int) -> str:
     """Return the public key for a diffusers key; taming counts decoder levels from the finest."""
     name = renamed(name, _RENAMES)
@@ -125,14 +122,13 @@ def taming_name(name: str, levels: int) -> str:
     )
 
 
+def _taming(config: VqganConfig) -> Callable[[str], str]:
+    return partial(taming_name, levels=len(config.ch_mult))
+
+
 def to_taming(state: Mapping[str, Tensor], levels: int) -> dict[str, Tensor]:
     """Rename a diffusers state dict to the public layout."""
     return to_public(state, partial(taming_name, levels=levels))
-
-
-def from_taming(state: Mapping[str, Tensor], model: VQModel, levels: int) -> dict[str, Tensor]:
-    """Rename weights of the public layout to `model`'s keys, strictly; `loss.*` is ignored."""
-    return from_public(state, model, partial(taming_name, levels=levels), "loss.")
 
 
 def to_public(state: Mapping[str, Tensor], name_of: Callable[[str], str]) -> dict[str, Tensor]:
@@ -144,73 +140,25 @@ def to_public(state: Mapping[str, Tensor], name_of: Callable[[str], str]) -> dic
     }
 
 
-def from_public(
-    state: Mapping[str, Tensor], model: VQModel, name_of: Callable[[str], str], ignored: str
-) -> dict[str, Tensor]:
-    """Rename public weights to `model`'s keys, strictly, and to fp32.
+def fill(
+    model: VQModel,
+    config: VqganConfig,
+    state: Mapping[str, Tensor],
+    name_of: Callable[[str], str] | None = None,
+) -> VQModel:
+    """Give the network that `build_fitting` has returned its weights, in fp32.
 
-    Args:
-        state: public weights.
-        model: network on any device.
-        name_of: diffusers key -> public key.
-        ignored: prefix of public keys that are no weights of the network.
-
-    Raises:
-        ValueError: naming every missing, unexpected and mis-shaped key.
+    state: weights by public key; those of training only are passed over.
     """
-    parameters = model.state_dict()
-    weights = {name: value for name, value in state.items() if not name.startswith(ignored)}
-    if problems := layout_faults(
-        {name: tuple(value.shape) for name, value in weights.items()}, model, name_of
-    ):
-        raise ValueError(f"the weights do not fit the configuration: {shown(problems)}")
-    return {  # copies: nothing keeps the mapped file open
-        name: weights[name_of(name)].reshape(value.shape).to(torch.float32, copy=True)
-        for name, value in parameters.items()
+    name_of = name_of or _taming(config)
+    weights = {  # copies: nothing keeps the mapped file open
+        name: state[name_of(name)].reshape(value.shape).to(torch.float32, copy=True)
+        for name, value in model.state_dict().items()
     }
+    model.load_state_dict(weights, assign=True)
+    return model
 
 
-def layout_faults(
-    found: Mapping[str, tuple[int, ...]], model: VQModel, name_of: Callable[[str], str]
-) -> list[str]:
-    """Return every missing, unexpected and mis-shaped public key, in words; none if they fit."""
-    wanted = {
-        name: tuple(value.shape) for name, value in to_public(model.state_dict(), name_of).items()
-    }
-    problems = [f"missing {name} {shape}" for name, shape in wanted.items() if name not in found]
-    problems += [
-        f"unexpected {name} {shape}" for name, shape in found.items() if name not in wanted
-    ]
-    problems += [
-        f"{name} has shape {found[name]} instead of {shape}"
-        for name, shape in wanted.items()
-        if name in found and found[name] != shape
-    ]
-    return problems
-
-
-def stored_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shapes in a VQGAN's weights file by public key; errors as `read_weights`."""
-    if path.suffix == ".safetensors":
-        return trained_shapes({name: info.shape for name, info in read_header(path).items()})
-    return trained_shapes({name: tuple(value.shape) for name, value in read_weights(path).items()})
-
-
-def trained_shapes(found: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+def trained_shapes(stored: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
     """Leave out `loss.*`, which only training needs."""
-    return {name: shape for name, shape in found.items() if not name.startswith("loss.")}
-
-
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a .safetensors file, or of the entry `state_dict` of a checkpoint.
-
-    Raises:
-        ValueError: naming the file, if it is missing, damaged or holds no `state_dict`.
-    """
-    if path.suffix == ".safetensors":
-        return dict(read_tensors([path]))
-    content = load_pickled(path)
-    state = content.get("state_dict") if isinstance(content, dict) else None
-    if not isinstance(state, dict):
-        raise ValueError(f"cannot read {path}: found no entry state_dict")
-    return {name: value for name, value in state.items() if isinstance(value, Tensor)}
+    return {name: shape for name, shape in stored.items() if not name.startswith("loss.")}

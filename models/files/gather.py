@@ -1,6 +1,7 @@
-"""Several reads whose faults are told together."""
+"""Several reads whose faults are told together, and differences between weights in words."""
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 _SHOWN = 20  # differences in an error
@@ -23,3 +24,23 @@ def shown(faults: Sequence[str]) -> str:
     """Return the first of many differences in words, and how many more there are."""
     rest = len(faults) - _SHOWN
     return "; ".join([*faults[:_SHOWN], *([f"and {rest} more"] if rest > 0 else [])])
+
+
+def shape_faults(
+    stored: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]]
+) -> list[str]:
+    """Return every missing, unexpected and mis-shaped key, in words; none if all fit."""
+    faults = [f"missing key {key}" for key in expected if key not in stored]
+    faults += [f"unexpected key {key}" for key in stored if key not in expected]
+    return faults + [
+        f"{key} has shape {stored[key]}, expected {shape}"
+        for key, shape in expected.items()
+        if stored.get(key, shape) != shape
+    ]
+
+
+def renamed(name: str, rules: Sequence[tuple[str, str]]) -> str:
+    """Return a key with every pattern replaced, one rule after the other."""
+    for pattern, replacement in rules:
+        name = re.sub(pattern, replacement, name)
+    return name

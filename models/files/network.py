@@ -1,6 +1,6 @@
 """A network and the public keys that fill it; reading is strict, and every difference is named."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -47,7 +47,10 @@ class Network:
 
     def name(self, key: str) -> str:
         """Return the key of this layout for a key of any layout."""
-        return renamed_prefix(key, self.older)
+        for old, new in self.older:
+            if key.startswith(old):
+                return new + key.removeprefix(old)
+        return key
 
     def fill(self, folder: Path, dtype: torch.dtype, device: torch.device) -> set[str]:
         """Read a checkpoint folder's weights into the module and freeze it.
@@ -63,72 +66,33 @@ class Network:
         """
         refuse_faults(self.faults(folder_shapes(folder)), str(folder))
         self.module.to(dtype).to_empty(device=device).requires_grad_(False).eval()
-        stored = read_tensors(weight_files(folder))
-        tensors = ((self.name(key), tensor) for key, tensor in stored)
-        return load_strict(self.module, tensors, self.keys, self.ignored, self.optional)
+        parameters, absent = dict(self.module.named_parameters()), set(self.optional)
+        for key, tensor in read_tensors(weight_files(folder)):
+            name = self.name(key)
+            if slot := self.keys.get(name):
+                parameters[slot.parameter].data[slot.rows].copy_(tensor[slot.source])
+                absent.discard(name)
+        return absent
 
     def faults(
-        self, found: Mapping[str, tuple[int, ...]], unread: Collection[str] = ()
+        self, stored: Mapping[str, tuple[int, ...]], unread: Collection[str] = ()
     ) -> list[str]:
         """Return, in words, everything wrong with public keys and shapes.
 
         Args:
-            found: shapes by key.
+            stored: shapes by key.
             unread: keys whose files cannot be read; they do not count as missing.
         """
+        shapes = {self.name(key): shape for key, shape in stored.items()}
+        known = {*shapes, *map(self.name, unread), *self.optional}
         parameters = dict(self.module.named_parameters())
-        shapes = {self.name(key): shape for key, shape in found.items()}
-        absent = self.keys.keys() - shapes.keys() - set(map(self.name, unread)) - set(self.optional)
-        differences = {
-            key: difference(key, shape, parameters, self.keys) for key, shape in shapes.items()
-        }
-        return [f"missing key {key}" for key in self.keys if key in absent] + [
-            text
-            for key, text in differences.items()
-            if text is not None and not key.startswith(self.ignored)
-        ]
-
-
-def renamed_prefix(key: str, prefixes: Sequence[tuple[str, str]]) -> str:
-    """Return a key with the first of the prefixes (old, new) that fits replaced."""
-    for old, new in prefixes:
-        if key.startswith(old):
-            return new + key.removeprefix(old)
-    return key
-
-
-def load_strict(
-    module: nn.Module,
-    tensors: Iterable[tuple[str, Tensor]],
-    keys: KeyMap,
-    ignored: tuple[str, ...] = (),
-    optional: tuple[str, ...] = (),
-) -> set[str]:
-    """Copy public tensors into a module's parameters and return the optional keys that were absent.
-
-    Args:
-        module: parameters may be on any device and of any dtype.
-        tensors: public keys and values.
-        keys: where each public key belongs; every one must occur.
-        ignored: prefixes of public keys that are not weights of this module.
-        optional: keys that may be absent.
-
-    Raises:
-        ValueError: naming all missing and unexpected keys and all differing shapes.
-    """
-    parameters = dict(module.named_parameters())
-    seen, faults = set(), []
-    for key, tensor in tensors:
-        seen.add(key)
-        fault = difference(key, tuple(tensor.shape), parameters, keys)
-        if key in keys and fault is None:
-            slot = keys[key]
-            parameters[slot.parameter].data[slot.rows].copy_(tensor[slot.source])
-        elif fault is not None and not key.startswith(ignored):
-            faults.append(fault)
-    faults += [f"missing key {key}" for key in keys if key not in seen and key not in optional]
-    refuse_faults(faults)
-    return set(optional) - seen
+        differences = (
+            _difference(key, shape, parameters, self.keys)
+            for key, shape in shapes.items()
+            if key in self.keys or not key.startswith(self.ignored)
+        )
+        missing = [f"missing key {key}" for key in self.keys if key not in known]
+        return missing + [fault for fault in differences if fault is not None]
 
 
 def refuse_faults(faults: Sequence[str], where: str = "the checkpoint") -> None:
@@ -137,34 +101,29 @@ def refuse_faults(faults: Sequence[str], where: str = "the checkpoint") -> None:
         raise ValueError(f"{where} does not fit the model: {shown(faults)}")
 
 
-def difference(
-    key: str, found: tuple[int, ...], parameters: Mapping[str, nn.Parameter], keys: KeyMap
+def _difference(
+    key: str, shape: tuple[int, ...], parameters: Mapping[str, nn.Parameter], keys: KeyMap
 ) -> str | None:
-    """Return, in words, what is wrong with a public key of the shape `found`; None if it fits."""
+    """Return, in words, what is wrong with a public key of a shape; None if it fits."""
     slot = keys.get(key)
     if slot is None:
         return f"unexpected key {key}"
-    if slot.height is not None and found[:1] != (slot.height,):
-        return f"{key} has shape {found}, expected {slot.height} rows"
+    if slot.height is not None and shape[:1] != (slot.height,):
+        return f"{key} has shape {shape}, expected {slot.height} rows"
     expected = tuple(parameters[slot.parameter][slot.rows].shape)
     # a scalar has no rows to take a slice of
-    read = (len(range(*slot.source.indices(found[0]))), *found[1:]) if found else found
-    return None if _fits(key, read, expected) else f"{key} has shape {read}, expected {expected}"
-
-
-def _fits(key: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    """Return whether shapes are equal, or of one query/key norm that all heads share.
-
-    The shared norm is (1, head_dim) or (head_dim,) where there are (heads, head_dim).
-    """
-    shared = (".q_norm." in key or ".k_norm." in key) and found in ((1, wanted[1]), (wanted[1],))
-    return found == wanted or shared
+    read = (len(range(*slot.source.indices(shape[0]))), *shape[1:]) if shape else shape
+    # a query/key norm (heads, head_dim) that all heads share is (1, head_dim) or (head_dim,)
+    shared = (".q_norm." in key or ".k_norm." in key) and read[-1:] == expected[1:]
+    if read == expected or shared and read[:-1] in ((), (1,)):
+        return None
+    return f"{key} has shape {read}, expected {expected}"
 
 
 def public_state(module: nn.Module, keys: KeyMap) -> dict[str, Tensor]:
     """Return a module's weights in the public layout.
 
-    This is the inverse of load_strict for maps that take all rows.
+    This is the inverse of `Network.fill` for maps that take all rows.
     """
     parameters = dict(module.named_parameters())
     return {

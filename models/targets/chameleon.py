@@ -3,46 +3,45 @@
 A checkpoint folder holds config.json and the transformer's weights; Meta's folder `tokenizer`,
 inside it or elsewhere (models/files/chameleon_parts.py), holds text_tokenizer.json, vqgan.yaml and
 the VQGAN's weights.
+
+A sequence is `<s> text <reserved08706> <racm3:break>`, then the image's tokens.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-import torch
 from tokenizers import Tokenizer
 
-from models.base import ImageGrid, ImageVocab, PromptRows, TargetOptions, TransformerSpec
-from models.codecs.codec import META, Codec
-from models.codecs.vqgan import ImageTokenizer, load_bundled_vqgan, load_vqgan
-from models.codecs.vqgan_config import VqganConfig
-from models.files.chameleon_parts import TokenizerFiles, find_tokenizer
+from models.base import ImageVocab, TargetOptions, TransformerSpec
+from models.codecs.codec import META
+from models.codecs.vqgan import ImageTokenizer, VqganFiles, bundled_vqgan, vqgan_files
+from models.codecs.vqgan_config import json_config
+from models.files.chameleon_parts import find_text, find_vqgan
 from models.files.folders import given_folder
-from models.files.sizes import fitting_config
+from models.files.names import BUNDLED_VQGAN, TEXT_TOKENIZER
+from models.files.network import Network
 from models.files.tokenizer_file import load_tokenizer, row_ids
-from models.files.weights import naming
-from models.targets.chameleon_network import chameleon_network, chameleon_spec, drafter_spec
-from models.targets.room import refuse_long, room_for_prompts
-from models.targets.transformer_target import TransformerTarget
-from models.transformer import Transformer
-from support.json_files import read_object
+from models.targets.family import Checked, Family, checked_images
+from models.targets.llama import decoder_keys, decoder_network, decoder_spec
+from models.targets.prompts import ImageCodes, Prompts, Words
 
 BOS, PAD, END_OF_TURN, BEGIN_IMAGE = "<s>", "<pad>", "<reserved08706>", "<racm3:break>"
-FRAME = (BOS, PAD, END_OF_TURN, BEGIN_IMAGE)  # the tokens around a prompt's text
 _IMAGE_PREFIX = "IMGIMG"
 
 
-class ChameleonVocab:
-    """Token ids by name, from the tokenizer file; no id is written in code."""
+class ChameleonVocab(Words):
+    """Token ids of text_tokenizer.json."""
 
-    def __init__(self, tokenizer: Tokenizer):
-        self.tokenizer = tokenizer
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        path: Path = Path(TEXT_TOKENIZER),
+        frame: Iterable[str] = (),
+    ):
+        super().__init__(tokenizer, path, frame)
         self.ids = tokenizer.get_vocab()
-
-    def __getitem__(self, name: str) -> int:
-        if name not in self.ids:
-            raise ValueError(f"text_tokenizer.json has no token {name!r}")
-        return self.ids[name]
 
     @cached_property
     def image(self) -> ImageVocab:
@@ -68,123 +67,66 @@ class ChameleonVocab:
         return ImageVocab(first, len(code_of))
 
 
-class Chameleon(TransformerTarget):
-    """Text-to-image with a Chameleon transformer.
+class ChameleonPrompts(Prompts):
+    """`<s> text <reserved08706> <racm3:break>`; the unconditional row lacks text and turn."""
 
-    A sequence is `<s> text <reserved08706> <racm3:break>`, then the image's tokens.
-    """
+    pad = PAD
+
+    def ids(self, text: str) -> list[int]:
+        words = self.words
+        return row_ids(words.tokenizer, words[BOS], text, words[END_OF_TURN], words[BEGIN_IMAGE])
+
+    def empty(self, row: list[int]) -> list[int]:
+        return [self.words[BOS], self.words[BEGIN_IMAGE]]
+
+
+class WithVqgan(Family):
+    """A family with Chameleon's VQGAN, in Meta's files or among the checkpoint's own weights."""
+
+    def vqgan(self, folder: Path, options: TargetOptions) -> VqganFiles:
+        """Return where the VQGAN's weights are; ValueError if they are nowhere."""
+        home = find_vqgan(folder, tokenizer_folder(options))
+        return bundled_vqgan(folder) if home is None else vqgan_files(home)
+
+    def images(self, folder: Path, config: dict, options: TargetOptions) -> ImageTokenizer:
+        return self.vqgan(folder, options).load(options.device)
+
+    def image_codes(self, folder: Path, config: dict, options: TargetOptions) -> ImageCodes:
+        return ImageCodes.of(self.vqgan(folder, options).config)
+
+    def check_images(self, folder: Path, options: TargetOptions) -> Checked:
+        files = self.vqgan(folder, replace(options, download=False))
+        return checked_images(files.source, files.config, files.build())  # reads headers only
+
+
+class Chameleon(WithVqgan):
+    """Text-to-image with a Chameleon transformer."""
 
     name = "chameleon"
+    prompts = ChameleonPrompts
     fit = META
+    frame: tuple[str, ...] = (BOS, PAD, END_OF_TURN, BEGIN_IMAGE)  # tokens around a prompt's text
 
-    def __init__(
-        self,
-        transformer: Transformer,
-        vocab: ChameleonVocab,
-        images: ImageTokenizer,
-        grid: ImageGrid,
-    ):
-        self.transformer, self.words, self.images, self.grid = transformer, vocab, images, grid
-        self.spec, self.vocab = transformer.spec, vocab.image
-        self.dtype, self.device = transformer.norm.weight.dtype, transformer.norm.weight.device
+    def spec(self, config: dict) -> TransformerSpec:
+        return decoder_spec(config)
 
-    @classmethod
-    def load(cls, folder: Path, options: TargetOptions) -> "Chameleon":
-        """Read a checkpoint folder; ValueError names what is missing, damaged or different."""
-        _, spec = fitting_config(folder, chameleon_spec)
-        words, images, grid = cls._parts(folder, spec, options)
-        network = chameleon_network(spec, words.image)
-        network.fill(folder, options.dtype, options.device)
-        return cls(network.module, words, images, grid)
+    def network(self, config: dict, vocab: ImageVocab | None = None) -> Network:
+        spec, vocab = decoder_spec(config), vocab or ImageVocab(0, vqgan_codes(config))
+        return decoder_network(spec, vocab, decoder_keys(spec, vocab), ignored=(BUNDLED_VQGAN,))
 
-    @classmethod
-    def codec(cls, folder: Path, options: TargetOptions) -> Codec:
-        """Return what a checkpoint does with pictures and captions, without its transformer.
+    def drafter(self, config: dict, target: TransformerSpec) -> TransformerSpec:
+        return replace(decoder_spec(config), max_positions=target.max_positions)
 
-        Arguments and errors as `load`.
-        """
-        with naming(folder):
-            spec = chameleon_spec(read_object(folder / "config.json"))
-        words, images, grid = cls._parts(folder, spec, options)
-        blank = chameleon_network(replace(spec, layers=0), words.image)  # counting reads sizes only
-        target = cls(blank.module, words, images, grid)
-        return Codec(target.images, target.grid, target.vocab.size, target.length, cls.fit)
-
-    @classmethod
-    def _parts(
-        cls, folder: Path, spec: TransformerSpec, options: TargetOptions
-    ) -> tuple[ChameleonVocab, ImageTokenizer, ImageGrid]:
-        """Return all parts next to the transformer, whose weights are not read."""
-        files = find_tokenizer(folder, given_folder(options.tokenizer_path, "--tokenizer_path"))
-        words = ChameleonVocab(load_tokenizer(files.text))
-        images = load_images(folder, files.vqgan, options.device)
-        with naming(folder):
-            grid = cls.check_parts(files, words, images.config, spec, options)
-        return words, images, grid
-
-    @classmethod
-    def check_parts(
-        cls,
-        files: TokenizerFiles,
-        words: "ChameleonVocab",
-        vqgan: VqganConfig,
-        spec: TransformerSpec,
-        options: TargetOptions,
-    ) -> ImageGrid:
-        """Return the grid of the image tokens.
-
-        Raises:
-            ValueError: if text tokenizer, VQGAN and transformer do not fit together, or the
-                transformer has too few positions for an image.
-        """
-        highest = max(words.ids.values())
-        if vqgan.n_embed != words.image.size or highest >= spec.vocab:
-            raise ValueError(
-                f"{files.text} names {words.image.size} image codes and ids up to {highest}; "
-                f"the VQGAN has {vqgan.n_embed} codes, config.json {spec.vocab} ids"
-            )
-        grid = cls.image_grid(vqgan, words, options)
-        room_for_prompts(spec, grid)
-        return grid
-
-    @classmethod
-    def shortest_prompt(cls, words: ChameleonVocab, grid: ImageGrid, cell: int) -> int:
-        """Return the tokens of a prompt without text; cell: pixels of a token's side."""
-        return len((BOS, END_OF_TURN, BEGIN_IMAGE))
-
-    @classmethod
-    def image_grid(
-        cls, vqgan: VqganConfig, words: ChameleonVocab, options: TargetOptions
-    ) -> ImageGrid:
-        """Return the grid of the image tokens; ValueError if the model cannot draw that size."""
-        return ImageGrid(*vqgan.grid)
-
-    def prompt(self, text: str, guidance: int) -> PromptRows:
-        words = self.words
-        tail, empty = [words[END_OF_TURN], words[BEGIN_IMAGE]], [words[BOS], words[BEGIN_IMAGE]]
-        return self.framed(text, tail, empty, guidance)
-
-    def framed(self, text: str, tail: list[int], empty: list[int], guidance: int) -> PromptRows:
-        """Return `<s> text tail` and, with guidance 2, the shorter row `empty`, padded on the left.
-
-        Raises:
-            ValueError: if the prompt leaves too few positions for the image.
-        """
-        row = row_ids(self.words.tokenizer, self.words[BOS], text, *tail)
-        refuse_long(row, room_for_prompts(self.spec, self.grid), text)
-        padding = len(row) - len(empty)
-        rows = [row, [self.words[PAD]] * padding + empty][:guidance]
-        starts = [0, padding][:guidance]
-        return PromptRows(
-            torch.tensor(rows, device=self.device), torch.tensor(starts, device=self.device)
-        )
-
-    def drafter_spec(self, config: dict) -> TransformerSpec:
-        return drafter_spec(config, self.spec)
+    def words(self, folder: Path, options: TargetOptions) -> ChameleonVocab:
+        path = find_text(folder, tokenizer_folder(options))
+        return ChameleonVocab(load_tokenizer(path), path, self.frame)
 
 
-def load_images(folder: Path, home: Path | None, device: torch.device) -> ImageTokenizer:
-    """Return the VQGAN in Meta's folder `home`, or among the checkpoint's own weights if None."""
-    if home is None:
-        return load_bundled_vqgan(folder, str(device))
-    return load_vqgan(home, device=str(device))
+def tokenizer_folder(options: TargetOptions) -> Path | None:
+    """Return the folder of --tokenizer_path, None if it is not given."""
+    return given_folder(options.tokenizer_path, "--tokenizer_path", options.download)
+
+
+def vqgan_codes(config: dict) -> int:
+    """Return the codes of a config.json's VQGAN: of the usual one where it says nothing."""
+    return json_config({"vq_config": {}} | config, "config.json").n_embed

@@ -1,49 +1,70 @@
-"""Emu3-Gen (arXiv 2409.18869): image tokens of a vocabulary of 32,768 in rows with ends.
+"""Emu3-Gen (arXiv 2409.18869): Llama with image tokens of 32,768 codes, in rows with ends.
 
 A sequence is `<|extra_203|>text<|image start|>90*90<|image token|>`, then 90 rows of 90 tokens,
 each closed by `<|extra_200|>`. The image's height and width in tokens are given as text. The
 unconditional row holds a negative prompt in the text's place; rows end at the same slot and each
 counts its positions from its own first token.
+
+Keys have three layouts: transformers' of today (`model.text_model.*`), the one of the public files
+(`text_model.model.*`, BAAI/Emu3-Gen-hf), and the authors' (`model.*`, BAAI/Emu3-Gen, whose
+config.json is flat).
 """
 
 import unicodedata
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import torch
 from tokenizers import Tokenizer
 
 from configs.downloads import failed_download
 from configs.image_size import EMU3, parse_size
-from models.base import ImageGrid, ImageVocab, PromptRows, TargetOptions, TransformerSpec
-from models.codecs.codec import ADM, Codec
-from models.codecs.movq import MoVQ, load_movq
+from models.base import ImageGrid, ImageVocab, TargetOptions, TransformerSpec
+from models.codecs.movq import MoVQ, load_movq, movq_sizes
+from models.codecs.movq_files import movq_entries
+from models.files.entries import filled, require_model
 from models.files.gather import all_of
 from models.files.names import HUB_TOKENIZER
-from models.files.sizes import fitting_config
+from models.files.network import Network
 from models.files.tiktoken import read_ranks, tokenizer_of
-from models.files.tokenizer_file import load_tokenizer, require_tokens, row_ids
+from models.files.tokenizer_file import load_tokenizer, row_ids
 from models.files.weights import naming
-from models.targets.emu3_network import emu3_network, emu3_spec
-from models.targets.llama_target import LlamaTarget
-from models.targets.room import refuse_long, room_for_prompts
-from models.transformer import Transformer
-from support.json_files import read_object
+from models.targets.family import Family
+from models.targets.llama import decoder_keys, decoder_network, llama_spec
+from models.targets.prompts import ImageCodes, Prompts, Words
 
 BOS, PAD, ROW_END = "<|extra_203|>", "<|endoftext|>", "<|extra_200|>"
 BEGIN_IMAGE, BEGIN_TOKENS = "<|image start|>", "<|image token|>"
 FRAME = (BOS, PAD, ROW_END, BEGIN_IMAGE, BEGIN_TOKENS)
+DECODER = "model.text_model."
 _IMAGE = "<|visual token {code:06d}|>"
 _RANKS, _VISION = "emu3.tiktoken", "emu3_vision_tokens.txt"  # the authors' files
 _WORD = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+# prefixes of the other layouts -> today's
+_OLDER = (
+    ("text_model.lm_head.", "lm_head."),
+    ("text_model.model.", DECODER),
+    ("vqmodel.", "model.vqmodel."),
+    *((f"model.{module}.", f"{DECODER}{module}.") for module in ("embed_tokens", "layers", "norm")),
+)
+# transformers' Emu3TextConfig; a config.json need not repeat them
+_DEFAULTS = {
+    "vocab_size": 184622,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 9216,
+    "rms_norm_eps": 1e-5,
+}
+_THETA = 1e6
 
 
-class Emu3Vocab:
-    """Token ids by name, from tokenizer.json or, where only they are, the authors' files."""
+class Emu3Vocab(Words):
+    """Token ids from tokenizer.json or, where only they are, the authors' files."""
 
     def __init__(self, folder: Path):
         names = (HUB_TOKENIZER, _RANKS, _VISION)
@@ -51,13 +72,9 @@ class Emu3Vocab:
         if not here:
             raise ValueError(f"found no {HUB_TOKENIZER}, nor {_RANKS} and {_VISION}, in {folder}")
         from_authors = here[0] != HUB_TOKENIZER
-        self.path = folder / (_RANKS if from_authors else HUB_TOKENIZER)
-        self.tokenizer = _authors_tokenizer(folder) if from_authors else load_tokenizer(self.path)
-        require_tokens(self.tokenizer, FRAME, self.path)
-
-    def __getitem__(self, name: str) -> int:
-        require_tokens(self.tokenizer, [name], self.path)
-        return self.tokenizer.token_to_id(name)
+        path = folder / (_RANKS if from_authors else HUB_TOKENIZER)
+        tokenizer = _authors_tokenizer(folder) if from_authors else load_tokenizer(path)
+        super().__init__(tokenizer, path, FRAME)
 
     @cached_property
     def image(self) -> ImageVocab:
@@ -91,106 +108,63 @@ def _read_names(path: Path) -> list[str]:
     return names
 
 
-@dataclass(frozen=True)
-class Emu3Prompts:
-    """The prompt rows of a text.
+class Emu3Prompts(Prompts):
+    """`<|extra_203|>text<|image start|>90*90<|image token|>`; the other row: a negative prompt."""
 
-    grid: of the image that is drawn. room: tokens that a prompt may have. negative: the text of the
-    unconditional row.
-    """
+    pad = PAD
 
-    words: Emu3Vocab
-    grid: ImageGrid
-    room: int
-    negative: str
+    def image_grid(self) -> ImageGrid:
+        width, height = parse_size(self.options.target_size or EMU3.default, EMU3)
+        row_end = self.words[ROW_END] - self.vocab.first_id
+        return ImageGrid(height // self.codes.cell, width // self.codes.cell, row_end)
 
-    @property
-    def shortest(self) -> int:
-        """Tokens of the longer row of a prompt without text."""
-        return max(len(self._ids(text)) for text in ("", self.negative))
-
-    def row(self, text: str) -> list[int]:
-        """Return the ids of a row; ValueError if the text is too long."""
-        return refuse_long(self._ids(text), self.room, text)
-
-    def _ids(self, text: str) -> list[int]:
+    def ids(self, text: str) -> list[int]:
         words, size = self.words, f"{self.grid.rows}*{self.grid.columns}"
         begin = words[BOS], unicodedata.normalize("NFC", text)
         return row_ids(words.tokenizer, *begin, words[BEGIN_IMAGE], size, words[BEGIN_TOKENS])
 
-    def rows(self, text: str, guidance: int, device: torch.device) -> PromptRows:
-        """Return the conditional row and, with guidance 2, the unconditional one."""
-        rows = [self.row(prompt) for prompt in (text, self.negative)[:guidance]]
-        longest = max(map(len, rows))
-        starts = [longest - len(row) for row in rows]
-        pad = self.words[PAD]
-        # on the left, so that the images of both rows begin in the same slot
-        ids = [[pad] * start + row for start, row in zip(starts, rows, strict=True)]
-        return PromptRows(torch.tensor(ids, device=device), torch.tensor(starts, device=device))
+    @property
+    def shortest(self) -> int:
+        # not by `empty`, which raises an error where there is no room
+        return max(len(self.ids(text)) for text in ("", self.options.negative_prompt or ""))
+
+    def empty(self, row: list[int]) -> list[int]:
+        return self.row(self.options.negative_prompt or "")
 
 
-class Emu3(LlamaTarget):
+class Emu3(Family):
     """Text-to-image with an Emu3-Gen checkpoint."""
 
     name = "emu3"
+    prompts = Emu3Prompts
+    image_part = "image codec"
 
-    def __init__(self, transformer: Transformer, prompts: Emu3Prompts, images: MoVQ):
-        super().__init__(transformer, prompts, images, prompts.words.image)
-        self.grid = prompts.grid
+    def entries(self, config: dict) -> dict:
+        kind = require_model(config, ("emu3", "Emu3"), self.name)  # transformers', the authors'
+        entries = filled(config.get("text_config") if kind == "emu3" else config, _DEFAULTS)
+        rope = entries.get("rope_parameters")
+        theta = rope.get("rope_theta") if isinstance(rope, dict) else None
+        return {"rope_theta": theta or _THETA} | entries
 
-    @classmethod
-    def load(cls, folder: Path, options: TargetOptions) -> "Emu3":
-        """Read a checkpoint folder; ValueError names what is missing, damaged or different."""
-        config, spec = fitting_config(folder, emu3_spec)
-        images = load_movq(folder, config, options.device)
-        prompts = read_prompts(folder, spec, images, options)
-        network = emu3_network(spec, prompts.words.image)
-        network.fill(folder, options.dtype, options.device)
-        return cls(network.module, prompts, images)
+    def spec(self, config: dict) -> TransformerSpec:
+        return llama_spec(self.entries(config))
 
-    @classmethod
-    def codec(cls, folder: Path, options: TargetOptions) -> Codec:
-        """Return what a checkpoint does with pictures and captions, without its transformer.
+    def network(self, config: dict, vocab: ImageVocab | None = None) -> Network:
+        spec = self.spec(config)
+        if vocab is None:  # which ids are codes is in the tokenizer; the last ones fit as well
+            codes = movq_sizes(config.get("vq_config")).n_embed
+            vocab = ImageVocab(max(0, spec.vocab - codes), codes)
+        keys = decoder_keys(spec, vocab, DECODER)
+        return decoder_network(spec, vocab, keys, ignored=("model.vqmodel.",), older=_OLDER)
 
-        Arguments and errors as `load`.
-        """
-        config = read_object(folder / "config.json")
+    def words(self, folder: Path, options: TargetOptions) -> Emu3Vocab:
+        return Emu3Vocab(folder)
+
+    def images(self, folder: Path, config: dict, options: TargetOptions) -> MoVQ:
         with naming(folder):
-            spec = emu3_spec(config)
-        images = load_movq(folder, config, options.device)
-        prompts = read_prompts(folder, spec, images, options)
-        return Codec(
-            images, prompts.grid, images.config.n_embed, lambda text: len(prompts.row(text)), ADM
-        )
+            self.entries(config)  # of this family
+        return load_movq(folder, config, options.device)
 
-    def length(self, text: str) -> int:
-        return self.prompt(text, 2).ids.shape[1]
-
-
-def image_grid(words: Emu3Vocab, downsampling: int, options: TargetOptions) -> ImageGrid:
-    """Return the grid of an image of --target_size; SettingsError if it cannot be drawn."""
-    width, height = parse_size(options.target_size or EMU3.default, EMU3)
-    row_end = words[ROW_END] - words.image.first_id
-    return ImageGrid(height // downsampling, width // downsampling, row_end)
-
-
-def read_prompts(
-    folder: Path, spec: TransformerSpec, images: MoVQ, options: TargetOptions
-) -> Emu3Prompts:
-    """Return what makes prompts.
-
-    Raises:
-        ValueError: the tokenizer lacks a token, does not fit codec or transformer, or an image
-            takes more positions than there are.
-    """
-    words = Emu3Vocab(folder)
-    vocab = words.image
-    if vocab.size != images.config.n_embed or vocab.first_id + vocab.size > spec.vocab:
-        raise ValueError(
-            f"{words.path} names {vocab.size} image codes from id {vocab.first_id} on; the codec "
-            f"has {images.config.n_embed} codes, config.json {spec.vocab} ids"
-        )
-    grid = image_grid(words, images.downsampling, options)
-    with naming(folder):
-        room = room_for_prompts(spec, grid)
-    return Emu3Prompts(words, grid, room, options.negative_prompt or "")
+    def image_codes(self, folder: Path, config: dict, options: TargetOptions) -> ImageCodes:
+        with naming(folder):
+            return ImageCodes.of(movq_sizes(movq_entries(folder, config)))

@@ -1,37 +1,42 @@
-"""What the commands that look at files without loading a model need to know of a target."""
+"""A family of targets: how its files are opened, and what `inspect` looks at in them."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from models.base import ImageGrid, TargetOptions, TransformerSpec
-from models.codecs.codec import Codec
+from models.base import ImageGrid, ImageVocab, TargetModel, TargetOptions, TransformerSpec
+from models.codecs.codec import ADM, Codec, Fit
+from models.codecs.vqgan import ImageTokenizer
+from models.codecs.vqgan_config import VqganConfig
+from models.files.gather import all_of
 from models.files.network import Network
+from models.files.sizes import fitting_config
+from models.files.weights import naming
+from models.targets.llama import llama_drafter_spec
+from models.targets.prompts import ImageCodes, Prompts, Words
+from models.targets.transformer_target import TransformerTarget
+from models.transformer import Transformer
+from support.json_files import read_object
 
 
 @dataclass(frozen=True)
 class ImageSequence:
-    """What an image takes of a transformer's positions.
+    """What an image takes of a transformer's positions."""
 
-    grid: of its tokens. shortest: tokens of the longest row that a prompt without text has.
-    """
-
-    grid: ImageGrid
-    shortest: int
+    grid: ImageGrid  # of its tokens
+    shortest: int  # tokens of the longest row of a prompt without text
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What a check has found, in words, and the bytes that the part takes in memory.
-
-    sequence: known once all parts fit together.
-    """
+    """What a check has found."""
 
     text: str
-    bytes: int = 0
-    sequence: ImageSequence | None = None
+    bytes: int = 0  # that the part takes in memory
+    sequence: ImageSequence | None = None  # known once all parts fit together
 
 
 Check = Callable[[Path, TargetOptions], Checked]  # of a checkpoint's folder; ValueError for a fault
@@ -45,27 +50,144 @@ class Part:
     flag: str | None = None
 
 
-@dataclass(frozen=True)
-class Family:
-    """A target's files.
+class Family(ABC):
+    """A family of targets in its public files.
 
-    spec: config.json -> the transformer's sizes; ValueError names a missing entry.
-    network: config.json -> the network and its public keys; ValueError as above.
-    drafter: a drafter's config.json, the target's sizes -> its sizes; ValueError as above.
-    entries: config.json -> its entries that a new drafter takes over, in one flat table.
-    parts: by name; their checks look at nothing of the transformer, so that no fault is told twice.
-    compatible: whether parts and config.json, right in themselves, fit together for an image.
-    codes: number of image codes, from the checkpoint's folder.
-    codec: pictures -> codes, from the checkpoint's folder, without the transformer's weights.
-    codebook: latents (codes, width) of the image codes, from the checkpoint's folder.
+    A family says what its config.json means (`spec`, `network`), where its tokenizers are (`words`,
+    `images`, `image_codes`) and how its prompts look (`prompts`). All else has a default.
     """
 
-    spec: Callable[[dict], TransformerSpec]
-    network: Callable[[dict], Network]
-    drafter: Callable[[dict, TransformerSpec], TransformerSpec]
-    parts: Mapping[str, Part]
-    compatible: Check
-    codes: Callable[[Path, TargetOptions], int]
-    codec: Callable[[Path, TargetOptions], Codec]
-    codebook: Callable[[Path, TargetOptions], Tensor]
-    entries: Callable[[dict], dict] = dict
+    name: str
+    prompts: type[Prompts]
+    fit: Fit = ADM  # how pictures are brought to the model's size
+    image_part = "image tokenizer"  # its name in reports
+
+    @abstractmethod
+    def spec(self, config: dict) -> TransformerSpec:
+        """Return the transformer's sizes; ValueError names an entry that cannot be used."""
+
+    @abstractmethod
+    def network(self, config: dict, vocab: ImageVocab | None = None) -> Network:
+        """Return the network of a config.json and its public keys; errors as `spec`.
+
+        vocab: ids of the image codes; None: as many as config.json says, whichever they are.
+        """
+
+    @abstractmethod
+    def words(self, folder: Path, options: TargetOptions) -> Words:
+        """Return the text tokenizer; ValueError if it is missing, damaged or lacks a token."""
+
+    @abstractmethod
+    def images(self, folder: Path, config: dict, options: TargetOptions) -> ImageTokenizer:
+        """Return the image tokenizer; ValueError names what is missing, damaged or different."""
+
+    @abstractmethod
+    def image_codes(self, folder: Path, config: dict, options: TargetOptions) -> ImageCodes:
+        """Return what the image tokenizer makes, without its weights; errors as `images`."""
+
+    def drafter(self, config: dict, target: TransformerSpec) -> TransformerSpec:
+        """Return the sizes in a drafter's config.json; errors as `spec`."""
+        return llama_drafter_spec(config, target)
+
+    def entries(self, config: dict) -> dict:
+        """Return the entries that a new drafter takes over, in one flat table."""
+        return dict(config)
+
+    def finish(self, network: nn.Module, prompts: Prompts) -> Transformer:
+        """Return the transformer of a network whose weights have been read."""
+        return network
+
+    def load(self, folder: Path, options: TargetOptions) -> TargetModel:
+        """Read a checkpoint folder; ValueError names what is missing, damaged or different."""
+        config, spec = fitting_config(folder, self.spec)
+        images, prompts = self._parts(folder, config, spec, options)
+        network = self.network(config, prompts.vocab)
+        network.fill(folder, options.dtype, options.device)
+        return self.target(self.finish(network.module, prompts), prompts, images)
+
+    def target(
+        self, transformer: Transformer, prompts: Prompts, images: ImageTokenizer
+    ) -> TransformerTarget:
+        """Return the target of these parts."""
+        return TransformerTarget(self.name, transformer, prompts, images, self.drafter)
+
+    def codec(self, folder: Path, options: TargetOptions) -> Codec:
+        """Return what a checkpoint does with pictures and captions, without its transformer.
+
+        Arguments and errors as `load`.
+        """
+        config, spec = self._config(folder)
+        images, prompts = self._parts(folder, config, spec, options)
+        count = images.config.n_embed
+        return Codec(images, prompts.grid, count, lambda text: len(prompts.row(text)), self.fit)
+
+    def codes(self, folder: Path, options: TargetOptions) -> int:
+        """Return the number of image codes."""
+        return self.image_codes(folder, self._config(folder)[0], options).count
+
+    def codebook(self, folder: Path, options: TargetOptions) -> Tensor:
+        """Return the latents of the image codes, (codes, width), fp32."""
+        return self.images(folder, read_object(folder / "config.json"), options).codebook
+
+    @property
+    def parts(self) -> Mapping[str, Part]:
+        """The checks of the parts, by name; what they look at is not the transformer's."""
+        return {
+            "text tokenizer": Part(self.check_text),
+            self.image_part: Part(self.check_images),
+        }
+
+    def check_text(self, folder: Path, options: TargetOptions) -> Checked:
+        """Check that the text tokenizer has the tokens around a prompt."""
+        return Checked(str(self.words(folder, replace(options, download=False))))
+
+    def check_images(self, folder: Path, options: TargetOptions) -> Checked:
+        """Check that the image tokenizer's weights are there and fit its network."""
+        config = read_object(folder / "config.json")
+        images = self.images(folder, config, replace(options, download=False))
+        return checked_images(images.source, images.config, images.model)
+
+    def compatible(self, folder: Path, options: TargetOptions) -> Checked:
+        """Check that parts and config.json, right in themselves, fit together for an image."""
+        options = replace(options, download=False)
+        config, spec = self._config(folder)
+        prompts = self._prompts(self.words(folder, options), folder, config, spec, options)
+        grid = prompts.grid
+        ends = "" if grid.row_end is None else f" and {grid.rows} row ends"
+        text = "text tokenizer, image tokenizer and config.json fit together; an image is"
+        return Checked(
+            f"{text} {grid.rows} x {grid.columns} tokens{ends}",
+            sequence=ImageSequence(grid, prompts.shortest),
+        )
+
+    def _config(self, folder: Path) -> tuple[dict, TransformerSpec]:
+        config = read_object(folder / "config.json")
+        with naming(folder):
+            return config, self.spec(config)
+
+    def _parts(
+        self, folder: Path, config: dict, spec: TransformerSpec, options: TargetOptions
+    ) -> tuple[ImageTokenizer, Prompts]:
+        words, images = all_of(
+            lambda: self.words(folder, options), lambda: self.images(folder, config, options)
+        )
+        return images, self._prompts(words, folder, config, spec, options)
+
+    def _prompts(
+        self,
+        words: Words,
+        folder: Path,
+        config: dict,
+        spec: TransformerSpec,
+        options: TargetOptions,
+    ) -> Prompts:
+        with naming(folder):
+            return self.prompts(words, self.image_codes(folder, config, options), spec, options)
+
+
+def checked_images(source: str, config: VqganConfig, network: nn.Module) -> Checked:
+    """Return what a check of an image tokenizer tells; it computes in fp32."""
+    count = sum(parameter.numel() for parameter in network.parameters())
+    size = f"{config.resolution} x {config.resolution} pixels"
+    text = f"{source}: {config.n_embed} codes, {size}, {count / 1e6:.1f} M parameters"
+    return Checked(text, 4 * count)

@@ -3,127 +3,154 @@
 A prompt is `<begin of sentence><|User|>: text`, a blank line, `<|Assistant|>:<begin_of_image>`. The
 unconditional row is as long: all but its first and last token are padding, which is attended to. An
 image is 24 x 24 tokens without row ends.
+
+The vectors of the image codes pass two layers to the decoder's width. Both are frozen, so that is
+done once, after reading: one embedding has the rows of the text's ids, then those of the codes.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from models.base import ImageGrid, PromptRows, TargetOptions, TransformerSpec
-from models.codecs.codec import ADM, Codec
-from models.codecs.janus_vq import load_janus_vq
+from models.base import ImageVocab, TargetOptions, TransformerSpec
+from models.codecs.llamagen_vq import load_janus_vq
 from models.codecs.vqgan import ImageTokenizer
 from models.files.names import HUB_TOKENIZER
-from models.files.sizes import fitting_config
-from models.files.tokenizer_file import load_tokenizer, require_tokens, row_ids
+from models.files.network import KeyMap, Network, Slot
+from models.files.tokenizer_file import load_tokenizer, row_ids
 from models.files.weights import naming
-from models.targets.janus_config import janus_config
-from models.targets.janus_network import JanusNetwork, janus_network, janus_spec
-from models.targets.llama_target import LlamaTarget
-from models.targets.room import refuse_long
-from support.json_files import read_object
+from models.linear import Linear
+from models.targets.family import Family
+from models.targets.janus_config import PATCH, JanusConfig, Keys, janus_config
+from models.targets.llama import HEAD, decoder_keys, llama_spec
+from models.targets.prompts import ImageCodes, Prompts, Words
+from models.transformer import Transformer
 
 BOS, PAD, BEGIN_IMAGE = "<｜begin▁of▁sentence｜>", "<｜▁pad▁｜>", "<begin_of_image>"
-FRAME = (BOS, PAD, BEGIN_IMAGE)  # the tokens around a prompt's text
+# Caches have room for all positions; the 16,384 of the public files are not for one image.
+_PROMPT = 1024  # tokens of a prompt that find room
 
 
-class JanusPrompts:
-    """The prompt rows of a text, and whether an image still finds room after them."""
+class JanusPrompts(Prompts):
+    """The conditional row, and one as long with padding in place of all between its ends."""
 
-    def __init__(self, tokenizer: Tokenizer, positions: int, image: int):
-        """positions: of the transformer; image: tokens of an image."""
-        self.tokenizer, self.room = tokenizer, positions - image
+    pad = PAD
 
-    @property
-    def shortest(self) -> int:
-        """Tokens of a prompt without text."""
-        return len(self._ids(""))
+    def image_vocab(self, spec: TransformerSpec) -> ImageVocab:
+        first = spec.vocab - self.codes.count
+        highest = max(self.words.tokenizer.get_vocab().values())
+        if highest >= first:
+            path = self.words.path
+            raise ValueError(f"{path} names ids up to {highest}; config.json has {first} ids")
+        return ImageVocab(first, self.codes.count)
 
-    def row(self, text: str) -> list[int]:
-        """Return the ids of the conditional row; ValueError if the text is too long."""
-        return refuse_long(self._ids(text), self.room, text)
-
-    def _ids(self, text: str) -> list[int]:
-        id_of = self.tokenizer.token_to_id
+    def ids(self, text: str) -> list[int]:
+        words, id_of = self.words, self.words.tokenizer.token_to_id
         # The roles are tokens in the published files; a file without them spells them.
         user, assistant = (
             role if id_of(role) is None else id_of(role) for role in ("<|User|>", "<|Assistant|>")
         )
         request = user, f": {text.strip()}\n\n", assistant, ":"
-        return row_ids(self.tokenizer, id_of(BOS), *request, id_of(BEGIN_IMAGE))
+        return row_ids(words.tokenizer, words[BOS], *request, words[BEGIN_IMAGE])
 
-    def rows(self, text: str, guidance: int, device: torch.device) -> PromptRows:
-        """Return the conditional row and, with guidance 2, the unconditional one."""
-        row = self.row(text)
-        pad = self.tokenizer.token_to_id(PAD)
-        empty = [row[0], *[pad] * (len(row) - 2), row[-1]]
-        ids = torch.tensor([row, empty][:guidance], device=device)
-        return PromptRows(ids, torch.zeros(guidance, dtype=torch.long, device=device))
-
-    def length(self, text: str) -> int:
-        """Return the tokens of a text's prompt; ValueError if they are too many."""
-        return len(self.row(text))
+    def empty(self, row: list[int]) -> list[int]:
+        return [row[0], *[self.words[PAD]] * (len(row) - 2), row[-1]]
 
 
-class JanusPro(LlamaTarget):
+class TwoLayers(nn.Module):
+    """Linear, GELU, Linear, with biases."""
+
+    def __init__(self, width: int, inner: int, out: int):
+        super().__init__()
+        self.inner, self.outer = Linear(width, inner), Linear(inner, out)
+
+    def forward(self, x: Tensor) -> Tensor:  # (..., width) -> (..., out)
+        return self.outer(F.gelu(self.inner(x)))
+
+
+class JanusNetwork(nn.Module):
+    """The networks in a checkpoint folder that generate images. vocab: ids of the image codes."""
+
+    def __init__(self, spec: TransformerSpec, config: JanusConfig):
+        super().__init__()
+        self.vocab = ImageVocab(spec.vocab - config.codes, config.codes)
+        self.transformer = Transformer(spec, config.codes)
+        self.transformer.head = TwoLayers(spec.hidden, config.inner, config.codes)
+        self.codes = nn.Embedding(config.codes, config.width)
+        self.aligner = TwoLayers(config.width, spec.hidden, spec.hidden)
+
+    @property
+    def spec(self) -> TransformerSpec:
+        return self.transformer.spec
+
+    @torch.no_grad()
+    def embed_codes(self) -> None:
+        """Enter the image codes into the transformer's embedding, once the weights are read."""
+        rows = self.transformer.embedding.weight[self.vocab.first_id :]
+        rows.copy_(self.aligner(self.codes.weight))
+
+
+def janus_keys(spec: TransformerSpec, text: int, public: Keys) -> KeyMap:
+    """Return public keys -> parameters of `JanusNetwork`; text: number of the text's ids."""
+    keys = decoder_keys(spec, None, public.decoder, "transformer.")
+    del keys[HEAD]  # of the text
+    words = Slot("transformer.embedding.weight", rows=slice(0, text))
+    keys |= {f"{public.decoder}embed_tokens.weight": words, public.codes: Slot("codes.weight")}
+    for theirs, ours in (
+        (public.inner, "aligner.inner"),
+        (public.outer, "aligner.outer"),
+        (public.score, "transformer.head.inner"),
+        (public.head, "transformer.head.outer"),
+    ):
+        keys |= {f"{theirs}{name}": Slot(f"{ours}.{name}") for name in ("weight", "bias")}
+    return keys
+
+
+class JanusPro(Family):
     """Text-to-image with a Janus-Pro checkpoint."""
 
     name = "janus_pro"
+    prompts = JanusPrompts
+    image_part = "image codec"
 
-    def __init__(self, network: JanusNetwork, prompts: JanusPrompts, images: ImageTokenizer):
-        super().__init__(network.transformer, prompts, images, network.vocab)
-        self.grid = ImageGrid(*images.grid)
-
-    @classmethod
-    def load(cls, folder: Path, options: TargetOptions) -> "JanusPro":
-        """Read a checkpoint folder; ValueError names what is missing, damaged or different."""
-        config, spec = fitting_config(folder, janus_spec)
-        images = read_images(folder, config, options.device)
-        prompts = read_prompts(folder, spec, images.grid)
-        network = janus_network(config)
-        network.fill(folder, options.dtype, options.device)
-        network.module.embed_codes()
-        return cls(network.module, prompts, images)
-
-    @classmethod
-    def codec(cls, folder: Path, options: TargetOptions) -> Codec:
-        """Return what a checkpoint does with pictures and captions, without its transformer.
-
-        Arguments and errors as `load`.
-        """
-        config = read_object(folder / "config.json")
-        with naming(folder):
-            spec = janus_spec(config)
-        images = read_images(folder, config, options.device)
-        prompts = read_prompts(folder, spec, images.grid)
-        grid = ImageGrid(*images.grid)
-        return Codec(images, grid, images.config.n_embed, prompts.length, ADM)
-
-    def length(self, text: str) -> int:
-        return self.prompts.length(text)
-
-
-def read_images(folder: Path, config: dict, device: torch.device) -> ImageTokenizer:
-    """Return the image codec among a checkpoint's weights; ValueError if it does not fit."""
-    with naming(folder):
+    def spec(self, config: dict) -> TransformerSpec:
+        """Return the transformer's sizes; its ids are those of the text, then the codes."""
         parsed = janus_config(config)
-    images = load_janus_vq(folder, parsed.keys.codec, parsed.side, device)
-    if images.config.n_embed != parsed.codes:
-        raise ValueError(
-            f"{folder}: the codec has {images.config.n_embed} codes, config.json {parsed.codes}"
-        )
-    return images
+        spec = llama_spec(parsed.decoder)
+        positions = min(spec.max_positions, parsed.side**2 + _PROMPT)
+        return replace(spec, vocab=spec.vocab + parsed.codes, max_positions=positions)
 
+    def entries(self, config: dict) -> dict:
+        return janus_config(config).decoder | {"vocab_size": self.spec(config).vocab}
 
-def read_prompts(folder: Path, spec: TransformerSpec, grid: tuple[int, int]) -> JanusPrompts:
-    """Return what makes prompts; ValueError if the tokenizer lacks a token around them."""
-    return JanusPrompts(read_words(folder), spec.max_positions, grid[0] * grid[1])
+    def network(self, config: dict, vocab: ImageVocab | None = None) -> Network:
+        parsed = janus_config(config)
+        with torch.device("meta"):
+            module = JanusNetwork(self.spec(config), parsed)
+        keys = janus_keys(module.spec, module.vocab.first_id, parsed.keys)
+        return Network(module, keys, ignored=(parsed.keys.codec, *parsed.keys.unused))
 
+    def finish(self, network: JanusNetwork, prompts: Prompts) -> Transformer:
+        network.embed_codes()
+        return network.transformer
 
-def read_words(folder: Path) -> Tokenizer:
-    """Return the tokenizer; ValueError if it is missing or lacks a token around prompts."""
-    path = folder / HUB_TOKENIZER
-    tokenizer = load_tokenizer(path)
-    require_tokens(tokenizer, FRAME, path)
-    return tokenizer
+    def words(self, folder: Path, options: TargetOptions) -> Words:
+        path = folder / HUB_TOKENIZER
+        return Words(load_tokenizer(path), path, (BOS, PAD, BEGIN_IMAGE))
+
+    def images(self, folder: Path, config: dict, options: TargetOptions) -> ImageTokenizer:
+        with naming(folder):
+            parsed = janus_config(config)
+        images = load_janus_vq(folder, parsed.keys.codec, parsed.side, options.device)
+        if images.config.n_embed != parsed.codes:
+            raise ValueError(
+                f"{folder}: the codec has {images.config.n_embed} codes, config.json {parsed.codes}"
+            )
+        return images
+
+    def image_codes(self, folder: Path, config: dict, options: TargetOptions) -> ImageCodes:
+        parsed = janus_config(config)
+        return ImageCodes(parsed.codes, parsed.side, PATCH)

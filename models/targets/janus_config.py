@@ -7,29 +7,24 @@ Model type `janus` is that of transformers (deepseek-community/Janus-Pro-1B, -7B
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from models.targets.llama_spec import LLAMA, filled
+from models.files.entries import filled, refuse_entry, require_model, require_size, require_values
+from models.targets.llama import LLAMA
 
-_PATCH = 16  # pixels per image token along a side, of the codec VQ-16
+PATCH = 16  # pixels per image token along a side, of the codec VQ-16
 
 
 @dataclass(frozen=True)
 class Keys:
-    """Public keys of one layout; modules end with a dot, tensors do not.
+    """Public keys of one layout; modules end with a dot, tensors do not."""
 
-    decoder: of the language model's layers, norm and embedding. codes: table of the image codes'
-    vectors. inner, outer: the two layers that bring such a vector to the decoder's width. score,
-    head: the two layers that score the codes. codec: of the image codec. unused: of networks that
-    decoding does not need.
-    """
-
-    decoder: str
-    codes: str
-    inner: str
+    decoder: str  # the language model's layers, norm and embedding
+    codes: str  # table of the image codes' vectors
+    inner: str  # the two layers that bring such a vector to the decoder's width
     outer: str
-    score: str
+    score: str  # the two layers that score the codes
     head: str
-    codec: str
-    unused: tuple[str, ...]
+    codec: str  # the image codec
+    unused: tuple[str, ...]  # networks that decoding does not need
 
 
 TRANSFORMERS = Keys(
@@ -53,46 +48,36 @@ AUTHORS = Keys(
     unused=("vision_model.", "aligner.", "language_model.lm_head."),
 )
 _VQ = {"num_embeddings": 16384, "embed_dim": 8, "projection_dim": 2048, "num_hidden_layers": 2}
+_VISION = {"image_size": 384, "patch_size": PATCH}
 
 
 @dataclass(frozen=True)
 class JanusConfig:
-    """What a config.json says of the part that draws.
+    """What a config.json says of the part that generates images."""
 
-    decoder: entries of the language model, defaults filled in. codes, width: of the image codes and
-    of their vectors. inner: width between the two layers that score codes. side: image tokens per
-    row and column.
-    """
-
-    decoder: dict
-    codes: int
-    width: int
-    inner: int
-    side: int
+    decoder: dict  # entries of the language model, defaults filled in
+    codes: int  # number of image codes
+    width: int  # of their vectors
+    inner: int  # width between the two layers that score codes
+    side: int  # image tokens per row and column
     keys: Keys
 
 
 def janus_config(config: Mapping[str, object]) -> JanusConfig:
     """Return what a config.json says; ValueError names an entry that is missing or not allowed."""
     readers = {"janus": _transformers, "multi_modality": _authors}
-    kind = config.get("model_type")
-    if kind not in readers:
-        raise ValueError(
-            f"config.json: model_type is {kind!r}; allowed for --model janus_pro: "
-            f"{' or '.join(map(repr, readers))}"
-        )
-    return readers[kind](config)
+    return readers[require_model(config, tuple(readers), "janus_pro")](config)
 
 
 def _transformers(config: Mapping[str, object]) -> JanusConfig:
     vq = filled(config.get("vq_config"), _VQ)
-    vision = filled(config.get("vision_config"), {"image_size": 384, "patch_size": _PATCH})
-    _allow("vq_config.num_hidden_layers", vq["num_hidden_layers"], 2)
-    side = _side("vision_config", vision["image_size"], vision["patch_size"])
-    _allow("vision_config.num_image_tokens", vision.get("num_image_tokens", side**2), side**2)
+    vision = filled(config.get("vision_config"), _VISION)
+    require_values(vq, {"num_hidden_layers": (2,)}, "vq_config.")
+    side = _side("vision_config.", vision)
+    require_values(vision, {"num_image_tokens": (side**2,)}, "vision_config.")
     return JanusConfig(
         filled(config.get("text_config"), LLAMA),
-        *_sizes("vq_config", vq, "num_embeddings", "embed_dim", "projection_dim"),
+        *_sizes("vq_config.", vq, "num_embeddings", "embed_dim", "projection_dim"),
         side,
         TRANSFORMERS,
     )
@@ -103,13 +88,13 @@ def _authors(config: Mapping[str, object]) -> JanusConfig:
         _params(config, name)
         for name in ("vision_config", "gen_vision_config", "gen_aligner_config", "gen_head_config")
     )
-    _allow("gen_vision_config.cls", config["gen_vision_config"].get("cls", "VQ-16"), "VQ-16")
-    _allow("gen_aligner_config.params.depth", aligner.get("depth", 1), 2)
+    require_values(config["gen_vision_config"], {"cls": ("VQ-16",)}, "gen_vision_config.")
+    require_values({"depth": 1} | aligner, {"depth": (2,)}, "gen_aligner_config.params.")
     return JanusConfig(
         filled(config.get("language_config"), LLAMA),
-        *_sizes("gen_vision_config.params", codec, "image_token_size", "n_embed"),
-        *_sizes("gen_head_config.params", head, "image_token_embed"),
-        _side("vision_config.params", vision.get("image_size", 384), _PATCH),
+        *_sizes("gen_vision_config.params.", codec, "image_token_size", "n_embed"),
+        *_sizes("gen_head_config.params.", head, "image_token_embed"),
+        _side("vision_config.params.", filled(vision, _VISION) | {"patch_size": PATCH}),
         AUTHORS,
     )
 
@@ -122,26 +107,13 @@ def _params(config: Mapping[str, object], name: str) -> dict:
     return params
 
 
-def _sizes(part: str, given: Mapping[str, object], *names: str) -> list[int]:
-    return [_size(f"{part}.{name}", given.get(name)) for name in names]
+def _sizes(prefix: str, section: Mapping[str, object], *names: str) -> list[int]:
+    return [require_size(f"{prefix}{name}", section.get(name)) for name in names]
 
 
-def _size(name: str, value: object) -> int:
-    if type(value) is not int or value < 1:
-        raise ValueError(f"config.json: {name} is {value!r}; allowed: whole numbers from 1")
-    return value
-
-
-def _side(part: str, pixels: object, patch: object) -> int:
-    """Return the image tokens per side of an image of so many pixels."""
-    pixels, patch = _size(f"{part}.image_size", pixels), _size(f"{part}.patch_size", patch)
+def _side(prefix: str, vision: Mapping[str, object]) -> int:
+    """Return the image tokens per side of an image."""
+    pixels, patch = _sizes(prefix, vision, "image_size", "patch_size")
     if pixels % patch:
-        raise ValueError(
-            f"config.json: {part}.image_size is {pixels}; allowed: multiples of {patch}"
-        )
+        refuse_entry(f"{prefix}image_size", pixels, f"multiples of {patch}")
     return pixels // patch
-
-
-def _allow(name: str, found: object, only: object) -> None:
-    if found != only:
-        raise ValueError(f"config.json: {name} is {found!r}; allowed: {only!r}")

@@ -3,140 +3,118 @@
 A sequence is `<bos>text Generate an image based on this description.<boi>`, then 32 x 32 tokens
 without row ends. The unconditional row is `<bos><unconditional><boi>`. The tokenizer has no tokens
 for the image codes: their ids begin where its own end.
+
+Gemma's norms multiply by 1 + weight, its embeddings are scaled by sqrt(hidden), and its head is the
+unscaled embedding. All three are entered into the weights once, after reading.
 """
 
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer
 
-from models.base import ImageGrid, ImageVocab, PromptRows, TargetOptions, TransformerSpec
-from models.codecs.codec import META, Codec
-from models.codecs.vqgan import ImageTokenizer
-from models.codecs.vqgan_config import VqganConfig
-from models.files.chameleon_parts import find_vqgan
-from models.files.folders import given_folder
+from models.base import ImageVocab, TargetOptions, TransformerSpec
+from models.codecs.codec import META
+from models.files.entries import filled, refuse_entry, require_model, require_values
 from models.files.names import HUB_TOKENIZER
-from models.files.sizes import fitting_config
-from models.files.tokenizer_file import load_tokenizer, require_tokens, row_ids
-from models.files.weights import naming
-from models.targets.chameleon import load_images
-from models.targets.liquid_network import enter_constants, liquid_network, liquid_spec
-from models.targets.llama_target import LlamaTarget
-from models.targets.room import refuse_long, room_for_prompts
-from models.transformer import Transformer
-from support.json_files import read_object
+from models.files.network import Network
+from models.files.tokenizer_file import load_tokenizer, row_ids
+from models.targets.chameleon import WithVqgan, vqgan_codes
+from models.targets.llama import HEAD, decoder_keys, decoder_network, llama_spec
+from models.targets.prompts import Prompts, Words
+from models.transformer import RMSNorm, Transformer
 
 BOS, PAD, BEGIN_IMAGE, UNCONDITIONAL = "<bos>", "<pad>", "<boi>", "<unconditional>"
-FRAME = (BOS, PAD, BEGIN_IMAGE, UNCONDITIONAL)  # the tokens around a prompt's text
 REQUEST = " Generate an image based on this description."
+GEMMA_IDS = 256_000  # of Gemma alone
+# transformers' GemmaConfig, with Liquid's ids; a config.json need not repeat them
+_DEFAULTS = {
+    "vocab_size": GEMMA_IDS + 8192,
+    "hidden_size": 3072,
+    "intermediate_size": 24576,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "head_dim": 256,
+    "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-6,
+}
+# Length of the authors' training sequences. Caches have room for all positions, and Gemma's 8,192
+# would take four times the memory.
+_POSITIONS = 2048
+# "gelu" also means the tanh formula: Gemma's first config.json was wrong, and transformers says so
+_BUILT = {
+    "hidden_act": ("gelu", "gelu_pytorch_tanh"),
+    "hidden_activation": ("gelu_pytorch_tanh",),
+    "tie_word_embeddings": (True,),
+    "use_bidirectional_attention": (False,),
+}
 
 
-@dataclass(frozen=True)
-class LiquidPrompts:
-    """The prompt rows of a text.
+class LiquidPrompts(Prompts):
+    """`<bos>text request<boi>` and `<bos><unconditional><boi>`."""
 
-    grid: of the image. vocab: ids of the image codes. room: tokens that a prompt may have.
-    """
+    pad = PAD
 
-    tokenizer: Tokenizer
-    grid: ImageGrid
-    vocab: ImageVocab
-    room: int
+    def image_vocab(self, spec: TransformerSpec) -> ImageVocab:
+        vocab = ImageVocab(len(self.words), self.codes.count)
+        if vocab.first_id + vocab.size > spec.vocab:
+            raise ValueError(
+                f"{self.words.path} has {vocab.first_id} ids, the VQGAN {vocab.size} codes; "
+                f"config.json has {spec.vocab} ids, too few for both"
+            )
+        return vocab
 
-    @property
-    def shortest(self) -> int:
-        """Tokens of a prompt without text."""
-        return len(self._ids(""))
+    def ids(self, text: str) -> list[int]:
+        words = self.words
+        return row_ids(words.tokenizer, words[BOS], text + REQUEST, words[BEGIN_IMAGE])
 
-    def row(self, text: str) -> list[int]:
-        """Return the ids of the conditional row; ValueError if the text is too long."""
-        return refuse_long(self._ids(text), self.room, text)
-
-    def length(self, text: str) -> int:
-        """Return the tokens of a text's prompt; ValueError if they are too many."""
-        return len(self.row(text))
-
-    def _ids(self, text: str) -> list[int]:
-        id_of = self.tokenizer.token_to_id
-        return row_ids(self.tokenizer, id_of(BOS), text + REQUEST, id_of(BEGIN_IMAGE))
-
-    def rows(self, text: str, guidance: int, device: torch.device) -> PromptRows:
-        """Return the conditional row and, with guidance 2, the unconditional one."""
-        row = self.row(text)
-        pad, *empty = map(self.tokenizer.token_to_id, (PAD, BOS, UNCONDITIONAL, BEGIN_IMAGE))
-        padding = len(row) - len(empty)  # on the left, so that both images begin in the same slot
-        ids = [row, [pad] * padding + empty][:guidance]
-        starts = [0, padding][:guidance]
-        return PromptRows(torch.tensor(ids, device=device), torch.tensor(starts, device=device))
+    def empty(self, row: list[int]) -> list[int]:
+        return [self.words[name] for name in (BOS, UNCONDITIONAL, BEGIN_IMAGE)]
 
 
-class Liquid(LlamaTarget):
+class Liquid(WithVqgan):
     """Text-to-image with a Liquid checkpoint."""
 
     name = "liquid"
+    prompts = LiquidPrompts
+    fit = META
 
-    def __init__(self, transformer: Transformer, prompts: LiquidPrompts, images: ImageTokenizer):
-        super().__init__(transformer, prompts, images, prompts.vocab)
-        self.grid = prompts.grid
+    def entries(self, config: dict) -> dict:
+        """Return what a drafter takes over: a layer of Llama, heads of hidden / heads channels."""
+        require_model(config, ("gemma",), self.name)
+        entries = filled(config, _DEFAULTS)
+        require_values(entries, _BUILT)
+        return {name: entries[name] for name in entries if name not in ("head_dim", *_BUILT)}
 
-    @classmethod
-    def load(cls, folder: Path, options: TargetOptions) -> "Liquid":
-        """Read a checkpoint folder; ValueError names what is missing, damaged or different."""
-        _, spec = fitting_config(folder, liquid_spec)
-        images = read_images(folder, options)
-        prompts = read_prompts(folder, spec, images.config)
-        network = liquid_network(spec, prompts.vocab.size)
-        network.fill(folder, options.dtype, options.device)
-        enter_constants(network.module, prompts.vocab)
-        return cls(network.module, prompts, images)
+    def spec(self, config: dict) -> TransformerSpec:
+        spec, width = llama_spec(self.entries(config)), filled(config, _DEFAULTS)["head_dim"]
+        if type(width) is not int or width < 2 or width % 2:
+            refuse_entry("head_dim", width, "even whole numbers from 2")
+        positions = min(spec.max_positions, _POSITIONS)
+        return replace(spec, gelu=True, head_width=width, max_positions=positions)
 
-    @classmethod
-    def codec(cls, folder: Path, options: TargetOptions) -> Codec:
-        """Return what a checkpoint does with pictures and captions, without its transformer.
+    def network(self, config: dict, vocab: ImageVocab | None = None) -> Network:
+        spec, vocab = self.spec(config), vocab or ImageVocab(0, vqgan_codes(config))
+        keys = decoder_keys(spec)
+        del keys[HEAD]  # `finish` fills it; .bin files repeat the embedding under its key
+        return decoder_network(spec, vocab, keys, ignored=(HEAD,))
 
-        Arguments and errors as `load`.
+    @torch.no_grad()
+    def finish(self, network: Transformer, prompts: Prompts) -> Transformer:
+        """Fill the head and enter Gemma's constants into norms and embeddings.
+
+        The embedding is rounded as Gemma rounds its product with the scale. In bf16, 1 + weight of
+        a norm is rounded too, which Gemma keeps in fp32.
         """
-        with naming(folder):
-            spec = liquid_spec(read_object(folder / "config.json"))
-        images = read_images(folder, options)
-        prompts = read_prompts(folder, spec, images.config)
-        return Codec(images, prompts.grid, prompts.vocab.size, prompts.length, META)
+        embedding, first = network.embedding.weight, prompts.vocab.first_id
+        network.head.weight.copy_(embedding[first : first + prompts.vocab.size])
+        embedding.mul_(torch.tensor(network.spec.hidden**0.5, dtype=embedding.dtype))
+        for module in network.modules():
+            if isinstance(module, RMSNorm):
+                module.weight.add_(1.0)
+        return network
 
-    def length(self, text: str) -> int:
-        return self.prompts.length(text)
-
-
-def read_images(folder: Path, options: TargetOptions) -> ImageTokenizer:
-    """Return Chameleon's VQGAN from where a checkpoint's tokenizers are; errors as `find_vqgan`."""
-    home = find_vqgan(folder, given_folder(options.tokenizer_path, "--tokenizer_path"))
-    return load_images(folder, home, options.device)
-
-
-def read_words(folder: Path) -> Tokenizer:
-    """Return the tokenizer; ValueError if it is missing or lacks a token around prompts."""
-    path = folder / HUB_TOKENIZER
-    tokenizer = load_tokenizer(path)
-    require_tokens(tokenizer, FRAME, path)
-    return tokenizer
-
-
-def read_prompts(folder: Path, spec: TransformerSpec, vqgan: VqganConfig) -> LiquidPrompts:
-    """Return what makes prompts.
-
-    Raises:
-        ValueError: the tokenizer lacks a token, the transformer has too few ids for the codes, or
-            an image takes more positions than there are.
-    """
-    tokenizer = read_words(folder)
-    vocab = ImageVocab(tokenizer.get_vocab_size(), vqgan.n_embed)
-    if vocab.first_id + vocab.size > spec.vocab:
-        raise ValueError(
-            f"{folder / HUB_TOKENIZER} has {vocab.first_id} ids, the VQGAN {vocab.size} codes; "
-            f"config.json has {spec.vocab} ids, too few for both"
-        )
-    grid = ImageGrid(*vqgan.grid)
-    with naming(folder):
-        room = room_for_prompts(spec, grid)
-    return LiquidPrompts(tokenizer, grid, vocab, room)
+    def words(self, folder: Path, options: TargetOptions) -> Words:
+        path = folder / HUB_TOKENIZER
+        return Words(load_tokenizer(path), path, (BOS, PAD, BEGIN_IMAGE, UNCONDITIONAL))

@@ -1,9 +1,8 @@
 """LlamaGen, text to image (arXiv 2406.06525).
 
-Files are in the Hugging Face layout of LANTERN's jadohu/LlamaGen-T2I and -T2I-2.
-
-A checkpoint folder holds config.json and the weights. Image tokenizer and text encoder are files of
-their own: `--vq_path`, `--text_encoder_path`.
+Files are in the Hugging Face layout of LANTERN's jadohu/LlamaGen-T2I and -T2I-2. A checkpoint
+folder holds config.json and the weights. Image tokenizer and text encoder are files of their own:
+`--vq_path`, `--text_encoder_path`.
 
 A prompt is not tokens but T5's features of the caption, in the last of 120 slots; the slots
 before them are padding. The unconditional row holds a learned table instead, after the same
@@ -11,13 +10,14 @@ padding. Image token c stands at position 120 + c however long the caption is, a
 row and column; the queries and keys of the prompt's slots are not rotated but zero.
 """
 
+import math
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from models.base import (
     Context,
@@ -29,96 +29,94 @@ from models.base import (
     TargetOptions,
     TransformerSpec,
 )
-from models.codecs.codec import ADM, Codec
-from models.codecs.llamagen_vq import load_llamagen_vq
+from models.codecs.codec import Codec
+from models.codecs.llamagen_vq import CODEBOOK, load_llamagen_vq, read_vq
 from models.codecs.vqgan import ImageTokenizer
-from models.files.sizes import fitting_config
-from models.files.weights import naming
-from models.targets.llamagen_network import (
-    LlamaGenNetwork,
-    drafter_spec,
-    llamagen_network,
-    llamagen_spec,
-)
-from models.targets.text_encoder import TextEncoder
+from models.files.entries import refuse_entry, require_size, require_values
+from models.files.folders import checkpoint_folder
+from models.files.network import KeyMap, Network, Slot
+from models.linear import Linear
+from models.targets.family import Checked, Family, ImageSequence, Part
+from models.targets.llama import decoder_keys, decoder_spec
+from models.targets.prompts import ImageCodes
+from models.targets.text_encoder import TextEncoder, check_encoder
 from models.targets.transformer_target import TransformerTarget
+from models.transformer import Transformer
 from support.json_files import read_object
 
+_STAGES = {16: "t2i", 32: "t2i2"}  # codes per side -> `input_type` of the public drafters
+_TEXT, _VQ = "text_encoder_path", "vq_path"
 
-class LlamaGen(TransformerTarget):
-    """Text-to-image with LlamaGen; captions longer than the slots are cut, as in the recipe."""
 
-    name = "llamagen"
+class Caption(nn.Module):
+    """Project T5's features to the transformer's width; `empty` holds the rows of no caption."""
 
-    def __init__(self, network: LlamaGenNetwork, text: TextEncoder, images: ImageTokenizer):
-        self.transformer, self.caption = network.transformer, network.caption
-        self.text, self.images, self.spec = text, images, network.transformer.spec
-        self.grid, self.vocab = ImageGrid(*images.grid), ImageVocab(0, self.spec.vocab)
-        self.dtype, self.device = self.caption.empty.dtype, self.caption.empty.device
+    def __init__(self, width: int, hidden: int, slots: int):
+        super().__init__()
+        self.fc1 = Linear(width, hidden, bias=False)
+        self.fc2 = Linear(hidden, hidden, bias=False)
+        self.empty = nn.Parameter(torch.zeros(slots, width))
 
-    @classmethod
-    def load(cls, folder: Path, options: TargetOptions, side: int) -> "LlamaGen":
-        """Read a checkpoint folder, and the files of text encoder and image tokenizer.
+    def forward(self, features: Tensor) -> Tensor:
+        """(rows, n, width) -> (rows, n, hidden)."""
+        return self.fc2(F.gelu(self.fc1(features), approximate="tanh"))
 
-        Args:
-            folder: config.json and weights.
-            options: paths of text encoder and image tokenizer.
-            side: codes per row and column that the folder has to have.
 
-        Raises:
-            ValueError: naming what is missing, damaged or does not fit.
-        """
-        config, spec = fitting_config(folder, partial(llamagen_spec, side=side))
-        parts = _read_parts(folder, config, spec.image_rope, options)
-        network = llamagen_network(config)
-        network.fill(folder, options.dtype, options.device)
-        return cls(network.module, *parts)
+class LlamaGenNetwork(nn.Module):
+    """Transformer and caption projection: the networks in a checkpoint folder."""
 
-    @classmethod
-    def codec(cls, folder: Path, options: TargetOptions, side: int | None = None) -> Codec:
-        """Return what a checkpoint does with pictures and captions.
+    def __init__(self, spec: TransformerSpec, width: int):
+        super().__init__()
+        self.transformer = Transformer(spec, spec.vocab)
+        self.caption = Caption(width, spec.hidden, spec.image_rope.condition)
 
-        Transformer and text encoder are not read. Arguments and errors as `load`.
-        """
-        config = read_object(folder / "config.json")
-        with naming(folder):
-            image = llamagen_spec(config, side).image_rope
-        images = _read_images(folder, config, image, options)
-        return Codec(
-            images,
-            ImageGrid(*images.grid),
-            images.config.n_embed,
-            lambda text: image.condition,
-            ADM,
-        )
+    @property
+    def spec(self) -> TransformerSpec:
+        return self.transformer.spec
 
-    def place(self, device: torch.device) -> None:
-        super().place(device)
-        self.caption.to(device)
-        self.text.model.to(device)
 
-    def prompt(self, text: str, guidance: int) -> PromptRows:
+class LlamaGenPrompts:
+    """Captions as T5's features; longer ones than the slots are cut, as in the recipe.
+
+    caption: of the network, known once its weights are read.
+    """
+
+    caption: Caption
+
+    def __init__(self, text: TextEncoder, spec: TransformerSpec):
+        self.text, self.slots = text, spec.image_rope.condition
+        self.vocab = ImageVocab(0, spec.vocab)
+        self.grid = ImageGrid(spec.image_rope.side, spec.image_rope.side)
+
+    def rows(self, text: str, guidance: int, device: torch.device) -> PromptRows:
         features = self.text(text).to(self.caption.empty)  # (n, width)
-        slots = len(self.caption.empty)
+        padding = self.slots - len(features)
         # on the left, as the model was trained: the caption ends where the image begins
-        caption = F.pad(features, (0, 0, slots - len(features), 0))
-        ids = torch.zeros(
-            guidance, slots, dtype=torch.long, device=self.device
-        )  # what drafters read
-        starts = torch.full((guidance,), slots - len(features), device=self.device)
+        caption = F.pad(features, (0, 0, padding, 0))
+        # drafters read ids, and learned to read zeros here
+        ids = torch.zeros(guidance, self.slots, dtype=torch.long, device=device)
+        starts = torch.full((guidance,), padding, device=device)
         condition = torch.stack([caption, self.caption.empty][:guidance])
         return PromptRows(ids, starts, torch.zeros_like(starts), condition)
 
     def length(self, text: str) -> int:
-        return len(self.caption.empty)
+        return self.slots
+
+
+class LlamaGenTarget(TransformerTarget):
+    """A target whose prompts are features."""
+
+    prompts: LlamaGenPrompts
+
+    def place(self, device: torch.device) -> None:
+        super().place(device)
+        self.prompts.caption.to(device)
+        self.prompts.text.model.to(device)
 
     def read(self, prompt: PromptRows, context: Context, layers: Layers = ()) -> Tensor:
         mask = padding_visible(context.mask, prompt.starts)
-        embeddings = self.caption(prompt.condition)
+        embeddings = self.prompts.caption(prompt.condition)
         return self.transformer.read(embeddings, replace(context, mask=mask), layers)
-
-    def drafter_spec(self, config: dict) -> TransformerSpec:
-        return drafter_spec(config, self.spec)
 
 
 def padding_visible(mask: Tensor, starts: Tensor) -> Tensor:
@@ -133,28 +131,156 @@ def padding_visible(mask: Tensor, starts: Tensor) -> Tensor:
     return mask.masked_fill(seen[:, None], 0.0)
 
 
-def _read_parts(
-    folder: Path, config: dict, image: ImageRope, options: TargetOptions
-) -> tuple[TextEncoder, ImageTokenizer]:
-    """Return text encoder and image tokenizer.
+def rotated_spec(config: Mapping[str, object], image: ImageRope) -> TransformerSpec:
+    """Return the sizes in a config.json, of a target or a drafter, with LlamaGen's rotation.
 
     Raises:
-        ValueError: naming the flag of a part that is missing or of other sizes.
+        ValueError: naming an entry that is missing or not allowed.
     """
-    path = given_path(options, "text_encoder_path")
-    images = _read_images(folder, config, image, options)
-    text = TextEncoder.load(path, image.condition, options.device)
-    refuse_other("text_encoder_path", path, text.width, folder, config, "caption_dim")
-    return text, images
+    spec = decoder_spec({"max_position_embeddings": image.condition + image.side**2} | config)
+    if spec.head_dim % 4:
+        raise ValueError(
+            f"config.json: {spec.hidden} / {spec.heads} channels per head; allowed: a multiple of 4"
+        )
+    theta = config.get("rope_base", 10000.0)
+    return replace(spec, qk_norm=False, swin_norm=False, rope_theta=theta, image_rope=image)
 
 
-def _read_images(
-    folder: Path, config: dict, image: ImageRope, options: TargetOptions
-) -> ImageTokenizer:
-    path = given_path(options, "vq_path")
-    images = load_llamagen_vq(Path(path), image.side, options.device)
-    refuse_other("vq_path", path, images.config.n_embed, folder, config, "vocab_size")
-    return images
+def llamagen_keys(spec: TransformerSpec) -> KeyMap:
+    """Return public keys -> parameters of `LlamaGenNetwork`."""
+    public = "model.cls_embedding."
+    caption = {f"{public}uncond_embedding": Slot("caption.empty")}
+    for name in ("fc1", "fc2"):
+        caption[f"{public}cap_proj.{name}.weight"] = Slot(f"caption.{name}.weight")
+    return decoder_keys(spec, ours="transformer.") | caption
+
+
+class LlamaGen(Family):
+    """Text-to-image with LlamaGen. side: codes per row and column of the stage; None: any."""
+
+    name = "llamagen"
+
+    def __init__(self, side: int | None = None):
+        self.side = side
+
+    def spec(self, config: dict) -> TransformerSpec:
+        require_values(config, {"input_type": ("t2i",), "pretraining_tp": (1,)})
+        names = ("block_size", "cls_token_num", "caption_dim")
+        tokens, slots, _ = (require_size(name, config.get(name)) for name in names)
+        side = math.isqrt(tokens)
+        if side**2 != tokens:
+            refuse_entry("block_size", tokens, "a square")
+        if self.side not in (None, side):
+            raise ValueError(
+                f"config.json: block_size is {tokens}, expected {self.side**2}: "
+                "an image of --model llamagen has 256 tokens, of --model llamagen2 1024"
+            )
+        return replace(rotated_spec(config, ImageRope(slots, side)), max_positions=slots + tokens)
+
+    def network(self, config: dict, vocab: ImageVocab | None = None) -> Network:
+        spec = self.spec(config)
+        with torch.device("meta"):
+            return Network(LlamaGenNetwork(spec, config["caption_dim"]), llamagen_keys(spec))
+
+    def drafter(self, config: dict, target: TransformerSpec) -> TransformerSpec:
+        """Return the sizes of a public head; ValueError for one of the other stage.
+
+        Heads read token i + 1 at slot i, so their condition is one slot shorter.
+        """
+        image, stage = target.image_rope, config.get("input_type")
+        expected = _STAGES.get(image.side, stage)
+        if stage not in (None, expected):
+            raise ValueError(
+                f"config.json of the drafter: input_type is {stage!r}; "
+                f"the target needs {expected!r}"
+            )
+        spec = rotated_spec(config, replace(image, condition=image.condition - 1))
+        return replace(
+            spec, max_positions=target.max_positions, first_norm=False, hides_padding=False
+        )
+
+    def target(
+        self, transformer: Transformer, prompts: LlamaGenPrompts, images: ImageTokenizer
+    ) -> LlamaGenTarget:
+        return LlamaGenTarget(self.name, transformer, prompts, images, self.drafter)
+
+    def finish(self, network: LlamaGenNetwork, prompts: LlamaGenPrompts) -> Transformer:
+        prompts.caption = network.caption
+        return network.transformer
+
+    def words(self, folder: Path, options: TargetOptions) -> TextEncoder:
+        """Return the text encoder, which takes the place of a tokenizer."""
+        config, spec = self._config(folder)
+        path = given_path(options, _TEXT)
+        text = TextEncoder.load(path, spec.image_rope.condition, options.device)
+        refuse_other(_TEXT, path, text.width, folder, config, "caption_dim")
+        return text
+
+    def images(self, folder: Path, config: dict, options: TargetOptions) -> ImageTokenizer:
+        path, side = given_path(options, _VQ), math.isqrt(config["block_size"])
+        images = load_llamagen_vq(Path(path), side, options.device)
+        refuse_other(_VQ, path, images.config.n_embed, folder, config, "vocab_size")
+        return images
+
+    def image_codes(self, folder: Path, config: dict, options: TargetOptions) -> ImageCodes:
+        spec = self.spec(config)
+        return ImageCodes(spec.vocab, spec.image_rope.side, 16)
+
+    def codec(self, folder: Path, options: TargetOptions) -> Codec:
+        """Return what a checkpoint does with pictures and captions; no text encoder is read."""
+        config, spec = self._config(folder)
+        images, slots = self.images(folder, config, options), spec.image_rope.condition
+        grid = ImageGrid(*images.grid)
+        return Codec(images, grid, images.config.n_embed, lambda text: slots, self.fit)
+
+    def codebook(self, folder: Path, options: TargetOptions) -> Tensor:
+        """Return the latents of the image codes, (codes, width), fp32, as they are stored.
+
+        LANTERN's published table is of these, not of the vectors of length 1 that are decoded.
+        """
+        path = given_path(options, _VQ)
+        tensors = read_vq(Path(path), CODEBOOK)
+        if CODEBOOK not in tensors:
+            raise ValueError(f"--{_VQ}: {path}: missing key {CODEBOOK}")
+        return tensors[CODEBOOK].float()
+
+    @property
+    def parts(self) -> Mapping[str, Part]:
+        return {
+            "text encoder": Part(self.check_text, _TEXT),
+            self.image_part: Part(self.check_images, _VQ),
+        }
+
+    def check_text(self, folder: Path, options: TargetOptions) -> Checked:
+        """Check that the text encoder is a T5 with all its weights and a tokenizer."""
+        home = _text_home(options)
+        width, count = check_encoder(home)
+        text = f"{home}: T5 of width {width}, {count / 1e6:.1f} M parameters of the encoder"
+        return Checked(text, 2 * count)
+
+    def compatible(self, folder: Path, options: TargetOptions) -> Checked:
+        """Check that text encoder and image tokenizer have the sizes that config.json expects."""
+        home, path, (config, spec) = (
+            _text_home(options),
+            given_path(options, _VQ),
+            self._config(folder),
+        )
+        width = read_object(home / "config.json")["d_model"]
+        refuse_other(_TEXT, str(home), width, folder, config, "caption_dim")
+        refuse_other(_VQ, path, len(self.codebook(folder, options)), folder, config, "vocab_size")
+        image = spec.image_rope
+        return Checked(
+            "text encoder, image tokenizer and config.json fit together",
+            sequence=ImageSequence(ImageGrid(image.side, image.side), image.condition),
+        )
+
+    def _prompts(self, words: TextEncoder, folder: Path, config: dict, spec: TransformerSpec,
+                 options: TargetOptions) -> LlamaGenPrompts:  # fmt: skip
+        return LlamaGenPrompts(words, spec)
+
+
+def _text_home(options: TargetOptions) -> Path:
+    return checkpoint_folder(given_path(options, _TEXT), f"--{_TEXT}", download=False)
 
 
 def given_path(options: TargetOptions, flag: str) -> str:
@@ -164,9 +290,9 @@ def given_path(options: TargetOptions, flag: str) -> str:
     return getattr(options, flag)
 
 
-def refuse_other(flag: str, path: str, found: int, folder: Path, config: dict, entry: str) -> None:
+def refuse_other(flag: str, path: str, size: int, folder: Path, config: dict, entry: str) -> None:
     """Raise a ValueError unless a part's size is the one that config.json expects."""
-    if found != config[entry]:
+    if size != config[entry]:
         raise ValueError(
-            f"--{flag}: {path} has {found}, {folder / 'config.json'} has {entry} {config[entry]}"
+            f"--{flag}: {path} has {size}, {folder / 'config.json'} has {entry} {config[entry]}"
         )

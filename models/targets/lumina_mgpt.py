@@ -6,58 +6,59 @@ are forced (`ImageGrid.row_end`).
 """
 
 from configs.image_size import LUMINA_MGPT, parse_size
-from models.base import ImageGrid, PromptRows, TargetOptions
+from models.base import ImageGrid
 from models.codecs.codec import ADM
-from models.codecs.vqgan_config import VqganConfig
 from models.files.tokenizer_file import row_ids
-from models.targets.chameleon import BEGIN_IMAGE, END_OF_TURN, Chameleon, ChameleonVocab
+from models.targets.chameleon import (
+    BEGIN_IMAGE,
+    BOS,
+    END_OF_TURN,
+    PAD,
+    Chameleon,
+    ChameleonPrompts,
+)
 
 ROW_END = "<reserved08799>"
+
+
+class LuminaPrompts(ChameleonPrompts):
+    """The user's turn, the begin of the answer, the image's size; the other row begins there."""
+
+    def image_grid(self) -> ImageGrid:
+        width, height = parse_size(self.options.target_size or LUMINA_MGPT.default)
+        for side in (height, width):
+            if size_token(side) not in self.words.ids:
+                raise ValueError(
+                    f"--target_size {width}x{height}: the tokenizer has no token for a side of "
+                    f"{side} pixels, {size_token(side)!r}"
+                )
+        row_end = self.words[ROW_END] - self.vocab.first_id
+        return ImageGrid(height // self.codes.cell, width // self.codes.cell, row_end)
+
+    def ids(self, text: str) -> list[int]:
+        words, (width, height) = self.words, self._size
+        request = f"Generate an image of {width}x{height} according to the following prompt:\n"
+        tail = words[END_OF_TURN], *self.empty([])
+        return row_ids(words.tokenizer, words[BOS], f"{request}{text}", *tail)
+
+    def empty(self, row: list[int]) -> list[int]:
+        width, height = self._size
+        names = BEGIN_IMAGE, size_token(height), size_token(width)
+        return [self.words[name] for name in names]
+
+    @property
+    def _size(self) -> tuple[int, int]:
+        """Width and height of the image in pixels."""
+        return self.grid.columns * self.codes.cell, self.grid.rows * self.codes.cell
 
 
 class LuminaMgpt(Chameleon):
     """Text-to-image with a Lumina-mGPT checkpoint."""
 
     name = "lumina_mgpt"
+    prompts = LuminaPrompts
     fit = ADM
-
-    @classmethod
-    def image_grid(
-        cls, vqgan: VqganConfig, words: ChameleonVocab, options: TargetOptions
-    ) -> ImageGrid:
-        width, height = parse_size(options.target_size or LUMINA_MGPT.default)
-        rows, columns = height // vqgan.downsampling, width // vqgan.downsampling
-        for side in (height, width):
-            if size_token(side) not in words.ids:
-                raise ValueError(
-                    f"--target_size {width}x{height}: the tokenizer has no token for a side of "
-                    f"{side} pixels, {size_token(side)!r}"
-                )
-        return ImageGrid(rows, columns, words[ROW_END] - words.image.first_id)
-
-    def prompt(self, text: str, guidance: int) -> PromptRows:
-        """Return the user's turn, the begin of the answer and the image's size.
-
-        The unconditional row begins at the image.
-        """
-        height, width = (
-            side * self.images.downsampling for side in (self.grid.rows, self.grid.columns)
-        )
-        sizes = [self.words[size_token(side)] for side in (height, width)]
-        image = [self.words[BEGIN_IMAGE], *sizes]
-        tail = [self.words[END_OF_TURN], *image]
-        return self.framed(_request(width, height, text), tail, image, guidance)
-
-    @classmethod
-    def shortest_prompt(cls, words: ChameleonVocab, grid: ImageGrid, cell: int) -> int:
-        request = _request(grid.columns * cell, grid.rows * cell, "")
-        request_ids = row_ids(words.tokenizer, request)
-        return super().shortest_prompt(words, grid, cell) + len([*request_ids, "height", "width"])
-
-
-def _request(width: int, height: int, text: str) -> str:
-    """Return the user's turn for an image of a size in pixels."""
-    return f"Generate an image of {width}x{height} according to the following prompt:\n{text}"
+    frame = (BOS, PAD, END_OF_TURN, BEGIN_IMAGE, ROW_END)
 
 
 def size_token(side: int) -> str:

@@ -11,6 +11,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, T5Config, T5Enc
 from transformers.utils import logging
 
 from configs.downloads import damage
+from models.files.gather import shape_faults, shown
 from models.files.names import T5_TOKENIZERS
 from models.files.weights import folder_shapes
 from models.targets.captions import clean_caption
@@ -135,16 +136,12 @@ def check_encoder(folder: Path) -> tuple[int, int]:
     except Exception as error:  # transformers checks its own entries, each with its own exception
         raise ValueError(f"{_FLAG}: {folder / 'config.json'}: {error}") from error
     shared = {"shared.weight": "encoder.embed_tokens.weight"}  # one tensor under either name
-    wanted = {name: tuple(value.shape) for name, value in model.named_parameters()}
-    stored = {name: shapes.get(name, shapes.get(shared.get(name))) for name in wanted}
-    if absent := [name for name, shape in stored.items() if shape is None]:
-        raise ValueError(f"{_FLAG}: {folder} lacks the weights {', '.join(sorted(absent))}")
-    for name, shape in wanted.items():
-        if stored[name] != shape:
-            raise ValueError(
-                f"{_FLAG}: {folder}: {name} has shape {stored[name]}, expected {shape}"
-            )
-    return model.config.d_model, sum(map(math.prod, wanted.values()))
+    expected = {name: tuple(value.shape) for name, value in model.named_parameters()}
+    stored = {name: shapes.get(name, shapes.get(shared.get(name))) for name in expected}
+    here = {name: shape for name, shape in stored.items() if shape is not None}  # no decoder
+    if faults := shape_faults(here, expected):
+        raise ValueError(f"{_FLAG}: {folder}: {shown(faults)}")
+    return model.config.d_model, sum(map(math.prod, expected.values()))
 
 
 def load_tokenizer(path: str) -> PreTrainedTokenizerBase:

@@ -25,10 +25,9 @@ from transformers.models.janus.modeling_janus import JanusVQVAEAlignerMLP, Janus
 from models.base import TargetModel
 from models.files.tensors import read_tensors
 from models.files.weights import weight_files
-from models.targets.emu3_files import network as emu3_network
-from models.targets.emu3_network import emu3_entries
+from models.targets.emu3 import Emu3
 from models.targets.janus_config import janus_config
-from models.targets.liquid_network import liquid_spec
+from models.targets.liquid import Liquid
 from support.json_files import read_object
 
 HEAD = "lm_head.weight"
@@ -72,8 +71,8 @@ def emu3_oracle(folder: Path, target: TargetModel) -> Oracle:
     """Return transformers' Emu3 decoder."""
     config = read_object(folder / "config.json")
     with torch.device("meta"):
-        model = Emu3TextModel(_config(Emu3TextConfig, emu3_entries(config)))
-    layout = emu3_network(config)
+        model = Emu3TextModel(_config(Emu3TextConfig, Emu3().entries(config)))
+    layout = Emu3().network(config)
     tensors = ((layout.name(key), x) for key, x in read_tensors(weight_files(folder)))
     prefix = "model.text_model."
     return _with_head(model, _fill_decoder(model, tensors, prefix, layout.ignored, folder, target))
@@ -82,7 +81,7 @@ def emu3_oracle(folder: Path, target: TargetModel) -> Oracle:
 def liquid_oracle(folder: Path, target: TargetModel) -> Oracle:
     """Return transformers' Gemma, whose head is its embedding."""
     config = read_object(folder / "config.json")
-    liquid_spec(config)  # of this family
+    Liquid().spec(config)  # of this family
     # the formula that Gemma means by "gelu", too; later versions take the entry at its word
     config = _config(GemmaConfig, config | {"hidden_act": "gelu_pytorch_tanh"})
     with torch.device("meta"):

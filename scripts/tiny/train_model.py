@@ -34,7 +34,7 @@ from models.targets.chameleon import (
     Chameleon,
     ChameleonVocab,
 )
-from models.targets.chameleon_network import chameleon_keys, chameleon_spec
+from models.targets.llama import decoder_keys, decoder_spec
 from models.transformer import Transformer
 from scripts.tiny.images import read_captions, scene_of
 from scripts.tiny.objects import ObjectReading, near_objects, object_labels, outlines
@@ -146,7 +146,7 @@ class ModelRun(TrainingRun):
         self.train = Captions.read(work_dir, "train", self.vocab, ODDS)
         self.validation = Captions.read(work_dir, "validation", self.vocab)
         torch.manual_seed(0)
-        spec = chameleon_spec(read_object(model_dir / "config.json"))
+        spec = decoder_spec(read_object(model_dir / "config.json"))
         module = self.trained_module(initialise(Transformer(spec, self.image.size))).to(device)
         optimizers = make_optimizers(module, fast_precision(device))
         super().__init__(module, batch_size, optimizers, clip=1.0)
@@ -210,7 +210,7 @@ class ModelRun(TrainingRun):
         self.average.load(state["average"])
 
     def start_from(self, model_dir: Path) -> None:
-        loaded = Chameleon.load(model_dir, TargetOptions(torch.float32, self.device)).transformer
+        loaded = Chameleon().load(model_dir, TargetOptions(torch.float32, self.device)).transformer
         weights = self.module.transformer.state_dict()
         for key, weight in loaded.state_dict().items():
             # other captions make more or fewer words; codes and bytes have the same ids in all
@@ -221,7 +221,7 @@ class ModelRun(TrainingRun):
     def export(self, model_dir: Path) -> None:
         transformer = self.module.transformer
         with self.average.applied():
-            state = public_state(transformer, chameleon_keys(transformer.spec, None))
+            state = public_state(transformer, decoder_keys(transformer.spec))
             # text rows of the head are zero, because they are never scored
             head = torch.zeros(transformer.spec.vocab, transformer.spec.hidden)
             first = self.image.first_id

@@ -25,7 +25,7 @@ from models.codecs.vqgan import ImageTokenizer
 from models.codecs.vqgan_config import VqganConfig
 from models.codecs.vqgan_layout import build_vqmodel
 from models.files.network import public_state
-from models.targets.chameleon_network import chameleon_keys, chameleon_spec
+from models.targets.llama import decoder_keys, decoder_spec
 from models.transformer import Transformer
 from scripts.tiny.make_tokenizer import image_token_name
 from support.durable import encode_json, replace_file
@@ -146,8 +146,8 @@ def write_checkpoint(folder: Path, config: dict[str, Any]) -> None:
     """Write what `write` does for a config.json with Anole's vocabulary."""
     head_config = config | {"num_hidden_layers": 1, "bias": True}  # as jadohu/anole_drafter
     with torch.device("meta"):
-        spec = chameleon_spec(config)
-        target, head = Transformer(spec, spec.vocab), EagleHead(chameleon_spec(head_config))
+        spec = decoder_spec(config)
+        target, head = Transformer(spec, spec.vocab), EagleHead(decoder_spec(head_config))
     write_weights(folder / "drafter", head_config, public_state(head, eagle_keys(head.spec, True)))
     (folder / "tokenizer").mkdir(exist_ok=True)
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary(), merges=[]))
@@ -158,7 +158,7 @@ def write_checkpoint(folder: Path, config: dict[str, Any]) -> None:
     tokenizer.save(str(folder / "tokenizer" / "text_tokenizer.json"))
     write_nearest(folder)
     # Last, so that a folder with the target's index is whole.
-    write_weights(folder, config, public_state(target, chameleon_keys(spec, None)))
+    write_weights(folder, config, public_state(target, decoder_keys(spec)))
     count = sum(weight.numel() for weight in target.parameters())
     print(f"{folder}: {count:,} weights and a drafter", file=sys.stderr)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,10 +19,8 @@ def llamagen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkpoint of 4 x 4 codes, which `llamagen` stands for here."""
     from small_llamagen import write_llamagen
 
-    from models.registry import FAMILIES, TARGETS
+    from models.registry import FAMILIES
     from models.targets.llamagen import LlamaGen
-    from models.targets.llamagen_files import llamagen_family
 
-    monkeypatch.setitem(FAMILIES, "llamagen", llamagen_family(4))
-    monkeypatch.setitem(TARGETS, "llamagen", partial(LlamaGen.load, side=4))
+    monkeypatch.setitem(FAMILIES, "llamagen", LlamaGen(4))
     return write_llamagen(tmp_path / "LlamaGen-T2I")

@@ -26,7 +26,7 @@ from models.codecs.llamagen_vq import load_llamagen_vq
 from models.codecs.vqgan import load_vqgan
 from models.registry import FAMILIES
 from models.targets.chameleon import Chameleon
-from models.targets.llamagen_files import llamagen_family
+from models.targets.llamagen import LlamaGen
 from runs import extract
 from runs.commands import extraction_settings, run_settings
 from runs.extract import extract_tokens
@@ -154,7 +154,7 @@ def test_lumina_and_llamagen_have_their_own_sizes_and_codecs(lumina_folder, tmp_
     assert torch.equal(tokens.codes([0]), expected)
 
     folder = write_llamagen(tmp_path / "llamagen")
-    monkeypatch.setitem(FAMILIES, "llamagen", llamagen_family(4))
+    monkeypatch.setitem(FAMILIES, "llamagen", LlamaGen(4))
     place = write_folder(tmp_path / "square", {"a.png": png(2), "a.txt": b"a red cat " * 100})
     run(settings(tmp_path / "codes", folder, model="llamagen", data_dir=place))
     codec = load_llamagen_vq(tmp_path / "llamagen/vq_ds16_t2i.pt", 4, CPU)

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from small_llamagen import llamagen_settings, open_llamagen, write_llamagen
 from torch import Tensor
 
-from models.targets.llamagen_network import llamagen_spec
+from models.targets.llamagen import LlamaGen
 from scripts.tools.convert_llamagen import convert
 from support.json_files import read_object
 from support.script import run_script
@@ -58,7 +58,7 @@ def test_there_and_back(folder) -> None:
     )
     (folder / "drafter").rename(output / "drafter")
     session = open_llamagen(llamagen_settings(output))
-    assert session.target.spec == llamagen_spec(read_object(folder / "config.json"))
+    assert session.target.spec == LlamaGen().spec(read_object(folder / "config.json"))
 
 
 def test_the_name_tells_the_side_and_nothing_else_does(tmp_path) -> None:

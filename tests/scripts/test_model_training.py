@@ -76,7 +76,7 @@ def test_a_warm_start_begins_with_the_exported_weights(folders) -> None:
     fresh, warm = model_run(folders), model_run(folders)
     warm.start_from(folders[1])
     options = TargetOptions(torch.float32, torch.device("cpu"))
-    loaded = Chameleon.load(folders[1], options).transformer.state_dict()
+    loaded = Chameleon().load(folders[1], options).transformer.state_dict()
     weights, averages = warm.module.transformer.state_dict(), warm.average.values
     for key, value in loaded.items():
         assert torch.equal(weights[key], value)

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,9 +16,8 @@ from small_llamagen import LlamaGenSizes, write_llamagen
 import main
 from configs.command_line import read_recipe
 from configs.schema import ROOT
-from models.registry import FAMILIES, TARGETS
+from models.registry import FAMILIES
 from models.targets.llamagen import LlamaGen
-from models.targets.llamagen_files import llamagen_family
 from scripts.paper.hours import paper_hours
 from scripts.paper.needs import paper_needs
 
@@ -72,8 +70,7 @@ def test_a_model_gets_images_and_a_table(
     script_commands = commands(f"run.sh {recipe} {name}", tmp_path, given)
     monkeypatch.chdir(ROOT)
     for stage, side in SIDES.items():
-        monkeypatch.setitem(TARGETS, stage, partial(LlamaGen.load, side=side))
-        monkeypatch.setitem(FAMILIES, stage, llamagen_family(side))
+        monkeypatch.setitem(FAMILIES, stage, LlamaGen(side))
     each = ["benchmark", HOURS, *["generate_images"] * 3, "evaluate"]
     assert [words[0] for words in script_commands] == [NEEDS, *each * len(temperatures)]
     for words in script_commands:

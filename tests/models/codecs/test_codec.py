@@ -1,5 +1,7 @@
 """Pictures brought to a model's size as its training did, and the codes of every family."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -70,10 +72,8 @@ def test_captions_of_chameleon_can_be_too_long(checkpoint):
 
 def test_llamagen_cuts_captions_and_names_what_does_not_fit(tmp_path):
     folder = write_llamagen(tmp_path)
-    codec = LlamaGen.codec(
-        folder, TargetOptions(**vars(CPU) | {"vq_path": str(tmp_path / "vq_ds16_t2i.pt")}), 4
-    )
+    codec = LlamaGen(4).codec(folder, replace(CPU, vq_path=str(tmp_path / "vq_ds16_t2i.pt")))
     assert codec.size == (8, 8) and codec.length("a cat " * 100) == 9
     assert codec.encode(picture(8, 8)).shape == (16,)
     with pytest.raises(ValueError, match="--vq_path: missing"):
-        LlamaGen.codec(folder, CPU, 4)
+        LlamaGen(4).codec(folder, CPU)

@@ -11,8 +11,7 @@ from drafters.eagle import EagleHead
 from drafters.kinds import eagle_keys
 from models.base import ImageRope
 from models.files.network import public_state
-from models.targets.llamagen import LlamaGen
-from models.targets.llamagen_network import LlamaGenNetwork, llamagen_keys, llamagen_spec
+from models.targets.llamagen import LlamaGen, LlamaGenNetwork, llamagen_keys
 
 XL = {
     "vocab_size": 16384, "hidden_size": 1280, "intermediate_size": 3584, "num_hidden_layers": 36,
@@ -35,7 +34,7 @@ def layer_shapes(prefix: str, first_norm: bool = True) -> dict[str, tuple[int, .
 
 @pytest.mark.parametrize(("block_size", "positions"), [(256, 376), (1024, 1144)])
 def test_full_size_keys_shapes_and_number_of_parameters(block_size, positions) -> None:
-    spec = llamagen_spec(XL | {"block_size": block_size})
+    spec = LlamaGen().spec(XL | {"block_size": block_size})
     with torch.device("meta"):
         network = LlamaGenNetwork(spec, 2048)
     found = {
@@ -58,11 +57,11 @@ def test_full_size_keys_shapes_and_number_of_parameters(block_size, positions) -
 
 
 def test_full_size_drafter_keys_and_shapes() -> None:
-    target = object.__new__(LlamaGen)
-    target.spec = llamagen_spec(XL | {"block_size": 256})
+    target = LlamaGen().spec(XL | {"block_size": 256})
     names = ("cls_token_num", "rope_base", "attention_bias")
     config = {key: value for key, value in XL.items() if key not in names}
-    spec = target.drafter_spec(config | {"num_hidden_layers": 1, "rms_norm_eps": 1e-6})
+    head_config = config | {"num_hidden_layers": 1, "rms_norm_eps": 1e-6}
+    spec = LlamaGen().drafter(head_config, target)
     with torch.device("meta"):
         head = EagleHead(spec)
     found = {

@@ -151,8 +151,8 @@ def test_a_missing_or_cut_file_is_named(file, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"decoder.conv_out.bias": None}, r"missing decoder\.conv_out\.bias"),
-        ({"decoder.extra": torch.zeros(1)}, r"unexpected decoder\.extra"),
+        ({"decoder.conv_out.bias": None}, r"missing key decoder\.conv_out\.bias"),
+        ({"decoder.extra": torch.zeros(1)}, r"unexpected key decoder\.extra"),
         ({"quant_conv.bias": torch.zeros(5)}, r"quant_conv\.bias has shape \(5,\)"),
         (
             {"encoder.conv_blocks.0.res.0.conv2.weight": None},

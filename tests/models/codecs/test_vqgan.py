@@ -161,7 +161,7 @@ def test_checkpoint_with_loss_keys_is_read(tokenizer, tmp_path) -> None:
 def test_checkpoint_without_weights_is_named(tmp_path, content) -> None:
     write_config(SMALL, tmp_path / "vqgan.yaml")
     torch.save(content, tmp_path / "vqgan.ckpt")
-    with pytest.raises(ValueError, match=r"vqgan\.ckpt: found no entry state_dict"):
+    with pytest.raises(ValueError, match=r"vqgan\.ckpt: expected tensors by name"):
         load_vqgan(tmp_path)
 
 
@@ -176,8 +176,8 @@ def test_every_wrong_key_is_named(tokenizer, tmp_path) -> None:
         load_vqgan(tmp_path)
     for part in (
         "vqgan.safetensors",
-        "missing quant_conv.bias",
-        "unexpected decoder.extra",
+        "missing key quant_conv.bias",
+        "unexpected key decoder.extra",
         "attn_1.q.weight has",
     ):
         assert part in str(caught.value)

@@ -16,7 +16,7 @@ from torch import nn
 
 from drafters.loading import load_drafter
 from models.base import TargetOptions
-from models.files.network import KeyMap, Slot, load_strict
+from models.files.network import Network, Slot
 from models.registry import load_target
 
 CPU = torch.device("cpu")
@@ -240,12 +240,13 @@ def test_an_unknown_model_lists_the_names() -> None:
         load_target("nonsense", ".", TargetOptions(torch.float32, CPU))
 
 
-def test_load_strict_places_rows_of_a_fused_parameter() -> None:
-    module = nn.Linear(2, 4, bias=False)
-    keys: KeyMap = {
+def test_rows_of_a_fused_parameter_are_filled_one_after_the_other(tmp_path) -> None:
+    keys = {
         "a": Slot("weight", slice(0, 1)),
         "b": Slot("weight", slice(1, 4), source=slice(2, 5)),
     }
+    network = Network(nn.Linear(2, 4, bias=False, device="meta"), keys, ignored=("skipped.",))
     a, b = torch.rand(1, 2), torch.rand(6, 2)
-    load_strict(module, [("a", a), ("b", b), ("skipped.c", a)], keys, ("skipped.",))
-    assert torch.equal(module.weight.data, torch.cat([a, b[2:5]]))
+    save_file({"a": a, "b": b, "skipped.c": a.clone()}, tmp_path / "model.safetensors")
+    network.fill(tmp_path, torch.float32, CPU)
+    assert torch.equal(network.module.weight.data, torch.cat([a, b[2:5]]))

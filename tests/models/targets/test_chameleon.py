@@ -19,8 +19,7 @@ from decoding.cache import CacheShape
 from decoding.tree import DraftTree
 from models.base import Context, TargetModel, TargetOptions
 from models.registry import load_target
-from models.targets.chameleon import Chameleon
-from models.targets.chameleon_network import chameleon_keys, chameleon_spec
+from models.targets.llama import decoder_keys, decoder_spec
 
 CPU = torch.device("cpu")
 VARIANTS = {
@@ -184,9 +183,10 @@ def test_transformers_reads_what_we_write(tmp_path) -> None:
 
 
 def test_prompt_rows_follow_the_vocabulary(session) -> None:
-    target: Chameleon = session.target
+    target = session.target
     prompt = target.prompt("ab", 2)
-    names = [[target.words.tokenizer.id_to_token(i) for i in row] for row in prompt.ids.tolist()]
+    tokenizer = target.prompts.words.tokenizer
+    names = [[tokenizer.id_to_token(i) for i in row] for row in prompt.ids.tolist()]
     assert names[0] == ["<s>", "a", "b", "<reserved08706>", "<racm3:break>"]
     assert names[1] == ["<pad>", "<pad>", "<pad>", "<s>", "<racm3:break>"]
     assert prompt.starts.tolist() == [0, 3]
@@ -232,8 +232,8 @@ def test_public_sizes_of_anole_and_the_34b() -> None:
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
         "num_key_value_heads": 32,
     }
-    assert chameleon_spec(old) == chameleon_spec(new)
-    keys = chameleon_keys(chameleon_spec(old), None)
+    assert decoder_spec(old) == decoder_spec(new)
+    keys = decoder_keys(decoder_spec(old))
     assert len(keys) == 3 + 32 * 13
     assert "model.layers.31.self_attn.k_norm.bias" in keys
 

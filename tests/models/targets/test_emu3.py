@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from families import cached_logits, decoded
+from families import cached_logits, decoded, logits_by_transformers
 from small_emu3 import Emu3Sizes, emu3_settings, write_emu3
 from torch import Tensor
 from transformers import Emu3ForConditionalGeneration
 
 from configs.schema import MethodSettings, SamplingSettings
 from decoding.row_ends import with_row_ends
-from models.targets.emu3 import Emu3
 from runs.session import Session, open_session
 
 SIZES = Emu3Sizes()
@@ -44,7 +43,7 @@ def theirs(folders) -> Emu3ForConditionalGeneration:
 
 def test_prompt_rows(session) -> None:
     """The ids that the authors' prompt builder gives with the small tokenizer."""
-    target: Emu3 = session.target
+    target = session.target
     assert (target.grid.rows, target.grid.columns, target.grid.row_end) == (
         ROWS,
         COLUMNS,
@@ -67,32 +66,20 @@ def test_a_long_prompt_is_refused(session) -> None:
         session.target.prompt("a" * 240, 2)
 
 
-def their_logits(model: Emu3ForConditionalGeneration, target: Emu3, codes: list[int]) -> Tensor:
-    """The same, one row after the other, each alone."""
-    rows, first = target.prompt(TEXT, 2), target.vocab.first_id
-    found = []
-    for ids, start in zip(rows.ids, rows.starts.tolist(), strict=True):
-        whole = torch.cat([ids[start:], torch.tensor(codes) + first])[None]
-        with torch.no_grad():
-            logits = model(input_ids=whole).logits[0, -len(codes) - 1 :]
-        found.append(logits[:, first : first + target.vocab.size])
-    return torch.stack(found)
-
-
 @pytest.mark.parametrize(("dtype", "bound"), [("fp64", 1e-5), ("fp32", 1e-4)])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_logits_of_both_guidance_rows(layout, dtype, bound, folders, theirs) -> None:
     target = open_session(emu3_settings(folders[layout], dtype)).target
     sequence = with_row_ends(torch.tensor(CODES), target.grid).tolist()
     ours = cached_logits(target, TEXT, sequence)
-    expected = their_logits(theirs, target, sequence)
+    expected = logits_by_transformers(theirs, target, TEXT, sequence)
     assert expected.std() > 0.3
     torch.testing.assert_close(ours.double(), expected, rtol=0, atol=bound)
 
 
 def test_a_greedy_image_is_that_of_generate(session, theirs) -> None:
     """Rows and the image's end are forced there by the processor's own constraint."""
-    target: Emu3 = session.target
+    target = session.target
     rows, words = target.prompt(TEXT, 2), target.prompts.words
     first, begin = target.vocab.first_id, rows.ids.shape[1] - int(rows.starts[0])
     codes = list(range(first, first + target.vocab.size))

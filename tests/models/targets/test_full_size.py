@@ -18,8 +18,7 @@ from configs.targets import META_FILES
 from drafters.loading import drafter_network
 from models.codecs.vqgan_config import VqganConfig, write_config
 from models.codecs.vqgan_layout import build_vqmodel, to_taming
-from models.targets.chameleon_files import network
-from models.targets.chameleon_network import drafter_spec
+from models.targets.chameleon import Chameleon
 
 HIDDEN, MLP, VOCAB, CODES = 4096, 11008, 65536, 8192
 CONFIG = {
@@ -74,7 +73,7 @@ def count(shapes: Shapes) -> int:
     ("norm_rows", "parameters"), [(32, 7_013_666_816), (1, 7_013_158_912)], ids=["Anole", "Lumina"]
 )
 def test_chameleon_7b(norm_rows, parameters) -> None:
-    shapes, built = target_shapes(norm_rows), network(CONFIG)
+    shapes, built = target_shapes(norm_rows), Chameleon().network(CONFIG)
     assert len(shapes) == 419 and count(shapes) == parameters
     assert built.keys.keys() == shapes.keys() and built.faults(shapes) == []
     assert built.faults(shapes | {"model.vqmodel.encoder.conv_in.weight": (128, 3, 3, 3)}) == []
@@ -90,8 +89,8 @@ def test_chameleon_7b(norm_rows, parameters) -> None:
 )
 def test_drafters(norm_rows, parameters) -> None:
     shapes = drafter_shapes(norm_rows)
-    config, target = CONFIG | {"num_hidden_layers": 1}, network(CONFIG).module.spec
-    built = drafter_network(config, drafter_spec(config, target), target, "config.json")
+    config, target = CONFIG | {"num_hidden_layers": 1}, Chameleon().network(CONFIG).module.spec
+    built = drafter_network(config, Chameleon().drafter(config, target), target, "config.json")
     assert len(shapes) == 16 and count(shapes) == parameters
     assert built.keys.keys() == shapes.keys() and built.faults(shapes) == []
     assert sum(weight.numel() for weight in built.module.parameters()) == 504_393_728
@@ -105,7 +104,7 @@ def test_shapes_of_neither_are_named() -> None:
     shapes["model.layers.9.mlp.up_proj.weight"] = (HIDDEN, MLP)
     shapes["lm_head.weight"] = (CODES, HIDDEN)
     del shapes["model.norm.weight"]
-    assert sorted(network(CONFIG).faults(shapes)) == [
+    assert sorted(Chameleon().network(CONFIG).faults(shapes)) == [
         "lm_head.weight has shape (8192, 4096), expected 65536 rows",
         "missing key model.norm.weight",
         "model.layers.7.self_attn.q_norm.weight has shape (8, 128), expected (32, 128)",

@@ -262,6 +262,6 @@ def test_images_are_those_of_the_codec(session) -> None:
 def test_all_parts_next_to_the_transformer_are_placed(folder) -> None:
     target = open_llamagen(llamagen_settings(folder)).target
     target.place(torch.device("meta"))
-    parts = (target.caption, target.text.model, target.images.model)
+    parts = (target.prompts.caption, target.prompts.text.model, target.images.model)
     assert {weight.device.type for part in parts for weight in part.parameters()} == {"meta"}
     assert target.device.type == "meta" and target.transformer.head.weight.device == CPU

@@ -51,7 +51,7 @@ def plain_decode(session: Session, job: Job, distribution: SamplingDistribution)
     """Both guidance contexts as sequences of their own, read whole at every token;
     rows closed by hand.
     """
-    target, words = session.target, session.target.words
+    target, words = session.target, session.target.prompts.words
     grid, first = target.grid, words.image.first_id
     size = [words[f"<reserved{8800 + side // 2:05d}>"] for side in (grid.rows, grid.columns)]
     pixels = f"{16 * grid.columns}x{16 * grid.rows}"
@@ -116,8 +116,8 @@ def test_trees_run_on_across_row_ends(lumina_folder) -> None:
 def test_prompt_rows(lumina_folder) -> None:
     target = open_lumina(lumina_folder, "96x64").target
     rows = target.prompt("a cat", 2)
-    names = [target.words.tokenizer.id_to_token(i) for i in rows.ids[0].tolist()]
-    text = target.words.tokenizer.decode(rows.ids[0].tolist()[1:-4])
+    names = [target.prompts.words.tokenizer.id_to_token(i) for i in rows.ids[0].tolist()]
+    text = target.prompts.words.tokenizer.decode(rows.ids[0].tolist()[1:-4])
     assert names[0] == "<s>"
     assert names[-4:] == ["<reserved08706>", "<racm3:break>", "<reserved08802>", "<reserved08803>"]
     assert text == "Generate an image of 96x64 according to the following prompt:\na cat"

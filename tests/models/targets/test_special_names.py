@@ -81,8 +81,7 @@ def test_names_of_control_tokens_in_a_prompt_are_letters(
     tmp_path: Path, write: Callable[[Path], object]
 ) -> None:
     target = open_session(write(tmp_path / "model")).target
-    words = target.prompts if hasattr(target, "prompts") else target.words
-    tokenizer: Tokenizer = getattr(words, "words", words).tokenizer
+    tokenizer: Tokenizer = target.prompts.words.tokenizer
     control = {number for name, number in tokenizer.get_vocab().items() if len(name) > 3}
     for name in sorted(map(tokenizer.id_to_token, control)):
         plain, named = (target.prompt(text, 1).ids[0].tolist() for text in ("a", f"a{name}"))

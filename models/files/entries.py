@@ -1,0 +1,54 @@
+"""Checks of the entries of config.json; a fault names the entry, its value and what is allowed."""
+
+from collections.abc import Mapping
+from typing import NoReturn
+
+
+def refuse_entry(name: str, value: object, allowed: str, file: str = "config.json") -> NoReturn:
+    """Raise a ValueError about an entry of a file."""
+    raise ValueError(f"{file}: {name} is {value!r}; allowed: {allowed}")
+
+
+def require_values(
+    entries: Mapping[str, object],
+    allowed: Mapping[str, tuple[object, ...]],
+    prefix: str = "",
+    file: str = "config.json",
+) -> None:
+    """Raise a ValueError about the first entry that has none of the values that are built here.
+
+    Args:
+        entries: of the file; absent ones are right.
+        allowed: values by entry.
+        prefix: of the names in the error.
+        file: its name in the error.
+    """
+    for name, values in allowed.items():
+        if (value := entries.get(name, values[0])) not in values:
+            refuse_entry(f"{prefix}{name}", value, " or ".join(map(repr, values)), file)
+
+
+def require_model(config: Mapping[str, object], kinds: tuple[str, ...], model: str) -> str:
+    """Return `model_type` of a config.json; ValueError unless it is one of `kinds`."""
+    if (kind := config.get("model_type")) not in kinds:
+        allowed = f"allowed for --model {model}: {' or '.join(map(repr, kinds))}"
+        raise ValueError(f"config.json: model_type is {kind!r}; {allowed}")
+    return kind
+
+
+def require_size(name: str, value: object) -> int:
+    """Return an entry's value; ValueError unless it is a whole number from 1."""
+    if not is_size(value):
+        refuse_entry(name, value, "whole numbers from 1")
+    return value
+
+
+def is_size(value: object) -> bool:
+    """Return whether a value is a whole number from 1; true and false are none."""
+    return type(value) is int and value >= 1
+
+
+def filled(section: object, defaults: Mapping[str, object]) -> dict:
+    """Return a section of config.json with its defaults; an absent section is all defaults."""
+    given = section if isinstance(section, dict) else {}
+    return {**defaults, **{name: value for name, value in given.items() if value is not None}}

@@ -1,0 +1,147 @@
+"""Decoders in the Hugging Face layout of Llama and Chameleon: sizes, public keys, networks."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+
+from models.base import ImageVocab, TransformerSpec
+from models.files.entries import is_size, refuse_entry, require_values
+from models.files.network import KeyMap, Network, Slot, block_keys
+from models.transformer import Transformer
+
+HEAD = "lm_head.weight"
+# transformers' LlamaConfig; a config.json need not repeat them
+LLAMA = {
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-6,
+}
+_SIZES = tuple(name for name in LLAMA if name != "rms_norm_eps")
+_MOST_POSITIONS = 2**24  # weights do not tell it; caches of more fit into no memory
+_BUILT = {
+    "hidden_act": ("silu",),
+    "rope_scaling": (None,),
+    "attention_bias": (False,),
+    "mlp_bias": (False,),
+    "swin_norm": (False, True),
+}
+
+
+def decoder_spec(config: Mapping[str, object]) -> TransformerSpec:
+    """Return the sizes of a decoder with norms on queries and keys, as Chameleon has them.
+
+    Raises:
+        ValueError: naming an entry that is missing or has a value that is not built here.
+    """
+    config = {name: value for name, value in config.items() if value is not None}
+    rope = config.get("rope_parameters", {})
+    if not isinstance(rope, dict) or rope.get("rope_type", "default") != "default":
+        refuse_entry("rope_parameters", rope, "rope_type 'default'")
+    config.setdefault("rope_theta", rope.get("rope_theta") or 10000.0)
+    _check_entries(config)
+    heads = config["num_attention_heads"]
+    return TransformerSpec(
+        vocab=config["vocab_size"],
+        hidden=config["hidden_size"],
+        intermediate=config["intermediate_size"],
+        layers=config["num_hidden_layers"],
+        heads=heads,
+        kv_heads=config.get("num_key_value_heads", heads),
+        max_positions=config["max_position_embeddings"],
+        norm_eps=config.get("rms_norm_eps", 1e-5),
+        rope_theta=config["rope_theta"],
+        swin_norm=config.get("swin_norm", False),
+    )
+
+
+def _check_entries(config: Mapping[str, object]) -> None:
+    """Raise a ValueError naming the first entry of a config.json that is missing or not allowed."""
+    require_values(config, _BUILT)
+    for names, allows, allowed in (
+        ((*_SIZES, "num_key_value_heads"), is_size, "whole numbers from 1"),
+        (
+            ("max_position_embeddings",),
+            lambda value: value <= _MOST_POSITIONS,
+            f"whole numbers up to {_MOST_POSITIONS}",
+        ),
+        (("rms_norm_eps", "rope_theta"), _is_positive, "numbers above 0"),
+    ):
+        for name in names:
+            if name in config and not allows(config[name]):
+                refuse_entry(name, config[name], allowed)
+    if missing := [name for name in _SIZES if name not in config]:
+        kind = config.get("model_type")
+        raise ValueError(f"config.json lacks the entry {missing[0]!r}; its model_type is {kind!r}")
+    heads = config["num_attention_heads"]
+    divided = {"num_attention_heads": config["hidden_size"], "num_key_value_heads": heads}
+    for name, whole in divided.items():
+        if whole % (divisor := config.get(name, heads)):
+            refuse_entry(name, divisor, f"divisors of {whole}")
+
+
+def _is_positive(value: object) -> bool:
+    return type(value) in (int, float) and 0 < value < math.inf
+
+
+def llama_spec(entries: Mapping[str, object]) -> TransformerSpec:
+    """Return the sizes of a Llama decoder, without norms on queries and keys.
+
+    Args:
+        entries: of config.json, with the family's defaults filled in.
+
+    Raises:
+        ValueError: naming an entry that is missing or not allowed.
+    """
+    scaling = entries.get("rope_scaling")
+    if isinstance(scaling, dict) and scaling.get("rope_type", scaling.get("type")) == "default":
+        entries = {name: value for name, value in entries.items() if name != "rope_scaling"}
+    spec = replace(decoder_spec(entries), qk_norm=False, swin_norm=False)
+    if entries.get("head_dim") not in (None, spec.head_dim):
+        allowed = f"{spec.head_dim}, hidden_size / num_attention_heads"
+        refuse_entry("head_dim", entries["head_dim"], allowed)
+    return spec
+
+
+def llama_drafter_spec(config: Mapping[str, object], target: TransformerSpec) -> TransformerSpec:
+    """Return the sizes of an EAGLE head for a Llama target, with room for its sequences.
+
+    As in the published heads, layer 0 has no norm before its attention.
+    """
+    return replace(llama_spec(config), max_positions=target.max_positions, first_norm=False)
+
+
+def decoder_keys(
+    spec: TransformerSpec, vocab: ImageVocab | None = None, public: str = "model.", ours: str = ""
+) -> KeyMap:
+    """Return public keys -> parameters of `Transformer`.
+
+    Args:
+        spec: sizes of the decoder.
+        vocab: ids of the image codes, whose rows alone the head holds; None: the rows of all ids.
+        public: prefix of the decoder's public keys.
+        ours: prefix of the parameters.
+    """
+    scored = slice(vocab.first_id, vocab.first_id + vocab.size) if vocab else slice(None)
+    keys = {
+        f"{public}embed_tokens.weight": Slot(f"{ours}embedding.weight"),
+        f"{public}norm.weight": Slot(f"{ours}norm.weight"),
+        HEAD: Slot(f"{ours}head.weight", source=scored, height=spec.vocab),
+    }
+    for layer in range(spec.layers):
+        keys |= block_keys(spec, public, f"{ours}blocks.blocks.", layer)
+    return keys
+
+
+def decoder_network(spec: TransformerSpec, vocab: ImageVocab, keys: KeyMap, **layout) -> Network:
+    """Return a transformer whose head scores image codes only.
+
+    keys, layout: as `Network` takes them.
+    """
+    with torch.device("meta"):
+        return Network(Transformer(spec, vocab.size), keys, **layout)

@@ -1,0 +1,142 @@
+"""Prompts as rows of token ids, and the room that they find before an image."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+
+from models.base import ImageGrid, ImageVocab, PromptRows, TargetOptions, TransformerSpec
+from models.codecs.vqgan_config import VqganConfig
+from models.files.tokenizer_file import require_tokens
+
+
+class Words:
+    """A text tokenizer: token ids by name; no id is written in code.
+
+    image: ids of the image codes, where the tokenizer names them.
+    """
+
+    image: ImageVocab | None = None
+
+    def __init__(self, tokenizer: Tokenizer, path: Path, frame: Iterable[str] = ()):
+        """frame: names of the tokens around a prompt; ValueError if one is missing in `path`."""
+        require_tokens(tokenizer, frame, path)
+        self.tokenizer, self.path = tokenizer, path
+
+    def __getitem__(self, name: str) -> int:
+        require_tokens(self.tokenizer, [name], self.path)
+        return self.tokenizer.token_to_id(name)
+
+    def __len__(self) -> int:
+        return self.tokenizer.get_vocab_size()
+
+    def __str__(self) -> str:
+        text = f"{self.path}: {len(self)} ids"
+        if self.image is None:
+            return text
+        first, size = self.image.first_id, self.image.size
+        return f"{text}, image codes {first} to {first + size - 1}"
+
+
+@dataclass(frozen=True)
+class ImageCodes:
+    """What an image tokenizer makes of a picture, known without its weights."""
+
+    count: int  # codes
+    side: int  # tokens per row and column of an image of the usual size
+    cell: int  # pixels per token along one side
+
+    @classmethod
+    def of(cls, config: VqganConfig) -> "ImageCodes":
+        """Return what a VQGAN of these sizes makes."""
+        return cls(config.n_embed, config.grid[0], config.downsampling)
+
+
+class Prompts:
+    """The prompt rows of a text for images of one size.
+
+    A family defines `ids` and `empty`, and where they differ, the image's grid and ids.
+    """
+
+    pad = "<pad>"
+
+    def __init__(
+        self, words: Words, codes: ImageCodes, spec: TransformerSpec, options: TargetOptions
+    ):
+        """Raise a ValueError unless tokenizers and transformer fit together for an image."""
+        self.words, self.codes, self.options = words, codes, options
+        self.vocab = self.image_vocab(spec)
+        self.grid = self.image_grid()
+        self.room = room_for_prompts(spec, self.grid)
+
+    def image_vocab(self, spec: TransformerSpec) -> ImageVocab:
+        """Return the ids of the image codes; ValueError unless all parts have as many."""
+        vocab, words = self.words.image, self.words
+        highest = max(words.tokenizer.get_vocab().values())
+        if vocab.size != self.codes.count or highest >= spec.vocab:
+            raise ValueError(
+                f"{words.path} names {vocab.size} image codes from id {vocab.first_id} on and ids "
+                f"up to {highest}; the image tokenizer has {self.codes.count} codes, config.json "
+                f"{spec.vocab} ids"
+            )
+        return vocab
+
+    def image_grid(self) -> ImageGrid:
+        """Return the grid of the image's tokens; ValueError if that size cannot be generated."""
+        return ImageGrid(self.codes.side, self.codes.side)
+
+    def ids(self, text: str) -> list[int]:
+        """Return the ids of the conditional row of a text."""
+        raise NotImplementedError
+
+    def empty(self, row: list[int]) -> list[int]:
+        """Return the unconditional row beside a conditional one."""
+        raise NotImplementedError
+
+    @property
+    def shortest(self) -> int:
+        """Tokens of the longest row of a prompt without text."""
+        row = self.ids("")
+        return max(len(row), len(self.empty(row)))
+
+    def row(self, text: str) -> list[int]:
+        """Return the ids of the conditional row; ValueError if the text is too long."""
+        return self.fitting(self.ids(text), text)
+
+    def fitting(self, row: list[int], text: str) -> list[int]:
+        """Return the ids of a row; ValueError if there is no room for so many."""
+        if len(row) > self.room:
+            raise ValueError(
+                f"the prompt has {len(row)} tokens with those around it, the model takes "
+                f"{self.room}: {text[:60]!r}"
+            )
+        return row
+
+    def rows(self, text: str, guidance: int, device: torch.device) -> PromptRows:
+        """Return the conditional row and, with guidance 2, the unconditional one."""
+        row = self.row(text)
+        rows = [row, self.empty(row)] if guidance > 1 else [row]
+        longest = max(map(len, rows))
+        starts = [longest - len(row) for row in rows]
+        pad = self.words[self.pad]
+        # padding on the left, so that the images of both rows begin in the same slot
+        ids = [[pad] * start + row for start, row in zip(starts, rows, strict=True)]
+        return PromptRows(torch.tensor(ids, device=device), torch.tensor(starts, device=device))
+
+    def length(self, text: str) -> int:
+        """Return the tokens of the longest row; ValueError if the text is too long."""
+        row = self.row(text)
+        return max(len(row), len(self.empty(row)))
+
+
+def room_for_prompts(spec: TransformerSpec, grid: ImageGrid) -> int:
+    """Return the positions that an image leaves for its prompt; ValueError if it leaves none."""
+    needed = grid.slots(grid.tokens)
+    if spec.max_positions <= needed:
+        raise ValueError(
+            f"config.json: max_position_embeddings is {spec.max_positions}; "
+            f"an image of {grid.rows} x {grid.columns} tokens takes {needed}"
+        )
+    return spec.max_positions - needed
