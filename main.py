@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 import fire
 
 from configs.command_line import read_words
-from configs.fields import SettingsError, near_names
+from configs.fields import SettingsError, mismatch, near_names, one_of
 from configs.help import asked_help, program_help
 from runs import commands
 from support.border import run_guarded
@@ -142,11 +142,10 @@ def run(words: Sequence[str]) -> None:
         return
     name = words[0].replace("-", "_")
     if name in GONE_COMMANDS:
-        raise SettingsError(f"{name}: no such command here; use `{GONE_COMMANDS[name]}`")
+        raise SettingsError(f"{name}: there is no such command; use `{GONE_COMMANDS[name]}`")
     if name not in COMMANDS:
-        hint = near_names(name, COMMANDS)
-        names = ", ".join(COMMANDS)
-        raise SettingsError(f"{words[0]!r}: found as first word; {hint}allowed: {names}, --help")
+        expected = f"{one_of(COMMANDS)}, or --help"
+        raise mismatch("command", repr(words[0]), expected, near_names(name, COMMANDS))
     if "--help" in words or "-h" in words:
         print(asked_help([name, *words[1:]]))
         return

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
 from adt_tree.sources import CALL_ARGUMENTS, as_flags, check_names, plain
-from configs.fields import Settings, SettingsError, Values, build, refuse, setting
+from configs.fields import Settings, Values, build, mismatch, refuse, setting
 from configs.model import EngineSettings
 from configs.sampling import SamplingSettings
 from models.base import TargetModel
@@ -81,7 +81,7 @@ def prompt_list(prompt: str | Iterable[str]) -> list[str]:
         refuse("prompt", prompt, "a text, or a list of texts")
     for text in prompts:
         if fault := text_fault(text):
-            refuse("prompt", text, f"a text, or a list of texts; this is {fault}")
+            refuse("prompt", text, "a text, or a list of texts", f"This is {fault}.")
     return prompts
 
 
@@ -97,4 +97,4 @@ def check_fit(target: TargetModel, prompts: Sequence[str]) -> None:
             target.length(text)
         except ValueError as error:
             which = f", number {number} of {len(prompts)}" if len(prompts) > 1 else ""
-            raise SettingsError(f"prompt{which}: {error}; allowed: a shorter prompt") from error
+            raise mismatch(f"prompt{which}", str(error), "a shorter prompt") from error

@@ -31,7 +31,7 @@ from adt_tree.sources import (
 from adt_tree.streaming import stream_steps
 from adt_tree.weights import Weights
 from configs.command_line import METHOD_FLAGS, TUNED
-from configs.fields import SettingsError, Values, flags_in, refuse
+from configs.fields import Values, flags_in, mismatch, refuse
 from configs.model import EngineSettings
 from configs.sampling import SamplingSettings
 from runs.commands import engine_settings
@@ -143,7 +143,7 @@ class Pipeline:
         devices = [one for one in where if not isinstance(one, torch.dtype)]
         with python_names():
             if len(types) > 1 or len(devices) > 1:
-                raise SettingsError(f"to: found {where!r}; allowed: a device, a dtype or both")
+                raise mismatch("to", repr(where), "a device, a dtype or both")
             values = as_flags({"device": (*devices, None)[0], "dtype": (*types, None)[0]})
             given = self._given | values
             settings = engine_settings(self._recipe, given)

@@ -10,7 +10,16 @@ from typing import Any
 import torch
 
 from configs.command_line import TUNED, read_recipe
-from configs.fields import SettingsError, Values, build, flags_in, near_names, refuse
+from configs.fields import (
+    SettingsError,
+    Values,
+    build,
+    flags_in,
+    mismatch,
+    near_names,
+    one_of,
+    refuse,
+)
 from configs.gone import GONE_FLAGS
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
@@ -66,18 +75,16 @@ def check_names(given: Iterable[str], allowed: Iterable[str], where: str) -> Non
         if name in known:
             continue
         if name in GONE_FLAGS:
-            raise SettingsError(f"{name}: no such setting here; {GONE_FLAGS[name]}")
+            raise SettingsError(f"{name}: there is no such setting; {GONE_FLAGS[name]}")
         if name in _ELSEWHERE:
-            hint = f"use {_ELSEWHERE[name]}; "
+            advice = f"Use {_ELSEWHERE[name]}."
         elif name in CALL_ARGUMENTS:
-            hint = f"give it to a call: pipe(prompt, {name}=...); "
+            advice = f"Give it to a call: pipe(prompt, {name}=...)."
         elif name in SETTINGS or name in ALIASES:
-            hint = "give it to from_pretrained; "
+            advice = "Give it to from_pretrained."
         else:
-            hint = near_names(name, known)
-        raise SettingsError(
-            f"{name}: unknown setting of {where}; {hint}allowed: {', '.join(known)}"
-        )
+            advice = near_names(name, known) or f"It takes {one_of(known)}."
+        raise SettingsError(f"{where} got an unexpected argument {name!r}. {advice}")
 
 
 def as_flags(settings: Mapping[str, Any]) -> Values:
@@ -95,7 +102,7 @@ def as_flags(settings: Mapping[str, Any]) -> Values:
         if value is None:
             continue
         if flag in values:
-            raise SettingsError(f"{name}: found together with {names[flag]}; allowed: one of them")
+            raise mismatch(name, f"it together with {names[flag]}", "one name of a setting")
         values[flag], names[flag] = _text(flag, value), name
     return values
 
@@ -126,15 +133,13 @@ def source_values(source: str | os.PathLike, given: Values) -> Values:
     name = str(source)
     if name in TARGETS:
         if given.get("model", name) != name:
-            raise SettingsError(f"model: found {given['model']!r}; allowed: {name}, as the source")
+            refuse("model", given["model"], f"{name}, as the source")
         return {"model": name} | absolute_paths(read_recipe(str(_recipe(name)), "generate_images"))
     if name.endswith((".yaml", ".yml")):
         return read_recipe(name, "generate_images")
     if not os.path.isdir(name) and not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
-        raise SettingsError(
-            f"from_pretrained: found {name!r}, which is no folder here; allowed: a folder, "
-            f"owner/name on the hub, a recipe's .yaml file, or {', '.join(TARGETS)}"
-        )
+        expected = f"a folder, owner/name on the hub, a recipe's .yaml file, {one_of(TARGETS)}"
+        raise mismatch("from_pretrained", repr(name), expected)
     return {"model_path": name, "model": given.get("model") or _model_in(name)}
 
 
@@ -148,8 +153,8 @@ def with_tuned(recipe: Values, given: Values) -> tuple[Values, Values]:
     plain = build(EngineSettings, recipe | own, method=MethodSettings("ar"))
     path = tuned_place(plain.model_path)
     if not path.is_file():
-        allowed = f"after `python main.py tune --model {plain.model}`, which writes {path}"
-        refuse("method", TUNED, allowed)
+        writer = f"`python main.py tune --model {plain.model}`"
+        refuse("method", TUNED, f"only after {writer}, which writes {path}")
     return recipe | read_recipe(str(path), "generate_images"), own
 
 
@@ -182,10 +187,8 @@ def _model_in(path: str) -> str:
         raise SettingsError(str(error)) from error
     fitting = [name for name in TARGETS if _fits(name, config)]
     if not fitting:
-        raise SettingsError(
-            f"{path}: config.json is of no model that is known here; allowed: a checkpoint of "
-            f"{', '.join(TARGETS)}"
-        )
+        expected = f"the config.json of {one_of(TARGETS)}"
+        raise mismatch(path, "that of another model", expected)
     # LlamaGen's config.json also has all that Chameleon's has.
     return next((name for name in fitting if TARGETS[name].parts), fitting[0])
 

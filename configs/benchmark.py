@@ -18,6 +18,9 @@ from configs.fields import (
     SettingsError,
     bounds,
     build,
+    mismatch,
+    missing,
+    one_of,
     part,
     read_yaml,
     refuse,
@@ -128,18 +131,17 @@ class BenchmarkSettings(Settings):
         sweep, source = self.sweep, "--methods" if self.sweep is None else self.sweep.where
         names = sweep.entries if sweep else [method.method for method in self.methods]
         if not names:
-            raise SettingsError(f"{source}: found none; allowed: at least one method")
+            raise missing(source, "at least one method")
         for (name, method), (other, twin) in combinations(zip(names, self.methods, strict=True), 2):
             if method == twin:
-                problem = f"found {name} and {other}, the same method"
-                raise SettingsError(f"{source}: {problem}; allowed: methods that differ")
+                twins = f"{name} and {other}, which are the same"
+                raise mismatch(source, twins, "different methods")
         for name, method in zip(names, self.methods, strict=True) if sweep else ():
             if method == MethodSettings("ar"):
-                allowed = "without it: it is always measured"
-                raise SettingsError(f"{source}: found {name}; allowed: {allowed}")
+                expected = "methods other than ar, which is always measured"
+                raise mismatch(source, name, expected)
             if sweep.quality is None and not method.lossless:
-                allowed = f"true or false, since {name} is relaxed"
-                raise SettingsError(f"{source}: quality: missing; allowed: {allowed}")
+                raise missing(f"{source}: quality", f"true or false, because {name} is relaxed")
 
 
 def read_sweep(path: str) -> Sweep:
@@ -154,8 +156,7 @@ def read_sweep(path: str) -> Sweep:
         file = build(SweepFile, content)
         _check_axes(axes)
         if unknown := content.keys() - settings_fields(SweepFile).keys():
-            keys = ", ".join(["axes", *settings_fields(SweepFile)])
-            raise SettingsError(f"--{min(unknown)}: unknown key; allowed: {keys}")
+            raise mismatch("--keys", min(unknown), one_of(["axes", *settings_fields(SweepFile)]))
     except SettingsError as error:
         raise SettingsError(f"--sweep {path}: {str(error).removeprefix('--')}") from error
     cells = product(*([f"{flag}={value}" for value in axes[flag]] for flag in axes))
@@ -170,11 +171,11 @@ def entries_of(text: str) -> tuple[str, ...]:
 
 
 def _check_axes(axes: object) -> None:
-    allowed = "flag: [value, ...] lines"
+    expected = "flag: [value, ...] lines"
     if axes is None:
-        raise SettingsError(f"--axes: missing; allowed: {allowed}")
+        raise missing("--axes", expected)
     if not isinstance(axes, dict) or not axes:
-        refuse("axes", axes, allowed)
+        refuse("axes", axes, expected)
     for flag, values in axes.items():
         if not isinstance(values, list) or not values or {*map(type, values)} != {str}:
             refuse(f"axes: {flag}", values, "a list of values")

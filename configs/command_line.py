@@ -21,7 +21,10 @@ from configs.fields import (
     build,
     flags_in,
     kind,
+    mismatch,
+    missing,
     near_names,
+    one_of,
     parse,
     read_yaml,
     refuse,
@@ -57,8 +60,7 @@ def read_words(command: str, words: Sequence[str]) -> dict[str, str]:
         elif not equals:
             text = _value(name, flags[name], rest)
         if name in texts:
-            both = f"{texts[name]!r} and {text!r}"
-            raise SettingsError(f"--{name}: found twice, as {both}; allowed: once")
+            raise mismatch(f"--{name}", f"{texts[name]!r} and {text!r}", "one value")
         texts[name] = text
     return texts
 
@@ -72,9 +74,10 @@ def check_flag(name: str, command: str, flags: Mapping[str, Field], file: str = 
         return
     shown, dashes = (f"{file}: {name}", "") if file else (f"--{name}", "--")
     if hint := {**GONE_FLAGS, **COMMANDS[command].gone}.get(name):
-        raise SettingsError(f"{shown}: no such flag here; {hint}")
-    rest = f"allowed: those of `python main.py {command} --help all`"
-    raise SettingsError(f"{shown}: unknown flag; {near_names(name, flags, dashes)}{rest}")
+        raise SettingsError(f"{shown}: {command} has no such flag; {hint}")
+    listed = f"`python main.py {command} --help all` lists the flags."
+    hints = filter(None, (near_names(name, flags, dashes), listed))
+    raise SettingsError(f"{shown}: unknown flag. {' '.join(hints)}")
 
 
 def _negated(name: str, flags: Mapping[str, Field]) -> str | None:
@@ -90,22 +93,21 @@ def _value(name: str, f: Field, rest: list[str]) -> str:
         return rest.pop(0) if rest and rest[0].lower() in ("true", "false") else "true"
     # The next word is a flag itself, unless it is a text such as "-1" or "-5 °C".
     if not rest or re.match(r"--|-[a-zA-Z]", rest[0]):
-        given = f"no value but {rest[0]!r}" if rest else "no value"
-        more = f"; a value that starts with a dash is written --{name}=VALUE" if rest else ""
-        raise SettingsError(f"--{name}: found {given}; allowed: {allowed(f)}{more}")
+        got = f"the flag {rest[0]!r}" if rest else "nothing"
+        advice = f"Write a value that starts with a dash as --{name}=VALUE." if rest else ""
+        raise mismatch(f"--{name}", got, allowed(f), advice)
     return rest.pop(0)
 
 
 def _refuse_word(word: str, flags: Mapping[str, Field]) -> NoReturn:
     if word.startswith("-") and word not in ("-", "--"):
-        hint = "flags are written with two dashes: --flag value or --flag=value"
-        raise SettingsError(f"{word}: unknown flag; {hint}")
-    hint = "values follow their flag: --flag value or --flag=value"
+        raise SettingsError(f"{word}: unknown flag. Write flags with two dashes: --flag value.")
+    advice = "Write values after their flag: --flag value or --flag=value."
     if word in TARGETS and "model" in flags:
-        hint = f"did you mean --model {word}?"
+        advice = f"Did you mean --model {word}?"
     elif "prompt" in flags:
-        hint = 'a prompt with blanks needs quotes: --prompt "a red circle"'
-    raise SettingsError(f"{word!r}: a word without a flag; {hint}")
+        advice = 'Put a prompt with spaces in quotes: --prompt "a red circle".'
+    raise SettingsError(f"{word!r}: a word without a flag. {advice}")
 
 
 def read(command: str, texts: Mapping[str, str]) -> tuple[Values, Values]:
@@ -174,7 +176,7 @@ def _tuned(path: str, found: object) -> Values:
         return {}
     parts = found if isinstance(found, dict) else {}
     if not (isinstance(parts.get("method"), str) and isinstance(parts.get("conditions"), dict)):
-        raise SettingsError(f"--config {path}: {TUNED}: damaged; allowed: as `tune` writes it")
+        raise mismatch(f"--config {path}: {TUNED}", "another value", "what `tune` writes")
     return {TUNED: found}
 
 
@@ -195,7 +197,7 @@ def _without_paper_flags(given: Values, recipe: Values) -> Values:
         if name == "model_type" and value == "eagle2" and drafts and drafts.drafted:
             continue  # it says that drafts are made, and another flag says how
         if value is not None and values.setdefault(flag, value) != value:
-            refuse(name, given[name], f"only with --{flag} {value}, not {values[flag]}")
+            refuse(name, given[name], f"only with --{flag} {value}, not with {values[flag]}")
     return values
 
 
@@ -224,8 +226,8 @@ def listed_method(entry: str, shared: Values, source: str = "--methods") -> Meth
     if name in GONE_METHODS:
         raise SettingsError(f"{source}: {name} is gone; {GONE_METHODS[name]}")
     if name not in METHODS and not _is_recipe(name):
-        names = f"name[:flag=value...], by commas, with a name of {', '.join(METHODS)}, or a recipe"
-        raise SettingsError(f"{source}: found {entry!r}; allowed: {names}")
+        expected = f"name[:flag=value...] with the name {one_of(METHODS)}, or a recipe.yaml"
+        raise mismatch(source, repr(entry), expected, near_names(name, METHODS))
     flags = {flag: f for flag, f in METHOD_FLAGS.items() if flag != "method"}
     given: Values = {}
     try:
@@ -271,5 +273,5 @@ def _method_recipe(path: str) -> Values:
     values = read_recipe(path, "benchmark")
     flags = {flag: value for flag, value in values.items() if flag in METHOD_FLAGS}
     if "method" not in flags:
-        raise SettingsError(f"{path}: method: missing; allowed: a line `method: NAME`")
+        raise missing(path, "a line `method: NAME`")
     return flags

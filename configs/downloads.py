@@ -42,7 +42,8 @@ def damage(path: Path, error: object) -> str:
         for file in sorted(path.iterdir()):
             if file.is_file() and (fault := failed_download(file)):
                 return f"{file.name} is {fault}"
-    return failed_download(path) or str(error) or type(error).__name__
+    words = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return failed_download(path) or words
 
 
 def _head(path: Path) -> bytes:

@@ -5,7 +5,7 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from configs.fields import Settings, SettingsError, flags_in, part, refuse, setting
+from configs.fields import Settings, flags_in, missing, part, refuse, setting
 from configs.methods import MethodSettings
 from configs.sampling import SamplingSettings
 from configs.schema import RunSettings
@@ -89,13 +89,9 @@ class ExtractionSettings(Settings):
         """Refuse prompts and methods whose samples nobody should train on."""
         allowed = f"{TRAINING_SET}, or a .txt or .jsonl file"
         if self.num_images is None:
-            raise SettingsError(
-                "--num_images: missing; allowed: how many samples --from_prompts draws"
-            )
+            raise missing("--num_images", "the number of images for --from_prompts")
         if self.prompt is None and self.run.model != "tiny":
-            raise SettingsError(
-                f"--prompt: missing; allowed with --model {self.run.model}: {allowed}"
-            )
+            raise missing("--prompt", f"{allowed}, with --model {self.run.model}")
         if self.prompt is not None and _judged(self.prompt):
             refuse(
                 "prompt", self.prompt, f"{allowed}, but not the prompts that models are judged by"

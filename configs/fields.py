@@ -33,20 +33,45 @@ S = TypeVar("S", bound="Settings")
 
 
 class SettingsError(ValueError):
-    """A flag, recipe or file that cannot be used: which one, what was found, what is allowed."""
+    """A flag, recipe or file that cannot be used: what was expected, and what it is."""
 
 
-def refuse(flag: str, value: object, allowed: str) -> NoReturn:
+def mismatch(source: str, got: str, expected: str, advice: str = "") -> SettingsError:
+    """Return an error in the form that all errors of settings have.
+
+    Args:
+        source: the flag, argument, file or entry.
+        got: its value.
+        expected: what it may be; "only with ..." if the value is good but does not work here.
+        advice: a sentence that says what to do.
+    """
+    text = f"{got} works {expected}" if expected.startswith("only ") else ""
+    text = text or f"expected {expected}, got {got}"
+    return SettingsError(f"{source}: {text}" + (f". {advice}" if advice else ""))
+
+
+def refuse(flag: str, value: object, expected: str, advice: str = "") -> NoReturn:
     """Raise the error of `--flag`; the value is shown as Python writes it, shortened."""
     shown = repr(value)
     shown = shown if len(shown) <= 100 else shown[:97] + "..."
-    raise SettingsError(f"--{flag}: found {shown}; allowed: {allowed}")
+    raise mismatch(f"--{flag}", shown, expected, advice)
+
+
+def missing(source: str, expected: str) -> SettingsError:
+    """Return the error of a setting that has to be given."""
+    return mismatch(source, "nothing", expected)
+
+
+def one_of(names: Iterable[str]) -> str:
+    """Return names as a sentence lists them: a, b or c."""
+    *names, last = names
+    return f"{', '.join(names)} or {last}" if names else last
 
 
 def near_names(name: str, names: Iterable[str], dashes: str = "") -> str:
-    """Return a question after names like a mistyped one, to stand in an error; "" without any."""
+    """Return a question after names that are like a mistyped one; "" without any."""
     near = difflib.get_close_matches(name, names, 3, 0.6)
-    return f"did you mean {' or '.join(dashes + other for other in near)}? " if near else ""
+    return f"Did you mean {one_of(dashes + other for other in near)}?" if near else ""
 
 
 def setting(default: Any, text: str, **limits: Any) -> Any:
@@ -89,8 +114,7 @@ class Settings:
         for f in fields(self):
             value, owners = getattr(self, f.name), f.metadata.get("parts", ())
             if owners and value is not f.default and not isinstance(value, owners):
-                names = " or ".join(owner.__name__ for owner in owners)
-                raise SettingsError(f"{f.name}: found {value!r}; allowed: {names}")
+                raise mismatch(f.name, repr(value), one_of(owner.__name__ for owner in owners))
         for owner in reversed(type(self).__mro__):
             if "settle" in vars(owner):
                 vars(owner)["settle"](self)
@@ -144,12 +168,12 @@ def build(owner: type[S], values: Mapping[str, Any], **ready: Any) -> S:
             flag, other = (
                 next(iter(flags_in(option).keys() & values.keys())) for option in inner[:2]
             )
-            refuse(other, values[other], f"not together with --{flag}")
+            refuse(other, values[other], f"only without --{flag}")
         if inner:
             given[f.name] = build(inner[0], values)
     for flag, f in settings_fields(owner).items():
         if f.default is MISSING and f.name not in given:
-            raise SettingsError(f"--{flag}: missing; allowed: {allowed(f)}")
+            raise missing(f"--{flag}", allowed(f))
     return owner(**given, **ready)
 
 
@@ -179,11 +203,12 @@ def allowed(f: Field) -> str:
     if "wanted" in limits:
         return limits["wanted"]
     if "choices" in limits:
-        return ", ".join(limits["choices"])
-    words = [f"above {limits['above']}"] if "above" in limits else []
-    words += [f"at least {limits['low']}"] if "low" in limits else []
-    words += [f"at most {limits['high']}"] if "high" in limits else []
-    return " ".join([_KIND_NAMES[kind(f)], ", ".join(words)]).strip()
+        return one_of(limits["choices"])
+    if "low" in limits and "high" in limits:
+        return f"{_KIND_NAMES[kind(f)]} from {limits['low']} to {limits['high']}"
+    words = {"above": "above", "low": "at least", "high": "at most"}
+    bounds = [f"{word} {limits[name]}" for name, word in words.items() if name in limits]
+    return " ".join([_KIND_NAMES[kind(f)], ", ".join(bounds)]).strip()
 
 
 def parse(f: Field, flag: str, value: Any) -> Any:
@@ -208,7 +233,8 @@ def parse(f: Field, flag: str, value: Any) -> Any:
     if isinstance(value, str) and value in limits.get("gone", ()):
         raise SettingsError(f"--{flag}: {value} is gone; {limits['gone'][value]}")
     if type(value) is not kind(f) or not _within(value, limits):
-        refuse(flag, value, allowed(f))
+        near = near_names(value, limits.get("choices", ())) if isinstance(value, str) else ""
+        refuse(flag, value, allowed(f), near)
     return os.path.expanduser(value) if "path" in limits else value
 
 
@@ -250,19 +276,15 @@ def read_yaml(path: str, flag: str) -> dict[str, Any]:
     Raises:
         SettingsError: the file cannot be read, or is no list of `name: value` lines.
     """
-    lines = "allowed: `name: value` lines"
+    source, lines = f"--{flag} {path}", "`name: value` lines"
     try:
         content = yaml.load(Path(path).read_text("utf-8"), _TextLoader)
     except RecursionError as error:
-        raise SettingsError(f"--{flag} {path}: found lists nested too deeply; {lines}") from error
+        raise mismatch(source, "lists nested too deeply", lines) from error
     except (OSError, ValueError, yaml.YAMLError) as error:
-        message = (
-            f"--{flag} {path}: cannot be read: {damage(Path(path), error)}; allowed: a YAML file"
-        )
-        raise SettingsError(message) from error
+        raise mismatch(source, damage(Path(path), error), "a YAML file") from error
     if content not in (None, "") and not isinstance(content, dict):
-        found = failed_download(Path(path)) or type(content).__name__
-        raise SettingsError(f"--{flag} {path}: found {found}; {lines}")
+        raise mismatch(source, failed_download(Path(path)) or f"a {type(content).__name__}", lines)
     return content or {}
 
 

@@ -5,7 +5,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from configs.acceptance import NUMBERS, PROPOSALS, VERIFIERS, LanternSettings
-from configs.fields import NUMBER, Settings, part, refuse, setting, settings_dict, settings_fields
+from configs.fields import (
+    NUMBER,
+    Settings,
+    one_of,
+    part,
+    refuse,
+    setting,
+    settings_dict,
+    settings_fields,
+)
 from configs.gone import GONE_METHODS, RENAMED_METHODS
 from configs.method_table import METHODS, PUBLISHED, TREES, AdtSettings
 
@@ -110,10 +119,10 @@ class MethodSettings(Settings):
         if not rule.fits(self.method, proposal):
             fitting = [name for name, one in VERIFIERS.items() if one.fits(self.method, proposal)]
             given = f"--method {self.method}" + (f" and --proposal {proposal}" if proposal else "")
-            wanted = f"--proposal {' or '.join(filter(None, rule.proposals))}"
-            wanted += f" and --method {' or '.join(rule.methods)}" if rule.methods else ""
-            allowed = f"with {given} {', '.join(fitting)}; {self.verifier} goes with {wanted}"
-            refuse("verifier", self.verifier, allowed)
+            needs = f"--proposal {one_of(filter(None, rule.proposals))}"
+            needs += f" and --method {one_of(rule.methods)}" if rule.methods else ""
+            advice = f"{self.verifier} needs {needs}."
+            refuse("verifier", self.verifier, f"{one_of(fitting)} with {given}", advice)
 
     def _refuse_idle(self) -> None:
         """Refuse a setting that the method or the rule has no use for."""
@@ -123,10 +132,10 @@ class MethodSettings(Settings):
             if flag in fitting or flag == "verifier":
                 continue
             if methods:
-                allowed = f"--method {' or '.join(methods)}, not with --method {self.method}"
+                allowed = f"--method {one_of(methods)}, not with --method {self.method}"
             else:
                 rules = [name for name, rule in VERIFIERS.items() if flag in rule.flags]
-                allowed = f"--verifier {' or '.join(rules)}, not with --verifier {self.verifier}"
+                allowed = f"--verifier {one_of(rules)}, not with --verifier {self.verifier}"
             refuse(flag, value, f"only with {allowed}")
 
     def _given(self) -> dict[str, Any]:

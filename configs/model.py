@@ -176,7 +176,7 @@ class EngineSettings(BatchSettings, PlacementSettings, DrafterSettings, TargetSe
         if self.quantize == "int4" and self.device == "cpu":
             refuse("quantize", "int4", "int8 with --device cpu")
         if self.cfg_mode == "sequential" and self.sampling.cfg == 1:
-            refuse("cfg_mode", "sequential", "parallel: with --cfg 1 there is one row")
+            refuse("cfg_mode", "sequential", "parallel with --cfg 1, where an image has one row")
         if self.method.drafted:
             self.fill(drafter_path=str(Path(self.model_path) / "drafter"))
         elif self.drafter_path is not None:

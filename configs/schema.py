@@ -145,13 +145,13 @@ class PromptSettings(Settings):
         if images == 0:
             refuse("num_images", 0, "-1 (all) or at least 1")
         if self.sample is not None and images not in (None, -1):
-            allowed = "not together with --sample, which says how many prompts to take"
+            allowed = "only without --sample, which says how many prompts to take"
             refuse("num_images", images, allowed)
         if self.sample_seed is not None and self.sample is None:
             refuse("sample_seed", self.sample_seed, "only with --sample")
         _ = self.slice_bounds
         if self.source == "text" and samples not in (None, images) and images not in (None, -1):
-            refuse("samples_per_prompt", samples, f"--num_images, {images}, for a single text")
+            refuse("samples_per_prompt", samples, f"{images}, as --num_images, for a single text")
 
 
 @dataclass(frozen=True)

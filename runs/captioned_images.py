@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from configs.downloads import damage, failed_download
-from configs.fields import SettingsError, refuse
+from configs.fields import mismatch, refuse
 from runs.prompt_files import text_fault
 from support.durable import reason
 from support.json_files import parse_json
@@ -74,10 +74,8 @@ def _read(place: Path) -> Iterator[Captioned]:
         lists = [place / LIST]
     if len(lists) > 1 or lists and archives:
         names = ", ".join(path.name for path in (*lists, *archives)[:4])
-        raise SettingsError(
-            f"--data_dir {place}: found {names}; allowed: {LIST}, one .jsonl file, or only .tar "
-            "files"
-        )
+        expected = f"{LIST}, one .jsonl file, or only .tar files"
+        raise mismatch(f"--data_dir {place}", names, expected)
     if archives:
         return chain.from_iterable(map(_packed, archives))
     return _listed(lists[0]) if lists else _paired(place)
@@ -127,15 +125,13 @@ def _listed(path: Path) -> Iterator[Captioned]:
     """Yield the images that the lines of a file name, by those names."""
     try:
         if fault := failed_download(path):
-            raise SettingsError(f"--data_dir {path}: found {fault}; allowed: a .jsonl file")
+            raise mismatch(f"--data_dir {path}", fault, "a .jsonl file")
         with path.open("rb") as file:
             for number, entry in enumerate(file, 1):
                 if entry.strip():
                     yield _listed_image(path, number, entry)
     except OSError as error:
-        raise SettingsError(
-            f"--data_dir {path}: cannot be read: {error}; allowed: a .jsonl file"
-        ) from error
+        raise mismatch(f"--data_dir {path}", str(error), "a .jsonl file") from error
 
 
 def _listed_image(path: Path, number: int, line: bytes) -> Captioned:

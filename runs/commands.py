@@ -13,7 +13,7 @@ from configs.command_line import (
 )
 from configs.evaluation import EvaluateSettings
 from configs.extraction import OF_SAMPLES, OWN_CAPTIONS, ExtractionSettings
-from configs.fields import SettingsError, Values, build, refuse
+from configs.fields import Values, build, missing, refuse
 from configs.methods import MethodSettings, applicable
 from configs.model import EngineSettings
 from configs.schema import CLASSIFIER, RunSettings
@@ -73,7 +73,7 @@ def benchmark_settings(texts: Mapping[str, str]) -> BenchmarkSettings:
     run = _run(values, given, next((method for method in methods if method.drafted), methods[0]))
     if sweep is not None:
         if varied := next((name for name in sweep.axes if name in given), None):
-            refuse(varied, given[varied], f"not with {sweep.where}, which varies it")
+            refuse(varied, given[varied], f"only without {sweep.where}, which varies it")
         judged = bool(sweep.quality) and (Path(run.model_path) / CLASSIFIER).is_file()
         values.setdefault("quality", judged)
     output = run.output_dir if "output_dir" in values else sweep and sweep.output_dir
@@ -113,10 +113,9 @@ def extraction_settings(texts: Mapping[str, str]) -> ExtractionSettings:
     asked = recipe | given
     sampled = asked.get("from_prompts", False)
     if sampled == ("data_dir" in asked):
-        fault = "found together with --from_prompts" if sampled else "missing"
-        raise SettingsError(
-            f"--data_dir: {fault}; allowed: images with captions, or --from_prompts without it"
-        )
+        if sampled:
+            refuse("data_dir", asked["data_dir"], "only without --from_prompts")
+        raise missing("--data_dir", "images with captions, or --from_prompts instead")
     if not sampled:
         if name := next((name for name in given if name in OF_SAMPLES), None):
             refuse(name, given[name], "only with --from_prompts")
@@ -218,14 +217,14 @@ def _sweep(values: Values, given: Values) -> Sweep | None:
             refuse("cells", values["cells"], "only with --sweep")
         return None
     if name := next((name for name in ("method", "methods") if name in given), None):
-        refuse(name, given[name], "not together with --sweep")
+        refuse(name, given[name], "only without --sweep")
     return read_sweep(values["sweep"]).slice(values.get("cells"))
 
 
 def _method_list(values: Values) -> str | None:
     """Return --methods, or the list that --method stands for: plain decoding and that method."""
     if "methods" in values and "method" in values:
-        refuse("method", values["method"], "not together with --methods")
+        refuse("method", values["method"], "only without --methods")
     if values.get("method", "ar") != "ar":
         return f"ar,{values['method']}"
     return values.get("methods", values.get("method"))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from configs.fields import SettingsError
+from configs.fields import SettingsError, mismatch
 from decoding.engine import Watcher
 from decoding.images import FinishedImage, Job, RoundStats
 from decoding.noise import image_seed
@@ -89,7 +89,5 @@ def check_lengths(target: TargetModel, items: Sequence[PromptItem]) -> None:
         except ValueError as error:
             faults.append(f"image {name}: {error}")
     if faults:
-        raise SettingsError(
-            f"--prompt: found {len(faults)} that the model cannot take, such as {faults[-1]}; "
-            "allowed: shorter prompts; --slice leaves prompts out"
-        )
+        got = f"{len(faults)} that the model cannot take, such as {faults[-1]}"
+        raise mismatch("--prompt", got, "shorter prompts", "--slice leaves prompts out.")

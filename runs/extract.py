@@ -17,7 +17,7 @@ from PIL import Image, ImageOps
 
 from configs.downloads import failed_download
 from configs.extraction import ExtractionSettings
-from configs.fields import SettingsError, settings_dict
+from configs.fields import SettingsError, mismatch, settings_dict
 from configs.schema import RunSettings
 from drafters.training.shards import Example, ShardWriter, Tokens, shard_paths
 from models.codecs.codec import Codec, on_white
@@ -149,8 +149,8 @@ def _opened(
             # waits, so that the first process has claimed the folder when the others come
             processes.gather(None)
     except BlockingIOError as error:
-        fault = f"--output_dir {settings.output_dir}: found another command at work in it"
-        raise SettingsError(f"{fault}; allowed: one command per folder") from error
+        source = f"--output_dir {settings.output_dir}"
+        raise mismatch(source, "another command at work in it", "one command per folder") from error
     except ValueError as error:
         shown = str(error).removeprefix("--output_dir ")
         raise SettingsError(f"--output_dir {shown}") from error

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-from configs.fields import SettingsError
+from configs.fields import SettingsError, mismatch
 from configs.model import INDUCTOR, EngineSettings
 from models.compiled import compile_blocks, missing_compiler
 from models.fused import run_fused
@@ -23,7 +23,7 @@ def kernels_for(settings: EngineSettings) -> Callable[..., None]:
     """
     if settings.compile == INDUCTOR:
         if lacking := missing_compiler(pick_device(settings.device)):
-            raise SettingsError(f"--compile: found 'inductor', but {lacking}; allowed: off, auto")
+            raise _uncompiled(INDUCTOR, lacking)
         return compile_blocks
     if settings.compile == "off" or pick_device(settings.device).type != "cpu":
         return _leave
@@ -31,10 +31,13 @@ def kernels_for(settings: EngineSettings) -> Callable[..., None]:
         kernels()
     except NoKernels as error:
         if settings.compile == "on":
-            found = f"--compile: found 'on', but {error}; allowed: off, auto"
-            raise SettingsError(found) from error
+            raise _uncompiled("on", error) from error
         return _leave
     return fuse if settings.compile == "on" else fuse_where_faster
+
+
+def _uncompiled(choice: str, reason: object) -> SettingsError:
+    return mismatch("--compile", repr(choice), "off or auto", f"Here {reason}.")
 
 
 def _leave(*_networks: nn.Module) -> None:

@@ -86,7 +86,7 @@ def _tell_changed(folder: RunFolder, missing: Sequence[PromptItem]) -> None:
 def refuse_spread(settings: RunSettings, processes: Processes) -> None:
     """Raise a SettingsError for several processes that would each take all GPUs."""
     if processes.count > 1 and settings.device_map != "single":
-        refuse("device_map", settings.device_map, "single, with several processes")
+        refuse("device_map", settings.device_map, "single with several processes")
 
 
 def _make(

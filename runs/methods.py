@@ -170,7 +170,7 @@ def block_drafter(parts: Drafting) -> Drafter:
         SettingsError: the weights are neither an EAGLE head's nor a block head's.
     """
     if not isinstance(parts.loaded.network, EagleHead):
-        refuse("method", parts.method.method, "with an EAGLE or block head as --drafter_path")
+        refuse("method", parts.method.method, "only with an EAGLE or block head as --drafter_path")
     # drafts that are sampled must not depend on the noise that the target chooses with
     coupled = not PROPOSALS[parts.method.proposal].samples
     head = BlockHead.of(parts.loaded.network)

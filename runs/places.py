@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from configs.fields import SettingsError
+from configs.fields import SettingsError, mismatch, one_of
 from configs.method_table import METHODS
 from configs.model import EngineSettings
 from configs.schema import DATASETS, PromptSettings
@@ -30,11 +30,12 @@ def check_prompt(settings: PromptSettings) -> None:
         kind = None
     if kind or _DATA_FILE.fullmatch(prompt):
         what = f", which is a {kind} here" if kind else ", which looks like a file"
-        raise SettingsError(
-            f"--prompt: found {prompt!r}{what}; allowed: a text; a .txt file of prompts, one per "
-            "line, which may hold this word if you want it drawn; a .jsonl file; other files with "
-            f"--prompt {' or '.join(DATASETS)} --prompt_file FILE"
+        expected = "a text, or a .txt or .jsonl file of prompts"
+        advice = (
+            f"Read other files with --prompt {one_of(DATASETS)} --prompt_file FILE. If this word "
+            "is your prompt, put it into a .txt file."
         )
+        raise mismatch("--prompt", f"{prompt!r}{what}", expected, advice)
 
 
 def check_folders(settings: EngineSettings) -> None:
@@ -51,13 +52,12 @@ def check_folders(settings: EngineSettings) -> None:
         check_place(flag, path, settings.model)
         for names in files if Path(path or "").is_dir() else ():
             if path and not any((Path(path) / name).is_file() for name in names):
-                found = f"found a folder without {' or '.join(names)}"
-                raise SettingsError(
-                    f"--{flag} {path}: {found}; allowed: one with it; `main.py inspect` says more"
-                )
+                advice = "`python main.py inspect` lists what is missing."
+                without = f"a folder without {one_of(names)}"
+                raise mismatch(f"--{flag} {path}", without, "a checkpoint", advice)
     if settings.vq_path is not None and not Path(settings.vq_path).is_file():
-        source = TARGETS[settings.model].sources["vq_path"]
-        raise SettingsError(f"--vq_path {settings.vq_path}: found no such file; allowed: {source}")
+        advice = f"Get it: {TARGETS[settings.model].sources['vq_path']}."
+        raise mismatch(f"--vq_path {settings.vq_path}", "no such file", "a file", advice)
     _check_tokenizer(settings)
 
 
@@ -72,12 +72,10 @@ def _check_default_drafter(settings: EngineSettings) -> None:
     hub = not Path(settings.model_path).is_dir() and _is_hub_id(settings.model_path)
     if hub and settings.drafter_path == f"{settings.model_path}/drafter":
         source = TARGETS[settings.model].sources["drafter_path"]
-        free = " or ".join(name for name, entry in METHODS.items() if not entry.drafted)
-        raise SettingsError(
-            f"--drafter_path: missing, with --model_path {settings.model_path} from the hub; "
-            f"allowed: the drafter's folder, or its owner/name; or --method {free}, which need "
-            f"none; the files: {source}"
-        )
+        free = one_of(name for name, entry in METHODS.items() if not entry.drafted)
+        expected = f"a folder or owner/name, since {settings.model_path} is on the hub"
+        advice = f"Or use --method {free}, which need no drafter. Get one: {source}."
+        raise mismatch("--drafter_path", "nothing", expected, advice)
 
 
 def _check_tokenizer(settings: EngineSettings) -> None:
@@ -107,10 +105,8 @@ def check_place(flag: str, path: str | None, model: str) -> None:
     source = TARGETS[model].sources.get(
         "drafter_path" if flag == "start_from" else flag, META_FILES
     )
-    raise SettingsError(
-        f"--{flag} {path}: found no such folder; allowed: {folder}, or owner/name; "
-        f"the files: {source}"
-    )
+    expected = f"{folder}, or owner/name"
+    raise mismatch(f"--{flag} {path}", "no such folder", expected, f"Get it: {source}.")
 
 
 def _is_hub_id(path: str) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from configs.downloads import failed_download
-from configs.fields import SettingsError, flags_in
+from configs.fields import flags_in, mismatch
 from configs.sampling import SamplingSettings
 from support.durable import reason
 from support.json_files import parse_json, shortened
@@ -217,4 +217,4 @@ def _read_text(path: Path, flag: str) -> str:
 
 
 def _refuse(path: Path, flag: str, found: str, allowed: str) -> NoReturn:
-    raise SettingsError(f"--{flag} {path}: found {found}; allowed: {allowed}")
+    raise mismatch(f"--{flag} {path}", found, allowed)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from configs.fields import SettingsError, refuse
+from configs.fields import mismatch, refuse
 from configs.schema import DATASETS, RunSettings
 from configs.targets import ROOT
 from runs.places import check_prompt
@@ -87,10 +87,9 @@ def _prompts_without_ids(settings: RunSettings) -> list[str]:
     default = ROOT / "configs" / "prompts" / DATASETS[settings.source]
     path = Path(settings.prompt_file) if settings.prompt_file is not None else default
     if not path.is_file():
-        raise SettingsError(
-            f"--prompt {settings.source}: found no file {path}; allowed: {default} or "
-            f"--prompt_file; get it from {_SOURCES[settings.source]}, or by scripts/get_prompts.sh"
-        )
+        expected = f"{default} or --prompt_file"
+        advice = f"Get it from {_SOURCES[settings.source]}, or run scripts/get_prompts.sh."
+        raise mismatch(f"--prompt {settings.source}", f"no file {path}", expected, advice)
     if settings.source == "PartiPrompts":
         return read_parti(path)
     return read_coco(path, settings.caption or "first")

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from configs.fields import SettingsError
+from configs.fields import mismatch
 from support.durable import encode_json, is_whole_png
 from support.json_files import Line, numbered_lines, read_object, refuse_line, scan_lines
 from support.provenance import revision, versions
@@ -55,12 +55,10 @@ def read_manifest(folder: Path) -> Line:
     content = read_object(path)
     for name in ("settings", "identity"):
         if not isinstance(content.get(name), dict):
-            raise SettingsError(
-                f"{path}: found no {name}; allowed: a file that generate_images wrote"
-            )
+            raise mismatch(str(path), f"no {name}", "a file that generate_images wrote")
     earlier = content.setdefault("earlier", [])
     if not isinstance(earlier, list) or not all(isinstance(command, dict) for command in earlier):
-        raise SettingsError(f"{path}: found earlier {earlier!r}; allowed: a list of commands")
+        raise mismatch(f"{path}: earlier", repr(earlier), "a list of commands")
     return content
 
 

@@ -22,7 +22,7 @@ from typing import Self
 
 import numpy as np
 
-from configs.fields import SettingsError, settings_dict
+from configs.fields import SettingsError, mismatch, settings_dict
 from configs.schema import RunSettings
 from runs.prompts import PromptItem
 from runs.run_files import (
@@ -86,11 +86,9 @@ class RunFolder:
             if self.processes.rank > 0:
                 self._lock = lock(self.path / f".lock.{self.processes.rank}")
         except BlockingIOError as error:
-            raise self._error(
-                "found another process at work in it", "one process per folder"
-            ) from error
+            raise self._error("another process at work in it", "one process per folder") from error
         except OSError as error:
-            raise self._error(f"found {reason(error)}", "a folder that can be written") from error
+            raise self._error(reason(error), "a writable folder") from error
         try:
             self._read()
         except BaseException:
@@ -112,8 +110,7 @@ class RunFolder:
             record = self.records.get(item.id)
             if record is not None and not same_prompt(record, item.prompt):
                 raise self._error(
-                    f"found image {item.id} of prompt {record['prompt']!r}, "
-                    f"which is now {item.prompt!r}",
+                    f"image {item.id} of prompt {record['prompt']!r}, which is now {item.prompt!r}",
                     "the same list of prompts, --overwrite or another folder",
                 )
 
@@ -183,7 +180,7 @@ class RunFolder:
         except OSError as error:
             name = Path(error.filename or self.path).name
             raise self._error(
-                f"found {reason(error)} ({name})",
+                f"{reason(error)} ({name})",
                 "a folder with space to write; finished images are kept",
             ) from error
 
@@ -202,7 +199,7 @@ class RunFolder:
         ours = [name for name in ("img", RECORDS, TRACE) if (self.path / name).exists()]
         if ours and not (self.path / MANIFEST).exists():
             raise self._error(
-                f"found {', '.join(ours)} but no run.json", "a new folder, or one of an earlier run"
+                f"{', '.join(ours)} but no run.json", "a new folder, or one of an earlier run"
             )
 
     def _refuse_other(self, before: Line) -> None:
@@ -213,7 +210,7 @@ class RunFolder:
                 f"--{name} {before.get(name)!r} (now {now.get(name)!r})" for name in names
             )
             raise self._error(
-                f"found a run with {changes}", "the same settings, --overwrite or another folder"
+                f"a run with {changes}", "the same settings, --overwrite or another folder"
             )
 
     def _clear(self) -> None:
@@ -246,4 +243,4 @@ class RunFolder:
         return [path for path in files_of(self.path, name) if path.name != name]
 
     def _error(self, found: str, allowed: str) -> SettingsError:
-        return SettingsError(f"--output_dir {self.path}: {found}; allowed: {allowed}")
+        return mismatch(f"--output_dir {self.path}", found, allowed)

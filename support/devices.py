@@ -2,7 +2,7 @@
 
 import torch
 
-from configs.fields import SettingsError
+from configs.fields import refuse
 from support.processes import read_launch
 
 
@@ -21,7 +21,7 @@ def pick_device(name: str) -> torch.device:
             # torchrun starts one process per GPU: each takes the GPU of its number
             device = torch.device("cuda", read_launch().local_rank)
         if device.index >= available:
-            message = f"found {name!r}, but {available} CUDA devices are here"
-            raise SettingsError(f"--device: {message}; allowed: auto, cpu")
+            found = "no GPU" if not available else f"{available} GPUs"
+            refuse("device", name, "auto or cpu", f"PyTorch found {found} on this machine.")
         torch.cuda.set_device(device)  # streams and events of the timings are the current device's
     return device

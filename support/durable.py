@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from configs.fields import SettingsError
+from configs.fields import mismatch
 
 _PNG_START, _PNG_END = b"\x89PNG\r\n\x1a\n", b"\x00\x00\x00\x00IEND\xaeB`\x82"
 
@@ -46,9 +46,7 @@ def make_writable(flag: str, folder: Path) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except (OSError, ValueError) as error:  # a ValueError: a name with NUL in it
-        raise SettingsError(
-            f"--{flag} {folder}: found {reason(error)}; allowed: a folder that can be written"
-        ) from error
+        raise mismatch(f"--{flag} {folder}", reason(error), "a writable folder") from error
 
 
 def reason(error: OSError | ValueError) -> str:

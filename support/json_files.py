@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from configs.downloads import damage, failed_download
-from configs.fields import SettingsError
+from configs.fields import SettingsError, mismatch
 from support.durable import encode_lines, replace_file
 
 Line = dict[str, Any]
 _KEYS = {"id": str, "step": int}
+_OBJECT, _LINES = "a JSON object", "lines that this program wrote"
 
 
 def parse_json(text: str | bytes, finite: bool = True, unique: bool = False) -> Any:
@@ -36,10 +37,9 @@ def read_object(path: Path) -> Line:
     try:
         content = parse_json(text)
     except ValueError as error:
-        text = damage(path, error)
-        raise SettingsError(f"{path}: found no JSON: {text}; allowed: a JSON object") from error
+        raise mismatch(str(path), f"no JSON: {damage(path, error)}", _OBJECT) from error
     if not isinstance(content, dict):
-        raise SettingsError(f"{path}: found {shortened(content)}; allowed: a JSON object")
+        raise mismatch(str(path), shortened(content), _OBJECT)
     return content
 
 
@@ -71,7 +71,7 @@ def numbered_lines(path: Path, key: str = "id", finite: bool = True) -> list[tup
     """
     content = _content(path) if path.exists() else b""
     if content and (fault := failed_download(content)):
-        raise SettingsError(f"{path}: found {fault}; allowed: lines that this program wrote")
+        raise mismatch(str(path), fault, _LINES)
     texts = content.split(b"\n")
     records = []
     for number, text in enumerate(texts, 1):
@@ -99,9 +99,7 @@ def scan_lines(path: Path) -> Iterator[tuple[int, Line | None]]:
 
 def refuse_line(path: Path, number: int, found: str) -> NoReturn:
     """Raise the SettingsError of a line that this program did not write."""
-    raise SettingsError(
-        f"{path}: found, in line {number}, {found}; allowed: lines that this program wrote"
-    )
+    raise mismatch(f"{path}, line {number}", found, _LINES)
 
 
 def shortened(found: object, size: int = 60) -> str:

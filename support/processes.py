@@ -11,7 +11,7 @@ from datetime import timedelta
 from importlib import import_module
 from typing import Any, TypeVar
 
-from configs.fields import SettingsError
+from configs.fields import mismatch, missing
 
 T = TypeVar("T")
 PATIENCE = timedelta(days=30)  # shares end hours apart; the launcher notices a process that dies
@@ -41,13 +41,11 @@ def read_launch() -> Launch:
         return Launch(local_rank=local_rank)
     rank = _number("RANK", 0)
     if rank >= count:
-        raise SettingsError(f"RANK: found {rank}; allowed: 0 to {count - 1}, below WORLD_SIZE")
+        raise mismatch("RANK", str(rank), f"0 to {count - 1}, less than WORLD_SIZE")
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         if not os.environ.get(name):
-            raise SettingsError(
-                f"{name}: missing, with WORLD_SIZE={count}; allowed: what torchrun or `accelerate "
-                "launch` sets, or no WORLD_SIZE for one process"
-            )
+            launchers = "what torchrun or `accelerate launch` sets"
+            raise missing(name, f"{launchers}, since WORLD_SIZE is {count}")
     _number("MASTER_PORT", 0)
     return Launch(rank, count, local_rank)
 
@@ -59,10 +57,8 @@ def _number(name: str, default: int) -> int:
         return default
     least = 1 if name == "WORLD_SIZE" else 0
     if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text) >= least):
-        raise SettingsError(
-            f"{name}: found {text!r} in the environment; allowed: a whole number from {least}, as "
-            f"torchrun sets it, or no {name}"
-        )
+        expected = f"a whole number from {least} in the environment, as torchrun sets it"
+        raise mismatch(name, repr(text), expected)
     return int(text)
 
 

@@ -9,6 +9,7 @@ import fire
 from fire.decorators import SetParseFn
 from fire.parser import DefaultParseValue
 
+from configs.fields import mismatch, one_of
 from support.border import run_guarded
 
 _TEXTS = (str, str | None)
@@ -44,6 +45,4 @@ def _check_flags(function: Callable[..., None], words: list[str]) -> None:
     for word in words:
         name = word[2:].partition("=")[0].replace("-", "_")
         if word.startswith("--") and name not in flags and name.removeprefix("no") not in flags:
-            raise ValueError(
-                f"--{name}: unknown flag; allowed: {', '.join('--' + flag for flag in flags[1:])}"
-            )
+            raise mismatch("flags", word, one_of("--" + flag for flag in flags[1:]))

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from configs.downloads import failed_download
-from configs.fields import SettingsError
+from configs.fields import SettingsError, mismatch
 from support.durable import new_file, remove_halves
 
 
@@ -47,5 +47,5 @@ def load_state(path: Path) -> dict[str, Any] | None:
 
 
 def _damaged(path: Path, found: str) -> SettingsError:
-    allowed = "a checkpoint of this training; delete it to start again"
-    return SettingsError(f"{path}: found {found}; allowed: {allowed}")
+    advice = "Delete it to start again."
+    return mismatch(str(path), found, "a checkpoint of this training", advice)

@@ -102,7 +102,7 @@ def fake_opener(engine: FakeEngine) -> Callable[[RunSettings], FakeSession]:
 
     def open_session(settings: RunSettings) -> FakeSession:
         if settings.device == "cuda":
-            raise ValueError("--device: found 'cuda'; allowed: cpu")
+            raise ValueError("--device: expected cpu, got 'cuda'")
         return FakeSession(engine)
 
     return open_session

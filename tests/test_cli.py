@@ -87,9 +87,9 @@ def test_a_missing_model_is_refused_in_a_process_of_its_own(tmp_path):
     )  # 5 s on a machine that is not busy
     assert done.stdout == "" and "Traceback" not in done.stderr
     assert done.stderr == (
-        f"error: --model_path {tmp_path / 'nowhere'}: found no such folder; "
-        f"allowed: a folder such as {ROOT / 'ckpts/tiny'}, or owner/name; "
-        "the files: shipped as ckpts/tiny\n"
+        f"error: --model_path {tmp_path / 'nowhere'}: expected a folder such as "
+        f"{ROOT / 'ckpts/tiny'}, or owner/name, got no such folder. "
+        "Get it: shipped as ckpts/tiny.\n"
     )
     assert list(tmp_path.iterdir()) == []
 

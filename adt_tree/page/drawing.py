@@ -7,7 +7,7 @@ from typing import Any
 from adt_tree.page.race import Pace, race
 from adt_tree.page.stage import Finish, Panel, Value, stage_value, verdict
 from adt_tree.pipeline import Pipeline
-from configs.fields import SettingsError
+from configs.fields import mismatch
 from configs.method_table import METHODS
 
 SLOW = 0.25  # seconds after every round, to watch them
@@ -77,9 +77,7 @@ class Painter:
                 None,
             )
             if name is None:
-                raise SettingsError(
-                    f"draft tokens: found {wish.tokens}; allowed: 0 with {wish.method}, whose tree "
-                    "never changes"
-                )
+                expected = f"0 with {wish.method}, which has a fixed tree"
+                raise mismatch("draft tokens", str(wish.tokens), expected)
             settings[name] = wish.tokens
         return Pipeline.from_pipe(self.pipe, **settings)

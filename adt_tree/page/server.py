@@ -7,7 +7,7 @@ from typing import Any
 from adt_tree.page.drawing import Painter
 from adt_tree.page.policy import OwnPolicy
 from adt_tree.pipeline import Pipeline
-from configs.fields import SettingsError
+from configs.fields import mismatch
 from configs.tools import PageSettings
 from support.durable import make_writable
 
@@ -33,10 +33,8 @@ def serve(settings: PageSettings) -> None:
     try:
         _, url, _ = page.launch(**_launch_options(settings))
     except OSError as error:
-        raise SettingsError(
-            f"--port: found {settings.port}, which cannot be used on {settings.share_on}; allowed: "
-            "a free port"
-        ) from error
+        expected = f"a free port of {settings.share_on}"
+        raise mismatch("--port", str(settings.port), expected) from error
     print(f"{url}: the page; Ctrl-C ends it", flush=True)
     page.block_thread()
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from configs.fields import SettingsError, settings_dict
+from configs.fields import mismatch, settings_dict
 from configs.methods import MethodSettings, applicable
 from configs.schema import RunSettings
 from configs.tune import TuneSettings
@@ -370,5 +370,5 @@ def _measurement(path: Path, line: Row) -> Measurement:
         ]
         return Measurement(images, line["seconds"], line["calls"], tuple(line["cpu_seconds"]))
     except (KeyError, TypeError) as error:
-        problem = f"found a damaged line ({error!r}); allowed: lines that `tune` wrote"
-        raise SettingsError(f"{path}: {problem}; without the file it starts anew") from error
+        got, advice = f"a damaged line ({error!r})", "Delete the file to start again."
+        raise mismatch(str(path), got, "lines that `tune` wrote", advice) from error

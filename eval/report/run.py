@@ -15,7 +15,7 @@ from PIL import Image
 
 from configs.acceptance import VERIFIERS
 from configs.downloads import failed_download
-from configs.fields import SettingsError
+from configs.fields import SettingsError, mismatch, one_of
 from eval.metrics.base import ImageSet, Unavailable
 from runs.run_files import (
     MANIFEST,
@@ -102,9 +102,7 @@ def read_run(folder: str, name: str, flag: str = "--output_dir") -> Run:
     path = Path(folder)
     if not (path / MANIFEST).is_file() or not files_of(path, RECORDS):
         lacks = f"no {MANIFEST} or no {RECORDS}" if path.is_dir() else "no such folder"
-        raise SettingsError(
-            f"{flag} {folder}: found {lacks}; allowed: folders that generate_images wrote"
-        )
+        raise mismatch(f"{flag} {folder}", lacks, "folders that generate_images wrote")
     manifest = _manifest(path, flag)
     records, faults = read_records(path)
     files = [
@@ -114,9 +112,7 @@ def read_run(folder: str, name: str, flag: str = "--output_dir") -> Run:
     images = image_set(name, files)
     kept = {path.stem for path in images.paths}
     if not kept:
-        raise SettingsError(
-            f"{flag} {folder}: found no image that can be used; allowed: a run with images"
-        )
+        raise mismatch(f"{flag} {folder}", "no image that can be used", "a run with images")
     left_out = (*faults, *_unrecorded(path, records, faults), *images.left_out)
     images = ImageSet(name, images.paths, images.keys, images.prompts, left_out)
     usable = {key: record for key, record in records.items() if key in kept}
@@ -185,9 +181,7 @@ def _manifest(folder: Path, flag: str) -> Line:
     if wrong:
         shown = ", ".join(f"--{name} {settings.get(name)!r}" for name in wrong)
         path = folder / MANIFEST
-        raise SettingsError(
-            f"{flag} {path}: found {shown}; allowed: settings that generate_images wrote"
-        )
+        raise mismatch(f"{flag} {path}", shown, "settings that generate_images wrote")
     settings.setdefault("proposal", None)
     return manifest
 
@@ -247,9 +241,7 @@ def reference_files(folder: str) -> list[Path]:
     files = sorted(Path(folder).rglob("*"))
     paths = [path for path in files if path.suffix.lower() in _ENDINGS]
     if not paths:
-        raise SettingsError(
-            f"--ref_dir {folder}: found no image; allowed: a folder of {', '.join(_ENDINGS)}"
-        )
+        raise mismatch(f"--ref_dir {folder}", "no image", f"a folder of {one_of(_ENDINGS)} files")
     return paths
 
 

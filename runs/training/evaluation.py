@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from configs.fields import SettingsError, settings_fields
+from configs.fields import mismatch, settings_fields
 from configs.training import TrainSettings
 from decoding.images import Job
 from decoding.noise import gumbel, image_seed
@@ -73,8 +73,8 @@ class Evaluation:
             return False
         figures = read_object(path)
         if not isinstance(figures.get("step"), int):
-            allowed = "a file of this training; without it the drafter is evaluated again"
-            raise SettingsError(f"{path}: found no step; allowed: {allowed}")
+            advice = "Delete it, and the drafter is evaluated again."
+            raise mismatch(str(path), "no step", "a file of this training", advice)
         return figures["step"] == step
 
     @torch.inference_mode()

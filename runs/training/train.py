@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from configs.fields import SettingsError, refuse
+from configs.fields import SettingsError, mismatch, refuse
 from configs.training import FREE_FLAGS, TrainSettings
 from drafters.kinds import DEFAULT
 from drafters.training.features import Computed, cached
@@ -212,13 +212,13 @@ class Training:
             allowed = f"{made.get(name)!r}, as the checkpoint in {self.settings.output_dir} has"
             if name == "steps":
                 drafter = self.settings.folder / "drafter"
-                more = f"with --start_from {drafter} in another --output_dir a drafter learns on"
-                refuse(name, value, f"{allowed}; {more}")
-            refuse(name, value, f"{allowed}, or another folder")
+                advice = f"To train on, use --start_from {drafter} and another --output_dir."
+                refuse(name, value, allowed, advice)
+            refuse(name, value, allowed, "Or use another --output_dir.")
 
     def _foreign(self, found: str) -> SettingsError:
-        allowed = "a checkpoint of this training; delete it to start again"
-        return SettingsError(f"{self.checkpoint}: found {found}; allowed: {allowed}")
+        advice = "Delete it to start again."
+        return mismatch(str(self.checkpoint), found, "a checkpoint of this training", advice)
 
     def _evaluate(self) -> None:
         if self.crew.rank == 0:

@@ -156,9 +156,9 @@ def test_to_moves_only_what_has_to_move(checkpoint):
         assert pipe.to("cpu") is pipe and pipe.weights is weights
     assert pipe.to(torch.float64, "cpu").dtype == torch.float64 and pipe.weights is not weights
     assert pipe.to("cpu").dtype == torch.float64
-    with pytest.raises(SettingsError, match="to: found"):
+    with pytest.raises(SettingsError, match="to: expected a device, a dtype or both"):
         pipe.to("cpu", "cpu")
-    with pytest.raises(ValueError, match="device: found 'tpu'"):
+    with pytest.raises(ValueError, match="device: .*got 'tpu'"):
         pipe.to("tpu")
 
 
@@ -210,63 +210,70 @@ def test_methods_are_compared_on_the_same_seeds(checkpoint, pipe):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"nods": 3}, "nods: unknown setting of from_pretrained; did you mean nodes? allowed: "),
-        ({"prompt": "a"}, "prompt: unknown setting"),
-        ({"nodes": 0}, "nodes: found 0; allowed: a whole number at least 1"),
-        ({"nodes": "many"}, "nodes: found 'many'"),
-        ({"method": "ar", "nodes": 3}, "nodes: found 3; allowed: only with method"),
-        ({"method": "warp"}, "method: found 'warp'; allowed: ar, static"),
-        ({"guidance_scale": -1}, "guidance_scale: found -1.0"),
-        ({"guidance_scale": 0}, "guidance_scale: found 0.0; allowed: 1 for no guidance"),
-        ({"guidance_scale": 2.0, "cfg": 2.0}, "cfg: found together with guidance_scale"),
-        ({"torch_dtype": "fp64", "dtype": "fp64"}, "dtype: found together with torch_dtype"),
-        ({"seed": 1}, "seed: unknown setting of from_pretrained; give it to a call"),
-        ({"torch_dtype": torch.float16}, "torch_dtype: found 'float16'; allowed: fp32"),
-        ({"device": "tpu"}, "device: found 'tpu'"),
-        ({"drafter_path": "nowhere"}, "drafter_path nowhere: found no such folder"),
+        ({"nods": 3}, r"from_pretrained got an unexpected argument 'nods'. Did you mean nodes\?"),
+        ({"prompt": "a"}, "from_pretrained got an unexpected argument 'prompt'"),
+        ({"nodes": 0}, "nodes: expected a whole number from 1 to 1024, got 0"),
+        ({"nodes": "many"}, "nodes: .*got 'many'"),
+        ({"method": "ar", "nodes": 3}, "nodes: 3 works only with method"),
+        ({"method": "warp"}, "method: expected ar, static.*got 'warp'"),
+        ({"guidance_scale": -1}, "guidance_scale: .*got -1.0"),
+        ({"guidance_scale": 0}, "guidance_scale: expected 1 for no guidance.*got 0.0"),
+        (
+            {"guidance_scale": 2.0, "cfg": 2.0},
+            "cfg: expected one name of a setting, got it together with guidance_scale",
+        ),
+        (
+            {"torch_dtype": "fp64", "dtype": "fp64"},
+            "dtype: expected one name .*got it together with torch_dtype",
+        ),
+        ({"seed": 1}, "unexpected argument 'seed'. Give it to a call"),
+        ({"torch_dtype": torch.float16}, "torch_dtype: expected fp32.*got 'float16'"),
+        ({"device": "tpu"}, "device: .*got 'tpu'"),
+        ({"drafter_path": "nowhere"}, "drafter_path nowhere: .*got no such folder"),
         ({"model": "llamagen"}, "text_encoder_path "),
-        ({"model": "llama"}, "model: found 'llama'; allowed: tiny, anole"),
+        ({"model": "llama"}, "model: expected tiny, anole.*got 'llama'"),
     ],
 )
 def test_settings_that_cannot_be_used_are_named(checkpoint, settings, message):
-    with pytest.raises(SettingsError) as error:
+    with pytest.raises(SettingsError, match=message):
         Pipeline.from_pretrained(checkpoint, **settings)
-    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"prompt": ""}, "prompt: found ''"),
-        ({"prompt": []}, "prompt: found []"),
-        ({"prompt": ["a", 3]}, "prompt: found 3"),
-        ({"prompt": "\ud800"}, "this is not UTF-8"),
-        ({"prompt": ["a cat", "word " * 300]}, "number 2 of 2: the prompt has 150"),
-        ({"num_images": 0}, "num_images: found 0"),
-        ({"num_images": True}, "num_images: found True"),
-        ({"seed": -1}, "seed: found -1"),
-        ({"temperature": -3}, "temperature: found -3.0"),
-        ({"temprature": 3}, "temprature: unknown setting of a call; did you mean temperature?"),
-        ({"generator": 3}, "generator: unknown setting of a call; use seed=7"),
-        ({"num_images_per_prompt": 2}, "use num_images=4; allowed: batch_size, callback_on_step"),
-        ({"height": 512}, "use target_size="),
-        ({"method": "ar"}, "method: unknown setting of a call; give it to from_pretrained"),
-        ({"output_type": "np"}, "output_type: found 'np'; allowed: pil, tokens"),
-        ({"seed": None}, "seed: found None; allowed: a whole number"),
-        ({"guidance_scale": 0}, "guidance_scale: found 0.0; allowed: 1 for no guidance"),
-        ({"progress_bar": "no"}, "progress_bar: found 'no'; allowed: True or False"),
-        ({"callback_on_step_end": 3}, "callback_on_step_end: found 3; allowed: a function"),
+        ({"prompt": ""}, "prompt: .*got ''"),
+        ({"prompt": []}, r"prompt: .*got \[\]"),
+        ({"prompt": ["a", 3]}, "prompt: .*got 3"),
+        ({"prompt": "\ud800"}, "This is not UTF-8"),
+        ({"prompt": ["a cat", "word " * 300]}, "number 2 of 2: .*got the prompt has 150"),
+        ({"num_images": 0}, "num_images: .*got 0"),
+        ({"num_images": True}, "num_images: .*got True"),
+        ({"seed": -1}, "seed: .*got -1"),
+        ({"temperature": -3}, "temperature: .*got -3.0"),
+        (
+            {"temprature": 3},
+            r"a call got an unexpected argument 'temprature'. Did you mean temperature\?",
+        ),
+        ({"generator": 3}, "unexpected argument 'generator'. Use seed=7"),
+        ({"num_images_per_prompt": 2}, "Use num_images=4."),
+        ({"height": 512}, "Use target_size="),
+        ({"method": "ar"}, "unexpected argument 'method'. Give it to from_pretrained."),
+        ({"output_type": "np"}, "output_type: expected pil or tokens, got 'np'"),
+        ({"seed": None}, "seed: expected a whole number.*got None"),
+        ({"guidance_scale": 0}, "guidance_scale: expected 1 for no guidance.*got 0.0"),
+        ({"progress_bar": "no"}, "progress_bar: expected True or False.*got 'no'"),
+        ({"callback_on_step_end": 3}, "callback_on_step_end: expected a function.*got 3"),
         *(
-            ({"prompt": prompt}, "; allowed: a text, or a list of texts")
+            ({"prompt": prompt}, "expected a text, or a list of texts, got")
             for prompt in (None, 5, {"prompt": "a cat"}, {"a cat"}, b"a cat", [["a cat"]], ["\0"])
         ),
-        ({"batch_size": 0}, "batch_size: found 0"),
+        ({"batch_size": 0}, "batch_size: .*got 0"),
     ],
 )
 def test_arguments_that_cannot_be_used_are_named(pipe, arguments, message):
-    with pytest.raises(SettingsError) as error:
+    with pytest.raises(SettingsError, match=message):
         pipe(**{"prompt": "a cat"} | arguments)
-    assert message in str(error.value)
 
 
 def test_numbers_and_texts_of_numpy_are_pythons(pipe):
@@ -283,13 +290,13 @@ def test_copies_are_refused_with_what_to_do_instead(pipe, how):
 
 
 def test_other_entrances_refuse_the_same(pipe):
-    with pytest.raises(SettingsError, match="allowed: one text"):
+    with pytest.raises(SettingsError, match="expected one text"):
         pipe.stream(["a cat"])
     with pytest.raises(SettingsError, match="the prompt has"):
         pipe.stream("word " * 300)  # at once, before a round is asked for
-    with pytest.raises(SettingsError, match="methods: found 'warp'"):
+    with pytest.raises(SettingsError, match="methods: .*got 'warp'"):
         pipe.compare("a cat", ["warp"])
-    with pytest.raises(SettingsError, match="methods: found 'ar'"):
+    with pytest.raises(SettingsError, match="methods: .*got 'ar'"):
         pipe.compare("a cat", "ar")
-    with pytest.raises(SettingsError, match="device: unknown setting of from_pipe"):
+    with pytest.raises(SettingsError, match="from_pipe got an unexpected argument 'device'"):
         Pipeline.from_pipe(pipe, device="cpu")

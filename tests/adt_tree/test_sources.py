@@ -62,7 +62,7 @@ def test_known_hub_ids_need_no_look_at_the_hub():
 
 @pytest.mark.parametrize("name", ["nowhere", "a/b/c", "/no/where", ""])
 def test_what_is_none_of_these_is_refused(name):
-    with pytest.raises(SettingsError, match="is no folder here; allowed: a folder, owner/name"):
+    with pytest.raises(SettingsError, match="expected a folder, owner/name.*got"):
         source_values(name, {})
 
 
@@ -70,9 +70,9 @@ def test_a_folder_without_a_model_is_refused(tmp_path):
     with pytest.raises(SettingsError, match="missing file: .*config.json"):
         source_values(tmp_path, {})
     (Path(tmp_path) / "config.json").write_text("{}")
-    with pytest.raises(SettingsError, match="config.json is of no model"):
+    with pytest.raises(SettingsError, match="expected the config.json of tiny"):
         source_values(tmp_path, {})
-    with pytest.raises(SettingsError, match="model: found 'anole'; allowed: tiny"):
+    with pytest.raises(SettingsError, match="model: expected tiny.*got 'anole'"):
         source_values("tiny", {"model": "anole"})
 
 

@@ -34,15 +34,15 @@ def test_every_combination_is_allowed_or_refused_by_name() -> None:
             )
             continue
         own = f"--method {method} and --proposal {proposal}"
-        message = rf"--verifier: found '{verifier}'; allowed: with {own} exact, .*"
-        with pytest.raises(SettingsError, match=message + f"; {verifier} goes with --proposal "):
+        message = rf"--verifier: expected exact.* with {own}, got '{verifier}'"
+        with pytest.raises(SettingsError, match=message + f". {verifier} needs --proposal "):
             MethodSettings(method, proposal, verifier=verifier)
 
 
 @pytest.mark.parametrize("verifier", [name for name in VERIFIERS if name != "exact"])
 def test_plain_decoding_has_its_own_rule(verifier) -> None:
     with pytest.raises(
-        SettingsError, match=f"'{verifier}'; allowed: with --method ar exact; {verifier} goes with"
+        SettingsError, match=f"expected exact with --method ar, got '{verifier}'. {verifier} needs"
     ):
         MethodSettings("ar", verifier=verifier)
 

@@ -74,7 +74,7 @@ def test_text_survives_in_both_forms(text):
 @pytest.mark.parametrize("text", ["-x", "--seed", "--", "--help"])
 def test_text_with_dashes_needs_the_equals_sign(text):
     assert words_of(f"--prompt={text}") == {"prompt": text}
-    with pytest.raises(SettingsError, match=r"--prompt: found no value but .*--prompt=VALUE"):
+    with pytest.raises(SettingsError, match=r"--prompt: .*got the flag .*--prompt=VALUE"):
         words_of("--prompt", text)
 
 
@@ -184,7 +184,7 @@ def test_recipes_by_commas(run, checkpoint):
     assert run(f"--config={anole}", "--top_k=5", *paths).sampling.top_k == 5
     # its drafter is for methods that draft
     assert run(f"--config={anole}", "--method=ar").drafter_path is None
-    with pytest.raises(SettingsError, match="--drafter_path ckpts/anole/.*: found no such folder"):
+    with pytest.raises(SettingsError, match="--drafter_path ckpts/anole/.*: .*got no such folder"):
         run(f"--config={anole}")
 
 
@@ -242,7 +242,7 @@ def test_missing_files(run, checkpoint):
         run()
     (checkpoint / "tokenizer" / "vqgan.yaml").touch()
     (checkpoint / "drafter" / "config.json").unlink()
-    with pytest.raises(SettingsError, match="--drafter_path .*: found a folder without config.js"):
+    with pytest.raises(SettingsError, match="--drafter_path .*: .*got a folder without config.js"):
         run()
     assert run("--method=ar").drafter_path is None
 
@@ -253,7 +253,7 @@ def test_ids_of_the_hub(run, tmp_path, monkeypatch):
     assert run("--model_path=owner/name", "--drafter_path=owner/head").drafter_path == "owner/head"
     # `model` is a folder here
     for path in ("model/tyny", "./owner/name", "owner/name/more", "name", "/owner/name"):
-        with pytest.raises(SettingsError, match="--model_path .*: found no such folder"):
+        with pytest.raises(SettingsError, match="--model_path .*: .*got no such folder"):
             run(f"--model_path={path}", "--method=ar")
 
 
@@ -359,10 +359,10 @@ def test_a_listed_recipe_is_a_row_and_sets_what_all_rows_share(bench, tmp_path):
     exact = bench(f"--methods={other}:verifier=exact").methods[0]
     assert exact == MethodSettings("eagle2", "topk")
     for lines, message in (
-        ("method: eagle2\ntemperature: 1\n", "--temperature: found 1.0; allowed: 0.5, as an earl"),
-        ("method: eagle2\nmethods: ar,adt\n", "--methods: found 'ar,adt'; allowed: one method"),
-        ("proposal: topk\n", "--methods, in .*other.yaml: method: missing; allowed: a line"),
-        ("mehtod: adt\n", "--methods, in .*mehtod: unknown flag; did you mean method"),
+        ("method: eagle2\ntemperature: 1\n", "--temperature: expected 0.5, as an earl.*got 1.0"),
+        ("method: eagle2\nmethods: ar,adt\n", "--methods: expected one method.*got 'ar,adt'"),
+        ("proposal: topk\n", "--methods, in .*other.yaml: expected a line"),
+        ("mehtod: adt\n", "--methods, in .*mehtod: unknown flag. Did you mean method"),
     ):
         other.write_text(lines)
         with pytest.raises(SettingsError, match=message):

@@ -22,7 +22,7 @@ def test_a_gone_flag_says_what_to_use(name: str) -> None:
         if name not in flags_of(command):
             with pytest.raises(SettingsError) as error:
                 read_words(command, [f"--{name}", "1"])
-            assert str(error.value) == f"--{name}: no such flag here; {GONE_FLAGS[name]}"
+            assert str(error.value) == f"--{name}: {command} has no such flag; {GONE_FLAGS[name]}"
 
 
 @pytest.mark.parametrize("name", GONE_METHODS)
@@ -62,5 +62,5 @@ def test_an_old_recipe_may_ask_for_what_happens_anyway(name: str, tmp_path: Path
     recipe.write_text(f"cfg: 4\n{name}: {STILL_SO[name][0]}\n")
     assert read_recipe(str(recipe), "generate_images") == {"cfg": 4.0}
     recipe.write_text(f"cfg: 4\n{name}: other\n")
-    with pytest.raises(SettingsError, match=f"{name}: no such flag here; "):
+    with pytest.raises(SettingsError, match=f"{name}: generate_images has no such flag; "):
         read_recipe(str(recipe), "generate_images")

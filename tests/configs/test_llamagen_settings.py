@@ -70,12 +70,12 @@ def test_recipes_are_those_of_the_public_sample_script(stage, folder) -> None:
 def test_models_without_parts_refuse_the_flags(flag) -> None:
     with pytest.raises(
         SettingsError,
-        match=f"--{flag}: found 'x'; allowed: only with --model llamagen or llamagen2",
+        match=f"--{flag}: 'x' works only with --model llamagen or llamagen2",
     ):
         RunSettings(prompt="a cat", **{flag: "x"})
     with pytest.raises(
         SettingsError,
-        match=f"--{flag}: found 'x'; allowed: only with --model llamagen or llamagen2",
+        match=f"--{flag}: 'x' works only with --model llamagen or llamagen2",
     ):
         InspectSettings(model="anole", **{flag: "x"})
 
@@ -86,7 +86,7 @@ def test_models_without_parts_refuse_the_flags(flag) -> None:
         ("vq_ds16_t2i.pt", "--vq_path .*no such file"),
         (
             "t5",
-            "--text_encoder_path .*no such folder; allowed: a folder such as .*t5/flan-t5-xl, or",
+            "--text_encoder_path .*expected a folder such as .*t5/flan-t5-xl, or",
         ),
         (
             "t5/flan-t5-xl/tokenizer.json",

@@ -80,23 +80,23 @@ def test_method_flags_go_to_all_cells_that_do_not_vary_them(bench) -> None:
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("axes:\n  nodes: [4]\n", "base: missing; allowed: name"),
-        ("base: 3\naxes:\n  nodes: [4]\n", "found '3:nodes=4'; allowed: name"),
-        ("base: adt\n", "axes: missing; allowed: flag"),
-        ("base: adt\naxes: [nodes]\n", r"axes: found \['nodes'\]; allowed: flag"),
-        ("base: adt\naxes:\n  nodes: 4\n", "axes: nodes: found '4'; allowed: a list of values"),
-        ("base: adt\naxes:\n  nodes: []\n", r"axes: nodes: found \[\]; allowed: a list of values"),
+        ("axes:\n  nodes: [4]\n", "base: expected name.*got nothing"),
+        ("base: 3\naxes:\n  nodes: [4]\n", "expected name.*got '3:nodes=4'"),
+        ("base: adt\n", "axes: expected flag.*got nothing"),
+        ("base: adt\naxes: [nodes]\n", r"axes: expected flag.*got \['nodes'\]"),
+        ("base: adt\naxes:\n  nodes: 4\n", "axes: nodes: expected a list of values.*got '4'"),
+        ("base: adt\naxes:\n  nodes: []\n", r"axes: nodes: expected a list of values.*got \[\]"),
         (
             "base: adt\naxes:\n  nodes: [[4], 5]\n",
-            "axes: nodes: found .*; allowed: a list of values",
+            "axes: nodes: expected a list of values.*got .*",
         ),
         (
             "base: adt\naxes:\n  nods: [4]\n",
-            r"in 'adt:nods=4': --nods: unknown flag; did you mean --nodes",
+            r"in 'adt:nods=4': --nods: unknown flag. Did you mean --nodes",
         ),
         (
             "base: adt\naxes:\n  nodes: [4, many]\n",
-            "in 'adt:nodes=many': --nodes: found 'many'; allowed: a whole",
+            "in 'adt:nodes=many': --nodes: expected a whole.*got 'many'",
         ),
         (
             "base: adt\naxes:\n  depth: [4]\n",
@@ -105,28 +105,31 @@ def test_method_flags_go_to_all_cells_that_do_not_vary_them(bench) -> None:
         ("base: adt:nodes=3\naxes:\n  nodes: [4]\n", "in 'adt:nodes=3:nodes=4': .*once"),
         (
             "base: adt\naxes:\n  adt_k_min: [2, 9]\n",
-            "in 'adt:adt_k_min=9': --adt_k_min: found 9; allowed: at most",
+            "in 'adt:adt_k_min=9': --adt_k_min: expected at most.*got 9",
         ),
         (
             "base: atd\naxes:\n  nodes: [4]\n",
-            "found 'atd:nodes=4'; allowed: name.* with a name of ar, ",
+            "expected name.*with the name ar, .*got 'atd:nodes=4'. Did you mean adt",
         ),
         (
             "base: adt\naxes:\n  nodes: [4, 6]\nmethods: adt\n",
-            "found adt:nodes=6 and adt, the same method",
+            "expected different methods, got adt:nodes=6 and adt",
         ),
-        ("base: adt\naxes:\n  nodes: [4]\nmethods: ar\n", "found ar; allowed: without it"),
-        ("base: adt\naxes:\n  nodes: [4]\nmethods: [ar]\n", "methods: found .*; allowed: name"),
+        (
+            "base: adt\naxes:\n  nodes: [4]\nmethods: ar\n",
+            "expected methods other than ar, .*got ar",
+        ),
+        ("base: adt\naxes:\n  nodes: [4]\nmethods: [ar]\n", "methods: expected name.*got .*"),
         (
             "base: adt\naxes:\n  nodes: [4]\nquality: 3\n",
-            "quality: found '3'; allowed: true or false",
+            "quality: expected true or false.*got '3'",
         ),
         (
             "base: adt\naxes:\n  nodes: [4]\nmethod: ar\n",
-            "method: unknown key; allowed: axes, base, methods, quality",
+            "keys: expected axes, base, methods or quality, got method",
         ),
-        ("base: adt\nbase: adt\n", "cannot be read: .*key 'base' twice"),
-        ("- adt\n", "found list; allowed: `name: value` lines"),
+        ("base: adt\nbase: adt\n", "expected a YAML file, got key 'base' twice"),
+        ("- adt\n", "expected `name: value` lines, got a list"),
     ],
 )
 def test_bad_files_are_refused_by_file_and_key(bench, text, error) -> None:
@@ -137,20 +140,20 @@ def test_bad_files_are_refused_by_file_and_key(bench, text, error) -> None:
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (["--methods", "adt"], "--methods: found 'adt'; allowed: not together with --sweep"),
-        (["--peanut"], "--method: found 'adt'; allowed: not together with --sweep"),
+        (["--methods", "adt"], "--methods: 'adt' works only without --sweep"),
+        (["--peanut"], "--method: 'adt' works only without --sweep"),
         (
             ["--nodes", "3"],
-            "--nodes: found 3; allowed: not with --sweep .*mine.yaml, which varies it",
+            "--nodes: 3 works only without --sweep .*mine.yaml, which varies it",
         ),
-        (["--cells", "6-9"], "--cells: found '6-9'; allowed: a-b with b up to 6"),
-        (["--cells", "2"], "--cells: found '2'; allowed: a-b"),
+        (["--cells", "6-9"], "--cells: expected a-b with b up to 6.*got '6-9'"),
+        (["--cells", "2"], "--cells: expected a-b.*got '2'"),
         (
             ["--tree", "chain"],
-            "--tree: found 'chain'; allowed: only for a method that has it; --sweep",
+            "--tree: 'chain' works only for a method that has it; --sweep",
         ),
-        (["--quality"], f"--quality: found True; allowed: only with {CLASSIFIER}"),
-        (["--sweep", "no.yaml"], "--sweep no.yaml: cannot be read"),
+        (["--quality"], f"--quality: True works only with {CLASSIFIER}"),
+        (["--sweep", "no.yaml"], "--sweep no.yaml: expected a YAML file"),
     ],
 )
 def test_flags_that_do_not_go_with_a_sweep(bench, words, error) -> None:
@@ -172,12 +175,12 @@ def test_relaxed_cells_need_a_word_on_quality(bench, monkeypatch) -> None:
     )
     with pytest.raises(
         SettingsError,
-        match="mine.yaml: quality: missing; allowed: true or false, since eagle2:nodes=4",
+        match="mine.yaml: quality: expected true or false, because eagle2:nodes=4 is relaxed",
     ):
         bench(text)
     assert not bench(text + "quality: false\n").quality
     assert not bench(text + "quality: true\n").quality  # this model has no classifier
-    with pytest.raises(SettingsError, match="--quality: found True"):
+    with pytest.raises(SettingsError, match="--quality: True works only with"):
         bench(text + "quality: true\n", "--quality")
     monkeypatch.setattr("runs.commands.CLASSIFIER", "config.json")  # as if there were one
     monkeypatch.setattr("configs.benchmark.CLASSIFIER", "config.json")

@@ -119,7 +119,7 @@ def test_tokens_become_pixels_where_the_flag_says(
 def test_a_device_map_needs_gpus(checkpoint, monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     with pytest.raises(
-        SettingsError, match="--device_map: found 'auto'; allowed: only where CUDA devices are"
+        SettingsError, match="--device_map: 'auto' works only where CUDA devices are"
     ):
         open_session(settings(checkpoint, device="auto", device_map="auto"))
 
@@ -229,6 +229,6 @@ def test_devices_have_numbers(name, found, monkeypatch) -> None:
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert str(pick_device(name)) == ("cuda:1" if name != "cuda:0" else found)
     with pytest.raises(
-        SettingsError, match="--device: found 'cuda:2', but 2 CUDA devices are here"
+        SettingsError, match="--device: expected auto or cpu, got 'cuda:2'. PyTorch found 2 GPUs"
     ):
         pick_device("cuda:2")

@@ -105,29 +105,29 @@ def test_packed_copies_are_those_of_the_head(session32) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"quantize": "int8", "dtype": "fp64"}, "'int8'; allowed: only with --dtype bf16 or fp32"),
-        ({"quantize": "int4", "dtype": "fp32"}, "'int4'; allowed: int8 with --dtype fp32"),
+        ({"quantize": "int8", "dtype": "fp64"}, "'int8' works only with --dtype bf16 or fp32"),
+        ({"quantize": "int4", "dtype": "fp32"}, "expected int8 with --dtype fp32.*got 'int4'"),
         (
             {"quantize": "int4", "dtype": "bf16", "device": "cpu"},
-            "'int4'; allowed: int8 with --d",
+            "expected int8 with --device cpu, got 'int4'",
         ),
-        ({"quantize": "int8", "device_map": "auto"}, "'int8'; allowed: only with --device_map sin"),
-        ({"quantize": "int3"}, "'int3'; allowed: int8, int4"),
+        ({"quantize": "int8", "device_map": "auto"}, "'int8' works only with --device_map single"),
+        ({"quantize": "int3"}, "expected int8 or int4, got 'int3'"),
     ],
 )
 def test_where_it_does_not_apply(flags, message) -> None:
-    with pytest.raises(SettingsError, match=f"--quantize: found {message}"):
+    with pytest.raises(SettingsError, match=f"--quantize: {message}"):
         EngineSettings(method=PLAIN, **flags)
 
 
 def test_no_samples_of_a_quantised_target_for_drafters(tmp_path) -> None:
     run = RunSettings(prompt="a cat", method=PLAIN, quantize="int8")
-    with pytest.raises(SettingsError, match="--quantize: found 'int8'; allowed: no quantised"):
+    with pytest.raises(SettingsError, match="--quantize: expected no quantised.*got 'int8'"):
         ExtractionSettings(run=run, output_dir=str(tmp_path / "out"))
 
 
 def test_int4_needs_a_cuda_device() -> None:
-    with pytest.raises(SettingsError, match="--quantize: found 'int4'; allowed: int8, or int4 wit"):
+    with pytest.raises(SettingsError, match="--quantize: expected int8, or int4 wit.*got 'int4'"):
         weight_format("int4", CPU)
 
 

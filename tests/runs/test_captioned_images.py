@@ -126,10 +126,10 @@ def test_shards(tmp_path):
 @pytest.mark.parametrize(
     ("names", "place", "message"),
     [
-        ((), "no", "--data_dir: found .*no'; allowed: a folder, a .jsonl file or a .tar file"),
-        (("a.gif",), ".", "allowed: a place with images"),
-        (("a.jsonl", "b.jsonl"), ".", "found a.jsonl, b.jsonl; allowed: captions.jsonl, one"),
-        (("a.jsonl", "b.tar"), ".", "found a.jsonl, b.tar; allowed"),
+        ((), "no", "--data_dir: expected a folder, a .jsonl file or a .tar file.*got .*no'"),
+        (("a.gif",), ".", "expected a place with images"),
+        (("a.jsonl", "b.jsonl"), ".", "expected captions.jsonl, one .*got a.jsonl, b.jsonl"),
+        (("a.jsonl", "b.tar"), ".", "got a.jsonl, b.tar"),
         (("a.png",), "a.png", "a folder, a .jsonl file or a .tar file"),
     ],
 )

@@ -91,22 +91,28 @@ def earlier(run: Path) -> None:
 DAMAGE = {
     "a record without prompt": (
         line("records.jsonl", 2, prompt=None),
-        "line 2, a record with prompt None",
+        "line 2: .*got a record with prompt None",
     ),
-    "a record without tau": (line("records.jsonl", 2, tau=None), "line 2, a record .*tau None"),
-    "a record with text for tau": (line("records.jsonl", 2, tau="x"), "line 2, a record .*tau 'x'"),
+    "a record without tau": (
+        line("records.jsonl", 2, tau=None),
+        "line 2: .*got a record .*tau None",
+    ),
+    "a record with text for tau": (
+        line("records.jsonl", 2, tau="x"),
+        "line 2: .*got a record .*tau 'x'",
+    ),
     "a record with NaN": (
         line("records.jsonl", 1, tau=float("nan")),
-        "records.jsonl: found, in line 1",
+        "records.jsonl, line 1: .*got ",
     ),
-    "a record with a huge tau": (line("records.jsonl", 1, tau=10**400), "in line 1, a record"),
+    "a record with a huge tau": (line("records.jsonl", 1, tau=10**400), "line 1: .*got a record"),
     "text between records": (
         text("records.jsonl", "hello", True),
-        "records.jsonl: found, in line 1, 'hello'",
+        "records.jsonl, line 1: .*got 'hello'",
     ),
     "brackets between records": (
         text("records.jsonl", DEEP, True),
-        "records.jsonl: found, in line 1, '...",
+        "records.jsonl, line 1: .*got '...",
     ),
     "records in a folder": (
         folder("records.jsonl"),
@@ -114,28 +120,28 @@ DAMAGE = {
     ),
     "a round without number": (
         line("trace.jsonl", 3, round=None),
-        "trace.jsonl: found, in line 3, a round None",
+        "trace.jsonl, line 3: .*got a round None",
     ),
     "a trace of text": (
         text("trace.jsonl", "hello", True),
-        "trace.jsonl: found, in line 1, 'hello'",
+        "trace.jsonl, line 1: .*got 'hello'",
     ),
     "a trace in a folder": (folder("trace.jsonl"), "trace.jsonl: cannot be read: Is a directory"),
-    "run.json cut": (text("run.json", "{"), "run.json: found no JSON"),
+    "run.json cut": (text("run.json", "{"), "run.json: .*got no JSON"),
     "run.json of brackets": (
         text("run.json", DEEP),
-        "run.json: found no JSON: brackets nested too deep",
+        "run.json: .*got no JSON: brackets nested too deep",
     ),
-    "run.json a list": (text("run.json", "[]"), r"run.json: found \[\]; allowed: a JSON object"),
+    "run.json a list": (text("run.json", "[]"), r"run.json: expected a JSON object, got \[\]"),
     "run.json of another program": (
         text("run.json", '{"name": "mine"}'),
-        "run.json: found no settings",
+        "run.json: .*got no settings",
     ),
-    "run.json with earlier 7": (earlier, "run.json: found earlier 7"),
+    "run.json with earlier 7": (earlier, "run.json: earlier: .*got 7"),
     "run.json a folder": (folder("run.json"), "run.json: cannot be read: Is a directory"),
     "run.json in no encoding": (
         lambda run: (run / "run.json").write_bytes(b"\xff\xfe{}"),
-        "run.json: found no JSON",
+        "run.json: .*got no JSON",
     ),
 }
 

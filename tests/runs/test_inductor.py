@@ -152,7 +152,7 @@ def test_it_is_refused_without_a_compiler(checkpoint, monkeypatch) -> None:
     monkeypatch.setattr(compiled.shutil, "which", lambda name: None)
     settings = replace(small_settings(checkpoint), compile="inductor")
     monkeypatch.setattr("runs.session.load_target", lambda *_: pytest.fail("loads the weights"))
-    message = "--compile: found 'inductor', but no C.. compiler was found; allowed: off, auto"
+    message = "--compile: expected off or auto, got 'inductor'. Here no C.. compiler was found"
     with pytest.raises(SettingsError, match=message):
         open_session(settings)
     monkeypatch.setattr(compiled.importlib.util, "find_spec", lambda name: None)
@@ -168,5 +168,5 @@ def test_it_is_refused_without_a_compiler(checkpoint, monkeypatch) -> None:
     ],
 )
 def test_what_does_not_go_with_it_is_refused(flags, allowed) -> None:
-    with pytest.raises(SettingsError, match=f"--compile: found 'inductor'; allowed: {allowed}"):
+    with pytest.raises(SettingsError, match=f"--compile: .*{allowed}"):
         EngineSettings(compile="inductor", method=MethodSettings("ar"), **flags)

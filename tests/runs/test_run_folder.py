@@ -95,7 +95,7 @@ def test_foreign_lines_are_not_thrown_away(settings, tmp_path):
     fill(settings(), "00000_0")
     path = tmp_path / "out/records.jsonl"
     path.write_bytes(b"hello\n" + path.read_bytes())
-    with pytest.raises(SettingsError, match="records.jsonl: found, in line 1"):
+    with pytest.raises(SettingsError, match="records.jsonl, line 1: "):
         open_folder(settings())
     assert path.read_bytes().startswith(b"hello\n")
 
@@ -153,7 +153,7 @@ def test_other_settings_are_refused_by_name(settings, tmp_path, flags, name):
     fill(settings(), "00000_0")
     before = (tmp_path / "out/run.json").read_bytes()
     with pytest.raises(
-        SettingsError, match=f"--output_dir .*: found a run with .*{name}.*--overwrite"
+        SettingsError, match=f"--output_dir .*: .*--overwrite.*got a run with .*{name}"
     ):
         open_folder(settings(**flags))
     assert (tmp_path / "out/run.json").read_bytes() == before
@@ -201,7 +201,7 @@ def test_overwrite_removes_images_named_by_their_prompts(settings, tmp_path):
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_folders_of_others_are_left_alone(settings, tmp_path, overwrite):
     (tmp_path / "out/img").mkdir(parents=True)
-    with pytest.raises(SettingsError, match="found img but no run.json"):
+    with pytest.raises(SettingsError, match="got img but no run.json"):
         open_folder(settings(overwrite=overwrite))
     assert os.listdir(tmp_path / "out") == ["img"]
 

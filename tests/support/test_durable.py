@@ -66,7 +66,7 @@ def test_places_that_cannot_be_written_are_named(tmp_path, writer, name):
 def test_folders_of_flags_are_tried_before_work(tmp_path, name):
     (tmp_path / "file").write_text("")
     with pytest.raises(
-        SettingsError, match="^--output_dir .*: found [A-Za-z ]+; allowed: a folder"
+        SettingsError, match="^--output_dir .*: expected a writable folder, got [A-Za-z ]+"
     ):
         make_writable("output_dir", tmp_path / name)
     make_writable("output_dir", tmp_path / "new" / "folder")
@@ -79,7 +79,7 @@ def test_folders_of_flags_are_tried_before_work(tmp_path, name):
 def test_training_states_of_others_are_one_line(tmp_path, content):
     path = tmp_path / "state.pt"
     path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
-    with pytest.raises(SettingsError, match="state.pt: found .*; allowed: .*delete it"):
+    with pytest.raises(SettingsError, match="state.pt: expected .*, got .*Delete it"):
         load_state(path)
 
 
@@ -101,13 +101,13 @@ def test_texts_in_no_encoding_are_written_as_json(tmp_path):
 
 @pytest.mark.parametrize(
     ("line", "found"),
-    [("hello", "line 2, 'hello'"), ('{"loss": 1}', "line 2"), ("[" * 100_000, "line 2")],
+    [("hello", "'hello'"), ('{"loss": 1}', ""), ("[" * 100_000, "")],
 )
 def test_a_log_of_another_program_is_named(tmp_path, line, found):
     log = JsonLog(tmp_path / "log.jsonl")
     log.write(step=1, loss=float("nan"))
     log.path.write_text(log.path.read_text() + f'{line}\n{{"step": 9}}\n')
-    with pytest.raises(SettingsError, match=f"log.jsonl: found, in {found}"):
+    with pytest.raises(SettingsError, match=f"log.jsonl, line 2: expected .*, got {found}"):
         log.keep(1)
     log.path.write_text('{"step": 1, "loss": NaN}\n{"step": 2}\n{"st')
     log.keep(1)

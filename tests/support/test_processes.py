@@ -161,13 +161,13 @@ def test_no_launcher_means_alone(monkeypatch):
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        ({"WORLD_SIZE": ""}, "WORLD_SIZE: found ''"),
-        ({"WORLD_SIZE": "abc"}, "WORLD_SIZE: found 'abc'"),
-        ({"WORLD_SIZE": "0"}, "WORLD_SIZE: found '0'"),
-        ({"WORLD_SIZE": "2", "RANK": "-1"}, "RANK: found '-1'"),
-        ({"WORLD_SIZE": "2", "RANK": "2"}, "RANK: found 2"),
-        ({"WORLD_SIZE": "2", "RANK": "0"}, "MASTER_ADDR: missing"),
-        ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "here"}, "MASTER_PORT: missing"),
+        ({"WORLD_SIZE": ""}, "WORLD_SIZE: .*got ''"),
+        ({"WORLD_SIZE": "abc"}, "WORLD_SIZE: .*got 'abc'"),
+        ({"WORLD_SIZE": "0"}, "WORLD_SIZE: .*got '0'"),
+        ({"WORLD_SIZE": "2", "RANK": "-1"}, "RANK: .*got '-1'"),
+        ({"WORLD_SIZE": "2", "RANK": "2"}, "RANK: .*got 2"),
+        ({"WORLD_SIZE": "2", "RANK": "0"}, "MASTER_ADDR: .*got nothing"),
+        ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "here"}, "MASTER_PORT: .*got nothing"),
         (
             {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "here", "MASTER_PORT": "x"},
             "MASTER_PORT",
@@ -180,7 +180,7 @@ def test_an_environment_that_no_launcher_sets_is_one_line(monkeypatch, start, va
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(SettingsError, match=f"{message}.*; allowed: "):
+    with pytest.raises(SettingsError, match=message):
         start()
 
 

@@ -84,16 +84,15 @@ def test_every_round_is_shown_if_asked(painter, monkeypatch):
 @pytest.mark.parametrize(
     ("own", "message"),
     [
-        ({"prompt": " "}, "prompt: found ' '"),
+        ({"prompt": " "}, "prompt: .*got ' '"),
         ({"prompt": "word " * 300}, "the model takes"),
-        ({"method": "static", "tokens": 9}, "draft tokens: found 9; allowed: 0 with static"),
-        ({"temperature": 1e-5}, "temperature: found 1e-05"),
+        ({"method": "static", "tokens": 9}, "draft tokens: expected 0 with static.*got 9"),
+        ({"temperature": 1e-5}, "temperature: .*got 1e-05"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(painter, own, message):
-    with pytest.raises(SettingsError) as error:
+    with pytest.raises(SettingsError, match=message):
         list(painter.draw(wish(**own)))
-    assert message in str(error.value)
 
 
 def test_draft_tokens_limit_the_tree_or_the_window(painter):
@@ -140,7 +139,7 @@ def test_the_page_begins_with_a_method_that_the_files_allow(checkpoint, tmp_path
         80,
         "127.0.0.1",
     )
-    with pytest.raises(SettingsError, match="--port: found 0"):
+    with pytest.raises(SettingsError, match="--port: .*got 0"):
         page_settings({"port": "0"})
 
 
@@ -162,7 +161,7 @@ def test_a_taken_port_and_a_folder_that_cannot_be_written_are_named(
         taken.listen()
         port = taken.getsockname()[1]
         assert main.main(["demo", *model, f"--port={port}", "--method=jacobi"]) == 2
-    assert f"--port: found {port}, which cannot be used" in capsys.readouterr().err
+    assert f"--port: expected a free port of 127.0.0.1, got {port}" in capsys.readouterr().err
     (tmp_path / "file").write_text("")
     assert main.main(["demo", *model[:2], f"--output_dir={tmp_path / 'file'}"]) == 2
     assert "--output_dir" in capsys.readouterr().err

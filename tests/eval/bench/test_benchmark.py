@@ -89,5 +89,5 @@ def test_paths_that_cannot_be_used_are_refused_first(checkpoint, tmp_path, capsy
     assert benchmark(tmp_path / "nowhere") == 2
     assert "--model_path" in capsys.readouterr().err
     assert benchmark(checkpoint, "--methods=ar", f"--output_dir={tmp_path / 'file' / 'out'}") == 2
-    hint = "out: found Not a directory; allowed: a folder that can be written"
+    hint = "out: expected a writable folder, got Not a directory"
     assert hint in capsys.readouterr().err

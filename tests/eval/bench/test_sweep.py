@@ -123,4 +123,7 @@ def test_files_that_cannot_be_written_or_read_are_named(sweep, tmp_path, fill_di
     assert rows(tmp_path)[0]["cell"] == CELLS[0]  # what was measured stays
     path.write_text("hello\n{}\n")
     assert sweep() == 2
-    assert "sweep.jsonl: found, in line 1, 'hello'" in capsys.readouterr().err
+    assert (
+        "sweep.jsonl, line 1: expected lines that this program wrote, got 'hello'"
+        in capsys.readouterr().err
+    )

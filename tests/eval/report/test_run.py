@@ -59,7 +59,9 @@ def test_an_image_that_was_exchanged_is_left_out(folder):
 
 
 def test_a_baseline_that_is_no_run_is_refused_by_its_own_flag(folder, tmp_path):
-    with pytest.raises(SettingsError, match="^--baseline .*nowhere: found no such folder"):
+    with pytest.raises(
+        SettingsError, match="^--baseline .*nowhere: expected .*, got no such folder"
+    ):
         read_runs([str(folder), str(tmp_path / "nowhere")], str(tmp_path / "nowhere"))
 
 
@@ -82,32 +84,35 @@ def test_damaged_images_are_left_out_before_the_networks(folder, spoil, fault):
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("[]", "found \\[\\]"),
-        ('{"settings": {"a": NaN}}', "found no JSON: NaN"),
-        ("[" * 100_000, "found no JSON: brackets nested too deep"),
-        ('{"settings": 5}', "found no settings"),
-        ('{"settings": {}, "identity": 5}', "found no identity"),
-        ('{"settings": {}, "identity": {}, "earlier": 7}', "found earlier 7"),
-        ('{"settings": {}, "identity": {}}', "found --model None"),
+        ("[]", "got \\[\\]"),
+        ('{"settings": {"a": NaN}}', "got no JSON: NaN"),
+        ("[" * 100_000, "got no JSON: brackets nested too deep"),
+        ('{"settings": 5}', "got no settings"),
+        ('{"settings": {}, "identity": 5}', "got no identity"),
+        (
+            '{"settings": {}, "identity": {}, "earlier": 7}',
+            "earlier: expected a list of commands, got 7",
+        ),
+        ('{"settings": {}, "identity": {}}', "got --model None"),
     ],
 )
 def test_damaged_manifests_are_refused(folder, text, found):
     (folder / "run.json").write_text(text)
-    with pytest.raises(SettingsError, match=rf"^--output_dir .*run.json: {found}.*allowed"):
+    with pytest.raises(SettingsError, match=rf"^--output_dir .*run.json: .*{found}"):
         read_run(str(folder), "run")
 
 
 @pytest.mark.parametrize("text", ["", "nothing\n{}\n\n", "[" * 100_000])
 def test_folders_without_a_usable_record_are_refused(folder, text):
     (folder / "records.jsonl").write_text(text)
-    with pytest.raises(SettingsError, match="--output_dir .*found no image that can be used"):
+    with pytest.raises(SettingsError, match="--output_dir .*got no image that can be used"):
         read_run(str(folder), "run")
 
 
 def test_folders_without_a_manifest_are_refused(folder):
     (folder / "run.json").unlink()
     (folder / "run.json").mkdir()
-    with pytest.raises(SettingsError, match="--output_dir .*found no run.json.*allowed"):
+    with pytest.raises(SettingsError, match="--output_dir .*expected .*got no run.json"):
         read_run(str(folder), "run")
 
 
@@ -127,7 +132,7 @@ def test_reference_folders(tmp_path):
     (tmp_path / "deep/a.JPG").unlink()
     with pytest.raises(Unavailable, match="no image in .* can be read"):
         read_reference(str(tmp_path))
-    with pytest.raises(SettingsError, match="--ref_dir .*found no image"):
+    with pytest.raises(SettingsError, match="--ref_dir .*got no image"):
         read_reference(str(tmp_path / "none"))
 
 

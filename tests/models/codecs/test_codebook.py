@@ -87,9 +87,12 @@ def test_command(checkpoint, tmp_path, capsys) -> None:
     ("words", "message"),
     [
         (["--neighbours=24"], "--neighbours: found 24; allowed: 1 to 23"),
-        (["--neighbours=0"], "--neighbours: found 0"),
-        (["--model_path=owner/name"], "--model_path: found 'owner/name'; allowed: a folder"),
-        (["--tokenizer_path=./nowhere"], "--tokenizer_path ./nowhere: found no such folder"),
+        (["--neighbours=0"], "--neighbours: expected a whole number from 1 to 65535, got 0"),
+        (
+            ["--model_path=owner/name"],
+            "--model_path: expected a folder, which will hold vq_distances, got 'owner/name'",
+        ),
+        (["--tokenizer_path=./nowhere"], "or owner/name, got no such folder"),
     ],
 )
 def test_command_refuses(words, message, checkpoint, tmp_path, capsys) -> None:

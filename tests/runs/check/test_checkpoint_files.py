@@ -107,12 +107,15 @@ def test_hub_ids_are_not_fetched(offline, monkeypatch, tmp_path, capsys) -> None
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["inspect", "--batch_size=0"], "--batch_size: found 0"),
-        (["inspect", "--dtype=int8"], "--dtype: found 'int8'"),
-        (["inspect", "--num_images=0"], "--num_images: found 0"),
+        (
+            ["inspect", "--batch_size=0"],
+            "--batch_size: expected a whole number from 1 to 1024, got 0",
+        ),
+        (["inspect", "--dtype=int8"], "--dtype: expected fp32, fp64 or bf16, got 'int8'"),
+        (["inspect", "--num_images=0"], "--num_images: expected a whole number at least 1, got 0"),
         (["inspect", "--method=adt"], "--method: unknown flag"),
         (["inspect", "--cfg_mode=sequential"], "--cfg_mode: unknown flag"),
-        (["verify"], "verify: no such command here; use `inspect --run`"),
+        (["verify"], "verify: there is no such command; use `inspect --run`"),
     ],
 )
 def test_settings_are_checked_first(words, message, capsys) -> None:

@@ -392,29 +392,29 @@ def resumable(folders, tmp_path_factory) -> Path:
 )
 def test_other_flags_on_resume_are_refused_by_name(flag, value, folders, resumable, capsys) -> None:
     assert main.main(words(folders, resumable, **{"steps": 1, flag: value})) == 2
-    assert f"--{flag}: found {value!r}" in capsys.readouterr().err
+    assert f", got {value!r}." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"depths": 9}, "--depths: found 9"),
-        ({"accumulate": 3}, "--accumulate: found 3; allowed: a divisor of --batch_size, which is"),
+        ({"depths": 9}, "--depths: expected a whole number from 1 to 8, got 9"),
+        ({"accumulate": 3}, "--accumulate: expected a divisor of --batch_size, which is 4, got"),
         ({"holdout": 24}, "--holdout: found 24 images"),
         ({"train_images": 24}, "--train_images: found 24 images"),
-        ({"eval_method": "ar"}, "--eval_method: found 'ar'"),
-        ({"eval_method": "best"}, "--eval_method: found 'best'"),
-        ({"start_from": "nowhere"}, "--start_from nowhere: found no such folder"),
-        ({"tokens": "nowhere"}, "--tokens: found 'nowhere'"),
-        ({"target_size": "64"}, "--target_size: found '64'; allowed: only with --model lumina"),
-        ({"alignment": "both"}, "--alignment: found 'both'; allowed: inference, shifted"),
-        ({"target_layers": "2,1"}, "--target_layers: found '2,1'; allowed: numbers of layers from"),
-        ({"target_layers": "a"}, "--target_layers: found 'a'; allowed: numbers of layers from 1"),
+        ({"eval_method": "ar"}, "--eval_method: expected a method that has a drafter, got 'ar'"),
+        ({"eval_method": "best"}, "recipe.yaml, got 'best'"),
+        ({"start_from": "nowhere"}, "or owner/name, got no such folder"),
+        ({"tokens": "nowhere"}, "--tokens: expected a folder with about.json, which extract"),
+        ({"target_size": "64"}, "--target_size: '64' works only with --model lumina"),
+        ({"alignment": "both"}, "--alignment: expected inference or shifted, got 'both'"),
+        ({"target_layers": "2,1"}, "--target_layers: expected numbers of layers from 1"),
+        ({"target_layers": "a"}, "--target_layers: expected numbers of layers from 1"),
         ({"target_layers": "1,2"}, "target_layers is [1, 2]; allowed: numbers from 1 to 1"),
-        ({**BLOCK, "guidance_aware": False}, "--guidance_aware: found False; allowed: on with"),
-        ({**BLOCK, "alignment": "shifted"}, "--alignment: found 'shifted'; allowed: inference w"),
-        ({**BLOCK, "agreement": "overlap"}, "--agreement: found 'overlap'; allowed: noise with"),
-        ({**BLOCK, "cache_features": "x"}, "--cache_features: found 'x'; allowed: off with"),
+        ({**BLOCK, "guidance_aware": False}, "--guidance_aware: expected on with --drafter block"),
+        ({**BLOCK, "alignment": "shifted"}, "--alignment: expected inference with --drafter block"),
+        ({**BLOCK, "agreement": "overlap"}, "--agreement: expected noise with --drafter block"),
+        ({**BLOCK, "cache_features": "x"}, "--cache_features: expected off with --drafter block"),
     ],
 )  # fmt: skip
 def test_settings_that_cannot_be_used(changed, message, folders, tmp_path, capsys) -> None:
@@ -431,7 +431,7 @@ def test_tokens_of_another_model_checkpoint_or_grid_are_refused(folders, tmp_pat
         tokens = write_tokens(tmp_path / f"tokens{number}", model, checkpoint, grid, 8)
         assert main.main(words(folders, tmp_path / "out", tokens=tokens)) == 2
         error = capsys.readouterr().err
-        assert error.startswith("error: --tokens: found") and message in error
+        assert error.startswith("error: --tokens: ") and message in error
 
 
 def test_precision_is_the_drafters_own(folders, tmp_path) -> None:
@@ -474,7 +474,7 @@ def test_an_evaluation_that_was_interrupted_is_made(folders, tmp_path) -> None:
 def test_a_folder_that_is_in_use_is_refused(folders, tmp_path, capsys) -> None:
     with lock(tmp_path / ".lock"):
         assert main.main(words(folders, tmp_path)) == 2
-    assert "--output_dir: found" in capsys.readouterr().err
+    assert "--output_dir: expected a folder that no other" in capsys.readouterr().err
 
 
 def test_training_brings_the_distributions_together(folders, tmp_path) -> None:

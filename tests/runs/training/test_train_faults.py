@@ -105,8 +105,8 @@ def test_places_that_cannot_be_written_are_refused(folders, tmp_path, capsys, fl
 
 def test_more_steps_than_the_checkpoint_has_point_to_start_from(folders, copy, capsys):
     code, said = train(folders, copy, capsys, steps=3)
-    assert code == 2 and "--steps: found 3; allowed: 2, as the checkpoint in" in said
-    assert f"--start_from {copy / 'out/drafter'} in another --output_dir" in said
+    assert code == 2 and "--steps: expected 2, as the checkpoint in" in said
+    assert f"got 3. To train on, use --start_from {copy / 'out/drafter'}" in said
 
 
 @pytest.mark.parametrize("name", ["state.pt", "log.jsonl", "model.safetensors", "rows-00000"])
