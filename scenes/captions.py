@@ -10,6 +10,7 @@ import numpy as np
 from scenes.scene import Background, Scene, SceneObject, sample_scene
 
 _SIZE_WORDS = {"small": ("small", "little", "tiny"), "large": ("large", "big")}
+# A word that is listed twice is picked twice as often.
 _GROUND_WORDS = ("background", "background", "backdrop")
 _RELATION_WORDS = {
     "left of": ("left of", "to the left of"),
@@ -24,6 +25,7 @@ _VOWELS = tuple("aeiou")
 
 def caption(scene: Scene, seed: int) -> str:
     """Return a caption of at most about 30 lower-case words; the seed chooses the wording."""
+    # with a number of its own, or the wording would follow the scene, drawn from the same index
     rng = np.random.default_rng((7, seed))
     ground = _background(scene.background, rng)
     objects = _objects(scene, rng)
@@ -48,8 +50,8 @@ def _objects(scene: Scene, rng: np.random.Generator) -> str:
     if relation and rng.random() < 0.7:
         return f"{names[0]} {_pick(rng, _RELATION_WORDS[relation])} {names[1]}"
     if position and rng.random() < 0.6:
-        place = _pick(rng, _CENTRE_WORDS) if position == "centre" else f"at the {position}"
-        return f"{names[0]} {place}"
+        where = _pick(rng, _CENTRE_WORDS) if position == "centre" else f"at the {position}"
+        return f"{names[0]} {where}"
     if len(names) < 3:
         return " and ".join(names)
     return f"{names[0]}, {names[1]} and {names[2]}"

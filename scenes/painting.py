@@ -22,9 +22,9 @@ RGB = {
     "white": (248, 248, 248),
     "black": (22, 22, 22),
 }
-_JITTER = 7
-_SUPERSAMPLING = 4
-_OUTLINE = 1.5
+_JITTER = 7  # of 256 levels, by which a colour varies from scene to scene
+_SUPERSAMPLING = 4  # ImageDraw does not smooth edges, so masks are drawn larger and reduced
+_OUTLINE = 1.5  # pixels
 _WHITE, _BLACK = np.full(3, 255.0, dtype=np.float32), np.zeros(3, dtype=np.float32)
 _Y, _X = np.mgrid[0:IMAGE_SIZE, 0:IMAGE_SIZE].astype(np.float32)
 
@@ -53,6 +53,7 @@ def _paint_object(canvas: np.ndarray, item: SceneObject, rng: np.random.Generato
     """Blend one object into `canvas`, float (128, 128, 3), in place."""
     whole, inner = shape_masks(item.shape, item.diameter)
     colour = _jittered(item.colour, rng)
+    # a darker outline, which black does not have
     edge = _mix(colour, _WHITE, 0.35) if item.colour == "black" else _mix(colour, _BLACK, 0.5)
     paint = np.broadcast_to(colour, (*whole.shape, 3))
     if item.fill != "solid":
@@ -72,7 +73,7 @@ def shape_masks(shape: str, diameter: int) -> tuple[np.ndarray, np.ndarray]:
 
     Both are float32 (side, side) in [0, 1].
     """
-    side = diameter + diameter % 2 + 2
+    side = diameter + diameter % 2 + 2  # even, so that the centre is between two pixels
     big = Image.new("L", (side * _SUPERSAMPLING,) * 2, 0)
     radius = diameter * _SUPERSAMPLING / 2
     middle = side * _SUPERSAMPLING / 2
@@ -80,6 +81,7 @@ def shape_masks(shape: str, diameter: int) -> tuple[np.ndarray, np.ndarray]:
         corners = [(middle + radius * x, middle + radius * y) for x, y in points]
         getattr(ImageDraw.Draw(big), method)(corners, fill=value)
     width = 2 * round(_OUTLINE * _SUPERSAMPLING) + 1
+    # the minimum over a window shrinks the shape by half of the window
     inner = big.filter(ImageFilter.MinFilter(width))
     return _shrunk(big), _shrunk(inner)
 

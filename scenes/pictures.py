@@ -20,22 +20,23 @@ def rendered_scenes(folder: Path, count: int = 1000) -> Path:
     return write_pictures(folder / "tiny_reference", "test", count)
 
 
-def write_pictures(place: Path, split: str, count: int, captions: bool = False) -> Path:
+def write_pictures(folder: Path, split: str, count: int, captions: bool = False) -> Path:
     """Render the first scenes of a split that are missing as PNG of 128 x 128; return the folder.
 
     A caption, where captions are wanted, is a .txt with the picture's name, written before it.
     """
-    place.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for index in range(count):
-        path = place / f"{index:05d}.png"
+        path = folder / f"{index:05d}.png"
         if path.exists():
             continue
         scene = sample_scene(split, index)
+        # before the picture, since a picture that is there counts as done
         if captions:
             path.with_suffix(".txt").write_text(caption(scene, index) + "\n", encoding="utf-8")
         with new_file(path) as file:
             Image.fromarray(render_scene(scene)).save(file, "PNG")
-    return place
+    return folder
 
 
 def pictures(*, output_dir: str, split: str = "train", count: int = 8000) -> None:

@@ -21,11 +21,12 @@ SIZES = ("small", "large")
 FILLS = ("solid", "striped", "dotted")
 RELATIONS = ("left of", "right of", "above", "below")
 
+# Another number would make other scenes: the shipped model was trained on those of "train".
 _SPLIT_SEEDS = {"train": 101, "validation": 102, "test": 103}
-_FILL_ODDS = (0.76, 0.14, 0.10)
-_COUNT_ODDS = (0.45, 0.45, 0.10)
-_DIAMETERS = {"small": (26, 31), "large": (50, 56)}
-_MARGIN = 4
+_FILL_ODDS = (0.76, 0.14, 0.10)  # of FILLS
+_COUNT_ODDS = (0.45, 0.45, 0.10)  # of one, two and three objects
+_DIAMETERS = {"small": (26, 31), "large": (50, 56)}  # pixels, the second one excluded
+_MARGIN = 4  # pixels between an object and the border
 
 
 @dataclass(frozen=True)
@@ -101,8 +102,10 @@ def sample_scene(split: str, index: int) -> Scene:
     rng = np.random.default_rng((_SPLIT_SEEDS[split], index))
     background = Background(_pick(rng, BACKGROUND_KINDS), _pick(rng, BACKGROUND_COLOURS))
     count = 1 + int(rng.choice(3, p=_COUNT_ODDS))
+    # an object of the background's colour would be invisible
     allowed = [name for name in OBJECT_COLOURS if name != background.colour]
     colours = [allowed[i] for i in rng.permutation(len(allowed))[:count]]
+    # three large objects would not fit side by side
     sizes = [_pick(rng, SIZES) if count < 3 else "small" for _ in range(count)]
     diameters = [int(rng.integers(*_DIAMETERS[size])) for size in sizes]
     centres = _LAYOUTS[count](rng, diameters)

@@ -57,7 +57,7 @@ class Lessons:
             weight.grad = None
         for indices in self._shares():
             loss, loss_parts = self._loss(indices)
-            (loss / self.settings.accumulate).backward()
+            (loss / self.settings.accumulate).backward()  # gradients add up to those of the mean
             parts.append(loss_parts)
         mean, clip = torch.stack(parts).mean(0), self.settings.clip
         apply_gradients(weights, self.optimizers, self.crew, self.rate, clip, mean)
@@ -112,6 +112,7 @@ class Lessons:
     @torch.no_grad()
     def load(self, state: dict[str, Any]) -> None:
         """Continue from a `state`; a ValueError if its weights are those of another drafter."""
+        # compared first: a copy would stretch a weight of another shape, or fail halfway
         shapes, expected = (
             {name: tuple(weight.shape) for name, weight in weights.items()}
             for weights in (state["weights"], self.trained)

@@ -155,7 +155,7 @@ class EagleLoss:
     weights: tuple[float, float, float] = (1.0, 0.1, 0.0)  # of the parts; a third of 0 is skipped
     shift: int = 1  # as for `unroll`
     # of the third part, from p and q (..., codes) the share of equal choices (...): one of `ALIKE`
-    alike: Callable[[Tensor, Tensor], Tensor] = agreement
+    measure: Callable[[Tensor, Tensor], Tensor] = agreement
 
     def __call__(
         self, head: Callable[..., Tensor], rows: Rows, noise: Tensor | None
@@ -174,7 +174,7 @@ class EagleLoss:
             regression = F.smooth_l1_loss(features.float(), goal.float())
             differ = torch.zeros_like(regression)
             if self.weights[2]:
-                differ = 1 - self.alike(p, log_q.exp()).mean()
+                differ = 1 - self.measure(p, log_q.exp()).mean()
             parts.append(torch.stack([regression, -(p * log_q).sum(-1).mean(), differ]))
         return self.total(stacked := torch.stack(parts)), stacked.detach()
 

@@ -17,6 +17,7 @@ def batch(seed: int, step: int, size: int, images: int) -> list[int]:
     """Return the numbers, below `images`, of a step's batch: an epoch has every image once."""
     chosen: list[int] = []
     start = step * size
+    # a batch may end one epoch and begin the next
     while len(chosen) < size:
         epoch, first = divmod(start + len(chosen), images)
         order = torch.randperm(images, generator=generator(seed, "cpu", "order", epoch))
@@ -32,16 +33,14 @@ def captionless(seed: int, step: int, size: int) -> list[bool]:
 
 
 def feature_noise(
-    seed: int, step: int, places: list[int], shape: torch.Size, device: torch.device
+    seed: int, step: int, indices: list[int], shape: torch.Size, device: torch.device
 ) -> Tensor:
-    """Return uniform noise in [-1, 1] for the images at some places of the batch.
+    """Return uniform noise in [-1, 1] for the images at some indices of the batch.
 
     shape: (rows, n, hidden) of all their rows.
     """
-    image_shape = (shape[0] // len(places), *shape[1:])
+    image_shape = (shape[0] // len(indices), *shape[1:])
     # a generator per image: the noise does not depend on how many processes share the batch
-    drawn = [
-        torch.rand(image_shape, generator=generator(seed, device, "noise", step, p), device=device)
-        for p in places
-    ]
+    generators = [generator(seed, device, "noise", step, index) for index in indices]
+    drawn = [torch.rand(image_shape, generator=random, device=device) for random in generators]
     return torch.cat(drawn).mul_(2).sub_(1)

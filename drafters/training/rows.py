@@ -68,8 +68,8 @@ def image_slots(codes: Tensor, grid: ImageGrid) -> Tensor:
     """Return codes (images, tokens) with row ends, up to the last image token."""
     if grid.row_end is None:
         return codes
-    lines = codes.unflatten(1, (grid.rows, grid.columns))
-    return F.pad(lines, (0, 1), value=grid.row_end).flatten(1)[:, :-1]
+    rows = codes.unflatten(1, (grid.rows, grid.columns))
+    return F.pad(rows, (0, 1), value=grid.row_end).flatten(1)[:, :-1]
 
 
 def join_prompts(prompts: Sequence[PromptRows]) -> PromptRows:
@@ -106,10 +106,10 @@ def _pad_rows(rows: Rows, more: int) -> Rows:
 
 def part_of(rows: Rows, image: int, guidance: int) -> Rows:
     """Return the rows of one of the images, without padding that all of them share."""
-    part = slice(image * guidance, (image + 1) * guidance)
-    starts, origins = rows.starts[part], rows.origins[part]
+    chosen = slice(image * guidance, (image + 1) * guidance)
+    starts, origins = rows.starts[chosen], rows.origins[chosen]
     cut = int(torch.minimum(starts, origins.clamp_min(0)).min())
-    ids, features = rows.ids[part, cut:], rows.features[part, cut:]
+    ids, features = rows.ids[chosen, cut:], rows.features[chosen, cut:]
     return Rows(ids, features, starts - cut, origins - cut, rows.prompt - cut)
 
 

@@ -143,6 +143,7 @@ class Tokens:
             images[caption].append(index)
         held: list[int] = []
         training: list[int] = []
+        # Python's own hash differs from process to process
         for caption in sorted(images, key=lambda text: hashlib.sha256(text.encode()).digest()):
             (held if len(held) < holdout else training).extend(images[caption])
         if len(training) < max(most, 1):

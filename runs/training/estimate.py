@@ -111,7 +111,7 @@ def memory(settings: TrainSettings, tokens: Tokens) -> dict[str, int]:
         drafts = head_activations(spec, rows, slots, depths)
     return {
         "target weights": sum(p.numel() for p in network.parameters()) * itemsize,
-        "drafter weights and gradients": trained * 8,
+        "drafter weights and gradients": trained * 8,  # two numbers in fp32
         "optimiser": trained * _OPTIMIZER[settings.optimizer],
         "averaged weights": trained * 4 if settings.ema else 0,
         "drafter embeddings": network.spec.vocab * network.spec.hidden * itemsize,
@@ -133,6 +133,7 @@ def work(settings: TrainSettings, tokens: Tokens) -> dict[str, int]:
     network, head, _ = _networks(settings)
     (prompt, image), codes = slots_of(settings, tokens, network.spec), tokens.about["vocab"]
     rows = settings.batch_size * settings.rows
+    # read: positions of the target's pass; learnt: of the drafter's; scored: distributions
     read, learnt = prompt + image, prompt + image * settings.depths
     scored = image * (1 + 2 * settings.depths)
     if settings.drafter == "block":
@@ -174,10 +175,10 @@ def estimate_table(settings: TrainSettings, tokens: Tokens) -> str:
     widest, images = max(map(len, sizes)), settings.batch_size // settings.accumulate
     parts = ", ".join(f"{name} {count / 1e12:.3g}" for name, count in operations.items())
     total = f"{sum(operations.values()) / 1e12:.3g} TFLOP ({parts})"
-    lines = [
+    table = [
         f"memory per process, of {images} images at once in one process:",
         *(f"{name:{widest}}  {count / 2**30:9.3f} GiB" for name, count in sizes.items()),
         f"work of an update: {total}, without attention",
         "time: the log has images_per_second and seconds_left as they are measured",
     ]
-    return "\n".join(lines)
+    return "\n".join(table)

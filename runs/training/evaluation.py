@@ -52,6 +52,7 @@ class Evaluation:
 
     def __call__(self, folder: Path, step: int) -> dict[str, Any]:
         """Write the drafter's calibration, and evaluation.json; returns what that holds."""
+        # in fp16 from its file, as users have it, not the weights in training
         head = load_drafter(str(folder), self.target).network
         levels = self.levels(head)
         calibration = {distribution_key(self.distribution): factors(levels)}
@@ -94,7 +95,7 @@ class Evaluation:
             log_p = target_distribution(self.target, rows, self.distribution)[0]
             positions = torch.arange(1, len(log_p) + 1, device=log_p.device)
             noise = gumbel(self._seed(image), "target", positions, log_p.shape[1]).to(log_p.dtype)
-            noise = noise * (not self.distribution.greedy)
+            noise = noise * (not self.distribution.greedy)  # at temperature 0 the target has none
             levels = draft_distributions(self.target, head, rows, self.distribution, count)
             choices, drafts = choose(log_p, noise), [log_q[0] for log_q in levels]
             gathered.add_image(drafts, choices, noise, log_p, stride)
@@ -120,6 +121,7 @@ class Evaluation:
 
     def decoding(self, folder: Path, head: EagleHead) -> dict[str, Any]:
         """Return tau and the speed-up over plain decoding, for the first held-out captions."""
+        # distinct captions: the same prompt with the same seed gives the same image
         captions = list(dict.fromkeys(self.tokens.captions[image] for image in self.held))
         jobs = [
             Job(str(number), text, image_seed(self.settings.seed, text))

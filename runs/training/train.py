@@ -101,7 +101,7 @@ class Training:
     def __init__(self, settings: TrainSettings, target: TargetModel, tokens: Tokens, crew: Crew):
         grid = {"rows": target.grid.rows, "columns": target.grid.columns}
         _check_tokens(settings, tokens, grid | {"vocab": target.vocab.size})
-        target.transformer.requires_grad_(False)
+        target.transformer.requires_grad_(False)  # or autograd would keep the target's activations
         try:
             images, held = tokens.split(settings.holdout, settings.train_images)
         except ValueError as error:
@@ -141,6 +141,7 @@ class Training:
                 self._evaluate()
                 started = time.perf_counter()
         done = self.evaluation.done(settings.steps)
+        # all must have looked before the first process writes the file
         self.crew.wait()
         if not done:
             self._evaluate()
@@ -216,9 +217,9 @@ class Training:
                 refuse(name, value, allowed, advice)
             refuse(name, value, allowed, "Or use another --output_dir.")
 
-    def _foreign(self, found: str) -> SettingsError:
+    def _foreign(self, fault: str) -> SettingsError:
         advice = "Delete it to start again."
-        return mismatch(str(self.checkpoint), found, "a checkpoint of this training", advice)
+        return mismatch(str(self.checkpoint), fault, "a checkpoint of this training", advice)
 
     def _evaluate(self) -> None:
         if self.crew.rank == 0:

@@ -43,7 +43,9 @@ def build_tokenizer(
     """
     merges = _learn_merges(captions, max_merges)
     names = [*LEADING_NAMES, *map(image_token_name, range(IMAGE_CODES)), *CLOSING_NAMES]
+    # all bytes, so that any text has tokens
     names += sorted(pre_tokenizers.ByteLevel.alphabet())
+    # two merges may make the same word, which needs one id
     names += dict.fromkeys(first + second for first, second in merges)
     names += [f"<reserved{i:05d}>" for i in range(-len(names) % multiple)]
     tokenizer = Tokenizer(
@@ -63,11 +65,9 @@ def make_tokenizer(
     Raises:
         FileNotFoundError: the captions have not been rendered yet.
     """
-    tokenizer = build_tokenizer(_captions(Path(work_dir) / "captions_train.jsonl"))
-    lengths = [
-        len(tokenizer.encode(text).ids)
-        for text in _captions(Path(work_dir) / "captions_train.jsonl")
-    ]
+    path = Path(work_dir) / "captions_train.jsonl"
+    tokenizer = build_tokenizer(_captions(path))
+    lengths = [len(tokenizer.encode(text).ids) for text in _captions(path)]
     target = Path(output_dir) / "text_tokenizer.json"
     target.parent.mkdir(parents=True, exist_ok=True)
     replace_file(target, tokenizer.to_str(pretty=True).encode())
@@ -104,8 +104,8 @@ def _make_byte_level(tokenizer: Tokenizer) -> None:
 
 def _captions(path: Path) -> Iterator[str]:
     with path.open(encoding="utf-8") as file:
-        for line in file:
-            yield json.loads(line)["caption"]
+        for text in file:
+            yield json.loads(text)["caption"]
 
 
 if __name__ == "__main__":

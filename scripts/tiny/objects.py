@@ -33,6 +33,7 @@ def object_labels(scene: Scene, side: int) -> np.ndarray:
         (_tokens(o, side), (OBJECT_COLOURS.index(o.colour), SHAPES.index(o.shape)))
         for o in scene.objects
     ]
+    # from the last object on, so that every token ends with the nearest one after it
     for tokens, names in sorted(named, key=lambda pair: -pair[0][0]):
         labels[: tokens[0]] = names
     for tokens, names in named:
@@ -98,17 +99,16 @@ class ObjectReading(nn.Module):
         self._features[head] = features
 
     def _read(self, head: str, n: int) -> Tensor:
-        """Return logits (images, n, ...) of a head for the last n tokens of the last forward
-        pass.
-        """
+        """Return a head's logits (images, n, ...) for the last n tokens of the last pass."""
         features = self._features[head][:, -n:]
+        # without weights of its own: the residual stream grows from layer to layer
         return getattr(self, head)(F.rms_norm(features, features.shape[-1:])).float()
 
     def naming(self, labels: Tensor) -> Tensor:
         """Return the cross-entropy of labels (images, n, 2): nats per token, colour plus shape."""
         colour, shape = self._read("names", labels.shape[1]).split([NONE[0] + 1, NONE[1] + 1], -1)
-        parts = zip((colour, shape), labels.unbind(-1), strict=True)
-        return sum(F.cross_entropy(part.flatten(0, 1), label.flatten()) for part, label in parts)
+        heads = zip((colour, shape), labels.unbind(-1), strict=True)
+        return sum(F.cross_entropy(x.flatten(0, 1), label.flatten()) for x, label in heads)
 
     def outlining(self, shares: Tensor) -> Tensor:
         """Return the cross-entropy of shares (images, n, CELLS^2): nats, summed over a token's

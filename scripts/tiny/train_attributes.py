@@ -45,7 +45,7 @@ class AttributesRun(TrainingRun):
         )
 
     def loss(self) -> Tensor:
-        self.module.train()
+        self.module.train()  # `validate` has left it in the other mode
         pixels, targets = batch(self.train, self.decoded, self.step, self.batch_size)
         return classifier_loss(self.module, pixels.to(self.device), targets.to(self.device))
 
@@ -75,39 +75,32 @@ def classifier_loss(model: AttributeClassifier, pixels: Tensor, targets: Targets
     """
     ground, cells = model.cell_logits(pixels.contiguous(memory_format=torch.channels_last))
     kind, ground_colour = ground.split(model.labels.heads()[:2], dim=1)
-    loss = F.cross_entropy(kind, targets.classes[:, 0]) + F.cross_entropy(
-        ground_colour, targets.classes[:, 1]
-    )
+    loss = F.cross_entropy(kind, targets.classes[:, 0])
+    loss = loss + F.cross_entropy(ground_colour, targets.classes[:, 1])
+    # weighted, as a mean over 80 classes, of which an image shows a few
     loss = loss + 20 * F.binary_cross_entropy_with_logits(cells.logsumexp(dim=2), targets.presence)
     return loss - F.logsigmoid(cells[tuple(targets.spots.T)]).mean()
 
 
 @dataclass(frozen=True)
 class Targets:
-    """What the classifier should say about n scenes.
+    """What the classifier should say about n scenes."""
 
-    Attributes:
-        classes: int64 (n, 2), background kind and colour.
-        presence: float (n, colours + shapes + pairs) of zeros and ones.
-        spots: int64 (objects, 3), one row per object and class that it shows: scene, column of
-            `presence`, cell.
-    """
-
-    classes: Tensor
-    presence: Tensor
+    classes: Tensor  # (n, 2) int64, background kind and colour
+    presence: Tensor  # (n, colours + shapes + pairs) float, zeros and ones
+    # (m, 3) int64, a row per object and class that it shows: scene, column of `presence`, cell
     spots: Tensor
 
     def to(self, device: torch.device) -> Targets:
         """Return the targets on a device."""
-        return Targets(*(part.to(device) for part in (self.classes, self.presence, self.spots)))
+        return Targets(*(values.to(device) for values in vars(self).values()))
 
     @classmethod
     def of(cls, drawn: list[scenes.Scene]) -> Targets:
         """Return the targets of the scenes, in their order."""
         kinds, grounds = LABELS.background_kinds, LABELS.background_colours
-        columns = {
-            name: i for i, name in enumerate((*LABELS.colours, *LABELS.shapes, *LABELS.pairs))
-        }
+        named = (*LABELS.colours, *LABELS.shapes, *LABELS.pairs)
+        columns = {name: index for index, name in enumerate(named)}
         spots = [
             (row, columns[name], item.y // CELL * CELLS + item.x // CELL)
             for row, scene in enumerate(drawn)
@@ -150,6 +143,7 @@ def batch(train: Split, decoded: np.ndarray, step: int, size: int) -> tuple[Tens
         size: images in the batch.
     """
     rng, generator = np.random.default_rng((11, step)), torch.Generator().manual_seed(step)
+    # sorted, because the images are on disk
     share = min(size // 2, len(decoded))
     rendered_rows = np.sort(rng.choice(len(train.records), size - share, replace=False))
     decoded_rows = np.sort(rng.choice(len(decoded), share, replace=False))

@@ -95,6 +95,7 @@ class Captions:
         empty: a prompt that one batch in ten has instead of its captions.
         """
         rng = np.random.default_rng(seed)
+        # a length first, by how often it occurs, so that the batch needs no padding
         length = len(self.prompts[rng.choice(len(self.odds), p=self.odds / self.odds.sum())])
         same_length = np.flatnonzero(self._lengths == length)
         odds = self.odds[same_length]
@@ -194,6 +195,7 @@ class ModelRun(TrainingRun):
     @torch.no_grad()
     def validate(self, batches: int = 8) -> dict[str, float]:
         with self.average.applied():
+            # numbers that no training step reaches
             losses = [
                 self.losses(self.validation, 10**9 + number, None, 1.0) for number in range(batches)
             ]

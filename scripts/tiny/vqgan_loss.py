@@ -1,6 +1,4 @@
-"""What counts as a good reconstruction: loss terms, pixel weights and PSNR of the image
-tokenizer.
-"""
+"""What counts as a good reconstruction by the tokenizer: loss terms, pixel weights, PSNR."""
 
 from __future__ import annotations
 
@@ -25,7 +23,9 @@ def reconstruction_terms(output: Tensor, target: Tensor, weights: Tensor) -> dic
     """
     error = output - target
     pixel = (weights * (error.abs() + 2.0 * error.square())).mean()
+    # errors of one sign over 2 to 8 pixels: a wrong tone, which the eye sees first
     coarse = sum(F.avg_pool2d(weights * error, 2**level).abs().mean() for level in (1, 2, 3)) / 3
+    # differences of neighbours keep edges sharp
     across, down = weights[..., 1:] * error.diff(dim=-1), weights[..., 1:, :] * error.diff(dim=-2)
     edges = (across.abs().mean() + down.abs().mean()) / 2
     texture = F.l1_loss(_energy(output), _energy(target))
