@@ -1,14 +1,29 @@
 #!/usr/bin/env bash
-# Checks every lossless method against plain decoding, with `benchmark`: T = 0 and 1, with and without
-# top-k and top-p, guidance scales 1 and 3, batches of 1 and 3. First in fp64, where every difference
-# is an error, then in fp32, where the tables count near-ties. Takes a day on two cores with 20
-# prompts; two prompts take two hours. The same command continues with the tables that are missing.
+# Checks every lossless method against plain decoding, with `benchmark`:
+#
+#   bash scripts/exactness.sh [--thin]
+#
+# T = 0 and 1, with and without top-k and top-p, guidance scales 1 and 3, batches of 1 and 3. First in
+# fp64, where every difference is an error, then in fp32, where the tables count near-ties. It takes a
+# day on two cores. --thin takes two prompts and two images of each, and two hours. If the check is
+# interrupted, run the same command again: it makes the tables that are missing.
+#
 # Variables (default): PROMPTS how many (20); SEEDS images of each (2); METHODS as in benchmark (all);
-# MODEL folder (ckpts/tiny); OUT folder of the tables (outputs/exactness); PY interpreter.
+# MODEL folder (ckpts/tiny); OUT folder of the tables (outputs/exactness, or outputs/exactness_thin);
+# PY interpreter.
 set -euo pipefail
+usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit "$1"; }
+prompts=20 thin=
+for word in "$@"; do
+  case $word in
+  --thin) prompts=2 thin=_thin ;; # a folder of its own: tables that are there are not made again
+  -h | --help) usage 0 ;;
+  *) usage 2 >&2 ;;
+  esac
+done
 cd "$(dirname "$0")/.."
 PY=${PY:-$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python)}
-OUT=${OUT:-outputs/exactness}
+OUT=${OUT:-outputs/exactness$thin}
 if [ -z "${METHODS:-}" ]; then
   METHODS=
   for proposal in topk coupled; do
@@ -29,7 +44,7 @@ for dtype in fp64 fp32; do
         [ ! -e "$folder/passed" ] || continue
         mkdir -p "$folder"
         if "$PY" main.py benchmark --model tiny --model_path "${MODEL:-ckpts/tiny}" "${words[@]}" \
-          --prompt configs/prompts/tiny_test.txt --num_images "${PROMPTS:-20}" \
+          --prompt configs/prompts/tiny_test.txt --num_images "${PROMPTS:-$prompts}" \
           --samples_per_prompt "${SEEDS:-2}" --repeats 1 --warmup 0 --methods "${METHODS#,}" \
           --output_dir "$folder" | sed '/^{"rows"/d'; then
           touch "$folder/passed"

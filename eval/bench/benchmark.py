@@ -27,7 +27,7 @@ from decoding.images import Job
 from eval.bench.quality import Judge
 from eval.bench.speedup import speed_figures
 from eval.bench.table import heading, table
-from eval.metrics.paired import paired_ratio
+from eval.metrics.intervals import paired_ratio
 from runs.drawing import check_lengths, image_jobs
 from runs.exactness import Comparison, compare
 from runs.measure import BASELINE, Measurement, joined, measure
@@ -68,38 +68,33 @@ class Bench:
         judge = Judge(session.target, settings.run.model_path, jobs) if settings.quality else None
         return Bench(session, jobs, judge)
 
-    def counts(self, method: MethodSettings, measured: Measurement) -> Row:
-        """Return a method's settings, and its figures that do not depend on the machine."""
-        means = ("mean_depth", "mean_nodes", "target_forwards")
-        return settings_dict(method) | {
-            "temperature": self.session.settings.sampling.temperature,
-            "tau": measured.tau,
-            **{name: measured.mean(name) for name in means},
-            "draft_forwards": measured.calls.get("draft_forward", 0) / len(measured.images),
-            "levels": measured.calls.get("level", 0) / len(measured.images),
-            "calibration_factors": list(self.session.calibration(method).factors),
-            "lossless": method.lossless,
-            **(self.judge(measured.images) if self.judge else {}),
-        }
-
     def row(
         self, method: MethodSettings, repeats: list[Measurement], baseline: list[Measurement]
     ) -> Row:
-        """Return a method's row of the table: its counts, its times, how it compares with `ar`.
+        """Return a method's row: its settings, its figures, and how it compares with `ar`.
 
         Args:
             repeats, baseline: the measurements of the method and of plain decoding, by repeat.
         """
-        first = repeats[0]
+        first, session = repeats[0], self.session
         seconds = median(one.seconds_per_image for one in repeats)
         comparison = self.comparison(method, first, baseline[0])
-        return self.counts(method, first) | {
+        return settings_dict(method) | {
+            # figures that do not depend on the machine
+            "temperature": session.settings.sampling.temperature,
+            "tau": first.tau,
+            **{name: first.mean(name) for name in ("mean_depth", "mean_nodes", "target_forwards")},
+            "draft_forwards": first.calls.get("draft_forward", 0) / len(first.images),
+            "levels": first.calls.get("level", 0) / len(first.images),
+            "calibration_factors": list(session.calibration(method).factors),
+            "lossless": method.lossless,
+            **(self.judge(first.images) if self.judge else {}),
             "seconds_per_image": seconds,
-            "tokens_per_second": self.session.target.grid.tokens / seconds,
+            "tokens_per_second": session.target.grid.tokens / seconds,
             "ms_per_target_forward": median(one.milliseconds("target_forward") for one in repeats),
             "ms_per_draft_forward": _draft_milliseconds(method, repeats),
             "overhead_share": median(one.overhead_share for one in repeats),
-            **speed_figures(repeats, baseline, self.session.target.device.type == "cpu"),
+            **speed_figures(repeats, baseline, session.target.device.type == "cpu"),
             "identical": comparison.identical,
             "near_ties": comparison.near_ties,
             "wrong": list(comparison.wrong),
@@ -133,21 +128,21 @@ def run_benchmark(settings: BenchmarkSettings) -> None:
     methods = settings.methods if BASELINE in settings.methods else (BASELINE, *settings.methods)
     measured = repeated(bench.session, methods, bench.jobs, settings.repeats, settings.warmup)
     rows = [bench.row(method, measured[method], measured[BASELINE]) for method in methods]
-    sampling, hardware = settings_dict(settings.run.sampling), bench.session.hardware()
-    today, cpu = date.today().isoformat(), cpu_name()
+    hardware, today = bench.session.hardware(), date.today().isoformat()
+    shared = {"seed": settings.run.seed, "prompt": settings.run.prompt}
     document = {
         "rows": rows,
         "pairs": pairs([measured[method] for method in methods]),
         "images": len(bench.jobs),
         "repeats": settings.repeats,
-        "settings": sampling | {"seed": settings.run.seed, "prompt": settings.run.prompt},
+        "settings": settings_dict(settings.run.sampling) | shared,
         "date": today,
-        "cpu": cpu,
+        "cpu": cpu_name(),
         "hardware": hardware,
         "versions": versions(),
     }
     text = json.dumps(document) + "\n"
-    words = heading(settings, hardware, cpu, [today]) + "\n" + table(rows, len(bench.jobs))
+    words = heading(settings, hardware, [today]) + "\n" + table(rows, len(bench.jobs))
     print(words + text, end="", flush=True)
     if settings.output:
         replace_file(Path(settings.output) / "benchmark.json", text.encode())
@@ -157,10 +152,8 @@ def run_benchmark(settings: BenchmarkSettings) -> None:
 def refuse_wrong(rows: Sequence[Mapping[str, Any]]) -> None:
     """Name wrong images of lossless methods on stderr and exit with code 1, if there are any."""
     if wrong := [f"{row['method']}: {', '.join(row['wrong'])}" for row in rows if row.get("wrong")]:
-        print(
-            f"error: lossless methods made other images than ar: {'; '.join(wrong)}",
-            file=sys.stderr,
-        )
+        text = f"lossless methods made other images than ar: {'; '.join(wrong)}"
+        print(f"error: {text}", file=sys.stderr)
         sys.exit(1)
 
 

@@ -7,16 +7,13 @@ processor.
 """
 
 from collections.abc import Sequence
-from math import comb
-from statistics import median
 from typing import Any
 
 import numpy as np
 
-from eval.metrics.paired import Estimate
+from eval.metrics.intervals import Estimate, median_interval
 from runs.measure import BUSY, Measurement, busy_share
 
-ERROR = 0.05  # of an interval: 1 - 95 %
 LEAST_VALUES = 6  # with fewer, not even least and greatest enclose the median in 95 % of cases
 # Limits beyond which a speed-up is doubted.
 DISAGREEMENT = 0.2  # by how much wall time's speed-up may differ from CPU time's
@@ -38,24 +35,32 @@ def speed_figures(
         repeats, baseline: the measurements of the method and of plain decoding, by repeat.
         on_cpu: whether the networks run on the CPU, so that CPU time says what they cost.
     """
-    walls = _ratios(_image_seconds(baseline), _image_seconds(repeats))
-    processor = None
-    if on_cpu:
-        processor = float(np.median(_ratios(_cpu_seconds(baseline), _cpu_seconds(repeats))))
-    speedup = median_interval(walls)
+    ratio, processor = speedup(repeats, baseline), None
+    if on_cpu:  # seconds of all threads, (repeats, turns); a turn is one image or one batch
+        plain, drafted = (np.array([one.cpu_seconds for one in m]) for m in (baseline, repeats))
+        processor = float(np.median(_ratios(plain, drafted)))
     doubts = [
-        exceeds_tau(speedup.value, repeats[0].tau),
-        _disagree(speedup.value, processor),
+        exceeds_tau(ratio.value, repeats[0].tau),
+        _disagree(ratio.value, processor),
         _spread(repeats, baseline),
         _waited(repeats, baseline) if on_cpu else None,
     ]
     return {
-        "speedup": speedup.value,
-        "speedup_low": speedup.low,
-        "speedup_high": speedup.high,
+        "speedup": ratio.value,
+        "speedup_low": ratio.low,
+        "speedup_high": ratio.high,
         "speedup_cpu": processor,
-        "doubts": [text for text in doubts if text is not None],
+        "doubts": list(filter(None, doubts)),
     }
+
+
+def speedup(repeats: Sequence[Measurement], baseline: Sequence[Measurement]) -> Estimate:
+    """Return a method's speed-up over plain decoding by wall time."""
+    plain, drafted = (
+        np.array([[image.seconds for image in one.images] for one in measurements])
+        for measurements in (baseline, repeats)
+    )
+    return median_interval(_ratios(plain, drafted))
 
 
 def exceeds_tau(speedup: float, tau: float) -> str | None:
@@ -68,23 +73,8 @@ def exceeds_tau(speedup: float, tau: float) -> str | None:
         return None
     return (
         f"a speed-up of {speedup:.2f} exceeds tau {tau:.2f}, though a verification costs at least "
-        "one plain forward pass: the timing is noise, measure again on an idle machine"
+        f"one plain forward pass: the timing is noise, {_AGAIN}"
     )
-
-
-def median_interval(values: Sequence[float]) -> Estimate:
-    """Return the median and two of the values that enclose the true one in 95 % of cases.
-
-    The interval of the sign test: it assumes nothing of the distribution, and a few values, however
-    far off, do not widen it. Fewer than six values have none.
-    """
-    ordered, count = sorted(values), len(values)
-    # Leaving out `cut` values at each end errs where at most `cut` of them lie on one side.
-    tails = np.cumsum([2 * comb(count, below) / 2**count for below in range(count)])
-    cut = int((tails <= ERROR).sum()) - 1
-    if cut < 0:
-        return Estimate(median(ordered), None, None)
-    return Estimate(median(ordered), ordered[cut], ordered[count - 1 - cut])
 
 
 def _ratios(plain: np.ndarray, drafted: np.ndarray) -> list[float]:
@@ -96,16 +86,6 @@ def _ratios(plain: np.ndarray, drafted: np.ndarray) -> list[float]:
     ratios = plain / drafted
     few = ratios.shape[1] < LEAST_VALUES
     return (ratios.ravel() if few else np.median(ratios, axis=0)).tolist()
-
-
-def _image_seconds(repeats: Sequence[Measurement]) -> np.ndarray:
-    """Return wall seconds, (repeats, images)."""
-    return np.array([[image.seconds for image in one.images] for one in repeats])
-
-
-def _cpu_seconds(repeats: Sequence[Measurement]) -> np.ndarray:
-    """Return CPU seconds of all threads, (repeats, turns); a turn is one image or one batch."""
-    return np.array([one.cpu_seconds for one in repeats])
 
 
 def _disagree(wall: float, processor: float | None) -> str | None:

@@ -1,8 +1,8 @@
 """`benchmark --sweep`: the cells of a sweep one after the other, each with plain decoding.
 
 A cell is one method. It is measured as `benchmark` measures two methods, in alternating order with
-`ar`, so that a machine that is slower for a while slows both. Each cell
-is a line of sweep.jsonl, so the same command continues where one stopped.
+`ar`, so that a machine that is slower for a while slows both. Each cell is a line of sweep.jsonl,
+so the same command continues where one stopped.
 """
 
 import json
@@ -25,19 +25,12 @@ from runs.measure import BASELINE
 from support.durable import append_lines, new_file
 from support.json_files import mended_lines
 from support.output import printed_unless_saved
-from support.provenance import cpu_name, identity, revision, versions
+from support.provenance import identity, revision, versions
 
-_SHARED = (
-    "batch_size",
-    "cfg_mode",
-    "device_map",
-    "compile",
-)  # settings that change times, though not images
+# Settings that change times, though not images.
+_SHARED = ("batch_size", "cfg_mode", "device_map", "compile")
 
-LABELS = {
-    "speedup": "speed-up over ar",
-    "tau": "tau",
-}
+LABELS = {"speedup": "speed-up over ar", "tau": "tau"}
 
 
 def run_sweep(settings: BenchmarkSettings) -> None:
@@ -47,7 +40,20 @@ def run_sweep(settings: BenchmarkSettings) -> None:
     """
     bench = Bench.open(settings)
     rows = measured_cells(settings, bench)
-    _report(settings, bench, rows)
+    folder, sweep = Path(settings.output), settings.sweep
+    ordered = sorted(rows, key=lambda row: row["speedup"])
+    dates = sorted({row["date"] for row in rows if "date" in row})
+    print(heading(settings, bench.session.hardware(), dates))
+    print(table(ordered, len(bench.jobs)), end="", flush=True)
+    varied, others = (
+        [row for row in rows if row["cell"] in cells] for cells in (sweep.varied, sweep.others)
+    )
+    pictures = [draw_speed(varied, others, sweep.axes, folder / "speed.png")]
+    pictures += [draw_quality(rows, folder / "quality.png")] if settings.quality else []
+    best, files = ordered[-1], [str(folder / "sweep.jsonl"), *map(str, pictures)]
+    summary = {"best": best["cell"], "speedup": best["speedup"], "files": files}
+    print(json.dumps(summary), flush=True)
+    refuse_wrong(rows)
 
 
 def measured_cells(settings: BenchmarkSettings, bench: Bench) -> list[Row]:
@@ -61,29 +67,19 @@ def measured_cells(settings: BenchmarkSettings, bench: Bench) -> list[Row]:
         key = sha256(json.dumps(conditions, sort_keys=True).encode()).hexdigest()[:16]
         if key not in measured:
             print(f"cell {number}/{len(settings.methods)}: {cell}", file=sys.stderr, flush=True)
-            figures = _measured(settings, bench, method)
-            measured[key] = {"id": key, "cell": cell} | figures | _provenance(conditions)
+            measured[key] = {
+                "id": key,
+                "cell": cell,
+                **_measured(settings, bench, method),
+                "conditions": conditions,
+                "versions": versions(),
+                "revision": revision(),
+                "date": date.today().isoformat(),
+            }
             with printed_unless_saved(measured[key]):
                 append_lines(path, [measured[key]])
         rows.append(measured[key] | {"cell": cell})
     return rows
-
-
-def _report(settings: BenchmarkSettings, bench: Bench, rows: list[Row]) -> None:
-    """Print the table, ordered by speed-up; draw the pictures; print the line of JSON."""
-    folder, sweep = Path(settings.output), settings.sweep
-    varied = [row for row in rows if row["cell"] in sweep.varied]
-    others = [row for row in rows if row["cell"] in sweep.others]
-    ordered = sorted(rows, key=lambda row: row["speedup"])
-    dates = sorted({row["date"] for row in rows if "date" in row})
-    print(heading(settings, bench.session.hardware(), cpu_name(), dates))
-    print(table(ordered, len(bench.jobs)), end="", flush=True)
-    pictures = [draw_speed(varied, others, sweep.axes, folder / "speed.png")]
-    pictures += [draw_quality(rows, folder / "quality.png")] if settings.quality else []
-    best, files = ordered[-1], [str(folder / "sweep.jsonl"), *map(str, pictures)]
-    summary = {"best": best["cell"], "speedup": best["speedup"], "files": files}
-    print(json.dumps(summary), flush=True)
-    refuse_wrong(rows)
 
 
 def _measured(settings: BenchmarkSettings, bench: Bench, method: MethodSettings) -> Row:
@@ -113,15 +109,6 @@ def _conditions(settings: BenchmarkSettings, bench: Bench, method: MethodSetting
         "repeats": settings.repeats,
         "warmup": settings.warmup,
         "hardware": bench.session.hardware(),
-    }
-
-
-def _provenance(conditions: Row) -> Row:
-    return {
-        "conditions": conditions,
-        "versions": versions(),
-        "revision": revision(),
-        "date": date.today().isoformat(),
     }
 
 

@@ -9,6 +9,7 @@ from configs.fields import settings_dict
 from configs.methods import MethodSettings
 from eval.bench.quality import QUALITIES
 from eval.bench.speedup import exceeds_tau
+from support.provenance import cpu_name
 from support.tables import Table, number
 
 Row = Mapping[str, Any]
@@ -16,19 +17,18 @@ _LONG = 60  # characters of a prompt in the heading
 
 
 def heading(
-    settings: BenchmarkSettings, hardware: Mapping[str, object], cpu: str, dates: Sequence[str]
+    settings: BenchmarkSettings, hardware: Mapping[str, object], dates: Sequence[str]
 ) -> str:
     """Return a line that says where, when and of what the figures were measured.
 
     Args:
         hardware: as `Session.hardware` gives it.
-        cpu: the processor's name.
         dates: the days of the measurements.
     """
     run, sampling = settings.run, settings.run.sampling
     machine = [hardware["gpu"]] if hardware["gpu"] else []
     threads = hardware["threads"]
-    machine += [cpu, f"{threads} thread{'' if threads == 1 else 's'}", hardware["dtype"]]
+    machine += [cpu_name(), f"{threads} thread{'' if threads == 1 else 's'}", hardware["dtype"]]
     machine += [f"{run.quantize} weights"] if run.quantize else []
     machine += dates
     prompt = run.prompt if len(run.prompt) <= _LONG else run.prompt[: _LONG - 3] + "..."

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date
+from functools import partial
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -27,8 +28,9 @@ from configs.tune import TuneSettings
 from decoding.engine import Engine
 from decoding.images import FinishedImage, Job
 from eval.bench.benchmark import Bench, refuse_wrong
-from eval.bench.speedup import speed_figures
+from eval.bench.speedup import speedup
 from eval.bench.table import heading, method_words, remarks, speedup_words
+from eval.metrics.intervals import Estimate
 from runs.drawing import image_jobs
 from runs.measure import BASELINE, Measurement, joined, measure
 from runs.prompts import prompt_items, samples
@@ -38,7 +40,7 @@ from runs.tuned import conditions, recipe_text, tuned_place
 from support.durable import append_lines, make_writable, replace_file
 from support.json_files import mended_lines
 from support.output import remark
-from support.provenance import cpu_name, identity, revision
+from support.provenance import identity, revision
 from support.tables import NONE, Table, number
 
 FIT_IMAGES, SHARE_OF_FIT = 4, 0.2  # images that numbers are fitted to; most of the time for them
@@ -47,6 +49,7 @@ _WARM_ROUNDS = 8  # before a method's first measurement: they allocate memory an
 _FILES = ("model_path", "tokenizer_path", "drafter_path", "text_encoder_path", "vq_path")
 
 Row = dict[str, Any]
+Prompts = Callable[[int], list[Job]]  # the jobs of each turn
 Measure = Callable[[MethodSettings, list[Job]], Measurement]
 
 
@@ -56,16 +59,23 @@ def run_tune(settings: TuneSettings) -> None:
     make_writable("output", output.parent)
     bench = Bench.open(settings.bench)
     trials = Trials(output.with_name(f"{output.name}.trials.jsonl"), _key(settings))
-    engines = Engines(bench.session)
-    started, prompts = time.monotonic(), Prompts(settings.run)
+    engines, prompts = Engines(bench.session), partial(jobs_of_turn, settings.run)
+    started = time.monotonic()
     numbers = _fitted(settings, bench.session, trials, prompts)
-    tried = [_with_numbers(method, numbers) for method in settings.tried]
+    tried = [
+        replace(method, recall_numbers=numbers) if numbers and _recalls(method) else method
+        for method in settings.tried
+    ]
     seconds = 60 * settings.minutes - (time.monotonic() - started)
     Contest(trials, prompts, engines.measure, seconds).run(tried)
-    rows = [_row(bench, trials, method) for method in (BASELINE, *tried)]
-    rows = [row for row in rows if row is not None]
-    today, hardware = date.today().isoformat(), bench.session.hardware()
-    print(heading(settings.bench, hardware, cpu_name(), [today]))
+    rows = []
+    for method in (BASELINE, *tried):
+        if (pair := trials.pair(method)) is not None:
+            measured, plain = pair
+            row = bench.row(method, [measured], [plain])
+            rows.append(row | {"images": len(measured.images)})
+    today = date.today().isoformat()
+    print(heading(settings.bench, bench.session.hardware(), [today]))
     print(table(rows) + remarks(rows), end="")
     best = fastest(rows)
     print(f"\n{verdict(rows, best)}")
@@ -84,19 +94,19 @@ def run_tune(settings: TuneSettings) -> None:
 
 
 def _fitted(
-    settings: TuneSettings, session: Session, trials: "Trials", prompts: "Prompts"
+    settings: TuneSettings, session: Session, trials: "Trials", prompts: Prompts
 ) -> str | None:
     """Return the numbers of `recall` fitted to the model, if a method here has them.
 
     They are kept in the file of the trials. None if the time is too short to fit them.
     """
-    if trials.numbers or not any(_recalls(method) for method in settings.tried):
+    if trials.numbers or not any(map(_recalls, settings.tried)):
         return trials.numbers
     plain = replace(session.settings, batch_size=1, compile="off")  # rounds that can be watched
-    watched = session.with_settings(plain)
     jobs = [job for turn in range(FIT_IMAGES) for job in prompts(turn)][:FIT_IMAGES]
     seconds = SHARE_OF_FIT * 60 * settings.minutes
-    fitted = fit_numbers(watched.open_engine, jobs, session.drafter is not None, seconds)
+    opener, drafted = session.with_settings(plain).open_engine, session.drafter is not None
+    fitted = fit_numbers(opener, jobs, drafted, seconds)
     if fitted is not None:
         pairs = (number for pair in vars(fitted).values() for number in pair)
         trials.keep_numbers("/".join(f"{number:g}" for number in pairs))
@@ -105,10 +115,6 @@ def _fitted(
 
 def _recalls(method: MethodSettings) -> bool:
     return "recall_numbers" in applicable({"method": method.method})
-
-
-def _with_numbers(method: MethodSettings, numbers: str | None) -> MethodSettings:
-    return replace(method, recall_numbers=numbers) if numbers and _recalls(method) else method
 
 
 @dataclass
@@ -123,12 +129,13 @@ class Trials:
     replayed: float = 0.0  # seconds of the earlier measurements that were taken over
 
     def __post_init__(self) -> None:
-        lines = [line for line in mended_lines(self.path) if line["id"] == self.key]
-        for line in lines:
+        for line in mended_lines(self.path):
+            if line["id"] != self.key:
+                continue
             if "recall_numbers" in line:
                 self.numbers = line["recall_numbers"]
-                continue
-            self.earlier[line["method"], line["turn"]] = _measurement(self.path, line)
+            else:
+                self.earlier[line["method"], line["turn"]] = _measurement(self.path, line)
 
     def keep_numbers(self, text: str) -> None:
         """Keep the numbers of `recall`, as --recall_numbers takes them."""
@@ -138,25 +145,22 @@ class Trials:
     def get(self, method: MethodSettings, turn: int, run: Callable[[], Measurement]) -> Measurement:
         """Return a measurement: an earlier command's, or else a new one, which is kept."""
         if (method, turn) not in self.measured:
-            one = self.earlier.get((_name(method), turn))
-            if one is None:
-                one = run()
-                line = {"id": self.key, "method": _name(method), "turn": turn, **_line(one)}
-                append_lines(self.path, [line])
-            else:
+            name = json.dumps(settings_dict(method), sort_keys=True)
+            if (one := self.earlier.get((name, turn))) is not None:
                 self.replayed += sum(image.seconds for image in one.images)
+            else:
+                one = run()
+                line = {"id": self.key, "method": name, "turn": turn, **_line(one)}
+                append_lines(self.path, [line])
             self.measured[method, turn] = one
         return self.measured[method, turn]
 
     def pair(self, method: MethodSettings) -> tuple[Measurement, Measurement] | None:
         """Return a method's measurements and those of plain decoding, on the same images."""
-        turns = [turn for m, turn in self.measured if m == method and (BASELINE, turn) in self]
+        turns = [t for m, t in self.measured if m == method and (BASELINE, t) in self.measured]
         if not turns:
             return None
         return tuple(joined([self.measured[m, t] for t in turns]) for m in (method, BASELINE))
-
-    def __contains__(self, trial: tuple[MethodSettings, int]) -> bool:
-        return trial in self.measured
 
 
 @dataclass
@@ -164,7 +168,7 @@ class Contest:
     """Methods measured in turns with plain decoding, until one is left or the time is over."""
 
     trials: Trials
-    prompts: Callable[[int], list[Job]]  # the jobs of each turn
+    prompts: Prompts
     measure: Measure
     seconds: float  # for all of it; what earlier commands spent counts
     clock: Callable[[], float] = time.monotonic
@@ -183,7 +187,8 @@ class Contest:
                 if not alive or 2 * self._now() - started > share:  # the next turn would be late
                     break
             keep = math.ceil(len(alive) / 2) if left > 1 else len(alive)
-            alive = sorted(alive, key=self._speedup, reverse=True)[:keep]
+            alive.sort(key=lambda method: self._speedup(method).value, reverse=True)
+            alive = alive[:keep]
             if not alive or self._now() >= end:
                 break
         return alive
@@ -206,27 +211,21 @@ class Contest:
             try:
                 self.trials.get(method, turn, lambda m=method: self.measure(m, jobs))
             except torch.OutOfMemoryError:
-                remark(
-                    f"{method_words(settings_dict(method))}: does not fit into memory, so not tried"
-                )
+                name = method_words(settings_dict(method))
+                remark(f"{name}: does not fit into memory, so not tried")
                 fit.remove(method)
         self.turn += 1
         return [method for method in fit if self.trials.pair(method)]
 
     def _without_losers(self, alive: list[MethodSettings]) -> list[MethodSettings]:
         """Return the methods that may still be the fastest, by 95 % intervals."""
-        figures = {method: self._figures(method) for method in alive}
-        lows = [one["speedup_low"] for one in figures.values() if one["speedup_low"] is not None]
-        bar = max([1.0, *lows])
-        highs = {method: one["speedup_high"] for method, one in figures.items()}
-        return [method for method in alive if highs[method] is None or highs[method] >= bar]
+        speedups = {method: self._speedup(method) for method in alive}
+        bar = max([1.0, *(one.low or 1.0 for one in speedups.values())])
+        return [m for m, one in speedups.items() if one.high is None or one.high >= bar]
 
-    def _figures(self, method: MethodSettings) -> Row:
+    def _speedup(self, method: MethodSettings) -> Estimate:
         measured, plain = self.trials.pair(method)
-        return speed_figures([measured], [plain], on_cpu=False)
-
-    def _speedup(self, method: MethodSettings) -> float:
-        return self._figures(method)["speedup"]
+        return speedup([measured], [plain])
 
 
 @dataclass
@@ -246,19 +245,14 @@ class Engines:
         return measure(self.opened[method], jobs)
 
 
-@dataclass
-class Prompts:
-    """The user's prompts, turn by turn; after the last one come further images of the first."""
-
-    settings: RunSettings
-
-    def __call__(self, turn: int) -> list[Job]:
-        items = prompt_items(self.settings)
-        batch = self.settings.batch_size
-        rounds = 1 + (turn + 1) * batch // len(items)
-        more = [samples(items, count)[count - 1 :: count] for count in range(1, rounds + 1)]
-        jobs = image_jobs((item for every in more for item in every), self.settings.seed)
-        return jobs[turn * batch : (turn + 1) * batch]
+def jobs_of_turn(settings: RunSettings, turn: int) -> list[Job]:
+    """Return a turn's jobs, one or a batch; after the last prompt the first has another image."""
+    items = prompt_items(settings)
+    batch = settings.batch_size
+    rounds = 1 + (turn + 1) * batch // len(items)
+    more = [samples(items, count)[count - 1 :: count] for count in range(1, rounds + 1)]
+    jobs = image_jobs((item for every in more for item in every), settings.seed)
+    return jobs[turn * batch : (turn + 1) * batch]
 
 
 def fastest(rows: Sequence[Row]) -> Row:
@@ -267,26 +261,24 @@ def fastest(rows: Sequence[Row]) -> Row:
     With fewer images than an interval takes, the median decides.
     """
     faster = [
-        row
-        for row in rows
-        if (row["speedup"] if row["speedup_low"] is None else row["speedup_low"]) > 1
-        and not row["wrong"]
+        row for row in rows if (row["speedup_low"] or row["speedup"]) > 1 and not row["wrong"]
     ]
     return max(faster, key=lambda row: row["speedup"], default=rows[0])
 
 
 def verdict(rows: Sequence[Row], best: Row) -> str:
     """Say in a line which method is the fastest, and by how much."""
-    others = [row for row in rows if row is not rows[0]]
-    if best is not rows[0]:
+    plain, *others = rows
+    if best is not plain:
         return f"Fastest: {method_words(best)}, {speedup_words(best)} times plain decoding."
-    second = max(others, key=lambda row: row["speedup"], default=None)
-    if second is None:
+    if not others:
         return "Plain decoding (ar) is chosen: the time was too short to try another method."
+    second = max(others, key=lambda row: row["speedup"])
+    cost = second["ms_per_round"]["round"] / plain["ms_per_round"]["round"]
     return (
         "Plain decoding (ar) is the fastest for certain: the best draft method, "
         f"{method_words(second)}, reaches {speedup_words(second)} times its speed, because a "
-        f"round of {second['tau']:.2f} tokens takes {_cost(second, rows[0]):.2f} times as long."
+        f"round of {second['tau']:.2f} tokens takes {cost:.2f} times as long."
     )
 
 
@@ -308,18 +300,6 @@ def _cells(row: Row) -> dict[str, str]:
         "same images": f"{row['identical']}/{row['images']}",
         **{f"{name}, ms": number(part) if part else NONE for name, part in parts.items()},
     }
-
-
-def _cost(row: Row, plain: Row) -> float:
-    return row["ms_per_round"]["round"] / plain["ms_per_round"]["round"]
-
-
-def _row(bench: Bench, trials: Trials, method: MethodSettings) -> Row | None:
-    """Return a method's row, None if it was not tried."""
-    if (pair := trials.pair(method)) is None:
-        return None
-    measured, plain = pair
-    return bench.row(method, [measured], [plain]) | {"images": len(measured.images)}
 
 
 def _public(row: Row) -> dict[str, Any]:
@@ -344,30 +324,26 @@ def _key(settings: TuneSettings) -> str:
     """Return a hash of all that a measurement depends on, besides its method."""
     run = settings.run.with_method(BASELINE)
     drafter = conditions(settings.run).get("drafter")
-    known = [identity(run), conditions(run), drafter, [asdict(j) for j in Prompts(run)(0)]]
+    known = [identity(run), conditions(run), drafter, [asdict(j) for j in jobs_of_turn(run, 0)]]
     return sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _name(method: MethodSettings) -> str:
-    return json.dumps(settings_dict(method), sort_keys=True)
 
 
 def _line(one: Measurement) -> Row:
     """Return a measurement as a line of the file; `_measurement` reads it."""
-    images = [vars(image) | {"codes": image.codes.tolist()} for image in one.images]
-    images = [image | {"job": asdict(image["job"])} for image in images]
+    images = [
+        vars(image) | {"job": asdict(image.job), "codes": image.codes.tolist()}
+        for image in one.images
+    ]
     return vars(one) | {"images": images}
 
 
 def _measurement(path: Path, line: Row) -> Measurement:
     """Return the measurement on a line; a SettingsError if the line is damaged."""
     try:
-        images = [
-            FinishedImage(
-                **{**image, "job": Job(**image["job"]), "codes": torch.tensor(image["codes"])}
-            )
-            for image in line["images"]
-        ]
+        images = []
+        for image in line["images"]:
+            tensors = {"job": Job(**image["job"]), "codes": torch.tensor(image["codes"])}
+            images.append(FinishedImage(**(image | tensors)))
         return Measurement(images, line["seconds"], line["calls"], tuple(line["cpu_seconds"]))
     except (KeyError, TypeError) as error:
         got, advice = f"a damaged line ({error!r})", "Delete the file to start again."

@@ -3,18 +3,14 @@
 from eval.metrics.attributes import Attributes, Labels, hits
 from eval.metrics.base import ImageSet, Score, Unavailable
 from eval.metrics.intervals import share_interval
-from eval.metrics.networks import AttributeNetwork
-from eval.metrics.store import FeatureStore
+from eval.metrics.metric import Metric
 
 
-class Accuracy:
+class Accuracy(Metric):
     """Shares of what the prompts say that the classifier sees.
 
     `exact` counts images that show all that was said and nothing else.
     """
-
-    def __init__(self, network: AttributeNetwork, store: FeatureStore):
-        self.network, self.store = network, store
 
     def scores(self, images: ImageSet, reference: ImageSet | None) -> list[Score]:
         """Return a score per aspect; Unavailable if no prompt is one of the tiny domain."""
@@ -22,18 +18,11 @@ class Accuracy:
         others = said.count(None)
         if others == len(said):
             raise Unavailable("no prompt names a background and objects of the tiny domain")
-        shown = self.network.attributes(self.store, images)
-        pairs = [pair for pair in zip(shown, said, strict=True) if pair[1] is not None]
+        seen = self.network.attributes(self.store, images)
+        pairs = [pair for pair in zip(seen, said, strict=True) if pair[1] is not None]
         warning = f"{others} prompts of other images are not the tiny domain's" if others else None
         return [
-            Score(
-                f"accuracy.{aspect}",
-                count=len(pairs),
-                network=self.network.label,
-                resize=self.network.resize,
-                warning=warning,
-                **share_interval(counts[:, 0], counts[:, 1]),
-            )
+            self.score(len(pairs), f".{aspect}", warning=warning, **share_interval(*counts.T))
             for aspect, counts in hits(*zip(*pairs, strict=True)).items()
         ]
 

@@ -54,14 +54,11 @@ class AttributeClassifier(nn.Module):
         with open_safetensors(Path(path)) as file:
             metadata = file.metadata() or {}
             if "labels" not in metadata:
-                raise ValueError(
-                    f"{path}: found no 'labels' in its metadata; allowed: a file that `save` wrote"
-                )
+                wanted = "a file that `save` wrote"
+                raise ValueError(f"{path}: found no 'labels' in its metadata; allowed: {wanted}")
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        labels = Labels(
-            **{name: tuple(values) for name, values in json.loads(metadata["labels"]).items()}
-        )
-        model = cls(labels)
+        names = json.loads(metadata["labels"])
+        model = cls(Labels(**{name: tuple(values) for name, values in names.items()}))
         model.load_state_dict(weights)
         return model.to(device).eval()
 
@@ -85,9 +82,7 @@ class AttributeClassifier(nn.Module):
         return self.background(summary), self.objects(features).flatten(2)
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Return logits of (kind, background colour, colours, shapes, pairs).
-
-        They are (images, classes) each.
+        """Return logits (images, classes) of kind, background colour, colours, shapes and pairs.
 
         Args:
             pixels: float (images, 3, 128, 128) in [-1, 1].
@@ -144,9 +139,8 @@ def prompt_accuracy(
         records: one caption record per image, as `Attributes.from_record` reads it.
         classifier: a trained classifier.
     """
-    return compare(
-        classifier.predict(images), [Attributes.from_record(record) for record in records]
-    )
+    said = [Attributes.from_record(record) for record in records]
+    return compare(classifier.predict(images), said)
 
 
 def to_pixels(images: Tensor) -> Tensor:

@@ -25,10 +25,8 @@ class Labels:
 
     def heads(self) -> tuple[int, int, int, int, int]:
         """Return the outputs' widths: background kind and colour, colours, shapes, pairs."""
-        single = tuple(
-            map(len, (self.background_kinds, self.background_colours, self.colours, self.shapes))
-        )
-        return (*single, len(self.pairs))
+        grounds = len(self.background_kinds), len(self.background_colours)
+        return (*grounds, len(self.colours), len(self.shapes), len(self.pairs))
 
 
 @dataclass(frozen=True)
@@ -42,16 +40,17 @@ class Attributes:
     pairs: frozenset[tuple[str, str]]
 
     @classmethod
+    def of(cls, kind: str, colour: str, pairs: frozenset[tuple[str, str]]) -> Attributes:
+        """Return the attributes of a background and of objects, (colour, shape) each."""
+        colours, shapes = (frozenset(pair[side] for pair in pairs) for side in (0, 1))
+        return cls(kind, colour, colours, shapes, pairs)
+
+    @classmethod
     def from_record(cls, record: Mapping) -> Attributes:
         """Return what a caption record states: {"background": {...}, "objects": [{...}, ...]}."""
         pairs = frozenset((item["colour"], item["shape"]) for item in record["objects"])
-        return cls(
-            background_kind=record["background"]["kind"],
-            background_colour=record["background"]["colour"],
-            colours=frozenset(colour for colour, _ in pairs),
-            shapes=frozenset(shape for _, shape in pairs),
-            pairs=pairs,
-        )
+        ground = record["background"]
+        return cls.of(ground["kind"], ground["colour"], pairs)
 
     @classmethod
     def from_prompt(cls, prompt: str, labels: Labels) -> Attributes:
@@ -70,9 +69,7 @@ class Attributes:
         if not ground or not pairs:
             like = "'a red circle on a plain blue background', in the classifier's words"
             raise ValueError(f"prompt: found {prompt!r}; allowed: such as {like}")
-        kind, colour = ground[1] or ground[4], ground[2] or ground[3]
-        named_colours, named_shapes = (frozenset(names) for names in zip(*pairs, strict=True))
-        return cls(kind, colour, named_colours, named_shapes, pairs)
+        return cls.of(ground[1] or ground[4], ground[2] or ground[3], pairs)
 
 
 def compare(seen: Sequence[Attributes], said: Sequence[Attributes]) -> dict[str, float]:
@@ -101,8 +98,8 @@ def hits(seen: Sequence[Attributes], said: Sequence[Attributes]) -> dict[str, np
         ValueError: if the lists are empty or differ in length.
     """
     if len(seen) != len(said) or not said:
-        counts = f"{len(seen)} images and {len(said)} prompts"
-        raise ValueError(f"found {counts}; allowed: equal numbers above 0")
+        got = f"{len(seen)} images and {len(said)} prompts"
+        raise ValueError(f"expected equal numbers above 0, got {got}")
     rows = [_hits(a, b) for a, b in zip(seen, said, strict=True)]
     return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 

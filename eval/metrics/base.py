@@ -1,10 +1,9 @@
-"""What metrics take and return."""
+"""What metrics take and return; nothing here imports torch."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
-from eval.metrics.paired import Estimate, Share
+from eval.metrics.intervals import Estimate, Share
 
 
 class Unavailable(ValueError):
@@ -13,64 +12,36 @@ class Unavailable(ValueError):
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Images that can be read.
+    """Images that can be read."""
 
-    Attributes:
-        name: of the set, for tables.
-        paths: the files.
-        keys: sha256 of each file's content.
-        prompts: one per image, or none.
-        left_out: what belongs to the set but cannot be used, in words.
-    """
-
-    name: str
+    name: str  # of the set, for tables
     paths: tuple[Path, ...]
-    keys: tuple[str, ...]
-    prompts: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
+    keys: tuple[str, ...]  # sha256 of each file's content
+    prompts: tuple[str, ...] = ()  # one per image, or none
+    left_out: tuple[str, ...] = ()  # what belongs to the set but cannot be used, in words
 
     def __len__(self) -> int:
         return len(self.paths)
 
+    def __str__(self) -> str:
+        return f"{self.name}, {len(self)} images"
+
 
 @dataclass(frozen=True)
 class Score:
-    """A figure and what makes it comparable.
+    """A figure and what makes it comparable."""
 
-    Attributes:
-        metric: its name, and after a dot the part of it.
-        count: how many images it rests on.
-        network: library and weights.
-        low, high: ends of an interval; `interval` says which one.
-        reference: name and count of the real images.
-        higher: whether more is better.
-        warning: why the figure may mislead.
-        shares: (hits, total) of each image, where the figure is sum(hits) / sum(totals).
-        price: this figure minus that of the run's lossless baseline.
-    """
-
-    metric: str
+    metric: str  # its name, and after a dot the part of it
     value: float
-    count: int
-    network: str
+    count: int  # images that it rests on
+    network: str  # library and weights
     resize: str
-    low: float | None = None
+    low: float | None = None  # ends of the interval that `interval` names
     high: float | None = None
     interval: str | None = None
-    reference: str | None = None
-    higher: bool = True
-    warning: str | None = None
+    reference: str | None = None  # name and count of the real images
+    higher: bool = True  # whether more is better
+    warning: str | None = None  # why the figure may mislead
+    # (hits, total) of each image, where the figure is sum(hits) / sum(totals)
     shares: tuple[Share, ...] | None = field(default=None, repr=False)
-    price: Estimate | None = None
-
-
-class Metric(Protocol):
-    """One figure, or several that belong together."""
-
-    def scores(self, images: ImageSet, reference: ImageSet | None) -> list[Score]:
-        """Return the scores of the images; `reference` holds real images.
-
-        Raises:
-            Unavailable: the figure is not defined for these images.
-        """
-        ...
+    price: Estimate | None = None  # this figure minus that of the run's lossless baseline

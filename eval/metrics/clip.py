@@ -1,33 +1,38 @@
-"""CLIP models of open_clip: features of images and texts, of length 1."""
+"""CLIP models of open_clip, and the metrics on their features of images and texts."""
 
 import pickle
-from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image
 from safetensors import SafetensorError
+from torch import Tensor
 
 from configs.downloads import damage
-from eval.metrics.base import Unavailable
+from configs.evaluation import EvaluateSettings
+from eval.metrics.base import ImageSet, Score, Unavailable
+from eval.metrics.intervals import mean_interval
+from eval.metrics.metric import Metric
 from eval.metrics.networks import ImageNetwork
 from eval.metrics.store import FeatureStore
-from eval.metrics.weights import find_weights, library, weights_label
+from eval.metrics.weights import find_weights, library, read_state, require_file, weights_label
+
+_FAULTS = (RuntimeError, ValueError, OSError, KeyError, SafetensorError, pickle.UnpicklingError)
 
 
 class ClipNetwork(ImageNetwork):
     """A CLIP model: open_clip's name with a file of weights, or a folder in open_clip's layout."""
 
     def __init__(
-        self, flag: str, path: str, model: str, device: torch.device, longest: bool = False
+        self, flag: str, path: str, device: torch.device, model: str, longest: bool = False
     ):
         """Load the model.
 
         Args:
             flag: the flag that gave `path`, for errors.
             path: a file, a folder with open_clip_config.json, or a hub id.
-            model: open_clip's name of the model in a file.
             device: where the model runs.
+            model: open_clip's name of the model in a file.
             longest: fit the longest edge and pad with zeros; otherwise fit the shortest and crop.
 
         Raises:
@@ -38,27 +43,18 @@ class ClipNetwork(ImageNetwork):
         name, file = (model, str(weights)) if weights.is_file() else (f"local-dir:{weights}", None)
         mode = "longest" if longest else None
         try:
-            loaded = open_clip.create_model_from_pretrained(
+            self.module, self.transform = open_clip.create_model_from_pretrained(
                 name, file, device=device, image_resize_mode=mode
             )
             self.tokenizer = open_clip.get_tokenizer(name)
-        except (
-            RuntimeError,
-            ValueError,
-            OSError,
-            KeyError,
-            SafetensorError,
-            pickle.UnpicklingError,
-        ) as error:
-            raise Unavailable(
-                f"--{flag} {path}: open_clip cannot load it: {damage(weights, error)}"
-            ) from error
-        self.module, self.transform = loaded[0].eval(), loaded[1]
+        except _FAULTS as error:
+            why = f"open_clip cannot load it: {damage(weights, error)}"
+            raise Unavailable(f"--{flag} {path}: {why}") from error
+        self.module.eval()
         self.device = device
         self.width = self.module.text_projection.shape[-1]
-        self.label = (
-            f"open_clip {open_clip.__version__} {_name(weights, model)}, {weights_label(weights)}"
-        )
+        shown = model if weights.is_file() else weights.name
+        self.label = f"open_clip {open_clip.__version__} {shown}, {weights_label(weights)}"
         self.resize = "longest edge, padded with zeros" if longest else "shortest edge, centre crop"
 
     @torch.inference_mode()
@@ -73,10 +69,64 @@ class ClipNetwork(ImageNetwork):
         tokens = self.tokenizer(texts).to(self.device)
         return self.module.encode_text(tokens, normalize=True).float().cpu().numpy()
 
-    def text_features(self, store: FeatureStore, texts: list[str]) -> np.ndarray:
-        """Return features (texts, width) float32, which are kept on disk."""
-        return store.texts(self.label, texts, self.encode_texts)
+
+class ClipScore(Metric):
+    """The mean cosine between the CLIP features of an image and of its prompt.
+
+    After Hessel et al. 2021, without their weight of 2.5. HPSv2 and v2.1 are the same figure with
+    fine-tuned weights (Wu et al. 2023, arXiv 2306.09341), and without a prefix before the prompts.
+    """
+
+    def __init__(
+        self, name: str, network: ClipNetwork, store: FeatureStore, settings: EvaluateSettings
+    ):
+        super().__init__(name, network, store, settings)
+        prefixed = name == "clip" and settings.clip_prefix not in ("", "none")
+        self.prefix = settings.clip_prefix if prefixed else ""
+        self.label += f", prefix {self.prefix!r}" if self.prefix else ""
+
+    def scores(self, images: ImageSet, reference: ImageSet | None) -> list[Score]:
+        """Return one score."""
+        texts = [self.prefix + prompt for prompt in images.prompts]
+        seen = self.network.features(self.store, images)
+        said = self.store.texts(self.network.label, texts, self.network.encode_texts)
+        return [self.score(len(images), **mean_interval((seen * said).sum(axis=1)))]
 
 
-def _name(weights: Path, model: str) -> str:
-    return model if weights.is_file() else weights.name
+class Aesthetic(Metric):
+    """The mean aesthetic score, about 1 to 10: LAION's head on features of OpenAI's ViT-L/14.
+
+    The published head has no activations, so it is affine in the features.
+    """
+
+    def __init__(
+        self, name: str, network: ClipNetwork, store: FeatureStore, settings: EvaluateSettings
+    ):
+        """Read the head; Unavailable if it does not fit the features."""
+        super().__init__(name, network, store, settings)
+        path = settings.aesthetic_path
+        weights = require_file("aesthetic_path", path)
+        self.head = _layers(read_state("aesthetic_path", weights))
+        widths = [weight.shape for weight, _ in self.head]  # (outputs, inputs)
+        if not widths or widths[0][1] != network.width or widths[-1][0] != 1:
+            wanted = f"a head from {network.width} features to one score"
+            raise Unavailable(f"--aesthetic_path {path}: not {wanted}")
+        self.label += f"; head {weights_label(weights)}"
+
+    def scores(self, images: ImageSet, reference: ImageSet | None) -> list[Score]:
+        """Return one score."""
+        rows = torch.from_numpy(self.network.features(self.store, images))  # (images, features)
+        for weight, bias in self.head:
+            rows = torch.nn.functional.linear(rows, weight, bias)
+        return [self.score(len(images), **mean_interval(rows[:, 0].double().numpy()))]
+
+
+def _layers(state: dict[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """Return weight and bias of the head's linear layers, in order.
+
+    The file holds `layers.N.weight` (with nothing between the layers but dropout), or the `weight`
+    of a single layer.
+    """
+    names = [name.removesuffix("weight") for name in state if name.endswith("weight")]
+    ordered = sorted(names, key=lambda name: int("0" + "".join(filter(str.isdigit, name))))
+    return [(state[f"{name}weight"].float(), state[f"{name}bias"].float()) for name in ordered]

@@ -6,8 +6,7 @@ import numpy as np
 
 from eval.metrics.base import ImageSet, Score, Unavailable
 from eval.metrics.intervals import jackknife
-from eval.metrics.networks import ImageNetwork
-from eval.metrics.store import FeatureStore
+from eval.metrics.metric import Metric
 
 _USUAL = 10_000  # images; published figures have at least as many
 
@@ -49,38 +48,28 @@ def frechet_distance(one: Gaussian, other: Gaussian, root: np.ndarray | None = N
     return max(0.0, float(apart + spread))  # rounding alone makes it negative, for equal sets
 
 
-class Fid:
+class Fid(Metric):
     """The distance, with an interval that tells how far other generated images might move it."""
 
-    def __init__(self, name: str, network: ImageNetwork, store: FeatureStore):
-        self.name, self.network, self.store = name, network, store
+    needs_reference = True
 
     def scores(self, images: ImageSet, reference: ImageSet | None) -> list[Score]:
         """Return one score; Unavailable without two images on each side."""
-        assert reference is not None
-        if min(len(images), len(reference)) < 2:
+        least = min(len(images), len(reference))
+        if least < 2:
             counts = f"{len(images)} images and {len(reference)} of reference"
             raise Unavailable(f"{counts}; a covariance needs two of each")
         rows, theirs = (self.network.features(self.store, s) for s in (images, reference))
         target = Gaussian.of(theirs)
-        root = square_root(target.covariance)
+        root = square_root(target.covariance)  # once: at 2,048 features it takes seconds
 
         def distance(left_out: np.ndarray) -> float:
             return frechet_distance(Gaussian.of(np.delete(rows, left_out, axis=0)), target, root)
 
         figures = jackknife(len(rows), distance, distance(np.array([], dtype=int)))
-        return [
-            Score(
-                self.name,
-                count=len(images),
-                network=self.network.label,
-                resize=self.network.resize,
-                reference=f"{reference.name}, {len(reference)} images",
-                higher=False,
-                warning=_warning(min(len(images), len(reference)), rows.shape[1]),
-                **figures,
-            )
-        ]
+        warning = _warning(least, rows.shape[1])
+        notes = {"reference": str(reference), "higher": False, "warning": warning}
+        return [self.score(len(images), **notes, **figures)]
 
 
 def _warning(count: int, features: int) -> str | None:

@@ -6,8 +6,7 @@ Salimans et al. 2016.
 import numpy as np
 
 from eval.metrics.base import ImageSet, Score, Unavailable
-from eval.metrics.networks import ImageNetwork
-from eval.metrics.store import FeatureStore
+from eval.metrics.metric import Metric
 
 _SPLITS = 10
 _SPREAD = f"mean +- standard deviation of {_SPLITS} splits"
@@ -21,11 +20,8 @@ def inception_score(log_probabilities: np.ndarray) -> float:
     return float(np.exp((p * (rows - mean)).sum(axis=1).mean()))
 
 
-class InceptionScore:
+class InceptionScore(Metric):
     """The mean over ten splits in a fixed random order, as published figures are."""
-
-    def __init__(self, name: str, network: ImageNetwork, store: FeatureStore):
-        self.name, self.network, self.store = name, network, store
 
     def scores(self, images: ImageSet, reference: ImageSet | None) -> list[Score]:
         """Return one score; Unavailable for fewer images than splits."""
@@ -33,21 +29,10 @@ class InceptionScore:
             raise Unavailable(f"{len(images)} images; each of the {_SPLITS} splits needs one")
         rows = self.network.log_probabilities(self.store, images)
         order = np.random.default_rng(0).permutation(len(rows))
-        splits = np.array_split(order, _SPLITS)
-        figures = np.array([inception_score(rows[split]) for split in splits])
+        figures = np.array([inception_score(rows[part]) for part in np.array_split(order, _SPLITS)])
         mean, spread = float(figures.mean()), float(figures.std())
         share, classes = len(images) // _SPLITS, rows.shape[1]
         few = f"biased downwards: {share} images per split for {classes} classes"
-        return [
-            Score(
-                self.name,
-                mean,
-                len(images),
-                self.network.label,
-                self.network.resize,
-                mean - spread,
-                mean + spread,
-                _SPREAD,
-                warning=few if share < classes else None,
-            )
-        ]
+        ends = {"low": mean - spread, "high": mean + spread, "interval": _SPREAD}
+        warning = few if share < classes else None
+        return [self.score(len(images), value=mean, warning=warning, **ends)]

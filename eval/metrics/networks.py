@@ -1,5 +1,8 @@
 """Networks that turn images into features, and for some into log p(class | image)."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import torch
 from PIL import Image
@@ -55,22 +58,17 @@ class AttributeNetwork(ImageNetwork):
     resize = "none (128 x 128)"
     width = 256
 
-    def __init__(self, path: str, device: torch.device):
+    def __init__(self, flag: str, path: str, device: torch.device):
         """Load attributes.safetensors; Unavailable where it is missing."""
-        weights = require_file("attributes_path", path)
-        try:
+        weights = require_file(flag, path)
+        with _fitting(flag, path, "an attribute classifier"):
             self.classifier, self.device = AttributeClassifier.load(weights, str(device)), device
-        except (ValueError, RuntimeError) as error:
-            raise Unavailable(
-                f"--attributes_path {path}: not an attribute classifier: {error}"
-            ) from error
         self.label = f"attribute classifier, {weights_label(weights)}"
 
     @torch.inference_mode()
     def encode(self, images: list[Image.Image]) -> np.ndarray:
         """Return features and logits; Unavailable for images of another size."""
-        pixels = to_pixels(tiny_pixels(images).to(self.device))
-        maps = self.classifier.trunk(pixels)  # (images, 128, 8, 8)
+        maps = self.classifier.trunk(self._pixels(images))  # (images, 128, 8, 8)
         summary = torch.cat([maps.mean(dim=(2, 3)), maps.amax(dim=(2, 3))], dim=1)
         kinds, colours, *_ = self.classifier.labels.heads()
         kind, colour = self.classifier.background(summary).split([kinds, colours], dim=1)
@@ -86,8 +84,15 @@ class AttributeNetwork(ImageNetwork):
     @torch.inference_mode()
     def _classes(self, images: list[Image.Image]) -> np.ndarray:
         """Return the classifier's logits, (images, classes of all heads)."""
-        pixels = to_pixels(tiny_pixels(images).to(self.device))
-        return torch.cat(self.classifier(pixels), dim=1).cpu().numpy()
+        return torch.cat(self.classifier(self._pixels(images)), dim=1).cpu().numpy()
+
+    def _pixels(self, images: list[Image.Image]) -> Tensor:
+        """Return the classifier's input; Unavailable for images of another size."""
+        if sizes := {image.size for image in images} - {(128, 128)}:
+            width, height = sizes.pop()
+            wanted = "the tiny domain's have 128 x 128"
+            raise Unavailable(f"an image of {width} x {height} pixels; {wanted}")
+        return to_pixels(_stacked(images).to(self.device))
 
 
 class Inception(ImageNetwork):
@@ -96,31 +101,27 @@ class Inception(ImageNetwork):
     resize = f"centre crop, Lanczos to {_SIDE}, TensorFlow's bilinear to 299"
     width = 2048
 
-    def __init__(self, path: str, device: torch.device):
+    def __init__(self, flag: str, path: str, device: torch.device):
         """Load the weights; Unavailable where they or the library are missing."""
         fidelity = library("torch_fidelity", "torch-fidelity")
-        weights = require_file("inception_path", path)
+        weights = require_file(flag, path)
         # torch-fidelity would run code in the file, so it is read safely first.
-        if "fc.weight" not in read_state("inception_path", weights):
+        if "fc.weight" not in read_state(flag, weights):
             raise Unavailable(
-                f"--inception_path {path}: not torch-fidelity's weights, fc.weight is missing"
+                f"--{flag} {path}: not torch-fidelity's weights, fc.weight is missing"
             )
-        try:
+        with _fitting(flag, path, "torch-fidelity's weights"):
             module = fidelity.FeatureExtractorInceptionV3(
                 "inception", ["2048", "logits_unbiased"], str(weights)
             )
-        except RuntimeError as error:
-            raise Unavailable(
-                f"--inception_path {path}: not torch-fidelity's weights: {error}"
-            ) from error
         self.module, self.device = module.to(device), device
         self.label = f"torch-fidelity {fidelity.__version__} Inception v3, {weights_label(weights)}"
 
     @torch.inference_mode()
     def encode(self, images: list[Image.Image]) -> np.ndarray:
-        pixels = np.stack([np.asarray(_square(image, _SIDE)) for image in images])
-        parts = self.module(torch.from_numpy(pixels).permute(0, 3, 1, 2).to(self.device))
-        return torch.cat(parts, dim=1).cpu().numpy()
+        pixels = _stacked([_square(image) for image in images]).permute(0, 3, 1, 2)
+        pooled_and_logits = self.module(pixels.to(self.device))
+        return torch.cat(pooled_and_logits, dim=1).cpu().numpy()
 
 
 class Vgg(ImageNetwork):
@@ -132,42 +133,44 @@ class Vgg(ImageNetwork):
     resize = "bilinear to 224 x 224, without keeping the aspect"
     width = 4096
 
-    def __init__(self, path: str, device: torch.device):
+    def __init__(self, flag: str, path: str, device: torch.device):
         """Load the weights; Unavailable where they or the library are missing."""
         vision = library("torchvision", "torchvision")
-        weights = require_file("vgg_path", path)
+        weights = require_file(flag, path)
         module = vision.models.vgg16()
-        try:
-            module.load_state_dict(read_state("vgg_path", weights))
-        except RuntimeError as error:
-            raise Unavailable(f"--vgg_path {path}: not VGG16's weights: {error}") from error
+        with _fitting(flag, path, "VGG16's weights"):
+            module.load_state_dict(read_state(flag, weights))
         module.classifier = module.classifier[:4]
         self.module, self.device = module.eval().to(device), device
         self.label = f"torchvision {vision.__version__} VGG16, {weights_label(weights)}"
 
     @torch.inference_mode()
     def encode(self, images: list[Image.Image]) -> np.ndarray:
-        reduced = [
-            np.asarray(image.resize((224, 224), Image.Resampling.BILINEAR)) for image in images
-        ]
-        pixels = torch.from_numpy(np.stack(reduced)).permute(0, 3, 1, 2) / 255.0
+        reduced = [image.resize((224, 224), Image.Resampling.BILINEAR) for image in images]
+        pixels = _stacked(reduced).permute(0, 3, 1, 2) / 255.0
         mean, deviation = (torch.tensor(values).view(3, 1, 1) for values in _IMAGENET)
         return self.module(((pixels - mean) / deviation).to(self.device)).cpu().numpy()
 
 
-def tiny_pixels(images: list[Image.Image]) -> Tensor:
-    """Return the tiny domain's images as uint8 (images, 128, 128, 3); Unavailable for others."""
-    sizes = {image.size for image in images} - {(128, 128)}
-    if sizes:
-        width, height = sizes.pop()
-        raise Unavailable(
-            f"an image of {width} x {height} pixels; the tiny domain's have 128 x 128"
-        )
-    return torch.from_numpy(np.stack([np.asarray(image) for image in images]))
-
-
-def _square(image: Image.Image, side: int) -> Image.Image:
+def _square(image: Image.Image) -> Image.Image:
+    # Not ImageOps.fit, which crops at half pixels where the edges differ by an odd number.
     short = min(image.size)
     left, top = (image.width - short) // 2, (image.height - short) // 2
     square = image.crop((left, top, left + short, top + short))
-    return square.resize((side, side), Image.Resampling.LANCZOS)
+    return square.resize((_SIDE, _SIDE), Image.Resampling.LANCZOS)
+
+
+def _stacked(images: list[Image.Image]) -> Tensor:
+    """Return images of one size as uint8 (images, height, width, 3)."""
+    return torch.from_numpy(np.stack([np.asarray(image) for image in images]))
+
+
+@contextmanager
+def _fitting(flag: str, path: str, wanted: str) -> Iterator[None]:
+    """Let a library's complaint about a file of weights say which flag gave the file."""
+    try:
+        yield
+    except Unavailable:
+        raise
+    except (ValueError, RuntimeError) as error:
+        raise Unavailable(f"--{flag} {path}: not {wanted}: {error}") from error

@@ -7,8 +7,7 @@ import torch
 
 from eval.metrics.base import ImageSet, Score, Unavailable
 from eval.metrics.intervals import share_interval
-from eval.metrics.networks import ImageNetwork
-from eval.metrics.store import FeatureStore
+from eval.metrics.metric import Metric
 
 K = 3
 _BLOCK = 1024  # rows of the distance matrix that are in memory at a time
@@ -44,15 +43,14 @@ def _distances(points: np.ndarray, others: np.ndarray) -> Iterator[torch.Tensor]
         yield torch.cdist(block, columns)
 
 
-class PrecisionRecall:
+class PrecisionRecall(Metric):
     """Precision and recall of generated images.
 
     Precision is the share of generated images that lie among the real ones, recall the share of
     real images that lie among the generated ones.
     """
 
-    def __init__(self, name: str, network: ImageNetwork, store: FeatureStore):
-        self.name, self.network, self.store = name, network, store
+    needs_reference = True
 
     def scores(self, images: ImageSet, reference: ImageSet | None) -> list[Score]:
         """Return two scores; Unavailable for three images or fewer.
@@ -60,25 +58,15 @@ class PrecisionRecall:
         The interval of precision keeps the balls as they are. Recall has none, since other
         generated images would have other balls.
         """
-        assert reference is not None
         few = min(len(images), len(reference))
         if few <= K:
             raise Unavailable(f"{few} images on one side; the {K} nearest need more than {K}")
         rows, theirs = (self.network.features(self.store, s) for s in (images, reference))
-        figures = {
-            "precision": share_interval(covered(rows, theirs, radii(theirs)), np.ones(len(rows))),
-            "recall": {"value": float(covered(theirs, rows, radii(rows)).mean())},
-        }
+        precision = share_interval(covered(rows, theirs, radii(theirs)), np.ones(len(rows)))
+        recall = {"value": float(covered(theirs, rows, radii(rows)).mean())}
         warning = f"{few} images span a coarse manifold; compare with the same counts only"
+        notes = {"reference": str(reference), "warning": warning if few < _FEW else None}
         return [
-            Score(
-                f"{self.name}.{name}",
-                count=len(images),
-                network=self.network.label,
-                resize=self.network.resize,
-                reference=f"{reference.name}, {len(reference)} images",
-                warning=warning if few < _FEW else None,
-                **values,
-            )
-            for name, values in figures.items()
+            self.score(len(images), part, **notes, **figures)
+            for part, figures in ((".precision", precision), (".recall", recall))
         ]

@@ -1,25 +1,44 @@
-"""The metrics by name, and which of them need real images."""
+"""The metrics by name: their figures, the networks below them, and the flags of their weights."""
 
-from collections.abc import Callable
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 
 from configs.evaluation import EvaluateSettings
 from eval.metrics.accuracy import Accuracy
-from eval.metrics.aesthetic import Aesthetic
-from eval.metrics.base import Metric
-from eval.metrics.clip import ClipNetwork
-from eval.metrics.clip_score import ClipScore
+from eval.metrics.clip import Aesthetic, ClipNetwork, ClipScore
 from eval.metrics.fid import Fid
 from eval.metrics.inception_score import InceptionScore
-from eval.metrics.networks import AttributeNetwork, Inception, Vgg
+from eval.metrics.metric import Metric
+from eval.metrics.networks import AttributeNetwork, ImageNetwork, Inception, Vgg
 from eval.metrics.precision_recall import PrecisionRecall
 from eval.metrics.store import FeatureStore
 
 HPS_MODEL = "ViT-H-14"
-NEED_REFERENCE = ("tiny_fid", "tiny_pr", "fid", "pr")
-_FEATURE_METRICS = {"fid": Fid, "is": InceptionScore, "pr": PrecisionRecall}
+
+
+class Parts(NamedTuple):
+    """What a metric is made of."""
+
+    figure: type[Metric]
+    network: type[ImageNetwork] | None = None
+    flags: tuple[str, ...] = ()  # of weights, the network's first
+
+
+METRICS = {
+    "accuracy": Parts(Accuracy, AttributeNetwork, ("attributes_path",)),
+    "tiny_fid": Parts(Fid, AttributeNetwork, ("attributes_path",)),
+    "tiny_is": Parts(InceptionScore, AttributeNetwork, ("attributes_path",)),
+    "tiny_pr": Parts(PrecisionRecall, AttributeNetwork, ("attributes_path",)),
+    "fid": Parts(Fid, Inception, ("inception_path",)),
+    "is": Parts(InceptionScore, Inception, ("inception_path",)),
+    "pr": Parts(PrecisionRecall, Vgg, ("vgg_path",)),
+    "clip": Parts(ClipScore, ClipNetwork, ("clip_path",)),
+    "aesthetic": Parts(Aesthetic, ClipNetwork, ("aesthetic_clip_path", "aesthetic_path")),
+    "hpsv2": Parts(ClipScore, ClipNetwork, ("hpsv2_path",)),
+    "hpsv21": Parts(ClipScore, ClipNetwork, ("hpsv21_path",)),
+}
 
 
 def build_metric(
@@ -30,64 +49,20 @@ def build_metric(
     Raises:
         Unavailable: a library or weights are missing.
     """
-    return _BUILDERS[name](settings, store, device)
+    figure, network, flags = METRICS[name]
+    if network is None:
+        return figure(name, None, store, settings)
+    flag = flags[0]
+    models = {  # open_clip's model, and whether images are padded in place of cropped
+        "clip_path": (settings.clip_model,),
+        "aesthetic_clip_path": ("ViT-L-14-quickgelu",),
+        "hpsv2_path": (HPS_MODEL, True),
+        "hpsv21_path": (HPS_MODEL, True),
+    }
+    loaded = _network(network, flag, getattr(settings, flag), device, *models.get(flag, ()))
+    return figure(name, loaded, store, settings)
 
 
 @lru_cache(maxsize=1)  # the largest take 4 GB: only the latest is kept
-def _network(kind: Callable, *arguments: object) -> object:
+def _network(kind: type[ImageNetwork], *arguments: object) -> ImageNetwork:
     return kind(*arguments)
-
-
-def _accuracy(settings: EvaluateSettings, store: FeatureStore, device: torch.device) -> Metric:
-    return Accuracy(_network(AttributeNetwork, settings.attributes_path, device), store)
-
-
-def _on_features(name: str, kind: Callable, flag: str) -> Callable[..., Metric]:
-    def build(settings: EvaluateSettings, store: FeatureStore, device: torch.device) -> Metric:
-        network = _network(kind, getattr(settings, flag), device)
-        return _FEATURE_METRICS[name.removeprefix("tiny_")](name, network, store)
-
-    return build
-
-
-def _clip(settings: EvaluateSettings, store: FeatureStore, device: torch.device) -> Metric:
-    network = _network(ClipNetwork, "clip_path", settings.clip_path, settings.clip_model, device)
-    return ClipScore(
-        "clip", network, store, "" if settings.clip_prefix == "none" else settings.clip_prefix
-    )
-
-
-def _aesthetic(settings: EvaluateSettings, store: FeatureStore, device: torch.device) -> Metric:
-    network = _network(
-        ClipNetwork,
-        "aesthetic_clip_path",
-        settings.aesthetic_clip_path,
-        "ViT-L-14-quickgelu",
-        device,
-    )
-    return Aesthetic(settings.aesthetic_path, network, store)
-
-
-def _hps(name: str) -> Callable[..., Metric]:
-    def build(settings: EvaluateSettings, store: FeatureStore, device: torch.device) -> Metric:
-        path = getattr(settings, f"{name}_path")
-        return ClipScore(
-            name, _network(ClipNetwork, f"{name}_path", path, HPS_MODEL, device, True), store
-        )
-
-    return build
-
-
-_BUILDERS: dict[str, Callable[..., Metric]] = {
-    "accuracy": _accuracy,
-    "tiny_fid": _on_features("tiny_fid", AttributeNetwork, "attributes_path"),
-    "tiny_is": _on_features("tiny_is", AttributeNetwork, "attributes_path"),
-    "tiny_pr": _on_features("tiny_pr", AttributeNetwork, "attributes_path"),
-    "fid": _on_features("fid", Inception, "inception_path"),
-    "is": _on_features("is", Inception, "inception_path"),
-    "pr": _on_features("pr", Vgg, "vgg_path"),
-    "clip": _clip,
-    "aesthetic": _aesthetic,
-    "hpsv2": _hps("hpsv2"),
-    "hpsv21": _hps("hpsv21"),
-}

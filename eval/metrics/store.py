@@ -60,31 +60,30 @@ class FeatureStore:
         return self._rows(f"{network}, texts", keys, lambda number: texts[number], encode)
 
     def _rows(
-        self, network: str, keys: Sequence[str], load: Callable, encode: Encode
+        self, network: str, keys: Sequence[str], load: Callable[[int], object], encode: Encode
     ) -> np.ndarray:
         folder = self.folder / hashlib.sha256(network.encode()).hexdigest()[:16]
         paths = {key: folder / key[:2] / f"{key}.npy" for key in keys}
         numbers = {key: number for number, key in enumerate(keys)}
-        wanted = [key for key in self.processes.share(list(paths)) if not paths[key].is_file()]
+        missing = [key for key in self.processes.share(list(paths)) if not paths[key].is_file()]
+        batches = range(0, len(missing), self.batch_size)
         fault: Unavailable | None = None
         unsaved: dict[str, np.ndarray] = {}  # rows for which the disk had no room
         try:
-            with tqdm(
-                total=len(wanted), unit="item", desc=network[:40], disable=not sys.stderr.isatty()
-            ) as bar:
-                for start in range(0, len(wanted), self.batch_size):
-                    batch = wanted[start : start + self.batch_size]
-                    for key, row in zip(
-                        batch, encode([load(numbers[key]) for key in batch]), strict=True
-                    ):
-                        try:
-                            _write(paths[key], row)
-                        except OSError as error:  # the metric needs no cache
-                            unsaved[key] = row.astype(np.float32)
-                            remark(f"--cache_dir {self.folder}: not kept: {reason(error)}")
-                    bar.update(len(batch))
+            for start in tqdm(
+                batches, unit="batch", desc=network[:40], disable=not sys.stderr.isatty()
+            ):
+                batch = missing[start : start + self.batch_size]
+                rows = encode([load(numbers[key]) for key in batch]).astype(np.float32)
+                for key, row in zip(batch, rows, strict=True):
+                    try:
+                        _write(paths[key], row)
+                    except OSError as error:  # the metric needs no cache
+                        unsaved[key] = row
+                        remark(f"--cache_dir {self.folder}: not kept: {reason(error)}")
         except Unavailable as error:
             fault = error
+        # A process that raised alone would leave the others waiting here.
         for any_fault, rows in self.processes.gather((fault, unsaved)):
             if any_fault is not None:
                 raise any_fault
@@ -96,13 +95,12 @@ def _read(path: Path) -> np.ndarray:
     try:
         return np.load(path)
     except (OSError, ValueError, EOFError) as error:
-        raise Unavailable(
-            f"{path} is damaged ({damage(path, error)}); delete it to compute it anew"
-        ) from error
+        why = f"damaged ({damage(path, error)}); delete it to compute it again"
+        raise Unavailable(f"{path} is {why}") from error
 
 
 def _write(path: Path, row: np.ndarray) -> None:
     buffer = io.BytesIO()
-    np.save(buffer, row.astype(np.float32), allow_pickle=False)
+    np.save(buffer, row, allow_pickle=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, buffer.getvalue())

@@ -19,9 +19,8 @@ def library(module: str, package: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except (ImportError, RuntimeError) as error:  # the second where it was built for another torch
-        raise Unavailable(
-            f"{package} cannot be imported: pip install -r requirements.txt ({error})"
-        ) from error
+        how = f"pip install -r requirements.txt ({error})"
+        raise Unavailable(f"{package} cannot be imported: {how}") from error
 
 
 def find_weights(flag: str, path: str) -> Path:
@@ -51,18 +50,16 @@ def read_state(flag: str, file: Path) -> dict[str, Tensor]:
     """Return the tensors of a file of torch.save by key, without running code in it.
 
     Raises:
-        Unavailable: the file is none of torch.save, or holds something else.
+        Unavailable: torch.save did not write the file, or it holds something else.
     """
     try:
         state = load_pickled(file)
     except ValueError as error:
         why = f"cannot be read as weights: {error}; {SOURCES[flag]}"
         raise Unavailable(f"--{flag} {file}: {why}") from error
-    if not isinstance(state, dict) or not all(
-        isinstance(value, Tensor) for value in state.values()
-    ):
-        raise Unavailable(f"--{flag} {file}: found no tensors by name; {SOURCES[flag]}")
-    return state
+    if isinstance(state, dict) and all(isinstance(value, Tensor) for value in state.values()):
+        return state
+    raise Unavailable(f"--{flag} {file}: found no tensors by name; {SOURCES[flag]}")
 
 
 def _from_hub(flag: str, path: str) -> Path:
@@ -74,9 +71,8 @@ def _from_hub(flag: str, path: str) -> Path:
     try:
         paths = [Path(huggingface_hub.hf_hub_download(f"{owner}/{name}", file)) for file in files]
     except (HfHubHTTPError, HFValidationError, OSError) as error:  # offline, or not there
-        raise Unavailable(
-            f"--{flag} {path}: not here, and the hub did not deliver it: {error}"
-        ) from error
+        why = f"not here, and the hub did not deliver it: {error}"
+        raise Unavailable(f"--{flag} {path}: {why}") from error
     return paths[0] if rest else paths[0].parent
 
 

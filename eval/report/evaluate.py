@@ -41,13 +41,16 @@ def evaluate(settings: EvaluateSettings, runs: Sequence[Run]) -> None:
         return
     scores = with_prices(scores, _lossless_others(runs, rows))
     keys = shown_keys(runs, settings.images)
-    read = {run.name: accepted_lengths(run, _ids(run, keys)) for run in runs}
-    left_out = {run.name: (*run.images.left_out, *read[run.name][1]) for run in runs}
+    maps, left_out = {}, {}
+    for run in runs:
+        shown = {run.by_image[key]["id"] for key in keys if key in run.by_image}
+        maps[run.name], faults = accepted_lengths(run, shown)
+        left_out[run.name] = (*run.images.left_out, *faults)
     kinds = _remarks(left_out, rows, skipped)
     tables = [speed_table(rows), metric_table(scores, rows), sources_table(scores)]
     findings = Findings(runs, rows, tables, [text for kind in kinds for text in _capped(kind)])
     _tell(findings, scores)
-    page = report(findings, keys, {name: lengths for name, (lengths, _) in read.items()})
+    page = report(findings, keys, maps)
     document = _document(settings, findings, scores, [text for kind in kinds for text in kind])
     _write(folder, tables, document, page)
     print(f"{folder}/report.html, speed.md, images.md (.csv, .tex), evaluation.json")
@@ -68,10 +71,6 @@ def _lossless_others(runs: Sequence[Run], rows: Sequence[SpeedRow]) -> dict[str,
     """
     lossless = {run.name for run in runs if run.lossless} if common_keys(runs) else set()
     return {row.run: row.baseline for row in rows if row.baseline in lossless - {row.run}}
-
-
-def _ids(run: Run, keys: Sequence[tuple[str, int]]) -> set[str]:
-    return {run.by_image[key]["id"] for key in keys if key in run.by_image}
 
 
 def _remarks(
@@ -100,13 +99,9 @@ def _document(
     """Return the content of evaluation.json."""
     return {
         "settings": settings_dict(settings),
-        "runs": [
-            _run_entry(run, row) for run, row in zip(findings.runs, findings.rows, strict=True)
-        ],
+        "runs": list(map(_run_entry, findings.runs, findings.rows)),
         "speed": [asdict(row) for row in findings.rows],
-        "images": {
-            run: [_score_entry(score) for score in run_scores] for run, run_scores in scores.items()
-        },
+        "images": {run: list(map(_score_entry, of_run)) for run, of_run in scores.items()},
         "remarks": remarks,
         "versions": versions(),
         "revision": revision(),
@@ -126,8 +121,8 @@ def _run_entry(run: Run, row: SpeedRow) -> dict[str, object]:
 def _write(folder: Path, tables: Sequence[Table], document: dict[str, object], page: str) -> None:
     for name, table in zip(("speed", "images", "sources"), tables, strict=True):
         texts = {"md": table.markdown(), "csv": table.csv(), "tex": table.latex()}
-        for ending, text in texts.items():
-            replace_file(folder / f"{name}.{ending}", text.encode())
+        for suffix, text in texts.items():
+            replace_file(folder / f"{name}.{suffix}", text.encode())
     replace_file(folder / "evaluation.json", encode_json(document, indent=2))
     replace_file(folder / "report.html", page.encode())
 

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from configs.evaluation import EvaluateSettings
 from eval.metrics.base import ImageSet, Score, Unavailable
-from eval.metrics.paired import paired_difference
-from eval.metrics.registry import NEED_REFERENCE, build_metric
+from eval.metrics.intervals import Estimate, paired_difference
+from eval.metrics.registry import METRICS, build_metric
 from eval.metrics.store import FeatureStore
 from eval.report.run import Run, common_images, read_reference
 from support.devices import pick_device
@@ -44,14 +44,15 @@ def compute_scores(
     device = pick_device(settings.device)
     images, remark = common_images(runs)
     remarks = [remark] if remark else []
+    comparing = {name for name in names if METRICS[name].figure.needs_reference}
     real: ImageSet | Unavailable | None = None
-    if any(name in NEED_REFERENCE for name in names):
+    if comparing:
         real = _together(processes, lambda: _reference(settings, tiny, tiny_reference, processes))
     if isinstance(real, ImageSet):
         remarks += [f"{real.name}: left out {text}" for text in real.left_out]
     scores: Scores = {run.name: [] for run in runs}
     for name in names:
-        theirs = real if name in NEED_REFERENCE else None
+        theirs = real if name in comparing else None
         build = partial(build_metric, name, settings, store, device)
         metric = theirs if isinstance(theirs, Unavailable) else _together(processes, build)
         if isinstance(metric, Unavailable):
@@ -76,17 +77,18 @@ def with_prices(scores: Scores, baselines: Mapping[str, str]) -> Scores:
     """
     named = {run: {s.metric: s for s in run_scores} for run, run_scores in scores.items()}
 
-    def priced(run: str, score: Score) -> Score:
+    def price(run: str, score: Score) -> Estimate | None:
         plain = named.get(baselines.get(run), {}).get(score.metric)
-        fits = plain is not None and score.shares is not None and plain.shares is not None
-        fits = fits and [total for _, total in score.shares] == [total for _, total in plain.shares]
-        return replace(
-            score,
-            shares=None,
-            price=paired_difference(score.shares, plain.shares) if fits else None,
-        )
+        shares = [s.shares if s is not None else None for s in (score, plain)]
+        if None in shares:
+            return None
+        ours, theirs = ([total for _, total in pairs] for pairs in shares)
+        return paired_difference(*shares) if ours == theirs else None
 
-    return {run: [priced(run, s) for s in run_scores] for run, run_scores in scores.items()}
+    return {
+        run: [replace(s, shares=None, price=price(run, s)) for s in run_scores]
+        for run, run_scores in scores.items()
+    }
 
 
 def _reference(
@@ -108,20 +110,18 @@ def _reference(
 
 def _together(processes: Processes, work: Callable[[], T]) -> T | Unavailable:
     """Return the result of `work`; if any process lacks something for it, that, in all of them."""
+    result, fault = None, None
     try:
-        result: T | Unavailable = work()
+        result = work()
     except Unavailable as error:
-        result = error
+        fault = error
     # A process that went on alone would wait for the others at the next gather for ever.
-    faults = processes.gather(result if isinstance(result, Unavailable) else None)
-    return next((fault for fault in faults if fault is not None), result)
+    return next(filter(None, processes.gather(fault)), result)
 
 
 def _finite(score: Score) -> Score:
-    if not all(
-        math.isfinite(value) for value in (score.value, score.low, score.high) if value is not None
-    ):
-        raise Unavailable(
-            f"{score.metric} is {score.value}, with an interval from {score.low} to {score.high}"
-        )
-    return score
+    ends = (score.value, score.low, score.high)
+    if all(math.isfinite(value) for value in ends if value is not None):
+        return score
+    interval = f"an interval from {score.low} to {score.high}"
+    raise Unavailable(f"{score.metric} is {score.value}, with {interval}")

@@ -83,9 +83,7 @@ def thumbnail(image: Image.Image) -> str:
     """Return the image, at most 384 pixels on its longer edge, as a JPEG of high quality."""
     small = image.convert("RGB")
     small.thumbnail((_SIDE, _SIDE), Image.Resampling.LANCZOS)
-    buffer = io.BytesIO()
-    small.save(buffer, "JPEG", quality=90)
-    return _uri("image/jpeg", buffer.getvalue())
+    return _uri(small, "jpeg", quality=90)
 
 
 def difference(image: Image.Image, lossless: Image.Image) -> tuple[str, float] | None:
@@ -106,13 +104,10 @@ def acceptance_map(lengths: np.ndarray) -> str:
     shares = lengths / 8
     colours = matplotlib.colormaps["viridis"](np.ma.masked_invalid(shares), bytes=True)[..., :3]
     side = max(1, _SIDE // max(shares.shape))
-    picture = Image.fromarray(colours).resize(
-        (shares.shape[1] * side, shares.shape[0] * side), Image.Resampling.NEAREST
-    )
+    return _uri(Image.fromarray(colours.repeat(side, axis=0).repeat(side, axis=1)), "png")
+
+
+def _uri(image: Image.Image, kind: str, **options: int) -> str:
     buffer = io.BytesIO()
-    picture.save(buffer, "PNG")
-    return _uri("image/png", buffer.getvalue())
-
-
-def _uri(kind: str, content: bytes) -> str:
-    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+    image.save(buffer, kind, **options)
+    return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -10,7 +11,7 @@ from markupsafe import Markup, escape
 from PIL import Image
 
 from eval.report.pictures import acceptance_map, difference, speed_plot, tau_plot, thumbnail
-from eval.report.run import Run
+from eval.report.run import Key, Run
 from eval.report.speed import SpeedRow
 from eval.report.tables import settings_table
 from support.tables import Table
@@ -24,49 +25,48 @@ SPEED_NOTE = (
     "decoding is not counted. The baseline is a run of the same model and sampling distribution; "
     "-: none; (!): on another machine or batch size, or above tau, see the remarks. tau: mean "
     "tokens per verification round, the bonus token included, the prefill's token not. In "
-    "brackets: 95 % intervals over images. Relaxed runs draw other images than plain decoding: "
+    "brackets: 95 % intervals over images. Relaxed runs generate other images than plain decoding: "
     "their speed has a price."
 )
 IMAGES_NOTE = (
     "↑, ↓: more, or less, is better. In brackets: the interval that is named below; (!): a warning "
     "there. Differences to the baseline are over the same images."
 )
-Key = tuple[str, int]  # prompt and seed
 Maps = Mapping[str, Mapping[str, np.ndarray]]  # run, image id -> accepted lengths (rows, columns)
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A picture as a data URI, with the text that stands below it."""
+class Picture(NamedTuple):
+    """A picture as a data URI, with the text below it."""
 
     source: str
     caption: str
 
 
-@dataclass(frozen=True)
-class Example:
+class Example(NamedTuple):
     """A prompt and seed with the pictures of all runs."""
 
     prompt: str
     seed: int
-    pictures: tuple[Picture, ...]
+    pictures: list[Picture]
+
+
+class Summary(NamedTuple):
+    """A run's answers in words."""
+
+    run: str
+    fast: str
+    same: str
+    colour: str  # of `same`: good, bad or none
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What an evaluation has found, for the report.
+    """The results of an evaluation, for the report."""
 
-    Attributes:
-        runs: the runs, in the order of the tables.
-        rows: the speed of each run.
-        tables: speed, images, sources.
-        remarks: warnings, and what was not computed.
-    """
-
-    runs: Sequence[Run]
-    rows: Sequence[SpeedRow]
-    tables: Sequence[Table]
-    remarks: Sequence[str]
+    runs: Sequence[Run]  # in the order of the tables
+    rows: Sequence[SpeedRow]  # the speed of each run
+    tables: Sequence[Table]  # speed, images, sources
+    remarks: Sequence[str]  # warnings, and what was not computed
 
 
 def shown_keys(runs: Sequence[Run], images: int) -> list[Key]:
@@ -120,13 +120,11 @@ def _plots(findings: Findings) -> list[Markup]:
 
 def _example(findings: Findings, key: Key, maps: Maps) -> Example:
     named = {run.name: run for run in findings.runs}
-    pictures = [
-        picture
-        for run, row in zip(findings.runs, findings.rows, strict=True)
-        if key in run.by_image
-        for picture in _pictures(run, key, named.get(row.baseline), maps[run.name])
-    ]
-    return Example(*key, tuple(pictures))
+    pictures: list[Picture] = []
+    for run, row in zip(findings.runs, findings.rows, strict=True):
+        if key in run.by_image:
+            pictures += _pictures(run, key, named.get(row.baseline), maps[run.name])
+    return Example(*key, pictures)
 
 
 def _pictures(
@@ -149,16 +147,6 @@ def _pictures(
         caption = f"{run.name}: accepted lengths"
         pictures.append(Picture(acceptance_map(maps[record["id"]]), caption))
     return pictures
-
-
-@dataclass(frozen=True)
-class Summary:
-    """A run's answers in words; colour: good, bad or none, of the answer `same`."""
-
-    run: str
-    fast: str
-    same: str
-    colour: str
 
 
 def summary(row: SpeedRow) -> Summary:

@@ -6,9 +6,10 @@ What cannot be used is left out by name.
 import hashlib
 import io
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -28,18 +29,12 @@ from runs.run_files import (
 )
 from support.json_files import Line, scan_lines
 
+Key = tuple[str, int]  # what decides a lossless image: prompt and seed
 _ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 _UNREADABLE = (OSError, SyntaxError, ValueError, IndexError, Image.DecompressionBombError)
 # The settings that the tables need.
-_SETTINGS = {
-    "model": str,
-    "method": str,
-    "prompt": str,
-    "verifier": str,
-    "dtype": str,
-    "temperature": int | float,
-    "batch_size": int,
-}
+_SETTINGS = {"model": str, "method": str, "prompt": str, "verifier": str, "dtype": str}
+_SETTINGS |= {"temperature": int | float, "batch_size": int}
 
 
 @dataclass(frozen=True)
@@ -69,19 +64,16 @@ class Run:
         return self.lossless and verifier.repeats(self.settings["temperature"])
 
     @cached_property
-    def by_image(self) -> dict[tuple[str, int], Line]:
-        """The records by what decides a lossless image: prompt and seed."""
+    def by_image(self) -> dict[Key, Line]:
+        """The records by prompt and seed."""
         return {(record["prompt"], record["seed"]): record for record in self.records.values()}
 
-    def part(self, keys: Sequence[tuple[str, int]]) -> ImageSet:
+    def part(self, keys: Sequence[Key]) -> ImageSet:
         """Return the images of these prompts and seeds, in this order."""
-        numbers = {path.stem: number for number, path in enumerate(self.images.paths)}
-        order = [numbers[self.by_image[key]["id"]] for key in keys]
-        paths, hashes, prompts = (
-            tuple(values[number] for number in order)
-            for values in (self.images.paths, self.images.keys, self.images.prompts)
-        )
-        return ImageSet(self.name, paths, hashes, prompts)
+        rows = zip(self.images.paths, self.images.keys, self.images.prompts, strict=True)
+        by_id = {row[0].stem: row for row in rows}
+        chosen = (by_id[self.by_image[key]["id"]] for key in keys)
+        return ImageSet(self.name, *zip(*chosen, strict=True))
 
     def path(self, record: Line) -> Path:
         """Return the image file of a record."""
@@ -110,11 +102,17 @@ def read_run(folder: str, name: str, flag: str = "--output_dir") -> Run:
         for key, record in records.items()
     ]
     images = image_set(name, files)
-    kept = {path.stem for path in images.paths}
-    if not kept:
+    if not len(images):
         raise mismatch(f"{flag} {folder}", "no image that can be used", "a run with images")
-    left_out = (*faults, *_unrecorded(path, records, faults), *images.left_out)
-    images = ImageSet(name, images.paths, images.keys, images.prompts, left_out)
+    # A faulty record is named once, not also for its image.
+    recorded = records.keys() | {fault.partition(":")[0] for fault in faults}
+    unrecorded = (
+        f"{image.name}: an image without a record"
+        for image in sorted((path / "img").glob("*.png"))
+        if image.stem not in recorded
+    )
+    images = replace(images, left_out=(*faults, *unrecorded, *images.left_out))
+    kept = {image.stem for image in images.paths}
     usable = {key: record for key, record in records.items() if key in kept}
     return Run(name, path, manifest, usable, images)
 
@@ -135,7 +133,7 @@ def read_runs(folders: Sequence[str], baseline: str | None = None) -> list[Run]:
     return [read_run(*run) for run in zip(folders, names, flags, strict=True)]
 
 
-def common_keys(runs: Sequence[Run]) -> list[tuple[str, int]]:
+def common_keys(runs: Sequence[Run]) -> list[Key]:
     """Return the prompts and seeds that all runs have."""
     return [key for key in runs[0].by_image if all(key in run.by_image for run in runs)]
 
@@ -152,20 +150,8 @@ def common_images(runs: Sequence[Run]) -> tuple[list[ImageSet], str | None]:
         remark = f"images of other prompts and seeds by run, not to be compared: {counts}"
         return [run.images for run in runs], remark
     more = any(len(run.images) > len(shared) for run in runs)
-    remark = (
-        f"image metrics are of the {len(shared)} prompts and seeds that all runs have, of {counts}"
-    )
-    return [run.part(shared) for run in runs], remark if more else None
-
-
-def _unrecorded(folder: Path, records: dict[str, Line], faults: Sequence[str]) -> list[str]:
-    """Name the images that no record, not even a faulty one, belongs to."""
-    faulty = {fault.partition(":")[0] for fault in faults}
-    return [
-        f"{path.name}: an image without a record"
-        for path in sorted((folder / "img").glob("*.png"))
-        if path.stem not in records and path.stem not in faulty
-    ]
+    which = f"the {len(shared)} prompts and seeds that all runs have, of {counts}"
+    return [run.part(shared) for run in runs], f"image metrics are of {which}" if more else None
 
 
 def _manifest(folder: Path, flag: str) -> Line:
@@ -179,49 +165,19 @@ def _manifest(folder: Path, flag: str) -> Line:
     if not wrong and settings["verifier"] not in VERIFIERS:
         wrong.append("verifier")
     if wrong:
-        shown = ", ".join(f"--{name} {settings.get(name)!r}" for name in wrong)
-        path = folder / MANIFEST
-        raise mismatch(f"{flag} {path}", shown, "settings that generate_images wrote")
+        got = ", ".join(f"--{name} {settings.get(name)!r}" for name in wrong)
+        wanted = "settings that generate_images wrote"
+        raise mismatch(f"{flag} {folder / MANIFEST}", got, wanted)
     settings.setdefault("proposal", None)
     return manifest
 
 
-@dataclass(frozen=True)
-class ImageFile:
-    """A file that should hold an image.
-
-    Attributes:
-        sha256: hash of the content it was saved with, where that is known.
-    """
+class ImageFile(NamedTuple):
+    """A file that should hold an image."""
 
     path: Path
     prompt: str = ""
-    sha256: str | None = None
-
-    def content_hash(self) -> str:
-        """Return the sha256 of the content; a Fault if it is not a readable image, or another."""
-        try:
-            content = self.path.read_bytes()
-            with Image.open(io.BytesIO(content)) as image:
-                if image.format == "PNG":
-                    image.verify()  # its checksums, which is much faster than decoding
-                else:
-                    image.load()
-        except FileNotFoundError as error:
-            raise Fault("a record without an image") from error
-        except _UNREADABLE as error:
-            why = (
-                failed_download(content) or f"an image that cannot be read ({type(error).__name__})"
-            )
-            raise Fault(why) from error
-        digest = hashlib.sha256(content).hexdigest()
-        if self.sha256 not in (None, digest):
-            raise Fault("another image than the one that was saved")
-        return digest
-
-
-class Fault(Exception):
-    """Why a file is left out, in words."""
+    sha256: str | None = None  # of the content it was saved with, where that is known
 
 
 def image_set(name: str, files: Iterable[ImageFile]) -> ImageSet:
@@ -229,11 +185,31 @@ def image_set(name: str, files: Iterable[ImageFile]) -> ImageSet:
     whole, left_out = [], []
     for file in files:
         try:
-            whole.append((file.path, file.content_hash(), file.prompt))
-        except Fault as fault:
+            whole.append((file.path, _content_hash(file), file.prompt))
+        except Unavailable as fault:
             left_out.append(f"{file.path.stem}: {fault}")
     paths, keys, prompts = zip(*whole, strict=True) if whole else ((), (), ())
     return ImageSet(name, paths, keys, prompts, tuple(left_out))
+
+
+def _content_hash(file: ImageFile) -> str:
+    """Return the sha256 of the content; Unavailable if it is no readable image, or another one."""
+    try:
+        content = file.path.read_bytes()
+        with Image.open(io.BytesIO(content)) as image:
+            if image.format == "PNG":
+                image.verify()  # its checksums, which is much faster than decoding
+            else:
+                image.load()
+    except FileNotFoundError as error:
+        raise Unavailable("a record without an image") from error
+    except _UNREADABLE as error:
+        unreadable = f"an image that cannot be read ({type(error).__name__})"
+        raise Unavailable(failed_download(content) or unreadable) from error
+    digest = hashlib.sha256(content).hexdigest()
+    if file.sha256 not in (None, digest):
+        raise Unavailable("another image than the one that was saved")
+    return digest
 
 
 def reference_files(folder: str) -> list[Path]:
@@ -255,29 +231,21 @@ def read_reference(folder: str) -> ImageSet:
 
 @dataclass(frozen=True)
 class ImageTrace:
-    """An image's rounds by position, arrays of (tokens,).
+    """An image's rounds by position, arrays of (tokens,)."""
 
-    Attributes:
-        rounds: number of the round that decided a position, -1 at position 0.
-        accepted: draft tokens accepted in that round, NaN at position 0.
-        cut: whether the image's end cut that round's tree.
-        top1: the target's highest probability at the position, NaN at position 0.
-    """
-
-    rounds: np.ndarray
-    accepted: np.ndarray
-    cut: np.ndarray
-    top1: np.ndarray
+    rounds: np.ndarray  # number of the round that decided a position, -1 at position 0
+    accepted: np.ndarray  # draft tokens accepted in that round, NaN at position 0
+    cut: np.ndarray  # whether the image's end cut that round's tree
 
     @staticmethod
-    def of(rounds: Sequence[Line], tokens: int) -> "ImageTrace":
+    def of(rounds: Iterable[Line], tokens: int) -> "ImageTrace":
         """Read an image's rounds, as trace.jsonl has them.
 
         Raises:
             ValueError: they do not decide every position after the first.
         """
         numbers, cut = np.full(tokens, -1), np.zeros(tokens, dtype=bool)
-        accepted, top1 = np.full(tokens, np.nan), np.full(tokens, np.nan)
+        accepted = np.full(tokens, np.nan)
         position = 1  # the prefill decides position 0
         for entry in sorted(rounds, key=lambda entry: entry["round"]):
             number, end = entry["round"], position + entry["accepted"] + 1
@@ -287,11 +255,10 @@ class ImageTrace:
             numbers[position:end], accepted[position:end] = number, entry["accepted"]
             # The tree could not grow beyond the last token, so few accepted drafts say nothing.
             cut[position:end] = entry["depth"] >= tokens - position - 1
-            top1[position:end] = entry["top1"]
             position = end
         if position != tokens:
             raise ValueError(f"found rounds up to position {position} of {tokens}")
-        return ImageTrace(numbers, accepted, cut, top1)
+        return ImageTrace(numbers, accepted, cut)
 
     @property
     def whole(self) -> np.ndarray:
@@ -304,29 +271,27 @@ class ImageTrace:
         return 1 + np.flatnonzero(np.diff(self.rounds))
 
 
-def grid_columns(tokens: int, size: tuple[int, int]) -> int:
-    """Return the image tokens per row, from the (width, height) of the image in pixels.
+def grid_columns(run: Run, name: str) -> int:
+    """Return the image tokens per row, from the size of the image in pixels.
 
     Raises:
         ValueError: the tokens do not fill rows of this length.
     """
-    columns = max(1, round((tokens * size[0] / size[1]) ** 0.5))
+    record = run.records[name]
+    with Image.open(run.path(record)) as image:
+        width, height = image.size
+    tokens = record["tokens"]
+    columns = max(1, round((tokens * width / height) ** 0.5))
     if tokens % columns:
-        raise ValueError(
-            f"found {tokens} tokens for {size[0]} x {size[1]} pixels; they do not fill its rows"
-        )
+        got = f"{tokens} tokens for {width} x {height} pixels"
+        raise ValueError(f"found {got}; they do not fill its rows")
     return columns
 
 
-def accepted_lengths(run: Run, ids: Collection[str]) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Return the accepted lengths of each token's round, by image id, and what cannot be used.
+def read_traces(run: Run, ids: Collection[str]) -> tuple[dict[str, ImageTrace], list[str]]:
+    """Return the traces by image id, of the images that --trace recorded, and what is damaged.
 
-    The lengths (rows, columns) are numbers of draft tokens, NaN at the first token, for the images
-    that --trace recorded. What cannot be used is named in words.
-
-    Args:
-        run: whose trace is read.
-        ids: of the images to return; the others' rounds are not kept.
+    ids: of the images to return; the others' rounds are not kept.
     """
     rounds: dict[str, dict[object, Line]] = {}  # by number: a resumed run may repeat the last ones
     faults: list[str] = []
@@ -336,13 +301,25 @@ def accepted_lengths(run: Run, ids: Collection[str]) -> tuple[dict[str, np.ndarr
                 faults.append(f"{path.name}, line {number}: not a round")
             elif entry["id"] in ids:
                 rounds.setdefault(entry["id"], {})[entry.get("round")] = entry
-    lengths = {}
+    traces = {}
     for name, entries in rounds.items():
         try:
-            trace = ImageTrace.of(list(entries.values()), run.records[name]["tokens"])
-            with Image.open(run.path(run.records[name])) as image:
-                columns = grid_columns(len(trace.rounds), image.size)
-            lengths[name] = trace.accepted.reshape(-1, columns)
+            traces[name] = ImageTrace.of(entries.values(), run.records[name]["tokens"])
         except (ValueError, KeyError, TypeError) as error:
+            faults.append(f"{name}: a trace that cannot be used ({error!r})")
+    return traces, faults
+
+
+def accepted_lengths(run: Run, ids: Collection[str]) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Return the accepted lengths of each token's round, by image id, and what cannot be used.
+
+    The lengths (rows, columns) are numbers of draft tokens, NaN at the first token.
+    """
+    traces, faults = read_traces(run, ids)
+    lengths = {}
+    for name, trace in traces.items():
+        try:
+            lengths[name] = trace.accepted.reshape(-1, grid_columns(run, name))
+        except ValueError as error:
             faults.append(f"{name}: a trace that cannot be used ({error!r})")
     return lengths, faults

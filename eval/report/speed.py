@@ -6,43 +6,25 @@ from pathlib import Path
 from statistics import fmean
 
 from eval.bench.speedup import exceeds_tau
-from eval.metrics.paired import Estimate, paired_ratio
-from eval.report.run import Run
+from eval.metrics.intervals import Estimate, paired_ratio
+from eval.report.run import Key, Run
 from support.json_files import Line
 
 # What decides the tokens of plain decoding apart from prompt and seed: the checkpoints, by their
 # contents, and the sampling distribution.
-_DISTRIBUTION = (
-    "model",
-    "model_path",
-    "tokenizer_path",
-    "text_encoder_path",
-    "target_size",
-    "negative_prompt",
-    "quantize",
-    "temperature",
-    "top_k",
-    "top_p",
-    "cfg",
-)
+_DISTRIBUTION = ("model", "model_path", "tokenizer_path", "text_encoder_path", "target_size",
+                 "negative_prompt", "quantize", "temperature", "top_k", "top_p", "cfg")  # fmt: skip
 _MACHINE = ("dtype", "device", "vq_path")
 
 
 @dataclass(frozen=True)
 class PublishedCell:
-    """A row of the paper's tables.
+    """A row of the paper's tables."""
 
-    Attributes:
-        speedup: over its own plain decoding.
-        tau: tokens per round.
-        mean_depth: of the draft trees, in tokens.
-        clip: CLIP score.
-    """
-
-    speedup: float
-    tau: float | None = None
-    mean_depth: float | None = None
-    clip: float | None = None
+    speedup: float  # over its own plain decoding
+    tau: float | None = None  # tokens per round
+    mean_depth: float | None = None  # of the draft trees, in tokens
+    clip: float | None = None  # CLIP score
 
 
 # (model, prompts, temperature, method, whether acceptance is relaxed) -> figures
@@ -58,26 +40,18 @@ PUBLISHED = {
 
 def published(settings: dict[str, object], lossless: bool) -> PublishedCell | None:
     """Return the paper's figures for a run of these settings; None where it has none."""
-    model, prompt, temperature, method = (
-        settings[name] for name in ("model", "prompt", "temperature", "method")
-    )
-    return PUBLISHED.get((model, prompt, float(temperature), method, not lossless))
+    cell = (settings[name] for name in ("model", "prompt", "temperature", "method"))
+    return PUBLISHED.get((*cell, not lossless))
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """The run that another one is compared with.
-
-    Attributes:
-        keys: (prompt, seed) of the images in both.
-        distributions: differences of models and distributions, which leave nothing to compare.
-        doubts: differences of machines and batch sizes, which change seconds and rounding.
-    """
+    """The run that another one is compared with."""
 
     run: Run
-    keys: tuple[tuple[str, int], ...]
-    distributions: tuple[str, ...]
-    doubts: tuple[str, ...]
+    keys: tuple[Key, ...]  # of the images in both
+    distributions: tuple[str, ...]  # differing checkpoints or sampling: nothing can be compared
+    doubts: tuple[str, ...]  # differing machines or batch sizes, which change seconds and rounding
 
     @property
     def usable(self) -> bool:
@@ -87,17 +61,16 @@ class Baseline:
 
 def compared(run: Run, other: Run) -> Baseline:
     """Return `other` as the baseline of `run`."""
-    ours, theirs = run.manifest["identity"], other.manifest["identity"]
-    doubts = _differences(_MACHINE, ours, theirs) + _differences(
-        ("batch_size",), run.settings, other.settings
-    )
+    identities = run.manifest["identity"], other.manifest["identity"]
+    doubts = _differences(_MACHINE, *identities)
+    doubts += _differences(("batch_size",), run.settings, other.settings)
     doubts += [
         f"other {name} than {other.name}"
         for name in ("hardware", "versions")
         if run.manifest.get(name) != other.manifest.get(name)
     ]
     keys = tuple(key for key in other.by_image if key in run.by_image)
-    return Baseline(other, keys, tuple(_differences(_DISTRIBUTION, ours, theirs)), tuple(doubts))
+    return Baseline(other, keys, tuple(_differences(_DISTRIBUTION, *identities)), tuple(doubts))
 
 
 def baseline_of(run: Run, runs: Sequence[Run], folder: str | None) -> Baseline | None:
@@ -111,9 +84,8 @@ def baseline_of(run: Run, runs: Sequence[Run], folder: str | None) -> Baseline |
         path = Path(folder).resolve()
         return compared(run, next(other for other in runs if other.folder.resolve() == path))
     plain = [compared(run, other) for other in runs if other.settings["method"] == "ar"]
-    fitting = [baseline for baseline in plain if baseline.usable]
     return min(
-        fitting,
+        (baseline for baseline in plain if baseline.usable),
         key=lambda baseline: (baseline.run is not run, len(baseline.doubts), -len(baseline.keys)),
         default=None,
     )
@@ -132,67 +104,54 @@ class SpeedRow:
     """A run's figures over its images, and those against the baseline over the images of both.
 
     Figures against the baseline are None where the two cannot be compared.
-
-    Attributes:
-        lossless: whether the images have the target's own distribution.
-        same_tokens: whether they must be the images of plain decoding.
-        tau: mean tokens per verification round, the prefill's token not counted.
-        forwards, seconds: per image, without the VQ decoder.
-        baseline: name of the baseline's run.
-        speedup: seconds of the baseline / seconds.
-        compression: forward passes of the baseline / forward passes.
-        common: images in both; identical: how many of them have the same tokens.
-        doubtful: whether machine or batch size differ from the baseline's.
-        above_tau: whether the speed-up over plain decoding exceeds tau, which only noise does.
-        paper: the paper's figures for the same cell.
-        distribution: what decides the distribution of the images, by flag.
-        warnings: why figures may mislead or are missing.
     """
 
     run: str
     method: str
     proposal: str | None
     temperature: float
-    lossless: bool
-    same_tokens: bool
+    lossless: bool  # whether the images have the target's own distribution
+    same_tokens: bool  # whether they must be the images of plain decoding
     images: int
-    tau: float
+    tau: float  # mean tokens per verification round, the prefill's token not counted
     mean_depth: float
     mean_nodes: float
-    forwards: float
-    seconds: float
-    baseline: str | None = None
-    speedup: Estimate | None = None
-    compression: float | None = None
-    common: int | None = None
-    identical: int | None = None
-    doubtful: bool = False
-    above_tau: bool = False
-    paper: PublishedCell | None = None
-    distribution: Mapping[str, object] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
+    forwards: float  # per image
+    seconds: float  # per image, without the VQ decoder
+    baseline: str | None = None  # name of its run
+    speedup: Estimate | None = None  # seconds of the baseline / seconds
+    compression: float | None = None  # forward passes of the baseline / forward passes
+    common: int | None = None  # images in both runs
+    identical: int | None = None  # of them, those with the same tokens
+    doubtful: bool = False  # machine or batch size differ from the baseline's
+    above_tau: bool = False  # the speed-up over plain decoding exceeds tau, which only noise does
+    paper: PublishedCell | None = None  # the paper's figures for the same cell
+    distribution: Mapping[str, object] = field(default_factory=dict)  # `_DISTRIBUTION` by flag
+    warnings: tuple[str, ...] = ()  # why figures may mislead or are missing
 
 
 def speed_row(run: Run, baseline: Baseline | None) -> SpeedRow:
     """Return the figures of a run."""
     records = list(run.records.values())
-    figures = {
-        "run": run.name,
-        "method": run.settings["method"],
-        "proposal": run.settings["proposal"],
-        "temperature": run.settings["temperature"],
-        "lossless": run.lossless,
-        "same_tokens": run.same_tokens,
-        "images": len(records),
-        "tau": tau(records),
-        "mean_depth": fmean(record["mean_depth"] for record in records),
-        "mean_nodes": fmean(record["mean_nodes"] for record in records),
-        "forwards": fmean(record["target_forwards"] for record in records),
-        "seconds": fmean(record["seconds"] for record in records),
-        "paper": published(run.settings, run.lossless),
-        "distribution": {name: run.manifest["identity"].get(name) for name in _DISTRIBUTION},
-    }
-    return SpeedRow(**figures, **_against(run, baseline))
+
+    def mean(name: str) -> float:
+        return fmean(record[name] for record in records)
+
+    return SpeedRow(
+        run=run.name,
+        **{name: run.settings[name] for name in ("method", "proposal", "temperature")},
+        lossless=run.lossless,
+        same_tokens=run.same_tokens,
+        images=len(records),
+        tau=tau(records),
+        mean_depth=mean("mean_depth"),
+        mean_nodes=mean("mean_nodes"),
+        forwards=mean("target_forwards"),
+        seconds=mean("seconds"),
+        paper=published(run.settings, run.lossless),
+        distribution={name: run.manifest["identity"].get(name) for name in _DISTRIBUTION},
+        **_against(run, baseline),
+    )
 
 
 def differing_distributions(rows: Sequence[SpeedRow]) -> dict[str, dict[str, str]]:
@@ -216,36 +175,31 @@ def _against(run: Run, baseline: Baseline | None) -> dict[str, object]:
     """Return the fields of a SpeedRow that compare the run with its baseline."""
     if baseline is None:
         return {}
+    other = baseline.run
     if not baseline.usable:
         why = "; ".join(baseline.distributions)
         why = why or "no image with the prompt and seed of one of its"
-        warning = f"not compared with {baseline.run.name}: {why}"
+        warning = f"not compared with {other.name}: {why}"
         return {"common": len(baseline.keys), "warnings": (warning,)}
-    theirs = [baseline.run.by_image[key] for key in baseline.keys]
-    ours = [run.by_image[key] for key in baseline.keys]
-    seconds, forwards = (
-        [[record[name] for record in records] for records in (theirs, ours)]
-        for name in ("seconds", "target_forwards")
+    pairs = [(other.by_image[key], run.by_image[key]) for key in baseline.keys]
+    theirs, ours = zip(*pairs, strict=True)
+    speedup = paired_ratio(
+        *([record["seconds"] for record in records] for records in (theirs, ours))
     )
-    speedup = paired_ratio(*seconds)
-    noise = None
-    if baseline.run.settings["method"] == "ar" and baseline.run is not run:
-        noise = exceeds_tau(speedup.value, tau(ours))
-    identical = sum(
-        one["tokens_sha256"] == other["tokens_sha256"]
-        for one, other in zip(theirs, ours, strict=True)
-    )
-    differing = _differing(run, baseline.run, len(ours) - identical)
-    warnings = (*baseline.doubts, noise, differing)
+    forwards = [sum(record["target_forwards"] for record in records) for records in (theirs, ours)]
+    identical = sum(one["tokens_sha256"] == two["tokens_sha256"] for one, two in pairs)
+    plain = other.settings["method"] == "ar" and other is not run
+    noise = exceeds_tau(speedup.value, tau(ours)) if plain else None
+    warnings = (*baseline.doubts, noise, _differing(run, other, len(pairs) - identical))
     return {
-        "baseline": baseline.run.name,
+        "baseline": other.name,
         "speedup": speedup,
-        "compression": sum(forwards[0]) / sum(forwards[1]),
-        "common": len(ours),
+        "compression": forwards[0] / forwards[1],
+        "common": len(pairs),
         "identical": identical,
         "doubtful": bool(baseline.doubts),
         "above_tau": noise is not None,
-        "warnings": tuple(text for text in warnings if text is not None),
+        "warnings": tuple(filter(None, warnings)),
     }
 
 

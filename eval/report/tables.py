@@ -1,9 +1,10 @@
 """The tables of an evaluation: speed, images, what the figures rest on, settings."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 from eval.metrics.base import Score
-from eval.metrics.paired import Estimate
+from eval.metrics.intervals import Estimate
 from eval.report.run import Run
 from eval.report.speed import SpeedRow, differing_distributions
 from support.tables import NONE, Table, number
@@ -32,7 +33,7 @@ def _speed_cells(row: SpeedRow, differing: Mapping[str, str]) -> dict[str, str]:
         **({"distribution": ", ".join(other)} if other else {}),
         "s/image": number(row.seconds),
         "baseline": row.baseline or NONE,
-        "SR": _ratio(row.speedup) + _mark(row.doubtful or row.above_tau),
+        "SR": (row.speedup.words() if row.speedup else NONE) + _mark(row.doubtful or row.above_tau),
         "tau": number(row.tau),
         "mean depth": number(row.mean_depth),
         "forwards": number(row.forwards),
@@ -66,14 +67,18 @@ def metric_table(scores: Mapping[str, Sequence[Score]], rows: Sequence[SpeedRow]
         for score in run_scores:
             by_metric.setdefault(score.metric, {})[run] = score
     paper = {row.run: row.paper.clip for row in rows if row.paper and row.paper.clip is not None}
-    table = []
+    table: list[dict[str, str]] = []
     for metric, by_run in by_metric.items():
         arrow = "↑" if next(iter(by_run.values())).higher else "↓"
         shown = {titles[run]: _score(by_run.get(run)) for run in scores}
         clip = {f"paper's {run}": number(value) for run, value in paper.items()}
         table.append({"figure": f"{metric} {arrow}"} | shown | (clip if metric == "clip" else {}))
-        if any(score.price for score in by_run.values()):
-            prices = {titles[run]: _difference(score.price) for run, score in by_run.items()}
+        prices = {
+            titles[run]: score.price.words(partial(_digits, sign="+"))
+            for run, score in by_run.items()
+            if score.price
+        }
+        if prices:
             table.append({"figure": f"{metric}, minus the baseline's"} | prices)
     return Table.of(table, "Images")
 
@@ -130,32 +135,13 @@ def _mark(doubtful: bool) -> str:
     return " (!)" if doubtful else ""
 
 
-def _ratio(ratio: Estimate | None) -> str:
-    if ratio is None:
-        return NONE
-    return f"{ratio.value:.2f}" + _interval(ratio, "{:.2f}".format)
-
-
-def _difference(price: Estimate | None) -> str:
-    if price is None:
-        return NONE
-    return _signed(price.value) + _interval(price, _signed)
-
-
 def _score(score: Score | None) -> str:
     if score is None:
         return NONE
-    return _places(score.value) + _interval(score, _places) + _mark(score.warning is not None)
+    figure = Estimate(score.value, score.low, score.high)
+    return figure.words(_digits) + _mark(score.warning is not None)
 
 
-def _interval(figure: Estimate | Score, shown: Callable[[float], str]) -> str:
-    """Return the ends in brackets; nothing for a figure without an interval."""
-    return "" if figure.low is None else f" [{shown(figure.low)}, {shown(figure.high)}]"
-
-
-def _places(value: float) -> str:
-    return f"{value:z.4f}" if abs(value) < 10 else f"{value:z.4g}"
-
-
-def _signed(value: float) -> str:
-    return f"{value:+z.4f}" if abs(value) < 10 else f"{value:+z.4g}"
+def _digits(value: float, sign: str = "") -> str:
+    """Return four digits after the point of a small figure, four in all of a large one."""
+    return format(value, f"{sign}z.4f" if abs(value) < 10 else f"{sign}z.4g")

@@ -10,8 +10,7 @@
 #
 # It needs no network. If it is interrupted, run the same command again; what is measured is kept. At
 # the end it writes OUT/check.md, with all tables, and OUT.tar.gz, which is what to send back.
-# --small takes small sizes, some minutes; so does a machine without a GPU, where the check says what
-# it had to skip.
+# --small takes small sizes, some minutes; so does a machine without a GPU.
 #
 # Variables (default): OUT folder (outputs/gpu_check); MODEL a checkpoint of the tiny model's layout
 # (ckpts/tiny); PY interpreter.
@@ -32,14 +31,11 @@ OUT=${OUT:-outputs/gpu_check}
 MODEL=${MODEL:-ckpts/tiny}
 random=$OUT/random_anole
 mkdir -p "$OUT"
-
 failed=() skipped=
-if [ "$device" = auto ]; then
+[ "$device" != auto ] ||
   device=$("$PY" -c 'import torch; print("cuda" if torch.cuda.is_available() else "cpu")')
-fi
 if [ "$device" = cpu ]; then
-  small=1
-  skipped="No GPU: skipped CUDA graphs, kernel launches, the host's share, waits, GPU memory and the size of 7B."
+  small=1 skipped="No GPU: skipped CUDA graphs, kernel launches, the host's share, waits, GPU memory and the size of 7B."
 fi
 methods=ar,jacobi,recall,eagle2:proposal=topk,adt,configs/paper/adt.yaml,configs/paper/lantern.yaml,configs/fast/n58.yaml
 tokens=() checkpoint=() rounds=() batches="1 8" images=16

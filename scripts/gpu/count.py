@@ -7,8 +7,8 @@ and its image; what is counted of its tensors is scaled up.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import islice
+from math import prod
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -58,19 +58,6 @@ class Network(NamedTuple):
         return size * self.scale if size in self.widths else size
 
 
-def held(method: MethodSettings, depth: float = 5) -> MethodSettings:
-    """Return a method whose trees keep one depth, and the baseline's width.
-
-    Random weights accept hardly any draft, so adaptive trees would shrink to the least.
-    """
-    if (adt := method.adt) is None:
-        return method
-    depth, width = min(max(round(depth), adt.d_min), adt.d_max), min(max(10, adt.k_min), adt.k_max)
-    limits = {"d_min": depth, "d_max": depth, "d_init": depth}
-    limits |= {"k_min": width, "k_max": width, "k_init": width}
-    return replace(method, adt=replace(adt, **limits))
-
-
 def count_rounds(
     session: Session, network: Network, method: MethodSettings, images: int
 ) -> list[Work]:
@@ -90,11 +77,9 @@ def count_rounds(
 @contextmanager
 def counting(session: Session, network: Network) -> Iterator[list[Work]]:
     """Fill a list with all that the session's networks do meanwhile."""
-    kinds = (
-        {}
-        if session.drafter is None
-        else dict.fromkeys(session.drafter.network.modules(), "drafter")
-    )
+    kinds: dict[nn.Module, str] = {}
+    if session.drafter is not None:
+        kinds |= dict.fromkeys(session.drafter.network.modules(), "drafter")
     kinds |= dict.fromkeys(session.target.transformer.modules(), "weights")
     kinds[session.target.transformer.head] = "head"
     counter = _Counter(network, session.target.grid.tokens // 2)
@@ -190,14 +175,12 @@ def _read(name: str, inputs: list[Tensor], outputs: list[Tensor]) -> list[Tensor
 
 def total_bytes(session: Session, network: Network) -> int:
     """Return the bytes of all weights, and of the keys and values of an image, in bf16."""
-    spec, size = session.target.spec, 0
-    modules = [session.target.transformer]
-    modules += [] if session.drafter is None else [session.drafter.network]
-    weights = {id(p): p for module in modules for p in module.parameters()}
-    for weight in weights.values():
-        elements = 1
-        for dimension in weight.shape:
-            elements *= network.real(dimension)
-        size += WIDTH * elements
+    spec = session.target.spec
+    networks = [session.target.transformer]
+    networks += [] if session.drafter is None else [session.drafter.network]
+    # By identity: the drafter may share the target's embedding and head.
+    weights = {id(weight): weight for module in networks for weight in module.parameters()}
+    elements = sum(prod(map(network.real, weight.shape)) for weight in weights.values())
     width = spec.kv_heads * spec.head_dim * network.scale
-    return size + 2 * 2 * WIDTH * width * spec.layers * spec.max_positions  # both guidance rows
+    cached = 2 * 2 * width * spec.layers * spec.max_positions  # keys and values of guidance's rows
+    return WIDTH * (elements + cached)

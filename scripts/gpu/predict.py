@@ -25,13 +25,13 @@ from eval.bench.table import method_words
 from eval.report.run import read_run
 from eval.report.speed import tau as tau_of
 from runs.session import Session, open_session
-from scripts.gpu.count import KINDS, Network, Work, count_rounds, held, total_bytes
-from scripts.gpu.rounds import METHODS
+from scripts.gpu.count import KINDS, Network, Work, count_rounds, total_bytes
+from scripts.gpu.rounds import METHODS, held
 from scripts.gpu.tokens import short
 from scripts.tools.random_checkpoint import IDS, public_config, write_checkpoint
 from support.json_files import read_lines, read_object
 from support.script import run_script
-from support.tables import Table
+from support.tables import NONE, Table
 
 REACHED = 0.85  # share of the bandwidth that large reads reach
 COMPUTED = 0.6  # share of the bf16 rate that products of some hundred rows reach
@@ -135,12 +135,11 @@ def predict(
     table = _listed(methods) if tau is None else _tabled(Path(tau))
     with TemporaryDirectory() as folder:
         session, network = _open(model, model_path, Path(folder))
-        rows = []
-        for name, method, length in table:
-            work = count_rounds(session, network, method, images)
-            rows.append(Row(name, method, length, work))
+        rows = [
+            Row(name, method, length, count_rounds(session, network, method, images))
+            for name, method, length in table
+        ]
     gigabytes = total_bytes(session, network) / 1e9
-    _check(rows[0], session, network)
     print(f"Predicted, not measured: {model_path or model} in bf16, {images} at once, guidance.")
     for prices in gpus:
         print(f"\n{prices.name}:\n")
@@ -189,11 +188,9 @@ def _open(model: str, model_path: str | None, folder: Path) -> tuple[Session, Ne
     """Return a session of a narrow model with all layers, and the sizes of the wide one."""
     if model not in ("anole", "tiny") or (model == "tiny" and model_path):
         refuse("model", model, "anole, also with --model_path, or tiny")
-    config = (
-        read_object(ROOT / "ckpts/tiny/config.json") if model == "tiny" else public_config(1, 32)
-    )
-    if model_path:
-        config = config | read_object(Path(model_path) / "config.json")
+    tiny = ROOT / "ckpts/tiny"
+    path = tiny if model == "tiny" else model_path and Path(model_path)
+    config = public_config(1, 32) | (read_object(path / "config.json") if path else {})
     # Two heads, since with one of them a transposition needs no copy.
     scale = 1 if model == "tiny" else config["num_attention_heads"] // 2
     hidden, intermediate = config["hidden_size"] // scale, config["intermediate_size"] // scale
@@ -215,52 +212,34 @@ def _open(model: str, model_path: str | None, folder: Path) -> tuple[Session, Ne
     return open_session(settings), network
 
 
-def _check(plain: Row, session: Session, network: Network) -> None:
-    """Fail if a round of plain decoding did not read every weight of the layers once."""
-    size = sum(
-        2 * network.real(module.in_features) * network.real(module.out_features)
-        for module in session.target.transformer.blocks.modules()
-        if hasattr(module, "in_features")
-    )
-    counted = sum(work.kernels * work.bytes for work in plain.work if work.kind == "weights")
-    if not 0.98 < counted / size < 1.1:
-        raise RuntimeError(f"a round reads {size:.3g} bytes of weights, {counted:.3g} were counted")
-
-
 def _table(rows: Sequence[Row], gpu: Prices, measured: dict[str, float]) -> str:
     """Return a GPU's rows in Markdown."""
-    columns = [
-        "method", "kernels", "GB", "GFLOP", "launched ms", "replayed ms", *KINDS, "host", "tau",
-        "predicted speed-up",
-    ]  # fmt: skip
-    columns += ["measured ms"] if measured else []
-    cells = [_cells(row, rows[0], gpu, measured) for row in rows]
-    return Table(tuple(columns), tuple(row[: len(columns)] for row in cells)).markdown()
+    return Table.of([_cells(row, rows[0], gpu, measured) for row in rows]).markdown()
 
 
-def _cells(row: Row, plain: Row, gpu: Prices, measured: dict[str, float]) -> tuple[str, ...]:
-    changes = (1 - ERROR, 1 + ERROR)
-    corners = [gpu.scaled(*change) for change in product(changes, repeat=3)]
+def _cells(row: Row, plain: Row, gpu: Prices, measured: dict[str, float]) -> dict[str, str]:
+    corners = [gpu.scaled(*change) for change in product((1 - ERROR, 1 + ERROR), repeat=3)]
     times = [row.round_ms(corner) for corner in corners]
-    speed = "-"
+    speed = NONE
     if row.tau is not None:
         around = [row.speedup(plain, corner) for corner in corners]
         speed = f"{row.speedup(plain, gpu):.2f} ({min(around):.2f}-{max(around):.2f})"
-    total = {
-        "kernels": sum(work.kernels for work in row.work),
-        "bytes": sum(work.kernels * work.bytes for work in row.work),
-        "operations": sum(work.kernels * work.operations for work in row.work),
-    }
     by_kind = gpu.replayed(row.work)
     by_kind["host"] += row.rule_ms(gpu)
-    return (
-        row.name, f"{total['kernels']:.0f}", f"{total['bytes'] / 1e9:.1f}",
-        f"{total['operations'] / 1e9:.0f}", f"{gpu.launched(row.work) + row.rule_ms(gpu):.1f}",
-        f"{row.round_ms(gpu):.1f} ({min(times):.1f}-{max(times):.1f})",
-        *(f"{by_kind[kind]:.2f}" for kind in (*KINDS, "host")),
-        "-" if row.tau is None else f"{row.tau:.2f}", speed,
-        f"{measured[row.name]:.1f}" if row.name in measured else "-",
-    )  # fmt: skip
+    cells = {
+        "method": row.name,
+        "kernels": f"{sum(work.kernels for work in row.work):.0f}",
+        "GB": f"{sum(work.kernels * work.bytes for work in row.work) / 1e9:.1f}",
+        "GFLOP": f"{sum(work.kernels * work.operations for work in row.work) / 1e9:.0f}",
+        "launched ms": f"{gpu.launched(row.work) + row.rule_ms(gpu):.1f}",
+        "replayed ms": f"{row.round_ms(gpu):.1f} ({min(times):.1f}-{max(times):.1f})",
+        **{kind: f"{milliseconds:.2f}" for kind, milliseconds in by_kind.items()},
+        "tau": NONE if row.tau is None else f"{row.tau:.2f}",
+        "predicted speed-up": speed,
+    }
+    if row.name in measured:
+        cells["measured ms"] = f"{measured[row.name]:.1f}"
+    return cells
 
 
 def _measured(path: str | None, images: int) -> dict[str, float]:

@@ -16,7 +16,7 @@ from support.durable import append_lines
 from support.json_files import read_lines
 from support.output import printed_unless_saved
 from support.provenance import cpu_name, revision
-from support.tables import Table
+from support.tables import NONE, Table
 
 Figures = dict[str, Any]
 
@@ -48,8 +48,7 @@ class Record:
 
         A check is there to find all faults, so the next measurement goes on after one.
         """
-        before = self.rows.get(name, {"error": "new"})
-        if "error" not in before and "skipped" not in before:
+        if not self.rows.get(name, {"error": "new"}).keys() & {"error", "skipped"}:
             return
         started = time.perf_counter()
         try:
@@ -76,8 +75,10 @@ class Record:
         print(f"\n## {title}\n")
         print(", ".join(f"{k} {v}" for k, v in machine.items() if k != "id" and v), end="\n\n")
         measured = [row for row in rows if columns[-1] in row]
-        cells = tuple(tuple(_text(row.get(column)) for column in columns) for row in measured)
-        print(Table(tuple(column.replace("_", " ") for column in columns), cells).markdown())
+        cells = [
+            {name.replace("_", " "): _text(row.get(name)) for name in columns} for row in measured
+        ]
+        print(Table.of(cells).markdown())
         for row in rows:
             for kind in ("error", "wrong", "skipped"):
                 if row.get(kind):
@@ -87,6 +88,4 @@ class Record:
 
 
 def _text(value: object) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else str(NONE if value is None else value)

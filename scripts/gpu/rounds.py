@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import islice, pairwise, product
 from pathlib import Path
 from statistics import fmean, median, quantiles
@@ -18,6 +19,7 @@ from statistics import fmean, median, quantiles
 import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
+from torch.utils.benchmark import Timer
 
 from configs.command_line import listed_method
 from configs.methods import MethodSettings
@@ -27,24 +29,20 @@ from configs.targets import ROOT
 from decoding.engine import StepStats
 from decoding.images import Job
 from runs.session import Session
-from scripts.gpu.count import held
 from scripts.gpu.record import Figures, Record
-from scripts.gpu.tokens import open_once, short
+from scripts.gpu.tokens import modes_of, open_once, short
 from scripts.tools.random_checkpoint import CODES
 from support.devices import pick_device
 from support.json_files import read_object
 from support.script import run_script
 
-PAPER = ROOT / "configs" / "paper"
+_RECIPES = ("paper/eagle2", "paper/adt", "paper/lantern", "fast/n58")
 # Windows of drafts are passes over so many tokens with next to nothing around them.
 METHODS = (
     "ar",
     *(f"jacobi:window={tokens - 1}" for tokens in (8, 16, 32, 64, 128)),
     "recall",
-    f"{PAPER}/eagle2.yaml",
-    f"{PAPER}/adt.yaml",
-    f"{PAPER}/lantern.yaml",
-    str(ROOT / "configs/fast/n58.yaml"),
+    *(f"{ROOT}/configs/{name}.yaml" for name in _RECIPES),
 )
 PROFILED = 5  # rounds
 COLUMNS = (
@@ -81,18 +79,31 @@ def time_rounds(
     bound = "a copy of as many bytes as the weights"
     record.measure(bound, lambda: copy_time(Path(model_path), where))
     least = record.rows[bound].get("bound_ms")
-    modes = ("off", "auto", "inductor") if where.type == "cuda" else ("auto",)
-    for mode in modes:  # of --compile; outermost, since each loads the weights anew
-        chosen = replace(settings, compile=mode)
-        for images, entry in product(map(int, batches.split(",")), methods.split(",")):
 
-            def figures(chosen=chosen, images=images, entry=entry) -> Figures:
-                method = held(listed_method(entry, {}))
-                row = measure_rounds(open_once(chosen), method, images, rounds)
-                return row | {"of_bound": least and least / row["ms_per_round"]}
+    def figures(mode: str, images: int, entry: str) -> Figures:
+        session = open_once(replace(settings, compile=mode))
+        row = measure_rounds(session, held(listed_method(entry, {})), images, rounds)
+        return row | {"of_bound": least and least / row["ms_per_round"]}
 
-            record.measure(f"{short(entry)}, batch {images}, --compile {mode}", figures)
+    sizes = map(int, batches.split(","))
+    # --compile is outermost, since each mode loads the weights again.
+    for mode, images, entry in product(modes_of(where), sizes, methods.split(",")):
+        name = f"{short(entry)}, batch {images}, --compile {mode}"
+        record.measure(name, partial(figures, mode, images, entry))
     record.finish("Rounds of a 7B target with random weights", COLUMNS)
+
+
+def held(method: MethodSettings, depth: float = 5) -> MethodSettings:
+    """Return a method whose trees keep one depth, and the baseline's width.
+
+    Random weights accept hardly any draft, so adaptive trees would shrink to the least.
+    """
+    if (adt := method.adt) is None:
+        return method
+    depth, width = min(max(round(depth), adt.d_min), adt.d_max), min(max(10, adt.k_min), adt.k_max)
+    limits = {"d_min": depth, "d_max": depth, "d_init": depth}
+    limits |= {"k_min": width, "k_max": width, "k_init": width}
+    return replace(method, adt=replace(adt, **limits))
 
 
 def copy_time(folder: Path, device: torch.device) -> Figures:
@@ -106,14 +117,9 @@ def copy_time(folder: Path, device: torch.device) -> Figures:
     index = read_object(folder / "model.safetensors.index.json")
     size = index["metadata"]["total_size"] - unread
     source = torch.ones(size // 2, dtype=torch.uint8, device=device)
-    target, times = torch.empty_like(source), []
-    for _ in range(20):
-        started = time.perf_counter()
-        target.copy_(source)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        times.append(1000 * (time.perf_counter() - started))
-    return {"bound_ms": median(times), "gb_per_s": size / median(times) / 1e6}
+    tensors = {"source": source, "target": torch.empty_like(source)}
+    seconds = Timer("target.copy_(source)", globals=tensors).timeit(20).mean  # it synchronises
+    return {"bound_ms": 1000 * seconds, "gb_per_s": size / seconds / 1e9}
 
 
 @torch.inference_mode()
@@ -130,11 +136,11 @@ def measure_rounds(session: Session, method: MethodSettings, images: int, count:
     engine = session.open_engine(method, images=images)
     jobs = [Job(str(number), "a red fox in the snow", number) for number in range(images)]
     started = time.perf_counter()
-    first = sum(1 for _ in islice(engine.generate(jobs), count))
+    list(islice(engine.generate(jobs), count))
     first_seconds = time.perf_counter() - started
-    rows, steps, ends = [], engine.generate(jobs), []
-    for _ in range(first):
-        rows += next(steps).rounds  # its figures come from the device, so the round has ended
+    rows, ends = [], []
+    for step in islice(engine.generate(jobs), count):
+        rows += step.rounds  # its figures come from the device, so the round has ended
         ends.append(1000 * time.perf_counter())
     # Without the first round, whose time would hold the prompt's pass.
     times = [end - before for before, end in pairwise(ends)]
@@ -148,7 +154,7 @@ def measure_rounds(session: Session, method: MethodSettings, images: int, count:
     if device.type == "cuda":
         figures["gib"] = torch.cuda.max_memory_allocated(device) / 2**30
         figures |= _device_work(engine.generate(jobs), figures["ms_per_round"])
-        figures |= {"waits": _waits(engine.generate(jobs))}
+        figures["waits"] = _waits(engine.generate(jobs))
     return figures
 
 

@@ -5,8 +5,12 @@
 In fp64 they are equal, in fp32 up to near-ties, and in bf16 the differences are counted.
 """
 
-from functools import lru_cache
+from dataclasses import replace
+from functools import lru_cache, partial
+from itertools import product
 from pathlib import Path
+
+import torch
 
 from configs.command_line import listed_method
 from configs.methods import MethodSettings
@@ -63,23 +67,21 @@ def compare_tokens(
     """
     where = pick_device(device)
     record = Record(Path(output), where, images=images)
-    modes = ("off", "auto", "inductor") if where.type == "cuda" else ("auto",)
-    for dtype in ("fp64", "fp32", "bf16"):
-        for mode in modes:  # of --compile
-            for entry in methods.split(","):
-                run = settings(model_path, dtype, images, str(where), mode)
-                name = f"{dtype}, --compile {mode}, {short(entry)}"
-                record.measure(name, lambda run=run, entry=entry: compared(run, entry))
+    cells = product(("fp64", "fp32", "bf16"), modes_of(where), methods.split(","))
+    for dtype, mode, entry in cells:
+        run = RunSettings(
+            prompt=str(ROOT / "configs/prompts/tiny_test.txt"), num_images=images, seed=SEED,
+            model_path=model_path, dtype=dtype, device=str(where), compile=mode,
+            method=MethodSettings("eagle2"),  # it loads the drafter
+        )  # fmt: skip
+        name = f"{dtype}, --compile {mode}, {short(entry)}"
+        record.measure(name, partial(compared, run, entry))
     record.finish("Tokens against the CPU's", COLUMNS)
 
 
-def settings(model_path: str, dtype: str, images: int, device: str, compile: str) -> RunSettings:
-    """Return the settings of a run on the test prompts; its method loads the drafter."""
-    return RunSettings(
-        prompt=str(ROOT / "configs/prompts/tiny_test.txt"), num_images=images, seed=SEED,
-        model_path=model_path, dtype=dtype, device=device, compile=compile,
-        method=MethodSettings("eagle2"),
-    )  # fmt: skip
+def modes_of(device: torch.device) -> tuple[str, ...]:
+    """Return the values of --compile that go different ways on a device."""
+    return ("off", "auto", "inductor") if device.type == "cuda" else ("auto",)
 
 
 def short(entry: str) -> str:
@@ -88,15 +90,16 @@ def short(entry: str) -> str:
 
 
 def compared(run: RunSettings, entry: str) -> Figures:
-    """Return how many images of a method are the CPU's, and `same_tokens`: the least share of an
-    image's tokens before the first difference.
+    """Return how many images of a method are the CPU's.
 
-    The CPU's images are plain decoding's where the method must make the same ones; else they are
-    the method's own, and of these only differences in fp64 are wrong.
+    `same_tokens` is the least share of an image's tokens before the first difference. The CPU's
+    images are plain decoding's where the method must generate the same ones; otherwise they are the
+    method's own, and only differences in fp64 are wrong.
     """
     method, session = listed_method(entry, {}), open_once(run)
     repeats = method.same_tokens(run.sampling.temperature)
-    expected = on_cpu(run.model_path, run.dtype, run.num_images, BASELINE if repeats else method)
+    plain = replace(run, device="cpu", compile="off")
+    expected = decode_once(plain, BASELINE if repeats else method)
     images = decode(session, method)
     shares = [_agreed(one, other) for one, other in zip(expected, images, strict=True)]
     counts = {"images": len(images), "identical": shares.count(1.0), "same_tokens": min(shares)}
@@ -105,8 +108,7 @@ def compared(run: RunSettings, entry: str) -> Figures:
     if not repeats:
         pairs = zip(images, shares, strict=True)
         return counts | {"wrong": [image.job.id for image, share in pairs if share < 1]}
-    distribution = sampling_distribution(run.sampling)
-    comparison = compare(session.target, distribution, expected, images)
+    comparison = compare(session.target, sampling_distribution(run.sampling), expected, images)
     return counts | {"near_ties": comparison.near_ties, "wrong": list(comparison.wrong)}
 
 
@@ -117,9 +119,9 @@ def open_once(settings: EngineSettings) -> Session:
 
 
 @lru_cache
-def on_cpu(model_path: str, dtype: str, images: int, method: MethodSettings) -> list[FinishedImage]:
-    """Return the images of a method by torch's own kernels on the CPU."""
-    return decode(open_session(settings(model_path, dtype, images, "cpu", "off")), method)
+def decode_once(run: RunSettings, method: MethodSettings) -> list[FinishedImage]:
+    """Return what `decode` does, for a model that is not kept."""
+    return decode(open_session(run), method)
 
 
 def decode(session: Session, method: MethodSettings) -> list[FinishedImage]:

@@ -7,9 +7,8 @@ import math
 from pathlib import Path
 
 from configs.fields import SettingsError, settings_dict
-from scripts.paper.needs import count_images, flag_values
-from scripts.paper.rows import methods_of
-from support.json_files import Line, parse_json
+from scripts.paper.needs import count_images, flag_values, methods_of
+from support.json_files import read_object
 from support.script import run_script
 
 
@@ -22,10 +21,10 @@ def paper_hours(*, benchmark: str, flags: str, methods: str = "ar eagle2 adt") -
         methods: the table's rows, with blanks between: methods, or recipes of configs/paper.
 
     Raises:
-        SettingsError: a flag, the prompts or the file cannot be used, or a row is missing in it.
+        SettingsError: a flag, the prompts or the file cannot be used, or the file lacks a row.
     """
     images = count_images(flag_values(flags))
-    rows = _rows(Path(benchmark))
+    rows = read_object(Path(benchmark)).get("rows", [])
     hours: dict[str, float] = {}
     for name, method in methods_of(methods).items():
         # By all settings, not by the method's name: an `adt` with other bounds has another speed.
@@ -36,15 +35,6 @@ def paper_hours(*, benchmark: str, flags: str, methods: str = "ar eagle2 adt") -
         hours[name] = images * row["seconds_per_image"] / 3600
     shares = ", ".join(f"{name} {_time(value)}" for name, value in hours.items())
     print(f"{images} images per row, one at a time: about {_time(sum(hours.values()))} ({shares})")
-
-
-def _rows(path: Path) -> list[Line]:
-    try:
-        return parse_json(path.read_text(encoding="utf-8"))["rows"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise SettingsError(
-            f"--benchmark {path}: cannot be read ({error}); expected a benchmark.json"
-        ) from error
 
 
 def _time(hours: float) -> str:

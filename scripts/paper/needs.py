@@ -7,35 +7,22 @@ import shlex
 from collections.abc import Iterator
 
 from configs.acceptance import LanternSettings
-from configs.command_line import read, read_words
-from configs.evaluation import TINY_METRICS, EvaluateSettings
+from configs.command_line import listed_method, read, read_words
+from configs.evaluation import EvaluateSettings
 from configs.fields import Values, build
 from configs.methods import MethodSettings
 from configs.schema import DATASETS, RunSettings
 from configs.targets import ROOT, TARGETS
 from configs.tools import InspectSettings
 from eval.metrics.base import Unavailable
-from eval.metrics.registry import NEED_REFERENCE
+from eval.metrics.registry import METRICS
 from eval.metrics.weights import find_weights
 from runs.check.files import examine_files
 from runs.check.report import NOTE, Report, as_table
 from runs.commands import evaluate_settings
 from runs.prompts import prompt_items
-from scripts.paper.rows import methods_of
 from support.border import Failure
 from support.script import run_script
-
-# The flags of each metric's weights.
-WEIGHTS = {
-    **dict.fromkeys(TINY_METRICS, ("attributes_path",)),
-    "fid": ("inception_path",),
-    "is": ("inception_path",),
-    "pr": ("vgg_path",),
-    "clip": ("clip_path",),
-    "aesthetic": ("aesthetic_clip_path", "aesthetic_path"),
-    "hpsv2": ("hpsv2_path",),
-    "hpsv21": ("hpsv21_path",),
-}
 
 
 def paper_needs(*, flags: str, methods: str = "ar eagle2 adt", evaluate: str = "") -> None:
@@ -62,10 +49,29 @@ def paper_needs(*, flags: str, methods: str = "ar eagle2 adt", evaluate: str = "
         print(f"image quality: {column}")
     faults = [finding.name for finding in report.faults]
     if drafted and settings.drafter_path is None:
-        faults.append(f"no drafter for {', '.join(drafted)}: {_drafter_source(settings.model)}")
+        source = TARGETS[settings.model].sources["drafter_path"]
+        how = f'{source}; DRAFTER=folder names it, METHODS="ar jacobi" needs none'
+        faults.append(f"no drafter for {', '.join(drafted)}: {how}")
     faults += _missing_tables(report, rows)
     if faults:
         raise Failure(f"files are missing or damaged, see above: {'; '.join(faults)}")
+
+
+def methods_of(names: str) -> dict[str, MethodSettings]:
+    """Return the method of each row, by name.
+
+    Args:
+        names: with blanks between: recipes of configs/paper, or methods as `benchmark` lists them.
+
+    Raises:
+        SettingsError: a name is neither a recipe nor a method.
+    """
+    rows = {}
+    for name in names.split():
+        recipe = ROOT / "configs" / "paper" / f"{name}.yaml"
+        entry = str(recipe) if recipe.is_file() else name
+        rows[name] = listed_method(entry, {}, "METHODS")
+    return rows
 
 
 def flag_values(flags: str) -> Values:
@@ -92,11 +98,6 @@ def _prompts(values: Values) -> str:
     return f"{values['prompt']}, {count_images(values)} of them"
 
 
-def _drafter_source(model: str) -> str:
-    source = TARGETS[model].sources["drafter_path"]
-    return f'{source}; DRAFTER=folder names it, METHODS="ar jacobi" needs none'
-
-
 def _missing_tables(report: Report, rows: dict[str, MethodSettings]) -> list[str]:
     """Return a fault if a row has LANTERN's rule and the checkpoint no table of nearest codes."""
     relaxed = [name for name, row in rows.items() if isinstance(row.relaxed, LanternSettings)]
@@ -106,23 +107,22 @@ def _missing_tables(report: Report, rows: dict[str, MethodSettings]) -> list[str
 
 def _columns(model: str, evaluate: str) -> Iterator[str]:
     """Yield a line per metric that the table will lack, then those that it will have."""
-    words = ["--output_dir=table", *shlex.split(evaluate)]
-    settings = evaluate_settings(read_words("evaluate", words))
-    computed: list[str] = []
-    for name in settings.chosen_metrics("tiny" if model == "tiny" else "other"):
-        if lacks := _lacks(name, settings, model):
-            yield f"{name} skipped: {lacks}"
-        else:
-            computed.append(name)
-    yield f"computed: {', '.join(computed) or 'none'}"
+    settings = evaluate_settings(
+        read_words("evaluate", ["--output_dir=table", *shlex.split(evaluate)])
+    )
+    names = settings.chosen_metrics("tiny" if model == "tiny" else "other")
+    lacks = {name: _lacks(name, settings, model) for name in names}
+    yield from (f"{name} skipped: {text}" for name, text in lacks.items() if text)
+    yield f"computed: {', '.join(name for name in names if not lacks[name]) or 'none'}"
 
 
 def _lacks(metric: str, settings: EvaluateSettings, model: str) -> str | None:
     """Return what a metric cannot be computed without; None if it can be."""
-    if metric in NEED_REFERENCE and settings.ref_dir is None and model != "tiny":
+    figure, _, flags = METRICS[metric]
+    if figure.needs_reference and settings.ref_dir is None and model != "tiny":
         return 'it needs real images; EVALUATE="--ref_dir FOLDER" names them'
     try:
-        for flag in WEIGHTS[metric]:
+        for flag in flags:
             find_weights(flag, getattr(settings, flag))
     except Unavailable as error:
         return str(error)

@@ -10,7 +10,7 @@ mean log-likelihood of that token before and after.
 """
 
 import json
-from typing import Any
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -50,16 +50,6 @@ def noise_of(image: FinishedImage, like: Tensor) -> Tensor:
     return gumbel(image.job.seed, "target", positions, like.shape[-1]).to(like.dtype)
 
 
-def show(table: list[dict[str, Any]]) -> None:
-    """Print one JSON line per proposal and level."""
-    for proposal in PROPOSALS:
-        for row in table:
-            shown = {name: round(value, 4) for name, value in row[proposal].items()}
-            print(
-                json.dumps({"proposal": proposal, "depth": row["depth"], **shown}, allow_nan=False)
-            )
-
-
 @torch.inference_mode()
 def calibrate(
     *,
@@ -86,15 +76,11 @@ def calibrate(
         depths: tree levels with a factor of their own.
         seed: of the images.
     """
-    distribution = SamplingSettings(temperature=temperature, top_k=top_k, top_p=top_p, cfg=cfg)
     settings = RunSettings(
-        prompt=prompt,
-        num_images=images,
-        seed=seed,
-        sampling=distribution,
-        model_path=model_path,
+        prompt=prompt, num_images=images, seed=seed, model_path=model_path,
         drafter_path=drafter_path,
-    )
+        sampling=SamplingSettings(temperature=temperature, top_k=top_k, top_p=top_p, cfg=cfg),
+    )  # fmt: skip
     session = open_session(settings)
     engine = session.open_engine()
     if not 1 <= depths < session.target.grid.tokens:
@@ -108,12 +94,12 @@ def calibrate(
             noise = noise_of(image, distributions[0]) * (temperature > 0)
             gathered.add_image(distributions, image.codes[1:].to(noise.device), noise)
     table = gathered.table()
-    show(table)
+    for proposal, row in product(PROPOSALS, table):
+        figures = {name: round(value, 4) for name, value in row[proposal].items()}
+        print(json.dumps({"proposal": proposal, "depth": row["depth"], **figures}))
     folder = checkpoint_folder(settings.drafter_path, "--drafter_path")
-    calibrated = Calibrations.read(folder).factors | {
-        distribution_key(engine.distribution): factors(table)
-    }
-    replace_file(folder / FILE, encode_json(calibrated))
+    fitted = {distribution_key(engine.distribution): factors(table)}
+    replace_file(folder / FILE, encode_json(Calibrations.read(folder).factors | fitted))
 
 
 if __name__ == "__main__":

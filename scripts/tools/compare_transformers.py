@@ -23,7 +23,7 @@ from configs.schema import RunSettings
 from decoding.images import Job
 from decoding.noise import gumbel
 from decoding.sampling import SamplingDistribution, choose
-from eval.bench.speedup import median_interval
+from eval.metrics.intervals import median_interval
 from models.base import TargetModel
 from runs.check.transformers import load_chameleon
 from runs.drawing import image_jobs
@@ -136,11 +136,9 @@ def _row(
 ) -> tuple[str, ...]:
     per_image = mean(seconds[name])
     times = zip(seconds[THEIRS], seconds[name], strict=True)
-    ratio = median_interval([theirs / ours for theirs, ours in times])
-    interval = "" if ratio.low is None else f" ({ratio.low:.2f}–{ratio.high:.2f})"
+    speed = median_interval([theirs / ours for theirs, ours in times]).words()
     same = sum(torch.equal(a, b) for a, b in zip(codes[name], codes[THEIRS], strict=True))
-    rate = len(codes[name][0]) / per_image
-    speed, images = f"{ratio.value:.2f}{interval}", len(codes[name])
+    rate, images = len(codes[name][0]) / per_image, len(codes[name])
     return name, f"{per_image:.2f}", f"{rate:.0f}", speed, f"{same}/{images}"
 
 

@@ -53,9 +53,7 @@ def renamed(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor
 
 
 def config_of(state: dict[str, Tensor], side: int, head_dim: int) -> dict:
-    """Return the config.json for weights in the Hugging Face layout;
-    ValueError names a missing key.
-    """
+    """Return the config.json for weights in the Hugging Face layout; ValueError if a key lacks."""
     try:
         vocab, hidden = state["model.embed_tokens.weight"].shape
         slots, width = state["model.cls_embedding.uncond_embedding"].shape
@@ -92,11 +90,8 @@ def convert(*, source: str, output: str, side: int | None = None, head_dim: int 
         if value is not None and (type(value) is not int or value < 1):
             refuse(flag, value, "whole numbers from 1")
     if side is None:
-        refuse(
-            "side",
-            None,
-            f"a whole number such as 16: the name {Path(source).name} does not end in _256 or _512",
-        )
+        why = f"the name {Path(source).name} does not end in _256 or _512"
+        refuse("side", None, f"a whole number such as 16: {why}")
     try:
         state = dict(renamed(read_tensors([Path(source)])))
         config = config_of(state, side, head_dim)

@@ -3,6 +3,7 @@
 `python -m scripts.tools.drafter_table FOLDER [FOLDER ...]`, folders of train_drafter
 """
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,11 @@ from support.script import run_script
 from support.tables import Table
 
 _SAMPLING = ("temperature", "top_k", "top_p", "cfg")
-_SHOWN = (
-    "steps",
-    "depths",
-    "guidance_aware",
-    "feature_noise",
-    "layers",
-    "alignment",
-    "agreement_weight",
-)
+_SHOWN = ("steps", "depths", "guidance_aware", "feature_noise", "layers", "alignment",
+          "agreement_weight")  # fmt: skip
 
 
-def line_of(folder: Path) -> dict[str, Any]:
+def row_of(folder: Path) -> dict[str, Any]:
     """Return a folder's row: settings and figures by column.
 
     Raises:
@@ -33,19 +27,14 @@ def line_of(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"{path}: missing; train_drafter writes it at its end")
     report = read_object(path)
-    settings, first, decoding = report["settings"], report["levels"][0], report["decoding"]
+    settings, decoding, (first, *deeper) = (report[k] for k in ("settings", "decoding", "levels"))
     row = {"drafter": folder.name} | {name: settings[name] for name in _SHOWN}
     row |= {name: settings.get(name) for name in _SAMPLING}
-    row |= {"TV": first["total_variation"]}
-    row |= {
-        f"{name} hit@{k}": first[name][f"hit_{k}"]
-        for name in ("topk", "coupled")
-        for k in (1, 4, 10)
-    }
-    row |= {
-        f"coupled hit@1, depth {level['depth']}": level["coupled"]["hit_1"]
-        for level in report["levels"][1:4]
-    }
+    row["TV"] = first["total_variation"]
+    for name, k in product(("topk", "coupled"), (1, 4, 10)):
+        row[f"{name} hit@{k}"] = first[name][f"hit_{k}"]
+    for level in deeper[:3]:
+        row[f"coupled hit@1, depth {level['depth']}"] = level["coupled"]["hit_1"]
     if decoding:
         row |= {"tau": decoding["tau"], "SR": decoding["speedup"]}
         row["identical"] = f"{decoding['identical']}/{decoding['images']}"
@@ -54,13 +43,14 @@ def line_of(folder: Path) -> dict[str, Any]:
 
 def table(folders: list[Path]) -> str:
     """Return the folders' rows in Markdown; figures are of depth 1 where no depth is named."""
-    drafters = [line_of(folder) for folder in folders]
-    columns = dict.fromkeys(name for drafter in drafters for name in drafter)
-    for name in _SAMPLING:  # figures of different distributions are not to be compared
-        if len({drafter[name] for drafter in drafters}) == 1:
-            del columns[name]
-    rows = [tuple(_cell(drafter.get(name, "-")) for name in columns) for drafter in drafters]
-    return Table(tuple(columns), tuple(rows)).markdown()
+    drafters = [row_of(folder) for folder in folders]
+    # Shown where it differs, since figures of different distributions are not to be compared.
+    alike = {name for name in _SAMPLING if len({drafter[name] for drafter in drafters}) == 1}
+    rows = [
+        {name: _cell(value) for name, value in drafter.items() if name not in alike}
+        for drafter in drafters
+    ]
+    return Table.of(rows).markdown()
 
 
 def _cell(value: object) -> str:

@@ -16,20 +16,16 @@ alone: with ADT-Tree the tree, and so the acceptance, depends on the neighbours 
 """
 
 import json
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
-from configs.fields import SettingsError
-from eval.metrics.paired import Estimate, estimate
-from eval.report.run import ImageTrace, grid_columns
-from runs.run_files import RECORDS, TRACE, image_path
+from configs.fields import mismatch
+from eval.metrics.intervals import Estimate, estimate
+from eval.report.run import ImageTrace, grid_columns, read_run, read_traces
 from support.durable import replace_file
-from support.json_files import read_lines
 from support.script import run_script
 from support.tables import Table
 
@@ -39,7 +35,7 @@ PAIRS |= {
     "upper_given_left": ("own", "upper", "left"),
     "left_given_upper": ("own", "left", "upper"),
 }
-Correlations = dict[str, tuple[int, Estimate] | None]  # by name: pairs, and Pearson's correlation
+Correlation = tuple[int, Estimate]  # pairs of rounds, and Pearson's correlation
 
 
 def maps(*, run: str, output_dir: str | None = None) -> None:
@@ -49,61 +45,49 @@ def maps(*, run: str, output_dir: str | None = None) -> None:
         run: its folder.
         output_dir: where the file goes; <run>/maps if None.
     """
-    folder = Path(run)
-    traces, columns = read_traces(folder)
-    output = folder / "maps" if output_dir is None else Path(output_dir)
+    traces, columns = traces_of(run)
+    output = Path(run) / "maps" if output_dir is None else Path(output_dir)
     output.mkdir(parents=True, exist_ok=True)
-    figures = correlations(traces, columns)
-    document = {
-        name: pair and asdict(pair[1]) | {"pairs": pair[0]} for name, pair in figures.items()
-    }
-    text = json.dumps({"images": len(traces)} | document) + "\n"
+    document, rows = {"images": len(traces)}, []
+    for name, pair in correlations(traces, columns).items():
+        document[name] = pair and asdict(pair[1]) | {"pairs": pair[0]}
+        cells = (str(pair[0]), pair[1].words("{:.3f}".format)) if pair else ("-", "-")
+        rows.append((name, *cells))
+    text = json.dumps(document) + "\n"
     replace_file(output / "correlations.json", text.encode())
-    print(
-        Table(("with", "pairs", "correlation (95 %)"), tuple(map(_row, figures.items()))).markdown()
-    )
+    print(Table(("with", "pairs", "correlation (95 %)"), tuple(rows)).markdown())
 
 
-def read_traces(run: Path) -> tuple[list[ImageTrace], int]:
+def traces_of(folder: str) -> tuple[list[ImageTrace], int]:
     """Return the traces of a run's images, those that have one, and the image tokens per row.
 
     Raises:
         SettingsError: no image has a trace with accepted drafts, one is damaged, or the images have
             different sizes.
     """
-    rounds = defaultdict(list)
-    try:
-        for entry in read_lines(run / TRACE):
-            rounds[entry["id"]].append(entry)
-        records = [record for record in read_lines(run / RECORDS) if record["id"] in rounds]
-        traces = [ImageTrace.of(rounds[record["id"]], record["tokens"]) for record in records]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise SettingsError(
-            f"--run {run}: found a damaged trace or record: {error!r}; allowed: a whole run"
-        ) from error
-    if not any(np.nanmax(trace.accepted) for trace in traces):
-        lacks = "no accepted drafts" if traces else "no images with a trace"
-        raise SettingsError(
-            f"--run {run}: found {lacks}; allowed: a run with --trace by a method that drafts"
-        )
-    columns = {_columns(run, record) for record in records}
+    run = read_run(folder, folder, "--run")
+    traces, faults = read_traces(run, run.records)
+    if faults:
+        raise mismatch(f"--run {folder}", "; ".join(faults), "a whole run")
+    if not any(np.nanmax(trace.accepted) for trace in traces.values()):
+        got = "no accepted drafts" if traces else "no images with a trace"
+        wanted = "a run with --trace by a method that drafts"
+        raise mismatch(f"--run {folder}", got, wanted)
+    columns = {grid_columns(run, name) for name in traces}
     if len(columns) > 1:
-        raise SettingsError(f"--run {run}: found images of several sizes; allowed: one")
-    return traces, columns.pop()
+        raise mismatch(f"--run {folder}", "several", "images of one size")
+    return list(traces.values()), columns.pop()
 
 
-def _columns(run: Path, record: dict) -> int:
-    with Image.open(image_path(run, record["id"])) as picture:
-        return grid_columns(record["tokens"], picture.size)
-
-
-def correlations(traces: Sequence[ImageTrace], columns: int, samples: int = 2000) -> Correlations:
+def correlations(
+    traces: Sequence[ImageTrace], columns: int, samples: int = 2000
+) -> dict[str, Correlation | None]:
     """Return the correlations of PAIRS; None where there are too few pairs, or one is constant.
 
     Args:
         traces: of the images.
         columns: image tokens per row.
-        samples: draws of images for the intervals.
+        samples: resamplings of the images for the intervals.
     """
     # a fixed seed, so that a run always gives the same figures
     random = np.random.default_rng(0)
@@ -139,14 +123,12 @@ def _variables(
     }
 
 
-def correlation(
-    variables: Sequence[np.ndarray], samples: int = 2000
-) -> tuple[int, Estimate] | None:
+def correlation(variables: Sequence[np.ndarray], samples: int = 2000) -> Correlation | None:
     """Return the pairs and the correlation of two variables, given a third if there is one.
 
     Args:
         variables: per image (2 or 3, pairs); columns with a NaN are left out.
-        samples: draws of images for the interval.
+        samples: resamplings of the images for the interval.
     """
     complete = [table[:, ~np.isnan(table).any(0)] for table in variables]
     values = np.concatenate(complete, axis=1)
@@ -155,9 +137,8 @@ def correlation(
     # sums of products of every two of: one, the variables; an image counts by adding its sums
     extended = [np.vstack([np.ones(table.shape[1]), table]) for table in complete]
     moments = np.stack([table @ table.T for table in extended])
-    figure = estimate(
-        lambda counts: _partial(np.tensordot(counts, moments, 1)), len(moments), samples
-    )
+    of_counts = lambda counts: _partial(np.tensordot(counts, moments, 1))  # noqa: E731
+    figure = estimate(of_counts, len(moments), samples)
     return None if np.isnan(figure.value) else (values.shape[1], figure)
 
 
@@ -172,15 +153,6 @@ def _partial(moments: np.ndarray) -> float:
             return float(r[0, 1])
         free = (1 - r[0, 2] ** 2) * (1 - r[1, 2] ** 2)
         return float((r[0, 1] - r[0, 2] * r[1, 2]) / np.sqrt(free))
-
-
-def _row(entry: tuple[str, tuple[int, Estimate] | None]) -> tuple[str, ...]:
-    name, pair = entry
-    if pair is None:
-        return name, "-", "-"
-    count, figure = pair
-    interval = "" if figure.low is None else f" [{figure.low:.3f}, {figure.high:.3f}]"
-    return name, str(count), f"{figure.value:.3f}{interval}"
 
 
 if __name__ == "__main__":

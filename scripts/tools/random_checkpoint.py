@@ -7,12 +7,12 @@ serves to time rounds, not speed-ups.
 """
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from huggingface_hub import split_torch_state_dict_into_shards
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
@@ -85,30 +85,16 @@ def write_weights(folder: Path, config: dict[str, Any], shapes: dict[str, Tensor
         shapes: weights by public key on the meta device, which take no memory.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    shards = list(_shards(shapes))
-    names = [f"model-{n + 1:05d}-of-{len(shards):05d}.safetensors" for n in range(len(shards))]
-    for number, (name, keys) in enumerate(zip(names, shards, strict=True)):
+    sized = {key: shape.bfloat16() for key, shape in shapes.items()}
+    plan = split_torch_state_dict_into_shards(sized, max_shard_size=SHARD_BYTES)
+    for number, (name, keys) in enumerate(plan.filename_to_tensors.items()):
         torch.manual_seed(number)  # so that a shard does not depend on those before it
         # Only one shard is in memory: all of them together are 14 GB, which many machines lack.
         save_file({key: _random(key, shapes[key]) for key in keys}, folder / name, {"format": "pt"})
         print(f"{folder / name}: {len(keys)} tensors", file=sys.stderr, flush=True)
     replace_file(folder / "config.json", encode_json(config))
-    shard_of = {key: name for name, keys in zip(names, shards, strict=True) for key in keys}
-    size = sum(2 * weight.numel() for weight in shapes.values())
-    index = {"metadata": {"total_size": size}, "weight_map": shard_of}
+    index = {"metadata": plan.metadata, "weight_map": plan.tensor_to_filename}
     replace_file(folder / "model.safetensors.index.json", encode_json(index))
-
-
-def _shards(shapes: dict[str, Tensor]) -> Iterator[list[str]]:
-    """Yield the keys of each shard."""
-    keys, size = [], 0
-    for key, weight in shapes.items():
-        added = 2 * weight.numel()
-        if keys and size + added > SHARD_BYTES:
-            yield keys
-            keys, size = [], 0
-        keys, size = [*keys, key], size + added
-    yield keys
 
 
 def _random(key: str, shape: Tensor) -> Tensor:

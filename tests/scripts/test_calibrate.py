@@ -49,21 +49,18 @@ def test_a_chain_is_accepted_where_the_fitted_distributions_say(folder, depth) -
 
 
 def test_the_file_grows_by_distributions(folder) -> None:
+    given = {"prompt": str(folder / "prompts.txt"), "model_path": str(folder / "model")}
     for temperature in (1.0, 0.0):
-        calibrate(
-            prompt=str(folder / "prompts.txt"),
-            images=2,
-            model_path=str(folder / "model"),
-            temperature=temperature,
-            depths=3,
-        )
+        calibrate(**given, images=2, temperature=temperature, depths=3)
     read = Calibrations.read(folder / "model" / "drafter")
-    for distribution in (SamplingDistribution(), SamplingDistribution(temperature=0.0)):
+    sampled, greedy = SamplingDistribution(), SamplingDistribution(temperature=0.0)
+    for distribution in (sampled, greedy):
         for proposal in ("topk", "coupled"):
             assert len(read.of(distribution, proposal).factors) == 3
-    assert read.of(SamplingDistribution(), "coupled") != read.of(
-        SamplingDistribution(temperature=0.0), "coupled"
-    )
+    assert read.of(sampled, "coupled") != read.of(greedy, "coupled")
+    for depths in (0, 16):
+        with pytest.raises(SettingsError, match="--depths"):
+            calibrate(**given, depths=depths)
 
 
 def test_choices_that_the_drafter_cuts_do_not_spoil_the_fit() -> None:
@@ -74,11 +71,3 @@ def test_choices_that_the_drafter_cuts_do_not_spoil_the_fit() -> None:
     row = figures(values, choices)
     assert row["cut"] > 0.02 and 0.9 < row["factor"] < 1.4
     assert row["calibrated_likelihood"] >= row["likelihood"] > -10
-
-
-@pytest.mark.parametrize("depths", [0, 16])
-def test_depths_that_no_tree_can_have_are_refused(folder, depths) -> None:
-    with pytest.raises(SettingsError, match="--depths"):
-        calibrate(
-            prompt=str(folder / "prompts.txt"), model_path=str(folder / "model"), depths=depths
-        )

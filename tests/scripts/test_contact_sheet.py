@@ -31,10 +31,8 @@ def test_common_images_stand_below_each_other(tmp_path: Path) -> None:
 
 
 def test_runs_without_records_or_common_images_are_refused(tmp_path: Path) -> None:
-    one, other = (
-        write_run(tmp_path / "one", {"00000_0": "red"}),
-        write_run(tmp_path / "other", {"00001_0": "red"}),
-    )
+    one = write_run(tmp_path / "one", {"00000_0": "red"})
+    other = write_run(tmp_path / "other", {"00001_0": "red"})
     with pytest.raises(SettingsError, match="no image in common"):
         contact_sheet(runs=f"{one},{other}", output=str(tmp_path / "sheet.png"))
     with pytest.raises(SettingsError, match=r"records\.jsonl"):

@@ -10,7 +10,7 @@ from configs.schema import ROOT
 CELLS = 2 * 2 * 3 * 2  # types, guidance scales, filters, batches
 
 
-def check(folder: Path, fails: str = "") -> subprocess.CompletedProcess[str]:
+def check(folder: Path, *arguments: str, fails: str = "") -> subprocess.CompletedProcess[str]:
     """Run the script with a stand-in for Python that fails where its words contain a text."""
     python = folder / "python"
     python.write_text(
@@ -18,7 +18,7 @@ def check(folder: Path, fails: str = "") -> subprocess.CompletedProcess[str]:
     )
     python.chmod(0o755)
     return subprocess.run(
-        ["bash", ROOT / "scripts/exactness.sh"],
+        ["bash", ROOT / "scripts/exactness.sh", *arguments],
         env=os.environ | {"PY": str(python), "OUT": str(folder / "out")},
         capture_output=True,
         text=True,
@@ -36,9 +36,18 @@ def test_wrong_images_in_one_cell_fail_the_check_and_only_it_runs_again(tmp_path
     assert len((tmp_path / "commands").read_text().splitlines()) == CELLS + 1
 
 
-def test_its_methods_are_lossless_ones(tmp_path) -> None:
-    check(tmp_path)
+def test_its_methods_are_lossless_ones_and_thin_takes_two_prompts(tmp_path) -> None:
+    check(tmp_path, "--thin")
     words = (tmp_path / "commands").read_text().splitlines()[0].split()
-    methods = [listed_method(e, {}) for e in words[words.index("--methods") + 1].split(",")]
+    given = {name: words[words.index(f"--{name}") + 1] for name in ("methods", "num_images")}
+    assert given["num_images"] == words[words.index("--samples_per_prompt") + 1] == "2"
+    methods = [listed_method(entry, {}) for entry in given["methods"].split(",")]
     assert len(set(methods)) == len(methods) > 20
     assert all(method.same_tokens(1.0) for method in methods)
+
+
+def test_it_says_how_it_is_called(tmp_path) -> None:
+    unknown, asked = check(tmp_path, "--thick"), check(tmp_path, "--thin", "--help")
+    assert (unknown.returncode, asked.returncode) == (2, 0) and unknown.stderr == asked.stdout
+    assert "bash scripts/exactness.sh [--thin]" in asked.stdout
+    assert not (tmp_path / "commands").exists()

@@ -100,13 +100,8 @@ def test_wrong_images_end_the_check_with_an_error(
 ) -> None:
     monkeypatch.setattr(tokens, "compare", lambda *_: Comparison(1, 0, 0, ("00000_0",)))
     with pytest.raises(SystemExit) as stop:
-        tokens.compare_tokens(
-            output=str(tmp_path / "tokens.jsonl"),
-            device="cpu",
-            model_path=str(checkpoint),
-            images=1,
-            methods="jacobi",
-        )
+        given = {"output": str(tmp_path / "tokens.jsonl"), "model_path": str(checkpoint)}
+        tokens.compare_tokens(**given, device="cpu", images=1, methods="jacobi")
     assert stop.value.code == 1
     assert "- fp64, --compile auto, jacobi: wrong: ['00000_0']" in capsys.readouterr().out
 

@@ -4,13 +4,16 @@ import json
 from pathlib import Path
 
 import pytest
+from browser import thinned
 
 from configs.fields import SettingsError
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
 from runs.session import Session, open_session
+from scripts.gpu import count
 from scripts.gpu.count import KINDS, Network, Work, count_rounds
 from scripts.gpu.predict import GPUS, predict
+from scripts.tools import random_checkpoint
 from scripts.tools.random_checkpoint import write
 
 
@@ -28,11 +31,13 @@ def opened(folder: Path, scale: int) -> Session:
 def models(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Session, Network]]:
     """A model of four attention heads, and one of two heads that stands for it."""
     folder = tmp_path_factory.mktemp("widths")
-    wide, narrow = opened(folder / "wide", 8), opened(folder / "narrow", 16)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(random_checkpoint, "IDS", 9400)  # a smaller embedding, which is fast to write
+        wide, narrow = opened(folder / "wide", 8), opened(folder / "narrow", 16)
     return [(wide, Network(1, 512, 1376, 128)), (narrow, Network(2, 256, 688, 128))]
 
 
-@pytest.mark.parametrize("method", ["ar", "jacobi", "static"])
+@pytest.mark.parametrize("method", thinned(["static", "ar", "jacobi"]))
 def test_a_narrow_model_stands_for_a_wide_one(models, method) -> None:
     wide, narrow = (count_rounds(*model, MethodSettings(method), 1) for model in models)
     for kind in KINDS:
@@ -42,7 +47,7 @@ def test_a_narrow_model_stands_for_a_wide_one(models, method) -> None:
             for value in (lambda work: 1, lambda work: work.bytes, lambda work: work.operations)
         )  # fmt: skip
         # rounds differ a little, by the tokens that the last one has accepted
-        assert kernels[0] == pytest.approx(kernels[1], rel=0.02, abs=1), kind
+        assert kernels[0] == pytest.approx(kernels[1], rel=0.03, abs=1), kind
         # what moves accepted tokens in the cache counts as small, with the bytes of whole layers
         near = 0.3 if kind == "small" else 0.1
         assert moved[0] == pytest.approx(moved[1], rel=near), kind
@@ -76,18 +81,17 @@ def test_a_slow_host_makes_launched_rounds_slow() -> None:
     assert h100.scaled(1, 0.5, 1).launched(work) < h100.launched(work)
 
 
-def test_the_shipped_model_with_measured_lengths(tmp_path, capsys) -> None:
+def test_the_shipped_model_with_measured_lengths(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(count, "WARM", 1)
+    monkeypatch.setattr(count, "ROUNDS", 1)
     rows = [{"method": "jacobi", "window": 7, "tau": 2.5, "mean_depth": 7.0, "adt_beta": None}]
     adt = {"adt_d_min": 2, "adt_d_max": 8, "adt_k_min": 4, "adt_k_max": 16, "adt_beta": 0.5}
     rows += [{"method": "adt", "nodes": 20, "tau": 3.0, "mean_depth": 3.4} | adt]
     (tmp_path / "benchmark.json").write_text(json.dumps({"rows": rows}))
     predict(model="tiny", gpu="h100,4090", tau=str(tmp_path))
     page = capsys.readouterr().out
-    assert page.startswith("Predicted, not measured: tiny")
-    assert (
-        page.count("| jacobi, window=7 |") == page.count("| adt, nodes=20, ") == 2
-        and "RTX 4090" in page
-    )
+    assert page.startswith("Predicted, not measured: tiny") and "RTX 4090" in page
+    assert page.count("| jacobi, window=7 |") == page.count("| adt, nodes=20, ") == 2
     assert "| 1.00 | 1.00 (1.00-1.00) |" in page and "whatever model made it" in page
 
 

@@ -1,45 +1,38 @@
-"""Maps of a run: what is drawn, printed and written, and runs that have none."""
+"""Maps of a run: what is printed and written, and runs that have none."""
 
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from made_runs import rounds_of, write_run
 from PIL import Image
 
 from configs.fields import SettingsError
 from eval.report.run import ImageTrace
-from scripts.tools.maps import correlation, correlations, maps, read_traces
+from scripts.tools.maps import correlation, correlations, maps, traces_of
 from support.durable import append_lines
 
 SIDE = 6
 
 
-def write_run(folder: Path, images: int = 9) -> Path:
-    """A run of pictures of 6 x 6 tokens, half as high as wide tokens; easy tops, hard bottoms."""
-    (folder / "img").mkdir(parents=True)
+def traced_run(folder: Path, images: int = 9) -> Path:
+    """A run of pictures of 6 x 6 tokens with easy tops and hard bottoms."""
     draw = np.random.default_rng(0)
+    pixels = draw.integers(0, 255, (images, 48, 48, 3)).astype(np.uint8)
+    write_run(folder, list(pixels), [f"prompt {n}" for n in range(images)], tokens=SIDE**2)
     for number in range(images):
-        name, position, rounds = f"{number:05d}_0", 1, []
-        while position < SIDE**2:
-            rest = SIDE**2 - position
-            accepted = int(
-                min(draw.integers(2, 5) if position < 18 else draw.integers(2), rest - 1)
-            )
-            top1 = draw.random(accepted + 1).tolist()
-            rounds.append({"id": name, "round": len(rounds), "position": position,
-                           "depth": min(5, rest - 1), "width": 4, "nodes": 9, "accepted": accepted,
-                           "top1": top1})  # fmt: skip
-            position += accepted + 1
-        append_lines(folder / "trace.jsonl", rounds)
-        append_lines(folder / "records.jsonl", [{"id": name, "tokens": SIDE**2}])
-        pixels = draw.integers(0, 255, (48, 48, 3)).astype(np.uint8)
-        Image.fromarray(pixels).save(folder / "img" / f"{name}.png")
+        accepted: list[int] = []
+        while (rest := SIDE**2 - 1 - sum(accepted) - len(accepted)) > 0:
+            most = draw.integers(2, 5) if rest > 18 else draw.integers(2)
+            accepted.append(int(min(most, rest - 1)))
+        lines = [{"id": f"{number:05d}_0"} | entry for entry in rounds_of(accepted)]
+        append_lines(folder / "trace.jsonl", lines)
     return folder
 
 
 def test_numbers_are_printed_and_written(tmp_path, capsys) -> None:
-    run = write_run(tmp_path / "run")
+    run = traced_run(tmp_path / "run")
     maps(run=str(run), output_dir=str(tmp_path / "elsewhere"))
     figures = json.loads((tmp_path / "elsewhere" / "correlations.json").read_text())
     assert figures["images"] == 9 and len(figures) == 8
@@ -50,66 +43,42 @@ def test_numbers_are_printed_and_written(tmp_path, capsys) -> None:
 
 
 def test_rows_are_those_of_the_picture(tmp_path) -> None:
-    run = write_run(tmp_path / "run", images=2)
+    run = traced_run(tmp_path / "run", images=2)
     for path in (run / "img").iterdir():
         Image.new("RGB", (72, 32)).save(path)
-    assert read_traces(run)[1] == 9  # 9 x 4 tokens
+    assert traces_of(str(run))[1] == 9  # 9 x 4 tokens
     Image.new("RGB", (32, 72)).save(path)
-    with pytest.raises(SettingsError, match="several sizes"):
-        read_traces(run)
+    with pytest.raises(SettingsError, match="images of one size"):
+        traces_of(str(run))
 
 
 def test_runs_without_a_trace_or_drafts_are_refused(tmp_path) -> None:
+    image = [np.zeros((8, 8, 3), np.uint8)]
+    run = write_run(tmp_path / "run", image, ["a cat"], tokens=4)
     with pytest.raises(SettingsError, match="--run .*no images with a trace"):
-        maps(run=str(tmp_path))
-    append_lines(tmp_path / "records.jsonl", [{"id": "00000_0", "tokens": 3}])
-    plain = [
-        {"id": "00000_0", "round": i, "position": i + 1, "accepted": 0, "depth": 0, "top1": [0.5]}
-        for i in (0, 1)
-    ]
-    append_lines(tmp_path / "trace.jsonl", plain[:1])
-    with pytest.raises(SettingsError, match="damaged .*up to position 2 of 3"):
-        maps(run=str(tmp_path))
-    append_lines(tmp_path / "trace.jsonl", plain[1:])
+        maps(run=str(run))
+    plain = [{"id": "00000_0"} | entry for entry in rounds_of([0, 0, 0])]
+    append_lines(run / "trace.jsonl", plain[:2])
+    with pytest.raises(SettingsError, match="cannot be used .*up to position 3 of 4"):
+        maps(run=str(run))
+    append_lines(run / "trace.jsonl", plain[2:])
     with pytest.raises(SettingsError, match="no accepted drafts"):
-        maps(run=str(tmp_path))
+        maps(run=str(run))
 
 
 def trace(accepted: list[int]) -> ImageTrace:
-    """Return the trace of a whole image whose rounds accept so many draft tokens, none cut."""
-    positions = np.cumsum([1, *(count + 1 for count in accepted)])
-    rounds = [
-        {
-            "round": i,
-            "position": int(positions[i]),
-            "accepted": a,
-            "depth": 0,
-            "top1": [0.5] * (a + 1),
-        }
-        for i, a in enumerate(accepted)
-    ]
-    return ImageTrace.of(rounds, int(positions[-1]))
+    return ImageTrace.of(rounds_of(accepted), 1 + sum(accepted) + len(accepted))
 
 
-def made(images: int, carry: float, seed: int = 0, least: int = 40) -> list[ImageTrace]:
-    """Make images whose rounds accept 0 to 7 tokens.
-
-    A share `carry` of the rounds repeats the round before.
-    """
-    draw = np.random.default_rng(seed)
-    traces = []
+def made(images: int, carry: float, tokens: int = 64 * 40) -> list[ImageTrace]:
+    """Make images whose rounds accept 0 to 7 tokens; a share `carry` repeats the round before."""
+    draw, traces = np.random.default_rng(0), []
     for _ in range(images):
-        accepted = [int(draw.integers(8))]
-        while sum(accepted) + len(accepted) < 64 * least:
-            accepted.append(accepted[-1] if draw.random() < carry else int(draw.integers(8)))
-        tokens = 64 * least - 1
-        kept = [
-            a
-            for a, end in zip(accepted, np.cumsum(np.array(accepted) + 1), strict=True)
-            if end <= tokens
-        ]
-        rest = tokens - sum(kept) - len(kept)
-        traces.append(trace([*kept, rest - 1] if rest else kept))
+        accepted: list[int] = []
+        while (rest := tokens - 1 - sum(accepted) - len(accepted)) > 0:
+            again = accepted and draw.random() < carry
+            accepted.append(min(accepted[-1] if again else int(draw.integers(8)), rest - 1))
+        traces.append(trace(accepted))
     return traces
 
 
@@ -124,14 +93,8 @@ def test_rounds_that_repeat_the_one_before_are_found_and_controls_are_not() -> N
     assert figures["left"][0] < figures["previous"][0]
 
 
-def test_independent_rounds_correlate_with_nothing() -> None:
-    figures = correlations(made(10, carry=0.0), columns=64, samples=100)
-    assert all(abs(figure.value) < 0.06 for _, figure in figures.values())
-
-
 def test_rows_that_repeat_the_row_above_are_found() -> None:
-    random = np.random.default_rng(3)
-    traces = []
+    random, traces = np.random.default_rng(3), []
     for _ in range(9):
         row: list[int] = []
         while sum(row) + len(row) < 48:

@@ -21,11 +21,8 @@ ROWS = ["published", "plain", "full", "agreement", "shifted", "depths1", "depths
 
 
 def settings_of(words: list[str], tokens: Path) -> dict:
-    texts = read_words("train_drafter", words[1:]) | {
-        "tokens": str(tokens),
-        "model_path": str(ROOT / "ckpts/tiny"),
-    }
-    settings = train_settings(texts)
+    given = {"tokens": str(tokens), "model_path": str(ROOT / "ckpts/tiny")}
+    settings = train_settings(read_words("train_drafter", words[1:]) | given)
     names = ("depths", "guidance_aware", "feature_noise", "layers", "alignment", "agreement_weight",
              "optimizer", "ce_weight", "enlarge_embeddings")  # fmt: skip
     return {name: getattr(settings, name) for name in names}
@@ -73,13 +70,10 @@ def test_a_table_of_two_rows(checkpoint, tmp_path, monkeypatch, capsys) -> None:
         assert main.main(words) == 0
     lines = table([Path(word) for word in last[1:]]).splitlines()
     assert len(lines) == 4 and lines[0].startswith("| drafter | steps | depths |")
-    assert lines[2].startswith("| plain | 2 | 1 | False |") and lines[3].startswith(
-        "| shifted | 2 | 2 | True |"
-    )
-    tau = json.loads((tmp_path / "out" / "plain" / "evaluation.json").read_text())["decoding"][
-        "tau"
-    ]
-    assert f"{tau:.3f}" in lines[2] and lines[2].endswith("| 1/1 |")
+    assert lines[2].startswith("| plain | 2 | 1 | False |")
+    assert lines[3].startswith("| shifted | 2 | 2 | True |")
+    figures = json.loads((tmp_path / "out" / "plain" / "evaluation.json").read_text())
+    assert f"{figures['decoding']['tau']:.3f}" in lines[2] and lines[2].endswith("| 1/1 |")
     with pytest.raises(ValueError, match="evaluation.json: missing"):
         table([tmp_path])
 
@@ -93,13 +87,13 @@ def test_the_usage_names_every_ablation() -> None:
 def test_a_sweep_is_measured_at_both_temperatures(
     name, checkpoint, tmp_path, capsys, monkeypatch
 ) -> None:
-    (tmp_path / "prompts.txt").write_text("a cat\ntwo dogs\nmore\n")
+    (tmp_path / "prompts.txt").write_text("a cat\n")
     flags = "--dtype fp64 --device cpu --cells 0-2 --repeats 1 --warmup 0"
     if name == "lantern":  # this checkpoint has a table of nearest codes, but no classifier
         checkpoint = with_table(checkpoint, tmp_path / "checkpoint")
     flags += f" --model_path {checkpoint}"
     monkeypatch.chdir(ROOT)
-    given = {"PROMPTS": str(tmp_path / "prompts.txt"), "FLAGS": flags}
+    given = {"PROMPTS": str(tmp_path / "prompts.txt"), "FLAGS": flags, "IMAGES": "1"}
     for words in commands(f"ablation.sh {name}", tmp_path, given):
         assert main.main(words) == 0, words
     for temperature in (1, 0):

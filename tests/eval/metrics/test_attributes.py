@@ -62,7 +62,7 @@ def test_scores_by_hand():
 
 def test_what_cannot_be_compared_is_refused(tmp_path):
     for seen, said in (([], []), (SAID[:1], SAID)):
-        with pytest.raises(ValueError, match="found . images"):
+        with pytest.raises(ValueError, match="got . images"):
             compare(_attributes(*seen), _attributes(*said))
     for shape, dtype in (((2, 3, 128, 128), np.uint8), ((2, 128, 128, 3), np.float32)):
         with pytest.raises(ValueError, match="allowed: uint8"):

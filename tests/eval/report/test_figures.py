@@ -9,8 +9,8 @@ from made_runs import settings_of, write_run
 from configs.evaluation import GENERAL_METRICS, TINY_METRICS, EvaluateSettings
 from eval.metrics import registry
 from eval.metrics.base import Score, Unavailable
+from eval.metrics.intervals import Estimate
 from eval.metrics.networks import AttributeNetwork
-from eval.metrics.paired import Estimate
 from eval.report.figures import compute_scores, with_prices
 from eval.report.run import read_run, read_runs
 from scenes.pictures import rendered_scenes
@@ -111,4 +111,4 @@ def test_rendered_scenes_are_the_tiny_models_reference(folders, tmp_path):
 
 
 def test_metrics_are_those_of_the_settings():
-    assert tuple(registry._BUILDERS) == TINY_METRICS + GENERAL_METRICS
+    assert tuple(registry.METRICS) == TINY_METRICS + GENERAL_METRICS

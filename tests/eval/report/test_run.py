@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_runs import read_records, write_records, write_run
+from made_runs import read_records, rounds_of, write_records, write_run
 from PIL import Image
 
 from configs.fields import SettingsError
@@ -51,8 +51,8 @@ def test_an_image_that_was_exchanged_is_left_out(folder):
     pictures = [folder / f"img/0000{number}_0.png" for number in range(4)]
     hashes = [hashlib.sha256(path.read_bytes()).hexdigest() for path in pictures]
     lines = zip(read_records(folder), hashes, strict=True)
-    write_records(folder, [line | {"image_sha256": known} for line, known in lines])
-    assert len(read_run(str(folder), "run").images) == 4
+    write_records(folder, [line | {"image_sha256": saved} for line, saved in lines])
+    assert read_run(str(folder), "run").images.left_out == ()
     pictures[2].write_bytes(pictures[3].read_bytes())
     left_out = read_run(str(folder), "run").images.left_out
     assert left_out == ("00002_0: another image than the one that was saved",)
@@ -103,13 +103,10 @@ def test_damaged_manifests_are_refused(folder, text, found):
 
 
 @pytest.mark.parametrize("text", ["", "nothing\n{}\n\n", "[" * 100_000])
-def test_folders_without_a_usable_record_are_refused(folder, text):
+def test_folders_without_a_usable_record_or_a_manifest_are_refused(folder, text):
     (folder / "records.jsonl").write_text(text)
     with pytest.raises(SettingsError, match="--output_dir .*got no image that can be used"):
         read_run(str(folder), "run")
-
-
-def test_folders_without_a_manifest_are_refused(folder):
     (folder / "run.json").unlink()
     (folder / "run.json").mkdir()
     with pytest.raises(SettingsError, match="--output_dir .*expected .*got no run.json"):
@@ -164,9 +161,8 @@ def test_lines_that_are_no_records_are_left_out(folder):
 
 
 def test_traces_of_the_images_on_show(folder):
-    shared = {"accepted": 2, "depth": 2, "top1": [0.5] * 3}
     whole, other = (
-        [{"id": name, "round": n, "position": 1 + 3 * n} | shared for n in range(85)]
+        [{"id": name} | entry for entry in rounds_of([2] * 85, depth=2)]
         for name in ("00000_0", "00001_0")
     )
     # the last round twice, as after a kill, and an image of which one round is there
@@ -180,21 +176,10 @@ def test_traces_of_the_images_on_show(folder):
     assert faults[1].startswith("00002_0: a trace that cannot")
 
 
-def rounds_of(accepted: list[int], depth: int = 9) -> list[dict]:
-    """Return rounds that accept so many draft tokens, in trees of this depth."""
-    starts = np.cumsum([1, *(count + 1 for count in accepted)]).tolist()
-    return [
-        {"round": i, "position": start, "accepted": a, "depth": depth}
-        | {"top1": [0.5 + i / 100] * (a + 1)}
-        for i, (start, a) in enumerate(zip(starts, accepted, strict=False))
-    ]
-
-
 def test_a_position_has_the_acceptance_of_the_round_that_decided_it() -> None:
     image = ImageTrace.of(rounds_of([2, 0, 1], depth=3), 7)
     np.testing.assert_array_equal(image.accepted, [np.nan, 2, 2, 2, 0, 1, 1])
     np.testing.assert_array_equal(image.rounds, [-1, 0, 0, 0, 1, 2, 2])
-    np.testing.assert_allclose(image.top1, [np.nan, 0.5, 0.5, 0.5, 0.51, 0.52, 0.52])
     np.testing.assert_array_equal(image.starts, [1, 4, 5])
     # 2 positions were left, so the last rounds' trees were cut
     np.testing.assert_array_equal(image.whole, [np.nan, 2, 2, 2, np.nan, np.nan, np.nan])

@@ -1,0 +1,38 @@
+"""The base class of metrics."""
+
+from configs.evaluation import EvaluateSettings
+from eval.metrics.base import ImageSet, Score
+from eval.metrics.networks import ImageNetwork
+from eval.metrics.store import FeatureStore
+
+
+class Metric:
+    """One figure, or several that belong together, mostly from the features of one network."""
+
+    needs_reference = False  # whether it compares with real images
+
+    def __init__(
+        self,
+        name: str,
+        network: ImageNetwork | None,
+        store: FeatureStore,
+        settings: EvaluateSettings,
+    ):
+        """Raises Unavailable if the settings name a file that does not fit."""
+        self.name, self.network, self.store = name, network, store
+        self.label, self.resize = "none", "none"
+        if network is not None:
+            self.label, self.resize = network.label, network.resize
+
+    def scores(self, images: ImageSet, reference: ImageSet | None) -> list[Score]:
+        """Return the scores of the images; `reference` holds real images.
+
+        Raises:
+            Unavailable: the figure is not defined for these images.
+        """
+        raise NotImplementedError
+
+    def score(self, count: int, part: str = "", **figures: object) -> Score:
+        """Return a score of this metric, or of a part of it, which rests on `count` images."""
+        name, sources = self.name + part, {"network": self.label, "resize": self.resize}
+        return Score(name, count=count, **sources, **figures)
