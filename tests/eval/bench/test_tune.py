@@ -194,7 +194,7 @@ def test_the_file_is_a_recipe_and_warns_under_other_conditions(
     assert "tuned" not in capsys.readouterr().err, "another method was asked for"
     content["tuned"] = "yesterday"
     path.write_text(yaml.safe_dump(content))
-    with pytest.raises(SettingsError, match=r"tuned.yaml: tuned: damaged"):
+    with pytest.raises(SettingsError, match=r"tuned.yaml: tuned: expected what"):
         settings_of(path, checkpoint)
 
 
