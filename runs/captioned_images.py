@@ -39,11 +39,11 @@ class Captioned:
     load: Callable[[], tuple[str, bytes]]
 
 
-def captioned_images(place: Path) -> Iterator[Captioned]:
+def captioned_images(source: Path) -> Iterator[Captioned]:
     """Yield the images of --data_dir, always in the same order.
 
     Args:
-        place: one of
+        source: one of
             - a folder of images, and in the folders in it, each with a .txt of the same name;
             - a .jsonl file, or a folder with `captions.jsonl` or one other .jsonl. Its lines have
               `image`, `file` or `file_name` (relative to it), and `caption`, `text` or `prompt` (a
@@ -51,34 +51,36 @@ def captioned_images(place: Path) -> Iterator[Captioned]:
             - a .tar of members KEY.jpg and KEY.txt or KEY.json (WebDataset), or a folder of them.
 
     Raises:
-        SettingsError: the place holds no images.
+        SettingsError: it holds no images.
     """
-    items = _distinct(_read(place))
+    items = _distinct(_read(source))
     first = next(items, None)
     if first is None:
         refuse(
-            "data_dir", str(place), f"a place with images ({', '.join(IMAGE_ENDINGS)}) and captions"
+            "data_dir",
+            str(source),
+            f"a place with images ({', '.join(IMAGE_ENDINGS)}) and captions",
         )
     return chain([first], items)
 
 
-def _read(place: Path) -> Iterator[Captioned]:
-    if place.suffix == ".jsonl" and place.is_file():
-        return _listed(place)
-    if place.suffix == ".tar" and place.is_file():
-        return _packed(place)
-    if not place.is_dir():
-        refuse("data_dir", str(place), "a folder, a .jsonl file or a .tar file")
-    lists, archives = sorted(place.glob("*.jsonl")), sorted(place.glob("*.tar"))
-    if place / LIST in lists:
-        lists = [place / LIST]
+def _read(source: Path) -> Iterator[Captioned]:
+    if source.suffix == ".jsonl" and source.is_file():
+        return _listed(source)
+    if source.suffix == ".tar" and source.is_file():
+        return _packed(source)
+    if not source.is_dir():
+        refuse("data_dir", str(source), "a folder, a .jsonl file or a .tar file")
+    lists, archives = sorted(source.glob("*.jsonl")), sorted(source.glob("*.tar"))
+    if source / LIST in lists:
+        lists = [source / LIST]
     if len(lists) > 1 or lists and archives:
         names = ", ".join(path.name for path in (*lists, *archives)[:4])
         expected = f"{LIST}, one .jsonl file, or only .tar files"
-        raise mismatch(f"--data_dir {place}", names, expected)
+        raise mismatch(f"--data_dir {source}", names, expected)
     if archives:
         return chain.from_iterable(map(_packed, archives))
-    return _listed(lists[0]) if lists else _paired(place)
+    return _listed(lists[0]) if lists else _paired(source)
 
 
 def _distinct(items: Iterable[Captioned]) -> Iterator[Captioned]:
@@ -98,7 +100,7 @@ def _fail(reason: str) -> NoReturn:
 def _paired(folder: Path) -> Iterator[Captioned]:
     """Yield the images of a folder and the folders in it, by path, and captions without one."""
     for root, folders, names in os.walk(folder, onerror=_refuse):
-        # in place, since os.walk goes through this very list
+        # in source, since os.walk goes through this very list
         folders.sort()
         captioned = {Path(name).stem for name in names if name.lower().endswith(IMAGE_ENDINGS)}
         for name in sorted(names):
@@ -202,11 +204,11 @@ def _first(entry: dict[str, Any]) -> object:
     return caption[0] if isinstance(caption, list) and caption else caption
 
 
-def _caption(found: object) -> str:
+def _caption(content: object) -> str:
     """Return a caption without blanks around it; a Fault if it is none."""
     try:
-        text = found.decode("utf-8-sig") if isinstance(found, bytes) else found
-        if isinstance(found, bytes) and found.strip() and (fault := failed_download(found)):
+        text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
+        if isinstance(content, bytes) and content.strip() and (fault := failed_download(content)):
             raise Fault(f"no caption: {fault}")
     except UnicodeDecodeError as error:
         raise Fault("no caption: it is not UTF-8") from error

@@ -4,11 +4,10 @@ from pathlib import Path
 
 import torch
 
-from configs.fields import SettingsError
 from configs.tools import DistanceSettings
 from models.codecs.codebook import table_path, write_table
 from models.registry import FAMILIES
-from runs.session import target_options
+from runs.session import refusing, target_options
 
 
 def make_distances(settings: DistanceSettings) -> None:
@@ -21,12 +20,10 @@ def make_distances(settings: DistanceSettings) -> None:
     """
     folder = Path(settings.model_path)
     options = target_options(settings, torch.float32, torch.device("cpu"))
-    try:
+    with refusing():
         codebook = FAMILIES[settings.model].codebook(folder, options)
         path = table_path(folder, len(codebook), settings.neighbours)
         write_table(codebook, path, settings.neighbours)
-    except ValueError as error:
-        raise SettingsError(str(error)) from error
     columns = settings.neighbours or len(codebook) - 1
     size = path.stat().st_size / 2**20
     print(f"{path}: {len(codebook)} codes, {columns} neighbours each, {size:.1f} MiB")

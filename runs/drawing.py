@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from configs.fields import SettingsError, mismatch
+from configs.fields import mismatch
 from decoding.engine import Watcher
 from decoding.images import FinishedImage, Job, RoundStats
 from decoding.noise import image_seed
@@ -60,10 +60,7 @@ def draw(
     Raises:
         SettingsError: a table or a prompt cannot be used.
     """
-    try:
-        engine = session.open_engine()
-    except ValueError as error:
-        raise SettingsError(str(error)) from error
+    engine = session.open_engine()
     check_lengths(session.target, items)
     if watcher is not None:
         engine.watcher = watcher

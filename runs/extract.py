@@ -27,7 +27,7 @@ from runs.captioned_images import Captioned, Fault, captioned_images
 from runs.drawing import image_jobs
 from runs.generate import refuse_spread
 from runs.prompts import PromptItem, numbered, prompt_items
-from runs.session import open_session, target_options
+from runs.session import open_session, refusing, target_options
 from scenes.captions import scene_captions
 from support.border import Failure
 from support.devices import pick_device
@@ -64,35 +64,30 @@ def extract_tokens(
     processes = processes or launched()
     refuse_spread(settings.run, processes)
     prompts = _prompts(settings) if settings.from_prompts else None
-    images = (
-        captioned_images(Path(settings.data_dir))
-        if prompts is None
-        else _samples(prompts, settings.num_images)
-    )
+    if prompts is None:
+        images = captioned_images(Path(settings.data_dir))
+    else:
+        images = _samples(prompts, settings.num_images)
     run = settings.run
-    try:
+    with refusing():
         options = target_options(run, torch.float32, pick_device(run.device))
         codec = load_codec(run.model, run.model_path, options)
-    except ValueError as error:
-        raise SettingsError(str(error)) from error
     with _opened(settings, _about(settings, codec, prompts), processes, size) as writer:
         # shares are cut before what is done is left out, so that they never overlap
         share = islice(images, processes.rank, None, processes.count)
         todo = (image for image in share if image.id not in writer.done)
         stream = sys.stderr if processes.rank == 0 else io.StringIO()
-        new = (
-            _encode(todo, codec, writer, stream)
-            if prompts is None
-            else _draw(run, todo, codec, writer, stream)
-        )
+        if prompts is None:
+            new = _encode(todo, codec, writer, stream)
+        else:
+            new = _draw(run, todo, codec, writer, stream)
     new = sum(processes.gather(new))
     if processes.rank == 0:
         images, summary = _summary(Path(settings.output_dir), new)
         if not images:
-            flag, source = (
-                ("data_dir", settings.data_dir) if prompts is None else ("prompt", run.prompt)
-            )
-            raise Failure(f"--{flag} {source}: found nothing that can be used: {summary}")
+            pictures = f"--data_dir {settings.data_dir}"
+            source = pictures if prompts is None else f"--prompt {run.prompt}"
+            raise Failure(f"{source}: found nothing that can be used: {summary}")
         print(summary)
 
 
@@ -114,13 +109,11 @@ def _about(
     """Return about.json, which is the same for any number of images and processes."""
     run, kept = settings.run, identity(settings.run)
     if prompts is None:
-        kept = {name: kept[name] for name in _PATHS} | {
-            "data_dir": str(Path(settings.data_dir).resolve())
-        }
+        kept = {name: kept[name] for name in _PATHS}
+        kept["data_dir"] = str(Path(settings.data_dir).resolve())
     elif settings.prompt is not None:  # a list that has changed is another one
-        kept["prompt"] += (
-            f", {sha256(repr([item.prompt for item in prompts]).encode()).hexdigest()[:16]}"
-        )
+        texts = repr([item.prompt for item in prompts])
+        kept["prompt"] += f", {sha256(texts.encode()).hexdigest()[:16]}"
     (width, height), grid = codec.size, codec.grid
     return {
         "origin": "images" if prompts is None else "own",
@@ -220,10 +213,7 @@ def _draw(
             writer.skip(item.id, str(fault))
     if not fitting:
         return 0
-    try:
-        engine = open_session(settings).open_engine()
-    except ValueError as error:
-        raise SettingsError(str(error)) from error
+    engine = open_session(settings).open_engine()
     with ImageCount(len(fitting), stream) as progress:
         for step in engine.generate(image_jobs(fitting, settings.seed)):
             for image in step.finished:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from configs.fields import SettingsError, refuse
+from configs.fields import refuse
 from configs.schema import RunSettings
 from runs.prompts import PromptItem, prompt_items
 from runs.run_folder import RunFolder
@@ -99,10 +99,7 @@ def _make(
     from runs.drawing import draw
     from runs.session import open_session as open_with_weights
 
-    try:
-        session = (open_session or open_with_weights)(settings)
-    except ValueError as error:  # a device or a checkpoint that cannot be used
-        raise SettingsError(str(error)) from error
+    session = (open_session or open_with_weights)(settings)
     steps = draw(session, missing, settings.seed)
     folder.begin(session.hardware())
     traces: dict[str, list[Line]] = defaultdict(list)

@@ -94,14 +94,16 @@ def sampling_distribution(settings: SamplingSettings) -> SamplingDistribution:
 
 
 def calibration_of(
-    method: MethodSettings, distribution: SamplingDistribution, known: Calibrations
+    method: MethodSettings, distribution: SamplingDistribution, calibrations: Calibrations
 ) -> Calibration:
     """Return the calibration that a method uses under a distribution: factors of 1 if it uses none.
 
-    known: the calibrations of its drafter.
+    calibrations: of its drafter.
     """
     fitted = "topk" if method.proposal == "sampled" else method.proposal  # both estimate by q
-    return known.of(distribution, fitted) if method.calibration == "drafter" else Calibration()
+    return (
+        calibrations.of(distribution, fitted) if method.calibration == "drafter" else Calibration()
+    )
 
 
 def build_engine(
@@ -128,8 +130,8 @@ def build_engine(
     if method.speculative:
         policy = build_policy(method, target.grid.columns)
         parts = Drafting(target, drafter, distribution, method, policy.largest)
-        known = UNCALIBRATED if drafter is None else drafter.calibrations
-        proposal = PROPOSALS[method.proposal](calibration_of(method, distribution, known))
+        calibrations = UNCALIBRATED if drafter is None else drafter.calibrations
+        proposal = PROPOSALS[method.proposal](calibration_of(method, distribution, calibrations))
         speculation = Speculation(METHODS[method.method].drafter(parts), policy, proposal)
     verifier = build_verifier(method, nearest)
     return Engine(target, distribution, verifier, images, speculation, sources, replay)

@@ -128,8 +128,8 @@ def fit_numbers(
         drafted: whether a head is there, so that mixtures are fitted too.
         seconds: how long generating may take.
     """
-    known, methods = FITTED_TO_TINY, (ALONE, MIXED) if drafted else (ALONE,)
-    share, trust, alone = known.share, known.trust_mixed, known.trust_alone
+    tiny, methods = FITTED_TO_TINY, (ALONE, MIXED) if drafted else (ALONE,)
+    share, trust, alone = tiny.share, tiny.trust_mixed, tiny.trust_alone
     for method in methods:
         parts = jobs[: len(jobs) // 2], jobs[len(jobs) // 2 :]
         time_each = seconds / len(methods) / len(parts)
@@ -164,12 +164,12 @@ def _loss_mixed(data: tuple[Tensor, ...], numbers: Tensor) -> Tensor:
 
 def _better(
     loss: Callable[[tuple[Tensor, ...], Tensor], Tensor],
-    known: list[Pair],
+    current: list[Pair],
     fitted_to: tuple[Tensor, ...],
     others: tuple[Tensor, ...],
 ) -> list[Pair]:
-    """Return pairs fitted to some choices; the known ones if they do better on others."""
-    numbers = torch.tensor(known, requires_grad=True)
+    """Return pairs fitted to some choices; the current ones if they do better on others."""
+    numbers = torch.tensor(current, requires_grad=True)
     optimizer = torch.optim.LBFGS([numbers], max_iter=60, line_search_fn="strong_wolfe")
 
     def step() -> Tensor:
@@ -181,7 +181,7 @@ def _better(
     optimizer.step(step)
     fitted = numbers.detach()
     if not bool(fitted.isfinite().all()) or loss(others, fitted) >= loss(
-        others, torch.tensor(known)
+        others, torch.tensor(current)
     ):
-        return known
+        return current
     return [tuple(round(value, 2) for value in pair) for pair in fitted.tolist()]

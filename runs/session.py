@@ -1,6 +1,8 @@
 """From settings to engines: loads target and drafter, builds the engine of any method."""
 
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -32,6 +34,15 @@ MOST_CODES = 2**16  # of any model: how many are here is known once the target i
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64, "bf16": torch.bfloat16}
 
 
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Let a ValueError about a device, a checkpoint or a table be a SettingsError."""
+    try:
+        yield
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+
+
 @dataclass(frozen=True)
 class Session:
     """Loaded weights, and the engines of any method on them.
@@ -45,6 +56,7 @@ class Session:
     drafter: LoadedDrafter | None
     _nearest: dict[int, Tensor] = field(default_factory=dict)  # by columns
 
+    @refusing()
     def open_engine(
         self,
         method: MethodSettings | None = None,
@@ -54,7 +66,7 @@ class Session:
         """Build an engine; what is None is taken from the session's settings.
 
         Raises:
-            SettingsError: the table of nearest codes cannot be used.
+            SettingsError: the table of nearest codes or the drafter cannot be used.
         """
         method = method or self.settings.method
         distribution = sampling_distribution(sampling or self.settings.sampling)
@@ -120,8 +132,8 @@ class Session:
 
     def calibration(self, method: MethodSettings) -> Calibration:
         """Return what a method calibrates its path scores with, under the session's sampling."""
-        known = UNCALIBRATED if self.drafter is None else self.drafter.calibrations
-        return calibration_of(method, sampling_distribution(self.settings.sampling), known)
+        calibrations = UNCALIBRATED if self.drafter is None else self.drafter.calibrations
+        return calibration_of(method, sampling_distribution(self.settings.sampling), calibrations)
 
     def hardware(self) -> dict[str, object]:
         """Return the machine in words and numbers, for run.json."""
@@ -137,20 +149,21 @@ class Session:
         }
 
 
+@refusing()
 def open_session(settings: EngineSettings) -> Session:
     """Load what the settings ask for, the drafter only if their method needs one.
 
     Raises:
-        ValueError: the device is not there, or a checkpoint is missing, damaged or does not fit;
+        SettingsError: the device is not there, or a checkpoint is missing, damaged or does not fit;
             names flag or file.
     """
     if settings.method.lantern is not None:
         _find_nearest(settings, settings.method.lantern.k)
     run_by = kernels_for(settings)
     # first, since reading the target's weights takes minutes
-    found = _find_drafter(settings) if settings.method.drafted else None
+    drafter_files = _find_drafter(settings) if settings.method.drafted else None
     target = open_target(settings)
-    drafter = None if found is None else found.load(target)
+    drafter = None if drafter_files is None else drafter_files.load(target)
     networks = [target.transformer] if drafter is None else [target.transformer, drafter.network]
     run_by(*networks)
     return Session(settings, target, drafter)
@@ -193,9 +206,9 @@ def open_target(settings: EngineSettings) -> TargetModel:
     if spreads and device.type == "cpu":
         refuse("device_map", "auto", "only where CUDA devices are")
     form = None if settings.quantize is None else weight_format(settings.quantize, device)
-    place = torch.device("cpu") if spreads or form else device
+    loaded_on = torch.device("cpu") if spreads or form else device
     target = load_target(
-        settings.model, settings.model_path, target_options(settings, dtype, place)
+        settings.model, settings.model_path, target_options(settings, dtype, loaded_on)
     )
     if form is not None:
         quantize(target, form, device)

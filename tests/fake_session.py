@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from configs.fields import SettingsError
 from configs.schema import RunSettings
 from decoding.images import Job
 
@@ -102,7 +103,7 @@ def fake_opener(engine: FakeEngine) -> Callable[[RunSettings], FakeSession]:
 
     def open_session(settings: RunSettings) -> FakeSession:
         if settings.device == "cuda":
-            raise ValueError("--device: expected cpu, got 'cuda'")
+            raise SettingsError("--device: expected cpu, got 'cuda'")
         return FakeSession(engine)
 
     return open_session

@@ -33,25 +33,14 @@ def write_run(
 
     settings, record: what differs from plain decoding in 2 s per image.
     """
-    chosen = {
-        "model": "tiny",
-        "method": "ar",
-        "proposal": None,
-        "prompt": "p.txt",
-        "temperature": 1.0,
-        "verifier": "exact",
-        "dtype": "fp32",
-        "batch_size": 1,
-    } | (settings or {})
+    method = {"model": "tiny", "method": "ar", "proposal": None, "verifier": "exact"}
+    shared = {"prompt": "p.txt", "temperature": 1.0, "dtype": "fp32", "batch_size": 1}
+    chosen = method | shared | (settings or {})
     (folder / "img").mkdir(parents=True)
     identity = {name: value for name, value in chosen.items() if name != "batch_size"}
-    manifest = {
-        "settings": chosen,
-        "identity": identity,
-        "hardware": {"device": "cpu"},
-        "versions": {"torch": "x"},
-    }
-    (folder / "run.json").write_text(json.dumps(manifest | {"revision": None}))
+    manifest = {"settings": chosen, "identity": identity, "revision": None}
+    manifest |= {"hardware": {"device": "cpu"}, "versions": {"torch": "x"}}
+    (folder / "run.json").write_text(json.dumps(manifest))
     lines = []
     for number, (image, prompt) in enumerate(zip(images, prompts, strict=True)):
         name = f"{number:05d}_0"
@@ -85,14 +74,8 @@ def rounds_of(accepted: Sequence[int], depth: int = 0) -> list[dict]:
 
 
 def made_record(name: str, prompt: str, **values: object) -> dict:
-    figures = {
-        "tokens": 256,
-        "target_forwards": 256,
-        "tau": 1.0,
-        "mean_depth": 0.0,
-        "mean_nodes": 0.0,
-        "seconds": 2.0,
-    }
+    figures = {"tokens": 256, "target_forwards": 256, "seconds": 2.0}
+    figures |= {"tau": 1.0, "mean_depth": 0.0, "mean_nodes": 0.0}
     return {"id": name, "prompt": prompt, "method": "ar", "lossless": True} | figures | values
 
 

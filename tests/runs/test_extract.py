@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import tarfile
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from small_llamagen import write_llamagen
 from together import Together
 
 import main
@@ -24,9 +22,7 @@ from drafters.training import shards
 from drafters.training.shards import Tokens
 from models.codecs.llamagen_vq import load_llamagen_vq
 from models.codecs.vqgan import load_vqgan
-from models.registry import FAMILIES
 from models.targets.chameleon import Chameleon
-from models.targets.llamagen import LlamaGen
 from runs import extract
 from runs.commands import extraction_settings, run_settings
 from runs.extract import extract_tokens
@@ -34,7 +30,6 @@ from runs.generate import generate_images
 from support.json_files import read_lines
 from support.processes import Processes
 
-CPU = torch.device("cpu")
 SIDE = 8  # pixels of the small checkpoints' images, but for Lumina's
 PROMPTS = [f"a {word} cat" for word in ("red", "blue", "small", "red", "big")]
 
@@ -64,10 +59,9 @@ def write_folder(folder: Path, files: dict[str, bytes]) -> Path:
 @pytest.fixture
 def images(tmp_path) -> Path:
     """Nine pictures of the model's size with captions."""
-    pairs = {f"{n}.png": png(n) for n in range(9)} | {
-        f"{n}.txt": b"picture %d" % n for n in range(9)
-    }
-    return write_folder(tmp_path / "images", pairs)
+    pictures = {f"{n}.png": png(n) for n in range(9)}
+    captions = {f"{n}.txt": b"picture %d" % n for n in range(9)}
+    return write_folder(tmp_path / "images", pictures | captions)
 
 
 def settings(out: Path, checkpoint: Path, **flags: object) -> ExtractionSettings:
@@ -83,12 +77,14 @@ def content(folder: Path) -> tuple[list, list, list, list, list]:
     tokens = Tokens.read(folder)
     skipped = [line for path in folder.glob("skipped*.jsonl") for line in read_lines(path)]
     skipped = sorted((line["id"], line["reason"]) for line in skipped)
+    codes = tokens.codes(range(len(tokens))).tolist()
+    return tokens.ids, tokens.captions, tokens.seeds, codes, skipped
+
+
+def encoded(checkpoint: Path, *pictures: np.ndarray) -> list[list[int]]:
+    """The codes of pictures by the checkpoint's own codec."""
     return (
-        tokens.ids,
-        tokens.captions,
-        tokens.seeds,
-        tokens.codes(range(len(tokens))).tolist(),
-        skipped,
+        load_vqgan(checkpoint / "tokenizer").encode(torch.from_numpy(np.stack(pictures))).tolist()
     )
 
 
@@ -116,18 +112,12 @@ def test_a_folder_a_list_and_shards_give_the_same_codes(checkpoint, images, tmp_
     assert capsys.readouterr().out.splitlines() == [
         f"9 images in {tmp_path / name} (9 new), 0 skipped" for name in ("folder", "list", "tar")
     ]
-    codec = load_vqgan(checkpoint / "tokenizer")
-    expected = codec.encode(torch.from_numpy(np.stack([pixels(n) for n in range(9)])))
-    assert [found[0][f"picture {n}"] for n in range(9)] == expected.tolist()
+    expected = encoded(checkpoint, *map(pixels, range(9)))
+    assert [found[0][f"picture {n}"] for n in range(9)] == expected
+    sizes = {"rows": 4, "columns": 4, "vocab": 24, "width": 8, "height": 8}
+    described = {"origin": "images", "model": "tiny", "law": None} | sizes
     about = Tokens.read(tmp_path / "tar").about
-    described = {
-        name: about[name]
-        for name in ("origin", "model", "rows", "columns", "vocab", "width", "height", "law")
-    }
-    assert described == {
-        "origin": "images", "model": "tiny", "rows": 4, "columns": 4, "vocab": 24, "width": 8,
-        "height": 8, "law": None
-    }  # fmt: skip
+    assert {name: about[name] for name in described} == described
 
 
 def test_pictures_are_scaled_and_cut_in_the_middle(checkpoint, tmp_path):
@@ -135,32 +125,27 @@ def test_pictures_are_scaled_and_cut_in_the_middle(checkpoint, tmp_path):
     files = {"a.png": png(1, (24, 16)), "a.txt": b"wide"}
     run(settings(tmp_path / "out", checkpoint, data_dir=write_folder(tmp_path / "in", files)))
     small = np.asarray(wide.resize((12, 8), Image.Resampling.LANCZOS))[:, 2:10]
-    expected = load_vqgan(checkpoint / "tokenizer").encode(torch.from_numpy(small.copy())[None])
-    assert by_caption(tmp_path / "out")["wide"] == expected[0].tolist()
+    assert [by_caption(tmp_path / "out")["wide"]] == encoded(checkpoint, small)
 
 
-def test_lumina_and_llamagen_have_their_own_sizes_and_codecs(lumina_folder, tmp_path, monkeypatch):
+def test_lumina_has_its_own_size(lumina_folder, tmp_path):
     files = {"a.png": png(1, (130, 70)), "a.txt": b"a cat"}
     place = write_folder(tmp_path / "in", files)
     flags = {"model": "lumina_mgpt", "target_size": "64x32", "data_dir": place}
     run(settings(tmp_path / "lumina", lumina_folder, **flags))
     half = Image.fromarray(pixels(1, (130, 70))).resize((65, 35), Image.Resampling.BOX)
     scaled = half.resize((64, 34), Image.Resampling.BICUBIC).crop((0, 1, 64, 33))
-    expected = load_vqgan(lumina_folder / "tokenizer").encode(
-        torch.from_numpy(np.asarray(scaled).copy())[None]
-    )
     tokens = Tokens.read(tmp_path / "lumina")
     assert (tokens.about["rows"], tokens.about["columns"], tokens.about["width"]) == (2, 4, 64)
-    assert torch.equal(tokens.codes([0]), expected)
+    assert tokens.codes([0]).tolist() == encoded(lumina_folder, np.asarray(scaled))
 
-    folder = write_llamagen(tmp_path / "llamagen")
-    monkeypatch.setitem(FAMILIES, "llamagen", LlamaGen(4))
+
+def test_llamagen_has_its_own_codec(llamagen, tmp_path):
     place = write_folder(tmp_path / "square", {"a.png": png(2), "a.txt": b"a red cat " * 100})
-    run(settings(tmp_path / "codes", folder, model="llamagen", data_dir=place))
-    codec = load_llamagen_vq(tmp_path / "llamagen/vq_ds16_t2i.pt", 4, CPU)
-    assert torch.equal(
-        Tokens.read(tmp_path / "codes").codes([0]), codec.encode(torch.from_numpy(pixels(2))[None])
-    )
+    run(settings(tmp_path / "codes", llamagen, model="llamagen", data_dir=place))
+    codec = load_llamagen_vq(llamagen.parent / "vq_ds16_t2i.pt", 4, torch.device("cpu"))
+    expected = codec.encode(torch.from_numpy(pixels(2))[None])
+    assert torch.equal(Tokens.read(tmp_path / "codes").codes([0]), expected)
 
 
 def test_what_cannot_be_used_is_counted_by_reason(checkpoint, images, tmp_path, capsys):
@@ -190,13 +175,11 @@ def test_what_cannot_be_used_is_counted_by_reason(checkpoint, images, tmp_path, 
         "mute": "no caption",
     }  # fmt: skip
     said = capsys.readouterr().out.splitlines()
+    skips = "7 skipped: 2 image cannot be read, 1 "
     for line, new in zip(said, (10, 0), strict=True):
-        assert line.startswith(
-            f"10 images in {tmp_path / 'out'} ({new} new), 7 skipped: 2 image cannot be read, 1 "
-        )
-    white = torch.full((1, SIDE, SIDE, 3), 255, dtype=torch.uint8)
-    codec = load_vqgan(checkpoint / "tokenizer")
-    assert by_caption(tmp_path / "out")["white"] == codec.encode(white)[0].tolist()
+        assert line.startswith(f"10 images in {tmp_path / 'out'} ({new} new), {skips}")
+    white = np.full((SIDE, SIDE, 3), 255, np.uint8)
+    assert [by_caption(tmp_path / "out")["white"]] == encoded(checkpoint, white)
 
 
 def test_names_and_captions_in_no_encoding_do_not_stop_it(checkpoint, images, tmp_path):
@@ -218,41 +201,24 @@ def prompts(tmp_path) -> Path:
 
 
 def drawn(out: Path, checkpoint: Path, **flags: object) -> ExtractionSettings:
-    return settings(
-        out, checkpoint, **{"from_prompts": True, "num_images": 7, "batch_size": 2} | flags
-    )
+    shared = {"from_prompts": True, "num_images": 7, "batch_size": 2}
+    return settings(out, checkpoint, **shared | flags)
 
 
 def test_own_samples_are_the_images_of_generate_images(checkpoint, prompts, tmp_path):
     run(drawn(tmp_path / "own", checkpoint, prompt=prompts, top_k=9, seed=3))
-    texts = {
-        "prompt": prompts,
-        "model_path": checkpoint,
-        "device": "cpu",
-        "method": "ar",
-        "top_k": 9,
-        "seed": 3,
-    }
-    texts |= {"samples_per_prompt": 2, "output_dir": tmp_path / "run"}
+    texts = {"prompt": prompts, "model_path": checkpoint, "device": "cpu", "method": "ar"}
+    texts |= {"top_k": 9, "seed": 3, "samples_per_prompt": 2, "output_dir": tmp_path / "run"}
     generate_images(run_settings({name: str(value) for name, value in texts.items()}))
     tokens, lines = Tokens.read(tmp_path / "own"), read_lines(tmp_path / "run/records.jsonl")
     records = {line["id"]: line for line in lines}
-    assert tokens.ids == [
-        "00000_0",
-        "00000_1",
-        "00001_0",
-        "00001_1",
-        "00002_0",
-        "00003_0",
-        "00004_0",
-    ]
+    images = "0_0 0_1 1_0 1_1 2_0 3_0 4_0"  # two of the first prompts
+    assert tokens.ids == [f"0000{name}" for name in images.split()]
     for index, name in enumerate(tokens.ids):
         packed = tokens.codes([index])[0].numpy().astype("<i4").tobytes()
         assert records[name]["tokens_sha256"] == hashlib.sha256(packed).hexdigest()
-        assert (records[name]["prompt"], records[name]["seed"]) == (
-            tokens.captions[index],
-            tokens.seeds[index],
-        )
+        named = records[name]["prompt"], records[name]["seed"]
+        assert named == (tokens.captions[index], tokens.seeds[index])
     assert tokens.about["origin"] == "own"
     assert tokens.about["law"] == {"temperature": 1.0, "top_k": 9, "top_p": 1.0, "cfg": 3.0}
 
@@ -261,11 +227,7 @@ def test_own_samples_of_the_tiny_world_and_other_methods(checkpoint, tmp_path, m
     monkeypatch.setattr(extract, "SCENES", 2)
     captions = {"train": ["a red dot", "a blue dot", "x" * 500]}
 
-    def scenes(split: str, count: int) -> Sequence[str]:
-        return captions[split][:count]
-
-    monkeypatch.setattr(extract, "scene_captions", scenes)
-
+    monkeypatch.setattr(extract, "scene_captions", lambda split, count: captions[split][:count])
     for method in ("jacobi", "eagle2"):
         extract_tokens(drawn(tmp_path / method, checkpoint, method=method, num_images=3))
     assert content(tmp_path / "jacobi") == content(tmp_path / "eagle2")
@@ -278,11 +240,15 @@ def test_own_samples_of_the_tiny_world_and_other_methods(checkpoint, tmp_path, m
     )
 
 
-@pytest.mark.parametrize(("own", "killed"), [(False, True), (True, True), (False, False)])
-def test_interrupted_and_continued(checkpoint, images, prompts, tmp_path, monkeypatch, own, killed):
-    flags = (
-        {"from_prompts": True, "num_images": 9, "prompt": prompts} if own else {"data_dir": images}
-    )
+@pytest.fixture(params=["images", "own"])
+def flags(request, images, prompts) -> dict[str, object]:
+    """What tokens are made of."""
+    own = {"from_prompts": True, "num_images": 9, "prompt": prompts}
+    return own if request.param == "own" else {"data_dir": images}
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_interrupted_and_continued(checkpoint, images, flags, tmp_path, monkeypatch, killed):
     (images / "0.txt").write_text(" ")
     run(settings(tmp_path / "whole", checkpoint, **flags))
     with monkeypatch.context() as patch:
@@ -290,9 +256,8 @@ def test_interrupted_and_continued(checkpoint, images, prompts, tmp_path, monkey
 
         def add(self, example, add=shards.ShardWriter.add):
             if len(added) == 5:
-                self._examples = (
-                    [] if killed else self._examples
-                )  # a kill leaves no time to write them
+                if killed:  # which leaves no time to write them
+                    self._examples = []
                 raise KeyboardInterrupt
             added.append(example.id)
             add(self, example)
@@ -305,20 +270,15 @@ def test_interrupted_and_continued(checkpoint, images, prompts, tmp_path, monkey
     assert content(tmp_path / "parts") == content(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("own", [False, True])
-def test_two_processes_write_what_one_writes(checkpoint, images, prompts, tmp_path, own, capsys):
-    flags = (
-        {"from_prompts": True, "num_images": 9, "prompt": prompts} if own else {"data_dir": images}
-    )
+def test_two_processes_write_what_one_writes(checkpoint, images, flags, tmp_path, capsys):
     (images / "3.txt").write_text(" ")
     run(settings(tmp_path / "one", checkpoint, **flags))
     chosen = settings(tmp_path / "two", checkpoint, **flags)
     assert Together(2).run(lambda processes: run(chosen, processes)) == [None, None]
     assert content(tmp_path / "two") == content(tmp_path / "one")
     assert {path.name.split("-")[1] for path in (tmp_path / "two").glob("tokens-*")} == {"0", "1"}
-    assert (
-        capsys.readouterr().out.count(f"in {tmp_path / 'two'}") == 1
-    )  # the first process speaks for all
+    said = capsys.readouterr().out
+    assert said.count(f"in {tmp_path / 'two'}") == 1  # the first process speaks for all
     run(chosen)
     assert content(tmp_path / "two") == content(tmp_path / "one")
 
@@ -338,20 +298,15 @@ def test_pictures_need_no_weights_of_the_transformer(checkpoint, images, tmp_pat
 
 
 def test_other_settings_in_the_same_folder_are_refused(checkpoint, images, prompts, tmp_path):
-    out, other = (
-        tmp_path / "out",
-        write_folder(tmp_path / "other", {"a.png": png(1), "a.txt": b"x"}),
-    )
+    out, own = tmp_path / "out", tmp_path / "own"
+    other = write_folder(tmp_path / "other", {"a.png": png(1), "a.txt": b"x"})
     run(settings(out, checkpoint, data_dir=images))
-    with pytest.raises(
-        SettingsError, match=r"--output_dir .*--data_dir .*images' \(now .*other'\); allowed"
-    ):
+    message = r"--output_dir .*--data_dir .*images' \(now .*other'\); allowed"
+    with pytest.raises(SettingsError, match=message):
         run(settings(out, checkpoint, data_dir=other))
-    own = tmp_path / "own"
     run(drawn(own, checkpoint, prompt=prompts, num_images=1))
-    with pytest.raises(
-        SettingsError, match=r"found tokens with --top_k 0 \(now 5\); allowed: the same"
-    ):
+    message = r"found tokens with --top_k 0 \(now 5\); allowed: the same"
+    with pytest.raises(SettingsError, match=message):
         run(drawn(own, checkpoint, prompt=prompts, top_k=5))
     prompts.write_text("a dog\n")
     with pytest.raises(SettingsError, match="found tokens with --prompt"):
@@ -416,9 +371,8 @@ def test_damaged_files_of_the_folder_are_named(checkpoint, images, tmp_path, nam
 @pytest.mark.parametrize("place", ["file", "file/below", "x" * 300, "/proc/nowhere"])
 def test_places_that_cannot_be_written_are_refused_in_words(checkpoint, images, tmp_path, place):
     (tmp_path / "file").write_text("")
-    with pytest.raises(
-        SettingsError, match="--output_dir .*: expected a writable folder, got [A-Z]"
-    ):
+    message = "--output_dir .*: expected a writable folder, got [A-Z]"
+    with pytest.raises(SettingsError, match=message):
         run(settings(tmp_path / place, checkpoint, data_dir=images))
 
 

@@ -8,25 +8,17 @@ from made_runs import scenes, write_run
 
 import main
 
-_QUICK = ["--num_images", "1", "--device", "cpu"]
+_QUICK = "--num_images 1 --device cpu"
 
 
 @pytest.mark.parametrize(
     ("file", "words", "printed"),
     [
-        ("00000_0.png", ["generate_images", "--method", "jacobi", *_QUICK], '"target_forwards": '),
-        (
-            "benchmark.json",
-            ["benchmark", "--methods", "ar,jacobi", "--repeats", "1", *_QUICK],
-            "| jacobi | ",
-        ),
-        (
-            "sweep.jsonl",
-            ["benchmark", "--sweep", "SWEEP", "--repeats", "1", *_QUICK],
-            '"cell": "adt:nodes=2", ',
-        ),
-        ("speed.md", ["evaluate", "--metrics", "none", "--images", "0"], "| run | ar | "),
-        (".npy", ["evaluate", "--metrics", "tiny_fid", "--images", "0"], "speed, tiny_fid"),
+        ("00000_0.png", f"generate_images --method jacobi {_QUICK}", '"target_forwards": '),
+        ("benchmark.json", f"benchmark --methods ar,jacobi --repeats 1 {_QUICK}", "| jacobi | "),
+        ("sweep.jsonl", f"benchmark --sweep SWEEP --repeats 1 {_QUICK}", '"cell": "adt:nodes=2", '),
+        ("speed.md", "evaluate --metrics none --images 0", "| run | ar | "),
+        (".npy", "evaluate --metrics tiny_fid --images 0", "speed, tiny_fid"),
     ],
 )
 def test_figures_are_printed(checkpoint, tmp_path, monkeypatch, capsys, file, words, printed):
@@ -38,7 +30,7 @@ def test_figures_are_printed(checkpoint, tmp_path, monkeypatch, capsys, file, wo
         sync(number)
 
     (tmp_path / "sweep.yaml").write_text("base: adt\naxes: {nodes: [2]}\nmethods: jacobi\n")
-    words = [str(tmp_path / "sweep.yaml") if word == "SWEEP" else word for word in words]
+    words = words.replace("SWEEP", str(tmp_path / "sweep.yaml")).split()
     if words[0] == "evaluate":
         write_run(tmp_path / "run", *scenes(2))
         words += ["--output_dir", str(tmp_path / "run"), "--cache_dir", str(tmp_path / "cache")]

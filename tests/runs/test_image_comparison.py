@@ -52,9 +52,8 @@ def image(*codes: int) -> FinishedImage:
 
 def test_equal_images() -> None:
     target = TableTarget([0.0] * 5)
-    assert compare(target, GREEDY, [image(1, 2, 3, 4)], [image(1, 2, 3, 4)]) == Comparison(
-        1, 1, 0, ()
-    )
+    images = [image(1, 2, 3, 4)]
+    assert compare(target, GREEDY, images, images) == Comparison(1, 1, 0, ())
 
 
 def test_a_near_tie_counts_in_fp32_and_never_in_fp64() -> None:

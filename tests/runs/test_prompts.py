@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,8 +19,10 @@ def items(prompt: str, **flags) -> list[PromptItem]:
     return prompt_items(RunSettings(prompt=prompt, **flags))
 
 
-def read_prompts(settings: RunSettings) -> list[str]:
-    return [item.prompt for item in prompt_items(replace(settings, num_images=-1))]
+def texts(prompt: str, path: Path, **flags) -> list[str]:
+    """All prompts in a data set's file."""
+    found = items(prompt, prompt_file=str(path), num_images=-1, **flags)
+    return [item.prompt for item in found]
 
 
 def ids(prompt: str, **flags) -> list[str]:
@@ -48,10 +49,7 @@ def coco(tmp_path) -> str:
 
 
 def test_one_text_is_one_prompt_of_many_samples():
-    assert items("a cat", num_images=2) == [
-        PromptItem("a cat", 0, 0, 0),
-        PromptItem("a cat", 0, 1, 0),
-    ]
+    assert items("a cat", num_images=2) == [PromptItem("a cat", 0, n, 0) for n in range(2)]
     assert ids("a cat", num_images=-1) == ["00000_0"]
 
 
@@ -68,9 +66,8 @@ def test_texts_stay_as_they_are(text):
     ["partiprompts", "PartiPrompt", "mscoco2017val", "MSCOCO2017", "MSCOCO2014Val", "SJDPrompts"],
 )
 def test_a_name_that_is_nearly_a_data_set_is_refused(text):
-    with pytest.raises(
-        SettingsError, match="--prompt: expected PartiPrompts or MSCOCO2017Val.*got .*"
-    ):
+    message = "--prompt: expected PartiPrompts or MSCOCO2017Val.*got .*"
+    with pytest.raises(SettingsError, match=message):
         items(text)
 
 
@@ -102,10 +99,12 @@ def test_prompt_files_that_cannot_be_used(tmp_path, content, message):
         path.write_bytes(content)
     with pytest.raises(SettingsError, match=f"--prompt .*x.txt: .*{message}"):
         items(str(path))
+
+
+def test_folders_are_no_prompt_files(tmp_path):
+    (tmp_path / "folder.txt").mkdir()
     with pytest.raises(SettingsError, match="--prompt .*: .*got a folder"):
-        folder = tmp_path / "folder.txt"
-        folder.mkdir()
-        items(str(folder))
+        items(str(tmp_path / "folder.txt"))
 
 
 def test_choices_keep_the_numbers(ten):
@@ -115,12 +114,8 @@ def test_choices_keep_the_numbers(ten):
     assert ids(ten, num_images=-1) == ids(ten, num_images=10) == everything
     assert ids(ten, slice="2-4") == everything[2:4]
     assert ids(ten, slice="8-10") == everything[8:]
-    assert ids(ten, num_images=2, samples_per_prompt=2) == [
-        "00000_0",
-        "00000_1",
-        "00001_0",
-        "00001_1",
-    ]
+    two = ["00000_0", "00000_1", "00001_0", "00001_1"]
+    assert ids(ten, num_images=2, samples_per_prompt=2) == two
 
 
 def test_slices_make_up_the_whole(ten):
@@ -137,12 +132,8 @@ def test_random_subset(ten):
     assert set(chosen) < set(ids(ten, sample=7, sample_seed=1))
     assert len({tuple(ids(ten, sample=4, sample_seed=seed)) for seed in range(8)}) > 4
     assert ids(ten, sample=10) == ids(ten)
-    assert ids(ten, sample=4) == [
-        "00003_0",
-        "00004_0",
-        "00007_0",
-        "00009_0",
-    ]  # the same on every machine
+    on_every_machine = ["00003_0", "00004_0", "00007_0", "00009_0"]
+    assert ids(ten, sample=4) == on_every_machine
 
 
 @pytest.mark.parametrize(
@@ -152,31 +143,16 @@ def test_random_subset(ten):
 def test_more_than_there_is_is_refused(ten, flag, value):
     with pytest.raises(SettingsError, match=f"--{flag}: expected .*10.*got .*"):
         items(ten, **{flag: value})
-
-
-def test_slice_within_fewer_prompts(ten):
     with pytest.raises(SettingsError, match="--slice: expected a-b with b up to 3.*got '5-6'"):
         items(ten, num_images=3, slice="5-6")
 
 
 def test_coco_takes_the_first_caption_in_the_order_of_images(coco):
     found = items("MSCOCO2017Val", prompt_file=coco, num_images=-1)
-    assert [(item.prompt, item.occurrence) for item in found] == [
-        ("a cat", 0),
-        ("a bus ", 0),
-        ("a bus ", 1),
-    ]
+    first = [("a cat", 0), ("a bus ", 0), ("a bus ", 1)]
+    assert [(item.prompt, item.occurrence) for item in found] == first
     # A slice knows of the equal prompt before it.
     assert items("MSCOCO2017Val", prompt_file=coco, slice="2-3") == found[2:]
-
-
-def test_parti(tmp_path):
-    path = tmp_path / "p.tsv"
-    path.write_text('Prompt\tCategory\na "b", c\tX\n"quoted ""d"""\tY\n', "utf-8")
-    assert read_prompts(RunSettings(prompt="PartiPrompts", prompt_file=str(path))) == [
-        'a "b", c',
-        'quoted "d"',
-    ]
 
 
 COCO = '{"images": [{"id": 1}], "annotations": [{"image_id": 1, "caption": %s}]}'
@@ -213,31 +189,22 @@ def test_data_set_files_that_cannot_be_used(tmp_path, dataset, text):
     [("PartiPrompts", "google-research/parti"), ("MSCOCO2017Val", "cocodataset")],
 )
 def test_a_missing_data_set_says_where_to_get_it(tmp_path, dataset, source):
-    with pytest.raises(
-        SettingsError,
-        match=f"expected .*configs/prompts.*got no file .*nowhere. Get it from .*{source}",
-    ):
+    message = f"expected .*configs/prompts.*got no file .*nowhere. Get it from .*{source}"
+    with pytest.raises(SettingsError, match=message):
         items(dataset, prompt_file=str(tmp_path / "nowhere"))
 
 
-@pytest.mark.skipif(not REAL.is_dir(), reason="the data sets' files are not next to the repository")
+PARTI = "PartiPrompts", "PartiPrompts.tsv"
+COCO_FILE = "MSCOCO2017Val", "captions_val2017.json"
+needs_files = pytest.mark.skipif(not REAL.is_dir(), reason="the data sets' files are not here")
+
+
+@needs_files
 @pytest.mark.parametrize(
     ("dataset", "file", "total", "first", "last"),
     [
-        (
-            "PartiPrompts",
-            "PartiPrompts.tsv",
-            1632,
-            "bond",
-            "a series of musical notes on a computer screen",
-        ),
-        (
-            "MSCOCO2017Val",
-            "captions_val2017.json",
-            5000,
-            "A man is in a kitchen making pizzas.",
-            None,
-        ),
+        (*PARTI, 1632, "bond", "a series of musical notes on a computer screen"),
+        (*COCO_FILE, 5000, "A man is in a kitchen making pizzas.", None),
     ],
 )
 def test_real_files(dataset, file, total, first, last):
@@ -252,56 +219,50 @@ def test_real_files(dataset, file, total, first, last):
 
 
 def test_torch_is_not_imported():
-    code = (
-        "import runs.prompts, runs.generate, runs.run_folder, sys; sys.exit('torch' in sys.modules)"
-    )
+    modules = "runs.prompts, runs.generate, runs.run_folder"
+    code = f"import {modules}, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(ROOT), check=False).returncode == 0
 
 
-def test_captions_of_an_image(coco):
-    flags = {"prompt": "MSCOCO2017Val", "prompt_file": coco}
-    assert read_prompts(RunSettings(**flags, caption="first")) == read_prompts(RunSettings(**flags))
-    assert read_prompts(RunSettings(**flags, caption="longest")) == [
-        "two cats",
-        "a red bus",
-        "a bus ",
-    ]
-    assert read_prompts(RunSettings(**flags, caption="all")) == [
-        "a cat",
-        "two cats",
-        "a bus ",
-        "a red bus",
-        "a bus ",
-    ]
-    for other, message in (
-        ({"prompt": "a cat"}, "only with --prompt MSCOCO2017Val"),
-        (flags, "first, longest or all"),
-    ):
-        with pytest.raises(
-            SettingsError,
-            match=f"--caption: .*{message}",
-        ):
-            RunSettings(**other, caption="all" if "prompt_file" not in other else "both")
+@pytest.mark.parametrize(
+    ("caption", "captions"),
+    [
+        ("first", ["a cat", "a bus ", "a bus "]),
+        ("longest", ["two cats", "a red bus", "a bus "]),
+        ("all", ["a cat", "two cats", "a bus ", "a red bus", "a bus "]),
+    ],
+)
+def test_captions_of_an_image(coco, caption, captions):
+    assert texts("MSCOCO2017Val", coco, caption=caption) == captions
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"prompt": "a cat", "caption": "all"}, ".*only with --prompt MSCOCO2017Val"),
+        ({"prompt": "MSCOCO2017Val", "caption": "both"}, ".*first, longest or all"),
+    ],
+)
+def test_captions_that_are_none(flags, message):
+    with pytest.raises(SettingsError, match=f"--caption: {message}"):
+        RunSettings(**flags)
+
+
+@needs_files
 def test_real_captions_by_length():
-    path = REAL / "captions_val2017.json"
-    if not path.exists():
-        pytest.skip("the captions are not here")
-    flags = {"prompt": "MSCOCO2017Val", "prompt_file": str(path)}
-    first, longest, every = (
-        read_prompts(RunSettings(**flags, caption=name)) for name in ("first", "longest", "all")
-    )
+    path = REAL / COCO_FILE[1]
+    names = ("first", "longest", "all")
+    first, longest, every = (texts("MSCOCO2017Val", path, caption=name) for name in names)
     assert (len(first), len(longest), len(every)) == (5000, 5000, 25014)
-    assert all(len(a) <= len(b) for a, b in zip(first, longest, strict=True)) and set(
-        longest
-    ) <= set(every)
+    assert all(len(a) <= len(b) for a, b in zip(first, longest, strict=True))
+    assert set(longest) <= set(every)
 
 
 @pytest.mark.parametrize(
     ("dataset", "text", "found", "said"),
     [
         ("PartiPrompts", 'Prompt\tC\na "b\tX\nc\tX\nd\tX\n', ['a "b', "c", "d"], None),
+        ("PartiPrompts", 'Prompt\tC\n"quoted ""d"""\tY\n', ['quoted "d"'], None),
         ("PartiPrompts", 'Prompt\tC\n"a" b\tX\n"c\tX\n', ['"a" b', '"c'], None),
         ("PartiPrompts", "C\tPrompt\nX\ta\nX\nX\t \n", ["a"], "2 of 3 rows have no prompt"),
         (
@@ -316,7 +277,7 @@ def test_real_captions_by_length():
 def test_entries_without_a_prompt_are_counted(tmp_path, capsys, dataset, text, found, said):
     path = tmp_path / "file"
     path.write_text(text)
-    assert read_prompts(RunSettings(prompt=dataset, prompt_file=str(path))) == found
+    assert texts(dataset, path) == found
     error = capsys.readouterr().err
     assert (said in error and str(path) in error) if said else not error
 
@@ -380,8 +341,6 @@ def test_20000_lines_with_ids_are_read_within_a_second(tmp_path):
 def test_files_of_another_kind_are_no_texts(tmp_path):
     path = tmp_path / "captions.json"
     path.write_text("[]")
-    with pytest.raises(
-        SettingsError,
-        match="--prompt: .*got .*captions.json', which is a file here. .*--prompt_file FILE",
-    ):
+    message = "--prompt: .*got .*captions.json', which is a file here. .*--prompt_file FILE"
+    with pytest.raises(SettingsError, match=message):
         items(str(path))

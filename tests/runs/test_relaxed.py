@@ -53,10 +53,7 @@ def test_the_table_is_read_once_and_only_as_wide_as_needed(folder) -> None:
 @pytest.mark.parametrize(
     ("numbers", "message"),
     [
-        (
-            {"k": 11},
-            "--lantern_k: .*found no table of at least 11 neighbours; `python main.py vq_distances",
-        ),
+        ({"k": 11}, "--lantern_k: .*no table of at least 11 neighbours; `.*main.py vq_distances"),
         ({"k": 24}, "--lantern_k: expected 1 to 23, since the model has 24 image codes.*got 24"),
         ({"k": 10, "residual": "reference"}, "--lantern_k: .*at least 11 neighbours"),
     ],
@@ -69,9 +66,8 @@ def test_what_the_table_does_not_hold_is_refused(numbers, message, folder) -> No
 
 def test_a_missing_table_is_found_before_weights_are_read(checkpoint, monkeypatch) -> None:
     monkeypatch.setattr("runs.session.load_target", lambda *_: pytest.fail("weights were read"))
-    with pytest.raises(
-        SettingsError, match="--lantern_k: .*vq_distances: found no table of at least 4 neighbours"
-    ):
+    message = "--lantern_k: .*vq_distances: found no table of at least 4 neighbours"
+    with pytest.raises(SettingsError, match=message):
         opened(checkpoint, relaxed(k=4))
 
 
@@ -95,19 +91,9 @@ def test_the_papers_command_makes_images(folder, tmp_path, capsys) -> None:
         "--lantern_delta",
         "0.5",
     ]
-    words += [
-        "--prompt",
-        "a cat",
-        "--num_images",
-        "2",
-        "--model_path",
-        str(folder),
-        "--device",
-        "cpu",
-    ]
-    assert main.main(["generate_images", *words, "--output_dir", str(out)]) == 0, (
-        capsys.readouterr().err
-    )
+    words += ["--prompt=a cat", "--num_images=2", f"--model_path={folder}", "--device=cpu"]
+    words += [f"--output_dir={out}"]
+    assert main.main(["generate_images", *words]) == 0, capsys.readouterr().err
     records = [json.loads(line) for line in (out / "records.jsonl").read_text().splitlines()]
     found = [(record["method"], record["verifier"], record["lossless"]) for record in records]
     assert found == [("adt", "lantern", False)] * 2
@@ -117,32 +103,21 @@ def test_the_papers_command_makes_images(folder, tmp_path, capsys) -> None:
 
 @pytest.mark.parametrize("temperature", ["1", "0"])
 def test_a_benchmark_does_not_call_other_rules_wrong(temperature, folder, capsys) -> None:
-    methods = (
-        "adt:verifier=rejection,static:proposal=sampled:verifier=sampled,"
-        "adt:verifier=lantern:lantern_delta=0.2"
-    )
-    words = [
-        "--methods",
-        methods,
-        "--lantern_k",
-        "10",
-        "--prompt",
-        "a cat",
-        "--num_images",
-        "3",
-        "--dtype",
-        "fp64",
+    methods = [
+        "adt:verifier=rejection",
+        "static:proposal=sampled:verifier=sampled",
+        "adt:verifier=lantern:lantern_delta=0.2",
     ]
-    words += ["--model_path", str(folder), "--device", "cpu", "--repeats", "1", "--warmup", "0"]
-    assert main.main(["benchmark", *words, "--temperature", temperature]) == 0
+    words = [f"--methods={','.join(methods)}", f"--model_path={folder}", "--device=cpu"]
+    words += ["--prompt=a cat", "--num_images=3", "--dtype=fp64", f"--temperature={temperature}"]
+    words += ["--lantern_k=10", "--repeats=1", "--warmup=0"]
+    assert main.main(["benchmark", *words]) == 0
     said = capsys.readouterr().out.strip().splitlines()
     rows = json.loads(said[-1])["rows"]
     assert [row["verifier"] for row in rows] == ["exact", "rejection", "sampled", "lantern"]
     assert [row["lossless"] for row in rows] == [True, True, True, False]
-    assert all(row["wrong"] == [] for row in rows) and (
-        rows[3]["lantern_delta"],
-        rows[3]["lantern_k"],
-    ) == (0.2, 10)
+    assert all(row["wrong"] == [] for row in rows)
+    assert (rows[3]["lantern_delta"], rows[3]["lantern_k"]) == (0.2, 10)
     same = [row["identical"] for row in rows]
     assert same[:3] == [3, 3, 3] if temperature == "0" else same[0] == 3 and max(same[1:3]) < 3
     words = "| adt, lantern verification, lantern_k=10, lantern_delta=0.2 | "
