@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
 from adt_tree.sources import CALL_ARGUMENTS, as_flags, check_names, plain
-from configs.fields import Settings, Values, build, mismatch, refuse, setting
+from configs.fields import Settings, Values, build, mismatch, refuse, setting, settings_dict
 from configs.model import EngineSettings
 from configs.sampling import SamplingSettings
 from models.base import TargetModel
@@ -58,11 +58,8 @@ def with_options(
         refuse("progress_bar", options["progress_bar"], "True or False")
     values: Values = as_flags({k: v for k, v in options.items() if k != "progress_bar"})
     batch = values.pop("batch_size", settings.batch_size)
-    sampling = {name: getattr(settings.sampling, name) for name in _SAMPLING} | values
+    sampling = settings_dict(settings.sampling) | values
     return replace(settings, batch_size=batch, sampling=build(SamplingSettings, sampling))
-
-
-_SAMPLING = ("cfg", "temperature", "top_k", "top_p")
 
 
 def prompt_list(prompt: str | Iterable[str]) -> list[str]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self, Unpack
 
 import torch
+from tqdm import tqdm
 
 from adt_tree.calls import (
     CallOptions,
@@ -17,7 +18,6 @@ from adt_tree.calls import (
 )
 from adt_tree.comparing import compare_methods, compared_methods, settings_for
 from adt_tree.output import ImageOutput, MethodTable, StreamStep, image_output
-from adt_tree.progress import TokenCount
 from adt_tree.sources import (
     ALIASES,
     SETTINGS,
@@ -191,13 +191,17 @@ class Pipeline:
             items = image_items(prompts, call.num_images)
             steps = self.weights.draw(settings, items, call.seed)
         done: dict[str, Drawn] = {}
-        bar = {"desc": self.method} | self._bar | {"disable": not self._shows(options)}
-        with TokenCount(len(items) * self.weights.target.grid.tokens, bar) as shown:
+        shown = {"unit": "token", "desc": self.method} | self._bar
+        total, tokens = len(items) * self.weights.target.grid.tokens, 0
+        with tqdm(total=total, **shown | {"disable": not self._shows(options)}) as bar:
             for number, step in enumerate(steps):
-                shown.count(step)
+                # an image's first token comes with its prefill, before its first round
+                new = sum(stats.accepted + 1 + (stats.round == 0) for stats in step.rounds)
+                tokens += new
+                bar.update(new)
                 done |= {drawn.image.job.id: drawn for drawn in step.finished}
                 if callback_on_step_end is not None:
-                    callback_on_step_end(self, number, shown.tokens, {"rounds": step.rounds})
+                    callback_on_step_end(self, number, tokens, {"rounds": step.rounds})
         return image_output([done[item.id] for item in items], call.output_type)
 
     def stream(

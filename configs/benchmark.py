@@ -40,18 +40,16 @@ class MethodsFlags(Settings):
     group: ClassVar[str] = "Benchmark"
     methods: str | None = setting(
         None,
-        "methods to compare, by commas: name[:flag=value...], or a recipe, file.yaml[:flag=value"
-        "...]; method flags go to all that have them",
+        "methods to compare, by commas: name[:flag=value...]; name may be a recipe, file.yaml",
         shown="ar,eagle2:proposal=topk,eagle2,adt:proposal=topk,adt; with --method X: ar,X",
     )
     sweep: str | None = setting(
         None,
-        "YAML file of a table of methods (configs/sweeps); each of its cells is measured next to "
-        "ar; the same command continues",
+        "YAML file of a grid of methods (configs/sweeps), each measured next to ar",
         shown="off",
     )
     cells: str | None = setting(
-        None, "a-b: of the sweep's cells, a (counted from 0) up to, not including, b", shown="all"
+        None, "cells of the sweep, as start-stop (0-based, stop excluded)", shown="all"
     )
 
 
@@ -112,11 +110,9 @@ class BenchmarkSettings(Settings):
     run: RunSettings = part(RunSettings)
     methods: tuple[MethodSettings, ...] = ()
     repeats: int = setting(3, "measurements per method; the table shows medians", low=1, high=1000)
-    warmup: int = setting(
-        1, "images per method that are decoded first and not counted", low=0, high=1000
-    )
+    warmup: int = setting(1, "images per method generated first and not counted", low=0, high=1000)
     quality: bool = setting(
-        False, "say how well images show their prompts, by the tiny model's classifier"
+        False, "score how well images show their prompts, by the tiny model's classifier"
     )
     output: str | None = None  # folder for what the benchmark writes, if --output_dir was given
     sweep: Sweep | None = None

@@ -35,8 +35,7 @@ class PluginFlags(Settings):
     group: ClassVar[str] = "Recipe"
     plugin: str | None = setting(
         None,
-        "Python module, package.module, that registers a method or an acceptance rule of yours by "
-        "adt_tree.register_method or register_verifier",
+        "Python module, package.module, that registers your method or acceptance rule",
         shown="none",
     )
 
@@ -80,26 +79,25 @@ class Command:
 _ONLY_RUNS = dict.fromkeys(("overwrite", "trace"), "only generate_images has it")
 COMMANDS: dict[str, Command] = {
     "generate_images": Command(
-        "generate images from prompts; the same command again continues where it stopped",
+        "generate images from prompts; run it again to resume",
         (RunSettings, RecipeFlags, PluginFlags, PaperFlags),
     ),
     "benchmark": Command(
-        "compare methods on the same prompts and seeds; prints a table and, last, one line of JSON",
+        "compare methods on the same prompts and seeds; prints a table, then one line of JSON",
         (MethodsFlags, BenchmarkSettings, RecipeFlags, PluginFlags, PaperFlags),
         without=tuple(_ONLY_RUNS),
         gone=_ONLY_RUNS,
     ),
     "tune": Command(
-        "find the fastest lossless method of your model on your machine; writes a recipe of it",
+        "find the fastest lossless method for your model on your machine; writes a recipe",
         (TuneSettings, RecipeFlags, PluginFlags),
         without=(*_ONLY_RUNS, "output_dir", *flags_in(MethodSettings)),
     ),
     "evaluate": Command(
-        "tables, image metrics and a report from run folders", (EvaluateSettings, RecipeFlags)
+        "write tables, image metrics and a report from run folders", (EvaluateSettings, RecipeFlags)
     ),
     "extract_tokens": Command(
-        "turn images with captions, or samples that the target draws, into the token shards that "
-        "drafters are trained on",
+        "turn captioned or generated images into training data for drafters",
         (ExtractionSettings, RecipeFlags, PluginFlags),
         without=(
             "samples_per_prompt",
@@ -113,21 +111,20 @@ COMMANDS: dict[str, Command] = {
         ),
     ),
     "inspect": Command(
-        "what a checkpoint's files hold and lack, and the memory that a run needs; with --run, "
-        "whether the loaded model works",
+        "check a checkpoint's files and estimate memory; with --run, check the loaded model",
         (InspectSettings, RecipeFlags),
         without=("cfg_mode",),
     ),
     "vq_distances": Command(
-        "make the table of nearest codes that relaxed acceptance reads", (DistanceSettings,)
+        "write the table of nearest codes for relaxed acceptance", (DistanceSettings,)
     ),
     "demo": Command(
-        "serve a page that draws while it decodes: plain decoding and a fast method side by side",
+        "serve a page that shows plain decoding and a fast method side by side",
         (PageSettings, RecipeFlags, PluginFlags),
         without=("batch_size",),
     ),
     "train_drafter": Command(
-        "train a drafter for a target; the same command again continues where it stopped",
+        "train a drafter for a target; run it again to resume",
         (TrainSettings, RecipeFlags, PluginFlags),
     ),
 }

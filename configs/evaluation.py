@@ -30,28 +30,28 @@ class EvaluateSettings(DeviceSettings):
     group: ClassVar[str] = "Evaluation"
     output_dir: str = setting(
         MISSING,
-        "folders that generate_images wrote, by commas: the tables' rows",
+        "run folders of generate_images, by commas",
         shown="required",
         wanted="run folders that generate_images wrote, by commas",
     )
     baseline: str | None = setting(
         None,
-        "folder of the run whose seconds are 1.00",
+        "run folder that speed-ups are relative to",
         path=True,
         shown="per run, one of --method ar with the same sampling flags",
     )
     ref_dir: str | None = setting(
         None,
-        "folder of real images (.png, .jpg), for FID, precision and recall",
+        "folder of real images (.png, .jpg) for FID, precision and recall",
         path=True,
         shown="tiny: 1,000 rendered scenes",
     )
     report_dir: str | None = setting(
-        None, "folder of tables and report", path=True, shown="<first run>/evaluation"
+        None, "folder for tables and report", path=True, shown="<first run>/evaluation"
     )
     metrics: str | None = setting(
         None,
-        f"any of {', '.join(TINY_METRICS + GENERAL_METRICS)}, by commas; or all; or none",
+        f"metrics, by commas; all; none; or of {', '.join(TINY_METRICS + GENERAL_METRICS)}",
         shown=f"{','.join(TINY_METRICS)} for runs of the tiny model, the others for other runs",
     )
     images: int = setting(8, "prompts in the report's comparison", low=0, high=1000)
@@ -131,11 +131,8 @@ class EvaluateSettings(DeviceSettings):
             return everything if self.metrics == "all" else ()
         names = tuple(name.strip() for name in self.metrics.split(","))
         if not set(names) <= set(everything) or len(set(names)) != len(names):
-            refuse(
-                "metrics",
-                self.metrics,
-                f"all, none, or some of {', '.join(everything)}, each once, by commas",
-            )
+            expected = f"all, none, or some of {', '.join(everything)}, each once, by commas"
+            refuse("metrics", self.metrics, expected)
         return names
 
 

@@ -2,7 +2,7 @@
 
 import inspect
 import textwrap
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import Field
 
 from configs.command_line import METHOD_FLAGS
@@ -11,11 +11,13 @@ from configs.fields import kind, parse, parts_of, settings_fields
 from configs.methods import applicable
 
 _WIDTH, _COLUMN = 110, 29
-_SCREEN = 45  # lines: a longer help shows the flags below only
+# Flags of the short help, which fits on a terminal of 24 lines and 100 columns.
+_COMMON_WIDTH = 100
 _COMMON = """
-    prompt num_images seed output_dir methods repeats config method proposal nodes verifier cfg
-    temperature top_k top_p model model_path drafter_path dtype device batch_size compile tokens
-    drafter steps lr start_from metrics ref_dir baseline data_dir from_prompts json port share_on
+    prompt num_images seed output_dir methods repeats minutes config method nodes verifier cfg
+    temperature top_k model model_path drafter_path dtype device batch_size tokens drafter steps lr
+    start_from baseline ref_dir report_dir metrics data_dir from_prompts run json port share_on
+    neighbours
 """
 
 
@@ -57,23 +59,36 @@ def program_help() -> str:
 
 
 def command_help(command: str, method: str | None = None, everything: bool = False) -> str:
-    """Return the help of a command by groups: on one screen, unless everything is asked for.
+    """Return the help of a command: its common flags, one a line, on one screen.
 
-    method: show the flags of this method, and no other's.
+    method: show all flags that work with this method instead. everything: show all flags.
     """
-    flags, brief = flags_of(command), False
+    flags, title = flags_of(command), f"python main.py {command} --flag value ..."
+    shown = [flag for flag in flags if flag in _COMMON.split()]
     if method is not None and "method" in flags:
         method = parse(METHOD_FLAGS["method"], "method", method)
         fitting = applicable({"method": method})
         shown = [flag for flag in flags if flag not in METHOD_FLAGS or flag in fitting]
-    elif everything or len(_rows(command, flags)) <= _SCREEN:
+    elif everything:
         shown = [*flags]
     else:
-        shown, brief = [flag for flag in flags if flag in _COMMON.split()], True
-    rows = _rows(command, shown, brief)
-    if len(shown) < len(flags):
-        rows += ["", f"{len(flags) - len(shown)} flags are left out; all: --help all"]
-        rows[-1] += "; of one method: --method NAME --help" if "method" in flags else ""
+        method = None
+    brief = not everything and method is None
+    rows = [title, *textwrap.wrap(COMMANDS[command].summary, _WIDTH)]
+    rows += [""] if brief else []
+    for group, declared in flag_groups(command).items():
+        chosen = {flag: f for flag, f in declared.items() if flag in shown}
+        if brief:
+            rows += [_common_row(flag, f) for flag, f in chosen.items()]
+        elif chosen:
+            rows += [
+                "",
+                f"{group}:",
+                *(row for item in chosen.items() for row in _flag_rows(*item)),
+            ]
+    if left_out := len(flags) - len(shown):
+        of_method = "; --method NAME --help lists those of one method" if "method" in flags else ""
+        rows += ["", f"--help all lists {left_out} more flags by group{of_method}"]
     return "\n".join(rows)
 
 
@@ -91,30 +106,29 @@ def flag_groups(command: str) -> dict[str, dict[str, Field]]:
     return {group: flags for group, flags in groups.items() if flags}
 
 
-def _rows(command: str, shown: Collection[str], brief: bool = False) -> list[str]:
-    """Return the lines of a command's help with some of its flags; brief: without headings."""
-    summary = textwrap.wrap(COMMANDS[command].summary, _WIDTH - 2)
-    rows = [f"python main.py {command} --flag value ...", *(f"  {text}" for text in summary)]
-    rows += [""] if brief else []
-    for group, flags in flag_groups(command).items():
-        chosen = {flag: f for flag, f in flags.items() if flag in shown}
-        rows += ["", f"{group}:"] if chosen and not brief else []
-        rows += [row for flag, f in chosen.items() for row in _flag_rows(flag, f, brief)]
-    return rows
+def _common_row(name: str, f: Field) -> str:
+    """Return a flag's line in the short help: as much of help, choices and default as fits."""
+    text = f.metadata["help"].partition(";")[0]
+    choices = f"[{', '.join(f.metadata['choices'])}]" if "choices" in f.metadata else ""
+    default = f"(default: {default_text(f).partition(';')[0]})"
+    left = f"  --{name}{value_name(f)}"
+    parts = (
+        (text, choices, default),
+        (text, choices),
+        (choices, default),
+        (choices,),
+        (text, default),
+    )
+    rows = [f"{left:23} {' '.join(filter(None, part))}" for part in parts if all(part[:1])]
+    return next((row for row in rows if len(row) <= _COMMON_WIDTH), f"{left:23} {text}")
 
 
-def _flag_rows(name: str, f: Field, brief: bool) -> list[str]:
-    """Return a flag's lines: its name, what it does, its choices and its default.
-
-    brief: what it does up to the first semicolon, and no default that depends on others.
-    """
-    text, choices = f.metadata["help"], f.metadata.get("choices")
-    text = text.partition(";")[0] if brief else text
-    text += f" [{', '.join(choices)}]" if choices else ""
-    default = default_text(f).partition(";")[0] if brief else default_text(f)
-    text += "" if brief and len(default) > 25 else f" (default: {default})"
+def _flag_rows(name: str, f: Field) -> list[str]:
+    """Return a flag's lines: its name, what it does, its choices and its default."""
+    choices = f.metadata.get("choices")
+    text = f.metadata["help"] + (f" [{', '.join(choices)}]" if choices else "")
     left, indent = f"  --{name}{value_name(f)}", " " * _COLUMN
-    row = f"{left:{_COLUMN - 1}} {text}"
+    row = f"{left:{_COLUMN - 1}} {text} (default: {default_text(f)})"
     return textwrap.wrap(row, _WIDTH, subsequent_indent=indent, break_on_hyphens=False)
 
 

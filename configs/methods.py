@@ -26,74 +26,62 @@ class MethodSettings(Settings):
     group: ClassVar[str] = "Method"
     method: str = setting(
         "adt",
-        "ar: plain autoregressive decoding; the others draft trees",
+        "decoding method; ar = plain decoding, the others draft",
         choices=METHODS,  # as it is, since a plugin may add to it
         renamed=RENAMED_METHODS,
         gone=GONE_METHODS,
         shown="adt; of extract_tokens jacobi, which needs no drafter",
     )
     proposal: str | None = setting(
-        None, "how children are taken from the drafter", choices=PROPOSALS, shown="coupled"
+        None, "how draft tokens are chosen", choices=PROPOSALS, shown="coupled"
     )
     calibration: str | None = setting(
         None,
-        "path scores of grown trees: corrected by the drafter's calibration.json, if it has one, "
-        "or as they are",
+        "correct the path scores of grown trees by the drafter's calibration.json, or not",
         choices=("drafter", "none"),
         shown="drafter; with topk and sampled none, as published",
     )
     depth: int | None = setting(
-        None,
-        "levels of a tree, at most",
-        low=1,
-        high=64,
-        shown="eagle2 5, recall 14, eagle_recall, block 18",
+        None, "maximum tree depth", low=1, high=64, shown="eagle2 5, recall 14, others 18"
     )
     width: int | None = setting(
-        None, "width of a tree", low=1, high=256, shown="eagle2 10, recall 5, others 4"
+        None, "tree width", low=1, high=256, shown="eagle2 10, recall 5, others 4"
     )
     nodes: int | None = setting(
-        None,
-        "draft tokens in a tree, at most: the target verifies them in one forward pass",
-        low=1,
-        high=1024,
-        shown="adt 6, others 58",
+        None, "maximum draft tokens per forward pass", low=1, high=1024, shown="adt 6, others 58"
     )
     head_depth: int | None = setting(
         None,
-        "levels that ask the drafter; deeper ones are drafted by what is recalled alone",
+        "levels that run the drafter; deeper ones use recall alone",
         low=1,
         high=64,
         shown="all",
     )
     recall_numbers: str | None = setting(
         None,
-        "numbers by which recalled predictions are weighed and trusted, fitted to a model by tune",
+        "weights of recalled predictions; tune fits them to a model",
         shown="those of tiny",
         wanted="six numbers, as a/b/a/b/a/b",
         later=True,
     )
-    tree: str | None = setting(
-        None, "named tree of --method static", choices=TREES, shown="mc_sim_7b_63"
-    )
+    tree: str | None = setting(None, "tree of --method static", choices=TREES, shown="mc_sim_7b_63")
     window: int | None = setting(
         None,
-        "how many positions ahead the target's own stale predictions draft; 0: none",
+        "positions drafted from the target's own earlier predictions; 0 = none",
         low=0,
         high=256,
         shown="16",
     )
     guess: str | None = setting(
         None,
-        "draft for a position that the target has not predicted yet: as the position above it, as "
-        "the one to its left, or any code at random",
+        "first draft of a position: the code above it, the code to its left, or a random code",
         choices=("above", "left", "random"),
         shown="above",
     )
     verifier: str = setting(
         "exact",
-        "acceptance rule; exact draws the images of plain decoding; rejection, sampled, spectr, "
-        "block and traversal others of the same distribution; the rest are relaxed",
+        "acceptance rule; exact: the images of plain decoding; rejection, sampled, spectr, block, "
+        "traversal: other images of the same distribution; the rest are relaxed",
         choices=VERIFIERS,
     )
     adt: AdtSettings | None = part(AdtSettings, default=None)

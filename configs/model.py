@@ -22,13 +22,13 @@ class CodecSettings(Settings):
     model: str = setting("tiny", "target model", choices=tuple(TARGETS))
     model_path: str | None = setting(
         None,
-        "its folder, or its owner/name on the Hugging Face hub",
+        "folder of the target, or owner/name on the Hugging Face hub",
         path=True,
         shown=", ".join(target.folder for target in TARGETS.values()),
     )
     tokenizer_path: str | None = setting(
         None,
-        "Chameleon's folder of text_tokenizer.json, vqgan.yaml and the VQGAN's weights",
+        "folder of Chameleon's text_tokenizer.json, vqgan.yaml and VQGAN weights",
         path=True,
         shown="<model_path>/tokenizer, or chameleon/tokenizer next to <model_path>",
     )
@@ -60,8 +60,7 @@ class ModelSettings(CodecSettings):
     )
     negative_prompt: str | None = setting(
         None,
-        "what guidance leads away from, the text of the unconditional row; only "
-        f"{', '.join(targets_with('negative_prompt'))}",
+        f"text to guide away from; only {', '.join(targets_with('negative_prompt'))}",
         shown="the one of Emu3's public script",
         later=True,
     )
@@ -80,8 +79,7 @@ class TargetSettings(ModelSettings):
 
     quantize: str | None = setting(
         None,
-        "store the target's layers as int8, or int4 (CUDA and bf16 only): less memory, other "
-        "images; needs the package torchao",
+        "store the target's layers as int8, or int4 (CUDA and bf16 only); needs torchao",
         choices=("int8", "int4"),
         shown="off",
         later=True,
@@ -100,7 +98,7 @@ class DrafterSettings(Settings):
 
     group: ClassVar[str] = "Model"
     drafter_path: str | None = setting(
-        None, "the drafter's folder, or its owner/name", path=True, shown="<model_path>/drafter"
+        None, "folder of the drafter, or owner/name", path=True, shown="<model_path>/drafter"
     )
 
 
@@ -109,7 +107,7 @@ class DeviceSettings(Settings):
     """Where a network computes."""
 
     group: ClassVar[str] = "Machine"
-    device: str = setting("auto", "auto, cpu, cuda or cuda:N; auto = a GPU if there is one")
+    device: str = setting("auto", "auto (a GPU if there is one), cpu, cuda or cuda:N")
 
     def settle(self) -> None:
         if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", self.device):
@@ -121,17 +119,16 @@ class PlacementSettings(DeviceSettings):
     """How a target is laid over the machine."""
 
     device_map: str = setting(
-        "single", "auto: the target's layers over all GPUs", choices=("single", "auto")
+        "single", "auto = split the target's layers over all GPUs", choices=("single", "auto")
     )
     vq_device: str = setting(
         "same",
-        "where image codes become pixels: the target's device, or the CPU",
+        "device that decodes image codes to pixels: the target's, or the CPU",
         choices=("same", "cpu"),
     )
     cfg_mode: str = setting(
         "parallel",
-        "guidance rows of the target in one forward pass, or one after the other: less memory, "
-        "more time",
+        "guidance rows in one forward pass, or in sequence (less memory, more time)",
         choices=("parallel", "sequential"),
     )
 
@@ -157,9 +154,8 @@ class EngineSettings(BatchSettings, PlacementSettings, DrafterSettings, TargetSe
     method: MethodSettings = part(MethodSettings)
     compile: str | None = setting(
         None,
-        "on a GPU replay rounds as CUDA graphs, one launch each; on a CPU compile kernels for a "
-        f"pass through all layers; auto = where that is possible; {INDUCTOR} = layers by "
-        "torch.compile, on a GPU in rounds that are replayed where possible",
+        f"CUDA graphs on a GPU, compiled layers on a CPU; auto = where possible; {INDUCTOR} = "
+        "layers by torch.compile",
         choices=("off", "on", "auto", INDUCTOR),
         shown="auto",
         later=True,

@@ -13,15 +13,15 @@ class SamplingSettings(Settings):
     group: ClassVar[str] = "Sampling"
     cfg: float = setting(
         3.0,
-        "guidance scale; 1 = no guidance",
+        "guidance scale, 1 = no guidance",
         above=0,  # 0 switches guidance off in other programs, but here it would ignore the prompt
         high=100,
         wanted="1 for no guidance, or another number above 0, at most 100",
     )
-    temperature: float = setting(1.0, "0 = always the likeliest code (argmax)", low=0, high=100)
-    top_k: int = setting(0, "keep the k likeliest codes; 0 = off", low=0)
+    temperature: float = setting(1.0, "sampling temperature, 0 = argmax", low=0, high=100)
+    top_k: int = setting(0, "sample from the k likeliest codes, 0 = off", low=0)
     top_p: float = setting(
-        1.0, "keep the likeliest codes that make up this probability; 1 = off", above=0, high=1
+        1.0, "sample from the likeliest codes with this total probability; 1 = off", above=0, high=1
     )
 
     def settle(self) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from configs.acceptance import LanternSettings
-from configs.fields import Settings, SettingsError, bounds, refuse, setting, settings_dict
+from configs.fields import Settings, SettingsError, bounds, one_of, refuse, setting, settings_dict
 from configs.gone import RENAMED_METHODS
 from configs.method_table import AdtSettings
 from configs.methods import MethodSettings
@@ -67,9 +67,9 @@ class PromptSettings(Settings):
     group: ClassVar[str] = "Prompts"
     prompt: str = setting(
         MISSING,
-        f"a text, a .txt file (lines), a .jsonl file (id and prompt), or {' or '.join(DATASETS)}",
+        f"text, .txt file (a prompt a line), .jsonl file (id, prompt); or {one_of(DATASETS)}",
         shown="required",
-        wanted=f"a text that is not blank, a .txt or .jsonl file, {', '.join(DATASETS)}",
+        wanted=f"text that is not blank, a .txt or .jsonl file, {one_of(DATASETS)}",
     )
     prompt_file: str | None = setting(
         None, "file of the named dataset", path=True, shown="configs/prompts/<its name>"
@@ -82,21 +82,19 @@ class PromptSettings(Settings):
     )
     num_images: int | None = setting(
         None,
-        "prompts to take from the list, -1 = all; of one text: images",
+        "prompts to use from a list, -1 = all; with a single text: images",
         low=-1,
         shown="text 1, .txt file and --slice all, dataset 10",
     )
     samples_per_prompt: int | None = setting(None, "images per prompt", low=1, shown="1")
-    sample: int | None = setting(
-        None, "take a random subset of this many prompts", low=1, shown="off"
-    )
+    sample: int | None = setting(None, "size of a random subset of the prompts", low=1, shown="off")
     sample_seed: int | None = setting(None, "which random subset", low=0, shown="0")
     slice: str | None = setting(
-        None, "a-b: of the prompts taken, a (counted from 0) up to, not including, b", shown="all"
+        None, "prompts to use, as start-stop (0-based, stop excluded), e.g. 0-100", shown="all"
     )
     seed: int = setting(
         0,
-        "base seed; an image's own seed follows from it, its prompt and sample number",
+        "base seed; each image derives its seed from this, its prompt and its number",
         low=0,
         high=2**63 - 1,
     )
@@ -161,11 +159,11 @@ class OutputSettings(Settings):
     group: ClassVar[str] = "Output"
     output_dir: str | None = setting(
         None,
-        "folder of the images and records",
+        "folder for images and records",
         path=True,
         shown="outputs/<named after the settings>",
     )
-    overwrite: bool = setting(False, "remove an earlier run from --output_dir first")
+    overwrite: bool = setting(False, "delete an earlier run in --output_dir first")
     trace: bool = setting(False, "write one line per round to trace.jsonl")
 
 

@@ -25,17 +25,13 @@ class InspectSettings(BatchSettings, PlacementSettings, DrafterSettings, TargetS
     sampling: SamplingSettings = part(SamplingSettings)
     run: bool = setting(
         False,
-        "load the model, too, and say whether it works: logits, image tokenizer, drafter, every "
-        "method's tokens, seconds; takes a minute",
+        "load the model and check that it works; takes a minute",
     )
-    num_images: int = setting(
-        5000, "with --run: images in the set whose hours are estimated", low=1
-    )
+    num_images: int = setting(5000, "with --run: number of images to estimate the hours for", low=1)
     json: bool = setting(False, "print one JSON document instead of the table")
     speed: bool = setting(
         False,
-        "load the model too, time rounds of 1 to 32 images at once, as memory allows, and say how "
-        "many to decode together; takes minutes",
+        "load the model and find the best --batch_size up to 32; takes minutes",
     )
 
     def settle(self) -> None:
@@ -72,15 +68,11 @@ class PageSettings(Settings):
     port: int = setting(7860, "port of the page, http://127.0.0.1:PORT", low=1, high=65535)
     share_on: str = setting(
         "127.0.0.1",
-        "address that the page listens on: 0.0.0.0 lets other machines reach it",
+        "address to listen on; 0.0.0.0 lets other machines connect",
         shown="127.0.0.1, this machine only",
     )
-    output_dir: str = setting(
-        "outputs/page", "folder of all that the page writes: what rounds cost here", path=True
-    )
-    visitors: int = setting(
-        16, "visitors that may wait while another one's images are drawn", low=1, high=10000
-    )
+    output_dir: str = setting("outputs/page", "folder for files that the page writes", path=True)
+    visitors: int = setting(16, "visitors that may wait in the queue", low=1, high=10000)
     engine: EngineSettings = part(EngineSettings)
     drafted: bool = False
     given: Values = field(default_factory=dict, compare=False)

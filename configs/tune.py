@@ -45,11 +45,11 @@ class TuneSettings(Settings):
     group: ClassVar[str] = "Tuning"
     prompt: str | None = setting(
         None,
-        "your prompts: a text, a .txt or .jsonl file, or a data set, as for generate_images",
+        "your prompts, as for generate_images",
         shown="configs/prompts/tiny_validation.txt",
     )
     minutes: float = setting(
-        10.0, "time for the trials; loading the model comes on top", low=0.01, high=10080
+        10.0, "minutes for the trials, without loading the model", low=0.01, high=10080
     )
     methods: str | None = setting(
         None,

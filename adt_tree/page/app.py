@@ -14,6 +14,14 @@ from configs.fields import SettingsError
 from configs.method_table import METHODS
 
 HERE = Path(__file__).parent
+# The fonts are the visitor's own.
+THEME = gr.themes.Base(
+    primary_hue="emerald",
+    neutral_hue="slate",
+    radius_size="lg",
+    font=["system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"],
+    font_mono=["ui-monospace", "SFMono-Regular", "Menlo", "monospace"],
+)
 RESTING = ("idle", "done", "refused")  # states in which there is nothing to stop
 EXAMPLES = (
     "a large red circle on a plain blue background",

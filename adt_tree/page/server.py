@@ -1,15 +1,23 @@
 """`demo`: load the model, then serve the page until Ctrl-C."""
 
 import os
+from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
 from adt_tree.page.drawing import Painter
-from adt_tree.page.policy import OwnPolicy
 from adt_tree.pipeline import Pipeline
 from configs.fields import mismatch
 from configs.tools import PageSettings
 from support.durable import make_writable
+
+Message = MutableMapping[str, Any]
+# The browser loads nothing but what this server sends.
+POLICY = (
+    "default-src 'self'; img-src 'self' data: blob:; style-src 'self' 'unsafe-inline'; "
+    "script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; font-src 'self' data:; "
+    "connect-src 'self'; worker-src 'self' blob:"
+)
 
 
 def serve(settings: PageSettings) -> None:
@@ -43,8 +51,7 @@ def _launch_options(settings: PageSettings) -> dict[str, Any]:
     """Return how gradio serves: from here alone, without its own links, copies and messages."""
     from starlette.middleware import Middleware
 
-    from adt_tree.page.app import HERE
-    from adt_tree.page.theme import THEME
+    from adt_tree.page.app import HERE, THEME
 
     return {
         "server_name": settings.share_on,
@@ -59,3 +66,26 @@ def _launch_options(settings: PageSettings) -> dict[str, Any]:
         "css_paths": HERE / "stage.css",
         "app_kwargs": {"middleware": [Middleware(OwnPolicy)]},
     }
+
+
+class OwnPolicy:
+    """An ASGI middleware that adds the policy to every answer."""
+
+    def __init__(self, app: Callable[..., Awaitable[None]]):
+        self.app = app
+
+    async def __call__(
+        self,
+        scope: Message,
+        receive: Callable[[], Awaitable[Message]],
+        send: Callable[[Message], Awaitable[None]],
+    ) -> None:
+        """Handle a request."""
+
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                policy = (b"content-security-policy", POLICY.encode())
+                message["headers"] = [*message.get("headers", ()), policy]
+            await send(message)
+
+        await self.app(scope, receive, sent)

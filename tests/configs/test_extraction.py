@@ -35,17 +35,12 @@ def test_images_need_no_method(read, tmp_path):
 
 def test_own_samples_are_drawn_without_a_drafter_by_default(read):
     found = read("--output_dir=out", *OWN)
-    assert (found.run.method.method, found.run.drafter_path, found.num_images) == (
-        "jacobi",
-        None,
-        3,
-    )
-    assert (
-        read("--output_dir=out", *OWN, "--method=eagle_recall", "--window=4").run.method.window == 4
-    )
-    assert read(
-        "--output_dir=out", *OWN, "--method=eagle2", "--proposal=topk", "--verifier=rejection"
-    ).run.method.lossless
+    assert (found.run.method.method, found.run.drafter_path) == ("jacobi", None)
+    assert found.num_images == 3
+    own = ("--output_dir=out", *OWN)
+    assert read(*own, "--method=eagle_recall", "--window=4").run.method.window == 4
+    lossless = ("--method=eagle2", "--proposal=topk", "--verifier=rejection")
+    assert read(*own, *lossless).run.method.lossless
 
 
 def test_recipes_serve_both(tmp_path, read):
@@ -61,20 +56,11 @@ def test_recipes_serve_both(tmp_path, read):
 
 @pytest.mark.parametrize("recipe", ["tiny", "llamagen"])
 def test_the_models_recipes_are_accepted(tmp_path, monkeypatch, recipe):
-    folder = (
-        empty_llamagen(tmp_path) if recipe == "llamagen" else empty_checkpoint(tmp_path / "model")
-    )
-    words = [
-        f"--config={ROOT / 'configs' / recipe}.yaml",
-        f"--model_path={folder}",
-        "--output_dir=out",
-    ]
-    assert (
-        extraction_settings(
-            read_words("extract_tokens", [*words, f"--data_dir={tmp_path}"])
-        ).run.model
-        == recipe
-    )
+    llamagen = recipe == "llamagen"
+    folder = empty_llamagen(tmp_path) if llamagen else empty_checkpoint(tmp_path / "model")
+    words = [f"--config={ROOT / 'configs' / recipe}.yaml", f"--model_path={folder}"]
+    words += ["--output_dir=out", f"--data_dir={tmp_path}"]
+    assert extraction_settings(read_words("extract_tokens", words)).run.model == recipe
 
 
 @pytest.mark.parametrize("file", JUDGED_FILES, ids=lambda path: path.stem)

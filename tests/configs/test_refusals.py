@@ -23,10 +23,10 @@ generate                     : command: expected generate_images, …got 'genera
 __class__                    : command: …got '__class__'
 inspect anole                : 'anole': a word without a flag. Did you mean --model anole?
 inspect cat                  : 'cat': a word without a flag. Write values after their flag
-generate_images              : --prompt: expected a text…got nothing
+generate_images              : --prompt: expected text…got nothing
 generate_images a cat        : 'a': a word without a flag. Put a prompt with spaces in quotes
 generate_images --prompt a b : 'b': a word without a flag
-generate_images --prompt     : --prompt: expected a text…got nothing
+generate_images --prompt     : --prompt: expected text…got nothing
 generate_images --prompt=    : --prompt: …got ''
 draw -                       : '-': a word without a flag
 draw --                      : '--': a word without a flag
@@ -156,6 +156,8 @@ sweep --methods=adt                  : --methods: 'adt' works only without --swe
 sweep --peanut                       : --method: 'adt' works only without --sweep
 sweep --nodes=3                      : --nodes: 3 works only without --sweep sweep.yaml, which
 sweep --cells=6-9                    : --cells: expected a-b with b up to 2…got '6-9'
+sweep --cells=2                      : --cells: expected a-b…got '2'
+sweep --quality                      : --quality: True works only with attributes.safeten
 sweep --tree=chain                   : --tree: 'chain' works only for a method that has it
 extract_tokens --output_dir=o        : --data_dir: expected images with captions, or --from_prompts
 images --from_prompts                : --data_dir: …works only without --from_prompts

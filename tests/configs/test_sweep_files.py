@@ -9,7 +9,7 @@ from configs.benchmark import BenchmarkSettings, read_sweep
 from configs.command_line import read_words
 from configs.fields import SettingsError
 from configs.methods import MethodSettings
-from configs.schema import CLASSIFIER, ROOT
+from configs.schema import ROOT
 from runs.commands import benchmark_settings
 
 GOOD = (
@@ -135,37 +135,6 @@ def test_method_flags_go_to_all_cells_that_do_not_vary_them(bench) -> None:
 def test_bad_files_are_refused_by_file_and_key(bench, text, error) -> None:
     with pytest.raises(SettingsError, match=f"--sweep .*mine.yaml[:,] {error}"):
         bench(text)
-
-
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [
-        (["--methods", "adt"], "--methods: 'adt' works only without --sweep"),
-        (["--peanut"], "--method: 'adt' works only without --sweep"),
-        (
-            ["--nodes", "3"],
-            "--nodes: 3 works only without --sweep .*mine.yaml, which varies it",
-        ),
-        (["--cells", "6-9"], "--cells: expected a-b with b up to 6.*got '6-9'"),
-        (["--cells", "2"], "--cells: expected a-b.*got '2'"),
-        (
-            ["--tree", "chain"],
-            "--tree: 'chain' works only for a method that has it; --sweep",
-        ),
-        (["--quality"], f"--quality: True works only with {CLASSIFIER}"),
-        (["--sweep", "no.yaml"], "--sweep no.yaml: expected a YAML file"),
-    ],
-)
-def test_flags_that_do_not_go_with_a_sweep(bench, words, error) -> None:
-    with pytest.raises(SettingsError, match=error):
-        bench(GOOD, *words)
-
-
-def test_cells_need_a_sweep(tmp_path) -> None:
-    empty_checkpoint(tmp_path / "model")
-    words = ["--prompt", "a cat", "--model_path", str(tmp_path / "model"), "--cells=0-1"]
-    with pytest.raises(SettingsError, match="--cells: .*only with --sweep"):
-        benchmark_settings(read_words("benchmark", words))
 
 
 def test_relaxed_cells_need_a_word_on_quality(bench, monkeypatch) -> None:

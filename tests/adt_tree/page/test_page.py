@@ -13,8 +13,7 @@ import torch
 import main
 from adt_tree import Pipeline
 from adt_tree.page.app import fast_methods
-from adt_tree.page.drawing import Painter, Wish
-from adt_tree.page.race import Pace, race
+from adt_tree.page.drawing import Pace, Painter, Wish, race
 from adt_tree.page.stage import Finish, verdict
 from adt_tree.weights import completed
 from configs.fields import SettingsError
