@@ -81,6 +81,6 @@ def refuse_nan(contains_nan: bool, model: str) -> None:
     """Raise a FloatingPointError if a model's distribution contains NaN: it decides nothing."""
     if contains_nan:
         raise FloatingPointError(
-            f"{model}: found NaN in its distribution of the next token; allowed: finite weights, "
-            "and a --dtype in which its values do not overflow"
+            f"{model}: expected probabilities of the next token, got NaN. Check that its weights "
+            "are finite, and choose a --dtype in which its values do not overflow"
         )

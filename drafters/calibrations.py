@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from torch import Tensor
 
-from configs.fields import SettingsError
+from configs.fields import mismatch
 from decoding.proposals import Calibration
 from decoding.sampling import SamplingDistribution
 from support.json_files import read_object, shortened
@@ -71,8 +71,8 @@ def _is_factor(value: object) -> bool:
     return is_number and LEAST <= value <= MOST
 
 
-def _refuse(path: Path, name: str, found: object, allowed: str) -> NoReturn:
-    raise SettingsError(f"{path}: found {shortened(found)} at {name!r}; allowed: {allowed}")
+def _refuse(path: Path, name: str, value: object, expected: str) -> NoReturn:
+    raise mismatch(f"{path}: {name}", shortened(value), expected)
 
 
 def fit_factor(values: Tensor, choices: Tensor, steps: int = 30) -> float:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from configs.fields import mismatch, one_of
 from configs.gone import GONE_DRAFTERS
 from decoding.drafter import Drafter
 from drafters.block import BlockDrafter, BlockHead
@@ -67,7 +68,7 @@ def kind_of(config: dict, name: str) -> Kind:
     if isinstance(kind, str) and kind in GONE_DRAFTERS:
         raise ValueError(f"{name}: {ENTRY} {kind} is gone; {GONE_DRAFTERS[kind]}")
     if not isinstance(kind, str) or kind not in KINDS:
-        raise ValueError(f"{name}: {ENTRY} is {kind!r}; allowed: {', '.join(KINDS)}")
+        raise mismatch(f"{name}: {ENTRY}", repr(kind), one_of(KINDS))
     return KINDS[kind]
 
 
@@ -81,10 +82,10 @@ def target_layers(config: dict, target: TransformerSpec, name: str) -> tuple[int
     below = range(1, target.layers)
     # isinstance would let true and false pass as numbers
     if not isinstance(layers, list) or any(type(n) is not int or n not in below for n in layers):
-        allowed = f"numbers from 1 to {target.layers - 1}, rising"
-        raise ValueError(f"{name}: {LAYERS} is {layers!r}; allowed: {allowed}")
+        expected = f"numbers from 1 to {target.layers - 1}, rising"
+        raise mismatch(f"{name}: {LAYERS}", repr(layers), expected)
     if layers != sorted(set(layers)):
-        raise ValueError(f"{name}: {LAYERS} is {layers!r}; allowed: {sorted(set(layers))}")
+        raise mismatch(f"{name}: {LAYERS}", repr(layers), str(sorted(set(layers))))
     return tuple(layers)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from configs.fields import mismatch
 from decoding.drafter import Drafter
 from decoding.graphs import TreeShape
 from decoding.sampling import SamplingDistribution
@@ -101,12 +102,11 @@ def drafter_network(
     """
     bias = config.get("bias", True)
     if not isinstance(bias, bool):
-        raise ValueError(f"{name}: bias is {bias!r}; allowed: true or false")
+        raise mismatch(f"{name}: bias", repr(bias), "true or false")
     if (spec.hidden, spec.vocab) != (target.hidden, target.vocab):
-        raise ValueError(
-            f"{name}: hidden_size {spec.hidden} and vocab_size {spec.vocab} do not fit "
-            f"the target's {target.hidden} and {target.vocab}"
-        )
+        expected = f"the target's {target.hidden} and {target.vocab}"
+        got = f"{spec.hidden} and {spec.vocab}"
+        raise mismatch(f"{name}: hidden_size and vocab_size", got, expected)
     kind = kind_of(config, name)
     spec = replace(spec, target_layers=target_layers(config, target, name))
     with torch.device("meta"):

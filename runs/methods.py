@@ -240,4 +240,4 @@ def register_verifier(name: str, acceptance: Acceptance, verifier: Callable[...,
 def _refuse_known(name: str, names: Mapping[str, object]) -> None:
     """Refuse a second entry of a name: results on disk tell methods apart by it."""
     if name in names:
-        raise ValueError(f"{name!r}: a name that is taken; allowed: none of {', '.join(names)}")
+        raise ValueError(f"{name!r} is taken. Choose a name other than {', '.join(names)}")

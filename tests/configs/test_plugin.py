@@ -52,7 +52,7 @@ def test_a_plugins_method_and_rule_are_flags_values(plugin, tmp_path):
     assert "mine" in command_help("generate_images", "mine")
     with pytest.raises(SettingsError, match="strict needs --proposal coupled and --method min"):
         settings("--method=jacobi", "--verifier=strict")
-    with pytest.raises(ValueError, match="'mine': a name that is taken"):
+    with pytest.raises(ValueError, match="'mine' is taken"):
         methods.register_method("mine", method_table.MethodTraits(), methods.METHODS["jacobi"])
 
 

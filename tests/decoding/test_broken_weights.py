@@ -49,4 +49,5 @@ def test_broken_weights_are_named(
         assert main.main([*words, "--device", "cpu"]) == 1, method
         lines = capsys.readouterr().err.splitlines()
         faults = [line for line in lines if line.startswith("error: ")]
-        assert len(faults) == 1 and f"--{flag} {folder / part}: found NaN" in faults[0], lines
+        named = f"--{flag} {folder / part}: expected probabilities"
+        assert len(faults) == 1 and named in faults[0], lines

@@ -318,5 +318,5 @@ def test_a_target_without_numbers_is_reported(session, monkeypatch) -> None:
     monkeypatch.setattr(
         type(session.target), "score", lambda self, features: features[..., :VOCAB] * torch.nan
     )
-    with pytest.raises(FloatingPointError, match="the target: found NaN"):
+    with pytest.raises(FloatingPointError, match="the target: expected probabilities"):
         list(engine.generate(JOBS[:1]))

@@ -410,7 +410,7 @@ def test_other_flags_on_resume_are_refused_by_name(flag, value, folders, resumab
         ({"alignment": "both"}, "--alignment: expected inference or shifted, got 'both'"),
         ({"target_layers": "2,1"}, "--target_layers: expected numbers of layers from 1"),
         ({"target_layers": "a"}, "--target_layers: expected numbers of layers from 1"),
-        ({"target_layers": "1,2"}, "target_layers is [1, 2]; allowed: numbers from 1 to 1"),
+        ({"target_layers": "1,2"}, "target_layers: expected numbers from 1 to 1, rising, got"),
         ({**BLOCK, "guidance_aware": False}, "--guidance_aware: expected on with --drafter block"),
         ({**BLOCK, "alignment": "shifted"}, "--alignment: expected inference with --drafter block"),
         ({**BLOCK, "agreement": "overlap"}, "--agreement: expected noise with --drafter block"),
