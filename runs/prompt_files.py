@@ -199,7 +199,7 @@ def _read_text(path: Path, flag: str) -> str:
         found = "a folder" if path.is_dir() else "no such file"
         _refuse(path, flag, found, "a file, or a text that does not end in .txt")
     try:
-        text = path.read_text("utf-8-sig")
+        text = path.read_text("utf-8-sig")  # editors on Windows put a mark before the text
     except OSError as error:
         _refuse(path, flag, f"a file that cannot be read: {reason(error)}", "a file in UTF-8")
     except UnicodeDecodeError as error:

@@ -120,6 +120,7 @@ def _chosen(settings: RunSettings, total: int) -> list[int]:
 
 def _rank(seed: int, number: int) -> bytes:
     """Return a random rank: a subset contains all smaller ones of its seed, on every machine."""
+    # a hash, since the order of `random.sample` is not promised between versions of Python
     return hashlib.sha256(f"{seed}:{number}".encode()).digest()
 
 

@@ -79,6 +79,7 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             if self.processes.rank == 0:
+                # taking their locks proves that no process of an earlier run still writes
                 for left in self.path.glob(".lock.*"):  # of a run whose first process is gone
                     lock(left).close()
                 self._lock = lock(self.path / ".lock")
@@ -167,6 +168,7 @@ class RunFolder:
         content = encode_image(pixels)
         record = record | {"image_sha256": hashlib.sha256(content).hexdigest()}
         with self._writing():
+            # the record last: after a kill before it, the image is made again
             replace_file(image_path(self.path, record["id"]), content)
             if trace:
                 append_lines(self._own(TRACE), trace)

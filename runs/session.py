@@ -159,7 +159,7 @@ def open_session(settings: EngineSettings) -> Session:
     """
     if settings.method.lantern is not None:
         _find_nearest(settings, settings.method.lantern.k)
-    run_by = kernels_for(settings)
+    run_by = kernels_for(settings)  # first, since a missing compiler costs no wait for weights
     # first, since reading the target's weights takes minutes
     drafter_files = _find_drafter(settings) if settings.method.drafted else None
     target = open_target(settings)

@@ -30,7 +30,7 @@ def tuned_place(model_path: str) -> Path:
 
 def conditions(settings: EngineSettings) -> dict[str, str]:
     """Return, in words, what decides which method is the fastest: machine, model and settings."""
-    import torch
+    import torch  # here, since it takes seconds and most commands that read settings need none
 
     from support.devices import pick_device
 

@@ -72,6 +72,7 @@ class FirstRows:
         self.grid = replace(target.grid, rows=rows)
 
     def __getattr__(self, name: str) -> Any:
+        # a wrapper, not a copy: prompts name the size of whole images, so the target keeps its grid
         return getattr(self.target, name)
 
 

@@ -55,7 +55,7 @@ def load_chameleon(folder: Path, target: TargetModel) -> tuple[ChameleonModel, T
     Raises:
         ValueError: transformers misses weights, or does not expect some.
     """
-    with torch.device("meta"):
+    with torch.device("meta"):  # its weights are assigned below, so none are made here
         model = ChameleonModel(ChameleonConfig.from_pretrained(folder))
     model.vqmodel = None
     tensors = read_tensors(weight_files(folder))

@@ -136,15 +136,6 @@ def test_larger_images_of_the_flag_take_more(tmp_path, capsys) -> None:
     assert "72 image tokens and 8 row ends of 260 positions" in sequence(large)["text"]
 
 
-def change(folder: Path, positions: int) -> None:
-    """Write other positions into the target's config.json."""
-    path = folder / "config.json"
-    config = json.loads(path.read_text())
-    place = config.get("text_config", config)
-    place["max_position_embeddings"] = positions
-    path.write_text(json.dumps(config))
-
-
 @pytest.mark.parametrize("model", MAKERS)
 def test_a_sequence_that_exceeds_the_positions_is_a_fault(model, tmp_path, capsys) -> None:
     write, settings_of = MAKERS[model]
@@ -154,7 +145,9 @@ def test_a_sequence_that_exceeds_the_positions_is_a_fault(model, tmp_path, capsy
     grid = session.target.grid
     image, shortest = grid.slots(grid.tokens), session.target.length("")
     for positions in (image + shortest, image + shortest - 1, image):
-        change(folder, positions)
+        config = json.loads((folder / "config.json").read_text())
+        config.get("text_config", config)["max_position_embeddings"] = positions
+        (folder / "config.json").write_text(json.dumps(config))
         code, report = inspected(capsys, session.settings)
         faults = [line for line in report["findings"] if line["state"] == "FAULT"]
         if positions == image + shortest:
@@ -166,9 +159,10 @@ def test_a_sequence_that_exceeds_the_positions_is_a_fault(model, tmp_path, capsy
             assert code == 1 and f"max_position_embeddings is {image}" in faults[0]["text"]
 
 
-def test_tables_are_in_the_type_of_the_distribution(session, capsys) -> None:
+def test_tables_are_in_the_type_of_the_distribution(checkpoint, capsys) -> None:
+    settings = small_settings(checkpoint)
     memory = {
-        dtype: inspected(capsys, session.settings, f"--dtype={dtype}")[1]["memory"]
+        dtype: inspected(capsys, settings, f"--dtype={dtype}")[1]["memory"]
         for dtype in ("fp32", "fp64", "bf16")
     }
     for part in ("noise", "stale predictions"):
