@@ -167,7 +167,7 @@ class Pipeline:
         output_type: str = "pil",
         **options: Unpack[CallOptions],
     ) -> ImageOutput:
-        """Draw images.
+        """Generate images.
 
         Args:
             prompt: a text, or several.
@@ -207,7 +207,7 @@ class Pipeline:
     def stream(
         self, prompt: str, *, seed: int = 0, **options: Unpack[CallOptions]
     ) -> Iterator[StreamStep]:
-        """Draw one image and yield after every round; closing the iterator stops it.
+        """Generate one image and yield after every round; closing the iterator stops it.
 
         The tokens are those of `pipe(prompt, seed=seed)`. Arguments and errors as there; errors
         come at once, not with the first round.

@@ -64,7 +64,7 @@ class Weights:
         seed: int,
         watcher: Watcher | None = None,
     ) -> Iterator[DrawnStep]:
-        """Draw images; errors come at once, rounds when the iterator is asked for them."""
+        """Generate images; errors come at once, rounds when the iterator is asked for them."""
         with self.lock:
             steps = draw(self.session(settings), items, seed, watcher)
         return self._in_turn(steps)

@@ -29,16 +29,16 @@ EXAMPLES = (
     "two green triangles on a striped background",
 )
 LABELS = {
-    "jacobi": "jacobi: a window, no drafter",
-    "recall": "recall: trees, no drafter",
-    "eagle_recall": "eagle_recall: trees of both kinds",
-    "adt": "adt: a tree that adapts",
-    "eagle2": "eagle2: a tree of fixed size",
-    "static": "static: always the same tree",
+    "jacobi": "jacobi: a window of drafts, no drafter",
+    "recall": "recall: draft trees, no drafter",
+    "eagle_recall": "eagle_recall: draft trees of drafter and recall",
+    "adt": "adt: a draft tree that adapts",
+    "eagle2": "eagle2: a draft tree of fixed size",
+    "static": "static: a fixed draft tree",
 }
 _INTRO = """# The same image, in fewer passes
-Plain decoding asks the model for one token at a time. A fast method drafts several tokens, and one
-pass of the model checks all of them. Both start from the same seed, and the tokens come out equal.
+Plain decoding generates one token per forward pass. A fast method drafts several tokens and
+verifies them in one forward pass. With the same seed, both generate the same tokens.
 """
 
 
@@ -86,7 +86,7 @@ def _controls(painter: Painter, drafted: bool) -> Controls:
     choices = [(LABELS.get(name, name), name) for name in names]
     method = gr.Dropdown(choices, value=chosen, label="Fast method")
     with gr.Row():
-        draw = gr.Button("Draw", variant="primary", min_width=100)
+        draw = gr.Button("Generate", variant="primary", min_width=100)
         stop = gr.Button("Stop", min_width=100)
     slow = gr.Checkbox(False, label="Slow: show every round")
     with gr.Accordion("Settings", open=False):
@@ -111,8 +111,8 @@ def _settings(painter: Painter) -> list[Component]:
         gr.Slider(
             min(1, usual.cfg), max(10, usual.cfg), usual.cfg, step=0.5, label="Guidance scale"
         ),
-        gr.Number(usual.top_k, label="Top-k, 0 = all codes", precision=0, minimum=0),
-        gr.Slider(0, 64, 0, step=1, label="Draft tokens per round, 0 = the method's own"),
+        gr.Number(usual.top_k, label="Top-k, 0 = off", precision=0, minimum=0),
+        gr.Slider(0, 64, 0, step=1, label="Draft tokens per forward pass, 0 = default"),
     ]
 
 

@@ -98,9 +98,9 @@ function drawHeat(own, value) {
 }
 
 const WORDS = {
-  idle: 'Enter a prompt and press Draw.', stopped: 'Stopped.',
-  waiting: 'Waiting for the machine; images of earlier visitors come first.',
-  drawing: 'Both decode in turns on the same machine, with the same seed.',
+  idle: 'Enter a prompt and press Generate.', stopped: 'Stopped.',
+  waiting: 'Waiting: images of earlier visitors come first.',
+  drawing: 'Both methods run in turns on this machine, with the same seed.',
 };
 
 function show() {
@@ -113,7 +113,7 @@ function show() {
   }
   stage.dataset.same = value.verdict ? (value.verdict.same ? 'yes' : 'no') : '';
   stage.querySelector('.fast .name').textContent = value.panels[1].method;
-  const [answer, reason] = value.state === 'refused' ? ['This cannot be drawn:', value.why]
+  const [answer, reason] = value.state === 'refused' ? ['Error:', value.why]
     : value.verdict ? [`Same image: ${value.verdict.same ? 'yes' : 'no'}`, value.verdict.text]
       : ['', WORDS[value.state]];
   stage.querySelector('.answer').textContent = answer;

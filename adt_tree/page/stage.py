@@ -82,7 +82,7 @@ def stage_html() -> str:
     fast = panel.substitute(
         kind="fast",
         title="Fast method",
-        remark="drafts several, checks them in one pass",
+        remark="drafts several, verifies them in one forward pass",
         label="Image by the fast method",
     )
     return Template((here / "stage.html").read_text("utf-8")).substitute(plain=plain, fast=fast)
@@ -91,8 +91,7 @@ def stage_html() -> str:
 def stage_value(state: str, grid: tuple[int, int], panels: list[Panel]) -> Value:
     """Return the stage's value.
 
-    state: idle, waiting, drawing, done, stopped or
-    refused.
+    state: idle, waiting, drawing, done, stopped or refused.
     """
     values = [panel.value() for panel in panels]
     return {"state": state, "rows": grid[0], "columns": grid[1], "panels": values}
@@ -120,9 +119,9 @@ def verdict(found: Finish) -> Value:
     if not differ:
         return {"same": True, "text": f"All {plain.total} tokens are equal. {_speed(found)}"}
     reason = (
-        "Rounding decided between two nearly equal candidates there."
+        "Two candidates were nearly equal there, and rounding decided."
         if found.equal
-        else "Its acceptance rule does not keep the tokens of plain decoding."
+        else "Its acceptance rule may accept other tokens than plain decoding."
     )
     why = f"{len(differ)} of {plain.total} tokens differ, the first is number {differ[0]}. {reason}"
     return {"same": False, "text": f"{why} {_speed(found)}"}
@@ -136,7 +135,7 @@ def _speed(found: Finish) -> str:
     if not found.timed:
         return f"{passes}."
     if ratio >= 1:
-        return f"{passes} and was {ratio:.2f} times as fast."
+        return f"{passes} and was {ratio:.2f} times faster."
     return (
-        f"{passes}, but was {1 / ratio:.2f} times slower: here its passes cost more than it saves."
+        f"{passes}, but was {1 / ratio:.2f} times slower: here each pass costs more than it saves."
     )

@@ -109,11 +109,11 @@ def test_a_verdict_compares_tokens():
 
     same = found(step(4, 1.0, 2))
     assert same["same"] and same["text"].startswith("All 4 tokens are equal. adt took 2 forward")
-    assert "2.00 times as fast" in same["text"]
+    assert "2.00 times faster" in same["text"]
     assert "times" not in found(step(4, 1.0, 2), timed=False)["text"]
     other = found(step(5, 4.0, 2))
     assert not other["same"] and "1 of 4 tokens differ, the first is number 3." in other["text"]
-    assert "Rounding" in other["text"] and "2.00 times slower" in other["text"]
+    assert "rounding" in other["text"] and "2.00 times slower" in other["text"]
     assert "acceptance rule" in found(step(5, 4.0, 2), equal=False)["text"]
 
 

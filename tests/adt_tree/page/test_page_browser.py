@@ -93,7 +93,7 @@ def visit(served, chromium, request) -> Iterator[Visit]:
 
 def draw(page: Page, prompt: str) -> None:
     page.get_by_label("Prompt").fill(prompt)
-    page.get_by_role("button", name="Draw", exact=True).click()
+    page.get_by_role("button", name="Generate", exact=True).click()
 
 
 def decided(page: Page) -> list[int]:
@@ -143,7 +143,7 @@ def test_a_long_prompt_is_refused_in_words(visit):
     draw(visit.page, "word " * 300)
     visit.page.locator(".stage[data-state=refused]").wait_for(timeout=SECONDS)
     words = visit.page.locator(".verdict")
-    said = "This cannot be drawn: prompt: expected a shorter prompt, got the prompt has 1204"
+    said = "Error: prompt: expected a shorter prompt, got the prompt has 1204"
     assert said in words.text_content()
     visit.page.wait_for_timeout(1500)  # it scrolls there
     box = words.bounding_box()
