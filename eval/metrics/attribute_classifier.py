@@ -54,8 +54,7 @@ class AttributeClassifier(nn.Module):
         with open_safetensors(Path(path)) as file:
             metadata = file.metadata() or {}
             if "labels" not in metadata:
-                wanted = "a file that `save` wrote"
-                raise ValueError(f"{path}: found no 'labels' in its metadata; allowed: {wanted}")
+                raise ValueError(f"{path}: expected labels in its metadata, got none")
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         names = json.loads(metadata["labels"])
         model = cls(Labels(**{name: tuple(values) for name, values in names.items()}))
@@ -106,7 +105,7 @@ class AttributeClassifier(nn.Module):
         batches = torch.as_tensor(images)
         if batches.dtype != torch.uint8 or batches.shape[1:] != (128, 128, 3):
             got = f"{batches.dtype} {tuple(batches.shape)}"
-            raise ValueError(f"images: found {got}; allowed: uint8 (images, 128, 128, 3)")
+            raise ValueError(f"images: expected uint8 (images, 128, 128, 3), got {got}")
         device = self.background.weight.device
         return [
             attributes

@@ -68,7 +68,7 @@ class Attributes:
         pairs = frozenset(re.findall(rf"\b({colours}) ({shapes})\b", prompt))
         if not ground or not pairs:
             like = "'a red circle on a plain blue background', in the classifier's words"
-            raise ValueError(f"prompt: found {prompt!r}; allowed: such as {like}")
+            raise ValueError(f"prompt: expected such as {like}, got {prompt!r}")
         return cls.of(ground[1] or ground[4], ground[2] or ground[3], pairs)
 
 

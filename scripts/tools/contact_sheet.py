@@ -7,7 +7,7 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw
 
-from configs.fields import SettingsError
+from configs.fields import SettingsError, mismatch
 from support.json_files import read_lines
 from support.script import run_script
 
@@ -56,9 +56,8 @@ def _paste(labels: list[str], rows: list[list[Image.Image]]) -> Image.Image:
 def _ids(folder: Path) -> set[str]:
     """Return the ids of a run's finished images."""
     if not (folder / "records.jsonl").is_file():
-        raise SettingsError(
-            f"--runs: {folder} has no records.jsonl; allowed: folders written by generate_images"
-        )
+        wanted = "folders that generate_images wrote"
+        raise mismatch("--runs", f"{folder} without records.jsonl", wanted)
     return {record["id"] for record in read_lines(folder / "records.jsonl")}
 
 

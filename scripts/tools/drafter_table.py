@@ -64,7 +64,7 @@ def drafter_table(*folders: str) -> None:
         folders: output folders of train_drafter.
     """
     if not folders:
-        raise SettingsError("found no folder; allowed: output folders of train_drafter")
+        raise SettingsError("expected output folders of train_drafter, got none")
     print(table([Path(folder) for folder in folders]), end="")
 
 
