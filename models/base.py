@@ -9,14 +9,10 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class ImageRope:
-    """Rotary embedding by image row and column (LlamaGen, arXiv 2406.06525), not by position.
+    """Rotary embedding by image row and column (LlamaGen, arXiv 2406.06525), not by position."""
 
-    condition: positions before the image; queries and keys there become zero vectors.
-    side: image tokens per row and per column.
-    """
-
-    condition: int
-    side: int
+    condition: int  # positions before the image; queries and keys there become zero vectors
+    side: int  # image tokens per row and per column
 
 
 @dataclass(frozen=True)
@@ -91,14 +87,11 @@ class Context:
 
 @dataclass(frozen=True)
 class ImageGrid:
-    """The rows and columns of an image's tokens, in raster order.
-
-    row_end: in some models every row ends with a token that is always the same; that token, as a
-    code (id - first_id). None in models without one.
-    """
+    """The rows and columns of an image's tokens, in raster order."""
 
     rows: int
     columns: int
+    # In some models the same token ends every row: that token as a code (id - first_id), else None.
     row_end: int | None = None
 
     @property
@@ -131,17 +124,13 @@ class ImageVocab:
 
 @dataclass(frozen=True)
 class PromptRows:
-    """The prompt of one image.
+    """The prompt of one image."""
 
-    ids: (guidance, length), padded on the left. starts: (guidance,) the first slot of each row.
-    origins: (guidance,) the slot of rotary position 0; None means the row's first slot.
-    condition: (guidance, length, width) features that the target reads in place of the ids, in
-    models whose prompts are not tokens; a drafter reads the ids.
-    """
-
-    ids: Tensor
-    starts: Tensor
-    origins: Tensor | None = None
+    ids: Tensor  # (guidance, length), padded on the left
+    starts: Tensor  # (guidance,) the first slot of each row
+    origins: Tensor | None = None  # (guidance,) slot of rotary position 0; None: the first slot
+    # (guidance, length, width) features that the target reads in place of the ids, in models whose
+    # prompts are not tokens; a drafter reads the ids
     condition: Tensor | None = None
 
     def part(self, rows: slice) -> "PromptRows":

@@ -48,6 +48,7 @@ def compiled_in_turn(
 ) -> Iterator[Tensor]:
     """Yield what `in_turn` yields, by compiled code where no gradients are recorded."""
     blocks = tuple(blocks)
+    # backward passes would be compiled as well, for every size of a batch
     if torch.is_grad_enabled() or not blocks:
         yield from in_turn(blocks, x, rotation, context)
         return

@@ -46,21 +46,18 @@ class Pass(ctypes.Structure):
 
 @dataclass
 class Weights:
-    """Addresses of the weights of all blocks, valid as long as these packed copies are in use.
+    """Addresses of the weights of all blocks, valid as long as these packed copies are in use."""
 
-    table: (layers, 8) as `Layer` of `kernels/network.h` has it. changes: of all copies, when these
-    were last looked at.
-    """
-
-    dtype: torch.dtype
+    dtype: torch.dtype  # of hidden states
     stored: torch.dtype  # in memory
     linears: list[Linear]
     packed: list[Panels]
-    table: array
-    changes: int
+    table: array  # (layers, 8) as `Layer` of `kernels/network.h` has it
+    changes: int  # `Linear.changes` when the copies were last compared
 
     @property
     def current(self) -> bool:
+        # comparing all copies takes longer than a counter, and this is asked in every pass
         if self.changes == Linear.changes:
             return True
         self.changes = Linear.changes
@@ -150,9 +147,9 @@ def _call(
 
 def weights_of(blocks: Blocks) -> Weights | None:
     """Return the addresses of the weights of blocks, or None if they cannot be fused."""
-    known = _weights.get(blocks)
-    if known is not None and known.current:
-        return known
+    weights = _weights.get(blocks)
+    if weights is not None and weights.current:
+        return weights
     linears = [module for module in blocks.modules() if isinstance(module, Linear)]
     packed = [linear.packed for linear in linears]
     dtype = blocks.blocks[0].mlp_norm.weight.dtype

@@ -22,11 +22,11 @@ _IMAGE_BYTES = 2 * 2**30  # on the first GPU, for turning tokens into pixels
 
 @dataclass(frozen=True)
 class Load:
-    """Bytes of a layer's weights, of its keys and values, and of what stays on the first device."""
+    """What a transformer takes in memory, in bytes."""
 
-    layer: int
-    cache: int
-    first: int
+    layer: int  # weights of a layer
+    cache: int  # its keys and values
+    first: int  # what stays on the first device
 
 
 def load_of(transformer: nn.Module, rows: int, slots: int) -> Load:

@@ -17,12 +17,10 @@ class Fit:
     """How a training recipe brings a picture to the model's size.
 
     The picture is scaled until it covers the size, then cropped in the middle.
-
-    halves: before that, boxes of 2 x 2 pixels are averaged while both sides are twice too long.
     """
 
     resample: Image.Resampling
-    halves: bool
+    halves: bool  # first, average boxes of 2 x 2 pixels while both sides are twice too long
 
     def __call__(self, image: Image.Image, size: tuple[int, int]) -> Image.Image:
         """Return the RGB picture at size (width, height)."""
@@ -57,15 +55,12 @@ def on_white(image: Image.Image) -> Image.Image:
 
 @dataclass(frozen=True)
 class Codec:
-    """What turns pictures and captions into a target's tokens.
-
-    vocab: number of codes. length: caption -> tokens of its prompt; ValueError if it is too long.
-    """
+    """What turns pictures and captions into a target's tokens."""
 
     images: ImageTokenizer
     grid: ImageGrid
-    vocab: int
-    length: Callable[[str], int]
+    vocab: int  # number of codes
+    length: Callable[[str], int]  # tokens of a caption's prompt; ValueError if it is too long
     fit: Fit
 
     @property

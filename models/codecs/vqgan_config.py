@@ -10,14 +10,17 @@ from typing import Any
 import yaml
 
 from configs.downloads import damage
+from models.files.entries import is_size, require_values
+from models.files.names import VQGAN_CONFIG
 from support.durable import replace_file
 
-_FIXED = {
-    "double_z": False,
-    "in_channels": 3,
-    "out_ch": 3,
-    "attn_resolutions": [],
-    "attn_type": "vanilla",
+# Entries of networks that are built here; None: transformers' default.
+_BUILT = {
+    "double_z": (False, None),
+    "in_channels": (3, None),
+    "out_ch": (3, None),
+    "attn_resolutions": ([], None),
+    "attn_type": ("vanilla", None),
 }
 # our name (the older name in files) -> name in `vq_config` of config.json, default of transformers
 _JSON_SIZES = {
@@ -30,21 +33,12 @@ _JSON_SIZES = {
     "resolution": ("resolution", 512),
     "num_groups": ("num_groups", 32),
 }
-_JSON_FIXED = {
-    "double_latent": False,
-    "in_channels": 3,
-    "attn_resolutions": [],
-    "attn_type": "vanilla",
-}
+_JSON_BUILT = _BUILT | {"double_latent": (False, None)}
 
 
 @dataclass(frozen=True)
 class VqganConfig:
-    """Sizes of a VQGAN, named as in the `ddconfig` of vqgan.yaml.
-
-    num_groups: groups of the GroupNorms: 32 in every public file, where the key is absent.
-    coarse_attention: the blocks of the coarsest level attend (LlamaGen), not only the middle ones.
-    """
+    """Sizes of a VQGAN, named as in the `ddconfig` of vqgan.yaml."""
 
     ch: int
     ch_mult: tuple[int, ...]
@@ -53,17 +47,15 @@ class VqganConfig:
     embed_dim: int
     n_embed: int
     resolution: int
-    num_groups: int = 32
-    coarse_attention: bool = False
+    num_groups: int = 32  # of the GroupNorms: 32 in every public file, where the key is absent
+    coarse_attention: bool = (
+        False  # the coarsest blocks attend, too, not only the middle (LlamaGen)
+    )
 
     def __post_init__(self) -> None:
-        numbers = {
-            name: value
-            for name, value in vars(self).items()
-            if name not in ("ch_mult", "coarse_attention")
-        }
-        for name, value in [*numbers.items(), *(("ch_mult", factor) for factor in self.ch_mult)]:
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        numbers = [(name, getattr(self, name)) for name in _JSON_SIZES if name != "ch_mult"]
+        for name, value in [*numbers, *(("ch_mult", factor) for factor in self.ch_mult)]:
+            if not is_size(value):
                 raise ValueError(f"{name}: found {value!r}, allowed are whole numbers from 1")
         if not self.ch_mult or any(self.ch * factor % self.num_groups for factor in self.ch_mult):
             stated = f"found {list(self.ch_mult)}; ch = {self.ch} times each factor"
@@ -91,22 +83,15 @@ def read_config(path: Path) -> VqganConfig:
     try:
         params = yaml.safe_load(path.read_text(encoding="utf-8"))["model"]["params"]
         ddconfig = params["ddconfig"]
-        for name, allowed in _FIXED.items():
-            if ddconfig.get(name, allowed) != allowed:
-                raise ValueError(
-                    f"ddconfig.{name}: found {ddconfig[name]!r}, allowed is {allowed!r}"
-                )
-        names = ("ch", "num_res_blocks", "z_channels", "resolution")
-        sizes = {name: ddconfig[name] for name in names} | {
-            name: params[name] for name in ("embed_dim", "n_embed")
-        }
-        return VqganConfig(
-            ch_mult=tuple(ddconfig["ch_mult"]), num_groups=ddconfig.get("num_groups", 32), **sizes
-        )
+        require_values(ddconfig, _BUILT, "ddconfig.", VQGAN_CONFIG)
+        given = {"num_groups": 32} | ddconfig | params
+        sizes = {name: given[name] for name in _JSON_SIZES}
+        return VqganConfig(**{**sizes, "ch_mult": tuple(sizes["ch_mult"])})
     except KeyError as error:
         raise ValueError(
             f"{path}: the field {error} is missing; expected model.params.ddconfig"
         ) from error
+    # yaml makes anything of a damaged file
     except (
         OSError,
         yaml.YAMLError,
@@ -115,9 +100,8 @@ def read_config(path: Path) -> VqganConfig:
         AttributeError,
         RecursionError,
     ) as error:
-        raise ValueError(
-            f"{path}: cannot be read as a VQGAN configuration: {damage(path, error)}"
-        ) from error
+        why = damage(path, error)
+        raise ValueError(f"{path}: cannot be read as a VQGAN configuration: {why}") from error
 
 
 def json_config(content: Mapping[str, Any], name: str) -> VqganConfig:
@@ -135,9 +119,7 @@ def json_config(content: Mapping[str, Any], name: str) -> VqganConfig:
     given = content.get("vq_config")
     if not isinstance(given, dict):
         raise ValueError(f"{name}: vq_config is {given!r}; expected the sizes of the VQGAN")
-    for entry, allowed in (*_JSON_FIXED.items(), *_FIXED.items()):
-        if given.get(entry) not in (None, allowed):
-            raise ValueError(f"{name}: vq_config.{entry} is {given[entry]!r}; allowed: {allowed!r}")
+    require_values(given, _JSON_BUILT, "vq_config.", name)
     sizes = {
         old: given.get(new, given.get(old, default)) for old, (new, default) in _JSON_SIZES.items()
     }
@@ -155,17 +137,12 @@ def write_config(config: VqganConfig, path: Path) -> None:
     """
     if config.coarse_attention:
         raise ValueError(f"{path}: cannot describe attention at the coarsest level")
-    ddconfig: dict[str, Any] = {
-        **_FIXED,
-        "ch": config.ch,
-        "ch_mult": list(config.ch_mult),
-        "num_res_blocks": config.num_res_blocks,
-        "z_channels": config.z_channels,
-        "resolution": config.resolution,
-        "dropout": 0.0,
-    }
-    if config.num_groups != 32:
-        ddconfig["num_groups"] = config.num_groups
-    params = {"embed_dim": config.embed_dim, "n_embed": config.n_embed, "ddconfig": ddconfig}
+    built = {name: allowed[0] for name, allowed in _BUILT.items()}
+    sizes = {name: getattr(config, name) for name in _JSON_SIZES}
+    params = {name: sizes.pop(name) for name in ("embed_dim", "n_embed")}
+    if config.num_groups == 32:  # as in every public file
+        del sizes["num_groups"]
+    ddconfig = {**built, **sizes, "ch_mult": list(config.ch_mult), "dropout": 0.0}
+    params["ddconfig"] = ddconfig
     text = yaml.safe_dump({"model": {"params": params}}, sort_keys=False)
     replace_file(path, text.encode())

@@ -74,6 +74,7 @@ def build_fitting(
     Raises:
         ValueError: naming every size that the weights contradict, or every key that does not fit.
     """
+    # before the network is built, which with wrong sizes takes minutes
     if faults := size_faults(config, shapes):
         raise ValueError(f"the weights do not fit the configuration: {'; '.join(faults)}")
     with torch.device("meta"):

@@ -30,13 +30,10 @@ from support.json_files import read_object
 
 @dataclass(frozen=True)
 class TokenizerFiles:
-    """The text tokenizer's file and the VQGAN's folder.
+    """Where a checkpoint's tokenizers are."""
 
-    vqgan is None where the checkpoint's own weights hold the VQGAN.
-    """
-
-    text: Path
-    vqgan: Path | None
+    text: Path  # the text tokenizer's file
+    vqgan: Path | None  # the VQGAN's folder; None: the checkpoint's own weights hold it
 
 
 def tokenizer_places(folder: Path, given: Path | None) -> list[Path]:

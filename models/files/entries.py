@@ -19,13 +19,14 @@ def require_values(
 
     Args:
         entries: of the file; absent ones are right.
-        allowed: values by entry.
+        allowed: values by entry; a None beside others is not told.
         prefix: of the names in the error.
         file: its name in the error.
     """
     for name, values in allowed.items():
         if (value := entries.get(name, values[0])) not in values:
-            refuse_entry(f"{prefix}{name}", value, " or ".join(map(repr, values)), file)
+            told = [repr(one) for one in values if one is not None] or ["None"]
+            refuse_entry(f"{prefix}{name}", value, " or ".join(told), file)
 
 
 def require_model(config: Mapping[str, object], kinds: tuple[str, ...], model: str) -> str:

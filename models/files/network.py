@@ -15,16 +15,12 @@ from models.files.weights import folder_shapes, weight_files
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a tensor of the public layout goes.
+    """Where a tensor of the public layout goes."""
 
-    parameter: of our network. rows: of the parameter, which the tensor fills. source: rows of the
-    tensor that are taken. height: rows that the tensor must have, where only some are taken.
-    """
-
-    parameter: str
-    rows: slice = field(default_factory=lambda: slice(None))
-    source: slice = field(default_factory=lambda: slice(None))
-    height: int | None = None
+    parameter: str  # of our network
+    rows: slice = field(default_factory=lambda: slice(None))  # of the parameter, to be filled
+    source: slice = field(default_factory=lambda: slice(None))  # rows of the tensor that are taken
+    height: int | None = None  # rows that the tensor must have, where only some are taken
 
 
 KeyMap = dict[str, Slot]  # public key -> slot
@@ -32,17 +28,13 @@ KeyMap = dict[str, Slot]  # public key -> slot
 
 @dataclass(frozen=True)
 class Network:
-    """A network whose weights are still on the meta device, and the public keys that fill it.
-
-    ignored: prefixes of public keys that are not its weights. optional: keys that may be absent.
-    older: prefixes of keys in files of other layouts, and what stands there instead; the first that
-    fits is taken.
-    """
+    """A network whose weights are still on the meta device, and the public keys that fill it."""
 
     module: nn.Module
     keys: KeyMap
-    ignored: tuple[str, ...] = ()
-    optional: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()  # prefixes of public keys that are not its weights
+    optional: tuple[str, ...] = ()  # keys that may be absent
+    # prefixes of keys in files of other layouts -> those here; the first that fits is taken
     older: tuple[tuple[str, str], ...] = ()
 
     def name(self, key: str) -> str:
@@ -68,6 +60,7 @@ class Network:
         self.module.to(dtype).to_empty(device=device).requires_grad_(False).eval()
         parameters, absent = dict(self.module.named_parameters()), set(self.optional)
         for key, tensor in read_tensors(weight_files(folder)):
+            # `faults` has compared all shapes; what is not ours is passed over
             name = self.name(key)
             if slot := self.keys.get(name):
                 parameters[slot.parameter].data[slot.rows].copy_(tensor[slot.source])

@@ -23,17 +23,12 @@ _LUMINA_2_IDS = range(155_000 + 16_384, 180_000)
 
 @dataclass(frozen=True)
 class Published:
-    """A published model.
+    """A published model."""
 
-    title: as its authors write it.
-    targets: the values of --model that read its files; none where no model here does.
-    words: of its folders' names, in small letters with dashes.
-    holds: whether the config.json of a folder, with its weights' keys, can only be this model's.
-    """
-
-    title: str
-    targets: tuple[str, ...]
-    words: tuple[str, ...]
+    title: str  # as its authors write it
+    targets: tuple[str, ...]  # values of --model that read its files
+    words: tuple[str, ...]  # of its folders' names, in small letters with dashes
+    # whether the config.json of a folder, with its weights' keys, can only be this model's
     holds: Callable[[dict, Path], bool] = lambda config, folder: False
 
 
@@ -104,11 +99,11 @@ def refuse_other_model(model: str, path: str, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class _Evidence:
-    """What tells a folder's model. certain: enough to refuse another --model."""
+    """What tells a folder's model."""
 
     published: Published
-    source: str
-    certain: bool = True
+    source: str  # in words
+    certain: bool = True  # enough to refuse another --model
 
 
 def _evidence(path: str, folder: Path) -> _Evidence | None:

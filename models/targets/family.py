@@ -100,6 +100,7 @@ class Family(ABC):
     def load(self, folder: Path, options: TargetOptions) -> TargetModel:
         """Read a checkpoint folder; ValueError names what is missing, damaged or different."""
         config, spec = fitting_config(folder, self.spec)
+        # first, so that their faults are told before minutes of reading weights
         images, prompts = self._parts(folder, config, spec, options)
         network = self.network(config, prompts.vocab)
         network.fill(folder, options.dtype, options.device)
@@ -118,6 +119,7 @@ class Family(ABC):
         """
         config, spec = self._config(folder)
         images, prompts = self._parts(folder, config, spec, options)
+        # the row of the caption alone: a negative prompt is no part of the training data
         count = images.config.n_embed
         return Codec(images, prompts.grid, count, lambda text: len(prompts.row(text)), self.fit)
 

@@ -99,6 +99,7 @@ def llama_spec(entries: Mapping[str, object]) -> TransformerSpec:
         ValueError: naming an entry that is missing or not allowed.
     """
     scaling = entries.get("rope_scaling")
+    # files of older transformers name the kind of scaling even where nothing is scaled
     if isinstance(scaling, dict) and scaling.get("rope_type", scaling.get("type")) == "default":
         entries = {name: value for name, value in entries.items() if name != "rope_scaling"}
     spec = replace(decoder_spec(entries), qk_norm=False, swin_norm=False)
@@ -127,6 +128,7 @@ def decoder_keys(
         public: prefix of the decoder's public keys.
         ours: prefix of the parameters.
     """
+    # only image codes are ever scored: a head for all ids would cost memory and time
     scored = slice(vocab.first_id, vocab.first_id + vocab.size) if vocab else slice(None)
     keys = {
         f"{public}embed_tokens.weight": Slot(f"{ours}embedding.weight"),

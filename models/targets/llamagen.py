@@ -217,6 +217,7 @@ class LlamaGen(Family):
         return text
 
     def images(self, folder: Path, config: dict, options: TargetOptions) -> ImageTokenizer:
+        # the weights do not tell the image's side, config.json does
         path, side = given_path(options, _VQ), math.isqrt(config["block_size"])
         images = load_llamagen_vq(Path(path), side, options.device)
         refuse_other(_VQ, path, images.config.n_embed, folder, config, "vocab_size")

@@ -74,6 +74,7 @@ class Prompts:
     def image_vocab(self, spec: TransformerSpec) -> ImageVocab:
         """Return the ids of the image codes; ValueError unless all parts have as many."""
         vocab, words = self.words.image, self.words
+        # other codes would fail only at the very end, other ids in the middle of a prompt
         highest = max(words.tokenizer.get_vocab().values())
         if vocab.size != self.codes.count or highest >= spec.vocab:
             raise ValueError(

@@ -239,13 +239,15 @@ def test_the_library_is_compiled_once(tmp_path, monkeypatch) -> None:
         ("false", "false does not run"),
     ],
 )
-def test_without_a_compiler_torch_runs(compiler, why, tmp_path, monkeypatch, capsys) -> None:
+def test_without_a_compiler_torch_runs(
+    compiler, why, checkpoint, tmp_path, monkeypatch, capsys
+) -> None:
     monkeypatch.setenv("CXX", compiler)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     native.kernels.cache_clear()
     try:
         command = ["generate_images", "--prompt", "a red cat", "--device", "cpu", "--method", "ar"]
-        command += ["--output_dir", str(tmp_path / "out")]
+        command += ["--output_dir", str(tmp_path / "out"), "--model_path", str(checkpoint)]
         assert main.main([*command, "--compile", "on"]) == 2
         told = capsys.readouterr().err
         assert f"--compile: expected off or auto, got 'on'. Here {why}" in told

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
+from browser import thinned
 from counted import CountedCache
 
 from configs.fields import SettingsError
@@ -66,11 +68,12 @@ class Counted:
         return self.target.features(ids, context, layers)
 
 
-@pytest.mark.parametrize("images", [1, 3])
 @pytest.mark.parametrize(
-    "distribution", [{}, {"temperature": 0.0}, {"cfg": 1.0}], ids=["T = 1", "T = 0", "no guidance"]
+    ("method", "distribution", "images"),
+    # each third has all methods, distributions and batches
+    thinned(product(METHODS, [{}, {"temperature": 0.0}, {"cfg": 1.0}, {}], [1, 3])),
+    ids=str,
 )
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.method)
 def test_sequential_guidance_gives_the_same_tokens(
     method, distribution, images, checkpoint, session
 ) -> None:
@@ -193,8 +196,13 @@ def test_keys_and_values_lie_where_their_layers_are(session) -> None:
     assert torch.equal(whole.memory[0], torch.cat(parts.memory))
 
 
-@pytest.mark.parametrize("places", [["cpu", "cpu"], ["cpu", "disk"], ["disk", "disk"]])
-@pytest.mark.parametrize("mode", ["parallel", "sequential"])
+@pytest.mark.parametrize(
+    ("mode", "places"),
+    thinned(
+        product(("parallel", "sequential"), (["cpu", "disk"], ["disk", "disk"], ["cpu", "cpu"]))
+    ),
+    ids=str,
+)
 def test_layers_that_accelerate_holds(mode, places, checkpoint, session, tmp_path) -> None:
     """Without GPUs: layers in memory and on the disk.
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import huggingface_hub
 import pytest
 import torch
 from huggingface_hub import constants
 from huggingface_hub.errors import LocalEntryNotFoundError
 
-from configs.schema import ROOT
+import main
 from models.base import TargetOptions
 from models.files.folders import checkpoint_folder
 from models.registry import load_target
@@ -47,23 +43,14 @@ def test_a_hub_id_without_network_names_the_flag(offline, monkeypatch, tmp_path)
     assert asked == [offline]
 
 
-def test_an_empty_cache_offline_in_a_process_of_its_own(tmp_path) -> None:
-    words = [
-        "generate_images",
-        "--prompt=a cat",
-        "--model=anole",
-        "--model_path=nobody/nothing",
-        "--method=ar",
-    ]
-    env = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(tmp_path / "cache")}
-    command = [sys.executable, str(ROOT / "main.py"), *words, f"--output_dir={tmp_path / 'out'}"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
-    assert (
-        "--model_path: 'nobody/nothing'" in done.stderr and "HF_HUB_OFFLINE is set" in done.stderr
-    )
+def test_an_empty_cache_offline_is_one_line_of_the_command(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    words = "generate_images --model=anole --model_path=nobody/nothing --method=ar --prompt=cat"
+    assert main.main([*words.split(), f"--output_dir={tmp_path / 'out'}"]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and "HF_HUB_OFFLINE is set" in told
+    assert "--model_path: 'nobody/nothing'" in told
 
 
 def test_a_snapshot_in_the_cache_is_read_offline(monkeypatch, checkpoint, tmp_path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import llamagen_reference as reference
 import pytest
 import torch
+from browser import ALL
 from counted import CountedCache
 from direct import Known, Rounds
 from small_llamagen import LlamaGenSizes, llamagen_settings, open_llamagen, write_llamagen
@@ -216,8 +217,8 @@ def test_every_method_and_batch_gives_the_tokens_of_plain_decoding(distribution,
     truth = decode(session, distribution, MethodSettings(method="ar"), 1)
     assert len({tuple(codes) for codes in truth.values()}) == len(JOBS)
     assert decode(session, distribution, MethodSettings(method="ar"), 3) == truth
-    for name, method in METHODS.items():
-        for images in (1, 3):
+    for number, (name, method) in enumerate(METHODS.items()):
+        for images in (1, 3) if ALL else (1 + 2 * (number % 2),):
             assert decode(session, distribution, method, images) == truth, (name, images)
 
 

@@ -5,12 +5,12 @@ across row ends.
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
-from families import decoded
-from small_emu3 import emu3_settings, write_emu3
-from small_janus import janus_settings, write_janus
-from small_liquid import liquid_settings, write_liquid
+from browser import thinned
+from families import SMALL, decoded
 from torch import Tensor
 
 from configs.acceptance import VERIFIERS
@@ -20,11 +20,7 @@ from configs.sampling import SamplingSettings
 from decoding.proposals import PROPOSALS
 from runs.session import Session, open_session
 
-FAMILIES = {
-    "janus_pro": (write_janus, janus_settings),
-    "emu3": (write_emu3, emu3_settings),
-    "liquid": (write_liquid, liquid_settings),
-}
+FAMILIES = ("janus_pro", "emu3", "liquid")
 CASES = [
     (name, method, proposal)
     for name, rule in VERIFIERS.items()
@@ -36,11 +32,11 @@ CASES = [
 Images = dict[float, list[Tensor]]
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module")
 def opened(request, tmp_path_factory) -> tuple[Session, Images]:
     """A session of a family, and the images of plain decoding by temperature."""
-    write, settings = FAMILIES[request.param]
-    session = open_session(settings(write(tmp_path_factory.mktemp("lossless") / "model")))
+    small = SMALL[request.param]
+    session = open_session(small.settings(small.write(tmp_path_factory.mktemp("lossless"))))
     plain = {t: decoded(session, MethodSettings("ar"), at(session, t)) for t in (0.0, 1.0)}
     assert not all(map(torch.equal, plain[0.0], plain[1.0]))
     return session, plain
@@ -50,7 +46,9 @@ def at(session: Session, temperature: float) -> SamplingSettings:
     return SamplingSettings(cfg=session.settings.sampling.cfg, temperature=temperature)
 
 
-@pytest.mark.parametrize("case", CASES, ids=" ".join)
+@pytest.mark.parametrize(
+    ("opened", "case"), thinned(product(FAMILIES, CASES)), indirect=["opened"], ids=str
+)
 def test_tokens_are_those_of_plain_decoding(case, opened) -> None:
     verifier, name, proposal = case
     (session, plain), own = opened, METHODS[name].defaults

@@ -5,9 +5,11 @@ every method decodes what a plain loop over whole rows decodes.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
+from browser import thinned
 from small import open_lumina, small_settings
 
 from configs.fields import SettingsError
@@ -36,14 +38,8 @@ DISTRIBUTIONS = [
     SamplingDistribution(cfg=1.0),
     SamplingDistribution(top_k=5, top_p=0.9),
 ]
-
-
-@pytest.fixture(scope="module", params=["64", "96x64", "32x96"])
-def lumina(request, lumina_folder) -> Session:
-    """4 x 4, 4 rows of 6 and 6 rows of 2 image tokens:
-    trees cross several row ends at once in the last.
-    """
-    return open_lumina(lumina_folder, request.param)
+# 4 x 4, 4 rows of 6 and 6 rows of 2 image tokens: in the last, trees cross several row ends at once
+CASES = thinned(product(["64", "96x64", "32x96"], DISTRIBUTIONS))
 
 
 @torch.inference_mode()
@@ -95,8 +91,9 @@ def decode(
     }
 
 
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=str)
-def test_every_method_decodes_what_a_plain_loop_decodes(distribution, lumina) -> None:
+@pytest.mark.parametrize(("size", "distribution"), CASES, ids=str)
+def test_every_method_decodes_what_a_plain_loop_decodes(size, distribution, lumina_folder) -> None:
+    lumina = open_lumina(lumina_folder, size)
     truth = {job.id: plain_decode(lumina, job, distribution) for job in JOBS}
     assert len({tuple(codes) for codes in truth.values()}) == 3
     for batch in (1, 3):
