@@ -91,11 +91,10 @@ METHODS: dict[str, MethodTraits] = {
     "jacobi": MethodTraits({"proposal": "coupled"} | _WINDOW),
     "recall": MethodTraits(
         {"proposal": "coupled", "depth": 14, "width": 5, "nodes": 58, "recall_numbers": None}
-        | _WINDOW,
+        | _WINDOW
     ),
     "block": MethodTraits(
-        _GROWN | {"depth": 18, "width": 4, "nodes": 58, "window": 16},
-        drafted=True,
+        _GROWN | {"depth": 18, "width": 4, "nodes": 58, "window": 16}, drafted=True
     ),
     "eagle_recall": MethodTraits(
         _GROWN

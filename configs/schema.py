@@ -158,10 +158,7 @@ class OutputSettings(Settings):
 
     group: ClassVar[str] = "Output"
     output_dir: str | None = setting(
-        None,
-        "folder for images and records",
-        path=True,
-        shown="outputs/<named after the settings>",
+        None, "folder for images and records", path=True, shown="outputs/<named after the settings>"
     )
     overwrite: bool = setting(False, "delete an earlier run in --output_dir first")
     trace: bool = setting(False, "write one line per round to trace.jsonl")

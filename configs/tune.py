@@ -44,9 +44,7 @@ class TuneSettings(Settings):
 
     group: ClassVar[str] = "Tuning"
     prompt: str | None = setting(
-        None,
-        "your prompts, as for generate_images",
-        shown="configs/prompts/tiny_validation.txt",
+        None, "your prompts, as for generate_images", shown="configs/prompts/tiny_validation.txt"
     )
     minutes: float = setting(
         10.0, "minutes for the trials, without loading the model", low=0.01, high=10080

@@ -79,10 +79,7 @@ def test_models_without_parts_refuse_the_flags(flag) -> None:
     ("place", "message"),
     [
         ("vq_ds16_t2i.pt", "--vq_path .*no such file"),
-        (
-            "t5",
-            "--text_encoder_path .*expected a folder such as .*t5/flan-t5-xl, or",
-        ),
+        ("t5", "--text_encoder_path .*expected a folder such as .*t5/flan-t5-xl, or"),
         (
             "t5/flan-t5-xl/tokenizer.json",
             "--text_encoder_path .*without tokenizer.json or spiece.model",

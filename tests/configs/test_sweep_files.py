@@ -86,10 +86,7 @@ def test_method_flags_go_to_all_cells_that_do_not_vary_them(bench) -> None:
         ("base: adt\naxes: [nodes]\n", r"axes: expected flag.*got \['nodes'\]"),
         ("base: adt\naxes:\n  nodes: 4\n", "axes: nodes: expected a list of values.*got '4'"),
         ("base: adt\naxes:\n  nodes: []\n", r"axes: nodes: expected a list of values.*got \[\]"),
-        (
-            "base: adt\naxes:\n  nodes: [[4], 5]\n",
-            "axes: nodes: expected a list of values.*got .*",
-        ),
+        ("base: adt\naxes:\n  nodes: [[4], 5]\n", "axes: nodes: expected a list of values.*got .*"),
         (
             "base: adt\naxes:\n  nods: [4]\n",
             r"in 'adt:nods=4': --nods: unknown flag. Did you mean --nodes",

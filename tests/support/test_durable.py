@@ -8,13 +8,7 @@ import pytest
 import torch
 
 from configs.fields import SettingsError
-from support.durable import (
-    append_lines,
-    encode_json,
-    encode_lines,
-    make_writable,
-    replace_file,
-)
+from support.durable import append_lines, encode_json, encode_lines, make_writable, replace_file
 from support.json_files import read_lines, read_object
 from support.log import JsonLog
 from support.training_state import load_state, save_state
@@ -100,8 +94,7 @@ def test_texts_in_no_encoding_are_written_as_json(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "found"),
-    [("hello", "'hello'"), ('{"loss": 1}', ""), ("[" * 100_000, "")],
+    ("line", "found"), [("hello", "'hello'"), ('{"loss": 1}', ""), ("[" * 100_000, "")]
 )
 def test_a_log_of_another_program_is_named(tmp_path, line, found):
     log = JsonLog(tmp_path / "log.jsonl")
