@@ -36,7 +36,7 @@ from support.devices import pick_device
 from support.json_files import read_object
 from support.script import run_script
 
-_RECIPES = ("paper/eagle2", "paper/adt", "paper/lantern", "fast/n58")
+_RECIPES = ("paper/eagle2", "paper/adt", "paper/lantern", "fast/n58", "fast/block58")
 # Windows of drafts are passes over so many tokens with next to nothing around them.
 METHODS = (
     "ar",

@@ -43,7 +43,7 @@ METHODS = (
     "eagle2:proposal=topk:verifier=lantern:lantern_k=10:lantern_delta=0.2",
     "adt",
     str(ROOT / "configs/paper/adt.yaml"),
-    str(ROOT / "configs/fast/n16.yaml"),
+    *(str(ROOT / f"configs/fast/{name}.yaml") for name in ("n16", "block58")),
 )
 COLUMNS = ("id", "images", "identical", "near_ties", "wrong", "same_tokens")
 
