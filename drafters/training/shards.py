@@ -24,7 +24,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from configs.fields import SettingsError
+from configs.fields import SettingsError, mismatch
 from models.files.opening import open_safetensors
 from support.durable import append_lines, encode_json, lock, replace_file
 from support.json_files import Line, parse_json, read_lines, read_object, shortened
@@ -167,11 +167,10 @@ def read_about(folder: Path) -> Line:
     about = read_object(path)
     for name in ("rows", "columns", "vocab"):
         if type(about.get(name)) is not int or about[name] < 1:
-            fault = f"found {name} {shortened(about.get(name))}"
-            raise SettingsError(f"{path}: {fault}; allowed: a whole number above 0")
+            got = shortened(about.get(name))
+            raise mismatch(f"{path}: {name}", got, "a whole number above 0")
     if not isinstance(about.get("settings", {}), dict):
-        fault = f"found settings {shortened(about['settings'])}"
-        raise SettingsError(f"{path}: {fault}; allowed: a JSON object")
+        raise mismatch(f"{path}: settings", shortened(about["settings"]), "a JSON object")
     return about
 
 
@@ -254,9 +253,8 @@ class ShardWriter:
         path = self.folder / "about.json"
         begun = bool(shard_paths(self.folder) or self._skipped())
         if begun and not path.exists():
-            raise ValueError(
-                f"{self.folder}: found tokens but no about.json; allowed: another folder"
-            )
+            got = "tokens without about.json"
+            raise mismatch(str(self.folder), got, "an empty folder or one of this command")
         if path.exists():
             read_about(self.folder)  # raises for another program's file, which stays
         if not begun:
@@ -267,10 +265,9 @@ class ShardWriter:
         changed = [name for name in changed if name.startswith("--")] or changed
         if changed:
             words = [f"{name} {before.get(name)!r} (now {now.get(name)!r})" for name in changed]
-            raise ValueError(
-                f"{self.folder}: found tokens with {', '.join(words)}; allowed: the same, or "
-                "another folder"
-            )
+            got = f"those with {', '.join(words)}"
+            advice = "Use the same settings or another folder."
+            raise mismatch(str(self.folder), got, "tokens with the same settings", advice)
 
     def add(self, example: Example) -> None:
         """Keep an example; a ValueError for an id that is done already."""

@@ -56,19 +56,18 @@ def test_weights_and_optimiser(optimizer, layers, checkpoint, session) -> None:
     optimizers = optimizers_of(settings, head)
     for p in trained:
         p.grad = torch.ones_like(p)
-    for each in optimizers:
-        each.step()
-    found = memory(settings, made_tokens(session))
-    assert found["drafter weights and gradients"] == sum(p.nbytes + p.grad.nbytes for p in trained)
-    assert found["averaged weights"] == sum(p.nbytes for p in trained)
-    assert found["drafter embeddings"] == head.embedding.weight.nbytes
-    states = [
-        value for each in optimizers for state in each.state.values() for value in state.values()
-    ]
-    held = sum(value.nbytes for value in states if torch.is_tensor(value) and value.ndim)
+    for optimizer in optimizers:
+        optimizer.step()
+    states = [state for optimizer in optimizers for state in optimizer.state.values()]
+    values = [value for state in states for value in state.values()]
+    held = sum(value.nbytes for value in values if torch.is_tensor(value) and value.ndim)
+    sizes = memory(settings, made_tokens(session))
+    assert sizes["drafter weights and gradients"] == sum(p.nbytes + p.grad.nbytes for p in trained)
+    assert sizes["averaged weights"] == sum(p.nbytes for p in trained)
+    assert sizes["drafter embeddings"] == head.embedding.weight.nbytes
     # Muon leaves norms and biases to AdamW
-    assert found["optimiser"] == pytest.approx(held, rel=0.05)
-    assert found["target weights"] == sum(p.nbytes for p in session.target.transformer.parameters())
+    assert sizes["optimiser"] == pytest.approx(held, rel=0.05)
+    assert sizes["target weights"] == sum(p.nbytes for p in session.target.transformer.parameters())
 
 
 def kept_bytes(head: torch.nn.Module, run: Callable[[], object]) -> tuple[int, object]:
@@ -83,7 +82,8 @@ def kept_bytes(head: torch.nn.Module, run: Callable[[], object]) -> tuple[int, o
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         result = run()
     weights = {p.untyped_storage().data_ptr() for p in head.parameters()}
-    return sum(each.nbytes() for place, each in kept.items() if place not in weights), result
+    kept = {address: storage for address, storage in kept.items() if address not in weights}
+    return sum(storage.nbytes() for storage in kept.values()), result
 
 
 @pytest.mark.parametrize("depths", [1, 3])
@@ -93,10 +93,10 @@ def test_activations_of_the_drafter(depths, checkpoint, session) -> None:
     head = open_head(settings, target)
     prompt = join_prompts([target.prompt(text, 2) for text in ["a longer caption"] * 4])
     rows = target_rows(target, prompt, torch.zeros(4, target.grid.tokens, dtype=torch.long))
-    found, outputs = kept_bytes(head, lambda: unroll(head, rows, depths))
+    kept, outputs = kept_bytes(head, lambda: unroll(head, rows, depths))
     assert outputs[0].requires_grad
     expected = head_activations(head.spec, len(rows.ids), (rows.prompt, rows.drafted), depths)
-    assert 0.6 < found / expected < 1.6
+    assert 0.6 < kept / expected < 1.6
 
 
 def packed_flops(inputs: torch.Size, *_, out_shape: torch.Size, **__) -> int:
@@ -129,10 +129,10 @@ def test_a_block_head_needs_room_for_its_windows(checkpoint, session) -> None:
     head, tokens = open_head(settings, target), SimpleNamespace(captions=["a cat"], seeds=[3])
     drawn = DrawnRounds(target, head, tokens, SamplingDistribution())([0])[0]
     rounds = windows_of(target, drawn, (drawn.readings * ROUNDS)[:ROUNDS], False)
-    found, predicted = kept_bytes(head, lambda: predict(head, target, rounds))
+    kept, predicted = kept_bytes(head, lambda: predict(head, target, rounds))
     assert predicted.requires_grad
     expected = window_activations(head.spec, 2, (rounds.prompt, target.grid.tokens))
-    assert 0.6 < found / expected < 1.6
+    assert 0.6 < kept / expected < 1.6
 
 
 def test_memory_grows_with_what_it_depends_on(checkpoint, session) -> None:

@@ -351,7 +351,7 @@ def test_a_start_begins_with_its_weights_and_layers(folders, tmp_path) -> None:
     losses = [open_training(folders, tmp_path / "b", **more).lessons.update()[0, 0].item()
               for more in ({}, {"start_from": start})]  # fmt: skip
     assert losses[1] < losses[0], "the fixture's drafter is its target's kin"
-    with pytest.raises(SettingsError, match="--layers: found 2; allowed: 1, as --start_from has"):
+    with pytest.raises(SettingsError, match="--layers: expected 1, as --start_from has, got 2"):
         open_training(folders, tmp_path / "c", start_from=start, layers=2)
 
 

@@ -34,10 +34,10 @@ def copy(trained, tmp_path) -> Path:
 _BAR = re.compile(r"[^\r\n]*?\d+(/\d+|shard) \[[^\]\r\n]*\]")
 
 
-def train(folders: Path, place: Path, capsys, **more: object) -> tuple[int, str]:
+def train(folders: Path, root: Path, capsys, **more: object) -> tuple[int, str]:
     """Return the exit code and what was said on stderr, progress bars apart."""
-    given = {"steps": 2, "save_every": 1, "cache_features": place / "cache"} | more
-    code = main.main(words(folders, place / "out", **given))
+    given = {"steps": 2, "save_every": 1, "cache_features": root / "cache"} | more
+    code = main.main(words(folders, root / "out", **given))
     lines = _BAR.sub("", capsys.readouterr().err).splitlines()
     return code, "\n".join(line for line in lines if line.strip())
 
@@ -51,8 +51,8 @@ def state(**changed: object) -> Callable[[Path], None]:
     """Return what changes entries of a checkpoint; None takes one out."""
 
     def change(path: Path) -> None:
-        found = torch.load(path, weights_only=True) | changed
-        torch.save({name: value for name, value in found.items() if value is not None}, path)
+        entries = torch.load(path, weights_only=True) | changed
+        torch.save({name: value for name, value in entries.items() if value is not None}, path)
 
     return change
 
