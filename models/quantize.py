@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from configs.fields import refuse
+from configs.fields import mismatch, refuse
 from models.linear import Linear, forget_packed, packed_bytes
 from models.targets.transformer_target import TransformerTarget
 from models.transformer import Blocks
@@ -70,10 +70,8 @@ def quantize(target: TransformerTarget, form: Any, device: torch.device) -> None
     for name, linear in _matrices(layers):
         # torchao passes over a matrix that it cannot take without raising
         if type(linear.weight.data) is torch.Tensor:
-            raise ValueError(
-                f"--quantize: the matrix {name} of {tuple(linear.weight.shape)} cannot be "
-                f"quantised; allowed: rows of a multiple of {GROUP}"
-            )
+            shape = str(tuple(linear.weight.shape))
+            raise mismatch(f"--quantize: matrix {name}", shape, f"rows of a multiple of {GROUP}")
     target.transformer.to(device)
     target.place(device)
 

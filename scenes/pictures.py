@@ -48,7 +48,7 @@ def pictures(*, output_dir: str, split: str = "train", count: int = 8000) -> Non
         count: how many.
     """
     if count < 1:
-        raise ValueError(f"--count: found {count}; allowed: numbers from 1")
+        raise ValueError(f"--count: expected a number from 1, got {count}")
     write_pictures(Path(output_dir), split, count, captions=True)
 
 

@@ -96,9 +96,10 @@ def sample_scene(split: str, index: int) -> Scene:
         ValueError: if the split is unknown or the index is negative.
     """
     if split not in _SPLIT_SEEDS:
-        raise ValueError(f"--split: found {split!r}; allowed: {', '.join(sorted(_SPLIT_SEEDS))}")
+        names = ", ".join(sorted(_SPLIT_SEEDS))
+        raise ValueError(f"--split: expected one of {names}, got {split!r}")
     if index < 0:
-        raise ValueError(f"index: found {index}; allowed: numbers from 0")
+        raise ValueError(f"index: expected a number from 0, got {index}")
     rng = np.random.default_rng((_SPLIT_SEEDS[split], index))
     background = Background(_pick(rng, BACKGROUND_KINDS), _pick(rng, BACKGROUND_COLOURS))
     count = 1 + int(rng.choice(3, p=_COUNT_ODDS))

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from configs.downloads import failed_download
+from configs.fields import mismatch
 from support.durable import new_file
 
 _LARGEST = 2**16  # codes that uint16 can name
@@ -43,13 +44,12 @@ def nearest_codes(
         ValueError: for a wrong shape, a latent that is not finite, or neighbours outside 1..K-1.
     """
     if codebook.ndim != 2 or not 2 <= len(codebook) <= _LARGEST:
-        raise ValueError(
-            f"codebook: found shape {tuple(codebook.shape)}; allowed: (2..{_LARGEST}, d)"
-        )
+        shape = f"shape {tuple(codebook.shape)}"
+        raise mismatch("codebook", shape, f"shape (2..{_LARGEST}, d)")
     if not torch.isfinite(codebook).all():
-        raise ValueError("codebook: found NaN or infinity; allowed: finite latents")
+        raise mismatch("codebook", "NaN or infinity", "finite latents")
     if neighbours is not None and not 1 <= neighbours < len(codebook):
-        raise ValueError(f"--neighbours: found {neighbours}; allowed: 1 to {len(codebook) - 1}")
+        raise mismatch("--neighbours", str(neighbours), f"1 to {len(codebook) - 1}")
     latents = codebook.detach().to("cpu", torch.float64)
     rows = torch.arange(len(latents)).split(chunk)
     return (_others_by_distance(latents, block)[:, :neighbours] for block in rows)
@@ -110,7 +110,7 @@ def load_table(path: str | Path, codes: int, neighbours: int | None = None) -> n
         )
     table = table if neighbours is None else np.ascontiguousarray(table[:, :neighbours])
     if (largest := int(table.max())) >= codes:
-        raise ValueError(f"{path}: found the code {largest}; allowed: 0 to {codes - 1}")
+        raise mismatch(str(path), f"the code {largest}", f"codes from 0 to {codes - 1}")
     return table
 
 

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from configs.fields import mismatch
 from models.codecs.vqgan import ImageTokenizer
 from models.codecs.vqgan_config import VqganConfig
 from models.codecs.vqgan_layout import build_fitting, fill
@@ -93,7 +94,7 @@ def read_vq(path: Path, prefix: str = "") -> dict[str, Tensor]:
         ValueError: naming the file, if it is missing or damaged.
     """
     if not path.is_file():
-        raise ValueError(f"--vq_path: found no file {path}; allowed: LlamaGen's vq_ds16_t2i.pt")
+        raise mismatch("--vq_path", f"no file {path}", "LlamaGen's vq_ds16_t2i.pt")
     return dict(read_tensors([path], prefix))
 
 

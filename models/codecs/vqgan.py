@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from configs.fields import mismatch
 from models.codecs.vqgan_config import VqganConfig, json_config, read_config, write_config
 from models.codecs.vqgan_layout import build_fitting, fill, to_taming, trained_shapes
 from models.files.headers import read_header
@@ -85,10 +86,8 @@ class ImageTokenizer:
                 f"images: found {images.dtype} {tuple(images.shape)}, allowed is uint8 (n, H, W, 3)"
             )
         if any(side % self.downsampling for side in images.shape[1:3]):
-            raise ValueError(
-                f"images: found {tuple(images.shape)}; allowed: H and W multiples of "
-                f"{self.downsampling}"
-            )
+            expected = f"H and W multiples of {self.downsampling}"
+            raise mismatch("images", str(tuple(images.shape)), expected)
         codes = [self._nearest(self._latents(batch, precision)) for batch in images.split(chunk)]
         sides = math.prod(side // self.downsampling for side in images.shape[1:3])
         return torch.cat(codes).cpu() if codes else torch.empty((0, sides), dtype=torch.int64)

@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 from typing import NoReturn
 
+from configs.fields import mismatch, one_of
 
-def refuse_entry(name: str, value: object, allowed: str, file: str = "config.json") -> NoReturn:
+
+def refuse_entry(name: str, value: object, expected: str, file: str = "config.json") -> NoReturn:
     """Raise a ValueError about an entry of a file."""
-    raise ValueError(f"{file}: {name} is {value!r}; allowed: {allowed}")
+    raise mismatch(f"{file}: {name}", repr(value), expected)
 
 
 def require_values(
@@ -32,8 +34,8 @@ def require_values(
 def require_model(config: Mapping[str, object], kinds: tuple[str, ...], model: str) -> str:
     """Return `model_type` of a config.json; ValueError unless it is one of `kinds`."""
     if (kind := config.get("model_type")) not in kinds:
-        allowed = f"allowed for --model {model}: {' or '.join(map(repr, kinds))}"
-        raise ValueError(f"config.json: model_type is {kind!r}; {allowed}")
+        expected = f"{one_of(map(repr, kinds))} for --model {model}"
+        raise mismatch("config.json: model_type", repr(kind), expected)
     return kind
 
 

@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from configs.fields import mismatch
 from models.base import (
     Context,
     ImageGrid,
@@ -139,9 +140,8 @@ def rotated_spec(config: Mapping[str, object], image: ImageRope) -> TransformerS
     """
     spec = decoder_spec({"max_position_embeddings": image.condition + image.side**2} | config)
     if spec.head_dim % 4:
-        raise ValueError(
-            f"config.json: {spec.hidden} / {spec.heads} channels per head; allowed: a multiple of 4"
-        )
+        got = f"{spec.hidden} / {spec.heads}"
+        raise mismatch("config.json: channels per head", got, "a multiple of 4")
     theta = config.get("rope_base", 10000.0)
     return replace(spec, qk_norm=False, swin_norm=False, rope_theta=theta, image_rope=image)
 

@@ -11,6 +11,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, T5Config, T5Enc
 from transformers.utils import logging
 
 from configs.downloads import damage
+from configs.fields import mismatch
 from models.files.gather import shape_faults, shown
 from models.files.names import T5_TOKENIZERS
 from models.files.weights import folder_shapes
@@ -90,9 +91,8 @@ def check_kind(path: str) -> None:
     if Path(path).is_dir():
         kind = read_object(Path(path) / "config.json").get("model_type")
         if kind != T5Config.model_type:
-            raise ValueError(
-                f"{_FLAG}: {path} holds a model of type {kind!r}; allowed: {T5Config.model_type!r}"
-            )
+            source = f"{_FLAG}: {path}/config.json: model_type"
+            raise mismatch(source, repr(kind), repr(T5Config.model_type))
         _check_layers(Path(path))
     elif Path(path).exists() or not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", path):
         raise ValueError(

@@ -25,7 +25,7 @@ def test_scene_depends_on_split_and_index_only():
 
 @pytest.mark.parametrize(("split", "index"), [("training", 0), ("train", -1)])
 def test_bad_split_or_index_is_refused(split, index):
-    with pytest.raises(ValueError, match="found"):
+    with pytest.raises(ValueError, match="expected"):
         sample_scene(split, index)
 
 
@@ -144,5 +144,5 @@ def test_pictures_are_what_extract_tokens_reads(tmp_path):
     assert [text for text, _ in found] == [caption(SAMPLE[i], i) for i in range(3)]
     for scene, (_, content) in zip(SAMPLE, found, strict=False):
         assert np.array_equal(np.asarray(Image.open(io.BytesIO(content))), render_scene(scene))
-    with pytest.raises(ValueError, match="--count: found 0"):
+    with pytest.raises(ValueError, match="--count: expected a number from 1, got 0"):
         pictures(output_dir=str(tmp_path), count=0)

@@ -86,7 +86,7 @@ def test_command(checkpoint, tmp_path, capsys) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--neighbours=24"], "--neighbours: found 24; allowed: 1 to 23"),
+        (["--neighbours=24"], "--neighbours: expected 1 to 23, got 24"),
         (["--neighbours=0"], "--neighbours: expected a whole number from 1 to 65535, got 0"),
         (
             ["--model_path=owner/name"],

@@ -39,8 +39,8 @@ def with_norms(folder: Path) -> Path:
     [
         ("anole", lambda p, c: write_janus(p / "a"), "holds Janus-Pro, .*use --model janus_pro"),
         ("emu3", lambda p, c: write_janus(p / "a"), "holds Janus-Pro"),
-        ("emu3", lambda p, c: c, "model_type is 'chameleon'; allowed for --model emu3"),
-        ("janus_pro", lambda p, c: c, "model_type is 'chameleon'; allowed for --model janus_pro"),
+        ("emu3", lambda p, c: c, "for --model emu3, got 'chameleon'"),
+        ("janus_pro", lambda p, c: c, "for --model janus_pro, got 'chameleon'"),
         ("janus_pro", lambda p, c: write_emu3(p / "a"), "holds Emu3, .*use --model emu3"),
         ("anole", lambda p, c: write_llamagen(p), "LlamaGen, .*--model llamagen or --model llam"),
         ("emu3", lambda p, c: with_norms(write_emu3(p / "a")), "holds Emu3.5, .*no --model here"),
@@ -58,7 +58,7 @@ def with_norms(folder: Path) -> Path:
         ("anole", lambda p, c: write_liquid(p / "a"), "holds Liquid, .*use --model liquid"),
         ("janus_pro", lambda p, c: write_liquid(p / "a"), "holds Liquid, .*use --model liquid"),
         ("liquid", lambda p, c: write_janus(p / "a"), "holds Janus-Pro, .*use --model janus_pro"),
-        ("liquid", lambda p, c: c, "model_type is 'chameleon'; allowed for --model liquid"),
+        ("liquid", lambda p, c: c, "for --model liquid, got 'chameleon'"),
         ("liquid", lambda p, c: c.rename(p / "Anole-7b-v0.1-hf"), "use --model anole"),
         (
             "liquid",

@@ -64,13 +64,13 @@ def network(place: str) -> dict[str, Case]:
         for value in (100000, HUGE):
             words = rf"config\.json: {name} is {value}, the weights hold \d+$"
             cases[f"{name} {value}"] = entry(name, value, place), config, words
-    for name, allowed in (
+    for name, expected in (
         ("num_attention_heads", "divisors of 32"),
         ("num_key_value_heads", "divisors of 2"),
         ("max_position_embeddings", "whole numbers up to"),
         ("swin_norm", "true or false"),
     ):
-        words = rf"config\.json: {name} is {HUGE}; allowed: {allowed}"
+        words = rf"config\.json: {name}: expected {expected}.*, got {HUGE}"
         cases[name] = entry(name, HUGE, place), config, words
     for name, text in JUNK.items():
         cases[f"bin, {name}"] = pickled(place, text), binary, r"pytorch_model\.bin"
@@ -204,7 +204,7 @@ def test_a_table_of_nearest_codes_that_names_no_code(index, folder, capsys) -> N
     table = np.load(path)
     table[3, 2] = index
     np.save(path, table)
-    words = f"{path}: found the code {index}; allowed: 0 to 23"
+    words = f"{path}: expected codes from 0 to 23, got the code {index}"
     assert [row["text"] for row in faults(inspected(capsys, folder)[1]).values()] == [words]
     assert words in refused(capsys, folder, "--lantern", "--lantern_k=5")
     assert generated(capsys, folder)[0] == 0
@@ -405,7 +405,7 @@ def test_the_folder_of_another_family(model, other, tmp_path, capsys) -> None:
     wrong = faults(inspected(capsys, folder, *WORDS[model])[1])
     told = {row: fault["text"] for row, fault in wrong.items() if "model_type" in fault["text"]}
     assert told.keys() == {("target", "config.json")}
-    words = f"allowed for --model {model}: "
+    words = f" for --model {model}, got "
     assert words in told["target", "config.json"]
     assert words in refused(capsys, folder, *WORDS[model])
     assert all(len(fault["text"]) < 600 for fault in wrong.values())
