@@ -1,7 +1,7 @@
 """Every lossless rule with every proposal and kind of tree: the tokens that whole rounds emit, with
 the real noise of every image, against the target's distribution.
 
-`PYTHONPATH=.:tests/decoding python tests/decoding/exactness.py 200000 FILE` prints the table of so
+`PYTHONPATH=.:tests python tests/decoding/exactness.py 200000 FILE` prints the table of so
 many images a cell and writes it as JSON.
 """
 
@@ -20,8 +20,8 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from fakes import chi_square
-from rules import Distributions, Roots, noise_of, one_round
+from fakes import p_value
+from rules import Distributions, Roots, noise_of, one_round, outcome_counts
 from torch import Tensor
 
 from configs.acceptance import PROPOSALS, VERIFIERS
@@ -226,21 +226,13 @@ def outcome(cell: Cell, images: int) -> Outcome:
     tokens, refused = (torch.cat([chunk[i] for chunk in chunks]) for i in (0, 1))
     accepted = sum(chunk[2] for chunk in chunks) / images
     p = QS[cell.q].joint(TOKENS)
-    counts = joint_counts(tokens)
-    p_value = chi_square(counts[None], p[None])
+    counts = outcome_counts(tokens, VOCAB)
     # where nodes are kept by the target's noise, it says what will be refused and what follows
     by_noise = cell.rule == "exact" and (cell.proposal, cell.tree) == ("coupled", "pruned")
-    after = 1.0 if by_noise else chi_square(*after_refusals(QS[cell.q], tokens, refused))
+    after = 1.0 if by_noise else p_value(*after_refusals(QS[cell.q], tokens, refused))
     distance = float((counts / images - p).abs().sum() / 2)
     scatter = float((2 / torch.pi * p * (1 - p) / images).sqrt().sum() / 2)
-    return Outcome(p_value, after, distance, scatter, accepted)
-
-
-def joint_counts(tokens: Tensor) -> Tensor:
-    index = torch.zeros_like(tokens[:, 0])
-    for token in tokens.unbind(1):
-        index = index * VOCAB + token
-    return torch.bincount(index, minlength=VOCAB ** tokens.shape[1]).double()
+    return Outcome(p_value(counts, p), after, distance, scatter, accepted)
 
 
 def after_refusals(laws: Unfavourable, tokens: Tensor, refused: Tensor) -> tuple[Tensor, Tensor]:
@@ -251,8 +243,8 @@ def after_refusals(laws: Unfavourable, tokens: Tensor, refused: Tensor) -> tuple
     for length in range(1, tokens.shape[1]):
         prefixes = VOCAB**length
         kept = refused[:, length - 1]
-        index = joint_counts(tokens[kept, : length + 1])
-        counts.append(index.view(prefixes, VOCAB))
+        following = outcome_counts(tokens[kept, : length + 1], VOCAB)
+        counts.append(following.view(prefixes, VOCAB))
         p.append(laws.log_p[first : first + prefixes].exp())
         first += prefixes
     return torch.cat(counts), torch.cat(p)

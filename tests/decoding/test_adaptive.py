@@ -18,6 +18,9 @@ SETTINGS = AdtSettings(
 )
 
 
+ABC = [(2, 4), (1, 6), (2, 9)]  # accepted draft tokens and levels of three trees
+
+
 def controller(seed: int = 0, **changes: object) -> AdaptiveController:
     return AdaptiveController(replace(SETTINGS, **changes), NODES, COLUMNS, seed)
 
@@ -38,58 +41,34 @@ def run(one: AdaptiveController, outcomes: list[Outcome]) -> list[tuple[int, int
     return shapes
 
 
-def test_acceptance_makes_trees_deeper_and_narrower() -> None:
-    assert run(controller(), [outcome(2, 4)]) == [(4, 4), (6, 3)], "alpha = beta counts as accepted"
-    assert run(controller(), [outcome(1, 4)]) == [(4, 4), (2, 5)]
+BY_HAND = {
+    "alpha = beta counts as accepted": ({}, [(2, 4)], [(4, 4), (6, 3)]),
+    "less makes trees shallower and wider": ({}, [(1, 4)], [(4, 4), (2, 5)]),
+    # the node budget may prune a planned depth of 4 to 2 levels; alpha is then 1 of 2
+    "levels of the verified tree": ({}, [(1, 2)], [(4, 4), (6, 3)]),
+    "deepest": ({}, [(9, 9)] * 4, [(4, 4), (6, 3), (8, 2), (8, 2), (8, 2)]),
+    "widest": ({}, [(0, 9)] * 4, [(4, 4), (2, 5), (2, 6), (2, 6), (2, 6)]),
+    # Rows of 5: A decides 1-3, B 4-5, C 6-8. Position 4 has no tree above it and starts from the
+    # initial values, 6 is below 1 and starts from A, 9 is below 4 and starts from B.
+    "vertical": ({"init": "vertical"}, ABC, [(4, 4), (6, 3), (2, 5), (4, 4)]),
+    # the step follows the acceptance of the tree above; the first row has none, hence no step
+    "neighbour": (
+        {"init": "vertical", "alpha": "neighbour"}, ABC, [(4, 4), (4, 4), (6, 3), (2, 5)]
+    ),
+    "fixed": ({"init": "fixed"}, [(4, 4), (0, 4), (0, 4)], [(4, 4), (6, 3), (2, 5), (2, 5)]),
+}  # fmt: skip
 
 
-def test_levels_are_those_of_the_verified_tree() -> None:
-    """The budget may prune a planned depth of 4 to 2 levels; alpha is then 1 of 2."""
-    assert run(controller(), [outcome(1, 2)])[1] == (6, 3)
-
-
-def test_shapes_stay_within_the_bounds() -> None:
-    assert run(controller(), [outcome(9, 9)] * 4) == [(4, 4), (6, 3), (8, 2), (8, 2), (8, 2)]
-    assert run(controller(), [outcome(0, 9)] * 4) == [(4, 4), (2, 5), (2, 6), (2, 6), (2, 6)]
-
-
-def test_vertical_starts_from_the_tree_above() -> None:
-    """Rows of 5.
-
-    Trees: A decides 1-3, B 4-5, C 6-8; position 9 lies below 4, so the tree there starts from B.
-    """
-    outcomes = [outcome(2, 4), outcome(1, 6), outcome(2, 9)]
-    shapes = run(controller(init="vertical"), outcomes)
-    assert shapes[0] == (4, 4)
-    assert shapes[1] == (4 + 2, 4 - 1), (
-        "position 4: first row, so from the initial values; A accepted 2 of 4"
-    )
-    assert shapes[2] == (4 - 2, 4 + 1), "position 6: below 1, so from A; B accepted 1 of 6"
-    assert shapes[3] == (6 - 2, 3 + 1), "position 9: below 4, so from B; C accepted 2 of 9"
-
-
-def test_alpha_of_the_neighbour() -> None:
-    """As above, but the step follows the acceptance of the tree above, not of the previous one."""
-    shapes = run(
-        controller(init="vertical", alpha="neighbour"),
-        [outcome(2, 4), outcome(1, 6), outcome(2, 9)],
-    )
-    assert shapes == [(4, 4), (4, 4), (6, 3), (2, 5)], (
-        "the first row has no neighbour, hence no step"
-    )
-
-
-def test_fixed_takes_one_step_from_the_initial_values() -> None:
-    outcomes = [outcome(4, 4)] * 2 + [outcome(0, 4)] * 2
-    assert run(controller(init="fixed"), outcomes) == [(4, 4), (6, 3), (6, 3), (2, 5), (2, 5)]
+@pytest.mark.parametrize(("changes", "accepted", "shapes"), BY_HAND.values(), ids=BY_HAND)
+def test_shapes_by_hand(changes, accepted, shapes) -> None:
+    assert run(controller(**changes), [outcome(*result) for result in accepted]) == shapes
 
 
 def test_random_start_is_within_bounds_and_belongs_to_the_seed() -> None:
     outcomes = [outcome(1, 4)] * 200
     shapes = run(controller(3, init="random", adapt="none"), outcomes)
-    assert {depth for depth, _ in shapes} == set(range(2, 9)) and {
-        width for _, width in shapes
-    } == set(range(2, 7))
+    depths, widths = (set(limits) for limits in zip(*shapes, strict=True))
+    assert depths == set(range(2, 9)) and widths == set(range(2, 7))
     assert shapes == run(controller(3, init="random", adapt="none"), outcomes)
     assert shapes != run(controller(4, init="random", adapt="none"), outcomes)
 

@@ -96,50 +96,32 @@ def of(tree: DraftTree, image: int) -> DraftTree:
     return DraftTree(*(column[row] for column in columns), tree.height, width=tree.width)
 
 
-def test_ragged_batches_equal_single_images_and_no_cache(model) -> None:
-    """Random trees and accepted paths of different lengths, round after round."""
-    generator = torch.Generator().manual_seed(1)
-    images, batch, alone = (
-        [Image(i) for i in range(3)],
-        Cache(3),
-        [Cache(1) for _ in range(3)],
-    )
+@pytest.mark.parametrize("numbers", [[0, 1, 2], [0, 0]], ids=["ragged", "equal lengths"])
+def test_batches_equal_single_images_and_no_cache(numbers, model) -> None:
+    """Random trees and accepted paths, round after round."""
+    generator, count = torch.Generator().manual_seed(1), len(numbers)
+    ragged = count > 2
+    images, batch, alone = [Image(n) for n in numbers], Cache(count), [Cache(1) for _ in numbers]
     for i, image in enumerate(images):
         image.prefill(model, batch, i)
         image.prefill(model, alone[i])
     for nodes in (0, 6, 3, 0, 9):
-        tree = random_tree(generator, 3, nodes, 30)
+        tree = random_tree(generator, count, nodes, 30)
         features = verify(model, batch, tree)
-        paths = [random_path(tree, i, generator) for i in range(3)]
+        paths = [random_path(tree, i, generator) for i in range(count)]
+        if not ragged:  # the first node is a child of the root
+            paths = [[0, 1] if nodes else [0]] * count
         for i, image in enumerate(images):
-            torch.testing.assert_close(
-                features[i : i + 1], verify(model, alone[i], of(tree, i)), rtol=0, atol=1e-12
-            )
+            single = verify(model, alone[i], of(tree, i))
+            torch.testing.assert_close(features[i : i + 1], single, rtol=0, atol=1e-12)
             alone[i].keep([paths[i]])
             image.accept(tree.tokens[i, paths[i]].tolist())
             expected = image.features(model, len(paths[i]))
-            torch.testing.assert_close(
-                features[i][:, paths[i]], expected, rtol=0, atol=1e-6
-            )  # fp32 rotations
-        batch.keep(paths)
-    assert len(set(batch.lengths)) == 3
-    assert batch.lengths == [cache.lengths[0] for cache in alone]
-
-
-def test_a_batch_of_equal_lengths_equals_single_images(model) -> None:
-    images, batch = [Image(0), Image(0)], Cache(2)
-    for i, image in enumerate(images):
-        image.prefill(model, batch, i)
-    generator = torch.Generator().manual_seed(2)
-    for nodes in (0, 4, 0):
-        tree = random_tree(generator, 2, nodes, 30)
-        features = verify(model, batch, tree)
-        paths = [[0, 1]] * 2 if nodes else [[0]] * 2
-        batch.keep(paths)
-        for i, image in enumerate(images):
-            image.accept(tree.tokens[i, paths[i]].tolist())
-            expected = image.features(model, len(paths[i]))
+            # 1e-6: rotations are kept in fp32
             torch.testing.assert_close(features[i][:, paths[i]], expected, rtol=0, atol=1e-6)
+        batch.keep(paths)
+    assert len(set(batch.lengths)) == (3 if ragged else 1)
+    assert batch.lengths == [cache.lengths[0] for cache in alone]
 
 
 def continued(model: Transformer, cache: Cache, token: int) -> Tensor:
@@ -155,16 +137,14 @@ def test_a_cache_that_grows_keeps_what_it_holds(model) -> None:
             Image(i).prefill(model, cache, i)
     assert wide.grow(61)
     assert batch.slots == 60 and wide.slots >= 61
-    torch.testing.assert_close(
-        continued(model, wide, 7), continued(model, batch, 7), rtol=0, atol=0
-    )
+    assert torch.equal(continued(model, wide, 7), continued(model, batch, 7))
     assert not wide.grow(60)
     wide.lengths = [40, 59]
     wide.now(2)
 
 
-def test_a_place_is_reused_without_traces(model) -> None:
-    """An image's view shares memory; a reset place forgets the longer image that was there."""
+def test_a_row_is_reused_without_traces(model) -> None:
+    """An image's view shares memory; a reset row forgets the longer image that it held."""
     batch = Cache(2)
     for i in range(2):
         Image(2).prefill(model, batch, i)
@@ -172,9 +152,8 @@ def test_a_place_is_reused_without_traces(model) -> None:
     assert batch.lengths == [8, 3]
     fresh = Cache(1)
     Image(1).prefill(model, fresh)
-    torch.testing.assert_close(
-        continued(model, batch, 7)[1:], continued(model, fresh, 7), rtol=0, atol=1e-12
-    )
+    reused, expected = continued(model, batch, 7)[1:], continued(model, fresh, 7)
+    torch.testing.assert_close(reused, expected, rtol=0, atol=1e-12)
 
 
 def test_several_passes_before_a_commit_see_each_other(model) -> None:
@@ -187,12 +166,8 @@ def test_several_passes_before_a_commit_see_each_other(model) -> None:
         for cache in (batch, levelwise):
             Image(number).prefill(model, cache, i)
     expected, view = verify(model, batch, tree), levelwise.now(10)
-    for start, stop in (
-        (0, 1),
-        (1, 4),
-        (4, 5),
-        (5, 10),
-    ):  # in the order of depth a prefix is closed under parents
+    # in the order of depth a prefix is closed under parents
+    for start, stop in ((0, 1), (1, 4), (4, 5), (5, 10)):
         ids = tree.tokens[:, start:stop].repeat_interleave(2, 0)
         context = view.open(tree.depths[:, start:stop], tree.visible[:, start:stop, :stop])
         features = model(ids, context).unflatten(0, (-1, 2))

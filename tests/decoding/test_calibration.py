@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from fakes import codes
 
 from configs.fields import SettingsError
 from configs.methods import MethodSettings
@@ -63,11 +64,10 @@ def test_trust_multiplies_the_factor_of_coupled_drafts_only(name) -> None:
     tokens, scores = proposal.children(Draft(log_q, trust), noise, 4, 1)
     for image, factor in enumerate((1.0, 3.0) if name == "coupled" else (0.5, 0.5)):
         row = slice(image, image + 1)
-        alike = PROPOSALS[name](Calibration((factor,))).children(
-            Draft(log_q[row]), noise[row], 4, 1
-        )
-        assert torch.equal(tokens[row], alike[0])
-        torch.testing.assert_close(scores[row], alike[1])
+        scaled = PROPOSALS[name](Calibration((factor,)))
+        expected = scaled.children(Draft(log_q[row]), noise[row], 4, 1)
+        assert torch.equal(tokens[row], expected[0])
+        torch.testing.assert_close(scores[row], expected[1])
 
 
 def test_settings_choose_the_calibration() -> None:
@@ -90,18 +90,11 @@ def test_no_calibration_changes_a_token(session, method, factors) -> None:
     known = Calibrations({distribution_key(PLAIN): {"coupled": factors, "topk": factors}})
     jobs = [Job("0", "a red dot", 3), Job("1", "blue squares", 4)]
 
-    def codes(settings: MethodSettings, calibrations: Calibrations) -> dict[str, list[int]]:
+    def decode(settings: MethodSettings, calibrations: Calibrations) -> dict[str, list[int]]:
         drafter = LoadedDrafter(session.drafter.network, calibrations)
-        engine = build_engine(session.target, drafter, PLAIN, settings, 2)
-        return {
-            image.job.id: image.codes.tolist()
-            for step in engine.generate(jobs)
-            for image in step.finished
-        }
+        return codes(build_engine(session.target, drafter, PLAIN, settings, 2), jobs)
 
-    plain = codes(MethodSettings(method="ar"), UNCALIBRATED)
+    plain = decode(MethodSettings("ar"), UNCALIBRATED)
     for proposal in PROPOSALS:
-        assert (
-            codes(MethodSettings(method=method, proposal=proposal, calibration="drafter"), known)
-            == plain
-        )
+        settings = MethodSettings(method, proposal=proposal, calibration="drafter")
+        assert decode(settings, known) == plain

@@ -41,14 +41,10 @@ def eagle2(image: int, shape: TreeShape, proposal: str) -> dict[Path, float]:
     for level in range(shape.depth):
         newest: dict[Path, float] = {}
         for path, score in selected.items():
-            value = random_distribution(image, path) + noise_at(
-                image, DECIDED[image] + level, proposal
-            )
-            value = value - value.logsumexp(-1)
-            best = value.sort(descending=True)
-            for token, gain in list(zip(best.indices.tolist(), best.values.tolist(), strict=True))[
-                : shape.width
-            ]:
+            noise = noise_at(image, DECIDED[image] + level, proposal)
+            chances = (random_distribution(image, path) + noise).log_softmax(-1)
+            best = chances.topk(min(shape.width, VOCAB))
+            for token, gain in zip(best.indices.tolist(), best.values.tolist(), strict=True):
                 newest[(*path, token)] = score + gain
         pool |= newest
         selected = dict(sorted(newest.items(), key=lambda item: -item[1])[: shape.width])
@@ -67,32 +63,23 @@ def grow(shapes: list[TreeShape], proposal: str) -> DraftTree:
     return policy.grow(round, drafter, PROPOSALS[proposal]())
 
 
-@pytest.mark.parametrize("proposal", ["topk", "coupled"])
-@pytest.mark.parametrize(
-    "shape",
-    [
-        TreeShape(1, 3, 2),
-        TreeShape(4, 3, 10),
-        TreeShape(5, 2, 100),
-        TreeShape(3, 20, 30),
+SHAPES = [
+    *([shape] * 2 for shape in (
+        TreeShape(1, 3, 2), TreeShape(4, 3, 10), TreeShape(5, 2, 100), TreeShape(3, 20, 30),
         TreeShape(6, 1, 4),
-    ],
-)
-def test_tree_is_that_of_eagle2(shape, proposal) -> None:
-    tree = grow([shape, shape], proposal)
-    for image in range(2):
-        assert scored_paths(tree, image) == pytest.approx(eagle2(image, shape, proposal))
+    )),
+    # images of different shapes must not disturb each other
+    [TreeShape(5, 2, 7), TreeShape(2, 4, 12)],
+    [TreeShape(4, 3, 6), TreeShape(0, 3, 6)],
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("proposal", ["topk", "coupled"])
-def test_images_with_different_shapes_do_not_disturb_each_other(proposal) -> None:
-    for shapes in (
-        [TreeShape(5, 2, 7), TreeShape(2, 4, 12)],
-        [TreeShape(4, 3, 6), TreeShape(0, 3, 6)],
-    ):
-        tree = grow(shapes, proposal)
-        for image, shape in enumerate(shapes):
-            assert scored_paths(tree, image) == pytest.approx(eagle2(image, shape, proposal))
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+def test_trees_are_those_of_eagle2(shapes, proposal) -> None:
+    tree = grow(shapes, proposal)
+    for image, shape in enumerate(shapes):
+        assert scored_paths(tree, image) == pytest.approx(eagle2(image, shape, proposal))
 
 
 def test_one_call_of_the_drafter_per_level() -> None:
@@ -116,10 +103,8 @@ def test_pruning_keeps_parents_when_scores_tie(nodes) -> None:
     shape = TreeShape(9, 9, nodes)
     kept = best_nodes(tied, scores, round_of([shape] * 20))
     for image in range(20):
-        assert (
-            sorted(kept.scores[image, 1:].tolist())
-            == sorted(scores[image, 1:].tolist())[15 - nodes :]
-        )
+        best = sorted(scores[image, 1:].tolist())[15 - nodes :]
+        assert sorted(kept.scores[image, 1:].tolist()) == best
         whole = {path_to(tied, image, node) for node in range(16)}
         paths = [path_to(kept, image, node) for node in range(1, nodes + 1)]
         assert set(paths) <= whole and len(set(paths)) == nodes
@@ -133,9 +118,8 @@ def test_tokens_outside_the_distribution_do_not_become_nodes() -> None:
 
     def narrow(image: int, path: Path) -> torch.Tensor:
         distribution = random_distribution(image, path)
-        return distribution.masked_fill(
-            distribution < distribution.topk(2).values[-1], -torch.inf
-        ).log_softmax(-1)
+        excluded = distribution < distribution.topk(2).values[-1]
+        return distribution.masked_fill(excluded, -torch.inf).log_softmax(-1)
 
     policy = DynamicTree(TreeShape(3, 5, 40))
     tree = policy.grow(round_of([policy.largest]), PathDrafter(narrow), PROPOSALS["topk"]())

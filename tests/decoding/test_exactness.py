@@ -5,15 +5,14 @@ the table.
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
+from browser import ALL
 from exactness import CONTROLS, Cell, cells, names, outcome, row
 
 from configs.schema import ROOT
 
-ALL = "ADT_TEST_ALL" in os.environ
-IMAGES = 200_000 if ALL else 4_000
+IMAGES = 200_000 if ALL else 3_000
 # with few images one drafter a tree, which shows the most faults
 CELLS = [
     c for c in cells() if ALL or c.q == ("blind" if c.verifier.reads_distributions else "near")

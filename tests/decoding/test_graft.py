@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fakes import Path, path_to, random_tree, round_of
+from fakes import Path, path_to, random_tree, round_of, tree_of
 
 from decoding.graft import HALVED, REFRESH, Chain, graft, verify_gain
 from decoding.graphs import TreeShape
@@ -34,13 +34,11 @@ def grafted_paths(tree: DraftTree, image: int, ahead: Chain) -> dict[Path, float
     paths = {n: path_to(tree, image, n) for n in tree.present[image].nonzero().flatten().tolist()}
     for node, path in paths.items():
         if path:
-            own = math.exp(
-                float(tree.scores[image, node] - tree.scores[image, tree.parents[image, node]])
-            )
-            place = len(path) - 1
-            if place < WINDOW and path[-1] == tokens[place]:
-                own = max(own, hits[place])
-            chances[path] = chances[path[:-1]] * own
+            above = tree.scores[image, tree.parents[image, node]]
+            chance, step = math.exp(float(tree.scores[image, node] - above)), len(path) - 1
+            if step < WINDOW and path[-1] == tokens[step]:
+                chance = max(chance, hits[step])
+            chances[path] = chances[path[:-1]] * chance
     for path in list(chances):
         while len(path) < min(WINDOW, int(ahead.reach[image])):
             longer = (*path, tokens[len(path)])
@@ -60,10 +58,7 @@ def test_every_path_once_with_its_chance(nodes, reach) -> None:
         for image in range(2):
             present = found.present[image].nonzero().flatten().tolist()
             paths = [path_to(found, image, node) for node in present]
-            scores = {
-                path: math.exp(found.scores[image, node])
-                for path, node in zip(paths, present, strict=True)
-            }
+            scores = dict(zip(paths, found.scores[image, present].exp().tolist(), strict=True))
             assert len(scores) == len(paths)  # nothing twice
             assert scores == pytest.approx(grafted_paths(tree, image, ahead))
             assert [len(path) for path in paths] == found.depths[image, present].tolist()
@@ -71,27 +66,17 @@ def test_every_path_once_with_its_chance(nodes, reach) -> None:
 
 
 def test_the_best_path_and_its_continuation_are_renewed() -> None:
-    tree = DraftTree(
-        tokens=torch.tensor([[0, 1, 2, 0, 1]]),
-        parents=torch.tensor([[0, 0, 0, 1, 2]]),
-        depths=torch.tensor([[0, 1, 1, 2, 2]]),
-        scores=torch.tensor([[1.0, 0.6, 0.3, 0.1, 0.2]]).log(),
-        height=2,
-    )
+    scores = [math.log(chance) for chance in (1.0, 0.6, 0.3, 0.1, 0.2)]
+    tree = tree_of([0, 1, 2, 0, 1], [0, 0, 0, 1, 2], scores=scores)
     ahead = Chain(torch.tensor([[0, 0, 2, 2]]), torch.full((1, 4), 0.5).log(), torch.tensor([[4]]))
     found, best = graft(tree, ahead)
     extra = (verify_gain(found, best) - found.scores.exp())[0]
-    renewed = {
-        path_to(found, 0, node): float(extra[node])
-        for node in extra.gt(1e-6).nonzero().flatten().tolist()
-    }
-    expected = {
-        path: REFRESH * 2 ** -((len(path) / HALVED) ** 2)
-        for path in ((), (1,), (1, 0), (1, 0, 2), (1, 0, 2, 2))
-    }
-    assert renewed == pytest.approx(
-        expected
-    )  # (1, 0) is foreseen: 0.3 instead of 0.1, more than 0.2 of (2, 1)
+    nodes = extra.gt(1e-6).nonzero().flatten().tolist()
+    renewed = {path_to(found, 0, node): float(extra[node]) for node in nodes}
+    # (1, 0) is foreseen: 0.3 instead of 0.1, more than 0.2 of (2, 1)
+    paths = (), (1,), (1, 0), (1, 0, 2), (1, 0, 2, 2)
+    expected = {path: REFRESH * 2 ** -((len(path) / HALVED) ** 2) for path in paths}
+    assert renewed == pytest.approx(expected)
 
 
 def test_pruning_keeps_what_is_worth_most() -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from browser import only_in_all
 from families import decoded, rounds
 from small_emu3 import Emu3Sizes, emu3_settings, write_emu3
 
@@ -33,37 +34,42 @@ METHODS = [
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory) -> Session:
-    """Images of 8 x 9 tokens with row ends."""
+    """Images of 6 x 7 tokens with row ends."""
     folder = write_emu3(tmp_path_factory.mktemp("long") / "emu3", Emu3Sizes(positions=400))
-    return open_session(replace(emu3_settings(folder), target_size="72x64"))
+    return open_session(replace(emu3_settings(folder), target_size="56x48"))
 
 
-@pytest.mark.parametrize("sampling", [{}, {"top_k": 7}, {"temperature": 0.0}])
+# in `make test` the tightest window at T = 1; a greedy table has no window
+@pytest.mark.parametrize("ahead", [1, pytest.param(3, marks=only_in_all)])
+@pytest.mark.parametrize(
+    "sampling",
+    [{}, *(pytest.param(s, marks=only_in_all) for s in ({"top_k": 7}, {"temperature": 0.0}))],
+)
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: f"{m.method} {m.verifier} {m.guess}")
-def test_windows_of_noise_give_the_same_tokens(method, sampling, session, monkeypatch) -> None:
+def test_windows_of_noise_give_the_same_tokens(
+    method, sampling, ahead, session, monkeypatch
+) -> None:
     distribution = SamplingSettings(**sampling)
     whole = decoded(session, method, distribution)
     monkeypatch.setattr(noise, "_TABLE_BYTES", 0)
-    for ahead in (1, 3):
-        monkeypatch.setattr(noise, "_AHEAD", ahead)
-        found = decoded(session, method, distribution)
-        assert all(torch.equal(a, b) for a, b in zip(found, whole, strict=True))
+    monkeypatch.setattr(noise, "_AHEAD", ahead)
+    windows = decoded(session, method, distribution)
+    assert all(torch.equal(a, b) for a, b in zip(windows, whole, strict=True))
 
 
 @pytest.mark.parametrize("method", METHODS[5:], ids=lambda m: f"{m.method} {m.guess}")
 def test_windows_of_predictions_give_the_same_rounds(method, session, monkeypatch) -> None:
     """Against a drafter that keeps the predictions of all positions; also the drafts are equal."""
-    found = {"window": rounds(session, method)}
+    window = rounds(session, method)
     monkeypatch.setattr("drafters.jacobi.kept_rows", lambda grid, reach: grid.tokens)
-    found["whole"] = rounds(session, method)
-    assert found["window"] == found["whole"]
-    assert max(found["whole"]) < 72  # drafts are accepted
+    assert window == rounds(session, method)
+    assert max(window) < 42  # drafts are accepted
 
 
 def test_the_window_is_a_row_of_the_image_and_the_deepest_tree(session) -> None:
     drafter = JacobiDrafter(session.target, "above", TreeShape(7, 1, 7, 5))
     drafter.open(2, 100, None)
-    assert drafter.log_p.shape == (2, 9 + 7 + 1 + 2, 24)
+    assert drafter.log_p.shape == (2, 7 + 7 + 1 + 2, 24)
 
 
 def shape(positions: int, width: int = 32768, reach: int = 59) -> NoiseShape:

@@ -10,15 +10,7 @@ import pytest
 import torch
 
 from decoding import noise
-from decoding.noise import (
-    NoiseShape,
-    PositionalNoise,
-    gumbel,
-    image_seed,
-    random_bits,
-    stream_key,
-    uniform,
-)
+from decoding.noise import NoiseShape, PositionalNoise, gumbel, image_seed, stream_key, uniform
 
 CPU = torch.device("cpu")
 MASK = 2**64 - 1
@@ -36,7 +28,7 @@ def splitmix(x: int) -> int:
 
 def test_bits_are_splitmix_of_the_counter() -> None:
     positions = torch.tensor([0, 1, 255, 4095])
-    found = random_bits(stream_key(123456789, "target"), positions, 3)
+    found = noise.random_bits(stream_key(123456789, "target"), positions, 3)
     key = noise._hash("stream", 123456789, "target")
     for row, position in zip(found.tolist(), positions.tolist(), strict=True):
         for token, bits in enumerate(row):
@@ -53,9 +45,8 @@ def test_splitmix_is_the_published_one() -> None:
 def test_known_answers() -> None:
     """Images must not change with the library or the machine."""
     assert image_seed(0, "a red circle") == KNOWN_SEED
-    assert gumbel(
-        KNOWN_SEED, "target", torch.tensor([0, 77]), 3
-    ).flatten().tolist() == pytest.approx(KNOWN, rel=1e-13)
+    numbers = gumbel(KNOWN_SEED, "target", torch.tensor([0, 77]), 3).flatten().tolist()
+    assert numbers == pytest.approx(KNOWN, rel=1e-13)
     assert uniform(stream_key(1, "accept"), torch.tensor([5]), 1).item() == KNOWN_UNIFORM
 
 
@@ -106,13 +97,8 @@ def test_uniform_numbers_are_never_0_or_1(monkeypatch) -> None:
 
 def test_image_seeds_differ_in_every_argument() -> None:
     base = (0, "a cat", 0, 0)
-    others = [
-        (1, "a cat", 0, 0),
-        (0, "a cat ", 0, 0),
-        (0, "a cat", 1, 0),
-        (0, "a cat", 0, 1),
-        (0, "", 0, 0),
-    ]
+    others = [(1, "a cat", 0, 0), (0, "a cat ", 0, 0), (0, "a cat", 1, 0), (0, "a cat", 0, 1),
+              (0, "", 0, 0)]  # fmt: skip
     seeds = {image_seed(*arguments) for arguments in [base, *others]}
     assert len(seeds) == 6
     assert all(0 <= seed < 2**63 for seed in seeds)
@@ -123,10 +109,10 @@ def table(images: int, greedy: bool = False, dtype: torch.dtype = torch.float64)
     return PositionalNoise(NoiseShape(6, 4, greedy, dtype, CPU), images)
 
 
-def test_table_belongs_to_the_image_and_not_to_its_place() -> None:
+def test_table_belongs_to_the_image_and_not_to_its_row() -> None:
     batch, alone = table(3), table(1)
-    for place, seed in enumerate((5, 6, 7)):
-        batch.fill(place, seed)
+    for row, seed in enumerate((5, 6, 7)):
+        batch.fill(row, seed)
     alone.fill(0, 7)
     positions = torch.tensor([[0, 3, 3], [1, 1, 1], [5, 0, 2]])
     assert torch.equal(batch(positions)[2:], alone(positions[2:]))

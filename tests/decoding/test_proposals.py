@@ -25,9 +25,8 @@ def test_topk_ranks_by_q_and_ignores_the_noise() -> None:
     log_q = distributions(5, 8, 0)
     tokens, scores = PROPOSALS["topk"]().children(Draft(log_q), noise(5, 8), 3, 1)
     expected = log_q.sort(descending=True)
-    assert torch.equal(tokens, expected.indices[..., :3]) and torch.equal(
-        scores, expected.values[..., :3]
-    )
+    assert torch.equal(tokens, expected.indices[..., :3])
+    assert torch.equal(scores, expected.values[..., :3])
 
 
 def test_coupled_first_candidate_is_the_targets_choice_when_q_is_p() -> None:
@@ -74,15 +73,9 @@ def test_sampled_children_are_drawn_without_replacement() -> None:
     no child.
     """
     log_q = torch.tensor([0.5, 0.3, 0.2, 0.0], dtype=torch.float64).log().expand(1, 20_000, 4)
-    draws = (
-        torch.rand(1, 20_000, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        .log()
-        .neg()
-        .log()
-    )
-    tokens, scores = PROPOSALS["sampled"]().children(Draft(log_q), -draws, 4, 1)
+    tokens, scores = PROPOSALS["sampled"]().children(Draft(log_q), noise(20_000, 4), 4, 1)
     assert torch.equal(scores, log_q.gather(2, tokens)) and (tokens[..., 3] == 3).all()
     q = log_q[0, 0, :3].exp()
     pairs = q[:, None] * q / (1 - q[:, None]) * (1 - torch.eye(3))
     counts = torch.bincount(tokens[0, :, 0] * 3 + tokens[0, :, 1], minlength=9).double()
-    assert p_value(counts[pairs.flatten() > 0], pairs[pairs > 0]) > 1e-4 and counts.sum() == 20_000
+    assert p_value(counts, pairs.flatten()) > 1e-4 and counts.sum() == 20_000

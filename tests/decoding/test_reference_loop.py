@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from fakes import codes, finished
 from transformers import ChameleonForConditionalGeneration, ChameleonModel
 
 from configs.schema import MethodSettings, SamplingSettings
@@ -16,21 +17,20 @@ JOBS = [Job("a", "a cat", 11), Job("b", "two large dogs", 12)]
 
 @pytest.fixture(scope="module")
 def theirs(checkpoint) -> ChameleonModel:
-    return ChameleonForConditionalGeneration.from_pretrained(
-        checkpoint, dtype=torch.float64
-    ).model.eval()
+    kind = ChameleonForConditionalGeneration
+    return kind.from_pretrained(checkpoint, dtype=torch.float64).model.eval()
 
 
 @pytest.mark.parametrize("cfg", [1.0, 3.0])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_same_tokens_as_our_baseline(temperature, cfg, session, theirs) -> None:
     sampling = SamplingSettings(temperature=temperature, cfg=cfg)
-    engine = session.open_engine(MethodSettings(method="ar"), sampling)
-    ours = {image.job.id: image.codes for step in engine.generate(JOBS) for image in step.finished}
+    engine = session.open_engine(MethodSettings("ar"), sampling)
+    ours = finished(engine, JOBS)
     for job in JOBS:
-        codes = transformers_decode(theirs, session.target, job, engine.distribution)
-        assert torch.equal(codes, ours[job.id])
-        assert len(codes.unique()) > 1
+        expected = transformers_decode(theirs, session.target, job, engine.distribution)
+        assert torch.equal(expected, ours[job.id].codes)
+        assert len(expected.unique()) > 1
 
 
 def test_same_tokens_as_formulas_written_out(session, theirs) -> None:
@@ -38,22 +38,16 @@ def test_same_tokens_as_formulas_written_out(session, theirs) -> None:
     other.
     """
     temperature, top_k, cfg, job = 0.8, 7, 2.5, JOBS[0]
-    engine = session.open_engine(
-        MethodSettings(method="ar"), SamplingSettings(temperature=temperature, top_k=top_k, cfg=cfg)
-    )
-    codes = next(image for step in engine.generate([job]) for image in step.finished).codes
+    sampling = SamplingSettings(temperature=temperature, top_k=top_k, cfg=cfg)
+    engine = session.open_engine(MethodSettings("ar"), sampling)
     target, first = session.target, session.target.vocab.first_id
     prompt = target.prompt(job.prompt, 2)
-    rows = [
-        ids[start:].tolist() for ids, start in zip(prompt.ids, prompt.starts.tolist(), strict=True)
-    ]
-    for position, code in enumerate(codes.tolist()):
+    starts = prompt.starts.tolist()
+    rows = [ids[start:].tolist() for ids, start in zip(prompt.ids, starts, strict=True)]
+    for position, code in enumerate(codes(engine, [job])[job.id]):
         with torch.no_grad():
-            features = [
-                theirs(input_ids=torch.tensor([row]), use_cache=False).last_hidden_state
-                for row in rows
-            ]
-        c, u = (target.score(feature)[0, -1] for feature in features)
+            read = [theirs(input_ids=torch.tensor([row]), use_cache=False) for row in rows]
+        c, u = (target.score(one.last_hidden_state)[0, -1] for one in read)
         scores = (u + cfg * (c - u)) / temperature
         kept = scores.sort(descending=True).indices[:top_k]
         p = scores[kept].exp() / scores[kept].exp().sum()

@@ -5,11 +5,14 @@ formulas promise, with controls that must fail; their lossless limits.
 from __future__ import annotations
 
 import itertools
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 
+import pytest
 import torch
+from browser import ALL
+from exactness import fast
 from fakes import p_value
 from rules import Distributions, decided, emitted, noise_of, one_round, outcome_counts
 from torch import Tensor
@@ -25,17 +28,46 @@ from decoding.verifiers.sampled import Gsd, Sampled
 from decoding.verifiers.traversal import first_chain
 
 VOCAB, LENGTH = 6, 2
-IMAGES = 40_000 if "ADT_TEST_ALL" in os.environ else 10_000
+IMAGES = 40_000 if ALL else 5_000
 SMALL = Distributions(VOCAB, 2, spread=0.8)
 P, Q = SMALL.log_p.exp(), SMALL.log_q.exp()
 CHAIN, PATHS = StaticTree(rank_paths("root:1 0:1")), StaticTree(rank_paths("root:2 0:1 1:1"))
 GSD, RELAXED = GsdSettings(reach=1, gap=0.3), PathSettings(delta=0.4)
+
+
+class FirstPath(PathExplore):
+    """A wrong rule: the first path counts, even if it is the shorter one."""
+
+    def judge(self, tree: ImageTree, noise: ImageNoise) -> tuple:
+        return super().judge(first_chain(tree), noise)
+
+
 Rate = Callable[[int, int, int | None], float]  # row, draft, the other path's draft -> p / q
 
 
-def judged(verifier: Verifier, policy: StaticTree) -> Verdict:
+RULES: dict[str, Verifier] = {
+    "gsd": Gsd(GSD),
+    "gsd of wide clusters": Gsd(GsdSettings(reach=2, gap=0.3)),
+    "gsd of reach 0": Gsd(GsdSettings(reach=0)),
+    "gsd of gap 0": Gsd(GsdSettings(gap=0.0)),
+    "sampled": Sampled(),
+    "path_explore": PathExplore(),
+    "path_relax": PathRelax(RELAXED),
+    "path_relax of delta 0": PathRelax(PathSettings(delta=0.0)),
+    "the first path": FirstPath(),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cached_distributions() -> Iterator[None]:
+    with fast():
+        yield
+
+
+@cache
+def judged(rule: str, policy: StaticTree = CHAIN) -> Verdict:
     noise = noise_of(range(IMAGES), LENGTH, VOCAB)
-    return one_round(SMALL, policy, "sampled", verifier, noise)[1]
+    return one_round(SMALL, policy, "sampled", RULES[rule], noise)[1]
 
 
 def two_paths() -> DraftTree:
@@ -50,10 +82,11 @@ def two_paths() -> DraftTree:
     return replace(tree, log_q=SMALL.log_q[SMALL.rows(tree)])
 
 
-def on_paths(verifier: Verifier) -> Verdict:
+@cache
+def on_paths(rule: str) -> Verdict:
     tree, root = two_paths(), torch.zeros(IMAGES, 1, dtype=torch.long)
     noise = NodeNoise(noise_of(range(IMAGES), LENGTH + 1, VOCAB), tree.depths, root)
-    return verifier(tree, SMALL.log_p[SMALL.rows(tree)], noise)
+    return RULES[rule](tree, SMALL.log_p[SMALL.rows(tree)], noise)
 
 
 def fit(verdict: Verdict, promised: Tensor) -> float:
@@ -66,6 +99,7 @@ def below(row: int, token: int) -> int:
     return row * VOCAB + 1 + token
 
 
+@cache
 def rest(row: int) -> Tensor:
     """What is left of p after a refusal."""
     left = (P[row] - Q[row]).clamp(min=0)
@@ -102,6 +136,7 @@ def chain_promise(rate: Rate) -> Tensor:
     return (taken[:, None] * torch.stack(lower) + left[:, None] * plain).flatten()
 
 
+@cache
 def paths_promise(rate: Rate) -> Tensor:
     """The joint distribution of two tokens after two chains of two drafts, by enumeration."""
     joint = torch.zeros(VOCAB, VOCAB, dtype=torch.float64)
@@ -110,14 +145,19 @@ def paths_promise(rate: Rate) -> Tensor:
         for second in itertools.product(range(VOCAB), repeat=2):
             rows = [below(0, token) for token in first]
             chance = drawn * float(Q[rows[0], second[0]] * Q[rows[1], second[1]])
-            rates = [rate(0, first[0], first[1]), rate(0, first[1], first[0]),
-                     rate(rows[0], second[0], second[1]),
-                     rate(rows[1], second[1], second[0])]  # fmt: skip
+            rates = [
+                rate(0, first[0], first[1]),
+                rate(0, first[1], first[0]),
+                rate(rows[0], second[0], second[1]),
+                rate(rows[1], second[1], second[0]),
+            ]
+            accepts = [min(1.0, r) for r in rates]
             for hits in itertools.product((True, False), repeat=4):
-                accepts = [min(1.0, r) for r in rates]
                 weight = chance
                 for hit, accept in zip(hits, accepts, strict=True):
                     weight *= accept if hit else 1 - accept
+                if not weight:  # a draft that p likes better than q is always accepted
+                    continue
                 lengths = [hits[i] * (1 + hits[2 + i]) for i in (0, 1)]
                 best = 0 if lengths[0] >= lengths[1] else 1
                 if lengths[best] == 0:
@@ -130,46 +170,38 @@ def paths_promise(rate: Rate) -> Tensor:
 
 
 def test_clusters_come_up_as_their_formula_says() -> None:
-    verdict = judged(Gsd(GSD), CHAIN)
-    assert fit(verdict, chain_promise(clustered)) > 1e-4
-    assert fit(verdict, SMALL.joint(LENGTH)) < 1e-8  # it is no lossless rule
-    assert fit(judged(Gsd(GsdSettings(reach=2, gap=0.3)), CHAIN), chain_promise(clustered)) < 1e-8
+    promised = chain_promise(clustered)
+    assert fit(judged("gsd"), promised) > 1e-4
+    assert fit(judged("gsd"), SMALL.joint(LENGTH)) < 1e-8  # it is no lossless rule
+    assert fit(judged("gsd of wide clusters"), promised) < 1e-8
 
 
 def test_the_longest_path_comes_up_as_enumerated() -> None:
-    verdict = on_paths(PathExplore())
+    verdict = on_paths("path_explore")
     assert fit(verdict, paths_promise(single)) > 1e-4
     assert fit(verdict, SMALL.joint(LENGTH)) < 1e-8  # it is no lossless rule
     assert torch.bincount(verdict.accepted, minlength=3).amin() > IMAGES // 50
+    assert fit(on_paths("the first path"), paths_promise(single)) < 1e-8
 
 
 def test_relaxed_paths_come_up_as_enumerated() -> None:
-    verdict = on_paths(PathRelax(RELAXED))
-    assert fit(verdict, paths_promise(crossed)) > 1e-4
-    assert fit(verdict, paths_promise(single)) < 1e-8
+    assert fit(on_paths("path_relax"), paths_promise(crossed)) > 1e-4
+    assert fit(on_paths("path_relax"), paths_promise(single)) < 1e-8
 
 
-def test_a_rule_that_looks_at_one_path_only_is_found_out() -> None:
-    """Twin: the first path counts, be it the shorter one."""
-
-    class FirstPath(PathExplore):
-        def judge(self, tree: ImageTree, noise: ImageNoise) -> tuple:
-            return super().judge(first_chain(tree), noise)
-
-    assert fit(on_paths(FirstPath()), paths_promise(single)) < 1e-8
+@pytest.mark.parametrize("rule", ["gsd of reach 0", "path_explore", "path_relax"])
+def test_in_a_chain_the_limits_are_lossless(rule) -> None:
+    assert fit(judged(rule), SMALL.joint(LENGTH)) > 1e-4
 
 
-def test_in_a_chain_the_limits_are_lossless() -> None:
-    for verifier in (Gsd(GsdSettings(reach=0)), PathExplore(), PathRelax(RELAXED)):
-        assert fit(judged(verifier, CHAIN), SMALL.joint(LENGTH)) > 1e-4
-    for settings in (GsdSettings(reach=0), GsdSettings(gap=0.0)):
-        for policy in (CHAIN, PATHS):
-            same, lossless = judged(Gsd(settings), policy), judged(Sampled(), policy)
-            assert torch.equal(emitted(same), emitted(lossless))
+@pytest.mark.parametrize("policy", [CHAIN, PATHS], ids=["chain", "paths"])
+@pytest.mark.parametrize("rule", ["gsd of reach 0", "gsd of gap 0"])
+def test_clusters_of_one_code_are_the_lossless_rule(rule, policy) -> None:
+    assert torch.equal(emitted(judged(rule, policy)), emitted(judged("sampled", policy)))
 
 
 def test_delta_0_is_path_explore() -> None:
-    relaxed, plain = on_paths(PathRelax(PathSettings(delta=0.0))), on_paths(PathExplore())
+    relaxed, plain = on_paths("path_relax of delta 0"), on_paths("path_explore")
     assert torch.equal(emitted(relaxed), emitted(plain))
 
 
@@ -177,5 +209,5 @@ def test_relaxed_rules_accept_more() -> None:
     def length(verdict: Verdict) -> float:
         return float(verdict.accepted.double().mean())
 
-    assert length(judged(Gsd(GSD), CHAIN)) > 1.01 * length(judged(Sampled(), CHAIN))
-    assert length(on_paths(PathRelax(RELAXED))) > 1.01 * length(on_paths(PathExplore()))
+    assert length(judged("gsd")) > 1.01 * length(judged("sampled"))
+    assert length(on_paths("path_relax")) > 1.01 * length(on_paths("path_explore"))

@@ -15,14 +15,15 @@ import pytest
 import torch
 from browser import only_in_all
 from direct import session_reading
+from fakes import codes
 from small import open_lumina
 from test_engine import JOBS
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from configs.schema import MethodSettings
+from configs.schema import AdtSettings, MethodSettings
 from decoding.engine import Engine
-from decoding.graphs import CudaGraphs, RoundShape
+from decoding.graphs import CudaGraphs, RoundShape, Runner
 from decoding.sampling import SamplingDistribution
 from runs.methods import build_engine
 from runs.session import Session
@@ -85,27 +86,21 @@ class Traces(CudaGraphs):
 
 
 GREEDY, WARM = SamplingDistribution(temperature=0.0), SamplingDistribution()
+# Small trees of few depths: every shape is traced, which takes longer than its rounds.
 METHODS = [
-    MethodSettings(method="ar"),
-    MethodSettings(method="jacobi", window=6),
-    MethodSettings(method="static", tree="mc_sim_7b_63"),
-    MethodSettings(method="static", tree="chain", proposal="sampled", verifier="sampled"),
-    MethodSettings(method="eagle2", depth=3, width=3, nodes=8),
-    MethodSettings(method="eagle2", depth=3, width=3, nodes=8, verifier="rejection"),
-    MethodSettings(method="adt"),
-    MethodSettings(method="recall", depth=4, width=3, nodes=8, window=6),
-    MethodSettings(method="eagle_recall", depth=4, width=3, nodes=8, head_depth=2),
-    MethodSettings(method="block", depth=4, width=3, nodes=8, window=6),
+    MethodSettings("ar"),
+    MethodSettings("jacobi", window=4),
+    MethodSettings("static", tree="mc_sim_7b_63"),
+    MethodSettings("static", tree="chain", proposal="sampled", verifier="sampled"),
+    MethodSettings("eagle2", depth=2, width=3, nodes=6),
+    MethodSettings("eagle2", depth=2, width=2, nodes=4, verifier="rejection"),
+    MethodSettings("adt", nodes=8, adt=AdtSettings(d_min=1, d_init=2, d_max=3, l_d=1)),
+    MethodSettings("recall", depth=3, width=3, nodes=8, window=4),
+    MethodSettings("eagle_recall", depth=2, width=3, nodes=8, head_depth=1),
+    MethodSettings("block", depth=3, width=3, nodes=8, window=4),
 ]
-
-
 # a chain, a rule on the host, a tree that adapts, and two drafters together
-FEW = (
-    "jacobi-coupled-exact",
-    "eagle2-coupled-rejection",
-    "adt-coupled-exact",
-    "eagle_recall-coupled-exact",
-)
+FEW = [METHODS[number] for number in (1, 5, 6, 8)]
 
 
 def named(method: MethodSettings) -> str:
@@ -114,30 +109,32 @@ def named(method: MethodSettings) -> str:
 
 def in_turn(methods: list[MethodSettings]) -> list:
     """The methods as parameters; all but `FEW` run in `make test-all` only."""
-    return [pytest.param(m, marks=() if named(m) in FEW else only_in_all) for m in methods]
+    return [pytest.param(m, marks=() if m in FEW else only_in_all) for m in methods]
 
 
-def decoded(engine: Engine, jobs: list = JOBS[:4]) -> dict[str, list[int]]:
-    steps = engine.generate(jobs)
-    return {image.job.id: image.codes.tolist() for step in steps for image in step.finished}
+def engine_of(
+    session: Session,
+    method: MethodSettings,
+    runner: Runner | None = None,
+    distribution: SamplingDistribution = WARM,
+    images: int = 2,
+) -> Engine:
+    engine = build_engine(session.target, session.drafter, distribution, method, images)
+    engine.runner = runner or engine.runner
+    return engine
 
 
-def check(
-    session: Session, method: MethodSettings, distribution: SamplingDistribution, images: int
-) -> None:
-    def engine(replays: bool) -> Engine:
-        built = build_engine(session.target, session.drafter, distribution, method, images)
-        built.runner = Traces() if replays else built.runner
-        return built
-
-    replaying = engine(True)
-    assert decoded(replaying) == decoded(engine(False))
-    assert replaying.runner.replayed > len(replaying.runner.traces) > 0
+def check(session: Session, method: MethodSettings, *parts: Any) -> None:
+    """Three images, of which the last one takes over a row."""
+    traces = Traces()
+    replayed = codes(engine_of(session, method, traces, *parts), JOBS[:3])
+    assert replayed == codes(engine_of(session, method, None, *parts), JOBS[:3])
+    assert traces.replayed > len(traces.traces) > 0
 
 
 @pytest.mark.parametrize("method", in_turn(METHODS), ids=named)
 def test_replayed_rounds_decode_the_same_tokens(method, session) -> None:
-    check(session, method, WARM, 2)
+    check(session, method)
 
 
 @only_in_all
@@ -148,7 +145,7 @@ def test_so_they_do_at_temperature_0_where_the_head_reads_hidden_states(method, 
 
 @pytest.mark.parametrize("method", in_turn(METHODS[-2:]), ids=named)
 def test_so_they_do_across_row_ends(method, lumina_folder) -> None:
-    check(open_lumina(lumina_folder, "64"), method, WARM, 2)
+    check(open_lumina(lumina_folder, "64"), method)
 
 
 def test_shapes_are_rounded_up_with_exact_depth_and_no_row_ends_where_none_are() -> None:
@@ -171,9 +168,7 @@ class Unable(CudaGraphs):
 
 
 def test_where_capture_fails_rounds_are_launched_and_images_are_the_same(session) -> None:
-    method = METHODS[4]
-    parts = session.target, session.drafter, WARM, method, 2
-    engine, launched = build_engine(*parts), build_engine(*parts)
-    engine.runner = Unable()
-    assert decoded(engine) == decoded(launched)
-    assert engine.runner.broken
+    runner = Unable()
+    engine, launched = (engine_of(session, METHODS[4], one) for one in (runner, None))
+    assert codes(engine, JOBS[:3]) == codes(launched, JOBS[:3])
+    assert runner.broken

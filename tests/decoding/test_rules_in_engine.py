@@ -1,116 +1,92 @@
-"""Every acceptance rule in the engine, fp64: streams by image and position, batches, temperature 0,
-delta = 0.
-"""
+"""Every acceptance rule in the engine, fp64: streams by image and position, batches, temperature 0."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+
 import pytest
 import torch
-from test_engine import JOBS, VOCAB, codes
+from fakes import codes
+from test_engine import JOBS, VOCAB
 
 from configs.acceptance import GsdSettings, PathSettings
 from configs.schema import AdtSettings, LanternSettings, MethodSettings
 from decoding.noise import NoiseShape, PositionalNoise, stream_key
 from decoding.sampling import SamplingDistribution
 from runs.methods import build_engine
+from runs.session import Session
 
 WARM, GREEDY = SamplingDistribution(top_k=12), SamplingDistribution(temperature=0.0)
 TREE = {"method": "eagle2", "depth": 3, "width": 4, "nodes": 10}
+GRAFTED = {"method": "eagle_recall", "nodes": 9, "window": 6}
 LANTERN = LanternSettings(k=6, delta=0.3)
 LOSSLESS = {
     "rejection": MethodSettings(**TREE, proposal="topk", verifier="rejection"),
-    "rejection, coupled": MethodSettings(
-        method="adt", verifier="rejection", adt=AdtSettings(d_max=5)
-    ),
+    "rejection, coupled": MethodSettings("adt", verifier="rejection", adt=AdtSettings(d_max=5)),
     "rejection, drawn": MethodSettings(**TREE, proposal="sampled", verifier="rejection"),
-    "sampled": MethodSettings(method="static", proposal="sampled", verifier="sampled"),
-    "rejection, grafted": MethodSettings(
-        "eagle_recall", depth=3, width=3, nodes=9, window=6, verifier="rejection"
-    ),
-    "spectr": MethodSettings(method="static", proposal="sampled", verifier="spectr"),
+    "sampled": MethodSettings("static", proposal="sampled", verifier="sampled"),
+    "rejection, grafted": MethodSettings(**GRAFTED, depth=3, width=3, verifier="rejection"),
+    "spectr": MethodSettings("static", proposal="sampled", verifier="spectr"),
     "block": MethodSettings("jacobi", proposal="sampled", verifier="block", window=5),
     # the tree has more nodes than the model has codes, and two parents on a level
-    "traversal": MethodSettings(method="static", proposal="sampled", verifier="traversal"),
+    "traversal": MethodSettings("static", proposal="sampled", verifier="traversal"),
     "SJD": MethodSettings("jacobi", proposal="sampled", verifier="sampled", window=5),
 }
 RELAXED = {
     "lantern": MethodSettings(**TREE, proposal="topk", verifier="lantern", relaxed=LANTERN),
     "lantern_coupled": MethodSettings(**TREE, verifier="lantern_coupled", relaxed=LANTERN),
-    "lantern, grafted": MethodSettings(
-        "eagle_recall", nodes=9, window=6, verifier="lantern", relaxed=LANTERN
-    ),
+    "lantern, grafted": MethodSettings(**GRAFTED, verifier="lantern", relaxed=LANTERN),
     "gsd": MethodSettings(
         "jacobi", proposal="sampled", verifier="gsd", window=5, relaxed=GsdSettings(reach=2)
     ),
     "path_explore": MethodSettings("static", proposal="sampled", verifier="path_explore"),
     "path_relax": MethodSettings(
-        "static",
-        proposal="sampled",
-        verifier="path_relax",
-        relaxed=PathSettings(delta=0.3),
+        "static", proposal="sampled", verifier="path_relax", relaxed=PathSettings(delta=0.3)
     ),
 }
+OTHERS = {
+    "plain": MethodSettings("ar"),
+    "exact, drawn": MethodSettings("adt", proposal="sampled"),
+}
+METHODS = LOSSLESS | RELAXED | OTHERS
+Made = Callable[[str, SamplingDistribution, int], dict[str, list[int]]]
 
 
-def made(
-    session, method: MethodSettings, distribution: SamplingDistribution, images: int
-) -> dict[str, list[int]]:
+@pytest.fixture(scope="module")
+def made(session: Session) -> Made:
+    """The codes that a method decodes in batches of so many images, computed once."""
     generator = torch.Generator().manual_seed(0)
-    nearest = torch.stack(
-        [
-            (code + 1 + torch.randperm(VOCAB - 1, generator=generator)) % VOCAB
-            for code in range(VOCAB)
-        ]
-    )
-    return codes(
-        build_engine(
-            session.target,
-            session.drafter,
-            distribution,
-            method,
-            images,
-            nearest.int(),
-        ),
-        JOBS[:4],
-    )
+    distances = [torch.randperm(VOCAB - 1, generator=generator) for _ in range(VOCAB)]
+    nearest = torch.stack([(code + 1 + far) % VOCAB for code, far in enumerate(distances)]).int()
+
+    @cache
+    def decode(name: str, distribution: SamplingDistribution, images: int) -> dict[str, list[int]]:
+        parts = session.target, session.drafter, distribution, METHODS[name], images, nearest
+        return codes(build_engine(*parts), JOBS[:4])
+
+    return decode
 
 
 @pytest.mark.parametrize("distribution", [WARM, GREEDY], ids=["T=1", "T=0"])
 @pytest.mark.parametrize("name", LOSSLESS | RELAXED)
-def test_images_do_not_depend_on_their_batch(name, distribution, session) -> None:
-    method = (LOSSLESS | RELAXED)[name]
-    assert made(session, method, distribution, 3) == made(session, method, distribution, 1)
+def test_images_do_not_depend_on_their_batch(name, distribution, made) -> None:
+    assert made(name, distribution, 3) == made(name, distribution, 1)
 
 
 @pytest.mark.parametrize("name", LOSSLESS)
-def test_temperature_0_is_plain_decoding(name, session) -> None:
-    plain = made(session, MethodSettings(method="ar"), GREEDY, 1)
-    assert made(session, LOSSLESS[name], GREEDY, 3) == plain
+def test_temperature_0_is_plain_decoding(name, made) -> None:
+    assert made(name, GREEDY, 3) == made("plain", GREEDY, 1)
 
 
-def test_drawn_children_leave_the_exact_rule_exact(session) -> None:
-    plain = made(session, MethodSettings(method="ar"), WARM, 1)
-    assert made(session, MethodSettings(method="adt", proposal="sampled"), WARM, 3) == plain
-    assert (
-        made(session, LOSSLESS["rejection"], WARM, 3) != plain
-    )  # the same distribution, other images
+def test_drawn_children_leave_the_exact_rule_exact(made) -> None:
+    plain = made("plain", WARM, 1)
+    assert made("exact, drawn", WARM, 3) == plain
+    assert made("rejection", WARM, 3) != plain  # the same distribution, other images
 
 
-@pytest.mark.parametrize(
-    ("verifier", "lossless"), [("lantern", "rejection"), ("lantern_coupled", "exact")]
-)
-def test_delta_0_is_the_lossless_rule(verifier, lossless, session) -> None:
-    relaxed = MethodSettings(**TREE, verifier=verifier, relaxed=LanternSettings(k=6, delta=0.0))
-    found, expected = (
-        made(session, method, WARM, 3)
-        for method in (relaxed, MethodSettings(**TREE, verifier=lossless))
-    )
-    assert found == expected
-
-
-def test_relaxed_images_are_others(session) -> None:
-    plain = made(session, MethodSettings(method="ar"), WARM, 1)
-    assert made(session, RELAXED["lantern_coupled"], WARM, 1) != plain
+def test_relaxed_images_are_others(made) -> None:
+    assert made("lantern_coupled", WARM, 1) != made("plain", WARM, 1)
 
 
 def test_draws_differ_by_round_and_by_parent() -> None:

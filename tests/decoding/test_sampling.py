@@ -21,11 +21,9 @@ def direct(logits: np.ndarray, distribution: SamplingDistribution) -> np.ndarray
     """The distribution of one position from its rows (guidance, vocab), by the definition in the
     documentation.
     """
-    scores = (
-        logits[0]
-        if distribution.cfg == 1
-        else logits[1] + distribution.cfg * (logits[0] - logits[1])
-    )
+    scores = logits[0]
+    if distribution.cfg != 1:
+        scores = logits[1] + distribution.cfg * (logits[0] - logits[1])
     kept = list(range(len(scores)))
     if distribution.temperature > 0:
         scores = scores / distribution.temperature
@@ -34,23 +32,16 @@ def direct(logits: np.ndarray, distribution: SamplingDistribution) -> np.ndarray
             last = scores[kept[distribution.top_k - 1]]
             kept = [v for v in kept if scores[v] >= last]
         p = np.exp(scores[kept]) / np.exp(scores[kept]).sum()
-        crossing = next(
-            i for i, mass in enumerate(np.cumsum(p)) if mass >= distribution.top_p - 1e-12
-        )
-        kept = kept[: crossing + 1]
+        crossing = np.cumsum(p) >= distribution.top_p - 1e-12
+        kept = kept[: int(crossing.argmax()) + 1]
     result = np.full(len(scores), -np.inf)
     result[kept] = scores[kept] - np.log(np.exp(scores[kept]).sum())
     return result
 
 
 def draw(distribution: SamplingDistribution, step: float | None = None) -> Tensor:
-    logits = torch.randn(
-        2 * distribution.guidance,
-        3,
-        12,
-        dtype=torch.float64,
-        generator=torch.Generator().manual_seed(0),
-    )
+    generator, size = torch.Generator().manual_seed(0), (2 * distribution.guidance, 3, 12)
+    logits = torch.randn(size, dtype=torch.float64, generator=generator)
     return logits if step is None else (logits / step).round() * step
 
 
@@ -59,67 +50,37 @@ def draw(distribution: SamplingDistribution, step: float | None = None) -> Tenso
 def test_distribution_is_the_documented_one(distribution, step) -> None:
     logits = draw(distribution, step)
     found = distribution(logits)
-    rows = (
-        logits.unflatten(0, (2, distribution.guidance)).transpose(1, 2).numpy()
-    )  # (images, n, guidance, vocab)
+    # rows of an image and position side by side: (images, n, guidance, vocab)
+    rows = logits.unflatten(0, (2, distribution.guidance)).transpose(1, 2).numpy()
     expected = np.array([[direct(position, distribution) for position in image] for image in rows])
     np.testing.assert_allclose(found.numpy(), expected, atol=1e-12)
 
 
-def distribution_of(probabilities: list[float], distribution: SamplingDistribution) -> list[float]:
-    return (
-        distribution(torch.tensor(probabilities, dtype=torch.float64).log().view(1, 1, -1))
-        .exp()
-        .flatten()
-        .tolist()
-    )
-
-
-def test_top_k_keeps_ties() -> None:
-    assert distribution_of(
-        [0.1, 0.3, 0.3, 0.3], SamplingDistribution(top_k=2, cfg=1.0)
-    ) == pytest.approx([0, 1 / 3, 1 / 3, 1 / 3])
-
-
-def test_top_p_keeps_the_token_that_crosses_p() -> None:
-    assert distribution_of(
-        [0.5, 0.25, 0.25], SamplingDistribution(top_p=0.6, cfg=1.0)
-    ) == pytest.approx([2 / 3, 1 / 3, 0])
-    assert distribution_of(
-        [0.5, 0.25, 0.25],
-        SamplingDistribution(top_p=0.5 - 1e-9, cfg=1.0),  # 0.5 itself may round
-    ) == pytest.approx([1, 0, 0])
-    assert distribution_of(
-        [0.2, 0.3, 0.5], SamplingDistribution(top_p=1e-9, cfg=1.0)
-    ) == pytest.approx([0, 0, 1])
-
-
-def test_temperature_comes_before_top_p() -> None:
-    """At T = 0.5 the distribution .5 .3 .2 is .658 .237 .105: p = .6 then keeps one token, where
-    T = 1 would keep two.
-    """
-    assert distribution_of(
-        [0.5, 0.3, 0.2], SamplingDistribution(temperature=0.5, top_p=0.6, cfg=1.0)
-    ) == pytest.approx([1, 0, 0])
-
-
-def test_top_k_comes_before_top_p() -> None:
-    """After top-k = 2 the distribution is .571 .429, and p = .57 keeps one token; of .4 .3 .3 it
-    would keep two.
-    """
-    assert distribution_of(
-        [0.4, 0.3, 0.2, 0.1], SamplingDistribution(top_k=2, top_p=0.57, cfg=1.0)
-    ) == pytest.approx([1, 0, 0, 0])
+@pytest.mark.parametrize(
+    ("limits", "p", "expected"),
+    [
+        ({"top_k": 2}, [0.1, 0.3, 0.3, 0.3], [0, 1 / 3, 1 / 3, 1 / 3]),  # top-k keeps ties
+        # top-p keeps the token that crosses p
+        ({"top_p": 0.6}, [0.5, 0.25, 0.25], [2 / 3, 1 / 3, 0]),
+        ({"top_p": 0.5 - 1e-9}, [0.5, 0.25, 0.25], [1, 0, 0]),  # 0.5 itself may round
+        ({"top_p": 1e-9}, [0.2, 0.3, 0.5], [0, 0, 1]),
+        # temperature before top-p: at T = 0.5 it is .658 .237 .105, where T = 1 would keep two
+        ({"temperature": 0.5, "top_p": 0.6}, [0.5, 0.3, 0.2], [1, 0, 0]),
+        # top-k before top-p: after k = 2 it is .571 .429; of .4 .3 .3 p = .57 would keep two
+        ({"top_k": 2, "top_p": 0.57}, [0.4, 0.3, 0.2, 0.1], [1, 0, 0, 0]),
+    ],
+)
+def test_limits_by_hand(limits, p, expected) -> None:
+    logits = torch.tensor(p, dtype=torch.float64).log().view(1, 1, -1)
+    found = SamplingDistribution(cfg=1.0, **limits)(logits)
+    assert found.exp().flatten().tolist() == pytest.approx(expected)
 
 
 def test_precision_is_fp32_or_better() -> None:
     distribution = SamplingDistribution()
-    for given, wanted in (
-        (torch.bfloat16, torch.float32),
-        (torch.float32, torch.float32),
-        (torch.float64,) * 2,
-    ):
-        assert distribution(draw(distribution).to(given)).dtype == wanted
+    for given in (torch.bfloat16, torch.float32, torch.float64):
+        expected = torch.promote_types(given, torch.float32)
+        assert distribution(draw(distribution).to(given)).dtype == expected
     rounded = draw(distribution).bfloat16()
     torch.testing.assert_close(distribution(rounded), distribution(rounded.float()))
 
@@ -134,8 +95,7 @@ def test_ties_go_to_the_lowest_id(noise) -> None:
 
 
 def test_excluded_tokens_are_never_chosen() -> None:
-    log_p = SamplingDistribution(top_k=3, cfg=1.0)(
-        torch.randn(1, 50, 12, generator=torch.Generator().manual_seed(4))
-    )
-    choices = choose(log_p, 30 * torch.randn(1, 50, 12, generator=torch.Generator().manual_seed(5)))
+    logits, noise = torch.randn(2, 1, 50, 12, generator=torch.Generator().manual_seed(4))
+    log_p = SamplingDistribution(top_k=3, cfg=1.0)(logits)
+    choices = choose(log_p, 30 * noise)
     assert log_p.gather(2, choices[..., None]).isfinite().all()

@@ -2,88 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
-from test_engine import METHODS, codes
+from browser import only_in_all
+from fakes import codes
+from test_engine import METHODS, PLAIN, engine_of
 
-from configs.schema import MethodSettings
 from decoding.cache import KVCache
-from decoding.engine import Engine
 from decoding.images import Job
-from decoding.sampling import SamplingDistribution
 from models.guidance import SequentialGuidance
-from runs.methods import build_engine
 from runs.session import Session
 
-WARM = SamplingDistribution()
 TEXTS = ["a cat"] * 4 + ["two blue dogs on a mat"] * 3 + ["a cat", "a red cat", "a red cat"]
 JOBS = [Job(str(number), text, 50 + number) for number, text in enumerate(TEXTS)]
 CHANGES = 4  # how often another prompt begins
-NAMES = ["small eagle2", "adt", "jacobi", "block", "eagle recall"]
-
-
-def engine_of(session: Session, method: MethodSettings, images: int) -> Engine:
-    return build_engine(session.target, session.drafter, WARM, method, images)
+USED = {"plain": PLAIN} | {
+    name: METHODS[name] for name in ("small eagle2", "adt", "jacobi", "block", "eagle recall")
+}
 
 
 @pytest.fixture(scope="module")
 def alone(session: Session) -> dict[str, list[int]]:
     """The baseline's codes; every image has an engine of its own, which reads its prompt."""
-    method = MethodSettings(method="ar")
-    return {job.id: codes(engine_of(session, method, 1), [job])[job.id] for job in JOBS}
+    return {job.id: codes(engine_of(session, PLAIN, 1), [job])[job.id] for job in JOBS}
 
 
 @pytest.fixture
-def reads(session: Session, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The names of the calls that read a prompt: tokens or text encoder, and the target."""
+def reads(session: Session, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the calls that read a prompt: tokens or text encoder, target, and the caches'
+    rows that begin anew.
+    """
     called: list[str] = []
-    for name in ("prompt", "read"):
-        real = getattr(type(session.target), name)
+    target = type(session.target)
+    for owner, name in ((target, "prompt"), (target, "read"), (KVCache, "prefill")):
+        real = getattr(owner, name)
 
         def counted(self, *arguments, name=name, real=real):
             called.append(name)
             return real(self, *arguments)
 
-        monkeypatch.setattr(type(session.target), name, counted)
+        monkeypatch.setattr(owner, name, counted)
     # length counts the tokens of the longest prompt, once per prompt that opens the batch
-    monkeypatch.setattr(type(session.target), "length", lambda self, text: len(text) + 4)
+    monkeypatch.setattr(target, "length", lambda self, text: len(text) + 4)
     return called
 
 
-@pytest.mark.parametrize("images", [1, 2, 3, 8])
-@pytest.mark.parametrize("name", ["plain", *NAMES])
+@pytest.mark.parametrize("images", [1, pytest.param(2, marks=only_in_all), 3, 8])
+@pytest.mark.parametrize("name", USED)
 def test_a_prompt_is_read_once_for_its_images(name, images, session, alone, reads) -> None:
-    method = METHODS.get(name, MethodSettings(method="ar"))
-    engine = engine_of(session, method, images)
-    assert codes(engine, JOBS) == alone
-    assert reads == ["prompt", "read"] * CHANGES
-
-
-@pytest.mark.parametrize("images", [1, 3])
-@pytest.mark.parametrize("name", ["plain", *NAMES])
-def test_the_drafter_reads_a_prompt_once_too(name, images, session, alone, monkeypatch) -> None:
-    """Rows begin anew once per prompt that is read: the target's and, where there is one, its."""
-    method, begun = METHODS.get(name, MethodSettings(method="ar")), []
-    real = KVCache.prefill
-    monkeypatch.setattr(KVCache, "prefill", lambda *given: begun.append(1) or real(*given))
+    """Also by the drafter, where it keeps a cache."""
+    method = USED[name]
     assert codes(engine_of(session, method, images), JOBS) == alone
-    assert len(begun) == CHANGES * (2 if method.drafted else 1)
+    caches = 2 if method.drafted else 1
+    assert Counter(reads) == {"prompt": CHANGES, "read": CHANGES, "prefill": CHANGES * caches}
 
 
 def test_every_engine_reads_anew(session, alone, reads) -> None:
     """What an earlier call of `generate` has read is not trusted."""
-    engine = engine_of(session, METHODS["adt"], 2)
+    engine = engine_of(session)
     for _ in range(2):
         assert codes(engine, JOBS[:3]) == {job.id: alone[job.id] for job in JOBS[:3]}
-    assert reads == ["prompt", "read"] * 2
+    assert [name for name in reads if name != "prefill"] == ["prompt", "read"] * 2
 
 
 def test_guidance_rows_in_turn(session, alone) -> None:
-    target, method = SequentialGuidance(session.target), METHODS["eagle recall"]
-    engine = build_engine(target, session.drafter, WARM, method, 3)
-    assert codes(engine, JOBS) == alone
+    in_turn = replace(session, target=SequentialGuidance(session.target))
+    assert codes(engine_of(in_turn, METHODS["eagle recall"], 3), JOBS) == alone
 
 
 def test_caches_of_target_and_drafter(session) -> None:

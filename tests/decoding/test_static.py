@@ -7,13 +7,11 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from fakes import PathDrafter, random_distribution, round_of, scored_paths
+from fakes import Path, PathDrafter, random_distribution, round_of, scored_paths
 
 from configs.method_table import TREES
-from decoding.graphs import TreeShape
 from decoding.policies.static import NAMED_TREES, StaticTree, rank_paths
 from decoding.proposals import TopK
-from decoding.tree import DraftTree
 
 PUBLISHED = {  # nodes per level, nodes with children, leaves
     "mc_sim_7b_63": ([4, 8, 8, 3, 2], 10, 15),
@@ -41,60 +39,36 @@ def test_sizes_are_the_published_ones(name) -> None:
     assert len(parents - {()}) == inner
     assert len(set(paths) - parents) == leaves
     assert paths == sorted(paths, key=lambda path: (len(path), path))
-    assert all(path[-1] == 0 or (*path[:-1], path[-1] - 1) in paths for path in paths), (
-        "ranks have no gaps"
-    )
+    without_gaps = (path[-1] == 0 or (*path[:-1], path[-1] - 1) in paths for path in paths)
+    assert all(without_gaps)
 
 
-def by_hand(paths: list[tuple[int, ...]], image: int) -> dict[tuple[int, ...], float]:
+def by_hand(paths: list[Path], image: int) -> dict[Path, float]:
     """Token paths and scores that the rank paths select."""
-    found: dict[tuple[int, ...], tuple[tuple[int, ...], float]] = {(): ((), 0.0)}
+    selected: dict[Path, tuple[Path, float]] = {(): ((), 0.0)}
     for ranks in paths:
-        tokens, score = found[ranks[:-1]]
+        tokens, score = selected[ranks[:-1]]
         best = random_distribution(image, tokens, vocab=12).sort(descending=True)
-        found[ranks] = (
-            (*tokens, int(best.indices[ranks[-1]])),
-            score + float(best.values[ranks[-1]]),
-        )
-    return dict(list(found.values())[1:])
+        token, gain = int(best.indices[ranks[-1]]), float(best.values[ranks[-1]])
+        selected[ranks] = (*tokens, token), score + gain
+    return dict(list(selected.values())[1:])
 
 
-def grow(name: str, shapes: list[TreeShape]) -> DraftTree:
+@pytest.mark.parametrize("depth", [9, 2])
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_grown_tree_follows_the_ranks(name, depth) -> None:
+    """An image near its end drafts two levels only; the other one's tree stays whole."""
     policy = StaticTree(rank_paths(NAMED_TREES[name]))
+    cut = policy.largest._replace(depth=min(depth, policy.largest.depth))
     drafter = PathDrafter(lambda image, path: random_distribution(image, path, vocab=12))
-    return policy.grow(round_of(shapes), drafter, TopK())
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_grown_tree_follows_the_ranks(name) -> None:
-    paths = rank_paths(NAMED_TREES[name])
-    tree = grow(name, [StaticTree(paths).largest] * 2)
-    for image in range(2):
-        expected = by_hand(paths, image)
-        assert scored_paths(tree, image) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_an_image_near_its_end_takes_no_node_from_its_neighbour(name) -> None:
-    """One image may draft two levels only; the other one's tree stays whole."""
-    paths, largest = (
-        rank_paths(NAMED_TREES[name]),
-        StaticTree(rank_paths(NAMED_TREES[name])).largest,
-    )
-    tree = grow(name, [largest, TreeShape(2, largest.width, largest.nodes)])
-    assert scored_paths(tree, 0) == pytest.approx(by_hand(paths, 0))
-    assert scored_paths(tree, 1) == pytest.approx(
-        by_hand([path for path in paths if len(path) <= 2], 1)
-    )
+    tree = policy.grow(round_of([policy.largest, cut]), drafter, TopK())
+    for image, shape in enumerate((policy.largest, cut)):
+        paths = [path for path in rank_paths(NAMED_TREES[name]) if len(path) <= shape.depth]
+        assert scored_paths(tree, image) == pytest.approx(by_hand(paths, image))
 
 
 def test_controller_stops_where_the_image_ends() -> None:
     policy = StaticTree(rank_paths(NAMED_TREES["mc_sim_7b_63"]))
     controller = policy.controller(0)
-    assert [controller.shape(9, remaining).depth for remaining in (99, 6, 5, 2, 1)] == [
-        5,
-        5,
-        4,
-        1,
-        0,
-    ]
+    depths = [controller.shape(9, remaining).depth for remaining in (99, 6, 5, 2, 1)]
+    assert depths == [5, 5, 4, 1, 0]

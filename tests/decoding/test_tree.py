@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fakes import Path, path_to, random_tree
+from fakes import Path, path_to, random_tree, tree_of
 
-from decoding.tree import DraftTree, GrowingTree
+from decoding.tree import GrowingTree
 
 
 @pytest.fixture
@@ -17,28 +17,25 @@ def generator() -> torch.Generator:
 
 
 @pytest.mark.parametrize("nodes", [0, 1, 2, 3, 7, 20])
-def test_visible_is_self_and_ancestors(nodes, generator) -> None:
+def test_a_node_sees_itself_and_its_ancestors(nodes, generator) -> None:
     tree = random_tree(generator, 3, nodes, vocab=5)
-    for image in range(3):
-        for node in range(nodes + 1):
-            line, step = {node}, node
+    for node in range(nodes + 1):
+        for image in range(3):
+            ancestors, step = {node}, node
             while step:
                 step = int(tree.parents[image, step])
-                line.add(step)
-            assert set(tree.visible[image, node].nonzero().flatten().tolist()) == line
+                ancestors.add(step)
+            assert set(tree.visible[image, node].nonzero().flatten().tolist()) == ancestors
+        last = torch.full((3, 1), node)
+        assert torch.equal(tree.path_mask(last), tree.visible[:, node])
+        assert torch.equal(tree.verified_path(last), tree.visible[:, node])
 
 
 def test_visible_of_a_long_chain() -> None:
-    n = 40
-    parents = torch.tensor([[0, *range(n)]])
-    tree = DraftTree(
-        torch.zeros_like(parents),
-        parents,
-        torch.arange(n + 1)[None],
-        torch.zeros(1, n + 1),
-        height=n,
-    )
-    assert torch.equal(tree.visible[0], torch.ones(n + 1, n + 1).tril().bool())
+    tree = tree_of([0] * 41, [0, *range(40)])
+    for width in (1, 41):  # a chain has a shortcut
+        visible = replace(tree, width=width).visible[0]
+        assert torch.equal(visible, torch.ones(41, 41).tril().bool())
 
 
 def test_extend_hangs_children_below_nodes_of_the_last_level(generator) -> None:
@@ -76,14 +73,10 @@ def test_keep_renumbers_parents(generator) -> None:
     small = tree.keep(index, tree.scores.gather(1, index))
     assert small.nodes == 7
     for image in range(3):
-        assert [path_to(small, image, i + 1) for i in range(7)] == [
-            path_to(tree, image, i) for i in kept[image]
-        ]
+        paths = [path_to(tree, image, node) for node in kept[image]]
+        assert [path_to(small, image, i + 1) for i in range(7)] == paths
         assert small.scores[image, 1:].tolist() == tree.scores[image, kept[image]].tolist()
-        assert small.depths[image].tolist() == [
-            0,
-            *(len(path_to(tree, image, i)) for i in kept[image]),
-        ]
+        assert small.depths[image].tolist() == [0, *map(len, paths)]
 
 
 def test_distributions_stay_with_their_nodes() -> None:
@@ -99,9 +92,8 @@ def test_distributions_stay_with_their_nodes() -> None:
     tree = growing.complete()
     assert tree.width == 3 and torch.equal(tree.log_q[:, 0], first[:, 0])
     assert torch.equal(tree.log_q.gather(1, nodes[..., None].expand(-1, -1, 5)), second)
-    small = tree.keep(
-        torch.tensor([[3, 6], [3, 6]]), torch.zeros(2, 2)
-    )  # the third child, and its first
+    # the third child, and its first
+    small = tree.keep(torch.tensor([[3, 6], [3, 6]]), torch.zeros(2, 2))
     assert small.parents.tolist() == [[0, 0, 1]] * 2 and small.width == 3
     assert torch.equal(small.log_q[:, :2], torch.stack([first[:, 0], second[:, 1]], 1))
 
@@ -119,12 +111,3 @@ def test_the_root_alone() -> None:
     assert tree.nodes == 0 and tree.levels.tolist() == [0, 0] and tree.chain
     assert tree.visible.tolist() == [[[True]], [[True]]] and tree.present.all()
     assert tree.scores.dtype == torch.float64
-
-
-@pytest.mark.parametrize("nodes", [1, 7, 20])
-def test_a_path_is_a_node_and_its_ancestors(nodes, generator) -> None:
-    tree = random_tree(generator, 3, nodes, vocab=5)
-    for node in range(nodes + 1):
-        path = tree.path_mask(torch.full((3, 1), node))
-        assert torch.equal(path, tree.verified_path(torch.full((3, 1), node)))
-        assert torch.equal(path, tree.visible[:, node])

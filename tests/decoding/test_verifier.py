@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from fakes import DictatedStreams, random_tree
+from fakes import DictatedStreams, random_tree, tree_of
 
 from decoding.tree import DraftTree
 from decoding.verifiers.exact import Exact
@@ -20,16 +20,15 @@ def walk(tree: DraftTree, image: int, choices: list[int]) -> tuple[list[int], li
     while True:
         choice = choices[path[-1]]
         emitted.append(choice)
-        children = [
-            node
-            for node in range(1, tree.nodes + 1)
-            if int(tree.parents[image, node]) == path[-1]
-            and bool(tree.present[image, node])
-            and int(tree.tokens[image, node]) == choice
-        ]
-        if not children:
+        children = (
+            (tree.parents[image] == path[-1])
+            & tree.present[image]
+            & (tree.tokens[image] == choice)
+            & (tree.depths[image] > 0)  # the root is its own parent
+        )
+        if not children.any():
             return path, emitted
-        path.append(children[0])
+        path.append(int(children.nonzero()[0]))
 
 
 @pytest.mark.parametrize("absent", [0.0, 0.3])
@@ -37,17 +36,14 @@ def walk(tree: DraftTree, image: int, choices: list[int]) -> tuple[list[int], li
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_verdict_is_that_of_a_naive_walk(nodes, absent, temperature) -> None:
     generator = torch.Generator().manual_seed(nodes)
-    longest = 0
+    longest, size = 0, (6, nodes + 1, VOCAB)
     for _ in range(8):
         tree = random_tree(generator, 6, nodes, VOCAB, absent)
-        log_p = torch.randn(
-            6, nodes + 1, VOCAB, generator=generator, dtype=torch.float64
-        ).log_softmax(-1)
-        noise = torch.randn(
-            6, nodes + 1, VOCAB if temperature else 1, generator=generator, dtype=torch.float64
-        )
-        verdict = Exact()(tree, log_p, DictatedStreams(noise * temperature))
-        choices = (log_p + noise * temperature).argmax(-1)
+        log_p, noise = torch.randn(2, *size, generator=generator, dtype=torch.float64)
+        log_p, noise = log_p.log_softmax(-1), noise * temperature
+        streams = DictatedStreams(noise if temperature else noise[..., :1])
+        verdict = Exact()(tree, log_p, streams)
+        choices = (log_p + noise).argmax(-1)
         for image in range(6):
             path, emitted = walk(tree, image, choices[image].tolist())
             count = len(path)
@@ -58,29 +54,17 @@ def test_verdict_is_that_of_a_naive_walk(nodes, absent, temperature) -> None:
     assert longest >= {0: 1, 1: 2}.get(nodes, 3), "some drafts are accepted"
 
 
-def test_an_absent_node_hides_its_descendants() -> None:
-    """The children of an absent node are never accepted, even where their tokens fit."""
-    tree = DraftTree(
-        torch.tensor([[0, 1, 1, 2]]),
-        torch.tensor([[0, 0, 1, 2]]),
-        torch.tensor([[0, 1, 2, 3]]),
-        torch.tensor([[0.0, -torch.inf, -1.0, -2.0]]),
-        height=3,
-    )
-    log_p = torch.full((1, 4, 3), -9.0)
-    log_p[0, torch.arange(4), torch.tensor([1, 1, 2, 0])] = 0.0
-    verdict = Exact()(tree, log_p, DictatedStreams(torch.zeros(1, 4, 1)))
-    assert verdict.accepted.tolist() == [0] and verdict.emitted[0, 0] == 1
-
-
-def test_a_wrong_parent_hides_a_right_child() -> None:
-    tree = DraftTree(
-        torch.tensor([[0, 2, 1]]),
-        torch.tensor([[0, 0, 1]]),
-        torch.tensor([[0, 1, 2]]),
-        torch.zeros(1, 3),
-        height=2,
-    )
-    log_p = torch.full((1, 3, 3), -9.0)
-    log_p[0, :, 1] = 0.0  # the target wants 1, the draft says 2 and then 1
-    assert Exact()(tree, log_p, DictatedStreams(torch.zeros(1, 3, 1))).accepted.tolist() == [0]
+@pytest.mark.parametrize(
+    ("tree", "choices"),
+    [
+        # node 1 is absent, so its fitting child 2 must not be accepted
+        (tree_of([0, 1, 1, 2], [0, 0, 1, 2], absent=(1,)), [1, 1, 2, 0]),
+        (tree_of([0, 2, 1], [0, 0, 1]), [1, 1, 1]),  # a right child below a wrong draft
+    ],
+    ids=["absent", "wrong"],
+)
+def test_a_parent_that_is_not_accepted_hides_its_children(tree, choices) -> None:
+    log_p = torch.full((1, tree.nodes + 1, 3), -9.0)
+    log_p[0, torch.arange(tree.nodes + 1), torch.tensor(choices)] = 0.0
+    verdict = Exact()(tree, log_p, DictatedStreams(torch.zeros(1, tree.nodes + 1, 1)))
+    assert verdict.accepted.tolist() == [0] and verdict.emitted[0, 0] == choices[0]

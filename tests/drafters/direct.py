@@ -48,17 +48,13 @@ class Image:
     def __init__(
         self, session: Session, distribution: SamplingDistribution, text: str, codes: list[int]
     ):
-        self.target, self.head, self.distribution = (
-            session.target,
-            session.drafter.network,
-            distribution,
-        )
+        self.target, self.head = session.target, session.drafter.network
+        self.distribution = distribution
         self.prompt = self.target.prompt(text, distribution.guidance)
         self.codes = torch.tensor(codes)
         starts = self.prompt.starts.tolist()
-        self.rows = [
-            ids[start:].tolist() for ids, start in zip(self.prompt.ids, starts, strict=True)
-        ]
+        rows = zip(self.prompt.ids, starts, strict=True)
+        self.rows = [ids[start:].tolist() for ids, start in rows]
 
     def sequence(self, codes: list[int]) -> list[int]:
         """Ids of the first codes of the image, each row closed where the model closes rows."""
@@ -75,12 +71,12 @@ class Image:
         """The target's features of each row's prompt and its first `count` codes, (n, hidden),
         with the hidden states that the head reads.
         """
-        found = []
+        features, codes = [], self.sequence(self.codes[:count].tolist())
         for row in self.rows:
-            ids = torch.tensor([row + self.sequence(self.codes[:count].tolist())])
+            ids = torch.tensor([row + codes])
             context = Context(torch.arange(ids.shape[1])[None])
-            found.append(self.target.features(ids, context, self.head.spec.target_layers)[0])
-        return found
+            features.append(self.target.features(ids, context, self.head.spec.target_layers)[0])
+        return features
 
     def decided(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Features (guidance, n, hidden) from the code before number start on, and what follows

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import torch
+from fakes import result_of, round_of
 from torch import Tensor
 
-from decoding.graphs import RoundShape, TreeShape
-from decoding.round import AcceptedTokens, ImageInputs, Round, RoundInputs, RoundResult
+from decoding.graphs import TreeShape
+from decoding.round import Round
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
 from drafters.jacobi import JacobiDrafter
-
-
-def tree_of(tokens: list[int], parents: list[int], absent: tuple[int, ...] = ()) -> DraftTree:
-    """The tree of one image."""
-    depths = [0]
-    for parent in parents[1:]:
-        depths.append(depths[parent] + 1)
-    scores = torch.zeros(1, len(tokens), dtype=torch.float64)
-    scores[:, list(absent)] = -torch.inf
-    columns = (torch.tensor([values]) for values in (tokens, parents, depths))
-    return DraftTree(*columns, scores, height=max(depths), width=len(tokens))
+from models.base import ImageGrid, ImageVocab
 
 
 def batched(tree: DraftTree, images: int) -> DraftTree:
@@ -59,15 +51,12 @@ class Rounds:
         """The next round, whose trees are as deep as the drafter allows."""
         largest = self.drafter.largest
         shape = TreeShape(largest.reach, 3, largest.nodes, largest.reach)
-        inputs = [ImageInputs(0, count, count, 1, 0, *shape) for count in self.decided]
-        sizes = RoundShape(len(inputs), *shape, 1, max(self.decided))
-        return Round(sizes, RoundInputs(torch.tensor(RoundInputs.rows(inputs))), None)
+        return round_of([shape] * len(self.decided), self.decided)
 
     def observe(self, tree: DraftTree, log_p: Tensor, verdict: Verdict) -> None:
-        counts = verdict.accepted[:, None] + 1
-        accepted = AcceptedTokens(verdict.path, verdict.emitted, counts)
-        self.drafter.update(RoundResult(self.round(), tree, None, None, log_p, verdict, accepted))
-        self.decided = [a + int(b) for a, b in zip(self.decided, counts, strict=True)]
+        self.drafter.update(result_of(self.round(), tree, log_p, verdict))
+        counts = (verdict.accepted + 1).tolist()
+        self.decided = [sum(pair) for pair in zip(self.decided, counts, strict=True)]
 
     def ahead(self) -> Tensor:
         """log q (images, reach, vocab) of the next positions."""
@@ -78,5 +67,22 @@ class Rounds:
         return self.ahead()[0, :, 0].tolist()
 
 
-def rounds_of(drafter: JacobiDrafter) -> Rounds:
-    return Rounds(drafter, [1] * len(drafter.reached))
+def rounds_of(
+    kind: type[JacobiDrafter],
+    vocab: ImageVocab,
+    largest: TreeShape,
+    images: int = 1,
+    guess: str = "above",
+    embedding: Tensor | None = None,
+) -> Rounds:
+    """The rounds of a new drafter on images of 4 x 5 tokens."""
+    target = SimpleNamespace(
+        grid=ImageGrid(4, 5),
+        vocab=vocab,
+        device=torch.device("cpu"),
+        dtype=torch.float64,
+        embedding=lambda: embedding,
+    )
+    drafter = kind(target, guess, largest)
+    drafter.open(images, 100, None)
+    return Rounds(drafter, [1] * images)

@@ -1,17 +1,16 @@
 """The block drafter against its definition: passes over whole unpadded sequences, without cache."""
 
-from itertools import product
-
 import pytest
 import torch
 from direct import Image, session_reading
-from memory import tree_of, verdict_of
+from fakes import result_of, round_of, tree_of
+from memory import verdict_of
 from torch import Tensor
 
 from configs.methods import MethodSettings
-from decoding.graphs import RoundShape, TreeShape
+from decoding.graphs import TreeShape
 from decoding.images import Job
-from decoding.round import AcceptedTokens, ImageInputs, Round, RoundInputs, RoundResult
+from decoding.round import Round
 from decoding.sampling import SamplingDistribution
 from drafters.block import (
     CANDIDATES,
@@ -35,6 +34,7 @@ def session(request: pytest.FixtureRequest, session: Session) -> Session:
     return session_reading(session, request.param)
 
 
+TREE = TreeShape(3, 2, 6)
 GENERATOR = torch.Generator().manual_seed(0)
 
 
@@ -53,25 +53,17 @@ def trained(session: Session) -> BlockHead:
 
 def test_nodes_are_recalled_by_similarity() -> None:
     directions = torch.nn.functional.normalize(random(6, 5), dim=-1)
-    places = torch.tensor([[4, 5, 5, -1]])
+    positions = torch.tensor([[4, 5, 5, -1]])
     lineage = torch.tensor([[[1, 2, 3], [4, 1, 2], [0, 1, 2], [5, 5, 5]]])
     features = random(1, 2, 4, 3)
     tokens = torch.tensor([[[2, 1, 2], [3, 3, 3]]])
-    found, similarity = recall(
-        tokens, torch.tensor([[5, 9]]), Nodes(places, lineage, features), directions
-    )
-    merits = [
-        sum(
-            s * torch.dot(directions[tokens[0, 0, b]], directions[lineage[0, node, b]])
-            for b, s in enumerate(SHARPNESS)
-        )
-        for node in (1, 2)
-    ]
-    weights = torch.stack(merits).softmax(0)
-    torch.testing.assert_close(
-        found[0, :, 0], weights[0] * features[0, :, 1] + weights[1] * features[0, :, 2]
-    )
-    assert similarity[0, 0] == pytest.approx(max(merits).item() / sum(SHARPNESS))
+    nodes = Nodes(positions, lineage, features)
+    found, similarity = recall(tokens, torch.tensor([[5, 9]]), nodes, directions)
+    cosines = (directions[tokens[0, 0]] * directions[lineage[0, 1:3]]).sum(-1)
+    merits = cosines @ torch.tensor(SHARPNESS, dtype=torch.float64)
+    expected = torch.einsum("n,gnh->gh", merits.softmax(0), features[0, :, 1:3])
+    torch.testing.assert_close(found[0, :, 0], expected)
+    assert similarity[0, 0] == pytest.approx(merits.max().item() / sum(SHARPNESS))
     assert similarity[0, 1] == UNKNOWN and not found[0, :, 1].any()
 
 
@@ -85,19 +77,14 @@ def test_the_same_tokens_have_the_similarity_of_one() -> None:
 
 def test_what_slots_see() -> None:
     """Three slots for decided tokens, two steps of candidates; two images."""
-    found = visible(torch.tensor([1, 3]), 3, 2)
+    mask = visible(torch.tensor([1, 3]), 3, 2)
     for image, count in enumerate((1, 3)):
+        seen = [set(row.nonzero()[:, 0].tolist()) for row in mask[image]]
         before_root = set(range(count - 1))
-        for slot in range(3):
-            assert seen(found, image, slot) == set(range(slot + 1))
+        assert seen[:3] == [{0}, {0, 1}, {0, 1, 2}]
         for slot in range(3, 3 + CANDIDATES):
-            assert seen(found, image, slot) == before_root | {slot}
-        for slot in range(3 + CANDIDATES, 3 + 2 * CANDIDATES):
-            assert seen(found, image, slot) == before_root | {3, slot}
-
-
-def seen(found: Tensor, image: int, slot: int) -> set[int]:
-    return set(found[image, slot].nonzero()[:, 0].tolist())
+            assert seen[slot] == before_root | {slot}
+            assert seen[slot + CANDIDATES] == before_root | {3, slot + CANDIDATES}
 
 
 def test_an_untrained_head_mixes_what_the_eagle_head_predicts(session) -> None:
@@ -116,22 +103,25 @@ def by_definition(
     """Predicted hidden states (guidance, steps x candidates, hidden) of one image's window.
 
     After every candidate behind the best ones before it: a causal pass over each row's unpadded
-    sequence.
+    sequence, for the candidates of a step at once.
     """
-    first, found, decided = session.target.vocab.first_id, [], len(image.codes)
+    first, predicted, decided = session.target.vocab.first_id, [], len(image.codes)
+
+    def each(values: Tensor) -> Tensor:
+        return values.expand(CANDIDATES, *values.shape)
+
     for row, features in enumerate(image.features(decided - 1)):
         features = head.fuse(features)  # the last one is that before the root
-        ids = torch.tensor(image.rows[row] + image.sequence(image.codes.tolist()))[1:]
-        for step, candidate in product(range(window.codes.shape[1]), range(CANDIDATES)):
-            code = window.codes[0, step, candidate]
-            tokens = torch.cat([ids[:-1], first + window.codes[0, :step, 0], first + code[None]])
-            before = torch.cat([features, window.before[0, row, 1 : step + 1]])[None]
-            stale = window.stale[0, row]
-            stale = torch.cat([stale[:step, 0], stale[step, candidate][None]])[None]
-            context = Context(torch.arange(len(tokens))[None])
-            steps = torch.arange(step + 1)
-            found.append(head.read(tokens[None], before, stale, steps, context)[0, -1])
-    return torch.stack(found).view(shape)
+        ids = torch.tensor(image.rows[row] + image.sequence(image.codes.tolist()))[1:-1]
+        codes, stale = first + window.codes[0], window.stale[0, row]
+        for step in range(len(codes)):
+            tokens = torch.cat([each(torch.cat([ids, codes[:step, 0]])), codes[step, :, None]], 1)
+            before = each(torch.cat([features, window.before[0, row, 1 : step + 1]]))
+            after = torch.cat([each(stale[:step, 0]), stale[step, :, None]], 1)
+            context = Context(each(torch.arange(tokens.shape[1])))
+            read = head.read(tokens, before, after, torch.arange(step + 1), context)
+            predicted.append(read[:, -1])
+    return torch.cat(predicted).view(shape)
 
 
 class Reading(BlockDrafter):
@@ -173,20 +163,17 @@ def test_the_pass_is_that_of_every_candidate_alone(guidance, session, monkeypatc
 
 def round_at(decided: int) -> Round:
     """A round of one image."""
-    inputs = ImageInputs(0, decided, decided, 1, 0, 3, 2, 6, 0)
-    table = torch.tensor(RoundInputs.rows([inputs]))
-    return Round(RoundShape(1, 3, 2, 6, 0, 1, decided), RoundInputs(table), None)
+    return round_of([TREE], [decided])
 
 
 def test_the_window_holds_what_the_target_had_predicted(session) -> None:
     """After a round whose tree held the next tokens, stale hidden states are the exact ones."""
     target, distribution = session.target, SamplingDistribution(cfg=1.0)
-    memory = StaleHiddenStates(target, 1, 1, TreeShape(3, 2, 6))
+    memory = StaleHiddenStates(target, 1, 1, TREE)
     memory.prefill(0, random(1, 1, 32), torch.tensor([5]))
     tree, hidden = tree_of([5, 3, 7, 2], [0, 0, 1, 2]), random(1, 1, 4, 32)
     verdict = verdict_of([[0, 1]], 4, tree, (7,))
-    accepted = AcceptedTokens(verdict.path, verdict.emitted, torch.tensor([[2]]))
-    memory.update(RoundResult(round_at(1), tree, hidden, hidden, None, verdict, accepted))
+    memory.update(result_of(round_at(1), tree, None, verdict, hidden))
     round = round_at(3)
     assert memory.last.recent.tolist() == [[7, 3, 5]]
     torch.testing.assert_close(memory.before_root(round), hidden[:, :, 1:2])
@@ -204,7 +191,7 @@ def test_the_window_holds_what_the_target_had_predicted(session) -> None:
 
 def test_a_state_above_is_that_of_the_row_above(session) -> None:
     """In a grid of 4 x 4; below undecided tokens and in the first row it is the root's."""
-    memory = StaleHiddenStates(session.target, 1, 1, TreeShape(3, 2, 6))
+    memory = StaleHiddenStates(session.target, 1, 1, TREE)
     exact = random(1, 1, 7, 32)
     memory.exact[:, :, :7] = exact
     positions = torch.tensor([[1, 3, 6, 8, 9, 13]])

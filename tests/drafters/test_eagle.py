@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import combinations
+
 import pytest
 import torch
 from direct import Image, Rounds, session_reading
+from fakes import Path
+from small import open_lumina
 
 from decoding.sampling import SamplingDistribution
 from runs.session import Session
@@ -17,18 +22,21 @@ def session(request: pytest.FixtureRequest, session: Session) -> Session:
     return session_reading(session, request.param)
 
 
-def two_images(session: Session, distribution: SamplingDistribution) -> list[Image]:
+PLAIN = SamplingDistribution()
+
+
+def two_images(
+    session: Session, distribution: SamplingDistribution = PLAIN, codes: int = 12
+) -> list[Image]:
     generator = torch.Generator().manual_seed(0)
-    codes = torch.randint(session.target.vocab.size, (2, 12), generator=generator).tolist()
-    return [
-        Image(session, distribution, "a cat", codes[0]),
-        Image(session, distribution, "three dogs", codes[1]),
-    ]
+    rows = torch.randint(session.target.vocab.size, (2, codes), generator=generator).tolist()
+    texts = "a cat", "three dogs"
+    return [Image(session, distribution, *pair) for pair in zip(texts, rows, strict=True)]
 
 
 @pytest.mark.parametrize(
     "distribution",
-    [SamplingDistribution(), SamplingDistribution(cfg=1.0), SamplingDistribution(temperature=0.0)],
+    [PLAIN, SamplingDistribution(cfg=1.0), SamplingDistribution(temperature=0.0)],
     ids=str,
 )
 def test_root_distribution_round_after_round(distribution, session) -> None:
@@ -42,42 +50,59 @@ def test_root_distribution_round_after_round(distribution, session) -> None:
         rounds.commit(counts)
 
 
+def check_levels(session: Session, rounds: Rounds, levels: Sequence[int]) -> None:
+    """Grow a tree of random nodes with so many children: the distributions after two nodes of every
+    level, and after the root, are those after each path as a chain.
+    """
+    generator = torch.Generator().manual_seed(1)
+    tree, picked = rounds.root(), torch.zeros(2, 1, dtype=torch.long)
+    paths: list[list[Path]] = [[()], [()]]
+    for children in (*levels, None):
+        found = rounds.expand(tree, picked.tolist())
+        for i, image in enumerate(rounds.images):
+            for log_q, node in zip(found[i], picked[i].tolist(), strict=True):
+                expected = image.distribution_after(rounds.done[i], paths[i][node])
+                torch.testing.assert_close(log_q, expected, **TOLERANCE)
+        if children is None:
+            return
+        size = 2, picked.shape[1], children
+        tokens = torch.randint(session.target.vocab.size, size, generator=generator)
+        for i in range(2):
+            rows = zip(picked[i].tolist(), tokens[i].tolist(), strict=True)
+            paths[i] = [(*paths[i][node], token) for node, row in rows for token in row]
+        tree = tree.extend(picked, tokens, -torch.ones(tokens.shape, dtype=torch.float64))
+        # not in order, and different for the two images
+        picks = [torch.randperm(tree.newest.nodes, generator=generator)[:2] for _ in range(2)]
+        picked = torch.stack(picks)
+
+
 @pytest.mark.parametrize("counts", [[2, 2], [3, 1]], ids=["equal lengths", "ragged"])
 def test_tree_levels_equal_every_path_as_a_chain(counts, session) -> None:
-    distribution = SamplingDistribution()
-    images = two_images(session, distribution)
-    rounds = Rounds(session, distribution, images)
+    rounds = Rounds(session, PLAIN, two_images(session))
     rounds.expand(rounds.root(), [[0], [0]])
     rounds.commit(counts)
-    tree = rounds.root()
-    picked = torch.zeros(2, 1, dtype=torch.long)
-    rounds.expand(tree, picked.tolist())
-    newest: list[list[tuple[int, ...]]] = [[()], [()]]
-    generator = torch.Generator().manual_seed(1)
-    for width in (3, 2, 2):
-        size = 2, picked.shape[1], width
-        tokens = torch.randint(session.target.vocab.size, size, generator=generator)
-        for image in range(2):
-            parents = [newest[image][node] for node in picked[image].tolist()]
-            rows = zip(parents, tokens[image].tolist(), strict=True)
-            newest[image] = [(*path, token) for path, row in rows for token in row]
-        tree = tree.extend(picked, tokens, -torch.ones(tokens.shape, dtype=torch.float64))
-        picks = [torch.randperm(tree.newest.nodes, generator=generator)[:2] for _ in range(2)]
-        picked = torch.stack(picks)  # not in order, and different for the two images
-        found = rounds.expand(tree, picked.tolist())
-        for i, image in enumerate(images):
-            for log_q, node in zip(found[i], picked[i].tolist(), strict=True):
-                expected = image.distribution_after(rounds.done[i], newest[i][node])
-                torch.testing.assert_close(log_q, expected, **TOLERANCE)
+    check_levels(session, rounds, (3, 2, 2))
+
+
+@pytest.mark.parametrize("counts", [[2, 2], [5, 1]], ids=["equal lengths", "ragged"])
+def test_the_drafter_reads_row_ends(counts, lumina_folder) -> None:
+    """Distributions after roots and nodes that end a row, in the images of a batch that end one and
+    those that do not.
+    """
+    session = open_lumina(lumina_folder, "64")
+    rounds = Rounds(session, PLAIN, two_images(session, codes=14))
+    for _ in range(2):
+        rounds.expand(rounds.root(), [[0], [0]])
+        rounds.commit(counts)
+        check_levels(session, rounds, (2, 1, 1, 1))
 
 
 def test_a_new_image_in_an_old_row(session) -> None:
-    distribution = SamplingDistribution()
-    images = two_images(session, distribution)
-    rounds = Rounds(session, distribution, images)
+    images = two_images(session)
+    rounds = Rounds(session, PLAIN, images)
     rounds.expand(rounds.root(), [[0], [0]])
     rounds.commit([5, 4])
-    fog = Image(session, distribution, "fog", [3, 1, 4, 1, 5])
+    fog = Image(session, PLAIN, "fog", [3, 1, 4, 1, 5])
     rounds.begin(1, fog)
     found = rounds.expand(rounds.root(), [[0], [0]])
     torch.testing.assert_close(found[1, 0], fog.distribution_after(1), **TOLERANCE)
@@ -86,13 +111,8 @@ def test_a_new_image_in_an_old_row(session) -> None:
 
 def test_the_direct_distribution_depends_on_what_it_should(session) -> None:
     """The oracle itself: features of the past, the last code and the drafted path all matter."""
-    distribution = SamplingDistribution()
-    image = two_images(session, distribution)[0]
-    distributions = [
-        image.distribution_after(2),
-        image.distribution_after(3),
-        image.distribution_after(2, (1,)),
-        image.distribution_after(2, (1, 5)),
-    ]
-    for i, one in enumerate(distributions):
-        assert all((one - other).abs().max() > 0.05 for other in distributions[i + 1 :])
+    image = two_images(session)[0]
+    after = [(2, ()), (3, ()), (2, (1,)), (2, (1, 5))]
+    distributions = [image.distribution_after(count, path) for count, path in after]
+    for one, other in combinations(distributions, 2):
+        assert (one - other).abs().max() > 0.05

@@ -4,28 +4,22 @@ the accepted path.
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
-from memory import batched, rounds_of, tree_of, verdict_of
+from fakes import tree_of
+from memory import Rounds, batched, rounds_of, verdict_of
 from torch import Tensor
 
 from decoding.graphs import TreeShape
 from drafters.jacobi import JacobiDrafter
-from models.base import ImageGrid, ImageVocab
+from models.base import ImageVocab
 
 VOCAB = 4
 
 
-def drafter(guess: str = "above", window: int = 6, images: int = 1) -> JacobiDrafter:
-    cpu = torch.device("cpu")
-    target = SimpleNamespace(
-        grid=ImageGrid(4, 5), vocab=ImageVocab(0, VOCAB), device=cpu, dtype=torch.float64
-    )
-    made = JacobiDrafter(target, guess, TreeShape(0, 1, window, window))
-    made.open(images, 100, None)
-    return made
+def drafter(guess: str = "above", window: int = 6, images: int = 1) -> Rounds:
+    shape = TreeShape(0, 1, window, window)
+    return rounds_of(JacobiDrafter, ImageVocab(0, VOCAB), shape, images, guess)
 
 
 def distributions(nodes: int, first: float = 0.0) -> Tensor:
@@ -40,7 +34,7 @@ TREE = tree_of([0] * 8, [0, 0, 0, 1, 2, 3, 4, 6])
 
 def test_distributions_come_from_the_branch_that_shares_most_of_the_accepted_path() -> None:
     """Node 1 is accepted; its branch 1-3-5 is renewed, not the longer one below node 2."""
-    rounds = rounds_of(drafter())
+    rounds = drafter()
     rounds.observe(TREE, distributions(8, 10), verdict_of([[0, 1]], 8))
     assert rounds.decided == [3]  # node 1 and the bonus token
     assert rounds.drafter.reached.item() == 4
@@ -57,22 +51,17 @@ def test_distributions_come_from_the_branch_that_shares_most_of_the_accepted_pat
     ],
 )
 def test_positions_that_no_pass_has_reached(guess, expected) -> None:
-    rounds = rounds_of(drafter(guess))
+    rounds = drafter(guess)
     rounds.observe(TREE, distributions(8, 10), verdict_of([[0, 1]], 8))
     uniform = pytest.approx(-torch.tensor(VOCAB).log().item())
     assert rounds.names() == [uniform if name is None else name for name in expected]
-
-
-def test_an_image_starts_without_distributions() -> None:
-    log_q = rounds_of(drafter()).ahead()
-    assert torch.allclose(log_q.exp(), torch.tensor(1 / VOCAB, dtype=torch.float64))
 
 
 def test_a_later_round_renews_and_never_forgets() -> None:
     """After a rejected first draft the branch is as long as the tree; a shorter tree leaves the far
     distributions.
     """
-    rounds = rounds_of(drafter())
+    rounds = drafter()
     rounds.observe(tree_of([0] * 5, [0, 0, 1, 2, 3]), distributions(5), verdict_of([[0]], 5))
     assert (rounds.decided, rounds.names()[:4]) == ([2], [1, 2, 3, 4])
     rounds.observe(tree_of([0] * 2, [0, 0]), distributions(2, 20), verdict_of([[0, 1]], 2))
@@ -81,21 +70,21 @@ def test_a_later_round_renews_and_never_forgets() -> None:
 
 def test_the_images_end_is_no_trouble() -> None:
     """Distributions after the last position are dropped, not written over others."""
-    rounds = rounds_of(drafter(window=30))
+    rounds = drafter(window=30)
     rounds.decided = [18]
     rounds.observe(tree_of([0] * 4, [0, 0, 1, 2]), distributions(4), verdict_of([[0]], 4))
     assert rounds.names()[:2] == [1, 2] and rounds.ahead().shape == (1, 30, VOCAB)
-    rounds.drafter.prefill(0, None, None, None)  # the next image begins with the uniform one
+    rounds.drafter.prefill(0, None, None, None)
     rounds.decided = [1]
-    log_q = rounds.ahead()
-    assert torch.allclose(log_q.exp(), torch.tensor(1 / VOCAB, dtype=torch.float64))
+    for first in (rounds, drafter()):  # an image begins with the uniform distribution
+        assert torch.allclose(first.ahead().exp(), torch.tensor(1 / VOCAB, dtype=torch.float64))
 
 
 def test_images_of_a_batch_go_their_own_ways() -> None:
-    both, paths = rounds_of(drafter(images=2)), [[0, 1], [0, 2, 4]]
+    both, paths = drafter(images=2), [[0, 1], [0, 2, 4]]
     log_p = torch.cat([distributions(8, 100), distributions(8, 200)])
     both.observe(batched(TREE, 2), log_p, verdict_of(paths, 8))
     for image, path in enumerate(paths):
-        alone = rounds_of(drafter())
+        alone = drafter()
         alone.observe(TREE, log_p[image : image + 1], verdict_of([path], 8))
         assert torch.equal(both.ahead()[image], alone.ahead()[0])

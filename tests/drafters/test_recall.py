@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
-from memory import Rounds, batched, rounds_of, tree_of, verdict_of
+from fakes import tree_of
+from memory import Rounds, batched, rounds_of, verdict_of
 from torch import Tensor
 
 from decoding.graphs import TreeShape
@@ -15,7 +15,7 @@ from decoding.tree import DraftTree, GrowingTree
 from drafters.jacobi import JacobiDrafter
 from drafters.recall import FITTED_TO_TINY, RecallDrafter
 from drafters.similarity import SHARPNESS
-from models.base import ImageGrid, ImageVocab
+from models.base import ImageVocab
 
 SHARE, TRUST_MIXED, TRUST_ALONE = vars(FITTED_TO_TINY).values()
 VOCAB, TEXT = 6, 2  # codes, and ids before them
@@ -26,18 +26,11 @@ ROOT = torch.zeros(1, 1, dtype=torch.long)
 
 
 def drafter(kind: type[JacobiDrafter] = RecallDrafter, images: int = 1) -> Rounds:
-    target = SimpleNamespace(
-        grid=ImageGrid(4, 5),
-        vocab=ImageVocab(TEXT, VOCAB),
-        device=torch.device("cpu"),
-        dtype=torch.float64,
-        embedding=lambda: EMBEDDING,
-    )
-    made = kind(target, "above", TreeShape(6, 3, 9, 6))
-    made.open(images, 100, None)
+    vocab = ImageVocab(TEXT, VOCAB)
+    rounds = rounds_of(kind, vocab, TreeShape(6, 3, 9, 6), images, embedding=EMBEDDING)
     for image in range(images):
-        made.prefill(image, None, None, torch.tensor([3]))
-    return rounds_of(made)
+        rounds.drafter.prefill(image, None, None, torch.tensor([3]))
+    return rounds
 
 
 def growing(codes: list[int], *children: list[int]) -> GrowingTree:

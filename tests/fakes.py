@@ -1,15 +1,17 @@
-"""Trees, distributions and drafters made up for tests."""
+"""Trees, distributions, drafters and rounds made up for tests, and what an engine generates."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from decoding.drafter import Draft
+from decoding.engine import Engine
 from decoding.graphs import RoundShape, TreeShape, largest_of
+from decoding.images import FinishedImage, Job
 from decoding.noise import ImageNoise, NoiseShape
 from decoding.round import AcceptedTokens, ImageInputs, Round, RoundInputs, RoundResult
 from decoding.tree import DraftTree, GrowingTree
@@ -44,6 +46,22 @@ class DictatedStreams:
         return [Dictated(seed, 0, shape, self.number) for seed in range(images)]
 
 
+def tree_of(
+    tokens: list[int],
+    parents: list[int],
+    absent: Sequence[int] = (),
+    scores: Sequence[float] | None = None,
+) -> DraftTree:
+    """The tree of one image, the root first; scores are 0 where a test does not need them."""
+    depths = [0]
+    for parent in parents[1:]:
+        depths.append(depths[parent] + 1)
+    row = torch.tensor([scores or [0.0] * len(tokens)], dtype=torch.float64)
+    row[:, list(absent)] = -torch.inf
+    columns = (torch.tensor([values]) for values in (tokens, parents, depths))
+    return DraftTree(*columns, row, height=max(depths), width=len(tokens))
+
+
 def random_tree(
     generator: torch.Generator, images: int, nodes: int, vocab: int, absent: float = 0.0
 ) -> DraftTree:
@@ -61,9 +79,8 @@ def random_tree(
             parents.append(parent)
         tokens = [0] * (nodes + 1)
         for children in used.values():
-            for child, token in zip(
-                children, torch.randperm(vocab, generator=generator).tolist(), strict=False
-            ):
+            distinct = torch.randperm(vocab, generator=generator).tolist()
+            for child, token in zip(children, distinct, strict=False):
                 tokens[child] = token
         depths, scores = [0], [0.0]
         for node in range(1, nodes + 1):
@@ -73,9 +90,8 @@ def random_tree(
             scores.append(-torch.inf if gone else scores[parents[node]] + float(step))
         rows.append((tokens, parents, depths, scores))
     tokens, parents, depths, scores = map(torch.tensor, zip(*rows, strict=True))
-    return DraftTree(
-        tokens, parents, depths, scores.double(), height=int(depths.max()), width=vocab
-    )
+    height = int(depths.max())
+    return DraftTree(tokens, parents, depths, scores.double(), height=height, width=vocab)
 
 
 def path_to(tree: DraftTree, image: int, node: int) -> Path:
@@ -180,37 +196,39 @@ def round_of(
 def result_of(
     round: Round, tree: DraftTree, log_p: Tensor, verdict: Verdict, hidden: Tensor | None = None
 ) -> RoundResult:
-    """What a drafter learns of a verified tree without row ends."""
+    """The result that a drafter learns from, without row ends."""
     decided = verdict.accepted[:, None] + 1
     accepted = AcceptedTokens(verdict.path, verdict.emitted, decided)
     return RoundResult(round, tree, hidden, hidden, log_p, verdict, accepted)
 
 
-def chi_square(counts: Tensor, probabilities: Tensor) -> float:
-    """p-value of counts (groups, n), given how many each group has; outcomes that are expected
-    less than five times are pooled within their group, and left out if they still are too few.
-    """
-    expected = probabilities * counts.sum(1, keepdim=True)
-    assert not counts[probabilities == 0].any(), "impossible outcomes"
-    rare = expected < 5
-    cells = []
-    for numbers in (counts, expected):
-        pooled = (numbers * rare).sum(1, keepdim=True)
-        cells.append(torch.cat([numbers * ~rare, pooled], 1))
-    enough = cells[1] >= 5
-    freedom = (enough.sum(1) - 1).clamp(min=0).sum()
-    if not freedom:
-        return 1.0
-    statistic = ((cells[0] - cells[1]) ** 2 / cells[1])[enough].sum()
-    return float(torch.special.gammaincc(freedom / 2, statistic / 2))
+def finished(engine: Engine, jobs: Iterable[Job]) -> dict[str, FinishedImage]:
+    """Generate the images of some jobs, by job id."""
+    return {image.job.id: image for step in engine.generate(jobs) for image in step.finished}
+
+
+def codes(engine: Engine, jobs: Iterable[Job]) -> dict[str, list[int]]:
+    """Generate the images of some jobs and return their codes."""
+    return {name: image.codes.tolist() for name, image in finished(engine, jobs).items()}
 
 
 def p_value(counts: Tensor, probabilities: Tensor) -> float:
-    """Chi-square test; outcomes expected less than five times are pooled."""
-    expected = probabilities * counts.sum()
+    """Chi-square p-value of counts (n,) or (groups, n), given how many each group has.
+
+    Outcomes that are expected less than five times are pooled within their group, and left out if
+    together they still are too few: the statistic follows its distribution only for larger counts.
+    """
+    counts, probabilities = torch.atleast_2d(counts), torch.atleast_2d(probabilities)
+    assert not counts[probabilities == 0].any(), "impossible outcomes"
+    expected = probabilities * counts.sum(1, keepdim=True)
     rare = expected < 5
-    pooled = [
-        torch.cat([x[~rare], x[rare].sum()[None]]) if rare.any() else x for x in (counts, expected)
-    ]
-    statistic = ((pooled[0] - pooled[1]) ** 2 / pooled[1]).sum()
-    return float(torch.special.gammaincc(torch.tensor((len(pooled[0]) - 1) / 2), statistic / 2))
+    counts, expected = (
+        torch.cat([numbers * ~rare, (numbers * rare).sum(1, keepdim=True)], 1)
+        for numbers in (counts, expected)
+    )
+    enough = expected >= 5
+    freedom = (enough.sum(1) - 1).clamp(min=0).sum()
+    if not freedom:
+        return 1.0
+    statistic = ((counts - expected) ** 2 / expected)[enough].sum()
+    return float(torch.special.gammaincc(freedom / 2, statistic / 2))
