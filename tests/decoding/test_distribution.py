@@ -161,5 +161,6 @@ def test_one_noise_row_for_all_positions_is_found_out(sampled, p, monkeypatch) -
 
 
 def test_a_biased_temperature_is_found_out(sampled, p) -> None:
-    biased = SamplingDistribution(temperature=1.2, cfg=2.0)
+    # few images show a greater bias only
+    biased = SamplingDistribution(temperature=1.2 if ALL else 1.5, cfg=2.0)
     assert p_value(sampled(METHODS["coupled"], biased), p) < 1e-8

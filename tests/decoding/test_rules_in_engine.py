@@ -1,4 +1,4 @@
-"""Every acceptance rule in the engine, fp64: streams by image and position, batches, temperature 0."""
+"""Every acceptance rule in the engine, fp64: streams by image and position, batches, T = 0."""
 
 from __future__ import annotations
 
