@@ -9,7 +9,6 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from configs.fields import SettingsError
 from configs.model import EngineSettings
 from decoding.engine import Watcher
 from models.base import ImageGrid, TargetModel
@@ -31,10 +30,7 @@ class Weights:
     def __init__(self, settings: EngineSettings):
         """Load what the settings ask for; a SettingsError names what cannot be used."""
         self.lock = threading.Lock()
-        try:
-            self._session = open_session(settings)
-        except ValueError as error:
-            raise SettingsError(str(error)) from error
+        self._session = open_session(settings)
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be pickled or copied, alone or in a pipeline: gigabytes that can be shared."""
@@ -50,10 +46,7 @@ class Weights:
 
     def session(self, settings: EngineSettings) -> Session:
         """Return a session of other settings; its drafter is loaded once. Call it with the lock."""
-        try:
-            session = self._session.with_settings(settings)
-        except ValueError as error:
-            raise SettingsError(str(error)) from error
+        session = self._session.with_settings(settings)
         self._session = replace(self._session, drafter=session.drafter)
         return session
 

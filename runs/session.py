@@ -87,13 +87,14 @@ class Session:
             replay=on_one_gpu and self.settings.compile != "off",
         )
 
+    @refusing()
     def with_settings(self, settings: EngineSettings) -> "Session":
         """Return a session of other settings on the same weights.
 
         Loads the drafter if their method needs one and none is loaded yet.
 
         Raises:
-            ValueError: the drafter or a table is missing, damaged or does not fit.
+            SettingsError: the drafter or a table is missing, damaged or does not fit.
         """
         drafter = self.drafter
         if settings.method.lantern is not None:

@@ -21,7 +21,7 @@ import torch
 from tqdm import tqdm
 
 from configs.benchmark import BenchmarkSettings
-from configs.fields import SettingsError, settings_dict
+from configs.fields import settings_dict
 from configs.schema import MethodSettings
 from decoding.images import Job
 from eval.bench.quality import Judge
@@ -60,10 +60,7 @@ class Bench:
         if settings.output:
             make_writable("output_dir", Path(settings.output))
         drafter = next((method for method in settings.methods if method.drafted), BASELINE)
-        try:
-            session = open_session(settings.run.with_method(drafter))
-        except ValueError as error:
-            raise SettingsError(str(error)) from error
+        session = open_session(settings.run.with_method(drafter))
         check_lengths(session.target, items)
         judge = Judge(session.target, settings.run.model_path, jobs) if settings.quality else None
         return Bench(session, jobs, judge)
