@@ -9,7 +9,7 @@ the same function is called.
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -60,30 +60,19 @@ class RoundShape:
         return max(self.depth, self.window)
 
 
-class Runner(Protocol):
-    """Runs the parts of a round."""
+class Launch:
+    """Runs the parts of a round by calling them, in their exact size."""
 
     def round_up(self, shape: RoundShape, largest: RoundShape) -> RoundShape:
         """Return the shape to run a round in; no round is larger than `largest`."""
-
-    def __call__(self, shape: RoundShape, program: Callable[[Tensor], Any], inputs: Tensor) -> Any:
-        """Return program(inputs); programs of the same name and shape are the same function."""
-
-    def forget(self) -> None:
-        """Drop what was captured: the memory that it reads is gone."""
-
-
-class Launch:
-    """Calls every round, in its exact size."""
-
-    def round_up(self, shape: RoundShape, largest: RoundShape) -> RoundShape:
         return shape
 
     def __call__(self, shape: RoundShape, program: Callable[[Tensor], Any], inputs: Tensor) -> Any:
+        """Return program(inputs); programs of the same name and shape are the same function."""
         return program(inputs)
 
     def forget(self) -> None:
-        pass
+        """Drop what was captured: the memory that it reads is gone."""
 
 
 @dataclass
@@ -93,7 +82,7 @@ class _Graph:
     outputs: Any  # and writes here
 
 
-class CudaGraphs:
+class CudaGraphs(Launch):
     """Captures each part of a round once per shape and replays it.
 
     Outputs are valid until the next round: all graphs share one memory pool.
