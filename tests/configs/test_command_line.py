@@ -220,7 +220,7 @@ def test_rows_of_the_paper_are_the_published_ones(run):
 @pytest.mark.parametrize("path", BUDGETS, ids=lambda path: path.stem)
 def test_recipes_for_a_budget_of_draft_tokens(run, path, checkpoint):
     method = run(f"--config={path}").method
-    assert f"n{method.nodes}" == path.stem and method.lossless
+    assert path.stem.endswith(str(method.nodes)) and method.lossless
     assert method.same_tokens(0.0) and method.same_tokens(1.0)
     drafter = f"--drafter_path={checkpoint}/drafter"
     joined = run(f"--config={CONFIGS}/anole.yaml,{path}", drafter)

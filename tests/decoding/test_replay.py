@@ -23,7 +23,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from configs.schema import AdtSettings, MethodSettings
 from decoding.engine import Engine
-from decoding.graphs import CudaGraphs, RoundShape, Runner
+from decoding.graphs import CudaGraphs, Launch, RoundShape
 from decoding.sampling import SamplingDistribution
 from runs.methods import build_engine
 from runs.session import Session
@@ -115,7 +115,7 @@ def in_turn(methods: list[MethodSettings]) -> list:
 def engine_of(
     session: Session,
     method: MethodSettings,
-    runner: Runner | None = None,
+    runner: Launch | None = None,
     distribution: SamplingDistribution = WARM,
     images: int = 2,
 ) -> Engine:

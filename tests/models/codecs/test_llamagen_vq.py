@@ -141,7 +141,9 @@ def test_a_file_with_something_else_is_refused(content, message, tmp_path) -> No
 
 
 def test_a_missing_or_cut_file_is_named(file, tmp_path) -> None:
-    with pytest.raises(ValueError, match=r"--vq_path.*nowhere\.pt.*vq_ds16_t2i\.pt"):
+    with pytest.raises(
+        ValueError, match=r"--vq_path: expected .*vq_ds16_t2i\.pt, got no file .*nowhere\.pt"
+    ):
         load(tmp_path / "nowhere.pt")
     file.write_bytes(file.read_bytes()[:2000])
     with pytest.raises(ValueError, match=r"cannot read .*vq_ds16_t2i\.pt"):
