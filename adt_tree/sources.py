@@ -180,7 +180,7 @@ def _model_in(path: str) -> str:
         if same or f"download {path} " in target.sources["model_path"]:
             return name
     if "lumina" in path.lower():
-        return "lumina_mgpt"
+        return "lumina_mgpt2" if re.search("mgpt[-_]?2", path.lower()) else "lumina_mgpt"
     try:
         config = read_object(checkpoint_folder(path, "--model_path") / "config.json")
     except ValueError as error:

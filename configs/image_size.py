@@ -25,6 +25,8 @@ class ImageSizes:
 
 # The public checkpoints know areas of about 512, 768 or 1024 squared.
 LUMINA_MGPT = ImageSizes(32, 1024, "768", ("512", "768", "1024"))
+# Lumina-mGPT 2.0 was trained on areas of 768 squared; larger ones do not fit its positions.
+LUMINA_MGPT2 = ImageSizes(32, 768, "768")
 # Emu3-Gen was trained on areas of about 720 squared; 768 squared no longer fits its positions.
 EMU3 = ImageSizes(8, 760, "720")
 

@@ -33,7 +33,10 @@ class CodecSettings(Settings):
         shown="<model_path>/tokenizer, or chameleon/tokenizer next to <model_path>",
     )
     vq_path: str | None = setting(
-        None, "LlamaGen's image codec, a file", path=True, shown="<model_path>/../vq_ds16_t2i.pt"
+        None,
+        "image codec of LlamaGen or Lumina-mGPT 2.0, a file",
+        path=True,
+        shown="<model_path>/../vq_ds16_t2i.pt; lumina_mgpt2 <model_path>/../movqgan_270M.ckpt",
     )
 
     def settle(self) -> None:

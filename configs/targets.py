@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from configs.fields import refuse
-from configs.image_size import EMU3, LUMINA_MGPT, ImageSizes
+from configs.image_size import EMU3, LUMINA_MGPT, LUMINA_MGPT2, ImageSizes
 
 ROOT = Path(__file__).resolve().parent.parent
 CHAMELEON_TOKENIZER = Path("chameleon/tokenizer")  # next to a checkpoint, as in LANTERN's layout
@@ -98,6 +98,19 @@ TARGETS = {
         },
         flags=("tokenizer_path", "target_size"),
         sizes=LUMINA_MGPT,
+    ),
+    "lumina_mgpt2": Target(
+        folder="ckpts/lumina_mgpt2/Lumina-mGPT-2.0",
+        sources={
+            "model_path": "`hf download Alpha-VLLM/Lumina-mGPT-2.0 "
+            "--local-dir ckpts/lumina_mgpt2/Lumina-mGPT-2.0`; also -Omni",
+            "drafter_path": "none is public; `main.py train_drafter` makes one",
+            "vq_path": "`hf download ai-forever/MoVQGAN movqgan_270M.ckpt "
+            "--local-dir ckpts/lumina_mgpt2`",
+        },
+        flags=("vq_path", "target_size"),
+        parts={"vq_path": "movqgan_270M.ckpt"},
+        sizes=LUMINA_MGPT2,
     ),
     "llamagen": _llamagen("llamagen", "", 256),
     "llamagen2": _llamagen("llamagen2", "-2", 512),

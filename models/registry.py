@@ -14,11 +14,13 @@ from models.targets.janus import JanusPro
 from models.targets.liquid import Liquid
 from models.targets.llamagen import LlamaGen
 from models.targets.lumina_mgpt import LuminaMgpt
+from models.targets.lumina_mgpt2 import LuminaMgpt2
 
 FAMILIES: dict[str, Family] = {
     "tiny": Chameleon(),
     "anole": Chameleon(),
     "lumina_mgpt": LuminaMgpt(),
+    "lumina_mgpt2": LuminaMgpt2(),
     "llamagen": LlamaGen(side=16),
     "llamagen2": LlamaGen(side=32),
     "janus_pro": JanusPro(),

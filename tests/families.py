@@ -11,6 +11,7 @@ from small_emu3 import emu3_settings, write_emu3
 from small_janus import janus_settings, write_janus
 from small_liquid import liquid_settings, write_liquid
 from small_llamagen import llamagen_settings, open_llamagen, write_llamagen
+from small_lumina2 import lumina2_settings, write_lumina2
 from torch import Tensor
 
 import main
@@ -48,6 +49,7 @@ SMALL = {
         lambda root: write_janus(root / "Janus-Pro", authors=True), janus_settings
     ),
     "liquid": Small(lambda root: write_liquid(root / "Liquid_V1_7B"), liquid_settings),
+    "lumina_mgpt2": Small(lambda root: write_lumina2(root / "Lumina-mGPT-2.0"), lumina2_settings),
     "llamagen": Small(write_llamagen, llamagen_settings, open_llamagen),
 }
 

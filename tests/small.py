@@ -57,8 +57,13 @@ LUMINA = Sizes(halvings=4, words=SIZE_WORDS, positions=260)
 
 def write_checkpoint(folder: Path, sizes: Sizes = Sizes(), seed: int = 0) -> Path:  # noqa: B008
     """Write target, drafter, tokenizer and VQGAN; returns the folder."""
-    (folder / "drafter").mkdir(parents=True)
-    config = write_parts(folder, sizes)
+    write_networks(folder, write_parts(folder, sizes), sizes, seed)
+    return folder
+
+
+def write_networks(folder: Path, config: dict, sizes: Sizes, seed: int = 0) -> None:
+    """Write the weights of target and drafter, and the drafter's config.json."""
+    (folder / "drafter").mkdir()
     spec = decoder_spec(config)
     target = randomised(Transformer(spec, spec.vocab), seed, sizes)
     save_file(public_weights(target, sizes), folder / "model.safetensors")
@@ -67,7 +72,6 @@ def write_checkpoint(folder: Path, sizes: Sizes = Sizes(), seed: int = 0) -> Pat
     make_kin(target, head)
     (folder / "drafter" / "config.json").write_text(json.dumps(head_config))
     save_file(public_weights(head, sizes), folder / "drafter" / "model.safetensors")
-    return folder
 
 
 def write_shards(folder: Path, suffix: str) -> list[str]:

@@ -35,7 +35,7 @@ _RENAMES = (
     (r"\.conv_norm_out\.", ".norm_out."),
 )
 # taming-transformers' keys -> LlamaGen's, which stay as they are
-_JANUS_RENAMES = (
+TAMING_RENAMES = (
     (r"\.(down|up)\.(\d+)\.(?=block|attn|downsample|upsample)", r".conv_blocks.\2."),
     (r"\.block\.", ".res."),
     (r"\.mid\.block_1\.", ".mid.0."),
@@ -87,14 +87,16 @@ def _count(state: Mapping[str, Tensor], prefix: str) -> int:
     return len({key[len(prefix) :].split(".")[0] for key in state if key.startswith(prefix)})
 
 
-def read_vq(path: Path, prefix: str = "") -> dict[str, Tensor]:
+def read_vq(
+    path: Path, prefix: str = "", expected: str = "LlamaGen's vq_ds16_t2i.pt"
+) -> dict[str, Tensor]:
     """Return the weights in the file --vq_path whose keys start with `prefix`.
 
     Raises:
-        ValueError: naming the file, if it is missing or damaged.
+        ValueError: naming the file, if it is missing (and what is expected) or damaged.
     """
     if not path.is_file():
-        raise mismatch("--vq_path", f"no file {path}", "LlamaGen's vq_ds16_t2i.pt")
+        raise mismatch("--vq_path", f"no file {path}", expected)
     return dict(read_tensors([path], prefix))
 
 
@@ -134,7 +136,7 @@ def load_janus_vq(folder: Path, prefix: str, side: int, device: torch.device) ->
     stored = list(read_tensors(weight_files(folder), prefix))
     if not stored:
         raise ValueError(f"{folder}: no image codec among the weights (keys {prefix}*)")
-    state = {renamed(key.removeprefix(prefix), _JANUS_RENAMES): value for key, value in stored}
+    state = {renamed(key.removeprefix(prefix), TAMING_RENAMES): value for key, value in stored}
     # pixel values are truncated, as the authors' script and transformers do
     return _assemble(state, side, device, 0.0, f"{folder}, weights {prefix}*")
 

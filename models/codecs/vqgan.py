@@ -143,7 +143,10 @@ class ImageTokenizer:
         # one image, channels first: (1, embed_dim, rows, columns)
         latents = self.codebook[codes].permute(2, 0, 1).unsqueeze(0)
         latents = latents.contiguous(memory_format=torch.channels_last)
-        return self._to_bytes(self.model.decoder(self.model.post_quant_conv(latents))[0])
+        conditions = (latents,) if self.config.spatial_norm else ()
+        return self._to_bytes(
+            self.model.decoder(self.model.post_quant_conv(latents), *conditions)[0]
+        )
 
     def _to_bytes(self, output: Tensor) -> Tensor:
         """(3, height, width) from -1 to 1 -> (height, width, 3) uint8."""

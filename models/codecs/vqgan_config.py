@@ -51,6 +51,7 @@ class VqganConfig:
     coarse_attention: bool = (
         False  # the coarsest blocks attend, too, not only the middle (LlamaGen)
     )
+    spatial_norm: bool = False  # the latents scale and shift the decoder's norms (MoVQGAN)
 
     def __post_init__(self) -> None:
         numbers = [(name, getattr(self, name)) for name in _JSON_SIZES if name != "ch_mult"]

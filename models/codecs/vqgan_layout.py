@@ -24,9 +24,10 @@ _RENAMES = (
     (r"^(\w+)\.mid_block\.resnets\.0\.", r"\1.mid.block_1."),
     (r"^(\w+)\.mid_block\.resnets\.1\.", r"\1.mid.block_2."),
     (r"^(\w+)\.mid_block\.attentions\.0\.", r"\1.mid.attn_1."),
-    (r"\.attn_1\.group_norm\.", ".attn_1.norm."),
-    (r"\.attn_1\.to_([qkv])\.", r".attn_1.\1."),
-    (r"\.attn_1\.to_out\.0\.", ".attn_1.proj_out."),
+    (r"\.(down|up)_blocks\.(\d+)\.attentions\.", r".\1.\2.attn."),
+    (r"\.(?:group|spatial)_norm\.", ".norm."),
+    (r"\.to_([qkv])\.", r".\1."),
+    (r"\.to_out\.0\.", ".proj_out."),
     (r"\.(down|up)_blocks\.(\d+)\.resnets\.", r".\1.\2.block."),
     (r"\.(down|up)_blocks\.(\d+)\.\1samplers\.0\.", r".\1.\2.\1sample."),
     (r"\.conv_shortcut\.", ".nin_shortcut."),
@@ -56,6 +57,7 @@ def build_vqmodel(config: VqganConfig) -> VQModel:
         num_vq_embeddings=config.n_embed,
         vq_embed_dim=config.embed_dim,
         norm_num_groups=config.num_groups,
+        norm_type="spatial" if config.spatial_norm else "group",
     )
 
 
@@ -161,5 +163,6 @@ def fill(
 
 
 def trained_shapes(stored: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """Leave out `loss.*`, which only training needs."""
-    return {name: shape for name, shape in stored.items() if not name.startswith("loss.")}
+    """Leave out what only training needs: losses and moving averages."""
+    training = ("loss.", "ema_")
+    return {name: shape for name, shape in stored.items() if not name.startswith(training)}

@@ -55,7 +55,9 @@ def _is_liquid(config: dict, folder: Path) -> bool:
 # The first that holds is taken, so a model stands before those that it resembles.
 _PUBLISHED = (
     Published("Emu3.5", (), ("emu3-5", "emu3p5", "emu35"), _is_emu3_5),
-    Published("Lumina-mGPT 2.0", (), ("lumina-mgpt-2", "lumina-mgpt2"), _is_lumina_2),
+    Published(
+        "Lumina-mGPT 2.0", ("lumina_mgpt2",), ("lumina-mgpt-2", "lumina-mgpt2"), _is_lumina_2
+    ),
     Published("GLM-Image", (), ("glm-image",), lambda c, _: c.get("model_type") == "glm_image"),
     Published("SimpleAR", (), ("simplear",)),
     Published("Liquid", ("liquid",), ("liquid",), _is_liquid),

@@ -56,7 +56,7 @@ class ChameleonVocab(Words):
         if not code_of:
             raise ValueError(
                 f"text_tokenizer.json has no image tokens ({_IMAGE_PREFIX}...): it is another "
-                "model's, such as Lumina-mGPT 2.0's, which no --model here reads"
+                "model's, such as Lumina-mGPT 2.0's (--model lumina_mgpt2)"
             )
         first = min(code_of)
         if any(code_of.get(first + code) != code for code in range(len(code_of))):

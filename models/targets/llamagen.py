@@ -285,9 +285,9 @@ def _text_home(options: TargetOptions) -> Path:
 
 
 def given_path(options: TargetOptions, flag: str) -> str:
-    """Return the value of a flag that LlamaGen needs; ValueError if it is not given."""
+    """Return the value of a flag that a model needs; ValueError if it is not given."""
     if getattr(options, flag) is None:
-        raise ValueError(f"--{flag}: missing; LlamaGen needs it")
+        raise ValueError(f"--{flag}: missing; the model needs it")
     return getattr(options, flag)
 
 

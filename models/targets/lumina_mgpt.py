@@ -24,10 +24,12 @@ ROW_END = "<reserved08799>"
 class LuminaPrompts(ChameleonPrompts):
     """The user's turn, the begin of the answer, the image's size; the other row begins there."""
 
+    sizes = LUMINA_MGPT
+
     def image_grid(self) -> ImageGrid:
-        width, height = parse_size(self.options.target_size or LUMINA_MGPT.default)
+        width, height = parse_size(self.options.target_size or self.sizes.default, self.sizes)
         for side in (height, width):
-            if size_token(side) not in self.words.ids:
+            if self.words.tokenizer.token_to_id(size_token(side)) is None:
                 raise ValueError(
                     f"--target_size {width}x{height}: the tokenizer has no token for a side of "
                     f"{side} pixels, {size_token(side)!r}"

@@ -58,7 +58,11 @@ def load_chameleon(folder: Path, target: TargetModel) -> tuple[ChameleonModel, T
     with torch.device("meta"):  # its weights are assigned below, so none are made here
         model = ChameleonModel(ChameleonConfig.from_pretrained(folder))
     model.vqmodel = None
-    tensors = read_tensors(weight_files(folder))
+    shared = ("q_norm.weight", "q_norm.bias", "k_norm.weight", "k_norm.bias")
+    tensors = (  # Lumina-mGPT 2.0 has one norm for all heads
+        (key, x.expand_as(model.get_parameter(key[len("model.") :])) if key.endswith(shared) else x)
+        for key, x in read_tensors(weight_files(folder))
+    )
     return model, _fill_decoder(model, tensors, "model.", ("model.vqmodel.",), folder, target)
 
 
@@ -133,6 +137,7 @@ def janus_oracle(folder: Path, target: TargetModel) -> Oracle:
 ORACLES: dict[str, Callable[[Path, TargetModel], Oracle]] = {
     "chameleon": chameleon_oracle,
     "lumina_mgpt": chameleon_oracle,
+    "lumina_mgpt2": chameleon_oracle,
     "emu3": emu3_oracle,
     "janus_pro": janus_oracle,
     "liquid": liquid_oracle,

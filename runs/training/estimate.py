@@ -5,6 +5,7 @@ The formulas count tensors. What the allocator holds in reserve and what librari
 
 from torch import nn
 
+from configs.targets import TARGETS
 from configs.training import TrainSettings
 from drafters.loading import drafter_network
 from drafters.training.heads import head_config
@@ -31,7 +32,7 @@ def slots_of(settings: TrainSettings, tokens: Tokens, spec: TransformerSpec) -> 
     longest = max(len(caption.encode()) for caption in tokens.captions)
     prompt = spec.image_rope.condition if spec.image_rope else longest
     rows, columns = tokens.about["rows"], tokens.about["columns"]
-    return prompt, rows * (columns + (settings.model == "lumina_mgpt"))
+    return prompt, rows * (columns + (TARGETS[settings.model].sizes is not None))
 
 
 def layer_floats(spec: TransformerSpec) -> int:

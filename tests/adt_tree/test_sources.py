@@ -9,6 +9,7 @@ from small_emu3 import write_emu3
 from small_janus import write_janus
 from small_liquid import write_liquid
 from small_llamagen import LlamaGenSizes, public_config
+from small_lumina2 import write_lumina2
 
 from adt_tree.sources import absolute_paths, source_values
 from configs.fields import SettingsError
@@ -46,6 +47,10 @@ def test_folders_are_known_by_their_files(checkpoint, tmp_path):
     assert source_values(write_janus(tmp_path / "own"), {})["model"] == "janus_pro"
     assert source_values(write_emu3(tmp_path / "other"), {})["model"] == "emu3"
     assert source_values(write_liquid(tmp_path / "gemma"), {})["model"] == "liquid"
+    second = write_lumina2(tmp_path / "second")
+    assert source_values(second, {})["model"] == "lumina_mgpt2"
+    second = second.rename(tmp_path / "Lumina-mGPT-2.0-Omni")
+    assert source_values(second, {})["model"] == "lumina_mgpt2"
     for side, name in ((16, "llamagen"), (32, "llamagen2")):
         (tmp_path / name).mkdir()
         config = json.dumps(public_config(LlamaGenSizes(side=side)))

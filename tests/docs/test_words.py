@@ -19,6 +19,7 @@ ABSENT = (
     "ckpts/janus_pro",
     "ckpts/emu3",
     "ckpts/liquid",
+    "ckpts/lumina_mgpt2",
     "ckpts/metrics",
 )  # users put public weights there
 PLACES = ("configs", "scripts", "eval", "docs", "ckpts", "tests")

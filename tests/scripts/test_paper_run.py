@@ -12,6 +12,7 @@ from small_emu3 import write_emu3
 from small_janus import write_janus
 from small_liquid import write_liquid
 from small_llamagen import LlamaGenSizes, write_llamagen
+from small_lumina2 import write_lumina2
 
 import main
 from configs.command_line import read_recipe
@@ -34,7 +35,11 @@ PARTI = "Prompt\tCategory\tChallenge\tNote\na cat\tAnimals\tBasic\t\ntwo dogs\tA
 PROMPTS = {"coco": ("captions.json", json.dumps(COCO)), "parti": ("prompts.tsv", PARTI)}
 SIDES = {"llamagen": 4, "llamagen2": 6}  # of small images, in place of 16 and 32 codes
 # Recipes whose size is too large for the checkpoint.
-TARGET_SIZES = {"lumina_mgpt": "--target_size 64", "emu3": "--target_size 40x32"}
+TARGET_SIZES = {
+    "lumina_mgpt": "--target_size 64",
+    "emu3": "--target_size 40x32",
+    "lumina_mgpt2": "--target_size 32",
+}
 NEEDS, HOURS = "scripts.paper.needs", "scripts.paper.hours"
 TOOLS = {NEEDS: paper_needs, HOURS: paper_hours}
 
@@ -50,6 +55,7 @@ def checkpoints(checkpoint, lumina_folder, tmp_path_factory) -> dict[str, Path]:
         "janus_pro": write_janus(tmp_path_factory.mktemp("janus") / "checkpoint"),
         "emu3": write_emu3(tmp_path_factory.mktemp("emu3") / "checkpoint"),
         "liquid": write_liquid(tmp_path_factory.mktemp("liquid") / "checkpoint"),
+        "lumina_mgpt2": write_lumina2(tmp_path_factory.mktemp("lumina2") / "checkpoint"),
     }
     chameleons = {"anole": checkpoint, "tiny": checkpoint, "lumina_mgpt": lumina_folder}
     return chameleons | others | stages

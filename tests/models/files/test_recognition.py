@@ -12,6 +12,7 @@ from small_emu3 import write_emu3
 from small_janus import write_janus
 from small_liquid import write_liquid
 from small_llamagen import write_llamagen
+from small_lumina2 import write_lumina2
 
 import main
 from configs.methods import MethodSettings
@@ -67,7 +68,15 @@ def with_norms(folder: Path) -> Path:
         ),
         ("anole", lambda p, c: change(c, model_type="glm_image"), "holds GLM-Image, .*no --model"),
         ("anole", lambda p, c: c.rename(p / "SimpleAR-1.5B-RL"), "holds SimpleAR, .*no --model"),
-        ("lumina_mgpt", lambda p, c: change(c, vocab_size=171_385), "holds Lumina-mGPT 2.0"),
+        (
+            "lumina_mgpt",
+            lambda p, c: change(write_lumina2(p / "a"), vocab_size=171_385),
+            "use --model lumina_mgpt2",
+        ),
+        ("anole", lambda p, c: write_lumina2(p / "Lumina-mGPT2-mine"), "use --model lumina_mgpt2"),
+        ("lumina_mgpt2", lambda p, c: c, "expected more than 155000, the id of --m.*got 288"),
+        ("lumina_mgpt2", lambda p, c: c.rename(p / "Lumina-mGPT-7B-768"), "--model lumina_mgpt"),
+        ("lumina_mgpt2", lambda p, c: write_janus(p / "a"), "use --model janus_pro"),
         ("anole", lambda p, c: change(c, _name_or_path="x/lumina_768/"), "--model lumina_mgpt"),
         ("anole", lambda p, c: c.rename(p / "Lumina-mGPT-7B-768"), "use --model lumina_mgpt"),
         ("lumina_mgpt", lambda p, c: c.rename(p / "Lumina-mGPT-2.0"), "holds Lumina-mGPT 2.0"),

@@ -11,6 +11,7 @@ from small_emu3 import AUTHORS, Emu3Sizes, emu3_settings, write_emu3
 from small_janus import janus_settings, write_janus
 from small_liquid import liquid_settings, write_liquid
 from small_llamagen import write_t5
+from small_lumina2 import lumina2_settings, write_lumina2
 from tokenizers import Tokenizer
 
 from models.targets.text_encoder import load_tokenizer as load_t5_tokenizer
@@ -63,6 +64,10 @@ def unmarked_liquid(folder: Path) -> object:
     return settings
 
 
+def lumina2(folder: Path) -> object:
+    return lumina2_settings(write_lumina2(folder))
+
+
 def chameleon(folder: Path) -> object:
     return small_settings(listed(write_checkpoint(folder)))
 
@@ -74,7 +79,17 @@ def lumina(folder: Path) -> object:
 
 @pytest.mark.parametrize(
     "write",
-    [janus, unmarked_janus, emu3, authors_emu3, liquid, unmarked_liquid, chameleon, lumina],
+    [
+        janus,
+        unmarked_janus,
+        emu3,
+        authors_emu3,
+        liquid,
+        unmarked_liquid,
+        chameleon,
+        lumina,
+        lumina2,
+    ],
     ids=lambda f: f.__name__,
 )
 def test_names_of_control_tokens_in_a_prompt_are_letters(

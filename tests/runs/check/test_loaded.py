@@ -15,6 +15,7 @@ from small import LUMINA, write_checkpoint, write_shards
 from small_emu3 import AUTHORS, BEFORE, Emu3Sizes, write_emu3
 from small_janus import write_janus
 from small_liquid import LiquidSizes, write_liquid
+from small_lumina2 import LUMINA2, write_lumina2
 
 import main
 from configs.method_table import METHODS
@@ -264,6 +265,7 @@ def test_transformers_is_skipped_without_memory(small, monkeypatch) -> None:
         ("emu3", "old"),
         ("emu3", "authors"),
         ("liquid", "transformers"),
+        ("lumina_mgpt2", "transformers"),
     ],
 )
 def test_logits_are_those_of_transformers(model, layout, checkpoint, tmp_path) -> None:
@@ -274,6 +276,9 @@ def test_logits_are_those_of_transformers(model, layout, checkpoint, tmp_path) -
         write_janus(folder, authors=layout == "authors")
     elif model == "liquid":
         write_liquid(folder, LiquidSizes(positions=700))
+    elif model == "lumina_mgpt2":
+        write_lumina2(folder, replace(LUMINA2, positions=700))
+        flags["target_size"] = "32"
     else:
         sizes = Emu3Sizes(positions=700, words=AUTHORS if layout == "authors" else BEFORE)
         write_emu3(folder, sizes, layout)

@@ -14,6 +14,7 @@ from small import small_settings, write_checkpoint
 from small_emu3 import emu3_settings, write_emu3
 from small_janus import janus_settings, write_janus
 from small_liquid import liquid_settings, write_liquid
+from small_lumina2 import lumina2_settings, write_lumina2
 
 import main
 from configs.method_table import METHODS
@@ -30,6 +31,7 @@ MAKERS: dict[str, tuple[Callable[[Path], Path], Callable[..., EngineSettings]]] 
     "janus_pro": (write_janus, janus_settings),
     "emu3": (write_emu3, emu3_settings),
     "liquid": (write_liquid, liquid_settings),
+    "lumina_mgpt2": (write_lumina2, lumina2_settings),
 }
 DRAFTING = [name for name, entry in METHODS.items() if entry.speculative]
 

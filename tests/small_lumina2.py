@@ -1,0 +1,71 @@
+"""A complete small Lumina-mGPT 2.0 with random weights in the public format."""
+
+import json
+from pathlib import Path
+
+import torch
+from small import Sizes, public_config, special_tokenizer, write_networks
+
+from configs.schema import RunSettings, SamplingSettings
+from models.codecs.vqgan_config import VqganConfig
+from models.codecs.vqgan_layout import build_vqmodel, to_taming
+from models.targets.lumina_mgpt2 import FIRST_CODE
+
+SIZE_WORDS = tuple(f"<reserved{8799 + i:05d}>" for i in range(4))  # row end, 0 to 2 cells
+SPECIAL = ("<|endoftext|>", "<racm3:break>", "<eoss>", *SIZE_WORDS, "<reserved08706>")
+LUMINA2 = Sizes(hidden=16, positions=210, shared_norm=True)
+CODEC = "movqgan_270M.ckpt"
+
+
+def write_lumina2(
+    folder: Path,
+    sizes: Sizes = LUMINA2,
+    words: tuple[str, ...] = SPECIAL,
+    bos: str | None = None,
+) -> Path:
+    """Write target, drafter and tokenizer, and the codec next to the folder, which is returned."""
+    folder.mkdir(parents=True)
+    tokenizer = special_tokenizer(words)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    eos = {"__type": "AddedToken", "content": "<|endoftext|>", "special": True}
+    names = {"bos_token": bos, "eos_token": eos}
+    (folder / "tokenizer_config.json").write_text(json.dumps(names))
+    config = public_config(sizes, tokenizer) | {"vocab_size": FIRST_CODE + sizes.codes}
+    (folder / "config.json").write_text(json.dumps(config))
+    write_networks(folder, config, sizes)
+    write_codec(folder.parent / CODEC, sizes.codes)
+    return folder
+
+
+def write_codec(path: Path, codes: int) -> None:
+    """Write a codec as ai-forever's file: weights at the top level, others' statistics among them.
+
+    The weights depend on the public names only.
+    """
+    config = VqganConfig(
+        ch=32, ch_mult=(1, 1, 1, 1), num_res_blocks=1, z_channels=4, embed_dim=4,
+        n_embed=codes, resolution=32, coarse_attention=True, spatial_norm=True,
+    )  # fmt: skip
+    with torch.device("meta"):
+        shapes = to_taming(build_vqmodel(config).state_dict(), 4)
+    generator, state = torch.Generator().manual_seed(0), {}
+    for key in sorted(shapes):
+        noise = torch.randn(shapes[key].shape, generator=generator)
+        scale = 1.0 if key.startswith("quantize") else noise[0].numel() ** -0.5
+        vector = 0.2 * noise + (key.endswith("weight"))  # norms around 1, biases around 0
+        state[key] = vector if noise.ndim == 1 else scale * noise
+    extra = {"ema_encoder.decay": torch.tensor(0.9999), "loss.logvar": torch.zeros(1)}
+    torch.save(state | extra, path)
+
+
+def lumina2_settings(folder: Path, dtype: str = "fp64", **sampling: float) -> RunSettings:
+    """Return the settings of a run on a small checkpoint, with its drafter: 4 x 4 tokens."""
+    return RunSettings(
+        prompt="a cat",
+        model="lumina_mgpt2",
+        model_path=str(folder),
+        target_size="32",
+        dtype=dtype,
+        device="cpu",
+        sampling=SamplingSettings(**{"cfg": 4.0, **sampling}),
+    )
