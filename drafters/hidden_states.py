@@ -15,8 +15,8 @@ from decoding.graphs import TreeShape
 from decoding.round import Round, RoundResult, hidden_at
 from drafters.similarity import (
     SHARPNESS,
+    Directions,
     LastTree,
-    directions_of,
 )
 from models.base import TargetModel
 
@@ -40,7 +40,7 @@ class Nodes:
 
 
 def recall(
-    tokens: Tensor, positions: Tensor, nodes: Nodes, directions: Tensor
+    tokens: Tensor, positions: Tensor, nodes: Nodes, directions: Directions
 ) -> tuple[Tensor, Tensor]:
     """Return hidden states (images, guidance, k, hidden) by similarity, and the greatest one.
 
@@ -51,13 +51,13 @@ def recall(
         tokens: (images, k, REACH) the last ones, the newest first.
         positions: (images, k) of the newest.
         nodes: that are recalled.
-        directions: (codes, hidden) the codes' normalised embeddings.
+        directions: of the tokens.
     """
     here = positions[..., None] == nodes.positions[:, None]  # (images, k, nodes)
     known = here.any(2)
-    merit = torch.zeros(here.shape, dtype=directions.dtype, device=directions.device)
+    merit = torch.zeros(here.shape, dtype=directions.dtype, device=tokens.device)
     for back, sharpness in enumerate(SHARPNESS):
-        query, key = directions[tokens[..., back]], directions[nodes.lineage[..., back]]
+        query, key = directions(tokens[..., back]), directions(nodes.lineage[..., back])
         merit = merit.baddbmm(query, key.transpose(1, 2), alpha=sharpness)
     weights = merit.masked_fill(~here & known[..., None], -torch.inf).softmax(2) * known[..., None]
     similarity = merit.masked_fill(~here, -torch.inf).amax(2) / sum(SHARPNESS)
@@ -75,7 +75,7 @@ class StaleHiddenStates:
     def __init__(self, target: TargetModel, images: int, guidance: int, largest: TreeShape):
         """Allocate for so many images of `guidance` rows; largest: no tree is larger."""
         self.grid, device, hidden = target.grid, target.device, target.spec.hidden
-        self.directions = directions_of(target)  # (codes, hidden)
+        self.directions = Directions.of(target)
         self.rows = self.grid.slots(self.grid.columns) + 2 * self.grid.block(largest.reach)
         like = {"dtype": target.dtype, "device": device}
         self.exact = torch.zeros(images, guidance, self.rows + 1, hidden, **like)

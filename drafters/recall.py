@@ -23,8 +23,8 @@ from drafters.jacobi import JacobiDrafter, Recalled
 from drafters.similarity import (
     REACH,
     SHARPNESS,
+    Directions,
     LastTree,
-    directions_of,
     trust_in,
 )
 from models.base import PromptRows, TargetModel
@@ -64,6 +64,11 @@ class Remembered:
     reached: Tensor  # (images, levels) bool: whether the last tree has nodes there
 
 
+def recalled_rows(largest: TreeShape) -> int:
+    """Return the predictions that are kept: of all nodes, and one of every position ahead."""
+    return 1 + largest.nodes + largest.reach
+
+
 class RecallDrafter(JacobiDrafter):
     """Recalls predictions by similarity where the last tree has any, and as Jacobi elsewhere."""
 
@@ -76,14 +81,13 @@ class RecallDrafter(JacobiDrafter):
     ):
         super().__init__(target, guess, largest)
         self.numbers = numbers
-        self.directions = directions_of(target)  # (codes, hidden)
+        self.directions = Directions.of(target)
 
     def open(self, images: int, slots: int, watch: Stopwatch) -> None:
         super().open(images, slots, watch)
         nodes = 1 + self.largest.nodes
         self.last = LastTree(images, nodes, self.device)
-        # predictions after its nodes, with room behind for those by position alone
-        size = images, nodes + self.largest.reach, self.codes
+        size = images, recalled_rows(self.largest), self.codes
         self.predictions = torch.full(size, _LEAST, dtype=self.dtype, device=self.device)
         self._remembered: Remembered | None = None
 
@@ -157,5 +161,5 @@ class RecallDrafter(JacobiDrafter):
 
         (images, k, REACH x hidden). lengths: (REACH,) of them; 1 if None.
         """
-        directions = F.embedding(tokens, self.directions)
+        directions = self.directions(tokens)
         return (directions if lengths is None else directions * lengths[:, None]).flatten(2)

@@ -4,6 +4,8 @@ Two tokens are as similar as the cosine of their embeddings in the target says. 
 what the target made of the last tree compare the last tokens of nodes.
 """
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -20,11 +22,27 @@ SHARPNESS = 30.0, 10.0, 5.0
 REACH = len(SHARPNESS)  # tokens
 
 
-def directions_of(target: TargetModel) -> Tensor:
-    """Return the normalised embeddings (codes, hidden) of a target's codes, in fp32 or better."""
-    codes = target.embedding()[target.vocab.first_id :][: target.vocab.size]
-    dtype = torch.float64 if target.dtype == torch.float64 else torch.float32
-    return F.normalize(codes.to(target.device, dtype), dim=-1)
+@dataclass(frozen=True)
+class Directions:
+    """The directions of tokens: their embeddings in the target, normalised, in fp32 or better.
+
+    They are computed anew for the tokens that are compared: a table for Emu3.5's 131,072 codes
+    would take 2.5 GiB.
+    """
+
+    codes: Tensor  # (codes, hidden) embeddings, of any length
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, target: TargetModel) -> "Directions":
+        """Return those of a target's codes; where it is on one device they take no memory."""
+        codes = target.embedding()[target.vocab.first_id :][: target.vocab.size]
+        dtype = torch.float64 if target.dtype == torch.float64 else torch.float32
+        return cls(codes.to(target.device), dtype)
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        """Codes (...) -> directions (..., hidden)."""
+        return F.normalize(F.embedding(tokens, self.codes).to(self.dtype), dim=-1)
 
 
 def lineage_of(tree: DraftTree, recent: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 from decoding.noise import gumbel
 from drafters.block import BlockHead
 from drafters.hidden_states import UNKNOWN, Nodes, recall
-from drafters.similarity import directions_of, lineage_along
+from drafters.similarity import Directions, lineage_along
 from drafters.training.losses import agreement, guided
 from drafters.training.rounds import Drawn, Reading
 from drafters.training.rows import Joined, behind_padding, mask_of, positions_of
@@ -107,7 +107,7 @@ def _recalled(
     names = "positions", "lineage", "hidden"
     nodes = Nodes(*(torch.cat([getattr(table, name) for table in tables]) for name in names))
     nodes = replace(nodes, hidden=nodes.hidden.to(hidden.dtype))
-    recalled, similarity = recall(tokens, positions, nodes, directions_of(target))
+    recalled, similarity = recall(tokens, positions, nodes, Directions.of(target))
     root, above = positions[:, :1], positions + 1 - target.grid.columns
     above = torch.where(above < 0, root, above).minimum(root)
     slots = drawn.prompt.ids.shape[1] - 1 + target.grid.slots(above)

@@ -18,6 +18,7 @@ from decoding.noise import NoiseShape
 from drafters.block import CANDIDATES
 from drafters.eagle import drafted_slots
 from drafters.jacobi import table_shape
+from drafters.recall import recalled_rows
 from models.base import ImageGrid, TransformerSpec
 from models.files.network import Network
 from models.quantize import copies_bytes, weight_bytes
@@ -44,7 +45,7 @@ def memory_of(
 ) -> dict[str, int]:
     """Return bytes by what takes them, for the batch of the settings; without what is unknown."""
     grid = UNKNOWN_GRID if image is None else image.grid
-    trees = largest_trees(grid)
+    trees = largest_trees(grid).values()
     memory: dict[str, int] = {}
     if target is not None:
         spec = target.module.spec
@@ -65,10 +66,10 @@ def _head_slots(tree: TreeShape, grid: ImageGrid) -> int:
     return grid.block(tree.nodes) + grid.block(tree.reach) + drafts
 
 
-def largest_trees(grid: ImageGrid) -> list[TreeShape]:
+def largest_trees(grid: ImageGrid) -> dict[str, TreeShape]:
     """Return the largest tree of every method that drafts, at its defaults."""
-    drafting = (MethodSettings(name) for name, entry in METHODS.items() if entry.speculative)
-    return [build_policy(method, grid.columns).largest for method in drafting]
+    drafting = (name for name, entry in METHODS.items() if entry.speculative)
+    return {name: build_policy(MethodSettings(name), grid.columns).largest for name in drafting}
 
 
 def cache_bytes(settings: InspectSettings, spec: TransformerSpec, slots: int) -> int:
@@ -96,11 +97,18 @@ def _weights(
 
 def _tables(settings: InspectSettings, image: ImageTokens) -> dict[str, int]:
     """Return the bytes of the noise and of the stale predictions of a batch."""
-    reach = max(tree.reach for tree in largest_trees(image.grid))
+    trees = largest_trees(image.grid)
+    reach = max(tree.reach for tree in trees.values())
     dtype = torch.float64 if settings.dtype == "fp64" else torch.float32
     noise = NoiseShape(image.grid.tokens, image.codes, False, dtype, META, 1 + reach)
     stale = torch.Size(table_shape(settings.batch_size, image.grid, image.codes, reach))
+    recalled = max(
+        recalled_rows(tree)
+        for name, tree in trees.items()
+        if "recall_numbers" in METHODS[name].defaults
+    )
     return {
         "noise": settings.batch_size * noise.nbytes,
         "stale predictions": stale.numel() * dtype.itemsize,
+        "recalled predictions": settings.batch_size * recalled * image.codes * dtype.itemsize,
     }

@@ -23,7 +23,7 @@ from drafters.block import (
 )
 from drafters.hidden_states import UNKNOWN, Nodes, StaleHiddenStates, recall
 from drafters.loading import LoadedDrafter
-from drafters.similarity import SHARPNESS
+from drafters.similarity import SHARPNESS, Directions
 from models.base import Context
 from runs.methods import build_engine
 from runs.session import Session
@@ -58,7 +58,8 @@ def test_nodes_are_recalled_by_similarity() -> None:
     features = random(1, 2, 4, 3)
     tokens = torch.tensor([[[2, 1, 2], [3, 3, 3]]])
     nodes = Nodes(positions, lineage, features)
-    found, similarity = recall(tokens, torch.tensor([[5, 9]]), nodes, directions)
+    similar = Directions(3 * directions, directions.dtype)  # of any length
+    found, similarity = recall(tokens, torch.tensor([[5, 9]]), nodes, similar)
     cosines = (directions[tokens[0, 0]] * directions[lineage[0, 1:3]]).sum(-1)
     merits = cosines @ torch.tensor(SHARPNESS, dtype=torch.float64)
     expected = torch.einsum("n,gnh->gh", merits.softmax(0), features[0, :, 1:3])
@@ -70,7 +71,9 @@ def test_nodes_are_recalled_by_similarity() -> None:
 def test_the_same_tokens_have_the_similarity_of_one() -> None:
     directions = torch.nn.functional.normalize(random(6, 5), dim=-1)
     nodes = Nodes(torch.tensor([[2]]), torch.tensor([[[1, 2, 3]]]), random(1, 1, 1, 3))
-    found, similarity = recall(nodes.lineage, torch.tensor([[2]]), nodes, directions)
+    found, similarity = recall(
+        nodes.lineage, torch.tensor([[2]]), nodes, Directions(directions, torch.float64)
+    )
     torch.testing.assert_close(found, nodes.hidden)
     assert similarity.item() == pytest.approx(1)
 

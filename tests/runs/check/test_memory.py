@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from small import small_settings, write_checkpoint
 from small_emu3 import emu3_settings, write_emu3
+from small_emu3_5 import emu3_5_settings, write_emu3_5
 from small_janus import janus_settings, write_janus
 from small_liquid import liquid_settings, write_liquid
 from small_lumina2 import lumina2_settings, write_lumina2
@@ -30,6 +31,7 @@ MAKERS: dict[str, tuple[Callable[[Path], Path], Callable[..., EngineSettings]]] 
     "tiny": (write_checkpoint, small_settings),
     "janus_pro": (write_janus, janus_settings),
     "emu3": (write_emu3, emu3_settings),
+    "emu3_5": (write_emu3_5, emu3_5_settings),
     "liquid": (write_liquid, liquid_settings),
     "lumina_mgpt2": (write_lumina2, lumina2_settings),
 }
@@ -91,6 +93,8 @@ def allocated(engine: Engine) -> dict[str, int]:
             taken["drafter keys and values"] = part.cache.nbytes
         elif hasattr(part, "log_p"):
             taken["stale predictions"] = part.log_p.nbytes
+        if hasattr(part, "predictions"):
+            taken["recalled predictions"] = part.predictions.nbytes
     return taken
 
 
@@ -109,6 +113,7 @@ def test_the_memory_is_that_of_the_engines(window, images, session, monkeypatch,
         "drafter keys and values",
         "noise",
         "stale predictions",
+        "recalled predictions",
     }
     for part in parts:
         most = max(engine.get(part, 0) for engine in engines)
