@@ -2,7 +2,8 @@
 
 Public layout: `vq_distances/top_{K-1}_indices.npy`, uint16 (K, K-1). Row c lists every other code
 by the Euclidean distance of its latent to that of code c, nearest first, ties by the lowest code. A
-narrower table, `top_{n}_indices.npy` (K, n), holds the first n columns.
+narrower table, `top_{n}_indices.npy` (K, n), holds the first n columns. Tables of more than 65,536
+codes (Emu3.5) are uint32; for all others of 131,072 they would take 64 GiB, so they are narrow.
 """
 
 from __future__ import annotations
@@ -19,8 +20,13 @@ from configs.downloads import failed_download
 from configs.fields import mismatch
 from support.durable import new_file
 
-_LARGEST = 2**16  # codes that uint16 can name
+_SHORT = 2**16  # codes that uint16 can name
 _NAME = re.compile(r"top_([0-9]{1,5})_indices\.npy")
+
+
+def number_type(codes: int) -> np.dtype:
+    """Return the type of the numbers in a table of so many codes."""
+    return np.dtype("<u2" if codes <= _SHORT else "<u4")
 
 
 def table_path(folder: str | Path, codes: int, neighbours: int | None = None) -> Path:
@@ -31,39 +37,40 @@ def table_path(folder: str | Path, codes: int, neighbours: int | None = None) ->
 def nearest_codes(
     codebook: Tensor, neighbours: int | None = None, chunk: int = 256
 ) -> Iterator[np.ndarray]:
-    """Yield the rows of a table, uint16 (chunk, neighbours): the other codes, nearest first.
+    """Yield the rows of a table (chunk, neighbours): the other codes, nearest first.
 
     Distances are computed in fp64 from differences, so equal latents have distance zero exactly.
 
     Args:
-        codebook: latents (K, d), K at most 65,536.
-        neighbours: columns of the table; all K-1 others when None.
+        codebook: latents (K, d).
+        neighbours: columns of the table; all K-1 others when None, for K up to 65,536.
         chunk: rows computed at a time.
 
     Raises:
         ValueError: for a wrong shape, a latent that is not finite, or neighbours outside 1..K-1.
     """
-    if codebook.ndim != 2 or not 2 <= len(codebook) <= _LARGEST:
-        shape = f"shape {tuple(codebook.shape)}"
-        raise mismatch("codebook", shape, f"shape (2..{_LARGEST}, d)")
+    if codebook.ndim != 2 or len(codebook) < 2:
+        raise mismatch("codebook", f"shape {tuple(codebook.shape)}", "shape (2 or more, d)")
     if not torch.isfinite(codebook).all():
         raise mismatch("codebook", "NaN or infinity", "finite latents")
-    if neighbours is not None and not 1 <= neighbours < len(codebook):
-        raise mismatch("--neighbours", str(neighbours), f"1 to {len(codebook) - 1}")
+    most = min(len(codebook), _SHORT) - 1
+    if not 1 <= (len(codebook) - 1 if neighbours is None else neighbours) <= most:
+        found = "all others" if neighbours is None else str(neighbours)
+        raise mismatch("--neighbours", found, f"1 to {most}")
     latents = codebook.detach().to("cpu", torch.float64)
     rows = torch.arange(len(latents)).split(chunk)
     return (_others_by_distance(latents, block)[:, :neighbours] for block in rows)
 
 
 def _others_by_distance(latents: Tensor, codes: Tensor) -> np.ndarray:
-    """Latents (K, d), codes (n,) -> all other codes of each of them, uint16 (n, K-1)."""
+    """Latents (K, d), codes (n,) -> all other codes of each of them (n, K-1)."""
     # by a matrix product, equal latents would not always have distance zero
     distances = torch.cdist(
         latents[codes], latents, compute_mode="donot_use_mm_for_euclid_dist"
     )  # (n, K)
     distances[torch.arange(len(codes)), codes] = -1.0  # the code itself comes first and is cut off
     order = distances.sort(dim=1, stable=True).indices[:, 1:]
-    return order.numpy().astype(np.uint16)
+    return order.numpy().astype(number_type(len(latents)))
 
 
 def write_table(
@@ -78,15 +85,16 @@ def write_table(
     path.parent.mkdir(parents=True, exist_ok=True)
     with new_file(path) as file:
         # np.save would need the whole table in memory
+        kind = number_type(len(codebook)).str
         np.lib.format.write_array_header_1_0(
-            file, {"descr": "<u2", "fortran_order": False, "shape": shape}
+            file, {"descr": kind, "fortran_order": False, "shape": shape}
         )
         for block in rows:
-            file.write(block.astype("<u2").tobytes())
+            file.write(block.tobytes())
 
 
 def load_table(path: str | Path, codes: int, neighbours: int | None = None) -> np.ndarray:
-    """Return the table of a codebook with so many codes, uint16.
+    """Return the table of a codebook with so many codes.
 
     It is memory-mapped and read-only; or, with `neighbours`, a copy in memory of that many columns,
     so that the rest of a public table never is in memory.
@@ -103,10 +111,11 @@ def load_table(path: str | Path, codes: int, neighbours: int | None = None) -> n
         raise ValueError(f"{path}: cannot be read as a table of nearest codes: {why}") from error
     least = codes - 1 if neighbours is None else neighbours
     fits = table.ndim == 2 and len(table) == codes and least <= table.shape[1] < codes
-    if not fits or table.dtype != np.uint16:
+    if not fits or table.dtype != number_type(codes):
         columns = codes - 1 if neighbours is None else f"{least} to {codes - 1}"
         raise ValueError(
-            f"{path}: found {table.dtype} {table.shape}, expected uint16 ({codes}, {columns})"
+            f"{path}: found {table.dtype} {table.shape}, expected {number_type(codes)} "
+            f"({codes}, {columns})"
         )
     table = table if neighbours is None else np.ascontiguousarray(table[:, :neighbours])
     if (largest := int(table.max())) >= codes:

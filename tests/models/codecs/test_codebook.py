@@ -40,6 +40,22 @@ def test_fewer_neighbours_are_the_first_columns() -> None:
     assert np.array_equal(whole(codebook, 4), whole(codebook)[:, :4])
 
 
+def test_more_codes_than_16_bits_name(tmp_path) -> None:
+    """Numbers of 32 bits, and not all neighbours."""
+    codebook = torch.arange(2**16 + 2, dtype=torch.float32)[:, None]
+    with pytest.raises(ValueError, match="--neighbours: expected 1 to 65535, got all others"):
+        nearest_codes(codebook)
+    first = next(nearest_codes(codebook, 3, chunk=2))
+    assert first.dtype == np.uint32 and first.tolist() == [[1, 2, 3], [0, 2, 3]]
+    path = table_path(tmp_path, len(codebook), 1)
+    path.parent.mkdir()
+    np.save(path, np.full((len(codebook), 1), 2**16 + 1, np.uint32))
+    assert load_table(path, len(codebook), 1).max() == 2**16 + 1
+    np.save(path, np.zeros((len(codebook), 1), np.uint16))
+    with pytest.raises(ValueError, match="found uint16 .*expected uint32"):
+        load_table(path, len(codebook), 1)
+
+
 def test_file_round_trip_is_memory_mapped(tmp_path) -> None:
     codebook = torch.randn(20, 3, generator=torch.Generator().manual_seed(2))
     path = table_path(tmp_path, 20)
