@@ -25,6 +25,7 @@ from configs.methods import MethodSettings
 from configs.model import EngineSettings
 from configs.targets import ROOT, TARGETS
 from models.files.folders import checkpoint_folder
+from models.files.recognition import targets_in
 from models.registry import FAMILIES
 from runs.tuned import tuned_place
 from support.json_files import read_object
@@ -182,10 +183,12 @@ def _model_in(path: str) -> str:
     if "lumina" in path.lower():
         return "lumina_mgpt2" if re.search("mgpt[-_]?2", path.lower()) else "lumina_mgpt"
     try:
-        config = read_object(checkpoint_folder(path, "--model_path") / "config.json")
+        folder = checkpoint_folder(path, "--model_path")
+        config = read_object(folder / "config.json")
     except ValueError as error:
         raise SettingsError(str(error)) from error
-    fitting = [name for name in TARGETS if _fits(name, config)]
+    told = targets_in(path, folder) or TARGETS
+    fitting = [name for name in told if _fits(name, config)]
     if not fitting:
         expected = f"the config.json of {one_of(TARGETS)}"
         raise mismatch(path, "that of another model", expected)

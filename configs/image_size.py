@@ -29,6 +29,8 @@ LUMINA_MGPT = ImageSizes(32, 1024, "768", ("512", "768", "1024"))
 LUMINA_MGPT2 = ImageSizes(32, 768, "768")
 # Emu3-Gen was trained on areas of about 720 squared; 768 squared no longer fits its positions.
 EMU3 = ImageSizes(8, 760, "720")
+# Emu3.5 was trained on areas of about 1,024 squared; 55 x 73 tokens is its script's default.
+EMU3_5 = ImageSizes(16, 1024, "1168x880")
 
 
 def default_size(model_path: str, sizes: ImageSizes = LUMINA_MGPT) -> str:

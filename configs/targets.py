@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from configs.fields import refuse
-from configs.image_size import EMU3, LUMINA_MGPT, LUMINA_MGPT2, ImageSizes
+from configs.image_size import EMU3, EMU3_5, LUMINA_MGPT, LUMINA_MGPT2, ImageSizes
 
 ROOT = Path(__file__).resolve().parent.parent
 CHAMELEON_TOKENIZER = Path("chameleon/tokenizer")  # next to a checkpoint, as in LANTERN's layout
@@ -134,6 +134,17 @@ TARGETS = {
         flags=("target_size", "negative_prompt"),
         sizes=EMU3,
         negative_prompt=_EMU3_NEGATIVE,
+    ),
+    "emu3_5": Target(
+        folder="ckpts/emu3_5/Emu3.5-Image",
+        sources={
+            "model_path": "`hf download BAAI/Emu3.5-Image --local-dir ckpts/emu3_5/Emu3.5-Image`; "
+            "next to it BAAI/Emu3.5-VisionTokenizer in the folder Emu3.5-VisionTokenizer, and "
+            "src/tokenizer_emu3_ibq of github.com/baaivision/Emu3.5",
+            "drafter_path": "none is public; `main.py train_drafter` makes one",
+        },
+        flags=("target_size",),
+        sizes=EMU3_5,
     ),
     "liquid": Target(
         folder="ckpts/liquid/Liquid_V1_7B",

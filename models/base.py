@@ -30,6 +30,8 @@ class TransformerSpec:
     rope_theta: float = 10000.0
     # LayerNorm with weights per head, on queries and keys before rotation (Chameleon)
     qk_norm: bool = True
+    # of these norms: root mean square, with a weight that all heads share (Emu3.5)
+    qk_rms: bool = False
     # norms on the outputs of attention and MLP instead of their inputs (Chameleon 34B)
     swin_norm: bool = False
     gelu: bool = False  # GELU, its tanh approximation, instead of SiLU in the MLP (Gemma)

@@ -78,8 +78,10 @@ def can_fuse(spec: TransformerSpec, dtype: torch.dtype) -> bool:
         and all(width % wide == 0 for width in (spec.intermediate, spec.head_dim))
         and spec.head_dim // wide in _VECTORS
         and (spec.first_norm or not spec.swin_norm)
-        # the kernels' MLP is SwiGLU, and all heads together are as wide as the hidden states
+        # the kernels' MLP is SwiGLU, their norm of heads LayerNorm, and all heads together are as
+        # wide as the hidden states
         and not spec.gelu
+        and not spec.qk_rms
         and spec.heads * spec.head_dim == spec.hidden
     )
 

@@ -9,6 +9,7 @@ from models.files.folders import checkpoint_folder
 from models.files.recognition import refuse_other_model
 from models.targets.chameleon import Chameleon
 from models.targets.emu3 import Emu3
+from models.targets.emu3_5 import Emu35
 from models.targets.family import Family
 from models.targets.janus import JanusPro
 from models.targets.liquid import Liquid
@@ -25,6 +26,7 @@ FAMILIES: dict[str, Family] = {
     "llamagen2": LlamaGen(side=32),
     "janus_pro": JanusPro(),
     "emu3": Emu3(),
+    "emu3_5": Emu35(),
     "liquid": Liquid(),
 }
 

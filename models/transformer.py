@@ -1,6 +1,6 @@
 """The one decoder-only transformer of all targets and drafters.
 
-Pre-norm (or Swin-norm) blocks with RMSNorm, rotary attention with optional query/key LayerNorm, and
+Pre-norm (or Swin-norm) blocks with RMSNorm, rotary attention with optional query/key norms, and
 SwiGLU (Gemma: GEGLU). Keys and values live in a cache that the caller passes in; without one the
 forward pass is causal over its own tokens (training).
 """
@@ -58,6 +58,29 @@ class HeadNorm(nn.Module):
         return torch.addcmul(self.bias, F.layer_norm(x, x.shape[-1:], eps=1e-5), self.weight)
 
 
+class HeadRMSNorm(nn.Module):
+    """Root mean square norm over head_dim; queries have one weight, keys another.
+
+    Weights are repeated for every head, so that one product serves queries and keys.
+    """
+
+    def __init__(self, heads: int, head_dim: int, eps: float):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(heads, head_dim))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:  # (rows, n, heads, head_dim)
+        return F.rms_norm(x, x.shape[-1:], eps=self.eps) * self.weight
+
+
+def head_norm(spec: TransformerSpec) -> nn.Module | None:
+    """Return the norm of queries and keys, if they have one."""
+    heads = spec.heads + spec.kv_heads
+    if spec.qk_rms:
+        return HeadRMSNorm(heads, spec.head_dim, spec.norm_eps)
+    return HeadNorm(heads, spec.head_dim) if spec.qk_norm else None
+
+
 class Attention(nn.Module):
     def __init__(self, spec: TransformerSpec, layer: int):
         super().__init__()
@@ -65,7 +88,7 @@ class Attention(nn.Module):
         self.heads, self.kv_heads = spec.heads, spec.kv_heads
         self.qkv = Linear(spec.hidden, (spec.heads + 2 * spec.kv_heads) * spec.head_dim, bias=False)
         self.out = Linear(spec.heads * spec.head_dim, spec.hidden, bias=False)
-        self.qk_norm = HeadNorm(spec.heads + spec.kv_heads, spec.head_dim) if spec.qk_norm else None
+        self.qk_norm = head_norm(spec)
         self.rotate = rotate if spec.image_rope is None else rotate_pairs
 
     def project(self, x: Tensor, rotation: Rotation) -> Heads:

@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 from small import small_settings, write_checkpoint
 from small_emu3 import emu3_settings, write_emu3
+from small_emu3_5 import emu3_5_settings, write_emu3_5
 from small_janus import janus_settings, write_janus
 from small_liquid import liquid_settings, write_liquid
 from small_llamagen import llamagen_settings, open_llamagen, write_llamagen
@@ -44,6 +45,7 @@ class Small:
 SMALL = {
     "tiny": Small(lambda root: write_checkpoint(root / "tiny"), small_settings),
     "emu3": Small(lambda root: write_emu3(root / "Emu3-Gen-hf", layout="old"), emu3_settings),
+    "emu3_5": Small(lambda root: write_emu3_5(root / "Emu3.5-Image"), emu3_5_settings),
     "janus_pro": Small(lambda root: write_janus(root / "Janus-Pro"), janus_settings),
     "janus_pro of the authors": Small(
         lambda root: write_janus(root / "Janus-Pro", authors=True), janus_settings

@@ -86,6 +86,11 @@ def write_authors(
     save_file(named, folder / "model.safetensors", {"format": "pt"})
     entries = config.text_config.to_dict() | {"model_type": "Emu3"}
     (folder / "config.json").write_text(json.dumps(entries))
+    write_words(folder, sizes.codes)
+
+
+def write_words(folder: Path, codes: int) -> None:
+    """Write the authors' tokenizer: letters, the special tokens AUTHORS, so many image codes."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     byte_of = {letter: byte for byte, letter in _LETTER.items()}
     ranks = (
@@ -93,8 +98,8 @@ def write_authors(
         for rank, letter in enumerate(letters)
     )
     (folder / "emu3.tiktoken").write_text("\n".join(ranks) + "\n")
-    codes = (f"<|visual token {code:06d}|>" for code in range(sizes.codes))
-    (folder / "emu3_vision_tokens.txt").write_text("\n".join([*AUTHORS[-3:], *codes]) + "\n")
+    names = (f"<|visual token {code:06d}|>" for code in range(codes))
+    (folder / "emu3_vision_tokens.txt").write_text("\n".join([*AUTHORS[-3:], *names]) + "\n")
 
 
 def write_codec(folder: Path, config: Emu3VQVAEConfig, state: dict[str, Tensor]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +11,15 @@ import yaml
 
 from configs.downloads import damage
 from models.files.entries import is_size, require_values
-from models.files.names import VQGAN_CONFIG
 from support.durable import replace_file
 
+_ATTENTION = "attn_resolutions"  # those of the levels whose blocks attend
 # Entries of networks that are built here; None: transformers' default.
 _BUILT = {
     "double_z": (False, None),
     "in_channels": (3, None),
     "out_ch": (3, None),
-    "attn_resolutions": ([], None),
+    _ATTENTION: ([], None),
     "attn_type": ("vanilla", None),
 }
 # our name (the older name in files) -> name in `vq_config` of config.json, default of transformers
@@ -75,19 +75,26 @@ class VqganConfig:
 
 
 def read_config(path: Path) -> VqganConfig:
-    """Read vqgan.yaml; `lossconfig` and `ckpt_path` are ignored.
+    """Read vqgan.yaml, or Emu3.5's config.yaml, where what `params` holds stands alone.
+
+    `lossconfig` and `ckpt_path` are ignored.
 
     Raises:
         ValueError: if the file is missing or damaged, lacks a field, or describes a network that is
             not built here.
     """
     try:
-        params = yaml.safe_load(path.read_text(encoding="utf-8"))["model"]["params"]
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        params = content if "ddconfig" in content else content["model"]["params"]
         ddconfig = params["ddconfig"]
-        require_values(ddconfig, _BUILT, "ddconfig.", VQGAN_CONFIG)
+        built = {name: values for name, values in _BUILT.items() if name != _ATTENTION}
+        require_values(ddconfig, built, "ddconfig.", path.name)
         given = {"num_groups": 32} | ddconfig | params
         sizes = {name: given[name] for name in _JSON_SIZES}
-        return VqganConfig(**{**sizes, "ch_mult": tuple(sizes["ch_mult"])})
+        plain = VqganConfig(**{**sizes, "ch_mult": tuple(sizes["ch_mult"])})
+        coarsest = [plain.grid[0]]
+        require_values(ddconfig, {_ATTENTION: ([], coarsest, None)}, "ddconfig.", path.name)
+        return replace(plain, coarse_attention=ddconfig.get(_ATTENTION) == coarsest)
     except KeyError as error:
         raise ValueError(
             f"{path}: the field {error} is missing; expected model.params.ddconfig"
@@ -131,14 +138,9 @@ def json_config(content: Mapping[str, Any], name: str) -> VqganConfig:
 
 
 def write_config(config: VqganConfig, path: Path) -> None:
-    """Write vqgan.yaml for `read_config` and the public readers.
-
-    Raises:
-        ValueError: for attention at the coarsest level, which the file cannot describe.
-    """
-    if config.coarse_attention:
-        raise ValueError(f"{path}: cannot describe attention at the coarsest level")
+    """Write vqgan.yaml for `read_config` and the public readers."""
     built = {name: allowed[0] for name, allowed in _BUILT.items()}
+    built[_ATTENTION] = [config.grid[0]] if config.coarse_attention else []
     sizes = {name: getattr(config, name) for name in _JSON_SIZES}
     params = {name: sizes.pop(name) for name in ("embed_dim", "n_embed")}
     if config.num_groups == 32:  # as in every public file

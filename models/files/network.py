@@ -144,9 +144,9 @@ def block_keys(spec: TransformerSpec, public: str, ours: str, layer: int) -> Key
     }
     if spec.first_norm or layer > 0:
         keys["input_layernorm.weight"] = Slot("attention_norm.weight")
-    if spec.qk_norm:
+    if spec.qk_norm or spec.qk_rms:
         queries, kept = slice(0, spec.heads), slice(spec.heads, spec.heads + spec.kv_heads)
-        for parameter in ("weight", "bias"):
+        for parameter in ("weight",) if spec.qk_rms else ("weight", "bias"):
             keys[f"self_attn.q_norm.{parameter}"] = Slot(f"attention.qk_norm.{parameter}", queries)
             keys[f"self_attn.k_norm.{parameter}"] = Slot(f"attention.qk_norm.{parameter}", kept)
     public, ours = f"{public}layers.{layer}.", f"{ours}{layer}."

@@ -54,7 +54,7 @@ def _is_liquid(config: dict, folder: Path) -> bool:
 
 # The first that holds is taken, so a model stands before those that it resembles.
 _PUBLISHED = (
-    Published("Emu3.5", (), ("emu3-5", "emu3p5", "emu35"), _is_emu3_5),
+    Published("Emu3.5", ("emu3_5",), ("emu3-5", "emu3p5", "emu35"), _is_emu3_5),
     Published(
         "Lumina-mGPT 2.0", ("lumina_mgpt2",), ("lumina-mgpt-2", "lumina-mgpt2"), _is_lumina_2
     ),
@@ -97,6 +97,15 @@ def refuse_other_model(model: str, path: str, folder: Path) -> None:
         remark(text)
     else:
         raise ValueError(text)
+
+
+def targets_in(path: str, folder: Path) -> tuple[str, ...]:
+    """Return the values of --model that read a folder's files, as these or their names tell.
+
+    Arguments as for `refuse_other_model`. Empty where nothing tells.
+    """
+    evidence = _evidence(path, folder)
+    return evidence.published.targets if evidence is not None and evidence.certain else ()
 
 
 @dataclass(frozen=True)

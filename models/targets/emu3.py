@@ -37,7 +37,7 @@ BEGIN_IMAGE, BEGIN_TOKENS = "<|image start|>", "<|image token|>"
 FRAME = (BOS, PAD, ROW_END, BEGIN_IMAGE, BEGIN_TOKENS)
 DECODER = "model.text_model."
 _IMAGE = "<|visual token {code:06d}|>"
-_RANKS, _VISION = "emu3.tiktoken", "emu3_vision_tokens.txt"  # the authors' files
+RANKS, _VISION = "emu3.tiktoken", "emu3_vision_tokens.txt"  # the authors' files
 _WORD = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -67,12 +67,12 @@ class Emu3Vocab(Words):
     """Token ids from tokenizer.json or, where only they are, the authors' files."""
 
     def __init__(self, folder: Path):
-        names = (HUB_TOKENIZER, _RANKS, _VISION)
+        names = (HUB_TOKENIZER, RANKS, _VISION)
         here = [name for name in names if (folder / name).is_file()]
         if not here:
-            raise ValueError(f"found no {HUB_TOKENIZER}, nor {_RANKS} and {_VISION}, in {folder}")
+            raise ValueError(f"found no {HUB_TOKENIZER}, nor {RANKS} and {_VISION}, in {folder}")
         from_authors = here[0] != HUB_TOKENIZER
-        path = folder / (_RANKS if from_authors else HUB_TOKENIZER)
+        path = folder / (RANKS if from_authors else HUB_TOKENIZER)
         tokenizer = _authors_tokenizer(folder) if from_authors else load_tokenizer(path)
         super().__init__(tokenizer, path, FRAME)
 
@@ -88,7 +88,7 @@ class Emu3Vocab(Words):
 def _authors_tokenizer(folder: Path) -> Tokenizer:
     """Return the tokenizer of BAAI/Emu3-Gen; ValueError names a file that cannot be used."""
     ranks, vision = all_of(
-        lambda: read_ranks(folder / _RANKS), lambda: _read_names(folder / _VISION)
+        lambda: read_ranks(folder / RANKS), lambda: _read_names(folder / _VISION)
     )
     extra = (f"<|extra_{number}|>" for number in range(205))
     names = (name.strip() for name in (PAD, "<|im_start|>", "<|im_end|>", *extra, *vision))
@@ -112,15 +112,19 @@ class Emu3Prompts(Prompts):
     """`<|extra_203|>text<|image start|>90*90<|image token|>`; the other row: a negative prompt."""
 
     pad = PAD
+    sizes = EMU3  # that --target_size may be
 
     def image_grid(self) -> ImageGrid:
-        width, height = parse_size(self.options.target_size or EMU3.default, EMU3)
+        width, height = parse_size(self.options.target_size or self.sizes.default, self.sizes)
         row_end = self.words[ROW_END] - self.vocab.first_id
         return ImageGrid(height // self.codes.cell, width // self.codes.cell, row_end)
 
     def ids(self, text: str) -> list[int]:
+        return self.framed(self.words[BOS], unicodedata.normalize("NFC", text))
+
+    def framed(self, *begin: str | int) -> list[int]:
+        """Return the ids of texts and control tokens, and of the image's size after them."""
         words, size = self.words, f"{self.grid.rows}*{self.grid.columns}"
-        begin = words[BOS], unicodedata.normalize("NFC", text)
         return row_ids(words.tokenizer, *begin, words[BEGIN_IMAGE], size, words[BEGIN_TOKENS])
 
     @property
@@ -136,11 +140,12 @@ class Emu3(Family):
     """Text-to-image with an Emu3-Gen checkpoint."""
 
     name = "emu3"
+    kinds = ("emu3", "Emu3")  # model_type in transformers' files and in the authors'
     prompts = Emu3Prompts
     image_part = "image codec"
 
     def entries(self, config: dict) -> dict:
-        kind = require_model(config, ("emu3", "Emu3"), self.name)  # transformers', the authors'
+        kind = require_model(config, self.kinds, self.name)
         entries = filled(config.get("text_config") if kind == "emu3" else config, _DEFAULTS)
         rope = entries.get("rope_parameters")
         theta = rope.get("rope_theta") if isinstance(rope, dict) else None

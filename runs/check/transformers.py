@@ -19,6 +19,8 @@ from transformers import (
     JanusVQVAEConfig,
     LlamaConfig,
     LlamaModel,
+    Qwen3Config,
+    Qwen3Model,
 )
 from transformers.models.janus.modeling_janus import JanusVQVAEAlignerMLP, JanusVQVAEHead
 
@@ -26,6 +28,7 @@ from models.base import TargetModel
 from models.files.tensors import read_tensors
 from models.files.weights import weight_files
 from models.targets.emu3 import Emu3
+from models.targets.emu3_5 import Emu35
 from models.targets.janus_config import janus_config
 from models.targets.liquid import Liquid
 from support.json_files import read_object
@@ -80,6 +83,16 @@ def emu3_oracle(folder: Path, target: TargetModel) -> Oracle:
     tensors = ((layout.name(key), x) for key, x in read_tensors(weight_files(folder)))
     prefix = "model.text_model."
     return _with_head(model, _fill_decoder(model, tensors, prefix, layout.ignored, folder, target))
+
+
+def emu3_5_oracle(folder: Path, target: TargetModel) -> Oracle:
+    """Return transformers' Qwen3, which has Emu3.5's norms on queries and keys."""
+    entries = Emu35().entries(read_object(folder / "config.json"))
+    entries["head_dim"] = target.spec.head_dim
+    with torch.device("meta"):
+        model = Qwen3Model(_config(Qwen3Config, entries))
+    tensors = read_tensors(weight_files(folder))
+    return _with_head(model, _fill_decoder(model, tensors, "model.", (), folder, target))
 
 
 def liquid_oracle(folder: Path, target: TargetModel) -> Oracle:
@@ -139,6 +152,7 @@ ORACLES: dict[str, Callable[[Path, TargetModel], Oracle]] = {
     "lumina_mgpt": chameleon_oracle,
     "lumina_mgpt2": chameleon_oracle,
     "emu3": emu3_oracle,
+    "emu3_5": emu3_5_oracle,
     "janus_pro": janus_oracle,
     "liquid": liquid_oracle,
 }

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from small_emu3 import write_emu3
+from small_emu3_5 import write_emu3_5
 from small_janus import write_janus
 from small_liquid import write_liquid
 from small_llamagen import LlamaGenSizes, public_config
@@ -46,6 +47,9 @@ def test_folders_are_known_by_their_files(checkpoint, tmp_path):
     assert source_values(lumina, {})["model"] == "lumina_mgpt"
     assert source_values(write_janus(tmp_path / "own"), {})["model"] == "janus_pro"
     assert source_values(write_emu3(tmp_path / "other"), {})["model"] == "emu3"
+    authors = write_emu3(tmp_path / "flat", layout="authors")
+    assert source_values(authors, {})["model"] == "emu3"
+    assert source_values(write_emu3_5(tmp_path / "norms"), {})["model"] == "emu3_5"
     assert source_values(write_liquid(tmp_path / "gemma"), {})["model"] == "liquid"
     second = write_lumina2(tmp_path / "second")
     assert source_values(second, {})["model"] == "lumina_mgpt2"

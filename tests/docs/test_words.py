@@ -18,6 +18,7 @@ ABSENT = (
     "ckpts/llamagen",
     "ckpts/janus_pro",
     "ckpts/emu3",
+    "ckpts/emu3_5",
     "ckpts/liquid",
     "ckpts/lumina_mgpt2",
     "ckpts/metrics",

@@ -9,6 +9,7 @@ import pytest
 from browser import thinned
 from paper_commands import commands, start, with_table
 from small_emu3 import write_emu3
+from small_emu3_5 import write_emu3_5
 from small_janus import write_janus
 from small_liquid import write_liquid
 from small_llamagen import LlamaGenSizes, write_llamagen
@@ -39,6 +40,7 @@ TARGET_SIZES = {
     "lumina_mgpt": "--target_size 64",
     "emu3": "--target_size 40x32",
     "lumina_mgpt2": "--target_size 32",
+    "emu3_5": "--target_size 80x64",
 }
 NEEDS, HOURS = "scripts.paper.needs", "scripts.paper.hours"
 TOOLS = {NEEDS: paper_needs, HOURS: paper_hours}
@@ -54,6 +56,7 @@ def checkpoints(checkpoint, lumina_folder, tmp_path_factory) -> dict[str, Path]:
     others = {
         "janus_pro": write_janus(tmp_path_factory.mktemp("janus") / "checkpoint"),
         "emu3": write_emu3(tmp_path_factory.mktemp("emu3") / "checkpoint"),
+        "emu3_5": write_emu3_5(tmp_path_factory.mktemp("emu3_5") / "checkpoint"),
         "liquid": write_liquid(tmp_path_factory.mktemp("liquid") / "checkpoint"),
         "lumina_mgpt2": write_lumina2(tmp_path_factory.mktemp("lumina2") / "checkpoint"),
     }

@@ -9,6 +9,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 from small import small_settings
 from small_emu3 import write_emu3
+from small_emu3_5 import write_emu3_5
 from small_janus import write_janus
 from small_liquid import write_liquid
 from small_llamagen import write_llamagen
@@ -44,7 +45,10 @@ def with_norms(folder: Path) -> Path:
         ("janus_pro", lambda p, c: c, "for --model janus_pro, got 'chameleon'"),
         ("janus_pro", lambda p, c: write_emu3(p / "a"), "holds Emu3, .*use --model emu3"),
         ("anole", lambda p, c: write_llamagen(p), "LlamaGen, .*--model llamagen or --model llam"),
-        ("emu3", lambda p, c: with_norms(write_emu3(p / "a")), "holds Emu3.5, .*no --model here"),
+        ("emu3", lambda p, c: with_norms(write_emu3(p / "a")), "holds Emu3.5, .*--model emu3_5"),
+        ("emu3", lambda p, c: write_emu3_5(p / "a"), "holds Emu3.5, .*use --model emu3_5"),
+        ("emu3_5", lambda p, c: write_emu3(p / "a"), "holds Emu3, .*use --model emu3"),
+        ("emu3_5", lambda p, c: c, "for --model emu3_5, got 'chameleon'"),
         (
             "emu3",
             lambda p, c: change(write_emu3(p / "a"), text_config={"vocab_size": 282926}),

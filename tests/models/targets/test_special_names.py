@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from small import LUMINA, small_settings, write_checkpoint
 from small_emu3 import AUTHORS, Emu3Sizes, emu3_settings, write_emu3
+from small_emu3_5 import emu3_5_settings, write_emu3_5
 from small_janus import janus_settings, write_janus
 from small_liquid import liquid_settings, write_liquid
 from small_llamagen import write_t5
@@ -54,6 +55,10 @@ def authors_emu3(folder: Path) -> object:
     return emu3_settings(write_emu3(folder, sizes, "authors"))
 
 
+def emu3_5(folder: Path) -> object:
+    return emu3_5_settings(write_emu3_5(folder))
+
+
 def liquid(folder: Path) -> object:
     return liquid_settings(write_liquid(folder))
 
@@ -84,6 +89,7 @@ def lumina(folder: Path) -> object:
         unmarked_janus,
         emu3,
         authors_emu3,
+        emu3_5,
         liquid,
         unmarked_liquid,
         chameleon,

@@ -13,6 +13,7 @@ from browser import only_in_all, thinned
 from damage import State, gone, weights
 from small import LUMINA, write_checkpoint, write_shards
 from small_emu3 import AUTHORS, BEFORE, Emu3Sizes, write_emu3
+from small_emu3_5 import Emu35Sizes, write_emu3_5
 from small_janus import write_janus
 from small_liquid import LiquidSizes, write_liquid
 from small_lumina2 import LUMINA2, write_lumina2
@@ -264,6 +265,7 @@ def test_transformers_is_skipped_without_memory(small, monkeypatch) -> None:
         ("emu3", "new"),
         ("emu3", "old"),
         ("emu3", "authors"),
+        ("emu3_5", "authors"),
         ("liquid", "transformers"),
         ("lumina_mgpt2", "transformers"),
     ],
@@ -279,6 +281,9 @@ def test_logits_are_those_of_transformers(model, layout, checkpoint, tmp_path) -
     elif model == "lumina_mgpt2":
         write_lumina2(folder, replace(LUMINA2, positions=700))
         flags["target_size"] = "32"
+    elif model == "emu3_5":
+        write_emu3_5(folder, Emu35Sizes(positions=700))
+        flags["target_size"] = "80x64"
     else:
         sizes = Emu3Sizes(positions=700, words=AUTHORS if layout == "authors" else BEFORE)
         write_emu3(folder, sizes, layout)

@@ -12,6 +12,7 @@ from browser import only_in_all
 from safetensors.torch import load_file
 from small import LUMINA, Sizes, write_checkpoint
 from small_emu3 import write_emu3
+from small_emu3_5 import write_emu3_5
 from small_janus import write_janus
 from small_liquid import write_liquid
 from small_llamagen import llamagen_settings, open_llamagen, write_llamagen
@@ -283,11 +284,11 @@ def test_several_folders_of_tokens_are_one(folders, tmp_path) -> None:
 
 
 LAYOUTS = {"tiny": {}, "lumina_mgpt": {"target_size": "96x64"}, "llamagen": {}, "janus_pro": {},
-           "emu3": {"target_size": "32x32"}, "liquid": {},
+           "emu3": {"target_size": "32x32"}, "emu3_5": {"target_size": "64"}, "liquid": {},
            "lumina_mgpt2": {"target_size": "32"}}  # fmt: skip
 
-WRITERS = {"janus_pro": write_janus, "emu3": write_emu3, "liquid": write_liquid,
-           "lumina_mgpt2": write_lumina2}  # fmt: skip
+WRITERS = {"janus_pro": write_janus, "emu3": write_emu3, "emu3_5": write_emu3_5,
+           "liquid": write_liquid, "lumina_mgpt2": write_lumina2}  # fmt: skip
 
 
 # a second layer with one model only; `make test-all` tries it with all

@@ -1,0 +1,105 @@
+"""A complete small Emu3.5-Image with random weights; its decoder is transformers' Qwen3."""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+import yaml
+from small import llama_drafter, randomised, small_settings, write_drafter
+from small_emu3 import AUTHORS, write_words
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from configs.schema import RunSettings
+from models.codecs.vqgan_config import VqganConfig
+from models.codecs.vqgan_layout import build_vqmodel, to_taming
+from models.targets.emu3_5 import Emu35
+
+FIRST = 256 + len(AUTHORS)  # id of the first image code
+
+
+@dataclass(frozen=True)
+class Emu35Sizes:
+    """Sizes: images of `size` pixels, 16 per token, out of so many `codes`.
+
+    Heads together are wider than hidden states.
+    """
+
+    size: str = "80x64"
+    codes: int = 24
+    hidden: int = 32
+    positions: int = 260
+
+
+def write_emu3_5(
+    folder: Path,
+    sizes: Emu35Sizes = Emu35Sizes(),  # noqa: B008
+    shard: str = "50GB",
+) -> Path:
+    """Write target and drafter, tokenizer and codec next to them; returns the folder."""
+    config = Qwen3Config(
+        vocab_size=FIRST + sizes.codes,
+        hidden_size=sizes.hidden,
+        intermediate_size=sizes.hidden + 8,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=sizes.positions,
+        rms_norm_eps=1e-5,
+        rope_theta=1e6,
+        tie_word_embeddings=False,
+    )
+    randomised(Qwen3ForCausalLM(config), 0).save_pretrained(folder, max_shard_size=shard)
+    entries = public_entries(config)
+    (folder / "config.json").write_text(json.dumps(entries))
+    home = folder.absolute().parent
+    for name, write in (("tokenizer_emu3_ibq", write_words), ("Emu3.5-VisionTokenizer", write_ibq)):
+        (home / name).mkdir(exist_ok=True)
+        write(home / name, sizes.codes)
+    network = Emu35().network(entries)
+    network.fill(folder, torch.float32, torch.device("cpu"))
+    write_drafter(folder / "drafter", *llama_drafter(Emu35().entries(entries), network.module))
+    return folder
+
+
+def public_entries(config: Qwen3Config) -> dict:
+    """Return the authors' config.json of a decoder."""
+    names = (
+        "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "head_dim",
+        "num_attention_heads", "num_key_value_heads", "max_position_embeddings", "rms_norm_eps",
+    )  # fmt: skip
+    image = {f"{name}_token_id": FIRST - 3 + i for i, name in enumerate(("img", "boi", "eoi"))}
+    sizes = {name: getattr(config, name) for name in names}
+    fixed = {"hidden_act": "silu", "rope_scaling": None, "tie_word_embeddings": False}
+    return {"model_type": "Emu3", "rope_theta": 1e6} | sizes | fixed | image
+
+
+def write_ibq(folder: Path, codes: int) -> None:
+    """Write the codec as in BAAI/Emu3.5-VisionTokenizer; latents spread as the encoder's do."""
+    config = VqganConfig(32, (1, 1, 1, 1, 2), 1, 8, 8, codes, 64, coarse_attention=True)
+    torch.manual_seed(7)
+    model = build_vqmodel(config).requires_grad_(False)
+    for name, weight in model.named_parameters():
+        if weight.ndim > 1:
+            weight.data = torch.randn_like(weight) / weight[0].numel() ** 0.5
+        elif "norm" in name:
+            weight.data += 0.2 * torch.randn_like(weight)
+    pixels = (torch.rand(8, 3, 4, 4) * 2 - 1).repeat_interleave(16, 2).repeat_interleave(16, 3)
+    latents = model.quant_conv(model.encoder(pixels)).transpose(0, 1).flatten(1)
+    table = model.quantize.embedding.weight
+    table.data = latents.mean(1) + latents.std(1) * torch.randn_like(table)
+    torch.save(to_taming(model.state_dict(), len(config.ch_mult)), folder / "model.ckpt")
+    sizes = {"ch": 32, "ch_mult": [1, 1, 1, 1, 2], "num_res_blocks": 1, "z_channels": 8}
+    fixed = {"double_z": False, "in_channels": 3, "out_ch": 3, "dropout": 0.0}
+    content = {
+        "ddconfig": sizes | fixed | {"resolution": 64, "attn_resolutions": [4]},
+        "n_embed": codes, "embed_dim": 8, "beta": 0.25,
+    }  # fmt: skip
+    (folder / "config.yaml").write_text(yaml.safe_dump(content))
+
+
+def emu3_5_settings(folder: Path, dtype: str = "fp64", **sampling: float) -> RunSettings:
+    """Return the settings of a run on a small checkpoint, with its drafter."""
+    settings = small_settings(folder, dtype, "emu3_5", **{"cfg": 3.0, **sampling})
+    return replace(settings, target_size=Emu35Sizes().size)
