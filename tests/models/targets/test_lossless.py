@@ -1,6 +1,6 @@
-"""Janus-Pro, Emu3, Emu3.5, Liquid and Lumina-mGPT 2.0 in fp64: every lossless rule with every method
-and proposal that it goes with repeats plain decoding's tokens, the randomised ones at temperature
-0. Trees of Emu3, Emu3.5 and Lumina-mGPT 2.0 run across row ends.
+"""Janus-Pro, Emu3, Emu3.5, Liquid and Lumina-mGPT 2.0 in fp64: every lossless rule with every
+method and proposal that it goes with repeats plain decoding's tokens, the randomised ones at
+temperature 0. Trees of Emu3, Emu3.5 and Lumina-mGPT 2.0 run across row ends.
 """
 
 from __future__ import annotations
