@@ -21,9 +21,9 @@ CEILINGS = {
     MethodSettings(method="static", tree="chain"): 383,
     MethodSettings(method="eagle2", depth=3, width=3, nodes=8): 306,
     MethodSettings(method="adt"): 249,
-    MethodSettings(method="recall", depth=6, width=3, nodes=8): 429,
-    MethodSettings(method="eagle_recall", depth=6, width=3, nodes=8, window=0): 703,
-    MethodSettings(method="block", depth=6, width=3, nodes=8, window=6): 646,
+    MethodSettings(method="recall", depth=6, width=3, nodes=8): 450,
+    MethodSettings(method="eagle_recall", depth=6, width=3, nodes=8, window=0): 723,
+    MethodSettings(method="block", depth=6, width=3, nodes=8, window=6): 735,
 }
 WAITS = ("aten::item", "aten::is_nonzero", "aten::equal", "aten::_local_scalar_dense")
 
