@@ -13,11 +13,7 @@ from torch import Tensor
 from decoding.device import arange
 from decoding.graphs import TreeShape
 from decoding.round import Round, RoundResult, hidden_at
-from drafters.similarity import (
-    SHARPNESS,
-    Directions,
-    LastTree,
-)
+from drafters.similarity import SHARPNESS, Directions, LastTree
 from models.base import TargetModel
 
 UNKNOWN = -1.0  # the similarity where no node stands
@@ -56,8 +52,8 @@ def recall(
     here = positions[..., None] == nodes.positions[:, None]  # (images, k, nodes)
     known = here.any(2)
     merit = torch.zeros(here.shape, dtype=directions.dtype, device=tokens.device)
-    for back, sharpness in enumerate(SHARPNESS):
-        query, key = directions(tokens[..., back]), directions(nodes.lineage[..., back])
+    queries, keys = directions(tokens).unbind(2), directions(nodes.lineage).unbind(2)
+    for query, key, sharpness in zip(queries, keys, SHARPNESS, strict=True):
         merit = merit.baddbmm(query, key.transpose(1, 2), alpha=sharpness)
     weights = merit.masked_fill(~here & known[..., None], -torch.inf).softmax(2) * known[..., None]
     similarity = merit.masked_fill(~here, -torch.inf).amax(2) / sum(SHARPNESS)
