@@ -95,6 +95,16 @@ def logits_by_transformers(
     return torch.stack(found)
 
 
+def assert_logits_are_theirs(
+    model: torch.nn.Module, target: TargetModel, codes: list[int], text: str, bound: float
+) -> None:
+    """Compare the two above, for logits that differ enough to tell."""
+    expected = logits_by_transformers(model, target, text, codes)
+    assert expected.std() > 0.3
+    ours = cached_logits(target, text, codes)
+    torch.testing.assert_close(ours.double(), expected, rtol=0, atol=bound)
+
+
 def decoded(
     session: Session, method: MethodSettings = PLAIN, sampling: SamplingSettings | None = None
 ) -> list[Tensor]:

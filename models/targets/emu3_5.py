@@ -19,12 +19,12 @@ from models.base import ImageVocab, TargetOptions, TransformerSpec
 from models.codecs.codec import Fit
 from models.codecs.ibq import IBQ, IBQ_FILES, ibq_files, load_ibq
 from models.codecs.vqgan_config import read_config
-from models.files.entries import filled, refuse_entry
+from models.files.entries import filled
 from models.files.names import HUB_TOKENIZER
 from models.files.network import Network
 from models.targets.emu3 import BOS, RANKS, Emu3, Emu3Prompts, Emu3Vocab
 from models.targets.family import Checked, checked_images
-from models.targets.llama import decoder_keys, decoder_network, llama_spec
+from models.targets.llama import decoder_keys, decoder_network, wide_llama_spec
 from models.targets.prompts import ImageCodes
 
 _ANSWER = "<|extra_100|>"
@@ -66,11 +66,8 @@ class Emu35(Emu3):
         return {name: value for name, value in entries.items() if name != "head_dim"}
 
     def spec(self, config: dict) -> TransformerSpec:
-        spec, width = llama_spec(self.entries(config)), filled(config, _DEFAULTS)["head_dim"]
-        if type(width) is not int or width < 2 or width % 2:
-            refuse_entry("head_dim", width, "even whole numbers from 2")
-        positions = min(spec.max_positions, _POSITIONS)
-        return replace(spec, qk_rms=True, head_width=width, max_positions=positions)
+        width = filled(config, _DEFAULTS)["head_dim"]
+        return replace(wide_llama_spec(self.entries(config), width, _POSITIONS), qk_rms=True)
 
     def network(self, config: dict, vocab: ImageVocab | None = None) -> Network:
         spec = self.spec(config)

@@ -15,12 +15,12 @@ import torch
 
 from models.base import ImageVocab, TargetOptions, TransformerSpec
 from models.codecs.codec import META
-from models.files.entries import filled, refuse_entry, require_model, require_values
+from models.files.entries import filled, require_model, require_values
 from models.files.names import HUB_TOKENIZER
 from models.files.network import Network
 from models.files.tokenizer_file import load_tokenizer, row_ids
 from models.targets.chameleon import WithVqgan, vqgan_codes
-from models.targets.llama import HEAD, decoder_keys, decoder_network, llama_spec
+from models.targets.llama import HEAD, decoder_keys, decoder_network, wide_llama_spec
 from models.targets.prompts import Prompts, Words
 from models.transformer import RMSNorm, Transformer
 
@@ -88,11 +88,8 @@ class Liquid(WithVqgan):
         return {name: entries[name] for name in entries if name not in ("head_dim", *_BUILT)}
 
     def spec(self, config: dict) -> TransformerSpec:
-        spec, width = llama_spec(self.entries(config)), filled(config, _DEFAULTS)["head_dim"]
-        if type(width) is not int or width < 2 or width % 2:
-            refuse_entry("head_dim", width, "even whole numbers from 2")
-        positions = min(spec.max_positions, _POSITIONS)
-        return replace(spec, gelu=True, head_width=width, max_positions=positions)
+        width = filled(config, _DEFAULTS)["head_dim"]
+        return replace(wide_llama_spec(self.entries(config), width, _POSITIONS), gelu=True)
 
     def network(self, config: dict, vocab: ImageVocab | None = None) -> Network:
         spec, vocab = self.spec(config), vocab or ImageVocab(0, vqgan_codes(config))

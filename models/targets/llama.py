@@ -109,6 +109,25 @@ def llama_spec(entries: Mapping[str, object]) -> TransformerSpec:
     return spec
 
 
+def wide_llama_spec(
+    entries: Mapping[str, object], width: object, positions: int
+) -> TransformerSpec:
+    """Return the sizes of a Llama decoder whose heads are not hidden / heads channels wide.
+
+    Args:
+        entries: as of `llama_spec`, without `head_dim`.
+        width: `head_dim` of config.json.
+        positions: most that caches get room for.
+
+    Raises:
+        ValueError: naming an entry that is missing or not allowed.
+    """
+    spec = llama_spec(entries)
+    if type(width) is not int or width < 2 or width % 2:
+        refuse_entry("head_dim", width, "even whole numbers from 2")
+    return replace(spec, head_width=width, max_positions=min(spec.max_positions, positions))
+
+
 def llama_drafter_spec(config: Mapping[str, object], target: TransformerSpec) -> TransformerSpec:
     """Return the sizes of an EAGLE head for a Llama target, with room for its sequences.
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from families import cached_logits, decoded, extracted, logits_by_transformers
+from damage import inspected, rows
+from families import assert_logits_are_theirs, decoded, extracted
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from small import write_shards
@@ -95,10 +96,7 @@ def test_prompt_rows(session) -> None:
 def test_logits_of_both_guidance_rows(dtype, bound, original, theirs) -> None:
     target = open_session(emu3_5_settings(original, dtype)).target
     sequence = with_row_ends(torch.tensor(CODES), target.grid).tolist()
-    expected = logits_by_transformers(theirs, target, TEXT, sequence)
-    assert expected.std() > 0.3
-    ours = cached_logits(target, TEXT, sequence)
-    torch.testing.assert_close(ours.double(), expected, rtol=0, atol=bound)
+    assert_logits_are_theirs(theirs, target, sequence, TEXT, bound)
 
 
 def test_a_greedy_image_is_that_of_the_authors_loop(session, theirs) -> None:
@@ -198,14 +196,14 @@ def test_a_codec_with_other_attention(folder) -> None:
 
 
 def test_inspect(original, capsys) -> None:
-    words = f"inspect --json --model emu3_5 --model_path {original} --target_size {SIZES.size}"
-    assert main.main(words.split()) == 0
-    found = json.loads(capsys.readouterr().out)
-    texts = {(line["part"], line["item"]): line["text"] for line in found["findings"]}
-    assert "491 ids, image codes 467 to 490" in texts["text tokenizer", "files"]
-    assert "Emu3.5-VisionTokenizer/model.ckpt: 24 codes" in texts["image codec", "files"]
-    assert "4 x 5 tokens and 4 row ends" in texts["parts", "together"]
-    assert {"noise", "stale predictions", "image codec"} <= found["memory"].keys()
+    words = "--model=emu3_5", f"--target_size={SIZES.size}"
+    code, report = inspected(capsys, original, *words)
+    told = rows(report)
+    assert code == 0
+    assert "491 ids, image codes 467 to 490" in told["text tokenizer", "files"]["text"]
+    assert "Emu3.5-VisionTokenizer/model.ckpt: 24 codes" in told["image codec", "files"]["text"]
+    assert "4 x 5 tokens and 4 row ends" in told["parts", "together"]["text"]
+    assert {"noise", "stale predictions", "image codec"} <= report["memory"].keys()
 
 
 def test_the_recipe_is_the_authors_sampling(original, tmp_path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from families import cached_logits, decoded, logits_by_transformers
+from families import assert_logits_are_theirs, decoded
 from small_liquid import LiquidSizes, liquid_settings, write_liquid
 from transformers import GemmaForCausalLM
 
@@ -58,10 +58,7 @@ def test_a_long_prompt_is_refused(session) -> None:
 @pytest.mark.parametrize(("dtype", "bound"), [("fp64", 1e-5), ("fp32", 1e-4)])
 def test_logits_of_both_guidance_rows(dtype, bound, original, theirs) -> None:
     target = open_session(liquid_settings(original, dtype)).target
-    expected = logits_by_transformers(theirs, target, TEXT, CODES)
-    assert expected.std() > 0.3
-    ours = cached_logits(target, TEXT, CODES)
-    torch.testing.assert_close(ours.double(), expected, rtol=0, atol=bound)
+    assert_logits_are_theirs(theirs, target, CODES, TEXT, bound)
 
 
 def test_a_greedy_image_is_that_of_the_authors_loop(session, theirs) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from damage import inspected, rows
 from families import PROMPTS, cached_logits, decoded, extracted
 from PIL import Image
 from safetensors.torch import load_file, save_file
@@ -271,15 +272,14 @@ def test_a_missing_codec_is_named_with_its_source(folder, capsys) -> None:
 
 
 def test_inspect(original, capsys) -> None:
-    words = f"inspect --json --model lumina_mgpt2 --target_size 32 --model_path {original}"
-    assert main.main(words.split()) == 0
-    found = json.loads(capsys.readouterr().out)
-    texts = {(line["part"], line["item"]): line["text"] for line in found["findings"]}
-    assert "2 layers, hidden 16, 2 heads, 155024 ids" in texts["target", "config.json"]
-    assert "264 ids" in texts["text tokenizer", "files"]
-    assert "24 codes" in texts["image codec", "files"]
-    assert "4 x 4 tokens and 4 row ends" in texts["parts", "together"]
-    assert {"target weights", "target keys and values", "noise"} <= found["memory"].keys()
+    code, report = inspected(capsys, original, "--model=lumina_mgpt2", "--target_size=32")
+    told = rows(report)
+    assert code == 0
+    assert "2 layers, hidden 16, 2 heads, 155024 ids" in told["target", "config.json"]["text"]
+    assert "264 ids" in told["text tokenizer", "files"]["text"]
+    assert "24 codes" in told["image codec", "files"]["text"]
+    assert "4 x 4 tokens and 4 row ends" in told["parts", "together"]["text"]
+    assert {"target weights", "target keys and values", "noise"} <= report["memory"].keys()
 
 
 @pytest.mark.parametrize("text", ["", "0", "770", "800x768", "1024x224"])
