@@ -134,7 +134,7 @@ class KVCache:
         """
         rows, device = self.rows(image), self.origins.device
         self.origins[rows] = starts if origins is None else origins
-        slots = arange(self.slots, device)[:length]
+        slots = arange(length, device)
         is_padding = slots < starts[:, None]  # (guidance, length)
         self.padding[rows] = 0
         self.padding[rows, :length].masked_fill_(is_padding, -torch.inf)
@@ -197,8 +197,7 @@ class CacheView:
         device = cache.origins.device
         self.cache, self.most = cache, most
         self.lengths = lengths.repeat_interleave(cache.guidance)[:, None]  # (rows, 1)
-        # of one table, since `arange` keeps one for every size that it is asked for
-        uncommitted = arange(cache.slots, device)[: most + room] >= self.lengths
+        uncommitted = arange(most + room, device) >= self.lengths
         padding = cache.padding[:, : most + room]
         self.mask = padding.masked_fill(uncommitted, -torch.inf)[:, None]  # (rows, 1, slots)
         self.slots = self.lengths + arange(room + 1, device)  # (rows, room + 1) after the committed

@@ -43,13 +43,25 @@ def arange(count: int, device: torch.device) -> Tensor:
 
 def identity(count: int, device: torch.device) -> Tensor:
     """Return (count, count) bool, true on the diagonal, as a tensor on the device, made once."""
-    return constant(tuple(tuple(a == b for b in range(count)) for a in range(count)), device)
+    return _identity(count, torch.device(device))
 
 
 @cache
 def _arange(count: int, device: torch.device) -> Tensor:
     with torch.inference_mode(False):
-        return torch.arange(count, device=device)
+        # a view, since lengths of the cache differ in every round: a table each would add up
+        return _numbers(1 << count.bit_length(), device)[:count]
+
+
+@cache
+def _numbers(count: int, device: torch.device) -> Tensor:
+    return torch.arange(count, device=device)
+
+
+@cache
+def _identity(count: int, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.eye(count, dtype=torch.bool, device=device)
 
 
 class Stopwatch:

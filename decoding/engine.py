@@ -190,7 +190,7 @@ class Engine:
     def _commit(self, scored: Scored, verdict: Verdict) -> tuple[RoundResult, Tensor]:
         """Keep the accepted paths, and let the drafter learn."""
         tree, round = scored.tree, scored.round
-        kept = accepted_tokens(scored.tokens, verdict, tree.height, round, self.target.grid)
+        kept = accepted_tokens(scored.tokens, verdict, tree.height, self.target.grid)
         result = RoundResult(
             round, tree, scored.hidden, scored.node_hidden, scored.log_p, verdict, kept
         )

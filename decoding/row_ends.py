@@ -79,7 +79,7 @@ def _visible(visible: Tensor, node: Tensor, present: Tensor) -> Tensor:
 
 
 def accepted_tokens(
-    tokens: VerifyTokens, verdict: Verdict, height: int, round: Round, grid: ImageGrid
+    tokens: VerifyTokens, verdict: Verdict, height: int, grid: ImageGrid
 ) -> AcceptedTokens:
     """Return the slots to keep: those of the accepted nodes, and of the row ends between them.
 

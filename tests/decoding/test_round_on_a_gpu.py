@@ -71,7 +71,7 @@ def move(module: nn.Module) -> None:
 def fake_gpu(monkeypatch) -> FakeTensorMode:
     monkeypatch.setattr(torch, "tensor", empty_tensor)
     # without its memory of other modes' tensors
-    for name in ("_constant", "_arange"):
+    for name in ("_constant", "_arange", "_numbers", "_identity"):
         made = getattr(device_module, name).__wrapped__
         monkeypatch.setattr(f"decoding.device.{name}", made)
     for module in ("engine", "images"):
