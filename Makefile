@@ -20,11 +20,11 @@ lint: $(VENV)/installed
 	$(PY) -m ruff format --check .
 
 test: lint
-	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile --max-worker-restart 0
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadgroup --max-worker-restart 0
 
 # Nothing is skipped for want of a browser: Chromium has to be installed.
 test-all: lint
-	ADT_TEST_ALL=1 OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile --max-worker-restart 0
+	ADT_TEST_ALL=1 OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadgroup --max-worker-restart 0
 
 # On an otherwise idle machine: the notebook's table marks times that cannot be trusted.
 notebook: $(VENV)/installed

@@ -5,6 +5,13 @@ from pathlib import Path
 import pytest
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One worker takes a file, whose tests share fixtures, or a group that a test names itself."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(str(item.path)))
+
+
 @pytest.fixture(scope="module")
 def one_thread():
     """Small networks are faster on one thread."""

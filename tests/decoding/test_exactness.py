@@ -5,6 +5,7 @@ the table.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 import pytest
 from browser import ALL
@@ -24,7 +25,12 @@ CELLS = [
 ]
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=str)
+def apart(these: Iterable[Cell]) -> list:
+    """Each cell for whichever worker is free: all of them on one would take it an hour."""
+    return [pytest.param(c, marks=pytest.mark.xdist_group(f"exactness of {c}")) for c in these]
+
+
+@pytest.mark.parametrize("cell", apart(CELLS), ids=str)
 def test_tokens_have_the_targets_distribution(cell: Cell) -> None:
     """The joint one, and that of the tokens after a refused draft."""
     result = outcome(cell, IMAGES)
@@ -32,7 +38,7 @@ def test_tokens_have_the_targets_distribution(cell: Cell) -> None:
     assert result.exact
 
 
-@pytest.mark.parametrize("cell", CONTROLS, ids=str)
+@pytest.mark.parametrize("cell", apart(CONTROLS), ids=str)
 def test_faults_are_seen(cell: Cell) -> None:
     result = outcome(cell, IMAGES)
     print(row(cell, result))
