@@ -1,6 +1,7 @@
 """A complete small Janus-Pro with random weights, in transformers' layout and in the authors'."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,12 +45,14 @@ def write_janus(
     folder: Path,
     sizes: JanusSizes = JanusSizes(),  # noqa: B008
     authors: bool = False,
+    special: Sequence[str] = SPECIAL,
 ) -> Path:
     """Write target, drafter and tokenizer; returns the folder.
 
     authors: keys, config.json and .bin as deepseek-ai has them, else as transformers writes them.
+    special: control tokens that the tokenizer has.
     """
-    tokenizer = special_tokenizer(SPECIAL)
+    tokenizer = special_tokenizer(special)
     config = public_config(sizes, tokenizer.get_vocab_size())
     network: JanusNetwork = JanusPro().network(config.to_dict()).module.to_empty(device="cpu")
     randomised(network, 0).embed_codes()

@@ -1,4 +1,5 @@
-"""Janus-Pro (arXiv 2501.17811): a plain Llama whose image codes have an embedding of their own.
+"""Janus-Pro (arXiv 2501.17811), models trained from it, and its forerunner Janus-1.3B
+(2410.13848): a plain Llama whose image codes have an embedding of their own.
 
 A prompt is `<begin of sentence><|User|>: text`, a blank line, `<|Assistant|>:<begin_of_image>`. The
 unconditional row is as long: all but its first and last token are padding, which is attended to. An
@@ -30,6 +31,7 @@ from models.targets.prompts import ImageCodes, Prompts, Words
 from models.transformer import Transformer
 
 BOS, PAD, BEGIN_IMAGE = "<｜begin▁of▁sentence｜>", "<｜▁pad▁｜>", "<begin_of_image>"
+ROLES = "User", "Assistant"
 # Caches have room for all positions; the 16,384 of the public files are not for one image.
 _PROMPT = 1024  # tokens of a prompt that find room
 
@@ -49,9 +51,9 @@ class JanusPrompts(Prompts):
 
     def ids(self, text: str) -> list[int]:
         words, id_of = self.words, self.words.tokenizer.token_to_id
-        # The roles are tokens in the published files; a file without them spells them.
+        # Janus-Pro's roles are tokens; Janus-1.3B, whose file lacks them, was trained with words
         user, assistant = (
-            role if id_of(role) is None else id_of(role) for role in ("<|User|>", "<|Assistant|>")
+            name if id_of(f"<|{name}|>") is None else id_of(f"<|{name}|>") for name in ROLES
         )
         request = user, f": {text.strip()}\n\n", assistant, ":"
         return row_ids(words.tokenizer, words[BOS], *request, words[BEGIN_IMAGE])

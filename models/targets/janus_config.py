@@ -1,7 +1,8 @@
 """Janus-Pro's config.json in its two public layouts, and the keys of the weights in each.
 
 Model type `janus` is that of transformers (deepseek-community/Janus-Pro-1B, -7B, safetensors),
-`multi_modality` the authors' (deepseek-ai/Janus-Pro-1B, -7B, .bin).
+`multi_modality` the authors' (deepseek-ai/Janus-Pro-1B, -7B and Janus-1.3B, .bin), in which models
+trained from theirs come, too (T2I-R1, Janus-4o; .safetensors).
 """
 
 from collections.abc import Mapping

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from families import PROMPTS, cached_logits, decoded
-from small_janus import BEGIN_IMAGE, BOS, PAD, JanusSizes, janus_settings, write_janus
+from safetensors.torch import save_file
+from small import write_shards
+from small_janus import BEGIN_IMAGE, BOS, PAD, SPECIAL, JanusSizes, janus_settings, write_janus
 from torch import Tensor
 from transformers import JanusForConditionalGeneration
 
@@ -49,6 +52,32 @@ def test_prompt_rows(session) -> None:
     assert rows.ids.tolist() == [[256, *text, 262], [256, *[258] * len(text), 262]]
     assert target.length(TEXT) == len(text) + 2 and rows.starts.tolist() == [0, 0]
     assert target.prompt(TEXT, 1).ids.tolist() == rows.ids[:1].tolist()
+
+
+def test_a_forerunner_without_tokens_for_its_roles(tmp_path) -> None:
+    """Janus-1.3B's script writes "User: ...", a blank line, "Assistant:" in plain words."""
+    words = [name for name in SPECIAL if name not in ("<|User|>", "<|Assistant|>")]
+    folder = write_janus(tmp_path / "forerunner", authors=True, special=words)
+    session = open_session(janus_settings(folder))
+    text = session.target.prompts.words.tokenizer.encode("User: A red cat.\n\nAssistant:").ids
+    assert session.target.prompt(TEXT, 1).ids.tolist() == [[256, *text, 260]]
+    for image, baseline in zip(
+        decoded(session, MethodSettings("adt")), decoded(session), strict=True
+    ):
+        assert torch.equal(image, baseline)
+
+
+def test_a_descendant_in_shards(folders, tmp_path) -> None:
+    """T2I-R1, Janus-4o: the authors' keys, written as .safetensors in several files."""
+    folder = shutil.copytree(folders["authors"], tmp_path / "descendant")
+    weights = folder / "pytorch_model.bin"
+    save_file(torch.load(weights), folder / "model.safetensors")
+    weights.unlink()
+    write_shards(folder, "safetensors")
+    one, other = (
+        decoded(open_session(janus_settings(place))) for place in (folder, folders["authors"])
+    )
+    assert all(map(torch.equal, one, other))
 
 
 def test_a_long_prompt_is_refused(session) -> None:
