@@ -136,15 +136,20 @@ GONE_COMMANDS = {"verify": "inspect --run"}
 
 
 def run(words: Sequence[str]) -> None:
-    """Run the command that the words name, or print help."""
+    """Run the command that the words name, or print help or the version."""
     if not words or words[0] in ("-h", "--help", "help"):
         print(program_help())
+        return
+    if words[0] in ("--version", "-V"):
+        from support.provenance import version_line
+
+        print(version_line())
         return
     name = words[0].replace("-", "_")
     if name in GONE_COMMANDS:
         raise SettingsError(f"{name}: there is no such command; use `{GONE_COMMANDS[name]}`")
     if name not in COMMANDS:
-        expected = f"{one_of(COMMANDS)}, or --help"
+        expected = f"{one_of(COMMANDS)}, --help or --version"
         raise mismatch("command", repr(words[0]), expected, near_names(name, COMMANDS))
     if "--help" in words or "-h" in words:
         print(asked_help([name, *words[1:]]))

@@ -51,6 +51,7 @@ def program_help() -> str:
         "",
         "Flags: python main.py <command> --help; all of them: --help all; of one method: "
         "python main.py generate_images --method adt --help",
+        "Version: python main.py --version",
         "Example:",
         '  python main.py generate_images --prompt "a small red circle on a grassy background" '
         "--num_images 4",

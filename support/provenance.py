@@ -6,6 +6,7 @@ Does not import torch.
 import hashlib
 import platform
 import subprocess
+import tomllib
 from importlib import metadata
 from pathlib import Path
 
@@ -29,6 +30,21 @@ def versions() -> dict[str, str | None]:
         except metadata.PackageNotFoundError:
             found[package] = None
     return found
+
+
+def program_version() -> str:
+    """Return the version of ADT-Tree, from the checkout: it runs from there, installed or not."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+
+
+def version_line() -> str:
+    """Return one line for bug reports: versions of program, torch and Python, and the revision."""
+    found = versions()
+    parts = [f"adt-tree {program_version()}"]
+    if (commit := revision()) is not None:
+        parts.append(f"revision {commit}")
+    parts += [f"torch {found['torch'] or 'not installed'}", f"Python {found['python']}"]
+    return ", ".join(parts)
 
 
 def revision() -> str | None:

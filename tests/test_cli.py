@@ -1,9 +1,12 @@
 """The command line: refusals before any work, exit codes, texts that survive fire."""
 
+import platform
+import re
 import subprocess
 import sys
 import time
 import types
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -99,6 +102,7 @@ def test_a_missing_model_is_refused_in_a_process_of_its_own(tmp_path):
     [
         ([], 0),
         (["--help"], 0),
+        (["--version"], 0),
         (["generate_images", "--help"], 0),
         (["benchmark", "--", "--help"], 0),
         (["extract_tokens", "--output_dir=o"], 2),
@@ -119,6 +123,18 @@ def test_help_names_commands(capsys):
     for words in ([], ["-h"], ["--help"], ["help"]):
         assert main.main(words) == 0
         assert "generate_images --prompt" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("commit", ["a1b2c3+changes", None], ids=["checkout", "no-git"])
+def test_version_is_one_line_for_a_bug_report(commit, monkeypatch, capsys):
+    monkeypatch.setattr("support.provenance.revision", lambda: commit)
+    for word in ("--version", "-V"):
+        assert main.main([word]) == 0
+        program, *between, torch, python = capsys.readouterr().out.removesuffix("\n").split(", ")
+        assert re.fullmatch(r"adt-tree \d+\.\d+\.\d+", program)
+        assert between == ([] if commit is None else [f"revision {commit}"])
+        assert torch == f"torch {metadata.version('torch')}"
+        assert python == f"Python {platform.python_version()}"
 
 
 def test_an_interruption_says_that_the_same_command_continues(monkeypatch, model, capsys):

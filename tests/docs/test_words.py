@@ -26,7 +26,7 @@ ABSENT = (
 PLACES = ("configs", "scripts", "eval", "docs", "ckpts", "tests")
 # of scripts, of torchrun and the hub's client, of fire
 OTHERS = {"runs", "nproc_per_node", "local", "help", "small", "thin", "output", "images", "tau"}
-OTHERS |= {"measured"}
+OTHERS |= {"measured", "version"}
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -50,7 +50,7 @@ def test_files_of_the_checkout_exist(page: str) -> None:
 def test_commands_can_be_typed(page: str) -> None:
     """Their flags exist and have values, once each; what the values mean is not looked at."""
     for command, *rest in commands(page):
-        if not {"--help", "-h"} & {command, *rest}:
+        if not {"--help", "-h", "--version"} & {command, *rest}:
             read_words(command, rest)
 
 
