@@ -28,7 +28,7 @@ from decoding.verifiers.sampled import Gsd, Sampled
 from decoding.verifiers.traversal import first_chain
 
 VOCAB, LENGTH = 6, 2
-IMAGES = 40_000 if ALL else 5_000
+IMAGES = 40_000 if ALL else 2_500
 SMALL = Distributions(VOCAB, 2, spread=0.8)
 P, Q = SMALL.log_p.exp(), SMALL.log_q.exp()
 CHAIN, PATHS = StaticTree(rank_paths("root:1 0:1")), StaticTree(rank_paths("root:2 0:1 1:1"))

@@ -206,7 +206,7 @@ assert threads() > before
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="lists threads by /proc")
-@pytest.mark.parametrize("way", ["launched", "crew"])
+@pytest.mark.parametrize("way", ["launched", pytest.param("crew", marks=only_in_all)])
 def test_a_process_that_ends_leaves_its_group(way, tmp_path) -> None:
     """A thread of the group that outlives it aborts Python now and then."""
     (tmp_path / "ends.py").write_text(ENDS)
@@ -267,6 +267,7 @@ def test_torchrun_with_a_real_model(checkpoint, tmp_path):
     assert images[0] == images[1]
 
 
+@only_in_all
 def test_torchrun_evaluates_as_one_process_does(tmp_path, one_thread):
     """Two processes, gloo, the shipped classifier: one process's figures, up to rounding."""
     import main
