@@ -110,14 +110,23 @@ class Written(CudaGraphs):
             return program(inputs)
 
 
+RECORDED = [
+    MethodSettings("ar"),
+    MethodSettings("adt"),
+    MethodSettings("block", nodes=8, depth=3, width=3, window=4),  # small, so that sizes recur
+]
+
+
 @needs_inductor
 @pytest.mark.parametrize(
-    "name", ["jacobi", *(pytest.param(n, marks=only_in_all) for n in ("ar", "adt", "block"))]
+    "method",
+    [MethodSettings("jacobi"), *(pytest.param(m, marks=only_in_all) for m in RECORDED)],
+    ids=lambda method: method.method,
 )
-def test_rounds_can_be_recorded(name, deep) -> None:
+def test_rounds_can_be_recorded(method, deep) -> None:
     """What the second round of a size needs was compiled in the first one."""
     session, plain = opened(deep, "inductor"), opened(deep, "off")
-    method, distribution = MethodSettings(name), SamplingDistribution(cfg=2.0)
+    distribution = SamplingDistribution(cfg=2.0)
     engine = build_engine(session.target, session.drafter, distribution, method, 2)
     engine.runner = Written()
     steps = engine.generate(JOBS)
