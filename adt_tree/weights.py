@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
@@ -75,7 +76,7 @@ class Weights:
         grid = self.target.grid
         with self.lock:
             pixels = self.target.to_image(completed(codes, grid)[None])[0]  # (height, width, 3)
-        known = (torch.arange(grid.tokens) < len(codes)).view(grid.rows, grid.columns)
+        known = (torch.arange(grid.first, grid.tokens) < len(codes)).view(grid.rows, grid.columns)
         for axis, size in enumerate(pixels.shape[:2]):
             known = known.repeat_interleave(size // known.shape[axis], axis)
         shown = torch.where(known[..., None], pixels, torch.full_like(pixels, _UNDECIDED))
@@ -88,6 +89,9 @@ def completed(codes: Tensor, grid: ImageGrid) -> Tensor:
     The decided rows are mirrored downward, over and over: decoders normalise over the whole image,
     so colours at the top would change with each row if the rest were blank.
     """
+    small, codes = codes[: grid.first], codes[grid.first :]
+    if not len(codes):  # only tokens of the small grid
+        return F.pad(small, (0, grid.tokens - len(small)))
     rows = codes.split(grid.columns)
     last = rows[-1]
     if len(rows) > 1:
@@ -96,4 +100,4 @@ def completed(codes: Tensor, grid: ImageGrid) -> Tensor:
         last = torch.cat([last, last[-1:].expand(grid.columns - len(last))])
     image = torch.stack([*rows[:-1], last])  # (rows, columns)
     period = torch.cat([image, image.flip(0)])
-    return period[torch.arange(grid.rows) % len(period)].flatten()
+    return torch.cat([small, period[torch.arange(grid.rows) % len(period)].flatten()])

@@ -32,6 +32,9 @@ EMU3 = ImageSizes(8, 760, "720")
 # Emu3.5 was trained on areas of about 1,024 squared; 55 x 73 tokens is its script's default.
 EMU3_5 = ImageSizes(16, 1024, "1168x880")
 
+# GLM-Image draws 1,024 to 2,048 pixels a side, says its page.
+GLM_IMAGE = ImageSizes(32, 2048, "1024")
+
 
 def default_size(model_path: str, sizes: ImageSizes = LUMINA_MGPT) -> str:
     """Return the size that a public checkpoint is named after, or the model's default."""

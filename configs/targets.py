@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from configs.fields import refuse
-from configs.image_size import EMU3, EMU3_5, LUMINA_MGPT, LUMINA_MGPT2, ImageSizes
+from configs.image_size import EMU3, EMU3_5, GLM_IMAGE, LUMINA_MGPT, LUMINA_MGPT2, ImageSizes
 
 ROOT = Path(__file__).resolve().parent.parent
 CHAMELEON_TOKENIZER = Path("chameleon/tokenizer")  # next to a checkpoint, as in LANTERN's layout
@@ -30,6 +30,7 @@ class Target:
     sizes: what --target_size may be, of models that draw in many sizes.
     side: pixels of a side, of the published files of models that draw in one size.
     negative_prompt: default of --negative_prompt, of models that have it.
+    guided: whether --cfg has a row without the prompt.
     """
 
     folder: str
@@ -39,6 +40,7 @@ class Target:
     sizes: ImageSizes | None = None
     side: int | None = None
     negative_prompt: str | None = None
+    guided: bool = True
 
 
 def _llamagen(stage: str, suffix: str, side: int) -> Target:
@@ -155,6 +157,17 @@ TARGETS = {
         },
         flags=("tokenizer_path",),
         side=512,
+    ),
+    "glm_image": Target(
+        folder="ckpts/glm_image/GLM-Image/vision_language_encoder",
+        sources={
+            "model_path": "`hf download zai-org/GLM-Image --local-dir ckpts/glm_image/GLM-Image "
+            "--include 'vision_language_encoder/*' 'processor/*'`",
+            "drafter_path": "none is public; only methods without a trained drafter draw",
+        },
+        flags=("target_size",),
+        sizes=GLM_IMAGE,
+        guided=False,
     ),
 }
 

@@ -72,7 +72,7 @@ class StaleHiddenStates:
         """Allocate for so many images of `guidance` rows; largest: no tree is larger."""
         self.grid, device, hidden = target.grid, target.device, target.spec.hidden
         self.directions = Directions.of(target)
-        self.rows = self.grid.slots(self.grid.columns) + 2 * self.grid.block(largest.reach)
+        self.rows = self.grid.slots(self.grid.widest) + 2 * self.grid.block(largest.reach)
         like = {"dtype": target.dtype, "device": device}
         self.exact = torch.zeros(images, guidance, self.rows + 1, hidden, **like)
         count = 1 + largest.nodes
@@ -96,7 +96,7 @@ class StaleHiddenStates:
         """
         recalled, similarity = recall(tokens, positions, self.nodes, self.directions)
         root = round.inputs.decided - 1
-        above = positions + 1 - self.grid.columns
+        above = self.grid.above(positions + 1)
         above = self._exact(torch.where(above < 0, root, above).minimum(root))
         return torch.where((similarity > UNKNOWN)[:, None, :, None], recalled, above), similarity
 

@@ -25,7 +25,7 @@ SHARE = 0.35  # of its predictions in a mixture; hits change little from 0.3 to 
 
 def kept_rows(grid: ImageGrid, reach: int) -> int:
     """Return the positions whose predictions are kept; reach: the greatest depth of a node."""
-    return grid.columns + reach + 1
+    return grid.widest + reach + 1
 
 
 def table_shape(images: int, grid: ImageGrid, codes: int, reach: int) -> tuple[int, int, int]:
@@ -132,11 +132,11 @@ class JacobiDrafter:
     def _source(self, position: Tensor) -> Tensor:
         """Return the position whose prediction stands for each position (images, n)."""
         if self.guess == "above":
-            columns = self.grid.columns
+            columns, first = self.grid.around(position)
             beyond = (position - self.reached).add(columns - 1)
             rows = beyond.div(columns, rounding_mode="floor")  # up to a prediction
             above = position - rows * columns
-            borrowed = torch.where(above > 0, above, self.reached)
+            borrowed = torch.where((above > 0) & (above >= first), above, self.reached)
         else:
             none = torch.zeros_like(self.reached)
             borrowed = self.reached if self.guess == "left" else none

@@ -16,6 +16,14 @@ class ImageRope:
 
 
 @dataclass(frozen=True)
+class GridRope:
+    """Rotary embedding by time, row and column of two grids (GLM-Image)."""
+
+    width: int  # rotated channels of a head, the first ones; the others keep their values
+    sections: tuple[int, ...]  # pairs of channels that turn with time, row, column, time, ...
+
+
+@dataclass(frozen=True)
 class TransformerSpec:
     """Sizes and switches of a transformer."""
 
@@ -34,11 +42,14 @@ class TransformerSpec:
     qk_rms: bool = False
     # norms on the outputs of attention and MLP instead of their inputs (Chameleon 34B)
     swin_norm: bool = False
+    sandwich_norm: bool = False  # norms on the outputs of attention and MLP, too (GLM-4)
+    qkv_bias: bool = False
     gelu: bool = False  # GELU, its tanh approximation, instead of SiLU in the MLP (Gemma)
     # channels of a head, where they are not hidden / heads (Gemma 7B: 256 of 16 heads, hidden 3072)
     head_width: int | None = None
     first_norm: bool = True  # EAGLE heads of Llama targets have no input norm in layer 0
     image_rope: ImageRope | None = None
+    grid_rope: GridRope | None = None
     # of a drafter: the target's layers after which it reads the hidden states, too
     target_layers: tuple[int, ...] = ()
     hides_padding: bool = True  # LlamaGen's drafters were trained to see padding before a prompt
@@ -95,10 +106,35 @@ class ImageGrid:
     columns: int
     # In some models the same token ends every row: that token as a code (id - first_id), else None.
     row_end: int | None = None
+    # Rows and columns of a small grid of tokens that comes before this one (GLM-Image), if any does
+    preview: tuple[int, int] | None = None
+
+    @property
+    def first(self) -> int:
+        """Return the tokens before this grid, those of the small one."""
+        return 0 if self.preview is None else self.preview[0] * self.preview[1]
 
     @property
     def tokens(self) -> int:
-        return self.rows * self.columns
+        return self.first + self.rows * self.columns
+
+    @property
+    def widest(self) -> int:
+        """Return the columns of the wider grid."""
+        return self.columns if self.preview is None else max(self.columns, self.preview[1])
+
+    def around(self, position: Tensor | int) -> tuple[Tensor | int, Tensor | int]:
+        """Return columns and first token of the grid that an image token is in."""
+        if self.preview is None:
+            return self.columns, 0
+        large = position >= self.first
+        return self.preview[1] + large * (self.columns - self.preview[1]), large * self.first
+
+    def above(self, position: Tensor | int) -> Tensor | int:
+        """Return the token above an image token; below 0 in a grid's first row."""
+        columns, first = self.around(position)
+        above = position - columns
+        return above - (above < first) * self.tokens
 
     def slots(self, position: Tensor | int) -> Tensor | int:
         """Return the sequence's tokens, row ends included, before image token number `position`."""

@@ -82,6 +82,7 @@ def can_fuse(spec: TransformerSpec, dtype: torch.dtype) -> bool:
         # wide as the hidden states
         and not spec.gelu
         and not spec.qk_rms
+        and not (spec.qkv_bias or spec.sandwich_norm)
         and spec.heads * spec.head_dim == spec.hidden
     )
 

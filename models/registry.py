@@ -11,6 +11,7 @@ from models.targets.chameleon import Chameleon
 from models.targets.emu3 import Emu3
 from models.targets.emu3_5 import Emu35
 from models.targets.family import Family
+from models.targets.glm_image import GlmImage
 from models.targets.janus import JanusPro
 from models.targets.liquid import Liquid
 from models.targets.llamagen import LlamaGen
@@ -28,6 +29,7 @@ FAMILIES: dict[str, Family] = {
     "emu3": Emu3(),
     "emu3_5": Emu35(),
     "liquid": Liquid(),
+    "glm_image": GlmImage(),
 }
 
 

@@ -1,9 +1,10 @@
 """Rotary positions: half-split by sequence position, or by image row and column."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.base import ImageRope
+from models.base import GridRope, ImageGrid, ImageRope
 
 
 class Rotary(nn.Module):
@@ -64,6 +65,48 @@ class RotaryGrid(Rotary):
         table = torch.zeros(self.max_positions, 2 * self.head_dim)
         table.narrow(0, self.image.condition, side * side).copy_(torch.cat([cos, sin], -1))
         return table.to(device)
+
+
+class RotaryGrids(Rotary):
+    """Rotate by time, row and column of two grids, one after the other (GLM-Image).
+
+    All three count on in a text. In a grid time stands still at the first number after what comes
+    before, where rows and columns begin; after it all go on behind its longer side. Attention sees
+    differences only, so numbers are counted from the first image token on, those of the prompt
+    below 0, and one table serves prompts of all lengths.
+
+    Rotated pairs of channels come first in both halves of a head, as `order` brings them.
+    """
+
+    def __init__(self, head_dim: int, max_positions: int, theta: float, rope: GridRope):
+        super().__init__(head_dim, max_positions, theta)
+        self.rope = rope
+        self.grid: ImageGrid | None = None  # known once there are prompts; it ends the table
+
+    @property
+    def order(self) -> Tensor:
+        """Return where each channel of a head (head_dim,) is in the public layout.
+
+        There the rotated channels stand before the others, and pairs in halves of the former.
+        """
+        half, kept = self.rope.width // 2, (self.head_dim - self.rope.width) // 2
+        turned, rest = torch.arange(2 * half), self.rope.width + torch.arange(2 * kept)
+        return torch.cat([turned[:half], rest[:kept], turned[half:], rest[kept:]])
+
+    def _build(self, device: torch.device) -> Tensor:
+        grid, width = self.grid, self.rope.width
+        text = torch.arange(grid.tokens - self.max_positions, 0)[:, None].expand(-1, 3)
+        places, begin = [text], 0
+        for rows, columns in filter(None, (grid.preview, (grid.rows, grid.columns))):
+            cells = torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).view(-1, 2)
+            places.append(begin + F.pad(cells, (1, 0)))  # time, row, column
+            begin += max(rows, columns)
+        frequency = self.theta ** -(torch.arange(0, width, 2, dtype=torch.float32) / width)
+        axes = [axis % 3 for axis, pairs in enumerate(self.rope.sections) for _ in range(pairs)]
+        angle = torch.cat(places)[:, axes] * frequency  # (positions, width / 2)
+        angle = F.pad(angle, (0, (self.head_dim - width) // 2))
+        cos, sin = angle.cos(), angle.sin()
+        return torch.cat([cos, cos, -sin, sin], -1).to(device)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from models.base import Context, Layers, TransformerSpec
 from models.linear import Linear
-from models.rotary import Rotary, RotaryGrid, rotate, rotate_pairs
+from models.rotary import Rotary, RotaryGrid, RotaryGrids, rotate, rotate_pairs
 
 Rotation = tuple[Tensor, Tensor]  # cosines and signed sines (rows, n, 1, head_dim)
 Heads = tuple[Tensor, Tensor, Tensor]  # queries, keys, values (rows, heads, n, head_dim)
@@ -86,7 +86,9 @@ class Attention(nn.Module):
         super().__init__()
         self.layer, self.head_dim = layer, spec.head_dim
         self.heads, self.kv_heads = spec.heads, spec.kv_heads
-        self.qkv = Linear(spec.hidden, (spec.heads + 2 * spec.kv_heads) * spec.head_dim, bias=False)
+        self.qkv = Linear(
+            spec.hidden, (spec.heads + 2 * spec.kv_heads) * spec.head_dim, spec.qkv_bias
+        )
         self.out = Linear(spec.heads * spec.head_dim, spec.hidden, bias=False)
         self.qk_norm = head_norm(spec)
         self.rotate = rotate if spec.image_rope is None else rotate_pairs
@@ -149,6 +151,10 @@ class Block(nn.Module):
         has_norm = spec.first_norm or layer > 0
         self.attention_norm = RMSNorm(spec.hidden, spec.norm_eps) if has_norm else nn.Identity()
         self.mlp_norm = RMSNorm(spec.hidden, spec.norm_eps)
+        self.sandwich = spec.sandwich_norm
+        if self.sandwich:
+            self.attention_after = RMSNorm(spec.hidden, spec.norm_eps)
+            self.mlp_after = RMSNorm(spec.hidden, spec.norm_eps)
 
     def forward(self, x: Tensor, rotation: Rotation, context: Context) -> Tensor:
         return self.end(x, self.attention.read(self.begin(x, rotation), context))
@@ -163,6 +169,9 @@ class Block(nn.Module):
         if self.swin:
             x = x + self.attention_norm(y)
             return x + self.mlp_norm(self.mlp(x))
+        if self.sandwich:
+            x = x + self.attention_after(y)
+            return x + self.mlp_after(self.mlp(self.mlp_norm(x)))
         x = x + y
         return x + self.mlp(self.mlp_norm(x))
 
@@ -174,9 +183,12 @@ class Blocks(nn.Module):
         super().__init__()
         self.spec = spec
         sizes = (spec.head_dim, spec.max_positions, spec.rope_theta)
-        self.rotary = (
-            Rotary(*sizes) if spec.image_rope is None else RotaryGrid(*sizes, spec.image_rope)
-        )
+        if spec.grid_rope is not None:
+            self.rotary = RotaryGrids(*sizes, spec.grid_rope)
+        elif spec.image_rope is not None:
+            self.rotary = RotaryGrid(*sizes, spec.image_rope)
+        else:
+            self.rotary = Rotary(*sizes)
         self.blocks = nn.ModuleList(Block(spec, layer) for layer in range(spec.layers))
         # How layers run is chosen here alone: by torch, by `models.compiled` or by `models.fused`.
         self.run: Callable[..., Tensor] = run_by_torch

@@ -41,37 +41,37 @@ from drafters.jacobi import JacobiDrafter
 from drafters.loading import LoadedDrafter
 from drafters.mixed import MixedDrafter
 from drafters.recall import FITTED_TO_TINY, RecallDrafter, RecallNumbers
-from models.base import TargetModel
+from models.base import ImageGrid, TargetModel
 
 
-def build_policy(method: MethodSettings, columns: int) -> TreePolicy:
-    """Return the policy of a drafting method; columns: image tokens per row."""
-    return METHODS[method.method].policy(method, columns)
+def build_policy(method: MethodSettings, grid: ImageGrid) -> TreePolicy:
+    """Return the policy of a drafting method; grid: of an image's tokens."""
+    return METHODS[method.method].policy(method, grid)
 
 
-def static_tree(method: MethodSettings, columns: int) -> TreePolicy:
+def static_tree(method: MethodSettings, grid: ImageGrid) -> TreePolicy:
     """Return the policy of a named tree that never changes."""
     return StaticTree(rank_paths(NAMED_TREES[method.tree]))
 
 
-def dynamic_tree(method: MethodSettings, columns: int) -> TreePolicy:
+def dynamic_tree(method: MethodSettings, grid: ImageGrid) -> TreePolicy:
     """Return the policy of trees that always have the method's size."""
     return DynamicTree(_largest(method))
 
 
-def recalled_tree(method: MethodSettings, columns: int) -> TreePolicy:
+def recalled_tree(method: MethodSettings, grid: ImageGrid) -> TreePolicy:
     """Return the same for a drafter whose later rounds recall the predictions after a tree."""
     return DynamicTree(_largest(method), refreshes=True)
 
 
-def window_tree(method: MethodSettings, columns: int) -> TreePolicy:
+def window_tree(method: MethodSettings, grid: ImageGrid) -> TreePolicy:
     """Return the policy of a chain as long as the window."""
     return DynamicTree(TreeShape(0, 1, method.window, method.window))
 
 
-def adaptive_tree(method: MethodSettings, columns: int) -> TreePolicy:
+def adaptive_tree(method: MethodSettings, grid: ImageGrid) -> TreePolicy:
     """Return ADT-Tree's policy."""
-    return AdaptiveTree(method.adt, method.nodes, columns)
+    return AdaptiveTree(method.adt, method.nodes, grid)
 
 
 def _largest(method: MethodSettings) -> TreeShape:
@@ -128,7 +128,7 @@ def build_engine(
     """
     speculation = None
     if method.speculative:
-        policy = build_policy(method, target.grid.columns)
+        policy = build_policy(method, target.grid)
         parts = Drafting(target, drafter, distribution, method, policy.largest)
         calibrations = UNCALIBRATED if drafter is None else drafter.calibrations
         proposal = PROPOSALS[method.proposal](calibration_of(method, distribution, calibrations))
@@ -192,7 +192,7 @@ def eagle_recall_drafter(parts: Drafting) -> Drafter:
 class Method:
     """What makes the parts of a method."""
 
-    policy: Callable[[MethodSettings, int], TreePolicy]  # of settings and image columns
+    policy: Callable[[MethodSettings, ImageGrid], TreePolicy]  # of settings and grid
     drafter: Callable[[Drafting], Drafter]
 
 

@@ -15,6 +15,7 @@ from configs.schema import AdtSettings
 from decoding.graphs import TreeShape
 from decoding.policies.base import Controller, Outcome, within
 from decoding.policies.dynamic import DynamicTree
+from models.base import ImageGrid
 
 
 @dataclass(frozen=True)
@@ -29,9 +30,9 @@ class Grown:
 class Neighbours:
     """The trees that decided each position of an image so far."""
 
-    def __init__(self, columns: int, settings: AdtSettings, random: Random):
-        """columns: image tokens per row."""
-        self.columns, self.settings, self.random = columns, settings, random
+    def __init__(self, grid: ImageGrid, settings: AdtSettings, random: Random):
+        """grid: of an image's tokens."""
+        self.grid, self.settings, self.random = grid, settings, random
         # per image position; the prefill decides position 0 without a tree
         self.trees: list[Grown | None] = [None]
 
@@ -47,7 +48,8 @@ class Neighbours:
     def adjacent(self, position: int) -> Grown | None:
         """Return the tree from which the one at `position` starts; None if there is none yet."""
         if self.settings.init == "vertical":
-            return self.trees[position - self.columns] if position >= self.columns else None
+            above = self.grid.above(position)
+            return self.trees[above] if above >= 0 else None
         return self.previous
 
     def start(self, position: int) -> tuple[int, int]:
@@ -62,10 +64,10 @@ class Neighbours:
 class AdaptiveController:
     """Sets depth and width of one image's next tree: start from an adjacent one, move one step."""
 
-    def __init__(self, settings: AdtSettings, nodes: int, columns: int, seed: int):
+    def __init__(self, settings: AdtSettings, nodes: int, grid: ImageGrid, seed: int):
         self.settings, self.nodes = settings, nodes
         self.random = Random(seed)
-        self.neighbours = Neighbours(columns, settings, self.random)
+        self.neighbours = Neighbours(grid, settings, self.random)
         self.confidence: float | None = None
         self.planned = TreeShape(settings.d_init, settings.k_init, nodes)
 
@@ -111,10 +113,10 @@ class AdaptiveTree(DynamicTree):
 
     name = "adt"
 
-    def __init__(self, settings: AdtSettings, nodes: int, columns: int):
-        """settings: of the adaptation; nodes: node budget; columns: image tokens per row."""
+    def __init__(self, settings: AdtSettings, nodes: int, grid: ImageGrid):
+        """settings: of the adaptation; nodes: node budget; grid: of an image's tokens."""
         super().__init__(TreeShape(settings.d_max, settings.k_max, nodes))
-        self.settings, self.columns = settings, columns
+        self.settings, self.grid = settings, grid
 
     def controller(self, seed: int) -> Controller:
-        return AdaptiveController(self.settings, self.largest.nodes, self.columns, seed)
+        return AdaptiveController(self.settings, self.largest.nodes, self.grid, seed)

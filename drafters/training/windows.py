@@ -108,7 +108,7 @@ def _recalled(
     nodes = Nodes(*(torch.cat([getattr(table, name) for table in tables]) for name in names))
     nodes = replace(nodes, hidden=nodes.hidden.to(hidden.dtype))
     recalled, similarity = recall(tokens, positions, nodes, Directions.of(target))
-    root, above = positions[:, :1], positions + 1 - target.grid.columns
+    root, above = positions[:, :1], target.grid.above(positions + 1)
     above = torch.where(above < 0, root, above).minimum(root)
     slots = drawn.prompt.ids.shape[1] - 1 + target.grid.slots(above)
     exact = hidden[:, slots].transpose(0, 1)

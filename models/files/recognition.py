@@ -58,7 +58,9 @@ _PUBLISHED = (
     Published(
         "Lumina-mGPT 2.0", ("lumina_mgpt2",), ("lumina-mgpt-2", "lumina-mgpt2"), _is_lumina_2
     ),
-    Published("GLM-Image", (), ("glm-image",), lambda c, _: c.get("model_type") == "glm_image"),
+    Published(
+        "GLM-Image", ("glm_image",), ("glm-image",), lambda c, _: c.get("model_type") == "glm_image"
+    ),
     Published("SimpleAR", (), ("simplear",)),
     Published("Liquid", ("liquid",), ("liquid",), _is_liquid),
     Published("JanusFlow", (), ("janusflow", "janus-flow")),

@@ -60,6 +60,7 @@ class Family(ABC):
     name: str
     prompts: type[Prompts]
     fit: Fit = ADM  # how pictures are brought to the model's size
+    pictured = True  # whether it has an image tokenizer; otherwise it writes tokens
     image_part = "image tokenizer"  # its name in reports
 
     @abstractmethod

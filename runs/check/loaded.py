@@ -28,7 +28,7 @@ from drafters.training.losses import Levels
 from drafters.training.rows import Rows, join_prompts, target_rows
 from models.base import Layers, TargetModel
 from models.files.folders import checkpoint_folder
-from models.registry import load_codec
+from models.registry import FAMILIES, load_codec
 from runs.check.memory import free_memory
 from runs.check.report import Finding, judged, size, skipped
 from runs.check.transformers import ORACLES
@@ -207,6 +207,9 @@ def run_checks(settings: InspectSettings) -> Iterator[Finding]:
         # The image tokenizer does not use the logits, so it can still be judged.
         if not finite and name != "codec":
             yield replace(skipped("the logits are not finite"), part=name)
+            continue
+        if name in PICTURED and not FAMILIES[settings.model].pictured:
+            yield replace(skipped("the model has no image tokenizer"), part=name)
             continue
         row = _run(name, check, checkpoint)
         finite = finite and row.figures.get("finite", name != "logits")
@@ -497,6 +500,8 @@ def _without_transformers(checkpoint: Checkpoint) -> str | None:
     return None
 
 
+# that read known pictures
+PICTURED = ("logits", "guidance", "codec", "codes", "drafter", "transformers")
 CHECKS: dict[str, Callable[[Checkpoint], Finding]] = {
     "logits": check_logits,
     "guidance": check_guidance,

@@ -69,7 +69,7 @@ def _head_slots(tree: TreeShape, grid: ImageGrid) -> int:
 def largest_trees(grid: ImageGrid) -> dict[str, TreeShape]:
     """Return the largest tree of every method that drafts, at its defaults."""
     drafting = (name for name, entry in METHODS.items() if entry.speculative)
-    return {name: build_policy(MethodSettings(name), grid.columns).largest for name in drafting}
+    return {name: build_policy(MethodSettings(name), grid).largest for name in drafting}
 
 
 def cache_bytes(settings: InspectSettings, spec: TransformerSpec, slots: int) -> int:

@@ -11,6 +11,7 @@ from configs.schema import AdtSettings
 from decoding.graphs import TreeShape
 from decoding.policies.adaptive import AdaptiveController, AdaptiveTree
 from decoding.policies.base import Outcome
+from models.base import ImageGrid
 
 COLUMNS, NODES, TOKENS = 5, 12, 100
 SETTINGS = AdtSettings(
@@ -22,7 +23,7 @@ ABC = [(2, 4), (1, 6), (2, 9)]  # accepted draft tokens and levels of three tree
 
 
 def controller(seed: int = 0, **changes: object) -> AdaptiveController:
-    return AdaptiveController(replace(SETTINGS, **changes), NODES, COLUMNS, seed)
+    return AdaptiveController(replace(SETTINGS, **changes), NODES, ImageGrid(8, COLUMNS), seed)
 
 
 def outcome(accepted: int, levels: int, confidence: float = 0.0) -> Outcome:
@@ -136,7 +137,7 @@ def test_near_the_end_the_tree_is_cut_but_the_plan_is_not_forgotten() -> None:
 
 
 def test_the_policy_announces_the_largest_tree_and_gives_every_image_its_own_controller() -> None:
-    policy = AdaptiveTree(SETTINGS, NODES, COLUMNS)
+    policy = AdaptiveTree(SETTINGS, NODES, ImageGrid(8, COLUMNS))
     assert policy.largest == TreeShape(8, 6, NODES)
     one, other = policy.controller(1), policy.controller(1)
     one.shape(1, TOKENS)

@@ -24,6 +24,7 @@ from decoding.policies.static import NAMED_TREES, StaticTree, rank_paths
 from decoding.proposals import PROPOSALS
 from decoding.sampling import SamplingDistribution
 from decoding.verifiers.exact import Exact
+from models.base import ImageGrid
 from runs.methods import build_engine
 from runs.session import Session
 
@@ -133,7 +134,7 @@ def test_an_oracle_is_always_accepted(distribution, session, truth) -> None:
 
 
 def test_adaptive_trees_grow_as_long_as_they_are_accepted(session, truth) -> None:
-    policy = AdaptiveTree(AdtSettings(d_max=6, d_init=2, l_d=2), nodes=12, columns=4)
+    policy = AdaptiveTree(AdtSettings(d_max=6, d_init=2, l_d=2), nodes=12, grid=ImageGrid(4, 4))
     drafts = oracle(session, truth[DISTRIBUTIONS[0]], True)
     engine = scripted(session, DISTRIBUTIONS[0], policy, drafts, 1)
     rounds = [step.rounds[0] for step in engine.generate(JOBS[:1])]
@@ -143,7 +144,10 @@ def test_adaptive_trees_grow_as_long_as_they_are_accepted(session, truth) -> Non
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=str)
 def test_a_drafter_that_is_never_right_costs_nothing_but_time(distribution, session, truth) -> None:
     expected = truth[distribution]
-    for policy in (DynamicTree(TreeShape(3, 4, 8)), AdaptiveTree(AdtSettings(), 12, 4)):
+    for policy in (
+        DynamicTree(TreeShape(3, 4, 8)),
+        AdaptiveTree(AdtSettings(), 12, ImageGrid(4, 4)),
+    ):
         engine = scripted(session, distribution, policy, oracle(session, expected, False), 3)
         for name, image in finished(engine, JOBS[:4]).items():
             assert image.codes.tolist() == expected[name]

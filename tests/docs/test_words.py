@@ -19,6 +19,7 @@ ABSENT = (
     "ckpts/janus_pro",
     "ckpts/emu3",
     "ckpts/emu3_5",
+    "ckpts/glm_image",
     "ckpts/liquid",
     "ckpts/lumina_mgpt2",
     "ckpts/metrics",

@@ -70,7 +70,11 @@ def with_norms(folder: Path) -> Path:
             lambda p, c: change(write_liquid(p / "a"), vocab_size=256_000),
             "vocab_size is 256000, the weights hold 287",
         ),
-        ("anole", lambda p, c: change(c, model_type="glm_image"), "holds GLM-Image, .*no --model"),
+        (
+            "anole",
+            lambda p, c: change(c, model_type="glm_image"),
+            "GLM-Image, .*--model glm_image",
+        ),
         ("anole", lambda p, c: c.rename(p / "SimpleAR-1.5B-RL"), "holds SimpleAR, .*no --model"),
         (
             "lumina_mgpt",

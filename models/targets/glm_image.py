@@ -1,0 +1,273 @@
+"""GLM-Image's autoregressive stage: GLM-4 that writes the tokens of a small and of a large grid.
+
+A sequence is the checkpoint's chat template around the text, `<sop>32 32<eop><sop>16 16<eop>` with
+rows and columns of both grids, the image start, then the small grid and the large one, without row
+ends. There is no unconditional row. A token stands for 32 x 32 pixels, which diffusers'
+GlmImagePipeline paints; here tokens are written.
+"""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from jinja2 import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from configs.image_size import GLM_IMAGE, parse_size
+from models.base import GridRope, ImageGrid, ImageVocab, PromptRows, TargetOptions, TransformerSpec
+from models.codecs.codec import Codec
+from models.codecs.token_picture import TokenPicture
+from models.files.entries import filled, refuse_entry, require_model, require_values
+from models.files.names import HUB_TOKENIZER
+from models.files.network import Network, Slot
+from models.files.tokenizer_file import load_tokenizer, row_ids
+from models.targets.family import Checked, Family
+from models.targets.llama import HEAD, decoder_keys, decoder_network, wide_llama_spec
+from models.targets.prompts import ImageCodes, Prompts, Words
+from models.transformer import Transformer
+from support.json_files import read_object
+from support.output import remark
+
+# transformers' GlmImageTextConfig, GlmImageVQVAEConfig and GlmImageConfig
+_DEFAULTS = {
+    "vocab_size": 168_064,
+    "hidden_size": 4096,
+    "intermediate_size": 13_696,
+    "num_hidden_layers": 40,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 131_072,
+    "rms_norm_eps": 1e-5,
+    "vision_vocab_size": 16_512,
+}
+_CODES, _SECTIONS = 16_384, [8, 12, 12]
+_BUILT = {"hidden_act": ("silu",), "attention_bias": (True,)}
+# Of the largest image and its small grid, and 2,000 for a prompt. Caches have room for all.
+_POSITIONS = 6400
+_PUBLIC = "model.language_model."
+_UNREAD = ("model.visual.", "model.vqmodel.")  # what reads pictures given to the model
+_CELL, _PREVIEW = 32, 16  # pixels of a token; side of the small grid of a square
+_TOKENS = {"grid_bos_token": "<sop>", "grid_eos_token": "<eop>", "bos_token": None}
+_TEXT = "\ue000"  # stands for the text in a rendered template
+PAINT = (
+    "glm_image writes tokens: in img/*.png a pixel is a token, 256 red + green; docs/models.md "
+    "says how diffusers' GlmImagePipeline(prior_token_ids=...) paints them"
+)
+_NO_CODEC = (
+    "glm_image has no image tokenizer here: its vision encoder, which turns pictures into codes, "
+    "is not read, so there is neither extract_tokens nor vq_distances"
+)
+
+
+class GlmWords(Words):
+    """The processor's tokenizer, and what its chat template puts around a text."""
+
+    def __init__(self, folder: Path):
+        path = folder / HUB_TOKENIZER
+        settings = read_object(folder / "tokenizer_config.json")
+        for group in ("extra_special_tokens", "model_specific_special_tokens"):
+            more = settings.get(group)
+            settings = {**(more if isinstance(more, dict) else {}), **settings}
+        names = [settings.get(name, default) for name, default in _TOKENS.items()]
+        names = [name.get("content") if isinstance(name, dict) else name for name in names]
+        if not all(isinstance(name, str) for name in names):
+            wanted = ", ".join(_TOKENS)
+            raise ValueError(f"{folder}/tokenizer_config.json: expected names of {wanted}")
+        super().__init__(load_tokenizer(path), path, names)
+        self.begin_size, self.end_size, self.begin_image = map(self.__getitem__, names)
+        before, _, after = _template(folder, settings).partition(_TEXT)
+        self.before, self.after = (_pieces(self.tokenizer, text) for text in (before, after))
+
+
+def _template(folder: Path, settings: dict) -> str:
+    """Return a user's message in the checkpoint's chat template; ValueError if that fails."""
+    path = folder / "chat_template.jinja"
+    text = path.read_text() if path.is_file() else settings.get("chat_template")
+    if not isinstance(text, str):
+        raise ValueError(f"missing file: {path}")
+    message = {"role": "user", "content": [{"type": "text", "text": _TEXT}]}
+    try:
+        # as transformers renders it
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        found = environment.from_string(text).render(messages=[message])
+    except TemplateError as error:
+        raise ValueError(f"{path} cannot be rendered: {error}") from error
+    if found.count(_TEXT) != 1:
+        raise ValueError(f"{path}: expected a user's text once, got {found.count(_TEXT)} times")
+    return found
+
+
+def _pieces(tokenizer: Tokenizer, text: str) -> list[str | int]:
+    """Return a template's text as texts and ids of control tokens."""
+    pieces: list[str | int] = [text]
+    ids = {token.content: id for id, token in tokenizer.get_added_tokens_decoder().items()}
+    for name in sorted(ids, key=len, reverse=True):
+        split: list[str | int] = []
+        for piece in pieces:
+            parts = piece.split(name) if isinstance(piece, str) else [piece]
+            for number, part in enumerate(parts):
+                split += [ids[name], part] if number else [part]
+        pieces = split
+    return pieces
+
+
+class GlmPrompts(Prompts):
+    """One row: the template with the text, both sizes, the image start."""
+
+    words: GlmWords
+
+    def image_vocab(self, spec: TransformerSpec) -> ImageVocab:
+        words, count = self.words, self.codes.count
+        highest = max(words.tokenizer.get_vocab().values())
+        if words.begin_image != count or highest >= spec.vocab:
+            raise ValueError(
+                f"{words.path} begins images with id {words.begin_image} and has ids up to "
+                f"{highest}; config.json has {count} codes before that, and {spec.vocab} ids"
+            )
+        return ImageVocab(0, count)
+
+    def image_grid(self) -> ImageGrid:
+        width, height = parse_size(self.options.target_size or GLM_IMAGE.default, GLM_IMAGE)
+        rows, columns = height // _CELL, width // _CELL
+        preview = (
+            int(math.sqrt(rows / columns) * _PREVIEW),
+            int(math.sqrt(columns / rows) * _PREVIEW),
+        )
+        return ImageGrid(rows, columns, preview=preview)
+
+    def ids(self, text: str) -> list[int]:
+        words, grid = self.words, self.grid
+        sizes: list[str | int] = []
+        for rows, columns in ((grid.rows, grid.columns), grid.preview):
+            sizes += [words.begin_size, f"{rows} {columns}", words.end_size]
+        return row_ids(
+            words.tokenizer, *words.before, text, *words.after, *sizes, words.begin_image
+        )
+
+    def empty(self, row: list[int]) -> list[int]:
+        return row  # as long; nothing reads it
+
+    def rows(self, text: str, guidance: int, device: torch.device) -> PromptRows:
+        if guidance > 1:
+            raise ValueError("glm_image has no row without a prompt: expected --cfg 1")
+        ids = torch.tensor([self.row(text)], device=device)
+        # rotary positions are counted from the image on, which begins where the room ends
+        origins = torch.tensor([ids.shape[1] - self.room], device=device)
+        return PromptRows(ids, torch.zeros_like(origins), origins)
+
+
+class GlmImage(Family):
+    """The tokens of text-to-image with a GLM-Image checkpoint."""
+
+    name = "glm_image"
+    prompts = GlmPrompts
+    pictured = False
+    image_part = "pixels"
+
+    def entries(self, config: dict) -> dict:
+        """Return what a drafter takes over: a layer of Llama, heads of hidden / heads channels."""
+        text = self._text(config)
+        rope = {"rope_type": "default", "rope_theta": self._rope(text).get("rope_theta") or 1e4}
+        entries = {name: text[name] for name in _DEFAULTS if name != "vision_vocab_size"}
+        return {"model_type": "glm_image", **entries, "rope_parameters": rope}
+
+    def spec(self, config: dict) -> TransformerSpec:
+        text, entries = self._text(config), self.entries(config)
+        width = text.get("head_dim") or entries["hidden_size"] // entries["num_attention_heads"]
+        spec = wide_llama_spec(entries, width, _POSITIONS)
+        rope = self._rope(text)
+        share, sections = (
+            rope.get("partial_rotary_factor", 1.0),
+            rope.get("mrope_section", _SECTIONS),
+        )
+        if type(share) not in (int, float) or not 0 < share <= 1:
+            refuse_entry("partial_rotary_factor", share, "numbers above 0, up to 1")
+        turned = int(width * share)
+        whole = isinstance(sections, list) and all(type(size) is int for size in sections)
+        if turned % 2 or not whole or 2 * sum(sections) != turned:
+            refuse_entry("mrope_section", sections, f"sizes that sum up to {turned / 2:g}")
+        return replace(
+            spec, qkv_bias=True, sandwich_norm=True, grid_rope=GridRope(turned, tuple(sections))
+        )
+
+    def network(self, config: dict, vocab: ImageVocab | None = None) -> Network:
+        spec, vocab = self.spec(config), vocab or ImageVocab(0, _codes(config))
+        keys = decoder_keys(spec, vocab, _PUBLIC)
+        height = self._text(config)["vision_vocab_size"]
+        keys[HEAD] = Slot("head.weight", source=slice(0, vocab.size), height=height)
+        for layer in range(spec.layers):
+            public, ours = f"{_PUBLIC}layers.{layer}.", f"blocks.blocks.{layer}."
+            for name in ("gate", "up"):
+                del keys[f"{public}mlp.{name}_proj.weight"]
+            keys[f"{public}mlp.gate_up_proj.weight"] = Slot(f"{ours}mlp.gate_up.weight")
+            for name in "qkv":
+                rows = keys[f"{public}self_attn.{name}_proj.weight"].rows
+                slot = Slot(f"{ours}attention.qkv.bias", rows)
+                keys[f"{public}self_attn.{name}_proj.bias"] = slot
+            for theirs, name in (("self_attn", "attention"), ("mlp", "mlp")):
+                slot = Slot(f"{ours}{name}_after.weight")
+                keys[f"{public}post_{theirs}_layernorm.weight"] = slot
+        return decoder_network(spec, vocab, keys, ignored=_UNREAD)
+
+    @torch.no_grad()
+    def finish(self, network: Transformer, prompts: Prompts) -> Transformer:
+        """Tell the rotary table the image's size, and order channels as it turns them."""
+        spec, rotary = network.spec, network.blocks.rotary
+        rotary.grid = prompts.grid
+        turned = (spec.heads + spec.kv_heads) * spec.head_dim
+        for block in network.blocks.blocks:
+            for parameter in (block.attention.qkv.weight, block.attention.qkv.bias):
+                heads = parameter[:turned].unflatten(0, (-1, spec.head_dim))
+                parameter[:turned] = heads[:, rotary.order.to(heads.device)].flatten(0, 1)
+        return network
+
+    def words(self, folder: Path, options: TargetOptions) -> GlmWords:
+        places = [folder, folder.absolute().parent / "processor"]
+        for place in places:
+            if (place / HUB_TOKENIZER).is_file():
+                return GlmWords(place)
+        raise ValueError(f"missing file: {HUB_TOKENIZER} in {' or '.join(map(str, places))}")
+
+    def images(self, folder: Path, config: dict, options: TargetOptions) -> TokenPicture:
+        remark(PAINT)
+        return TokenPicture()
+
+    def image_codes(self, folder: Path, config: dict, options: TargetOptions) -> ImageCodes:
+        return ImageCodes(_codes(config), _PREVIEW, _CELL)
+
+    def codec(self, folder: Path, options: TargetOptions) -> Codec:
+        raise ValueError(_NO_CODEC)
+
+    def codebook(self, folder: Path, options: TargetOptions) -> Tensor:
+        raise ValueError(_NO_CODEC)
+
+    def check_images(self, folder: Path, options: TargetOptions) -> Checked:
+        """Say that pixels are made elsewhere."""
+        return Checked(PAINT)
+
+    def _text(self, config: dict) -> dict:
+        require_model(config, ("glm_image",), self.name)
+        text = config.get("text_config") or {}
+        if not isinstance(text, dict):
+            refuse_entry("text_config", text, "a table")
+        entries = filled(text, _DEFAULTS)
+        require_values(entries, _BUILT)
+        return entries
+
+    def _rope(self, text: dict) -> dict:
+        rope = text.get("rope_parameters") or {}
+        if not isinstance(rope, dict) or rope.get("rope_type", "default") != "default":
+            refuse_entry("rope_parameters", rope, "rope_type 'default'")
+        return rope
+
+
+def _codes(config: dict) -> int:
+    """Return the number of image codes."""
+    codec = config.get("vq_config") or {}
+    count = codec.get("num_embeddings", _CODES) if isinstance(codec, dict) else None
+    if type(count) is not int or count < 1:
+        refuse_entry("vq_config", codec, "num_embeddings from 1")
+    return count
