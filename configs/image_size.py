@@ -32,7 +32,7 @@ EMU3 = ImageSizes(8, 760, "720")
 # Emu3.5 was trained on areas of about 1,024 squared; 55 x 73 tokens is its script's default.
 EMU3_5 = ImageSizes(16, 1024, "1168x880")
 
-# GLM-Image draws 1,024 to 2,048 pixels a side, says its page.
+# Of GLM-Image, whose positions here have room for 2,048 squared.
 GLM_IMAGE = ImageSizes(32, 2048, "1024")
 
 
