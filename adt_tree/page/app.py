@@ -1,15 +1,18 @@
 """The page's controls and what they do."""
 
 import json
+import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from itertools import chain
+from math import isfinite
 from pathlib import Path
 
 import gradio as gr
 from gradio.components import Component
 
 from adt_tree.page.drawing import Painter, Wish
-from adt_tree.page.stage import stage_html
+from adt_tree.page.stage import WORDS, example, stage_html, words
 from configs.fields import SettingsError
 from configs.method_table import METHODS
 
@@ -21,21 +24,21 @@ THEME = gr.themes.Base(
     radius_size="lg",
     font=["system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"],
     font_mono=["ui-monospace", "SFMono-Regular", "Menlo", "monospace"],
+).set(  # white text on it has a contrast of 5.5
+    button_primary_background_fill="*primary_700",
+    button_primary_background_fill_dark="*primary_700",
+    button_primary_background_fill_hover="*primary_800",
+    button_primary_background_fill_hover_dark="*primary_800",
 )
-RESTING = ("idle", "done", "refused")  # states in which there is nothing to stop
+BUSY = ("waiting", "drawing")  # states in which there is something to stop
 EXAMPLES = (
     "a large red circle on a plain blue background",
-    "a small yellow star on a grassy background",
-    "two green triangles on a striped background",
+    "a yellow star above a green square on a grassy background",
+    "a dotted yellow star on a checkered blue background",
 )
-LABELS = {
-    "jacobi": "jacobi: a window of drafts, no drafter",
-    "recall": "recall: draft trees, no drafter",
-    "eagle_recall": "eagle_recall: draft trees of drafter and recall",
-    "adt": "adt: a draft tree that adapts",
-    "eagle2": "eagle2: a draft tree of fixed size",
-    "static": "static: a fixed draft tree",
-}
+_QUIET = {"show_progress": "hidden", "api_visibility": "private"}
+# gradio may send a value older than the one that the stage shows.
+_LATEST = "(value, ...rest) => [document.querySelector('.stage').latest ?? value, ...rest]"
 _INTRO = """# The same image, in fewer passes
 Plain decoding generates one token per forward pass. A fast method drafts several tokens and
 verifies them in one forward pass. With the same seed, both generate the same tokens.
@@ -52,6 +55,27 @@ class Controls:
     wishes: list[Component]
 
 
+class Stops:
+    """The runs that visitors have stopped.
+
+    gradio's own `cancels` fails on the page between a click on Generate and the server's answer:
+    Stop would do nothing then.
+    """
+
+    def __init__(self, kept: int = 1000):
+        """kept: how many of the latest to remember."""
+        self._kept, self._runs = kept, dict[str, None]()
+
+    def add(self, run: str) -> None:
+        """Stop a run."""
+        self._runs[run] = None
+        for old in list(self._runs)[: -self._kept]:
+            self._runs.pop(old, None)
+
+    def __contains__(self, run: object) -> bool:
+        return run in self._runs
+
+
 def build_page(painter: Painter, drafted: bool, visitors: int) -> gr.Blocks:
     """Return the page.
 
@@ -60,44 +84,46 @@ def build_page(painter: Painter, drafted: bool, visitors: int) -> gr.Blocks:
         drafted: whether methods with a drafter's weights can be chosen.
         visitors: how many may wait.
     """
-    with gr.Blocks(analytics_enabled=False, title="ADT-Tree") as page:
+    with gr.Blocks(analytics_enabled=False, title="ADT-Tree: the same image, sooner") as page:
         gr.Markdown(_INTRO, elem_id="intro")
-        with gr.Row(equal_height=False):
-            with gr.Column(scale=2, min_width=280):
+        with gr.Row(equal_height=False, elem_id="main"):
+            with gr.Column(scale=2, min_width=280, elem_id="controls"):
                 controls = _controls(painter, drafted)
-            with gr.Column(scale=5, min_width=340):
+            with gr.Column(scale=5, min_width=340, elem_id="result"):
                 stage = gr.HTML(
-                    json.dumps(painter.blank),
+                    json.dumps(example()),
                     html_template=stage_html(),
                     js_on_load=(HERE / "stage.js").read_text("utf-8"),
                     apply_default_css=False,
                     elem_id="stage",
                 )
         _connect(controls, stage, painter)
+        page.load(linked(controls.wishes), None, controls.wishes, queue=False, **_QUIET)
     # one at a time: two images at once would slow each other, and the race shows who is faster
     return page.queue(max_size=visitors, default_concurrency_limit=1)
 
 
 def _controls(painter: Painter, drafted: bool) -> Controls:
     """Return the controls, placed where gradio is at."""
-    prompt = gr.Textbox(EXAMPLES[0], label="Prompt", lines=2, max_lines=5)
+    # of one line, so that Enter generates; it grows with its text
+    prompt = gr.Textbox(EXAMPLES[0], label="Prompt", lines=1, max_lines=5)
     names = fast_methods(drafted)
     chosen = painter.pipe.method if painter.pipe.method in names else names[0]
-    choices = [(LABELS.get(name, name), name) for name in names]
-    method = gr.Dropdown(choices, value=chosen, label="Fast method")
-    with gr.Row():
-        draw = gr.Button("Generate", variant="primary", min_width=100)
-        stop = gr.Button("Stop", min_width=100)
-    slow = gr.Checkbox(False, label="Slow: show every round")
+    choices = [(f"{words(n)} ({n})" if n in WORDS else n, n) for n in names]
+    method = gr.Dropdown(choices, value=chosen, label="Fast method", elem_id="method")
+    with gr.Row(elem_id="buttons"):
+        draw = gr.Button("Generate", variant="primary", min_width=100, elem_id="generate")
+        stop = gr.Button("Stop", min_width=100, elem_id="stop")
     with gr.Accordion("Settings", open=False):
         settings = _settings(painter)
-    gr.Examples([[text] for text in EXAMPLES], [prompt], label="Examples")
+        slow = gr.Checkbox(False, label="Slow: show every round")
+    gr.Examples([[text] for text in EXAMPLES], [prompt], label="Example prompts")
     return Controls(prompt, draw, stop, [prompt, method, *settings, slow])
 
 
 def fast_methods(drafted: bool) -> list[str]:
     """Return the methods to choose from. drafted: whether those with a drafter's weights are."""
-    ordered = dict.fromkeys([*LABELS, *METHODS])
+    ordered = dict.fromkeys([*(name for name in WORDS if name in METHODS), *METHODS])
     fitting = [name for name in ordered if drafted or not METHODS[name].drafted]
     return [name for name in fitting if METHODS[name].speculative]
 
@@ -106,7 +132,7 @@ def _settings(painter: Painter) -> list[Component]:
     """Return the controls of seed, temperature, guidance scale, top-k and draft tokens."""
     usual = painter.pipe.settings.sampling
     return [
-        gr.Number(0, label="Seed", precision=0, minimum=0),
+        gr.Number(example()["seed"], label="Seed", precision=0, minimum=0),
         gr.Slider(0, max(2, usual.temperature), usual.temperature, step=0.05, label="Temperature"),
         gr.Slider(
             min(1, usual.cfg), max(10, usual.cfg), usual.cfg, step=0.5, label="Guidance scale"
@@ -118,36 +144,89 @@ def _settings(painter: Painter) -> list[Component]:
 
 def _connect(controls: Controls, stage: gr.HTML, painter: Painter) -> None:
     """Let the controls draw on the stage, one visitor after the other."""
-    quiet = {"show_progress": "hidden", "api_visibility": "private"}
-    events = []
+    stops = Stops()
     for listen in (controls.draw.click, controls.prompt.submit):
         # not queued, so that a visitor who has to wait sees it at once
-        waits = listen(with_state("waiting"), stage, stage, queue=False, **quiet)
-        inputs = [stage, *controls.wishes]
-        events.append(waits.then(drawing(painter), inputs, stage, concurrency_limit=1, **quiet))
-    controls.stop.click(with_state("stopped"), stage, stage, cancels=events, queue=False, **quiet)
+        waits = listen(started, stage, stage, queue=False, **_QUIET)
+        # also while the visitor's stopped run is still in the queue
+        several = {"trigger_mode": "multiple", "concurrency_limit": 1, "js": _LATEST}
+        waits.then(drawing(painter, stops), [stage, *controls.wishes], stage, **several, **_QUIET)
+    controls.stop.click(stopping(stops), stage, stage, queue=False, js=_LATEST, **_QUIET)
 
 
-def with_state(state: str) -> Callable[[str], str]:
-    """Return a function that shows the stage as it is, in another state."""
+def started(value: str) -> str:
+    """Return the stage of a new run that waits for the machine."""
+    return json.dumps(json.loads(value) | {"state": "waiting", "run": uuid.uuid4().hex})
 
-    def changed(value: str) -> str:
+
+def stopping(stops: Stops) -> Callable[[str], str]:
+    """Return the function that stops the run on the stage, if there is one."""
+
+    def stopped(value: str) -> str:
         shown = json.loads(value)
-        if state == "stopped" and shown["state"] in RESTING:
+        if shown["state"] not in BUSY:
             return value
-        return json.dumps(shown | {"state": state, "verdict": None})
+        stops.add(shown["run"])
+        return json.dumps(shown | {"state": "stopped"})
 
-    return changed
+    return stopped
 
 
-def drawing(painter: Painter) -> Callable[..., Iterator[str]]:
+def drawing(painter: Painter, stops: Stops) -> Callable[..., Iterator[str]]:
     """Return the function that draws what a visitor asks for, on a stage that shows `before`."""
 
     def drawn(before: str, *values: object) -> Iterator[str]:
+        shown, wish = json.loads(before), Wish(*values)
+        run = shown["run"]
         try:
-            yield from map(json.dumps, painter.draw(Wish(*values)))
+            if not wish.prompt.strip():
+                raise SettingsError("Enter a prompt first.")
+            # one value in any case: gradio empties the stage of a run without any
+            for value in chain([shown], painter.draw(wish)):
+                shown = value | {"run": run}
+                if run in stops:
+                    yield json.dumps(shown | {"state": "stopped"})
+                    return
+                yield json.dumps(shown)
         except (SettingsError, FloatingPointError) as error:
-            refused = {"state": "refused", "why": str(error)}
-            yield json.dumps(json.loads(before) | refused)
+            yield json.dumps(shown | {"state": "refused", "why": str(error)})
 
     return drawn
+
+
+def linked(controls: list[Component]) -> Callable[[gr.Request], list[object]]:
+    """Return the function that sets the controls as the page's address says (`Wish.link`).
+
+    What the address leaves out, or what a control does not take, stays as it is.
+    """
+
+    def values(request: gr.Request) -> list[object]:
+        given = dict(request.query_params)
+        names = [field.name for field in fields(Wish)]
+        pairs = zip(names, controls, strict=True)
+        return [_fitting(control, given.get(name)) for name, control in pairs]
+
+    return values
+
+
+def _fitting(control: Component, text: str | None) -> object:
+    """Return a text of the address as the control's value, or an update that changes nothing."""
+    if text is None:
+        return gr.skip()
+    if isinstance(control, gr.Checkbox):
+        return text == "1"
+    if isinstance(control, gr.Dropdown):
+        return text if text in (name for _, name in control.choices) else gr.skip()
+    if isinstance(control, gr.Textbox):
+        return text
+    try:
+        number = float(text)
+    except ValueError:
+        return gr.skip()
+    low, high = control.minimum, control.maximum
+    if not isfinite(number) or number < low or (high is not None and number > high):
+        return gr.skip()
+    whole = getattr(control, "precision", None) == 0 or getattr(control, "step", None) == 1
+    if whole:  # through the text: a seed may have more digits than a float
+        return int(text) if text.isdecimal() else gr.skip()
+    return number

@@ -5,8 +5,9 @@ Both images are generated in turns on one machine, so that both methods get the 
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
+from urllib.parse import urlencode
 
 from adt_tree.output import StreamStep
 from adt_tree.page.stage import Finish, Panel, Value, stage_value, verdict
@@ -14,7 +15,7 @@ from adt_tree.pipeline import Pipeline
 from configs.fields import mismatch
 from configs.method_table import METHODS
 
-SLOW = 0.25  # seconds after every round, to watch them
+SLOW = 0.25  # seconds
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,12 @@ class Wish:
     top_k: int
     tokens: int
     slow: bool
+
+    @property
+    def link(self) -> str:
+        """The query of an address that opens the page with this wish."""
+        values = {name: int(v) if isinstance(v, bool) else v for name, v in asdict(self).items()}
+        return urlencode(values)
 
 
 def race(streams: Sequence[Iterator[StreamStep]]) -> Iterator[tuple[int, StreamStep]]:
@@ -74,13 +81,9 @@ class Pace:
 class Painter:
     """Draws for the page, on one model."""
 
-    def __init__(self, pipe: Pipeline):
-        self.pipe = pipe
-
-    @property
-    def blank(self) -> Value:
-        """The stage before the first image."""
-        return stage_value("idle", self.pipe.grid, self._panels(self.pipe.method))
+    def __init__(self, pipe: Pipeline, pause: float = SLOW):
+        """pause: seconds after every round of a wish to see them."""
+        self.pipe, self._pause = pipe, pause
 
     def draw(self, wish: Wish) -> Iterator[Value]:
         """Yield the stage's values until both images are finished.
@@ -94,15 +97,16 @@ class Painter:
         panels = self._panels(wish.method)
         pipe = self._fast(wish)
         fast = pipe.stream(wish.prompt, **seed, **options)
-        pace = Pace(SLOW if wish.slow else 0.0)
+        pace = Pace(self._pause if wish.slow else 0.0)
+        asked = {"prompt": wish.prompt, "link": wish.link}
         for number, step in race([plain, fast]):
             row = panels[number].take(step)
             if pace.shows(step.finished) or (row and wish.slow):
-                yield stage_value("drawing", self.pipe.grid, panels)
+                yield stage_value("drawing", self.pipe.grid, panels) | asked
         # slowly shown rounds pause in between, so times say nothing of the methods
         equal = pipe.settings.method.same_tokens(wish.temperature)
         ended = Finish(panels[0].step, panels[1].step, wish.method, equal, not wish.slow)
-        yield stage_value("done", self.pipe.grid, panels) | {"verdict": verdict(ended)}
+        yield stage_value("done", self.pipe.grid, panels) | asked | {"verdict": verdict(ended)}
 
     def _panels(self, method: str) -> list[Panel]:
         rows, columns = self.pipe.grid

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
@@ -12,6 +13,18 @@ from PIL import Image
 from adt_tree.output import StreamStep
 
 Value = dict[str, Any]
+HERE = Path(__file__).parent
+# Methods as visitors read them.
+WORDS = {
+    "ar": "Plain decoding",
+    "adt": "Adaptive draft tree",
+    "eagle_recall": "Draft tree from drafter and earlier predictions",
+    "block": "Draft tree from one drafter pass",
+    "eagle2": "Draft tree of fixed size",
+    "static": "Draft tree of fixed shape",
+    "recall": "Draft tree from earlier predictions, no drafter",
+    "jacobi": "Window of earlier predictions, no drafter",
+}
 
 
 class Panel:
@@ -21,13 +34,16 @@ class Panel:
         """method: its name; total: tokens of the image; columns: tokens per row."""
         self.method, self.total, self.columns = method, total, columns
         self.step: StreamStep | None = None
-        self.heat: list[int] = []  # by position: accepted length of the round that decided it
+        # by position: accepted draft tokens of its round; None: the prompt's pass gave the token
+        self.heat: list[int | None] = []
         self._image, self._painted = "", 0
 
     def take(self, step: StreamStep) -> bool:
         """Take over a round; returns whether it finished a row of the image."""
         before = 0 if self.step is None else self.step.decided
-        self.heat += [step.accepted] * (step.decided - before)
+        if self.step is None:
+            self.heat = [None]
+        self.heat += [step.accepted] * (step.decided - len(self.heat))
         self.step = step
         return step.decided // self.columns > before // self.columns
 
@@ -35,11 +51,12 @@ class Panel:
         """Return what the page draws, as JSON takes it."""
         step = self.step
         if step is None:
-            return {"method": self.method, "decided": 0}
+            return {"method": self.method, "words": words(self.method), "decided": 0}
         if step.decided // self.columns > self._painted // self.columns:
             self._image, self._painted = data_uri(step.image, step.finished), step.decided
         return {
             "method": self.method,
+            "words": words(self.method),
             "decided": step.decided,
             "painted": self._painted,
             "image": self._image,
@@ -47,8 +64,7 @@ class Panel:
             "rounds": step.round + 1,
             "forwards": step.forwards,
             "seconds": step.seconds,
-            "rate": step.decided / step.seconds,
-            "length": step.accepted_length,
+            "per_pass": step.decided / step.forwards,
             "heat": self.heat,
             "draft": None
             if step.finished
@@ -69,29 +85,37 @@ def data_uri(image: Image.Image, last: bool) -> str:
     return f"data:image/{kind.lower()};base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
+def words(method: str) -> str:
+    """Return a method's name in words; one from outside the checkout has only its own."""
+    return WORDS.get(method, method)
+
+
 def stage_html() -> str:
     """Return the page's stage before anything is drawn."""
-    here = Path(__file__).parent
-    panel = Template((here / "panel.html").read_text("utf-8"))
-    plain = panel.substitute(
-        kind="plain",
-        title="Plain decoding",
-        remark="one token per forward pass",
-        label="Image by plain decoding",
-    )
+    panel = Template((HERE / "panel.html").read_text("utf-8"))
+    plain = panel.substitute(kind="plain", title=WORDS["ar"], remark="one token per forward pass")
     fast = panel.substitute(
-        kind="fast",
-        title="Fast method",
-        remark="drafts several, verifies them in one forward pass",
-        label="Image by the fast method",
+        kind="fast", title="Fast method", remark="several tokens per forward pass"
     )
-    return Template((here / "stage.html").read_text("utf-8")).substitute(plain=plain, fast=fast)
+    return Template((HERE / "stage.html").read_text("utf-8")).substitute(plain=plain, fast=fast)
+
+
+def example() -> Value:
+    """Return the stage of a finished image, as `python -m scripts.tools.page_example` made it.
+
+    It has no seconds, since they would be those of another machine.
+    """
+    value = json.loads((HERE / "example.json").read_text("utf-8"))
+    picture = base64.b64encode((HERE / "example.png").read_bytes()).decode()
+    for panel in value["panels"]:
+        panel |= {"image": f"data:image/png;base64,{picture}", "words": words(panel["method"])}
+    return value
 
 
 def stage_value(state: str, grid: tuple[int, int], panels: list[Panel]) -> Value:
     """Return the stage's value.
 
-    state: idle, waiting, drawing, done, stopped or refused.
+    state: example, waiting, drawing, done, stopped or refused.
     """
     values = [panel.value() for panel in panels]
     return {"state": state, "rows": grid[0], "columns": grid[1], "panels": values}
@@ -113,29 +137,30 @@ class Finish:
 
 
 def verdict(found: Finish) -> Value:
-    """Compare the images by their tokens; returns whether they are the same, and words."""
+    """Compare the images by their tokens; returns whether they are the same, a title and a text."""
     plain, fast = found.plain, found.fast
     differ = (plain.tokens != fast.tokens).nonzero().flatten().tolist()
+    passes = f"{fast.forwards} forward passes instead of {plain.forwards}"
+    if found.timed:
+        speed = f", {_speed(plain.seconds / fast.seconds)}"
+        took = f"{passes}, {fast.seconds:.2f} s instead of {plain.seconds:.2f} s. "
+    else:
+        speed, took = f" in {passes}", ""
     if not differ:
-        return {"same": True, "text": f"All {plain.total} tokens are equal. {_speed(found)}"}
+        equal = f"All {plain.total} tokens are equal."
+        return {"same": True, "title": f"Identical image{speed}", "text": took + equal}
     reason = (
         "Two candidates were nearly equal there, and rounding decided."
         if found.equal
         else "Its acceptance rule may accept other tokens than plain decoding."
     )
     why = f"{len(differ)} of {plain.total} tokens differ, the first is number {differ[0]}. {reason}"
-    return {"same": False, "text": f"{why} {_speed(found)}"}
+    return {"same": False, "title": f"A different image{speed}", "text": f"{why} {took}".strip()}
 
 
-def _speed(found: Finish) -> str:
-    """Say what the method saved."""
-    plain, fast = found.plain, found.fast
-    passes = f"{found.method} took {fast.forwards} forward passes instead of {plain.forwards}"
-    ratio = plain.seconds / fast.seconds
-    if not found.timed:
-        return f"{passes}."
-    if ratio >= 1:
-        return f"{passes} and was {ratio:.2f} times faster."
-    return (
-        f"{passes}, but was {1 / ratio:.2f} times slower: here each pass costs more than it saves."
-    )
+def _speed(ratio: float) -> str:
+    """Return in words how much faster a method was. ratio: plain decoding's seconds by its own."""
+    if abs(ratio - 1) < 0.03:
+        return "at the same speed"
+    more, change = max(ratio, 1 / ratio), "faster" if ratio > 1 else "slower on this machine"
+    return f"{more:.1f} times {change}" if more >= 1.5 else f"{100 * (more - 1):.0f} % {change}"

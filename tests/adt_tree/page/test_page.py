@@ -3,23 +3,37 @@
 import json
 import shutil
 import socket
+from dataclasses import fields
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
+from urllib.parse import parse_qsl
 
+import gradio as gr
 import pytest
 import torch
+from browser import only_in_all
+from PIL import Image, ImageChops
 
 import main
 from adt_tree import Pipeline
-from adt_tree.page.app import fast_methods
+from adt_tree.page.app import (
+    Stops,
+    build_page,
+    drawing,
+    fast_methods,
+    linked,
+    started,
+    stopping,
+)
 from adt_tree.page.drawing import Pace, Painter, Wish, race
-from adt_tree.page.stage import Finish, verdict
+from adt_tree.page.stage import HERE, WORDS, Finish, example, verdict, words
 from adt_tree.weights import completed
 from configs.fields import SettingsError
 from configs.method_table import METHODS
 from models.base import ImageGrid
 from runs.commands import page_settings
+from scripts.tools.page_example import page_example
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +79,15 @@ def test_a_drawing_ends_with_the_same_image_twice(painter):
     plain, fast = last["panels"]
     assert (plain["method"], fast["method"]) == ("ar", "adt")
     assert plain["image"] == fast["image"] and plain["image"].startswith("data:image/png")
-    assert plain["forwards"] == 16 > fast["forwards"] and plain["heat"] == [0] * 16
-    assert len(fast["heat"]) == 16 and max(fast["heat"]) > 0 and fast["draft"] is None
-    assert painter.blank["state"] == "idle" and painter.blank["panels"][1]["decided"] == 0
+    assert plain["forwards"] == 16 > fast["forwards"]
+    # the first token comes with the prompt's pass: no round, no figure of one
+    assert plain["heat"] == [None] + [0] * 15 and fast["heat"][0] is None
+    assert len(fast["heat"]) == 16 and max(fast["heat"][1:]) > 0 and fast["draft"] is None
+    assert plain["per_pass"] == 1.0 and fast["per_pass"] == 16 / fast["forwards"]
+    assert (plain["words"], fast["words"]) == ("Plain decoding", "Adaptive draft tree")
+    assert {own["decided"] for own in values[0]["panels"]} >= {0}
+    waiting = next(own for own in values[0]["panels"] if not own["decided"])
+    assert waiting.keys() == {"method", "words", "decided"}  # no figure before the first round
 
 
 def test_every_round_is_shown_if_asked(painter, monkeypatch):
@@ -108,13 +128,94 @@ def test_a_verdict_compares_tokens():
         return verdict(Finish(step(4, 2.0, 4), fast, "adt", equal, timed))
 
     same = found(step(4, 1.0, 2))
-    assert same["same"] and same["text"].startswith("All 4 tokens are equal. adt took 2 forward")
-    assert "2.00 times faster" in same["text"]
-    assert "times" not in found(step(4, 1.0, 2), timed=False)["text"]
+    assert same["same"] and same["title"] == "Identical image, 2.0 times faster"
+    assert same["text"] == (
+        "2 forward passes instead of 4, 1.00 s instead of 2.00 s. All 4 tokens are equal."
+    )
+    assert found(step(4, 1.6, 2))["title"] == "Identical image, 25 % faster"
+    assert found(step(4, 2.0, 2))["title"] == "Identical image, at the same speed"
+    assert found(step(4, 2.5, 2))["title"] == "Identical image, 25 % slower on this machine"
+    untimed = found(step(4, 1.0, 2), timed=False)
+    assert untimed["title"] == "Identical image in 2 forward passes instead of 4"
+    assert untimed["text"] == "All 4 tokens are equal."
     other = found(step(5, 4.0, 2))
-    assert not other["same"] and "1 of 4 tokens differ, the first is number 3." in other["text"]
-    assert "rounding" in other["text"] and "2.00 times slower" in other["text"]
+    assert not other["same"]
+    assert other["title"] == "A different image, 2.0 times slower on this machine"
+    assert other["text"].startswith("1 of 4 tokens differ, the first is number 3.")
+    assert "rounding" in other["text"]
     assert "acceptance rule" in found(step(5, 4.0, 2), equal=False)["text"]
+
+
+def test_the_example_is_finished_and_has_no_seconds_of_another_machine():
+    value = json.loads(json.dumps(example()))
+    assert value["state"] == "example" and value["verdict"]["same"] and value["prompt"]
+    for panel in value["panels"]:
+        assert panel["decided"] == value["rows"] * value["columns"] == len(panel["heat"])
+        assert panel["image"].startswith("data:image/png;base64,") and "seconds" not in panel
+        assert panel["words"] == WORDS[panel["method"]]
+
+
+@only_in_all
+def test_the_example_is_what_the_included_model_generates(tmp_path):
+    value = example()
+    page_example(prompt=value["prompt"], seed=value["seed"], folder=str(tmp_path))
+    assert json.loads((tmp_path / "example.json").read_text()) == json.loads(
+        (HERE / "example.json").read_text()
+    )
+    with Image.open(tmp_path / "example.png") as new, Image.open(HERE / "example.png") as kept:
+        assert ImageChops.difference(new, kept).getextrema() == ((0, 0),) * 3
+
+
+def test_every_method_has_words():
+    assert METHODS.keys() == WORDS.keys()
+    assert words("method_of_a_plugin") == "method_of_a_plugin"
+
+
+def test_a_run_that_was_stopped_draws_no_further(painter):
+    stops = Stops(kept=2)
+    shown = json.loads(started(json.dumps(example())))
+    assert shown["state"] == "waiting" and len(shown["run"]) == 32
+    asked = [getattr(wish(), field.name) for field in fields(Wish)]
+    values = drawing(painter, stops)(json.dumps(shown), *asked)
+    assert json.loads(next(values)) == shown
+    first = json.loads(next(values))
+    assert first["state"] == "drawing" and first["run"] == shown["run"]
+    stopped = json.loads(stopping(stops)(json.dumps(first)))
+    assert stopped["state"] == "stopped" and stopped["run"] == shown["run"]
+    (last,) = map(json.loads, values)
+    assert last["state"] == "stopped" and last["run"] == shown["run"]
+    # also one whose Stop came before it began
+    (only,) = map(json.loads, drawing(painter, stops)(json.dumps(shown), *asked))
+    assert only == shown | {"state": "stopped"}
+    finished = json.dumps(first | {"state": "done"})
+    assert stopping(stops)(finished) == finished
+    for run in ("a", "b"):
+        stops.add(run)
+    assert shown["run"] not in stops and "b" in stops
+
+
+def test_an_empty_prompt_is_asked_for(painter):
+    shown = started(json.dumps(example()))
+    asked = [getattr(wish(prompt="  "), field.name) for field in fields(Wish)]
+    (value,) = map(json.loads, drawing(painter, Stops())(shown, *asked))
+    assert (value["state"], value["why"]) == ("refused", "Enter a prompt first.")
+
+
+def test_a_link_sets_the_controls_and_what_does_not_fit_stays(painter):
+    page = build_page(painter, drafted=True, visitors=4)
+    labelled = {getattr(block, "label", None): block for block in page.blocks.values()}
+    names = ["Prompt", "Fast method", "Seed", "Temperature", "Guidance scale", "Top-k, 0 = off"]
+    names += ["Draft tokens per forward pass, 0 = default", "Slow: show every round"]
+    values = linked([labelled[name] for name in names])
+
+    def opened(query: str) -> list:
+        return values(SimpleNamespace(query_params=dict(parse_qsl(query))))
+
+    own = wish(prompt="a & b = “c”", method="jacobi", seed=2**62 + 1, tokens=5, slow=True)
+    assert Wish(*opened(own.link)) == own
+    kept = opened("method=ar&seed=-1&temperature=9&guidance_scale=x&top_k=1.5&tokens=inf")
+    assert kept == [gr.skip()] * 7 + [gr.skip()]
+    assert opened("seed=nan&slow=0")[-1] is False
 
 
 def test_an_image_is_completed_by_its_mirror():

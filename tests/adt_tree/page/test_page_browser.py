@@ -15,6 +15,7 @@ import pytest
 from browser import BROWSER, needs_browser, only_in_all
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from adt_tree.page.stage import WORDS
 from configs.schema import ROOT
 
 pytestmark = needs_browser
@@ -109,6 +110,7 @@ def decided(page: Page) -> list[int]:
 def test_from_the_prompt_to_both_images(served, visit):
     page = visit.page
     draw(page, PROMPT)
+    page.locator(".stage[data-state=drawing]").wait_for(timeout=SECONDS)
     page.wait_for_function(
         "document.querySelector('.panel.fast').dataset.decided > 60", timeout=SECONDS
     )
@@ -117,11 +119,19 @@ def test_from_the_prompt_to_both_images(served, visit):
     page.locator(".stage[data-state=done]").wait_for(timeout=SECONDS)
     assert decided(page) == [256, 256] and before[1] < 256
     assert page.locator(".stage").get_attribute("data-same") == "yes"
-    assert page.locator(".answer").text_content() == "Same image: yes"
+    title = page.locator(".answer")
+    assert title.text_content().startswith("Identical image, ")
+    assert title.bounding_box()["y"] < page.locator(".panel.plain").bounding_box()["y"]
+    size = title.evaluate("found => parseFloat(getComputedStyle(found).fontSize)")
+    assert size >= (24 if page.viewport_size == {"width": DESK[0], "height": DESK[1]} else 20)
+    assert page.locator(".panel.fast .name").text_content() == WORDS["jacobi"]
+    label = f"Image of “{PROMPT}” by {WORDS['jacobi']}"
+    assert page.get_by_role("img", name=label, exact=True).count() == 1
     plain, fast = (
         int(page.locator(f".panel.{name} .forwards").text_content()) for name in ("plain", "fast")
     )
     assert plain == 256 and fast < 200
+    assert f"{fast} forward passes instead of 256" in page.locator(".reason").text_content()
     pixels = "canvas => [...canvas.getContext('2d').getImageData(0, 0, 64, 64).data]"
     page.wait_for_timeout(500)  # the last pictures are decoded
     one, other = (page.locator(f".panel.{name} .image").evaluate(pixels)
@@ -129,7 +139,7 @@ def test_from_the_prompt_to_both_images(served, visit):
     assert one == other and len(set(one)) > 20
     wide = page.evaluate("document.documentElement.scrollWidth")
     assert wide == page.viewport_size["width"]
-    boxes = page.locator(".stage dd, .stage dt, .verdict, .legend li").evaluate_all(
+    boxes = page.locator(".stage dd, .stage dt, .verdict, .stage h3, .legend li").evaluate_all(
         "found => found.map(e => e.scrollWidth - e.clientWidth)"
     )
     assert max(boxes) <= 0  # no text is wider than its place
@@ -143,7 +153,8 @@ def test_a_long_prompt_is_refused_in_words(visit):
     draw(visit.page, "word " * 300)
     visit.page.locator(".stage[data-state=refused]").wait_for(timeout=SECONDS)
     words = visit.page.locator(".verdict")
-    said = "Error: prompt: expected a shorter prompt, got the prompt has 1204"
+    assert "This cannot be generated" in words.text_content()
+    said = "prompt: expected a shorter prompt, got the prompt has 1204"
     assert said in words.text_content()
     visit.page.wait_for_timeout(1500)  # it scrolls there
     box = words.bounding_box()
@@ -152,7 +163,7 @@ def test_a_long_prompt_is_refused_in_words(visit):
 
 @only_in_all
 def test_visitors_wait_for_each_other(served, visit, chromium):
-    visit.page.get_by_label("Slow: show every round").check()
+    slowly(visit.page)
     draw(visit.page, PROMPT)
     visit.page.locator(".stage[data-state=drawing]").wait_for(timeout=SECONDS)
     second = chromium.new_page()
@@ -164,11 +175,24 @@ def test_visitors_wait_for_each_other(served, visit, chromium):
     second.close()
 
 
+def slowly(page: Page, on: bool = True) -> None:
+    """Set the pauses between rounds, in the settings."""
+    box = page.get_by_label("Slow: show every round")
+    if not box.is_visible():
+        page.get_by_role("button", name="Settings").click()
+    box.set_checked(on)
+
+
+def state(page: Page) -> str:
+    return page.locator(".stage").get_attribute("data-state")
+
+
 @only_in_all
 def test_stop_ends_the_drawing_and_the_next_visitor_draws(visit):
     page = visit.page
-    page.get_by_label("Slow: show every round").check()
+    slowly(page)
     draw(page, PROMPT)
+    page.locator(".stage[data-state=drawing]").wait_for(timeout=SECONDS)
     page.wait_for_function(
         "document.querySelector('.panel.fast').dataset.decided > 5", timeout=SECONDS
     )
@@ -177,16 +201,173 @@ def test_stop_ends_the_drawing_and_the_next_visitor_draws(visit):
     left = decided(page)
     page.wait_for_timeout(1500)
     assert decided(page) == left and left[0] < 256
-    page.get_by_label("Slow: show every round").uncheck()
+    slowly(page, False)
     draw(page, PROMPT)
     page.locator(".stage[data-state=done]").wait_for(timeout=SECONDS)
+
+
+@only_in_all
+def test_stop_works_at_any_moment(visit):
+    page = visit.page
+    slowly(page)  # so that no image is finished before its Stop
+    stop = page.get_by_role("button", name="Stop")
+    for moment in (0, 20, 50, 100, 200, 400, 700, 1000, 1500, 2000, 2300, 2500):
+        draw(page, PROMPT)
+        page.wait_for_timeout(moment)
+        stop.click()
+        page.locator(".stage[data-state=stopped]").wait_for(timeout=20_000)
+        page.wait_for_timeout(400)  # values that were under way have come
+        assert state(page) == "stopped", f"stopped after {moment} ms"
+        assert stop.is_disabled()
+    slowly(page, False)
+    draw(page, PROMPT)  # the machine is free
+    page.locator(".stage[data-state=done]").wait_for(timeout=SECONDS)
+
+
+@only_in_all
+@pytest.mark.parametrize("visit", [DESK, PHONE], indirect=True, ids=["desk", "phone"])
+def test_a_finished_example_is_there_first(visit):
+    page = visit.page
+    assert state(page) == "example" and decided(page) == [256, 256]
+    title = page.get_by_role("heading", name="Identical image in")
+    box = title.bounding_box()
+    assert 0 < box["y"] < page.viewport_size["height"] - box["height"]  # without scrolling
+    assert "passes instead of 256" in title.text_content()
+    assert "Press Generate" in page.locator(".reason").text_content()
+    page.wait_for_timeout(500)
+    pixels = "canvas => [...canvas.getContext('2d').getImageData(0, 0, 64, 64).data]"
+    for name in ("plain", "fast"):
+        assert len(set(page.locator(f".panel.{name} .image").evaluate(pixels))) > 20
+    assert page.locator(".seconds").all_text_contents() == ["–", "–"]  # of no machine
+
+
+# The text's elements whose contrast with what is behind them is too low.
+_FAINT = """() => {
+  const pen = Object.assign(document.createElement('canvas'), {width: 1, height: 1})
+    .getContext('2d', {willReadFrequently: true});
+  const over = (colours) => {  // laid over each other, from the back to the front
+    pen.clearRect(0, 0, 1, 1);
+    for (const colour of colours) { pen.fillStyle = colour; pen.fillRect(0, 0, 1, 1); }
+    return [...pen.getImageData(0, 0, 1, 1).data].slice(0, 3);
+  };
+  const light = parts => parts.map(part => part / 255)
+    .map(part => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, part, i) => sum + part * [0.2126, 0.7152, 0.0722][i], 0);
+  const faint = [];
+  for (const found of document.querySelectorAll('body *')) {
+    const own = [...found.childNodes].some(node => node.nodeType === 3 && node.data.trim());
+    const typed = found.matches('input:not([type=checkbox], [type=range]), textarea');
+    if (!(own || typed) || !found.checkVisibility({visibilityProperty: true})) continue;
+    if (found.matches('style, script, :disabled, :disabled *') || !found.clientHeight) continue;
+    const behind = [];
+    for (let at = found; at; at = at.parentElement) {
+      behind.unshift(getComputedStyle(at).backgroundColor);
+    }
+    const ground = ['white', ...behind], text = getComputedStyle(found).color;
+    const [a, b] = [light(over(ground)), light(over([...ground, text]))];
+    const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (contrast < 4.5) faint.push(`${found.outerHTML.slice(0, 90)} ${contrast.toFixed(2)}`);
+  }
+  return faint;
+}"""
+
+
+@only_in_all
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("visit", [DESK, PHONE], indirect=True, ids=["desk", "phone"])
+def test_text_stands_out(visit, scheme):
+    page = visit.page
+    page.emulate_media(color_scheme=scheme)
+    page.reload()
+    page.locator(".stage").wait_for(timeout=SECONDS)
+    page.get_by_role("button", name="Settings").click()
+    page.wait_for_timeout(500)
+    dark = page.evaluate("document.body.classList.contains('dark')")
+    assert dark == (scheme == "dark") and page.evaluate(_FAINT) == []
+    draw(page, "word " * 300)
+    page.locator(".stage[data-state=refused]").wait_for(timeout=SECONDS)
+    assert page.evaluate(_FAINT) == []
+    page.locator(".reason").evaluate("found => { found.style.color = '#808080'; }")
+    (fault,) = page.evaluate(_FAINT)
+    assert "reason" in fault
+
+
+_FOCUSED = """() => {
+  const found = document.activeElement, style = getComputedStyle(found);
+  const label = found.getAttribute('aria-label') || found.labels?.[0]?.textContent
+    || found.textContent;
+  return [found.tagName, label.trim(), parseFloat(style.outlineWidth), style.outlineStyle];
+}"""
+
+
+@only_in_all
+def test_the_keyboard_alone_is_enough(visit):
+    page = visit.page
+    page.get_by_role("button", name="Settings").click()
+    page.locator("body").evaluate("found => { document.activeElement.blur(); scrollTo(0, 0); }")
+    page.mouse.click(5, 5)
+    named = []
+    for _ in range(30):
+        page.keyboard.press("Tab")
+        tag, label, width, style = page.evaluate(_FOCUSED)
+        if tag == "BODY":
+            break
+        assert label, f"{tag} without a label"
+        assert width >= 2 and style != "none", f"{tag} {label}: no focus ring"
+        named.append(label)
+    said = " | ".join(named)
+    for part in ("Prompt", "Fast method", "Generate", "Seed", "Temperature", "Slow", "Top-k"):
+        assert part in said, said
+    slowly(page)
+    page.get_by_label("Prompt").focus()
+    page.keyboard.press("Enter")  # generates
+    page.locator(".stage[data-state=drawing]").wait_for(timeout=SECONDS)
+    page.get_by_role("button", name="Stop").focus()
+    page.keyboard.press("Enter")
+    page.locator(".stage[data-state=stopped]").wait_for(timeout=SECONDS)
+    focused = "document.activeElement.id"
+    assert page.evaluate(focused) == "generate"  # Stop has nothing to do now
+    page.keyboard.press("Enter")
+    page.locator(".stage[data-state=drawing]").wait_for(timeout=SECONDS)
+    assert page.evaluate(focused) == "stop"
+    page.keyboard.press("Enter")
+    page.locator(".stage[data-state=stopped]").wait_for(timeout=SECONDS)
+
+
+@only_in_all
+def test_a_link_keeps_prompt_seed_and_settings(visit, served, chromium):
+    page = visit.page
+    page.get_by_role("button", name="Settings").click()
+    page.get_by_label("Seed").fill("77")
+    page.get_by_label("Top-k, 0 = off").fill("500")
+    draw(page, PROMPT)
+    page.locator(".stage[data-state=done]").wait_for(timeout=SECONDS)
+    link = page.get_by_role("link", name="Link to this image")
+    assert link.evaluate("found => found.href") == page.url
+    other = chromium.new_page()
+    other.goto(page.url)
+    other.locator(".stage").wait_for(timeout=SECONDS)
+    other.get_by_role("button", name="Settings").click()
+    other.wait_for_timeout(1000)
+    found = [
+        other.get_by_label(name).input_value() for name in ("Prompt", "Seed", "Top-k, 0 = off")
+    ]
+    assert found == [PROMPT, "77", "500"]
+    other.get_by_role("button", name="Generate", exact=True).click()
+    other.locator(".stage[data-state=done]").wait_for(timeout=SECONDS)
+    pictures = "found => found.toDataURL()"
+    for shown in (page, other):
+        shown.wait_for_timeout(500)
+    one, two = (shown.locator(".panel.fast .image").evaluate(pictures) for shown in (page, other))
+    assert one == two
+    other.close()
 
 
 def test_the_policy_is_sent_and_nothing_is_written_elsewhere(served):
     with urlopen(served.url, timeout=60) as answer:
         assert "default-src 'self'" in answer.headers["content-security-policy"]
     kept = [path for path in served.home.rglob("*") if path.is_file()]
-    assert all(path.match(".cache/adt-tree/kernels-*.so") for path in kept)  # of --compile
+    assert all(path.match(".cache/adt-tree/kernels-*") for path in kept)  # of --compile
     assert [*served.work.rglob("*")] == []
 
 
