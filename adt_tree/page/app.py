@@ -159,13 +159,13 @@ def started(value: str) -> str:
     return json.dumps(json.loads(value) | {"state": "waiting", "run": uuid.uuid4().hex})
 
 
-def stopping(stops: Stops) -> Callable[[str], str]:
+def stopping(stops: Stops) -> Callable[[str], object]:
     """Return the function that stops the run on the stage, if there is one."""
 
-    def stopped(value: str) -> str:
+    def stopped(value: str) -> object:
         shown = json.loads(value)
         if shown["state"] not in BUSY:
-            return value
+            return gr.skip()  # the stage may show something newer by now
         stops.add(shown["run"])
         return json.dumps(shown | {"state": "stopped"})
 
