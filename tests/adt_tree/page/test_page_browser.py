@@ -198,6 +198,7 @@ def test_stop_ends_the_drawing_and_the_next_visitor_draws(visit):
     )
     page.get_by_role("button", name="Stop").click()
     page.locator(".stage[data-state=stopped]").wait_for(timeout=SECONDS)
+    page.wait_for_timeout(500)  # a frame may be on its way
     left = decided(page)
     page.wait_for_timeout(1500)
     assert decided(page) == left and left[0] < 256
