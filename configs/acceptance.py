@@ -60,7 +60,7 @@ class GsdSettings(Settings):
         high=2**16 - 1,
     )
     gap: float = setting(
-        0.15, "by less than this their probability has to differ from the draft's", low=0, high=1
+        0.15, "their probability differs from the draft's by less than this", low=0, high=1
     )
 
 

@@ -53,7 +53,7 @@ class ExtractionSettings(Settings):
         path=True,
         shown="off",
     )
-    from_prompts: bool = setting(False, "take samples that the target draws, not images")
+    from_prompts: bool = setting(False, "take samples that the target generates, not images")
     prompt: str | None = setting(
         None,
         f"of --from_prompts: a .txt or .jsonl file, or {TRAINING_SET}",

@@ -74,8 +74,8 @@ TARGETS = {
     "tiny": Target(
         folder="ckpts/tiny",
         sources={
-            "model_path": "shipped as ckpts/tiny",
-            "drafter_path": "shipped as ckpts/tiny/drafter",
+            "model_path": "ckpts/tiny, which is included",
+            "drafter_path": "ckpts/tiny/drafter, which is included",
         },
         flags=("tokenizer_path",),
         side=128,

@@ -68,7 +68,7 @@ class PageSettings(Settings):
         shown="127.0.0.1, this machine only",
     )
     output_dir: str = setting("outputs/page", "folder for files that the page writes", path=True)
-    visitors: int = setting(16, "visitors that may wait in the queue", low=1, high=10000)
+    visitors: int = setting(16, "visitors who may wait in the queue", low=1, high=10000)
     engine: EngineSettings = part(EngineSettings)
     drafted: bool = False
     given: Values = field(default_factory=dict, compare=False)

@@ -92,7 +92,7 @@ def test_a_missing_model_is_refused_in_a_process_of_its_own(tmp_path):
     assert done.stderr == (
         f"error: --model_path {tmp_path / 'nowhere'}: expected a folder such as "
         f"{ROOT / 'ckpts/tiny'}, or owner/name, got no such folder. "
-        "Get it: shipped as ckpts/tiny.\n"
+        "Get it: ckpts/tiny, which is included.\n"
     )
     assert list(tmp_path.iterdir()) == []
 
