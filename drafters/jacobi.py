@@ -136,7 +136,8 @@ class JacobiDrafter:
             beyond = (position - self.reached).add(columns - 1)
             rows = beyond.div(columns, rounding_mode="floor")  # up to a prediction
             above = position - rows * columns
-            borrowed = torch.where((above > 0) & (above >= first), above, self.reached)
+            within = above > 0 if self.grid.preview is None else (above > 0) & (above >= first)
+            borrowed = torch.where(within, above, self.reached)
         else:
             none = torch.zeros_like(self.reached)
             borrowed = self.reached if self.guess == "left" else none

@@ -132,6 +132,8 @@ class ImageGrid:
 
     def above(self, position: Tensor | int) -> Tensor | int:
         """Return the token above an image token; below 0 in a grid's first row."""
+        if self.preview is None:
+            return position - self.columns
         columns, first = self.around(position)
         above = position - columns
         return above - (above < first) * self.tokens

@@ -11,8 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from jinja2 import TemplateError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -84,6 +82,9 @@ class GlmWords(Words):
 
 def _template(folder: Path, settings: dict) -> str:
     """Return a user's message in the checkpoint's chat template; ValueError if that fails."""
+    from jinja2 import TemplateError  # no other family needs the package
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
     path = folder / "chat_template.jinja"
     text = path.read_text() if path.is_file() else settings.get("chat_template")
     if not isinstance(text, str):
