@@ -17,7 +17,8 @@ from drafters.training.optimizers import (
     make_optimizers,
 )
 from drafters.training.order import batch, captionless, feature_noise, generator
-from drafters.training.windows import BlockLoss
+from drafters.training.rounds import Drawn
+from drafters.training.windows import PASSES, BlockLoss, pick
 from models.base import TargetModel
 from support.crew import Crew
 
@@ -42,6 +43,8 @@ class Lessons:
         self.optimizers = optimizers_of(settings, head)
         self.loss = loss_of(settings, target)
         self.step = 0
+        # of this update, that all its passes read; by the number of the first in the batch
+        self._drawn: dict[int, list[Drawn]] = {}
 
     @property
     def rate(self) -> float:
@@ -51,18 +54,25 @@ class Lessons:
 
     def update(self) -> Tensor:
         """Make the next update; returns the loss's parts (levels, 3), means over the batch."""
+        passes = PASSES if self.settings.drafter == "block" else 1
+        parts = [self._pass(number) for number in range(passes)]
+        self._drawn.clear()
+        self.average.update(self.step)
+        self.step += 1
+        return torch.stack(parts).mean(0)
+
+    def _pass(self, number: int) -> Tensor:
+        """Move the weights once; returns the loss's parts (levels, 3), means over the batch."""
         parts = []
         weights = list(self.trained.values())
         for weight in weights:
             weight.grad = None
         for indices in self._shares():
-            loss, loss_parts = self._loss(indices)
+            loss, loss_parts = self._loss(indices, number)
             (loss / self.settings.accumulate).backward()  # gradients add up to those of the mean
             parts.append(loss_parts)
         mean, clip = torch.stack(parts).mean(0), self.settings.clip
         apply_gradients(weights, self.optimizers, self.crew, self.rate, clip, mean)
-        self.average.update(self.step)
-        self.step += 1
         return mean
 
     def _shares(self) -> Iterable[list[int]]:
@@ -72,14 +82,17 @@ class Lessons:
             first = (step * self.crew.count + self.crew.rank) * size
             yield list(range(first, first + size))
 
-    def _loss(self, indices: list[int]) -> tuple[Tensor, Tensor]:
+    def _loss(self, indices: list[int], number: int) -> tuple[Tensor, Tensor]:
         s = self.settings
         # the whole batch, the same in every process; `indices` picks this one's images
         chosen = batch(s.seed, self.step, s.batch_size, len(self.images))
         images = [self.images[chosen[index]] for index in indices]
         if s.drafter == "block":
-            rows = self.rows(images, None)
-            varied = generator(s.seed, "cpu", "rounds", self.step, *indices)
+            if indices[0] not in self._drawn:
+                self._drawn[indices[0]] = self.rows(images, None)
+            rows = self._drawn[indices[0]]
+            order = generator(s.seed, "cpu", "rounds", self.step, *indices)
+            varied = [pick(drawn, order, number) for drawn in rows]
         else:
             rows = self.rows(images, self._picks(indices))
             rows = rows.to(self.device, self.head.fc.weight.dtype)

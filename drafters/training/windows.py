@@ -15,7 +15,13 @@ from drafters.training.rounds import Drawn, Reading
 from drafters.training.rows import Joined, behind_padding, mask_of, positions_of
 from models.base import Context, TargetModel
 
-ROUNDS = 12  # of an image, that an update trains on
+ROUNDS = 12  # of an image, that a pass trains on
+# Passes of an update over its images, each over other rounds: generating them takes ten times as
+# long as a pass (128 x 128 images on a CPU).
+PASSES = 4
+# Steps after which a prediction weighs 1 / e of the first: a round that ends early never reads the
+# later ones (as DFlash weighs the positions of its block, arXiv 2602.06036).
+_FADES = 6
 
 
 @dataclass(frozen=True)
@@ -42,10 +48,12 @@ class Windows:
         return self.drawn.prompt.ids.shape[1]
 
 
-def pick(drawn: Drawn, generator: torch.Generator, count: int = ROUNDS) -> list[Reading]:
-    """Return some of an image's rounds."""
+def pick(drawn: Drawn, generator: torch.Generator, part: int = 0) -> list[Reading]:
+    """Return some of an image's rounds; part: which, in the generator's order of all of them."""
     order = torch.randperm(len(drawn.readings), generator=generator).tolist()
-    return [drawn.readings[number] for number in order[:count]]
+    first = part * ROUNDS
+    numbers = range(first, first + min(ROUNDS, len(order)))
+    return [drawn.readings[order[number % len(order)]] for number in numbers]
 
 
 @torch.no_grad()
@@ -202,7 +210,7 @@ def scored(head: BlockHead, target: TargetModel, rounds: Windows, cfg: float) ->
 
 @dataclass(frozen=True)
 class BlockLoss:
-    """The mean over steps of regression, cross-entropy and disagreement, as of `EagleLoss`.
+    """The weighted mean over steps of regression, cross-entropy and disagreement.
 
     They are those of the features that the head predicts, and of the distributions after the
     mixture. What the mixture is trusted with is fitted besides: to the target's choices, as the
@@ -215,17 +223,18 @@ class BlockLoss:
     greedy: bool
 
     def __call__(
-        self, head: BlockHead, images: list[Drawn], generator: torch.Generator
+        self, head: BlockHead, images: list[Drawn], picks: list[list[Reading]]
     ) -> tuple[Tensor, Tensor]:
-        """Return the loss, and its parts (steps, 3) detached; generator: picks the rounds."""
-        losses = [self._image(head, drawn, pick(drawn, generator)) for drawn in images]
+        """Return the loss, and its parts (steps, 3) detached; picks: rounds of each image."""
+        losses = [self._image(head, *pair) for pair in zip(images, picks, strict=True)]
         parts, fits = zip(*losses, strict=True)
         mean = torch.stack(parts).mean(0)
         return self.total(mean) + torch.stack(fits).mean(), mean.detach()
 
     def total(self, parts: Tensor) -> Tensor:
         """Return the loss of parts (steps, 3)."""
-        return parts.mean(0) @ parts.new_tensor(self.weights)
+        share = (torch.arange(len(parts), device=parts.device) / -_FADES).softmax(0)
+        return share.to(parts) @ parts @ parts.new_tensor(self.weights)
 
     def _image(
         self, head: BlockHead, drawn: Drawn, readings: list[Reading]

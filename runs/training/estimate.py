@@ -11,7 +11,7 @@ from drafters.loading import drafter_network
 from drafters.training.heads import head_config
 from drafters.training.rounds import SHAPE
 from drafters.training.shards import Tokens
-from drafters.training.windows import ROUNDS
+from drafters.training.windows import PASSES, ROUNDS
 from models.base import TransformerSpec
 from models.files.folders import checkpoint_folder
 from models.registry import FAMILIES
@@ -139,8 +139,8 @@ def work(settings: TrainSettings, tokens: Tokens) -> dict[str, int]:
     scored = image * (1 + 2 * settings.depths)
     if settings.drafter == "block":
         read = prompt + image * (1 + SHAPE.nodes) // _TOKENS
-        learnt = prompt + image + ROUNDS * 2 * SHAPE.reach
-        scored = 3 * ROUNDS * SHAPE.reach
+        learnt = PASSES * (prompt + image + ROUNDS * 2 * SHAPE.reach)
+        scored = PASSES * 3 * ROUNDS * SHAPE.reach
     return {
         "target": 2 * rows * read * _in_layers(network),
         "drafter": 6 * rows * learnt * _in_layers(head),

@@ -10,7 +10,7 @@ from decoding.sampling import SamplingDistribution
 from drafters.block import CANDIDATES, BlockHead, Drafted
 from drafters.training.rounds import DrawnRounds, RecordingDrafter
 from drafters.training.shards import Tokens
-from drafters.training.windows import BlockLoss, scored, windows_of
+from drafters.training.windows import BlockLoss, pick, scored, windows_of
 from runs.methods import build_engine
 from runs.session import Session
 
@@ -92,11 +92,12 @@ def test_only_trust_learns_from_the_choices(session32) -> None:
     head = head_of(session32).float()
     head.requires_grad_(True)
     drawn = DrawnRounds(session32.target, head, TOKENS, SamplingDistribution(cfg=2.0))([0, 1])
+    picks = [pick(image, torch.Generator().manual_seed(0)) for image in drawn]
     loss = BlockLoss(session32.target, 2.0, (0.0, 0.0, 0.0), False)
-    loss(head, drawn, torch.Generator().manual_seed(0))[0].backward()
+    loss(head, drawn, picks)[0].backward()
     assert head.trust.grad.abs().min() > 0 and not head.share.grad.any()
     head.zero_grad()
     loss = BlockLoss(session32.target, 2.0, (1.0, 0.5, 1.0), False)
-    loss(head, drawn, torch.Generator().manual_seed(0))[0].backward()
+    loss(head, drawn, picks)[0].backward()
     for name in ("recalled.weight", "steps.weight", "gate.weight", "share", "fc.weight"):
         assert head.get_parameter(name).grad.any(), name
