@@ -189,7 +189,7 @@ class Pipeline:
                 refuse("callback_on_step_end", callback_on_step_end, "a function")
             check_fit(self.weights.target, prompts)
             items = image_items(prompts, call.num_images)
-            steps = self.weights.draw(settings, items, call.seed)
+            steps = self.weights.draw(settings, image_jobs(items, call.seed))
         done: dict[str, Drawn] = {}
         shown = {"unit": "token", "desc": self.method} | self._bar
         total, tokens = len(items) * self.weights.target.grid.tokens, 0
@@ -218,7 +218,8 @@ class Pipeline:
             call, prompts = call_settings(seed=seed), prompt_list(prompt)
             settings = with_options(self.settings, options, ["seed"])
             check_fit(self.weights.target, prompts)
-            return stream_steps(self.weights, settings, image_items(prompts, 1), call.seed)
+            (job,) = image_jobs(image_items(prompts, 1), call.seed)
+            return stream_steps(self.weights, settings, job)
 
     def compare(
         self,

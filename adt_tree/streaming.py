@@ -7,10 +7,9 @@ import torch
 from adt_tree.output import Draft, StreamStep
 from adt_tree.weights import Weights
 from configs.model import EngineSettings
-from decoding.images import ImageState
+from decoding.images import ImageState, Job
 from decoding.round import RoundResult
 from runs.drawing import DrawnStep
-from runs.prompts import PromptItem
 
 
 class _Seen:
@@ -42,12 +41,10 @@ def host_draft(result: RoundResult, root: int, path: Sequence[int]) -> Draft:
     return Draft(root, parents, depths, tuple(numbers[node] for node in path))
 
 
-def stream_steps(
-    weights: Weights, settings: EngineSettings, items: Sequence[PromptItem], seed: int
-) -> Iterator[StreamStep]:
+def stream_steps(weights: Weights, settings: EngineSettings, job: Job) -> Iterator[StreamStep]:
     """Return the rounds of one image; errors of the settings come at once."""
     seen = _Seen()
-    return _steps(weights.draw(settings, items, seed, seen), seen, weights)
+    return _steps(weights.draw(settings, [job], seen), seen, weights)
 
 
 def _steps(steps: Iterator[DrawnStep], seen: _Seen, weights: Weights) -> Iterator[StreamStep]:

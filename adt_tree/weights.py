@@ -12,9 +12,9 @@ from torch import Tensor
 
 from configs.model import EngineSettings
 from decoding.engine import Watcher
+from decoding.images import Job
 from models.base import ImageGrid, TargetModel
 from runs.drawing import DrawnStep, draw
-from runs.prompts import PromptItem
 from runs.session import Session, open_session
 
 _UNDECIDED = 128  # grey
@@ -54,13 +54,12 @@ class Weights:
     def draw(
         self,
         settings: EngineSettings,
-        items: Sequence[PromptItem],
-        seed: int,
+        jobs: Sequence[Job],
         watcher: Watcher | None = None,
     ) -> Iterator[DrawnStep]:
         """Generate images; errors come at once, rounds when the iterator is asked for them."""
         with self.lock:
-            steps = draw(self.session(settings), items, seed, watcher)
+            steps = draw(self.session(settings), jobs, watcher)
         return self._in_turn(steps)
 
     def _in_turn(self, steps: Iterator[DrawnStep]) -> Iterator[DrawnStep]:

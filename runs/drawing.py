@@ -44,7 +44,7 @@ def image_jobs(items: Iterable[PromptItem], seed: int) -> list[Job]:
 
 
 def draw(
-    session: Session, items: Sequence[PromptItem], seed: int, watcher: Watcher | None = None
+    session: Session, jobs: Sequence[Job], watcher: Watcher | None = None
 ) -> Iterator[DrawnStep]:
     """Draw these images by the session's method; the iterator yields after every round.
 
@@ -53,20 +53,19 @@ def draw(
 
     Args:
         session: weights and settings.
-        items: the images.
-        seed: the base seed, from which every image's own follows.
+        jobs: the images.
         watcher: sees every round's trees.
 
     Raises:
         SettingsError: a table or a prompt cannot be used.
     """
     engine = session.open_engine()
-    check_lengths(session.target, items)
+    check_lengths(session.target, jobs)
     if watcher is not None:
         engine.watcher = watcher
     return (
         DrawnStep(step.rounds, tuple(_drawn(session.target, image) for image in step.finished))
-        for step in engine.generate(image_jobs(items, seed))
+        for step in engine.generate(jobs)
     )
 
 
@@ -77,7 +76,7 @@ def _drawn(target: TargetModel, image: FinishedImage) -> Drawn:
     return Drawn(image, pixels, time.perf_counter() - started)
 
 
-def check_lengths(target: TargetModel, items: Sequence[PromptItem]) -> None:
+def check_lengths(target: TargetModel, items: Sequence[PromptItem | Job]) -> None:
     """Raise a SettingsError, before the first image, if prompts are too long for the model."""
     faults = []
     for prompt, name in {item.prompt: item.id for item in reversed(items)}.items():

@@ -96,11 +96,11 @@ def _make(
     open_session: SessionOpener | None,
 ) -> float:
     """Make these images; returns the seconds that it took, without loading the model."""
-    from runs.drawing import draw
+    from runs.drawing import draw, image_jobs
     from runs.session import open_session as open_with_weights
 
     session = (open_session or open_with_weights)(settings)
-    steps = draw(session, missing, settings.seed)
+    steps = draw(session, image_jobs(missing, settings.seed))
     folder.begin(session.hardware())
     traces: dict[str, list[Line]] = defaultdict(list)
     started = time.perf_counter()
