@@ -119,9 +119,8 @@ COMMANDS: dict[str, Command] = {
         "write the table of nearest codes for relaxed acceptance", (DistanceSettings,)
     ),
     "demo": Command(
-        "serve a page that shows plain decoding and a fast method side by side",
+        "serve a page that compares plain decoding with a fast method, and the OpenAI image API",
         (PageSettings, RecipeFlags, PluginFlags),
-        without=("batch_size",),
     ),
     "train_drafter": Command(
         "train a drafter for a target; run it again to resume",

@@ -54,7 +54,7 @@ class DistanceSettings(CodecSettings):
 
 @dataclass(frozen=True)
 class PageSettings(Settings):
-    """Where the page is served, and the model behind it.
+    """Where the page and the OpenAI image API are served, and the model behind them.
 
     engine: the model's settings, with the method that the page begins with. drafted: whether a
     drafter is there, for methods that need one. given: what they were made of, by flag.
@@ -68,7 +68,10 @@ class PageSettings(Settings):
         shown="127.0.0.1, this machine only",
     )
     output_dir: str = setting("outputs/page", "folder for files that the page writes", path=True)
-    visitors: int = setting(16, "visitors who may wait in the queue", low=1, high=10000)
+    visitors: int = setting(
+        16, "visitors of the page, and requests to the API, that may wait", low=1, high=10000
+    )
+    batch_size: int = setting(4, "images of API requests generated together", low=1, high=1024)
     engine: EngineSettings = part(EngineSettings)
     drafted: bool = False
     given: Values = field(default_factory=dict, compare=False)

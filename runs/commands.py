@@ -148,7 +148,8 @@ def page_settings(texts: Mapping[str, str]) -> PageSettings:
     """
     values = _values("demo", texts)
     drafted = _has_drafter(values)
-    values = {"method": "adt" if drafted else "jacobi"} | values
+    usual = {"method": "adt" if drafted else "jacobi", "batch_size": PageSettings.batch_size}
+    values = usual | values
     engine = engine_settings({}, values)
     return build(PageSettings, values, engine=engine, drafted=drafted, given=values)
 

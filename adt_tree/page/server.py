@@ -1,15 +1,20 @@
-"""`demo`: load the model, then serve the page until Ctrl-C."""
+"""`demo`: load the model, then serve the page and the API until Ctrl-C."""
 
 import os
 from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adt_tree.page.drawing import Painter
 from adt_tree.pipeline import Pipeline
 from configs.fields import mismatch
 from configs.tools import PageSettings
 from support.durable import make_writable
+
+if TYPE_CHECKING:  # these import gradio
+    from gradio import Blocks
+
+    from adt_tree.page.api import ImageApi
 
 Message = MutableMapping[str, Any]
 # The browser loads nothing but what this server sends.
@@ -21,35 +26,43 @@ POLICY = (
 
 
 def serve(settings: PageSettings) -> None:
-    """Load the model and serve the page until Ctrl-C.
+    """Load the model and serve the page and the API until Ctrl-C; raises what `launch` raises."""
+    page, url = launch(settings, Pipeline({}, settings.given))
+    print(f"{url}: the page; Ctrl-C ends it", flush=True)
+    page.block_thread()
+
+
+def launch(settings: PageSettings, pipe: Pipeline) -> tuple["Blocks", str]:
+    """Serve a pipeline's page and API from a thread; returns the page and its address.
 
     Raises:
         SettingsError: the folder, the port or a file of the model cannot be used.
     """
     folder = Path(settings.output_dir).absolute()
     make_writable("output_dir", folder)
-    painter = Painter(Pipeline({}, settings.given))
     os.environ |= {  # gradio and matplotlib, which it loads, read them when they are imported
         "MPLCONFIGDIR": str(folder / "matplotlib"),
         "GRADIO_TEMP_DIR": str(folder / "gradio"),
         "GRADIO_ANALYTICS_ENABLED": "False",
         "HF_HUB_DISABLE_TELEMETRY": "1",
     }
-    from adt_tree.page.app import build_page
+    from adt_tree.page.api import ImageApi
+    from adt_tree.page.app import build_page, fast_methods
 
-    page = build_page(painter, settings.drafted, settings.visitors)
+    page = build_page(Painter(pipe), settings.drafted, settings.visitors)
+    api = ImageApi(pipe, ("ar", *fast_methods(settings.drafted)), settings.visitors)
     try:
-        _, url, _ = page.launch(**_launch_options(settings))
+        _, url, _ = page.launch(**_launch_options(settings, api))
     except OSError as error:
         expected = f"a free port of {settings.share_on}"
         raise mismatch("--port", str(settings.port), expected) from error
-    print(f"{url}: the page; Ctrl-C ends it", flush=True)
-    page.block_thread()
+    return page, url
 
 
-def _launch_options(settings: PageSettings) -> dict[str, Any]:
+def _launch_options(settings: PageSettings, api: "ImageApi") -> dict[str, Any]:
     """Return how gradio serves: from here alone, without its own links, copies and messages."""
     from starlette.middleware import Middleware
+    from starlette.routing import Mount
 
     from adt_tree.page.app import HERE, THEME
 
@@ -64,7 +77,10 @@ def _launch_options(settings: PageSettings) -> dict[str, Any]:
         "footer_links": [],
         "theme": THEME,
         "css_paths": HERE / "stage.css",
-        "app_kwargs": {"middleware": [Middleware(OwnPolicy)]},
+        "app_kwargs": {
+            "middleware": [Middleware(OwnPolicy)],
+            "routes": [Mount("/v1", app=api.app)],
+        },
     }
 
 

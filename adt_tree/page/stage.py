@@ -79,10 +79,16 @@ class Panel:
 
 def data_uri(image: Image.Image, last: bool) -> str:
     """Return an image as a data URI: without loss at the end, small before."""
+    if last:
+        return f"data:image/png;base64,{encoded(image, 'PNG')}"
+    return f"data:image/jpeg;base64,{encoded(image, 'JPEG', quality=85)}"
+
+
+def encoded(image: Image.Image, kind: str, **options: Any) -> str:
+    """Return an image's file in base64. kind, options: as of PIL's `save`."""
     buffer = io.BytesIO()
-    kind = "PNG" if last else "JPEG"
-    image.save(buffer, kind, **({} if last else {"quality": 85}))
-    return f"data:image/{kind.lower()};base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    image.save(buffer, kind, **options)
+    return base64.b64encode(buffer.getvalue()).decode()
 
 
 def words(method: str) -> str:

@@ -1,0 +1,198 @@
+"""The OpenAI image API next to the page, so that programs that know it work unchanged."""
+
+import asyncio
+import json
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from functools import cached_property
+from typing import Any
+
+import torch
+from PIL import Image
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from adt_tree.calls import check_fit, image_items, prompt_list, with_options
+from adt_tree.page.batches import ImageQueue, Order, QueueFull
+from adt_tree.page.image_request import ImageRequest, Problem, image_request, refusal
+from adt_tree.page.stage import encoded
+from adt_tree.pipeline import Pipeline
+from configs.fields import SettingsError, near_names, one_of, refuse
+from configs.model import EngineSettings
+from runs.drawing import Drawn, image_jobs
+
+MOST_BYTES = 2**18  # of a request: more than the longest prompt
+_LEFT = 499  # status of a request whose client has left; nobody reads it
+
+
+_ERRORS = (
+    Problem,
+    SettingsError,
+    QueueFull,
+    HTTPException,
+    ClientDisconnect,
+    FloatingPointError,
+    Exception,
+)
+
+
+class ImageApi:
+    """Answers requests with images of one pipeline's model."""
+
+    def __init__(self, pipe: Pipeline, methods: Sequence[str], waiting: int):
+        """methods: that requests may name; waiting: requests that may wait."""
+        self.pipe, self.methods = pipe, methods
+        self.queue = ImageQueue(pipe.weights, waiting)
+        self._started = int(time.time())
+
+    @property
+    def app(self) -> Starlette:
+        """The application that is served under /v1."""
+        routes = [
+            Route("/models", self._models),
+            Route("/models/{name:path}", self._model),
+            Route("/images/generations", self._generations, methods=["POST"]),
+        ]
+        return Starlette(routes=routes, exception_handlers=dict.fromkeys(_ERRORS, _tell))
+
+    @cached_property
+    def size(self) -> str:
+        """Width and height of an image in pixels, as the API writes them."""
+        return "{}x{}".format(*self.pipe.weights.paint(torch.zeros(0, dtype=torch.long)).size)
+
+    async def _models(self, request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [self._loaded()]})
+
+    async def _model(self, request: Request) -> Response:
+        self._check_model(request.path_params["name"])
+        return JSONResponse(self._loaded())
+
+    def _loaded(self) -> dict[str, Any]:
+        name = self.pipe.settings.model
+        return {"id": name, "object": "model", "created": self._started, "owned_by": "adt-tree"}
+
+    def _check_model(self, name: str) -> None:
+        if name != (loaded := self.pipe.settings.model):
+            text = f"The model {name!r} does not exist; this server has {loaded!r}."
+            raise Problem(404, text, "model", "model_not_found")
+
+    async def _generations(self, request: Request) -> Response:
+        """Generate images; the work stops if the client leaves."""
+        values = await _body(request)
+        asked, order = await run_in_threadpool(self._order, values)
+        self.queue.put(order)
+        drawn = await _while_connected(order.images, request)
+        return JSONResponse(await run_in_threadpool(self._answer, asked, drawn))
+
+    def _order(self, values: dict[str, Any]) -> tuple[ImageRequest, Order]:
+        """Return a request and its images; a Problem or SettingsError if it cannot be done."""
+        asked = image_request(values)
+        if asked.model is not None:
+            self._check_model(asked.model)
+        if asked.size not in ("auto", self.size):
+            refuse("size", asked.size, f"{self.size} or auto")
+        settings, prompts = self._settings(asked), prompt_list(asked.prompt)
+        check_fit(self.pipe.weights.target, prompts)
+        return asked, Order(settings, image_jobs(image_items(prompts, asked.n), asked.seed))
+
+    def _settings(self, asked: ImageRequest) -> EngineSettings:
+        """Return the pipeline's settings, changed as a request says."""
+        pipe, method = self.pipe, asked.method
+        if method is not None:
+            if method not in self.methods:
+                refuse("method", method, one_of(self.methods), near_names(method, self.methods))
+            pipe = Pipeline.from_pipe(pipe, method=method)
+        names = ("temperature", "top_k", "top_p")
+        sampling = {"guidance_scale": asked.cfg} | {name: getattr(asked, name) for name in names}
+        return with_options(pipe.settings, sampling)
+
+    def _answer(self, asked: ImageRequest, drawn: Sequence[Drawn]) -> dict[str, Any]:
+        """Return the answer's JSON; `seed` is ours, for the same images again."""
+        target = self.pipe.weights.target
+        read, made = target.length(asked.prompt), len(drawn) * target.grid.tokens
+        height, width = drawn[0].pixels.shape[:2]
+        return {
+            "created": int(time.time()),
+            "data": [{"b64_json": encoded(Image.fromarray(one.pixels), "PNG")} for one in drawn],
+            "background": "opaque",
+            "output_format": "png",
+            "size": f"{width}x{height}",
+            "seed": asked.seed,
+            "usage": {
+                "input_tokens": read,
+                "input_tokens_details": {"image_tokens": 0, "text_tokens": read},
+                "output_tokens": made,
+                "total_tokens": read + made,
+            },
+        }
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    """Return a request's JSON; a Problem if it is too long or something else."""
+    # browsers ask the server first before another site's page may send this type
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        text = f"Content-Type: expected application/json, got {kind or 'nothing'}"
+        raise Problem(415, text, code="unsupported_content_type")
+    content = bytearray()
+    async for part in request.stream():
+        content += part
+        if len(content) > MOST_BYTES:
+            text = f"The request is longer than {MOST_BYTES} bytes."
+            raise Problem(413, text, code="request_too_large")
+    try:
+        values = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise Problem(400, f"The body is not JSON: {error}", code="invalid_json") from error
+    if not isinstance(values, dict):
+        raise Problem(400, "The body is JSON, but not an object.", code="invalid_json")
+    return values
+
+
+async def _while_connected(images: Future[list[Drawn]], request: Request) -> list[Drawn]:
+    """Return the images; ClientDisconnect, and they are cancelled, if the client leaves first."""
+    finished = asyncio.wrap_future(images)
+    left = asyncio.create_task(_left(request))
+    try:
+        await asyncio.wait([finished, left], return_when=asyncio.FIRST_COMPLETED)
+        if not finished.done():
+            raise ClientDisconnect
+        return finished.result()
+    finally:
+        left.cancel()
+        images.cancel()  # changes nothing once they are there
+
+
+async def _left(request: Request) -> None:
+    """Return when the client has left."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _tell(request: Request, error: Exception) -> Response:
+    """Return the answer to a request that cannot be done."""
+    problem = _problem(request, error)
+    return JSONResponse(problem.body, problem.status)
+
+
+def _problem(request: Request, error: Exception) -> Problem:
+    match error:
+        case Problem():
+            return error
+        case SettingsError():
+            return refusal(error)
+        case QueueFull():
+            return Problem(429, "Too many requests wait; try later.", code="rate_limit_exceeded")
+        case ClientDisconnect():
+            return Problem(_LEFT, "The client has left.")
+        case HTTPException():
+            text = f"{error.detail}: {request.method} {request.url.path}"
+            return Problem(error.status_code, text, code="unknown_url")
+    # weights with NaN are named; the terminal shows the traceback of anything else
+    text = str(error) if isinstance(error, FloatingPointError) else "The server made a mistake."
+    return Problem(500, text)

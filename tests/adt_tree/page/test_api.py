@@ -1,0 +1,297 @@
+"""The OpenAI image API of the page's server, as the official client sees it."""
+
+import base64
+import io
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from http.client import HTTPConnection
+from pathlib import Path
+from types import SimpleNamespace
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import numpy as np
+import pytest
+from openai import APIStatusError, OpenAI
+from openai.types import ImagesResponse
+from PIL import Image
+
+from adt_tree import Pipeline
+from adt_tree.page.api import MOST_BYTES
+from adt_tree.page.batches import ImageQueue, Order, next_batch
+from adt_tree.page.server import launch
+from runs.commands import page_settings
+
+# in the process of the page's tests, which has gradio loaded
+pytestmark = pytest.mark.xdist_group(str(Path(__file__).with_name("test_page.py")))
+CAT = "a cat"
+
+
+class Gate:
+    """Lets batches go round by round; stands before the weights of a pipeline."""
+
+    def __init__(self, pipe: Pipeline):
+        self._draw = pipe.weights.draw
+        self.batches: list[int] = []  # images of each batch
+        self.ended = 0  # batches
+        self.rounds = 0
+        self.fault: Exception | None = None
+        self._open = threading.Event()
+        self._open.set()
+
+    def draw(self, settings, jobs, watcher=None) -> Iterator:
+        if self.fault is not None:
+            raise self.fault
+        self.batches.append(len(jobs))
+        return self._gated(self._draw(settings, jobs, watcher))
+
+    def _gated(self, steps: Iterator) -> Iterator:
+        try:
+            for step in steps:
+                assert self._open.wait(30)
+                self.rounds += 1
+                yield step
+        finally:
+            self.ended += 1
+
+    def close(self) -> None:
+        self._open.clear()
+
+    def open(self) -> None:
+        self._open.set()
+
+
+class KeptOrders(ImageQueue):
+    """A queue that keeps all orders."""
+
+    def put(self, order: Order) -> None:
+        super().put(order)
+        orders.append(order)
+
+
+orders: list[Order] = []
+
+
+@dataclass
+class Served:
+    """A running server."""
+
+    url: str
+    pipe: Pipeline
+    gate: Gate
+    client: OpenAI = field(init=False)
+
+    def __post_init__(self):
+        self.client = OpenAI(base_url=f"{self.url}v1", api_key="none", max_retries=0, timeout=30)
+
+    def images(self, prompt: str = CAT, **own) -> ImagesResponse:
+        return self.client.images.generate(prompt=prompt, **own)
+
+
+@pytest.fixture(scope="module")
+def served(checkpoint, tmp_path_factory) -> Iterator[Served]:
+    """The server of a small model; two requests may wait."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    texts = {"model_path": str(checkpoint), "dtype": "fp64", "device": "cpu", "port": port}
+    texts |= {"visitors": "2", "output_dir": str(tmp_path_factory.mktemp("page"))}
+    settings = page_settings(texts)
+    pipe = Pipeline({}, settings.given)
+    pipe.set_progress_bar_config(disable=True)
+    gate = Gate(pipe)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("MPLCONFIGDIR", "GRADIO_TEMP_DIR", "GRADIO_ANALYTICS_ENABLED"):
+            patch.setenv(name, "")  # the server's own are gone after the tests
+        patch.setattr(pipe.weights, "draw", gate.draw)
+        patch.setattr("adt_tree.page.api.ImageQueue", KeptOrders)
+        page, url = launch(settings, pipe)
+        yield Served(url, pipe, gate)
+        page.close()
+
+
+def pixels(answer: ImagesResponse) -> list[np.ndarray]:
+    files = [base64.b64decode(image.b64_json) for image in answer.data]
+    return [np.asarray(Image.open(io.BytesIO(file))) for file in files]
+
+
+def until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def test_the_model_is_listed(served):
+    (model,) = served.client.models.list()
+    assert (model.id, model.object) == ("tiny", "model")
+    assert served.client.models.retrieve("tiny") == model
+    with pytest.raises(APIStatusError, match="'dall-e-3' does not exist") as caught:
+        served.client.models.retrieve("dall-e-3")
+    assert (caught.value.status_code, caught.value.code) == (404, "model_not_found")
+
+
+def test_a_seed_gives_the_images_of_the_pipeline(served):
+    size = served.pipe.weights.target.grid
+    answer = served.images(model="tiny", n=2, extra_body={"seed": 5}, user="", size="auto")
+    wanted = [np.asarray(image) for image in served.pipe(CAT, num_images=2, seed=5).images]
+    assert np.array_equal(pixels(answer), wanted) and not np.array_equal(*wanted)
+    height, width = wanted[0].shape[:2]
+    assert (answer.size, answer.seed) == (f"{width}x{height}", 5)
+    assert answer.usage.output_tokens == 2 * size.tokens and answer.output_format == "png"
+    own = {"method": "jacobi", "cfg": 1.5, "temperature": 0.5, "top_k": 9, "seed": 5}
+    other = served.images(size=answer.size, response_format="b64_json", extra_body=own)
+    pipe = Pipeline.from_pipe(served.pipe, method="jacobi", cfg=1.5, temperature=0.5, top_k=9)
+    assert np.array_equal(pixels(other), [np.asarray(pipe(CAT, seed=5).images[0])])
+    assert not np.array_equal(pixels(other)[0], wanted[0])
+
+
+def test_without_a_seed_the_images_differ_and_the_seed_is_told(served):
+    first, second = served.images(), served.images()
+    assert first.seed != second.seed
+    assert np.array_equal(pixels(served.images(extra_body={"seed": first.seed})), pixels(first))
+
+
+@pytest.mark.parametrize(
+    ("values", "param", "message"),
+    [
+        ({"size": "1024x1024"}, "size", r"size: expected (\d+)x\1 or auto, got '1024x1024'"),
+        ({"n": 11}, "n", "n: expected a whole number from 1 to 10, got 11"),
+        ({"method": "magic"}, "method", "method: expected ar, .*, got 'magic'"),
+        ({"cfg": -1}, "cfg", "cfg: expected 1 for no guidance, .*, got -1.0"),
+        ({"temperature": "hot"}, "temperature", "temperature: expected a number, got 'hot'"),
+        ({"top_p": 2}, "top_p", "top_p: expected a number above 0, at most 1, got 2"),
+        ({"seed": -1}, "seed", "seed: expected a whole number from 0"),
+        ({"prompt": "word " * 300}, "prompt", "prompt: expected a shorter prompt"),
+        ({"prompt": " "}, "prompt", "prompt: expected text that is not blank, got ' '"),
+        ({"prompt": None}, "prompt", "prompt: expected text that is not blank, got nothing"),
+        ({"response_format": "url"}, "response_format", "expected b64_json, since this server"),
+        ({"quality": "hd"}, "quality", "quality: expected auto or standard, got 'hd'"),
+        ({"stream": True}, "stream", "stream: expected false, got True"),
+        ({"tempreature": 1}, "tempreature", "Unknown parameter: .* Did you mean temperature?"),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_refused(served, values, param, message):
+    with pytest.raises(APIStatusError, match=message) as caught:
+        served.images(extra_body=values)
+    error = caught.value
+    assert (error.status_code, error.type, error.param) == (400, "invalid_request_error", param)
+
+
+def test_an_unknown_model_is_refused(served):
+    with pytest.raises(APIStatusError, match="'gpt-image-2' does not exist.*'tiny'") as caught:
+        served.images(model="gpt-image-2")
+    error = caught.value
+    assert (error.status_code, error.param, error.code) == (404, "model", "model_not_found")
+
+
+JSON = "application/json; charset=utf-8"
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "kind", "status", "message"),
+    [
+        ("images/generations", b"prompt=cat", "text/plain", 415, "expected application/json"),
+        ("images/generations", b"{", JSON, 400, "The body is not JSON"),
+        ("images/generations", b"[" * 10**5, JSON, 400, "The body is not JSON"),
+        ("images/generations", b"[1]", JSON, 400, "not an object"),
+        ("images/generations", b'{"prompt": "\\ud800"}', JSON, 400, "not UTF-8"),
+        ("images/generations", b" " * (MOST_BYTES + 1), JSON, 413, "longer than"),
+        ("images/generations", None, JSON, 405, "Method Not Allowed: GET /v1/images/generations"),
+        ("chat/completions", b"{}", JSON, 404, "Not Found: POST /v1/chat/completions"),
+    ],
+)
+def test_every_error_has_the_form_of_the_api(served, path, content, kind, status, message):
+    request = Request(f"{served.url}v1/{path}", content, {"Content-Type": kind})
+    with pytest.raises(HTTPError) as caught:
+        urlopen(request, timeout=30)
+    error = json.load(caught.value)["error"]
+    assert caught.value.code == status and message in error["message"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert error["type"] == "invalid_request_error"
+
+
+def test_a_fault_of_the_model_is_the_servers(served, monkeypatch):
+    monkeypatch.setattr(served.gate, "fault", FloatingPointError("weights: NaN"))
+    with pytest.raises(APIStatusError, match="weights: NaN") as caught:
+        served.images()
+    assert (caught.value.status_code, caught.value.type) == (500, "server_error")
+    monkeypatch.undo()
+    assert served.images().data  # the next request is answered
+
+
+@pytest.fixture
+def closed(served) -> Iterator[Gate]:
+    """The gate, closed until the test opens it, with a batch of one image before it."""
+    gate = served.gate
+    gate.close()
+    gate.batches.clear()
+    orders.clear()
+    gate.ended = 0
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(served.images)
+        try:
+            until(lambda: gate.batches == [1])
+            yield gate
+        finally:
+            gate.open()
+            assert len(first.result().data) == 1
+
+
+def test_requests_that_wait_are_generated_together_up_to_a_limit(served, closed):
+    asked = [{"prompt": CAT, "n": 2, "seed": 1}, {"prompt": "two dogs", "seed": 2}]
+    with ThreadPoolExecutor(2) as pool:
+        answers = [pool.submit(lambda own=own: served.images(extra_body=own)) for own in asked]
+        until(lambda: len(orders) == 3)
+        with pytest.raises(APIStatusError, match="Too many requests wait") as caught:
+            served.images()
+        assert (caught.value.status_code, caught.value.type) == (429, "rate_limit_error")
+        closed.open()
+        answers = [answer.result() for answer in answers]
+    assert closed.batches == [1, 3]
+    for own, answer in zip(asked, answers, strict=True):
+        call = {"num_images": own.get("n", 1), "seed": own["seed"]}
+        wanted = served.pipe(own["prompt"], **call).images
+        assert np.array_equal(pixels(answer), [np.asarray(image) for image in wanted])
+
+
+def test_a_client_that_leaves_ends_its_images(served, closed):
+    waits = sent(served, n=2)
+    until(lambda: len(orders) == 2)
+    waits.close()
+    until(lambda: orders[1].images.cancelled())
+    closed.open()
+    until(lambda: closed.ended == 1)
+    closed.close()
+    begun = sent(served, n=3)
+    until(lambda: closed.batches == [1, 3])  # none of 2
+    begun.close()
+    until(lambda: orders[2].images.cancelled())
+    rounds = closed.rounds
+    closed.open()
+    until(lambda: closed.ended == 2)
+    assert closed.rounds == rounds + 1
+
+
+def sent(served: Served, **own) -> HTTPConnection:
+    """A connection that waits for images."""
+    connection = HTTPConnection(served.url.split("/")[2], timeout=30)
+    body = json.dumps({"prompt": CAT} | own)
+    connection.request("POST", "/v1/images/generations", body, {"Content-Type": JSON})
+    return connection
+
+
+def test_a_batch_has_equal_settings_and_at_most_its_size():
+    def order(images: int, settings: SimpleNamespace) -> Order:
+        return Order(settings, ["job"] * images)
+
+    one, other = SimpleNamespace(batch_size=4, cfg=1), SimpleNamespace(batch_size=4, cfg=2)
+    waiting = [order(2, one), order(1, other), order(3, one), order(1, one), order(1, one)]
+    assert next_batch(waiting) == [waiting[0], *waiting[3:]]
+    assert next_batch([order(9, one), order(1, one)])[0].jobs == ["job"] * 9
+    assert len(next_batch([order(9, one), order(1, one)])) == 1

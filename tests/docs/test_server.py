@@ -1,0 +1,64 @@
+"""The documentation's examples of the OpenAI image API run, against the server of `demo`."""
+
+import base64
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browser import only_in_all
+from markdown_pages import blocks
+from PIL import Image
+
+from configs.targets import ROOT
+
+USUAL = "127.0.0.1:7860"
+EXAMPLES = [block for block in blocks("docs/generating.md") if f"{USUAL}/v1" in block.text]
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory) -> Iterator[str]:
+    """Where the included model's server listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        own = "{}:{}".format(*free.getsockname())
+    words = ["demo", f"--port={own.split(':')[1]}", "--device=cpu"]
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "main.py"), *words],
+        cwd=tmp_path_factory.mktemp("server"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    try:
+        assert process.stdout.readline().startswith(f"http://{own}/")
+        yield own
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) in (0, 130) and "Traceback" not in process.stdout.read()
+    finally:
+        process.kill()
+        process.wait()
+
+
+@only_in_all
+@pytest.mark.parametrize("block", EXAMPLES, ids=lambda block: block.language)
+def test_an_example_runs(block, address: str, tmp_path: Path) -> None:
+    program = [sys.executable, "-c"] if block.language == "python" else ["bash", "-euc"]
+    done = subprocess.run(
+        [*program, block.text.replace(USUAL, address)],
+        cwd=tmp_path, env=os.environ, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    if block.language == "python":
+        file = (tmp_path / "red.png").read_bytes()
+    else:
+        file = base64.b64decode(json.loads(done.stdout)["data"][0]["b64_json"])
+    assert Image.open(io.BytesIO(file)).size == (128, 128)
+
+
+def test_there_is_an_example_in_each_language() -> None:
+    assert {block.language for block in EXAMPLES} == {"bash", "python"}
