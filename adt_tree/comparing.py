@@ -14,6 +14,7 @@ from eval.bench.benchmark import Bench, repeated
 from eval.bench.table import table
 from runs.commands import engine_settings
 from runs.measure import BASELINE
+from support.progress import Progress, plural
 
 
 def compared_methods(entries: Sequence[str], own: MethodSettings) -> tuple[MethodSettings, ...]:
@@ -56,11 +57,13 @@ def compare_methods(
 ) -> MethodTable:
     """Return the figures of methods, the first of which is plain decoding.
 
-    The weights are locked until it is done. progress: whether a bar is shown.
+    The weights are locked until it is done. progress: whether it is shown.
     """
     with weights.lock:
         session = weights.session(settings)
-        measured = repeated(session, methods, jobs, repeats, 1, progress)
+        what = f"measuring {plural(len(methods), 'method')} on {plural(len(jobs), 'image')}"
+        with Progress(what, len(methods) * len(jobs) * repeats, shown=progress) as shown:
+            measured = repeated(session, methods, jobs, (repeats, 1), shown)
         bench = Bench(session, jobs, None)
         rows = [bench.row(method, measured[method], measured[methods[0]]) for method in methods]
     return MethodTable(rows, table(rows, len(jobs)))

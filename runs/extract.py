@@ -1,7 +1,6 @@
 """`extract_tokens`: images with captions, or prompts, in; shards of image codes out."""
 
 import io
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -10,7 +9,7 @@ from hashlib import sha256
 from itertools import count, islice
 from math import prod
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 from PIL import Image, ImageOps
@@ -18,7 +17,6 @@ from PIL import Image, ImageOps
 from configs.downloads import failed_download
 from configs.extraction import ExtractionSettings
 from configs.fields import SettingsError, mismatch, settings_dict
-from configs.schema import RunSettings
 from drafters.training.shards import Example, ShardWriter, Tokens, shard_paths
 from models.codecs.codec import Codec, on_white
 from models.files.folders import checkpoint_folder
@@ -34,7 +32,7 @@ from support.devices import pick_device
 from support.durable import make_writable
 from support.json_files import read_lines
 from support.processes import Processes, launched
-from support.progress import ImageCount
+from support.progress import ImageCount, plural
 from support.provenance import checkpoint_id, identity
 
 SCENES = 60_000  # in the tiny model's training split
@@ -76,11 +74,12 @@ def extract_tokens(
         # shares are cut before what is done is left out, so that they never overlap
         share = islice(images, processes.rank, None, processes.count)
         todo = (image for image in share if image.id not in writer.done)
-        stream = sys.stderr if processes.rank == 0 else io.StringIO()
         if prompts is None:
-            new = _encode(todo, codec, writer, stream)
+            what = f"encoding the images of {settings.data_dir} into {settings.output_dir}"
+            with ImageCount(what, shown=processes.rank == 0) as progress:
+                new = _encode(todo, codec, writer, progress)
         else:
-            new = _draw(run, todo, codec, writer, stream)
+            new = _draw(settings, todo, codec, writer)
     new = sum(processes.gather(new))
     if processes.rank == 0:
         images, summary = _summary(Path(settings.output_dir), new)
@@ -151,20 +150,22 @@ def _opened(
         yield writer
 
 
-def _encode(images: Iterable[Captioned], codec: Codec, writer: ShardWriter, stream: TextIO) -> int:
+def _encode(
+    images: Iterable[Captioned], codec: Codec, writer: ShardWriter, progress: ImageCount
+) -> int:
     """Add the codes of pictures; returns how many."""
-    with ImageCount(None, stream) as progress:
-        for image in images:
-            try:
-                caption, content = image.load()
-                _check_caption(caption, codec)
-                codes = codec.encode(_picture(content, codec.size))
-            except Fault as fault:
-                writer.skip(image.id, str(fault))
-                progress.show(skipped=1)
-            else:
-                writer.add(Example(image.id, caption, codes))
-                progress.show(done=1)
+    progress.begin()
+    for image in images:
+        try:
+            caption, content = image.load()
+            _check_caption(caption, codec)
+            codes = codec.encode(_picture(content, codec.size))
+        except Fault as fault:
+            writer.skip(image.id, str(fault))
+            progress.show(skipped=1)
+        else:
+            writer.add(Example(image.id, caption, codes))
+            progress.show(done=1)
     return progress.done
 
 
@@ -197,14 +198,10 @@ def _picture(content: bytes, size: tuple[int, int]) -> Image.Image:
 
 
 def _draw(
-    settings: RunSettings,
-    prompts: Iterable[PromptItem],
-    codec: Codec,
-    writer: ShardWriter,
-    stream: TextIO,
+    settings: ExtractionSettings, prompts: Iterable[PromptItem], codec: Codec, writer: ShardWriter
 ) -> int:
     """Add the target's own samples; returns how many. The target is loaded if one is missing."""
-    fitting = []
+    fitting, done = [], len(writer.done)
     for item in prompts:
         try:
             _check_caption(item.prompt, codec)
@@ -213,13 +210,17 @@ def _draw(
             writer.skip(item.id, str(fault))
     if not fitting:
         return 0
-    engine = open_session(settings).open_engine()
-    with ImageCount(len(fitting), stream) as progress:
-        for step in engine.generate(image_jobs(fitting, settings.seed)):
+    run = settings.run
+    what = f"generating {plural(len(fitting), 'image')} with {run.method.method} ({run.model}) "
+    what += f"into {settings.output_dir}" + (f"; {done} are done already" if done else "")
+    with ImageCount(what, len(fitting), shown=writer.rank == 0) as progress:
+        engine = open_session(run).open_engine()
+        progress.begin()
+        for step in engine.generate(image_jobs(fitting, run.seed)):
             for image in step.finished:
                 writer.add(Example(image.job.id, image.job.prompt, image.codes, image.job.seed))
             progress.show(done=len(step.finished))
-    return progress.done
+    return len(fitting)
 
 
 def _summary(folder: Path, new: int) -> tuple[int, str]:

@@ -4,7 +4,6 @@ Imports torch only when an image is missing.
 """
 
 import hashlib
-import io
 import sys
 import time
 from collections import defaultdict
@@ -20,7 +19,7 @@ from runs.run_folder import RunFolder
 from support.json_files import Line
 from support.output import printed_unless_saved
 from support.processes import Processes, launched
-from support.progress import Progress
+from support.progress import DecodingProgress, plural
 
 if TYPE_CHECKING:  # these import torch
     from decoding.images import FinishedImage
@@ -67,8 +66,11 @@ def generate_images(
         missing = [item for item in items if item.id not in folder.records]
         if processes.rank == 0:
             _tell_changed(folder, missing)
-        share = processes.share(missing)
-        seconds = _make(settings, folder, share, open_session) if missing else 0.0
+        seconds = 0.0
+        if missing:
+            share = processes.share(missing)
+            with _progress(settings, folder, (len(items), len(missing), len(share))) as progress:
+                seconds = _make(settings, folder, share, open_session, progress)
         folder.finish()
         if processes.rank == 0:
             print(_summary(folder, items, missing, seconds))
@@ -89,11 +91,26 @@ def refuse_spread(settings: RunSettings, processes: Processes) -> None:
         refuse("device_map", settings.device_map, "single with several processes")
 
 
+def _progress(
+    settings: RunSettings, folder: RunFolder, counts: tuple[int, int, int]
+) -> DecodingProgress:
+    """Return what shows the progress. counts: images in all, missing, of this process."""
+    total, missing, share = counts
+    done, count = total - missing, folder.processes.count
+    words = f"generating {plural(missing, 'image')} with {settings.method.method}"
+    words += f" ({settings.model}) into {folder.path}/img"
+    words += f"; {done} of {total} are there already" if done else ""
+    words += f"; counted here: the {share} of the first of {count} processes" if count > 1 else ""
+    done = done if count == 1 else 0
+    return DecodingProgress(words, done + share, done, shown=folder.processes.rank == 0)
+
+
 def _make(
     settings: RunSettings,
     folder: RunFolder,
     missing: Sequence[PromptItem],
     open_session: SessionOpener | None,
+    progress: DecodingProgress,
 ) -> float:
     """Make these images; returns the seconds that it took, without loading the model."""
     from runs.drawing import draw, image_jobs
@@ -104,18 +121,16 @@ def _make(
     folder.begin(session.hardware())
     traces: dict[str, list[Line]] = defaultdict(list)
     started = time.perf_counter()
-    with Progress(
-        len(missing), sys.stderr if folder.processes.rank == 0 else io.StringIO()
-    ) as progress:
-        for step in steps:
-            for stats in step.rounds if settings.trace else ():
-                traces[stats.id].append({name: getattr(stats, name) for name in _TRACE_FIELDS})
-            # All of the step's figures, before the first image meets a full disk.
-            records = [_record(settings, one.image, one.seconds_decode) for one in step.finished]
-            with printed_unless_saved(*records):
-                for drawn, record in zip(step.finished, records, strict=True):
-                    folder.save(drawn.pixels, record, traces.pop(record["id"], ()))
-            progress.show(step)
+    progress.begin()
+    for step in steps:
+        for stats in step.rounds if settings.trace else ():
+            traces[stats.id].append({name: getattr(stats, name) for name in _TRACE_FIELDS})
+        # All of the step's figures, before the first image meets a full disk.
+        records = [_record(settings, one.image, one.seconds_decode) for one in step.finished]
+        with printed_unless_saved(*records):
+            for drawn, record in zip(step.finished, records, strict=True):
+                folder.save(drawn.pixels, record, traces.pop(record["id"], ()))
+        progress.show(step)
     return time.perf_counter() - started
 
 

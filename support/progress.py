@@ -1,81 +1,161 @@
-"""Progress of a run: a bar on a terminal, a line now and then in a log."""
+"""Progress of a command: a bar on a terminal; in a log a line at once, then one every minute."""
 
 import sys
 import time
-from typing import Any, Self, TextIO
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import chain, repeat
+from threading import Event, Thread
+from typing import Any, Self
 
 from tqdm import tqdm
 
 
-class _Shown:
-    """Images done, out of a total if it is known, and words of a subclass; a context manager."""
+def announce(text: str) -> None:
+    """Print on stderr what is being done; in a log with the time."""
+    now = "" if sys.stderr.isatty() else f"[{datetime.now():%Y-%m-%d %H:%M:%S}] "
+    print(f"{now}{text}", file=sys.stderr, flush=True)
 
-    def __init__(self, images: int | None, stream: TextIO | None = None, every: float = 30.0):
-        """Begin to show.
+
+def _pauses() -> Iterator[float]:
+    """Yield the seconds between two lines of a log; the first ones show soon that it works."""
+    return chain((10.0, 20.0, 30.0), repeat(60.0))
+
+
+class Progress:
+    """Shows what is being done, how much of it is done, its rate and the time left.
+
+    A context manager. A thread writes the lines of a log, because one image can take hours.
+    """
+
+    unit = "image"
+    limit: float | None = None  # seconds that all may take, if the time decides and not a total
+
+    def __init__(self, what: str, total: int | None = None, done: int = 0, shown: bool = True):
+        """Print what is being done.
 
         Args:
-            images: how many will be made; None if that is not known.
-            stream: where to show it; stderr by default.
-            every: seconds between two lines in a log.
+            what: the first line: what is made, how much of it and where to.
+            total: how many units there will be; None if that is not known.
+            done: those that an earlier command has made.
+            shown: whether anything is printed.
         """
-        self.images, self.every = images, every
-        self.stream = sys.stderr if stream is None else stream
-        self.done = 0
-        self.started = self.told = time.perf_counter()
-        self.bar = (
-            tqdm(total=images, unit="image", file=self.stream) if self.stream.isatty() else None
-        )
+        self.total, self.done, self.shown = total, done, shown
+        self.words = "loading the model"
+        self.started: float | None = None  # when the first unit was begun
+        self.bar: tqdm | None = None
+        self._ended = Event()
+        if shown:
+            self.note(what)
 
     def __enter__(self) -> Self:
+        if self.shown and not sys.stderr.isatty():
+            Thread(target=self._write_log, daemon=True).start()
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._ended.set()
         if self.bar is not None:
             self.bar.close()
 
-    def _tell(self, done: int) -> None:
+    def note(self, text: str) -> None:
+        """Print a line."""
+        if self.bar is not None:
+            self.bar.write(text, file=sys.stderr)
+        elif self.shown:
+            announce(text)
+
+    def say(self, words: str) -> None:
+        """Show other words after the figures, such as the step before the first image."""
+        self.words = words
+        if self.shown and sys.stderr.isatty():
+            if self.bar is None:
+                self.bar = tqdm(total=self.total, initial=self.done, unit=self.unit)
+            self.bar.set_postfix_str(words)
+
+    def begin(self) -> None:
+        """Start the clock of the rate: the model is loaded. Later calls do nothing."""
+        if self.started is None:
+            self.started, self.first = time.perf_counter(), self.done
+            self.say("")
+
+    def update(self, done: int = 1) -> None:
+        """Count what was done."""
+        self.begin()
         self.done += done
         if self.bar is not None:
-            self.bar.set_postfix_str(self._words(), refresh=False)
+            self.bar.set_postfix_str(self.words, refresh=False)
             self.bar.update(done)
-        elif time.perf_counter() - self.told >= self.every:
-            self.told = time.perf_counter()
-            total = "" if self.images is None else f"/{self.images}"
-            print(f"{self.done}{total} images, {self._words()}", file=self.stream, flush=True)
+
+    def _write_log(self) -> None:
+        for pause in _pauses():
+            if self._ended.wait(pause):
+                return
+            self.note(self._state())
+
+    def _state(self) -> str:
+        """Return the line of a log."""
+        total = "" if self.total is None else f"/{self.total}"
+        parts = [f"{self.done}{total} {self.unit}s"]
+        if self.started is not None:
+            new, seconds = self.done - self.first, self.seconds
+            if new:
+                rate = 3600 * new / seconds
+                parts.append(f"{rate:{',.0f' if rate >= 10 else '.1f'}} {self.unit}s/h")
+            if self.limit is not None:
+                parts.append(f"{duration(max(self.limit - seconds, 0))} left")
+            elif new and self.total is not None:
+                parts.append(f"{duration(seconds / new * (self.total - self.done))} left")
+        return ", ".join([*parts, *filter(None, [self.words])])
 
     @property
-    def _seconds(self) -> float:
+    def seconds(self) -> float:
+        """Seconds since the first unit was begun."""
         return max(time.perf_counter() - self.started, 1e-9)  # a clock may not have moved yet
 
-    def _words(self) -> str:
-        raise NotImplementedError
+
+class StepProgress(Progress):
+    """Counts the steps of a training."""
+
+    unit = "step"
 
 
-class Progress(_Shown):
-    """Shows the images done, tokens per second and tau of a run, from the engine's steps."""
+class DecodingProgress(Progress):
+    """Also shows tokens per second and tau, from the engine's steps."""
 
     rounds = tokens = 0
 
     def show(self, step: Any) -> None:
         """Count a step (StepStats) of the engine, and show the new state."""
+        self.begin()
         self.rounds += len(step.rounds)
         self.tokens += sum(stats.accepted + 1 for stats in step.rounds)
-        self._tell(len(step.finished))
-
-    def _words(self) -> str:
         tau = self.tokens / max(self.rounds, 1)
-        return f"{self.tokens / self._seconds:.1f} tokens/s, tau {tau:.2f}"
+        self.words = f"{self.tokens / self.seconds:.1f} tokens/s, tau {tau:.2f}"
+        self.update(len(step.finished))
 
 
-class ImageCount(_Shown):
-    """Shows the images done and left out, and images per second."""
+class ImageCount(Progress):
+    """Also counts the images that are left out."""
 
     skipped = 0
 
     def show(self, done: int = 0, skipped: int = 0) -> None:
         """Count images, and show the new state."""
+        self.begin()
         self.skipped += skipped
-        self._tell(done)
+        self.words = f"{self.skipped} skipped"
+        self.update(done)
 
-    def _words(self) -> str:
-        return f"{self.done / self._seconds:.2f} images/s, {self.skipped} skipped"
+
+def duration(seconds: float) -> str:
+    """Return a time in words, such as 3 h 20 min."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+
+
+def plural(count: int, noun: str) -> str:
+    """Return a number with its noun: 1 image, 2 images."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 import yaml
 from safetensors.torch import load_file, save_file
+from said import without_progress
 from torch import Tensor
 
 import main
@@ -151,10 +152,10 @@ def faults(report: dict) -> dict[tuple[str, str], dict]:
 
 
 def generated(capsys, folder: Path, *words: str) -> tuple[int, str]:
-    """Exit code of `generate_images`, and what it says on stderr."""
+    """Exit code of `generate_images`, and what it says on stderr, apart from progress."""
     words = "generate_images", f"--model_path={folder}", "--prompt=a cat", *words
     code = main.main([*words, f"--output_dir={folder.parent / 'out'}"])
-    return code, capsys.readouterr().err
+    return code, without_progress(capsys.readouterr().err)
 
 
 def refused(capsys, folder: Path, *words: str) -> str:

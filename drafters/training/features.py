@@ -15,7 +15,6 @@ from pathlib import Path
 import torch
 from safetensors.torch import save
 from torch import Tensor
-from tqdm import tqdm
 
 from configs.fields import refuse
 from drafters.training.rows import Rows, join_prompts, join_rows, part_of, target_rows
@@ -25,6 +24,7 @@ from models.files.opening import open_safetensors
 from support.crew import Crew
 from support.durable import replace_file
 from support.json_files import read_object
+from support.progress import Progress, plural
 
 _SHARD = 16  # images
 _TOGETHER = 4  # images that pass the target at once on a CPU: more of them leave its caches
@@ -106,7 +106,9 @@ def shard_path(folder: Path, number: int) -> Path:
     return folder / f"rows-{number:05d}.safetensors"
 
 
-def cached(computed: Computed, folder: Path, checkpoint: str, crew: Crew) -> Cached:
+def cached(
+    computed: Computed, folder: Path, checkpoint: str, crew: Crew, progress: Progress
+) -> Cached:
     """Fill the folder with what is missing, each process its own shards; return its reader.
 
     Raises:
@@ -123,12 +125,14 @@ def cached(computed: Computed, folder: Path, checkpoint: str, crew: Crew) -> Cac
     need, free = computed.bytes_of(images), shutil.disk_usage(folder).free
     if crew.rank == 0 and missing:
         size = f"{need:,} bytes; the disk has {free:,}"
-        print(f"features of {len(images)} images into {folder}: {size}")
+        progress.note(f"features of {plural(len(images), 'image')} into {folder}: {size}")
     if need > free:
         allowed = f"a folder on a disk with {need:,} bytes free; this one has {free:,}"
         refuse("cache_features", str(folder), allowed)
     crew.wait()
-    for number in tqdm(missing[crew.rank :: crew.count], unit="shard", disable=crew.rank > 0):
+    own = missing[crew.rank :: crew.count]
+    for count, number in enumerate(own):
+        progress.say(f"features: {count} of {plural(len(own), 'file')}")
         replace_file(shard_path(folder, number), _shard(computed, shards[number]))
     # whoever reads needs the other processes' shards, too
     crew.wait()

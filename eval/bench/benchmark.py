@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from configs.benchmark import BenchmarkSettings
 from configs.fields import settings_dict
@@ -35,6 +34,7 @@ from runs.methods import sampling_distribution
 from runs.prompts import prompt_items
 from runs.session import Session, open_session
 from support.durable import make_writable, replace_file
+from support.progress import Progress, plural
 from support.provenance import cpu_name, versions
 
 Row = dict[str, Any]
@@ -121,9 +121,15 @@ def run_benchmark(settings: BenchmarkSettings) -> None:
     Standard output gets where and of what was measured, a table, what speaks against its figures
     and, as its last line, the content of benchmark.json.
     """
-    bench = Bench.open(settings)
     methods = settings.methods if BASELINE in settings.methods else (BASELINE, *settings.methods)
-    measured = repeated(bench.session, methods, bench.jobs, settings.repeats, settings.warmup)
+    images, repeats = len(prompt_items(settings.run)), settings.repeats
+    what = f"measuring {plural(len(methods), 'method')} on {plural(images, 'image')}, "
+    what += f"{plural(repeats, 'time')} each" + f"; to {settings.output}" * bool(settings.output)
+    with Progress(what, len(methods) * images * repeats) as progress:
+        bench = Bench.open(settings)
+        measured = repeated(
+            bench.session, methods, bench.jobs, (repeats, settings.warmup), progress
+        )
     rows = [bench.row(method, measured[method], measured[BASELINE]) for method in methods]
     hardware, today = bench.session.hardware(), date.today().isoformat()
     shared = {"seed": settings.run.seed, "prompt": settings.run.prompt}
@@ -158,16 +164,23 @@ def repeated(
     session: Session,
     methods: tuple[MethodSettings, ...],
     jobs: list[Job],
-    repeats: int,
-    warmup: int,
-    progress: bool = True,
+    times: tuple[int, int],
+    progress: Progress,
 ) -> dict[MethodSettings, list[Measurement]]:
-    """Measure every method `repeats` times, after a warm-up of the first `warmup` jobs.
+    """Measure every method several times, after a warm-up of the first jobs.
 
-    Returns the measurements by method and repeat. The order of the methods alternates; where
-    images are decoded one by one, the methods take turns image by image. progress: whether a bar on
-    stderr shows the turns.
+    The order of the methods alternates; where images are decoded one by one, the methods take turns
+    image by image.
+
+    Args:
+        session, methods, jobs: what is measured.
+        times: repeats, and jobs of the warm-up.
+        progress: counts the images.
+
+    Returns the measurements by method and repeat.
     """
+    repeats, warmup = times
+    progress.say("warming up")
     engines = {method: session.open_engine(method) for method in methods}
     for engine in engines.values() if warmup else ():
         measure(engine, jobs[:warmup])
@@ -175,13 +188,12 @@ def repeated(
     measured: dict[MethodSettings, list[list[Measurement]]] = {
         method: [[] for _ in range(repeats)] for method in methods
     }
-    pause = 0.1 if sys.stderr.isatty() else 60.0  # seconds between two states of the bar
-    total = repeats * len(turns) * len(methods)
-    with tqdm(total=total, unit="turn", mininterval=pause, disable=not progress) as bar:
-        for number, (repeat, turn) in enumerate(product(range(repeats), turns)):
-            for method in methods if number % 2 == 0 else reversed(methods):
-                measured[method][repeat].append(measure(engines[method], turn))
-                bar.update()
+    progress.begin()
+    for number, (repeat, turn) in enumerate(product(range(repeats), turns)):
+        for method in methods if number % 2 == 0 else reversed(methods):
+            progress.say(f"now {method.method}")
+            measured[method][repeat].append(measure(engines[method], turn))
+            progress.update(len(turn))
     return {method: [joined(turns) for turns in measured[method]] for method in methods}
 
 

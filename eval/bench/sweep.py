@@ -6,7 +6,6 @@ so the same command continues where one stopped.
 """
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import date
@@ -25,6 +24,7 @@ from runs.measure import BASELINE
 from support.durable import append_lines, new_file
 from support.json_files import mended_lines
 from support.output import printed_unless_saved
+from support.progress import Progress, plural
 from support.provenance import identity, revision, versions
 
 # Settings that change times, though not images.
@@ -38,8 +38,10 @@ def run_sweep(settings: BenchmarkSettings) -> None:
 
     Prints a table, the best cell last, and one line of JSON.
     """
-    bench = Bench.open(settings)
-    rows = measured_cells(settings, bench)
+    cells = plural(len(settings.methods), "cell")
+    with Progress(f"measuring {cells}, each next to ar; to {settings.output}") as progress:
+        bench = Bench.open(settings)
+        rows = measured_cells(settings, bench, progress)
     folder, sweep = Path(settings.output), settings.sweep
     ordered = sorted(rows, key=lambda row: row["speedup"])
     dates = sorted({row["date"] for row in rows if "date" in row})
@@ -56,21 +58,24 @@ def run_sweep(settings: BenchmarkSettings) -> None:
     refuse_wrong(rows)
 
 
-def measured_cells(settings: BenchmarkSettings, bench: Bench) -> list[Row]:
+def measured_cells(settings: BenchmarkSettings, bench: Bench, progress: Progress) -> list[Row]:
     """Return a row per cell; those that `<output>/sweep.jsonl` lacks are measured."""
     path = Path(settings.output) / "sweep.jsonl"
     measured = {row["id"]: row for row in mended_lines(path)}
+    all_conditions = [_conditions(settings, bench, method) for method in settings.methods]
+    keys = [_key(conditions) for conditions in all_conditions]
+    images = 2 * len(bench.jobs) * settings.repeats  # of a cell, by ar and its method
+    progress.total = images * len(keys)
+    progress.done = images * sum(key in measured for key in keys)
     rows = []
-    cells = zip(settings.sweep.entries, settings.methods, strict=True)
-    for number, (cell, method) in enumerate(cells, 1):
-        conditions = _conditions(settings, bench, method)
-        key = sha256(json.dumps(conditions, sort_keys=True).encode()).hexdigest()[:16]
+    cells = zip(settings.sweep.entries, settings.methods, keys, all_conditions, strict=True)
+    for number, (cell, method, key, conditions) in enumerate(cells, 1):
         if key not in measured:
-            print(f"cell {number}/{len(settings.methods)}: {cell}", file=sys.stderr, flush=True)
+            progress.note(f"cell {number}/{len(settings.methods)}: {cell}")
             measured[key] = {
                 "id": key,
                 "cell": cell,
-                **_measured(settings, bench, method),
+                **_measured(settings, bench, method, progress),
                 "conditions": conditions,
                 "versions": versions(),
                 "revision": revision(),
@@ -82,15 +87,23 @@ def measured_cells(settings: BenchmarkSettings, bench: Bench) -> list[Row]:
     return rows
 
 
-def _measured(settings: BenchmarkSettings, bench: Bench, method: MethodSettings) -> Row:
+def _measured(
+    settings: BenchmarkSettings, bench: Bench, method: MethodSettings, progress: Progress
+) -> Row:
     """Return a cell's figures: all that `benchmark` measures, with those of `ar`."""
     methods = (BASELINE, method)
-    measured = repeated(bench.session, methods, bench.jobs, settings.repeats, settings.warmup)
+    times = settings.repeats, settings.warmup
+    measured = repeated(bench.session, methods, bench.jobs, times, progress)
     plain, drafted = measured[BASELINE], measured[method]
     return bench.row(method, drafted, plain) | {
         "interval": pairs([plain, drafted])[0]["seconds_ratio"],
         "ar": bench.row(BASELINE, plain, plain),
     }
+
+
+def _key(conditions: Row) -> str:
+    """Return a cell's id in sweep.jsonl."""
+    return sha256(json.dumps(conditions, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _conditions(settings: BenchmarkSettings, bench: Bench, method: MethodSettings) -> Row:

@@ -40,6 +40,7 @@ from runs.tuned import conditions, recipe_text, tuned_place
 from support.durable import append_lines, make_writable, replace_file
 from support.json_files import mended_lines
 from support.output import remark
+from support.progress import Progress, plural
 from support.provenance import identity, revision
 from support.tables import NONE, Table, number
 
@@ -57,17 +58,21 @@ def run_tune(settings: TuneSettings) -> None:
     """Measure, print the table and where the time goes, and write the recipe of the fastest."""
     output = Path(settings.output) if settings.output else tuned_place(settings.run.model_path)
     make_writable("output", output.parent)
-    bench = Bench.open(settings.bench)
-    trials = Trials(output.with_name(f"{output.name}.trials.jsonl"), _key(settings))
-    engines, prompts = Engines(bench.session), partial(jobs_of_turn, settings.run)
-    started = time.monotonic()
-    numbers = _fitted(settings, bench.session, trials, prompts)
-    tried = [
-        replace(method, recall_numbers=numbers) if numbers and _recalls(method) else method
-        for method in settings.tried
-    ]
-    seconds = 60 * settings.minutes - (time.monotonic() - started)
-    Contest(trials, prompts, engines.measure, seconds).run(tried)
+    methods, minutes = plural(len(settings.tried), "method"), f"{settings.minutes:g} minutes"
+    with Progress(f"trying {methods} for at most {minutes}; to {output}") as progress:
+        bench = Bench.open(settings.bench)
+        trials = Trials(output.with_name(f"{output.name}.trials.jsonl"), _key(settings))
+        engines, prompts = Engines(bench.session, progress), partial(jobs_of_turn, settings.run)
+        progress.limit = 60 * settings.minutes
+        progress.begin()
+        progress.say("fitting recall")
+        numbers = _fitted(settings, bench.session, trials, prompts)
+        tried = [
+            replace(method, recall_numbers=numbers) if numbers and _recalls(method) else method
+            for method in settings.tried
+        ]
+        seconds = progress.limit - progress.seconds
+        Contest(trials, prompts, engines.measure, seconds).run(tried)
     rows = []
     for method in (BASELINE, *tried):
         if (pair := trials.pair(method)) is not None:
@@ -233,16 +238,20 @@ class Engines:
     """An engine per method, opened and warmed up before the method's first measurement."""
 
     session: Session
+    progress: Progress
     opened: dict[MethodSettings, Engine] = field(default_factory=dict)
 
     def measure(self, method: MethodSettings, jobs: list[Job]) -> Measurement:
         """Decode the jobs once."""
+        self.progress.say(f"now {method_words(settings_dict(method))}")
         if method not in self.opened:
             engine = self.session.open_engine(method)
             with closing(engine.generate(jobs)) as rounds:
                 list(islice(rounds, _WARM_ROUNDS))
             self.opened[method] = engine
-        return measure(self.opened[method], jobs)
+        measured = measure(self.opened[method], jobs)
+        self.progress.update(len(jobs))
+        return measured
 
 
 def jobs_of_turn(settings: RunSettings, turn: int) -> list[Job]:

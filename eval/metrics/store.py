@@ -6,19 +6,18 @@ hash of library, weights and resize, so no other network reads it.
 
 import hashlib
 import io
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from tqdm import tqdm
 
 from configs.downloads import damage
 from eval.metrics.base import ImageSet, Unavailable
 from support.durable import reason, replace_file
 from support.output import remark
 from support.processes import ALONE, Processes
+from support.progress import Progress, plural
 
 Encode = Callable[[list], np.ndarray]  # images or texts -> (number, features)
 
@@ -52,16 +51,22 @@ class FeatureStore:
             except (OSError, SyntaxError, ValueError) as error:
                 raise Unavailable(f"{images.paths[number]} cannot be read: {error}") from error
 
-        return self._rows(network, images.keys, load, encode)
+        return self._rows((network, "image"), images.keys, load, encode)
 
     def texts(self, network: str, texts: Sequence[str], encode: Encode) -> np.ndarray:
         """Return the features of the texts, (texts, features) float32."""
         keys = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
-        return self._rows(f"{network}, texts", keys, lambda number: texts[number], encode)
+        return self._rows((f"{network}, texts", "text"), keys, lambda number: texts[number], encode)
 
     def _rows(
-        self, network: str, keys: Sequence[str], load: Callable[[int], object], encode: Encode
+        self,
+        of: tuple[str, str],
+        keys: Sequence[str],
+        load: Callable[[int], object],
+        encode: Encode,
     ) -> np.ndarray:
+        """Return the rows of these keys. of: the network, and what a key is of: image or text."""
+        network, noun = of
         folder = self.folder / hashlib.sha256(network.encode()).hexdigest()[:16]
         paths = {key: folder / key[:2] / f"{key}.npy" for key in keys}
         numbers = {key: number for number, key in enumerate(keys)}
@@ -70,17 +75,21 @@ class FeatureStore:
         fault: Unavailable | None = None
         unsaved: dict[str, np.ndarray] = {}  # rows for which the disk had no room
         try:
-            for start in tqdm(
-                batches, unit="batch", desc=network[:40], disable=not sys.stderr.isatty()
-            ):
-                batch = missing[start : start + self.batch_size]
-                rows = encode([load(numbers[key]) for key in batch]).astype(np.float32)
-                for key, row in zip(batch, rows, strict=True):
-                    try:
-                        _write(paths[key], row)
-                    except OSError as error:  # the metric needs no cache
-                        unsaved[key] = row
-                        remark(f"--cache_dir {self.folder}: not kept: {reason(error)}")
+            what = f"features of {plural(len(missing), noun)} by {network[:60]}"
+            shown = self.processes.rank == 0 and len(missing) > 0
+            with Progress(what, len(missing), shown=shown) as progress:
+                progress.unit = noun
+                progress.begin()
+                for start in batches:
+                    batch = missing[start : start + self.batch_size]
+                    rows = encode([load(numbers[key]) for key in batch]).astype(np.float32)
+                    for key, row in zip(batch, rows, strict=True):
+                        try:
+                            _write(paths[key], row)
+                        except OSError as error:  # the metric needs no cache
+                            unsaved[key] = row
+                            remark(f"--cache_dir {self.folder}: not kept: {reason(error)}")
+                    progress.update(len(batch))
         except Unavailable as error:
             fault = error
         # A process that raised alone would leave the others waiting here.

@@ -16,6 +16,7 @@ from eval.report.tables import metric_table, sources_table, speed_table
 from scenes.pictures import rendered_scenes
 from support.durable import encode_json, make_writable, replace_file
 from support.processes import launched
+from support.progress import announce, plural
 from support.provenance import revision, versions
 from support.tables import Table
 
@@ -35,6 +36,10 @@ def evaluate(settings: EvaluateSettings, runs: Sequence[Run]) -> None:
     folder = Path(settings.report_dir or runs[0].folder / "evaluation")
     check_places(settings, folder)
     processes = launched()
+    if processes.rank == 0:
+        images = sum(len(run.images) for run in runs)
+        what = f"evaluating {plural(images, 'image')} of {plural(len(runs), 'run')} into {folder}"
+        announce(what)
     rows = [speed_row(run, baseline_of(run, runs, settings.baseline)) for run in runs]
     scores, skipped = compute_scores(settings, runs, rendered_scenes, processes)
     if processes.rank > 0:

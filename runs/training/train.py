@@ -34,6 +34,7 @@ from support.crew import Crew
 from support.devices import pick_device
 from support.durable import lock, make_writable
 from support.log import JsonLog
+from support.progress import Progress, StepProgress, plural
 from support.provenance import checkpoint_id
 from support.training_state import load_state, save_state
 
@@ -64,7 +65,10 @@ def train(settings: TrainSettings) -> None:
                 if settings.cache_features is not None:
                     make_writable("cache_features", Path(settings.cache_features))
                 stack.enter_context(lock(settings.folder / ".lock"))
-            Training(settings, open_target(settings.plain), tokens, crew).run()
+            what = f"training a drafter on {plural(len(tokens), 'image')} of {settings.tokens} "
+            what += f"into {settings.folder}; its log is there"
+            with StepProgress(what, settings.steps, shown=crew.rank == 0) as progress:
+                Training(settings, open_target(settings.plain), tokens, crew, progress).run()
     except BlockingIOError:
         refuse("output_dir", settings.output_dir, "a folder that no other process is working in")
     except ValueError as error:
@@ -98,7 +102,14 @@ def _check_tokens(settings: TrainSettings, tokens: Tokens, target: dict[str, Any
 class Training:
     """One training, from its checkpoint to its last step."""
 
-    def __init__(self, settings: TrainSettings, target: TargetModel, tokens: Tokens, crew: Crew):
+    def __init__(
+        self,
+        settings: TrainSettings,
+        target: TargetModel,
+        tokens: Tokens,
+        crew: Crew,
+        progress: Progress,
+    ):
         grid = {"rows": target.grid.rows, "columns": target.grid.columns}
         _check_tokens(settings, tokens, grid | {"vocab": target.vocab.size})
         target.transformer.requires_grad_(False)  # or autograd would keep the target's activations
@@ -108,12 +119,14 @@ class Training:
             flag = "--train_images" if settings.train_images else "--holdout"
             raise SettingsError(f"{flag}: {error}") from error
         self.settings, self.crew, self.target = settings, crew, target
+        self.progress = progress
         self.config = head_config(settings)  # --start_from need not outlive the start
         head = open_head(settings, target)
         layers = head.spec.target_layers
         rows = Computed(target, tokens, settings.guidance, settings.precision, layers)
         if settings.cache_features is not None:
-            rows = cached(rows, Path(settings.cache_features), tokens.about["checkpoint"], crew)
+            place, checkpoint = Path(settings.cache_features), tokens.about["checkpoint"]
+            rows = cached(rows, place, checkpoint, crew, progress)
         self.checkpoint = settings.folder / "checkpoint" / "state.pt"
         distribution = sampling_distribution(settings.sampling)
         # a block head learns from trees that it drafted itself, others from the images' tokens
@@ -128,10 +141,13 @@ class Training:
         """Do the missing steps and the last evaluation."""
         settings, lessons = self.settings, self.lessons
         self._resume()
+        self.progress.done = lessons.step
+        self.progress.begin()
         started = time.perf_counter()
         while lessons.step < settings.steps:
             rate = lessons.rate
             self.recent.append(lessons.update().cpu())
+            self.progress.update()
             last = lessons.step == settings.steps
             if lessons.step % settings.log_every == 0 or last:
                 started = self._log(rate, started)
@@ -222,6 +238,7 @@ class Training:
         return mismatch(str(self.checkpoint), fault, "a checkpoint of this training", advice)
 
     def _evaluate(self) -> None:
+        self.progress.say("evaluating the drafter")
         if self.crew.rank == 0:
             folder = self.settings.folder / "drafter"
             scale = embedding_scale(self.settings, self.target)
@@ -231,3 +248,4 @@ class Training:
             shown = {name: figures[name] for name in ("levels", "decoding")}
             self.log.write(step=self.lessons.step, **shown)
         self.crew.wait()
+        self.progress.say("")

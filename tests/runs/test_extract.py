@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from said import without_progress
 from together import Together
 
 import main
@@ -344,8 +345,9 @@ def test_a_place_without_one_usable_image_fails_with_the_reason(checkpoint, tmp_
     words = ["extract_tokens", f"--data_dir={place}", f"--output_dir={tmp_path / 'out'}"]
     assert main.main([*words, f"--model_path={checkpoint}", "--device=cpu"]) == 1
     said = capsys.readouterr()
-    assert said.out == "" and said.err.startswith(f"error: --data_dir {place}: found nothing")
-    assert "1 skipped: 1 " in said.err and len(said.err.splitlines()) == 1
+    error = without_progress(said.err)
+    assert said.out == "" and error.startswith(f"error: --data_dir {place}: found nothing")
+    assert "1 skipped: 1 " in error and len(error.splitlines()) == 1
 
 
 DAMAGED = {

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import multiprocessing
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,11 +15,9 @@ from stand_ins import empty_checkpoint
 
 from configs.fields import SettingsError
 from configs.schema import MethodSettings, RunSettings
-from decoding.images import Job
 from decoding.noise import image_seed
 from runs.generate import generate_images
 from support.json_files import read_lines
-from support.progress import ImageCount, Progress
 
 FIELDS = (
     "id prompt seed method proposal verifier lossless tokens target_forwards tau mean_depth "
@@ -200,33 +197,3 @@ def test_kill_at_any_moment(settings, names, tmp_path):
     assert kills >= 2 and finished == 36
     make(replace(chosen, output_dir=str(tmp_path / "whole")))
     assert_same(tmp_path / "out", tmp_path / "whole")
-
-
-def test_progress_in_a_log_and_on_a_terminal(capsys):
-    class Terminal:
-        text = ""
-
-        def isatty(self) -> bool:
-            return True
-
-        def write(self, text: str) -> None:
-            self.text += text
-
-        def flush(self) -> None:
-            pass
-
-    terminal = Terminal()
-    steps = list(FakeEngine().generate(Job(str(n), "p", n) for n in range(2)))
-    for stream, every in ((sys.stderr, 0.0), (sys.stderr, 60.0), (terminal, 60.0)):
-        with Progress(2, stream, every) as progress:
-            for step in steps:
-                progress.show(step)
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == len(steps)
-    assert lines[-1].startswith("2/2 images, ") and lines[-1].endswith("tau 4.00")
-    assert "2/2" in terminal.text and "tokens/s, tau 4.00" in terminal.text
-    with ImageCount(None, every=0.0) as progress:
-        progress.show(done=2)
-        progress.show(skipped=1)
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[1].startswith("2 images, ") and lines[1].endswith(" images/s, 1 skipped")

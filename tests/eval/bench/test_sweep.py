@@ -55,11 +55,11 @@ def test_an_interrupted_sweep_continues_and_measures_no_cell_twice(
     measured, seen = module._measured, []
     limit = 2
 
-    def counted(settings, bench, method):
+    def counted(settings, bench, method, progress):
         if len(seen) == limit:
             raise KeyboardInterrupt
         seen.append(method)
-        return measured(settings, bench, method)
+        return measured(settings, bench, method, progress)
 
     monkeypatch.setattr(module, "_measured", counted)
     assert sweep() == 130

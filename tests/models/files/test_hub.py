@@ -7,6 +7,7 @@ import pytest
 import torch
 from huggingface_hub import constants
 from huggingface_hub.errors import LocalEntryNotFoundError
+from said import without_progress
 
 import main
 from models.base import TargetOptions
@@ -48,7 +49,7 @@ def test_an_empty_cache_offline_is_one_line_of_the_command(tmp_path, monkeypatch
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     words = "generate_images --model=anole --model_path=nobody/nothing --method=ar --prompt=cat"
     assert main.main([*words.split(), f"--output_dir={tmp_path / 'out'}"]) == 2
-    told = capsys.readouterr().err
+    told = without_progress(capsys.readouterr().err)
     assert told.count("\n") == 1 and "HF_HUB_OFFLINE is set" in told
     assert "--model_path: 'nobody/nothing'" in told
 

@@ -29,6 +29,7 @@ from runs.training.estimate import (
 )
 from runs.training.train import Training, read_tokens
 from support.crew import Crew
+from support.progress import Progress
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +115,8 @@ def test_work_is_what_an_update_multiplies(layers, checkpoint, tmp_path) -> None
     given = {"layers": layers, "holdout": 2, "batch_size": 4, "eval_images": 0}
     settings = replace(settings_of(checkpoint, **given), tokens=str(tmp_path / "tokens"))
     tokens = read_tokens(settings)
-    training = Training(settings, open_target(settings.plain), tokens, Crew(torch.device("cpu")))
+    crew, hidden = Crew(torch.device("cpu")), Progress("training", shown=False)
+    training = Training(settings, open_target(settings.plain), tokens, crew, hidden)
     packed = torch.ops.mkldnn._linear_pointwise
     with FlopCounterMode(display=False, custom_mapping={packed: packed_flops}) as counter:
         training.lessons.update()

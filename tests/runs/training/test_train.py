@@ -34,6 +34,7 @@ from runs.session import open_session, open_target
 from runs.training.train import Training, read_tokens
 from support.crew import Crew
 from support.durable import lock
+from support.progress import Progress
 from support.provenance import checkpoint_id
 
 CAPTIONS = ["a cat", "two red dogs on the mat", "a dog", "three cats and a blue mat"]
@@ -83,7 +84,8 @@ def words(folders: Path, out: Path, **more: object) -> list[str]:
 
 def open_training(folders: Path, out: Path, **more: object) -> Training:
     settings = train_settings(flags(folders, out, **more))
-    return Training(settings, open_target(settings.plain), read_tokens(settings), Crew(CPU))
+    tokens, progress = read_tokens(settings), Progress("training")
+    return Training(settings, open_target(settings.plain), tokens, Crew(CPU), progress)
 
 
 def run(folders: Path, out: Path, **more: object) -> list[dict]:
@@ -247,7 +249,7 @@ def test_a_cache_without_room_or_of_other_tokens_is_refused(
     with pytest.raises(SettingsError, match="--cache_features.*bytes free"):
         open_training(folders, tmp_path / "out", cache_features=tmp_path / "cache")
     prompts = [len(f"{CAPTIONS[n % 4]} {n // 4}") + 3 for n in range(24)]
-    assert f"{2 * 2 * 32 * sum(n + 15 for n in prompts):,} bytes" in capsys.readouterr().out
+    assert f"{2 * 2 * 32 * sum(n + 15 for n in prompts):,} bytes" in capsys.readouterr().err
     monkeypatch.undo()
     other = write_tokens(tmp_path / "tokens", "tiny", folders / "model", (4, 4), 12)
     open_training(folders, tmp_path / "out", cache_features=tmp_path / "cache")
@@ -434,7 +436,7 @@ def test_tokens_of_another_model_checkpoint_or_grid_are_refused(folders, tmp_pat
     for number, (model, checkpoint, grid, message) in enumerate(cases):
         tokens = write_tokens(tmp_path / f"tokens{number}", model, checkpoint, grid, 8)
         assert main.main(words(folders, tmp_path / "out", tokens=tokens)) == 2
-        error = capsys.readouterr().err
+        error = capsys.readouterr().err.splitlines()[-1]
         assert error.startswith("error: --tokens: ") and message in error
 
 

@@ -1,12 +1,12 @@
 """`train_drafter` on damaged files and full disks: one line names the file, and nothing is lost."""
 
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from said import without_progress
 from test_train import curve, folders, run, words
 
 import main
@@ -29,16 +29,11 @@ def copy(trained, tmp_path) -> Path:
     return Path(shutil.copytree(trained, tmp_path / "copy"))
 
 
-# A state of a progress bar; a slow one counts seconds per shard, not shards per second, and one
-# without anything to do has no total.
-_BAR = re.compile(r"[^\r\n]*?\d+(/\d+|shard) \[[^\]\r\n]*\]")
-
-
 def train(folders: Path, root: Path, capsys, **more: object) -> tuple[int, str]:
-    """Return the exit code and what was said on stderr, progress bars apart."""
+    """Return the exit code and what was said on stderr, progress apart."""
     given = {"steps": 2, "save_every": 1, "cache_features": root / "cache"} | more
     code = main.main(words(folders, root / "out", **given))
-    lines = _BAR.sub("", capsys.readouterr().err).splitlines()
+    lines = without_progress(capsys.readouterr().err).splitlines()
     return code, "\n".join(line for line in lines if line.strip())
 
 

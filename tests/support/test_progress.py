@@ -1,0 +1,102 @@
+"""What a log and a terminal show of a command that takes long."""
+
+import io
+import re
+import sys
+import time
+
+import pytest
+from fake_session import FakeEngine
+
+from decoding.images import Job
+from support import progress as module
+from support.progress import DecodingProgress, ImageCount, Progress, duration
+
+STAMP = r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] "
+
+
+@pytest.fixture
+def fast_log(monkeypatch):
+    """A line every hundredth of a second."""
+    monkeypatch.setattr(module, "_pauses", lambda: iter([0.01] * 1000))
+
+
+def wait_for(capsys, text: str) -> list[str]:
+    """Return the lines of the log up to one that holds a text."""
+    said, until = "", time.monotonic() + 10
+    while text not in said and time.monotonic() < until:
+        time.sleep(0.005)
+        said += capsys.readouterr().err
+    assert text in said
+    return [re.sub(STAMP, "", line) for line in said.splitlines() if re.match(STAMP, line)]
+
+
+def test_a_log_has_a_line_at_once_and_others_while_nothing_happens(fast_log, capsys) -> None:
+    with DecodingProgress("generating 4 images into out", 5, done=1) as shown:
+        first, *_, last = wait_for(capsys, "loading")
+        assert first == "generating 4 images into out"
+        assert last == "1/5 images, loading the model"
+        for step in FakeEngine().generate(Job(str(n), "p", n) for n in range(2)):
+            shown.show(step)
+        line = wait_for(capsys, "3/5")[-1]
+    found = re.fullmatch(
+        r"3/5 images, ([\d,]+) images/h, (\d+) s left, [\d.]+ tokens/s, (.*)", line
+    )
+    assert found and found[3] == "tau 4.00"
+    capsys.readouterr()
+    time.sleep(0.05)
+    assert capsys.readouterr().err == "", "a line after the end"
+
+
+def test_the_rate_counts_what_this_command_did_since_it_was_loaded(capsys, monkeypatch) -> None:
+    now = iter([1000.0, 1010.0])
+    monkeypatch.setattr(module.time, "perf_counter", lambda: next(now))
+    shown = Progress("", 100, done=90)
+    shown.update(2)
+    assert shown._state() == "92/100 images, 720 images/h, 40 s left"
+
+
+def test_without_a_total_and_with_a_limit_of_time(fast_log, capsys) -> None:
+    with ImageCount("encoding") as shown:
+        shown.show(done=2)
+        shown.show(skipped=1)
+        line = wait_for(capsys, "skipped")[-1]
+    assert re.fullmatch(r"2 images, [\d,]+ images/h, 1 skipped", line)
+    with Progress("trying") as shown:
+        shown.limit = 3600.0
+        shown.update()
+        assert "1 h 0 min left" in wait_for(capsys, " left")[-1]
+
+
+def test_a_terminal_has_a_bar(monkeypatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    with DecodingProgress("generating 2 images", 2) as shown:
+        shown.say("warming up")
+        shown.note("a remark")
+        for step in FakeEngine().generate(Job(str(n), "p", n) for n in range(2)):
+            shown.show(step)
+    text = terminal.getvalue()
+    assert text.startswith("generating 2 images\n")
+    assert "warming up" in text and "a remark\n" in text
+    assert "2/2" in text and "tokens/s, tau 4.00" in text
+
+
+def test_what_is_not_shown_prints_nothing(fast_log, capsys) -> None:
+    with Progress("generating", 2, shown=False) as shown:
+        shown.say("warming up")
+        shown.note("a remark")
+        shown.update(2)
+        time.sleep(0.05)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(59.4, "59 s"), (60, "1 min"), (3599, "1 h 0 min"), (12000, "3 h 20 min")],
+)
+def test_durations(seconds, words) -> None:
+    assert duration(seconds) == words
