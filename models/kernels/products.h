@@ -20,20 +20,28 @@
 
 namespace {
 
-// Tokens of a tile: their sums, two vectors each, stay in registers beside two vectors of weights
-// and a number of a token.
-constexpr int MOST_TOKENS = REGISTERS == 32 ? 12 : 6;
+// Tokens of a tile. Their sums, two vectors of each panel, stay in registers beside two vectors of
+// weights and a number of a token.
+constexpr int MOST_TOKENS = 6;
 
-// A few tokens are multiplied by several panels at a time: a sum waits for its last term, so there
-// have to be others meanwhile.
-constexpr int FEW = 2, TOGETHER = 2;
+// Panels of a group. A sum waits for its last term, so there have to be others meanwhile: a tile of
+// a few tokens always has a group's panels, a tile of many where the registers hold their sums.
+constexpr int TOGETHER = 2, FEW = 2;
+static_assert(TOGETHER == 2, "a smaller last group has one panel");
 
-// A weight (outputs, depth) lies in panels: (panels, depth, 2, WIDE) of outputs p WIDE ... and
-// half + p WIDE ..., so that gate and up of an MLP meet. Where pairs are multiplied, neighbours in
-// depth stand together: (panels, depth / 2, 2, WIDE, 2). Missing outputs are 0.
+// A weight (outputs, depth) lies in panels: outputs p WIDE ... and half + p WIDE ..., so that gate
+// and up of an MLP meet; missing outputs are 0. The panels of a group stand side by side, since
+// memory is read fastest in one stream: (groups, depth, TOGETHER, 2, WIDE), the last group perhaps
+// with fewer. Where pairs are multiplied, neighbours in depth stand together: (groups, depth / 2,
+// TOGETHER, 2, WIDE, 2).
 template <typename T>
 inline int64_t half_of(int64_t outputs) {
   return ((outputs + 1) / 2 + WIDE<T> - 1) / WIDE<T> * WIDE<T>;
+}
+
+// How many panels stand beside a group's first one, itself included.
+inline int64_t width_of(int64_t first, int64_t panel_count) {
+  return panel_count - first < TOGETHER ? panel_count - first : TOGETHER;
 }
 
 #ifdef PAIRS
@@ -46,36 +54,38 @@ constexpr int64_t PAIRED = 1;
 
 template <typename S, typename T, typename W>
 void pack(int64_t outputs, int64_t depth, const W* weight, W* panels) {
-  const int64_t half = half_of<T>(outputs);
+  const int64_t half = half_of<T>(outputs), panel_count = half / WIDE<T>;
 #pragma omp parallel for
-  for (int64_t panel = 0; panel < half / WIDE<T>; ++panel) {
-    W* to = panels + panel * depth * 2 * WIDE<T>;
+  for (int64_t group = 0; group < panel_count; group += TOGETHER) {
+    W* to = panels + group * depth * 2 * WIDE<T>;
     for (int64_t k = 0; k < depth; k += PAIRED<S>)
-      for (int64_t side = 0; side < 2; ++side)
-        for (int64_t i = 0; i < WIDE<T>; ++i)
-          for (int64_t of = 0; of < PAIRED<S>; ++of) {
-            const int64_t output = side * half + panel * WIDE<T> + i;
-            *to++ = output < outputs ? weight[output * depth + k + of] : W{};
-          }
+      for (int64_t panel = group; panel < group + width_of(group, panel_count); ++panel)
+        for (int64_t side = 0; side < 2; ++side)
+          for (int64_t i = 0; i < WIDE<T>; ++i)
+            for (int64_t of = 0; of < PAIRED<S>; ++of) {
+              const int64_t output = side * half + panel * WIDE<T> + i;
+              *to++ = output < outputs ? weight[output * depth + k + of] : W{};
+            }
   }
 }
 
-// Ask for what stands a panel further on. With few tokens the processor reads ahead by itself.
+// Ask for what stands so many bytes further on. With few tokens the processor reads ahead by itself.
 template <int MANY>
-inline void announce(const void* at, int64_t bytes) {
+inline void announce(const void* at, int64_t bytes, int64_t count) {
   if (MANY <= 4) return;
-  __builtin_prefetch((const char*)at + bytes, 0, 2);
-  if (BYTES == 64) __builtin_prefetch((const char*)at + bytes + BYTES, 0, 2);
+  for (int64_t line = 0; line < count; line += 64)
+    __builtin_prefetch((const char*)at + bytes + line, 0, 2);
 }
 
-// Sums of some tokens x with neighbouring panels; left and right outputs.
+// Sums of some tokens x with neighbouring panels of a group so wide; left and right outputs.
 template <typename T, int PANELS, int MANY, typename W>
-inline void multiply(int64_t depth, const T* x, const W* panel,
+inline void multiply(int64_t depth, int64_t width, const T* x, const W* panel,
                      Vec<T> (&sums)[PANELS][MANY][2]) {
-  for (int64_t k = 0; k < depth; ++k, panel += 2 * WIDE<T>) {
-    announce<MANY>(panel, depth * 2 * WIDE<T> * sizeof(W));
+  const int64_t step = width * 2 * WIDE<T>;
+  for (int64_t k = 0; k < depth; ++k, panel += step) {
+    announce<MANY>(panel, depth * step * sizeof(W), PANELS * 2 * WIDE<T> * sizeof(W));
     for (int p = 0; p < PANELS; ++p) {
-      const W* weights = panel + p * depth * 2 * WIDE<T>;
+      const W* weights = panel + p * 2 * WIDE<T>;
       const Vec<T> left = load<T>(weights), right = load<T>(weights + WIDE<T>);
       for (int token = 0; token < MANY; ++token) {
         const Vec<T> number = spread<T>(x[token * depth + k]);
@@ -88,12 +98,13 @@ inline void multiply(int64_t depth, const T* x, const W* panel,
 
 #ifdef PAIRS
 template <typename T, int PANELS, int MANY>
-inline void multiply(int64_t depth, const bfloat16* x, const bfloat16* panel,
+inline void multiply(int64_t depth, int64_t width, const bfloat16* x, const bfloat16* panel,
                      Vec<T> (&sums)[PANELS][MANY][2]) {
-  for (int64_t k = 0; k < depth; k += 2, panel += 4 * WIDE<T>) {
-    announce<MANY>(panel, depth * BYTES);
+  const int64_t step = width * 4 * WIDE<T>;
+  for (int64_t k = 0; k < depth; k += 2, panel += step) {
+    announce<MANY>(panel, depth * step, PANELS * 2 * BYTES);
     for (int p = 0; p < PANELS; ++p) {
-      const bfloat16* weights = panel + p * depth * 2 * WIDE<T>;
+      const bfloat16* weights = panel + p * 4 * WIDE<T>;
       const __m512i left = _mm512_loadu_si512(weights);
       const __m512i right = _mm512_loadu_si512(weights + 2 * WIDE<T>);
       for (int token = 0; token < MANY; ++token) {
@@ -129,16 +140,37 @@ inline const float* readable(const bfloat16* x, int64_t count) {
 }
 #endif
 
-// Sums of `count` tokens, at most MANY, with neighbouring panels.
+// Sums of `count` tokens, at most MANY, with neighbouring panels of a group so wide.
 template <typename T, int PANELS, int MANY, typename X, typename W, typename Put>
-inline void tile(int64_t count, int64_t depth, const X* x, const W* panel, int64_t first,
-                 int64_t place, const Put& put) {
+inline void tile(int64_t count, int64_t depth, int64_t width, const X* x, const W* panel,
+                 int64_t first, int64_t place, const Put& put) {
   if constexpr (MANY > 1)
-    if (count < MANY) return tile<T, PANELS, MANY - 1>(count, depth, x, panel, first, place, put);
+    if (count < MANY)
+      return tile<T, PANELS, MANY - 1>(count, depth, width, x, panel, first, place, put);
   Vec<T> sums[PANELS][MANY][2] = {};
-  multiply<T>(depth, x + first * depth, panel, sums);
+  multiply<T>(depth, width, x + first * depth, panel, sums);
   for (int p = 0; p < PANELS; ++p, place += WIDE<T>)
     for (int token = 0; token < MANY; ++token) put(first + token, place, sums[p][token]);
+}
+
+// Tiles of so many panels of a group, or of a last group's only one, and of at most MANY tokens.
+template <typename T, int PANELS, int MANY, typename S, typename X, typename W, typename Put>
+void tiles(int64_t tokens, int64_t depth, int64_t panel_count, const X* x, const W* panels,
+           const Put& put) {
+  const int64_t parts = (tokens + MANY - 1) / MANY, each = (tokens + parts - 1) / parts;
+  const int64_t size = 2 * WIDE<T> * depth, spans = (panel_count + PANELS - 1) / PANELS;
+#pragma omp for schedule(static)
+  for (int64_t task = 0; task < spans * parts; ++task) {
+    const int64_t panel = task / parts * PANELS, first = task % parts * each;
+    const int64_t count = first + each < tokens ? each : tokens - first;
+    if (count <= 0) continue;
+    const int64_t group = panel / TOGETHER * TOGETHER, width = width_of(group, panel_count);
+    const W* from = panels + group * size + (panel - group) * 2 * WIDE<T> * PAIRED<S>;
+    if (width < PANELS)
+      tile<T, 1, MANY>(count, depth, width, x, from, first, panel * WIDE<T>, put);
+    else
+      tile<T, PANELS, MANY>(count, depth, width, x, from, first, panel * WIDE<T>, put);
+  }
 }
 
 // Call put(token, place, sums) for all tokens x (tokens, depth), where sums are outputs place ...
@@ -146,31 +178,14 @@ inline void tile(int64_t count, int64_t depth, const X* x, const W* panel, int64
 template <typename T, typename S, typename W, typename Put>
 void product(int64_t tokens, int64_t depth, int64_t outputs, const S* own, const W* panels,
              const Put& put) {
-  const auto* x = readable(own, tokens * depth);
-  const int64_t panel_count = half_of<T>(outputs) / WIDE<T>, size = 2 * WIDE<T> * depth;
   if (tokens == 0) return;
-  if (tokens <= FEW) {
-#pragma omp for schedule(static)
-    for (int64_t panel = 0; panel < panel_count; panel += TOGETHER) {
-      const W* from = panels + panel * size;
-      const int64_t place = panel * WIDE<T>;
-      if (panel + TOGETHER <= panel_count)
-        tile<T, TOGETHER, FEW>(tokens, depth, x, from, 0, place, put);
-      else
-        for (int64_t p = 0; panel + p < panel_count; ++p)
-          tile<T, 1, FEW>(tokens, depth, x, from + p * size, 0, place + p * WIDE<T>, put);
-    }
-    return;
-  }
-  const int64_t parts = (tokens + MOST_TOKENS - 1) / MOST_TOKENS;
-  const int64_t each = (tokens + parts - 1) / parts;
-#pragma omp for schedule(static)
-  for (int64_t task = 0; task < panel_count * parts; ++task) {
-    const int64_t panel = task / parts, first = task % parts * each;
-    const int64_t count = first + each < tokens ? each : tokens - first;
-    if (count > 0)
-      tile<T, 1, MOST_TOKENS>(count, depth, x, panels + panel * size, first, panel * WIDE<T>, put);
-  }
+  const auto* x = readable(own, tokens * depth);
+  const int64_t panel_count = half_of<T>(outputs) / WIDE<T>;
+  if (tokens <= FEW)
+    tiles<T, TOGETHER, FEW, S>(tokens, depth, panel_count, x, panels, put);
+  else
+    tiles<T, REGISTERS == 32 ? TOGETHER : 1, MOST_TOKENS, S>(tokens, depth, panel_count, x, panels,
+                                                             put);
 }
 
 // out = x weight^T + bias, for x (tokens, depth); bias may be null.
