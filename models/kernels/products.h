@@ -69,7 +69,7 @@ void pack(int64_t outputs, int64_t depth, const W* weight, W* panels) {
   }
 }
 
-// Ask for what stands so many bytes further on. With few tokens the processor reads ahead by itself.
+// Ask for what stands so many bytes further on. With few tokens the processor does so by itself.
 template <int MANY>
 inline void announce(const void* at, int64_t bytes, int64_t count) {
   if (MANY <= 4) return;
