@@ -13,6 +13,7 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
 
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import fire
 
@@ -73,6 +74,10 @@ def evaluate(texts: Mapping[str, str]) -> None:
 def extract_tokens(texts: Mapping[str, str]) -> None:
     settings = commands.extraction_settings(texts)
     _check_device(settings.run.device)
+    if settings.data_dir is not None:
+        from runs.captioned_images import captioned_images
+
+        captioned_images(Path(settings.data_dir))  # reports a bad folder before the slow imports
     from runs.extract import extract_tokens
 
     extract_tokens(settings)

@@ -68,6 +68,13 @@ def one_of(names: Iterable[str]) -> str:
     return f"{', '.join(names)} or {last}" if names else last
 
 
+def found_at(path: str | Path) -> str:
+    """Return, in words, what is at a path where something else is wanted."""
+    if Path(path).is_dir():
+        return "a folder"
+    return "a file" if Path(path).is_file() else "a path that does not exist"
+
+
 def near_names(name: str, names: Iterable[str], dashes: str = "") -> str:
     """Return a question after names that are like a mistyped one; "" without any."""
     near = difflib.get_close_matches(name, names, 3, 0.6)
@@ -279,6 +286,9 @@ def read_yaml(path: str, flag: str) -> dict[str, Any]:
     source, lines = f"--{flag} {path}", "`name: value` lines"
     try:
         content = yaml.load(Path(path).read_text("utf-8"), _TextLoader)
+    except (FileNotFoundError, IsADirectoryError) as error:
+        near = near_names(path, map(str, Path(path).parent.glob("*.yaml")))
+        raise mismatch(source, found_at(path), "a YAML file", near) from error
     except RecursionError as error:
         raise mismatch(source, "lists nested too deeply", lines) from error
     except (OSError, ValueError, yaml.YAMLError) as error:

@@ -130,7 +130,7 @@ class PromptSettings(Settings):
         except UnicodeEncodeError:
             refuse("prompt", self.prompt, "text in UTF-8")
         if self.prompt_file is not None and self.source not in DATASETS:
-            refuse("prompt_file", self.prompt_file, f"only with --prompt {' or '.join(DATASETS)}")
+            refuse("prompt_file", self.prompt_file, f"only with --prompt {one_of(DATASETS)}")
         if self.caption is not None and not self.source.startswith("MSCOCO"):
             refuse("caption", self.caption, "only with --prompt MSCOCO2017Val or MSCOCO2017Train")
         for name in ("sample", "slice"):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from configs.fields import refuse
+from configs.fields import one_of, refuse
 from configs.image_size import EMU3, EMU3_5, GLM_IMAGE, LUMINA_MGPT, LUMINA_MGPT2, ImageSizes
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -188,7 +188,7 @@ def refuse_foreign_flags(settings: object) -> None:
     for name, models in OWN_FLAGS.items():
         value = getattr(settings, name, None)
         if value is not None and settings.model not in models:
-            allowed = f"only with --model {' or '.join(models)}"
+            allowed = f"only with --model {one_of(models)}"
             side = TARGETS[settings.model].side
             if name == "target_size" and side is not None:
                 allowed += f"; {settings.model} makes images of {side} x {side} pixels"

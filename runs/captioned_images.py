@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from configs.downloads import damage, failed_download
-from configs.fields import mismatch, refuse
+from configs.fields import SettingsError, found_at, mismatch, one_of
 from runs.prompt_files import text_fault
 from support.durable import reason
 from support.json_files import parse_json
@@ -56,12 +56,14 @@ def captioned_images(source: Path) -> Iterator[Captioned]:
     items = _distinct(_read(source))
     first = next(items, None)
     if first is None:
-        refuse(
-            "data_dir",
-            str(source),
-            f"a place with images ({', '.join(IMAGE_ENDINGS)}) and captions",
-        )
+        raise _without_images(source)
     return chain([first], items)
+
+
+def _without_images(source: Path) -> SettingsError:
+    expected = f"images ({', '.join(IMAGE_ENDINGS)}) with captions"
+    advice = "Captions are .txt files of the images' names, or in a .jsonl file."
+    return mismatch(f"--data_dir {source}", "no image", expected, advice)
 
 
 def _read(source: Path) -> Iterator[Captioned]:
@@ -70,7 +72,9 @@ def _read(source: Path) -> Iterator[Captioned]:
     if source.suffix == ".tar" and source.is_file():
         return _packed(source)
     if not source.is_dir():
-        refuse("data_dir", str(source), "a folder, a .jsonl file or a .tar file")
+        raise mismatch(
+            f"--data_dir {source}", found_at(source), "a folder, a .jsonl file or a .tar file"
+        )
     lists, archives = sorted(source.glob("*.jsonl")), sorted(source.glob("*.tar"))
     if source / LIST in lists:
         lists = [source / LIST]
@@ -80,7 +84,11 @@ def _read(source: Path) -> Iterator[Captioned]:
         raise mismatch(f"--data_dir {source}", names, expected)
     if archives:
         return chain.from_iterable(map(_packed, archives))
-    return _listed(lists[0]) if lists else _paired(source)
+    if lists:
+        return _listed(lists[0])
+    if not any(path.name.lower().endswith(IMAGE_ENDINGS) for path in source.rglob("*")):
+        raise _without_images(source)
+    return _paired(source)
 
 
 def _distinct(items: Iterable[Captioned]) -> Iterator[Captioned]:
@@ -141,7 +149,7 @@ def _listed_image(path: Path, number: int, line: bytes) -> Captioned:
         entry = dict(parse_json(line, finite=False))
         name = next(entry[key] for key in _IMAGE_KEYS if isinstance(entry.get(key), str))
     except (ValueError, TypeError, StopIteration):
-        wanted = f"no object with {' or '.join(_IMAGE_KEYS)}"
+        wanted = f"no object with {one_of(_IMAGE_KEYS)}"
         return Captioned(
             f"{path.name}, line {number}", partial(_fail, f"line cannot be read: {wanted}")
         )

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from configs.fields import SettingsError, mismatch, one_of
+from configs.fields import SettingsError, found_at, mismatch, one_of
 from configs.method_table import METHODS
 from configs.model import EngineSettings
 from configs.schema import DATASETS, PromptSettings
@@ -52,12 +52,13 @@ def check_folders(settings: EngineSettings) -> None:
         check_place(flag, path, settings.model)
         for names in files if Path(path or "").is_dir() else ():
             if path and not any((Path(path) / name).is_file() for name in names):
-                advice = "`python main.py inspect` lists what is missing."
+                advice = f"{_inspect(settings.model, settings.model_path)} lists what is missing."
                 without = f"a folder without {one_of(names)}"
                 raise mismatch(f"--{flag} {path}", without, "a checkpoint", advice)
     if settings.vq_path is not None and not Path(settings.vq_path).is_file():
         advice = f"Get it: {TARGETS[settings.model].sources['vq_path']}."
-        raise mismatch(f"--vq_path {settings.vq_path}", "no such file", "a file", advice)
+        path = settings.vq_path
+        raise mismatch(f"--vq_path {path}", found_at(path), "a file", advice)
     _check_tokenizer(settings)
 
 
@@ -106,7 +107,18 @@ def check_place(flag: str, path: str | None, model: str) -> None:
         "drafter_path" if flag == "start_from" else flag, META_FILES
     )
     expected = f"{folder}, or owner/name"
-    raise mismatch(f"--{flag} {path}", "no such folder", expected, f"Get it: {source}.")
+    advice = f"Get it: {source}."
+    if flag == "model_path":
+        advice += f" {_inspect(model, path)} lists all files that {model} needs."
+    raise mismatch(f"--{flag} {path}", found_at(path), expected, advice)
+
+
+def _inspect(model: str, model_path: str) -> str:
+    """Return the command that lists the files of a model."""
+    usual = Path(model_path).absolute() == ROOT / TARGETS[model].folder
+    return (
+        f"`python main.py inspect --model {model}{'' if usual else f' --model_path {model_path}'}`"
+    )
 
 
 def _is_hub_id(path: str) -> bool:

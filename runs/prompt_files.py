@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from configs.downloads import failed_download
-from configs.fields import flags_in, mismatch
+from configs.fields import flags_in, found_at, mismatch
 from configs.sampling import SamplingSettings
 from support.durable import reason
 from support.json_files import parse_json, shortened
@@ -25,6 +25,7 @@ _LINE = (
     'lines {"id": "fox-1", "prompt": "a red fox"}, ids of letters, digits, . and -, each once or '
     "nowhere; other settings of an image are flags"
 )
+_EMPTY = "a file without any"
 _UTF8 = "a file in UTF-8: save it as that in the editor, or use `iconv -f {} -t UTF-8`"
 # Keys that people expect to count for one image: our settings and the names in other programs.
 _IMAGE_SETTINGS = {
@@ -46,7 +47,7 @@ def read_text_lines(path: Path) -> list[str]:
     """Return a prompt per line; blank lines are skipped, blanks around a prompt are kept."""
     prompts = [text for text in _read_text(path, "prompt").split("\n") if text.strip()]
     if not prompts:
-        _refuse(path, "prompt", "no prompt", "one prompt per line")
+        _refuse(path, "prompt", _EMPTY, "one prompt per line")
     return prompts
 
 
@@ -73,7 +74,7 @@ def read_jsonl(path: Path) -> tuple[list[str | None], list[str]]:
         names.append(name)
         prompts.append(prompt)
     if not prompts:
-        _refuse(path, "prompt", "no prompt", "one object with `prompt` per line")
+        _refuse(path, "prompt", _EMPTY, "one object with `prompt` per line")
     for key, count in unread.items():
         remark(f"--prompt {path}: {key!r} is not used (lines: {count})")
     return names, prompts
@@ -196,8 +197,7 @@ def text_fault(text: object) -> str | None:
 
 def _read_text(path: Path, flag: str) -> str:
     if not path.is_file():
-        found = "a folder" if path.is_dir() else "no such file"
-        _refuse(path, flag, found, "a file, or a text that does not end in .txt")
+        _refuse(path, flag, found_at(path), "a file, or a text that does not end in .txt")
     try:
         text = path.read_text("utf-8-sig")  # editors on Windows put a mark before the text
     except OSError as error:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from configs.fields import mismatch, refuse
+from configs.fields import mismatch, one_of, refuse
 from configs.schema import DATASETS, RunSettings
 from configs.targets import ROOT
 from runs.places import check_prompt
@@ -133,5 +133,5 @@ def _refuse_near_name(prompt: str) -> None:
         refuse(
             "prompt",
             prompt,
-            f"{' or '.join(DATASETS)}, written like this, a .txt file, or a text of several words",
+            f"{one_of(DATASETS)}, written like this, a .txt file, or a text of several words",
         )

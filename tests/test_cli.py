@@ -91,8 +91,9 @@ def test_a_missing_model_is_refused_in_a_process_of_its_own(tmp_path):
     assert done.stdout == "" and "Traceback" not in done.stderr
     assert done.stderr == (
         f"error: --model_path {tmp_path / 'nowhere'}: expected a folder such as "
-        f"{ROOT / 'ckpts/tiny'}, or owner/name, got no such folder. "
-        "Get it: ckpts/tiny, which is included.\n"
+        f"{ROOT / 'ckpts/tiny'}, or owner/name, got a path that does not exist. "
+        "Get it: ckpts/tiny, which is included. `python main.py inspect --model tiny --model_path "
+        f"{tmp_path / 'nowhere'}` lists all files that tiny needs.\n"
     )
     assert list(tmp_path.iterdir()) == []
 

@@ -16,7 +16,7 @@ from PIL import Image
 
 from configs.acceptance import VERIFIERS
 from configs.downloads import failed_download
-from configs.fields import SettingsError, mismatch, one_of
+from configs.fields import SettingsError, found_at, mismatch, one_of
 from eval.metrics.base import ImageSet, Unavailable
 from runs.run_files import (
     MANIFEST,
@@ -93,7 +93,7 @@ def read_run(folder: str, name: str, flag: str = "--output_dir") -> Run:
     """
     path = Path(folder)
     if not (path / MANIFEST).is_file() or not files_of(path, RECORDS):
-        lacks = f"no {MANIFEST} or no {RECORDS}" if path.is_dir() else "no such folder"
+        lacks = f"no {MANIFEST} or no {RECORDS}" if path.is_dir() else found_at(path)
         raise mismatch(f"{flag} {folder}", lacks, "folders that generate_images wrote")
     manifest = _manifest(path, flag)
     records, faults = read_records(path)

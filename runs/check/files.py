@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from configs.fields import one_of
 from configs.method_table import METHODS
 from configs.targets import TARGETS
 from configs.tools import InspectSettings
@@ -242,7 +243,7 @@ class _Examination:
         """Look at the drafter's network and calibration; a missing default drafter is a note."""
         settings, path = self.settings, self.settings.drafter_path
         if path is None:
-            free = " or ".join(name for name, entry in METHODS.items() if not entry.drafted)
+            free = one_of(name for name, entry in METHODS.items() if not entry.drafted)
             text = (
                 f"none in {Path(settings.model_path) / 'drafter'} and no --drafter_path: only "
                 f"--method {free} works; source: {self.sources['drafter_path']}"

@@ -43,8 +43,16 @@ flags+=(--prompt "$prompts")
 step() { printf '\n== %s\n' "$1"; }
 fail() { echo "error: $1" >&2; exit 1; }
 
+case $prompts in
+MSCOCO2017* | PartiPrompts) ;;
+*) [ -s "$prompts" ] || fail "PROMPTS: expected coco, parti or a file of prompts, got $prompts, which is no file or empty" ;;
+esac
 model=configs/$recipe.yaml
-[ -e "$model" ] || fail "RECIPE: expected a model of configs/*.yaml, got $recipe"
+if [ ! -e "$model" ]; then
+  near=$("$PY" -c 'import sys; from configs.fields import near_names as near; print(near(sys.argv[1], sys.argv[2:]))' \
+    "$recipe" $(basename -s .yaml configs/*.yaml)) || near=
+  fail "RECIPE: expected a model of configs/*.yaml, got $recipe${near:+. $near}"
+fi
 if [ -n "${DRAFTER:-}" ]; then # in a recipe, since only rows with a drafter take it from there
   mkdir -p "$OUT"
   echo "drafter_path: $DRAFTER" >"$OUT/drafter.yaml"

@@ -229,7 +229,7 @@ def test_methods_are_compared_on_the_same_seeds(checkpoint, pipe):
         ({"seed": 1}, "unexpected argument 'seed'. Give it to a call"),
         ({"torch_dtype": torch.float16}, "torch_dtype: expected fp32.*got 'float16'"),
         ({"device": "tpu"}, "device: .*got 'tpu'"),
-        ({"drafter_path": "nowhere"}, "drafter_path nowhere: .*got no such folder"),
+        ({"drafter_path": "nowhere"}, "drafter_path nowhere: .*got a path that does not exist"),
         ({"model": "llamagen"}, "text_encoder_path "),
         ({"model": "llama"}, "model: expected tiny, anole.*got 'llama'"),
     ],

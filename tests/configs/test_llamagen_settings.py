@@ -78,7 +78,7 @@ def test_models_without_parts_refuse_the_flags(flag) -> None:
 @pytest.mark.parametrize(
     ("place", "message"),
     [
-        ("vq_ds16_t2i.pt", "--vq_path .*no such file"),
+        ("vq_ds16_t2i.pt", "--vq_path .*does not exist"),
         ("t5", "--text_encoder_path .*expected a folder such as .*t5/flan-t5-xl, or"),
         (
             "t5/flan-t5-xl/tokenizer.json",

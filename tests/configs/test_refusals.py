@@ -175,22 +175,22 @@ samples --model=anole                : --prompt: expected MSCOCO2017Train, …, 
 samples --prompt=PartiPrompts        : but not the prompts that models are judged by
 """
 FILES = """
-generate_images --prompt=no.txt --model_path model : --prompt no.txt: …got no such file
+generate_images --prompt=no.txt --model_path model : --prompt no.txt: …path that does not exist
 generate_images --prompt=nofile.csv  : expected a text…got 'nofile.csv', which looks like a file
 generate_images --prompt=prompts.odd : expected a text…got 'prompts.odd', which is a file here
 generate_images --prompt=model       : expected a text, or a .tx…got 'model', which is a folder here
 benchmark --prompt=PartiPrompts --prompt_file=no --model_path model : --prompt PartiPrompts: …got no
 generate_images --prompt=x --model=anole --model_path=owner/name --method=adt : --drafter_path: …got
 generate_images --prompt=x --model_path nowhere : --model_path nowhere: expected a folder such as…go
-generate_images --prompt=x --model=lumina_mgpt  : expected this folder, once t…got no such folder
-draw --tokenizer_path=nowhere        : --tokenizer_path nowhere: …got no such folder
+generate_images --prompt=x --model=lumina_mgpt  : expected this folder, once t…path that does not
+draw --tokenizer_path=nowhere        : --tokenizer_path nowhere: …got a path that does not exist
 draw --tokenizer_path=model/drafter  : --tokenizer_path model/drafter: found no text_tokenizer.json
 draw --drafter_path=model/tokenizer  : --drafter_path model/tokenizer: …got a folder without config
-vq_distances --tokenizer_path=./no   : --tokenizer_path ./no: …got no such folder
+vq_distances --tokenizer_path=./no   : --tokenizer_path ./no: …got a path that does not exist
 extract_tokens --output_dir=o --data_dir=no : --data_dir: expected a folder, a .jsonl…got 'no'
-bench --sweep=no.yaml                : --sweep no.yaml: expected a YAML file, got No such file
-draw --config=no.yaml                : --config no.yaml: expected a YAML file, got No such file
-draw --config=model                  : --config model: …got Is a directory
+bench --sweep=no.yaml                : --sweep no.yaml: …got a path that does not exist
+draw --config=no.yaml                : --config no.yaml: …got a path that does not exist
+draw --config=model                  : --config model: expected a YAML file, got a folder
 draw --config=deep.yaml              : --config deep.yaml: …got lists nested too deeply
 draw --config=good.yaml,             : --config: expected names of YAML files…got 'good.yaml,'
 """

@@ -77,7 +77,7 @@ def test_a_list_of_lines(tmp_path, name, direct):
         (tmp_path / "another.jsonl").write_text("")
     lines = "".join(json.dumps(line) + "\n" for line in LINES)
     (tmp_path / name).write_text(lines + "\n{broken\n")
-    wanted = "line cannot be read: no object with image or file or file_name"
+    wanted = "line cannot be read: no object with image, file or file_name"
     assert loaded(tmp_path / name if direct else tmp_path) == {
         "i/1.png": ("one", b"1"),
         "i/2.png": ("two", b"2"),
@@ -126,8 +126,12 @@ def test_shards(tmp_path):
 @pytest.mark.parametrize(
     ("names", "place", "message"),
     [
-        ((), "no", "--data_dir: expected a folder, a .jsonl file or a .tar file.*got .*no'"),
-        (("a.gif",), ".", "expected a place with images"),
+        (
+            (),
+            "no",
+            "--data_dir .*no: expected a folder, a .jsonl file or .*path that does not exist",
+        ),
+        (("a.gif", "a.txt"), ".", "expected images .* with captions, got no image"),
         (("a.jsonl", "b.jsonl"), ".", "expected captions.jsonl, one .*got a.jsonl, b.jsonl"),
         (("a.jsonl", "b.tar"), ".", "got a.jsonl, b.tar"),
         (("a.png",), "a.png", "a folder, a .jsonl file or a .tar file"),

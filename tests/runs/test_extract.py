@@ -319,7 +319,7 @@ def test_a_folder_in_use_and_a_place_without_images_are_refused(checkpoint, imag
         run(settings(tmp_path / "out", checkpoint, data_dir=images))
     writer.close()
     (tmp_path / "empty").mkdir()
-    with pytest.raises(SettingsError, match="--data_dir: expected a place with images"):
+    with pytest.raises(SettingsError, match="--data_dir .*: expected images .* got no image"):
         run(settings(tmp_path / "out", checkpoint, data_dir=tmp_path / "empty"))
     chosen = settings(tmp_path / "out", checkpoint, data_dir=images)
     (checkpoint_copy := tmp_path / "copy").mkdir()
@@ -334,14 +334,12 @@ JUNK = {
     "c.jsonl": b"[" * 100_000,
     "d.jsonl": b'{"image": "a\\u0000b.png", "caption": "a cat"}',
     "e.jsonl": b'{"image": "%s.png", "caption": "a cat"}' % (b"x" * 300),
-    "f.txt": b"a cat",
 }
 
 
 @pytest.mark.parametrize("name", JUNK)
 def test_a_place_without_one_usable_image_fails_with_the_reason(checkpoint, tmp_path, capsys, name):
-    place = write_folder(tmp_path / "data", {name: JUNK[name]})
-    place = place if name.endswith(".txt") else place / name
+    place = write_folder(tmp_path / "data", {name: JUNK[name]}) / name
     words = ["extract_tokens", f"--data_dir={place}", f"--output_dir={tmp_path / 'out'}"]
     assert main.main([*words, f"--model_path={checkpoint}", "--device=cpu"]) == 1
     said = capsys.readouterr()

@@ -164,7 +164,7 @@ def test_wrong_prompts_and_folders_are_refused_before_the_backend(settings, name
     make(settings(prompt=names))
     Path(names).write_text("another\n")
     for flags, message in (
-        ({"prompt": str(tmp_path / "no.txt")}, "no such file"),
+        ({"prompt": str(tmp_path / "no.txt")}, "does not exist"),
         ({"prompt": names}, "image 00000_0 of prompt 'name 0', which is now 'another'"),
         ({"prompt": "a dog"}, "got a run with --prompt"),
     ):

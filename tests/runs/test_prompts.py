@@ -66,7 +66,7 @@ def test_texts_stay_as_they_are(text):
     ["partiprompts", "PartiPrompt", "mscoco2017val", "MSCOCO2017", "MSCOCO2014Val", "SJDPrompts"],
 )
 def test_a_name_that_is_nearly_a_data_set_is_refused(text):
-    message = "--prompt: expected PartiPrompts or MSCOCO2017Val.*got .*"
+    message = "--prompt: expected PartiPrompts, MSCOCO2017Val or .*got .*"
     with pytest.raises(SettingsError, match=message):
         items(text)
 
@@ -82,9 +82,9 @@ def test_lines_of_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "got no such file"),
-        (b"", "got no prompt"),
-        (b" \n\n", "got no prompt"),
+        (None, "got a path that does not exist"),
+        (b"", "expected one prompt per line, got a file without any"),
+        (b" \n\n", "expected one prompt per line, got a file without any"),
         (b"\xff\xfe", "file in UTF-8.*iconv -f UTF-16"),
         ("caf\xe9".encode("latin-1"), "iconv -f ITS_ENCODING.*not in UTF-8"),
         ("a cat\na dog\n".encode("utf-16-le"), "iconv.*NUL character in line 1, as in UTF-16"),
@@ -317,7 +317,7 @@ def test_lines_with_ids(tmp_path, capsys):
             (f'{{"prompt": "a", "{key}": 7}}', f"line 1 '{key}', which counts for a whole run")
             for key in ("seed", "negative_prompt", "guidance_scale", "Top-K", "height")
         ),
-        ("\n", "got no prompt"),
+        ("\n", "got a file without any"),
         ('{"prompt": "a \\ud800"}', r"line 1 prompt 'a \\ud800'"),
         ("[" * 100_000, "line 1 no JSON: brackets nested too deep"),
         ('{"prompt": null}', "line 1 prompt None"),

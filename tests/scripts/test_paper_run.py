@@ -174,10 +174,19 @@ def test_a_script_without_arguments_says_how_it_is_called(script) -> None:
     assert "Variables (default):" in help_.stdout and "set -euo" not in help_.stdout
 
 
-@pytest.mark.parametrize("words", ["run.sh nothing coco", "ablation.sh nothing"])
-def test_unknown_names_are_refused_with_a_line(words) -> None:
-    done = start(words, {"PY": "false"})
-    assert done.returncode == 1 and re.fullmatch("error: .* got nothing\n", done.stderr)
+@pytest.mark.parametrize(
+    ("words", "ending"),
+    [
+        ("run.sh nothing coco", "got nothing"),
+        ("run.sh emu35 coco", r"got emu35\. Did you mean emu3_5.*\?"),
+        ("run.sh tiny no.txt", "got no.txt, which is no file or empty"),
+        ("ablation.sh nothing", "got nothing"),
+    ],
+)
+def test_unknown_names_are_refused_with_a_line(words, ending) -> None:
+    done = start(words, {})
+    assert done.returncode == 1 and done.stdout == ""
+    assert re.fullmatch(f"error: .* {ending}\n", done.stderr), done.stderr
 
 
 def test_relaxed_rows(checkpoint, tmp_path, monkeypatch) -> None:

@@ -60,7 +60,7 @@ def test_an_image_that_was_exchanged_is_left_out(folder):
 
 def test_a_baseline_that_is_no_run_is_refused_by_its_own_flag(folder, tmp_path):
     with pytest.raises(
-        SettingsError, match="^--baseline .*nowhere: expected .*, got no such folder"
+        SettingsError, match="^--baseline .*nowhere: expected .*, got a path that does not exist"
     ):
         read_runs([str(folder), str(tmp_path / "nowhere")], str(tmp_path / "nowhere"))
 

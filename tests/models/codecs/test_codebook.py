@@ -108,7 +108,7 @@ def test_command(checkpoint, tmp_path, capsys) -> None:
             ["--model_path=owner/name"],
             "--model_path: expected a folder, which will hold vq_distances, got 'owner/name'",
         ),
-        (["--tokenizer_path=./nowhere"], "or owner/name, got no such folder"),
+        (["--tokenizer_path=./nowhere"], "or owner/name, got a path that does not exist"),
     ],
 )
 def test_command_refuses(words, message, checkpoint, tmp_path, capsys) -> None:

@@ -138,7 +138,7 @@ def test_a_checkpoint_without_a_drafter_says_so(folder, capsys) -> None:
     code, document = inspected(capsys, folder)
     row = rows(document)["drafter", "folder"]
     assert code == 0 and row["state"] == "note"
-    assert "only --method ar or jacobi or" in row["text"] and "works; source: " in row["text"]
+    assert "only --method ar, jacobi or" in row["text"] and "works; source: " in row["text"]
 
 
 def test_lumina_needs_the_token_of_row_ends(lumina_folder, folder, capsys) -> None:

@@ -410,7 +410,7 @@ def test_other_flags_on_resume_are_refused_by_name(flag, value, folders, resumab
         ({"train_images": 24}, "--train_images: found 24 images"),
         ({"eval_method": "ar"}, "--eval_method: expected a method that has a drafter, got 'ar'"),
         ({"eval_method": "best"}, "recipe.yaml, got 'best'"),
-        ({"start_from": "nowhere"}, "or owner/name, got no such folder"),
+        ({"start_from": "nowhere"}, "or owner/name, got a path that does not exist"),
         ({"tokens": "nowhere"}, "--tokens: expected a folder with about.json, which extract"),
         ({"target_size": "64"}, "--target_size: '64' works only with --model lumina"),
         ({"alignment": "both"}, "--alignment: expected inference or shifted, got 'both'"),
