@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+import traceback
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import cached_property
@@ -30,17 +31,6 @@ MOST_BYTES = 2**18  # of a request: more than the longest prompt
 _LEFT = 499  # status of a request whose client has left; nobody reads it
 
 
-_ERRORS = (
-    Problem,
-    SettingsError,
-    QueueFull,
-    HTTPException,
-    ClientDisconnect,
-    FloatingPointError,
-    Exception,
-)
-
-
 class ImageApi:
     """Answers requests with images of one pipeline's model."""
 
@@ -58,7 +48,7 @@ class ImageApi:
             Route("/models/{name:path}", self._model),
             Route("/images/generations", self._generations, methods=["POST"]),
         ]
-        return Starlette(routes=routes, exception_handlers=dict.fromkeys(_ERRORS, _tell))
+        return Starlette(routes=routes, exception_handlers={Problem: _tell, HTTPException: _tell})
 
     @cached_property
     def size(self) -> str:
@@ -83,11 +73,14 @@ class ImageApi:
 
     async def _generations(self, request: Request) -> Response:
         """Generate images; the work stops if the client leaves."""
-        values = await _body(request)
-        asked, order = await run_in_threadpool(self._order, values)
-        self.queue.put(order)
-        drawn = await _while_connected(order.images, request)
-        return JSONResponse(await run_in_threadpool(self._answer, asked, drawn))
+        try:
+            values = await _body(request)
+            asked, order = await run_in_threadpool(self._order, values)
+            self.queue.put(order)
+            drawn = await _while_connected(order.images, request)
+            return JSONResponse(await run_in_threadpool(self._answer, asked, drawn))
+        except Exception as error:  # not left to starlette, which would end the connection
+            return _tell(request, error)
 
     def _order(self, values: dict[str, Any]) -> tuple[ImageRequest, Order]:
         """Return a request and its images; a Problem or SettingsError if it cannot be done."""
@@ -193,6 +186,9 @@ def _problem(request: Request, error: Exception) -> Problem:
         case HTTPException():
             text = f"{error.detail}: {request.method} {request.url.path}"
             return Problem(error.status_code, text, code="unknown_url")
-    # weights with NaN are named; the terminal shows the traceback of anything else
-    text = str(error) if isinstance(error, FloatingPointError) else "The server made a mistake."
-    return Problem(500, text)
+        case FloatingPointError():  # weights with NaN, which it names
+            return Problem(500, str(error))
+        case torch.OutOfMemoryError():
+            return Problem(500, "Out of memory; `demo` needs a smaller --batch_size.")
+    traceback.print_exception(error)
+    return Problem(500, "The server failed; its terminal shows why.")

@@ -44,7 +44,7 @@ class ImageQueue:
     def put(self, order: Order) -> None:
         """Queue an order; QueueFull if too many wait already."""
         with self._changed:
-            self._waiting = [other for other in self._waiting if not other.images.cancelled()]
+            self._forget_cancelled()
             if len(self._waiting) >= self._most:
                 raise QueueFull
             self._waiting.append(order)
@@ -66,9 +66,13 @@ class ImageQueue:
             self._changed.wait_for(lambda: self._waiting)
         time.sleep(GATHER)
         with self._changed:
+            self._forget_cancelled()
             batch = next_batch(self._waiting)
             self._waiting = [order for order in self._waiting if order not in batch]
-        return [order for order in batch if not order.images.cancelled()]
+        return batch
+
+    def _forget_cancelled(self) -> None:
+        self._waiting = [order for order in self._waiting if not order.images.cancelled()]
 
     def _generate(self, batch: Sequence[Order]) -> None:
         """Generate until every order has its images or is cancelled."""
@@ -88,6 +92,8 @@ class ImageQueue:
 
 def next_batch(waiting: Sequence[Order]) -> list[Order]:
     """Return the first order, and the later ones with its settings that fit into its batch."""
+    if not waiting:
+        return []
     first, *later = waiting
     batch, room = [first], first.settings.batch_size - len(first.jobs)
     for order in later:

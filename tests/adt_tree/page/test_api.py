@@ -17,13 +17,14 @@ from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
+import torch
 from openai import APIStatusError, OpenAI
 from openai.types import ImagesResponse
 from PIL import Image
 
 from adt_tree import Pipeline
 from adt_tree.page.api import MOST_BYTES
-from adt_tree.page.batches import ImageQueue, Order, next_batch
+from adt_tree.page.batches import GATHER, ImageQueue, Order, next_batch
 from adt_tree.page.server import launch
 from runs.commands import page_settings
 
@@ -216,9 +217,17 @@ def test_every_error_has_the_form_of_the_api(served, path, content, kind, status
     assert error["type"] == "invalid_request_error"
 
 
-def test_a_fault_of_the_model_is_the_servers(served, monkeypatch):
-    monkeypatch.setattr(served.gate, "fault", FloatingPointError("weights: NaN"))
-    with pytest.raises(APIStatusError, match="weights: NaN") as caught:
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (FloatingPointError("weights: NaN"), "weights: NaN"),
+        (torch.OutOfMemoryError(), "--batch_size"),
+        (RuntimeError("a shape"), "its terminal shows why"),
+    ],
+)
+def test_what_fails_while_it_is_generated_is_told(served, monkeypatch, fault, message):
+    monkeypatch.setattr(served.gate, "fault", fault)
+    with pytest.raises(APIStatusError, match=message) as caught:
         served.images()
     assert (caught.value.status_code, caught.value.type) == (500, "server_error")
     monkeypatch.undo()
@@ -267,9 +276,11 @@ def test_a_client_that_leaves_ends_its_images(served, closed):
     until(lambda: orders[1].images.cancelled())
     closed.open()
     until(lambda: closed.ended == 1)
+    time.sleep(3 * GATHER)
     closed.close()
     begun = sent(served, n=3)
-    until(lambda: closed.batches == [1, 3])  # none of 2
+    until(lambda: len(closed.batches) == 2)
+    assert closed.batches == [1, 3]  # none of 2
     begun.close()
     until(lambda: orders[2].images.cancelled())
     rounds = closed.rounds
@@ -292,6 +303,6 @@ def test_a_batch_has_equal_settings_and_at_most_its_size():
 
     one, other = SimpleNamespace(batch_size=4, cfg=1), SimpleNamespace(batch_size=4, cfg=2)
     waiting = [order(2, one), order(1, other), order(3, one), order(1, one), order(1, one)]
-    assert next_batch(waiting) == [waiting[0], *waiting[3:]]
+    assert next_batch(waiting) == [waiting[0], *waiting[3:]] and next_batch([]) == []
     assert next_batch([order(9, one), order(1, one)])[0].jobs == ["job"] * 9
     assert len(next_batch([order(9, one), order(1, one)])) == 1
