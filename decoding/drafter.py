@@ -16,10 +16,13 @@ from models.base import Layers, PromptRows
 class Draft:
     """A drafter's distributions after some nodes."""
 
-    log_q: Tensor  # (images, k, vocab)
+    log_q: Tensor | None  # (images, k, vocab); None where `children` will do
     # (images, k) factors on the calibration: how much better these distributions are than usual;
     # None where the drafter does not tell them apart
     trust: Tensor | None = None
+    # What the round's proposal takes, as it returns them, where the drafter has asked it already:
+    # candidates (images, k, width) and their estimated log-probabilities.
+    children: tuple[Tensor, Tensor] | None = None
 
 
 class Drafter(Protocol):

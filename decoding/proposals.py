@@ -10,9 +10,10 @@ promise too little. They change the shape of trees, never the decided tokens.
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
-from decoding.device import arange
+from decoding.device import arange, constant
 from decoding.drafter import Draft
 from decoding.round import Round
 
@@ -26,6 +27,10 @@ class Calibration:
     def at(self, level: int) -> float:
         """Return the factor of a level, counted from 1."""
         return self.factors[min(level, len(self.factors)) - 1]
+
+    def of_levels(self, count: int, device: torch.device) -> Tensor:
+        """Return the factors (count,) of the first levels."""
+        return constant(tuple(map(self.at, range(1, count + 1))), device)
 
 
 class Proposal(Protocol):

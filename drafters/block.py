@@ -12,14 +12,16 @@ candidates of the positions before it.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoding.device import Stopwatch, arange
 from decoding.drafter import Draft
 from decoding.graphs import TreeShape
+from decoding.proposals import Calibration, Coupled, Proposal
 from decoding.round import Round, RoundResult, hidden_at
 from decoding.sampling import SamplingDistribution
 from decoding.tree import GrowingTree
@@ -127,25 +129,64 @@ class Drafted:
     window: Window
     log_q: Tensor  # (images, steps, candidates, vocab)
     trust: Tensor  # (images, steps, candidates)
+    children: "Children | None" = None  # None: the policy takes them, level by level
+
+
+@dataclass(frozen=True)
+class Children:
+    """What a proposal takes after all candidates of a window: (images, steps, candidates, width).
+
+    Taken level by level this would launch ten operations a level.
+    """
+
+    tokens: Tensor
+    log_hits: Tensor  # their estimated log-probabilities
+    candidates: Tensor  # which candidate of the next step each is; the best one if none
+
+    @classmethod
+    def of(
+        cls, codes: Tensor, draft: Draft, proposal: Coupled, noise: Tensor, width: int
+    ) -> "Children":
+        """Return those of a round.
+
+        Args:
+            codes: (images, steps, candidates) of the window.
+            draft: after them, in this shape.
+            proposal: takes up to `width` tokens.
+            noise: (images, steps, 1, vocab or 1) of the tokens after each step.
+            width: most children of a node.
+        """
+        steps = codes.shape[1]
+        # the calibration's factor of a level is one more factor of the trust in it
+        factors = proposal.calibration.of_levels(steps, codes.device)[:, None]
+        scaled = Draft(draft.log_q, draft.trust * factors.to(draft.trust.dtype))
+        uncalibrated = replace(proposal, calibration=Calibration())
+        tokens, log_hits = uncalibrated.children(scaled, noise, width, level=1)
+        return cls(tokens, log_hits, place_of(tokens, F.pad(codes[:, 1:], (0, 0, 0, 1))))
+
+
+def place_of(tokens: Tensor, codes: Tensor) -> Tensor:
+    """Return which of codes (images, steps, candidates) tokens (images, steps, ...) are, else 0."""
+    codes = codes.view(*codes.shape[:2], *[1] * (tokens.ndim - 2), -1)
+    return (tokens[..., None] == codes).long().argmax(-1)
 
 
 def choose_window(
-    memory: StaleHiddenStates, round: Round, steps: int, score: Score, coupled: bool
+    memory: StaleHiddenStates, round: Round, steps: int, score: Score, noise: Tensor | None
 ) -> Window:
     """Return the window that stale hidden states predict.
 
     The best tokens of all steps are found at once: each sweep takes those of the one before for the
     tokens before a step (Jacobi iteration), so the first steps are those of one step at a time.
 
-    coupled: whether candidates are chosen with the noise that the target will choose with.
+    noise: (images, steps, vocab or 1) that the target will choose with; None: it must not be seen.
     """
     positions = round.position(arange(steps, memory.last.recent.device) - 1)
     old, root = memory.last.recent.flip(1), memory.last.recent[:, :1]
     path = torch.cat([old, root.expand(-1, steps - 1)], 1)  # (images, REACH - 1 + steps)
-    noise = round.noise(positions + 1) if coupled else 0
     for _ in range(SWEEPS):
         stale, _ = memory.recall(lineage_along(path), positions, round)
-        values = score(stale) + noise
+        values = score(stale) if noise is None else score(stale) + noise
         best = values.topk(CANDIDATES, dim=2).indices[:, :-1]  # of steps 1, 2, ...
         path = torch.cat([old, best[..., 0]], 1)
     codes = torch.cat([root[..., None].expand(-1, -1, CANDIDATES), best], 1)
@@ -187,11 +228,11 @@ class BlockDrafter(EagleDrafter):
         target: TargetModel,
         distribution: SamplingDistribution,
         largest: TreeShape,
-        coupled: bool = True,
+        proposal: Proposal = Coupled(),  # noqa: B008 (frozen)
     ):
-        """coupled: whether the target's noise may shape the drafts."""
+        """proposal: takes the nodes' children; one that samples must not see the target's noise."""
         super().__init__(head, target, distribution, largest)
-        self.coupled = coupled
+        self.proposal = proposal
         self.room = max(largest.reach, 1) * CANDIDATES
 
     def open(self, images: int, slots: int, watch: Stopwatch) -> None:
@@ -205,14 +246,22 @@ class BlockDrafter(EagleDrafter):
         self.memory.prefill(image, hidden[:, -1:, : self.target.spec.hidden], code)
 
     def expand(self, tree: GrowingTree, picked: Tensor, round: Round) -> Draft:
-        drafted = self.draft_window(round)
-        codes = drafted.window.codes[:, tree.height]  # (images, candidates)
-        tokens = tree.newest.tokens.gather(1, picked)
-        # a code that is no candidate takes the best one's place
-        candidate = (tokens[..., None] == codes[:, None]).long().argmax(2)
-        log_q = drafted.log_q[:, tree.height]
-        index = candidate[..., None].expand(-1, -1, log_q.shape[2])
-        return Draft(log_q.gather(1, index), drafted.trust[:, tree.height].gather(1, candidate))
+        drafted, step = self.draft_window(round), tree.height
+        if drafted.children is None:
+            tokens = tree.newest.tokens.gather(1, picked)
+            codes = drafted.window.codes[:, step : step + 1]
+            candidates = place_of(tokens[:, None], codes)[:, 0]
+            trust = drafted.trust[:, step].gather(1, candidates)
+            return Draft(_rows(drafted.log_q[:, step], candidates), trust)
+        if step:
+            candidates = self.following[..., : tree.newest.children].flatten(1).gather(1, picked)
+        else:
+            candidates = picked  # the root is the best candidate of step 0
+        tokens, log_hits, self.following = (
+            _rows(values[:, step], candidates) for values in vars(drafted.children).values()
+        )
+        log_q = _rows(drafted.log_q[:, step], candidates) if round.keep_q else None
+        return Draft(log_q, children=(tokens, log_hits))
 
     def predict_ahead(self, round: Round) -> Draft:
         return Draft(self.draft_window(round).log_q[:, : round.shape.window, 0])
@@ -228,9 +277,20 @@ class BlockDrafter(EagleDrafter):
     def draft_window(self, round: Round) -> Drafted:
         """Return what the head drafts in a round: in its one pass, made at the first call."""
         if self.drafted is None or self.drafted.round is not round:
-            window = choose_window(self.memory, round, self.steps(round), self.score, self.coupled)
-            self.drafted = self._mixed(self._read(window, round), window, round)
+            steps, noise = self.steps(round), None
+            if not self.proposal.samples:
+                noise = round.noise(round.position(arange(steps, self.codes.device)))
+            window = choose_window(self.memory, round, steps, self.score, noise)
+            drafted = self._mixed(self._read(window, round), window, round)
+            self.drafted = replace(drafted, children=self._children(drafted, noise))
         return self.drafted
+
+    def _children(self, drafted: Drafted, noise: Tensor | None) -> Children | None:
+        """Return what the proposal takes, if that depends on positions and candidates alone."""
+        if not isinstance(self.proposal, Coupled):
+            return None
+        draft, width = Draft(drafted.log_q, drafted.trust), drafted.round.shape.width
+        return Children.of(drafted.window.codes, draft, self.proposal, noise[:, :, None], width)
 
     def _read(self, window: Window, round: Round) -> Tensor:
         """Return the hidden states (images, guidance, steps x candidates, hidden) after a window.
@@ -279,3 +339,8 @@ class BlockDrafter(EagleDrafter):
         with self.watch.lap("draft_head"):
             log_q = self.score(mixed).unflatten(1, similarity.shape[1:])
         return Drafted(round, window, log_q, self.head.confidence(similarity))
+
+
+def _rows(values: Tensor, index: Tensor) -> Tensor:
+    """Return rows (images, k, n) of values (images, rows, n), by their index (images, k)."""
+    return values.gather(1, index[..., None].expand(-1, -1, values.shape[2]))

@@ -23,7 +23,7 @@ from decoding.policies.adaptive import AdaptiveTree
 from decoding.policies.base import TreePolicy
 from decoding.policies.dynamic import DynamicTree
 from decoding.policies.static import NAMED_TREES, StaticTree, rank_paths
-from decoding.proposals import PROPOSALS, Calibration
+from decoding.proposals import PROPOSALS, Calibration, Proposal
 from decoding.sampling import SamplingDistribution
 from decoding.stats import Sources
 from decoding.verifiers.base import Verifier
@@ -129,9 +129,9 @@ def build_engine(
     speculation = None
     if method.speculative:
         policy = build_policy(method, target.grid)
-        parts = Drafting(target, drafter, distribution, method, policy.largest)
         calibrations = UNCALIBRATED if drafter is None else drafter.calibrations
         proposal = PROPOSALS[method.proposal](calibration_of(method, distribution, calibrations))
+        parts = Drafting(target, drafter, distribution, method, policy.largest, proposal)
         speculation = Speculation(METHODS[method.method].drafter(parts), policy, proposal)
     verifier = build_verifier(method, nearest)
     return Engine(target, distribution, verifier, images, speculation, sources, replay)
@@ -146,10 +146,13 @@ class Drafting:
     distribution: SamplingDistribution
     method: MethodSettings
     largest: TreeShape  # the largest tree that the method's policy allows
+    proposal: Proposal
 
 
 def trained_drafter(parts: Drafting) -> Drafter:
     """Return the drafter with weights, with room for the largest tree."""
+    if isinstance(parts.loaded.network, BlockHead):
+        return block_drafter(parts)
     return parts.loaded.open(parts.target, parts.distribution, parts.largest)
 
 
@@ -173,10 +176,8 @@ def block_drafter(parts: Drafting) -> Drafter:
     """
     if not isinstance(parts.loaded.network, EagleHead):
         refuse("method", parts.method.method, "only with an EAGLE or block head as --drafter_path")
-    # drafts that are sampled must not depend on the noise that the target chooses with
-    coupled = not PROPOSALS[parts.method.proposal].samples
     head = BlockHead.of(parts.loaded.network)
-    return BlockDrafter(head, parts.target, parts.distribution, parts.largest, coupled)
+    return BlockDrafter(head, parts.target, parts.distribution, parts.largest, parts.proposal)
 
 
 def eagle_recall_drafter(parts: Drafting) -> Drafter:

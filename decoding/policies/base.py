@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from decoding.device import arange
-from decoding.drafter import Drafter
+from decoding.drafter import Draft, Drafter
 from decoding.graphs import TreeShape
 from decoding.proposals import Proposal
 from decoding.round import Round
@@ -82,9 +82,8 @@ class LevelPolicy:
         for level in range(1, round.shape.depth + 1):
             picked = self.pick(tree, round.shape.width)  # (images, k)
             draft = drafter.expand(tree, picked, round)
-            noise = proposal.noise(round, level, picked.shape[1])
             count = self.children(level, round.shape.width)
-            tokens, log_hits = proposal.children(draft, noise, count, level)
+            tokens, log_hits = children_of(draft, proposal, round, level, count)
             scores = tree.newest.scores.gather(1, picked)[..., None] + log_hits  # (images, k, c)
             scores = within_limits(scores, round, level)
             tree = tree.extend(picked, tokens, scores, draft.log_q if round.keep_q else None)
@@ -97,6 +96,17 @@ class LevelPolicy:
     def children(self, level: int, width: int) -> int:
         """Return how many children each expanded node gets at this level."""
         return width
+
+
+def children_of(
+    draft: Draft, proposal: Proposal, round: Round, level: int, count: int
+) -> tuple[Tensor, Tensor]:
+    """Return so many children of each node of a draft, as `Proposal.children` does."""
+    if draft.children is not None:
+        tokens, log_hits = draft.children
+        return tokens[..., :count], log_hits[..., :count]
+    noise = proposal.noise(round, level, draft.log_q.shape[1])
+    return proposal.children(draft, noise, count, level)
 
 
 def within_limits(scores: Tensor, round: Round, level: int) -> Tensor:
