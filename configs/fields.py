@@ -75,10 +75,10 @@ def found_at(path: str | Path) -> str:
     return "a file" if Path(path).is_file() else "a path that does not exist"
 
 
-def near_names(name: str, names: Iterable[str], dashes: str = "") -> str:
+def near_names(name: str, names: Iterable[str], prefix: str = "") -> str:
     """Return a question after names that are like a mistyped one; "" without any."""
     near = difflib.get_close_matches(name, names, 3, 0.6)
-    return f"Did you mean {one_of(dashes + other for other in near)}?" if near else ""
+    return f"Did you mean {one_of(prefix + other for other in near)}?" if near else ""
 
 
 def setting(default: Any, text: str, **limits: Any) -> Any:
@@ -287,7 +287,9 @@ def read_yaml(path: str, flag: str) -> dict[str, Any]:
     try:
         content = yaml.load(Path(path).read_text("utf-8"), _TextLoader)
     except (FileNotFoundError, IsADirectoryError) as error:
-        near = near_names(path, map(str, Path(path).parent.glob("*.yaml")))
+        folder, name = os.path.split(path)
+        names = [file.name for file in Path(folder).glob("*.yaml")]
+        near = near_names(name, names, os.path.join(folder, ""))
         raise mismatch(source, found_at(path), "a YAML file", near) from error
     except RecursionError as error:
         raise mismatch(source, "lists nested too deeply", lines) from error
