@@ -164,7 +164,7 @@ def _recipe(name: str) -> Path:
 
 
 def absolute_paths(values: Values) -> Values:
-    """Return a shipped recipe's values; paths that are not here are those of the checkout."""
+    """Return an included recipe's values; paths that are not here are those of the checkout."""
     return {
         name: str(ROOT / value)
         if name in _PATHS and not os.path.exists(value) and (ROOT / value).exists()

@@ -61,7 +61,7 @@ class ExtractionSettings(Settings):
     )
     num_images: int | None = setting(
         None,
-        "samples to draw; when every prompt has one, they begin again with other seeds",
+        "samples to generate; when every prompt has one, they begin again with other seeds",
         low=1,
         shown="required with --from_prompts",
     )

@@ -14,8 +14,9 @@ from configs.image_size import EMU3, EMU3_5, GLM_IMAGE, LUMINA_MGPT, LUMINA_MGPT
 ROOT = Path(__file__).resolve().parent.parent
 CHAMELEON_TOKENIZER = Path("chameleon/tokenizer")  # next to a checkpoint, as in LANTERN's layout
 META_FILES = (
-    "the folder `tokenizer` of Meta's Chameleon download (github.com/facebookresearch/chameleon) "
-    "or `original_tokenizers` of Alpha-VLLM/Chameleon_7B_mGPT on the Hugging Face hub"
+    "the folder `tokenizer` of Meta's Chameleon download (github.com/facebookresearch/chameleon), "
+    "or `hf download Alpha-VLLM/Chameleon_7B_mGPT --include 'original_tokenizers/*' --local-dir "
+    "ckpts/chameleon` and --tokenizer_path ckpts/chameleon/original_tokenizers"
 )
 
 
@@ -163,7 +164,7 @@ TARGETS = {
         sources={
             "model_path": "`hf download zai-org/GLM-Image --local-dir ckpts/glm_image/GLM-Image "
             "--include 'vision_language_encoder/*' 'processor/*'`",
-            "drafter_path": "none is public; only methods without a trained drafter draw",
+            "drafter_path": "none is public; use a method without a trained drafter",
         },
         flags=("target_size",),
         sizes=GLM_IMAGE,

@@ -59,8 +59,8 @@ def tell_foreign_numbers(settings: EngineSettings) -> None:
 
 def tell_numbers_of(model_path: str) -> None:
     """Say whose numbers of `recall` a model gets, unless they are its own."""
-    shipped = ROOT / TARGETS["tiny"].folder
-    if not (Path(model_path).is_dir() and Path(model_path).samefile(shipped)):
+    included = ROOT / TARGETS["tiny"].folder
+    if not (Path(model_path).is_dir() and Path(model_path).samefile(included)):
         remark("recall numbers: fitted to tiny; `tune` fits them to yours")
 
 

@@ -20,4 +20,4 @@ grep -q '^method: ar$' "$OUT/tuned.yaml" && FAST=(--method jacobi)
   --output_dir "$OUT/fast" --overwrite
 "$PY" -m scripts.tools.contact_sheet --runs "$OUT/ar,$OUT/fast" --output "$OUT/grid.png"
 echo "Next: open $OUT/grid.png (above plain decoding, below the drafts: the same images); \`source .venv/bin/activate\`, then" \
-  "\`python main.py demo\` draws in your browser; a model of your own: docs/models.md"
+  "\`python main.py demo\` serves a page for your browser; a model of your own: docs/models.md"

@@ -70,7 +70,7 @@ def calibrate(
         prompt: file of held-out prompts, one per line.
         images: how many prompts are used; -1 for all. Each takes depths x tokens x codes x 8 bytes
             of memory.
-        model_path: the target's folder; the shipped model if None.
+        model_path: the target's folder; the included model if None.
         drafter_path: the drafter's folder; the one in the target's folder if None.
         temperature, top_k, top_p, cfg: the sampling distribution.
         depths: tree levels with a factor of their own.

@@ -75,6 +75,7 @@ def _write(block: Block, checkout: Path) -> None:
     """Write a new file, or add to the end of one."""
     if (name := block.mark("file")) is not None:
         assert not (checkout / name).exists(), f"{name} exists already"
+        (checkout / name).parent.mkdir(exist_ok=True)
         (checkout / name).write_text(block.text, encoding="utf-8")
     else:
         path = checkout / block.mark("append")
