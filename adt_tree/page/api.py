@@ -79,7 +79,7 @@ class ImageApi:
             self.queue.put(order)
             drawn = await _while_connected(order.images, request)
             return JSONResponse(await run_in_threadpool(self._answer, asked, drawn))
-        except Exception as error:  # not left to starlette, which would end the connection
+        except Exception as error:  # starlette would raise it again, and nothing would be sent
             return _tell(request, error)
 
     def _order(self, values: dict[str, Any]) -> tuple[ImageRequest, Order]:
@@ -127,7 +127,7 @@ class ImageApi:
 
 async def _body(request: Request) -> dict[str, Any]:
     """Return a request's JSON; a Problem if it is too long or something else."""
-    # browsers ask the server first before another site's page may send this type
+    # browsers let pages of other sites send this type only if the server agrees; it does not
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         text = f"Content-Type: expected application/json, got {kind or 'nothing'}"

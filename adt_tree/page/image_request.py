@@ -9,15 +9,15 @@ from typing import Any
 from configs.fields import Settings, SettingsError, build, near_names, setting
 
 MOST_IMAGES = 10  # as the API says
-# Names of the client's user, for which nothing changes here.
-_IGNORED = ("user", "safety_identifier")
+_IGNORED = ("user", "safety_identifier")  # who asks: changes nothing
+_WHOLE = ", since only finished images are sent"
 
 
 @dataclass(frozen=True)
 class ImageRequest(Settings):
     """The API's parameters, and ours: seed, method and sampling.
 
-    None: the server's own. A value that no image of this server has is refused.
+    None: the server's own. A value that would have no effect is refused.
     """
 
     prompt: str = setting(MISSING, "what the images show")
@@ -38,10 +38,12 @@ class ImageRequest(Settings):
     )
     output_format: str = setting("png", "file format", choices=("png",))
     background: str = setting("auto", "transparent or not", choices=("auto", "opaque"))
-    quality: str = setting("auto", "there is one only", choices=("auto", "standard"))
-    moderation: str = setting("auto", "there is none", choices=("auto", "low"))
-    stream: bool = setting(False, "parts of images", choices=(False,), wanted="false")
-    partial_images: int = setting(0, "parts of images", choices=(0,), wanted="0")
+    quality: str = setting("auto", "a model has one quality", choices=("auto", "standard"))
+    moderation: str = setting("auto", "prompts are not filtered", choices=("auto", "low"))
+    stream: bool = setting(
+        False, "send images before they are finished", choices=(False,), wanted=f"false{_WHOLE}"
+    )
+    partial_images: int = setting(0, "unfinished images to send", choices=(0,), wanted=f"0{_WHOLE}")
 
     def settle(self) -> None:
         self.fill(seed=secrets.randbelow(2**32))

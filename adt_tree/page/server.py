@@ -26,7 +26,12 @@ POLICY = (
 
 
 def serve(settings: PageSettings) -> None:
-    """Load the model and serve the page and the API until Ctrl-C; raises what `launch` raises."""
+    """Load the model and serve the page and the API until Ctrl-C.
+
+    Raises:
+        SettingsError: the folder, the port or a file of the model cannot be used.
+    """
+    make_writable("output_dir", Path(settings.output_dir).absolute())
     page, url = launch(settings, Pipeline({}, settings.given))
     print(f"{url}: the page; Ctrl-C ends it", flush=True)
     page.block_thread()
@@ -36,10 +41,9 @@ def launch(settings: PageSettings, pipe: Pipeline) -> tuple["Blocks", str]:
     """Serve a pipeline's page and API from a thread; returns the page and its address.
 
     Raises:
-        SettingsError: the folder, the port or a file of the model cannot be used.
+        SettingsError: the port cannot be used.
     """
     folder = Path(settings.output_dir).absolute()
-    make_writable("output_dir", folder)
     os.environ |= {  # gradio and matplotlib, which it loads, read them when they are imported
         "MPLCONFIGDIR": str(folder / "matplotlib"),
         "GRADIO_TEMP_DIR": str(folder / "gradio"),
