@@ -17,6 +17,7 @@ from torch import Tensor
 
 from decoding.device import arange
 from models.base import Context, TransformerSpec
+from support.compiler import fused
 
 _LEAST_GROWTH = 64  # slots
 
@@ -214,12 +215,29 @@ class CacheView:
         """
         (n, m), guidance = visible.shape[1:], self.cache.guidance
         stop, slots = self.most + m, self.slots[:, :m]
-        latest = torch.where(visible, 0.0, -torch.inf).to(self.mask.dtype)
-        latest = latest.repeat_interleave(guidance, 0)
-        index = slots[:, None].expand(-1, n, -1)
-        mask = self.mask[..., :stop].expand(-1, n, -1).scatter(2, index, latest)
-        positions = (depths[:, None] + self.offset).flatten(0, 1)
-        positions = positions.clamp_(0, self.cache.last_position)
+        mask = _latest_seen(self.mask[..., :stop], slots, visible, guidance)
+        positions = _positions(depths, self.offset, self.cache.last_position)
         memory = tuple(memory.narrow(3, 0, stop) for memory in self.cache.memory)
         cache_pass = CachePass(memory, slots[:, m - n :], self.slots[:, m], guidance)
         return Context(positions, mask[:, None], cache_pass)
+
+
+@fused
+def _latest_seen(mask: Tensor, slots: Tensor, visible: Tensor, guidance: int) -> Tensor:
+    """Return masks (rows, n, slots): what rows see of the committed, and of the latest tokens.
+
+    Args:
+        mask: (rows, 1, slots) 0 for what a row sees of the committed tokens, else -inf.
+        slots: (rows, m) of the latest tokens.
+        visible: (images, n, m) bool: what n new tokens see of them.
+        guidance: rows of an image.
+    """
+    latest = torch.where(visible, 0.0, -torch.inf).to(mask.dtype).repeat_interleave(guidance, 0)
+    n = visible.shape[1]
+    return mask.expand(-1, n, -1).scatter(2, slots[:, None].expand(-1, n, -1), latest)
+
+
+@fused
+def _positions(depths: Tensor, offset: Tensor, last: int) -> Tensor:
+    """Return rotary positions (rows, n) of depths (images, n); offset: (images, guidance, 1)."""
+    return (depths[:, None] + offset).flatten(0, 1).clamp(0, last)

@@ -38,6 +38,8 @@ def _constant(values: tuple, device: torch.device) -> Tensor:
 
 def arange(count: int, device: torch.device) -> Tensor:
     """Return 0 to count - 1 as a tensor on the device, made once."""
+    if torch.compiler.is_compiling():  # which computes it in the kernel that reads it
+        return torch.arange(count, device=device)
     return _arange(count, torch.device(device))
 
 

@@ -25,6 +25,7 @@ from decoding.stats import Sources, read_summary, summary
 from decoding.tree import DraftTree, GrowingTree
 from decoding.verifiers.base import Verdict, Verifier
 from models.base import TargetModel
+from support.compiler import compiling, program
 
 UNNAMED = Sources()
 
@@ -66,6 +67,7 @@ class Engine:
         speculation: Speculation | None = None,
         sources: Sources = UNNAMED,
         replay: bool = False,
+        compiles: bool = False,
     ):
         """Compose a loop.
 
@@ -77,12 +79,14 @@ class Engine:
             speculation: how to draft; None for plain decoding.
             sources: names for errors.
             replay: whether rounds are captured as CUDA graphs and replayed.
+            compiles: whether the small steps of rounds run as torch's compiler makes them.
         """
         self.target, self.distribution, self.verifier = target, distribution, verifier
         self.max_images, self.speculation, self.sources = images, speculation, sources
         self.reads = () if speculation is None else speculation.drafter.reads
         self.watch = Stopwatch(target.device)
         self.runner = CudaGraphs(self.watch.pause) if replay else Launch()
+        self.compiler = program if compiles else None
         self.images: Images | None = None  # of the jobs that are being decoded
         self.memory: tuple[Tensor, ...] = ()  # the cache's, which captured rounds read
         self.watcher: Watcher | None = None  # called after every round, outside its time
@@ -143,6 +147,10 @@ class Engine:
 
     def _run(self, shape: RoundShape, table: Tensor) -> tuple[RoundResult, Tensor]:
         """Return a round's result and its summary (images, n), both on the device."""
+        with compiling(self.compiler):
+            return self._run_parts(shape, table)
+
+    def _run_parts(self, shape: RoundShape, table: Tensor) -> tuple[RoundResult, Tensor]:
         if self.verifier.on_device:
             return self.runner(shape, partial(self._whole_round, shape), table)
         scored = self.runner(shape, partial(self._draft_and_score, shape), table)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from decoding.device import arange
 from decoding.tree import DraftTree, chain_tree
+from support.compiler import fused
 
 # Tokens that later rounds save because this round predicts a position anew: REFRESH next to the
 # root, half of that HALVED positions on, falling as a Gaussian (measured with windows of 8 to 32).
@@ -44,6 +45,7 @@ class Chain:
         return chain_tree(root, self.tokens, scores, self.log_q)
 
 
+@fused
 def graft(tree: DraftTree, chain: Chain) -> tuple[DraftTree, Tensor]:
     """Return the tree with root and every node continued by the chain's tokens.
 
@@ -78,6 +80,7 @@ def graft(tree: DraftTree, chain: Chain) -> tuple[DraftTree, Tensor]:
     return grafted, torch.cat([tree.path_mask(leaf), ends], 1)
 
 
+@fused
 def verify_gain(tree: DraftTree, best: Tensor) -> Tensor:
     """Return what verifying each node is worth in tokens, for drafters that recall the outcome.
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from decoding.device import arange, constant
 from decoding.drafter import Draft
 from decoding.round import Round
+from support.compiler import fused
 
 
 @dataclass(frozen=True)
@@ -106,12 +107,7 @@ class Coupled:
     def children(
         self, draft: Draft, noise: Tensor, count: int, level: int
     ) -> tuple[Tensor, Tensor]:
-        values, factor = draft.log_q + noise, self.calibration.at(level)
-        if draft.trust is not None:
-            values = values * (draft.trust if factor == 1 else factor * draft.trust)[..., None]
-        elif factor != 1:
-            values = factor * values
-        return _best(values.log_softmax(-1), count)
+        return _best(_noisy(draft.log_q, noise, draft.trust, self.calibration.at(level)), count)
 
 
 @dataclass(frozen=True)
@@ -140,6 +136,17 @@ class Sampled:
         tokens = _best(draft.log_q + noise, count)[0]
         estimates = _estimates(draft.log_q, self.calibration.at(level))
         return tokens, estimates.gather(-1, tokens)
+
+
+@fused
+def _noisy(log_q: Tensor, noise: Tensor, trust: Tensor | None, factor: float) -> Tensor:
+    """Return log-probabilities (images, k, vocab) by log q + G, sharpened by trust and factor."""
+    values = log_q + noise
+    if trust is not None:
+        values = values * (trust if factor == 1 else factor * trust)[..., None]
+    elif factor != 1:
+        values = factor * values
+    return values.log_softmax(-1)
 
 
 def _estimates(log_q: Tensor, factor: float) -> Tensor:

@@ -106,6 +106,11 @@ class RoundResult:
         return hidden_at(self.hidden, self.accepted.slots)
 
 
+def rows_at(values: Tensor, index: Tensor) -> Tensor:
+    """Return rows (images, k, n) of values (images, rows, n), by their index (images, k)."""
+    return values.gather(1, index[..., None].expand(-1, -1, values.shape[2]))
+
+
 def hidden_at(hidden: Tensor, slots: Tensor) -> Tensor:
     """Return hidden (images, guidance, slots, hidden) at slots (images, n)."""
     index = slots[:, None, :, None].expand(-1, hidden.shape[1], -1, hidden.shape[3])

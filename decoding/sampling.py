@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from support.compiler import fused
+
 
 @dataclass(frozen=True)
 class SamplingDistribution:
@@ -53,11 +55,7 @@ class SamplingDistribution:
 
     def guide(self, logits: Tensor) -> Tensor:
         """Return guided logits (images, n, vocab), in fp32 or better."""
-        logits = logits if logits.dtype == torch.float64 else logits.float()
-        if self.guidance == 1:
-            return logits
-        conditional, unconditional = logits.unflatten(0, (-1, 2)).unbind(1)
-        return unconditional + self.cfg * (conditional - unconditional)
+        return _guided(logits, self.cfg)
 
     def _top_k(self, scores: Tensor) -> Tensor:
         if not 0 < self.top_k < scores.shape[-1]:
@@ -95,6 +93,15 @@ class SamplingDistribution:
             mass = self._top_k(ordered).softmax(-1)
             distances.append(((mass.cumsum(-1) - mass)[place] - self.top_p).abs())
         return torch.cat(distances)
+
+
+@fused
+def _guided(logits: Tensor, cfg: float) -> Tensor:
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    if cfg == 1:
+        return logits
+    conditional, unconditional = logits.unflatten(0, (-1, 2)).unbind(1)
+    return unconditional + cfg * (conditional - unconditional)
 
 
 def choose(log_p: Tensor, noise: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from decoding.device import arange, constant
+from support.compiler import fused
 
 
 @dataclass(frozen=True)
@@ -58,21 +59,21 @@ class GrowingTree:
         return self.newest.first + self.newest.nodes - 1
 
     def extend(
-        self, picked: Tensor, tokens: Tensor, scores: Tensor, log_q: Tensor | None = None
+        self, picked: Tensor, tokens: Tensor, log_hits: Tensor, log_q: Tensor | None = None
     ) -> "GrowingTree":
         """Return the tree with one more level.
 
         Args:
             picked: (images, k) nodes of the newest level to expand.
             tokens: (images, k, children) their children's codes.
-            scores: (images, k, children) of the children's whole paths.
+            log_hits: (images, k, children) what they add to the scores of their parents' paths.
             log_q: (images, k, vocab) that the tokens were taken from; None: no verifier reads it.
         """
-        children, expanded = tokens.shape[2], picked + self.newest.first
-        parents = expanded[..., None].expand(-1, -1, children).flatten(1)
+        children = tokens.shape[2]
+        expanded, parents, scores = _grown(self.newest.scores, picked, log_hits, self.newest.first)
         level = Level(
             tokens.flatten(1),
-            scores.flatten(1),
+            scores,
             parents,
             first=self.nodes + 1,
             children=children,
@@ -111,6 +112,25 @@ class GrowingTree:
         for level in self.levels[1:]:
             log_q.scatter_(1, level.expanded[..., None].expand_as(level.log_q), level.log_q)
         return log_q
+
+
+@fused
+def _grown(
+    above: Tensor, picked: Tensor, log_hits: Tensor, first: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the expanded nodes (images, k), and their children's parents and scores (images, n).
+
+    Nodes are numbered in the whole tree.
+
+    Args:
+        above: (images, nodes) scores of the newest level.
+        picked: (images, k) of its nodes.
+        log_hits: (images, k, children) what their children add.
+        first: index of the level's first node.
+    """
+    expanded = picked + first
+    parents = expanded[..., None].expand(-1, -1, log_hits.shape[2]).flatten(1)
+    return expanded, parents, (above.gather(1, picked)[..., None] + log_hits).flatten(1)
 
 
 @dataclass(frozen=True)
@@ -176,11 +196,7 @@ class DraftTree:
         By pointer jumping, so that `visible` is not computed for trees that are not pruned yet:
         with 330 nodes its matrix products would take a tenth of a round.
         """
-        path, above = node, self.parents
-        for _ in range(self.height.bit_length()):  # each time twice as many ancestors are known
-            path = torch.cat([path, above.gather(1, path)], 1)
-            above = above.gather(1, above)
-        return torch.zeros_like(self.present).scatter_(1, path, True)
+        return _path(self.parents, node, self.height.bit_length())
 
     def keep(self, kept: Tensor, scores: Tensor) -> "DraftTree":
         """Return the tree of some of its nodes.
@@ -203,6 +219,15 @@ class DraftTree:
             height=min(self.height, kept.shape[1]),
             log_q=log_q,
         )
+
+
+@fused
+def _path(parents: Tensor, node: Tensor, doublings: int) -> Tensor:
+    path, above = node, parents
+    for _ in range(doublings):  # each time twice as many ancestors are known
+        path = torch.cat([path, above.gather(1, path)], 1)
+        above = above.gather(1, above)
+    return torch.zeros_like(parents, dtype=torch.bool).scatter_(1, path, True)
 
 
 def chain_tree(

@@ -22,14 +22,15 @@ from decoding.device import Stopwatch, arange
 from decoding.drafter import Draft
 from decoding.graphs import TreeShape
 from decoding.proposals import Calibration, Coupled, Proposal
-from decoding.round import Round, RoundResult, hidden_at
+from decoding.round import Round, RoundResult, hidden_at, rows_at
 from decoding.sampling import SamplingDistribution
 from decoding.tree import GrowingTree
-from drafters.eagle import EagleDrafter, EagleHead
+from drafters.eagle import EagleDrafter, EagleHead, side_by_side
 from drafters.hidden_states import StaleHiddenStates
 from drafters.similarity import lineage_along, trust_in
 from models.base import Context, PromptRows, TargetModel, TransformerSpec
 from models.linear import Linear
+from support.compiler import fused
 
 CANDIDATES = 4  # per position
 SWEEPS = 4  # to find the best ones
@@ -87,7 +88,7 @@ class BlockHead(EagleHead):
             steps: (m,) distance from the root.
             context: of all n slots.
         """
-        mixed = self.fc(torch.cat([self.embedding(ids), features], -1))
+        mixed = self.fc(side_by_side(self.embedding.weight, ids, features))
         more = self.recalled(stale) + self.steps(steps.clamp(max=STEPS - 1))
         decided = mixed.shape[1] - more.shape[1]
         mixed = torch.cat([mixed[:, :decided], mixed[:, decided:] + more], 1)
@@ -165,6 +166,23 @@ class Children:
         return cls(tokens, log_hits, place_of(tokens, F.pad(codes[:, 1:], (0, 0, 0, 1))))
 
 
+@fused
+def _after(
+    values: tuple[Tensor, ...], before: Tensor, picked: Tensor, children: int
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Return which candidates nodes picked (images, k) of a level are, and what stands after these.
+
+    Args:
+        values: (images, candidates, width) each, after the step's candidates.
+        before: (images, parents, width) which candidates the children of each parent are.
+        picked: nodes of the level by their index.
+        children: that the level has of each parent, side by side.
+    """
+    candidates = before[..., :children].flatten(1).gather(1, picked)
+    return candidates, tuple(rows_at(value, candidates) for value in values)
+
+
+@fused
 def place_of(tokens: Tensor, codes: Tensor) -> Tensor:
     """Return which of codes (images, steps, candidates) tokens (images, steps, ...) are, else 0."""
     codes = codes.view(*codes.shape[:2], *[1] * (tokens.ndim - 2), -1)
@@ -184,8 +202,9 @@ def choose_window(
     positions = round.position(arange(steps, memory.last.recent.device) - 1)
     old, root = memory.last.recent.flip(1), memory.last.recent[:, :1]
     path = torch.cat([old, root.expand(-1, steps - 1)], 1)  # (images, REACH - 1 + steps)
+    known = memory.at(positions, round)
     for _ in range(SWEEPS):
-        stale, _ = memory.recall(lineage_along(path), positions, round)
+        stale, _ = known.after(lineage_along(path))
         values = score(stale) if noise is None else score(stale) + noise
         best = values.topk(CANDIDATES, dim=2).indices[:, :-1]  # of steps 1, 2, ...
         path = torch.cat([old, best[..., 0]], 1)
@@ -193,7 +212,7 @@ def choose_window(
     before = torch.cat([memory.before_root(round), stale[:, :, :-1]], 2)
     older = lineage_along(path)[..., 1:].repeat_interleave(CANDIDATES, 1)
     tokens = torch.cat([codes.flatten(1)[..., None], older], 2)
-    after, similarity = memory.recall(tokens, positions.repeat_interleave(CANDIDATES, 1), round)
+    after, similarity = known.each(CANDIDATES).after(tokens)
     size = steps, CANDIDATES
     return Window(codes, before, after.unflatten(2, size), similarity.unflatten(1, size))
 
@@ -252,15 +271,14 @@ class BlockDrafter(EagleDrafter):
             codes = drafted.window.codes[:, step : step + 1]
             candidates = place_of(tokens[:, None], codes)[:, 0]
             trust = drafted.trust[:, step].gather(1, candidates)
-            return Draft(_rows(drafted.log_q[:, step], candidates), trust)
-        if step:
-            candidates = self.following[..., : tree.newest.children].flatten(1).gather(1, picked)
-        else:
-            candidates = picked  # the root is the best candidate of step 0
-        tokens, log_hits, self.following = (
-            _rows(values[:, step], candidates) for values in vars(drafted.children).values()
+            return Draft(rows_at(drafted.log_q[:, step], candidates), trust)
+        # the root is the best candidate of step 0
+        before = self.following if step else torch.zeros_like(picked)[..., None]
+        values = tuple(value[:, step] for value in vars(drafted.children).values())
+        candidates, (tokens, log_hits, self.following) = _after(
+            values, before, picked, tree.newest.children
         )
-        log_q = _rows(drafted.log_q[:, step], candidates) if round.keep_q else None
+        log_q = rows_at(drafted.log_q[:, step], candidates) if round.keep_q else None
         return Draft(log_q, children=(tokens, log_hits))
 
     def predict_ahead(self, round: Round) -> Draft:
@@ -339,8 +357,3 @@ class BlockDrafter(EagleDrafter):
         with self.watch.lap("draft_head"):
             log_q = self.score(mixed).unflatten(1, similarity.shape[1:])
         return Drafted(round, window, log_q, self.head.confidence(similarity))
-
-
-def _rows(values: Tensor, index: Tensor) -> Tensor:
-    """Return rows (images, k, n) of values (images, rows, n), by their index (images, k)."""
-    return values.gather(1, index[..., None].expand(-1, -1, values.shape[2]))

@@ -18,12 +18,13 @@ from decoding.cache import CacheShape, CacheView, KVCache
 from decoding.device import Stopwatch, arange, constant, identity
 from decoding.drafter import Draft
 from decoding.graphs import TreeShape
-from decoding.round import Round, RoundResult, hidden_at
+from decoding.round import Round, RoundResult, hidden_at, rows_at
 from decoding.sampling import SamplingDistribution
 from decoding.tree import GrowingTree
 from models.base import Context, ImageGrid, Layers, PromptRows, TargetModel, TransformerSpec
 from models.linear import Linear
 from models.transformer import Blocks
+from support.compiler import fused
 
 
 class EagleHead(nn.Module):
@@ -67,9 +68,15 @@ class EagleHead(nn.Module):
         ids: (rows, n) of the next tokens. features: (rows, n, hidden) of the positions before them,
         fused or predicted.
         """
-        mixed = self.fc(torch.cat([self.embedding(ids), features], -1))
+        mixed = self.fc(side_by_side(self.embedding.weight, ids, features))
         # under autocast the residual stream stays wide
         return self.blocks(mixed.to(features.dtype), context)
+
+
+@fused
+def side_by_side(embedding: Tensor, ids: Tensor, features: Tensor) -> Tensor:
+    """Return the embeddings of ids (rows, n), each with a feature: (rows, n, 2 hidden)."""
+    return torch.cat([F.embedding(ids, embedding), features], -1)
 
 
 def drafted_slots(largest: TreeShape, grid: ImageGrid) -> int:
@@ -88,8 +95,16 @@ class Level:
 
     def at(self, nodes: Tensor) -> "Level":
         """Return what nodes (images, n) of this level have, by their index in it."""
-        seen = self.seen.gather(1, nodes[..., None].expand(-1, -1, self.seen.shape[2]))
-        return Level(hidden_at(self.outputs, nodes), seen)
+        return Level(hidden_at(self.outputs, nodes), rows_at(self.seen, nodes))
+
+
+@fused
+def _picked(tokens: Tensor, picked: Tensor, children: int) -> tuple[Tensor, Tensor]:
+    """Return the parents (images, k) of nodes picked of a level, by their index, and the codes.
+
+    tokens: (images, nodes) of the level. children: of each parent, side by side.
+    """
+    return picked // children, tokens.gather(1, picked)
 
 
 class EagleDrafter:
@@ -198,8 +213,9 @@ class EagleDrafter:
 
         The parents are what the last call expanded, side by side with equally many children.
         """
-        parents = self.level.at(picked // tree.newest.children)
-        codes = tree.newest.tokens.gather(1, picked)
+        newest = tree.newest
+        parent, codes = _picked(newest.tokens, picked, newest.children)
+        parents = self.level.at(parent)
         self.level = self._grow(parents, codes, self._distance(tree.height, round))
 
     def _end_rows(self, tree: GrowingTree, round: Round) -> None:

@@ -5,16 +5,17 @@ too. And since the target's head is linear, a mixture of them gives the geometri
 distributions.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from decoding.device import arange
+from decoding.device import arange, constant
 from decoding.graphs import TreeShape
 from decoding.round import Round, RoundResult, hidden_at
-from drafters.similarity import SHARPNESS, Directions, LastTree
+from drafters.similarity import SHARPNESS, Directions, LastTree, weigh
 from models.base import TargetModel
+from support.compiler import fused
 
 UNKNOWN = -1.0  # the similarity where no node stands
 
@@ -35,30 +36,49 @@ class Nodes:
         )
 
 
-def recall(
-    tokens: Tensor, positions: Tensor, nodes: Nodes, directions: Directions
-) -> tuple[Tensor, Tensor]:
-    """Return hidden states (images, guidance, k, hidden) by similarity, and the greatest one.
+@dataclass(frozen=True)
+class Recalling:
+    """What some positions recall from the nodes of a tree, whatever tokens stand there."""
 
-    The latter is (images, k): 1 for the same tokens, `UNKNOWN` where no node stands at the
-    position. There the hidden states are 0.
+    directions: Directions
+    keys: Tensor  # (images, nodes, REACH x hidden) sharpened directions of the nodes' last tokens
+    mask: Tensor  # (images, k, nodes) -inf for nodes elsewhere; 0 where no node stands
+    known: Tensor  # (images, k) bool: whether a node stands at the position
+    hidden: Tensor  # (images, guidance, nodes, hidden) of the nodes
 
-    Args:
-        tokens: (images, k, REACH) the last ones, the newest first.
-        positions: (images, k) of the newest.
-        nodes: that are recalled.
-        directions: of the tokens.
-    """
-    here = positions[..., None] == nodes.positions[:, None]  # (images, k, nodes)
+    @classmethod
+    def at(cls, positions: Tensor, nodes: Nodes, directions: Directions) -> "Recalling":
+        """Return that of positions (images, k)."""
+        lengths = constant(SHARPNESS, positions.device)
+        keys = directions(nodes.lineage, lengths).flatten(2)
+        mask, known = _standing(positions, nodes.positions, directions.dtype)
+        return cls(directions, keys, mask, known, nodes.hidden)
+
+    def each(self, times: int) -> "Recalling":
+        """Return that of every position so many times."""
+        mask, known = (values.repeat_interleave(times, 1) for values in (self.mask, self.known))
+        return replace(self, mask=mask, known=known)
+
+    def after(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Return hidden states (images, guidance, k, hidden) by similarity, and the greatest one.
+
+        The latter is (images, k): 1 for the same tokens, `UNKNOWN` where no node stands. There the
+        hidden states are those of all nodes, mixed.
+
+        tokens: (images, k, REACH) the last ones at each position, the newest first.
+        """
+        query = self.directions(tokens).flatten(2)
+        weights, similarity = weigh(torch.baddbmm(self.mask, query, self.keys.transpose(1, 2)))
+        recalled = weights[:, None].to(self.hidden.dtype) @ self.hidden
+        return recalled, similarity.where(self.known, UNKNOWN)
+
+
+@fused
+def _standing(positions: Tensor, nodes: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    here = positions[..., None] == nodes[:, None]  # (images, k, nodes)
     known = here.any(2)
-    merit = torch.zeros(here.shape, dtype=directions.dtype, device=tokens.device)
-    queries, keys = directions(tokens).unbind(2), directions(nodes.lineage).unbind(2)
-    for query, key, sharpness in zip(queries, keys, SHARPNESS, strict=True):
-        merit = merit.baddbmm(query, key.transpose(1, 2), alpha=sharpness)
-    weights = merit.masked_fill(~here & known[..., None], -torch.inf).softmax(2) * known[..., None]
-    similarity = merit.masked_fill(~here, -torch.inf).amax(2) / sum(SHARPNESS)
-    recalled = weights[:, None].to(nodes.hidden.dtype) @ nodes.hidden
-    return recalled, similarity.where(known, UNKNOWN)
+    mask = torch.zeros(here.shape, dtype=dtype, device=here.device)
+    return mask.masked_fill(~here & known[..., None], -torch.inf), known
 
 
 class StaleHiddenStates:
@@ -85,20 +105,12 @@ class StaleHiddenStates:
         self.last.begin(image, code)
         self.exact[image, :, :1] = hidden
 
-    def recall(self, tokens: Tensor, positions: Tensor, round: Round) -> tuple[Tensor, Tensor]:
-        """Return hidden states (images, guidance, k, hidden) after tokens, and similarities.
-
-        Where no node stands, the state is the one that predicted the token above the next one; in
-        the first row, and below undecided tokens, the one that predicted the root. Similarities
-        are (images, k).
-
-        tokens: (images, k, REACH). positions: (images, k) of the newest.
-        """
-        recalled, similarity = recall(tokens, positions, self.nodes, self.directions)
+    def at(self, positions: Tensor, round: Round) -> "Stale":
+        """Return what is known of positions (images, k) before their tokens are."""
         root = round.inputs.decided - 1
         above = self.grid.above(positions + 1)
         above = self._exact(torch.where(above < 0, root, above).minimum(root))
-        return torch.where((similarity > UNKNOWN)[:, None, :, None], recalled, above), similarity
+        return Stale(Recalling.at(positions, self.nodes, self.directions), above)
 
     def before_root(self, round: Round) -> Tensor:
         """Return the state (images, guidance, 1, hidden) that predicted the root."""
@@ -118,3 +130,28 @@ class StaleHiddenStates:
         slots = self.grid.slots(root) + 1 + step
         rows = torch.where(step < accepted.counts, slots % self.rows, self.rows)
         self.exact.scatter_(2, rows[:, None, :, None].expand_as(hidden), hidden)
+
+
+@dataclass(frozen=True)
+class Stale:
+    """The stale hidden states of some positions.
+
+    Where no node of the last tree stands, that is the state which predicted the token above the
+    next one; in the first row, and below undecided tokens, the one that predicted the root.
+    """
+
+    recalling: Recalling
+    above: Tensor  # (images, guidance, k, hidden)
+
+    def each(self, times: int) -> "Stale":
+        """Return those of every position so many times."""
+        return Stale(self.recalling.each(times), self.above.repeat_interleave(times, 2))
+
+    def after(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the states (images, guidance, k, hidden) after tokens, and similarities.
+
+        As `Recalling.after`.
+        """
+        recalled, similarity = self.recalling.after(tokens)
+        known = self.recalling.known[:, None, :, None]
+        return torch.where(known, recalled, self.above), similarity

@@ -14,6 +14,7 @@ from decoding.round import Round, RoundResult
 from decoding.tree import GrowingTree
 from drafters.jacobi import JacobiDrafter
 from models.base import PromptRows
+from support.compiler import fused
 
 
 class MixedDrafter:
@@ -47,11 +48,8 @@ class MixedDrafter:
             return self.far.expand(tree, picked, round)
         log_q = self.near.expand(tree, picked, round).log_q
         recalled = self.far.recall(tree, picked, round)
-        mixed = torch.lerp(log_q, recalled.draft.log_q, recalled.share[..., None])
-        if self.cut:  # a code that one of them cuts has the drafter's say
-            known = mixed.isfinite() & recalled.draft.log_q.isfinite()
-            mixed = torch.where(known, mixed, log_q)
-        return Draft(mixed.log_softmax(-1), recalled.draft.trust)
+        mixed = mixture(log_q, recalled.draft.log_q, recalled.share, self.cut)
+        return Draft(mixed, recalled.draft.trust)
 
     def predict_ahead(self, round: Round) -> Draft:
         return self.far.predict_ahead(round)
@@ -59,3 +57,15 @@ class MixedDrafter:
     def update(self, result: RoundResult) -> None:
         for drafter in (self.near, self.far):
             drafter.update(result)
+
+
+@fused
+def mixture(log_q: Tensor, recalled: Tensor, share: Tensor, cut: bool) -> Tensor:
+    """Return the geometric mixture of distributions log q (images, k, vocab).
+
+    share: (images, k) of what is recalled. cut: whether some codes may have probability 0.
+    """
+    mixed = torch.lerp(log_q, recalled, share[..., None])
+    if cut:  # a code that one of them cuts has the drafter's say
+        mixed = torch.where(mixed.isfinite() & recalled.isfinite(), mixed, log_q)
+    return mixed.log_softmax(-1)

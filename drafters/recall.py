@@ -26,8 +26,10 @@ from drafters.similarity import (
     Directions,
     LastTree,
     trust_in,
+    weigh,
 )
 from models.base import PromptRows, TargetModel
+from support.compiler import fused
 
 _LEAST = -60.0  # log-probability of codes that top-k or top-p cuts, so that means stay finite
 
@@ -102,10 +104,8 @@ class RecallDrafter(JacobiDrafter):
     def recall(self, tree: GrowingTree, picked: Tensor, round: Round) -> Recalled:
         log_q, similarity = self._recall(tree, picked, round)
         level = slice(tree.height, tree.height + 1)
-        least, slope = self.numbers.share
-        share = (least + slope * similarity).clamp(0, 1)
-        by_position = self.ahead(round).share[:, level]
-        share = torch.where(self._remember(round).reached[:, level], share, by_position)
+        reached, by_position = self._remember(round).reached, self.ahead(round).share
+        share = share_of(similarity, self.numbers.share, reached[:, level], by_position[:, level])
         return Recalled(Draft(log_q, trust_in(similarity, *self.numbers.trust_mixed)), share)
 
     def update(self, result: RoundResult) -> None:
@@ -119,7 +119,7 @@ class RecallDrafter(JacobiDrafter):
             return self._remembered
         levels, nodes = round.shape.reach, self.last.positions.shape[1]
         self.predictions[:, nodes : nodes + levels] = self.ahead(round).log_q.clamp(min=_LEAST)
-        keys = self._keys(self.last.lineage, constant(SHARPNESS, self.device))
+        keys = self.directions(self.last.lineage, constant(SHARPNESS, self.device)).flatten(2)
         parents = round.position(arange(levels, self.device) - 1)  # of the nodes to expand
         here = parents[..., None] == self.last.positions[:, None]  # (images, levels, nodes)
         reached = here.any(2)
@@ -137,11 +137,11 @@ class RecallDrafter(JacobiDrafter):
         """
         remembered = self._remember(round)
         level = slice(tree.height, tree.height + 1)
-        query = self._keys(self._follow(tree, picked))
+        query = self.directions(self._follow(tree, picked)).flatten(2)
         merit = torch.baddbmm(remembered.mask[:, level], query, remembered.keys.transpose(1, 2))
-        similarity = merit.amax(2) / sum(SHARPNESS)
+        weights, similarity = weigh(merit)
         predictions = self.predictions[:, : merit.shape[2]]
-        return (merit.softmax(2) @ predictions).log_softmax(-1), similarity
+        return (weights @ predictions).log_softmax(-1), similarity
 
     def _follow(self, tree: GrowingTree, picked: Tensor) -> Tensor:
         """Return the last tokens (images, k, REACH) of nodes of the newest level, their own first.
@@ -151,15 +151,28 @@ class RecallDrafter(JacobiDrafter):
         if tree.height == 0:
             self._path = self.last.recent[:, None]
             return self._path
-        parents = (picked // tree.newest.children)[..., None].expand(-1, -1, REACH - 1)
-        tokens = tree.newest.tokens.gather(1, picked)[..., None]
-        self._path = torch.cat([tokens, self._path[..., :-1].gather(1, parents)], 2)
+        self._path = longer(self._path, tree.newest.tokens, picked, tree.newest.children)
         return self._path
 
-    def _keys(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Return the directions of tokens (images, k, REACH), one after the other.
 
-        (images, k, REACH x hidden). lengths: (REACH,) of them; 1 if None.
-        """
-        directions = self.directions(tokens)
-        return (directions if lengths is None else directions * lengths[:, None]).flatten(2)
+@fused
+def share_of(
+    similarity: Tensor, line: tuple[float, float], reached: Tensor, by_position: Tensor
+) -> Tensor:
+    """Return the share (images, k) in a mixture: by similarity where the last tree has nodes."""
+    least, slope = line
+    return torch.where(reached, (least + slope * similarity).clamp(0, 1), by_position)
+
+
+@fused
+def longer(path: Tensor, tokens: Tensor, picked: Tensor, children: int) -> Tensor:
+    """Return the last tokens (images, k, REACH) of nodes picked (images, k) of a level.
+
+    Args:
+        path: (images, parents, REACH) the same of the nodes whose children the level has.
+        tokens: (images, nodes) of the level.
+        picked: indices in it.
+        children: of each parent, side by side.
+    """
+    parents = (picked // children)[..., None].expand(-1, -1, REACH - 1)
+    return torch.cat([tokens.gather(1, picked)[..., None], path[..., :-1].gather(1, parents)], 2)

@@ -15,6 +15,7 @@ from decoding.round import RoundResult
 from decoding.tree import DraftTree
 from decoding.verifiers.base import Verdict
 from models.base import TargetModel
+from support.compiler import fused
 
 # The weight of a node is the softmax of its tokens' cosines times these numbers: its own token, the
 # one before it, and the one before that.
@@ -40,9 +41,17 @@ class Directions:
         dtype = torch.float64 if target.dtype == torch.float64 else torch.float32
         return cls(codes.to(target.device), dtype)
 
-    def __call__(self, tokens: Tensor) -> Tensor:
-        """Codes (...) -> directions (..., hidden)."""
-        return F.normalize(F.embedding(tokens, self.codes).to(self.dtype), dim=-1)
+    def __call__(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Codes (...) -> directions (..., hidden); lengths: (...) of them, 1 if None."""
+        return _directions(self.codes, tokens, lengths, self.dtype)
+
+
+@fused
+def _directions(
+    codes: Tensor, tokens: Tensor, lengths: Tensor | None, dtype: torch.dtype
+) -> Tensor:
+    directions = F.normalize(F.embedding(tokens, codes).to(dtype), dim=-1)
+    return directions if lengths is None else directions * lengths[..., None]
 
 
 def lineage_of(tree: DraftTree, recent: Tensor) -> Tensor:
@@ -106,6 +115,16 @@ def decided_after(lineage: Tensor, verdict: Verdict) -> Tensor:
     return torch.cat([verdict.emitted.gather(1, accepted), before], 1)
 
 
+@fused
 def trust_in(similarity: Tensor, least: float | Tensor, slope: float | Tensor) -> Tensor:
     """Return factors exp(least + slope m^3) on the calibration, of similarities m (images, k)."""
     return (least + slope * similarity.clamp(0, 1) ** 3).exp()
+
+
+@fused
+def weigh(merit: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the weights of what is recalled by merit (images, k, n), and the greatest similarity.
+
+    The latter is (images, k).
+    """
+    return merit.softmax(2), merit.amax(2) / sum(SHARPNESS)

@@ -159,7 +159,7 @@ class ImageVocab:
 
     def ids(self, codes: Tensor, guidance: int) -> Tensor:
         """Return the token ids (images x guidance, n) of codes (images, n), in every row."""
-        return (codes + self.first_id).repeat_interleave(guidance, 0)
+        return (codes + self.first_id)[:, None].expand(-1, guidance, -1).flatten(0, 1)
 
 
 @dataclass(frozen=True)

@@ -8,18 +8,16 @@ copies memory that it cannot tell apart, and there is nothing to fuse in reading
 import importlib.util
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
-from functools import cache, partial
+from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from models.base import Context
 from models.transformer import Block, Blocks, Heads, Rotation, in_turn, run_by_torch
-
-_SIZES = 64  # programs of one function: for each network, type, and one or many rows and tokens
+from support.compiler import compiled
 
 
 def compile_blocks(*networks: nn.Module) -> None:
@@ -52,8 +50,7 @@ def compiled_in_turn(
     if torch.is_grad_enabled() or not blocks:
         yield from in_turn(blocks, x, rotation, context)
         return
-    begin, between, end = map(_program, (_begin, _between, _end))
-    _allow_sizes()
+    begin, between, end = map(compiled, (_begin, _between, _end))
     _any_size((0, 1), x, *rotation)
     heads = begin(blocks[0], x, rotation)
     for block, following in pairwise(blocks):
@@ -80,22 +77,6 @@ def _between(
 
 def _end(block: Block, x: Tensor, y: Tensor) -> Tensor:
     return block.end(x, y)
-
-
-@cache
-def _program(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a compiled function; of weights, too, so that a drafter may change its own in place.
-
-    Importing the compiler takes seconds, which only those who ask for it should wait.
-    """
-    return torch.compile(function, fullgraph=True, options={"freezing": False})
-
-
-def _allow_sizes() -> None:
-    """Let a function have more than eight programs; every thread has a limit of its own."""
-    config = torch._dynamo.config
-    if config.recompile_limit < _SIZES:
-        config.recompile_limit = _SIZES
 
 
 def _any_size(dimensions: tuple[int, int], *tensors: Tensor) -> None:

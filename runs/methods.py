@@ -115,6 +115,7 @@ def build_engine(
     nearest: Tensor | None = None,
     sources: Sources = Sources(),  # noqa: B008 (frozen)
     replay: bool = False,
+    compiles: bool = False,
 ) -> Engine:
     """Compose the engine of a method.
 
@@ -125,6 +126,7 @@ def build_engine(
         nearest: (codes, n) the codes nearest to every code, for relaxed rules.
         sources: how errors name the models.
         replay: whether rounds are CUDA graphs.
+        compiles: whether the small steps of rounds are compiled.
     """
     speculation = None
     if method.speculative:
@@ -134,7 +136,7 @@ def build_engine(
         parts = Drafting(target, drafter, distribution, method, policy.largest, proposal)
         speculation = Speculation(METHODS[method.method].drafter(parts), policy, proposal)
     verifier = build_verifier(method, nearest)
-    return Engine(target, distribution, verifier, images, speculation, sources, replay)
+    return Engine(target, distribution, verifier, images, speculation, sources, replay, compiles)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from configs.fields import SettingsError, refuse
 from configs.methods import MethodSettings
-from configs.model import CodecSettings, EngineSettings
+from configs.model import INDUCTOR, CodecSettings, EngineSettings
 from configs.sampling import SamplingSettings
 from configs.targets import TARGETS
 from decoding.engine import Engine
@@ -86,6 +86,7 @@ class Session:
             self.nearest_codes(method),
             sources,
             replay=on_one_gpu and self.settings.compile != "off",
+            compiles=self.settings.compile == INDUCTOR,
         )
 
     @refusing()

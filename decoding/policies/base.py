@@ -84,9 +84,8 @@ class LevelPolicy:
             draft = drafter.expand(tree, picked, round)
             count = self.children(level, round.shape.width)
             tokens, log_hits = children_of(draft, proposal, round, level, count)
-            scores = tree.newest.scores.gather(1, picked)[..., None] + log_hits  # (images, k, c)
-            scores = within_limits(scores, round, level)
-            tree = tree.extend(picked, tokens, scores, draft.log_q if round.keep_q else None)
+            log_hits = within_limits(log_hits, round, level)
+            tree = tree.extend(picked, tokens, log_hits, draft.log_q if round.keep_q else None)
         return tree
 
     def pick(self, tree: GrowingTree, width: int) -> Tensor:
@@ -109,11 +108,11 @@ def children_of(
     return proposal.children(draft, noise, count, level)
 
 
-def within_limits(scores: Tensor, round: Round, level: int) -> Tensor:
-    """Return scores (images, k, c) of a new level, -inf outside an image's own depth and width."""
+def within_limits(log_hits: Tensor, round: Round, level: int) -> Tensor:
+    """Return log_hits (images, k, c) of a new level, -inf outside an image's depth and width."""
     if round.shape.uniform:
-        return scores
-    device, (_, k, c) = scores.device, scores.shape
+        return log_hits
+    device, (_, k, c) = log_hits.device, log_hits.shape
     width = round.inputs.width * (round.inputs.depth >= level)  # (images, 1)
     inside = (arange(k, device) < width)[:, :, None] & (arange(c, device) < width)[:, None]
-    return scores.masked_fill(~inside, -torch.inf)
+    return log_hits.masked_fill(~inside, -torch.inf)

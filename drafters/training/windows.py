@@ -8,7 +8,7 @@ from torch import Tensor
 
 from decoding.noise import gumbel
 from drafters.block import BlockHead
-from drafters.hidden_states import UNKNOWN, Nodes, recall
+from drafters.hidden_states import UNKNOWN, Nodes, Recalling
 from drafters.similarity import Directions, lineage_along
 from drafters.training.losses import agreement, guided
 from drafters.training.rounds import Drawn, Reading
@@ -115,7 +115,7 @@ def _recalled(
     names = "positions", "lineage", "hidden"
     nodes = Nodes(*(torch.cat([getattr(table, name) for table in tables]) for name in names))
     nodes = replace(nodes, hidden=nodes.hidden.to(hidden.dtype))
-    recalled, similarity = recall(tokens, positions, nodes, Directions.of(target))
+    recalled, similarity = Recalling.at(positions, nodes, Directions.of(target)).after(tokens)
     root, above = positions[:, :1], target.grid.above(positions + 1)
     above = torch.where(above < 0, root, above).minimum(root)
     slots = drawn.prompt.ids.shape[1] - 1 + target.grid.slots(above)

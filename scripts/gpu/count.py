@@ -5,8 +5,9 @@ So that it needs neither a GPU nor weights, the model is narrow, with all its la
 and its image; what is counted of its tensors is scaled up.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import islice
 from math import prod
 from typing import Any, NamedTuple
@@ -18,12 +19,21 @@ from torch.utils._pytree import tree_leaves
 
 from configs.methods import MethodSettings
 from decoding.images import Job
+from models.compiled import compile_blocks
+from models.transformer import Blocks
 from runs.session import Session
+from support.compiler import compiling
 
 KINDS = ("weights", "drafter", "head", "cache", "small")
 # Operations that are more than one kernel on a GPU, or none.
 SEVERAL = {"sort": 4, "argsort": 4, "topk": 4, "repeat_interleave": 2, "pad": 2, "eye": 2}
 NONE = {"empty", "empty_like", "new_empty", "detach_", "lift_fresh", "is_nonzero", "item", "set_"}
+# Of a compiled function these need a kernel each, with what is computed from them; a lookup does so
+# where the table was made in the same function.
+REDUCTIONS = {
+    "softmax", "log_softmax", "amax", "max", "sum", "any", "argmax", "linalg_vector_norm",
+    "rms_norm", "layer_norm", "cumsum", "cummin", "scatter", "scatter_", "scatter_add",
+}  # fmt: skip
 # They read as many elements of a table as they return.
 LOOKUPS = {"embedding", "gather", "index", "index_select", "take_along_dim"}
 WIDTH = 2  # bytes of an element in bf16
@@ -59,23 +69,25 @@ class Network(NamedTuple):
 
 
 def count_rounds(
-    session: Session, network: Network, method: MethodSettings, images: int
+    session: Session, network: Network, method: MethodSettings, images: int, compiles: bool = False
 ) -> list[Work]:
     """Return the work of one round, the mean of some at the start of an image.
 
     Attention is counted as in the middle of an image, which has half of its tokens in the cache.
+
+    compiles: as with --compile inductor: what it compiles is not compiled here, but counted so.
     """
     jobs = [Job(str(number), "a red fox in the snow", number) for number in range(images)]
     steps = session.open_engine(method, images=images).generate(jobs)
     for _ in islice(steps, WARM):
         pass
-    with counting(session, network) as work:
+    with counting(session, network, compiles) as work:
         rounds = sum(1 for _ in islice(steps, ROUNDS))
     return [kernel._replace(kernels=kernel.kernels / rounds) for kernel in work]
 
 
 @contextmanager
-def counting(session: Session, network: Network) -> Iterator[list[Work]]:
+def counting(session: Session, network: Network, compiles: bool) -> Iterator[list[Work]]:
     """Fill a list with all that the session's networks do meanwhile."""
     kinds: dict[nn.Module, str] = {}
     if session.drafter is not None:
@@ -94,11 +106,36 @@ def counting(session: Session, network: Network) -> Iterator[list[Work]]:
 
     handles = register_module_forward_pre_hook(enter), register_module_forward_hook(leave)
     try:
-        with counter:
+        with walking(session, compiles), compiling(counter.fusing if compiles else None), counter:
             yield counter.work
     finally:
         for handle in handles:
             handle.remove()
+
+
+@contextmanager
+def walking(session: Session, compiles: bool) -> Iterator[None]:
+    """Let layers run as the compiler would run them."""
+    drafter = [] if session.drafter is None else [session.drafter.network]
+    modules = [m for network in (session.target.transformer, *drafter) for m in network.modules()]
+    stacks = [module for module in modules if compiles and isinstance(module, Blocks)]
+    runs = [blocks.run for blocks in stacks]
+    compile_blocks(*stacks)
+    try:
+        yield
+    finally:
+        for blocks, run in zip(stacks, runs, strict=True):
+            blocks.run = run
+
+
+@dataclass
+class _Fused:
+    """Small operations of a compiled function, since its last product or the like."""
+
+    kernels: int = 0  # at least; 1 if there are operations at all
+    read: dict[int, int] = field(default_factory=dict)  # bytes of what was there before, by address
+    made: dict[int, Tensor] = field(default_factory=dict)  # kept, so that no address comes again
+    written: int = 0  # bytes of the last result
 
 
 class _Counter(TorchDispatchMode):
@@ -114,6 +151,39 @@ class _Counter(TorchDispatchMode):
         self.network, self.cached = network, cached
         self.linear: tuple[nn.Linear, str] | None = None  # the one that is running
         self.work: list[Work] = []
+        self.fused: _Fused | None = None  # of the compiled function that is running
+
+    def fusing(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that is counted as if it were compiled."""
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            outside, self.fused = self.fused, self.fused or _Fused()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                if outside is None:
+                    self._end_kernel()
+                self.fused = outside
+
+        return run
+
+    def _end_kernel(self) -> None:
+        """Count the small operations so far; what follows is another kernel."""
+        if self.fused is not None and self.fused.made:
+            moved = sum(self.fused.read.values()) + self.fused.written
+            kernels = max(self.fused.kernels, 1)
+            self.work.append(Work("small", kernels, moved / kernels, 0))
+            self.fused = _Fused()
+
+    def _fuse(self, name: str, inputs: list[Tensor], outputs: list[Tensor]) -> None:
+        fused = self.fused
+        inner = name in LOOKUPS and _address(inputs[0]) in fused.made
+        fused.kernels += name in REDUCTIONS or inner
+        for x in _read(name, inputs, outputs):
+            if _address(x) not in fused.made:
+                fused.read[_address(x)] = self._bytes(x)
+        fused.made |= {_address(x): x for x in outputs}
+        fused.written = sum(map(self._bytes, outputs))
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None
@@ -127,10 +197,15 @@ class _Counter(TorchDispatchMode):
         if name == "scaled_dot_product_attention":
             self.work.append(self._attention(*inputs[:3]))
         elif self.linear is not None:
+            self._end_kernel()
             self.work.append(self._product(*self.linear, inputs[0]))
             self.linear = None  # its bias is part of the same kernel
         elif not (name == "to" and self._is_wide(outputs[0])):
             # (the cache of a CPU is in fp32: a GPU converts neither queries nor keys)
+            if self.fused is not None and name not in SEVERAL:
+                self._fuse(name, inputs, outputs)
+                return result
+            self._end_kernel()
             moved = sum(self._bytes(x) for x in (*_read(name, inputs, outputs), *outputs))
             self.work.append(Work("small", SEVERAL.get(name, 1), moved, 0))
         return result
@@ -156,13 +231,17 @@ class _Counter(TorchDispatchMode):
         return x.numel() * (WIDTH * self.network.scale if self._is_wide(x) else x.element_size())
 
 
+def _address(x: Tensor) -> int:
+    return x.untyped_storage().data_ptr()
+
+
 def _is_view(function: Any, inputs: list[Tensor], outputs: list[Tensor]) -> bool:
     """Return whether an operation only looks at memory in another way."""
     infos = [value.alias_info for value in function._schema.returns]
     if not any(info is not None and not info.is_write for info in infos) or not outputs:
         return False
-    storages = {x.untyped_storage().data_ptr() for x in inputs}  # `reshape` copies if it must
-    return all(x.untyped_storage().data_ptr() in storages for x in outputs)
+    storages = set(map(_address, inputs))  # `reshape` copies if it must
+    return all(_address(x) in storages for x in outputs)
 
 
 def _read(name: str, inputs: list[Tensor], outputs: list[Tensor]) -> list[Tensor]:

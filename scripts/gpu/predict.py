@@ -97,16 +97,20 @@ class Row:
     method: MethodSettings
     tau: float | None
     work: list[Work]
+    compiled: list[Work]  # with --compile inductor
 
-    def round_ms(self, gpu: Prices) -> float:
+    def round_ms(self, gpu: Prices, compiled: bool = False) -> float:
         """Return the milliseconds of a replayed round, in which a rule may walk on the host."""
-        return sum(gpu.replayed(self.work).values()) + self.rule_ms(gpu)
+        work = self.compiled if compiled else self.work
+        return sum(gpu.replayed(work).values()) + self.rule_ms(gpu)
 
     def rule_ms(self, gpu: Prices) -> float:
         return 0 if self.method.verifier in (None, "exact") else RULE_MS * gpu.host_ms / HOST_MS
 
-    def speedup(self, plain: "Row", gpu: Prices) -> float | None:
-        return self.tau and self.tau * plain.round_ms(gpu) / self.round_ms(gpu)
+    def speedup(self, plain: "Row", gpu: Prices, compiled: bool = False) -> float | None:
+        """Return how many times as fast as `ar` it is, both compiled or neither."""
+        rounds = plain.round_ms(gpu, compiled) / self.round_ms(gpu, compiled)
+        return self.tau and self.tau * rounds
 
 
 def predict(
@@ -136,7 +140,12 @@ def predict(
     with TemporaryDirectory() as folder:
         session, network = _open(model, model_path, Path(folder))
         rows = [
-            Row(name, method, length, count_rounds(session, network, method, images))
+            Row(
+                name,
+                method,
+                length,
+                *(count_rounds(session, network, method, images, mode) for mode in (False, True)),
+            )
             for name, method, length in table
         ]
     gigabytes = total_bytes(session, network) / 1e9
@@ -220,10 +229,11 @@ def _table(rows: Sequence[Row], gpu: Prices, measured: dict[str, float]) -> str:
 def _cells(row: Row, plain: Row, gpu: Prices, measured: dict[str, float]) -> dict[str, str]:
     corners = [gpu.scaled(*change) for change in product((1 - ERROR, 1 + ERROR), repeat=3)]
     times = [row.round_ms(corner) for corner in corners]
-    speed = NONE
+    speed, compiled_speed = NONE, NONE
     if row.tau is not None:
         around = [row.speedup(plain, corner) for corner in corners]
         speed = f"{row.speedup(plain, gpu):.2f} ({min(around):.2f}-{max(around):.2f})"
+        compiled_speed = f"{row.speedup(plain, gpu, True):.2f}"
     by_kind = gpu.replayed(row.work)
     by_kind["host"] += row.rule_ms(gpu)
     cells = {
@@ -236,6 +246,9 @@ def _cells(row: Row, plain: Row, gpu: Prices, measured: dict[str, float]) -> dic
         **{kind: f"{milliseconds:.2f}" for kind, milliseconds in by_kind.items()},
         "tau": NONE if row.tau is None else f"{row.tau:.2f}",
         "predicted speed-up": speed,
+        "inductor: kernels": f"{sum(work.kernels for work in row.compiled):.0f}",
+        "ms": f"{row.round_ms(gpu, True):.1f}",
+        "speed-up": compiled_speed,
     }
     if row.name in measured:
         cells["measured ms"] = f"{measured[row.name]:.1f}"
@@ -262,7 +275,8 @@ def _assumptions(gpus: Sequence[Prices], tau: str | None) -> str:
             f"least {gpu.replayed_us} us, an operation {gpu.launched_us} us of the host."
             for gpu in gpus
         ),
-        "An operation of PyTorch is one kernel; sort, argsort and topk are four.",
+        "An operation of PyTorch is one kernel; sort, argsort and topk are four. A compiled one "
+        "has one per product, and one per reduction in between or one.",
         f"The host takes {HOST_MS} ms between rounds, and a rule that walks there {RULE_MS} more.",
         "Half of the image is in the cache. Adaptive trees keep one depth and width.",
         "Rounds are counted as launched on a CPU; a graph pads them to its largest size.",

@@ -21,7 +21,7 @@ from drafters.block import (
     choose_window,
     visible,
 )
-from drafters.hidden_states import UNKNOWN, Nodes, StaleHiddenStates, recall
+from drafters.hidden_states import UNKNOWN, Nodes, Recalling, StaleHiddenStates
 from drafters.loading import LoadedDrafter
 from drafters.similarity import SHARPNESS, Directions
 from models.base import Context
@@ -59,21 +59,22 @@ def test_nodes_are_recalled_by_similarity() -> None:
     tokens = torch.tensor([[[2, 1, 2], [3, 3, 3]]])
     nodes = Nodes(positions, lineage, features)
     similar = Directions(3 * directions, directions.dtype)  # of any length
-    found, similarity = recall(tokens, torch.tensor([[5, 9]]), nodes, similar)
+    recalling = Recalling.at(torch.tensor([[5, 9]]), nodes, similar)
+    found, similarity = recalling.after(tokens)
     cosines = (directions[tokens[0, 0]] * directions[lineage[0, 1:3]]).sum(-1)
     merits = cosines @ torch.tensor(SHARPNESS, dtype=torch.float64)
     expected = torch.einsum("n,gnh->gh", merits.softmax(0), features[0, :, 1:3])
     torch.testing.assert_close(found[0, :, 0], expected)
     assert similarity[0, 0] == pytest.approx(merits.max().item() / sum(SHARPNESS))
-    assert similarity[0, 1] == UNKNOWN and not found[0, :, 1].any()
+    assert similarity[0, 1] == UNKNOWN  # where what is found is not read
+    assert recalling.known.tolist() == [[True, False]]
 
 
 def test_the_same_tokens_have_the_similarity_of_one() -> None:
     directions = torch.nn.functional.normalize(random(6, 5), dim=-1)
     nodes = Nodes(torch.tensor([[2]]), torch.tensor([[[1, 2, 3]]]), random(1, 1, 1, 3))
-    found, similarity = recall(
-        nodes.lineage, torch.tensor([[2]]), nodes, Directions(directions, torch.float64)
-    )
+    similar = Directions(directions, torch.float64)
+    found, similarity = Recalling.at(torch.tensor([[2]]), nodes, similar).after(nodes.lineage)
     torch.testing.assert_close(found, nodes.hidden)
     assert similarity.item() == pytest.approx(1)
 
@@ -199,7 +200,7 @@ def test_a_state_above_is_that_of_the_row_above(session) -> None:
     memory.exact[:, :, :7] = exact
     positions = torch.tensor([[1, 3, 6, 8, 9, 13]])
     tokens = torch.zeros(1, 6, 3, dtype=torch.long)
-    found, similarity = memory.recall(tokens, positions, round_at(7))
+    found, similarity = memory.at(positions, round_at(7)).after(tokens)
     torch.testing.assert_close(found, exact[:, :, [6, 0, 3, 5, 6, 6]])
     assert (similarity == UNKNOWN).all()
 
