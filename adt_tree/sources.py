@@ -23,7 +23,7 @@ from configs.fields import (
 from configs.gone import GONE_FLAGS
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
-from configs.targets import ROOT, TARGETS
+from configs.targets import ROOT, TARGETS, model_defaults
 from models.files.folders import checkpoint_folder
 from models.files.recognition import targets_in
 from models.registry import FAMILIES
@@ -141,7 +141,8 @@ def source_values(source: str | os.PathLike, given: Values) -> Values:
     if not os.path.isdir(name) and not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         expected = f"a folder, owner/name on the hub, a recipe's .yaml file, {one_of(TARGETS)}"
         raise mismatch("from_pretrained", repr(name), expected)
-    return {"model_path": name, "model": given.get("model") or _model_in(name)}
+    model = given.get("model") or _model_in(name)
+    return model_defaults(model) | {"model_path": name, "model": model}
 
 
 def with_tuned(recipe: Values, given: Values) -> tuple[Values, Values]:

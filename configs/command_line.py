@@ -33,7 +33,7 @@ from configs.fields import (
 from configs.gone import GONE_FLAGS, GONE_METHODS, RENAMED_METHODS, STILL_SO
 from configs.method_table import METHODS
 from configs.methods import MethodSettings, applicable
-from configs.targets import OWN_FLAGS, TARGETS
+from configs.targets import OWN_FLAGS, TARGETS, model_defaults
 
 METHOD_FLAGS = flags_in(MethodSettings)
 TUNED = "tuned"  # key of a recipe that `tune` wrote: where and when its method was the fastest
@@ -127,7 +127,7 @@ def read(command: str, texts: Mapping[str, str]) -> tuple[Values, Values]:
         refuse("config", path, "names of YAML files, with one comma between two")
     recipes = [read_recipe(name, command) for name in names]
     models = [values["model"] for values in (given, *reversed(recipes)) if "model" in values]
-    recipe: Values = {}
+    recipe: Values = model_defaults(models[0]) if models and "cfg" in flags else {}
     for values in recipes:
         foreign = _FILE_FLAGS if models and values.get("model", models[0]) != models[0] else ()
         recipe |= {name: value for name, value in values.items() if name not in foreign}

@@ -60,7 +60,7 @@ class ModelSettings(CodecSettings):
         None,
         f"image size in pixels, as 768 or 1024x576; only {', '.join(targets_with('target_size'))}",
         shown="the size in the folder's name, such as Lumina-mGPT-7B-768, or 768; emu3 720; emu3_5 "
-        "1168x880",
+        "1168x880; glm_image 1024",
     )
     negative_prompt: str | None = setting(
         None,

@@ -17,6 +17,7 @@ class SamplingSettings(Settings):
         above=0,  # 0 switches guidance off in other programs, but here it would ignore the prompt
         high=100,
         wanted="1 for no guidance, or another number above 0, at most 100",
+        shown="3.0; glm_image 1, which has no guidance",
     )
     temperature: float = setting(1.0, "sampling temperature, 0 = argmax", low=0, high=100)
     top_k: int = setting(0, "sample from the k likeliest codes, 0 = off", low=0)

@@ -162,9 +162,10 @@ TARGETS = {
     "glm_image": Target(
         folder="ckpts/glm_image/GLM-Image/vision_language_encoder",
         sources={
-            "model_path": "`hf download zai-org/GLM-Image --local-dir ckpts/glm_image/GLM-Image "
-            "--include 'vision_language_encoder/*' 'processor/*'`",
-            "drafter_path": "none is public; use a method without a trained drafter",
+            "model_path": "`hf download zai-org/GLM-Image --local-dir ckpts/glm_image/GLM-Image`; "
+            "for tokens without pictures, with `--include 'vision_language_encoder/*' "
+            "'processor/*'`",
+            "drafter_path": "none is public; `main.py train_drafter` makes one",
         },
         flags=("target_size",),
         sizes=GLM_IMAGE,
@@ -184,8 +185,19 @@ OWN_FLAGS = {
 }
 
 
+def model_defaults(model: str) -> dict[str, float]:
+    """Return the settings, by flag, whose defaults are not those of other models.
+
+    model: also one that does not exist, which is refused elsewhere.
+    """
+    return {"cfg": 1.0} if model in TARGETS and not TARGETS[model].guided else {}
+
+
 def refuse_foreign_flags(settings: object) -> None:
     """Raise a SettingsError for a flag that only other targets than the settings' model have."""
+    sampling = getattr(settings, "sampling", None)
+    if sampling is not None and not TARGETS[settings.model].guided and sampling.cfg != 1:
+        refuse("cfg", sampling.cfg, f"1 with --model {settings.model}, which has no guidance")
     for name, models in OWN_FLAGS.items():
         value = getattr(settings, name, None)
         if value is not None and settings.model not in models:

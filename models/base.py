@@ -118,6 +118,10 @@ class ImageGrid:
     def tokens(self) -> int:
         return self.first + self.rows * self.columns
 
+    def __str__(self) -> str:
+        small = "" if self.preview is None else f"{self.preview[0]} x {self.preview[1]} + "
+        return f"{small}{self.rows} x {self.columns}"
+
     @property
     def widest(self) -> int:
         """Return the columns of the wider grid."""
@@ -242,5 +246,18 @@ class TargetModel(Protocol):
     def drafter_spec(self, config: dict) -> TransformerSpec:
         """Return the sizes in a drafter's config.json; ValueError if it is for another target."""
 
+    @property
+    def pictured(self) -> bool:
+        """Whether `picture` makes pictures, not only images of tokens."""
+
+    def picture(self, codes: Tensor, text: str, seed: int) -> Tensor:
+        """A finished image's codes (grid.tokens,) -> pixels (height, width, 3), uint8 on the CPU.
+
+        text, seed: of the image, for painters that have noise of their own.
+        """
+
     def to_image(self, codes: Tensor) -> Tensor:
-        """Codes (images, grid.tokens) -> pixels (images, height, width, 3), uint8 on the CPU."""
+        """Codes (images, grid.tokens) -> pixels (images, height, width, 3), uint8 on the CPU.
+
+        Also of unfinished images, so a painter that takes long makes none of these.
+        """

@@ -17,6 +17,7 @@ from configs.fields import Values, build, missing, refuse
 from configs.methods import MethodSettings, applicable
 from configs.model import EngineSettings
 from configs.schema import CLASSIFIER, RunSettings
+from configs.targets import model_defaults
 from configs.tools import DistanceSettings, InspectSettings, PageSettings
 from configs.training import TrainSettings
 from configs.tune import PROMPTS, TuneSettings, candidates
@@ -120,6 +121,7 @@ def extraction_settings(texts: Mapping[str, str]) -> ExtractionSettings:
         if name := next((name for name in given if name in OF_SAMPLES), None):
             refuse(name, given[name], "only with --from_prompts")
         recipe = {name: value for name, value in recipe.items() if name not in OF_SAMPLES}
+        recipe |= model_defaults(asked.get("model", "tiny"))
     drawn = given | {"prompt": asked.get("prompt", OWN_CAPTIONS), "num_images": -1}
     values, method = with_method({"method": "jacobi"} | recipe, drawn)
     return build(ExtractionSettings, asked, run=_run(values, given, method))

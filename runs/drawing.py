@@ -20,11 +20,12 @@ from runs.session import Session
 
 @dataclass(frozen=True)
 class Drawn:
-    """A finished image with its pixels, uint8 (height, width, 3), and the seconds they took."""
+    """A finished image with its pixels, and the seconds they took."""
 
     image: FinishedImage
-    pixels: np.ndarray
+    pixels: np.ndarray  # (height, width, 3), uint8
     seconds_decode: float
+    pictured: bool  # whether the pixels are a picture, not only tokens
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,9 @@ def draw(
 def _drawn(target: TargetModel, image: FinishedImage) -> Drawn:
     """Return a finished image with its pixels."""
     started = time.perf_counter()
-    pixels = np.asarray(target.to_image(image.codes[None])[0])
-    return Drawn(image, pixels, time.perf_counter() - started)
+    job = image.job
+    pixels = np.asarray(target.picture(image.codes, job.prompt, job.seed))
+    return Drawn(image, pixels, time.perf_counter() - started, target.pictured)
 
 
 def check_lengths(target: TargetModel, items: Sequence[PromptItem | Job]) -> None:

@@ -114,7 +114,8 @@ def _about(
         texts = repr([item.prompt for item in prompts])
         kept["prompt"] += f", {sha256(texts.encode()).hexdigest()[:16]}"
     (width, height), grid = codec.size, codec.grid
-    return {
+    small = {} if grid.preview is None else {"preview": grid.preview}
+    return small | {
         "origin": "images" if prompts is None else "own",
         "model": run.model,
         "checkpoint": checkpoint_id(checkpoint_folder(run.model_path, "--model_path")),

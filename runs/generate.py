@@ -15,6 +15,7 @@ import numpy as np
 from configs.fields import refuse
 from configs.schema import RunSettings
 from runs.prompts import PromptItem, prompt_items
+from runs.run_files import TOKENS
 from runs.run_folder import RunFolder
 from support.json_files import Line
 from support.output import printed_unless_saved
@@ -22,7 +23,7 @@ from support.processes import Processes, launched
 from support.progress import DecodingProgress, plural
 
 if TYPE_CHECKING:  # these import torch
-    from decoding.images import FinishedImage
+    from runs.drawing import Drawn
     from runs.session import Session
 
 _TRACE_FIELDS = ("id", "round", "position", "depth", "width", "nodes", "accepted", "top1")
@@ -126,7 +127,7 @@ def _make(
         for stats in step.rounds if settings.trace else ():
             traces[stats.id].append({name: getattr(stats, name) for name in _TRACE_FIELDS})
         # All of the step's figures, before the first image meets a full disk.
-        records = [_record(settings, one.image, one.seconds_decode) for one in step.finished]
+        records = [_record(settings, one) for one in step.finished]
         with printed_unless_saved(*records):
             for drawn, record in zip(step.finished, records, strict=True):
                 folder.save(drawn.pixels, record, traces.pop(record["id"], ()))
@@ -134,11 +135,12 @@ def _make(
     return time.perf_counter() - started
 
 
-def _record(settings: RunSettings, image: "FinishedImage", seconds_decode: float) -> Line:
+def _record(settings: RunSettings, drawn: "Drawn") -> Line:
     """Return a finished image's line of records.jsonl.
 
     `tokens` is their number; `tokens_sha256` is of the codes as little-endian int32.
     """
+    image = drawn.image
     codes = np.asarray(image.codes)
     method = settings.method
     return {
@@ -151,8 +153,9 @@ def _record(settings: RunSettings, image: "FinishedImage", seconds_decode: float
         "lossless": method.lossless,
         "tokens": len(codes),
         **{name: getattr(image, name) for name in _MEASURES},
-        "seconds_decode": seconds_decode,
+        "seconds_decode": drawn.seconds_decode,
         "tokens_sha256": hashlib.sha256(codes.astype("<i4").tobytes()).hexdigest(),
+        **({} if drawn.pictured else {"pixels": TOKENS}),
     }
 
 

@@ -25,6 +25,7 @@ from support.json_files import Line, numbered_lines, read_object, refuse_line, s
 from support.provenance import revision, versions
 
 MANIFEST, RECORDS, TRACE = "run.json", "records.jsonl", "trace.jsonl"
+TOKENS = "tokens"  # what the entry `pixels` of a record says of a picture that shows only tokens
 _KINDS = {"prompt": str, "seed": int, "tokens_sha256": str, "lossless": bool}
 _LARGEST = 1e300  # also of whole numbers, which JSON bounds by nothing
 _POSITIVE = ("tokens", "target_forwards", "seconds")

@@ -13,7 +13,6 @@ from configs.fields import SettingsError, refuse
 from configs.methods import MethodSettings
 from configs.model import INDUCTOR, CodecSettings, EngineSettings
 from configs.sampling import SamplingSettings
-from configs.targets import TARGETS
 from decoding.engine import Engine
 from decoding.proposals import Calibration
 from decoding.stats import Sources
@@ -208,9 +207,6 @@ def open_target(settings: EngineSettings) -> TargetModel:
     spreads = settings.device_map == "auto"
     if spreads and device.type == "cpu":
         refuse("device_map", "auto", "only where CUDA devices are")
-    if not TARGETS[settings.model].guided and settings.sampling.cfg != 1:
-        wanted = f"1 with --model {settings.model}, which has no guidance"
-        refuse("cfg", settings.sampling.cfg, wanted)
     form = None if settings.quantize is None else weight_format(settings.quantize, device)
     loaded_on = torch.device("cpu") if spreads or form else device
     target = load_target(

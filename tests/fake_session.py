@@ -88,7 +88,11 @@ class FakeSession:
 
     engine: FakeEngine
     target: SimpleNamespace = field(
-        default_factory=lambda: SimpleNamespace(to_image=fake_pixels, length=fake_length)
+        default_factory=lambda: SimpleNamespace(
+            picture=lambda codes, text, seed: fake_pixels(codes[None])[0],
+            pictured=True,
+            length=fake_length,
+        )
     )
 
     def open_engine(self) -> FakeEngine:

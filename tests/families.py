@@ -9,6 +9,7 @@ from PIL import Image
 from small import small_settings, write_checkpoint
 from small_emu3 import emu3_settings, write_emu3
 from small_emu3_5 import emu3_5_settings, write_emu3_5
+from small_glm_image import glm_image_settings, open_glm_image, write_glm_image
 from small_janus import janus_settings, write_janus
 from small_liquid import liquid_settings, write_liquid
 from small_llamagen import llamagen_settings, open_llamagen, write_llamagen
@@ -52,6 +53,7 @@ SMALL = {
     ),
     "liquid": Small(lambda root: write_liquid(root / "Liquid_V1_7B"), liquid_settings),
     "lumina_mgpt2": Small(lambda root: write_lumina2(root / "Lumina-mGPT-2.0"), lumina2_settings),
+    "glm_image": Small(write_glm_image, glm_image_settings, open_glm_image),
     "llamagen": Small(write_llamagen, llamagen_settings, open_llamagen),
 }
 

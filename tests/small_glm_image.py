@@ -1,9 +1,10 @@
-"""A small GLM-Image with random weights, without its painter, as transformers writes it."""
+"""A small GLM-Image with random weights, as transformers and diffusers write it."""
 
 import json
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
 from small import (
     llama_drafter,
@@ -16,7 +17,9 @@ from transformers import GlmImageConfig, GlmImageForConditionalGeneration
 
 from configs.schema import RunSettings
 from models.base import TargetOptions
+from models.targets import glm_image
 from models.targets.glm_image import GlmImage
+from runs.session import Session, open_session
 
 CODES = 300
 NAMES = ("<pad>", "<sop>", "<eop>", "<|user|>")
@@ -62,6 +65,39 @@ def processor_files(folder: Path) -> None:
     settings = {**names, "pad_token": "<pad>", "tokenizer_class": "PreTrainedTokenizerFast"}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     (folder / "chat_template.jinja").write_text(TEMPLATE)
+
+
+def open_glm_image(settings: RunSettings) -> Session:
+    """Open a session whose small grid has 2 x 3 tokens; those of small models have 256, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(glm_image, "_PREVIEW", 3)
+        return open_session(settings)
+
+
+def write_painter(root: Path) -> None:
+    """Write the parts of diffusers' pipeline around those of `write_glm_image`."""
+    import diffusers
+    from transformers import ByT5Tokenizer, T5Config, T5EncoderModel
+
+    torch.manual_seed(0)
+    vae = diffusers.AutoencoderKL(
+        down_block_types=["DownEncoderBlock2D"] * 4, up_block_types=["UpDecoderBlock2D"] * 4,
+        block_out_channels=[4] * 4, latent_channels=4, norm_num_groups=2, latents_mean=[0.0] * 4,
+        latents_std=[1.0] * 4, mid_block_add_attention=False,
+    )  # fmt: skip
+    transformer = diffusers.GlmImageTransformer2DModel(
+        in_channels=4, out_channels=4, num_layers=1, attention_head_dim=16, num_attention_heads=2,
+        text_embed_dim=16, time_embed_dim=16, condition_dim=4,
+        prior_vq_quantizer_codebook_size=CODES,
+    )  # fmt: skip
+    glyphs = T5Config(vocab_size=400, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
+    scheduler = diffusers.FlowMatchEulerDiscreteScheduler()
+    parts = (ByT5Tokenizer(), None, T5EncoderModel(glyphs), None, vae, transformer, scheduler)
+    diffusers.GlmImagePipeline(*parts).save_pretrained(root)
+    index = json.loads((root / "model_index.json").read_text())
+    index["processor"] = ["transformers", "GlmImageProcessor"]
+    index["vision_language_encoder"] = ["transformers", "GlmImageForConditionalGeneration"]
+    (root / "model_index.json").write_text(json.dumps(index))
 
 
 def glm_image_settings(folder: Path, dtype: str = "fp64", **sampling: float) -> RunSettings:

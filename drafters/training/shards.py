@@ -1,7 +1,8 @@
 """Token shards: a folder of image codes with their captions, which drafters are trained on.
 
 about.json      what the codes are of: model and checkpoint (a fingerprint); rows and columns of
-                the grid of codes; vocab (codes are below it); width and height in pixels; origin:
+                the grid of codes; preview, those of the small grid before it, if there is one;
+                vocab (codes are below it); width and height in pixels; origin:
                 "images", or "own" for the target's own samples; law: the sampling settings of
                 these, or null; settings: the flags that decide what the folder holds
 tokens-<rank>-<number>.safetensors
@@ -25,6 +26,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from configs.fields import SettingsError, mismatch
+from models.base import ImageGrid
+from models.files.entries import is_size
 from models.files.opening import open_safetensors
 from support.durable import append_lines, encode_json, lock, replace_file
 from support.json_files import Line, parse_json, read_lines, read_object, shortened
@@ -68,12 +71,12 @@ class Tokens:
                 shards hold the same id; names the file.
         """
         about = read_about(Path(folder))
-        rows, columns = about["rows"], about["columns"]
+        grid = grid_of(about)
         examples: dict[str, tuple[Line, tuple[Path, int]]] = {}
         for path in shard_paths(Path(folder)):
             entries, tokens = read_shard(path)
-            if tokens != rows * columns:
-                size = f"{tokens} codes per image; about.json has {rows} x {columns}"
+            if tokens != grid.tokens:
+                size = f"{tokens} codes per image; about.json has {grid}"
                 raise ValueError(f"{path}: {size}")
             for row, entry in enumerate(entries):
                 id = entry["id"]
@@ -98,7 +101,7 @@ class Tokens:
         parts = [cls.read(folder) for folder in folders]
         first = parts[0].about
         for folder, tokens in zip(folders, parts, strict=True):
-            for name in ("model", "checkpoint", "rows", "columns", "vocab"):
+            for name in ("model", "checkpoint", "rows", "columns", "preview", "vocab"):
                 if (value := tokens.about.get(name)) != first.get(name):
                     other = f"that of {folders[0]} is {first.get(name)!r}"
                     raise ValueError(f"{folder}: its {name} is {value!r}; {other}")
@@ -113,8 +116,7 @@ class Tokens:
 
         Every shard is opened once, whatever the order of the indices.
         """
-        tokens = self.about["rows"] * self.about["columns"]
-        result = torch.empty((len(indices), tokens), dtype=torch.int64)
+        result = torch.empty((len(indices), grid_of(self.about).tokens), dtype=torch.int64)
         wanted: dict[Path, list[tuple[int, int]]] = defaultdict(list)
         for position, index in enumerate(indices):
             path, row = self._rows[index]
@@ -166,12 +168,21 @@ def read_about(folder: Path) -> Line:
         raise SettingsError(f"{folder}: found no about.json; `main.py extract_tokens` writes one")
     about = read_object(path)
     for name in ("rows", "columns", "vocab"):
-        if type(about.get(name)) is not int or about[name] < 1:
+        if not is_size(about.get(name)):
             got = shortened(about.get(name))
             raise mismatch(f"{path}: {name}", got, "a whole number above 0")
+    preview = about.get("preview", [1, 1])
+    if not (isinstance(preview, list) and len(preview) == 2 and all(map(is_size, preview))):
+        raise mismatch(f"{path}: preview", shortened(preview), "two whole numbers above 0")
     if not isinstance(about.get("settings", {}), dict):
         raise mismatch(f"{path}: settings", shortened(about["settings"]), "a JSON object")
     return about
+
+
+def grid_of(about: Line) -> ImageGrid:
+    """Return the grid of an image's codes, without row ends."""
+    preview = about.get("preview")
+    return ImageGrid(about["rows"], about["columns"], preview=preview and tuple(preview))
 
 
 def read_shard(path: Path) -> tuple[list[Line], int]:

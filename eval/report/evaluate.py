@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from configs.evaluation import EvaluateSettings
-from configs.fields import settings_dict
+from configs.fields import refuse, settings_dict
 from eval.metrics.base import Score
 from eval.report.figures import Scores, compute_scores, with_prices
 from eval.report.report import PAPER_NOTE, Findings, report, shown_keys
@@ -35,6 +35,7 @@ def evaluate(settings: EvaluateSettings, runs: Sequence[Run]) -> None:
     """
     folder = Path(settings.report_dir or runs[0].folder / "evaluation")
     check_places(settings, folder)
+    check_pictures(settings, runs)
     processes = launched()
     if processes.rank == 0:
         images = sum(len(run.images) for run in runs)
@@ -59,6 +60,15 @@ def evaluate(settings: EvaluateSettings, runs: Sequence[Run]) -> None:
     document = _document(settings, findings, scores, [text for kind in kinds for text in kind])
     _write(folder, tables, document, page)
     print(f"{folder}/report.html, speed.md, images.md (.csv, .tex), evaluation.json")
+
+
+def check_pictures(settings: EvaluateSettings, runs: Sequence[Run]) -> None:
+    """Raise a SettingsError for metrics of a run whose image files show only tokens."""
+    names = settings.chosen_metrics("other")
+    tokens = [str(run.folder) for run in runs if not run.pictured]
+    if names and tokens:
+        wanted = f"none for {', '.join(tokens)}: img/*.png are tokens there, not pictures"
+        refuse("metrics", ",".join(names), wanted, "docs/models.md says how to paint them.")
 
 
 def check_places(settings: EvaluateSettings, report_dir: Path) -> None:

@@ -21,6 +21,7 @@ from eval.metrics.base import ImageSet, Unavailable
 from runs.run_files import (
     MANIFEST,
     RECORDS,
+    TOKENS,
     TRACE,
     files_of,
     image_path,
@@ -56,6 +57,11 @@ class Run:
     def lossless(self) -> bool:
         """Whether the images have the target's own distribution."""
         return all(record["lossless"] for record in self.records.values())
+
+    @property
+    def pictured(self) -> bool:
+        """Whether all image files are pictures, not only tokens."""
+        return all(record.get("pixels") != TOKENS for record in self.records.values())
 
     @property
     def same_tokens(self) -> bool:

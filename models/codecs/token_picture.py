@@ -1,23 +1,49 @@
 """Codes as a picture, of models whose pixels another program makes of them."""
 
+from dataclasses import dataclass, replace
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
 
+class Painter(Protocol):
+    """What makes a picture of an image's codes and its prompt."""
+
+    def to(self, device: torch.device) -> "Painter":
+        """Return the same painter on another device."""
+
+    def paint(self, codes: Tensor, size: tuple[int, int], text: str, seed: int) -> Tensor:
+        """Codes (tokens,) -> pixels (height, width, 3), uint8 on the CPU.
+
+        size: rows and columns of the codes. seed: of the painter's own noise.
+        """
+
+
+@dataclass(frozen=True)
 class TokenPicture:
-    """A pixel per token: its code is 256 red + green. It takes the place of an image tokenizer."""
+    """A pixel per token: its code is 256 red + green. It takes the place of an image tokenizer.
+
+    painter: of finished images; None: they stay tokens.
+    """
+
+    painter: Painter | None = None
 
     def to(self, device: torch.device) -> "TokenPicture":
-        return self
+        return replace(self, painter=self.painter and self.painter.to(device))
 
     def decode(self, codes: Tensor, size: tuple[int, int]) -> Tensor:
         """Codes (images, tokens) -> pixels (images, rows, columns, 3), uint8 on the CPU.
 
         Of several grids the last one is shown; size: its rows and columns.
         """
-        rows, columns = size
-        codes = codes[:, -rows * columns :].unflatten(1, size).cpu()
+        codes = last_grid(codes, size).cpu()
         return torch.stack([codes // 256, codes % 256, torch.zeros_like(codes)], -1).byte()
+
+
+def last_grid(codes: Tensor, size: tuple[int, int]) -> Tensor:
+    """Codes (..., tokens) -> those of the last grid (..., rows, columns)."""
+    return codes[..., -size[0] * size[1] :].unflatten(-1, size)
 
 
 def codes_of(pixels: Tensor) -> Tensor:

@@ -60,7 +60,7 @@ class Family(ABC):
     name: str
     prompts: type[Prompts]
     fit: Fit = ADM  # how pictures are brought to the model's size
-    pictured = True  # whether it has an image tokenizer; otherwise it writes tokens
+    decoded = True  # whether its image tokenizer makes pixels
     image_part = "image tokenizer"  # its name in reports
 
     @abstractmethod
@@ -93,6 +93,10 @@ class Family(ABC):
     def entries(self, config: dict) -> dict:
         """Return the entries that a new drafter takes over, in one flat table."""
         return dict(config)
+
+    def pictured(self, folder: Path) -> bool:
+        """Return whether images become pictures; otherwise they stay tokens."""
+        return True
 
     def finish(self, network: nn.Module, prompts: Prompts) -> Transformer:
         """Return the transformer of a network whose weights have been read."""
@@ -159,7 +163,7 @@ class Family(ABC):
         ends = "" if grid.row_end is None else f" and {grid.rows} row ends"
         text = "text tokenizer, image tokenizer and config.json fit together; an image is"
         return Checked(
-            f"{text} {grid.rows} x {grid.columns} tokens{ends}",
+            f"{text} {grid} tokens{ends}",
             sequence=ImageSequence(grid, prompts.shortest),
         )
 

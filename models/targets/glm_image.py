@@ -3,7 +3,7 @@
 A sequence is the checkpoint's chat template around the text, `<sop>32 32<eop><sop>16 16<eop>` with
 rows and columns of both grids, the image start, then the small grid and the large one, without row
 ends. There is no unconditional row. A token stands for 32 x 32 pixels, which diffusers'
-GlmImagePipeline paints; here tokens are written.
+GlmImagePipeline paints where the whole checkpoint is there; else tokens are written.
 """
 
 import math
@@ -11,12 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from PIL import Image
 from tokenizers import Tokenizer
 from torch import Tensor
 
 from configs.image_size import GLM_IMAGE, parse_size
 from models.base import GridRope, ImageGrid, ImageVocab, PromptRows, TargetOptions, TransformerSpec
-from models.codecs.codec import Codec
+from models.codecs.codec import Codec, Fit
+from models.codecs.glm_painter import find_painter
+from models.codecs.glm_vision import GlmVision, glm_codebook
 from models.codecs.token_picture import TokenPicture
 from models.files.entries import filled, refuse_entry, require_model, require_values
 from models.files.names import HUB_TOKENIZER
@@ -46,17 +49,13 @@ _BUILT = {"hidden_act": ("silu",), "attention_bias": (True,)}
 # Of the largest image and its small grid, and 2,000 for a prompt. Caches have room for all.
 _POSITIONS = 6400
 _PUBLIC = "model.language_model."
-_UNREAD = ("model.visual.", "model.vqmodel.")  # what reads pictures given to the model
+UNREAD = ("model.visual.", "model.vqmodel.")  # what reads pictures given to the model
 _CELL, _PREVIEW = 32, 16  # pixels of a token; side of the small grid of a square
 _TOKENS = {"grid_bos_token": "<sop>", "grid_eos_token": "<eop>", "bos_token": None}
 _TEXT = "\ue000"  # stands for the text in a rendered template
-PAINT = (
-    "glm_image writes tokens: in img/*.png a pixel is a token, 256 red + green; docs/models.md "
-    "says how diffusers' GlmImagePipeline(prior_token_ids=...) paints them"
-)
-_NO_CODEC = (
-    "glm_image has no image tokenizer here: its vision encoder, which turns pictures into codes, "
-    "is not read, so there is neither extract_tokens nor vq_distances"
+_TOKENS_ONLY = (
+    "glm_image writes tokens, a pixel of img/*.png each (256 red + green): {} is not the whole "
+    "checkpoint with which diffusers' GlmImagePipeline paints; docs/models.md says how it can later"
 )
 
 
@@ -165,8 +164,8 @@ class GlmImage(Family):
 
     name = "glm_image"
     prompts = GlmPrompts
-    pictured = False
-    image_part = "pixels"
+    fit = Fit(Image.Resampling.BICUBIC, halves=False)
+    decoded = False
 
     def entries(self, config: dict) -> dict:
         """Return what a drafter takes over: a layer of Llama, heads of hidden / heads channels."""
@@ -211,7 +210,7 @@ class GlmImage(Family):
             for theirs, name in (("self_attn", "attention"), ("mlp", "mlp")):
                 slot = Slot(f"{ours}{name}_after.weight")
                 keys[f"{public}post_{theirs}_layernorm.weight"] = slot
-        return decoder_network(spec, vocab, keys, ignored=_UNREAD)
+        return decoder_network(spec, vocab, keys, ignored=UNREAD)
 
     @torch.no_grad()
     def finish(self, network: Transformer, prompts: Prompts) -> Transformer:
@@ -226,28 +225,44 @@ class GlmImage(Family):
         return network
 
     def words(self, folder: Path, options: TargetOptions) -> GlmWords:
-        places = [folder, folder.absolute().parent / "processor"]
+        places = [folder, _root(folder) / "processor"]
         for place in places:
             if (place / HUB_TOKENIZER).is_file():
                 return GlmWords(place)
         raise ValueError(f"missing file: {HUB_TOKENIZER} in {' or '.join(map(str, places))}")
 
     def images(self, folder: Path, config: dict, options: TargetOptions) -> TokenPicture:
-        remark(PAINT)
-        return TokenPicture()
+        painter = find_painter(_root(folder), options.device)
+        if painter is None:
+            remark(_TOKENS_ONLY.format(_root(folder)))
+        return TokenPicture(painter)
 
     def image_codes(self, folder: Path, config: dict, options: TargetOptions) -> ImageCodes:
         return ImageCodes(_codes(config), _PREVIEW, _CELL)
 
     def codec(self, folder: Path, options: TargetOptions) -> Codec:
-        raise ValueError(_NO_CODEC)
+        config, spec = self._config(folder)
+        words = self.words(folder, options)
+        prompts = self._prompts(words, folder, config, spec, options)
+        images = GlmVision(folder, config, prompts.grid, options.device)
+        count = _codes(config)
+        return Codec(images, prompts.grid, count, lambda text: len(prompts.row(text)), self.fit)
+
+    def pictured(self, folder: Path) -> bool:
+        return find_painter(_root(folder), torch.device("cpu")) is not None
 
     def codebook(self, folder: Path, options: TargetOptions) -> Tensor:
-        raise ValueError(_NO_CODEC)
+        return glm_codebook(folder)
 
     def check_images(self, folder: Path, options: TargetOptions) -> Checked:
-        """Say that pixels are made elsewhere."""
-        return Checked(PAINT)
+        """Check the keys of the vision encoder, and say what makes pixels."""
+        codec = self.codec(folder, replace(options, download=False))
+        count = sum(parameter.numel() for parameter in codec.images.parameters)
+        painter = find_painter(_root(folder), options.device)
+        text = f"vision encoder with {codec.vocab} codes, {count / 1e6:.1f} M parameters; "
+        if painter is None:
+            return Checked(text + _TOKENS_ONLY.format(_root(folder)))
+        return Checked(f"{text}diffusers paints with {painter.root}", painter.bytes)
 
     def _text(self, config: dict) -> dict:
         require_model(config, ("glm_image",), self.name)
@@ -263,6 +278,11 @@ class GlmImage(Family):
         if not isinstance(rope, dict) or rope.get("rope_type", "default") != "default":
             refuse_entry("rope_parameters", rope, "rope_type 'default'")
         return rope
+
+
+def _root(folder: Path) -> Path:
+    """Return the folder of the whole checkpoint, of which the autoregressive stage is a part."""
+    return folder.absolute().parent
 
 
 def _codes(config: dict) -> int:

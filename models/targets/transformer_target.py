@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from models.base import Context, ImageGrid, ImageVocab, Layers, PromptRows, TransformerSpec
+from models.codecs.token_picture import TokenPicture
 from models.codecs.vqgan import ImageTokenizer
 from models.transformer import Transformer
 
@@ -64,6 +65,16 @@ class TransformerTarget:
 
     def drafter_spec(self, config: dict) -> TransformerSpec:
         return self._drafter(config, self.spec)
+
+    @property
+    def pictured(self) -> bool:
+        return not isinstance(self.images, TokenPicture) or self.images.painter is not None
+
+    def picture(self, codes: Tensor, text: str, seed: int) -> Tensor:
+        if isinstance(self.images, TokenPicture) and self.images.painter is not None:
+            size = self.grid.rows, self.grid.columns
+            return self.images.painter.paint(codes, size, text, seed)
+        return self.to_image(codes[None])[0]
 
     def to_image(self, codes: Tensor) -> Tensor:
         return self.images.decode(codes, (self.grid.rows, self.grid.columns))

@@ -276,7 +276,7 @@ class _Examination:
         """Read every table of nearest codes."""
         title, widths = "nearest codes", table_widths(folder)
         if not widths:
-            command = f"`main.py vq_distances --model_path {folder}`"
+            command = f"`main.py vq_distances --model {self.settings.model} --model_path {folder}`"
             text = f"none, which --lantern needs: {command} makes it"
             self._add(title, "vq_distances", text, NOTE)
         for width in widths:

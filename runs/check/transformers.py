@@ -16,6 +16,8 @@ from transformers import (
     Emu3TextModel,
     GemmaConfig,
     GemmaModel,
+    GlmImageConfig,
+    GlmImageModel,
     JanusVQVAEConfig,
     LlamaConfig,
     LlamaModel,
@@ -29,6 +31,7 @@ from models.files.tensors import read_tensors
 from models.files.weights import weight_files
 from models.targets.emu3 import Emu3
 from models.targets.emu3_5 import Emu35
+from models.targets.glm_image import UNREAD
 from models.targets.janus_config import janus_config
 from models.targets.liquid import Liquid
 from support.json_files import read_object
@@ -109,6 +112,26 @@ def liquid_oracle(folder: Path, target: TargetModel) -> Oracle:
     return _with_head(model, _fill_decoder(model, tensors, "model.", (HEAD,), folder, target))
 
 
+def glm_image_oracle(folder: Path, target: TargetModel) -> Oracle:
+    """Return transformers' GLM-Image; it reads prompt and image apart, as in generation."""
+    with torch.device("meta"):
+        model = GlmImageModel(GlmImageConfig.from_pretrained(folder))
+    model.visual = model.vqmodel = None
+    decoder, tensors = model.language_model, read_tensors(weight_files(folder))
+    head = _fill_decoder(decoder, tensors, "model.language_model.", UNREAD, folder, target)
+    grid = target.grid
+    grids = torch.tensor([[1, grid.rows, grid.columns], [1, *grid.preview]], device=target.device)
+
+    def features(ids: Tensor) -> Tensor:
+        begin = int((ids[0] == model.config.image_start_token_id).nonzero()[-1]) + 1
+        prompt = model(input_ids=ids[:, :begin], image_grid_thw=grids, use_cache=True)
+        cache = prompt.past_key_values
+        image = model(input_ids=ids[:, begin:], image_grid_thw=grids, past_key_values=cache)
+        return torch.cat([prompt.last_hidden_state, image.last_hidden_state], 1)[0]
+
+    return Oracle("GlmImageModel", features, lambda features: features @ head.T)
+
+
 def janus_oracle(folder: Path, target: TargetModel) -> Oracle:
     """Return transformers' Llama, with Janus's embedding and head of image codes."""
     config = janus_config(read_object(folder / "config.json"))
@@ -155,6 +178,7 @@ ORACLES: dict[str, Callable[[Path, TargetModel], Oracle]] = {
     "emu3_5": emu3_5_oracle,
     "janus_pro": janus_oracle,
     "liquid": liquid_oracle,
+    "glm_image": glm_image_oracle,
 }
 
 

@@ -10,7 +10,7 @@ from configs.training import TrainSettings
 from drafters.loading import drafter_network
 from drafters.training.heads import head_config
 from drafters.training.rounds import SHAPE
-from drafters.training.shards import Tokens
+from drafters.training.shards import Tokens, grid_of
 from drafters.training.windows import PASSES, ROUNDS
 from models.base import TransformerSpec
 from models.files.folders import checkpoint_folder
@@ -31,8 +31,8 @@ def slots_of(settings: TrainSettings, tokens: Tokens, spec: TransformerSpec) -> 
     """
     longest = max(len(caption.encode()) for caption in tokens.captions)
     prompt = spec.image_rope.condition if spec.image_rope else longest
-    rows, columns = tokens.about["rows"], tokens.about["columns"]
-    return prompt, rows * (columns + (TARGETS[settings.model].sizes is not None))
+    grid, ends = grid_of(tokens.about), TARGETS[settings.model].sizes is not None
+    return prompt, grid.tokens + grid.rows * ends
 
 
 def layer_floats(spec: TransformerSpec) -> int:

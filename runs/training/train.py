@@ -110,7 +110,9 @@ class Training:
         crew: Crew,
         progress: Progress,
     ):
+        small = target.grid.preview
         grid = {"rows": target.grid.rows, "columns": target.grid.columns}
+        grid["preview"] = None if small is None else list(small)
         _check_tokens(settings, tokens, grid | {"vocab": target.vocab.size})
         target.transformer.requires_grad_(False)  # or autograd would keep the target's activations
         try:

@@ -4,7 +4,8 @@
 """
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from configs.acceptance import LanternSettings
 from configs.command_line import listed_method, read, read_words
@@ -17,6 +18,7 @@ from configs.tools import InspectSettings
 from eval.metrics.base import Unavailable
 from eval.metrics.registry import METRICS
 from eval.metrics.weights import find_weights
+from models.registry import FAMILIES
 from runs.check.files import examine_files
 from runs.check.report import NOTE, Report, as_table
 from runs.commands import evaluate_settings
@@ -37,15 +39,25 @@ def paper_needs(*, flags: str, methods: str = "ar eagle2 adt", evaluate: str = "
 
     Raises:
         SettingsError: a flag cannot be used.
-        Failure: a file of the model or its drafter is missing or damaged.
+        Failure: a file of the model or its drafter is missing or damaged, or metrics are asked for
+            of images that are only tokens.
     """
     values, rows = flag_values(flags), methods_of(methods)
     drafted = [name for name, method in rows.items() if method.drafted]
     settings = build(InspectSettings, values if drafted else without_drafter(values))
+    judging = evaluate_settings(
+        read_words("evaluate", ["--output_dir=table", *shlex.split(evaluate)])
+    )
+    metrics = judging.chosen_metrics("tiny" if settings.model == "tiny" else "other")
+    if metrics and not FAMILIES[settings.model].pictured(Path(settings.model_path)):
+        raise Failure(
+            f"images of {settings.model} would be tokens, which no metric can judge: the whole "
+            'checkpoint paints them, EVALUATE="--metrics none" leaves the metrics out'
+        )
     report = examine_files(settings)
     print(as_table(report, settings), "\n")
     print(f"prompts: {_prompts(values)}")
-    for column in _columns(settings.model, evaluate):
+    for column in _columns(settings.model, judging, metrics):
         print(f"image quality: {column}")
     faults = [finding.name for finding in report.faults]
     if drafted and settings.drafter_path is None:
@@ -105,12 +117,8 @@ def _missing_tables(report: Report, rows: dict[str, MethodSettings]) -> list[str
     return [f"table of nearest codes for {', '.join(relaxed)}: {text}" for text in notes if relaxed]
 
 
-def _columns(model: str, evaluate: str) -> Iterator[str]:
+def _columns(model: str, settings: EvaluateSettings, names: Sequence[str]) -> Iterator[str]:
     """Yield a line per metric that the table will lack, then those that it will have."""
-    settings = evaluate_settings(
-        read_words("evaluate", ["--output_dir=table", *shlex.split(evaluate)])
-    )
-    names = settings.chosen_metrics("tiny" if model == "tiny" else "other")
     lacks = {name: _lacks(name, settings, model) for name in names}
     yield from (f"{name} skipped: {text}" for name, text in lacks.items() if text)
     yield f"computed: {', '.join(name for name in names if not lacks[name]) or 'none'}"

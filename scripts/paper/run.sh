@@ -3,7 +3,7 @@
 #
 #   bash scripts/paper/run.sh RECIPE PROMPTS
 #
-# RECIPE   a model: anole, lumina_mgpt, llamagen, llamagen2, janus_pro, emu3, emu3_5, liquid, lumina_mgpt2 or tiny (configs/*.yaml)
+# RECIPE   a model: anole, lumina_mgpt, llamagen, llamagen2, janus_pro, emu3, emu3_5, liquid, lumina_mgpt2, glm_image or tiny (configs/*.yaml)
 # PROMPTS  coco (MS-COCO 2017 validation captions), parti (PartiPrompts), or a file of prompts
 #
 # 1. Files: what is here and what is missing, memory, sources, and the metrics to expect.

@@ -232,8 +232,9 @@ def test_recipes_for_a_budget_of_draft_tokens(run, path, checkpoint):
 def test_a_models_recipe_is_valid_as_it_is(path):
     values = read_recipe(str(path), "generate_images")
     of_run = {name: v for name, v in values.items() if name in settings_fields(RunSettings)}
-    assert RunSettings(prompt="a cat", **of_run).model == path.stem
-    SamplingSettings(**{name: value for name, value in values.items() if name not in of_run})
+    rest = {name: value for name, value in values.items() if name not in of_run}
+    run = RunSettings(prompt="a cat", sampling=SamplingSettings(**rest), **of_run)
+    assert run.model == path.stem
 
 
 def test_missing_files(run, checkpoint):

@@ -10,6 +10,7 @@ from browser import thinned
 from paper_commands import commands, start, with_table
 from small_emu3 import write_emu3
 from small_emu3_5 import write_emu3_5
+from small_glm_image import write_glm_image
 from small_janus import write_janus
 from small_liquid import write_liquid
 from small_llamagen import LlamaGenSizes, write_llamagen
@@ -19,12 +20,13 @@ import main
 from configs.command_line import read_recipe
 from configs.schema import ROOT
 from models.registry import FAMILIES
+from models.targets import glm_image
 from models.targets.llamagen import LlamaGen
 from scripts.paper.hours import paper_hours
 from scripts.paper.needs import paper_needs
+from support.border import Failure
 
-# GLM-Image's pictures hold tokens, of which a table of quality says nothing.
-RECIPES = sorted({path.stem for path in (ROOT / "configs").glob("*.yaml")} - {"glm_image"})
+RECIPES = sorted(path.stem for path in (ROOT / "configs").glob("*.yaml"))
 TINY = "run.sh tiny configs/prompts/tiny_test.txt"
 COCO = {
     "images": [{"id": 7, "file_name": "7.jpg"}, {"id": 3, "file_name": "3.jpg"}],
@@ -42,6 +44,7 @@ TARGET_SIZES = {
     "emu3": "--target_size 40x32",
     "lumina_mgpt2": "--target_size 32",
     "emu3_5": "--target_size 80x64",
+    "glm_image": "--target_size 96x64",
 }
 NEEDS, HOURS = "scripts.paper.needs", "scripts.paper.hours"
 TOOLS = {NEEDS: paper_needs, HOURS: paper_hours}
@@ -58,6 +61,7 @@ def checkpoints(checkpoint, lumina_folder, tmp_path_factory) -> dict[str, Path]:
         "janus_pro": write_janus(tmp_path_factory.mktemp("janus") / "checkpoint"),
         "emu3": write_emu3(tmp_path_factory.mktemp("emu3") / "checkpoint"),
         "emu3_5": write_emu3_5(tmp_path_factory.mktemp("emu3_5") / "checkpoint"),
+        "glm_image": write_glm_image(tmp_path_factory.mktemp("glm_image")),
         "liquid": write_liquid(tmp_path_factory.mktemp("liquid") / "checkpoint"),
         "lumina_mgpt2": write_lumina2(tmp_path_factory.mktemp("lumina2") / "checkpoint"),
     }
@@ -81,6 +85,7 @@ def test_a_model_gets_images_and_a_table(
     monkeypatch.chdir(ROOT)
     for stage, side in SIDES.items():
         monkeypatch.setitem(FAMILIES, stage, LlamaGen(side))
+    monkeypatch.setattr(glm_image, "_PREVIEW", 3)  # few tokens
     each = ["benchmark", HOURS, *["generate_images"] * 3, "evaluate"]
     assert [words[0] for words in script_commands] == [NEEDS, *each * len(temperatures)]
     for words in script_commands:
@@ -202,6 +207,13 @@ def test_relaxed_rows(checkpoint, tmp_path, monkeypatch) -> None:
         assert main.main([*words, "--lantern_k", "10"]) == 0, words
         settings = json.loads((tmp_path / "out" / "T1" / name / "run.json").read_text())["settings"]
         assert (settings["method"], settings["verifier"]) == (method, "lantern")
+
+
+def test_metrics_of_tokens_are_refused_first(tmp_path) -> None:
+    folder = write_glm_image(tmp_path / "glm")
+    flags = f"--config configs/glm_image.yaml --model_path {folder} --prompt none.txt"
+    with pytest.raises(Failure, match="would be tokens.*--metrics none"):
+        paper_needs(flags=flags, methods="ar jacobi", evaluate="--metrics clip")
 
 
 def test_rows_that_are_compared_differ_in_one_thing() -> None:

@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from families import PROMPTS, decoded
-from small_glm_image import CODES, glm_image_settings, write_glm_image
+from browser import only_in_all
+from families import PROMPTS, decoded, extracted
+from PIL import Image
+from small_glm_image import CODES, glm_image_settings, write_glm_image, write_painter
 from torch import Tensor
-from transformers import GlmImageForConditionalGeneration, PreTrainedTokenizerFast
+from torchvision.transforms.v2 import InterpolationMode
+from torchvision.transforms.v2.functional import resize
+from transformers import (
+    GlmImageForConditionalGeneration,
+    GlmImageImageProcessor,
+    PreTrainedTokenizerFast,
+)
 from transformers.models.glm_image.processing_glm_image import GlmImageProcessor
 
+import main
+from adt_tree import Pipeline
+from configs.command_line import read
 from configs.fields import SettingsError
 from configs.schema import MethodSettings, SamplingSettings
 from decoding.cache import CacheShape, KVCache
+from decoding.images import Job
+from drafters.training.shards import Tokens, read_about
 from models.base import ImageGrid, TargetModel, TargetOptions
 from models.codecs.token_picture import codes_of
+from models.targets import glm_image
 from models.targets.glm_image import GlmImage
 from runs.session import Session, open_session
+from support.json_files import read_lines
 
 GREEDY = SamplingSettings(cfg=1.0, temperature=0.0)
 TEXT = " A red <sop>cat<start>.\n"  # names of control tokens are text
@@ -127,9 +146,104 @@ def test_the_token_above_is_in_the_same_grid() -> None:
     assert grid.above(torch.arange(10)).tolist() == above
 
 
-def test_what_is_refused(original) -> None:
-    with pytest.raises(SettingsError, match="cfg: .*1 with --model glm_image"):
-        open_session(glm_image_settings(original, cfg=3.0))
+def test_codes_of_a_picture_are_those_of_transformers(original, tmp_path) -> None:
+    """Of both grids: the encoder reads a picture at half the image's size, and at the small one."""
+    pixels, codes = extracted("glm_image", original, (32, 48), tmp_path, "--target_size=96x64")
+    large, small = encoded(original, pixels), encoded(original, resized(pixels, (13, 19)))
+    assert codes[0].tolist() == [*small, *large] and len(set(large)) > 3
+    assert read_about(tmp_path / "tokens")["preview"] == [13, 19]
     options = TargetOptions(torch.float32, torch.device("cpu"))
-    with pytest.raises(ValueError, match="no image tokenizer here.*neither extract_tokens"):
-        GlmImage().codec(original, options)
+    lengths = GlmImage().codebook(original, options).norm(dim=-1)
+    torch.testing.assert_close(lengths, torch.ones(CODES))
+
+
+@pytest.mark.parametrize("drafter", ["eagle", "block"])
+def test_a_drafter_learns_from_the_targets_images(drafter, original, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(glm_image, "_PREVIEW", 3)  # 2 x 3 tokens of the small grid
+    (tmp_path / "prompts.txt").write_text("\n".join(f"{number} cats" for number in range(5)))
+    model = f"--model glm_image --model_path {original} --target_size 96x64 --device cpu"
+    tokens, out = tmp_path / "tokens", tmp_path / "out"
+    words = f"extract_tokens {model} --output_dir {tokens} --from_prompts --num_images 5"
+    assert main.main([*words.split(), f"--prompt={tmp_path / 'prompts.txt'}"]) == 0
+    assert Tokens.read(tokens).codes([0]).shape == (1, 12)
+    method = "adt" if drafter == "eagle" else "block"
+    words = f"train_drafter {model} --tokens {tokens} --output_dir {out} --drafter {drafter}"
+    words += f" --steps 2 --batch_size 2 --holdout 2 --eval_images 2 --eval_method {method}"
+    assert main.main(words.split()) == 0
+    decoding = json.loads((out / "log.jsonl").read_text().splitlines()[-1])["decoding"]
+    assert decoding["identical"] == decoding["images"] == 2
+    monkeypatch.undo()
+    assert main.main([*words.split(), "--estimate"]) == 0
+    assert main.main(words.replace(str(out), f"{out}2").split()) == 2  # tokens of another grid
+
+
+def resized(pixels: Tensor, grid: tuple[int, int]) -> Tensor:
+    size = [16 * side for side in grid]
+    # torchvision rounds weights of uint8, so numbers are real until the end
+    image = resize(pixels.permute(2, 0, 1).float(), size, InterpolationMode.BICUBIC)
+    return image.permute(1, 2, 0).round().clamp(0, 255).byte()
+
+
+def encoded(folder: Path, pixels: Tensor) -> list[int]:
+    """The codes by transformers' classes, after the steps of its image processor."""
+    process = GlmImageImageProcessor(patch_size=16, temporal_patch_size=1, merge_size=1)
+    given = process(images=[pixels.permute(2, 0, 1)], do_resize=False, return_tensors="pt")
+    model = GlmImageForConditionalGeneration.from_pretrained(folder).eval()
+    grids = given["image_grid_thw"]
+    with torch.no_grad():
+        hidden = model.get_image_features(given["pixel_values"], grids).pooler_output
+        return model.get_image_tokens(hidden, grids).tolist()
+
+
+def generated(folder: Path, out: Path) -> tuple[Tensor, dict]:
+    """An image's pixels and record, by the command."""
+    words = f"generate_images --model glm_image --model_path {folder} --target_size 96x64"
+    words += f" --dtype fp64 --device cpu --temperature 0 --method jacobi --output_dir {out}"
+    assert main.main([*words.split(), "--prompt", "a 'red' cat"]) == 0
+    (path,) = (out / "img").iterdir()
+    return torch.from_numpy(np.array(Image.open(path))), read_lines(out / "records.jsonl")[0]
+
+
+def test_without_a_painter_images_are_tokens_and_no_metric_judges_them(
+    original, tmp_path, capsys
+) -> None:
+    root = shutil.copytree(original.parent, tmp_path / "GLM-Image")
+    pixels, record = generated(root / original.name, tmp_path / "out")
+    said = capsys.readouterr().err
+    assert "is not the whole checkpoint with which diffusers' GlmImagePipeline paints" in said
+    assert pixels.shape == (2, 3, 3) and record["pixels"] == "tokens"
+    assert main.main(["evaluate", "--output_dir", str(tmp_path / "out")]) == 2
+    assert re.search("error: --metrics: .*are tokens there, not pictures", capsys.readouterr().err)
+    assert main.main(f"evaluate --output_dir {tmp_path}/out --metrics none".split()) == 0
+
+
+@only_in_all
+def test_diffusers_paints_where_the_whole_checkpoint_is(original, session, tmp_path) -> None:
+    root = shutil.copytree(original.parent, tmp_path / "GLM-Image")
+    write_painter(root)
+    pixels, record = generated(root / original.name, tmp_path / "out")
+    assert "pixels" not in record
+    engine = session.open_engine(MethodSettings("ar"), GREEDY)
+    steps = engine.generate([Job("0", "a 'red' cat", record["seed"])])
+    (codes,) = [image.codes for step in steps for image in step.finished]
+    cells = codes[-6:].view(2, 3)
+    ids = torch.stack([cells, cells], 1).flatten(0, 1)  # (4, 3): every row twice
+    ids = torch.stack([ids, ids], 2).flatten()  # every column twice
+    from diffusers import GlmImagePipeline
+
+    pipeline = GlmImagePipeline.from_pretrained(root, vision_language_encoder=None, processor=None)
+    noise = torch.Generator().manual_seed(record["seed"])
+    given = {"prior_token_ids": ids[None], "height": 64, "width": 96, "generator": noise}
+    expected = pipeline("a 'red' cat", output_type="np", **given).images[0]
+    assert pixels.shape == (64, 96, 3) and expected.std() > 0.05
+    assert np.abs(pixels.numpy() - 255 * expected).max() < 1
+
+
+def test_guidance_is_off_by_default_and_refused(original, tmp_path) -> None:
+    recipe, given = read("inspect", {"model": "glm_image"})
+    assert (recipe, given) == ({"cfg": 1.0}, {"model": "glm_image"})
+    assert read("inspect", {"model": "anole"})[0] == {}
+    pipe = Pipeline.from_pretrained(original, target_size="96x64")
+    assert pipe.settings.sampling.cfg == 1
+    with pytest.raises(SettingsError, match="cfg: .*1 with --model glm_image"):
+        glm_image_settings(original, cfg=3.0)

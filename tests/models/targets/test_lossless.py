@@ -1,6 +1,7 @@
-"""Janus-Pro, Emu3, Emu3.5, Liquid and Lumina-mGPT 2.0 in fp64: every lossless rule with every
-method and proposal that it goes with repeats plain decoding's tokens, the randomised ones at
-temperature 0. Trees of Emu3, Emu3.5 and Lumina-mGPT 2.0 run across row ends.
+"""Janus-Pro, Emu3, Emu3.5, Liquid, Lumina-mGPT 2.0 and GLM-Image in fp64: every lossless rule with
+every method and proposal that it goes with repeats plain decoding's tokens, the randomised ones at
+temperature 0. Trees of Emu3, Emu3.5 and Lumina-mGPT 2.0 run across row ends, those of GLM-Image
+into the second grid.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from configs.method_table import METHODS
 from configs.methods import MethodSettings
 from configs.sampling import SamplingSettings
 from decoding.proposals import PROPOSALS
-from runs.session import Session, open_session
+from runs.session import Session
 
-FAMILIES = ("janus_pro", "emu3", "emu3_5", "liquid", "lumina_mgpt2")
+FAMILIES = ("janus_pro", "emu3", "emu3_5", "liquid", "lumina_mgpt2", "glm_image")
 CASES = [
     (name, method, proposal)
     for name, rule in VERIFIERS.items()
@@ -36,7 +37,7 @@ Images = dict[float, list[Tensor]]
 def opened(request, tmp_path_factory) -> tuple[Session, Images]:
     """A session of a family, and the images of plain decoding by temperature."""
     small = SMALL[request.param]
-    session = open_session(small.settings(small.write(tmp_path_factory.mktemp("lossless"))))
+    session = small.open(small.settings(small.write(tmp_path_factory.mktemp("lossless"))))
     plain = {t: decoded(session, MethodSettings("ar"), at(session, t)) for t in (0.0, 1.0)}
     assert not all(map(torch.equal, plain[0.0], plain[1.0]))
     return session, plain

@@ -14,12 +14,14 @@ from damage import State, gone, weights
 from small import LUMINA, write_checkpoint, write_shards
 from small_emu3 import AUTHORS, BEFORE, Emu3Sizes, write_emu3
 from small_emu3_5 import Emu35Sizes, write_emu3_5
+from small_glm_image import write_glm_image
 from small_janus import write_janus
 from small_liquid import LiquidSizes, write_liquid
 from small_lumina2 import LUMINA2, write_lumina2
 
 import main
 from configs.method_table import METHODS
+from configs.sampling import SamplingSettings
 from configs.targets import ROOT
 from configs.tools import InspectSettings
 from runs.check import loaded
@@ -268,6 +270,7 @@ def test_transformers_is_skipped_without_memory(small, monkeypatch) -> None:
         ("emu3_5", "authors"),
         ("liquid", "transformers"),
         ("lumina_mgpt2", "transformers"),
+        ("glm_image", "transformers"),
     ],
 )
 def test_logits_are_those_of_transformers(model, layout, checkpoint, tmp_path) -> None:
@@ -281,6 +284,9 @@ def test_logits_are_those_of_transformers(model, layout, checkpoint, tmp_path) -
     elif model == "lumina_mgpt2":
         write_lumina2(folder, replace(LUMINA2, positions=700))
         flags["target_size"] = "32"
+    elif model == "glm_image":
+        folder = write_glm_image(tmp_path)
+        flags |= {"target_size": "96x64", "sampling": SamplingSettings(cfg=1.0)}
     elif model == "emu3_5":
         write_emu3_5(folder, Emu35Sizes(positions=700))
         flags["target_size"] = "80x64"

@@ -13,6 +13,7 @@ import pytest
 from small import small_settings, write_checkpoint
 from small_emu3 import emu3_settings, write_emu3
 from small_emu3_5 import emu3_5_settings, write_emu3_5
+from small_glm_image import glm_image_settings, write_glm_image
 from small_janus import janus_settings, write_janus
 from small_liquid import liquid_settings, write_liquid
 from small_lumina2 import lumina2_settings, write_lumina2
@@ -34,6 +35,7 @@ MAKERS: dict[str, tuple[Callable[[Path], Path], Callable[..., EngineSettings]]] 
     "emu3_5": (write_emu3_5, emu3_5_settings),
     "liquid": (write_liquid, liquid_settings),
     "lumina_mgpt2": (write_lumina2, lumina2_settings),
+    "glm_image": (write_glm_image, glm_image_settings),
 }
 DRAFTING = [name for name, entry in METHODS.items() if entry.speculative]
 
@@ -41,8 +43,7 @@ DRAFTING = [name for name, entry in METHODS.items() if entry.speculative]
 @pytest.fixture(scope="module", params=MAKERS)
 def session(request, tmp_path_factory) -> Session:
     write, settings = MAKERS[request.param]
-    folder = tmp_path_factory.mktemp(request.param) / "model"
-    write(folder)
+    folder = write(tmp_path_factory.mktemp(request.param) / "model")
     return open_session(settings(folder, "fp32"))
 
 
@@ -146,8 +147,7 @@ def test_larger_images_of_the_flag_take_more(tmp_path, capsys) -> None:
 @pytest.mark.parametrize("model", MAKERS)
 def test_a_sequence_that_exceeds_the_positions_is_a_fault(model, tmp_path, capsys) -> None:
     write, settings_of = MAKERS[model]
-    folder = tmp_path / "model"
-    write(folder)
+    folder = write(tmp_path / "model")
     session = open_session(settings_of(folder))
     grid = session.target.grid
     image, shortest = grid.slots(grid.tokens), session.target.length("")
