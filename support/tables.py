@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ _LATEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
     "↓": r"$\downarrow$",
 }
 NONE = "-"  # in a cell without a value
+_WORD = re.compile("[A-Za-z]{3}")  # a cell such as "95 %, over images" is no figure
 _LONG = 40  # characters; a column with a longer text is broken into lines
 
 
@@ -76,9 +78,12 @@ class Table:
     def figure_columns(self) -> tuple[bool, ...]:
         """Whether each column holds figures, or dashes where there are none."""
         return tuple(
-            all(cell[:1].isdigit() or cell[:1] in "+-" for cell in column)
-            for column in zip(*self.rows, strict=True)
+            all(_is_figure(cell) for cell in column) for column in zip(*self.rows, strict=True)
         )
+
+
+def _is_figure(cell: str) -> bool:
+    return (cell[:1].isdigit() or cell[:1] in "+-") and _WORD.search(cell) is None
 
 
 def number(value: float | None) -> str:

@@ -39,11 +39,11 @@ def speed_plot(rows: Sequence[SpeedRow], caption: str) -> Markup:
         figure, axes = _axes(len(rows))
         axes.barh([row.run for row in rows], [row.seconds for row in rows], color=_BAR)
         for number, row in enumerate(rows):
-            ratio = "" if row.speedup is None else f", SR {row.speedup.value:.2f}"
+            ratio = "" if row.speedup is None else f", speed-up {row.speedup.value:.2f}"
             end, gap = (row.seconds, number), (4, 0)
             text = f"{row.seconds:.3g} s{ratio}"
             axes.annotate(text, end, gap, textcoords="offset points", va="center", fontsize=9)
-        axes.set(xlabel="seconds per image", xlim=(0, 1.45 * max(row.seconds for row in rows)))
+        axes.set(xlabel="seconds per image", xlim=(0, 1.75 * max(row.seconds for row in rows)))
         return _svg(figure, caption)
 
 

@@ -21,12 +21,12 @@ PAPER_NOTE = (
     "its own plain decoding as 1.00."
 )
 SPEED_NOTE = (
-    "SR: seconds of the baseline / seconds, over images with the same prompt and seed; image "
-    "decoding is not counted. The baseline is a run of the same model and sampling distribution; "
-    "-: none; (!): on another machine or batch size, or above tau, see the remarks. tau: mean "
-    "tokens per verification round, the bonus token included, the prefill's token not. In "
-    "brackets: 95 % intervals over images. Relaxed runs generate other images than plain decoding: "
-    "their speed has a price."
+    "Speed-up: seconds of the baseline / seconds, over images with the same prompt and seed, "
+    "without turning codes into pixels. The baseline is a run of the same model and sampling "
+    "distribution; -: none; (!): on another machine or batch size, or above tau, see the remarks. "
+    "tau: mean tokens per verification round, the bonus token included, the prefill's token not. "
+    "Times fewer: forward passes of the baseline / forward passes. In brackets: 95 % intervals "
+    "over images. Relaxed runs generate other images than plain decoding: their speed has a price."
 )
 IMAGES_NOTE = (
     "↑, ↓: more, or less, is better. In brackets: the interval that is named below; (!): a warning "
@@ -144,7 +144,7 @@ def _pictures(
             caption = f"difference to {other.name}: {apart[1]:.1f} of 255 on average"
             pictures.append(Picture(apart[0], caption))
     if record["id"] in maps:
-        caption = f"{run.name}: accepted lengths"
+        caption = f"{run.name}: accepted draft tokens"
         pictures.append(Picture(acceptance_map(maps[record["id"]]), caption))
     return pictures
 
@@ -161,7 +161,7 @@ def _fast(row: SpeedRow) -> str:
     if row.speedup is None:
         return f"{seconds}; no baseline to compare with"
     doubt = " (!)" if row.doubtful or row.above_tau else ""
-    return f"{row.speedup.value:.2f} times as fast as {row.baseline}{doubt}; {seconds}"
+    return f"speed-up {row.speedup.value:.2f} over {row.baseline}{doubt}; {seconds}"
 
 
 def _same(row: SpeedRow) -> tuple[str, str]:
@@ -170,7 +170,7 @@ def _same(row: SpeedRow) -> tuple[str, str]:
         return "the baseline", ""
     if row.identical is None:
         return "no baseline to compare with", ""
-    count = f"{row.identical} of {row.common} have the tokens of {row.baseline}"
+    count = f"{row.identical} of {row.common} images identical to {row.baseline}'s"
     if not row.lossless:
         return f"{count}; a relaxed rule, other images by design", "bad"
     if not row.same_tokens:

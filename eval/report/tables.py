@@ -31,21 +31,22 @@ def _speed_cells(row: SpeedRow, differing: Mapping[str, str]) -> dict[str, str]:
         "method": _method(row),
         "T": f"{row.temperature:g}",
         **({"distribution": ", ".join(other)} if other else {}),
-        "s/image": number(row.seconds),
+        "seconds per image": number(row.seconds),
         "baseline": row.baseline or NONE,
-        "SR": (row.speedup.words() if row.speedup else NONE) + _mark(row.doubtful or row.above_tau),
-        "tau": number(row.tau),
-        "mean depth": number(row.mean_depth),
-        "forwards": number(row.forwards),
-        "fewer forwards": number(row.compression),
-        "same tokens": same + _mark(row.doubtful),
+        "speed-up": (row.speedup.words() if row.speedup else NONE)
+        + _mark(row.doubtful or row.above_tau),
+        "tau": _hundredths(row.tau),
+        "mean depth": _hundredths(row.mean_depth),
+        "forward passes": number(row.forwards),
+        "times fewer": _hundredths(row.compression),
+        "same images": same + _mark(row.doubtful),
     }
 
 
 def _paper_cells(row: SpeedRow) -> dict[str, str]:
-    figures = {"SR": "speedup", "tau": "tau", "mean depth": "mean_depth"}
+    figures = {"speed-up": "speedup", "tau": "tau", "mean depth": "mean_depth"}
     return {
-        f"paper's {name}": number(row.paper and getattr(row.paper, field))
+        f"paper's {name}": _hundredths(row.paper and getattr(row.paper, field))
         for name, field in figures.items()
     }
 
@@ -129,6 +130,11 @@ def _method(row: SpeedRow) -> str:
     if row.lossless:
         return f"{name} (same distribution, other images)"
     return f"{name} (relaxed: other images than plain decoding)"
+
+
+def _hundredths(value: float | None) -> str:
+    """Return a figure with two digits after the point."""
+    return NONE if value is None else f"{value:.2f}"
 
 
 def _mark(doubtful: bool) -> str:

@@ -36,7 +36,7 @@ def row_of(folder: Path) -> dict[str, Any]:
     for level in deeper[:3]:
         row[f"coupled hit@1, depth {level['depth']}"] = level["coupled"]["hit_1"]
     if decoding:
-        row |= {"tau": decoding["tau"], "SR": decoding["speedup"]}
+        row |= {"tau": decoding["tau"], "speed-up": decoding["speedup"]}
         row["identical"] = f"{decoding['identical']}/{decoding['images']}"
     return row
 

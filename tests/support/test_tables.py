@@ -57,7 +57,7 @@ def test_latex_breaks_long_texts_and_keeps_brackets_out_of_line_breaks():
 
 
 def test_columns_of_figures_are_told_from_words() -> None:
-    rows = (("ar", "1.00", "-", "12/12", "ar"), ("adt", "+0.5 (!)", "3", "-", "-"))
-    assert Table(("run", "SR", "tau", "same", "baseline"), rows).figure_columns == (
+    rows = (("ar", "1.00", "-", "12/12", "-"), ("adt", "+0.5 (!)", "3", "-", "95 %, over images"))
+    assert Table(("run", "speed-up", "tau", "same", "interval"), rows).figure_columns == (
         False, True, True, True, False
     )  # fmt: skip

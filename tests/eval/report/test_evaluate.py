@@ -75,7 +75,7 @@ def check_page(text: str) -> None:
     assert all(source.startswith("data:image/") for source in sources)
     captions = [attributes["alt"] for tag, attributes in tags if tag == "img"]
     assert sum("difference" in caption for caption in captions) == 2
-    assert sum("accepted lengths" in caption for caption in captions) == 1
+    assert sum("accepted draft tokens" in caption for caption in captions) == 1
     assert len(captions) == 2 * 3 + 1
     plots = [attributes["aria-label"].split(":")[0] for tag, attributes in tags if tag == "svg"]
     assert plots == ["Seconds per image", "Tokens per round (tau), over all images"]

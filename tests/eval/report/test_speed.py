@@ -114,8 +114,8 @@ def test_other_distributions_are_not_compared_and_other_batch_sizes_are_marked(p
     row = row_of(make("batch", {"method": "adt", "batch_size": 4}, **FASTER), plain)
     assert row.warnings == ("--batch_size 4, baseline 1",)
     cells = cells_of(row)
-    assert cells["SR"].startswith("2.00 [") and cells["SR"].endswith(" (!)")
-    assert cells["same tokens"] == "9/9 (!)"
+    assert cells["speed-up"].startswith("2.00 [") and cells["speed-up"].endswith(" (!)")
+    assert cells["same images"] == "9/9 (!)"
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_only_a_speed_up_over_plain_decoding_cannot_exceed_tau(adt, make, second
     warning = f"a speed-up of {2 / seconds:.2f} exceeds tau 3.00"
     assert any(warning in text for text in row.warnings) is noise
     cells = cells_of(row)
-    assert cells["SR"].endswith(" (!)") is noise and cells["same tokens"] == "9/9"
+    assert cells["speed-up"].endswith(" (!)") is noise and cells["same images"] == "9/9"
 
 
 @pytest.mark.parametrize(("temperature", "expected"), [(0.0, True), (1.0, False)])
@@ -147,7 +147,7 @@ def test_the_papers_figures_are_shown_next_to_the_same_cell(plain, adt):
     row = row_of(adt(cell, lossless=False), plain)
     assert (row.paper.speedup, row.paper.tau, row.paper.mean_depth) == (3.13, 4.86, 5.15)
     table = speed_table([row_of(plain, plain), row])
-    assert table.columns[-3:] == ("paper's SR", "paper's tau", "paper's mean depth")
+    assert table.columns[-3:] == ("paper's speed-up", "paper's tau", "paper's mean depth")
     assert table.rows[0][-3:] == ("-", "-", "-") and table.rows[1][-3:] == ("3.13", "4.86", "5.15")
     assert "relaxed" in table.rows[1][1]
 
@@ -179,14 +179,14 @@ def test_differences_of_images():
 @pytest.mark.parametrize(
     ("record", "same", "colour"),
     [
-        ({}, "9 of 9 have the tokens of plain", "good"),
-        ({"tokens_sha256": "x"}, "0 of 9 have the tokens of plain", "bad"),
-        ({"lossless": False}, "9 of 9 have the tokens of plain; a relaxed rule, other", "bad"),
+        ({}, "9 of 9 images identical to plain's", "good"),
+        ({"tokens_sha256": "x"}, "0 of 9 images identical to plain's", "bad"),
+        ({"lossless": False}, "9 of 9 images identical to plain's; a relaxed rule, other", "bad"),
     ],
 )
 def test_words_for_whether_images_are_the_same(plain, adt, record, same, colour) -> None:
     words = summary(row_of(adt(**record), plain))
-    assert words.fast == "2.00 times as fast as plain; 1 s per image"
+    assert words.fast == "speed-up 2.00 over plain; 1 s per image"
     assert words.same.startswith(same) and words.colour == colour
 
 
