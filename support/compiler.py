@@ -15,19 +15,23 @@ import torch
 
 _SIZES = 64  # programs of one function: for each network, type, and one or many rows and tokens
 
-Compiler = Callable[[Callable[..., Any]], Callable[..., Any]]
+Compiler = Callable[[Callable[..., Any], bool], Callable[..., Any]]
 P, R = ParamSpec("P"), TypeVar("R")
 
 _compiler: ContextVar[Compiler | None] = ContextVar("compiler", default=None)
 
 
 @cache
-def program(function: Callable[..., Any]) -> Callable[..., Any]:
+def program(function: Callable[..., Any], any_size: bool) -> Callable[..., Any]:
     """Return a compiled function; of weights, too, so that a drafter may change its own in place.
 
     Importing the compiler takes seconds, which only those who ask for it should wait.
+
+    any_size: whether a program takes tensors of any size, but for 1. Else it takes those that it
+    saw first, and other sizes in dimensions that are marked so.
     """
-    return torch.compile(function, fullgraph=True, options={"freezing": False})
+    dynamic = True if any_size else None
+    return torch.compile(function, fullgraph=True, dynamic=dynamic, options={"freezing": False})
 
 
 @contextmanager
@@ -41,10 +45,10 @@ def compiling(compiler: Compiler | None) -> Iterator[None]:
             _compiler.reset(token)
 
 
-def compiled(function: Callable[P, R]) -> Callable[P, R]:
+def compiled(function: Callable[P, R], any_size: bool = False) -> Callable[P, R]:
     """Return a function as the compiler that is on makes it, or as `program` does."""
     allow_sizes()
-    return (_compiler.get() or program)(function)
+    return (_compiler.get() or program)(function, any_size)
 
 
 def fused(function: Callable[P, R]) -> Callable[P, R]:
@@ -55,7 +59,7 @@ def fused(function: Callable[P, R]) -> Callable[P, R]:
         # inside another one it is a part of that; backward passes would be compiled as well
         if torch.compiler.is_compiling() or _compiler.get() is None or torch.is_grad_enabled():
             return function(*args, **kwargs)
-        return compiled(function)(*args, **kwargs)
+        return compiled(function, any_size=True)(*args, **kwargs)
 
     return run
 

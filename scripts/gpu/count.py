@@ -153,7 +153,7 @@ class _Counter(TorchDispatchMode):
         self.work: list[Work] = []
         self.fused: _Fused | None = None  # of the compiled function that is running
 
-    def fusing(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def fusing(self, function: Callable[..., Any], _any_size: bool) -> Callable[..., Any]:
         """Return a function that is counted as if it were compiled."""
 
         def run(*args: Any, **kwargs: Any) -> Any:

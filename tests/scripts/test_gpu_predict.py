@@ -4,11 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from browser import thinned
 
 from configs.fields import SettingsError
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
+from models.transformer import Blocks
 from runs.session import Session, open_session
 from scripts.gpu import count
 from scripts.gpu.count import KINDS, Network, Work, count_rounds
@@ -61,6 +63,51 @@ def test_plain_decoding_reads_all_weights_once(models) -> None:
     counted = sum(kernels.kernels * kernels.bytes for kernels in work if kernels.kind == "weights")
     assert counted == pytest.approx(2 * layers, rel=0.05)
     assert sum(kernels.kernels for kernels in work if kernels.kind == "cache") == 2, "one a layer"
+
+
+def test_compiled_rounds_have_the_same_products_and_fewer_kernels(models) -> None:
+    session, network = models[0]
+    runs = [
+        block.run for block in session.target.transformer.modules() if isinstance(block, Blocks)
+    ]
+    plain, compiled = (
+        count_rounds(session, network, MethodSettings("ar"), 1, compiles)
+        for compiles in (False, True)
+    )
+    products = [
+        [(work.kind, work.kernels, work.bytes) for work in round if work.kind != "small"]
+        for round in (plain, compiled)
+    ]
+    assert products[0] == products[1]
+    layers = session.target.spec.layers
+    assert (
+        sum(work.kernels for work in compiled) <= sum(work.kernels for work in plain) - 4 * layers
+    )
+    after = [
+        block.run for block in session.target.transformer.modules() if isinstance(block, Blocks)
+    ]
+    assert runs == after, "what was compiled to be counted stays so"
+
+
+def test_a_compiled_function_has_a_kernel_for_every_reduction() -> None:
+    counter = count._Counter(Network(1, 8, 16, 4), 0)
+    values = torch.randn(2, 5, 7)
+
+    def step(values: torch.Tensor) -> torch.Tensor:
+        shares = (values * 2 + 1).softmax(-1)
+        return shares.gather(2, values.argmax(2, keepdim=True)) + 1
+
+    fused = counter.fusing(step, True)
+    with torch.inference_mode(), counter:
+        fused(values)
+        counter.fusing(lambda x: fused(x) * 3, True)(
+            values
+        )  # inside another one it is a part of it
+        counter.fusing(lambda x: (x + 1) * 2, True)(values)
+    # a softmax, an argmax, and a lookup in what was made
+    assert [work.kernels for work in counter.work] == [3, 3, 1]
+    read_and_written = 4 * (70 + 70)
+    assert counter.work[-1].bytes == read_and_written, "what is between is not written"
 
 
 def test_prices_fit_what_is_public() -> None:

@@ -1,0 +1,33 @@
+"""Functions that a compiler may take: only while it is on, and not where gradients are recorded."""
+
+from collections.abc import Callable
+
+import torch
+
+from support.compiler import compiling, fused
+
+
+@fused
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    """Return 2 x."""
+    return 2 * x
+
+
+def test_only_while_it_is_on() -> None:
+    taken: list[tuple[str, bool]] = []
+
+    def compiler(function: Callable, any_size: bool) -> Callable:
+        taken.append((function.__name__, any_size))
+        return function
+
+    one = torch.ones(1)
+    with torch.inference_mode():
+        assert doubled(one) == 2 and not taken
+        with compiling(compiler):
+            assert doubled(one) == 2 and taken == [("doubled", True)]
+            with compiling(None):
+                doubled(one)
+            with torch.inference_mode(False), torch.enable_grad():
+                doubled(one)
+        doubled(one)
+    assert len(taken) == 2 and doubled.__doc__ == "Return 2 x."
