@@ -14,7 +14,8 @@ from tqdm import tqdm
 def announce(text: str) -> None:
     """Print on stderr what is being done; in a log with the time."""
     now = "" if sys.stderr.isatty() else f"[{datetime.now():%Y-%m-%d %H:%M:%S}] "
-    print(f"{now}{text}", file=sys.stderr, flush=True)
+    # in one piece, since two threads print
+    print(f"{now}{text}\n", end="", file=sys.stderr, flush=True)
 
 
 def _pauses() -> Iterator[float]:

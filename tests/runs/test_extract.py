@@ -5,6 +5,8 @@ import io
 import json
 import os
 import shutil
+import subprocess
+import sys
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +21,7 @@ from together import Together
 import main
 from configs.extraction import ExtractionSettings
 from configs.fields import SettingsError
+from configs.targets import ROOT
 from drafters.training import shards
 from drafters.training.shards import Tokens
 from models.codecs.llamagen_vq import load_llamagen_vq
@@ -326,6 +329,15 @@ def test_a_folder_in_use_and_a_place_without_images_are_refused(checkpoint, imag
     (checkpoint_copy / "config.json").write_text("{}")
     with pytest.raises(SettingsError, match="config.json lacks"):
         run(replace(chosen, run=replace(chosen.run, model_path=str(checkpoint_copy))))
+
+
+def test_a_folder_without_images_is_refused_before_the_slow_imports(tmp_path):
+    (tmp_path / "a.txt").write_text("a cat")
+    words = ["extract_tokens", "--data_dir", str(tmp_path), "--output_dir", "out"]
+    code = f"import main, sys; code = main.main({words!r}); "
+    code += "sys.exit(code if 'torch' not in sys.modules else 99)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2 and "got no image. Captions are .txt files" in done.stderr
 
 
 JUNK = {
