@@ -1,15 +1,17 @@
 """An image round by round: what is decided, and the tree that the round drafted."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
+from PIL import Image
+from torch import Tensor
 
 from adt_tree.output import Draft, StreamStep
 from adt_tree.weights import Weights
 from configs.model import EngineSettings
 from decoding.images import ImageState, Job
 from decoding.round import RoundResult
-from runs.drawing import DrawnStep
+from runs.drawing import Drawn, DrawnStep
 
 
 class _Seen:
@@ -48,11 +50,11 @@ def stream_steps(weights: Weights, settings: EngineSettings, job: Job) -> Iterat
 
 
 def _steps(steps: Iterator[DrawnStep], seen: _Seen, weights: Weights) -> Iterator[StreamStep]:
-    spent = 0.0
+    spent, paint = 0.0, weights.paint
     for step in steps:
         (stats,) = step.rounds
         for drawn in step.finished:
-            spent = drawn.image.seconds
+            spent, paint = drawn.image.seconds, _finished(drawn)
         yield StreamStep(
             round=stats.round,
             position=stats.position,
@@ -62,5 +64,10 @@ def _steps(steps: Iterator[DrawnStep], seen: _Seen, weights: Weights) -> Iterato
             forwards=seen.forwards,
             seconds=spent or seen.seconds,
             draft=seen.draft,
-            paint=weights.paint,
+            paint=paint,
         )
+
+
+def _finished(drawn: Drawn) -> Callable[[Tensor], Image.Image]:
+    """Return what shows a finished image, which a painter may have taken long for."""
+    return lambda tokens: Image.fromarray(drawn.pixels)

@@ -109,8 +109,8 @@ class Painter:
         yield stage_value("done", self.pipe.grid, panels) | asked | {"verdict": verdict(ended)}
 
     def _panels(self, method: str) -> list[Panel]:
-        rows, columns = self.pipe.grid
-        return [Panel(name, rows * columns, columns) for name in ("ar", method)]
+        grid = self.pipe.weights.target.grid
+        return [Panel(name, grid.columns, grid.first) for name in ("ar", method)]
 
     def _fast(self, wish: Wish) -> Pipeline:
         """Return the pipeline of the method that is asked for."""

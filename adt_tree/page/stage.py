@@ -30,9 +30,9 @@ WORDS = {
 class Panel:
     """One image of the stage, while it is drawn."""
 
-    def __init__(self, method: str, total: int, columns: int):
-        """method: its name; total: tokens of the image; columns: tokens per row."""
-        self.method, self.total, self.columns = method, total, columns
+    def __init__(self, method: str, columns: int, first: int = 0):
+        """method: its name; columns: tokens per row; first: tokens of a small grid before these."""
+        self.method, self.columns, self.first = method, columns, first
         self.step: StreamStep | None = None
         # by position: accepted draft tokens of its round; None: the prompt's pass gave the token
         self.heat: list[int | None] = []
@@ -40,24 +40,29 @@ class Panel:
 
     def take(self, step: StreamStep) -> bool:
         """Take over a round; returns whether it finished a row of the image."""
-        before = 0 if self.step is None else self.step.decided
+        before = self._decided
         if self.step is None:
             self.heat = [None]
         self.heat += [step.accepted] * (step.decided - len(self.heat))
         self.step = step
-        return step.decided // self.columns > before // self.columns
+        return self._decided // self.columns > before // self.columns
+
+    @property
+    def _decided(self) -> int:
+        """Tokens decided so far in the grid that is shown."""
+        return 0 if self.step is None else max(self.step.decided - self.first, 0)
 
     def value(self) -> Value:
         """Return what the page draws, as JSON takes it."""
-        step = self.step
+        step, decided = self.step, self._decided
         if step is None:
             return {"method": self.method, "words": words(self.method), "decided": 0}
-        if step.decided // self.columns > self._painted // self.columns:
-            self._image, self._painted = data_uri(step.image, step.finished), step.decided
+        if decided // self.columns > self._painted // self.columns:
+            self._image, self._painted = data_uri(step.image, step.finished), decided
         return {
             "method": self.method,
             "words": words(self.method),
-            "decided": step.decided,
+            "decided": decided,
             "painted": self._painted,
             "image": self._image,
             "done": step.finished,
@@ -65,11 +70,11 @@ class Panel:
             "forwards": step.forwards,
             "seconds": step.seconds,
             "per_pass": step.decided / step.forwards,
-            "heat": self.heat,
+            "heat": self.heat[self.first :],
             "draft": None
-            if step.finished
+            if step.finished or step.draft.root < self.first
             else {
-                "root": step.draft.root,
+                "root": step.draft.root - self.first,
                 "parents": step.draft.parents,
                 "depths": step.draft.depths,
                 "accepted": step.draft.accepted,

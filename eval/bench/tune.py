@@ -320,7 +320,8 @@ def _public(row: Row) -> dict[str, Any]:
 
 def _files(run: RunSettings, method: MethodSettings) -> dict[str, str]:
     """Return the model's files by flag, without those that stand at their default places."""
-    usual = settings_dict(RunSettings(prompt=run.prompt, model=run.model, method=method))
+    plain = RunSettings(prompt=run.prompt, model=run.model, sampling=run.sampling, method=method)
+    usual = settings_dict(plain)
     named = {name: getattr(run.with_method(method), name) for name in _FILES}
     named = {name: path for name, path in named.items() if path and path != usual.get(name)}
     return {

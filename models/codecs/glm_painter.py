@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from diffusers import GlmImagePipeline
 
 _PARTS = ("scheduler", "text_encoder", "tokenizer", "transformer", "vae")
-_CELL = 32  # pixels of a token
 
 
 def find_painter(root: Path, device: torch.device) -> GlmPainter | None:
@@ -36,6 +35,7 @@ class GlmPainter:
 
     root: Path
     device: torch.device
+    cell: ClassVar[int] = 32
 
     def to(self, device: torch.device) -> GlmPainter:
         return replace(self, device=device)
@@ -71,8 +71,8 @@ class GlmPainter:
         image = self.pipeline(
             text,
             prior_token_ids=codes.view(1, -1).to(self.device),
-            height=_CELL * size[0],
-            width=_CELL * size[1],
+            height=self.cell * size[0],
+            width=self.cell * size[1],
             generator=torch.Generator().manual_seed(seed),
         ).images[0]
         return torch.from_numpy(np.array(image))

@@ -8,7 +8,12 @@ from torch import Tensor
 
 
 class Painter(Protocol):
-    """What makes a picture of an image's codes and its prompt."""
+    """What makes a picture of an image's codes and its prompt.
+
+    cell: pixels of a token along one side.
+    """
+
+    cell: int
 
     def to(self, device: torch.device) -> "Painter":
         """Return the same painter on another device."""
@@ -33,12 +38,15 @@ class TokenPicture:
         return replace(self, painter=self.painter and self.painter.to(device))
 
     def decode(self, codes: Tensor, size: tuple[int, int]) -> Tensor:
-        """Codes (images, tokens) -> pixels (images, rows, columns, 3), uint8 on the CPU.
+        """Codes (images, tokens) -> pixels (images, height, width, 3), uint8 on the CPU.
 
-        Of several grids the last one is shown; size: its rows and columns.
+        Of several grids the last one is shown; size: its rows and columns. With a painter, a token
+        has the size that it will have in the picture.
         """
         codes = last_grid(codes, size).cpu()
-        return torch.stack([codes // 256, codes % 256, torch.zeros_like(codes)], -1).byte()
+        pixels = torch.stack([codes // 256, codes % 256, torch.zeros_like(codes)], -1).byte()
+        cell = 1 if self.painter is None else self.painter.cell
+        return pixels.repeat_interleave(cell, 1).repeat_interleave(cell, 2)
 
 
 def last_grid(codes: Tensor, size: tuple[int, int]) -> Tensor:

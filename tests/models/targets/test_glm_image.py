@@ -26,6 +26,7 @@ from transformers.models.glm_image.processing_glm_image import GlmImageProcessor
 
 import main
 from adt_tree import Pipeline
+from adt_tree.page.drawing import Painter, Wish
 from configs.command_line import read
 from configs.fields import SettingsError
 from configs.schema import MethodSettings, SamplingSettings
@@ -175,6 +176,32 @@ def test_a_drafter_learns_from_the_targets_images(drafter, original, tmp_path, m
     monkeypatch.undo()
     assert main.main([*words.split(), "--estimate"]) == 0
     assert main.main(words.replace(str(out), f"{out}2").split()) == 2  # tokens of another grid
+
+
+def test_tune_writes_a_recipe(original, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(glm_image, "_PREVIEW", 3)
+    out = tmp_path / "tuned.yaml"
+    words = f"tune --model glm_image --model_path {original} --target_size 96x64 --device cpu"
+    words += f" --methods jacobi --minutes 0.02 --prompt cats --output {out}"
+    assert main.main(words.split()) == 0
+    recipe, _ = read("generate_images", {"config": str(out)})
+    assert (recipe["model"], recipe["model_path"]) == ("glm_image", str(original))
+
+
+def test_the_page_shows_the_large_grid(original, monkeypatch) -> None:
+    monkeypatch.setattr(glm_image, "_PREVIEW", 3)
+    pipe = Pipeline.from_pretrained(
+        original, method="jacobi", target_size="96x64", dtype="fp64", device="cpu"
+    )
+    asked = Wish("a cat", "jacobi", 3, 1.0, guidance_scale=1.0, top_k=0, tokens=0, slow=True)
+    values = list(Painter(pipe, pause=0.0).draw(asked))
+    panels = [panel for value in values for panel in value["panels"]]
+    plain, fast = values[-1]["panels"]
+    assert plain["image"] == fast["image"] and plain["decided"] == fast["decided"] == 6
+    assert len(plain["heat"]) == len(fast["heat"]) == 6 and plain["rounds"] == 11
+    assert {panel["decided"] for panel in panels} <= set(range(7))
+    roots = [panel["draft"]["root"] for panel in panels if panel.get("draft")]
+    assert roots and min(roots) >= 0 and max(roots) < 6
 
 
 def resized(pixels: Tensor, grid: tuple[int, int]) -> Tensor:
