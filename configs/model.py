@@ -41,7 +41,11 @@ class CodecSettings(Settings):
 
     def settle(self) -> None:
         refuse_foreign_flags(self)
-        self.fill(model_path=str(ROOT / TARGETS[self.model].folder))
+        default = ROOT / TARGETS[self.model].folder
+        self.fill(model_path=str(default))
+        inside = Path(self.model_path) / default.name  # where the folder around it was given
+        if inside.is_dir() and not (Path(self.model_path) / "config.json").exists():
+            self.put(model_path=str(inside))
         parts = parts_next_to(self.model, self.model_path)
         self.fill(**{flag: path for flag, path in parts.items() if hasattr(self, flag)})
 

@@ -85,10 +85,10 @@ class GlmVision:
     @cached_property
     def _files(self) -> Network:
         with naming(self.folder):
-            return _network(self.config)
+            return vision_network(self.config)
 
 
-def _network(config: dict) -> Network:
+def vision_network(config: dict) -> Network:
     """Return the networks of a config.json; ValueError for an entry that cannot be used."""
     from transformers import GlmImageVisionConfig, GlmImageVisionModel, GlmImageVQVAEConfig
     from transformers.models.glm_image.modeling_glm_image import GlmImageVQVAE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from pathlib import Path
@@ -18,6 +19,7 @@ from torch import Tensor
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2.functional import resize
 from transformers import (
+    GlmImageConfig,
     GlmImageForConditionalGeneration,
     GlmImageImageProcessor,
     PreTrainedTokenizerFast,
@@ -34,6 +36,7 @@ from decoding.cache import CacheShape, KVCache
 from decoding.images import Job
 from drafters.training.shards import Tokens, read_about
 from models.base import ImageGrid, TargetModel, TargetOptions
+from models.codecs.glm_vision import vision_network
 from models.codecs.token_picture import codes_of
 from models.targets import glm_image
 from models.targets.glm_image import GlmImage
@@ -129,6 +132,27 @@ def test_a_greedy_image_is_that_of_transformers_generate(session, original) -> N
     assert found.tolist() == ids[0, rows.ids.shape[1] :].tolist() and len(found.unique()) > 5
     picture = target.to_image(found[None])[0]
     assert picture.shape == (2, 3, 3) and codes_of(picture).flatten().equal(found[-6:])
+
+
+def test_the_published_sizes_on_the_meta_device() -> None:
+    """10.1 billion weights, 1.2 of them in the vision encoder and its quantiser."""
+    rope = {"rope_type": "default", "partial_rotary_factor": 0.5, "mrope_section": [8, 12, 12]}
+    text = {"rope_parameters": rope | {"rope_theta": 1e4}}
+    with torch.device("meta"):
+        theirs = GlmImageForConditionalGeneration(GlmImageConfig(text_config=text))
+    shapes = {key: tuple(value.shape) for key, value in theirs.state_dict().items()}
+    assert sum(map(math.prod, shapes.values())) == 10_114_245_632
+    config = {"model_type": "glm_image", "text_config": text}
+    built = GlmImage().network(config)
+    assert built.faults(shapes) == [] and built.module.head.weight.shape == (16_384, 4096)
+    seen = vision_network(config)
+    assert seen.faults(shapes) == []
+    assert sum(weight.numel() for weight in seen.module.parameters()) == 1_199_457_280
+
+
+def test_the_folder_of_the_whole_checkpoint_will_do(original) -> None:
+    settings = glm_image_settings(original.parent)
+    assert settings.model_path == str(original)
 
 
 @pytest.mark.parametrize("method", ["adt", "jacobi", "recall"])
