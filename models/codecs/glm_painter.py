@@ -14,19 +14,27 @@ import torch
 from torch import Tensor
 
 from models.codecs.token_picture import last_grid
+from support.border import Failure
 
 if TYPE_CHECKING:
     from diffusers import GlmImagePipeline
 
-_PARTS = ("scheduler", "text_encoder", "tokenizer", "transformer", "vae")
+_NETWORKS = ("text_encoder", "transformer", "vae")
+_FILES = ("model_index.json", "scheduler", "tokenizer", *_NETWORKS)
 
 
-def find_painter(root: Path, device: torch.device) -> GlmPainter | None:
-    """Return the painter of a whole checkpoint; None if a part, or diffusers' class, is missing."""
-    whole = (root / "model_index.json").is_file() and all((root / p).is_dir() for p in _PARTS)
-    if not whole or find_spec("diffusers.pipelines.glm_image") is None:
-        return None
-    return GlmPainter(root, device)
+def lacks_painter(root: Path) -> str:
+    """Return, in words, what a checkpoint cannot be painted without; "" if nothing is missing."""
+    missing = [name for name in _FILES if not (root / name).exists()]
+    missing = missing or [f"{n}/*.safetensors" for n in _NETWORKS if not _weights(root / n)]
+    if missing:
+        return f"{root} has no {', '.join(missing)}"
+    there = find_spec("diffusers.pipelines.glm_image") is not None
+    return "" if there else "this version of diffusers has no GlmImagePipeline"
+
+
+def _weights(folder: Path) -> list[Path]:
+    return list(folder.glob("*.safetensors"))
 
 
 @dataclass(frozen=True)
@@ -43,12 +51,11 @@ class GlmPainter:
     @property
     def bytes(self) -> int:
         """Memory of its weights, in the type that they are stored in."""
-        parts = (self.root / part for part in _PARTS)
-        return sum(file.stat().st_size for part in parts for file in part.glob("*.safetensors"))
+        return sum(file.stat().st_size for n in _NETWORKS for file in _weights(self.root / n))
 
     @cached_property
     def pipeline(self) -> GlmImagePipeline:
-        """diffusers' pipeline without the autoregressive stage."""
+        """diffusers' pipeline without the autoregressive stage; a Failure if it cannot be read."""
         import transformers.utils.logging as theirs
         from diffusers import GlmImagePipeline
         from diffusers.utils import logging
@@ -59,9 +66,13 @@ class GlmPainter:
         with warnings.catch_warnings():
             # later versions of diffusers call it dtype, which earlier ones do not know
             warnings.filterwarnings("ignore", "`torch_dtype` is deprecated", FutureWarning)
-            pipeline = GlmImagePipeline.from_pretrained(
-                self.root, vision_language_encoder=None, processor=None, torch_dtype=dtype
-            )
+            try:
+                pipeline = GlmImagePipeline.from_pretrained(
+                    self.root, vision_language_encoder=None, processor=None, torch_dtype=dtype
+                )
+            except Exception as error:  # on damaged files diffusers fails with errors of many kinds
+                shown = " ".join(str(error).split())
+                raise Failure(f"{self.root} cannot be read by diffusers: {shown}") from error
         pipeline.set_progress_bar_config(disable=True)
         return pipeline.to(self.device)
 

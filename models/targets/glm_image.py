@@ -18,7 +18,7 @@ from torch import Tensor
 from configs.image_size import GLM_IMAGE, parse_size
 from models.base import GridRope, ImageGrid, ImageVocab, PromptRows, TargetOptions, TransformerSpec
 from models.codecs.codec import Codec, Fit
-from models.codecs.glm_painter import find_painter
+from models.codecs.glm_painter import GlmPainter, lacks_painter
 from models.codecs.glm_vision import GlmVision, glm_codebook
 from models.codecs.token_picture import TokenPicture
 from models.files.entries import filled, refuse_entry, require_model, require_values
@@ -54,8 +54,8 @@ _CELL, _PREVIEW = 32, 16  # pixels of a token; side of the small grid of a squar
 _TOKENS = {"grid_bos_token": "<sop>", "grid_eos_token": "<eop>", "bos_token": None}
 _TEXT = "\ue000"  # stands for the text in a rendered template
 _TOKENS_ONLY = (
-    "glm_image writes tokens, a pixel of img/*.png each (256 red + green): {} is not the whole "
-    "checkpoint with which diffusers' GlmImagePipeline paints; docs/models.md says how it can later"
+    "images stay tokens, a pixel of img/*.png each (256 red + green), because {}; docs/models.md "
+    "says how diffusers' GlmImagePipeline(prior_token_ids=...) paints them later"
 )
 
 
@@ -232,10 +232,10 @@ class GlmImage(Family):
         raise ValueError(f"missing file: {HUB_TOKENIZER} in {' or '.join(map(str, places))}")
 
     def images(self, folder: Path, config: dict, options: TargetOptions) -> TokenPicture:
-        painter = find_painter(_root(folder), options.device)
-        if painter is None:
-            remark(_TOKENS_ONLY.format(_root(folder)))
-        return TokenPicture(painter)
+        if lacks := lacks_painter(_root(folder)):
+            remark(_TOKENS_ONLY.format(lacks))
+            return TokenPicture()
+        return TokenPicture(GlmPainter(_root(folder), options.device))
 
     def image_codes(self, folder: Path, config: dict, options: TargetOptions) -> ImageCodes:
         return ImageCodes(_codes(config), _PREVIEW, _CELL)
@@ -249,7 +249,7 @@ class GlmImage(Family):
         return Codec(images, prompts.grid, count, lambda text: len(prompts.row(text)), self.fit)
 
     def pictured(self, folder: Path) -> bool:
-        return find_painter(_root(folder), torch.device("cpu")) is not None
+        return not lacks_painter(_root(folder))
 
     def codebook(self, folder: Path, options: TargetOptions) -> Tensor:
         return glm_codebook(folder)
@@ -258,10 +258,10 @@ class GlmImage(Family):
         """Check the keys of the vision encoder, and say what makes pixels."""
         codec = self.codec(folder, replace(options, download=False))
         count = sum(parameter.numel() for parameter in codec.images.parameters)
-        painter = find_painter(_root(folder), options.device)
         text = f"vision encoder with {codec.vocab} codes, {count / 1e6:.1f} M parameters; "
-        if painter is None:
-            return Checked(text + _TOKENS_ONLY.format(_root(folder)))
+        if lacks := lacks_painter(_root(folder)):
+            return Checked(text + _TOKENS_ONLY.format(lacks))
+        painter = GlmPainter(_root(folder), options.device)
         return Checked(f"{text}diffusers paints with {painter.root}", painter.bytes)
 
     def _text(self, config: dict) -> dict:

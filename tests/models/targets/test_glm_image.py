@@ -261,7 +261,8 @@ def test_without_a_painter_images_are_tokens_and_no_metric_judges_them(
     root = shutil.copytree(original.parent, tmp_path / "GLM-Image")
     pixels, record = generated(root / original.name, tmp_path / "out")
     said = capsys.readouterr().err
-    assert "is not the whole checkpoint with which diffusers' GlmImagePipeline paints" in said
+    lacks = "has no model_index.json, scheduler, tokenizer, text_encoder, transformer, vae"
+    assert f"because {root} {lacks}; docs/models.md says how" in said
     assert pixels.shape == (2, 3, 3) and record["pixels"] == "tokens"
     assert main.main(["evaluate", "--output_dir", str(tmp_path / "out")]) == 2
     assert re.search("error: --metrics: .*are tokens there, not pictures", capsys.readouterr().err)
