@@ -35,7 +35,10 @@ from support.tables import NONE, Table
 
 REACHED = 0.85  # share of the bandwidth that large reads reach
 COMPUTED = 0.6  # share of the bf16 rate that products of some hundred rows reach
-HOST_MS = 0.3  # between two rounds: statistics to the host, controllers, the next inputs
+# Between two rounds. Statistics, controllers and the next inputs take 0.03 to 0.05 ms of Python
+# where a round does nothing (one core of an AMD EPYC, 2026-11-26); the rest is for two copies, a
+# wait and the launch of a graph.
+HOST_MS = 0.15
 RULE_MS = 0.5  # a rule that walks on the host: a copy of the distributions there, and the walk
 ERROR = 0.3  # of every price, in either direction
 

@@ -124,7 +124,7 @@ def test_a_slow_host_makes_launched_rounds_slow() -> None:
     work = [Work("small", 2000, 1e3, 0), Work("weights", 1, 14e9, 1e10)]
     h100 = GPUS["h100"]
     assert h100.launched(work) == pytest.approx(2001 * 0.007 + h100.host_ms)
-    assert sum(h100.replayed(work).values()) == pytest.approx(4.92 + 2000 * 0.0022 + 0.3, rel=0.01)
+    assert sum(h100.replayed(work).values()) == pytest.approx(4.92 + 2000 * 0.0022 + 0.15, rel=0.01)
     assert h100.scaled(1, 0.5, 1).launched(work) < h100.launched(work)
 
 
