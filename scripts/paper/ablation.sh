@@ -5,6 +5,7 @@
 #
 # NAME is one of
 #   beta bounds steps first nodes   ADT-Tree's threshold, bounds, steps, first tree, budget of nodes
+#   paper_beta paper_init           threshold and start in the paper's row: 58 nodes, `topk` drafts
 #   init adapt                      the tree that the next one starts from; what adapts it
 #   trees proposals calibration     trees that never change; drafts; calibrated path scores
 #   window                          drafts without a drafter
@@ -18,7 +19,8 @@
 #
 # Variables (default):
 #   RECIPE        of the model (tiny); for drafter, of configs/training
-#   PROMPTS       file (the tiny model's validation prompts; for maps, its test prompts)
+#   PROMPTS       coco, parti or a file (of the tiny model its validation prompts; for maps, its test
+#                 prompts)
 #   IMAGES        of them (16; maps 32); at least 8 for intervals
 #   TEMPERATURES  (1 0)
 #   METHODS       of maps (eagle2 adt)
@@ -33,6 +35,11 @@ name=$1
 cd "$(dirname "$0")/../.."
 PY=${PY:-$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python)}
 RECIPE=${RECIPE:-tiny}
+case ${PROMPTS:-} in coco) PROMPTS=MSCOCO2017Val ;; parti) PROMPTS=PartiPrompts ;; esac
+if [ "$RECIPE" != tiny ] && [ "$name" != drafter ] && [ -z "${PROMPTS:-}" ]; then
+  echo "error: PROMPTS: expected coco, parti or a file for RECIPE=$RECIPE, got nothing" >&2
+  exit 1
+fi
 OUT=${OUT:-outputs/paper/$name}
 read -ra flags <<<"${FLAGS:-}"
 

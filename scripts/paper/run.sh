@@ -17,8 +17,8 @@
 #
 # Variables (default):
 #   METHODS       rows (ar eagle2 adt): recipes of configs/paper, recipes by path, or methods, such as
-#                 jacobi, which needs no drafter. No drafter is public for Lumina-mGPT, Janus-Pro and
-#                 Emu3: METHODS="ar jacobi" there, or DRAFTER=folder of your own.
+#                 jacobi, which needs no drafter. Few models have a public drafter (docs/models.md):
+#                 METHODS="ar jacobi" for the others, or DRAFTER=folder of your own.
 #   IMAGES        prompts per row (100, as many as the paper has); -1: all, 5,000 of coco
 #   BENCH         prompts of the speed table (10); REPEATS of it (3)
 #   TEMPERATURES  (1 0)
