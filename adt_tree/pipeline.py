@@ -22,6 +22,7 @@ from adt_tree.sources import (
     ALIASES,
     SETTINGS,
     as_flags,
+    as_python,
     check_names,
     plain,
     python_names,
@@ -34,9 +35,10 @@ from configs.command_line import METHOD_FLAGS, TUNED
 from configs.fields import Values, flags_in, mismatch, refuse
 from configs.model import EngineSettings
 from configs.sampling import SamplingSettings
-from runs.commands import engine_settings
+from runs.commands import decodable, engine_settings
 from runs.drawing import Drawn, image_jobs
 from support.devices import pick_device
+from support.output import remark
 
 # What another pipeline on the same weights may change.
 _LIGHT = {*METHOD_FLAGS, *flags_in(SamplingSettings), "batch_size", "guidance_scale"}
@@ -72,8 +74,9 @@ class Pipeline:
         Args:
             source: a folder, owner/name on the Hugging Face hub, a recipe's .yaml file, or the name
                 of a model, such as tiny or anole.
-            method: ar (plain decoding), static, eagle2, adt (default), jacobi,
-                recall, block, eagle_recall; tuned: what `adt-tree tune` found for the model.
+            method: ar (plain decoding), static, eagle2, adt (default), jacobi (default of a model
+                without a drafter), recall, block, eagle_recall; tuned: what `adt-tree tune` found
+                for the model.
             torch_dtype: torch.float32 (default), torch.bfloat16 or torch.float64.
             device: where it computes; by default on a GPU if there is one.
             progress_bar: whether calls show one; `set_progress_bar_config` says how.
@@ -91,6 +94,7 @@ class Pipeline:
             recipe = source_values(source, given)
             if given.get("method") == TUNED:
                 recipe, given = with_tuned(recipe, given)
+            recipe = decodable(recipe, given, lambda text: remark(as_python(text)))
             pipe = cls(recipe, given)
         pipe.set_progress_bar_config(disable=not progress_bar)
         return pipe

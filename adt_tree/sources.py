@@ -19,6 +19,7 @@ from configs.fields import (
     near_names,
     one_of,
     refuse,
+    renamed_flags,
 )
 from configs.gone import GONE_FLAGS
 from configs.methods import MethodSettings
@@ -60,13 +61,13 @@ def python_names() -> Iterator[None]:
     try:
         yield
     except SettingsError as error:
-        names = {flag: name for name, flag in ALIASES.items()}
-        words = re.sub(
-            r"--([a-z]\w*)",
-            lambda m: names.get(m[1], m[1]) if m[1] in _NAMES else m[0],
-            str(error),
-        )
-        raise SettingsError(words) from error.__cause__
+        raise SettingsError(as_python(str(error))) from error.__cause__
+
+
+def as_python(text: str) -> str:
+    """Return a text about flags with their names in Python: `guidance_scale`, not `--cfg`."""
+    names = {name: name for name in _NAMES} | {flag: name for name, flag in ALIASES.items()}
+    return renamed_flags(text, names)
 
 
 def check_names(given: Iterable[str], allowed: Iterable[str], where: str) -> None:

@@ -68,6 +68,14 @@ def one_of(names: Iterable[str]) -> str:
     return f"{', '.join(names)} or {last}" if names else last
 
 
+def renamed_flags(text: str, names: Mapping[str, str]) -> str:
+    """Return an error's text with the names that callers know instead of `--flag`.
+
+    names: by flag. Text between backticks stays, since it is a command to type.
+    """
+    return re.sub(r"`[^`]*`|--(\w+)", lambda match: names.get(match[1], match[0]), text)
+
+
 def found_at(path: str | Path) -> str:
     """Return, in words, what is at a path where something else is wanted."""
     if Path(path).is_dir():

@@ -1,6 +1,6 @@
 """From the texts of a command line, and of recipes, to the settings of each command."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from configs.benchmark import BenchmarkSettings, Sweep, entries_of, read_sweep
@@ -32,11 +32,11 @@ _DEFAULT_METHODS = "ar,eagle2:proposal=topk,eagle2,adt:proposal=topk,adt"
 def run_settings(texts: Mapping[str, str]) -> RunSettings:
     """Return the settings of `generate_images`; a SettingsError also for missing folders."""
     recipe, given = read("generate_images", texts)
-    values, method = with_method(_decodable(recipe, given), given)
+    values, method = with_method(decodable(recipe, given), given)
     return _run(values, given, method)
 
 
-def _decodable(recipe: Values, given: Values) -> Values:
+def decodable(recipe: Values, given: Values, say: Callable[[str], None] = remark) -> Values:
     """Return a recipe's values with a method that needs no drafter, said aloud, if there is none.
 
     A method or a drafter that is named, and flags that only a drafted method has, leave the default
@@ -49,7 +49,7 @@ def _decodable(recipe: Values, given: Values) -> Values:
     path = build(EngineSettings, values, method=MethodSettings("ar")).model_path
     if not lacks_drafter(path):
         return recipe
-    remark(
+    say(
         f"--method {UNDRAFTED}: chosen, which needs no drafter, because none comes with "
         f"--model_path {path}; --drafter_path names one, --method another method"
     )

@@ -1,12 +1,11 @@
 """What a request for images to the OpenAI API may say."""
 
-import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
-from configs.fields import Settings, SettingsError, build, near_names, setting
+from configs.fields import Settings, SettingsError, build, near_names, renamed_flags, setting
 
 MOST_IMAGES = 10  # as the API says
 _IGNORED = ("user", "safety_identifier")  # who asks: changes nothing
@@ -87,6 +86,6 @@ def image_request(values: Mapping[str, Any]) -> ImageRequest:
 
 def refusal(error: SettingsError) -> Problem:
     """Return the problem of a value; its message names parameters as the API does."""
-    text = re.sub(r"--(\w+)", lambda m: m[1] if m[1] in NAMES else m[0], str(error))
+    text = renamed_flags(str(error), dict(zip(NAMES, NAMES, strict=True)))
     name = text.partition(":")[0]
     return Problem(400, text, name if name in NAMES else None, "invalid_value")

@@ -4,6 +4,7 @@ import os
 from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.request import getproxies
 
 from adt_tree.page.drawing import Painter
 from adt_tree.pipeline import Pipeline
@@ -23,6 +24,7 @@ POLICY = (
     "script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; font-src 'self' data:; "
     "connect-src 'self'; worker-src 'self' blob:"
 )
+NO_PROXY = ("no_proxy", "NO_PROXY")  # libraries read either
 
 
 def serve(settings: PageSettings) -> None:
@@ -50,6 +52,9 @@ def launch(settings: PageSettings, pipe: Pipeline) -> tuple["Blocks", str]:
         "GRADIO_ANALYTICS_ENABLED": "False",
         "HF_HUB_DISABLE_TELEMETRY": "1",
     }
+    # gradio calls its own server once, which a proxy cannot reach
+    direct = [getproxies().get("no"), "localhost", "127.0.0.1", settings.share_on]
+    os.environ |= dict.fromkeys(NO_PROXY, ",".join(filter(None, direct)))
     from adt_tree.page.api import ImageApi
     from adt_tree.page.app import build_page, fast_methods
 
@@ -59,7 +64,8 @@ def launch(settings: PageSettings, pipe: Pipeline) -> tuple["Blocks", str]:
         _, url, _ = page.launch(**_launch_options(settings, api))
     except OSError as error:
         expected = f"a free port of {settings.share_on}"
-        raise mismatch("--port", str(settings.port), expected) from error
+        advice = "If it is free, this machine is too busy to start a server. Try again."
+        raise mismatch("--port", str(settings.port), expected, advice) from error
     return page, url
 
 
@@ -74,6 +80,7 @@ def _launch_options(settings: PageSettings, api: "ImageApi") -> dict[str, Any]:
         "server_name": settings.share_on,
         "server_port": settings.port,
         "prevent_thread_lock": True,
+        "_frontend": False,  # no second test call, which a busy machine answers too late
         "quiet": True,
         "share": False,
         "ssr_mode": False,

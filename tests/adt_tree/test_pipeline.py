@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import re
+import shutil
 import threading
 from hashlib import sha256
 from pathlib import Path
@@ -14,6 +16,7 @@ from torch import Tensor
 
 import main
 from adt_tree import Pipeline, SettingsError
+from adt_tree.sources import python_names
 from support.json_files import read_lines
 
 PROMPTS = ["a cat", "two cats", "a cat"]
@@ -287,6 +290,30 @@ def test_numbers_and_texts_of_numpy_are_pythons(pipe):
 def test_copies_are_refused_with_what_to_do_instead(pipe, how):
     with pytest.raises(TypeError, match=r"in each process with .*from_pretrained.*from_pipe"):
         how([pipe, next(pipe.stream("a cat"))])
+
+
+def test_commands_in_errors_keep_their_dashes(checkpoint, tmp_path):
+    with pytest.raises(SettingsError, match="method: .* after `python main.py tune --model tiny`"):
+        Pipeline.from_pretrained(checkpoint, method="tuned")
+    with pytest.raises(SettingsError, match="^model_path .*`python main.py inspect --model tiny "):
+        Pipeline.from_pretrained(checkpoint, model_path=tmp_path, method="ar")
+    with pytest.raises(SettingsError, match="^a `a --cfg 1` guidance_scale$"), python_names():
+        raise SettingsError("a `a --cfg 1` --cfg")
+
+
+@pytest.mark.parametrize(
+    ("settings", "method"), [({}, "jacobi"), ({"window": 4}, "jacobi"), ({"method": "ar"}, "ar")]
+)
+def test_a_model_without_a_drafter_is_decoded_without_one(
+    checkpoint, tmp_path, capsys, settings, method
+):
+    bare = shutil.copytree(checkpoint, tmp_path / "bare", ignore=lambda *_: ["drafter"])
+    own = Pipeline.from_pretrained(bare, device="cpu", progress_bar=False, **settings)
+    assert own.method == method and own("a cat").stats[0].tokens == 16
+    note = f"method jacobi: chosen, .* with model_path {bare}; drafter_path names one"
+    assert bool(re.search(note, capsys.readouterr().err)) == (method == "jacobi")
+    with pytest.raises(SettingsError, match="drafter"):
+        Pipeline.from_pretrained(bare, nodes=4)
 
 
 def test_other_entrances_refuse_the_same(pipe):

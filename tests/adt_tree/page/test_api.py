@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import os
 import socket
 import threading
 import time
@@ -25,7 +26,7 @@ from PIL import Image
 from adt_tree import Pipeline
 from adt_tree.page.api import MOST_BYTES
 from adt_tree.page.batches import GATHER, ImageQueue, Order, next_batch
-from adt_tree.page.server import launch
+from adt_tree.page.server import NO_PROXY, launch
 from runs.commands import page_settings
 
 # in the process of the page's tests, which has gradio loaded
@@ -96,7 +97,10 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(checkpoint, tmp_path_factory) -> Iterator[Served]:
-    """The server of a small model; two requests may wait."""
+    """The server of a small model; two requests may wait.
+
+    It has started where gradio's own test call came too late and a proxy was set.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -109,6 +113,10 @@ def served(checkpoint, tmp_path_factory) -> Iterator[Served]:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("MPLCONFIGDIR", "GRADIO_TEMP_DIR", "GRADIO_ANALYTICS_ENABLED"):
             patch.setenv(name, "")  # the server's own are gone after the tests
+        for name in NO_PROXY:
+            patch.setenv(name, "example.org")
+        patch.setenv("http_proxy", "http://127.0.0.1:9")  # nothing is there
+        patch.setattr("gradio.networking.url_ok", lambda url: False)
         patch.setattr(pipe.weights, "draw", gate.draw)
         patch.setattr("adt_tree.page.api.ImageQueue", KeptOrders)
         page, url = launch(settings, pipe)
@@ -126,6 +134,12 @@ def until(true: Callable[[], bool]) -> None:
     while not true():
         assert time.monotonic() < end
         time.sleep(0.005)
+
+
+def test_a_proxy_is_left_out_for_this_machine_only(served):
+    assert os.environ["no_proxy"] == "example.org,localhost,127.0.0.1,127.0.0.1"
+    assert os.environ["no_proxy"] == os.environ["NO_PROXY"]
+    assert served.client.models.list().data
 
 
 def test_the_model_is_listed(served):
