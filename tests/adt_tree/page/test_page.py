@@ -163,7 +163,8 @@ def test_the_example_is_what_the_included_model_generates(tmp_path):
         (HERE / "example.json").read_text()
     )
     with Image.open(tmp_path / "example.png") as new, Image.open(HERE / "example.png") as kept:
-        assert ImageChops.difference(new, kept).getextrema() == ((0, 0),) * 3
+        # on another processor the codec rounds some pixels the other way; the tokens are the same
+        assert max(most for _, most in ImageChops.difference(new, kept).getextrema()) <= 1
 
 
 def test_every_method_has_words():
