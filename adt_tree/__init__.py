@@ -6,6 +6,7 @@ pipe = Pipeline.from_pretrained("tiny", method="adt")
 pipe("a large red circle on a plain blue background").images[0].save("red.png")
 """
 
+from adt_tree.calls import StepCallback
 from adt_tree.output import Draft, ImageOutput, ImageStats, MethodTable, StreamStep
 from adt_tree.pipeline import Pipeline
 from configs.acceptance import Acceptance
@@ -23,6 +24,7 @@ __all__ = [
     "MethodTraits",
     "Pipeline",
     "SettingsError",
+    "StepCallback",
     "StreamStep",
     "register_method",
     "register_verifier",

@@ -8,12 +8,14 @@ from adt_tree.sources import CALL_ARGUMENTS, as_flags, check_names, plain
 from configs.fields import Settings, Values, build, mismatch, refuse, setting, settings_dict
 from configs.model import EngineSettings
 from configs.sampling import SamplingSettings
+from decoding.images import Job
 from models.base import TargetModel
+from runs.drawing import image_jobs
 from runs.prompt_files import text_fault
 from runs.prompts import PromptItem, numbered, samples
 
 # Called after every round with the pipeline, the round's number from 0, how many tokens of all
-# images are decided, and {"rounds": a RoundStats per image in flight}.
+# images are decided, and {"rounds": a RoundStats per image in flight}. What it returns is ignored.
 StepCallback = Callable[[Any, int, int, dict[str, Any]], object]
 
 
@@ -34,13 +36,28 @@ class CallSettings(Settings):
 
     num_images: int = setting(1, "images per prompt", low=1)
     seed: int = setting(0, "base seed", low=0, high=2**63 - 1)
-    output_type: str = setting("pil", "what comes back", choices=("pil", "tokens"))
+    output_type: str = setting(
+        "pil",
+        "what comes back",
+        choices=("pil", "tokens"),
+        advice="For arrays use np.asarray(out.images[0]); tokens are the codes of an image.",
+    )
     repeats: int = setting(1, "measurements per method", low=1, high=1000)
 
 
 def call_settings(**values: Any) -> CallSettings:
     """Return what a call was given; a SettingsError if it cannot be used."""
     return build(CallSettings, {name: plain(value) for name, value in values.items()})
+
+
+def call_jobs(items: Sequence[PromptItem], seed: Any) -> list[Job]:
+    """Return the images of a call. seed: the base seed, or a list of every image's own seed."""
+    if not isinstance(seed, list | tuple):
+        return image_jobs(items, call_settings(seed=seed).seed)
+    if len(seed) != len(items):
+        refuse("seed", seed, f"one seed, or a list of {len(items)}, one per image")
+    own = [call_settings(seed=one).seed for one in seed]
+    return [Job(item.id, item.prompt, one) for item, one in zip(items, own, strict=True)]
 
 
 def with_options(

@@ -10,6 +10,7 @@ from tqdm import tqdm
 from adt_tree.calls import (
     CallOptions,
     StepCallback,
+    call_jobs,
     call_settings,
     check_fit,
     image_items,
@@ -166,7 +167,7 @@ class Pipeline:
         prompt: str | Sequence[str],
         *,
         num_images: int = 1,
-        seed: int = 0,
+        seed: int | Sequence[int] = 0,
         callback_on_step_end: StepCallback | None = None,
         output_type: str = "pil",
         **options: Unpack[CallOptions],
@@ -177,7 +178,8 @@ class Pipeline:
             prompt: a text, or several.
             num_images: per prompt.
             seed: an image's own seed follows from it, the prompt and the image's number, as on the
-                command line: the same seed gives the same tokens there.
+                command line: the same seed gives the same tokens there. A list has the own seed of
+                every image, as `stats` shows it.
             callback_on_step_end: called after every round; see `StepCallback`. What it raises ends
                 the call.
             output_type: "pil", or "tokens" for codes without images.
@@ -187,13 +189,13 @@ class Pipeline:
             SettingsError: an argument cannot be used; names it and says what is allowed.
         """
         with python_names():
-            call = call_settings(num_images=num_images, seed=seed, output_type=output_type)
+            call = call_settings(num_images=num_images, output_type=output_type)
             settings, prompts = with_options(self.settings, options), prompt_list(prompt)
             if not (callback_on_step_end is None or callable(callback_on_step_end)):
                 refuse("callback_on_step_end", callback_on_step_end, "a function")
             check_fit(self.weights.target, prompts)
             items = image_items(prompts, call.num_images)
-            steps = self.weights.draw(settings, image_jobs(items, call.seed))
+            steps = self.weights.draw(settings, call_jobs(items, seed))
         done: dict[str, Drawn] = {}
         shown = {"unit": "token", "desc": self.method} | self._bar
         total, tokens = len(items) * self.weights.target.grid.tokens, 0

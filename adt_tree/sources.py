@@ -33,6 +33,7 @@ from support.json_files import read_object
 
 # Names in Python's libraries -> flags.
 ALIASES = {"guidance_scale": "cfg", "torch_dtype": "dtype"}
+_FROM_FLAGS = {flag: name for name, flag in ALIASES.items()}
 SETTINGS = flags_in(EngineSettings)
 _PATHS = tuple(name for name, f in SETTINGS.items() if "path" in f.metadata)
 CALL_ARGUMENTS = ("num_images", "seed", "output_type", "callback_on_step_end")
@@ -49,6 +50,13 @@ _ELSEWHERE = {
     "negative_prompt": "negative_prompt='...' of from_pretrained, with emu3",
     "callback": "callback_on_step_end=...",
     "callback_on_step_end_tensor_inputs": "callback_on_step_end=... alone",
+    "latents": "seed=7 for the same image again; an image has tokens, no latents",
+    "prompt_embeds": "prompt='...'",
+    "revision": "`hf download owner/name --revision NAME --local-dir FOLDER`, then the folder",
+    "variant": "torch_dtype=torch.bfloat16: files of any dtype are converted",
+    "cache_dir": "HF_HOME=FOLDER in the environment",
+    "local_files_only": "HF_HUB_OFFLINE=1 in the environment",
+    "use_safetensors": "nothing: safetensors are read first, then .bin files",
     "return_dict": "nothing: a call returns an ImageOutput",
     "do_sample": "temperature=0 for argmax, 1 for sampling",
 }
@@ -66,8 +74,7 @@ def python_names() -> Iterator[None]:
 
 def as_python(text: str) -> str:
     """Return a text about flags with their names in Python: `guidance_scale`, not `--cfg`."""
-    names = {name: name for name in _NAMES} | {flag: name for name, flag in ALIASES.items()}
-    return renamed_flags(text, names)
+    return renamed_flags(text, {name: name for name in _NAMES} | _FROM_FLAGS)
 
 
 def check_names(given: Iterable[str], allowed: Iterable[str], where: str) -> None:
@@ -80,6 +87,8 @@ def check_names(given: Iterable[str], allowed: Iterable[str], where: str) -> Non
             raise SettingsError(f"{name}: there is no such setting; {GONE_FLAGS[name]}")
         if name in _ELSEWHERE:
             advice = f"Use {_ELSEWHERE[name]}."
+        elif (alias := _FROM_FLAGS.get(name)) in known:
+            advice = f"Use {alias}."
         elif name in CALL_ARGUMENTS:
             advice = f"Give it to a call: pipe(prompt, {name}=...)."
         elif name in SETTINGS or name in ALIASES:

@@ -32,7 +32,7 @@ from configs.fields import (
 )
 from configs.gone import GONE_FLAGS, GONE_METHODS, RENAMED_METHODS, STILL_SO
 from configs.method_table import METHODS
-from configs.methods import MethodSettings, applicable
+from configs.methods import OF_YOUR_OWN, MethodSettings, applicable
 from configs.targets import OWN_FLAGS, TARGETS, model_defaults
 
 METHOD_FLAGS = flags_in(MethodSettings)
@@ -227,7 +227,7 @@ def listed_method(entry: str, shared: Values, source: str = "--methods") -> Meth
         raise SettingsError(f"{source}: {name} is gone; {GONE_METHODS[name]}")
     if name not in METHODS and not _is_recipe(name):
         expected = f"name[:flag=value...] with the name {one_of(METHODS)}, or a recipe.yaml"
-        raise mismatch(source, repr(entry), expected, near_names(name, METHODS))
+        raise mismatch(source, repr(entry), expected, near_names(name, METHODS) or OF_YOUR_OWN)
     flags = {flag: f for flag, f in METHOD_FLAGS.items() if flag != "method"}
     given: Values = {}
     try:

@@ -96,8 +96,9 @@ def setting(default: Any, text: str, **limits: Any) -> Any:
     text: its line of help.
     limits: choices (names); renamed (earlier choices -> today's); gone (earlier choices -> what to
         use instead, for the error); low, high (inclusive); above (exclusive); path (True: `~` is
-        replaced); wanted (what errors say is allowed); shown (the default in the help, where it
-        depends); later (True: runs made before the flag existed are those where it is None).
+        replaced); wanted (what errors say is allowed); advice (what they say to do); shown (the
+        default in the help, where it depends); later (True: runs made before the flag existed are
+        those where it is None).
     """
     required = default is MISSING
     return field(default=default, kw_only=required, metadata={"help": text, **limits})
@@ -249,7 +250,7 @@ def parse(f: Field, flag: str, value: Any) -> Any:
         raise SettingsError(f"--{flag}: {value} is gone; {limits['gone'][value]}")
     if type(value) is not kind(f) or not _within(value, limits):
         near = near_names(value, limits.get("choices", ())) if isinstance(value, str) else ""
-        refuse(flag, value, allowed(f), near)
+        refuse(flag, value, allowed(f), near or limits.get("advice", ""))
     return os.path.expanduser(value) if "path" in limits else value
 
 

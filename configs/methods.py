@@ -18,6 +18,8 @@ from configs.fields import (
 from configs.gone import GONE_METHODS, RENAMED_METHODS
 from configs.method_table import METHODS, PUBLISHED, TREES, AdtSettings
 
+OF_YOUR_OWN = "If it is one of your own, import its module first; commands do with --plugin MODULE."
+
 
 @dataclass(frozen=True)
 class MethodSettings(Settings):
@@ -30,6 +32,7 @@ class MethodSettings(Settings):
         choices=METHODS,  # as it is, since a plugin may add to it
         renamed=RENAMED_METHODS,
         gone=GONE_METHODS,
+        advice=OF_YOUR_OWN,
         shown="adt; of extract_tokens jacobi, which needs no drafter",
     )
     proposal: str | None = setting(
@@ -83,6 +86,7 @@ class MethodSettings(Settings):
         "acceptance rule; exact: the images of plain decoding; rejection, sampled, spectr, block, "
         "traversal: other images of the same distribution; the rest are relaxed",
         choices=VERIFIERS,
+        advice=OF_YOUR_OWN,
     )
     adt: AdtSettings | None = part(AdtSettings, default=None)
     relaxed: Settings | None = part(*NUMBERS, default=None)  # numbers of a relaxed rule

@@ -3,6 +3,7 @@
 A new method or rule has an entry at the end, and one of its settings in configs.
 """
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from configs import acceptance as acceptance_of
 from configs import method_table as traits_of
 from configs.acceptance import Acceptance
-from configs.fields import refuse
+from configs.fields import SettingsError, refuse
 from configs.method_table import MethodTraits
 from configs.methods import MethodSettings, fitted_numbers
 from configs.sampling import SamplingSettings
@@ -227,20 +228,33 @@ VERIFIERS: dict[str, Callable[..., Verifier]] = {
     )
 }
 
+_owners: dict[tuple[int, str], str] = {}  # modules by the table and the name that they registered
+
 
 def register_method(name: str, traits: MethodTraits, method: Method) -> None:
-    """Add a method to those of --method: its settings' defaults, and what makes its parts."""
-    _refuse_known(name, traits_of.METHODS)
+    """Add a method to those of --method: its settings' defaults, and what makes its parts.
+
+    The same module may register a name again, as a notebook's cell does that is run again.
+
+    Raises:
+        SettingsError: the name is that of another module.
+    """
+    _claim(name, traits_of.METHODS)
     traits_of.METHODS[name], METHODS[name] = traits, method
 
 
 def register_verifier(name: str, acceptance: Acceptance, verifier: Callable[..., Verifier]) -> None:
-    """Add an acceptance rule to those of --verifier: what it keeps, and what makes it."""
-    _refuse_known(name, acceptance_of.VERIFIERS)
+    """Add an acceptance rule to those of --verifier: what it keeps, and what makes it.
+
+    Names as in `register_method`.
+    """
+    _claim(name, acceptance_of.VERIFIERS)
     acceptance_of.VERIFIERS[name], VERIFIERS[name] = acceptance, verifier
 
 
-def _refuse_known(name: str, names: Mapping[str, object]) -> None:
-    """Refuse a second entry of a name: results on disk tell methods apart by it."""
-    if name in names:
-        raise ValueError(f"{name!r} is taken. Choose a name other than {', '.join(names)}")
+def _claim(name: str, names: Mapping[str, object]) -> None:
+    """Refuse a name of another module: results on disk tell methods apart by it."""
+    module = sys._getframe(2).f_globals["__name__"]  # that registers the name
+    if name in names and _owners.get((id(names), name)) != module:
+        raise SettingsError(f"{name!r} is taken. Choose a name other than {', '.join(names)}")
+    _owners[id(names), name] = module

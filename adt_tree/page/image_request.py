@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
+from adt_tree.sources import ALIASES
+from configs.commands import flags_of
 from configs.fields import Settings, SettingsError, build, near_names, renamed_flags, setting
 
 MOST_IMAGES = 10  # as the API says
@@ -79,9 +81,18 @@ def image_request(values: Mapping[str, Any]) -> ImageRequest:
     given = {name: v for name, v in values.items() if v is not None and name not in _IGNORED}
     for name in given:
         if name not in NAMES:
-            text = f"Unknown parameter: {name!r}. {near_names(name, NAMES)}"
+            text = f"Unknown parameter: {name!r}. {_advice(name)}"
             raise Problem(400, text.strip(), name, "unknown_parameter")
     return build(ImageRequest, given)
+
+
+def _advice(name: str) -> str:
+    """Return what to do instead of giving a parameter that requests do not have."""
+    if ALIASES.get(name) in NAMES:
+        return f"Use {ALIASES[name]}."
+    if (flag := ALIASES.get(name, name)) in flags_of("demo"):
+        return f"It is set when the server starts, by --{flag}."
+    return near_names(name, NAMES)
 
 
 def refusal(error: SettingsError) -> Problem:

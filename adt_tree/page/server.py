@@ -11,6 +11,7 @@ from adt_tree.pipeline import Pipeline
 from configs.fields import mismatch
 from configs.tools import PageSettings
 from support.durable import make_writable
+from support.progress import announce
 
 if TYPE_CHECKING:  # these import gradio
     from gradio import Blocks
@@ -34,6 +35,8 @@ def serve(settings: PageSettings) -> None:
         SettingsError: the folder, the port or a file of the model cannot be used.
     """
     make_writable("output_dir", Path(settings.output_dir).absolute())
+    engine = settings.engine
+    announce(f"loading the model ({engine.model}) from {engine.model_path}")
     page, url = launch(settings, Pipeline({}, settings.given))
     print(f"{url}: the page; Ctrl-C ends it", flush=True)
     page.block_thread()

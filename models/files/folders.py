@@ -24,11 +24,15 @@ def checkpoint_folder(path: str, flag: str, download: bool = True) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     offline = constants.HF_HUB_OFFLINE
+    elsewhere = (
+        "Download it on a machine that reaches the hub, with "
+        f"`hf download {path} --local-dir FOLDER`, and give the folder to {flag}"
+    )
     try:
         return Path(snapshot_download(path, local_files_only=offline or not download))
     except LocalEntryNotFoundError as error:
         why = (
-            f"the hub did not deliver it: {error}"
+            f"the hub did not deliver it: {error}. {elsewhere}"
             if download
             else f"`hf download {path}` fetches it"
         )

@@ -72,6 +72,14 @@ def test_batches_and_methods_change_no_token(pipe):
     assert all(stats.accepted_length == 1 for stats in plain.stats)
 
 
+def test_own_seeds_repeat_any_of_the_images(pipe):
+    out = pipe(PROMPTS, num_images=2, seed=3)
+    one = pipe("two cats", seed=[out.stats[3].seed])
+    assert torch.equal(one.tokens, out.tokens[3:4]) and one.stats[0].seed == out.stats[3].seed
+    same = pipe(PROMPTS, num_images=2, seed=[stats.seed for stats in out.stats], batch_size=4)
+    assert torch.equal(same.tokens, out.tokens)
+
+
 def test_a_stream_is_the_call_round_by_round(pipe):
     out = pipe("a cat", seed=3)
     steps = list(pipe.stream("a cat", seed=3))
@@ -235,6 +243,10 @@ def test_methods_are_compared_on_the_same_seeds(checkpoint, pipe):
         ({"drafter_path": "nowhere"}, "drafter_path nowhere: .*got a path that does not exist"),
         ({"model": "llamagen"}, "text_encoder_path "),
         ({"model": "llama"}, "model: expected tiny, anole.*got 'llama'"),
+        ({"method": "mine"}, "got 'mine'. If it is one of your own, import its module first"),
+        ({"verifier": "mine"}, "got 'mine'. If it is one of your own, import its module first"),
+        ({"revision": "main"}, "'revision'. Use `hf download owner/name --revision NAME"),
+        ({"local_files_only": True}, "'local_files_only'. Use HF_HUB_OFFLINE=1"),
     ],
 )
 def test_settings_that_cannot_be_used_are_named(checkpoint, settings, message):
@@ -262,7 +274,11 @@ def test_settings_that_cannot_be_used_are_named(checkpoint, settings, message):
         ({"num_images_per_prompt": 2}, "Use num_images=4."),
         ({"height": 512}, "Use target_size="),
         ({"method": "ar"}, "unexpected argument 'method'. Give it to from_pretrained."),
-        ({"output_type": "np"}, "output_type: expected pil or tokens, got 'np'"),
+        ({"output_type": "np"}, r"output_type: expected pil or tokens, got 'np'.*np.asarray\(out"),
+        ({"latents": 3}, "unexpected argument 'latents'. Use seed=7"),
+        ({"cfg": 2.0}, "unexpected argument 'cfg'. Use guidance_scale."),
+        ({"seed": [1, 2]}, "seed: expected one seed, or a list of 1, one per image, got .1, 2."),
+        ({"seed": [-1]}, "seed: .*got -1"),
         ({"seed": None}, "seed: expected a whole number.*got None"),
         ({"guidance_scale": 0}, "guidance_scale: expected 1 for no guidance.*got 0.0"),
         ({"progress_bar": "no"}, "progress_bar: expected True or False.*got 'no'"),

@@ -56,6 +56,17 @@ def test_a_plugins_method_and_rule_are_flags_values(plugin, tmp_path):
         methods.register_method("mine", method_table.MethodTraits(), methods.METHODS["jacobi"])
 
 
+def test_a_module_may_register_its_names_again(plugin):
+    own = {"__name__": plugin}
+    exec(MODULE, own)
+    exec(MODULE.replace('"window": 8', '"window": 4'), own)
+    assert method_table.METHODS["mine"].defaults["window"] == 4
+    with pytest.raises(SettingsError, match="'mine' is taken"):
+        exec(MODULE, {"__name__": "other"})
+    with pytest.raises(SettingsError, match="'ar' is taken"):
+        exec(MODULE.replace('"mine"', '"ar"'), own)
+
+
 def test_its_images_are_those_of_plain_decoding(plugin, tmp_path):
     words = ["generate_images", "--prompt=a red circle", "--temperature=0", "--output_dir"]
     own = ["mine", "--method=mine", "--verifier=strict", f"--plugin={plugin}"]

@@ -27,6 +27,7 @@ from adt_tree.page.app import (
     stopping,
 )
 from adt_tree.page.drawing import Pace, Painter, Wish, race
+from adt_tree.page.server import NO_PROXY
 from adt_tree.page.stage import HERE, WORDS, Finish, example, verdict, words
 from adt_tree.weights import completed
 from configs.fields import SettingsError
@@ -254,7 +255,7 @@ def test_every_method_that_the_files_allow_can_be_chosen():
 def test_a_taken_port_and_a_folder_that_cannot_be_written_are_named(
     checkpoint, tmp_path, capsys, monkeypatch
 ):
-    for name in ("MPLCONFIGDIR", "GRADIO_TEMP_DIR", "GRADIO_ANALYTICS_ENABLED"):
+    for name in ("MPLCONFIGDIR", "GRADIO_TEMP_DIR", "GRADIO_ANALYTICS_ENABLED", *NO_PROXY):
         monkeypatch.setenv(name, "")  # the page's own are gone after the test
     model = [f"--model_path={checkpoint}", "--device=cpu", f"--output_dir={tmp_path / 'page'}"]
     with socket.socket() as taken:

@@ -35,7 +35,7 @@ def test_a_hub_id_without_network_names_the_flag(offline, monkeypatch, tmp_path)
     why = (
         "HF_HUB_OFFLINE is set: `hf download nobody/nothing`"
         if offline
-        else "the hub did not deliver it: no route"
+        else "the hub did not deliver it: no route. Download it .* `hf download nobody/nothing "
     )
     with pytest.raises(
         ValueError, match=f"--model_path: 'nobody/nothing' is no folder.*{tmp_path}; {why}"
