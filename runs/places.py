@@ -53,6 +53,9 @@ def check_folders(settings: EngineSettings) -> None:
         for names in files if Path(path or "").is_dir() else ():
             if path and not any((Path(path) / name).is_file() for name in names):
                 advice = f"{_inspect(settings.model, settings.model_path)} lists what is missing."
+                below = Path(path) / "drafter"
+                if flag == "drafter_path" and below.is_dir():  # of a training's folder
+                    advice = f"Its subfolder has one: --drafter_path {below}."
                 without = f"a folder without {one_of(names)}"
                 raise mismatch(f"--{flag} {path}", without, "a checkpoint", advice)
     if settings.vq_path is not None and not Path(settings.vq_path).is_file():

@@ -199,7 +199,9 @@ def read_shard(path: Path) -> tuple[list[Line], int]:
         if images != len(entries):
             raise ValueError(f"{images} images with {len(entries)} captions")
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: damaged shard: {error}") from error
+        advice = "Delete it and run its extract_tokens command again"
+        fault = str(error).removeprefix(f"{path}: ")
+        raise ValueError(f"{path}: damaged shard: {fault}. {advice}") from error
     return entries, tokens
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from configs.fields import SettingsError, mismatch, refuse
+from configs.fields import SettingsError, mismatch, refuse, settings_dict
 from configs.training import FREE_FLAGS, TrainSettings
 from drafters.kinds import DEFAULT
 from drafters.training.features import Computed, cached
@@ -68,11 +68,24 @@ def train(settings: TrainSettings) -> None:
             what = f"training a drafter on {plural(len(tokens), 'image')} of {settings.tokens} "
             what += f"into {settings.folder}; its log is there"
             with StepProgress(what, settings.steps, shown=crew.rank == 0) as progress:
+                if other := _sampled_otherwise(settings, tokens):
+                    progress.note(other)
                 Training(settings, open_target(settings.plain), tokens, crew, progress).run()
     except BlockingIOError:
         refuse("output_dir", settings.output_dir, "a folder that no other process is working in")
     except ValueError as error:
         raise SettingsError(str(error)) from error
+
+
+def _sampled_otherwise(settings: TrainSettings, tokens: Tokens) -> str | None:
+    """Return a note if the target's own samples were drawn by other settings than it trains for."""
+    here, law = settings_dict(settings.sampling), tokens.about.get("law") or {}
+    other = [
+        f"--{name} {law[name]}, not {value}"
+        for name, value in here.items()
+        if law.get(name, value) != value
+    ]
+    return f"note: {settings.tokens} was sampled with {', '.join(other)}" if other else None
 
 
 def read_tokens(settings: TrainSettings) -> Tokens:
