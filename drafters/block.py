@@ -123,17 +123,6 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Drafted:
-    """What the head drafts after the candidates of a round's window."""
-
-    round: Round
-    window: Window
-    log_q: Tensor  # (images, steps, candidates, vocab)
-    trust: Tensor  # (images, steps, candidates)
-    children: "Children | None" = None  # None: the policy takes them, level by level
-
-
-@dataclass(frozen=True)
 class Children:
     """What a proposal takes after all candidates of a window: (images, steps, candidates, width).
 
@@ -164,6 +153,17 @@ class Children:
         uncalibrated = replace(proposal, calibration=Calibration())
         tokens, log_hits = uncalibrated.children(scaled, noise, width, level=1)
         return cls(tokens, log_hits, place_of(tokens, F.pad(codes[:, 1:], (0, 0, 0, 1))))
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """What the head drafts after the candidates of a round's window."""
+
+    round: Round
+    window: Window
+    log_q: Tensor  # (images, steps, candidates, vocab)
+    trust: Tensor  # (images, steps, candidates)
+    children: Children | None = None  # None: the policy takes them, level by level
 
 
 @fused

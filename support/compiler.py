@@ -47,7 +47,7 @@ def compiling(compiler: Compiler | None) -> Iterator[None]:
 
 def compiled(function: Callable[P, R], any_size: bool = False) -> Callable[P, R]:
     """Return a function as the compiler that is on makes it, or as `program` does."""
-    allow_sizes()
+    _allow_sizes()
     return (_compiler.get() or program)(function, any_size)
 
 
@@ -64,7 +64,7 @@ def fused(function: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
-def allow_sizes() -> None:
+def _allow_sizes() -> None:
     """Let a function have more than eight programs; every thread has a limit of its own."""
     config = torch._dynamo.config
     if config.recompile_limit < _SIZES:
