@@ -150,7 +150,7 @@ def source_values(source: str | os.PathLike, given: Values) -> Values:
         return read_recipe(name, "generate_images")
     if not os.path.isdir(name) and not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         expected = f"a folder, owner/name on the hub, a recipe's .yaml file, {one_of(TARGETS)}"
-        raise mismatch("from_pretrained", repr(name), expected)
+        raise mismatch("from_pretrained", repr(name), expected, near_names(name, TARGETS))
     model = given.get("model") or _model_in(name)
     return model_defaults(model) | {"model_path": name, "model": model}
 

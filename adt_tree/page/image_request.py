@@ -7,7 +7,15 @@ from typing import Any
 
 from adt_tree.sources import ALIASES
 from configs.commands import flags_of
-from configs.fields import Settings, SettingsError, build, near_names, renamed_flags, setting
+from configs.fields import (
+    Settings,
+    SettingsError,
+    build,
+    near_names,
+    refuse,
+    renamed_flags,
+    setting,
+)
 
 MOST_IMAGES = 10  # as the API says
 _IGNORED = ("user", "safety_identifier")  # who asks: changes nothing
@@ -83,6 +91,8 @@ def image_request(values: Mapping[str, Any]) -> ImageRequest:
         if name not in NAMES:
             text = f"Unknown parameter: {name!r}. {_advice(name)}"
             raise Problem(400, text.strip(), name, "unknown_parameter")
+    if isinstance(given.get("prompt"), list):
+        refuse("prompt", given["prompt"], "one text", "Send one request per prompt.")
     return build(ImageRequest, given)
 
 

@@ -75,6 +75,11 @@ def test_what_is_none_of_these_is_refused(name):
         source_values(name, {})
 
 
+def test_a_name_that_was_meant_is_told():
+    with pytest.raises(SettingsError, match=r"got 'emu_3'. Did you mean emu3"):
+        source_values("emu_3", {})
+
+
 def test_a_folder_without_a_model_is_refused(tmp_path):
     with pytest.raises(SettingsError, match="missing file: .*config.json"):
         source_values(tmp_path, {})

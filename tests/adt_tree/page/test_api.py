@@ -182,6 +182,7 @@ def test_without_a_seed_the_images_differ_and_the_seed_is_told(served):
         ({"temperature": "hot"}, "temperature", "temperature: expected a number, got 'hot'"),
         ({"top_p": 2}, "top_p", "top_p: expected a number above 0, at most 1, got 2"),
         ({"seed": -1}, "seed", "seed: expected a whole number from 0"),
+        ({"prompt": [CAT]}, "prompt", "expected one text, got .'a cat'.. Send one request per"),
         ({"guidance_scale": 2}, "guidance_scale", "'guidance_scale'. Use cfg."),
         ({"nodes": 3}, "nodes", "'nodes'. It is set when the server starts, by --nodes."),
         ({"torch_dtype": "bf16"}, "torch_dtype", "when the server starts, by --dtype."),
