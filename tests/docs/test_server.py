@@ -36,6 +36,7 @@ def address(tmp_path_factory) -> Iterator[str]:
         text=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     try:
+        assert "] loading the model (" in process.stdout.readline()
         assert process.stdout.readline().startswith(f"http://{own}/")
         yield own
         process.send_signal(signal.SIGINT)

@@ -52,7 +52,8 @@ def served(tmp_path_factory) -> Iterator[Served]:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     try:
-        line = process.stdout.readline()
+        loading, line = process.stdout.readline(), process.stdout.readline()
+        assert "] loading the model (tiny) from " in loading
         assert line == f"http://127.0.0.1:{port}/: the page; Ctrl-C ends it\n", line
         yield Served(line.split(": ")[0], root / "home", root / "work", process)
     finally:
