@@ -365,15 +365,13 @@ def test_a_link_keeps_prompt_seed_and_settings(visit, served, chromium):
     other.close()
 
 
-def test_the_policy_is_sent_and_nothing_is_written_elsewhere(served):
+def test_the_policy_is_sent_nothing_is_written_elsewhere_and_ctrl_c_ends_it(served):
+    """In one test, since after its end nothing is served."""
     with urlopen(served.url, timeout=60) as answer:
         assert "default-src 'self'" in answer.headers["content-security-policy"]
     kept = [path for path in served.home.rglob("*") if path.is_file()]
     assert all(path.match(".cache/adt-tree/kernels-*") for path in kept)  # of --compile
     assert [*served.work.rglob("*")] == []
-
-
-def test_ctrl_c_ends_it(served):
     served.process.send_signal(signal.SIGINT)
     started = time.monotonic()
     assert served.process.wait(60) in (0, 130) and time.monotonic() - started < 60
