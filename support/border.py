@@ -7,19 +7,62 @@
 130 interrupted (Ctrl-C)
 
 Anything else is a mistake of the program and keeps its traceback.
+
+A closed or full output never costs a command its work. Commands simply `print`, and print what they
+have measured before they save it: a full disk may take the file, but not the figures. A failed
+print does not raise: the command goes on to its end, silently. Then
+
+- a reader that has seen enough (`... | head -1`) is no failure: the exit code stays as it is;
+- any other failed print, as on a full disk, is one line on stderr and exit code 1;
+- characters that the output's encoding lacks are written as escapes (`\\xe9`).
 """
 
 import os
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from typing import Any, TextIO
 
 from configs.fields import SettingsError
 from support.extras import missing_extra
-from support.output import guarded_output
 
 
 class Failure(Exception):
     """Why a command with usable settings has no result; the message names flag or file."""
+
+
+class GuardedStream:
+    """A text stream that stays quiet after its first failed write, which `fault` keeps."""
+
+    def __init__(self, stream: TextIO | None):
+        # Python has no stdout or stderr at all where the caller closed them (`command >&-`)
+        self._stream = stream or open(os.devnull, "w")  # noqa: SIM115
+        self.fault: OSError | None = None
+        if hasattr(self._stream, "reconfigure"):
+            self._stream.reconfigure(errors="backslashreplace")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        self._attempt(self._stream.write, text)
+        return len(text)
+
+    def flush(self) -> None:
+        self._attempt(self._stream.flush)
+
+    def _attempt(self, act: Callable[..., object], *text: str) -> None:
+        if self.fault is not None:
+            return
+        try:
+            act(*text)
+        except OSError as error:
+            self.fault = error
+            with suppress(OSError):  # a stream in memory has no file
+                # or the interpreter would flush the buffer once more at its end, and complain
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, self._stream.fileno())
+                os.close(nowhere)
 
 
 def run_guarded(
@@ -31,23 +74,30 @@ def run_guarded(
 
     refusals: what means settings that cannot be used. interrupted: what to say after Ctrl-C.
     """
-    with guarded_output() as outcome:
+    out, err, code = GuardedStream(sys.stdout), GuardedStream(sys.stderr), 0
+    with redirect_stdout(out), redirect_stderr(err):
         try:
             run()
         except refusals as error:
-            outcome.code = _tell(str(error), 2)
+            code = _tell(str(error), 2)
         except (Failure, FloatingPointError) as error:  # weights with NaN; the message names them
-            outcome.code = _tell(str(error), 1)
+            code = _tell(str(error), 1)
         except ModuleNotFoundError as error:
             if (words := missing_extra(error)) is None:
                 raise
-            outcome.code = _tell(words, 1)
+            code = _tell(words, 1)
         except OSError as error:
-            outcome.code = _tell(_words(error), 1)
+            code = _tell(_words(error), 1)
         except KeyboardInterrupt:
             print(f"\n{interrupted}", file=sys.stderr)
-            outcome.code = 130  # what shells return for a command that Ctrl-C ended: 128 + 2
-    return outcome.code
+            code = 130  # what shells return for a command that Ctrl-C ended: 128 + 2
+        finally:
+            out.flush()
+            if out.fault is not None and not isinstance(out.fault, BrokenPipeError):
+                print(f"error: standard output: {out.fault.strerror}", file=sys.stderr)
+                code = code or 1
+            err.flush()
+    return code
 
 
 def _tell(text: str, code: int) -> int:
