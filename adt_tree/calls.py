@@ -79,11 +79,13 @@ def with_options(
     return replace(settings, batch_size=batch, sampling=build(SamplingSettings, sampling))
 
 
-def prompt_list(prompt: str | Iterable[str]) -> list[str]:
-    """Return the prompts of a call.
+def call_items(
+    target: TargetModel, prompt: str | Iterable[str], num_images: int
+) -> list[PromptItem]:
+    """Return the images of a call, as a command line with a list of these prompts numbers them.
 
     Raises:
-        SettingsError: there is none, or one is no text or blank.
+        SettingsError: there is no prompt, or one is no text, blank or too long for the model.
     """
     prompt = plain(prompt)
     texts = [prompt] if isinstance(prompt, str) else prompt
@@ -93,22 +95,12 @@ def prompt_list(prompt: str | Iterable[str]) -> list[str]:
     prompts = [plain(text) for text in texts]
     if not prompts:
         refuse("prompt", prompt, "a text, or a list of texts")
-    for text in prompts:
+    for number, text in enumerate(prompts, 1):
         if fault := text_fault(text):
             refuse("prompt", text, "a text, or a list of texts", f"This is {fault}.")
-    return prompts
-
-
-def image_items(prompts: Sequence[str], num_images: int) -> list[PromptItem]:
-    """Return the images of a call, as a command line with a list of these prompts numbers them."""
-    return samples(numbered(prompts), num_images)
-
-
-def check_fit(target: TargetModel, prompts: Sequence[str]) -> None:
-    """Refuse a prompt that is too long for the model."""
-    for number, text in enumerate(prompts, 1):
         try:
             target.length(text)
         except ValueError as error:
             which = f", number {number} of {len(prompts)}" if len(prompts) > 1 else ""
             raise mismatch(f"prompt{which}", str(error), "a shorter prompt") from error
+    return samples(numbered(prompts), num_images)

@@ -135,11 +135,7 @@ class MethodTable:
     rows: list[Mapping[str, Any]]
     markdown: str
 
-    def __str__(self) -> str:
-        return self.markdown
-
     def __repr__(self) -> str:
         return self.markdown
 
-    def _repr_markdown_(self) -> str:
-        return self.markdown
+    _repr_markdown_ = __repr__

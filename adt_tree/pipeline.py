@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self, Unpack
 
 import torch
@@ -10,14 +11,11 @@ from tqdm import tqdm
 from adt_tree.calls import (
     CallOptions,
     StepCallback,
+    call_items,
     call_jobs,
     call_settings,
-    check_fit,
-    image_items,
-    prompt_list,
     with_options,
 )
-from adt_tree.comparing import compare_methods, compared_methods, settings_for
 from adt_tree.output import ImageOutput, MethodTable, StreamStep, image_output
 from adt_tree.sources import (
     ALIASES,
@@ -30,16 +28,21 @@ from adt_tree.sources import (
     source_values,
     with_tuned,
 )
-from adt_tree.streaming import stream_steps
+from adt_tree.streaming import Seen, stream_steps
 from adt_tree.weights import Weights
-from configs.command_line import METHOD_FLAGS, TUNED
+from configs.command_line import METHOD_FLAGS, TUNED, listed_method
 from configs.fields import Values, flags_in, mismatch, refuse
+from configs.methods import MethodSettings
 from configs.model import EngineSettings
 from configs.sampling import SamplingSettings
+from eval.bench.benchmark import Bench, repeated
+from eval.bench.table import table
 from runs.commands import decodable, engine_settings
 from runs.drawing import Drawn, image_jobs
+from runs.measure import BASELINE
 from support.devices import pick_device
 from support.output import remark
+from support.progress import Progress, plural
 
 # What another pipeline on the same weights may change.
 _LIGHT = {*METHOD_FLAGS, *flags_in(SamplingSettings), "batch_size", "guidance_scale"}
@@ -190,11 +193,10 @@ class Pipeline:
         """
         with python_names():
             call = call_settings(num_images=num_images, output_type=output_type)
-            settings, prompts = with_options(self.settings, options), prompt_list(prompt)
+            settings = with_options(self.settings, options)
             if not (callback_on_step_end is None or callable(callback_on_step_end)):
                 refuse("callback_on_step_end", callback_on_step_end, "a function")
-            check_fit(self.weights.target, prompts)
-            items = image_items(prompts, call.num_images)
+            items = call_items(self.weights.target, prompt, call.num_images)
             steps = self.weights.draw(settings, call_jobs(items, seed))
         done: dict[str, Drawn] = {}
         shown = {"unit": "token", "desc": self.method} | self._bar
@@ -221,11 +223,10 @@ class Pipeline:
         with python_names():
             if not isinstance(plain(prompt), str):
                 refuse("prompt", prompt, "one text")
-            call, prompts = call_settings(seed=seed), prompt_list(prompt)
+            call, seen = call_settings(seed=seed), Seen()
             settings = with_options(self.settings, options, ["seed"])
-            check_fit(self.weights.target, prompts)
-            (job,) = image_jobs(image_items(prompts, 1), call.seed)
-            return stream_steps(self.weights, settings, job)
+            jobs = image_jobs(call_items(self.weights.target, prompt, 1), call.seed)
+            return stream_steps(self.weights.draw(settings, jobs, seen), seen, self.weights)
 
     def compare(
         self,
@@ -254,13 +255,38 @@ class Pipeline:
             call = call_settings(num_images=num_images, seed=seed, repeats=repeats)
             arguments = ("methods", "num_images", "seed", "repeats")
             settings = with_options(self.settings, options, arguments)
-            prompts = prompt_list(prompt)
-            check_fit(self.weights.target, prompts)
-            listed = compared_methods(methods, settings.method)
-            settings = settings_for(listed, settings, self._recipe | self._given)
-            jobs = image_jobs(image_items(prompts, call.num_images), call.seed)
-            shown = self._shows(options)
-            return compare_methods(self.weights, settings, listed, jobs, call.repeats, shown)
+            items = call_items(self.weights.target, prompt, call.num_images)
+            jobs = image_jobs(items, call.seed)
+            settings, listed = self._compared(methods, settings)
+            with self.weights.lock:
+                session = self.weights.session(settings)
+                what = f"measuring {plural(len(listed), 'method')} on {plural(len(jobs), 'image')}"
+                total = len(listed) * len(jobs) * call.repeats
+                with Progress(what, total, shown=self._shows(options)) as shown:
+                    measured = repeated(session, listed, jobs, (call.repeats, 1), shown)
+                bench = Bench(session, jobs, None)
+                rows = [
+                    bench.row(method, measured[method], measured[BASELINE]) for method in listed
+                ]
+        return MethodTable(rows, table(rows, len(jobs)))
+
+    def _compared(
+        self, entries: Sequence[str], settings: EngineSettings
+    ) -> tuple[EngineSettings, tuple[MethodSettings, ...]]:
+        """Return plain decoding and the methods listed, and settings that load their drafter.
+
+        entries: as of `benchmark --methods`; the pipeline's own method has its own settings.
+        """
+        if isinstance(entries, str) or not entries or not all(isinstance(e, str) for e in entries):
+            refuse("methods", entries, 'a list of names, such as ["ar", "adt"]')
+        own = settings.method
+        listed = [own if e == own.method else listed_method(e, {}, "methods") for e in entries]
+        drafted = next((method for method in listed if method.drafted), None)
+        if drafted is not None and not own.drafted:
+            other = engine_settings(self._recipe | self._given, {"method": drafted.method})
+            sampling, batch = settings.sampling, settings.batch_size
+            settings = replace(other, sampling=sampling, batch_size=batch)
+        return settings, tuple(dict.fromkeys([BASELINE, *listed]))
 
     def _shows(self, options: Mapping[str, Any]) -> bool:
         """Return whether a call shows a progress bar."""

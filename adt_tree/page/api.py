@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from adt_tree.calls import check_fit, image_items, prompt_list, with_options
+from adt_tree.calls import call_items, with_options
 from adt_tree.page.batches import ImageQueue, Order, QueueFull
 from adt_tree.page.image_request import ImageRequest, Problem, image_request, refusal
 from adt_tree.page.stage import encoded
@@ -89,9 +89,8 @@ class ImageApi:
             self._check_model(asked.model)
         if asked.size not in ("auto", self.size):
             refuse("size", asked.size, f"{self.size} or auto")
-        settings, prompts = self._settings(asked), prompt_list(asked.prompt)
-        check_fit(self.pipe.weights.target, prompts)
-        return asked, Order(settings, image_jobs(image_items(prompts, asked.n), asked.seed))
+        items = call_items(self.pipe.weights.target, asked.prompt, asked.n)
+        return asked, Order(self._settings(asked), image_jobs(items, asked.seed))
 
     def _settings(self, asked: ImageRequest) -> EngineSettings:
         """Return the pipeline's settings, changed as a request says."""
