@@ -2,8 +2,9 @@
 
 import json
 import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
 from itertools import chain
 from math import isfinite
 from pathlib import Path
@@ -45,37 +46,6 @@ verifies them in one forward pass. With the same seed, both generate the same to
 """
 
 
-@dataclass(frozen=True)
-class Controls:
-    """What a visitor sets; `wishes` in the order of the fields of `Wish`."""
-
-    prompt: gr.Textbox
-    draw: gr.Button
-    stop: gr.Button
-    wishes: list[Component]
-
-
-class Stops:
-    """The runs that visitors have stopped.
-
-    gradio's own `cancels` fails on the page between a click on Generate and the server's answer:
-    Stop would do nothing then.
-    """
-
-    def __init__(self, kept: int = 1000):
-        """kept: how many of the latest to remember."""
-        self._kept, self._runs = kept, dict[str, None]()
-
-    def add(self, run: str) -> None:
-        """Stop a run."""
-        self._runs[run] = None
-        for old in list(self._runs)[: -self._kept]:
-            self._runs.pop(old, None)
-
-    def __contains__(self, run: object) -> bool:
-        return run in self._runs
-
-
 def build_page(painter: Painter, drafted: bool, visitors: int) -> gr.Blocks:
     """Return the page.
 
@@ -84,11 +54,24 @@ def build_page(painter: Painter, drafted: bool, visitors: int) -> gr.Blocks:
         drafted: whether methods with a drafter's weights can be chosen.
         visitors: how many may wait.
     """
+    # The latest runs that visitors have stopped. gradio's own `cancels` fails on the page between a
+    # click on Generate and the server's answer: Stop would do nothing then.
+    stops = deque[str](maxlen=1000)
     with gr.Blocks(analytics_enabled=False, title="ADT-Tree: the same image, sooner") as page:
         gr.Markdown(_INTRO, elem_id="intro")
         with gr.Row(equal_height=False, elem_id="main"):
             with gr.Column(scale=2, min_width=280, elem_id="controls"):
-                controls = _controls(painter, drafted)
+                # of one line, so that Enter generates; it grows with its text
+                prompt = gr.Textbox(EXAMPLES[0], label="Prompt", lines=1, max_lines=5)
+                method = _method(painter.pipe.method, fast_methods(drafted))
+                with gr.Row(elem_id="buttons"):
+                    draw = gr.Button(
+                        "Generate", variant="primary", min_width=100, elem_id="generate"
+                    )
+                    stop = gr.Button("Stop", min_width=100, elem_id="stop")
+                with gr.Accordion("Settings", open=False):
+                    settings = _settings(painter)
+                gr.Examples([[text] for text in EXAMPLES], [prompt], label="Example prompts")
             with gr.Column(scale=5, min_width=340, elem_id="result"):
                 stage = gr.HTML(
                     json.dumps(example()),
@@ -97,28 +80,24 @@ def build_page(painter: Painter, drafted: bool, visitors: int) -> gr.Blocks:
                     apply_default_css=False,
                     elem_id="stage",
                 )
-        _connect(controls, stage, painter)
-        page.load(linked(controls.wishes), None, controls.wishes, queue=False, **_QUIET)
+        wishes = [prompt, method, *settings]
+        for listen in (draw.click, prompt.submit):
+            # not queued, so that a visitor who has to wait sees it at once
+            waits = listen(started, stage, stage, queue=False, **_QUIET)
+            # also while the visitor's stopped run is still in the queue
+            several = {"trigger_mode": "multiple", "concurrency_limit": 1, "js": _LATEST}
+            waits.then(drawing(painter, stops), [stage, *wishes], stage, **several, **_QUIET)
+        stop.click(stopping(stops), stage, stage, queue=False, js=_LATEST, **_QUIET)
+        page.load(linked(wishes), None, wishes, queue=False, **_QUIET)
     # one at a time: two images at once would slow each other, and the race shows who is faster
     return page.queue(max_size=visitors, default_concurrency_limit=1)
 
 
-def _controls(painter: Painter, drafted: bool) -> Controls:
-    """Return the controls, placed where gradio is at."""
-    # of one line, so that Enter generates; it grows with its text
-    prompt = gr.Textbox(EXAMPLES[0], label="Prompt", lines=1, max_lines=5)
-    names = fast_methods(drafted)
-    chosen = painter.pipe.method if painter.pipe.method in names else names[0]
+def _method(chosen: str, names: Sequence[str]) -> gr.Dropdown:
+    """Return the choice of a fast method, which begins with the pipeline's."""
     choices = [(f"{words(n)} ({n})" if n in WORDS else n, n) for n in names]
-    method = gr.Dropdown(choices, value=chosen, label="Fast method", elem_id="method")
-    with gr.Row(elem_id="buttons"):
-        draw = gr.Button("Generate", variant="primary", min_width=100, elem_id="generate")
-        stop = gr.Button("Stop", min_width=100, elem_id="stop")
-    with gr.Accordion("Settings", open=False):
-        settings = _settings(painter)
-        slow = gr.Checkbox(False, label="Slow: show every round")
-    gr.Examples([[text] for text in EXAMPLES], [prompt], label="Example prompts")
-    return Controls(prompt, draw, stop, [prompt, method, *settings, slow])
+    value = chosen if chosen in names else names[0]
+    return gr.Dropdown(choices, value=value, label="Fast method", elem_id="method")
 
 
 def fast_methods(drafted: bool) -> list[str]:
@@ -129,29 +108,17 @@ def fast_methods(drafted: bool) -> list[str]:
 
 
 def _settings(painter: Painter) -> list[Component]:
-    """Return the controls of seed, temperature, guidance scale, top-k and draft tokens."""
+    """Return the controls of seed, sampling, draft tokens and pace, in the order of `Wish`."""
     usual = painter.pipe.settings.sampling
+    low, high = min(1, usual.cfg), max(10, usual.cfg)
     return [
         gr.Number(example()["seed"], label="Seed", precision=0, minimum=0),
         gr.Slider(0, max(2, usual.temperature), usual.temperature, step=0.05, label="Temperature"),
-        gr.Slider(
-            min(1, usual.cfg), max(10, usual.cfg), usual.cfg, step=0.5, label="Guidance scale"
-        ),
+        gr.Slider(low, high, usual.cfg, step=0.5, label="Guidance scale"),
         gr.Number(usual.top_k, label="Top-k, 0 = off", precision=0, minimum=0),
         gr.Slider(0, 64, 0, step=1, label="Draft tokens per forward pass, 0 = default"),
+        gr.Checkbox(False, label="Slow: show every round"),
     ]
-
-
-def _connect(controls: Controls, stage: gr.HTML, painter: Painter) -> None:
-    """Let the controls draw on the stage, one visitor after the other."""
-    stops = Stops()
-    for listen in (controls.draw.click, controls.prompt.submit):
-        # not queued, so that a visitor who has to wait sees it at once
-        waits = listen(started, stage, stage, queue=False, **_QUIET)
-        # also while the visitor's stopped run is still in the queue
-        several = {"trigger_mode": "multiple", "concurrency_limit": 1, "js": _LATEST}
-        waits.then(drawing(painter, stops), [stage, *controls.wishes], stage, **several, **_QUIET)
-    controls.stop.click(stopping(stops), stage, stage, queue=False, js=_LATEST, **_QUIET)
 
 
 def started(value: str) -> str:
@@ -159,20 +126,20 @@ def started(value: str) -> str:
     return json.dumps(json.loads(value) | {"state": "waiting", "run": uuid.uuid4().hex})
 
 
-def stopping(stops: Stops) -> Callable[[str], object]:
+def stopping(stops: deque[str]) -> Callable[[str], object]:
     """Return the function that stops the run on the stage, if there is one."""
 
     def stopped(value: str) -> object:
         shown = json.loads(value)
         if shown["state"] not in BUSY:
             return gr.skip()  # the stage may show something newer by now
-        stops.add(shown["run"])
+        stops.append(shown["run"])
         return json.dumps(shown | {"state": "stopped"})
 
     return stopped
 
 
-def drawing(painter: Painter, stops: Stops) -> Callable[..., Iterator[str]]:
+def drawing(painter: Painter, stops: deque[str]) -> Callable[..., Iterator[str]]:
     """Return the function that draws what a visitor asks for, on a stage that shows `before`."""
 
     def drawn(before: str, *values: object) -> Iterator[str]:
@@ -202,9 +169,8 @@ def linked(controls: list[Component]) -> Callable[[gr.Request], list[object]]:
 
     def values(request: gr.Request) -> list[object]:
         given = dict(request.query_params)
-        names = [field.name for field in fields(Wish)]
-        pairs = zip(names, controls, strict=True)
-        return [_fitting(control, given.get(name)) for name, control in pairs]
+        pairs = zip(fields(Wish), controls, strict=True)
+        return [_fitting(control, given.get(field.name)) for field, control in pairs]
 
     return values
 

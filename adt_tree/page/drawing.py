@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from adt_tree.output import StreamStep
-from adt_tree.page.stage import Finish, Panel, Value, stage_value, verdict
+from adt_tree.page.stage import Panel, Value, stage_value, verdict
 from adt_tree.pipeline import Pipeline
 from configs.fields import mismatch
 from configs.method_table import METHODS
@@ -94,8 +94,8 @@ class Painter:
         options = {name: getattr(wish, name) for name in ("temperature", "guidance_scale", "top_k")}
         seed = {"seed": wish.seed}
         plain = Pipeline.from_pipe(self.pipe, method="ar").stream(wish.prompt, **seed, **options)
-        panels = self._panels(wish.method)
-        pipe = self._fast(wish)
+        grid, pipe = self.pipe.weights.target.grid, self._fast(wish)
+        panels = [Panel(name, grid.columns, grid.first) for name in ("ar", wish.method)]
         fast = pipe.stream(wish.prompt, **seed, **options)
         pace = Pace(self._pause if wish.slow else 0.0)
         asked = {"prompt": wish.prompt, "link": wish.link}
@@ -105,23 +105,16 @@ class Painter:
                 yield stage_value("drawing", self.pipe.grid, panels) | asked
         # slowly shown rounds pause in between, so times say nothing of the methods
         equal = pipe.settings.method.same_tokens(wish.temperature)
-        ended = Finish(panels[0].step, panels[1].step, wish.method, equal, not wish.slow)
-        yield stage_value("done", self.pipe.grid, panels) | asked | {"verdict": verdict(ended)}
-
-    def _panels(self, method: str) -> list[Panel]:
-        grid = self.pipe.weights.target.grid
-        return [Panel(name, grid.columns, grid.first) for name in ("ar", method)]
+        ended = verdict(panels[0].step, panels[1].step, equal, not wish.slow)
+        yield stage_value("done", self.pipe.grid, panels) | asked | {"verdict": ended}
 
     def _fast(self, wish: Wish) -> Pipeline:
         """Return the pipeline of the method that is asked for."""
         settings: dict[str, Any] = {"method": wish.method}
         if wish.tokens:
-            name = next(
-                (name for name in ("nodes", "window") if name in METHODS[wish.method].defaults),
-                None,
-            )
-            if name is None:
+            limits = [n for n in ("nodes", "window") if n in METHODS[wish.method].defaults]
+            if not limits:
                 expected = f"0 with {wish.method}, which has a fixed tree"
                 raise mismatch("draft tokens", str(wish.tokens), expected)
-            settings[name] = wish.tokens
+            settings[limits[0]] = wish.tokens
         return Pipeline.from_pipe(self.pipe, **settings)

@@ -1,9 +1,8 @@
 """`demo`: load the model, then serve the page and the API until Ctrl-C."""
 
 import os
-from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.request import getproxies
 
 from adt_tree.page.drawing import Painter
@@ -13,12 +12,10 @@ from configs.tools import PageSettings
 from support.durable import make_writable
 from support.progress import announce
 
-if TYPE_CHECKING:  # these import gradio
+if TYPE_CHECKING:  # slow to import
     from gradio import Blocks
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from adt_tree.page.api import ImageApi
-
-Message = MutableMapping[str, Any]
 # The browser loads nothing but what this server sends.
 POLICY = (
     "default-src 'self'; img-src 'self' data: blob:; style-src 'self' 'unsafe-inline'; "
@@ -58,13 +55,32 @@ def launch(settings: PageSettings, pipe: Pipeline) -> tuple["Blocks", str]:
     # gradio calls its own server once, which a proxy cannot reach
     direct = [getproxies().get("no"), "localhost", "127.0.0.1", settings.share_on]
     os.environ |= dict.fromkeys(NO_PROXY, ",".join(filter(None, direct)))
+    from starlette.middleware import Middleware
+    from starlette.routing import Mount
+
     from adt_tree.page.api import ImageApi
-    from adt_tree.page.app import build_page, fast_methods
+    from adt_tree.page.app import HERE, THEME, build_page, fast_methods
 
     page = build_page(Painter(pipe), settings.drafted, settings.visitors)
     api = ImageApi(pipe, ("ar", *fast_methods(settings.drafted)), settings.visitors)
     try:
-        _, url, _ = page.launch(**_launch_options(settings, api))
+        _, url, _ = page.launch(
+            server_name=settings.share_on,
+            server_port=settings.port,
+            prevent_thread_lock=True,
+            _frontend=False,  # no second test call, which a busy machine answers too late
+            quiet=True,
+            share=False,
+            ssr_mode=False,
+            num_workers=1,
+            footer_links=[],
+            theme=THEME,
+            css_paths=HERE / "stage.css",
+            app_kwargs={
+                "middleware": [Middleware(OwnPolicy)],
+                "routes": [Mount("/v1", app=api.app)],
+            },
+        )
     except OSError as error:
         expected = f"a free port of {settings.share_on}"
         advice = "If it is free, this machine is too busy to start a server. Try again."
@@ -72,47 +88,16 @@ def launch(settings: PageSettings, pipe: Pipeline) -> tuple["Blocks", str]:
     return page, url
 
 
-def _launch_options(settings: PageSettings, api: "ImageApi") -> dict[str, Any]:
-    """Return how gradio serves: from here alone, without its own links, copies and messages."""
-    from starlette.middleware import Middleware
-    from starlette.routing import Mount
-
-    from adt_tree.page.app import HERE, THEME
-
-    return {
-        "server_name": settings.share_on,
-        "server_port": settings.port,
-        "prevent_thread_lock": True,
-        "_frontend": False,  # no second test call, which a busy machine answers too late
-        "quiet": True,
-        "share": False,
-        "ssr_mode": False,
-        "num_workers": 1,
-        "footer_links": [],
-        "theme": THEME,
-        "css_paths": HERE / "stage.css",
-        "app_kwargs": {
-            "middleware": [Middleware(OwnPolicy)],
-            "routes": [Mount("/v1", app=api.app)],
-        },
-    }
-
-
 class OwnPolicy:
     """An ASGI middleware that adds the policy to every answer."""
 
-    def __init__(self, app: Callable[..., Awaitable[None]]):
+    def __init__(self, app: "ASGIApp"):
         self.app = app
 
-    async def __call__(
-        self,
-        scope: Message,
-        receive: Callable[[], Awaitable[Message]],
-        send: Callable[[Message], Awaitable[None]],
-    ) -> None:
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         """Handle a request."""
 
-        async def sent(message: Message) -> None:
+        async def sent(message: "Message") -> None:
             if message["type"] == "http.response.start":
                 policy = (b"content-security-policy", POLICY.encode())
                 message["headers"] = [*message.get("headers", ()), policy]

@@ -3,7 +3,7 @@
 import base64
 import io
 import json
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -58,7 +58,11 @@ class Panel:
         if step is None:
             return {"method": self.method, "words": words(self.method), "decided": 0}
         if decided // self.columns > self._painted // self.columns:
-            self._image, self._painted = data_uri(step.image, step.finished), decided
+            # without loss at the end, small before
+            kind, options = ("png", {}) if step.finished else ("jpeg", {"quality": 85})
+            picture = encoded(step.image, kind, **options)
+            self._image, self._painted = f"data:image/{kind};base64,{picture}", decided
+        root = step.draft.root - self.first
         return {
             "method": self.method,
             "words": words(self.method),
@@ -71,22 +75,8 @@ class Panel:
             "seconds": step.seconds,
             "per_pass": step.decided / step.forwards,
             "heat": self.heat[self.first :],
-            "draft": None
-            if step.finished or step.draft.root < self.first
-            else {
-                "root": step.draft.root - self.first,
-                "parents": step.draft.parents,
-                "depths": step.draft.depths,
-                "accepted": step.draft.accepted,
-            },
+            "draft": None if step.finished or root < 0 else asdict(step.draft) | {"root": root},
         }
-
-
-def data_uri(image: Image.Image, last: bool) -> str:
-    """Return an image as a data URI: without loss at the end, small before."""
-    if last:
-        return f"data:image/png;base64,{encoded(image, 'PNG')}"
-    return f"data:image/jpeg;base64,{encoded(image, 'JPEG', quality=85)}"
 
 
 def encoded(image: Image.Image, kind: str, **options: Any) -> str:
@@ -132,37 +122,25 @@ def stage_value(state: str, grid: tuple[int, int], panels: list[Panel]) -> Value
     return {"state": state, "rows": grid[0], "columns": grid[1], "panels": values}
 
 
-@dataclass(frozen=True)
-class Finish:
-    """Two finished images, by plain decoding and by a method, and what their comparison may say.
+def verdict(plain: StreamStep, fast: StreamStep, equal: bool, timed: bool) -> Value:
+    """Compare two finished images by their tokens: whether they are the same, a title and a text.
 
     equal: whether the method's tokens have to be those of plain decoding. timed: whether the
     seconds are a fair comparison; with pauses between rounds they are not.
     """
-
-    plain: StreamStep
-    fast: StreamStep
-    method: str
-    equal: bool
-    timed: bool
-
-
-def verdict(found: Finish) -> Value:
-    """Compare the images by their tokens; returns whether they are the same, a title and a text."""
-    plain, fast = found.plain, found.fast
     differ = (plain.tokens != fast.tokens).nonzero().flatten().tolist()
     passes = f"{fast.forwards} forward passes instead of {plain.forwards}"
-    if found.timed:
+    if timed:
         speed = f", {_speed(plain.seconds / fast.seconds)}"
         took = f"{passes}, {fast.seconds:.2f} s instead of {plain.seconds:.2f} s. "
     else:
         speed, took = f" in {passes}", ""
     if not differ:
-        equal = f"All {plain.total} tokens are equal."
-        return {"same": True, "title": f"Identical image{speed}", "text": took + equal}
+        text = f"{took}All {plain.total} tokens are equal."
+        return {"same": True, "title": f"Identical image{speed}", "text": text}
     reason = (
         "Two candidates were nearly equal there, and rounding decided."
-        if found.equal
+        if equal
         else "Its acceptance rule may accept other tokens than plain decoding."
     )
     why = f"{len(differ)} of {plain.total} tokens differ, the first is number {differ[0]}. {reason}"

@@ -3,6 +3,7 @@
 import json
 import shutil
 import socket
+from collections import deque
 from dataclasses import fields
 from itertools import count
 from pathlib import Path
@@ -18,7 +19,6 @@ from PIL import Image, ImageChops
 import main
 from adt_tree import Pipeline
 from adt_tree.page.app import (
-    Stops,
     build_page,
     drawing,
     fast_methods,
@@ -28,7 +28,7 @@ from adt_tree.page.app import (
 )
 from adt_tree.page.drawing import Pace, Painter, Wish, race
 from adt_tree.page.server import NO_PROXY
-from adt_tree.page.stage import HERE, WORDS, Finish, example, verdict, words
+from adt_tree.page.stage import HERE, WORDS, example, verdict, words
 from adt_tree.weights import completed
 from configs.fields import SettingsError
 from configs.method_table import METHODS
@@ -126,7 +126,7 @@ def test_a_verdict_compares_tokens():
         return SimpleNamespace(tokens=tokens, total=4, seconds=seconds, forwards=forwards)
 
     def found(fast: SimpleNamespace, equal: bool = True, timed: bool = True) -> dict:
-        return verdict(Finish(step(4, 2.0, 4), fast, "adt", equal, timed))
+        return verdict(step(4, 2.0, 4), fast, equal, timed)
 
     same = found(step(4, 1.0, 2))
     assert same["same"] and same["title"] == "Identical image, 2.0 times faster"
@@ -174,7 +174,7 @@ def test_every_method_has_words():
 
 
 def test_a_run_that_was_stopped_draws_no_further(painter):
-    stops = Stops(kept=2)
+    stops = deque[str]()
     shown = json.loads(started(json.dumps(example())))
     assert shown["state"] == "waiting" and len(shown["run"]) == 32
     asked = [getattr(wish(), field.name) for field in fields(Wish)]
@@ -191,15 +191,12 @@ def test_a_run_that_was_stopped_draws_no_further(painter):
     assert only == shown | {"state": "stopped"}
     finished = json.dumps(first | {"state": "done"})
     assert stopping(stops)(finished) == gr.skip()
-    for run in ("a", "b"):
-        stops.add(run)
-    assert shown["run"] not in stops and "b" in stops
 
 
 def test_an_empty_prompt_is_asked_for(painter):
     shown = started(json.dumps(example()))
     asked = [getattr(wish(prompt="  "), field.name) for field in fields(Wish)]
-    (value,) = map(json.loads, drawing(painter, Stops())(shown, *asked))
+    (value,) = map(json.loads, drawing(painter, deque())(shown, *asked))
     assert (value["state"], value["why"]) == ("refused", "Enter a prompt first.")
 
 
