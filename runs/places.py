@@ -10,6 +10,7 @@ from configs.schema import DATASETS, PromptSettings
 from configs.targets import META_FILES, ROOT, TARGETS
 from models.files.chameleon_parts import find_tokenizer
 from models.files.names import T5_TOKENIZERS, WEIGHT_FILES, WEIGHT_INDEXES
+from models.files.recognition import refuse_other_model, require_model_type
 
 # Of each group one file has to be there.
 _NETWORK_FILES = (("config.json",), WEIGHT_FILES + WEIGHT_INDEXES)
@@ -39,7 +40,10 @@ def check_prompt(settings: PromptSettings) -> None:
 
 
 def check_folders(settings: EngineSettings) -> None:
-    """Refuse settings whose folders or files are missing; ids of the hub are taken as they are."""
+    """Refuse settings whose folders or files are missing, or hold another model.
+
+    Ids of the hub are taken as they are: their files are checked when they are loaded.
+    """
     for flag, files in (
         ("model_path", _NETWORK_FILES),
         ("drafter_path", _NETWORK_FILES),
@@ -58,6 +62,7 @@ def check_folders(settings: EngineSettings) -> None:
                     advice = f"Its subfolder has one: --drafter_path {below}."
                 without = f"a folder without {one_of(names)}"
                 raise mismatch(f"--{flag} {path}", without, "a checkpoint", advice)
+    _check_model(settings)
     if settings.vq_path is not None and not Path(settings.vq_path).is_file():
         advice = f"Get it: {TARGETS[settings.model].sources['vq_path']}."
         path = settings.vq_path
@@ -80,6 +85,18 @@ def _check_default_drafter(settings: EngineSettings) -> None:
         expected = f"a folder or owner/name, since {settings.model_path} is on the hub"
         advice = f"Or use --method {free}, which need no drafter. Get one: {source}."
         raise mismatch("--drafter_path", "nothing", expected, advice)
+
+
+def _check_model(settings: EngineSettings) -> None:
+    """Refuse a folder of another model before a run is announced and its folder is made."""
+    folder = Path(settings.model_path)
+    if not folder.is_dir():
+        return
+    try:
+        refuse_other_model(settings.model, settings.model_path, folder)
+        require_model_type(settings.model, folder)
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
 
 
 def _check_tokenizer(settings: EngineSettings) -> None:

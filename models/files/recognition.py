@@ -10,11 +10,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from configs.fields import SettingsError
 from models.files.chameleon_parts import stored_names
+from models.files.entries import require_model
+from models.files.weights import naming
 from support.json_files import read_object
 from support.output import remark
 
-_EMU3, _JANUS = ("emu3", "Emu3"), ("janus", "multi_modality")  # model_type in config.json
+# What config.json may have as model_type, by --model: transformers' name, then the authors'.
+MODEL_TYPES = {
+    "emu3": ("emu3", "Emu3"),
+    "emu3_5": ("Emu3",),
+    "janus_pro": ("janus", "multi_modality"),
+    "liquid": ("gemma",),
+    "glm_image": ("glm_image",),
+}
+_EMU3, _JANUS = MODEL_TYPES["emu3"], MODEL_TYPES["janus_pro"]
 _EMU3_5_IDS = 282_926
 _GEMMA_IDS = 256_000  # of Gemma itself, to which Liquid adds image codes
 # Of a vocabulary with 16,384 image codes from 155,000 on; that of Chameleon's models is 65,536.
@@ -86,7 +97,7 @@ def refuse_other_model(model: str, path: str, folder: Path) -> None:
         folder: where its files are.
 
     Raises:
-        ValueError: names the model that the folder holds, and what to use instead.
+        SettingsError: names the model that the folder holds, and what to use instead.
     """
     evidence = _evidence(path, folder)
     if evidence is None or model in evidence.published.targets:
@@ -98,7 +109,15 @@ def refuse_other_model(model: str, path: str, folder: Path) -> None:
     if not evidence.certain:
         remark(text)
     else:
-        raise ValueError(text)
+        raise SettingsError(text)
+
+
+def require_model_type(model: str, folder: Path) -> None:
+    """Refuse a folder whose config.json has a model_type that --model does not read."""
+    config = _config(folder)
+    if config is not None and model in MODEL_TYPES:
+        with naming(folder):
+            require_model(config, MODEL_TYPES[model], model)
 
 
 def targets_in(path: str, folder: Path) -> tuple[str, ...]:
@@ -119,12 +138,18 @@ class _Evidence:
     certain: bool = True  # enough to refuse another --model
 
 
+def _config(folder: Path) -> dict | None:
+    """Return config.json; None where it cannot be read: whoever loads the folder names that."""
+    try:
+        return read_object(folder / "config.json")
+    except ValueError:
+        return None
+
+
 def _evidence(path: str, folder: Path) -> _Evidence | None:
     """Return the strongest sign of a folder's model: its files, its own name, the one around it."""
-    try:
-        config = read_object(folder / "config.json")
-    except ValueError:
-        return None  # whoever reads the folder names that fault
+    if (config := _config(folder)) is None:
+        return None
     name, around = _names(path)
     named = _named(name)
     for published in _PUBLISHED:

@@ -25,6 +25,7 @@ from models.files.entries import filled, require_model
 from models.files.gather import all_of
 from models.files.names import HUB_TOKENIZER
 from models.files.network import Network
+from models.files.recognition import MODEL_TYPES
 from models.files.tiktoken import read_ranks, tokenizer_of
 from models.files.tokenizer_file import load_tokenizer, row_ids
 from models.files.weights import naming
@@ -140,12 +141,11 @@ class Emu3(Family):
     """Text-to-image with an Emu3-Gen checkpoint."""
 
     name = "emu3"
-    kinds = ("emu3", "Emu3")  # model_type in transformers' files and in the authors'
     prompts = Emu3Prompts
     image_part = "image codec"
 
     def entries(self, config: dict) -> dict:
-        kind = require_model(config, self.kinds, self.name)
+        kind = require_model(config, MODEL_TYPES[self.name], self.name)
         entries = filled(config.get("text_config") if kind == "emu3" else config, _DEFAULTS)
         rope = entries.get("rope_parameters")
         theta = rope.get("rope_theta") if isinstance(rope, dict) else None

@@ -56,7 +56,6 @@ class Emu35(Emu3):
     """Text-to-image with an Emu3.5 or Emu3.5-Image checkpoint."""
 
     name = "emu3_5"
-    kinds = ("Emu3",)
     prompts = Emu35Prompts
     fit = Fit(Image.Resampling.BICUBIC, halves=False)
 

@@ -24,6 +24,7 @@ from models.codecs.token_picture import TokenPicture
 from models.files.entries import filled, refuse_entry, require_model, require_values
 from models.files.names import HUB_TOKENIZER
 from models.files.network import Network, Slot
+from models.files.recognition import MODEL_TYPES
 from models.files.tokenizer_file import load_tokenizer, row_ids
 from models.targets.family import Checked, Family
 from models.targets.llama import HEAD, decoder_keys, decoder_network, wide_llama_spec
@@ -265,7 +266,7 @@ class GlmImage(Family):
         return Checked(f"{text}diffusers paints with {painter.root}", painter.bytes)
 
     def _text(self, config: dict) -> dict:
-        require_model(config, ("glm_image",), self.name)
+        require_model(config, MODEL_TYPES[self.name], self.name)
         text = config.get("text_config") or {}
         if not isinstance(text, dict):
             refuse_entry("text_config", text, "a table")

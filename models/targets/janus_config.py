@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from models.files.entries import filled, refuse_entry, require_model, require_size, require_values
+from models.files.recognition import MODEL_TYPES
 from models.targets.llama import LLAMA
 
 PATCH = 16  # pixels per image token along a side, of the codec VQ-16
@@ -66,8 +67,8 @@ class JanusConfig:
 
 def janus_config(config: Mapping[str, object]) -> JanusConfig:
     """Return what a config.json says; ValueError names an entry that is missing or not allowed."""
-    readers = {"janus": _transformers, "multi_modality": _authors}
-    return readers[require_model(config, tuple(readers), "janus_pro")](config)
+    kind = require_model(config, MODEL_TYPES["janus_pro"], "janus_pro")
+    return (_transformers if kind == "janus" else _authors)(config)
 
 
 def _transformers(config: Mapping[str, object]) -> JanusConfig:

@@ -18,6 +18,7 @@ from models.codecs.codec import META
 from models.files.entries import filled, require_model, require_values
 from models.files.names import HUB_TOKENIZER
 from models.files.network import Network
+from models.files.recognition import MODEL_TYPES
 from models.files.tokenizer_file import load_tokenizer, row_ids
 from models.targets.chameleon import WithVqgan, vqgan_codes
 from models.targets.llama import HEAD, decoder_keys, decoder_network, wide_llama_spec
@@ -82,7 +83,7 @@ class Liquid(WithVqgan):
 
     def entries(self, config: dict) -> dict:
         """Return what a drafter takes over: a layer of Llama, heads of hidden / heads channels."""
-        require_model(config, ("gemma",), self.name)
+        require_model(config, MODEL_TYPES[self.name], self.name)
         entries = filled(config, _DEFAULTS)
         require_values(entries, _BUILT)
         return {name: entries[name] for name in entries if name not in ("head_dim", *_BUILT)}

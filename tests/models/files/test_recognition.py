@@ -1,6 +1,7 @@
 """A folder of one model under another one's name is refused by the name of what it holds."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -114,6 +115,16 @@ def test_folders_that_may_be_the_models(tmp_path, model, name):
     (tmp_path / name).mkdir(parents=True)
     (tmp_path / name / "config.json").write_text('{"model_type": "chameleon"}')
     refuse_other_model(model, str(tmp_path / name), tmp_path / name)
+
+
+@pytest.mark.parametrize("model", ["emu3", "tiny"])
+def test_a_run_of_another_model_leaves_no_folder(tmp_path, checkpoint, capsys, model):
+    folder = checkpoint if model == "emu3" else write_emu3(tmp_path / "a")
+    words = [f"--model={model}", f"--model_path={folder}", "--prompt=a red fox", "--method=ar"]
+    assert main.main(["generate_images", *words, f"--output_dir={tmp_path / 'out'}"]) != 0
+    said = capsys.readouterr()
+    assert re.search("for --model emu3, got 'chameleon'|use --model emu3$", said.err.strip())
+    assert said.err.count("\n") == 1 and not (tmp_path / "out").exists()
 
 
 def test_the_folder_around_it_makes_a_remark(tmp_path, checkpoint, capsys):
