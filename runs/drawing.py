@@ -16,6 +16,7 @@ from decoding.noise import image_seed
 from models.base import TargetModel
 from runs.prompts import PromptItem
 from runs.session import Session
+from support.wording import first_of
 
 
 @dataclass(frozen=True)
@@ -87,5 +88,5 @@ def check_lengths(target: TargetModel, items: Sequence[PromptItem | Job]) -> Non
         except ValueError as error:
             faults.append(f"image {name}: {error}")
     if faults:
-        got = f"{len(faults)} that the model cannot take, such as {faults[-1]}"
+        got = f"{len(faults)} that the model cannot take: {first_of(faults[::-1])}"
         raise mismatch("--prompt", got, "shorter prompts", "--slice leaves prompts out.")

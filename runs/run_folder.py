@@ -42,6 +42,7 @@ from support.durable import append_lines, encode_lines, lock, reason, replace_fi
 from support.json_files import Line
 from support.processes import ALONE, Processes
 from support.provenance import identity
+from support.wording import differences, first_of
 
 _IMAGE_NAME = re.compile(r"[0-9]{5,}_[0-9]+\.png")
 # The ids in a file of records, which may be damaged elsewhere.
@@ -205,15 +206,13 @@ class RunFolder:
             )
 
     def _refuse_other(self, before: Line) -> None:
-        now = self._identity
-        names = [name for name in sorted(before | now) if before.get(name) != now.get(name)]
-        if names:
-            changes = ", ".join(
-                f"--{name} {before.get(name)!r} (now {now.get(name)!r})" for name in names
-            )
-            raise self._error(
-                f"a run with {changes}", "the same settings, --overwrite or another folder"
-            )
+        there, now = (
+            {f"--{name}": value for name, value in settings.items()}
+            for settings in (before, self._identity)
+        )
+        if changes := differences(there, now):
+            allowed = "the same settings, --overwrite or another folder"
+            raise self._error(f"a run with other settings: {first_of(changes)}", allowed)
 
     def _clear(self) -> None:
         """Remove the images, records and trace of an earlier run, and nothing else."""

@@ -31,6 +31,7 @@ from models.files.entries import is_size
 from models.files.opening import open_safetensors
 from support.durable import append_lines, encode_json, lock, replace_file
 from support.json_files import Line, parse_json, read_lines, read_object, shortened
+from support.wording import differences, first_of
 
 SHARDS = "tokens-*-*.safetensors"
 _SECONDS = 300.0  # after which an unfinished shard is written, to be replaced by the whole one
@@ -272,13 +273,11 @@ class ShardWriter:
             read_about(self.folder)  # raises for another program's file, which stays
         if not begun:
             replace_file(path, encode_json(about, indent=2))
-        before, now = _by_flag(read_about(self.folder)), _by_flag(about)
-        changed = [name for name in now | before if before.get(name) != now.get(name)]
+        changed = differences(_by_flag(read_about(self.folder)), _by_flag(about))
         # flags first, which a user can change; other entries only where no flag differs
-        changed = [name for name in changed if name.startswith("--")] or changed
+        changed = [text for text in changed if text.startswith("--")] or changed
         if changed:
-            words = [f"{name} {before.get(name)!r} (now {now.get(name)!r})" for name in changed]
-            got = f"those with {', '.join(words)}"
+            got = f"those with other settings: {first_of(changed)}"
             advice = "Use the same settings or another folder."
             raise mismatch(str(self.folder), got, "tokens with the same settings", advice)
 

@@ -4,6 +4,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from support.wording import first_of
+
 _SHOWN = 20  # differences in an error
 
 
@@ -22,8 +24,7 @@ def all_of(*reads: Callable[[], Any]) -> list[Any]:
 
 def shown(faults: Sequence[str]) -> str:
     """Return the first of many differences in words, and how many more there are."""
-    rest = len(faults) - _SHOWN
-    return "; ".join([*faults[:_SHOWN], *([f"and {rest} more"] if rest > 0 else [])])
+    return first_of(faults, _SHOWN)
 
 
 def shape_faults(

@@ -147,11 +147,10 @@ def test_a_session_that_cannot_open_changes_nothing(settings, tmp_path):
 
 def test_prompts_that_are_too_long_are_refused_before_the_first_image(settings, tmp_path):
     path = tmp_path / "long.txt"
-    path.write_text("short\n" + "a" * 101 + "\n" + "b" * 101)
-    with pytest.raises(
-        SettingsError,
-        match="--prompt: expected .*got 2 .* image 00001_0: 101 letters are too many",
-    ):
+    path.write_text("short\n" + "\n".join(letter * 101 for letter in "abcdefghijkl"))
+    listed = "; ".join(f"image {n:05}_0: 101 letters are too many" for n in range(1, 11))
+    message = f"--prompt: expected .*got 12 .*take: {listed}; and 2 more. --slice"
+    with pytest.raises(SettingsError, match=message):
         make(settings(prompt=str(path)))
     assert not (tmp_path / "out/img").exists()
     assert make(settings(prompt=str(path), slice="0-1")).drawn == ["00000_0"]
@@ -166,7 +165,7 @@ def test_wrong_prompts_and_folders_are_refused_before_the_backend(settings, name
     for flags, message in (
         ({"prompt": str(tmp_path / "no.txt")}, "does not exist"),
         ({"prompt": names}, "image 00000_0 of prompt 'name 0', which is now 'another'"),
-        ({"prompt": "a dog"}, "got a run with --prompt"),
+        ({"prompt": "a dog"}, "got a run with other settings: --prompt"),
     ):
         with pytest.raises(SettingsError, match=message):
             generate_images(settings(**flags), never)

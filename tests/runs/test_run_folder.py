@@ -131,18 +131,18 @@ def test_what_a_kill_leaves_is_mended(settings, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "name"),
     [
-        ({"seed": 1}, "--seed 0 .now 1."),
-        ({"prompt": "a dog"}, "--prompt 'a cat' .now 'a dog'."),
-        ({"sampling": SamplingSettings(cfg=2)}, "--cfg 3.0 .now 2.0."),
-        ({"method": MethodSettings("ar")}, "--adt_adapt .* .now None.*--method 'adt' .now 'ar'."),
-        ({"dtype": "fp64"}, "--dtype"),
-        ({"device": "cpu"}, "--device"),
+        ({"seed": 1}, "--seed: 0 there, 1 now"),
+        ({"prompt": "a dog"}, "--prompt: 'a cat' there, 'a dog' now"),
+        ({"sampling": SamplingSettings(cfg=2)}, "--cfg: 3.0 there, 2.0 now"),
+        ({"method": MethodSettings("ar")}, "--method: adt there, ar now"),
+        ({"dtype": "fp64"}, "--dtype: fp32 there, fp64 now"),
+        ({"device": "cpu", "seed": 1}, "--device: auto there, cpu now; --seed: 0 there, 1 now"),
     ],
 )
 def test_other_settings_are_refused_by_name(settings, tmp_path, flags, name):
     fill(settings(), "00000_0")
     before = (tmp_path / "out/run.json").read_bytes()
-    message = f"--output_dir .*: .*--overwrite.*got a run with .*{name}"
+    message = f"--output_dir .*: .*--overwrite.*got a run with other settings: {name}$"
     with pytest.raises(SettingsError, match=message):
         open_folder(settings(**flags))
     assert (tmp_path / "out/run.json").read_bytes() == before

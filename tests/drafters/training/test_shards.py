@@ -129,10 +129,10 @@ def test_an_id_stands_once(tmp_path):
     [
         (
             {"settings": {"model": "anole", "cfg": 3.0}},
-            r"--model 'tiny' \(now 'anole'\)\. Use",
+            "other settings: --model: tiny there, anole now. Use",
         ),
-        ({"settings": {"model": "tiny"}}, r"--cfg 3.0 \(now None\)"),
-        ({"rows": 3}, r"rows 2 \(now 3\)"),
+        ({"settings": {"model": "tiny"}}, "--cfg: 3.0 there, none now"),
+        ({"rows": 3}, "rows: 2 there, 3 now"),
     ],
 )
 def test_other_settings_are_refused_by_name(tmp_path, change, message):
