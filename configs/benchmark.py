@@ -1,4 +1,4 @@
-"""What the command benchmark is asked for, and the file of `benchmark --sweep`.
+"""What `benchmark` and `tune` are asked for, and the file of `benchmark --sweep`.
 
 base: adt:proposal=topk         entries of --methods, by commas, to which the axes are added
 axes:                           flag -> list of values; every combination is a cell
@@ -29,6 +29,7 @@ from configs.fields import (
 )
 from configs.methods import MethodSettings
 from configs.schema import CLASSIFIER, RunSettings
+from configs.targets import ROOT
 
 _ENTRIES = "name[:flag=value...], by commas, as in --methods"
 
@@ -54,27 +55,16 @@ class MethodsFlags(Settings):
 
 
 @dataclass(frozen=True)
-class SweepFile(Settings):
-    """What a sweep's file says, without its axes."""
+class Sweep(Settings):
+    """A sweep's file: its cells, each an entry of --methods."""
 
     base: str = setting(MISSING, "what the axes are added to", wanted=_ENTRIES)
     methods: str | None = setting(None, "what is compared with these cells", wanted=_ENTRIES)
     quality: bool | None = setting(None, "whether images are judged")
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """The cells of a sweep, each an entry of --methods.
-
-    path: the file. axes: the flags that vary. varied: the cells of all their values. others: the
-    cells compared with them. quality: whether images are judged; None: the file does not say.
-    """
-
-    path: str
-    axes: tuple[str, ...]
-    varied: tuple[str, ...]
-    others: tuple[str, ...]
-    quality: bool | None
+    path: str = ""
+    axes: tuple[str, ...] = ()  # the flags that vary
+    varied: tuple[str, ...] = ()  # the cells of all their values
+    others: tuple[str, ...] = ()  # the cells compared with them
 
     @property
     def where(self) -> str:
@@ -85,21 +75,6 @@ class Sweep:
     def entries(self) -> tuple[str, ...]:
         """All cells, as entries of --methods."""
         return self.varied + self.others
-
-    @property
-    def output_dir(self) -> str:
-        """Where results go by default."""
-        return f"outputs/sweeps/{Path(self.path).stem}"
-
-    def slice(self, cells: str | None) -> "Sweep":
-        """Return the sweep of the cells a-b, as --cells says; of all for None."""
-        if cells is None:
-            return self
-        first, end = bounds("cells", cells)
-        if end > len(self.entries):
-            refuse("cells", cells, f"a-b with b up to {len(self.entries)}, the number of cells")
-        others = self.entries[max(first, len(self.varied)) : end]
-        return replace(self, varied=self.varied[first:end], others=others)
 
 
 @dataclass(frozen=True)
@@ -140,8 +115,10 @@ class BenchmarkSettings(Settings):
                 raise missing(f"{source}: quality", f"true or false, because {name} is relaxed")
 
 
-def read_sweep(path: str) -> Sweep:
+def read_sweep(path: str, cells: str | None = None) -> Sweep:
     """Return the sweep in a file; flags and values are checked later, with the methods.
+
+    cells: a-b, those to keep; all for None.
 
     Raises:
         SettingsError: a key is missing, unknown or has a wrong value; names file and key.
@@ -149,16 +126,21 @@ def read_sweep(path: str) -> Sweep:
     content = read_yaml(path, "sweep")
     axes = content.pop("axes", None)
     try:
-        file = build(SweepFile, content)
+        sweep = build(Sweep, content, path=path)
         _check_axes(axes)
-        if unknown := content.keys() - settings_fields(SweepFile).keys():
-            raise mismatch("--keys", min(unknown), one_of(["axes", *settings_fields(SweepFile)]))
+        if unknown := content.keys() - settings_fields(Sweep).keys():
+            raise mismatch("--keys", min(unknown), one_of(["axes", *settings_fields(Sweep)]))
     except SettingsError as error:
         raise SettingsError(f"--sweep {path}: {str(error).removeprefix('--')}") from error
-    cells = product(*([f"{flag}={value}" for value in axes[flag]] for flag in axes))
-    varied = [":".join((entry, *cell)) for entry, cell in product(entries_of(file.base), cells)]
-    others = () if file.methods is None else entries_of(file.methods)
-    return Sweep(path, tuple(axes), tuple(varied), others, file.quality)
+    values = product(*([f"{flag}={value}" for value in axes[flag]] for flag in axes))
+    varied = [":".join((entry, *cell)) for entry, cell in product(entries_of(sweep.base), values)]
+    entries = (*varied, *(entries_of(sweep.methods) if sweep.methods else ()))
+    first, end = (0, len(entries)) if cells is None else bounds("cells", cells)
+    if end > len(entries):
+        refuse("cells", cells, f"a-b with b up to {len(entries)}, the number of cells")
+    middle = min(max(first, len(varied)), end)
+    axes, varied, others = tuple(axes), entries[first:middle], entries[middle:end]
+    return replace(sweep, axes=axes, varied=varied, others=others)
 
 
 def entries_of(text: str) -> tuple[str, ...]:
@@ -175,3 +157,51 @@ def _check_axes(axes: object) -> None:
     for flag, values in axes.items():
         if not isinstance(values, list) or not values or {*map(type, values)} != {str}:
             refuse(f"axes: {flag}", values, "a list of values")
+
+
+PROMPTS = str(ROOT / "configs" / "prompts" / "tiny_validation.txt")  # of `tune`
+# What `tune` tries, likelier winners first: if the time is short, the last ones are not tried.
+CANDIDATES = (
+    "jacobi:window=10",
+    "eagle_recall:nodes=58:window=0",
+    "block:nodes=16:depth=16:width=3",
+    "eagle_recall:nodes=16:depth=16:width=3:window=0",
+    "block",
+    "adt",
+    "eagle2:nodes=16:depth=4:width=6",
+    "eagle_recall:nodes=128:depth=20:width=7:window=0",
+    "eagle2:nodes=6:depth=2:width=6",
+    "recall:nodes=16:depth=14:width=3",
+    "jacobi",
+    "recall",
+    "jacobi:window=6",
+    "jacobi:window=32",
+)
+
+
+@dataclass(frozen=True)
+class TuneSettings(Settings):
+    """Which methods `tune` tries, on which prompts, and for how long."""
+
+    group: ClassVar[str] = "Tuning"
+    prompt: str | None = setting(
+        None, "your prompts, as for generate_images", shown="configs/prompts/tiny_validation.txt"
+    )
+    minutes: float = setting(
+        10.0, "minutes for the trials, without loading the model", low=0.01, high=10080
+    )
+    methods: str | None = setting(
+        None,
+        "methods to try, by commas: name[:flag=value...]",
+        shown="lossless methods at several sizes",
+    )
+    output: str | None = setting(
+        None, "file of the result", path=True, shown="<model_path>.tuned.yaml"
+    )
+    run: RunSettings = part(RunSettings)
+    tried: tuple[MethodSettings, ...] = ()
+
+    @property
+    def bench(self) -> BenchmarkSettings:
+        """The benchmark whose measurements decide."""
+        return BenchmarkSettings(self.run, self.tried, repeats=1, warmup=0)

@@ -5,7 +5,7 @@ from dataclasses import Field, dataclass, field
 from typing import ClassVar
 
 from configs.acceptance import NUMBERS
-from configs.benchmark import BenchmarkSettings, MethodsFlags
+from configs.benchmark import BenchmarkSettings, MethodsFlags, TuneSettings
 from configs.evaluation import EvaluateSettings
 from configs.extraction import ExtractionSettings
 from configs.fields import Settings, flags_in, refuse, setting, settings_fields
@@ -13,7 +13,6 @@ from configs.methods import MethodSettings
 from configs.schema import RunSettings
 from configs.tools import DistanceSettings, InspectSettings, PageSettings
 from configs.training import TrainSettings
-from configs.tune import TuneSettings
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,17 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
-from configs.benchmark import BenchmarkSettings, Sweep, entries_of, read_sweep
+from configs.benchmark import (
+    CANDIDATES,
+    PROMPTS,
+    BenchmarkSettings,
+    Sweep,
+    TuneSettings,
+    entries_of,
+    read_sweep,
+)
 from configs.command_line import (
     METHOD_FLAGS,
     listed_method,
@@ -20,11 +29,11 @@ from configs.schema import CLASSIFIER, RunSettings
 from configs.targets import model_defaults
 from configs.tools import DistanceSettings, InspectSettings, PageSettings
 from configs.training import TrainSettings
-from configs.tune import PROMPTS, TuneSettings, candidates
-from runs.places import check_folders, check_place, check_prompt, lacks_drafter
+from runs.places import check_folders, check_place, lacks_drafter
 from runs.tuned import tell_foreign_numbers, tell_numbers_of, warn_of_conditions
 from support.output import remark
 
+E = TypeVar("E", bound=EngineSettings)
 UNDRAFTED = "jacobi"  # the method of a checkpoint without a drafter
 _DEFAULT_METHODS = "ar,eagle2:proposal=topk,eagle2,adt:proposal=topk,adt"
 
@@ -33,7 +42,7 @@ def run_settings(texts: Mapping[str, str]) -> RunSettings:
     """Return the settings of `generate_images`; a SettingsError also for missing folders."""
     recipe, given = read("generate_images", texts)
     values, method = with_method(decodable(recipe, given), given)
-    return _run(values, given, method)
+    return _checked(RunSettings, values, given, method)
 
 
 def decodable(recipe: Values, given: Values, say: Callable[[str], None] = remark) -> Values:
@@ -71,13 +80,19 @@ def benchmark_settings(texts: Mapping[str, str]) -> BenchmarkSettings:
         if name in given and not any(name in applicable(vars(method)) for method in methods):
             allowed = f"only for a method that has it; {source} has {', '.join(entries)}"
             refuse(name, given[name], allowed)
-    run = _run(values, given, next((method for method in methods if method.drafted), methods[0]))
+    run = _checked(
+        RunSettings,
+        values,
+        given,
+        next((method for method in methods if method.drafted), methods[0]),
+    )
     if sweep is not None:
         if varied := next((name for name in sweep.axes if name in given), None):
             refuse(varied, given[varied], f"only without {sweep.where}, which varies it")
         judged = bool(sweep.quality) and (Path(run.model_path) / CLASSIFIER).is_file()
         values.setdefault("quality", judged)
-    output = run.output_dir if "output_dir" in values else sweep and sweep.output_dir
+    usual = None if sweep is None else f"outputs/sweeps/{Path(sweep.path).stem}"
+    output = run.output_dir if "output_dir" in values else usual
     parts = {"run": run, "methods": methods, "output": output, "sweep": sweep}
     return build(BenchmarkSettings, values, **parts)
 
@@ -87,10 +102,12 @@ def tune_settings(texts: Mapping[str, str]) -> TuneSettings:
     recipe, given = read("tune", texts)
     values = {"prompt": PROMPTS} | recipe | given
     listed = values.get("methods")
-    entries = candidates(_has_drafter(values)) if listed is None else entries_of(listed)
+    entries = CANDIDATES if listed is None else entries_of(listed)
     methods = {listed_method(entry, {}): entry for entry in entries}
+    if listed is None and not _has_drafter(values):
+        methods = {method: entry for method, entry in methods.items() if not method.drafted}
     drafted = (method for method in methods if method.drafted)
-    run = _run(values, given, next(drafted, next(iter(methods))))
+    run = _checked(RunSettings, values, given, next(drafted, next(iter(methods))))
     for method, entry in methods.items():
         if not method.same_tokens(run.sampling.temperature):
             refuse("methods", entry, "methods that generate the images of ar: --verifier exact")
@@ -124,7 +141,7 @@ def extraction_settings(texts: Mapping[str, str]) -> ExtractionSettings:
         recipe |= model_defaults(asked.get("model", "tiny"))
     drawn = given | {"prompt": asked.get("prompt", OWN_CAPTIONS), "num_images": -1}
     values, method = with_method({"method": "jacobi"} | recipe, drawn)
-    return build(ExtractionSettings, asked, run=_run(values, given, method))
+    return build(ExtractionSettings, asked, run=_checked(RunSettings, values, given, method))
 
 
 def inspect_settings(texts: Mapping[str, str]) -> InspectSettings:
@@ -183,11 +200,7 @@ def engine_settings(recipe: Values, given: Values) -> EngineSettings:
     recipe, given: values by flag, of a recipe and of the caller, whose values win.
     """
     values, method = with_method(recipe, given)
-    settings = build(EngineSettings, _fitting(values, given, method), method=method)
-    check_folders(settings)
-    warn_of_conditions(values, settings)
-    tell_foreign_numbers(settings)
-    return settings
+    return _checked(EngineSettings, values, given, method)
 
 
 def _values(command: str, texts: Mapping[str, str]) -> Values:
@@ -196,21 +209,18 @@ def _values(command: str, texts: Mapping[str, str]) -> Values:
     return recipe | given
 
 
-def _run(values: Values, given: Values, method: MethodSettings) -> RunSettings:
-    """Return the settings of a run by a method; a SettingsError also for missing folders."""
-    settings = build(RunSettings, _fitting(values, given, method), method=method)
-    check_prompt(settings)
+def _checked(owner: type[E], values: Values, given: Values, method: MethodSettings) -> E:
+    """Return the settings of a method on a model; a SettingsError also for missing folders.
+
+    A recipe's drafter is left out if the method has none.
+    """
+    if not method.drafted and "drafter_path" not in given:
+        values = {name: value for name, value in values.items() if name != "drafter_path"}
+    settings = build(owner, values, method=method)
     check_folders(settings)
     warn_of_conditions(values, settings)
     tell_foreign_numbers(settings)
     return settings
-
-
-def _fitting(values: Values, given: Values, method: MethodSettings) -> Values:
-    """Return the values without a recipe's drafter if the method has none."""
-    if method.drafted or "drafter_path" in given:
-        return values
-    return {name: value for name, value in values.items() if name != "drafter_path"}
 
 
 def _sweep(values: Values, given: Values) -> Sweep | None:
@@ -221,7 +231,7 @@ def _sweep(values: Values, given: Values) -> Sweep | None:
         return None
     if name := next((name for name in ("method", "methods") if name in given), None):
         refuse(name, given[name], "only without --sweep")
-    return read_sweep(values["sweep"]).slice(values.get("cells"))
+    return read_sweep(values["sweep"], values.get("cells"))
 
 
 def _method_list(values: Values) -> str | None:

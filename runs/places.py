@@ -6,7 +6,6 @@ from pathlib import Path
 from configs.fields import SettingsError, found_at, mismatch, one_of
 from configs.method_table import METHODS
 from configs.model import EngineSettings
-from configs.schema import DATASETS, PromptSettings
 from configs.targets import META_FILES, ROOT, TARGETS
 from models.files.chameleon_parts import find_tokenizer
 from models.files.names import T5_TOKENIZERS, WEIGHT_FILES, WEIGHT_INDEXES
@@ -14,29 +13,6 @@ from models.files.recognition import refuse_other_model, require_model_type
 
 # Of each group one file has to be there.
 _NETWORK_FILES = (("config.json",), WEIGHT_FILES + WEIGHT_INDEXES)
-_DATA_FILE = re.compile(
-    r"[^\s]+\.(csv|tsv|json|ya?ml|md|parquet|arrow|xlsx?|tar|t?gz|zip|png|jpe?g|webp)",
-    re.IGNORECASE,
-)
-
-
-def check_prompt(settings: PromptSettings) -> None:
-    """Refuse a prompt that is the name of a file or folder rather than a text to draw."""
-    prompt = settings.prompt
-    if settings.source != "text" or not re.search(r"\w", prompt):
-        return
-    try:
-        kind = "file" if Path(prompt).is_file() else "folder" if Path(prompt).is_dir() else None
-    except OSError:  # too long for a path
-        kind = None
-    if kind or _DATA_FILE.fullmatch(prompt):
-        what = f", which is a {kind} here" if kind else ", which looks like a file"
-        expected = "a text, or a .txt or .jsonl file of prompts"
-        advice = (
-            f"Read other files with --prompt {one_of(DATASETS)} --prompt_file FILE. If this word "
-            "is your prompt, put it into a .txt file."
-        )
-        raise mismatch("--prompt", f"{prompt!r}{what}", expected, advice)
 
 
 def check_folders(settings: EngineSettings) -> None:

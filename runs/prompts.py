@@ -5,6 +5,7 @@ Does not import torch.
 
 import difflib
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,6 @@ from pathlib import Path
 from configs.fields import mismatch, one_of, refuse
 from configs.schema import DATASETS, RunSettings
 from configs.targets import ROOT
-from runs.places import check_prompt
 from runs.prompt_files import read_coco, read_jsonl, read_parti, read_text_lines
 
 _COCO = "http://images.cocodataset.org/annotations/annotations_trainval2017.zip"
@@ -22,6 +22,10 @@ _SOURCES = {
     "MSCOCO2017Val": f"annotations/captions_val2017.json in {_COCO}",
     "MSCOCO2017Train": f"annotations/captions_train2017.json in {_COCO}",
 }
+_DATA_FILE = re.compile(
+    r"[^\s]+\.(csv|tsv|json|ya?ml|md|parquet|arrow|xlsx?|tar|t?gz|zip|png|jpe?g|webp)",
+    re.IGNORECASE,
+)
 _ABSENT = ("MSCOCO2014Val", "SJDPrompts")  # data sets of related programs
 
 
@@ -80,7 +84,7 @@ def numbered(prompts: Sequence[str], names: Sequence[str | None] | None = None) 
 def _prompts_without_ids(settings: RunSettings) -> list[str]:
     if settings.source == "text":
         _refuse_near_name(settings.prompt)
-        check_prompt(settings)
+        _refuse_file_name(settings.prompt)
         return [settings.prompt]
     if settings.source == "file":
         return read_text_lines(Path(settings.prompt))
@@ -122,6 +126,24 @@ def _rank(seed: int, number: int) -> bytes:
     """Return a random rank: a subset contains all smaller ones of its seed, on every machine."""
     # a hash, since the order of `random.sample` is not promised between versions of Python
     return hashlib.sha256(f"{seed}:{number}".encode()).digest()
+
+
+def _refuse_file_name(prompt: str) -> None:
+    """Refuse the name of a file or folder, rather than draw an image of the name."""
+    if not re.search(r"\w", prompt):
+        return
+    try:
+        kind = "file" if Path(prompt).is_file() else "folder" if Path(prompt).is_dir() else None
+    except OSError:  # too long for a path
+        kind = None
+    if kind or _DATA_FILE.fullmatch(prompt):
+        what = f", which is a {kind} here" if kind else ", which looks like a file"
+        expected = "a text, or a .txt or .jsonl file of prompts"
+        advice = (
+            f"Read other files with --prompt {one_of(DATASETS)} --prompt_file FILE. If this word "
+            "is your prompt, put it into a .txt file."
+        )
+        raise mismatch("--prompt", f"{prompt!r}{what}", expected, advice)
 
 
 def _refuse_near_name(prompt: str) -> None:

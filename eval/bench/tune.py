@@ -21,10 +21,10 @@ from typing import Any
 
 import torch
 
+from configs.benchmark import TuneSettings
 from configs.fields import mismatch, settings_dict
 from configs.methods import MethodSettings, applicable
 from configs.schema import RunSettings
-from configs.tune import TuneSettings
 from decoding.engine import Engine
 from decoding.images import FinishedImage, Job
 from eval.bench.benchmark import Bench, refuse_wrong
