@@ -4,7 +4,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from configs.fields import (
     near_names,
     one_of,
     refuse,
+    refusing,
     renamed_flags,
 )
 from configs.gone import GONE_FLAGS
@@ -145,7 +145,8 @@ def source_values(source: str | os.PathLike, given: Values) -> Values:
     if name in TARGETS:
         if given.get("model", name) != name:
             refuse("model", given["model"], f"{name}, as the source")
-        return {"model": name} | absolute_paths(read_recipe(str(_recipe(name)), "generate_images"))
+        recipe = read_recipe(str(ROOT / "configs" / f"{name}.yaml"), "generate_images")
+        return {"model": name} | absolute_paths(recipe)
     if name.endswith((".yaml", ".yml")):
         return read_recipe(name, "generate_images")
     if not os.path.isdir(name) and not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
@@ -170,10 +171,6 @@ def with_tuned(recipe: Values, given: Values) -> tuple[Values, Values]:
     return recipe | read_recipe(str(path), "generate_images"), own
 
 
-def _recipe(name: str) -> Path:
-    return ROOT / "configs" / f"{name}.yaml"
-
-
 def absolute_paths(values: Values) -> Values:
     """Return an included recipe's values; paths that are not here are those of the checkout."""
     return {
@@ -193,11 +190,9 @@ def _model_in(path: str) -> str:
             return name
     if "lumina" in path.lower():
         return "lumina_mgpt2" if re.search("mgpt[-_]?2", path.lower()) else "lumina_mgpt"
-    try:
+    with refusing():
         folder = checkpoint_folder(path, "--model_path")
         config = read_object(folder / "config.json")
-    except ValueError as error:
-        raise SettingsError(str(error)) from error
     told = targets_in(path, folder) or TARGETS
     fitting = [name for name in told if _fits(name, config)]
     if not fitting:

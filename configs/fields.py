@@ -9,6 +9,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, TypeVar, get_args
@@ -60,6 +61,15 @@ def refuse(flag: str, value: object, expected: str, advice: str = "") -> NoRetur
 def missing(source: str, expected: str) -> SettingsError:
     """Return the error of a setting that has to be given."""
     return mismatch(source, "nothing", expected)
+
+
+@contextmanager
+def refusing(source: str = "") -> Iterator[None]:
+    """Let a ValueError of the block be a SettingsError; source: put before its text."""
+    try:
+        yield
+    except ValueError as error:
+        raise SettingsError(f"{source}{error}") from error
 
 
 def one_of(names: Iterable[str]) -> str:

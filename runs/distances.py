@@ -4,10 +4,11 @@ from pathlib import Path
 
 import torch
 
+from configs.fields import refusing
 from configs.tools import DistanceSettings
 from models.codecs.codebook import table_path, write_table
 from models.registry import FAMILIES
-from runs.session import refusing, target_options
+from runs.session import target_options
 
 
 def make_distances(settings: DistanceSettings) -> None:

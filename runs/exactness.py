@@ -40,21 +40,29 @@ def compare(
     other: list[FinishedImage],
 ) -> Comparison:
     """Compare images of the same jobs; in fp64 no difference counts as a near-tie."""
-    theirs = {image.job.id: image.codes for image in other}
-    identical, near, wrong = 0, 0, []
-    for image in baseline:
-        codes = theirs[image.job.id]
-        differs = (codes != image.codes).nonzero()
-        if not len(differs):
-            identical += 1
-        elif (
-            target.dtype != torch.float64
-            and gap(target, distribution, image, codes[: int(differs[0]) + 1]) <= NEAR_TIE
-        ):
-            near += 1
-        else:
-            wrong.append(image.job.id)
-    return Comparison(len(baseline), identical, near, tuple(wrong))
+    theirs = {image.job.id: image for image in other}
+    gaps = {
+        image.job.id: first_gap(target, distribution, image, theirs[image.job.id])
+        for image in baseline
+    }
+    differing = {name: apart for name, apart in gaps.items() if apart is not None}
+    largest = -1.0 if target.dtype == torch.float64 else NEAR_TIE
+    wrong = tuple(name for name, apart in differing.items() if not apart <= largest)
+    identical = len(gaps) - len(differing)
+    return Comparison(len(baseline), identical, len(differing) - len(wrong), wrong)
+
+
+def first_gap(
+    target: TargetModel,
+    distribution: SamplingDistribution,
+    image: FinishedImage,
+    other: FinishedImage,
+) -> float | None:
+    """Return the `gap` of the first token that differs from the baseline's; None if none does."""
+    differs = (image.codes != other.codes).nonzero()
+    if not len(differs):
+        return None
+    return gap(target, distribution, image, other.codes[: int(differs[0]) + 1])
 
 
 @torch.inference_mode()

@@ -16,7 +16,7 @@ from PIL import Image, ImageOps
 
 from configs.downloads import failed_download
 from configs.extraction import ExtractionSettings
-from configs.fields import SettingsError, mismatch, settings_dict
+from configs.fields import SettingsError, mismatch, refusing, settings_dict
 from drafters.training.shards import Example, ShardWriter, Tokens, shard_paths
 from models.codecs.codec import Codec, on_white
 from models.files.folders import checkpoint_folder
@@ -25,7 +25,7 @@ from runs.captioned_images import Captioned, Fault, captioned_images
 from runs.drawing import image_jobs
 from runs.generate import refuse_spread
 from runs.prompts import PromptItem, numbered, prompt_items
-from runs.session import open_session, refusing, target_options
+from runs.session import open_session, target_options
 from scenes.captions import scene_captions
 from support.border import Failure
 from support.devices import pick_device

@@ -4,7 +4,6 @@ Imports torch only when an image is missing.
 """
 
 import hashlib
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ from runs.prompts import PromptItem, prompt_items
 from runs.run_files import TOKENS
 from runs.run_folder import RunFolder
 from support.json_files import Line
-from support.output import printed_unless_saved
+from support.output import printed_unless_saved, remark
 from support.processes import Processes, launched
 from support.progress import DecodingProgress, plural
 
@@ -39,12 +38,9 @@ _MEASURES = (
 )
 
 
-SessionOpener = Callable[[RunSettings], "Session"]
-
-
 def generate_images(
     settings: RunSettings,
-    open_session: SessionOpener | None = None,
+    open_session: "Callable[[RunSettings], Session] | None" = None,
     processes: Processes | None = None,
 ) -> None:
     """Make the images that the run's folder does not hold yet, and print how many it holds.
@@ -65,8 +61,10 @@ def generate_images(
     with RunFolder(settings, processes=processes) as folder:
         folder.check_prompts(items)
         missing = [item for item in items if item.id not in folder.records]
-        if processes.rank == 0:
-            _tell_changed(folder, missing)
+        changed = [item.id for item in missing if item.id in folder.changed]
+        if changed and processes.rank == 0:
+            which = f"{len(changed)} in {folder.path}/img, such as {changed[0]}.png"
+            remark(f"pictures that changed since they were saved, {which}, are made again")
         seconds = 0.0
         if missing:
             share = processes.share(missing)
@@ -75,15 +73,6 @@ def generate_images(
         folder.finish()
         if processes.rank == 0:
             print(_summary(folder, items, missing, seconds))
-
-
-def _tell_changed(folder: RunFolder, missing: Sequence[PromptItem]) -> None:
-    """Say on stderr which images are made again since their files changed."""
-    changed = [item.id for item in missing if item.id in folder.changed]
-    if changed:
-        which = f"{len(changed)} in {folder.path}/img, such as {changed[0]}.png"
-        print(f"note: pictures that changed since they were saved, {which}, are made again",
-              file=sys.stderr)  # fmt: skip
 
 
 def refuse_spread(settings: RunSettings, processes: Processes) -> None:
@@ -110,7 +99,7 @@ def _make(
     settings: RunSettings,
     folder: RunFolder,
     missing: Sequence[PromptItem],
-    open_session: SessionOpener | None,
+    open_session: "Callable[[RunSettings], Session] | None",
     progress: DecodingProgress,
 ) -> float:
     """Make these images; returns the seconds that it took, without loading the model."""

@@ -6,6 +6,7 @@ A new method or rule has an entry at the end, and one of its settings in configs
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor
 
@@ -50,43 +51,15 @@ def build_policy(method: MethodSettings, grid: ImageGrid) -> TreePolicy:
     return METHODS[method.method].policy(method, grid)
 
 
-def static_tree(method: MethodSettings, grid: ImageGrid) -> TreePolicy:
-    """Return the policy of a named tree that never changes."""
-    return StaticTree(rank_paths(NAMED_TREES[method.tree]))
+def dynamic_tree(
+    method: MethodSettings, grid: ImageGrid | None = None, refreshes: bool = False
+) -> TreePolicy:
+    """Return the policy of trees that always have the method's size, the Jacobi window included.
 
-
-def dynamic_tree(method: MethodSettings, grid: ImageGrid) -> TreePolicy:
-    """Return the policy of trees that always have the method's size."""
-    return DynamicTree(_largest(method))
-
-
-def recalled_tree(method: MethodSettings, grid: ImageGrid) -> TreePolicy:
-    """Return the same for a drafter whose later rounds recall the predictions after a tree."""
-    return DynamicTree(_largest(method), refreshes=True)
-
-
-def window_tree(method: MethodSettings, grid: ImageGrid) -> TreePolicy:
-    """Return the policy of a chain as long as the window."""
-    return DynamicTree(TreeShape(0, 1, method.window, method.window))
-
-
-def adaptive_tree(method: MethodSettings, grid: ImageGrid) -> TreePolicy:
-    """Return ADT-Tree's policy."""
-    return AdaptiveTree(method.adt, method.nodes, grid)
-
-
-def _largest(method: MethodSettings) -> TreeShape:
-    """Return the largest tree that a method allows; the Jacobi window is a part of it."""
-    return TreeShape(method.depth, method.width, method.nodes, method.window or 0)
-
-
-def build_verifier(method: MethodSettings, nearest: Tensor | None) -> Verifier:
-    """Return the verifier of a method.
-
-    nearest: (codes, n) the codes nearest to every code, for the rules of LANTERN.
+    refreshes: later rounds of the drafter recall the predictions after a tree.
     """
-    verifier = VERIFIERS[method.verifier]
-    return verifier() if method.relaxed is None else verifier(method.relaxed, nearest)
+    largest = TreeShape(method.depth, method.width, method.nodes, method.window or 0)
+    return DynamicTree(largest, refreshes)
 
 
 def sampling_distribution(settings: SamplingSettings) -> SamplingDistribution:
@@ -101,10 +74,10 @@ def calibration_of(
 
     calibrations: of its drafter.
     """
+    if method.calibration != "drafter":
+        return Calibration()
     fitted = "topk" if method.proposal == "sampled" else method.proposal  # both estimate by q
-    return (
-        calibrations.of(distribution, fitted) if method.calibration == "drafter" else Calibration()
-    )
+    return calibrations.of(distribution, fitted)
 
 
 def build_engine(
@@ -136,7 +109,8 @@ def build_engine(
         proposal = PROPOSALS[method.proposal](calibration_of(method, distribution, calibrations))
         parts = Drafting(target, drafter, distribution, method, policy.largest, proposal)
         speculation = Speculation(METHODS[method.method].drafter(parts), policy, proposal)
-    verifier = build_verifier(method, nearest)
+    rule, numbers = VERIFIERS[method.verifier], method.relaxed
+    verifier = rule() if numbers is None else rule(numbers, nearest)
     return Engine(target, distribution, verifier, images, speculation, sources, replay, compiles)
 
 
@@ -157,11 +131,6 @@ def trained_drafter(parts: Drafting) -> Drafter:
     if isinstance(parts.loaded.network, BlockHead):
         return block_drafter(parts)
     return parts.loaded.open(parts.target, parts.distribution, parts.largest)
-
-
-def jacobi_drafter(parts: Drafting) -> Drafter:
-    """Return a drafter that needs no weights: the target's own stale predictions."""
-    return JacobiDrafter(parts.target, parts.method.guess, parts.largest)
 
 
 def recall_drafter(parts: Drafting) -> Drafter:
@@ -202,13 +171,20 @@ class Method:
 
 # Plain decoding, `ar`, has no entry: it drafts nothing.
 METHODS: dict[str, Method] = {
-    "static": Method(static_tree, trained_drafter),
+    "static": Method(
+        lambda method, grid: StaticTree(rank_paths(NAMED_TREES[method.tree])), trained_drafter
+    ),
     "eagle2": Method(dynamic_tree, trained_drafter),
-    "adt": Method(adaptive_tree, trained_drafter),
-    "jacobi": Method(window_tree, jacobi_drafter),
+    "adt": Method(
+        lambda method, grid: AdaptiveTree(method.adt, method.nodes, grid), trained_drafter
+    ),
+    "jacobi": Method(  # a chain of the target's own stale predictions
+        lambda method, grid: DynamicTree(TreeShape(0, 1, method.window, method.window)),
+        lambda parts: JacobiDrafter(parts.target, parts.method.guess, parts.largest),
+    ),
     "recall": Method(dynamic_tree, recall_drafter),
     "block": Method(dynamic_tree, block_drafter),
-    "eagle_recall": Method(recalled_tree, eagle_recall_drafter),
+    "eagle_recall": Method(partial(dynamic_tree, refreshes=True), eagle_recall_drafter),
 }
 # Rules with numbers of their own are called with these and the nearest codes.
 VERIFIERS: dict[str, Callable[..., Verifier]] = {

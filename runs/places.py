@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from configs.fields import SettingsError, found_at, mismatch, one_of
+from configs.fields import found_at, mismatch, one_of, refusing
 from configs.method_table import METHODS
 from configs.model import EngineSettings
 from configs.targets import META_FILES, ROOT, TARGETS
@@ -66,13 +66,10 @@ def _check_default_drafter(settings: EngineSettings) -> None:
 def _check_model(settings: EngineSettings) -> None:
     """Refuse a folder of another model before a run is announced and its folder is made."""
     folder = Path(settings.model_path)
-    if not folder.is_dir():
-        return
-    try:
-        refuse_other_model(settings.model, settings.model_path, folder)
-        require_model_type(settings.model, folder)
-    except ValueError as error:
-        raise SettingsError(str(error)) from error
+    if folder.is_dir():
+        with refusing():
+            refuse_other_model(settings.model, settings.model_path, folder)
+            require_model_type(settings.model, folder)
 
 
 def _check_tokenizer(settings: EngineSettings) -> None:
@@ -82,11 +79,9 @@ def _check_tokenizer(settings: EngineSettings) -> None:
     chameleon = "tokenizer_path" in TARGETS[settings.model].flags
     if not chameleon or not all(folder.is_dir() for folder in folders):
         return
-    try:
+    flag = "model_path" if elsewhere is None else "tokenizer_path"
+    with refusing(f"--{flag} {getattr(settings, flag)}: "):
         find_tokenizer(Path(settings.model_path), elsewhere)
-    except ValueError as error:
-        flag = "model_path" if elsewhere is None else "tokenizer_path"
-        raise SettingsError(f"--{flag} {getattr(settings, flag)}: {error}") from error
 
 
 def check_place(flag: str, path: str | None, model: str) -> None:

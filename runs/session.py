@@ -1,15 +1,13 @@
 """From settings to engines: loads target and drafter, builds the engine of any method."""
 
 import platform
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from configs.fields import SettingsError, refuse
+from configs.fields import refuse, refusing
 from configs.methods import MethodSettings
 from configs.model import INDUCTOR, CodecSettings, EngineSettings
 from configs.sampling import SamplingSettings
@@ -32,15 +30,6 @@ from support.devices import pick_device
 
 MOST_CODES = 2**16  # of any model: how many are here is known once the target is loaded
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64, "bf16": torch.bfloat16}
-
-
-@contextmanager
-def refusing() -> Iterator[None]:
-    """Let a ValueError about a device, a checkpoint or a table be a SettingsError."""
-    try:
-        yield
-    except ValueError as error:
-        raise SettingsError(str(error)) from error
 
 
 @dataclass(frozen=True)
@@ -124,10 +113,8 @@ class Session:
         columns = min(lantern.k + (lantern.residual == "reference"), codes - 1)
         if columns not in self._nearest:
             path = _find_nearest(self.settings, columns, codes)
-            try:
+            with refusing("--lantern: "):
                 table = load_table(path, codes, columns)
-            except ValueError as error:
-                raise SettingsError(f"--lantern: {error}") from error
             nearest = torch.from_numpy(table.astype("int32"))
             self._nearest[columns] = nearest.to(self.target.device)
         return self._nearest[columns]
@@ -177,10 +164,8 @@ def _find_nearest(settings: EngineSettings, columns: int, codes: int = MOST_CODE
     Raises:
         SettingsError: there is none; it says how to make one.
     """
-    try:
+    with refusing("--lantern_k: "):
         return find_table(checkpoint_folder(settings.model_path, "--model_path"), codes, columns)
-    except ValueError as error:
-        raise SettingsError(f"--lantern_k: {error}") from error
 
 
 def _find_drafter(settings: EngineSettings) -> FoundDrafter:

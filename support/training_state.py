@@ -38,14 +38,14 @@ def load_state(path: Path) -> dict[str, Any] | None:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # damaged files make the unpickler raise errors of any kind
-        raise _damaged(
-            path, failed_download(path) or f"a file that cannot be read ({type(error).__name__})"
-        ) from error
+        unread = f"a file that cannot be read ({type(error).__name__})"
+        raise damaged_state(path, failed_download(path) or unread) from error
     if not isinstance(state, dict):
-        raise _damaged(path, f"a {type(state).__name__}")
+        raise damaged_state(path, f"a {type(state).__name__}")
     return state
 
 
-def _damaged(path: Path, found: str) -> SettingsError:
+def damaged_state(path: Path, got: str) -> SettingsError:
+    """Return the error of a checkpoint that is damaged or another program's."""
     advice = "Delete it to start again."
-    return mismatch(str(path), found, "a checkpoint of this training", advice)
+    return mismatch(str(path), got, "a checkpoint of this training", advice)

@@ -21,7 +21,7 @@ from configs.method_table import METHODS
 from configs.methods import MethodSettings
 from configs.targets import TARGETS
 from configs.tools import InspectSettings
-from decoding.images import FinishedImage, Job
+from decoding.images import Job
 from decoding.noise import image_seed
 from drafters.training.agreement import draft_distributions, target_distribution
 from drafters.training.losses import Levels
@@ -32,7 +32,7 @@ from models.registry import FAMILIES, load_codec
 from runs.check.memory import free_memory
 from runs.check.report import Finding, judged, size, skipped
 from runs.check.transformers import ORACLES
-from runs.exactness import NEAR_TIE, gap
+from runs.exactness import NEAR_TIE, first_gap
 from runs.measure import BASELINE, BUSY, Measurement, busy_share, measure
 from runs.methods import sampling_distribution
 from runs.session import DTYPES, Session, open_session, target_options
@@ -125,7 +125,7 @@ class Checkpoint:
     def scores(self) -> list[PictureScores]:
         """The target's predictions for every known picture after its caption."""
         pairs = zip(self.captions, self.codes, strict=True)
-        return [self._score(text, codes) for text, codes in pairs]
+        return [self._score(*pair) for pair in pairs]
 
     @cached_property
     def first_rows(self) -> Session:
@@ -150,9 +150,7 @@ class Checkpoint:
         for name, entry in METHODS.items():
             if not entry.speculative or entry.drafted and self.session.drafter is None:
                 continue
-            # A tree sized by prices would measure them first, for some seconds.
-            fixed = {"size": "fixed"} if "size" in entry.defaults else {}
-            engine = self.first_rows.open_engine(MethodSettings(name, **fixed))
+            engine = self.first_rows.open_engine(MethodSettings(name))
             measured[name] = measure(engine, self.jobs)
         return measured
 
@@ -305,8 +303,7 @@ def check_codes(checkpoint: Checkpoint) -> Finding:
     """Check that the target expects the known pictures' codes where they are."""
     rates = torch.cat([picture.order for picture in checkpoint.scores])
     if len(rates) < 2:
-        reason = "the pictures are too small: fewer than three different codes"
-        return skipped(reason)
+        return skipped("the pictures are too small: fewer than three different codes")
     rate, error = rates.mean().item(), (rates.std() / len(rates) ** 0.5).item()
     return judged(
         rate >= LEAST_ORDER and rate - 0.5 > 3 * error,
@@ -340,8 +337,7 @@ def check_drafter(checkpoint: Checkpoint) -> Finding:
     """Check that the drafter is closer to the target than its predictions of other positions."""
     if checkpoint.session.drafter is None:
         source = TARGETS[checkpoint.settings.model].sources["drafter_path"]
-        reason = f"no folder `drafter` in --model_path, no --drafter_path; {source}"
-        return skipped(reason)
+        return skipped(f"no folder `drafter` in --model_path, no --drafter_path; {source}")
     log_p, log_q, codes = _drafted(checkpoint)
     # Half an image away predictions are as sharp and of as likely codes, but not of this position.
     shuffled = log_q.roll(log_q.shape[1] // 2, 1)
@@ -387,8 +383,9 @@ def _drafted(checkpoint: Checkpoint) -> tuple[Tensor, Tensor, Tensor]:
 def check_tokens(checkpoint: Checkpoint) -> Finding:
     """Check that every method's tokens are plain decoding's, up to what rounding decides."""
     dtype, plain = checkpoint.settings.dtype, checkpoint.plain.images
+    compared = checkpoint.first_rows.target, sampling_distribution(checkpoint.settings.sampling)
     gaps = {
-        name: [_gap(checkpoint, *pair) for pair in zip(plain, measured.images, strict=True)]
+        name: [first_gap(*compared, *pair) for pair in zip(plain, measured.images, strict=True)]
         for name, measured in checkpoint.generated.items()
         if name != "ar"
     }
@@ -410,16 +407,6 @@ def check_tokens(checkpoint: Checkpoint) -> Finding:
     return judged(not wrong, text, cause, gaps=gaps, near_ties=ties, tau=tau)
 
 
-def _gap(checkpoint: Checkpoint, plain: FinishedImage, other: FinishedImage) -> float | None:
-    """Return how much rounding it takes to emit the first token that differs; None if none does."""
-    differs = (plain.codes != other.codes).nonzero()
-    if not len(differs):
-        return None
-    distribution = sampling_distribution(checkpoint.settings.sampling)
-    codes = other.codes[: int(differs[0]) + 1]
-    return gap(checkpoint.first_rows.target, distribution, plain, codes)
-
-
 def tell_speed(checkpoint: Checkpoint) -> Finding:
     """Return the row of the time per token, and of the hours that the user's set takes."""
     settings = checkpoint.settings
@@ -428,7 +415,10 @@ def tell_speed(checkpoint: Checkpoint) -> Finding:
     if checkpoint.target.device.type == "cpu" and share < BUSY:
         text = f"this process had the processor for only {share:.0%} of the time:"
         return skipped(f"{text} measure again on an idle machine", share=share)
-    seconds = {name: _seconds_per_token(run) for name, run in checkpoint.generated.items()}
+    seconds = {  # the median over images, without prompts
+        name: median((i.seconds - i.seconds_prefill) / (len(i.codes) - 1) for i in run.images)
+        for name, run in checkpoint.generated.items()
+    }
     tokens = settings.num_images * checkpoint.target.grid.tokens
     fastest = min(seconds, key=seconds.get)
     rates = [f"{1000 * seconds['ar']:.1f} ms per token by plain decoding"]
@@ -442,11 +432,6 @@ def tell_speed(checkpoint: Checkpoint) -> Finding:
         "(measured once, on the first tokens; later ones are a little slower)"
     )
     return judged(True, text, seconds_per_token=seconds, tokens=tokens)
-
-
-def _seconds_per_token(measured: Measurement) -> float:
-    """Return the median over images, without prompts."""
-    return median((i.seconds - i.seconds_prefill) / (len(i.codes) - 1) for i in measured.images)
 
 
 def check_transformers(checkpoint: Checkpoint) -> Finding:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from configs.fields import SettingsError, mismatch, refuse, settings_dict
+from configs.fields import refuse, refusing, settings_dict
 from configs.training import FREE_FLAGS, TrainSettings
 from drafters.kinds import DEFAULT
 from drafters.training.features import Computed, cached
@@ -36,12 +36,13 @@ from support.durable import lock, make_writable
 from support.log import JsonLog
 from support.progress import Progress, StepProgress, plural
 from support.provenance import checkpoint_id
-from support.training_state import load_state, save_state
+from support.training_state import damaged_state, load_state, save_state
 
 # flags that older checkpoints do not name, with their defaults
 _LATER = ("drafter", DEFAULT), ("agreement", "noise"), ("train_images", 0)
 
 
+@refusing()
 def train(settings: TrainSettings) -> None:
     """Train a drafter, evaluate and export it; the same command continues.
 
@@ -73,8 +74,6 @@ def train(settings: TrainSettings) -> None:
                 Training(settings, open_target(settings.plain), tokens, crew, progress).run()
     except BlockingIOError:
         refuse("output_dir", settings.output_dir, "a folder that no other process is working in")
-    except ValueError as error:
-        raise SettingsError(str(error)) from error
 
 
 def _sampled_otherwise(settings: TrainSettings, tokens: Tokens) -> str | None:
@@ -94,11 +93,9 @@ def read_tokens(settings: TrainSettings) -> Tokens:
     Raises:
         SettingsError: they are damaged, or those of another model or checkpoint.
     """
-    try:
+    with refusing("--tokens: "):
         tokens = Tokens.joined(settings.token_folders)
         folder = checkpoint_folder(settings.model_path, "--model_path")
-    except ValueError as error:
-        raise SettingsError(f"--tokens: {error}") from error
     model = {"model": settings.model, "checkpoint": checkpoint_id(folder)}
     _check_tokens(settings, tokens, model)
     return tokens
@@ -128,11 +125,8 @@ class Training:
         grid["preview"] = None if small is None else list(small)
         _check_tokens(settings, tokens, grid | {"vocab": target.vocab.size})
         target.transformer.requires_grad_(False)  # or autograd would keep the target's activations
-        try:
+        with refusing("--train_images: " if settings.train_images else "--holdout: "):
             images, held = tokens.split(settings.holdout, settings.train_images)
-        except ValueError as error:
-            flag = "--train_images" if settings.train_images else "--holdout"
-            raise SettingsError(f"{flag}: {error}") from error
         self.settings, self.crew, self.target = settings, crew, target
         self.progress = progress
         self.config = head_config(settings)  # --start_from need not outlive the start
@@ -229,7 +223,7 @@ class Training:
                 self.lessons.load(state)
                 self.recent = list(state["recent"])
             except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-                raise self._foreign(f"{type(error).__name__}: {error}") from error
+                raise damaged_state(self.checkpoint, f"{type(error).__name__}: {error}") from error
         if self.crew.rank == 0:
             self.log.keep(self.lessons.step)
 
@@ -237,7 +231,7 @@ class Training:
         """Raise a SettingsError unless the checkpoint was made with these flags."""
         made = state.get("settings")
         if not isinstance(made, dict):
-            raise self._foreign("no settings in it")
+            raise damaged_state(self.checkpoint, "no settings in it")
         for name, value in self._identity().items():
             if made.get(name) == value:
                 continue
@@ -247,10 +241,6 @@ class Training:
                 advice = f"To train on, use --start_from {drafter} and another --output_dir."
                 refuse(name, value, allowed, advice)
             refuse(name, value, allowed, "Or use another --output_dir.")
-
-    def _foreign(self, fault: str) -> SettingsError:
-        advice = "Delete it to start again."
-        return mismatch(str(self.checkpoint), fault, "a checkpoint of this training", advice)
 
     def _evaluate(self) -> None:
         self.progress.say("evaluating the drafter")
