@@ -66,9 +66,6 @@ def with_options(
     """Return a pipeline's settings as a call changes them.
 
     arguments: names that this kind of call takes besides the options, for errors.
-
-    Raises:
-        SettingsError: an option is unknown or its value cannot be used.
     """
     check_names(options, [*CallOptions.__annotations__, *arguments], "a call")
     if not isinstance(options.get("progress_bar", True), bool):
@@ -82,11 +79,7 @@ def with_options(
 def call_items(
     target: TargetModel, prompt: str | Iterable[str], num_images: int
 ) -> list[PromptItem]:
-    """Return the images of a call, as a command line with a list of these prompts numbers them.
-
-    Raises:
-        SettingsError: there is no prompt, or one is no text, blank or too long for the model.
-    """
+    """Return the images of a call, as a command line with a list of these prompts numbers them."""
     prompt = plain(prompt)
     texts = [prompt] if isinstance(prompt, str) else prompt
     # The number of a prompt names its images, and a set has no order.

@@ -64,7 +64,6 @@ class ImageOutput:
 
 
 def image_output(drawn: Sequence[Drawn], output_type: str) -> ImageOutput:
-    """Return what a call gives back, in the order of the images."""
     images = [Image.fromarray(one.pixels) for one in drawn] if output_type == "pil" else []
     tokens = torch.stack([one.image.codes for one in drawn])
     return ImageOutput(images, tokens, [ImageStats.of(one) for one in drawn])

@@ -289,5 +289,4 @@ class Pipeline:
         return settings, tuple(dict.fromkeys([BASELINE, *listed]))
 
     def _shows(self, options: Mapping[str, Any]) -> bool:
-        """Return whether a call shows a progress bar."""
         return options.get("progress_bar", not self._bar.get("disable"))

@@ -102,9 +102,6 @@ def as_flags(settings: Mapping[str, Any]) -> Values:
     """Return settings of Python by flag; those that are None are left out.
 
     dtypes and devices of torch and paths become the texts that flags take.
-
-    Raises:
-        SettingsError: a setting is given by two names.
     """
     values: Values = {}
     names: dict[str, str] = {}  # by flag: the name that it was given by
@@ -119,7 +116,6 @@ def as_flags(settings: Mapping[str, Any]) -> Values:
 
 
 def _text(flag: str, value: Any) -> Any:
-    """Return a value as the flag takes it."""
     if flag == "dtype":
         name = str(value).removeprefix("torch.")
         return _DTYPES.get(name, name)
@@ -137,9 +133,6 @@ def source_values(source: str | os.PathLike, given: Values) -> Values:
     """Return what a source says by flag: a target's name, a recipe's file, a folder or a hub id.
 
     given: the caller's own values, which may name the model.
-
-    Raises:
-        SettingsError: it is none of these.
     """
     name = str(source)
     if name in TARGETS:
@@ -157,11 +150,7 @@ def source_values(source: str | os.PathLike, given: Values) -> Values:
 
 
 def with_tuned(recipe: Values, given: Values) -> tuple[Values, Values]:
-    """Return the values for method="tuned": the recipe that `tune` wrote beside the model's folder.
-
-    Raises:
-        SettingsError: there is none.
-    """
+    """Return the values for method="tuned": the recipe that `tune` wrote beside the model."""
     own = {name: value for name, value in given.items() if name != "method"}
     plain = build(EngineSettings, recipe | own, method=MethodSettings("ar"))
     path = tuned_place(plain.model_path)
@@ -203,7 +192,6 @@ def _model_in(path: str) -> str:
 
 
 def _fits(name: str, config: dict) -> bool:
-    """Return whether a config.json has the entries of a target."""
     try:
         FAMILIES[name].spec(config)
     except ValueError:

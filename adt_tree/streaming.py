@@ -16,7 +16,6 @@ class Seen:
     """What the engine's watcher saw of the latest round of a single image, on the host."""
 
     def __call__(self, states: Sequence[ImageState | None], result: RoundResult) -> None:
-        """Copy what the round decided and drafted."""
         (state,), verdict, tree = states, result.verdict, result.tree
         self.tokens = torch.tensor(state.codes)
         self.seconds = state.seconds + state.seconds_prefill

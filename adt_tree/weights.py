@@ -42,7 +42,6 @@ class Weights:
 
     @property
     def target(self) -> TargetModel:
-        """The target model."""
         return self._session.target
 
     def session(self, settings: EngineSettings) -> Session:

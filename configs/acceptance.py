@@ -98,7 +98,6 @@ class Acceptance:
 
     @property
     def flags(self) -> list[str]:
-        """The flags of its numbers."""
         flags = settings_fields(self.numbers) if self.numbers else ()
         return [flag for flag in flags if flag not in self.without]
 

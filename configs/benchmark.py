@@ -116,12 +116,9 @@ class BenchmarkSettings(Settings):
 
 
 def read_sweep(path: str, cells: str | None = None) -> Sweep:
-    """Return the sweep in a file; flags and values are checked later, with the methods.
+    """Return the sweep in a file, or the cells a-b of it; a SettingsError names file and key.
 
-    cells: a-b, those to keep; all for None.
-
-    Raises:
-        SettingsError: a key is missing, unknown or has a wrong value; names file and key.
+    Flags and values are checked later, with the methods.
     """
     content = read_yaml(path, "sweep")
     axes = content.pop("axes", None)
@@ -144,7 +141,6 @@ def read_sweep(path: str, cells: str | None = None) -> Sweep:
 
 
 def entries_of(text: str) -> tuple[str, ...]:
-    """Return the entries of a list of methods."""
     return tuple(entry.strip() for entry in text.split(","))
 
 

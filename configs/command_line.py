@@ -41,11 +41,7 @@ _FILE_FLAGS = ("model_path", "drafter_path", *OWN_FLAGS)  # what belongs to one 
 
 
 def read_words(command: str, words: Sequence[str]) -> dict[str, str]:
-    """Return the texts of the flags, by name, in the words that follow a command.
-
-    Raises:
-        SettingsError: a word out of place, an unknown flag, a flag without a value or given twice.
-    """
+    """Return the texts of the flags, by name, in the words that follow a command."""
     flags, texts, rest = flags_of(command), {}, list(words)
     while rest:
         word = rest.pop(0)
@@ -137,11 +133,7 @@ def read(command: str, texts: Mapping[str, str]) -> tuple[Values, Values]:
 
 
 def import_plugin(name: str) -> None:
-    """Import the module of --plugin, which registers methods or rules; also from here.
-
-    Raises:
-        SettingsError: there is no such module. What goes wrong inside keeps its traceback.
-    """
+    """Import the module of --plugin, which registers methods or rules; also from here."""
     sys.path.append(os.getcwd())  # a command that is installed does not look where it is called
     try:
         importlib.import_module(name)
@@ -218,7 +210,6 @@ def listed_method(entry: str, shared: Values, source: str = "--methods") -> Meth
     """Return one method of a list, `name[:flag=value...]`; errors name the list, `source`.
 
     The name may also be a recipe, a YAML file, whose method flags are taken.
-
     shared: values for all methods of the list that have such a flag.
     """
     name, *options = entry.split(":")
@@ -247,11 +238,7 @@ def listed_method(entry: str, shared: Values, source: str = "--methods") -> Meth
 
 
 def run_values_of(entries: Iterable[str]) -> Values:
-    """Return what the recipes among a list's entries say of the whole run, as its temperature.
-
-    Raises:
-        SettingsError: two recipes disagree, since all methods of a list share one run.
-    """
+    """Return what the recipes in a list say of the whole run; they must not disagree."""
     run: Values = {}
     for path in dict.fromkeys(entry.split(":")[0] for entry in entries):
         for flag, value in read_recipe(path, "benchmark").items() if _is_recipe(path) else ():

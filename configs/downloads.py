@@ -12,11 +12,7 @@ _HEAD = 200  # bytes
 
 
 def failed_download(source: Path | bytes) -> str | None:
-    """Return, in words, what is there instead of a file and how to get it; None if it seems real.
-
-    Args:
-        source: the file, or its content.
-    """
+    """Say what is there instead of a file, or of its content; None if it seems real."""
     try:
         head = source[:_HEAD] if isinstance(source, bytes) else _head(source)
     except OSError:

@@ -181,9 +181,6 @@ def build(owner: type[S], values: Mapping[str, Any], **ready: Any) -> S:
     """Make settings from values by flag; values of other flags are left alone.
 
     ready: fields that are not made from the values.
-
-    Raises:
-        SettingsError: a value that is required is missing, or one cannot be used.
     """
     given = {f.name: values[flag] for flag, f in settings_fields(owner).items() if flag in values}
     for f in fields(owner):
@@ -241,9 +238,6 @@ def parse(f: Field, flag: str, value: Any) -> Any:
     """Return a field's value, from the text of a command line or recipe, or from Python's value.
 
     A whole number becomes a float if one is wanted, and `~` is replaced in paths.
-
-    Raises:
-        SettingsError: it is of another type, or out of the field's limits.
     """
     limits = f.metadata
     if value is None and f.default is None:
@@ -297,11 +291,7 @@ def bounds(flag: str, text: str) -> tuple[int, int]:
 
 
 def read_yaml(path: str, flag: str) -> dict[str, Any]:
-    """Return the keys of the YAML file that `flag` names; values are texts, or lists and dicts.
-
-    Raises:
-        SettingsError: the file cannot be read, or is no list of `name: value` lines.
-    """
+    """Return the keys of the YAML file that `flag` names; values are texts, or lists and dicts."""
     source, lines = f"--{flag} {path}", "`name: value` lines"
     try:
         content = yaml.load(Path(path).read_text("utf-8"), _TextLoader)

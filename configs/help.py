@@ -25,9 +25,6 @@ def asked_help(words: Sequence[str]) -> str:
     """Return the help that the words after a command's name ask for.
 
     `--help all` names every flag, `--help` with `--method NAME` those of one method.
-
-    Raises:
-        SettingsError: there is no such method.
     """
     command, *rest = words
     method = None
@@ -42,7 +39,6 @@ def asked_help(words: Sequence[str]) -> str:
 
 
 def program_help() -> str:
-    """Return the help of the whole program."""
     rows = [
         "ADT-Tree: exact, fast image generation with autoregressive models",
         "",
@@ -139,7 +135,6 @@ def value_name(f: Field) -> str:
 
 
 def default_text(f: Field) -> str:
-    """Return a flag's default in words."""
     switch = kind(f) is bool and f.default is not None
     default = ("off", "on")[f.default] if switch else f.default
     return str(f.metadata.get("shown", default))

@@ -45,9 +45,8 @@ def default_size(model_path: str, sizes: ImageSizes = LUMINA_MGPT) -> str:
 def parse_size(text: str, sizes: ImageSizes = LUMINA_MGPT) -> tuple[int, int]:
     """Return width and height in pixels of "768" or "1024x576".
 
-    Raises:
-        SettingsError: the text is no size; a side is no whole number of cells; the image is larger
-            than the largest square or longer than four times its other side.
+    A SettingsError for a side that is no whole number of cells, and for an image larger than the
+    largest square or longer than four times its other side.
     """
     match = re.fullmatch(r"([0-9]{1,5})(?:x([0-9]{1,5}))?", text)
     width, height = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)

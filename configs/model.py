@@ -83,8 +83,6 @@ class ModelSettings(CodecSettings):
 
 @dataclass(frozen=True)
 class TargetSettings(ModelSettings):
-    """How the target's weights are stored."""
-
     quantize: str | None = setting(
         None,
         "store the target's layers as int8, or int4 (CUDA and bf16 only); needs torchao",
@@ -102,8 +100,6 @@ class TargetSettings(ModelSettings):
 
 @dataclass(frozen=True)
 class DrafterSettings(Settings):
-    """Where the drafter's weights lie."""
-
     group: ClassVar[str] = "Model"
     drafter_path: str | None = setting(
         None, "folder of the drafter, or owner/name", path=True, shown="<model_path>/drafter"
@@ -112,8 +108,6 @@ class DrafterSettings(Settings):
 
 @dataclass(frozen=True)
 class DeviceSettings(Settings):
-    """Where a network computes."""
-
     group: ClassVar[str] = "Machine"
     device: str = setting("auto", "auto (a GPU if there is one), cpu, cuda or cuda:N")
 
@@ -148,8 +142,6 @@ class PlacementSettings(DeviceSettings):
 
 @dataclass(frozen=True)
 class BatchSettings(Settings):
-    """How many images are made at once."""
-
     group: ClassVar[str] = "Machine"
     batch_size: int = setting(1, "images decoded together", low=1, high=1024)
 

@@ -154,8 +154,6 @@ class PromptSettings(Settings):
 
 @dataclass(frozen=True)
 class OutputSettings(Settings):
-    """Where images and records go."""
-
     group: ClassVar[str] = "Output"
     output_dir: str | None = setting(
         None, "folder for images and records", path=True, shown="outputs/<named after the settings>"
@@ -195,7 +193,6 @@ class RunSettings(EngineSettings, OutputSettings, PromptSettings):
         return values | {name: os.path.realpath(values[name]) for name in existing}
 
     def fingerprint(self) -> str:
-        """Return a hash of the identity."""
         return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()
 
     def _slug(self) -> str:

@@ -186,10 +186,7 @@ OWN_FLAGS = {
 
 
 def model_defaults(model: str) -> dict[str, float]:
-    """Return the settings, by flag, whose defaults are not those of other models.
-
-    model: also one that does not exist, which is refused elsewhere.
-    """
+    """Return the settings of a model whose defaults are not those of other models, by flag."""
     return {"cfg": 1.0} if model in TARGETS and not TARGETS[model].guided else {}
 
 

@@ -166,12 +166,10 @@ class TrainSettings(DeviceSettings, ModelSettings):
 
     @property
     def token_folders(self) -> list[str]:
-        """The folders of --tokens."""
         return self.tokens.split(",")
 
     @property
     def layers_read(self) -> tuple[int, ...]:
-        """The layers of --target_layers."""
         if self.target_layers is None:
             return ()
         if not re.fullmatch(r"[1-9][0-9]{0,3}(,[1-9][0-9]{0,3})*", self.target_layers):
@@ -190,5 +188,4 @@ class TrainSettings(DeviceSettings, ModelSettings):
 
     @property
     def folder(self) -> Path:
-        """The folder of --output_dir."""
         return Path(self.output_dir)

@@ -40,18 +40,13 @@ class Captioned:
 
 
 def captioned_images(source: Path) -> Iterator[Captioned]:
-    """Yield the images of --data_dir, always in the same order.
+    """Yield the images of --data_dir, always in the same order. `source` is one of
 
-    Args:
-        source: one of
-            - a folder of images, and in the folders in it, each with a .txt of the same name;
-            - a .jsonl file, or a folder with `captions.jsonl` or one other .jsonl. Its lines have
-              `image`, `file` or `file_name` (relative to it), and `caption`, `text` or `prompt` (a
-              text, or a list, of which the first is taken);
-            - a .tar of members KEY.jpg and KEY.txt or KEY.json (WebDataset), or a folder of them.
-
-    Raises:
-        SettingsError: it holds no images.
+    - a folder of images, and in the folders in it, each with a .txt of the same name;
+    - a .jsonl file, or a folder with `captions.jsonl` or one other .jsonl. Its lines have `image`,
+      `file` or `file_name` (relative to it), and `caption`, `text` or `prompt` (a text, or a list,
+      of which the first is taken);
+    - a .tar of members KEY.jpg and KEY.txt or KEY.json (WebDataset), or a folder of them.
     """
     items = _distinct(_read(source))
     first = next(items, None)

@@ -210,10 +210,7 @@ def _values(command: str, texts: Mapping[str, str]) -> Values:
 
 
 def _checked(owner: type[E], values: Values, given: Values, method: MethodSettings) -> E:
-    """Return the settings of a method on a model; a SettingsError also for missing folders.
-
-    A recipe's drafter is left out if the method has none.
-    """
+    """Return the settings of a method on a model, without a recipe's drafter if it has none."""
     if not method.drafted and "drafter_path" not in given:
         values = {name: value for name, value in values.items() if name != "drafter_path"}
     settings = build(owner, values, method=method)

@@ -12,13 +12,7 @@ from runs.session import target_options
 
 
 def make_distances(settings: DistanceSettings) -> None:
-    """Write vq_distances/top_{columns}_indices.npy into --model_path and print what was written.
-
-    Raises:
-        SettingsError: the image tokenizer cannot be read, the codebook has too few codes for
-            --neighbours.
-        OSError: the folder cannot be written.
-    """
+    """Write vq_distances/top_{columns}_indices.npy into --model_path and print what was written."""
     folder = Path(settings.model_path)
     options = target_options(settings, torch.float32, torch.device("cpu"))
     with refusing():

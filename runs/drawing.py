@@ -53,13 +53,7 @@ def draw(
     The engine is opened and the prompts are checked at once, the first round runs when the iterator
     is asked for it.
 
-    Args:
-        session: weights and settings.
-        jobs: the images.
-        watcher: sees every round's trees.
-
-    Raises:
-        SettingsError: a table or a prompt cannot be used.
+    watcher: sees every round's trees.
     """
     engine = session.open_engine()
     check_lengths(session.target, jobs)
@@ -72,7 +66,6 @@ def draw(
 
 
 def _drawn(target: TargetModel, image: FinishedImage) -> Drawn:
-    """Return a finished image with its pixels."""
     started = time.perf_counter()
     job = image.job
     pixels = np.asarray(target.picture(image.codes, job.prompt, job.seed))

@@ -22,9 +22,8 @@ NEAR_TIE = 1e-3  # largest gap that rounding in fp32 may decide
 class Comparison:
     """How many images of a method are the baseline's.
 
-    Attributes:
-        near_ties: images that first differ where rounding decides.
-        wrong: ids of images that differ and no near-tie explains it.
+    near_ties: images that first differ where rounding decides.
+    wrong: ids of images that differ and no near-tie explains it.
     """
 
     images: int
@@ -75,9 +74,7 @@ def gap(
     of top-k or top-p, its distance from there (of the logit from the k-th, of the mass before it
     from top_p), whichever is less.
 
-    Args:
-        image: of the baseline; its codes before the last of `codes` are the same.
-        codes: (position + 1,) of the other image, up to the first difference.
+    codes: (position + 1,) of the other image, up to the first difference.
     """
     position = len(codes) - 1
     tokens = torch.stack([image.codes[position], codes[position]]).to(target.device)

@@ -49,15 +49,10 @@ def extract_tokens(
 ) -> None:
     """Add the codes that the output folder lacks, and print how many it holds.
 
-    Args:
-        settings: what to extract.
-        processes: those that share the work; by default the launcher's, or this one alone.
-        size: images of a shard.
+    A Failure if not one image could be used.
 
-    Raises:
-        SettingsError: a file, a device or the folder cannot be used, or the folder holds tokens of
-            other settings.
-        Failure: not one image could be used.
+    processes: those that share the work; by default the launcher's, or this one alone.
+    size: images of a shard.
     """
     processes = processes or launched()
     refuse_spread(settings.run, processes)

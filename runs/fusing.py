@@ -16,11 +16,7 @@ from support.devices import pick_device
 
 
 def kernels_for(settings: EngineSettings) -> Callable[..., None]:
-    """Return what lets networks run the kernels that --compile asks for.
-
-    Raises:
-        SettingsError: they cannot be compiled here.
-    """
+    """Return what lets networks run the kernels of --compile; a SettingsError without them."""
     if settings.compile == INDUCTOR:
         if lacking := missing_compiler(pick_device(settings.device)):
             raise _uncompiled(INDUCTOR, lacking)

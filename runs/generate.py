@@ -47,13 +47,8 @@ def generate_images(
 
     Nothing in the folder changes before the model is loaded.
 
-    Args:
-        settings: what to make, how, and where to.
-        open_session: in place of `runs.session.open_session`; called only if an image is missing.
-        processes: those that share the images; by default the launcher's (torchrun), or this one.
-
-    Raises:
-        SettingsError: settings, files or the folder cannot be used.
+    open_session: in place of `runs.session.open_session`; called only if an image is missing.
+    processes: those that share the images; by default the launcher's (torchrun), or this one.
     """
     items = prompt_items(settings)
     processes = processes or launched()

@@ -17,10 +17,9 @@ BUSY = 0.9  # CPU seconds per second that a process on an idle machine reaches w
 class Measurement:
     """One method over some prompts.
 
-    Attributes:
-        images: in the order of the jobs.
-        seconds, calls: by part of the round.
-        cpu_seconds: of all threads of the process, for each call of `measure`: one image or batch.
+    images: in the order of the jobs.
+    seconds, calls: by part of the round.
+    cpu_seconds: of all threads of the process, for each call of `measure`: one image or batch.
     """
 
     images: list[FinishedImage]
@@ -39,7 +38,6 @@ class Measurement:
         return sum(len(image.codes) - 1 for image in self.images) / rounds
 
     def mean(self, name: str) -> float:
-        """Return the mean of a figure over the images."""
         return sum(getattr(image, name) for image in self.images) / len(self.images)
 
     def milliseconds(self, *names: str) -> float | None:

@@ -63,17 +63,13 @@ def dynamic_tree(
 
 
 def sampling_distribution(settings: SamplingSettings) -> SamplingDistribution:
-    """Return the sampling distribution of the settings."""
     return SamplingDistribution(settings.temperature, settings.top_k, settings.top_p, settings.cfg)
 
 
 def calibration_of(
     method: MethodSettings, distribution: SamplingDistribution, calibrations: Calibrations
 ) -> Calibration:
-    """Return the calibration that a method uses under a distribution: factors of 1 if it uses none.
-
-    calibrations: of its drafter.
-    """
+    """Return a method's calibration out of its drafter's; factors of 1 if it uses none."""
     if method.calibration != "drafter":
         return Calibration()
     fitted = "topk" if method.proposal == "sampled" else method.proposal  # both estimate by q
@@ -93,14 +89,12 @@ def build_engine(
 ) -> Engine:
     """Compose the engine of a method.
 
-    Args:
-        target, distribution, method: what is generated, and how.
-        drafter: None for methods without weights.
-        images: most images in flight.
-        nearest: (codes, n) the codes nearest to every code, for relaxed rules.
-        sources: how errors name the models.
-        replay: whether rounds are CUDA graphs.
-        compiles: whether the small steps of rounds are compiled.
+    drafter: None for methods without weights.
+    images: most images in flight.
+    nearest: (codes, n) the codes nearest to every code, for relaxed rules.
+    sources: how errors name the models.
+    replay: whether rounds are CUDA graphs.
+    compiles: whether the small steps of rounds are compiled.
     """
     speculation = None
     if method.speculative:
@@ -116,8 +110,6 @@ def build_engine(
 
 @dataclass(frozen=True)
 class Drafting:
-    """What a drafter is made from."""
-
     target: TargetModel
     loaded: LoadedDrafter | None  # the drafter with weights; None for methods without one
     distribution: SamplingDistribution
@@ -141,11 +133,7 @@ def recall_drafter(parts: Drafting) -> Drafter:
 
 
 def block_drafter(parts: Drafting) -> Drafter:
-    """Return the drafter with weights that reads stale hidden states and drafts in one pass.
-
-    Raises:
-        SettingsError: the weights are neither an EAGLE head's nor a block head's.
-    """
+    """Return the drafter with weights that reads stale hidden states and drafts in one pass."""
     if not isinstance(parts.loaded.network, EagleHead):
         refuse("method", parts.method.method, "only with an EAGLE or block head as --drafter_path")
     head = BlockHead.of(parts.loaded.network)
@@ -210,10 +198,8 @@ _owners: dict[tuple[int, str], str] = {}  # modules by the table and the name th
 def register_method(name: str, traits: MethodTraits, method: Method) -> None:
     """Add a method to those of --method: its settings' defaults, and what makes its parts.
 
-    The same module may register a name again, as a notebook's cell does that is run again.
-
-    Raises:
-        SettingsError: the name is that of another module.
+    The same module may register a name again, as a notebook's cell does that is run again; a
+    SettingsError if the name is that of another module.
     """
     _claim(name, traits_of.METHODS)
     traits_of.METHODS[name], METHODS[name] = traits, method

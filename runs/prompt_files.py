@@ -141,9 +141,7 @@ def _unquoted(field: str) -> str:
 def read_coco(path: Path, caption: str) -> list[str]:
     """Return the captions of MS-COCO, image by image in the order of the list `images`.
 
-    Args:
-        path: a file of captions, such as captions_val2017.json.
-        caption: of each image the `first` annotation, its `longest`, or `all` in the file's order.
+    caption: of each image the `first` annotation, its `longest`, or `all` in the file's order.
     """
     text = _read_text(path, "prompt_file")
     try:

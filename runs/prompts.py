@@ -52,11 +52,7 @@ class PromptItem:
 
 
 def prompt_items(settings: RunSettings) -> list[PromptItem]:
-    """Return a run's images, prompt by prompt.
-
-    Raises:
-        SettingsError: the prompts cannot be read, or are fewer than asked for.
-    """
+    """Return a run's images, prompt by prompt."""
     if settings.source == "file" and settings.prompt.lower().endswith(".jsonl"):
         names, prompts = read_jsonl(Path(settings.prompt))
     else:

@@ -63,7 +63,6 @@ class Recorder:
         engine.watcher = self._after_round
 
     def generate(self, jobs: Sequence[Job], seconds: float) -> None:
-        """Generate images until the time is over."""
         end = time.monotonic() + seconds
         with closing(self.engine.generate(jobs)) as rounds:
             for _ in rounds:
@@ -120,13 +119,11 @@ def fit_numbers(
     """Return the numbers fitted to a model; pairs that do no better are tiny's.
 
     Half of the images are fitted to, the other half says whether that is an improvement. None if
-    the time is too short for enough choices.
+    the time, in seconds, is too short for enough choices.
 
-    Args:
-        open_engine: opens the engine of a method, for one image, whose rounds are not replayed.
-        jobs: images to generate, at least two.
-        drafted: whether a head is there, so that mixtures are fitted too.
-        seconds: how long generating may take.
+    open_engine: opens the engine of a method, for one image, whose rounds are not replayed.
+    jobs: images to generate, at least two.
+    drafted: whether a head is there, so that mixtures are fitted too.
     """
     tiny, methods = FITTED_TO_TINY, (ALONE, MIXED) if drafted else (ALONE,)
     share, trust, alone = tiny.share, tiny.trust_mixed, tiny.trust_alone

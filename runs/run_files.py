@@ -39,7 +39,6 @@ def files_of(folder: Path, name: str) -> list[Path]:
 
 
 def image_path(folder: Path, name: str) -> Path:
-    """Return the place of an image by its id."""
     return folder / "img" / f"{name}.png"
 
 
@@ -85,11 +84,7 @@ def new_manifest(command: Line, previous: Line | None) -> bytes:
 
 
 def finished_records(folder: Path) -> tuple[dict[str, Line], set[str]]:
-    """Return the finished images' records by id, and the ids whose files changed since.
-
-    Raises:
-        SettingsError: a line is no record; names the file and the line.
-    """
+    """Return the finished images' records by id, and the ids whose files changed since."""
     records = {}
     for path in files_of(folder, RECORDS):
         for number, record in numbered_lines(path):

@@ -49,11 +49,7 @@ _RECORDED = re.compile(rb'^\{"id": "([^"/]+)"', re.MULTILINE)
 
 
 class RunFolder:
-    """An open run folder: `records` holds those of the finished images by id; `save` adds one.
-
-    Raises:
-        SettingsError: the folder is in use, is not a run's, or holds a run of other settings.
-    """
+    """An open run folder: `records` holds those of the finished images by id; `save` adds one."""
 
     def __init__(
         self,
@@ -61,13 +57,7 @@ class RunFolder:
         arguments: Sequence[str] | None = None,
         processes: Processes = ALONE,
     ):
-        """Name the folder, without opening it.
-
-        Args:
-            settings: of the run.
-            arguments: the words of the command line, for run.json.
-            processes: those that fill the folder together.
-        """
+        """Name the folder, without opening it. arguments: of the command line, for run.json."""
         self.settings, self.processes = settings, processes
         self.path = Path(settings.output_dir)
         self.arguments = list(sys.argv if arguments is None else arguments)
@@ -155,10 +145,8 @@ class RunFolder:
     def save(self, pixels: np.ndarray, record: Line, trace: Sequence[Line] = ()) -> None:
         """Keep a finished image.
 
-        Args:
-            pixels: uint8 (height, width, 3).
-            record: the image's line of records.jsonl, with its `id`; the hash of the file is added.
-            trace: the image's lines of trace.jsonl.
+        pixels: uint8 (height, width, 3). record, trace: its lines of records.jsonl, with its `id`,
+        and of trace.jsonl; the hash of the file is added.
         """
         content = encode_image(pixels)
         record = record | {"image_sha256": hashlib.sha256(content).hexdigest()}

@@ -52,11 +52,7 @@ class Session:
         sampling: SamplingSettings | None = None,
         images: int | None = None,
     ) -> Engine:
-        """Build an engine; what is None is taken from the session's settings.
-
-        Raises:
-            SettingsError: the table of nearest codes or the drafter cannot be used.
-        """
+        """Build an engine; what is None is taken from the session's settings."""
         method = method or self.settings.method
         distribution = sampling_distribution(sampling or self.settings.sampling)
         images = self.settings.batch_size if images is None else images
@@ -82,9 +78,6 @@ class Session:
         """Return a session of other settings on the same weights.
 
         Loads the drafter if their method needs one and none is loaded yet.
-
-        Raises:
-            SettingsError: the drafter or a table is missing, damaged or does not fit.
         """
         drafter = self.drafter
         if settings.method.lantern is not None:
@@ -99,9 +92,6 @@ class Session:
 
         int32 (codes, columns), from the narrowest table in the model's folder that is wide enough;
         a table is read once for all methods.
-
-        Raises:
-            SettingsError: the table is missing or damaged, or there are too few codes.
         """
         lantern, codes = method.lantern, self.target.vocab.size
         if lantern is None:
@@ -142,9 +132,8 @@ class Session:
 def open_session(settings: EngineSettings) -> Session:
     """Load what the settings ask for, the drafter only if their method needs one.
 
-    Raises:
-        SettingsError: the device is not there, or a checkpoint is missing, damaged or does not fit;
-            names flag or file.
+    A SettingsError names flag or file if the device is not there, or a checkpoint is missing,
+    damaged or does not fit.
     """
     if settings.method.lantern is not None:
         _find_nearest(settings, settings.method.lantern.k)
@@ -159,11 +148,7 @@ def open_session(settings: EngineSettings) -> Session:
 
 
 def _find_nearest(settings: EngineSettings, columns: int, codes: int = MOST_CODES) -> Path:
-    """Return the model's narrowest table of nearest codes with so many columns.
-
-    Raises:
-        SettingsError: there is none; it says how to make one.
-    """
+    """Return the model's narrowest table of nearest codes with so many columns."""
     with refusing("--lantern_k: "):
         return find_table(checkpoint_folder(settings.model_path, "--model_path"), codes, columns)
 

@@ -67,10 +67,9 @@ def tell_numbers_of(model_path: str) -> None:
 def recipe_text(settings: EngineSettings, given: Values, tuned: Mapping[str, Any]) -> str:
     """Return the text of the file.
 
-    Args:
-        settings: of a run by the method.
-        given: paths of the model's files that were not left to their defaults.
-        tuned: what stands under `tuned`, besides the conditions.
+    settings: of a run by the method.
+    given: paths of the model's files that were not left to their defaults.
+    tuned: what stands under `tuned`, besides the conditions.
     """
     method = {name: v for name, v in settings_dict(settings.method).items() if v is not None}
     content = {"model": settings.model, **given, **method}

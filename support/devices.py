@@ -7,11 +7,7 @@ from support.processes import read_launch
 
 
 def pick_device(name: str) -> torch.device:
-    """Return the device of a name that the settings allow; `auto` takes a GPU if there is one.
-
-    Raises:
-        SettingsError: this machine has no such GPU.
-    """
+    """Return a device by its name; auto: a GPU if there is one. A SettingsError if it is absent."""
     available = torch.cuda.device_count()
     if name == "auto":
         name = "cuda" if available else "cpu"

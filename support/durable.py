@@ -113,7 +113,6 @@ def encode_json(content: object, indent: int = 1) -> bytes:
 
 
 def append_lines(path: Path, lines: Sequence[dict[str, Any]]) -> None:
-    """Add lines of JSON."""
     append_bytes(path, encode_lines(lines))
 
 

@@ -18,9 +18,8 @@ _OBJECT, _LINES = "a JSON object", "lines that this program wrote"
 def parse_json(text: str | bytes, finite: bool = True, unique: bool = False) -> Any:
     """Return what the text stands for.
 
-    Raises:
-        ValueError: the text is no JSON, or nested too deep, or, unless `finite` is off, holds NaN
-            or an infinity, or, with `unique`, an object has a key twice.
+    A ValueError for text that is no JSON, or nested too deep, or, unless `finite` is off, holds NaN
+    or an infinity, or, with `unique`, an object with a key twice.
     """
     constant, pairs = _refuse_constant if finite else None, _unique_keys if unique else None
     try:
@@ -59,15 +58,8 @@ def mended_lines(path: Path) -> list[Line]:
 def numbered_lines(path: Path, key: str = "id", finite: bool = True) -> list[tuple[int, Line]]:
     """Return the objects that `durable.append_lines` wrote, with the numbers of their lines.
 
-    A missing file has none, and a last line that a kill has cut is left out.
-
-    Args:
-        path: the file.
-        key: what every line has: `id`, a text, or `step`, a whole number.
-        finite: refuse NaN and infinities.
-
-    Raises:
-        SettingsError: another line is no object with the key; names the file and the line.
+    A missing file has none, and a last line that a kill has cut is left out. A SettingsError names
+    another line that is no object with the key: `id`, a text, or `step`, a whole number.
     """
     content = _content(path) if path.exists() else b""
     if content and (fault := failed_download(content)):

@@ -10,11 +10,7 @@ from support.json_files import numbered_lines
 
 
 class JsonLog:
-    """A file of JSON lines that grows; what is written is printed, too.
-
-    Args:
-        path: the file. It and its folder are made if they are missing.
-    """
+    """A file of JSON lines that grows; what is written is printed, too."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -27,11 +23,7 @@ class JsonLog:
         append_bytes(self.path, f"{text}\n".encode())
 
     def keep(self, step: int) -> None:
-        """Drop the lines of later steps, which will be made again.
-
-        Raises:
-            SettingsError: a line has no `step`; names the file and the line.
-        """
+        """Drop the lines of later steps, which will be made again."""
         # NaN is kept: a loss that diverged is what the log is read for
         records = [record for _, record in numbered_lines(self.path, "step", finite=False)]
         kept = [record for record in records if record["step"] <= step]

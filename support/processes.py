@@ -30,11 +30,7 @@ class Launch:
 
 
 def read_launch() -> Launch:
-    """Read the environment that a launcher sets; one process if there is no launcher.
-
-    Raises:
-        SettingsError: a variable is missing or no number; names it.
-    """
+    """Read the environment that a launcher sets; one process if there is no launcher."""
     count = _number("WORLD_SIZE", 1)
     local_rank = _number("LOCAL_RANK", 0)
     if count == 1 or "RANK" not in os.environ:

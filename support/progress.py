@@ -33,13 +33,9 @@ class Progress:
     limit: float | None = None  # seconds that all may take, if the time decides and not a total
 
     def __init__(self, what: str, total: int | None = None, done: int = 0, shown: bool = True):
-        """Print what is being done.
+        """Print what is made, how much of it and where to.
 
-        Args:
-            what: the first line: what is made, how much of it and where to.
-            total: how many units there will be; None if that is not known.
-            done: those that an earlier command has made.
-            shown: whether anything is printed.
+        total: units; None if that is not known. done: those that an earlier command has made.
         """
         self.total, self.done, self.shown = total, done, shown
         self.words = "loading the model"
@@ -60,7 +56,6 @@ class Progress:
             self.bar.close()
 
     def note(self, text: str) -> None:
-        """Print a line."""
         if self.bar is not None:
             self.bar.write(text, file=sys.stderr)
         elif self.shown:
@@ -81,7 +76,6 @@ class Progress:
             self.say("")
 
     def update(self, done: int = 1) -> None:
-        """Count what was done."""
         self.begin()
         self.done += done
         if self.bar is not None:
@@ -116,8 +110,6 @@ class Progress:
 
 
 class StepProgress(Progress):
-    """Counts the steps of a training."""
-
     unit = "step"
 
 

@@ -23,13 +23,7 @@ _LONG = 40  # characters; a column with a longer text is broken into lines
 
 @dataclass(frozen=True)
 class Table:
-    """Column names and rows of cells, all text.
-
-    Attributes:
-        columns: names of the columns.
-        rows: the cells of each row, one per column.
-        title: heading of the table, where it is shown with one.
-    """
+    """Column names and rows of cells, all text; with a title where it is shown with one."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -43,7 +37,6 @@ class Table:
         return Table(columns, cells, title)
 
     def markdown(self) -> str:
-        """Return the table in GitHub's Markdown."""
         names, *rows = [
             " | ".join(cell.replace("|", "\\|") for cell in row)
             for row in (self.columns, *self.rows)

@@ -11,11 +11,7 @@ from support.durable import new_file, remove_halves
 
 
 def save_state(path: Path, state: dict[str, Any]) -> None:
-    """Write a checkpoint; a kill or a full disk leaves the one before it.
-
-    Raises:
-        OSError: the file cannot be written; names it.
-    """
+    """Write a checkpoint; a kill or a full disk leaves the one before it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_halves(path)  # checkpoints are large, and trainings are killed often
     with new_file(path) as file:
@@ -28,11 +24,7 @@ def save_state(path: Path, state: dict[str, Any]) -> None:
 
 
 def load_state(path: Path) -> dict[str, Any] | None:
-    """Read a checkpoint that `save_state` wrote; None if there is no file.
-
-    Raises:
-        SettingsError: the file is damaged or another program's.
-    """
+    """Read a checkpoint that `save_state` wrote; None if there is no file."""
     if not path.exists():
         return None
     try:

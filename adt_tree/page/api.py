@@ -42,7 +42,6 @@ class ImageApi:
 
     @property
     def app(self) -> Starlette:
-        """The application that is served under /v1."""
         routes = [
             Route("/models", self._models),
             Route("/models/{name:path}", self._model),
@@ -93,7 +92,6 @@ class ImageApi:
         return asked, Order(self._settings(asked), image_jobs(items, asked.seed))
 
     def _settings(self, asked: ImageRequest) -> EngineSettings:
-        """Return the pipeline's settings, changed as a request says."""
         pipe, method = self.pipe, asked.method
         if method is not None:
             if method not in self.methods:
@@ -161,13 +159,11 @@ async def _while_connected(images: Future[list[Drawn]], request: Request) -> lis
 
 
 async def _left(request: Request) -> None:
-    """Return when the client has left."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
 def _tell(request: Request, error: Exception) -> Response:
-    """Return the answer to a request that cannot be done."""
     problem = _problem(request, error)
     return JSONResponse(problem.body, problem.status)
 

@@ -86,11 +86,7 @@ class Painter:
         self.pipe, self._pause = pipe, pause
 
     def draw(self, wish: Wish) -> Iterator[Value]:
-        """Yield the stage's values until both images are finished.
-
-        Raises:
-            SettingsError: the prompt or a setting cannot be used; says which, and what is allowed.
-        """
+        """Yield the stage's values until both images are finished."""
         options = {name: getattr(wish, name) for name in ("temperature", "guidance_scale", "top_k")}
         seed = {"seed": wish.seed}
         plain = Pipeline.from_pipe(self.pipe, method="ar").stream(wish.prompt, **seed, **options)
@@ -109,7 +105,6 @@ class Painter:
         yield stage_value("done", self.pipe.grid, panels) | asked | {"verdict": ended}
 
     def _fast(self, wish: Wish) -> Pipeline:
-        """Return the pipeline of the method that is asked for."""
         settings: dict[str, Any] = {"method": wish.method}
         if wish.tokens:
             limits = [n for n in ("nodes", "window") if n in METHODS[wish.method].defaults]

@@ -71,7 +71,6 @@ class Problem(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """The answer's JSON."""
         kind = {429: "rate_limit_error", 500: "server_error"}.get(
             self.status, "invalid_request_error"
         )
@@ -80,12 +79,7 @@ class Problem(Exception):
 
 
 def image_request(values: Mapping[str, Any]) -> ImageRequest:
-    """Return the request of a body.
-
-    Raises:
-        Problem: a parameter is unknown.
-        SettingsError: a value is missing or cannot be used.
-    """
+    """Return the request of a body; a Problem for an unknown parameter."""
     given = {name: v for name, v in values.items() if v is not None and name not in _IGNORED}
     for name in given:
         if name not in NAMES:

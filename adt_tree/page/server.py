@@ -26,11 +26,7 @@ NO_PROXY = ("no_proxy", "NO_PROXY")  # libraries read either
 
 
 def serve(settings: PageSettings) -> None:
-    """Load the model and serve the page and the API until Ctrl-C.
-
-    Raises:
-        SettingsError: the folder, the port or a file of the model cannot be used.
-    """
+    """Load the model and serve the page and the API until Ctrl-C."""
     make_writable("output_dir", Path(settings.output_dir).absolute())
     engine = settings.engine
     announce(f"loading the model ({engine.model}) from {engine.model_path}")
@@ -40,11 +36,7 @@ def serve(settings: PageSettings) -> None:
 
 
 def launch(settings: PageSettings, pipe: Pipeline) -> tuple["Blocks", str]:
-    """Serve a pipeline's page and API from a thread; returns the page and its address.
-
-    Raises:
-        SettingsError: the port cannot be used.
-    """
+    """Serve a pipeline's page and API from a thread; returns the page and its address."""
     folder = Path(settings.output_dir).absolute()
     os.environ |= {  # gradio and matplotlib, which it loads, read them when they are imported
         "MPLCONFIGDIR": str(folder / "matplotlib"),
@@ -95,8 +87,6 @@ class OwnPolicy:
         self.app = app
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        """Handle a request."""
-
         async def sent(message: "Message") -> None:
             if message["type"] == "http.response.start":
                 policy = (b"content-security-policy", POLICY.encode())

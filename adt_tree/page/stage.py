@@ -114,10 +114,7 @@ def example() -> Value:
 
 
 def stage_value(state: str, grid: tuple[int, int], panels: list[Panel]) -> Value:
-    """Return the stage's value.
-
-    state: example, waiting, drawing, done, stopped or refused.
-    """
+    """Return the stage; state: example, waiting, drawing, done, stopped or refused."""
     values = [panel.value() for panel in panels]
     return {"state": state, "rows": grid[0], "columns": grid[1], "panels": values}
 

@@ -47,9 +47,7 @@ _SHARE = 0.7  # of the free memory: activations are not counted
 def inspect_checkpoint(settings: InspectSettings) -> None:
     """Print the report about the files and, with --run, about the loaded model.
 
-    Raises:
-        Failure: after the report, if a file or the loaded model is at fault.
-        SettingsError: with --run or --speed, this machine has no such device.
+    A Failure after the report, if a file or the loaded model is at fault.
     """
     report = examine_files(settings)
     if settings.run and not report.faults:
@@ -84,7 +82,6 @@ class NetworkFiles:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of the tensors by key."""
         return {key: info.shape for key, info in self.tensors.items()}
 
 
@@ -97,7 +94,6 @@ class _Examination:
         self.options = target_options(settings, DTYPES[settings.dtype], torch.device("cpu"))
 
     def report(self) -> Report:
-        """Look at everything."""
         settings, family = self.settings, self.family
         target = NetworkFiles("target", "model_path", settings.model_path)
         self._look_at_network(target, family.spec, family.network)
@@ -273,7 +269,6 @@ class _Examination:
         return files.network
 
     def _look_at_distance_tables(self, codes: int, folder: Path) -> None:
-        """Read every table of nearest codes."""
         title, widths = "nearest codes", table_widths(folder)
         if not widths:
             command = f"`main.py vq_distances --model {self.settings.model} --model_path {folder}`"

@@ -97,18 +97,15 @@ class Checkpoint:
 
     @cached_property
     def session(self) -> Session:
-        """The loaded weights."""
         with torch.inference_mode(False):  # other commands load without it
             return open_session(self.settings.engine)
 
     @property
     def target(self) -> TargetModel:
-        """The target, for whole images."""
         return self.session.target
 
     @cached_property
     def captions(self) -> list[str]:
-        """Captions of the known pictures."""
         return [caption(sample_scene("test", index), index) for index in SCENES]
 
     @cached_property

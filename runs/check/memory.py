@@ -31,8 +31,6 @@ UNKNOWN_GRID = ImageGrid(1, 1)  # where parts do not fit together
 
 @dataclass(frozen=True)
 class ImageTokens:
-    """The tokens of an image."""
-
     grid: ImageGrid
     codes: int  # how many different ones there are
 
@@ -79,7 +77,6 @@ def cache_bytes(settings: InspectSettings, spec: TransformerSpec, slots: int) ->
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the bytes that a device has left."""
     if device.type == "cuda":  # of all processes, not only of this one
         return torch.cuda.mem_get_info(device)[0]
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

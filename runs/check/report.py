@@ -15,8 +15,6 @@ _WIDTH = 100  # characters of a wrapped row
 
 @dataclass(frozen=True)
 class Finding:
-    """One row of the report."""
-
     part: str  # of the checkpoint; of a loaded one the name of a check
     item: str  # file or property of the part; empty for a check
     state: str  # OK; NOTE: not every method needs it; SKIPPED: not checked; FAULT
@@ -26,19 +24,15 @@ class Finding:
 
     @property
     def fits(self) -> bool:
-        """Whether it is no fault."""
         return self.state != FAULT
 
     @property
     def name(self) -> str:
-        """Part and item in words."""
         return f"{self.part} ({self.item})" if self.item else self.part
 
 
 @dataclass(frozen=True)
 class Report:
-    """All findings about a checkpoint."""
-
     findings: tuple[Finding, ...]  # about its files
     memory: dict[str, int] = field(default_factory=dict)  # bytes by name, without activations
     checks: tuple[Finding, ...] = ()  # of the loaded model, if it was run
@@ -46,7 +40,6 @@ class Report:
 
     @property
     def faults(self) -> list[Finding]:
-        """The findings that are faults."""
         return [finding for finding in (*self.findings, *self.checks) if not finding.fits]
 
 
@@ -62,7 +55,6 @@ def skipped(text: str, **figures: object) -> Finding:
 
 
 def as_table(report: Report, settings: InspectSettings) -> str:
-    """Return the report for readers."""
     # Rows about files hold commands and paths that are there to be copied, so they do not wrap.
     rows = [*_rows(report.findings, sys.maxsize), *_memory_rows(report.memory, settings)]
     rows += ["", *_rows(report.checks, _WIDTH)] if report.checks else ()

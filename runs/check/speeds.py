@@ -57,5 +57,4 @@ def speeds_by_batch(session: Session, batches: Sequence[int]) -> tuple[Speed, ..
 
 
 def best(speeds: Sequence[Speed]) -> Speed:
-    """Return the one with most tokens per second."""
     return max(speeds, key=lambda speed: speed.tokens_per_second)

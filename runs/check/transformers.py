@@ -55,11 +55,7 @@ class Oracle:
 def load_chameleon(folder: Path, target: TargetModel) -> tuple[ChameleonModel, Tensor]:
     """Return transformers' model with a folder's weights, and the head's rows of image codes.
 
-    Both are on the target's device, in its dtype. Its image encoder, which nothing here uses, is
-    left empty.
-
-    Raises:
-        ValueError: transformers misses weights, or does not expect some.
+    Its image encoder, which nothing here uses, is left empty.
     """
     with torch.device("meta"):  # its weights are assigned below, so none are made here
         model = ChameleonModel(ChameleonConfig.from_pretrained(folder))
@@ -73,12 +69,10 @@ def load_chameleon(folder: Path, target: TargetModel) -> tuple[ChameleonModel, T
 
 
 def chameleon_oracle(folder: Path, target: TargetModel) -> Oracle:
-    """Return transformers' Chameleon."""
     return _with_head(*load_chameleon(folder, target))
 
 
 def emu3_oracle(folder: Path, target: TargetModel) -> Oracle:
-    """Return transformers' Emu3 decoder."""
     config = read_object(folder / "config.json")
     with torch.device("meta"):
         model = Emu3TextModel(_config(Emu3TextConfig, Emu3().entries(config)))
@@ -201,14 +195,8 @@ def _fill_decoder(
 ) -> Tensor:
     """Give a decoder on the meta device its weights; returns the head's rows of image codes.
 
-    Without a head among the weights, the embedding is the head.
-
-    Args:
-        model: the decoder.
-        tensors: public keys and values.
-        prefix: of the decoder's keys.
-        ignored: prefixes of keys that are not the decoder's.
-        folder, target: where the weights come from, and whose device and dtype they get.
+    Without a head among the weights, the embedding is the head. prefix: of the decoder's keys.
+    ignored: prefixes of keys that are not the decoder's.
     """
     state = {
         key.removeprefix(prefix): tensor.to(target.device, target.dtype)

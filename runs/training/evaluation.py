@@ -64,11 +64,7 @@ class Evaluation:
         return figures
 
     def done(self, step: int) -> bool:
-        """Return whether evaluation.json has the figures of a step.
-
-        Raises:
-            SettingsError: the file is damaged or another program's.
-        """
+        """Return whether evaluation.json has the figures of a step."""
         path = self.settings.folder / "evaluation.json"
         if not path.exists():
             return False

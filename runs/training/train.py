@@ -44,12 +44,7 @@ _LATER = ("drafter", DEFAULT), ("agreement", "noise"), ("train_images", 0)
 
 @refusing()
 def train(settings: TrainSettings) -> None:
-    """Train a drafter, evaluate and export it; the same command continues.
-
-    Raises:
-        SettingsError: a flag or file cannot be used.
-        OSError: a file cannot be written; the last checkpoint stays.
-    """
+    """Train a drafter, evaluate and export it; the same command continues."""
     device = pick_device(settings.device)
     tokens = read_tokens(settings)
     if settings.estimate:
@@ -88,11 +83,7 @@ def _sampled_otherwise(settings: TrainSettings, tokens: Tokens) -> str | None:
 
 
 def read_tokens(settings: TrainSettings) -> Tokens:
-    """Return the tokens of --tokens.
-
-    Raises:
-        SettingsError: they are damaged, or those of another model or checkpoint.
-    """
+    """Return the tokens of --tokens; a SettingsError if they are of another model or checkpoint."""
     with refusing("--tokens: "):
         tokens = Tokens.joined(settings.token_folders)
         folder = checkpoint_folder(settings.model_path, "--model_path")
@@ -208,11 +199,7 @@ class Training:
         self.crew.wait()
 
     def _resume(self) -> None:
-        """Continue from the checkpoint, if there is one.
-
-        Raises:
-            SettingsError: it was made with other flags, or a file is another program's.
-        """
+        """Continue from the checkpoint, if there is one."""
         state = load_state(self.checkpoint)
         if state is not None:
             self._check_flags(state)
