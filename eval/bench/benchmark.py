@@ -7,7 +7,6 @@ what a speed-up is. Image decoding is not counted.
 """
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
@@ -33,6 +32,7 @@ from runs.measure import BASELINE, Measurement, joined, measure
 from runs.methods import sampling_distribution
 from runs.prompts import prompt_items
 from runs.session import Session, open_session
+from support.border import Failure
 from support.durable import make_writable, replace_file
 from support.progress import Progress, plural
 from support.provenance import cpu_name, versions
@@ -70,12 +70,12 @@ class Bench:
     ) -> Row:
         """Return a method's row: its settings, its figures, and how it compares with `ar`.
 
-        Args:
-            repeats, baseline: the measurements of the method and of plain decoding, by repeat.
+        repeats, baseline: the measurements of the method and of plain decoding.
         """
         first, session = repeats[0], self.session
         seconds = median(one.seconds_per_image for one in repeats)
         comparison = self.comparison(method, first, baseline[0])
+        drafts = [one.milliseconds("draft_forward", "draft_head") for one in repeats]
         return settings_dict(method) | {
             # figures that do not depend on the machine
             "temperature": session.settings.sampling.temperature,
@@ -89,7 +89,7 @@ class Bench:
             "seconds_per_image": seconds,
             "tokens_per_second": session.target.grid.tokens / seconds,
             "ms_per_target_forward": median(one.milliseconds("target_forward") for one in repeats),
-            "ms_per_draft_forward": _draft_milliseconds(method, repeats),
+            "ms_per_draft_forward": median(drafts) if method.drafted and drafts[0] else None,
             "overhead_share": median(one.overhead_share for one in repeats),
             **speed_figures(repeats, baseline, session.target.device.type == "cpu"),
             "identical": comparison.identical,
@@ -110,8 +110,8 @@ class Bench:
         if method.same_tokens(sampling.temperature) and target.dtype != torch.bfloat16:
             distribution = sampling_distribution(sampling)
             return compare(target, distribution, baseline.images, measured.images)
-        ours = {image.job.id: image.codes for image in measured.images}
-        same = sum(torch.equal(ours[image.job.id], image.codes) for image in baseline.images)
+        pairs = zip(baseline.images, measured.images, strict=True)  # of the same jobs
+        same = sum(torch.equal(one.codes, other.codes) for one, other in pairs)
         return Comparison(len(baseline.images), same, 0, ())
 
 
@@ -137,7 +137,7 @@ def run_benchmark(settings: BenchmarkSettings) -> None:
         "rows": rows,
         "pairs": pairs([measured[method] for method in methods]),
         "images": len(bench.jobs),
-        "repeats": settings.repeats,
+        "repeats": repeats,
         "settings": settings_dict(settings.run.sampling) | shared,
         "date": today,
         "cpu": cpu_name(),
@@ -153,11 +153,9 @@ def run_benchmark(settings: BenchmarkSettings) -> None:
 
 
 def refuse_wrong(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Name wrong images of lossless methods on stderr and exit with code 1, if there are any."""
+    """Raise a Failure that names wrong images of lossless methods, if there are any."""
     if wrong := [f"{row['method']}: {', '.join(row['wrong'])}" for row in rows if row.get("wrong")]:
-        text = f"lossless methods made other images than ar: {'; '.join(wrong)}"
-        print(f"error: {text}", file=sys.stderr)
-        sys.exit(1)
+        raise Failure(f"lossless methods made other images than ar: {'; '.join(wrong)}")
 
 
 def repeated(
@@ -167,17 +165,11 @@ def repeated(
     times: tuple[int, int],
     progress: Progress,
 ) -> dict[MethodSettings, list[Measurement]]:
-    """Measure every method several times, after a warm-up of the first jobs.
+    """Measure every method several times, in alternating order; returns the repeats by method.
 
-    The order of the methods alternates; where images are decoded one by one, the methods take turns
-    image by image.
+    Where images are decoded one by one, the methods take turns image by image.
 
-    Args:
-        session, methods, jobs: what is measured.
-        times: repeats, and jobs of the warm-up.
-        progress: counts the images.
-
-    Returns the measurements by method and repeat.
+    times: repeats, and jobs of the warm-up.
     """
     repeats, warmup = times
     progress.say("warming up")
@@ -185,9 +177,7 @@ def repeated(
     for engine in engines.values() if warmup else ():
         measure(engine, jobs[:warmup])
     turns = [[job] for job in jobs] if session.settings.batch_size == 1 else [jobs]
-    measured: dict[MethodSettings, list[list[Measurement]]] = {
-        method: [[] for _ in range(repeats)] for method in methods
-    }
+    measured = {method: [[] for _ in range(repeats)] for method in methods}
     progress.begin()
     for number, (repeat, turn) in enumerate(product(range(repeats), turns)):
         for method in methods if number % 2 == 0 else reversed(methods):
@@ -198,10 +188,7 @@ def repeated(
 
 
 def pairs(measured: list[list[Measurement]]) -> list[Row]:
-    """Compare every two methods on the same images.
-
-    Args:
-        measured: the measurements of each method, by repeat.
+    """Compare every two methods on the same images; measured: of each method, by repeat.
 
     Returns per pair: `rows`, the numbers of the two methods; `seconds_ratio`, seconds of the first
     / seconds of the second, medians over the repeats, with an interval over images; `by_repeat`,
@@ -224,10 +211,3 @@ def pairs(measured: list[list[Measurement]]) -> list[Row]:
         }
         for one, other in combinations(range(len(measured)), 2)
     ]
-
-
-def _draft_milliseconds(method: MethodSettings, repeats: list[Measurement]) -> float | None:
-    """Return the median milliseconds of a drafter's forward pass; None where it has none."""
-    if not method.drafted or "draft_forward" not in repeats[0].calls:
-        return None
-    return median(one.milliseconds("draft_forward", "draft_head") for one in repeats)

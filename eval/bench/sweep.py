@@ -62,21 +62,22 @@ def measured_cells(settings: BenchmarkSettings, bench: Bench, progress: Progress
     """Return a row per cell; those that `<output>/sweep.jsonl` lacks are measured."""
     path = Path(settings.output) / "sweep.jsonl"
     measured = {row["id"]: row for row in mended_lines(path)}
-    all_conditions = [_conditions(settings, bench, method) for method in settings.methods]
-    keys = [_key(conditions) for conditions in all_conditions]
+    conditions = [_conditions(settings, bench, method) for method in settings.methods]
+    texts = [json.dumps(depends, sort_keys=True).encode() for depends in conditions]
+    keys = [sha256(text).hexdigest()[:16] for text in texts]  # the cells' ids in the file
     images = 2 * len(bench.jobs) * settings.repeats  # of a cell, by ar and its method
     progress.total = images * len(keys)
     progress.done = images * sum(key in measured for key in keys)
     rows = []
-    cells = zip(settings.sweep.entries, settings.methods, keys, all_conditions, strict=True)
-    for number, (cell, method, key, conditions) in enumerate(cells, 1):
+    cells = zip(settings.sweep.entries, settings.methods, keys, conditions, strict=True)
+    for number, (cell, method, key, depends) in enumerate(cells, 1):
         if key not in measured:
             progress.note(f"cell {number}/{len(settings.methods)}: {cell}")
             measured[key] = {
                 "id": key,
                 "cell": cell,
                 **_measured(settings, bench, method, progress),
-                "conditions": conditions,
+                "conditions": depends,
                 "versions": versions(),
                 "revision": revision(),
                 "date": date.today().isoformat(),
@@ -101,23 +102,13 @@ def _measured(
     }
 
 
-def _key(conditions: Row) -> str:
-    """Return a cell's id in sweep.jsonl."""
-    return sha256(json.dumps(conditions, sort_keys=True).encode()).hexdigest()[:16]
-
-
 def _conditions(settings: BenchmarkSettings, bench: Bench, method: MethodSettings) -> Row:
-    """Return all that a cell's figures depend on.
-
-    These are its settings, the weights, the images, and how and where it is measured.
-    """
-    jobs = json.dumps([asdict(job) for job in bench.jobs])
-    shared = {name: getattr(settings.run, name) for name in _SHARED}
+    """Return all that a cell's figures depend on: settings, weights, images, and the machine."""
     return {
         **identity(settings.run.with_method(method)),
-        **shared,
+        **{name: getattr(settings.run, name) for name in _SHARED},
         "images": len(bench.jobs),
-        "jobs": sha256(jobs.encode()).hexdigest()[:16],
+        "jobs": sha256(json.dumps(list(map(asdict, bench.jobs))).encode()).hexdigest()[:16],
         "quality": settings.quality,
         "repeats": settings.repeats,
         "warmup": settings.warmup,
@@ -130,16 +121,11 @@ def draw_speed(
 ) -> Path:
     """Draw speed above and tau below, a column per axis and one for the mean number of nodes.
 
-    Args:
-        varied: the cells whose parameters the sweep varies: a point each, and a line joins the best
-            of each value.
-        others: the cells compared with them: dashed lines, and squares in the last column.
-        axes: the parameters that are varied.
-        output: the picture, which is also returned.
+    varied: the cells whose parameters, `axes`, the sweep varies: a point each, and a line joins the
+    best of each value. others: dashed lines, and squares in the last column.
     """
     axes = [name for name in axes if len({row[name] for row in varied}) > 1]
-    size = (2.8 * len(axes) + 3.6, 5)
-    figure = Figure(figsize=size)
+    figure = Figure(figsize=(2.8 * len(axes) + 3.6, 5))
     panels = figure.subplots(2, len(axes) + 1, squeeze=False, sharex="col", sharey="row")
     for panel_row, figure_name in zip(panels, LABELS, strict=True):
         panel_row[0].set_ylabel(LABELS[figure_name])
@@ -170,7 +156,7 @@ def _points(panel: Axes, values: Sequence[str], heights: Sequence[float]) -> Non
 
 
 def draw_quality(rows: Sequence[Row], output: Path) -> Path:
-    """Draw speed against the shares of right backgrounds, colours and shapes; return the picture.
+    """Draw speed against the shares of right backgrounds, colours and shapes.
 
     Lossless methods are hollow. Plain decoding, where it was timed with the cells, is a cross at 1.
     """

@@ -33,7 +33,7 @@ from eval.bench.table import heading, method_words, remarks, speedup_words
 from eval.metrics.intervals import Estimate
 from runs.drawing import image_jobs
 from runs.measure import BASELINE, Measurement, joined, measure
-from runs.prompts import prompt_items, samples
+from runs.prompts import prompt_items
 from runs.recall_fit import fit_numbers
 from runs.session import Session
 from runs.tuned import conditions, recipe_text, tuned_place
@@ -73,15 +73,15 @@ def run_tune(settings: TuneSettings) -> None:
         ]
         seconds = progress.limit - progress.seconds
         Contest(trials, prompts, engines.measure, seconds).run(tried)
-    rows = []
-    for method in (BASELINE, *tried):
-        if (pair := trials.pair(method)) is not None:
-            measured, plain = pair
-            row = bench.row(method, [measured], [plain])
-            rows.append(row | {"images": len(measured.images)})
+    pairs = {method: trials.pair(method) for method in (BASELINE, *tried)}
+    rows = [
+        bench.row(method, [pair[0]], [pair[1]]) | {"images": len(pair[0].images)}
+        for method, pair in pairs.items()
+        if pair
+    ]
     today = date.today().isoformat()
     print(heading(settings.bench, bench.session.hardware(), [today]))
-    print(table(rows) + remarks(rows), end="")
+    print(Table.of(list(map(cells, rows))).markdown() + remarks(rows), end="")
     best = fastest(rows)
     print(f"\n{verdict(rows, best)}")
     if untried := len(settings.tried) + 1 - len(rows):
@@ -101,9 +101,10 @@ def run_tune(settings: TuneSettings) -> None:
 def _fitted(
     settings: TuneSettings, session: Session, trials: "Trials", prompts: Prompts
 ) -> str | None:
-    """Return the numbers of `recall` fitted to the model, if a method here has them.
+    """Return the numbers of `recall` fitted to the model, as --recall_numbers takes them.
 
-    They are kept in the file of the trials. None if the time is too short to fit them.
+    They are kept in the file of the trials. None if no method here has them, or the time is too
+    short to fit them.
     """
     if trials.numbers or not any(map(_recalls, settings.tried)):
         return trials.numbers
@@ -113,8 +114,8 @@ def _fitted(
     opener, drafted = session.with_settings(plain).open_engine, session.drafter is not None
     fitted = fit_numbers(opener, jobs, drafted, seconds)
     if fitted is not None:
-        pairs = (number for pair in vars(fitted).values() for number in pair)
-        trials.keep_numbers("/".join(f"{number:g}" for number in pairs))
+        trials.numbers = "/".join(f"{n:g}" for pair in vars(fitted).values() for n in pair)
+        trials.keep(recall_numbers=trials.numbers)
     return trials.numbers
 
 
@@ -142,10 +143,9 @@ class Trials:
             else:
                 self.earlier[line["method"], line["turn"]] = _measurement(self.path, line)
 
-    def keep_numbers(self, text: str) -> None:
-        """Keep the numbers of `recall`, as --recall_numbers takes them."""
-        self.numbers = text
-        append_lines(self.path, [{"id": self.key, "recall_numbers": text}])
+    def keep(self, **values: object) -> None:
+        """Add a line."""
+        append_lines(self.path, [{"id": self.key} | values])
 
     def get(self, method: MethodSettings, turn: int, run: Callable[[], Measurement]) -> Measurement:
         """Return a measurement: an earlier command's, or else a new one, which is kept."""
@@ -155,8 +155,7 @@ class Trials:
                 self.replayed += sum(image.seconds for image in one.images)
             else:
                 one = run()
-                line = {"id": self.key, "method": name, "turn": turn, **_line(one)}
-                append_lines(self.path, [line])
+                self.keep(method=name, turn=turn, **_line(one))
             self.measured[method, turn] = one
         return self.measured[method, turn]
 
@@ -188,7 +187,6 @@ class Contest:
             for _ in range(MOST_TURNS * (2 if left == 1 else 1)):
                 started = self._now()
                 alive = self._take_turn(alive, end)
-                alive = self._without_losers(alive)
                 if not alive or 2 * self._now() - started > share:  # the next turn would be late
                     break
             keep = math.ceil(len(alive) / 2) if left > 1 else len(alive)
@@ -206,7 +204,10 @@ class Contest:
         return self.clock() + self.trials.replayed
 
     def _take_turn(self, alive: list[MethodSettings], end: float) -> list[MethodSettings]:
-        """Measure all on the next images, in alternating order; returns those that work."""
+        """Measure all on the next images, in alternating order.
+
+        Returns the methods that fit into memory and may still be the fastest, by 95 % intervals.
+        """
         turn, jobs = self.turn, self.prompts(self.turn)
         order = [BASELINE, *(alive if turn % 2 == 0 else reversed(alive))]
         fit = list(alive)
@@ -220,11 +221,7 @@ class Contest:
                 remark(f"{name}: does not fit into memory, so not tried")
                 fit.remove(method)
         self.turn += 1
-        return [method for method in fit if self.trials.pair(method)]
-
-    def _without_losers(self, alive: list[MethodSettings]) -> list[MethodSettings]:
-        """Return the methods that may still be the fastest, by 95 % intervals."""
-        speedups = {method: self._speedup(method) for method in alive}
+        speedups = {method: self._speedup(method) for method in fit if self.trials.pair(method)}
         bar = max([1.0, *(one.low or 1.0 for one in speedups.values())])
         return [m for m, one in speedups.items() if one.high is None or one.high >= bar]
 
@@ -256,12 +253,10 @@ class Engines:
 
 def jobs_of_turn(settings: RunSettings, turn: int) -> list[Job]:
     """Return a turn's jobs, one or a batch; after the last prompt the first has another image."""
-    items = prompt_items(settings)
-    batch = settings.batch_size
-    rounds = 1 + (turn + 1) * batch // len(items)
-    more = [samples(items, count)[count - 1 :: count] for count in range(1, rounds + 1)]
-    jobs = image_jobs((item for every in more for item in every), settings.seed)
-    return jobs[turn * batch : (turn + 1) * batch]
+    items, batch = prompt_items(settings), settings.batch_size
+    rounds = (divmod(number, len(items)) for number in range(turn * batch, (turn + 1) * batch))
+    chosen = [replace(items[prompt], sample=sample) for sample, prompt in rounds]
+    return image_jobs(chosen, settings.seed)
 
 
 def fastest(rows: Sequence[Row]) -> Row:
@@ -291,12 +286,8 @@ def verdict(rows: Sequence[Row], best: Row) -> str:
     )
 
 
-def table(rows: Sequence[Row]) -> str:
-    """Return the table in Markdown; the last columns say where a round's time goes."""
-    return Table.of([_cells(row) for row in rows]).markdown()
-
-
-def _cells(row: Row) -> dict[str, str]:
+def cells(row: Row) -> dict[str, str]:
+    """Return a row of the table; the last columns say where a round's time goes."""
     spent = row["ms_per_round"]
     draft, verify = spent.get("draft", 0.0), spent.get("verify", 0.0)
     parts = {"draft": draft, "verify": verify, "rest": spent["round"] - draft - verify}
@@ -320,13 +311,12 @@ def _public(row: Row) -> dict[str, Any]:
 
 def _files(run: RunSettings, method: MethodSettings) -> dict[str, str]:
     """Return the model's files by flag, without those that stand at their default places."""
-    plain = RunSettings(prompt=run.prompt, model=run.model, sampling=run.sampling, method=method)
-    usual = settings_dict(plain)
+    usual = RunSettings(prompt=run.prompt, model=run.model, sampling=run.sampling, method=method)
     named = {name: getattr(run.with_method(method), name) for name in _FILES}
-    named = {name: path for name, path in named.items() if path and path != usual.get(name)}
     return {
         name: str(Path(path).absolute()) if Path(path).exists() else path
         for name, path in named.items()
+        if path and path != getattr(usual, name)
     }
 
 

@@ -10,7 +10,7 @@ from configs.fields import refuse, settings_dict
 from eval.metrics.base import Score
 from eval.report.figures import Scores, compute_scores, with_prices
 from eval.report.report import PAPER_NOTE, Findings, report, shown_keys
-from eval.report.run import Run, accepted_lengths, common_keys, reference_files
+from eval.report.run import Run, common_keys, read_traces, reference_files
 from eval.report.speed import SpeedRow, baseline_of, differing_distributions, speed_row
 from eval.report.tables import metric_table, sources_table, speed_table
 from scenes.pictures import rendered_scenes
@@ -34,13 +34,15 @@ def evaluate(settings: EvaluateSettings, runs: Sequence[Run]) -> None:
         SettingsError: a folder cannot be read or written; before anything is computed.
     """
     folder = Path(settings.report_dir or runs[0].folder / "evaluation")
-    check_places(settings, folder)
+    make_writable("report_dir", folder)
+    make_writable("cache_dir", Path(settings.cache_dir))
+    if settings.ref_dir is not None:
+        reference_files(settings.ref_dir)
     check_pictures(settings, runs)
     processes = launched()
     if processes.rank == 0:
-        images = sum(len(run.images) for run in runs)
-        what = f"evaluating {plural(images, 'image')} of {plural(len(runs), 'run')} into {folder}"
-        announce(what)
+        images = plural(sum(len(run.images) for run in runs), "image")
+        announce(f"evaluating {images} of {plural(len(runs), 'run')} into {folder}")
     rows = [speed_row(run, baseline_of(run, runs, settings.baseline)) for run in runs]
     scores, skipped = compute_scores(settings, runs, rendered_scenes, processes)
     if processes.rank > 0:
@@ -50,7 +52,8 @@ def evaluate(settings: EvaluateSettings, runs: Sequence[Run]) -> None:
     maps, left_out = {}, {}
     for run in runs:
         shown = {run.by_image[key]["id"] for key in keys if key in run.by_image}
-        maps[run.name], faults = accepted_lengths(run, shown)
+        traces, faults = read_traces(run, shown)
+        maps[run.name] = {image: trace.map for image, trace in traces.items()}
         left_out[run.name] = (*run.images.left_out, *faults)
     kinds = _remarks(left_out, rows, skipped)
     tables = [speed_table(rows), metric_table(scores, rows), sources_table(scores)]
@@ -69,14 +72,6 @@ def check_pictures(settings: EvaluateSettings, runs: Sequence[Run]) -> None:
     if names and tokens:
         wanted = f"none for {', '.join(tokens)}: img/*.png are tokens there, not pictures"
         refuse("metrics", ",".join(names), wanted, "docs/models.md says how to paint them.")
-
-
-def check_places(settings: EvaluateSettings, report_dir: Path) -> None:
-    """Raise a SettingsError for a folder that cannot be written, or a --ref_dir without images."""
-    make_writable("report_dir", report_dir)
-    make_writable("cache_dir", Path(settings.cache_dir))
-    if settings.ref_dir is not None:
-        reference_files(settings.ref_dir)
 
 
 def _lossless_others(runs: Sequence[Run], rows: Sequence[SpeedRow]) -> dict[str, str]:

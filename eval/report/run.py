@@ -76,9 +76,9 @@ class Run:
 
     def part(self, keys: Sequence[Key]) -> ImageSet:
         """Return the images of these prompts and seeds, in this order."""
-        rows = zip(self.images.paths, self.images.keys, self.images.prompts, strict=True)
-        by_id = {row[0].stem: row for row in rows}
-        chosen = (by_id[self.by_image[key]["id"]] for key in keys)
+        paths, hashes, prompts = self.images.paths, self.images.keys, self.images.prompts
+        by_path = {row[0]: row for row in zip(paths, hashes, prompts, strict=True)}
+        chosen = (by_path[self.path(self.by_image[key])] for key in keys)
         return ImageSet(self.name, *zip(*chosen, strict=True))
 
     def path(self, record: Line) -> Path:
@@ -89,10 +89,7 @@ class Run:
 def read_run(folder: str, name: str, flag: str = "--output_dir") -> Run:
     """Read a run folder; what cannot be used in it is named in `images.left_out`.
 
-    Args:
-        folder: of generate_images.
-        name: of the run in tables.
-        flag: the flag that gave the folder, for errors.
+    name: of the run in tables. flag: the flag that gave the folder, for errors.
 
     Raises:
         SettingsError: the folder holds no run, or none of its images can be used.
@@ -126,9 +123,7 @@ def read_run(folder: str, name: str, flag: str = "--output_dir") -> Run:
 def read_runs(folders: Sequence[str], baseline: str | None = None) -> list[Run]:
     """Read all runs, named by their folders with as much of the path as tells them apart.
 
-    Args:
-        folders: of the runs.
-        baseline: the one that --baseline gave, for errors.
+    baseline: the folder that --baseline gave, for errors.
     """
     paths = [Path(folder).resolve().parts for folder in folders]
     depth = 1
@@ -155,9 +150,9 @@ def common_images(runs: Sequence[Run]) -> tuple[list[ImageSet], str | None]:
     if not shared:
         remark = f"images of other prompts and seeds by run, not to be compared: {counts}"
         return [run.images for run in runs], remark
+    which = f"image metrics are of the {len(shared)} prompts and seeds that all runs have"
     more = any(len(run.images) > len(shared) for run in runs)
-    which = f"the {len(shared)} prompts and seeds that all runs have, of {counts}"
-    return [run.part(shared) for run in runs], f"image metrics are of {which}" if more else None
+    return [run.part(shared) for run in runs], f"{which}, of {counts}" if more else None
 
 
 def _manifest(folder: Path, flag: str) -> Line:
@@ -242,9 +237,10 @@ class ImageTrace:
     rounds: np.ndarray  # number of the round that decided a position, -1 at position 0
     accepted: np.ndarray  # draft tokens accepted in that round, NaN at position 0
     cut: np.ndarray  # whether the image's end cut that round's tree
+    columns: int  # tokens per row
 
     @staticmethod
-    def of(rounds: Iterable[Line], tokens: int) -> "ImageTrace":
+    def of(rounds: Iterable[Line], tokens: int, columns: int) -> "ImageTrace":
         """Read an image's rounds, as trace.jsonl has them.
 
         Raises:
@@ -264,7 +260,12 @@ class ImageTrace:
             position = end
         if position != tokens:
             raise ValueError(f"found rounds up to position {position} of {tokens}")
-        return ImageTrace(numbers, accepted, cut)
+        return ImageTrace(numbers, accepted, cut, columns)
+
+    @property
+    def map(self) -> np.ndarray:
+        """The accepted draft tokens of each token's round (rows, columns), NaN at the first."""
+        return self.accepted.reshape(-1, self.columns)
 
     @property
     def whole(self) -> np.ndarray:
@@ -275,23 +276,6 @@ class ImageTrace:
     def starts(self) -> np.ndarray:
         """The first position of every round."""
         return 1 + np.flatnonzero(np.diff(self.rounds))
-
-
-def grid_columns(run: Run, name: str) -> int:
-    """Return the image tokens per row, from the size of the image in pixels.
-
-    Raises:
-        ValueError: the tokens do not fill rows of this length.
-    """
-    record = run.records[name]
-    with Image.open(run.path(record)) as image:
-        width, height = image.size
-    tokens = record["tokens"]
-    columns = max(1, round((tokens * width / height) ** 0.5))
-    if tokens % columns:
-        got = f"{tokens} tokens for {width} x {height} pixels"
-        raise ValueError(f"found {got}; they do not fill its rows")
-    return columns
 
 
 def read_traces(run: Run, ids: Collection[str]) -> tuple[dict[str, ImageTrace], list[str]]:
@@ -309,23 +293,21 @@ def read_traces(run: Run, ids: Collection[str]) -> tuple[dict[str, ImageTrace], 
                 rounds.setdefault(entry["id"], {})[entry.get("round")] = entry
     traces = {}
     for name, entries in rounds.items():
+        record = run.records[name]
         try:
-            traces[name] = ImageTrace.of(entries.values(), run.records[name]["tokens"])
+            columns = _columns(record["tokens"], run.path(record))
+            traces[name] = ImageTrace.of(entries.values(), record["tokens"], columns)
         except (ValueError, KeyError, TypeError) as error:
             faults.append(f"{name}: a trace that cannot be used ({error!r})")
     return traces, faults
 
 
-def accepted_lengths(run: Run, ids: Collection[str]) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Return the accepted lengths of each token's round, by image id, and what cannot be used.
-
-    The lengths (rows, columns) are numbers of draft tokens, NaN at the first token.
-    """
-    traces, faults = read_traces(run, ids)
-    lengths = {}
-    for name, trace in traces.items():
-        try:
-            lengths[name] = trace.accepted.reshape(-1, grid_columns(run, name))
-        except ValueError as error:
-            faults.append(f"{name}: a trace that cannot be used ({error!r})")
-    return lengths, faults
+def _columns(tokens: int, path: Path) -> int:
+    """Return the tokens per row, by the image's size; ValueError if they do not fill such rows."""
+    with Image.open(path) as image:
+        width, height = image.size
+    columns = max(1, round((tokens * width / height) ** 0.5))
+    if tokens % columns:
+        got = f"{tokens} tokens for {width} x {height} pixels"
+        raise ValueError(f"found {got}; they do not fill its rows")
+    return columns

@@ -5,7 +5,7 @@ So that it needs neither a GPU nor weights, the model is narrow, with all its la
 and its image; what is counted of its tensors is scaled up.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -13,7 +13,6 @@ from math import prod
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -89,43 +88,28 @@ def count_rounds(
 @contextmanager
 def counting(session: Session, network: Network, compiles: bool) -> Iterator[list[Work]]:
     """Fill a list with all that the session's networks do meanwhile."""
-    kinds: dict[nn.Module, str] = {}
-    if session.drafter is not None:
-        kinds |= dict.fromkeys(session.drafter.network.modules(), "drafter")
-    kinds |= dict.fromkeys(session.target.transformer.modules(), "weights")
-    kinds[session.target.transformer.head] = "head"
-    counter = _Counter(network, session.target.grid.tokens // 2)
-
-    def enter(module: nn.Module, _inputs: tuple) -> None:
-        if isinstance(module, nn.Linear):
-            counter.linear = module, kinds.get(module, "weights")
-
-    def leave(module: nn.Module, _inputs: tuple, _output: Tensor) -> None:
-        if isinstance(module, nn.Linear):
-            counter.linear = None
-
-    handles = register_module_forward_pre_hook(enter), register_module_forward_hook(leave)
-    try:
-        with walking(session, compiles), compiling(counter.fusing if compiles else None), counter:
-            yield counter.work
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-@contextmanager
-def walking(session: Session, compiles: bool) -> Iterator[None]:
-    """Let layers run as the compiler would run them."""
-    drafter = [] if session.drafter is None else [session.drafter.network]
-    modules = [m for network in (session.target.transformer, *drafter) for m in network.modules()]
-    stacks = [module for module in modules if compiles and isinstance(module, Blocks)]
+    target, *drafter = _networks(session)
+    # by identity; later entries win, since a drafter may share the target's head
+    kinds = {id(weight): "drafter" for module in drafter for weight in module.parameters()}
+    kinds |= {id(weight): "weights" for weight in target.parameters()}
+    kinds |= {id(weight): "head" for weight in target.head.parameters()}
+    counter = _Counter(network, session.target.grid.tokens // 2, kinds)
+    stacks = [m for module in (target, *drafter) for m in module.modules() if isinstance(m, Blocks)]
     runs = [blocks.run for blocks in stacks]
-    compile_blocks(*stacks)
+    if compiles:
+        compile_blocks(*stacks)  # their layers run as the compiler would run them
     try:
-        yield
+        with compiling(counter.fusing if compiles else None), counter:
+            yield counter.work
     finally:
         for blocks, run in zip(stacks, runs, strict=True):
             blocks.run = run
+
+
+def _networks(session: Session) -> list[nn.Module]:
+    """Return the target's network, and the drafter's if there is one."""
+    drafter = [] if session.drafter is None else [session.drafter.network]
+    return [session.target.transformer, *drafter]
 
 
 @dataclass
@@ -145,11 +129,11 @@ class _Counter(TorchDispatchMode):
     attention is one operation here, as it is one kernel on a GPU.
     """
 
-    def __init__(self, network: Network, cached: int):
+    def __init__(self, network: Network, cached: int, kinds: Mapping[int, str]):
         """cached: tokens that attention reads in addition to those that are really there."""
         super().__init__()
         self.network, self.cached = network, cached
-        self.linear: tuple[nn.Linear, str] | None = None  # the one that is running
+        self.kinds = kinds  # of weights, by their identity
         self.work: list[Work] = []
         self.fused: _Fused | None = None  # of the compiled function that is running
 
@@ -169,9 +153,8 @@ class _Counter(TorchDispatchMode):
 
     def _end_kernel(self) -> None:
         """Count the small operations so far; what follows is another kernel."""
-        if self.fused is not None and self.fused.made:
-            moved = sum(self.fused.read.values()) + self.fused.written
-            kernels = max(self.fused.kernels, 1)
+        if (fused := self.fused) is not None and fused.made:
+            kernels, moved = max(fused.kernels, 1), sum(fused.read.values()) + fused.written
             self.work.append(Work("small", kernels, moved / kernels, 0))
             self.fused = _Fused()
 
@@ -196,10 +179,9 @@ class _Counter(TorchDispatchMode):
             return result
         if name == "scaled_dot_product_attention":
             self.work.append(self._attention(*inputs[:3]))
-        elif self.linear is not None:
+        elif name == "linear":
             self._end_kernel()
-            self.work.append(self._product(*self.linear, inputs[0]))
-            self.linear = None  # its bias is part of the same kernel
+            self.work.append(self._product(*inputs[:2]))  # its bias is part of the same kernel
         elif not (name == "to" and self._is_wide(outputs[0])):
             # (the cache of a CPU is in fp32: a GPU converts neither queries nor keys)
             if self.fused is not None and name not in SEVERAL:
@@ -210,11 +192,11 @@ class _Counter(TorchDispatchMode):
             self.work.append(Work("small", SEVERAL.get(name, 1), moved, 0))
         return result
 
-    def _product(self, module: nn.Linear, kind: str, x: Tensor) -> Work:
-        size = self.network.real(module.in_features) * self.network.real(module.out_features)
-        rows = x.numel() // module.in_features
-        moved = WIDTH * (size + rows * self.network.real(module.out_features)) + self._bytes(x)
-        return Work(kind, 1, moved, 2 * size * rows)
+    def _product(self, x: Tensor, weight: Tensor) -> Work:
+        outputs, inputs = map(self.network.real, weight.shape)
+        rows = x.numel() // x.shape[-1]
+        moved = WIDTH * (inputs * outputs + rows * outputs) + self._bytes(x)
+        return Work(self.kinds.get(id(weight), "weights"), 1, moved, 2 * inputs * outputs * rows)
 
     def _attention(self, queries: Tensor, keys: Tensor, values: Tensor) -> Work:
         rows, heads, n, head_dim = queries.shape
@@ -255,10 +237,8 @@ def _read(name: str, inputs: list[Tensor], outputs: list[Tensor]) -> list[Tensor
 def total_bytes(session: Session, network: Network) -> int:
     """Return the bytes of all weights, and of the keys and values of an image, in bf16."""
     spec = session.target.spec
-    networks = [session.target.transformer]
-    networks += [] if session.drafter is None else [session.drafter.network]
-    # By identity: the drafter may share the target's embedding and head.
-    weights = {id(weight): weight for module in networks for weight in module.parameters()}
+    # by identity: the drafter may share the target's embedding and head
+    weights = {id(w): w for module in _networks(session) for w in module.parameters()}
     elements = sum(prod(map(network.real, weight.shape)) for weight in weights.values())
     width = spec.kv_heads * spec.head_dim * network.scale
     cached = 2 * 2 * width * spec.layers * spec.max_positions  # keys and values of guidance's rows

@@ -8,10 +8,10 @@ measured with this project; `--measured` shows what scripts.gpu.rounds measured 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import torch
 
@@ -102,12 +102,16 @@ class Row:
     work: list[Work]
     compiled: list[Work]  # with --compile inductor
 
+    def replayed(self, gpu: Prices, compiled: bool = False) -> dict[str, float]:
+        """Return the milliseconds of a replayed round by kind of work, the rule's with the host."""
+        times = gpu.replayed(self.compiled if compiled else self.work)
+        return times | {"host": times["host"] + self.rule_ms(gpu)}
+
     def round_ms(self, gpu: Prices, compiled: bool = False) -> float:
-        """Return the milliseconds of a replayed round, in which a rule may walk on the host."""
-        work = self.compiled if compiled else self.work
-        return sum(gpu.replayed(work).values()) + self.rule_ms(gpu)
+        return sum(self.replayed(gpu, compiled).values())
 
     def rule_ms(self, gpu: Prices) -> float:
+        """Return the milliseconds of a rule that walks on the host."""
         return 0 if self.method.verifier in (None, "exact") else RULE_MS * gpu.host_ms / HOST_MS
 
     def speedup(self, plain: "Row", gpu: Prices, compiled: bool = False) -> float | None:
@@ -142,20 +146,14 @@ def predict(
     table = _listed(methods) if tau is None else _tabled(Path(tau))
     with TemporaryDirectory() as folder:
         session, network = _open(model, model_path, Path(folder))
-        rows = [
-            Row(
-                name,
-                method,
-                length,
-                *(count_rounds(session, network, method, images, mode) for mode in (False, True)),
-            )
-            for name, method, length in table
-        ]
+        count = partial(count_rounds, session, network, images=images)
+        rows = [Row(*entry, count(entry[1]), count(entry[1], compiles=True)) for entry in table]
     gigabytes = total_bytes(session, network) / 1e9
     print(f"Predicted, not measured: {model_path or model} in bf16, {images} at once, guidance.")
     for prices in gpus:
         print(f"\n{prices.name}:\n")
-        print(_table(rows, prices, _measured(measured, images)))
+        times = _measured(measured, images)
+        print(Table.of([_cells(row, rows[0], prices, times) for row in rows]).markdown())
     print(f"Peak memory: about {gigabytes:.0f} GB of weights and caches.\n")
     print(_assumptions(gpus, tau))
 
@@ -188,8 +186,7 @@ def _tabled(path: Path) -> list[tuple[str, MethodSettings, float | None]]:
         raise SettingsError(f"--tau: expected a benchmark.json or a run, got {path} without rows")
     table = [("ar", MethodSettings("ar"), 1.0)]
     for entry in entries:
-        values = {name: value for name, value in entry.items() if value is not None}
-        method = build(MethodSettings, values)
+        method = build(MethodSettings, {k: v for k, v in entry.items() if v is not None})
         if method.method != "ar":
             words = method_words(settings_dict(method))
             table.append((words, held(method, entry.get("mean_depth", 5)), entry["tau"]))
@@ -211,11 +208,9 @@ def _open(model: str, model_path: str | None, folder: Path) -> tuple[Session, Ne
     if model == "anole":
         if config["vocab_size"] != IDS:
             refuse("model_path", model_path, f"a config.json with Anole's vocab_size {IDS}")
-        narrow: dict[str, Any] = {
-            "hidden_size": hidden, "intermediate_size": intermediate,
-            "num_attention_heads": 2, "num_key_value_heads": 2,
-        }  # fmt: skip
-        write_checkpoint(folder, config | narrow)
+        config |= {"hidden_size": hidden, "intermediate_size": intermediate}
+        config |= {"num_attention_heads": 2, "num_key_value_heads": 2}
+        write_checkpoint(folder, config)
     settings = EngineSettings(
         model=model, model_path=str(folder) if model == "anole" else None, dtype="bf16",
         device="cpu", compile="off", method=MethodSettings("eagle2"),
@@ -224,21 +219,14 @@ def _open(model: str, model_path: str | None, folder: Path) -> tuple[Session, Ne
     return open_session(settings), network
 
 
-def _table(rows: Sequence[Row], gpu: Prices, measured: dict[str, float]) -> str:
-    """Return a GPU's rows in Markdown."""
-    return Table.of([_cells(row, rows[0], gpu, measured) for row in rows]).markdown()
-
-
 def _cells(row: Row, plain: Row, gpu: Prices, measured: dict[str, float]) -> dict[str, str]:
     corners = [gpu.scaled(*change) for change in product((1 - ERROR, 1 + ERROR), repeat=3)]
     times = [row.round_ms(corner) for corner in corners]
-    speed, compiled_speed = NONE, NONE
+    tau, speed, compiled_speed = NONE, NONE, NONE
     if row.tau is not None:
         around = [row.speedup(plain, corner) for corner in corners]
+        tau, compiled_speed = f"{row.tau:.2f}", f"{row.speedup(plain, gpu, True):.2f}"
         speed = f"{row.speedup(plain, gpu):.2f} ({min(around):.2f}-{max(around):.2f})"
-        compiled_speed = f"{row.speedup(plain, gpu, True):.2f}"
-    by_kind = gpu.replayed(row.work)
-    by_kind["host"] += row.rule_ms(gpu)
     cells = {
         "method": row.name,
         "kernels": f"{sum(work.kernels for work in row.work):.0f}",
@@ -246,8 +234,8 @@ def _cells(row: Row, plain: Row, gpu: Prices, measured: dict[str, float]) -> dic
         "GFLOP": f"{sum(work.kernels * work.operations for work in row.work) / 1e9:.0f}",
         "launched ms": f"{gpu.launched(row.work) + row.rule_ms(gpu):.1f}",
         "replayed ms": f"{row.round_ms(gpu):.1f} ({min(times):.1f}-{max(times):.1f})",
-        **{kind: f"{milliseconds:.2f}" for kind, milliseconds in by_kind.items()},
-        "tau": NONE if row.tau is None else f"{row.tau:.2f}",
+        **{kind: f"{milliseconds:.2f}" for kind, milliseconds in row.replayed(gpu).items()},
+        "tau": tau,
         "predicted speed-up": speed,
         "inductor: kernels": f"{sum(work.kernels for work in row.compiled):.0f}",
         "ms": f"{row.round_ms(gpu, True):.1f}",
@@ -262,11 +250,8 @@ def _measured(path: str | None, images: int) -> dict[str, float]:
     """Return the milliseconds of replayed rounds that scripts.gpu.rounds measured, by method."""
     ending = f", batch {images}, --compile auto"
     lines = read_lines(Path(path)) if path else []
-    return {
-        line["id"].removesuffix(ending): line["ms_per_round"]
-        for line in lines
-        if line["id"].endswith(ending) and "ms_per_round" in line
-    }
+    lines = [line for line in lines if line["id"].endswith(ending) and "ms_per_round" in line]
+    return {line["id"].removesuffix(ending): line["ms_per_round"] for line in lines}
 
 
 def _assumptions(gpus: Sequence[Prices], tau: str | None) -> str:

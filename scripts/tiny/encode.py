@@ -24,10 +24,9 @@ def encode(
     vqgan: str = "ckpts/tiny/tokenizer",
     chunk: int = 500,
 ) -> None:
-    """Write `codes_{split}.npy`, uint16 (n, tokens), from `images_{split}.npy`.
+    """Write `codes_{split}.npy`, uint16 (n, tokens); the same call continues where it stopped.
 
-    The same call continues where it stopped. Convolutions run in bf16 where it is fast, distances
-    in fp32.
+    Convolutions run in bf16 where it is fast, distances in fp32.
 
     Args:
         work_dir: folder of the intermediate files.

@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,28 +66,18 @@ def scene_of(split: str, record: dict[str, Any]) -> Scene | None:
     return sample_scene(split, record["index"]) if "background" in record else None
 
 
-@dataclass(frozen=True)
-class RenderedScenes:
-    """Scenes of a split, by number."""
-
-    split: str
-
-    def draw(self, index: int) -> tuple[np.ndarray, dict[str, Any]]:
-        """Return an image, uint8 (128, 128, 3), and its caption record."""
-        scene = sample_scene(self.split, index)
-        record = {"index": index, "caption": caption(scene, index), **scene.attributes()}
-        return render_scene(scene), record
+def draw_scene(split: str, index: int) -> tuple[np.ndarray, dict[str, Any]]:
+    """Return an image of a scene, uint8 (128, 128, 3), and its caption record."""
+    scene = sample_scene(split, index)
+    record = {"index": index, "caption": caption(scene, index), **scene.attributes()}
+    return render_scene(scene), record
 
 
 @dataclass(frozen=True)
 class Crops:
-    """Square crops of pictures at several scales, by number.
+    """Square crops of pictures at several scales, by number."""
 
-    Attributes:
-        pictures: id, caption and file content of each.
-    """
-
-    pictures: Sequence[tuple[str, str, bytes]]
+    pictures: Sequence[tuple[str, str, bytes]]  # id, caption and file content of each
 
     @classmethod
     def of_folder(cls, folder: Path, split: str, holdout: int) -> Crops:
@@ -124,13 +115,10 @@ class Crops:
 def crop(
     picture: Image.Image, share: float = 1.0, across: float = 0.5, down: float = 0.5
 ) -> np.ndarray:
-    """Return a square of a picture as uint8 (128, 128, 3).
+    """Return a square of a picture in RGB as uint8 (128, 128, 3).
 
-    Args:
-        picture: in RGB.
-        share: side of the square, as a share of the picture's shorter side.
-        across: position of the square from the left (0) to the right (1).
-        down: its position from the top to the bottom.
+    share: its side, as a share of the picture's shorter side. across, down: its position, from the
+    left and the top (0) to the right and the bottom (1).
     """
     side = round(share * min(picture.size))
     left, top = round(across * (picture.width - side)), round(down * (picture.height - side))
@@ -197,11 +185,11 @@ def make_images(
         holdout: pictures used for validation only.
 
     Raises:
-        ValueError: the folder has another number of images, or a number is not positive.
+        ValueError: the folder has another number of images.
     """
-    if count < 1 or chunk < 1:
-        raise ValueError(f"--count, --chunk: expected at least 1, got {count} and {chunk}")
-    source = Crops.of_folder(Path(pictures), split, holdout) if pictures else RenderedScenes(split)
+    draw = partial(draw_scene, split)
+    if pictures:
+        draw = Crops.of_folder(Path(pictures), split, holdout).draw
     folder = Path(work_dir)
     folder.mkdir(parents=True, exist_ok=True)
     captions_path = folder / f"captions_{split}.jsonl"
@@ -212,7 +200,7 @@ def make_images(
         stop = min(start + chunk, count)
         records = []
         for index in range(start, stop):
-            images[index], record = source.draw(index)
+            images[index], record = draw(index)
             records.append(json.dumps(record) + "\n")
         images.flush()  # before the captions that say these images are there
         with captions_path.open("a", encoding="utf-8") as file:
@@ -242,13 +230,10 @@ def open_array(path: Path, dtype: type, shape: tuple[int, ...]) -> np.memmap:
 
 def _whole_lines(path: Path) -> int:
     """Return the number of whole lines of the file; a partial last line is cut off."""
-    if not path.exists():
-        return 0
-    content = path.read_bytes()
-    whole = content.rfind(b"\n") + 1
-    if whole < len(content):
-        with path.open("r+b") as file:
-            file.truncate(whole)
+    with path.open("ab+") as file:
+        file.seek(0)
+        content = file.read()
+        file.truncate(content.rfind(b"\n") + 1)
     return content.count(b"\n")
 
 

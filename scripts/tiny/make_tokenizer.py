@@ -10,11 +10,12 @@ prompt is read as plain text.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from scripts.tiny.images import read_captions
 from support.durable import replace_file
 from support.script import run_script
 
@@ -25,21 +26,17 @@ _DIGIT_LETTERS = str.maketrans("0123456789", "ABCDEFGHIJ")
 
 
 def image_token_name(code: int) -> str:
-    """Return Chameleon's name of an image code: its decimal digits as letters, so 53 is
-    IMGIMGFDZ.
-    """
+    """Return Chameleon's name of an image code, with letters for digits: 53 is IMGIMGFDZ."""
     return f"IMGIMG{str(code).translate(_DIGIT_LETTERS)}Z"
 
 
 def build_tokenizer(
-    captions: Iterator[str], max_merges: int = 400, multiple: int = 64
+    captions: Iterable[str], max_merges: int = 400, multiple: int = 64
 ) -> Tokenizer:
     """Train byte-level BPE on the captions; returns a tokenizer with the ids described above.
 
-    Args:
-        captions: training text.
-        max_merges: how many merges to learn at most; training stops when every word is one token.
-        multiple: the vocabulary size is rounded up to a multiple of this.
+    Training stops before `max_merges` when every word is one token. The size of the vocabulary is
+    rounded up to a multiple of `multiple`.
     """
     merges = _learn_merges(captions, max_merges)
     names = [*LEADING_NAMES, *map(image_token_name, range(IMAGE_CODES)), *CLOSING_NAMES]
@@ -48,10 +45,9 @@ def build_tokenizer(
     # two merges may make the same word, which needs one id
     names += dict.fromkeys(first + second for first, second in merges)
     names += [f"<reserved{i:05d}>" for i in range(-len(names) % multiple)]
-    tokenizer = Tokenizer(
-        models.BPE(vocab={name: i for i, name in enumerate(names)}, merges=merges)
-    )
-    _make_byte_level(tokenizer)
+    vocab = {name: i for i, name in enumerate(names)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges))
+    make_byte_level(tokenizer)
     tokenizer.normalizer = normalizers.Lowercase()  # as all captions are
     return tokenizer
 
@@ -59,15 +55,10 @@ def build_tokenizer(
 def make_tokenizer(
     *, work_dir: str = "work/tiny", output_dir: str = "ckpts/tiny/tokenizer"
 ) -> None:
-    """Train on `captions_train.jsonl` of `work_dir` and write `text_tokenizer.json` into
-    `output_dir`.
-
-    Raises:
-        FileNotFoundError: the captions have not been rendered yet.
-    """
-    path = Path(work_dir) / "captions_train.jsonl"
-    tokenizer = build_tokenizer(_captions(path))
-    lengths = [len(tokenizer.encode(text).ids) for text in _captions(path)]
+    """Train on `captions_train.jsonl` of `work_dir`; write `text_tokenizer.json`."""
+    captions = [record["caption"] for record in read_captions(Path(work_dir), "train")]
+    tokenizer = build_tokenizer(captions)
+    lengths = [len(tokenizer.encode(text).ids) for text in captions]
     target = Path(output_dir) / "text_tokenizer.json"
     target.parent.mkdir(parents=True, exist_ok=True)
     replace_file(target, tokenizer.to_str(pretty=True).encode())
@@ -82,11 +73,11 @@ def make_tokenizer(
     print(json.dumps(report), flush=True)
 
 
-def _learn_merges(captions: Iterator[str], max_merges: int) -> list[tuple[str, str]]:
+def _learn_merges(captions: Iterable[str], max_merges: int) -> list[tuple[str, str]]:
     """Return pairs of byte-level symbols in the order in which BPE merges them."""
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     learner = Tokenizer(models.BPE())
-    _make_byte_level(learner)
+    make_byte_level(learner)
     trainer = trainers.BpeTrainer(
         vocab_size=len(alphabet) + max_merges,
         initial_alphabet=alphabet,
@@ -97,15 +88,10 @@ def _learn_merges(captions: Iterator[str], max_merges: int) -> list[tuple[str, s
     return [(first, second) for first, second in json.loads(learner.to_str())["model"]["merges"]]
 
 
-def _make_byte_level(tokenizer: Tokenizer) -> None:
+def make_byte_level(tokenizer: Tokenizer) -> None:
+    """Let a tokenizer read and write texts as bytes."""
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-
-
-def _captions(path: Path) -> Iterator[str]:
-    with path.open(encoding="utf-8") as file:
-        for text in file:
-            yield json.loads(text)["caption"]
 
 
 if __name__ == "__main__":

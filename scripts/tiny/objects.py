@@ -44,9 +44,8 @@ def object_labels(scene: Scene, side: int) -> np.ndarray:
 def near_objects(scene: Scene, side: int) -> np.ndarray:
     """Return which tokens are next to an object, (side^2,) bool in raster order.
 
-    These are the tokens whose left or one of whose three upper neighbours shows an object. The
-    tokens before tell which these are, so weighting them more leaves the optimum of the loss
-    unchanged.
+    Their left or one of their three upper neighbours shows it. The tokens before tell which these
+    are, so weighting them more leaves the optimum of the loss unchanged.
     """
     # with an empty row above and an empty column on either side
     shown = np.zeros((side + 1, side + 2), bool)
@@ -111,8 +110,6 @@ class ObjectReading(nn.Module):
         return sum(F.cross_entropy(x.flatten(0, 1), label.flatten()) for x, label in heads)
 
     def outlining(self, shares: Tensor) -> Tensor:
-        """Return the cross-entropy of shares (images, n, CELLS^2): nats, summed over a token's
-        cells.
-        """
+        """Return the cross-entropy of shares (images, n, CELLS^2): nats, the sum of the cells."""
         logits = self._read("cells", shares.shape[1])
         return F.binary_cross_entropy_with_logits(logits, shares, reduction="none").sum(-1)

@@ -133,14 +133,8 @@ def reconstruct(work_dir: Path, split: str, tokenizer: Path) -> np.ndarray:
 def batch(train: Split, decoded: np.ndarray, step: int, size: int) -> tuple[Tensor, Targets]:
     """Return pixels, float (size, 3, 128, 128) in [-1, 1], and targets of a step.
 
-    Both depend only on the step. Up to half of the batch are reconstructions, slightly tinted; the
-    others are degraded renders.
-
-    Args:
-        train: the train split.
-        decoded: reconstructions of its first images.
-        step: number of the step.
-        size: images in the batch.
+    Both depend only on the step. Up to half of the batch are reconstructions (`decoded`, of the
+    first images of `train`), slightly tinted; the others are degraded renders.
     """
     rng, generator = np.random.default_rng((11, step)), torch.Generator().manual_seed(step)
     # sorted, because the images are on disk
@@ -159,11 +153,7 @@ def degrade(pixels: Tensor, generator: torch.Generator) -> Tensor:
     """Imitate the errors of a lossy image code, with a different strength for each image.
 
     Steps: shift by up to 4 px, blur or sharpen, pull towards the means of 4 px blocks, add smooth
-    and fine noise, tint.
-
-    Args:
-        pixels: float (images, 3, height, width) in [-1, 1], sides divisible by 8.
-        generator: source of the random strengths.
+    and fine noise, tint. pixels: float (images, 3, height, width) in [-1, 1], sides divisible by 8.
     """
     count, _, height, width = pixels.shape
 

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -27,13 +28,7 @@ from drafters.training.optimizers import AveragedWeights, make_optimizers
 from models.base import Context, TargetOptions
 from models.files.network import public_state
 from models.files.tokenizer_file import load_tokenizer
-from models.targets.chameleon import (
-    BEGIN_IMAGE,
-    BOS,
-    END_OF_TURN,
-    Chameleon,
-    ChameleonVocab,
-)
+from models.targets.chameleon import BEGIN_IMAGE, BOS, END_OF_TURN, Chameleon, ChameleonVocab
 from models.targets.llama import decoder_keys, decoder_spec
 from models.transformer import Transformer
 from scripts.tiny.images import read_captions, scene_of
@@ -71,10 +66,7 @@ class Captions:
     def read(
         cls, work_dir: Path, split: str, vocab: ChameleonVocab, odds: dict[str, float] | None = None
     ) -> "Captions":
-        """Read a split.
-
-        odds: of rendered scenes, by their kind of background; None: all captions alike.
-        """
+        """Read a split. odds: of scenes, by their kind of background; None: all captions alike."""
         codes = np.load(work_dir / f"codes_{split}.npy", mmap_mode="r")
         records = read_captions(work_dir, split)[: len(codes)]
         texts = [record["caption"] for record in records]
@@ -103,11 +95,8 @@ class Captions:
         prompts = [self.prompts[i] for i in chosen]
         if empty and rng.random() < DROPPED_CAPTIONS:
             prompts = [empty] * size
-        return (
-            torch.tensor(prompts),
-            torch.from_numpy(self.codes[chosen].astype(np.int64)),
-            chosen.tolist(),
-        )
+        codes = torch.from_numpy(self.codes[chosen].astype(np.int64))
+        return torch.tensor(prompts), codes, chosen.tolist()
 
     @cached_property
     def _lengths(self) -> np.ndarray:
@@ -127,10 +116,7 @@ def fast_attention(device: torch.device) -> AbstractContextManager:
 
 
 def image_losses(model: Transformer, prompts: Tensor, codes: Tensor, first_id: int) -> Tensor:
-    """Return the cross-entropy (nats) of each of codes (images, tokens).
-
-    prompts: (images, length), before the codes.
-    """
+    """Return the cross-entropy (nats) of each of codes (images, tokens) after their prompts."""
     ids = torch.cat([prompts, codes[:, :-1] + first_id], 1)
     positions = torch.arange(ids.shape[1], device=ids.device).expand(len(ids), -1)
     features = model(ids, Context(positions))[:, prompts.shape[1] - 1 :]
@@ -169,9 +155,8 @@ class ModelRun(TrainingRun):
 
         elsewhere: weight of a token that is not next to an object of a rendered scene.
         """
-        prompts, codes, images = (
-            column[rows] for column in captions.batch(number, self.batch_size, empty)
-        )
+        batch = captions.batch(number, self.batch_size, empty)
+        prompts, codes, images = (column[rows] for column in batch)
         prompts, codes = prompts.to(self.device), codes.to(self.device)
         with fast_autocast(self.device), fast_attention(self.device):
             tokens = image_losses(self.module.transformer, prompts, codes, self.image.first_id)
@@ -195,12 +180,10 @@ class ModelRun(TrainingRun):
     @torch.no_grad()
     def validate(self, batches: int = 8) -> dict[str, float]:
         with self.average.applied():
-            # numbers that no training step reaches
-            losses = [
-                self.losses(self.validation, 10**9 + number, None, 1.0) for number in range(batches)
-            ]
+            numbers = range(10**9, 10**9 + batches)  # that no training step reaches
+            losses = [self.losses(self.validation, number, None, 1.0) for number in numbers]
         return {
-            f"validation_{name}": sum(batch[name].item() for batch in losses) / batches
+            f"validation_{name}": fmean(batch[name].item() for batch in losses)
             for name in losses[0]
         }
 
@@ -285,10 +268,8 @@ def initialise(model: Transformer) -> Transformer:
     """
     for name, parameter in model.named_parameters():
         if parameter.ndim > 1 and "qk_norm" not in name:
-            small = name.endswith(("out.weight", "down.weight"))
-            torch.nn.init.normal_(
-                parameter, std=0.02 / ((2 * model.spec.layers) ** 0.5 if small else 1.0)
-            )
+            residual = name.endswith(("out.weight", "down.weight"))
+            nn.init.normal_(parameter, std=0.02 / (2 * model.spec.layers) ** (0.5 * residual))
     return model
 
 

@@ -87,10 +87,7 @@ class CodecRun(TrainingRun):
     def targets(
         self, chosen: Sequence[int], crops: Sequence[tuple[slice, slice]]
     ) -> tuple[Tensor, Tensor]:
-        """Return crops of training images and the weights of their pixels.
-
-        They are (n, 3, h, w), -1 to 1, and (n, 1, h, w).
-        """
+        """Return crops of images (n, 3, h, w), -1 to 1, and their pixels' weights (n, 1, h, w)."""
         pairs = list(zip(chosen, crops, strict=True))
         images = np.stack([self.train.images[image][crop] for image, crop in pairs])
         weights = np.stack([pixel_weights(self.train.scene(image))[crop] for image, crop in pairs])
@@ -155,8 +152,7 @@ class VqganRun(CodecRun):
         self.recent.append(flat)
         commitment = latents.new_zeros(())
         if self.codebook.ready:
-            codes = self.codebook.nearest(flat)
-            chosen = as_latents(self.codebook.codes[codes], latents)
+            chosen, codes = self.codebook.rounded(latents.detach())
             self.codebook.update(flat, codes)
             commitment = F.mse_loss(latents, chosen)
             latents = latents + (chosen - latents).detach()  # the gradient passes as if unrounded
@@ -177,9 +173,8 @@ class VqganRun(CodecRun):
     def reconstruct(self, rows: slice) -> Tensor:
         latents = self.encode(to_pixels(torch.from_numpy(self.validation.images[rows].copy())))
         if self.codebook.ready:
-            codes = self.codebook.nearest(latents.permute(0, 2, 3, 1).flatten(0, 2))
+            latents, codes = self.codebook.rounded(latents)
             self.used.update(codes.tolist())
-            latents = as_latents(self.codebook.codes[codes], latents)
         return self.decode(latents)
 
     def validate(self, batches: int = 8) -> dict[str, float]:
@@ -207,26 +202,16 @@ class VqganRun(CodecRun):
         ImageTokenizer(self.network, TINY).save(model_dir / "tokenizer", dtype=torch.float16)
 
 
-def as_latents(codes: Tensor, like: Tensor) -> Tensor:
-    """Return vectors (n*h*w, d) in the shape of latents `like` (n, d, h, w)."""
-    return codes.view(like.permute(0, 2, 3, 1).shape).permute(0, 3, 1, 2)
-
-
 def kmeans(points: Tensor, clusters: int, generator: torch.Generator, rounds: int = 12) -> Tensor:
-    """Return centres (clusters, d) of points (n, d) by Lloyd's algorithm.
-
-    An empty cluster takes a random point.
-    """
+    """Return centres (clusters, d) of points (n, d) by Lloyd's algorithm; empty ones are random."""
     centres = points[torch.randperm(len(points), generator=generator)[:clusters]].clone()
     for _ in range(rounds):
         nearest = torch.cdist(points, centres).argmin(1)
         counts = torch.bincount(nearest, minlength=clusters)
         sums = torch.zeros_like(centres).index_add_(0, nearest, points)
         centres = sums / counts.clamp_min(1).unsqueeze(1)
-        empty = counts == 0
-        centres[empty] = points[
-            torch.randint(len(points), (int(empty.sum()),), generator=generator)
-        ]
+        empty = (counts == 0).nonzero().flatten()
+        centres[empty] = points[torch.randint(len(points), empty.shape, generator=generator)]
     return centres
 
 
@@ -252,6 +237,12 @@ class EmaCodebook(nn.Module):
         """Return the index of the nearest code, (n,) int64, of each of the latents (n, d)."""
         return (self.codes.square().sum(1) - 2.0 * latents @ self.codes.T).argmin(1)
 
+    def rounded(self, latents: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the nearest codes of latents (n, d, h, w) in their shape, and their indices."""
+        points = latents.permute(0, 2, 3, 1)
+        nearest = self.nearest(points.flatten(0, 2))
+        return self.codes[nearest].view(points.shape).permute(0, 3, 1, 2), nearest
+
     def update(self, latents: Tensor, nearest: Tensor) -> None:
         """Move the codes towards the latents (n, d) assigned to them."""
         counts = torch.bincount(nearest, minlength=len(self.counts)).float()
@@ -261,10 +252,7 @@ class EmaCodebook(nn.Module):
         self.codes.copy_(self.sums / self.counts.clamp_min(1e-4).unsqueeze(1))
 
     def revive(self, latents: Tensor, generator: torch.Generator, share: float = 0.05) -> int:
-        """Put codes used less than `share` of the average onto random latents (n, d).
-
-        Returns how many.
-        """
+        """Put codes used less than `share` of the average onto random latents (n, d); how many."""
         mean = self.counts.mean()
         dead = (self.counts < share * mean).nonzero().flatten()
         picks = torch.randint(len(latents), (len(dead),), generator=generator)

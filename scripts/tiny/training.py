@@ -16,10 +16,7 @@ SAVE_SECONDS = 120.0
 
 
 def fast_precision(device: torch.device) -> torch.dtype:
-    """Return bf16 on GPUs and on CPUs that have it, else fp32.
-
-    Other CPUs emulate bf16 at a tenth of the speed.
-    """
+    """Return bf16 on GPUs and on CPUs that have it, else fp32, since emulated bf16 is slow."""
     native = device.type != "cpu" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return torch.bfloat16 if native else torch.float32
 
@@ -50,9 +47,7 @@ class TrainingRun(ABC):
                 f"--batch_size: expected a multiple of {self.crew.count}, the number of processes, "
                 f"got {batch_size}"
             )
-        self.share = slice(
-            self.crew.rank, None, self.crew.count
-        )  # this process's images of a batch
+        self.share = slice(self.crew.rank, None, self.crew.count)  # of a batch: this process's
         self.step, self.seconds = 0, 0.0
         self.progress = 0.0  # share of the budget that is spent
 
@@ -109,16 +104,12 @@ class TrainingRun(ABC):
 def train_for(
     minutes: float, run: TrainingRun, checkpoint: Path, start: str | None, lr: float
 ) -> None:
-    """Train for a wall-clock budget, earlier calls included; logs every 25 steps next to the
-    checkpoint.
+    """Train for a wall-clock budget, earlier calls included.
 
-    Args:
-        minutes: budget.
-        run: what is trained; it is validated every 200 steps and saved every two minutes.
-        checkpoint: file that an interrupted run continues from.
-        start: folder of a model to begin with if there is no checkpoint; the run's own weights if
-            None.
-        lr: highest learning rate, after a warm-up; then it falls as a cosine.
+    The run logs every 25 steps next to the checkpoint, is validated every 200 steps and saved every
+    two minutes. The learning rate rises to `lr` and falls as a cosine.
+
+    start: folder of a model to begin with if there is no checkpoint.
     """
     log, losses = JsonLog(checkpoint.with_name(f"train_{checkpoint.stem}.jsonl")), []
     if (state := load_state(checkpoint)) is not None:

@@ -53,20 +53,16 @@ def pixel_weights(scene: Scene | None) -> np.ndarray:
     weights = np.full((IMAGE_SIZE, IMAGE_SIZE), _NOISE_WEIGHT if noisy else 1.0, dtype=np.float32)
     for item in scene.objects if scene else ():
         reach = item.diameter // 2 + 3
-        rows, columns = (
-            slice(max(0, middle - reach), middle + reach) for middle in (item.y, item.x)
-        )
-        weights[rows, columns] = _OBJECT_WEIGHTS[item.size]
+        top, left = max(0, item.y - reach), max(0, item.x - reach)
+        weights[top : item.y + reach, left : item.x + reach] = _OBJECT_WEIGHTS[item.size]
     return weights
 
 
 def psnr_figures(drawn: Tensor, images: Tensor, scenes: Sequence[Scene | None]) -> dict[str, float]:
     """Return the mean PSNR in dB: of all images, and of scenes without and with noise textures.
 
-    Args:
-        drawn: reconstructions, (n, 3, h, w), about -1 to 1.
-        images: what they should show, in the same layout.
-        scenes: what the images were rendered from; None for photographs.
+    drawn: reconstructions, (n, 3, h, w), about -1 to 1. images: what they should show. scenes: what
+    the images were rendered from; None for photographs.
     """
     errors = ((drawn.clamp(-1, 1) - images) * 127.5).square().flatten(1).mean(1)
     psnr = 10 * torch.log10(255.0**2 / errors)

@@ -15,7 +15,6 @@ so this is what an adaptive tree can use. Trees that never change show the targe
 alone: with ADT-Tree the tree, and so the acceptance, depends on the neighbours itself.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -24,8 +23,8 @@ import numpy as np
 
 from configs.fields import mismatch
 from eval.metrics.intervals import Estimate, estimate
-from eval.report.run import ImageTrace, grid_columns, read_run, read_traces
-from support.durable import replace_file
+from eval.report.run import ImageTrace, read_run, read_traces
+from support.durable import encode_lines, replace_file
 from support.script import run_script
 from support.tables import Table
 
@@ -45,21 +44,20 @@ def maps(*, run: str, output_dir: str | None = None) -> None:
         run: its folder.
         output_dir: where the file goes; <run>/maps if None.
     """
-    traces, columns = traces_of(run)
+    traces = traces_of(run)
     output = Path(run) / "maps" if output_dir is None else Path(output_dir)
     output.mkdir(parents=True, exist_ok=True)
     document, rows = {"images": len(traces)}, []
-    for name, pair in correlations(traces, columns).items():
+    for name, pair in correlations(traces).items():
         document[name] = pair and asdict(pair[1]) | {"pairs": pair[0]}
         cells = (str(pair[0]), pair[1].words("{:.3f}".format)) if pair else ("-", "-")
         rows.append((name, *cells))
-    text = json.dumps(document) + "\n"
-    replace_file(output / "correlations.json", text.encode())
+    replace_file(output / "correlations.json", encode_lines([document]))
     print(Table(("with", "pairs", "correlation (95 %)"), tuple(rows)).markdown())
 
 
-def traces_of(folder: str) -> tuple[list[ImageTrace], int]:
-    """Return the traces of a run's images, those that have one, and the image tokens per row.
+def traces_of(folder: str) -> list[ImageTrace]:
+    """Return the traces of a run's images, those that have one.
 
     Raises:
         SettingsError: no image has a trace with accepted drafts, one is damaged, or the images have
@@ -73,29 +71,24 @@ def traces_of(folder: str) -> tuple[list[ImageTrace], int]:
         got = "no accepted drafts" if traces else "no images with a trace"
         wanted = "a run with --trace by a method that drafts"
         raise mismatch(f"--run {folder}", got, wanted)
-    columns = {grid_columns(run, name) for name in traces}
-    if len(columns) > 1:
+    if len({trace.columns for trace in traces.values()}) > 1:
         raise mismatch(f"--run {folder}", "several", "images of one size")
-    return list(traces.values()), columns.pop()
+    return list(traces.values())
 
 
 def correlations(
-    traces: Sequence[ImageTrace], columns: int, samples: int = 2000
+    traces: Sequence[ImageTrace], samples: int = 2000
 ) -> dict[str, Correlation | None]:
     """Return the correlations of PAIRS; None where there are too few pairs, or one is constant.
 
-    Args:
-        traces: of the images.
-        columns: image tokens per row.
-        samples: resamplings of the images for the intervals.
+    samples: resamplings of the images for the intervals.
     """
     # a fixed seed, so that a run always gives the same figures
     random = np.random.default_rng(0)
     order = random.permutation(len(traces))
     partners = dict(zip(order, np.roll(order, 1), strict=True))  # another image, if there are two
     rows = [
-        _variables(image, traces[partners[number]], columns, random)
-        for number, image in enumerate(traces)
+        _variables(image, traces[partners[number]], random) for number, image in enumerate(traces)
     ]
     return {
         name: correlation([np.stack([row[key] for key in keys]) for row in rows], samples)
@@ -104,19 +97,19 @@ def correlations(
 
 
 def _variables(
-    image: ImageTrace, other: ImageTrace, columns: int, random: np.random.Generator
+    image: ImageTrace, other: ImageTrace, random: np.random.Generator
 ) -> dict[str, np.ndarray]:
     """Return the acceptances (rounds,) of an image and of what they are compared with.
 
     NaN where there is none: above the first row, and in rounds that the image's end has cut.
     """
     values, rounds, at = image.whole, image.rounds, image.starts
-    above = np.maximum(at - columns, 0)  # position 0 has no acceptance
+    above = np.maximum(at - image.columns, 0)  # position 0 has no acceptance
     anywhere = random.integers(1, len(values), len(at))
     return {
         "own": values[at],
         "previous": values[at - 1],
-        "left": np.where(at % columns, values[at - 1], np.nan),
+        "left": np.where(at % image.columns, values[at - 1], np.nan),
         "upper": np.where(rounds[above] != rounds[at], values[above], np.nan),
         "other_image": np.full(len(at), np.nan) if other is image else other.whole[at],
         "elsewhere": np.where(rounds[anywhere] != rounds[at], values[anywhere], np.nan),
@@ -126,33 +119,26 @@ def _variables(
 def correlation(variables: Sequence[np.ndarray], samples: int = 2000) -> Correlation | None:
     """Return the pairs and the correlation of two variables, given a third if there is one.
 
-    Args:
-        variables: per image (2 or 3, pairs); columns with a NaN are left out.
-        samples: resamplings of the images for the interval.
+    variables: per image (2 or 3, pairs); columns with a NaN are left out.
     """
     complete = [table[:, ~np.isnan(table).any(0)] for table in variables]
     values = np.concatenate(complete, axis=1)
     if values.shape[1] < 4 or np.ptp(values, axis=1).min() == 0:
         return None
-    # sums of products of every two of: one, the variables; an image counts by adding its sums
-    extended = [np.vstack([np.ones(table.shape[1]), table]) for table in complete]
-    moments = np.stack([table @ table.T for table in extended])
-    of_counts = lambda counts: _partial(np.tensordot(counts, moments, 1))  # noqa: E731
-    figure = estimate(of_counts, len(moments), samples)
-    return None if np.isnan(figure.value) else (values.shape[1], figure)
+    images = np.repeat(np.arange(len(complete)), [table.shape[1] for table in complete])
 
+    def figure(counts: np.ndarray) -> float:
+        covariance = np.cov(values, aweights=counts[images], ddof=0)
+        deviation = np.sqrt(covariance.diagonal())
+        with np.errstate(divide="ignore", invalid="ignore"):
+            r = covariance / np.outer(deviation, deviation)
+            if len(r) == 2:
+                return float(r[0, 1])
+            free = (1 - r[0, 2] ** 2) * (1 - r[1, 2] ** 2)
+            return float((r[0, 1] - r[0, 2] * r[1, 2]) / np.sqrt(free))
 
-def _partial(moments: np.ndarray) -> float:
-    """Return the correlation of the first two variables, given the third if there is one."""
-    mean = moments[0, 1:] / moments[0, 0]
-    covariance = moments[1:, 1:] / moments[0, 0] - np.outer(mean, mean)
-    deviation = np.sqrt(covariance.diagonal())
-    with np.errstate(divide="ignore", invalid="ignore"):
-        r = covariance / np.outer(deviation, deviation)
-        if len(r) == 2:
-            return float(r[0, 1])
-        free = (1 - r[0, 2] ** 2) * (1 - r[1, 2] ** 2)
-        return float((r[0, 1] - r[0, 2] * r[1, 2]) / np.sqrt(free))
+    result = estimate(figure, len(complete), samples)
+    return None if np.isnan(result.value) else (values.shape[1], result)
 
 
 if __name__ == "__main__":

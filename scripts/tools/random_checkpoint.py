@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from huggingface_hub import split_torch_state_dict_into_shards
 from safetensors.torch import save_file
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
 
 from configs.fields import refuse
@@ -27,7 +27,7 @@ from models.codecs.vqgan_layout import build_vqmodel
 from models.files.network import public_state
 from models.targets.llama import decoder_keys, decoder_spec
 from models.transformer import Transformer
-from scripts.tiny.make_tokenizer import image_token_name
+from scripts.tiny.make_tokenizer import image_token_name, make_byte_level
 from support.durable import encode_json, replace_file
 from support.script import run_script
 
@@ -81,8 +81,7 @@ def vocabulary() -> dict[str, int]:
 def write_weights(folder: Path, config: dict[str, Any], shapes: dict[str, Tensor]) -> None:
     """Write config.json and random bf16 weights, a shard of 2 GB at a time.
 
-    Args:
-        shapes: weights by public key on the meta device, which take no memory.
+    shapes: weights by public key on the meta device, which take no memory.
     """
     folder.mkdir(parents=True, exist_ok=True)
     sized = {key: shape.bfloat16() for key, shape in shapes.items()}
@@ -104,14 +103,6 @@ def _random(key: str, shape: Tensor) -> Tensor:
     if "norm" in key:
         return weight.fill_(float(key.endswith("weight")))
     return weight.normal_(0.0, weight[0].numel() ** -0.5 if weight.ndim > 1 else 0.02)
-
-
-def write_nearest(folder: Path) -> None:
-    """Write a table of nearest codes; any one serves, since the codebook is random."""
-    path = table_path(folder, CODES, NEIGHBOURS)
-    path.parent.mkdir(exist_ok=True)
-    following = np.arange(CODES)[:, None] + 1 + np.arange(NEIGHBOURS)
-    np.save(path, (following % CODES).astype(np.uint16))
 
 
 def write(*, output: str, scale: int = 1, layers: int = LAYERS) -> None:
@@ -137,12 +128,14 @@ def write_checkpoint(folder: Path, config: dict[str, Any]) -> None:
     write_weights(folder / "drafter", head_config, public_state(head, eagle_keys(head.spec, True)))
     (folder / "tokenizer").mkdir(exist_ok=True)
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary(), merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
+    make_byte_level(tokenizer)
     torch.manual_seed(0)
     ImageTokenizer(build_vqmodel(VQGAN), VQGAN).save(folder / "tokenizer")
     tokenizer.save(str(folder / "tokenizer" / "text_tokenizer.json"))
-    write_nearest(folder)
+    nearest = table_path(folder, CODES, NEIGHBOURS)
+    nearest.parent.mkdir(exist_ok=True)
+    following = np.arange(CODES)[:, None] + 1 + np.arange(NEIGHBOURS)
+    np.save(nearest, (following % CODES).astype(np.uint16))  # any, since the codebook is random
     # Last, so that a folder with the target's index is whole.
     write_weights(folder, config, public_state(target, decoder_keys(spec)))
     count = sum(weight.numel() for weight in target.parameters())

@@ -90,7 +90,7 @@ def test_compiled_rounds_have_the_same_products_and_fewer_kernels(models) -> Non
 
 
 def test_a_compiled_function_has_a_kernel_for_every_reduction() -> None:
-    counter = count._Counter(Network(1, 8, 16, 4), 0)
+    counter = count._Counter(Network(1, 8, 16, 4), 0, {})
     values = torch.randn(2, 5, 7)
 
     def step(values: torch.Tensor) -> torch.Tensor:

@@ -46,7 +46,7 @@ def test_rows_are_those_of_the_picture(tmp_path) -> None:
     run = traced_run(tmp_path / "run", images=2)
     for path in (run / "img").iterdir():
         Image.new("RGB", (72, 32)).save(path)
-    assert traces_of(str(run))[1] == 9  # 9 x 4 tokens
+    assert {trace.columns for trace in traces_of(str(run))} == {9}  # 9 x 4 tokens
     Image.new("RGB", (32, 72)).save(path)
     with pytest.raises(SettingsError, match="images of one size"):
         traces_of(str(run))
@@ -66,8 +66,8 @@ def test_runs_without_a_trace_or_drafts_are_refused(tmp_path) -> None:
         maps(run=str(run))
 
 
-def trace(accepted: list[int]) -> ImageTrace:
-    return ImageTrace.of(rounds_of(accepted), 1 + sum(accepted) + len(accepted))
+def trace(accepted: list[int], columns: int) -> ImageTrace:
+    return ImageTrace.of(rounds_of(accepted), 1 + sum(accepted) + len(accepted), columns)
 
 
 def made(images: int, carry: float, tokens: int = 64 * 40) -> list[ImageTrace]:
@@ -78,12 +78,12 @@ def made(images: int, carry: float, tokens: int = 64 * 40) -> list[ImageTrace]:
         while (rest := tokens - 1 - sum(accepted) - len(accepted)) > 0:
             again = accepted and draw.random() < carry
             accepted.append(min(accepted[-1] if again else int(draw.integers(8)), rest - 1))
-        traces.append(trace(accepted))
+        traces.append(trace(accepted, columns=64))
     return traces
 
 
 def test_rounds_that_repeat_the_one_before_are_found_and_controls_are_not() -> None:
-    figures = correlations(made(10, carry=0.6), columns=64, samples=400)
+    figures = correlations(made(10, carry=0.6), samples=400)
     for name in ("previous", "left", "left_given_upper"):
         figure = figures[name][1]
         assert figure.value == pytest.approx(0.6, abs=0.05)
@@ -100,14 +100,14 @@ def test_rows_that_repeat_the_row_above_are_found() -> None:
         while sum(row) + len(row) < 48:
             row.append(int(random.integers(min(8, 48 - sum(row) - len(row)))))
         # position 0, a row of single tokens, then the same row 20 times
-        traces.append(trace([0] * 47 + row * 20))
-    figures = correlations(traces, columns=48, samples=100)
+        traces.append(trace([0] * 47 + row * 20, columns=48))
+    figures = correlations(traces, samples=100)
     assert figures["upper"][1].value > 0.8 and figures["upper_given_left"][1].value > 0.8
     assert abs(figures["left_given_upper"][1].value) < 0.3
 
 
 def test_layout_common_to_all_images_is_seen_by_the_control() -> None:
-    figures = correlations([made(1, carry=0.5)[0] for _ in range(9)], columns=64, samples=100)
+    figures = correlations([made(1, carry=0.5)[0] for _ in range(9)], samples=100)
     assert figures["other_image"][1].value == pytest.approx(1)
     assert abs(figures["elsewhere"][1].value) < 0.1
 
@@ -125,4 +125,4 @@ def test_plain_and_partial_correlations_of_given_numbers() -> None:
 def test_no_correlation_with_a_constant_or_with_nothing() -> None:
     assert correlation([np.array([[1.0, 2, 3, 4], [5.0, 5, 5, 5]])]) is None
     assert correlation([np.full((2, 9), np.nan)]) is None
-    assert correlations([trace([1, 0, 3, 2, 0, 1])], columns=4)["other_image"] is None
+    assert correlations([trace([1, 0, 3, 2, 0, 1], columns=4)])["other_image"] is None
