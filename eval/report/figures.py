@@ -26,15 +26,10 @@ def compute_scores(
     tiny_reference: Callable[[Path], Path],
     processes: Processes = ALONE,
 ) -> tuple[Scores, list[str]]:
-    """Compute the scores of all runs, metric after metric.
+    """Return the scores of all runs, metric after metric, and what was not computed and why.
 
-    Args:
-        settings: which metrics, and where their networks are.
-        runs: to be scored.
-        tiny_reference: makes the tiny model's real images below a folder and returns theirs.
-        processes: share the features among them.
-
-    Returns the scores by run, and what was not computed and why.
+    tiny_reference: makes the tiny model's real images below a folder and returns theirs. processes:
+    share the features among them.
     """
     tiny = all(run.settings["model"] == "tiny" for run in runs)
     names = settings.chosen_metrics("tiny" if tiny else "other")
@@ -71,9 +66,7 @@ def with_prices(scores: Scores, baselines: Mapping[str, str]) -> Scores:
 
     Only scores that are shares get one. The shares of the single images are dropped.
 
-    Args:
-        scores: by run.
-        baselines: by run, another run that is lossless.
+    baselines: by run, another run that is lossless.
     """
     named = {run: {s.metric: s for s in run_scores} for run, run_scores in scores.items()}
 

@@ -42,14 +42,6 @@ class Picture(NamedTuple):
     caption: str
 
 
-class Example(NamedTuple):
-    """A prompt and seed with the pictures of all runs."""
-
-    prompt: str
-    seed: int
-    pictures: list[Picture]
-
-
 class Summary(NamedTuple):
     """A run's answers in words."""
 
@@ -80,7 +72,14 @@ def report(findings: Findings, keys: Sequence[Key], maps: Maps) -> str:
     speed, images, sources = findings.tables
     settings, shared = settings_table(findings.runs)
     paper = any(row.paper for row in findings.rows)
-    return _environment().get_template("report.html").render(
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,  # a name that is not given raises
+        trim_blocks=True,
+    )
+    environment.filters["breakable"] = lambda text: escape(text).replace("_", Markup("_<wbr>"))
+    return environment.get_template("report.html").render(
         names=", ".join(run.name for run in findings.runs),
         summaries=[summary(row) for row in findings.rows],
         speed=speed,
@@ -97,18 +96,6 @@ def report(findings: Findings, keys: Sequence[Key], maps: Maps) -> str:
     )  # fmt: skip
 
 
-def _environment() -> Environment:
-    """Return jinja's environment; every value is escaped, and a name that is not given raises."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-    )
-    environment.filters["breakable"] = lambda text: escape(text).replace("_", Markup("_<wbr>"))
-    return environment
-
-
 def _plots(findings: Findings) -> list[Markup]:
     seconds = ", ".join(f"{row.run} {row.seconds:.3g}" for row in findings.rows)
     taus = ", ".join(f"{row.run} {row.tau:.2f}" for row in findings.rows)
@@ -118,13 +105,14 @@ def _plots(findings: Findings) -> list[Markup]:
     ]
 
 
-def _example(findings: Findings, key: Key, maps: Maps) -> Example:
+def _example(findings: Findings, key: Key, maps: Maps) -> dict[str, object]:
+    """Return a prompt and seed with the pictures of all runs."""
     named = {run.name: run for run in findings.runs}
     pictures: list[Picture] = []
     for run, row in zip(findings.runs, findings.rows, strict=True):
         if key in run.by_image:
             pictures += _pictures(run, key, named.get(row.baseline), maps[run.name])
-    return Example(*key, pictures)
+    return {"prompt": key[0], "seed": key[1], "pictures": pictures}
 
 
 def _pictures(
@@ -151,28 +139,17 @@ def _pictures(
 
 def summary(row: SpeedRow) -> Summary:
     """Return a run's answers."""
-    return Summary(row.run, _fast(row), *_same(row))
-
-
-def _fast(row: SpeedRow) -> str:
     seconds = f"{row.seconds:.3g} s per image"
     if row.baseline == row.run:
-        return f"{seconds}: the baseline"
+        return Summary(row.run, f"{seconds}: the baseline", "the baseline", "")
     if row.speedup is None:
-        return f"{seconds}; no baseline to compare with"
+        nothing = "no baseline to compare with"
+        return Summary(row.run, f"{seconds}; {nothing}", nothing, "")
     doubt = " (!)" if row.doubtful or row.above_tau else ""
-    return f"speed-up {row.speedup.value:.2f} over {row.baseline}{doubt}; {seconds}"
-
-
-def _same(row: SpeedRow) -> tuple[str, str]:
-    """Return the answer and its colour."""
-    if row.baseline == row.run:
-        return "the baseline", ""
-    if row.identical is None:
-        return "no baseline to compare with", ""
+    fast = f"speed-up {row.speedup.value:.2f} over {row.baseline}{doubt}; {seconds}"
     count = f"{row.identical} of {row.common} images identical to {row.baseline}'s"
     if not row.lossless:
-        return f"{count}; a relaxed rule, other images by design", "bad"
+        return Summary(row.run, fast, f"{count}; a relaxed rule, other images by design", "bad")
     if not row.same_tokens:
-        return f"{count}; other images of the same distribution", ""
-    return count, "good" if row.identical == row.common else "bad"
+        return Summary(row.run, fast, f"{count}; other images of the same distribution", "")
+    return Summary(row.run, fast, count, "good" if row.identical == row.common else "bad")

@@ -38,12 +38,6 @@ PUBLISHED = {
 }
 
 
-def published(settings: dict[str, object], lossless: bool) -> PublishedCell | None:
-    """Return the paper's figures for a run of these settings; None where it has none."""
-    cell = (settings[name] for name in ("model", "prompt", "temperature", "method"))
-    return PUBLISHED.get((*cell, not lossless))
-
-
 @dataclass(frozen=True)
 class Baseline:
     """The run that another one is compared with."""
@@ -133,6 +127,7 @@ class SpeedRow:
 def speed_row(run: Run, baseline: Baseline | None) -> SpeedRow:
     """Return the figures of a run."""
     records = list(run.records.values())
+    cell = (run.settings[name] for name in ("model", "prompt", "temperature", "method"))
 
     def mean(name: str) -> float:
         return fmean(record[name] for record in records)
@@ -148,7 +143,7 @@ def speed_row(run: Run, baseline: Baseline | None) -> SpeedRow:
         mean_nodes=mean("mean_nodes"),
         forwards=mean("target_forwards"),
         seconds=mean("seconds"),
-        paper=published(run.settings, run.lossless),
+        paper=PUBLISHED.get((*cell, not run.lossless)),
         distribution={name: run.manifest["identity"].get(name) for name in _DISTRIBUTION},
         **_against(run, baseline),
     )
@@ -177,20 +172,22 @@ def _against(run: Run, baseline: Baseline | None) -> dict[str, object]:
         return {}
     other = baseline.run
     if not baseline.usable:
-        why = "; ".join(baseline.distributions)
-        why = why or "no image with the prompt and seed of one of its"
+        nothing = "no image with the prompt and seed of one of its"
+        why = "; ".join(baseline.distributions) or nothing
         warning = f"not compared with {other.name}: {why}"
         return {"common": len(baseline.keys), "warnings": (warning,)}
     pairs = [(other.by_image[key], run.by_image[key]) for key in baseline.keys]
     theirs, ours = zip(*pairs, strict=True)
-    speedup = paired_ratio(
-        *([record["seconds"] for record in records] for records in (theirs, ours))
-    )
-    forwards = [sum(record["target_forwards"] for record in records) for records in (theirs, ours)]
+    speedup = paired_ratio(*([line["seconds"] for line in lines] for lines in (theirs, ours)))
+    forwards = [sum(line["target_forwards"] for line in lines) for lines in (theirs, ours)]
     identical = sum(one["tokens_sha256"] == two["tokens_sha256"] for one, two in pairs)
     plain = other.settings["method"] == "ar" and other is not run
     noise = exceeds_tau(speedup.value, tau(ours)) if plain else None
-    warnings = (*baseline.doubts, noise, _differing(run, other, len(pairs) - identical))
+    warnings = [*baseline.doubts, noise]
+    expected = run.same_tokens and other.same_tokens and run.settings["dtype"] != "bf16"
+    if expected and identical < len(pairs):
+        count = f"{len(pairs) - identical} images differ from {other.name}'s"
+        warnings.append(f"{count}: near-ties in fp32, or a fault")
     return {
         "baseline": other.name,
         "speedup": speedup,
@@ -201,11 +198,3 @@ def _against(run: Run, baseline: Baseline | None) -> dict[str, object]:
         "above_tau": noise is not None,
         "warnings": tuple(filter(None, warnings)),
     }
-
-
-def _differing(run: Run, baseline: Run, count: int) -> str | None:
-    """Return a warning if images differ that must be the same up to rounding."""
-    expected = run.same_tokens and baseline.same_tokens and run.settings["dtype"] != "bf16"
-    if not count or not expected:
-        return None
-    return f"{count} images differ from {baseline.name}'s: near-ties in fp32, or a fault"

@@ -4,7 +4,6 @@
 """
 
 import shlex
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from configs.acceptance import LanternSettings
@@ -20,7 +19,7 @@ from eval.metrics.registry import METRICS
 from eval.metrics.weights import find_weights
 from models.registry import FAMILIES
 from runs.check.files import examine_files
-from runs.check.report import NOTE, Report, as_table
+from runs.check.report import NOTE, as_table
 from runs.commands import evaluate_settings
 from runs.prompts import prompt_items
 from support.border import Failure
@@ -57,26 +56,29 @@ def paper_needs(*, flags: str, methods: str = "ar eagle2 adt", evaluate: str = "
     report = examine_files(settings)
     print(as_table(report, settings), "\n")
     print(f"prompts: {_prompts(values)}")
-    for column in _columns(settings.model, judging, metrics):
-        print(f"image quality: {column}")
+    lacks = {name: _lacks(name, judging, settings.model) for name in metrics}
+    for name, text in lacks.items():
+        if text:
+            print(f"image quality: {name} skipped: {text}")
+    computed = ", ".join(name for name in metrics if not lacks[name])
+    print(f"image quality: computed: {computed or 'none'}")
     faults = [finding.name for finding in report.faults]
     if drafted and settings.drafter_path is None:
         source = TARGETS[settings.model].sources["drafter_path"]
         how = f'{source}; DRAFTER=folder names it, METHODS="ar jacobi" needs none'
         faults.append(f"no drafter for {', '.join(drafted)}: {how}")
-    faults += _missing_tables(report, rows)
+    relaxed = [name for name, row in rows.items() if isinstance(row.relaxed, LanternSettings)]
+    notes = [f.text for f in report.findings if f.part == "nearest codes" and f.state == NOTE]
+    if relaxed and notes:
+        faults.append(f"table of nearest codes for {', '.join(relaxed)}: {notes[0]}")
     if faults:
         raise Failure(f"files are missing or damaged, see above: {'; '.join(faults)}")
 
 
 def methods_of(names: str) -> dict[str, MethodSettings]:
-    """Return the method of each row, by name.
+    """Return the method of each row, by name; a SettingsError for one that is none.
 
-    Args:
-        names: with blanks between: recipes of configs/paper, or methods as `benchmark` lists them.
-
-    Raises:
-        SettingsError: a name is neither a recipe nor a method.
+    names: with blanks between: recipes of configs/paper, or methods as `benchmark` lists them.
     """
     rows = {}
     for name in names.split():
@@ -108,20 +110,6 @@ def _prompts(values: Values) -> str:
     if source and "prompt_file" not in values and not (ROOT / "configs/prompts" / source).is_file():
         return f"{values['prompt']}, not here yet: scripts/get_prompts.sh downloads them"
     return f"{values['prompt']}, {count_images(values)} of them"
-
-
-def _missing_tables(report: Report, rows: dict[str, MethodSettings]) -> list[str]:
-    """Return a fault if a row has LANTERN's rule and the checkpoint no table of nearest codes."""
-    relaxed = [name for name, row in rows.items() if isinstance(row.relaxed, LanternSettings)]
-    notes = [f.text for f in report.findings if f.part == "nearest codes" and f.state == NOTE]
-    return [f"table of nearest codes for {', '.join(relaxed)}: {text}" for text in notes if relaxed]
-
-
-def _columns(model: str, settings: EvaluateSettings, names: Sequence[str]) -> Iterator[str]:
-    """Yield a line per metric that the table will lack, then those that it will have."""
-    lacks = {name: _lacks(name, settings, model) for name in names}
-    yield from (f"{name} skipped: {text}" for name, text in lacks.items() if text)
-    yield f"computed: {', '.join(name for name in names if not lacks[name]) or 'none'}"
 
 
 def _lacks(metric: str, settings: EvaluateSettings, model: str) -> str | None:

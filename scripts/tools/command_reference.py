@@ -37,11 +37,7 @@ Each method rejects flags it does not use. All methods except `ar` also take `--
 
 
 def command_reference(*, output: str = str(ROOT / "docs/commands.md")) -> None:
-    """Write the page.
-
-    Args:
-        output: its file.
-    """
+    """Write the page to a file."""
     text = page()
     Path(output).write_text(text, encoding="utf-8")
     print(f"{output}: {text.count(chr(10))} lines")
@@ -67,9 +63,9 @@ def page() -> str:
 
 def _shared_flags() -> dict[str, list[str]]:
     """Return the rows that several commands have, by the heading of their group."""
-    found = [(group, row) for command in COMMANDS for group, row in _rows(command)]
+    counts = Counter(row for command in COMMANDS for row in _rows(command))
     shared: dict[str, list[str]] = {}
-    for (group, row), commands in Counter(found).items():
+    for (group, row), commands in counts.items():
         if commands > 1:
             shared.setdefault(group, []).append(row)
     return shared
@@ -78,34 +74,28 @@ def _shared_flags() -> dict[str, list[str]]:
 def _command(command: str, shared: dict[str, list[str]]) -> str:
     """Return a command's section: an example, its own flags and where the shared ones are."""
     summary, (example, guide) = COMMANDS[command].summary, GUIDES[command]
-    rows = _rows(command)
-    own = [row for group, row in rows if row not in shared.get(group, ())]
+    own, elsewhere = [], {}  # rows; shared rows by group
+    for group, row in _rows(command):
+        if row in shared.get(group, ()):
+            elsewhere.setdefault(group, []).append(row)
+        else:
+            own.append(row)
+    references = [_reference(group, rows, shared[group]) for group, rows in elsewhere.items()]
     sections = [
         f"## {command}",
         f"{summary[0].upper()}{summary[1:]}. [Guide]({guide}), for example "
         f"`python main.py {command} {example}`.",
         _TABLE + "\n".join(own) if own else "",
-        "Shared flags: "
-        + "; ".join(_reference(group, rows, shared) for group in _groups(rows, shared)),
+        "Shared flags: " + "; ".join(references),
     ]
     return "\n\n".join(filter(None, sections)) + "."
 
 
-def _groups(rows: list[tuple[str, str]], shared: dict[str, list[str]]) -> list[str]:
-    """Return the headings under which some of a command's flags are shared."""
-    return [
-        g
-        for g in dict.fromkeys(g for g, _ in rows)
-        if set(shared.get(g, ())) & {r for _, r in rows}
-    ]
-
-
-def _reference(group: str, rows: list[tuple[str, str]], shared: dict[str, list[str]]) -> str:
+def _reference(group: str, rows: list[str], shared: list[str]) -> str:
     """Return a link to a group, with the flags of it that the command has, if not all."""
     anchor = "".join(c for c in group.lower() if c.isalnum() or c in " -_").replace(" ", "-")
-    names = [row.split("`")[1].split()[0] for row in shared[group] if (group, row) in rows]
-    some = "" if len(names) == len(shared[group]) else f" ({', '.join(f'`{n}`' for n in names)})"
-    return f"[{group}](#{anchor}){some}"
+    names = ", ".join(f"`{row.split('`')[1].split()[0]}`" for row in rows)
+    return f"[{group}](#{anchor})" + ("" if len(rows) == len(shared) else f" ({names})")
 
 
 def _rows(command: str) -> list[tuple[str, str]]:

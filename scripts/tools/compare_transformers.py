@@ -41,13 +41,8 @@ def transformers_decode(
 ) -> Tensor:
     """Return the codes (tokens,) of one image, made with the same noise as in our engine.
 
-    What does not depend on the tokens (mask, positions, noise) is computed before the loop.
-
-    Args:
-        model: transformers' network with the target's weights, dtype and device.
-        target: gives the prompt's rows, and the logits of image codes for features.
-        job: prompt and seed.
-        distribution: the sampling distribution.
+    model: transformers' network with the target's weights, dtype and device; the target gives the
+    prompt's rows, and the logits of image codes for features.
     """
     prompt, tokens = target.prompt(job.prompt, distribution.guidance), target.grid.tokens
     length = prompt.ids.shape[1]
@@ -102,8 +97,8 @@ def compare(
     )  # fmt: skip
     session = open_session(settings)
     jobs = image_jobs(prompt_items(settings), settings.seed)
-    names = methods.split(",")
-    loops = {THEIRS: _their_loop(session)} | {name: _our_loop(session, name) for name in names}
+    loops = {THEIRS: _their_loop(session)}
+    loops |= {name: _our_loop(session, name) for name in methods.split(",")}
     seconds: dict[str, list[float]] = {name: [] for name in loops}
     codes: dict[str, list[Tensor]] = {name: [] for name in loops}
     for number, job in enumerate([jobs[0], *jobs]):
@@ -113,11 +108,21 @@ def compare(
             if number:  # the first one warms up
                 seconds[name].append(time.perf_counter() - started)
                 codes[name].append(image)
-    rows = [_row(name, seconds, codes) for name in loops]
+    rows = []
+    for name in loops:
+        per_image, times = mean(seconds[name]), zip(seconds[THEIRS], seconds[name], strict=True)
+        same = sum(map(torch.equal, codes[name], codes[THEIRS]))
+        cells = {
+            "loop": name,
+            "seconds per image": f"{per_image:.2f}",
+            "tokens/s": f"{session.target.grid.tokens / per_image:.0f}",
+            f"speed / {THEIRS}": median_interval([a / b for a, b in times]).words(),
+            "same tokens": f"{same}/{len(jobs)}",
+        }
+        rows.append(cells)
     hardware = session.hardware()
     print(f"{hardware['gpu'] or hardware['cpu']}, {hardware['threads']} threads, {dtype}")
-    columns = ("loop", "seconds per image", "tokens/s", f"speed / {THEIRS}", "same tokens")
-    print(Table(columns, tuple(rows)).markdown(), end="")
+    print(Table.of(rows).markdown(), end="")
 
 
 def _their_loop(session: Session) -> Callable[[Job], Tensor]:
@@ -129,17 +134,6 @@ def _their_loop(session: Session) -> Callable[[Job], Tensor]:
 def _our_loop(session: Session, name: str) -> Callable[[Job], Tensor]:
     engine = session.open_engine(listed_method(name, {}))
     return lambda job: next(i.codes for step in engine.generate([job]) for i in step.finished)
-
-
-def _row(
-    name: str, seconds: dict[str, list[float]], codes: dict[str, list[Tensor]]
-) -> tuple[str, ...]:
-    per_image = mean(seconds[name])
-    times = zip(seconds[THEIRS], seconds[name], strict=True)
-    speed = median_interval([theirs / ours for theirs, ours in times]).words()
-    same = sum(torch.equal(a, b) for a, b in zip(codes[name], codes[THEIRS], strict=True))
-    rate, images = len(codes[name][0]) / per_image, len(codes[name])
-    return name, f"{per_image:.2f}", f"{rate:.0f}", speed, f"{same}/{images}"
 
 
 if __name__ == "__main__":

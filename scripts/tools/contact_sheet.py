@@ -8,6 +8,7 @@ from pathlib import Path
 from PIL import Image, ImageDraw
 
 from configs.fields import SettingsError, mismatch
+from runs.run_files import RECORDS, image_path
 from support.json_files import read_lines
 from support.script import run_script
 
@@ -26,39 +27,25 @@ def contact_sheet(*, runs: str, output: str, images: int = 8) -> None:
         SettingsError: a folder has no records, or the folders have no image in common.
     """
     folders = [Path(run) for run in runs.split(",")]
-    common = sorted(set.intersection(*map(_ids, folders)))[:images]
+    for folder in folders:
+        if not (folder / RECORDS).is_file():
+            wanted = "folders that generate_images wrote"
+            raise mismatch("--runs", f"{folder} without {RECORDS}", wanted)
+    ids = [{record["id"] for record in read_lines(folder / RECORDS)} for folder in folders]
+    common = sorted(set.intersection(*ids))[:images]
     if not common:
         names = ", ".join(map(str, folders))
         raise SettingsError(f"--runs: the folders {names} have no image in common")
-    rows = [
-        [Image.open(folder / "img" / f"{name}.png").convert("RGB") for name in common]
-        for folder in folders
-    ]
-    _paste([folder.name for folder in folders], rows).save(output)
-    print(f"{output}: {len(common)} images of {len(rows)} runs")
-
-
-def _paste(labels: list[str], rows: list[list[Image.Image]]) -> Image.Image:
-    """Return the sheet; every image has the first one's size."""
-    width, height = rows[0][0].size
-    column, row_height = width + _MARGIN, height + _CAPTION + _MARGIN
-    size = (len(rows[0]) * column + _MARGIN, len(rows) * row_height + _MARGIN)
+    width, height = Image.open(image_path(folders[0], common[0])).size
+    column, row = width + _MARGIN, height + _CAPTION + _MARGIN
+    size = (len(common) * column + _MARGIN, len(folders) * row + _MARGIN)
     sheet = Image.new("RGB", size, "white")
-    draw = ImageDraw.Draw(sheet)
-    for r, (label, row) in enumerate(zip(labels, rows, strict=True)):
-        top = _MARGIN + r * row_height
-        draw.text((_MARGIN, top), label, fill="black")
-        for c, image in enumerate(row):
-            sheet.paste(image, (_MARGIN + c * column, top + _CAPTION))
-    return sheet
-
-
-def _ids(folder: Path) -> set[str]:
-    """Return the ids of a run's finished images."""
-    if not (folder / "records.jsonl").is_file():
-        wanted = "folders that generate_images wrote"
-        raise mismatch("--runs", f"{folder} without records.jsonl", wanted)
-    return {record["id"] for record in read_lines(folder / "records.jsonl")}
+    for top, folder in zip(range(_MARGIN, size[1], row), folders, strict=False):
+        ImageDraw.Draw(sheet).text((_MARGIN, top), folder.name, fill="black")
+        for left, name in zip(range(_MARGIN, size[0], column), common, strict=False):
+            sheet.paste(Image.open(image_path(folder, name)), (left, top + _CAPTION))
+    sheet.save(output)
+    print(f"{output}: {len(common)} images of {len(folders)} runs")
 
 
 if __name__ == "__main__":

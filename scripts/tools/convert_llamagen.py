@@ -84,14 +84,12 @@ def convert(*, source: str, output: str, side: int | None = None, head_dim: int 
             file's name.
         head_dim: channels per head, which they do not tell either: 64 up to GPT-1B.
     """
-    named = {"_256": 16, "_512": 32}.get(Path(source).stem[-4:])
-    side = named if side is None else side
-    for flag, value in (("side", side), ("head_dim", head_dim)):
-        if value is not None and (type(value) is not int or value < 1):
-            refuse(flag, value, "whole numbers from 1")
-    if side is None:
+    if side is None and (side := {"_256": 16, "_512": 32}.get(Path(source).stem[-4:])) is None:
         why = f"the name {Path(source).name} does not end in _256 or _512"
         refuse("side", None, f"a whole number such as 16: {why}")
+    for flag, value in (("side", side), ("head_dim", head_dim)):
+        if type(value) is not int or value < 1:
+            refuse(flag, value, "whole numbers from 1")
     try:
         state = dict(renamed(read_tensors([Path(source)])))
         config = config_of(state, side, head_dim)

@@ -18,11 +18,7 @@ _SHOWN = ("steps", "depths", "guidance_aware", "feature_noise", "layers", "align
 
 
 def row_of(folder: Path) -> dict[str, Any]:
-    """Return a folder's row: settings and figures by column.
-
-    Raises:
-        ValueError: the folder has no evaluation.json, or a damaged one.
-    """
+    """Return a folder's row: settings and figures by column; ValueError without evaluation.json."""
     path = folder / "evaluation.json"
     if not path.is_file():
         raise ValueError(f"{path}: missing; train_drafter writes it at its end")
@@ -47,14 +43,14 @@ def table(folders: list[Path]) -> str:
     # Shown where it differs, since figures of different distributions are not to be compared.
     alike = {name for name in _SAMPLING if len({drafter[name] for drafter in drafters}) == 1}
     rows = [
-        {name: _cell(value) for name, value in drafter.items() if name not in alike}
+        {
+            name: f"{value:z.3f}" if isinstance(value, float) else str(value)
+            for name, value in drafter.items()
+            if name not in alike
+        }
         for drafter in drafters
     ]
     return Table.of(rows).markdown()
-
-
-def _cell(value: object) -> str:
-    return f"{value:z.3f}" if isinstance(value, float) else str(value)
 
 
 def drafter_table(*folders: str) -> None:
