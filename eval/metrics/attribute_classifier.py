@@ -46,11 +46,7 @@ class AttributeClassifier(nn.Module):
 
     @classmethod
     def load(cls, path: str | Path, device: str = "cpu") -> AttributeClassifier:
-        """Read a classifier written by `save`, ready to predict.
-
-        Raises:
-            ValueError: if the file holds no class names.
-        """
+        """Read a classifier written by `save`; ValueError if the file holds no class names."""
         with open_safetensors(Path(path)) as file:
             metadata = file.metadata() or {}
             if "labels" not in metadata:
@@ -69,22 +65,17 @@ class AttributeClassifier(nn.Module):
         replace_file(Path(path), save(weights, labels))
 
     def cell_logits(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the logits of the background and of the cells.
+        """Return logits of background (images, kinds + colours) and cells (images, classes, 64).
 
-        These are (images, kinds + colours) and (images, classes, 64).
-
-        Args:
-            pixels: float (images, 3, 128, 128) in [-1, 1].
+        pixels: float (images, 3, 128, 128) in [-1, 1].
         """
         features = self.trunk(pixels)
-        summary = torch.cat([features.mean(dim=(2, 3)), features.amax(dim=(2, 3))], dim=1)
-        return self.background(summary), self.objects(features).flatten(2)
+        return self.background(summary(features)), self.objects(features).flatten(2)
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Return logits (images, classes) of kind, background colour, colours, shapes and pairs.
 
-        Args:
-            pixels: float (images, 3, 128, 128) in [-1, 1].
+        pixels: float (images, 3, 128, 128) in [-1, 1].
         """
         kinds, ground_colours, *present = self.labels.heads()
         ground, cells = self.cell_logits(pixels)
@@ -93,15 +84,7 @@ class AttributeClassifier(nn.Module):
 
     @torch.inference_mode()
     def predict(self, images: np.ndarray | Tensor, batch_size: int = 64) -> list[Attributes]:
-        """Return the attributes of each image.
-
-        Args:
-            images: uint8 (images, 128, 128, 3).
-            batch_size: images per forward pass.
-
-        Raises:
-            ValueError: if the images have another shape or type.
-        """
+        """Return the attributes of each of uint8 (images, 128, 128, 3); ValueError for others."""
         batches = torch.as_tensor(images)
         if batches.dtype != torch.uint8 or batches.shape[1:] != (128, 128, 3):
             got = f"{batches.dtype} {tuple(batches.shape)}"
@@ -131,15 +114,13 @@ class AttributeClassifier(nn.Module):
 def prompt_accuracy(
     images: np.ndarray | Tensor, records: Sequence[Mapping], classifier: AttributeClassifier
 ) -> dict[str, float]:
-    """Return how well the images show what their prompts say; see `compare`.
+    """Return how well uint8 (images, 128, 128, 3) show what caption records say; see `compare`."""
+    return compare(classifier.predict(images), list(map(Attributes.from_record, records)))
 
-    Args:
-        images: uint8 (images, 128, 128, 3).
-        records: one caption record per image, as `Attributes.from_record` reads it.
-        classifier: a trained classifier.
-    """
-    said = [Attributes.from_record(record) for record in records]
-    return compare(classifier.predict(images), said)
+
+def summary(features: Tensor) -> Tensor:
+    """Return mean and maximum (images, 2 channels) of the trunk's (images, channels, 8, 8)."""
+    return torch.cat([features.mean(dim=(2, 3)), features.amax(dim=(2, 3))], dim=1)
 
 
 def to_pixels(images: Tensor) -> Tensor:

@@ -73,17 +73,9 @@ class Attributes:
 
 
 def compare(seen: Sequence[Attributes], said: Sequence[Attributes]) -> dict[str, float]:
-    """Return the shares in [0, 1] of what was said that is seen, over all images, by aspect.
-
-    `hits` lists the aspects.
-
-    Raises:
-        ValueError: if the lists are empty or differ in length.
-    """
-    return {
-        name: float(counts[:, 0].sum() / counts[:, 1].sum())
-        for name, counts in hits(seen, said).items()
-    }
+    """Return the shares in [0, 1] of what was said that is seen, over all images; see `hits`."""
+    totals = {name: counts.sum(axis=0) for name, counts in hits(seen, said).items()}
+    return {name: float(hit / most) for name, (hit, most) in totals.items()}
 
 
 def hits(seen: Sequence[Attributes], said: Sequence[Attributes]) -> dict[str, np.ndarray]:

@@ -26,14 +26,9 @@ class ClipNetwork(ImageNetwork):
     def __init__(
         self, flag: str, path: str, device: torch.device, model: str, longest: bool = False
     ):
-        """Load the model.
+        """Load a file, with open_clip's name of its `model`, a folder or what a hub id names.
 
-        Args:
-            flag: the flag that gave `path`, for errors.
-            path: a file, a folder with open_clip_config.json, or a hub id.
-            device: where the model runs.
-            model: open_clip's name of the model in a file.
-            longest: fit the longest edge and pad with zeros; otherwise fit the shortest and crop.
+        longest: fit the longest edge and pad with zeros; otherwise fit the shortest and crop.
 
         Raises:
             Unavailable: library or weights are missing, or do not fit each other.
@@ -81,7 +76,7 @@ class ClipScore(Metric):
         self, name: str, network: ClipNetwork, store: FeatureStore, settings: EvaluateSettings
     ):
         super().__init__(name, network, store, settings)
-        prefixed = name == "clip" and settings.clip_prefix not in ("", "none")
+        prefixed = name == "clip" and settings.clip_prefix != "none"
         self.prefix = settings.clip_prefix if prefixed else ""
         self.label += f", prefix {self.prefix!r}" if self.prefix else ""
 
@@ -104,13 +99,12 @@ class Aesthetic(Metric):
     ):
         """Read the head; Unavailable if it does not fit the features."""
         super().__init__(name, network, store, settings)
-        path = settings.aesthetic_path
-        weights = require_file("aesthetic_path", path)
+        weights = require_file("aesthetic_path", settings.aesthetic_path)
         self.head = _layers(read_state("aesthetic_path", weights))
         widths = [weight.shape for weight, _ in self.head]  # (outputs, inputs)
         if not widths or widths[0][1] != network.width or widths[-1][0] != 1:
             wanted = f"a head from {network.width} features to one score"
-            raise Unavailable(f"--aesthetic_path {path}: not {wanted}")
+            raise Unavailable(f"--aesthetic_path {weights}: not {wanted}")
         self.label += f"; head {weights_label(weights)}"
 
     def scores(self, images: ImageSet, reference: ImageSet | None) -> list[Score]:

@@ -36,10 +36,7 @@ def frechet_distance(one: Gaussian, other: Gaussian, root: np.ndarray | None = N
     """Return |m1 - m2|^2 + tr(C1 + C2 - 2 (C1 C2)^(1/2)), with means m and covariances C.
 
     For R R = C2, the matrices C1 C2 and R C1 R have the same eigenvalues, and the second is
-    symmetric.
-
-    Args:
-        root: R, the square root of `other`'s covariance, if it is known.
+    symmetric. root: R, the square root of `other`'s covariance, if it is known.
     """
     root = square_root(other.covariance) if root is None else root
     shared = np.sqrt(np.linalg.eigvalsh(root @ one.covariance @ root).clip(0)).sum()
@@ -67,17 +64,11 @@ class Fid(Metric):
             return frechet_distance(Gaussian.of(np.delete(rows, left_out, axis=0)), target, root)
 
         figures = jackknife(len(rows), distance, distance(np.array([], dtype=int)))
-        warning = _warning(least, rows.shape[1])
+        warning = None
+        if least <= rows.shape[1]:
+            warning = f"{least} images are too few for {rows.shape[1]} features: the covariance is "
+            warning += "singular and the figure mostly bias; it says nothing about quality"
+        elif least < _USUAL:
+            warning = f"biased upwards by {least} images; compare it with the same count only"
         notes = {"reference": str(reference), "higher": False, "warning": warning}
         return [self.score(len(images), **notes, **figures)]
-
-
-def _warning(count: int, features: int) -> str | None:
-    if count <= features:
-        return (
-            f"{count} images are too few for {features} features: the covariance is singular and "
-            "the figure mostly bias; it says nothing about quality"
-        )
-    if count < _USUAL:
-        return f"biased upwards by {count} images; compare it with the same count only"
-    return None

@@ -39,10 +39,7 @@ def estimate(figure: Callable[[np.ndarray], float], images: int, samples: int = 
 
     Samples in which the figure is not defined (NaN) are left out.
 
-    Args:
-        figure: returns the figure from how often each image counts, (images,).
-        images: how many there are.
-        samples: number of resamplings.
+    figure: takes how often each image counts, (images,).
     """
     # A fixed seed, so that the same images always give the same interval.
     value, random = float(figure(np.ones(images))), np.random.default_rng(0)
@@ -139,10 +136,7 @@ def jackknife(
     (delete-a-group jackknife; Kott 2001): value +- 2.262 standard errors, from the t distribution
     with 9 degrees of freedom. Fewer than 20 images have no interval.
 
-    Args:
-        count: number of images.
-        without: returns the figure without the images at these indices.
-        value: the figure of all images.
+    without: returns the figure without the images at these indices. value: that of all images.
     """
     if count < 2 * _GROUPS:
         return {"value": value}

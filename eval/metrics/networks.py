@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from eval.metrics.attribute_classifier import AttributeClassifier, to_pixels
+from eval.metrics.attribute_classifier import AttributeClassifier, summary, to_pixels
 from eval.metrics.attributes import Attributes
 from eval.metrics.base import ImageSet, Unavailable
 from eval.metrics.store import FeatureStore
@@ -68,12 +68,11 @@ class AttributeNetwork(ImageNetwork):
     @torch.inference_mode()
     def encode(self, images: list[Image.Image]) -> np.ndarray:
         """Return features and logits; Unavailable for images of another size."""
-        maps = self.classifier.trunk(self._pixels(images))  # (images, 128, 8, 8)
-        summary = torch.cat([maps.mean(dim=(2, 3)), maps.amax(dim=(2, 3))], dim=1)
+        features = summary(self.classifier.trunk(self._pixels(images)))
         kinds, colours, *_ = self.classifier.labels.heads()
-        kind, colour = self.classifier.background(summary).split([kinds, colours], dim=1)
+        kind, colour = self.classifier.background(features).split([kinds, colours], dim=1)
         both = (kind.log_softmax(1)[:, :, None] + colour.log_softmax(1)[:, None]).flatten(1)
-        return torch.cat([summary, both], dim=1).cpu().numpy()
+        return torch.cat([features, both], dim=1).cpu().numpy()
 
     def attributes(self, store: FeatureStore, images: ImageSet) -> list[Attributes]:
         """Return what every image shows."""
@@ -105,12 +104,10 @@ class Inception(ImageNetwork):
         """Load the weights; Unavailable where they or the library are missing."""
         fidelity = library("torch_fidelity", "torch-fidelity")
         weights = require_file(flag, path)
-        # torch-fidelity would run code in the file, so it is read safely first.
-        if "fc.weight" not in read_state(flag, weights):
-            raise Unavailable(
-                f"--{flag} {path}: not torch-fidelity's weights, fc.weight is missing"
-            )
+        # torch-fidelity would run code in the file, so it is read safely first
         with _fitting(flag, path, "torch-fidelity's weights"):
+            if "fc.weight" not in read_state(flag, weights):
+                raise ValueError("fc.weight is missing")
             module = fidelity.FeatureExtractorInceptionV3(
                 "inception", ["2048", "logits_unbiased"], str(weights)
             )

@@ -23,17 +23,13 @@ def radii(points: np.ndarray, k: int = K) -> np.ndarray:
 
 
 def covered(points: np.ndarray, manifold: np.ndarray, reach: np.ndarray) -> np.ndarray:
-    """Return whether each point lies in the ball around some point of the manifold.
+    """Return whether each point (points, features) lies in a ball around a point of the manifold.
 
-    Args:
-        points: (points, features).
-        manifold: (others, features), the centres of the balls.
-        reach: (others,), their radii.
+    manifold: (others, features), the centres of the balls. reach: (others,), their radii.
     """
     limits = torch.from_numpy(reach)
-    return torch.cat(
-        [(block <= limits).any(dim=1) for block in _distances(points, manifold)]
-    ).numpy()
+    inside = [(block <= limits).any(dim=1) for block in _distances(points, manifold)]
+    return torch.cat(inside).numpy()
 
 
 def _distances(points: np.ndarray, others: np.ndarray) -> Iterator[torch.Tensor]:

@@ -28,20 +28,15 @@ class FeatureStore:
     def __init__(self, folder: str | Path, batch_size: int, processes: Processes = ALONE):
         """Use a folder.
 
-        Args:
-            folder: of the features of all networks.
-            batch_size: images or texts per call of a network.
-            processes: compute a share each, and then all have all.
+        batch_size: images or texts per call of a network. processes: compute a share each, and then
+        all have all.
         """
         self.folder, self.batch_size, self.processes = Path(folder), batch_size, processes
 
     def images(self, network: str, images: ImageSet, encode: Encode) -> np.ndarray:
         """Return the features of the images, (images, features) float32.
 
-        Args:
-            network: what the features depend on.
-            images: to be encoded.
-            encode: computes the features of RGB images that are not yet on disk.
+        network: what the features depend on. encode: takes RGB images that are not yet on disk.
         """
 
         def load(number: int) -> Image.Image:
@@ -71,7 +66,6 @@ class FeatureStore:
         paths = {key: folder / key[:2] / f"{key}.npy" for key in keys}
         numbers = {key: number for number, key in enumerate(keys)}
         missing = [key for key in self.processes.share(list(paths)) if not paths[key].is_file()]
-        batches = range(0, len(missing), self.batch_size)
         fault: Unavailable | None = None
         unsaved: dict[str, np.ndarray] = {}  # rows for which the disk had no room
         try:
@@ -80,7 +74,7 @@ class FeatureStore:
             with Progress(what, len(missing), shown=shown) as progress:
                 progress.unit = noun
                 progress.begin()
-                for start in batches:
+                for start in range(0, len(missing), self.batch_size):
                     batch = missing[start : start + self.batch_size]
                     rows = encode([load(numbers[key]) for key in batch]).astype(np.float32)
                     for key, row in zip(batch, rows, strict=True):
