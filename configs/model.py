@@ -6,10 +6,17 @@ from pathlib import Path
 from typing import ClassVar
 
 from configs.fields import Settings, part, refuse, setting
-from configs.image_size import default_size, parse_size
 from configs.methods import MethodSettings
 from configs.sampling import SamplingSettings
-from configs.targets import ROOT, TARGETS, parts_next_to, refuse_foreign_flags, targets_with
+from configs.targets import (
+    ROOT,
+    TARGETS,
+    default_size,
+    parse_size,
+    parts_next_to,
+    refuse_foreign_flags,
+    targets_with,
+)
 
 INDUCTOR = "inductor"  # what --compile says for torch's own compiler
 

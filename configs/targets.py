@@ -4,12 +4,12 @@ A new target is an entry here and in models/registry.py, a module in models/targ
 """
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from configs.fields import one_of, refuse
-from configs.image_size import EMU3, EMU3_5, GLM_IMAGE, LUMINA_MGPT, LUMINA_MGPT2, ImageSizes
 
 ROOT = Path(__file__).resolve().parent.parent
 CHAMELEON_TOKENIZER = Path("chameleon/tokenizer")  # next to a checkpoint, as in LANTERN's layout
@@ -18,6 +18,22 @@ META_FILES = (
     "or `hf download Alpha-VLLM/Chameleon_7B_mGPT --include 'original_tokenizers/*' --local-dir "
     "ckpts/chameleon` and --tokenizer_path ckpts/chameleon/original_tokenizers"
 )
+STRETCH = 4.0  # greatest ratio of the sides
+
+
+@dataclass(frozen=True)
+class ImageSizes:
+    """What --target_size may be.
+
+    cell: pixels; sides are given to the model in cells. largest: side of the largest square.
+    default: where neither the flag nor the folder's name says one. named: sizes that a folder's
+    name may end in, as Lumina-mGPT-7B-512.
+    """
+
+    cell: int
+    largest: int
+    default: str
+    named: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -44,24 +60,37 @@ class Target:
     guided: bool = True
 
 
+def _sources(
+    model: str, folder: str, also: str = "", drafter: str | None = None, **others: str
+) -> dict[str, str]:
+    """Return where users get a target's files: repositories of the hub and the folders for them.
+
+    also: more about the model. others: further files, by flag.
+    """
+    own = "none is public; `main.py train_drafter` makes one"
+    if drafter is not None:
+        home = Path(folder).parent / "trained_drafters" / Path(drafter).name
+        own = f"`hf download {drafter} --local-dir {home}`"
+    target = f"`hf download {model} --local-dir {folder}`{also}"
+    return {"model_path": target, "drafter_path": own} | others
+
+
 def _llamagen(stage: str, suffix: str, side: int) -> Target:
     """Return LlamaGen's text-to-image model of one stage."""
-    folder = f"ckpts/llamagen/LlamaGen-T2I{suffix}"
-    drafter = f"{stage}_drafter"
+    folder, t5 = f"ckpts/llamagen/LlamaGen-T2I{suffix}", "t5/flan-t5-xl"
+    vq = "peizesun/llamagen_t2i vq_ds16_t2i.pt"
     return Target(
         folder=folder,
-        sources={
-            "model_path": f"`hf download jadohu/LlamaGen-T2I{suffix} --local-dir {folder}`",
-            "drafter_path": f"`hf download jadohu/{drafter} "
-            f"--local-dir ckpts/llamagen/trained_drafters/{drafter}`",
-            "text_encoder_path": "`hf download google/flan-t5-xl "
-            "--local-dir ckpts/llamagen/t5/flan-t5-xl`",
-            "vq_path": "`hf download peizesun/llamagen_t2i vq_ds16_t2i.pt "
-            "--local-dir ckpts/llamagen`",
-        },
+        sources=_sources(
+            f"jadohu/LlamaGen-T2I{suffix}",
+            folder,
+            drafter=f"jadohu/{stage}_drafter",
+            text_encoder_path=f"`hf download google/flan-t5-xl --local-dir ckpts/llamagen/{t5}`",
+            vq_path=f"`hf download {vq} --local-dir ckpts/llamagen`",
+        ),
         flags=("text_encoder_path", "vq_path"),
         side=side,
-        parts={"text_encoder_path": "t5/flan-t5-xl", "vq_path": "vq_ds16_t2i.pt"},
+        parts={"text_encoder_path": t5, "vq_path": "vq_ds16_t2i.pt"},
     )
 
 
@@ -71,6 +100,10 @@ _EMU3_NEGATIVE = (
     "cropped, worst quality, low quality, normal quality, jpeg artifacts, signature, watermark, "
     "username, blurry."
 )
+_ANOLE = "ckpts/anole/Anole-7b-v0.1-hf"
+_LUMINA, _LUMINA2 = "ckpts/lumina_mgpt/Lumina-mGPT-7B-768", "ckpts/lumina_mgpt2/Lumina-mGPT-2.0"
+_JANUS, _LIQUID = "ckpts/janus_pro/Janus-Pro-7B", "ckpts/liquid/Liquid_V1_7B"
+_EMU3, _EMU3_5 = "ckpts/emu3/Emu3-Gen-hf", "ckpts/emu3_5/Emu3.5-Image"
 TARGETS = {
     "tiny": Target(
         folder="ckpts/tiny",
@@ -82,93 +115,81 @@ TARGETS = {
         side=128,
     ),
     "anole": Target(
-        folder="ckpts/anole/Anole-7b-v0.1-hf",
-        sources={
-            "model_path": "`hf download leloy/Anole-7b-v0.1-hf "
-            "--local-dir ckpts/anole/Anole-7b-v0.1-hf`",
-            "drafter_path": "`hf download jadohu/anole_drafter "
-            "--local-dir ckpts/anole/trained_drafters/anole_drafter`",
-        },
+        folder=_ANOLE,
+        sources=_sources("leloy/Anole-7b-v0.1-hf", _ANOLE, drafter="jadohu/anole_drafter"),
         flags=("tokenizer_path",),
         side=512,
     ),
     "lumina_mgpt": Target(
-        folder="ckpts/lumina_mgpt/Lumina-mGPT-7B-768",
-        sources={
-            "model_path": "`hf download Alpha-VLLM/Lumina-mGPT-7B-768 "
-            "--local-dir ckpts/lumina_mgpt/Lumina-mGPT-7B-768`",
-            "drafter_path": "none is public; `main.py train_drafter` makes one",
-        },
+        folder=_LUMINA,
+        sources=_sources("Alpha-VLLM/Lumina-mGPT-7B-768", _LUMINA),
         flags=("tokenizer_path", "target_size"),
-        sizes=LUMINA_MGPT,
+        # the public checkpoints know areas of about 512, 768 or 1024 squared
+        sizes=ImageSizes(32, 1024, "768", ("512", "768", "1024")),
     ),
     "lumina_mgpt2": Target(
-        folder="ckpts/lumina_mgpt2/Lumina-mGPT-2.0",
-        sources={
-            "model_path": "`hf download Alpha-VLLM/Lumina-mGPT-2.0 "
-            "--local-dir ckpts/lumina_mgpt2/Lumina-mGPT-2.0`; also -Omni",
-            "drafter_path": "none is public; `main.py train_drafter` makes one",
-            "vq_path": "`hf download ai-forever/MoVQGAN movqgan_270M.ckpt "
+        folder=_LUMINA2,
+        sources=_sources(
+            "Alpha-VLLM/Lumina-mGPT-2.0",
+            _LUMINA2,
+            "; also -Omni",
+            vq_path="`hf download ai-forever/MoVQGAN movqgan_270M.ckpt "
             "--local-dir ckpts/lumina_mgpt2`",
-        },
+        ),
         flags=("vq_path", "target_size"),
         parts={"vq_path": "movqgan_270M.ckpt"},
-        sizes=LUMINA_MGPT2,
+        sizes=ImageSizes(32, 768, "768"),  # larger areas do not fit its positions
     ),
     "llamagen": _llamagen("llamagen", "", 256),
     "llamagen2": _llamagen("llamagen2", "-2", 512),
     "janus_pro": Target(
-        folder="ckpts/janus_pro/Janus-Pro-7B",
-        sources={
-            "model_path": "`hf download deepseek-community/Janus-Pro-7B --local-dir "
-            "ckpts/janus_pro/Janus-Pro-7B`; also -1B, and both of deepseek-ai",
-            "drafter_path": "none is public; `main.py train_drafter` makes one",
-        },
+        folder=_JANUS,
+        sources=_sources(
+            "deepseek-community/Janus-Pro-7B", _JANUS, "; also -1B, and both of deepseek-ai"
+        ),
         side=384,
     ),
     "emu3": Target(
-        folder="ckpts/emu3/Emu3-Gen-hf",
-        sources={
-            "model_path": "`hf download BAAI/Emu3-Gen-hf --local-dir ckpts/emu3/Emu3-Gen-hf`; or "
-            "BAAI/Emu3-Gen, with BAAI/Emu3-VisionTokenizer in the folder Emu3-VisionTokenizer next "
-            "to it",
-            "drafter_path": "none is public; `main.py train_drafter` makes one",
-        },
+        folder=_EMU3,
+        sources=_sources(
+            "BAAI/Emu3-Gen-hf",
+            _EMU3,
+            "; or BAAI/Emu3-Gen, with BAAI/Emu3-VisionTokenizer in the folder "
+            "Emu3-VisionTokenizer next to it",
+        ),
         flags=("target_size", "negative_prompt"),
-        sizes=EMU3,
+        # trained on areas of about 720 squared; 768 squared no longer fits its positions
+        sizes=ImageSizes(8, 760, "720"),
         negative_prompt=_EMU3_NEGATIVE,
     ),
     "emu3_5": Target(
-        folder="ckpts/emu3_5/Emu3.5-Image",
-        sources={
-            "model_path": "`hf download BAAI/Emu3.5-Image --local-dir ckpts/emu3_5/Emu3.5-Image`; "
-            "next to it BAAI/Emu3.5-VisionTokenizer in the folder Emu3.5-VisionTokenizer, and "
+        folder=_EMU3_5,
+        sources=_sources(
+            "BAAI/Emu3.5-Image",
+            _EMU3_5,
+            "; next to it BAAI/Emu3.5-VisionTokenizer in the folder Emu3.5-VisionTokenizer, and "
             "src/tokenizer_emu3_ibq of github.com/baaivision/Emu3.5",
-            "drafter_path": "none is public; `main.py train_drafter` makes one",
-        },
+        ),
         flags=("target_size",),
-        sizes=EMU3_5,
+        # trained on areas of about 1,024 squared; 55 x 73 tokens is its script's default
+        sizes=ImageSizes(16, 1024, "1168x880"),
     ),
     "liquid": Target(
-        folder="ckpts/liquid/Liquid_V1_7B",
-        sources={
-            "model_path": "`hf download Junfeng5/Liquid_V1_7B "
-            "--local-dir ckpts/liquid/Liquid_V1_7B`",
-            "drafter_path": "none is public; `main.py train_drafter` makes one",
-        },
+        folder=_LIQUID,
+        sources=_sources("Junfeng5/Liquid_V1_7B", _LIQUID),
         flags=("tokenizer_path",),
         side=512,
     ),
     "glm_image": Target(
         folder="ckpts/glm_image/GLM-Image/vision_language_encoder",
-        sources={
-            "model_path": "`hf download zai-org/GLM-Image --local-dir ckpts/glm_image/GLM-Image`; "
-            "for tokens without pictures, with `--include 'vision_language_encoder/*' "
+        sources=_sources(
+            "zai-org/GLM-Image",
+            "ckpts/glm_image/GLM-Image",
+            "; for tokens without pictures, with `--include 'vision_language_encoder/*' "
             "'processor/*'`",
-            "drafter_path": "none is public; `main.py train_drafter` makes one",
-        },
+        ),
         flags=("target_size",),
-        sizes=GLM_IMAGE,
+        sizes=ImageSizes(32, 2048, "1024"),  # its positions here have room for 2,048 squared
         guided=False,
     ),
 }
@@ -218,3 +239,28 @@ def parts_next_to(model: str, model_path: str) -> dict[str, str]:
     if not local and "tokenizer_path" in target.flags and tokenizer.is_dir():
         parts["tokenizer_path"] = str(tokenizer)
     return parts
+
+
+def default_size(model_path: str, sizes: ImageSizes) -> str:
+    """Return the size that a public checkpoint is named after, or the model's default."""
+    match = re.search(r"-([0-9]+)/*$", model_path)
+    return match[1] if match and match[1] in sizes.named else sizes.default
+
+
+def parse_size(text: str, sizes: ImageSizes) -> tuple[int, int]:
+    """Return width and height in pixels of "768" or "1024x576".
+
+    A SettingsError for a side that is no whole number of cells, and for an image larger than the
+    largest square or longer than four times its other side.
+    """
+    match = re.fullmatch(r"([0-9]{1,5})(?:x([0-9]{1,5}))?", text)
+    width, height = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    short, long = min(width, height), max(width, height)
+    fits = short > 0 and not width % sizes.cell and not height % sizes.cell
+    if not fits or width * height > sizes.largest**2 or long > STRETCH * short:
+        allowed = (
+            f"a side, or width x height as 1024x576, in multiples of {sizes.cell}, "
+            f"at most {sizes.largest} x {sizes.largest} pixels and {STRETCH:g} to 1"
+        )
+        refuse("target_size", text, allowed)
+    return width, height

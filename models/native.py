@@ -15,8 +15,6 @@ from pathlib import Path
 import torch  # also loads OpenMP, which the library needs
 from torch import Tensor
 
-from support.user_cache import cache_folder
-
 SOURCE = Path(__file__).with_name("kernels") / "library.cpp"
 # A compiler that may fuse a product with a sum does so in one copy of a function and not in another
 # one, and a token alone would not have the bits that it has in a draft; so the source says where.
@@ -195,8 +193,9 @@ def kernels() -> ctypes.CDLL:
 
 
 def library_path(compiler: Compiler) -> Path:
-    """Return where the library is, or will be."""
-    return cache_folder() / f"kernels-{compiler.key()}.so"
+    """Return where the library is, or will be: in the user's cache folder."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(home) / "adt-tree" / f"kernels-{compiler.key()}.so"
 
 
 def find_compiler() -> Compiler:

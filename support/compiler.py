@@ -47,7 +47,8 @@ def compiling(compiler: Compiler | None) -> Iterator[None]:
 
 def compiled(function: Callable[P, R], any_size: bool = False) -> Callable[P, R]:
     """Return a function as the compiler that is on makes it, or as `program` does."""
-    _allow_sizes()
+    config = torch._dynamo.config  # every thread has a limit of its own, by default 8
+    config.recompile_limit = max(config.recompile_limit, _SIZES)
     return (_compiler.get() or program)(function, any_size)
 
 
@@ -62,10 +63,3 @@ def fused(function: Callable[P, R]) -> Callable[P, R]:
         return compiled(function, any_size=True)(*args, **kwargs)
 
     return run
-
-
-def _allow_sizes() -> None:
-    """Let a function have more than eight programs; every thread has a limit of its own."""
-    config = torch._dynamo.config
-    if config.recompile_limit < _SIZES:
-        config.recompile_limit = _SIZES

@@ -1,6 +1,7 @@
 """Reading JSON that may be damaged or another program's: errors name the file and the line."""
 
 import json
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any, NoReturn
 
 from configs.downloads import damage, failed_download
 from configs.fields import SettingsError, mismatch
-from support.durable import encode_lines, replace_file
+from support.durable import append_bytes, encode_lines, replace_file
 
 Line = dict[str, Any]
 _KEYS = {"id": str, "step": int}
@@ -65,14 +66,11 @@ def numbered_lines(path: Path, key: str = "id", finite: bool = True) -> list[tup
     if content and (fault := failed_download(content)):
         raise mismatch(str(path), fault, _LINES)
     texts = content.split(b"\n")
-    records = []
-    for number, text in enumerate(texts, 1):
-        record = _parse_line(text, key, finite)
-        if record is not None:
-            records.append((number, record))
-        elif number < len(texts) - 1:  # only what stands last can be the half that a kill left
-            refuse_line(path, number, shortened(text.decode(errors="replace")))
-    return records
+    lines = [(number, _parse_line(text, key, finite)) for number, text in enumerate(texts, 1)]
+    for number, record in lines[:-2]:  # only what stands last can be the half that a kill left
+        if record is None:
+            refuse_line(path, number, shortened(texts[number - 1].decode(errors="replace")))
+    return [(number, record) for number, record in lines if record is not None]
 
 
 def scan_lines(path: Path) -> Iterator[tuple[int, Line | None]]:
@@ -80,13 +78,29 @@ def scan_lines(path: Path) -> Iterator[tuple[int, Line | None]]:
 
     NaN passes: whoever reads the figures says which one it is.
     """
-    try:
-        file = path.open("rb")
-    except OSError as error:
-        _refuse_file(path, error)
-    with file:
-        for number, text in enumerate(file, 1):
-            yield number, _parse_line(text, "id", finite=False)
+    for number, text in enumerate(_content(path).splitlines(), 1):
+        yield number, _parse_line(text, "id", finite=False)
+
+
+class JsonLog:
+    """A file of JSON lines that grows; what is written is printed, too."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def write(self, **values: Any) -> None:
+        """Add a line with the values and the time, in seconds since 1970."""
+        text = json.dumps({"time": round(time.time(), 2), **values})
+        print(text, flush=True)  # first, since a full disk may take the file but not the figures
+        append_bytes(self.path, f"{text}\n".encode())
+
+    def keep(self, step: int) -> None:
+        """Drop the lines of later steps, which will be made again."""
+        # NaN is kept: a loss that diverged is what the log is read for
+        records = [record for _, record in numbered_lines(self.path, "step", finite=False)]
+        kept = [record for record in records if record["step"] <= step]
+        replace_file(self.path, encode_lines(kept, finite=False))
 
 
 def refuse_line(path: Path, number: int, found: str) -> NoReturn:
@@ -104,11 +118,7 @@ def _content(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        _refuse_file(path, error)
-
-
-def _refuse_file(path: Path, error: OSError) -> NoReturn:
-    raise SettingsError(f"{path}: cannot be read: {error.strerror}") from error
+        raise SettingsError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def _parse_line(text: bytes, key: str, finite: bool) -> Line | None:

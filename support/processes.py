@@ -5,13 +5,17 @@ One process alone does not import torch.
 
 import atexit
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from configs.fields import mismatch, missing
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 T = TypeVar("T")
 PATIENCE = timedelta(days=30)  # shares end hours apart; the launcher notices a process that dies
@@ -108,3 +112,29 @@ def launched() -> Processes:
         return values
 
     return Processes(group.get_rank(), launch.count, gather)
+
+
+class Crew:
+    """This process's `rank` among `count`; they talk by NCCL on GPUs and by gloo on CPUs."""
+
+    def __init__(self, device: "torch.device"):
+        self.rank, self.count = 0, 1
+        if read_launch().count > 1:
+            from accelerate import PartialState
+
+            leave_at_exit()  # before the group is joined, see there
+            self._state = PartialState(cpu=device.type == "cpu", timeout=PATIENCE)
+            self.rank, self.count = self._state.process_index, self._state.num_processes
+
+    def average(self, tensors: "Iterable[Tensor]") -> None:
+        """Replace the tensors by their means over all processes."""
+        if self.count > 1:
+            from accelerate.utils import reduce
+
+            for tensor in tensors:
+                tensor.copy_(reduce(tensor, "mean"))
+
+    def wait(self) -> None:
+        """Return when all processes have called it."""
+        if self.count > 1:
+            self._state.wait_for_everyone()

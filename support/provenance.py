@@ -32,19 +32,14 @@ def versions() -> dict[str, str | None]:
     return found
 
 
-def program_version() -> str:
-    """Return the version of ADT-Tree, from the checkout: it runs from there, installed or not."""
-    return tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
-
-
 def version_line() -> str:
     """Return one line for bug reports: versions of program, torch and Python, and the revision."""
-    found = versions()
-    parts = [f"adt-tree {program_version()}"]
-    if (commit := revision()) is not None:
-        parts.append(f"revision {commit}")
-    parts += [f"torch {found['torch'] or 'not installed'}", f"Python {found['python']}"]
-    return ", ".join(parts)
+    # from the checkout: it runs from there, installed or not
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    found, commit = versions(), revision()
+    torch = f"torch {found['torch'] or 'not installed'}"
+    parts = (commit and f"revision {commit}", torch, f"Python {found['python']}")
+    return ", ".join([f"adt-tree {project['version']}", *filter(None, parts)])
 
 
 def revision() -> str | None:
@@ -63,15 +58,10 @@ def checkpoint_id(path: str | Path) -> str:
     and pictures for readers do not.
     """
     digest = hashlib.sha256()
-    base, files = Path(path).parent, [Path(path)]
+    base, names = Path(path).parent, [Path(path).name]
     if Path(path).is_dir():
-        base = Path(path)
-        files = sorted(
-            file
-            for pattern in ("*", "tokenizer/*", "chameleon/tokenizer/*")
-            for file in base.glob(pattern)
-        )
-    for path in files:
+        base, names = Path(path), ["*", "tokenizer/*", "chameleon/tokenizer/*"]
+    for path in sorted(file for name in names for file in base.glob(name)):
         if path.is_file() and path.suffix not in _FOR_READERS:
             size = path.stat().st_size
             digest.update(f"{path.relative_to(base)}:{size}\n".encode())
@@ -97,12 +87,10 @@ def _git(*arguments: str) -> str | None:
 def identity(settings: RunSettings) -> dict[str, object]:
     """Return the settings that stay the same in a folder, with hashes in place of paths."""
     values = settings.identity()
-    paths = {
-        name: path for name, path in values.items() if name.endswith("_path") and path is not None
-    }
-    return values | {
-        name: checkpoint_id(path) for name, path in paths.items() if Path(path).exists()
-    }
+    for name, path in values.items():
+        if name.endswith("_path") and path is not None and Path(path).exists():
+            values[name] = checkpoint_id(path)
+    return values
 
 
 def cpu_name() -> str:

@@ -21,9 +21,9 @@ from drafters.training.rows import Rows, join_prompts, join_rows, part_of, targe
 from drafters.training.shards import Tokens
 from models.base import Layers, TargetModel
 from models.files.opening import open_safetensors
-from support.crew import Crew
 from support.durable import replace_file
 from support.json_files import read_object
+from support.processes import Crew
 from support.progress import Progress, plural
 
 _SHARD = 16  # images

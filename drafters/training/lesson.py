@@ -20,7 +20,7 @@ from drafters.training.order import batch, captionless, feature_noise, generator
 from drafters.training.rounds import Drawn
 from drafters.training.windows import PASSES, BlockLoss, pick
 from models.base import TargetModel
-from support.crew import Crew
+from support.processes import Crew
 
 
 class Lessons:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from support.crew import Crew
+from support.processes import Crew
 
 WEIGHT_DECAY = 0.05
 

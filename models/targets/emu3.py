@@ -17,7 +17,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from configs.downloads import failed_download
-from configs.image_size import EMU3, parse_size
+from configs.targets import TARGETS, parse_size
 from models.base import ImageGrid, ImageVocab, TargetOptions, TransformerSpec
 from models.codecs.movq import MoVQ, load_movq, movq_sizes
 from models.codecs.movq_files import movq_entries
@@ -113,7 +113,7 @@ class Emu3Prompts(Prompts):
     """`<|extra_203|>text<|image start|>90*90<|image token|>`; the other row: a negative prompt."""
 
     pad = PAD
-    sizes = EMU3  # that --target_size may be
+    sizes = TARGETS["emu3"].sizes  # that --target_size may be
 
     def image_grid(self) -> ImageGrid:
         width, height = parse_size(self.options.target_size or self.sizes.default, self.sizes)

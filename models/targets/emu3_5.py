@@ -13,7 +13,6 @@ from pathlib import Path
 
 from PIL import Image
 
-from configs.image_size import EMU3_5
 from configs.targets import ROOT, TARGETS
 from models.base import ImageVocab, TargetOptions, TransformerSpec
 from models.codecs.codec import Fit
@@ -39,7 +38,7 @@ _CODEC, _WORDS = "Emu3.5-VisionTokenizer", "tokenizer_emu3_ibq"
 class Emu35Prompts(Emu3Prompts):
     """The authors' request for a picture; the other row: the same without a task and a text."""
 
-    sizes = EMU3_5
+    sizes = TARGETS["emu3_5"].sizes
 
     def ids(self, text: str) -> list[int]:
         return self._asked(f" for t2i task. USER: {text}")

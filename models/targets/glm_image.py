@@ -15,7 +15,7 @@ from PIL import Image
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from configs.image_size import GLM_IMAGE, parse_size
+from configs.targets import TARGETS, parse_size
 from models.base import GridRope, ImageGrid, ImageVocab, PromptRows, TargetOptions, TransformerSpec
 from models.codecs.codec import Codec, Fit
 from models.codecs.glm_painter import GlmPainter, lacks_painter
@@ -131,7 +131,8 @@ class GlmPrompts(Prompts):
         return ImageVocab(0, count)
 
     def image_grid(self) -> ImageGrid:
-        width, height = parse_size(self.options.target_size or GLM_IMAGE.default, GLM_IMAGE)
+        sizes = TARGETS["glm_image"].sizes
+        width, height = parse_size(self.options.target_size or sizes.default, sizes)
         rows, columns = height // _CELL, width // _CELL
         preview = (
             int(math.sqrt(rows / columns) * _PREVIEW),

@@ -5,7 +5,7 @@ tokens, each closed by `<reserved08799>`. The prompt holds everything up to the 
 are forced (`ImageGrid.row_end`).
 """
 
-from configs.image_size import LUMINA_MGPT, parse_size
+from configs.targets import TARGETS, parse_size
 from models.base import ImageGrid
 from models.codecs.codec import ADM
 from models.files.tokenizer_file import row_ids
@@ -24,7 +24,7 @@ ROW_END = "<reserved08799>"
 class LuminaPrompts(ChameleonPrompts):
     """The user's turn, the begin of the answer, the image's size; the other row begins there."""
 
-    sizes = LUMINA_MGPT
+    sizes = TARGETS["lumina_mgpt"].sizes
 
     def image_grid(self) -> ImageGrid:
         width, height = parse_size(self.options.target_size or self.sizes.default, self.sizes)
@@ -65,4 +65,4 @@ class LuminaMgpt(Chameleon):
 
 def size_token(side: int) -> str:
     """Return the name of the token of a height or width in pixels."""
-    return f"<reserved{8800 + side // LUMINA_MGPT.cell:05d}>"
+    return f"<reserved{8800 + side // TARGETS['lumina_mgpt'].sizes.cell:05d}>"

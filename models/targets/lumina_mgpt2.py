@@ -8,7 +8,7 @@ token that prompts begin with, and where there is no token for the end of a turn
 from collections.abc import Mapping
 from pathlib import Path
 
-from configs.image_size import LUMINA_MGPT2
+from configs.targets import TARGETS
 from models.base import ImageVocab, TargetOptions, TransformerSpec
 from models.codecs.movqgan import load_movqgan, movqgan_config
 from models.codecs.vqgan import ImageTokenizer
@@ -55,7 +55,7 @@ class LuminaMgpt2Prompts(LuminaPrompts):
     """The rows of Lumina-mGPT, for smaller tokens."""
 
     pad = BOS
-    sizes = LUMINA_MGPT2
+    sizes = TARGETS["lumina_mgpt2"].sizes
 
     def image_vocab(self, spec: TransformerSpec) -> ImageVocab:
         vocab = ImageVocab(FIRST_CODE, self.codes.count)

@@ -30,10 +30,10 @@ from runs.methods import sampling_distribution
 from runs.session import open_target
 from runs.training.estimate import estimate_table
 from runs.training.evaluation import Evaluation, trained_settings
-from support.crew import Crew
 from support.devices import pick_device
 from support.durable import lock, make_writable
-from support.log import JsonLog
+from support.json_files import JsonLog
+from support.processes import Crew
 from support.progress import Progress, StepProgress, plural
 from support.provenance import checkpoint_id
 from support.training_state import damaged_state, load_state, save_state

@@ -13,7 +13,7 @@ from scripts.tiny.images import Split, open_array
 from scripts.tiny.training import fast_precision
 from support.devices import pick_device
 from support.durable import replace_file
-from support.log import JsonLog
+from support.json_files import JsonLog
 from support.script import run_script
 
 

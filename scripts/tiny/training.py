@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from drafters.training.optimizers import apply_gradients, cosine_lr
-from support.crew import Crew
-from support.log import JsonLog
+from support.json_files import JsonLog
+from support.processes import Crew
 from support.training_state import load_state, save_state
 
 SAVE_SECONDS = 120.0

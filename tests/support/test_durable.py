@@ -9,8 +9,7 @@ import torch
 
 from configs.fields import SettingsError
 from support.durable import append_lines, encode_json, encode_lines, make_writable, replace_file
-from support.json_files import read_lines, read_object
-from support.log import JsonLog
+from support.json_files import JsonLog, read_lines, read_object
 from support.training_state import load_state, save_state
 
 STATE = {"step": 2, "weights": torch.ones(50_000)}

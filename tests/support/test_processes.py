@@ -24,9 +24,8 @@ from eval.report.figures import compute_scores
 from eval.report.run import read_run
 from runs.generate import generate_images
 from runs.run_folder import RunFolder
-from support.crew import Crew
 from support.json_files import read_lines
-from support.processes import Processes, launched
+from support.processes import Crew, Processes, launched
 
 
 @pytest.fixture
@@ -198,7 +197,7 @@ if sys.argv[1] == "launched":
     from support.processes import launched
     assert launched().gather(1) == [1, 1]
 else:
-    from support.crew import Crew
+    from support.processes import Crew
     Crew(torch.device("cpu")).average([torch.ones(1)])
 import torch.distributed.nn.functional
 assert threads() > before

@@ -13,8 +13,8 @@ from browser import thinned
 from small import open_lumina, small_settings
 
 from configs.fields import SettingsError
-from configs.image_size import parse_size
 from configs.schema import AdtSettings, MethodSettings, RunSettings, SamplingSettings
+from configs.targets import TARGETS, parse_size
 from decoding.images import Job
 from decoding.noise import gumbel
 from decoding.sampling import SamplingDistribution
@@ -139,7 +139,7 @@ def test_images_have_the_asked_size(lumina_folder) -> None:
     ],
 )
 def test_sizes(text, size) -> None:
-    assert parse_size(text) == size
+    assert parse_size(text, TARGETS["lumina_mgpt"].sizes) == size
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_sizes(text, size) -> None:
 )
 def test_bad_sizes_are_refused(text) -> None:
     with pytest.raises(ValueError, match="--target_size.*multiples of 32"):
-        parse_size(text)
+        parse_size(text, TARGETS["lumina_mgpt"].sizes)
 
 
 def test_a_bad_size_is_refused_before_anything_is_loaded() -> None:

@@ -26,8 +26,8 @@ from small_lumina2 import (
 
 import main
 from configs.fields import SettingsError
-from configs.image_size import LUMINA_MGPT2, parse_size
 from configs.schema import LanternSettings, MethodSettings, RunSettings, SamplingSettings
+from configs.targets import TARGETS, parse_size
 from models.base import ImageGrid, TargetOptions
 from models.codecs.movqgan import load_movqgan
 from models.codecs.vqgan_config import VqganConfig
@@ -285,7 +285,7 @@ def test_inspect(original, capsys) -> None:
 @pytest.mark.parametrize("text", ["", "0", "770", "800x768", "1024x224"])
 def test_sizes_that_are_refused(text) -> None:
     with pytest.raises(SettingsError, match="multiples of 32, at most 768 x 768 pixels"):
-        parse_size(text, LUMINA_MGPT2)
+        parse_size(text, TARGETS["lumina_mgpt2"].sizes)
 
 
 def test_the_tokenizer_needs_a_token_for_the_size(original) -> None:

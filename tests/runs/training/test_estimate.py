@@ -28,7 +28,7 @@ from runs.training.estimate import (
     work,
 )
 from runs.training.train import Training, read_tokens
-from support.crew import Crew
+from support.processes import Crew
 from support.progress import Progress
 
 

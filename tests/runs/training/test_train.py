@@ -32,8 +32,8 @@ from runs.commands import train_settings
 from runs.measure import Measurement, measure
 from runs.session import open_session, open_target
 from runs.training.train import Training, read_tokens
-from support.crew import Crew
 from support.durable import lock
+from support.processes import Crew
 from support.progress import Progress
 from support.provenance import checkpoint_id
 
