@@ -69,25 +69,17 @@ def _paint_object(canvas: np.ndarray, item: SceneObject, rng: np.random.Generato
 
 @lru_cache(maxsize=1024)
 def shape_masks(shape: str, diameter: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the coverage of the shape, and of its inside without the outline.
-
-    Both are float32 (side, side) in [0, 1].
-    """
+    """Return float32 (side, side) in [0, 1]: coverage of the shape, and of it without outline."""
     side = diameter + diameter % 2 + 2  # even, so that the centre is between two pixels
     big = Image.new("L", (side * _SUPERSAMPLING,) * 2, 0)
-    radius = diameter * _SUPERSAMPLING / 2
-    middle = side * _SUPERSAMPLING / 2
+    radius, middle = diameter * _SUPERSAMPLING / 2, side * _SUPERSAMPLING / 2
     for method, points, value in _SHAPES[shape]:
         corners = [(middle + radius * x, middle + radius * y) for x, y in points]
         getattr(ImageDraw.Draw(big), method)(corners, fill=value)
     width = 2 * round(_OUTLINE * _SUPERSAMPLING) + 1
     # the minimum over a window shrinks the shape by half of the window
     inner = big.filter(ImageFilter.MinFilter(width))
-    return _shrunk(big), _shrunk(inner)
-
-
-def _shrunk(mask: Image.Image) -> np.ndarray:
-    return np.asarray(mask.reduce(_SUPERSAMPLING), dtype=np.float32) / 255
+    return tuple(np.float32(mask.reduce(_SUPERSAMPLING)) / 255 for mask in (big, inner))
 
 
 @lru_cache(maxsize=64)

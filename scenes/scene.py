@@ -39,18 +39,15 @@ class Background:
 
 @dataclass(frozen=True)
 class SceneObject:
-    """One shape.
-
-    `x` (to the right) and `y` (down) are its centre, `diameter` is the side of its bounding box.
-    """
+    """One shape."""
 
     shape: str
     colour: str
     size: str
     fill: str
-    x: int
-    y: int
-    diameter: int
+    x: int  # of its centre, to the right
+    y: int  # of its centre, down
+    diameter: int  # side of its bounding box
 
 
 @dataclass(frozen=True)
@@ -62,10 +59,7 @@ class Scene:
     texture_seed: int
 
     def relation(self) -> str | None:
-        """Return where the first of two objects lies, seen from the second: one of RELATIONS.
-
-        None unless there are two objects.
-        """
+        """Return where the first of two objects lies, seen from the second; None unless two."""
         if len(self.objects) != 2:
             return None
         first, second = self.objects
@@ -79,8 +73,8 @@ class Scene:
         if len(self.objects) != 1:
             return None
         only = self.objects[0]
-        words = [_third(only.y, ("top", "", "bottom")), _third(only.x, ("left", "", "right"))]
-        return " ".join(word for word in words if word) or "centre"
+        words = _third(only.y, ("top", "", "bottom")), _third(only.x, ("left", "", "right"))
+        return " ".join(filter(None, words)) or "centre"
 
     def attributes(self) -> dict:
         """Return the facts that a caption can name, as plain JSON values."""
@@ -90,16 +84,10 @@ class Scene:
 
 
 def sample_scene(split: str, index: int) -> Scene:
-    """Draw scene number `index` of `split`; the same pair always gives the same scene.
-
-    Raises:
-        ValueError: if the split is unknown or the index is negative.
-    """
+    """Draw scene number `index` of `split`, always the same; ValueError if there is none."""
     if split not in _SPLIT_SEEDS:
         names = ", ".join(sorted(_SPLIT_SEEDS))
         raise ValueError(f"--split: expected one of {names}, got {split!r}")
-    if index < 0:
-        raise ValueError(f"index: expected a number from 0, got {index}")
     rng = np.random.default_rng((_SPLIT_SEEDS[split], index))
     background = Background(_pick(rng, BACKGROUND_KINDS), _pick(rng, BACKGROUND_COLOURS))
     count = 1 + int(rng.choice(3, p=_COUNT_ODDS))
@@ -110,19 +98,11 @@ def sample_scene(split: str, index: int) -> Scene:
     sizes = [_pick(rng, SIZES) if count < 3 else "small" for _ in range(count)]
     diameters = [int(rng.integers(*_DIAMETERS[size])) for size in sizes]
     centres = _LAYOUTS[count](rng, diameters)
-    objects = tuple(
-        SceneObject(
-            shape=_pick(rng, SHAPES),
-            colour=colour,
-            size=size,
-            fill=FILLS[rng.choice(len(FILLS), p=_FILL_ODDS)],
-            x=int(x),
-            y=int(y),
-            diameter=diameter,
-        )
-        for colour, size, diameter, (x, y) in zip(colours, sizes, diameters, centres, strict=True)
-    )
-    return Scene(background, objects, texture_seed=int(rng.integers(2**62)))
+    objects = []
+    for colour, size, diameter, (x, y) in zip(colours, sizes, diameters, centres, strict=True):
+        shape, fill = _pick(rng, SHAPES), FILLS[rng.choice(len(FILLS), p=_FILL_ODDS)]
+        objects.append(SceneObject(shape, colour, size, fill, int(x), int(y), diameter))
+    return Scene(background, tuple(objects), texture_seed=int(rng.integers(2**62)))
 
 
 def _pick(rng: np.random.Generator, names: tuple[str, ...]) -> str:
@@ -147,10 +127,7 @@ def _one(rng: np.random.Generator, diameters: list[int]) -> np.ndarray:
 
 
 def _two(rng: np.random.Generator, diameters: list[int]) -> np.ndarray:
-    """Place two objects side by side or one above the other.
-
-    They are clearly apart on that axis and close on the other.
-    """
+    """Place two objects clearly apart on one axis, side by side or one above the other."""
     axis = int(rng.integers(2))
     centres = np.empty((2, 2))
     centres[:, axis] = 64 + np.array([-32, 32]) + rng.uniform(-3, 3, size=2)

@@ -62,7 +62,7 @@ def run_tune(settings: TuneSettings) -> None:
     with Progress(f"trying {methods} for at most {minutes}; to {output}") as progress:
         bench = Bench.open(settings.bench)
         trials = Trials(output.with_name(f"{output.name}.trials.jsonl"), _key(settings))
-        engines, prompts = Engines(bench.session, progress), partial(jobs_of_turn, settings.run)
+        prompts = partial(jobs_of_turn, settings.run)
         progress.limit = 60 * settings.minutes
         progress.begin()
         progress.say("fitting recall")
@@ -72,7 +72,7 @@ def run_tune(settings: TuneSettings) -> None:
             for method in settings.tried
         ]
         seconds = progress.limit - progress.seconds
-        Contest(trials, prompts, engines.measure, seconds).run(tried)
+        Contest(trials, prompts, measurer(bench.session, progress), seconds).run(tried)
     pairs = {method: trials.pair(method) for method in (BASELINE, *tried)}
     rows = [
         bench.row(method, [pair[0]], [pair[1]]) | {"images": len(pair[0].images)}
@@ -147,17 +147,15 @@ class Trials:
         """Add a line."""
         append_lines(self.path, [{"id": self.key} | values])
 
-    def get(self, method: MethodSettings, turn: int, run: Callable[[], Measurement]) -> Measurement:
-        """Return a measurement: an earlier command's, or else a new one, which is kept."""
-        if (method, turn) not in self.measured:
-            name = json.dumps(settings_dict(method), sort_keys=True)
-            if (one := self.earlier.get((name, turn))) is not None:
-                self.replayed += sum(image.seconds for image in one.images)
-            else:
-                one = run()
-                self.keep(method=name, turn=turn, **_line(one))
-            self.measured[method, turn] = one
-        return self.measured[method, turn]
+    def add(self, method: MethodSettings, turn: int, run: Callable[[], Measurement]) -> None:
+        """Take over an earlier command's measurement, or make a new one and keep it."""
+        name = json.dumps(settings_dict(method), sort_keys=True)
+        if (one := self.earlier.get((name, turn))) is not None:
+            self.replayed += sum(image.seconds for image in one.images)
+        else:
+            one = run()
+            self.keep(method=name, turn=turn, **_line(one))
+        self.measured[method, turn] = one
 
     def pair(self, method: MethodSettings) -> tuple[Measurement, Measurement] | None:
         """Return a method's measurements and those of plain decoding, on the same images."""
@@ -215,7 +213,7 @@ class Contest:
             if self._now() >= end and self.trials.measured:
                 break
             try:
-                self.trials.get(method, turn, lambda m=method: self.measure(m, jobs))
+                self.trials.add(method, turn, lambda m=method: self.measure(m, jobs))
             except torch.OutOfMemoryError:
                 name = method_words(settings_dict(method))
                 remark(f"{name}: does not fit into memory, so not tried")
@@ -230,25 +228,21 @@ class Contest:
         return speedup([measured], [plain])
 
 
-@dataclass
-class Engines:
-    """An engine per method, opened and warmed up before the method's first measurement."""
+def measurer(session: Session, progress: Progress) -> Measure:
+    """Return what decodes jobs once, by engines that are opened and warmed up when first used."""
+    opened: dict[MethodSettings, Engine] = {}
 
-    session: Session
-    progress: Progress
-    opened: dict[MethodSettings, Engine] = field(default_factory=dict)
-
-    def measure(self, method: MethodSettings, jobs: list[Job]) -> Measurement:
-        """Decode the jobs once."""
-        self.progress.say(f"now {method_words(settings_dict(method))}")
-        if method not in self.opened:
-            engine = self.session.open_engine(method)
-            with closing(engine.generate(jobs)) as rounds:
+    def run(method: MethodSettings, jobs: list[Job]) -> Measurement:
+        progress.say(f"now {method_words(settings_dict(method))}")
+        if method not in opened:
+            opened[method] = session.open_engine(method)
+            with closing(opened[method].generate(jobs)) as rounds:
                 list(islice(rounds, _WARM_ROUNDS))
-            self.opened[method] = engine
-        measured = measure(self.opened[method], jobs)
-        self.progress.update(len(jobs))
+        measured = measure(opened[method], jobs)
+        progress.update(len(jobs))
         return measured
+
+    return run
 
 
 def jobs_of_turn(settings: RunSettings, turn: int) -> list[Job]:

@@ -1,25 +1,40 @@
 """`evaluate`: run folders in; tables, figures and a report out."""
 
+import math
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from configs.evaluation import EvaluateSettings
 from configs.fields import refuse, settings_dict
-from eval.metrics.base import Score
-from eval.report.figures import Scores, compute_scores, with_prices
+from eval.metrics.base import ImageSet, Score, Unavailable
+from eval.metrics.intervals import Estimate, paired_difference
+from eval.metrics.registry import METRICS, build_metric
+from eval.metrics.store import FeatureStore
 from eval.report.report import PAPER_NOTE, Findings, report, shown_keys
-from eval.report.run import Run, common_keys, read_traces, reference_files
+from eval.report.run import (
+    Run,
+    common_images,
+    common_keys,
+    read_reference,
+    read_traces,
+    reference_files,
+)
 from eval.report.speed import SpeedRow, baseline_of, differing_distributions, speed_row
 from eval.report.tables import metric_table, sources_table, speed_table
 from scenes.pictures import rendered_scenes
+from support.devices import pick_device
 from support.durable import encode_json, make_writable, replace_file
-from support.processes import launched
+from support.processes import ALONE, Processes, launched
 from support.progress import announce, plural
 from support.provenance import revision, versions
 from support.tables import Table
 
+T = TypeVar("T")
+Scores = dict[str, list[Score]]  # by run
 _SHOWN = 8  # remarks of a kind in the report and on the screen
 
 
@@ -44,7 +59,7 @@ def evaluate(settings: EvaluateSettings, runs: Sequence[Run]) -> None:
         images = plural(sum(len(run.images) for run in runs), "image")
         announce(f"evaluating {images} of {plural(len(runs), 'run')} into {folder}")
     rows = [speed_row(run, baseline_of(run, runs, settings.baseline)) for run in runs]
-    scores, skipped = compute_scores(settings, runs, rendered_scenes, processes)
+    scores, skipped = compute_scores(settings, runs, processes)
     if processes.rank > 0:
         return
     scores = with_prices(scores, _lossless_others(runs, rows))
@@ -148,3 +163,94 @@ def _tell(findings: Findings, scores: Scores) -> None:
         print(PAPER_NOTE)
     names = dict.fromkeys(score.metric.split(".")[0] for score in all_scores)
     print(f"computed: {', '.join(('speed', *names))}", flush=True)
+
+
+def compute_scores(
+    settings: EvaluateSettings, runs: Sequence[Run], processes: Processes = ALONE
+) -> tuple[Scores, list[str]]:
+    """Return the scores of all runs, metric after metric, and what was not computed and why.
+
+    The processes share the features among them.
+    """
+    scores: Scores = {run.name: [] for run in runs}
+    tiny = all(run.settings["model"] == "tiny" for run in runs)
+    names = settings.chosen_metrics("tiny" if tiny else "other")
+    if not names:
+        return scores, []
+    store = FeatureStore(settings.cache_dir, settings.batch_size, processes)
+    device = pick_device(settings.device)
+    images, remark = common_images(runs)
+    remarks = [remark] if remark else []
+    comparing = {name for name in names if METRICS[name].figure.needs_reference}
+    real: ImageSet | Unavailable | None = None
+    if comparing:
+        real = _together(processes, partial(_reference, settings, tiny, processes))
+    if isinstance(real, ImageSet):
+        remarks += [f"{real.name}: left out {text}" for text in real.left_out]
+    for name in names:
+        theirs = real if name in comparing else None
+        build = partial(build_metric, name, settings, store, device)
+        metric = theirs if isinstance(theirs, Unavailable) else _together(processes, build)
+        if isinstance(metric, Unavailable):
+            remarks.append(f"{name} was not computed: {metric}")
+            continue
+        for image_set in images:
+            try:
+                scores[image_set.name] += map(_finite, metric.scores(image_set, theirs))
+            except Unavailable as error:
+                remarks.append(f"{name} of {image_set.name} was not computed: {error}")
+    return scores, remarks
+
+
+def with_prices(scores: Scores, baselines: Mapping[str, str]) -> Scores:
+    """Return the scores with `price`, the difference to the run's baseline over the same images.
+
+    Only scores that are shares get one. The shares of the single images are dropped.
+
+    baselines: by run, another run that is lossless.
+    """
+    named = {run: {s.metric: s for s in run_scores} for run, run_scores in scores.items()}
+
+    def price(run: str, score: Score) -> Estimate | None:
+        plain = named.get(baselines.get(run), {}).get(score.metric)
+        shares = [s.shares if s is not None else None for s in (score, plain)]
+        if None in shares:
+            return None
+        ours, theirs = ([total for _, total in pairs] for pairs in shares)
+        return paired_difference(*shares) if ours == theirs else None
+
+    return {
+        run: [replace(s, shares=None, price=price(run, s)) for s in run_scores]
+        for run, run_scores in scores.items()
+    }
+
+
+def _reference(settings: EvaluateSettings, tiny: bool, processes: Processes) -> ImageSet:
+    if settings.ref_dir is not None:
+        return read_reference(settings.ref_dir)
+    if not tiny:
+        raise Unavailable("it compares with real images, but there is no --ref_dir")
+    folder = Path(settings.cache_dir)
+    if processes.rank == 0:
+        rendered_scenes(folder)
+    processes.gather(None)  # they are rendered
+    return read_reference(str(rendered_scenes(folder)))
+
+
+def _together(processes: Processes, work: Callable[[], T]) -> T | Unavailable:
+    """Return the result of `work`; if any process lacks something for it, that, in all of them."""
+    result, fault = None, None
+    try:
+        result = work()
+    except Unavailable as error:
+        fault = error
+    # A process that went on alone would wait for the others at the next gather for ever.
+    return next(filter(None, processes.gather(fault)), result)
+
+
+def _finite(score: Score) -> Score:
+    ends = (score.value, score.low, score.high)
+    if all(math.isfinite(value) for value in ends if value is not None):
+        return score
+    interval = f"an interval from {score.low} to {score.high}"
+    raise Unavailable(f"{score.metric} is {score.value}, with {interval}")

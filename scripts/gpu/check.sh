@@ -1,16 +1,12 @@
 #!/usr/bin/env bash
-# Checks correctness and speed on a CUDA machine, the most important first:
+# Checks correctness and speed on a CUDA machine: tokens, rounds, prediction, methods (docs/gpu.md).
 #
 #   bash scripts/gpu/check.sh [--device cuda:N | cpu] [--small]
 #
-# 1. Tokens: every method in fp64, fp32 and bf16 against the CPU's.
-# 2. Rounds: a target of 7B with random weights, which this writes (15 GB) into OUT.
-# 3. Prediction: what scripts.gpu.predict says of these rounds, next to them.
-# 4. Methods: `benchmark` of the shipped model, one image at a time and in batches.
-#
-# It needs no network. If it is interrupted, run the same command again; what is measured is kept. At
-# the end it writes OUT/check.md, with all tables, and OUT.tar.gz, which is what to send back.
-# --small takes small sizes, some minutes; so does a machine without a GPU.
+# It needs no network, and writes a checkpoint of 15 GB into OUT. If it is interrupted, run the same
+# command again; what is measured is kept. At the end it writes OUT/check.md, with all tables, and
+# OUT.tar.gz, which is what to send back. --small takes small sizes, some minutes; so does a machine
+# without a GPU.
 #
 # Variables (default): OUT folder (outputs/gpu_check); MODEL a checkpoint of the tiny model's layout
 # (ckpts/tiny); PY interpreter.

@@ -94,10 +94,7 @@ def time_rounds(
 
 
 def held(method: MethodSettings, depth: float = 5) -> MethodSettings:
-    """Return a method whose trees keep one depth, and the baseline's width.
-
-    Random weights accept hardly any draft, so adaptive trees would shrink to the least.
-    """
+    """Return a method whose trees keep one depth, and the baseline's width."""
     if (adt := method.adt) is None:
         return method
     depth, width = min(max(round(depth), adt.d_min), adt.d_max), min(max(10, adt.k_min), adt.k_max)

@@ -6,14 +6,9 @@
 # RECIPE   a model: anole, lumina_mgpt, llamagen, llamagen2, janus_pro, emu3, emu3_5, liquid, lumina_mgpt2, glm_image or tiny (configs/*.yaml)
 # PROMPTS  coco (MS-COCO 2017 validation captions), parti (PartiPrompts), or a file of prompts
 #
-# 1. Files: what is here and what is missing, memory, sources, and the metrics to expect.
-# 2. Prompts, downloaded if they are not here.
-# 3. At each temperature: the speed of every row on a few prompts, and an estimate of the hours.
-# 4. The images of every row, with the same seeds.
-# 5. The tables of speed and image quality, and the report.
-#
-# It stops with one line where something is missing. The same command continues where it stopped,
-# and with more IMAGES it adds to those that are there.
+# It looks for files, downloads prompts, and at each temperature measures the speed, generates the
+# images and evaluates them (docs/paper.md). It stops with one line where something is missing. The
+# same command continues where it stopped, and with more IMAGES it adds to those that are there.
 #
 # Variables (default):
 #   METHODS       rows (ar eagle2 adt): recipes of configs/paper, recipes by path, or methods, such as

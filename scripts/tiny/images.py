@@ -38,11 +38,7 @@ class Split:
 
     @classmethod
     def read(cls, folder: Path, name: str) -> Split:
-        """Open `images_{name}.npy`, which stays on disk, and `captions_{name}.jsonl`.
-
-        Raises:
-            ValueError: the split has not been made.
-        """
+        """Open `images_{name}.npy`, which stays on disk, and `captions_{name}.jsonl`."""
         path = folder / f"images_{name}.npy"
         if not path.exists():
             raise ValueError(f"{path}: not found; make it with scripts.tiny.images --split {name}")
@@ -212,11 +208,7 @@ def make_images(
 
 
 def open_array(path: Path, dtype: type, shape: tuple[int, ...]) -> np.memmap:
-    """Open an array on disk for writing, of zeros if there is no file.
-
-    Raises:
-        ValueError: the file holds an array of another type or shape.
-    """
+    """Open an array on disk for writing, of zeros if there is no file; ValueError for another."""
     if not path.exists():
         return np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
     array = np.lib.format.open_memmap(path, mode="r+")

@@ -20,9 +20,16 @@ from scenes.scene import sample_scene
 from scripts.tiny import train_vqgan
 from scripts.tiny.encode import encode
 from scripts.tiny.train import train
-from scripts.tiny.train_vqgan import REPLACED, EmaCodebook, kmeans, replaced
+from scripts.tiny.train_vqgan import (
+    REPLACED,
+    EmaCodebook,
+    kmeans,
+    pixel_weights,
+    psnr_figures,
+    reconstruction_terms,
+    replaced,
+)
 from scripts.tiny.training import fast_precision
-from scripts.tiny.vqgan_loss import pixel_weights, psnr_figures, reconstruction_terms
 
 
 def write_images(folder: Path, split: str, images: np.ndarray) -> None:

@@ -20,7 +20,7 @@ from configs.fields import SettingsError
 from configs.schema import ROOT, RunSettings
 from eval.metrics.base import Score
 from eval.metrics.networks import AttributeNetwork
-from eval.report.figures import compute_scores
+from eval.report.evaluate import compute_scores
 from eval.report.run import read_run
 from runs.generate import generate_images
 from runs.run_folder import RunFolder
@@ -126,14 +126,13 @@ def test_features_are_shared(tmp_path, monkeypatch):
         chosen = EvaluateSettings(
             output_dir=str(folder), cache_dir=str(tmp_path / "features"), **flags
         )
-        results[processes.rank] = compute_scores(chosen, runs, lambda place: place, processes)
+        results[processes.rank] = compute_scores(chosen, runs, processes)
 
     assert Together(2).run(work) == [None, None]
     assert sum(seen) == 12 and results[0] == results[1]
     alone = compute_scores(
         EvaluateSettings(output_dir=str(folder), cache_dir=str(tmp_path / "again"), **flags),
         runs,
-        lambda p: p,
     )
     assert alone[1] == results[0][1]
     for ours, theirs in zip(alone[0]["run"], results[0][0]["run"], strict=True):

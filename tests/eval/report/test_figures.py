@@ -1,6 +1,7 @@
 """Image metrics of runs: over which images, with which reference, and what is skipped."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from eval.metrics import registry
 from eval.metrics.base import Score, Unavailable
 from eval.metrics.intervals import Estimate
 from eval.metrics.networks import AttributeNetwork
-from eval.report.figures import compute_scores, with_prices
+from eval.report.evaluate import compute_scores, with_prices
 from eval.report.run import read_run, read_runs
 from scenes.pictures import rendered_scenes
 from support.processes import Processes
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def scores_of(chosen: EvaluateSettings) -> tuple[dict, list[str]]:
     runs = read_runs(chosen.folders)
-    scores, skipped = compute_scores(chosen, runs, lambda _: pytest.fail("a reference was given"))
+    scores, skipped = compute_scores(chosen, runs)
     return {name: {s.metric: s for s in scores[name]} for name in scores}, skipped
 
 
@@ -62,7 +63,7 @@ def test_what_one_process_lacks_is_skipped_by_all(folders, tmp_path):
     other = Processes(0, 2, lambda value: [value, lacks])
     flags = {"ref_dir": str(folders[0] / "img"), "metrics": "tiny_is,tiny_fid"}
     chosen = settings_of(tmp_path, folders[0], **flags)
-    scores, skipped = compute_scores(chosen, read_runs(chosen.folders), lambda f: f, other)
+    scores, skipped = compute_scores(chosen, read_runs(chosen.folders), other)
     assert scores == {"ar": []} and len(skipped) == 2
     assert all("no library" in text for text in skipped)
 
@@ -102,10 +103,12 @@ def test_images_of_another_size_are_a_named_skip(tmp_path):
     assert all("64 x 64 pixels" in text for text in skipped if "tiny_is" in text)
 
 
-def test_rendered_scenes_are_the_tiny_models_reference(folders, tmp_path):
+def test_rendered_scenes_are_the_tiny_models_reference(folders, tmp_path, monkeypatch):
+    few = partial(rendered_scenes, count=30)
+    monkeypatch.setattr("eval.report.evaluate.rendered_scenes", few)
     runs = [read_run(str(folders[0]), "ar")]
     chosen = settings_of(tmp_path, folders[0], metrics="tiny_fid")
-    scores, skipped = compute_scores(chosen, runs, lambda folder: rendered_scenes(folder, 30))
+    scores, skipped = compute_scores(chosen, runs)
     assert not skipped and scores["ar"][0].reference == "tiny_reference, 30 images"
     assert scores["ar"][0].value > 0.1
 
