@@ -11,17 +11,16 @@ from itertools import product
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from configs.command_line import listed_method
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
 from configs.schema import RunSettings
 from configs.targets import ROOT
-from decoding.images import FinishedImage
+from eval.bench.benchmark import Bench
 from runs.drawing import image_jobs
-from runs.exactness import compare
-from runs.measure import BASELINE, measure
-from runs.methods import sampling_distribution
+from runs.measure import BASELINE, Measurement, measure
 from runs.prompts import prompt_items
 from runs.session import Session, open_session
 from scripts.gpu.record import Figures, Record
@@ -98,18 +97,20 @@ def compared(run: RunSettings, entry: str) -> Figures:
     """
     method, session = listed_method(entry, {}), open_once(run)
     repeats = method.same_tokens(run.sampling.temperature)
-    plain = replace(run, device="cpu", compile="off")
-    expected = decode_once(plain, BASELINE if repeats else method)
-    images = decode(session, method)
-    shares = [_agreed(one, other) for one, other in zip(expected, images, strict=True)]
-    counts = {"images": len(images), "identical": shares.count(1.0), "same_tokens": min(shares)}
-    if run.dtype == "bf16" or not (repeats or run.dtype == "fp64"):
-        return counts
-    if not repeats:
-        pairs = zip(images, shares, strict=True)
-        return counts | {"wrong": [image.job.id for image, share in pairs if share < 1]}
-    comparison = compare(session.target, sampling_distribution(run.sampling), expected, images)
-    return counts | {"near_ties": comparison.near_ties, "wrong": list(comparison.wrong)}
+    expected, measured = on_cpu(run, BASELINE if repeats else method), decode(session, method)
+    comparison = Bench(session, [], None).comparison(method, measured, expected)
+    pairs = list(zip(expected.images, measured.images, strict=True))
+    counts = {
+        "images": comparison.images,
+        "identical": comparison.identical,
+        "same_tokens": min(_agreed(one.codes, other.codes) for one, other in pairs),
+    }
+    if repeats and run.dtype != "bf16":
+        return counts | {"near_ties": comparison.near_ties, "wrong": list(comparison.wrong)}
+    if run.dtype == "fp64":
+        wrong = [one.job.id for one, other in pairs if not torch.equal(one.codes, other.codes)]
+        return counts | {"wrong": wrong}
+    return counts
 
 
 @lru_cache(maxsize=1)
@@ -119,21 +120,21 @@ def open_once(settings: EngineSettings) -> Session:
 
 
 @lru_cache
-def decode_once(run: RunSettings, method: MethodSettings) -> list[FinishedImage]:
-    """Return what `decode` does, for a model that is not kept."""
-    return decode(open_session(run), method)
+def on_cpu(run: RunSettings, method: MethodSettings) -> Measurement:
+    """Return the CPU's images, by a model that is not kept."""
+    return decode(open_session(replace(run, device="cpu", compile="off")), method)
 
 
-def decode(session: Session, method: MethodSettings) -> list[FinishedImage]:
-    """Return the images of a session's prompts by a method."""
+def decode(session: Session, method: MethodSettings) -> Measurement:
+    """Decode a session's prompts by a method."""
     jobs = image_jobs(prompt_items(session.settings), SEED)
-    return measure(session.open_engine(method), jobs).images
+    return measure(session.open_engine(method), jobs)
 
 
-def _agreed(one: FinishedImage, other: FinishedImage) -> float:
+def _agreed(one: Tensor, other: Tensor) -> float:
     """Return the share of an image's tokens before the first that differs."""
-    differs = (one.codes != other.codes).nonzero()
-    return 1.0 if not len(differs) else float(differs[0]) / len(one.codes)
+    differs = (one != other).nonzero()
+    return float(differs[0]) / len(one) if len(differs) else 1.0
 
 
 if __name__ == "__main__":

@@ -98,7 +98,8 @@ def test_it_says_how_it_is_called(checkpoint: Path, tmp_path: Path) -> None:
 def test_wrong_images_end_the_check_with_an_error(
     checkpoint, tmp_path, monkeypatch, capsys
 ) -> None:
-    monkeypatch.setattr(tokens, "compare", lambda *_: Comparison(1, 0, 0, ("00000_0",)))
+    found = Comparison(1, 0, 0, ("00000_0",))
+    monkeypatch.setattr("eval.bench.benchmark.compare", lambda *_: found)
     with pytest.raises(SystemExit) as stop:
         given = {"output": str(tmp_path / "tokens.jsonl"), "model_path": str(checkpoint)}
         tokens.compare_tokens(**given, device="cpu", images=1, methods="jacobi")
