@@ -50,11 +50,7 @@ class Bench:
 
     @staticmethod
     def open(settings: BenchmarkSettings) -> "Bench":
-        """Load what the methods need.
-
-        Raises:
-            SettingsError: prompts, checkpoint or --output_dir cannot be used.
-        """
+        """Load what the methods need; a SettingsError if a flag cannot be used."""
         items = prompt_items(settings.run)
         jobs = image_jobs(items, settings.run.seed)
         if settings.output:

@@ -19,12 +19,7 @@ _LONG = 60  # characters of a prompt in the heading
 def heading(
     settings: BenchmarkSettings, hardware: Mapping[str, object], dates: Sequence[str]
 ) -> str:
-    """Return a line that says where, when and of what the figures were measured.
-
-    Args:
-        hardware: as `Session.hardware` gives it.
-        dates: the days of the measurements.
-    """
+    """Return a line that says where, when and of what the figures were measured."""
     run, sampling = settings.run, settings.run.sampling
     machine = [hardware["gpu"]] if hardware["gpu"] else []
     threads = hardware["threads"]
@@ -42,11 +37,7 @@ def table(rows: Sequence[Row], images: int) -> str:
     """Return the table in Markdown, and a remark for every reason to doubt one of its rows.
 
     A doubtful speed-up is marked with (!). The fastest lossless one that nothing speaks against is
-    bold.
-
-    Args:
-        rows: figures by name; a sweep's have `cell`, its name. What no row has is no column.
-        images: how many were decoded, for the column of the same images.
+    bold. What no row has is no column.
     """
     best = _best(rows)
     return Table.of([_cells(row, images, best) for row in rows]).markdown() + remarks(rows)

@@ -54,11 +54,7 @@ class Attributes:
 
     @classmethod
     def from_prompt(cls, prompt: str, labels: Labels) -> Attributes:
-        """Return what a caption states, such as "a red circle on a plain blue background".
-
-        Raises:
-            ValueError: the caption names no background, or no object.
-        """
+        """Return what a caption states; ValueError if it names no background, or no object."""
         kinds, grounds = map("|".join, (labels.background_kinds, labels.background_colours))
         colours, shapes = map("|".join, (labels.colours, labels.shapes))
         prompt = prompt.lower()
@@ -84,10 +80,7 @@ def hits(seen: Sequence[Attributes], said: Sequence[Attributes]) -> dict[str, np
     The result is (images, 2) by aspect. `background_kind`, `background_colour` and `background`
     (both) count 1 per image; `colour`, `shape` and `object` count the colours, shapes and (colour,
     shape) pairs said; `exact` counts 1 for an image whose background, colours and shapes are those
-    said and no others.
-
-    Raises:
-        ValueError: if the lists are empty or differ in length.
+    said and no others. ValueError if the lists are empty or differ in length.
     """
     if len(seen) != len(said) or not said:
         got = f"{len(seen)} images and {len(said)} prompts"

@@ -28,10 +28,9 @@ class ClipNetwork(ImageNetwork):
     ):
         """Load a file, with open_clip's name of its `model`, a folder or what a hub id names.
 
-        longest: fit the longest edge and pad with zeros; otherwise fit the shortest and crop.
+        Unavailable if library or weights are missing, or do not fit each other.
 
-        Raises:
-            Unavailable: library or weights are missing, or do not fit each other.
+        longest: fit the longest edge and pad with zeros; otherwise fit the shortest and crop.
         """
         open_clip = library("open_clip", "open_clip_torch")
         weights = find_weights(flag, path)

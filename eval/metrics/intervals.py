@@ -71,10 +71,7 @@ def paired_ratio(above: Sequence[float], below: Sequence[float], samples: int = 
     """Return sum(above) / sum(below); the two figures of an image are drawn together.
 
     The interval says how far other images might move the ratio, not how far another hour of the
-    same machine might.
-
-    Raises:
-        ValueError: the two do not have one figure each per image.
+    same machine might. ValueError if the two do not have one figure each per image.
     """
     if len(above) != len(below) or not len(above):
         raise ValueError(f"expected one pair per image, got {len(above)} and {len(below)} figures")

@@ -25,10 +25,9 @@ class Metric:
             self.label, self.resize = network.label, network.resize
 
     def scores(self, images: ImageSet, reference: ImageSet | None) -> list[Score]:
-        """Return the scores of the images; `reference` holds real images.
+        """Return the scores of the images; Unavailable if they are not defined.
 
-        Raises:
-            Unavailable: the figure is not defined for these images.
+        reference: real images, where the metric needs them.
         """
         raise NotImplementedError
 

@@ -44,11 +44,7 @@ METRICS = {
 def build_metric(
     name: str, settings: EvaluateSettings, store: FeatureStore, device: torch.device
 ) -> Metric:
-    """Return a metric with its network, which metrics built one after the other share.
-
-    Raises:
-        Unavailable: a library or weights are missing.
-    """
+    """Return a metric with its network, which metrics built one after the other share."""
     figure, network, flags = METRICS[name]
     if network is None:
         return figure(name, None, store, settings)

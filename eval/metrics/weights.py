@@ -24,12 +24,9 @@ def library(module: str, package: str) -> ModuleType:
 
 
 def find_weights(flag: str, path: str) -> Path:
-    """Return the file or folder that a flag gave, here or from the hub.
+    """Return the file or folder that a flag gave; Unavailable says where users get it.
 
     On the hub it is owner/name, in open_clip's layout, or owner/name/file.
-
-    Raises:
-        Unavailable: it is not there; the message says where users get it.
     """
     if Path(path).exists():
         return Path(path)
@@ -49,8 +46,7 @@ def require_file(flag: str, path: str) -> Path:
 def read_state(flag: str, file: Path) -> dict[str, Tensor]:
     """Return the tensors of a file of torch.save by key, without running code in it.
 
-    Raises:
-        Unavailable: torch.save did not write the file, or it holds something else.
+    Unavailable if torch.save did not write the file, or it holds something else.
     """
     try:
         state = load_pickled(file)

@@ -89,10 +89,8 @@ class Run:
 def read_run(folder: str, name: str, flag: str = "--output_dir") -> Run:
     """Read a run folder; what cannot be used in it is named in `images.left_out`.
 
-    name: of the run in tables. flag: the flag that gave the folder, for errors.
-
-    Raises:
-        SettingsError: the folder holds no run, or none of its images can be used.
+    name: of the run in tables. flag: the flag that gave the folder, for errors: a SettingsError if
+    it holds no run, or none of its images can be used.
     """
     path = Path(folder)
     if not (path / MANIFEST).is_file() or not files_of(path, RECORDS):
@@ -241,11 +239,7 @@ class ImageTrace:
 
     @staticmethod
     def of(rounds: Iterable[Line], tokens: int, columns: int) -> "ImageTrace":
-        """Read an image's rounds, as trace.jsonl has them.
-
-        Raises:
-            ValueError: they do not decide every position after the first.
-        """
+        """Read an image's rounds; ValueError unless they decide every position but the first."""
         numbers, cut = np.full(tokens, -1), np.zeros(tokens, dtype=bool)
         accepted = np.full(tokens, np.nan)
         position = 1  # the prefill decides position 0

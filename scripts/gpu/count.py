@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from configs.methods import MethodSettings
 from decoding.images import Job
+from models.base import TransformerSpec
 from models.compiled import compile_blocks
 from models.transformer import Blocks
 from runs.session import Session
@@ -49,17 +50,15 @@ class Work(NamedTuple):
 
 
 class Network(NamedTuple):
-    """The sizes of the model that stands behind the narrow one."""
+    """The wide model that a narrow one stands for."""
 
     scale: int  # what widths are multiplied by
-    hidden: int  # of the narrow one
-    intermediate: int
-    head_dim: int  # of both
+    spec: TransformerSpec  # of the narrow one; a head is as wide in both
 
     @property
     def widths(self) -> set[int]:
         """Last dimensions that are proportional to the model's width."""
-        h, i = self.hidden, self.intermediate
+        h, i = self.spec.hidden, self.spec.intermediate
         return {h, 2 * h, 3 * h, i, 2 * i}
 
     def real(self, size: int) -> int:
@@ -68,19 +67,20 @@ class Network(NamedTuple):
 
 
 def count_rounds(
-    session: Session, network: Network, method: MethodSettings, images: int, compiles: bool = False
+    session: Session, scale: int, method: MethodSettings, images: int, compiles: bool = False
 ) -> list[Work]:
     """Return the work of one round, the mean of some at the start of an image.
 
     Attention is counted as in the middle of an image, which has half of its tokens in the cache.
 
-    compiles: as with --compile inductor: what it compiles is not compiled here, but counted so.
+    scale: what widths are multiplied by. compiles: as with --compile inductor; what it compiles is
+    not compiled here, but counted so.
     """
     jobs = [Job(str(number), "a red fox in the snow", number) for number in range(images)]
     steps = session.open_engine(method, images=images).generate(jobs)
     for _ in islice(steps, WARM):
         pass
-    with counting(session, network, compiles) as work:
+    with counting(session, Network(scale, session.target.spec), compiles) as work:
         rounds = sum(1 for _ in islice(steps, ROUNDS))
     return [kernel._replace(kernels=kernel.kernels / rounds) for kernel in work]
 
@@ -205,7 +205,7 @@ class _Counter(TorchDispatchMode):
         return Work("cache", 1, moved, 4 * wide * rows * heads * n * slots * head_dim)
 
     def _is_wide(self, x: Tensor) -> bool:
-        per_head = x.ndim == 4 and x.shape[-1] == self.network.head_dim
+        per_head = x.ndim == 4 and x.shape[-1] == self.network.spec.head_dim
         wide = per_head or (x.ndim and x.shape[-1] in self.network.widths)
         return bool(wide) and x.is_floating_point()
 
@@ -234,12 +234,13 @@ def _read(name: str, inputs: list[Tensor], outputs: list[Tensor]) -> list[Tensor
     return inputs[1:] if name.endswith("_") else inputs
 
 
-def total_bytes(session: Session, network: Network) -> int:
+def total_bytes(session: Session, scale: int) -> int:
     """Return the bytes of all weights, and of the keys and values of an image, in bf16."""
     spec = session.target.spec
+    network = Network(scale, spec)
     # by identity: the drafter may share the target's embedding and head
     weights = {id(w): w for module in _networks(session) for w in module.parameters()}
     elements = sum(prod(map(network.real, weight.shape)) for weight in weights.values())
-    width = spec.kv_heads * spec.head_dim * network.scale
+    width = spec.kv_heads * spec.head_dim * scale
     cached = 2 * 2 * width * spec.layers * spec.max_positions  # keys and values of guidance's rows
     return WIDTH * (elements + cached)

@@ -20,12 +20,11 @@ from configs.fields import SettingsError, build, refuse, settings_dict
 from configs.methods import MethodSettings
 from configs.model import EngineSettings
 from configs.sampling import SamplingSettings
-from configs.targets import ROOT
 from eval.bench.table import method_words
 from eval.report.run import read_run
 from eval.report.speed import tau as tau_of
 from runs.session import Session, open_session
-from scripts.gpu.count import KINDS, Network, Work, count_rounds, total_bytes
+from scripts.gpu.count import KINDS, Work, count_rounds, total_bytes
 from scripts.gpu.rounds import METHODS, held
 from scripts.gpu.tokens import short
 from scripts.tools.random_checkpoint import IDS, public_config, write_checkpoint
@@ -145,10 +144,10 @@ def predict(
     gpus = _gpus(gpu)
     table = _listed(methods) if tau is None else _tabled(Path(tau))
     with TemporaryDirectory() as folder:
-        session, network = _open(model, model_path, Path(folder))
-        count = partial(count_rounds, session, network, images=images)
+        session, scale = _open(model, model_path, Path(folder))
+        count = partial(count_rounds, session, scale, images=images)
         rows = [Row(*entry, count(entry[1]), count(entry[1], compiles=True)) for entry in table]
-    gigabytes = total_bytes(session, network) / 1e9
+    gigabytes = total_bytes(session, scale) / 1e9
     print(f"Predicted, not measured: {model_path or model} in bf16, {images} at once, guidance.")
     for prices in gpus:
         print(f"\n{prices.name}:\n")
@@ -193,22 +192,19 @@ def _tabled(path: Path) -> list[tuple[str, MethodSettings, float | None]]:
     return table
 
 
-def _open(model: str, model_path: str | None, folder: Path) -> tuple[Session, Network]:
-    """Return a session of a narrow model with all layers, and the sizes of the wide one."""
+def _open(model: str, model_path: str | None, folder: Path) -> tuple[Session, int]:
+    """Return a session of a narrow model with all layers, and what its widths are divided by."""
     if model not in ("anole", "tiny") or (model == "tiny" and model_path):
         refuse("model", model, "anole, also with --model_path, or tiny")
-    tiny = ROOT / "ckpts/tiny"
-    path = tiny if model == "tiny" else model_path and Path(model_path)
-    config = public_config(1, 32) | (read_object(path / "config.json") if path else {})
-    # Two heads, since with one of them a transposition needs no copy.
-    scale = 1 if model == "tiny" else config["num_attention_heads"] // 2
-    hidden, intermediate = config["hidden_size"] // scale, config["intermediate_size"] // scale
-    head_dim = config["hidden_size"] // config["num_attention_heads"]
-    network = Network(scale, hidden, intermediate, head_dim)
+    scale = 1
     if model == "anole":
+        config = public_config(1, 32)
+        config |= read_object(Path(model_path) / "config.json") if model_path else {}
         if config["vocab_size"] != IDS:
             refuse("model_path", model_path, f"a config.json with Anole's vocab_size {IDS}")
-        config |= {"hidden_size": hidden, "intermediate_size": intermediate}
+        # two heads, since with one of them a transposition needs no copy
+        scale = config["num_attention_heads"] // 2
+        config |= {name: config[name] // scale for name in ("hidden_size", "intermediate_size")}
         config |= {"num_attention_heads": 2, "num_key_value_heads": 2}
         write_checkpoint(folder, config)
     settings = EngineSettings(
@@ -216,7 +212,7 @@ def _open(model: str, model_path: str | None, folder: Path) -> tuple[Session, Ne
         device="cpu", compile="off", method=MethodSettings("eagle2"),
         sampling=SamplingSettings(top_k=2000 if model == "anole" else 0),
     )  # fmt: skip
-    return open_session(settings), network
+    return open_session(settings), scale
 
 
 def _cells(row: Row, plain: Row, gpu: Prices, measured: dict[str, float]) -> dict[str, str]:

@@ -25,11 +25,7 @@ class Record:
     """The rows of a file, by name. A measurement that failed or was skipped is tried again."""
 
     def __init__(self, path: Path, device: torch.device, **conditions: object):
-        """Open the file, or begin it with the machine and the conditions of its figures.
-
-        Raises:
-            SettingsError: the file belongs to another machine or other conditions.
-        """
+        """Open the file, or begin it with the machine and the conditions of its figures."""
         gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
         machine = {"gpu": gpu, "cpu": cpu_name(), "torch": torch.__version__} | conditions
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,34 +1,20 @@
 """Train a network of the tiny model: `python -m scripts.tiny.train --network vqgan`."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-
-import torch
 
 from scripts.tiny.train_attributes import AttributesRun
 from scripts.tiny.train_model import open_run
 from scripts.tiny.train_vqgan import DecoderRun, VqganRun
-from scripts.tiny.training import TrainingRun, train_for
+from scripts.tiny.training import train_for
 from support.devices import pick_device
 from support.script import run_script
 
-
-@dataclass(frozen=True)
-class Training:
-    """How a network is trained if no flag says otherwise."""
-
-    open: Callable[[Path, Path, int, torch.device], TrainingRun]  # work folder, model, batch size
-    minutes: float
-    batch_size: int
-    lr: float
-
-
+# By network: its training, minutes, images per step and highest learning rate, unless flags differ.
 TRAININGS = {
-    "vqgan": Training(VqganRun, 27.0, 8, 8e-4),
-    "decoder": Training(DecoderRun, 25.0, 8, 5e-4),
-    "model": Training(open_run, 270.0, 32, 1.7e-3),
-    "attributes": Training(AttributesRun, 5.0, 32, 2e-3),  # 2,400 steps on one CPU core
+    "vqgan": (VqganRun, 27.0, 8, 8e-4),
+    "decoder": (DecoderRun, 25.0, 8, 5e-4),
+    "model": (open_run, 270.0, 32, 1.7e-3),
+    "attributes": (AttributesRun, 5.0, 32, 2e-3),  # 2,400 steps on one CPU core
 }
 
 
@@ -57,10 +43,10 @@ def train(
     """
     if network not in TRAININGS:
         raise ValueError(f"--network: expected {', '.join(TRAININGS)}, got {network!r}")
-    usual, work, model = TRAININGS[network], Path(work_dir), Path(model_dir)
-    run = usual.open(work, model, batch_size or usual.batch_size, pick_device("auto"))
-    budget = usual.minutes if minutes is None else minutes
-    train_for(budget, run, work / f"{network}.pt", start_from, lr or usual.lr)
+    opened, budget, images, rate = TRAININGS[network]
+    work, model, budget = Path(work_dir), Path(model_dir), budget if minutes is None else minutes
+    run = opened(work, model, batch_size or images, pick_device("auto"))
+    train_for(budget, run, work / f"{network}.pt", start_from, lr or rate)
     if run.crew.rank == 0:
         run.export(model)
 

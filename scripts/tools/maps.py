@@ -57,12 +57,7 @@ def maps(*, run: str, output_dir: str | None = None) -> None:
 
 
 def traces_of(folder: str) -> list[ImageTrace]:
-    """Return the traces of a run's images, those that have one.
-
-    Raises:
-        SettingsError: no image has a trace with accepted drafts, one is damaged, or the images have
-            different sizes.
-    """
+    """Return the traces of a run's images; a SettingsError if they cannot be compared."""
     run = read_run(folder, folder, "--run")
     traces, faults = read_traces(run, run.records)
     if faults:
