@@ -58,7 +58,6 @@ def paired_difference(ours: Sequence[Share], theirs: Sequence[Share]) -> Estimat
     The two pairs of an image are drawn together. ours, theirs: (hits, total) of each image.
     """
     one, other = (np.array(shares, dtype=float) for shares in (ours, theirs))  # (images, 2) each
-    assert one.shape == other.shape
 
     def difference(counts: np.ndarray) -> float:
         (hits, total), (their_hits, their_total) = counts @ one, counts @ other

@@ -34,7 +34,7 @@ from support.provenance import revision, versions
 from support.tables import Table
 
 T = TypeVar("T")
-Scores = dict[str, list[Score]]  # by run
+Scores = dict[str, dict[str, Score]]  # by run and metric
 _SHOWN = 8  # remarks of a kind in the report and on the screen
 
 
@@ -126,7 +126,7 @@ def _document(
         "settings": settings_dict(settings),
         "runs": list(map(_run_entry, findings.runs, findings.rows)),
         "speed": [asdict(row) for row in findings.rows],
-        "images": {run: list(map(_score_entry, of_run)) for run, of_run in scores.items()},
+        "images": {run: list(map(_score_entry, of_run.values())) for run, of_run in scores.items()},
         "remarks": remarks,
         "versions": versions(),
         "revision": revision(),
@@ -155,7 +155,7 @@ def _write(folder: Path, tables: Sequence[Table], document: dict[str, object], p
 def _tell(findings: Findings, scores: Scores) -> None:
     """Print the tables, the remarks (on stderr) and what was computed."""
     print("\n".join(table.markdown() for table in findings.tables[:2] if table.rows))
-    all_scores = [score for run_scores in scores.values() for score in run_scores]
+    all_scores = [score for of_run in scores.values() for score in of_run.values()]
     warnings = dict.fromkeys(f"{s.metric}: {s.warning}" for s in all_scores if s.warning)
     for text in (*findings.remarks, *warnings):
         print(f"note: {text}", file=sys.stderr)
@@ -172,7 +172,7 @@ def compute_scores(
 
     The processes share the features among them.
     """
-    scores: Scores = {run.name: [] for run in runs}
+    scores: Scores = {run.name: {} for run in runs}
     tiny = all(run.settings["model"] == "tiny" for run in runs)
     names = settings.chosen_metrics("tiny" if tiny else "other")
     if not names:
@@ -196,7 +196,8 @@ def compute_scores(
             continue
         for image_set in images:
             try:
-                scores[image_set.name] += map(_finite, metric.scores(image_set, theirs))
+                found = map(_finite, metric.scores(image_set, theirs))
+                scores[image_set.name] |= {score.metric: score for score in found}
             except Unavailable as error:
                 remarks.append(f"{name} of {image_set.name} was not computed: {error}")
     return scores, remarks
@@ -209,10 +210,9 @@ def with_prices(scores: Scores, baselines: Mapping[str, str]) -> Scores:
 
     baselines: by run, another run that is lossless.
     """
-    named = {run: {s.metric: s for s in run_scores} for run, run_scores in scores.items()}
 
     def price(run: str, score: Score) -> Estimate | None:
-        plain = named.get(baselines.get(run), {}).get(score.metric)
+        plain = scores.get(baselines.get(run), {}).get(score.metric)
         shares = [s.shares if s is not None else None for s in (score, plain)]
         if None in shares:
             return None
@@ -220,8 +220,8 @@ def with_prices(scores: Scores, baselines: Mapping[str, str]) -> Scores:
         return paired_difference(*shares) if ours == theirs else None
 
     return {
-        run: [replace(s, shares=None, price=price(run, s)) for s in run_scores]
-        for run, run_scores in scores.items()
+        run: {name: replace(s, shares=None, price=price(run, s)) for name, s in of_run.items()}
+        for run, of_run in scores.items()
     }
 
 

@@ -113,8 +113,7 @@ def read_run(folder: str, name: str, flag: str = "--output_dir") -> Run:
         if image.stem not in recorded
     )
     images = replace(images, left_out=(*faults, *unrecorded, *images.left_out))
-    kept = {image.stem for image in images.paths}
-    usable = {key: record for key, record in records.items() if key in kept}
+    usable = {image.stem: records[image.stem] for image in images.paths}
     return Run(name, path, manifest, usable, images)
 
 

@@ -51,7 +51,7 @@ def _paper_cells(row: SpeedRow) -> dict[str, str]:
     }
 
 
-def metric_table(scores: Mapping[str, Sequence[Score]], rows: Sequence[SpeedRow]) -> Table:
+def metric_table(scores: Mapping[str, Mapping[str, Score]], rows: Sequence[SpeedRow]) -> Table:
     """Return a row per figure and a column per run.
 
     A row below holds the differences to the lossless baselines over the same images, where there
@@ -63,32 +63,29 @@ def metric_table(scores: Mapping[str, Sequence[Score]], rows: Sequence[SpeedRow]
         run: f"{run} ({', '.join(differing[run].values())})" if differing.get(run) else run
         for run in scores
     }
-    by_metric: dict[str, dict[str, Score]] = {}  # metric -> run -> score
-    for run, run_scores in scores.items():
-        for score in run_scores:
-            by_metric.setdefault(score.metric, {})[run] = score
     paper = {row.run: row.paper.clip for row in rows if row.paper and row.paper.clip is not None}
+    clip = {f"paper's {run}": number(value) for run, value in paper.items()}
     table: list[dict[str, str]] = []
-    for metric, by_run in by_metric.items():
-        arrow = "↑" if next(iter(by_run.values())).higher else "↓"
-        shown = {titles[run]: _score(by_run.get(run)) for run in scores}
-        clip = {f"paper's {run}": number(value) for run, value in paper.items()}
-        table.append({"figure": f"{metric} {arrow}"} | shown | (clip if metric == "clip" else {}))
+    higher = {name: score.higher for of_run in scores.values() for name, score in of_run.items()}
+    for metric, more_is_better in higher.items():
+        shown = {titles[run]: _score(of_run.get(metric)) for run, of_run in scores.items()}
+        name = f"{metric} {'↑' if more_is_better else '↓'}"
+        table.append({"figure": name} | shown | (clip if metric == "clip" else {}))
         prices = {
-            titles[run]: score.price.words(partial(_digits, sign="+"))
-            for run, score in by_run.items()
-            if score.price
+            titles[run]: of_run[metric].price.words(partial(_digits, sign="+"))
+            for run, of_run in scores.items()
+            if metric in of_run and of_run[metric].price
         }
         if prices:
             table.append({"figure": f"{metric}, minus the baseline's"} | prices)
     return Table.of(table, "Images")
 
 
-def sources_table(scores: Mapping[str, Sequence[Score]]) -> Table:
+def sources_table(scores: Mapping[str, Mapping[str, Score]]) -> Table:
     """Return what every figure rests on, with one row for all figures and runs that agree."""
     runs: dict[tuple[str, ...], list[str]] = {}  # by figure and notes
-    for run, run_scores in scores.items():
-        for score in run_scores:
+    for run, of_run in scores.items():
+        for score in of_run.values():
             notes = (score.reference or NONE, score.interval or NONE, score.warning or NONE)
             key = (score.metric, str(score.count), score.network, score.resize, *notes)
             runs.setdefault(key, []).append(run)

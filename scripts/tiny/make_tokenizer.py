@@ -62,15 +62,8 @@ def make_tokenizer(
     target = Path(output_dir) / "text_tokenizer.json"
     target.parent.mkdir(parents=True, exist_ok=True)
     replace_file(target, tokenizer.to_str(pretty=True).encode())
-    report = {
-        "event": "tokenizer",
-        "path": str(target),
-        "vocab_size": tokenizer.get_vocab_size(),
-        "captions": len(lengths),
-        "mean_tokens": round(sum(lengths) / len(lengths), 2),
-        "max_tokens": max(lengths),
-    }
-    print(json.dumps(report), flush=True)
+    size, mean = tokenizer.get_vocab_size(), sum(lengths) / len(lengths)
+    print(f"{target}: {size} ids; captions have {mean:.2f} tokens, at most {max(lengths)}")
 
 
 def _learn_merges(captions: Iterable[str], max_merges: int) -> list[tuple[str, str]]:

@@ -9,6 +9,7 @@ by image.
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import mean
 
@@ -20,6 +21,7 @@ from configs.command_line import listed_method
 from configs.methods import MethodSettings
 from configs.sampling import SamplingSettings
 from configs.schema import RunSettings
+from decoding.engine import Engine
 from decoding.images import Job
 from decoding.noise import gumbel
 from decoding.sampling import SamplingDistribution, choose
@@ -28,7 +30,7 @@ from models.base import TargetModel
 from runs.check.transformers import load_chameleon
 from runs.drawing import image_jobs
 from runs.prompts import prompt_items
-from runs.session import Session, open_session
+from runs.session import open_session
 from support.script import run_script
 from support.tables import Table
 
@@ -97,8 +99,11 @@ def compare(
     )  # fmt: skip
     session = open_session(settings)
     jobs = image_jobs(prompt_items(settings), settings.seed)
-    loops = {THEIRS: _their_loop(session)}
-    loops |= {name: _our_loop(session, name) for name in methods.split(",")}
+    model = load_chameleon(Path(session.settings.model_path), session.target)[0]
+    rule = session.open_engine().distribution
+    loops = {THEIRS: lambda job: transformers_decode(model, session.target, job, rule)}
+    for name in methods.split(","):
+        loops[name] = partial(_decode, session.open_engine(listed_method(name, {})))
     seconds: dict[str, list[float]] = {name: [] for name in loops}
     codes: dict[str, list[Tensor]] = {name: [] for name in loops}
     for number, job in enumerate([jobs[0], *jobs]):
@@ -125,15 +130,8 @@ def compare(
     print(Table.of(rows).markdown(), end="")
 
 
-def _their_loop(session: Session) -> Callable[[Job], Tensor]:
-    model = load_chameleon(Path(session.settings.model_path), session.target)[0]
-    distribution = session.open_engine().distribution
-    return lambda job: transformers_decode(model, session.target, job, distribution)
-
-
-def _our_loop(session: Session, name: str) -> Callable[[Job], Tensor]:
-    engine = session.open_engine(listed_method(name, {}))
-    return lambda job: next(i.codes for step in engine.generate([job]) for i in step.finished)
+def _decode(engine: Engine, job: Job) -> Tensor:
+    return next(image.codes for step in engine.generate([job]) for image in step.finished)
 
 
 if __name__ == "__main__":

@@ -24,8 +24,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def scores_of(chosen: EvaluateSettings) -> tuple[dict, list[str]]:
     runs = read_runs(chosen.folders)
-    scores, skipped = compute_scores(chosen, runs)
-    return {name: {s.metric: s for s in scores[name]} for name in scores}, skipped
+    return compute_scores(chosen, runs)
 
 
 def test_identical_folders_have_distance_zero_and_the_same_manifold(folders, tmp_path):
@@ -53,9 +52,10 @@ def test_runs_are_compared_on_the_images_that_all_have(drawn, folders, tmp_path)
 def test_the_price_of_a_run_by_hand():
     score = Score("m", 0.0, 9, "n", "r")
     plain, dear = (replace(score, shares=((hit, 1.0),) * 9) for hit in (0.5, 0.25))
-    scores = with_prices({"a": [plain], "b": [dear], "c": [score]}, {"b": "a", "c": "a"})
-    assert scores["b"][0].price == Estimate(-0.25, -0.25, -0.25)
-    assert scores["a"][0].price is scores["c"][0].price is scores["a"][0].shares is None
+    runs = {"a": {"m": plain}, "b": {"m": dear}, "c": {"m": score}}
+    scores = with_prices(runs, {"b": "a", "c": "a"})
+    assert scores["b"]["m"].price == Estimate(-0.25, -0.25, -0.25)
+    assert scores["a"]["m"].price is scores["c"]["m"].price is scores["a"]["m"].shares is None
 
 
 def test_what_one_process_lacks_is_skipped_by_all(folders, tmp_path):
@@ -64,7 +64,7 @@ def test_what_one_process_lacks_is_skipped_by_all(folders, tmp_path):
     flags = {"ref_dir": str(folders[0] / "img"), "metrics": "tiny_is,tiny_fid"}
     chosen = settings_of(tmp_path, folders[0], **flags)
     scores, skipped = compute_scores(chosen, read_runs(chosen.folders), other)
-    assert scores == {"ar": []} and len(skipped) == 2
+    assert scores == {"ar": {}} and len(skipped) == 2
     assert all("no library" in text for text in skipped)
 
 
@@ -109,8 +109,8 @@ def test_rendered_scenes_are_the_tiny_models_reference(folders, tmp_path, monkey
     runs = [read_run(str(folders[0]), "ar")]
     chosen = settings_of(tmp_path, folders[0], metrics="tiny_fid")
     scores, skipped = compute_scores(chosen, runs)
-    assert not skipped and scores["ar"][0].reference == "tiny_reference, 30 images"
-    assert scores["ar"][0].value > 0.1
+    assert not skipped and scores["ar"]["tiny_fid"].reference == "tiny_reference, 30 images"
+    assert scores["ar"]["tiny_fid"].value > 0.1
 
 
 def test_metrics_are_those_of_the_settings():

@@ -57,11 +57,11 @@ def test_runs_of_other_distributions_are_marked(make):
     column = table.columns.index("distribution")
     assert [cells[column] for cells in table.rows] == ["top_k 0", "top_k 4"]
     score = Score("clip", value=-0.00001, count=2, network="n", resize="r", higher=True)
-    images = metric_table({row.run: [score] for row in rows}, rows)
+    images = metric_table({row.run: {"clip": score} for row in rows}, rows)
     assert images.columns == ("figure", "k0 (top_k 0)", "k4 (top_k 4)")
     assert images.rows[0][1] == "0.0000"
     assert "distribution" not in speed_table(rows[:1]).columns
-    assert metric_table({"k0": [score]}, rows[:1]).columns == ("figure", "k0")
+    assert metric_table({"k0": {"clip": score}}, rows[:1]).columns == ("figure", "k0")
 
 
 def test_figures_by_hand(plain, adt):
@@ -153,8 +153,8 @@ def test_the_papers_figures_are_shown_next_to_the_same_cell(plain, adt):
 
 
 def test_figures_and_runs_that_rest_on_the_same_share_a_row():
-    def scores(count: int) -> list[Score]:
-        return [Score(name, 1.0, count, "network", "resize") for name in ("a", "b")]
+    def scores(count: int) -> dict[str, Score]:
+        return {name: Score(name, 1.0, count, "network", "resize") for name in ("a", "b")}
 
     table = sources_table({"x": scores(9), "y": scores(9), "z": scores(8)})
     assert [row[:3] for row in table.rows] == [("a, b", "x, y", "9"), ("a, b", "z", "8")]
