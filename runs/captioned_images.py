@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from configs.downloads import damage, failed_download
-from configs.fields import SettingsError, found_at, mismatch, one_of
+from configs.fields import found_at, mismatch, one_of
 from runs.prompt_files import text_fault
 from support.durable import reason
 from support.json_files import parse_json
@@ -51,14 +51,10 @@ def captioned_images(source: Path) -> Iterator[Captioned]:
     items = _distinct(_read(source))
     first = next(items, None)
     if first is None:
-        raise _without_images(source)
+        expected = f"images ({', '.join(IMAGE_ENDINGS)}) with captions"
+        advice = "Captions are .txt files of the images' names, or in a .jsonl file."
+        raise mismatch(f"--data_dir {source}", "no image", expected, advice)
     return chain([first], items)
-
-
-def _without_images(source: Path) -> SettingsError:
-    expected = f"images ({', '.join(IMAGE_ENDINGS)}) with captions"
-    advice = "Captions are .txt files of the images' names, or in a .jsonl file."
-    return mismatch(f"--data_dir {source}", "no image", expected, advice)
 
 
 def _read(source: Path) -> Iterator[Captioned]:
@@ -81,9 +77,9 @@ def _read(source: Path) -> Iterator[Captioned]:
         return chain.from_iterable(map(_packed, archives))
     if lists:
         return _listed(lists[0])
-    if not any(path.name.lower().endswith(IMAGE_ENDINGS) for path in source.rglob("*")):
-        raise _without_images(source)
-    return _paired(source)
+    # a folder of texts alone has no image, rather than captions without one
+    images = any(path.name.lower().endswith(IMAGE_ENDINGS) for path in source.rglob("*"))
+    return _paired(source) if images else iter(())
 
 
 def _distinct(items: Iterable[Captioned]) -> Iterator[Captioned]:
@@ -92,12 +88,15 @@ def _distinct(items: Iterable[Captioned]) -> Iterator[Captioned]:
     for item in items:
         id = item.id.encode(errors="backslashreplace").decode()  # a file's name may be any bytes
         seen[id] += 1
-        again = Captioned(f"{id} ({seen[id]})", partial(_fail, f"named twice: {id}"))
+        again = _unusable(f"{id} ({seen[id]})", f"named twice: {id}")
         yield again if seen[id] > 1 else replace(item, id=id)
 
 
-def _fail(reason: str) -> NoReturn:
-    raise Fault(reason)
+def _unusable(id: str, why: str) -> Captioned:
+    def load() -> NoReturn:
+        raise Fault(why)
+
+    return Captioned(id, load)
 
 
 def _paired(folder: Path) -> Iterator[Captioned]:
@@ -112,7 +111,7 @@ def _paired(folder: Path) -> Iterator[Captioned]:
             if name.lower().endswith(IMAGE_ENDINGS):
                 yield Captioned(id, partial(_load_pair, path))
             elif path.suffix == ".txt" and path.stem not in captioned:
-                yield Captioned(id, partial(_fail, "no image: none with this caption's name"))
+                yield _unusable(id, "no image: none with this caption's name")
 
 
 def _refuse(error: OSError) -> NoReturn:
@@ -144,10 +143,8 @@ def _listed_image(path: Path, number: int, line: bytes) -> Captioned:
         entry = dict(parse_json(line, finite=False))
         name = next(entry[key] for key in _IMAGE_KEYS if isinstance(entry.get(key), str))
     except (ValueError, TypeError, StopIteration):
-        wanted = f"no object with {one_of(_IMAGE_KEYS)}"
-        return Captioned(
-            f"{path.name}, line {number}", partial(_fail, f"line cannot be read: {wanted}")
-        )
+        why = f"line cannot be read: no object with {one_of(_IMAGE_KEYS)}"
+        return _unusable(f"{path.name}, line {number}", why)
     return Captioned(name, lambda: (_caption(_first(entry)), _content(path.parent / name, "image")))
 
 
@@ -161,9 +158,7 @@ def _packed(path: Path) -> Iterator[Captioned]:
                 members = {_key(member.name)[1]: member for member in group}
                 yield Captioned(f"{path.name}/{key}", partial(_load_members, archive, members))
     except (OSError, tarfile.TarError) as error:
-        yield Captioned(
-            f"{path.name}, the rest", partial(_fail, f"tar cannot be read: {damage(path, error)}")
-        )
+        yield _unusable(f"{path.name}, the rest", f"tar cannot be read: {damage(path, error)}")
 
 
 def _key(name: str) -> tuple[str, str]:
@@ -191,14 +186,12 @@ def _load_members(
         else:
             raise Fault("no caption: no .txt or .json with this key")
         return caption, content(image)
+    except Fault:
+        raise
     except (OSError, tarfile.TarError) as error:
         raise Fault(f"tar cannot be read: {error}") from error
     except (ValueError, TypeError) as error:
-        raise (
-            error
-            if isinstance(error, Fault)
-            else Fault(f"no caption: its .json cannot be read: {error}")
-        ) from error
+        raise Fault(f"no caption: its .json cannot be read: {error}") from error
 
 
 def _first(entry: dict[str, Any]) -> object:

@@ -55,13 +55,18 @@ def extract_tokens(
     size: images of a shard.
     """
     processes = processes or launched()
-    refuse_spread(settings.run, processes)
-    prompts = _prompts(settings) if settings.from_prompts else None
-    if prompts is None:
+    run = settings.run
+    refuse_spread(run, processes)
+    prompts: list[PromptItem] | None = None  # the first sample of each
+    if not settings.from_prompts:
         images = captioned_images(Path(settings.data_dir))
     else:
-        images = _samples(prompts, settings.num_images)
-    run = settings.run
+        captions = settings.prompt is None  # of the tiny model's own training
+        wanted = min(settings.num_images, SCENES)
+        prompts = numbered(scene_captions("train", wanted)) if captions else prompt_items(run)
+        # one sample of every prompt, then a second one of each, and so on
+        several = (replace(item, sample=sample) for sample in count() for item in prompts)
+        images = islice(several, settings.num_images)
     with refusing():
         options = target_options(run, torch.float32, pick_device(run.device))
         codec = load_codec(run.model, run.model_path, options)
@@ -83,18 +88,6 @@ def extract_tokens(
             source = pictures if prompts is None else f"--prompt {run.prompt}"
             raise Failure(f"{source}: found nothing that can be used: {summary}")
         print(summary)
-
-
-def _prompts(settings: ExtractionSettings) -> list[PromptItem]:
-    """Return the first sample of every prompt."""
-    if settings.prompt is None:
-        return numbered(scene_captions("train", min(settings.num_images, SCENES)))
-    return prompt_items(settings.run)
-
-
-def _samples(prompts: Sequence[PromptItem], wanted: int) -> Iterator[PromptItem]:
-    """Yield one sample of every prompt, then a second one of each, and so on."""
-    return islice((replace(item, sample=sample) for sample in count() for item in prompts), wanted)
 
 
 def _about(

@@ -124,18 +124,17 @@ def read_parti(path: Path) -> list[str]:
     if (table.fieldnames or []).count("Prompt") > 1:
         _refuse(path, "prompt_file", "the column 'Prompt' twice", _TABLE)
     fields = [row.get("Prompt") or "" for row in rows]
-    prompts = [_unquoted(field) for field in fields if field.strip()]
+    # a field that is quoted as CSV is: in quotes, its own ones doubled
+    prompts = [
+        field[1:-1].replace('""', '"') if re.fullmatch(r'"([^"]|"")*"', field) else field
+        for field in fields
+        if field.strip()
+    ]
     if not prompts:
         _refuse(path, "prompt_file", "no prompts", _TABLE)
     if left_out := len(rows) - len(prompts):
         remark(f"--prompt_file {path}: {left_out} of {len(rows)} rows have no prompt: left out")
     return prompts
-
-
-def _unquoted(field: str) -> str:
-    """Return the text of a field that may be quoted as CSV is: in quotes, its own ones doubled."""
-    quoted = re.fullmatch(r'"((?:[^"]|"")*)"', field)
-    return quoted[1].replace('""', '"') if quoted else field
 
 
 def read_coco(path: Path, caption: str) -> list[str]:
