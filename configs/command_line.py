@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field
 from typing import NoReturn
 
-from configs.commands import COMMANDS, PaperFlags, PluginFlags, RecipeFlags, flags_of
+from configs.commands import COMMANDS, PaperFlags, RecipeFlags, flags_of
 from configs.fields import (
     SettingsError,
     Values,
@@ -148,10 +148,8 @@ def import_plugin(name: str) -> None:
 
 def read_recipe(path: str, command: str) -> Values:
     """Return the settings in a YAML file of `flag: value` lines; unknown flags are errors."""
-    flags = flags_of(command)
-    for owner in (RecipeFlags, PluginFlags, PaperFlags):
-        if owner in COMMANDS[command].settings:
-            flags = {name: f for name, f in flags.items() if name not in settings_fields(owner)}
+    typed = [*settings_fields(RecipeFlags).values(), *settings_fields(PaperFlags).values()]
+    flags = {name: f for name, f in flags_of(command).items() if f not in typed}
     texts = read_yaml(path, "config")
     tuned = _tuned(path, texts.pop(TUNED, None))
     texts = {name: text for name, text in texts.items() if text not in STILL_SO.get(name, ())}
@@ -222,7 +220,12 @@ def listed_method(entry: str, shared: Values, source: str = "--methods") -> Meth
     flags = {flag: f for flag, f in METHOD_FLAGS.items() if flag != "method"}
     given: Values = {}
     try:
-        recipe = _method_recipe(name) if _is_recipe(name) else {"method": name}
+        recipe = {"method": name}
+        if _is_recipe(name):
+            found = read_recipe(name, "benchmark")
+            recipe = {flag: value for flag, value in found.items() if flag in METHOD_FLAGS}
+            if "method" not in recipe:
+                raise missing(name, "a line `method: NAME`")
         for option in options:
             flag, equals, text = option.partition("=")
             check_flag(flag, "benchmark", flags)
@@ -230,9 +233,8 @@ def listed_method(entry: str, shared: Values, source: str = "--methods") -> Meth
                 refuse(flag, option, "flag=value, once")
             given[flag] = parse(flags[flag], flag, text)
         values, _ = with_method(recipe, given)
-        fitting = applicable(shared | values)
-        kept = {flag: value for flag, value in shared.items() if flag in fitting}
-        return build(MethodSettings, kept | values)
+        kept = shared.keys() & applicable(shared | values)
+        return build(MethodSettings, {flag: shared[flag] for flag in kept} | values)
     except SettingsError as error:
         raise SettingsError(f"{source}, in {entry!r}: {error}") from error
 
@@ -253,12 +255,3 @@ def run_values_of(entries: Iterable[str]) -> Values:
 
 def _is_recipe(name: str) -> bool:
     return name.endswith((".yaml", ".yml"))
-
-
-def _method_recipe(path: str) -> Values:
-    """Return the method flags in a recipe."""
-    values = read_recipe(path, "benchmark")
-    flags = {flag: value for flag, value in values.items() if flag in METHOD_FLAGS}
-    if "method" not in flags:
-        raise missing(path, "a line `method: NAME`")
-    return flags

@@ -17,7 +17,7 @@ from configs.training import TrainSettings
 
 @dataclass(frozen=True)
 class RecipeFlags(Settings):
-    """The recipe."""
+    """Recipes, and methods and rules from outside the checkout."""
 
     group: ClassVar[str] = "Recipe"
     config: str | None = setting(
@@ -25,13 +25,6 @@ class RecipeFlags(Settings):
         "YAML files of `flag: value` lines, by commas; a later one and the command line win",
         shown="none",
     )
-
-
-@dataclass(frozen=True)
-class PluginFlags(Settings):
-    """Methods and rules from outside the checkout."""
-
-    group: ClassVar[str] = "Recipe"
     plugin: str | None = setting(
         None,
         "Python module, package.module, that registers your method or acceptance rule",
@@ -79,25 +72,27 @@ _ONLY_RUNS = dict.fromkeys(("overwrite", "trace"), "only generate_images has it"
 COMMANDS: dict[str, Command] = {
     "generate_images": Command(
         "generate images from prompts; run it again to resume",
-        (RunSettings, RecipeFlags, PluginFlags, PaperFlags),
+        (RunSettings, RecipeFlags, PaperFlags),
     ),
     "benchmark": Command(
         "compare methods on the same prompts and seeds; prints a table, then one line of JSON",
-        (MethodsFlags, BenchmarkSettings, RecipeFlags, PluginFlags, PaperFlags),
+        (MethodsFlags, BenchmarkSettings, RecipeFlags, PaperFlags),
         without=tuple(_ONLY_RUNS),
         gone=_ONLY_RUNS,
     ),
     "tune": Command(
         "find the fastest lossless method for your model on your machine; writes a recipe",
-        (TuneSettings, RecipeFlags, PluginFlags),
+        (TuneSettings, RecipeFlags),
         without=(*_ONLY_RUNS, "output_dir", *flags_in(MethodSettings)),
     ),
     "evaluate": Command(
-        "write tables, image metrics and a report from run folders", (EvaluateSettings, RecipeFlags)
+        "write tables, image metrics and a report from run folders",
+        (EvaluateSettings, RecipeFlags),
+        without=("plugin",),
     ),
     "extract_tokens": Command(
         "turn captioned or generated images into training data for drafters",
-        (ExtractionSettings, RecipeFlags, PluginFlags),
+        (ExtractionSettings, RecipeFlags),
         without=(
             "samples_per_prompt",
             "sample",
@@ -112,18 +107,18 @@ COMMANDS: dict[str, Command] = {
     "inspect": Command(
         "check a checkpoint's files and estimate memory; with --run, check the loaded model",
         (InspectSettings, RecipeFlags),
-        without=("cfg_mode",),
+        without=("cfg_mode", "plugin"),
     ),
     "vq_distances": Command(
         "write the table of nearest codes for relaxed acceptance", (DistanceSettings,)
     ),
     "demo": Command(
         "serve a page that compares plain decoding with a fast method, and the OpenAI image API",
-        (PageSettings, RecipeFlags, PluginFlags),
+        (PageSettings, RecipeFlags),
     ),
     "train_drafter": Command(
         "train a drafter for a target; run it again to resume",
-        (TrainSettings, RecipeFlags, PluginFlags),
+        (TrainSettings, RecipeFlags),
     ),
 }
 

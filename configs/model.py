@@ -89,7 +89,9 @@ class ModelSettings(CodecSettings):
 
 
 @dataclass(frozen=True)
-class TargetSettings(ModelSettings):
+class LoadedSettings(ModelSettings):
+    """How the target's weights are stored, and where the drafter's are."""
+
     quantize: str | None = setting(
         None,
         "store the target's layers as int8, or int4 (CUDA and bf16 only); needs torchao",
@@ -97,20 +99,15 @@ class TargetSettings(ModelSettings):
         shown="off",
         later=True,
     )
+    drafter_path: str | None = setting(
+        None, "folder of the drafter, or owner/name", path=True, shown="<model_path>/drafter"
+    )
 
     def settle(self) -> None:
         if self.quantize is not None and self.dtype == "fp64":
             refuse("quantize", self.quantize, "only with --dtype bf16 or fp32")
         if self.quantize == "int4" and self.dtype != "bf16":
             refuse("quantize", "int4", f"int8 with --dtype {self.dtype}; int4 only with bf16")
-
-
-@dataclass(frozen=True)
-class DrafterSettings(Settings):
-    group: ClassVar[str] = "Model"
-    drafter_path: str | None = setting(
-        None, "folder of the drafter, or owner/name", path=True, shown="<model_path>/drafter"
-    )
 
 
 @dataclass(frozen=True)
@@ -125,7 +122,7 @@ class DeviceSettings(Settings):
 
 @dataclass(frozen=True)
 class PlacementSettings(DeviceSettings):
-    """How a target is laid over the machine."""
+    """How a target is laid over the machine, and how many images it makes at once."""
 
     device_map: str = setting(
         "single", "auto = split the target's layers over all GPUs", choices=("single", "auto")
@@ -140,6 +137,7 @@ class PlacementSettings(DeviceSettings):
         "guidance rows in one forward pass, or in sequence (less memory, more time)",
         choices=("parallel", "sequential"),
     )
+    batch_size: int = setting(1, "images decoded together", low=1, high=1024)
 
     def settle(self) -> None:
         if self.device_map == "auto" and self.device != "auto":
@@ -148,13 +146,7 @@ class PlacementSettings(DeviceSettings):
 
 
 @dataclass(frozen=True)
-class BatchSettings(Settings):
-    group: ClassVar[str] = "Machine"
-    batch_size: int = setting(1, "images decoded together", low=1, high=1024)
-
-
-@dataclass(frozen=True)
-class EngineSettings(BatchSettings, PlacementSettings, DrafterSettings, TargetSettings):
+class EngineSettings(PlacementSettings, LoadedSettings):
     """All that it takes to load a model and decode with it; prompts are no part of it."""
 
     sampling: SamplingSettings = part(SamplingSettings)

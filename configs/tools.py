@@ -6,19 +6,12 @@ from typing import ClassVar
 
 from configs.fields import Settings, Values, build, part, setting, settings_dict
 from configs.methods import MethodSettings
-from configs.model import (
-    BatchSettings,
-    CodecSettings,
-    DrafterSettings,
-    EngineSettings,
-    PlacementSettings,
-    TargetSettings,
-)
+from configs.model import CodecSettings, EngineSettings, LoadedSettings, PlacementSettings
 from configs.sampling import SamplingSettings
 
 
 @dataclass(frozen=True)
-class InspectSettings(BatchSettings, PlacementSettings, DrafterSettings, TargetSettings):
+class InspectSettings(PlacementSettings, LoadedSettings):
     """What to look at, the run whose memory is computed, and whether to run it."""
 
     group: ClassVar[str] = "Report"

@@ -29,15 +29,21 @@ class Progress:
     A context manager. A thread writes the lines of a log, because one image can take hours.
     """
 
-    unit = "image"
     limit: float | None = None  # seconds that all may take, if the time decides and not a total
 
-    def __init__(self, what: str, total: int | None = None, done: int = 0, shown: bool = True):
+    def __init__(
+        self,
+        what: str,
+        total: int | None = None,
+        done: int = 0,
+        shown: bool = True,
+        unit: str = "image",
+    ):
         """Print what is made, how much of it and where to.
 
         total: units; None if that is not known. done: those that an earlier command has made.
         """
-        self.total, self.done, self.shown = total, done, shown
+        self.total, self.done, self.shown, self.unit = total, done, shown, unit
         self.words = "loading the model"
         self.started: float | None = None  # when the first unit was begun
         self.bar: tqdm | None = None
@@ -107,10 +113,6 @@ class Progress:
     def seconds(self) -> float:
         """Seconds since the first unit was begun."""
         return max(time.perf_counter() - self.started, 1e-9)  # a clock may not have moved yet
-
-
-class StepProgress(Progress):
-    unit = "step"
 
 
 class DecodingProgress(Progress):

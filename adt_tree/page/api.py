@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+import secrets
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import MISSING, dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -20,15 +22,97 @@ from starlette.routing import Route
 
 from adt_tree.calls import call_items, with_options
 from adt_tree.page.batches import ImageQueue, Order, QueueFull
-from adt_tree.page.image_request import ImageRequest, Problem, image_request, refusal
 from adt_tree.page.stage import encoded
 from adt_tree.pipeline import Pipeline
-from configs.fields import SettingsError, near_names, one_of, refuse
+from adt_tree.sources import ALIASES
+from configs.commands import flags_of
+from configs.fields import (
+    Settings,
+    SettingsError,
+    build,
+    near_names,
+    one_of,
+    refuse,
+    renamed_flags,
+    setting,
+)
 from configs.model import EngineSettings
 from runs.drawing import Drawn, image_jobs
 
 MOST_BYTES = 2**18  # of a request: more than the longest prompt
 _LEFT = 499  # status of a request whose client has left; nobody reads it
+MOST_IMAGES = 10  # as the API says
+_IGNORED = ("user", "safety_identifier")  # who asks: changes nothing
+_WHOLE = ", since only finished images are sent"
+
+
+@dataclass(frozen=True)
+class ImageRequest(Settings):
+    """The API's parameters, and ours: seed, method and sampling.
+
+    None: the server's own. A value that would have no effect is refused.
+    """
+
+    prompt: str = setting(MISSING, "what the images show")
+    model: str | None = setting(None, "the loaded model's name")
+    n: int = setting(1, "images", low=1, high=MOST_IMAGES)
+    size: str = setting("auto", "width x height in pixels")
+    seed: int | None = setting(None, "base seed; another each time", low=0, high=2**63 - 1)
+    method: str | None = setting(None, "how to draft")
+    cfg: float | None = setting(None, "guidance scale")
+    temperature: float | None = setting(None, "sampling temperature")
+    top_k: int | None = setting(None, "sample from the k likeliest codes")
+    top_p: float | None = setting(None, "sample from the likeliest codes with this probability")
+    response_format: str = setting(
+        "b64_json",
+        "how images come back",
+        choices=("b64_json",),
+        wanted="b64_json, since this server stores no images",
+    )
+    output_format: str = setting("png", "file format", choices=("png",))
+    background: str = setting("auto", "transparent or not", choices=("auto", "opaque"))
+    quality: str = setting("auto", "a model has one quality", choices=("auto", "standard"))
+    moderation: str = setting("auto", "prompts are not filtered", choices=("auto", "low"))
+    stream: bool = setting(
+        False, "send images before they are finished", choices=(False,), wanted=f"false{_WHOLE}"
+    )
+    partial_images: int = setting(0, "unfinished images to send", choices=(0,), wanted=f"0{_WHOLE}")
+
+    def settle(self) -> None:
+        self.fill(seed=secrets.randbelow(2**32))
+
+
+NAMES = tuple(f.name for f in fields(ImageRequest))
+
+
+class Problem(Exception):
+    """Why a request has no answer, as the API tells it."""
+
+    def __init__(self, status: int, message: str, param: str | None = None, code: str = ""):
+        """status: of HTTP; param: the parameter to change; code: for programs."""
+        super().__init__(message)
+        self.status, self.param, self.code = status, param, code or None
+
+
+def image_request(values: Mapping[str, Any]) -> ImageRequest:
+    """Return the request of a body; a Problem for an unknown parameter."""
+    given = {name: v for name, v in values.items() if v is not None and name not in _IGNORED}
+    for name in given:
+        if name not in NAMES:
+            text = f"Unknown parameter: {name!r}. {_advice(name)}"
+            raise Problem(400, text.strip(), name, "unknown_parameter")
+    if isinstance(given.get("prompt"), list):
+        refuse("prompt", given["prompt"], "one text", "Send one request per prompt.")
+    return build(ImageRequest, given)
+
+
+def _advice(name: str) -> str:
+    """Return what to do instead of giving a parameter that requests do not have."""
+    if ALIASES.get(name) in NAMES:
+        return f"Use {ALIASES[name]}."
+    if (flag := ALIASES.get(name, name)) in flags_of("demo"):
+        return f"It is set when the server starts, by --{flag}."
+    return near_names(name, NAMES)
 
 
 class ImageApi:
@@ -165,15 +249,20 @@ async def _left(request: Request) -> None:
 
 def _tell(request: Request, error: Exception) -> Response:
     problem = _problem(request, error)
-    return JSONResponse(problem.body, problem.status)
+    kinds = {429: "rate_limit_error", 500: "server_error"}
+    kind = kinds.get(problem.status, "invalid_request_error")
+    told = {"message": str(problem), "type": kind, "param": problem.param, "code": problem.code}
+    return JSONResponse({"error": told}, problem.status)
 
 
 def _problem(request: Request, error: Exception) -> Problem:
     match error:
         case Problem():
             return error
-        case SettingsError():
-            return refusal(error)
+        case SettingsError():  # with the names of parameters as the API has them
+            text = renamed_flags(str(error), dict(zip(NAMES, NAMES, strict=True)))
+            name = text.partition(":")[0]
+            return Problem(400, text, name if name in NAMES else None, "invalid_value")
         case QueueFull():
             return Problem(429, "Too many requests wait; try later.", code="rate_limit_exceeded")
         case ClientDisconnect():

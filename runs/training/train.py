@@ -34,7 +34,7 @@ from support.devices import pick_device
 from support.durable import lock, make_writable
 from support.json_files import JsonLog
 from support.processes import Crew
-from support.progress import Progress, StepProgress, plural
+from support.progress import Progress, plural
 from support.provenance import checkpoint_id
 from support.training_state import damaged_state, load_state, save_state
 
@@ -63,7 +63,8 @@ def train(settings: TrainSettings) -> None:
                 stack.enter_context(lock(settings.folder / ".lock"))
             what = f"training a drafter on {plural(len(tokens), 'image')} of {settings.tokens} "
             what += f"into {settings.folder}; its log is there"
-            with StepProgress(what, settings.steps, shown=crew.rank == 0) as progress:
+            shown = crew.rank == 0
+            with Progress(what, settings.steps, shown=shown, unit="step") as progress:
                 if other := _sampled_otherwise(settings, tokens):
                     progress.note(other)
                 Training(settings, open_target(settings.plain), tokens, crew, progress).run()
