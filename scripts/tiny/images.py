@@ -69,43 +69,40 @@ def draw_scene(split: str, index: int) -> tuple[np.ndarray, dict[str, Any]]:
     return render_scene(scene), record
 
 
-@dataclass(frozen=True)
-class Crops:
-    """Square crops of pictures at several scales, by number."""
+Picture = tuple[str, str, bytes]  # id, caption and content of its file
 
-    pictures: Sequence[tuple[str, str, bytes]]  # id, caption and file content of each
 
-    @classmethod
-    def of_folder(cls, folder: Path, split: str, holdout: int) -> Crops:
-        """Return the crops of a split; `holdout` pictures are used for validation only."""
-        pictures = read_pictures(folder)
-        if split not in ("train", "validation"):
-            raise ValueError(f"--split: with --pictures expected train or validation, got {split}")
-        if not 0 < holdout < len(pictures):
-            raise ValueError(
-                f"--holdout: expected 1 to {len(pictures) - 1}, got {holdout}: {folder} has "
-                f"{len(pictures)} pictures"
-            )
-        # a folder's order is often its order by subject, so the first ones would be of one kind
-        order = np.random.default_rng(0).permutation(len(pictures))
-        chosen = order[:holdout] if split == "validation" else order[holdout:]
-        return cls([pictures[number] for number in sorted(chosen)])
+def pictures_of(folder: Path, split: str, holdout: int) -> list[Picture]:
+    """Return the pictures of a split; `holdout` of them are used for validation only."""
+    pictures = read_pictures(folder)
+    if split not in ("train", "validation"):
+        raise ValueError(f"--split: with --pictures expected train or validation, got {split}")
+    if not 0 < holdout < len(pictures):
+        raise ValueError(
+            f"--holdout: expected 1 to {len(pictures) - 1}, got {holdout}: {folder} has "
+            f"{len(pictures)} pictures"
+        )
+    # a folder's order is often its order by subject, so the first ones would be of one kind
+    order = np.random.default_rng(0).permutation(len(pictures))
+    chosen = order[:holdout] if split == "validation" else order[holdout:]
+    return [pictures[number] for number in sorted(chosen)]
 
-    def draw(self, index: int) -> tuple[np.ndarray, dict[str, Any]]:
-        """Return an image, uint8 (128, 128, 3), and its caption record.
 
-        The first crop of every picture is the largest square in its middle. The others are random
-        squares of it, half of them mirrored.
-        """
-        turn, number = divmod(index, len(self.pictures))
-        id, text, content = self.pictures[number]
-        try:
-            picture = ImageOps.exif_transpose(Image.open(io.BytesIO(content))).convert("RGB")
-        except OSError as error:
-            raise ValueError(f"{id}: expected a picture, got {error}; remove the file") from None
-        rng = np.random.default_rng((number, turn))
-        pixels = random_crop(picture, rng) if turn else crop(picture)
-        return pixels, {"index": index, "caption": text, "file": id}
+def draw_crop(pictures: Sequence[Picture], index: int) -> tuple[np.ndarray, dict[str, Any]]:
+    """Return a square crop of a picture, uint8 (128, 128, 3), and its caption record.
+
+    The first crop of every picture is the largest square in its middle. The others are random
+    squares of it at several scales, half of them mirrored.
+    """
+    turn, number = divmod(index, len(pictures))
+    id, text, content = pictures[number]
+    try:
+        picture = ImageOps.exif_transpose(Image.open(io.BytesIO(content))).convert("RGB")
+    except OSError as error:
+        raise ValueError(f"{id}: expected a picture, got {error}; remove the file") from None
+    rng = np.random.default_rng((number, turn))
+    pixels = random_crop(picture, rng) if turn else crop(picture)
+    return pixels, {"index": index, "caption": text, "file": id}
 
 
 def crop(
@@ -130,8 +127,8 @@ def random_crop(picture: Image.Image, rng: np.random.Generator) -> np.ndarray:
     return pixels[:, ::-1] if rng.random() < 0.5 else pixels
 
 
-def read_pictures(folder: Path) -> list[tuple[str, str, bytes]]:
-    """Return id, caption and content of each picture of a folder, a .jsonl file or .tar files.
+def read_pictures(folder: Path) -> list[Picture]:
+    """Return the pictures of a folder, a .jsonl file or .tar files.
 
     Captions are read as `extract_tokens --data_dir` reads them; in a folder of nothing but pictures
     the files' names are the captions. Pictures that cannot be read are reported and left out.
@@ -185,7 +182,7 @@ def make_images(
     """
     draw = partial(draw_scene, split)
     if pictures:
-        draw = Crops.of_folder(Path(pictures), split, holdout).draw
+        draw = partial(draw_crop, pictures_of(Path(pictures), split, holdout))
     folder = Path(work_dir)
     folder.mkdir(parents=True, exist_ok=True)
     captions_path = folder / f"captions_{split}.jsonl"

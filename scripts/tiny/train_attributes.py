@@ -6,8 +6,8 @@ shifted, tinted and made noisy at random, so that the classifier can read genera
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -47,7 +47,8 @@ class AttributesRun(TrainingRun):
     def loss(self) -> Tensor:
         self.module.train()  # `validate` has left it in the other mode
         pixels, targets = batch(self.train, self.decoded, self.step, self.batch_size)
-        return classifier_loss(self.module, pixels.to(self.device), targets.to(self.device))
+        targets = Targets(*(values.to(self.device) for values in targets))
+        return classifier_loss(self.module, pixels.to(self.device), targets)
 
     def validate(self, batches: int = 8) -> dict[str, float]:
         """Return accuracies on test scenes: as rendered, degraded, and reconstructed."""
@@ -82,18 +83,13 @@ def classifier_loss(model: AttributeClassifier, pixels: Tensor, targets: Targets
     return loss - F.logsigmoid(cells[tuple(targets.spots.T)]).mean()
 
 
-@dataclass(frozen=True)
-class Targets:
+class Targets(NamedTuple):
     """What the classifier should say about n scenes."""
 
     classes: Tensor  # (n, 2) int64, background kind and colour
     presence: Tensor  # (n, colours + shapes + pairs) float, zeros and ones
     # (m, 3) int64, a row per object and class that it shows: scene, column of `presence`, cell
     spots: Tensor
-
-    def to(self, device: torch.device) -> Targets:
-        """Return the targets on a device."""
-        return Targets(*(values.to(device) for values in vars(self).values()))
 
     @classmethod
     def of(cls, drawn: list[scenes.Scene]) -> Targets:

@@ -8,10 +8,10 @@ from PIL import Image
 
 from scenes.scene import sample_scene
 from scripts.tiny.images import (
-    Crops,
     Split,
     caption_from_name,
     make_images,
+    pictures_of,
     random_crop,
     read_pictures,
 )
@@ -122,7 +122,7 @@ def test_names_are_captions(stem, caption) -> None:
 )
 def test_what_does_not_fit_a_folder_is_refused(pictures, flags, message) -> None:
     with pytest.raises(ValueError, match=message):
-        Crops.of_folder(pictures, **{"split": "train", "holdout": 1} | flags)
+        pictures_of(pictures, **{"split": "train", "holdout": 1} | flags)
 
 
 def test_a_file_that_is_no_picture_is_named(pictures, tmp_path) -> None:
