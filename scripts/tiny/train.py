@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from scripts.tiny.train_attributes import AttributesRun
-from scripts.tiny.train_model import open_run
+from scripts.tiny.train_model import ModelRun
 from scripts.tiny.train_vqgan import DecoderRun, VqganRun
 from scripts.tiny.training import train_for
 from support.devices import pick_device
@@ -13,7 +13,7 @@ from support.script import run_script
 TRAININGS = {
     "vqgan": (VqganRun, 27.0, 8, 8e-4),
     "decoder": (DecoderRun, 25.0, 8, 5e-4),
-    "model": (open_run, 270.0, 32, 1.7e-3),
+    "model": (ModelRun, 270.0, 32, 1.7e-3),
     "attributes": (AttributesRun, 5.0, 32, 2e-3),  # 2,400 steps on one CPU core
 }
 

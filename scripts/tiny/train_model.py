@@ -125,23 +125,25 @@ def image_losses(model: Transformer, prompts: Tensor, codes: Tensor, first_id: i
 
 
 class ModelRun(TrainingRun):
-    """Training of the transformer; the moving average of its weights is validated and exported."""
+    """Training of the transformer; the moving average of its weights is validated and exported.
+
+    On rendered scenes the middle layers also learn which objects the tokens show.
+    """
 
     def __init__(self, work_dir: Path, model_dir: Path, batch_size: int, device: torch.device):
         self.vocab = ChameleonVocab(load_tokenizer(model_dir / "tokenizer" / "text_tokenizer.json"))
         self.image, self.empty = self.vocab.image, [self.vocab[BOS], self.vocab[BEGIN_IMAGE]]
         self.train = Captions.read(work_dir, "train", self.vocab, ODDS)
         self.validation = Captions.read(work_dir, "validation", self.vocab)
+        self.scenes = scene_of("train", self.train.records[0]) is not None
         torch.manual_seed(0)
         spec = decoder_spec(read_object(model_dir / "config.json"))
-        module = self.trained_module(initialise(Transformer(spec, self.image.size))).to(device)
+        transformer = initialise(Transformer(spec, self.image.size))
+        plain = nn.ModuleDict({"transformer": transformer})
+        module = (ObjectReading(transformer) if self.scenes else plain).to(device)
         optimizers = make_optimizers(module, fast_precision(device))
         super().__init__(module, batch_size, optimizers, clip=1.0)
         self.average = AveragedWeights(module, EMA_DECAY)
-
-    def trained_module(self, transformer: Transformer) -> nn.Module:
-        """Return a module with the transformer as its `transformer`."""
-        return nn.ModuleDict({"transformer": transformer})
 
     def losses(
         self,
@@ -160,13 +162,27 @@ class ModelRun(TrainingRun):
         prompts, codes = prompts.to(self.device), codes.to(self.device)
         with fast_autocast(self.device), fast_attention(self.device):
             tokens = image_losses(self.module.transformer, prompts, codes, self.image.first_id)
-            return self.parts(tokens, captions, images, elsewhere)
+            if not self.scenes:
+                return {"tokens": tokens.mean()}
+            return self._scene_losses(tokens, captions, images, elsewhere)
 
-    def parts(
+    def _scene_losses(
         self, tokens: Tensor, captions: Captions, images: list[int], elsewhere: float
     ) -> dict[str, Tensor]:
         """Return the mean losses from those of the tokens, (images, tokens)."""
-        return {"tokens": tokens.mean()}
+        side = math.isqrt(tokens.shape[1])
+        scenes = [scene_of(captions.split, captions.records[image]) for image in images]
+        labels, near, shares = (
+            torch.from_numpy(np.stack([of_scene(scene, side) for scene in scenes])).to(self.device)
+            for of_scene in (object_labels, near_objects, outlines)
+        )
+        weights = torch.where(near, 1.0, elsewhere)
+        weights /= weights.sum()
+        return {
+            "tokens": (weights * tokens).sum(),
+            "names": self.module.naming(labels),
+            "outlines": (weights * self.module.outlining(shares)).sum(),
+        }
 
     def loss(self) -> Tensor:
         losses = self.losses(self.train, self.step, self.empty, ELSEWHERE, self.share)
@@ -201,47 +217,8 @@ class ModelRun(TrainingRun):
             # other captions make more or fewer words; codes and bytes have the same ids in all
             rows = min(len(weight), len(weights[key]))
             weights[key][:rows].copy_(weight[:rows])
-        self.average.restart()
-
-    def export(self, model_dir: Path) -> None:
-        transformer = self.module.transformer
-        with self.average.applied():
-            state = public_state(transformer, decoder_keys(transformer.spec))
-            # text rows of the head are zero, because they are never scored
-            head = torch.zeros(transformer.spec.vocab, transformer.spec.hidden)
-            first = self.image.first_id
-            head[first : first + self.image.size] = state["lm_head.weight"]
-            state["lm_head.weight"] = head
-            half = {key: value.half().cpu() for key, value in state.items()}
-        save_file(half, model_dir / "model.safetensors", {"format": "pt"})
-
-
-class SceneRun(ModelRun):
-    """Training on rendered scenes: the middle layers also learn which objects the tokens show."""
-
-    def trained_module(self, transformer: Transformer) -> nn.Module:
-        return ObjectReading(transformer)
-
-    def parts(
-        self, tokens: Tensor, captions: Captions, images: list[int], elsewhere: float
-    ) -> dict[str, Tensor]:
-        side = math.isqrt(tokens.shape[1])
-        scenes = [scene_of(captions.split, captions.records[image]) for image in images]
-        labels, near, shares = (
-            torch.from_numpy(np.stack([of_scene(scene, side) for scene in scenes])).to(self.device)
-            for of_scene in (object_labels, near_objects, outlines)
-        )
-        weights = torch.where(near, 1.0, elsewhere)
-        weights /= weights.sum()
-        return {
-            "tokens": (weights * tokens).sum(),
-            "names": self.module.naming(labels),
-            "outlines": (weights * self.module.outlining(shares)).sum(),
-        }
-
-    def start_from(self, model_dir: Path) -> None:
-        super().start_from(model_dir)
-        self._fit_heads(HEAD_STEPS)
+        if self.scenes:
+            self._fit_heads(HEAD_STEPS)
         self.average.restart()
 
     def _fit_heads(self, steps: int) -> None:
@@ -260,6 +237,18 @@ class SceneRun(ModelRun):
             optimizer.step()
         self.module.transformer.requires_grad_(True)
 
+    def export(self, model_dir: Path) -> None:
+        transformer = self.module.transformer
+        with self.average.applied():
+            state = public_state(transformer, decoder_keys(transformer.spec))
+            # text rows of the head are zero, because they are never scored
+            head = torch.zeros(transformer.spec.vocab, transformer.spec.hidden)
+            first = self.image.first_id
+            head[first : first + self.image.size] = state["lm_head.weight"]
+            state["lm_head.weight"] = head
+            half = {key: value.half().cpu() for key, value in state.items()}
+        save_file(half, model_dir / "model.safetensors", {"format": "pt"})
+
 
 def initialise(model: Transformer) -> Transformer:
     """Fill with normal weights of deviation 0.02; returns the model.
@@ -271,10 +260,3 @@ def initialise(model: Transformer) -> Transformer:
             residual = name.endswith(("out.weight", "down.weight"))
             nn.init.normal_(parameter, std=0.02 / (2 * model.spec.layers) ** (0.5 * residual))
     return model
-
-
-def open_run(work_dir: Path, model_dir: Path, batch_size: int, device: torch.device) -> ModelRun:
-    """Return the training that fits the images: rendered scenes or pictures."""
-    first = next(iter(read_captions(work_dir, "train")))
-    kind = ModelRun if scene_of("train", first) is None else SceneRun
-    return kind(work_dir, model_dir, batch_size, device)

@@ -36,8 +36,8 @@ def folders(tmp_path_factory):
     return work, model
 
 
-def model_run(folders) -> train_model.SceneRun:
-    return train_model.open_run(*folders, 4, torch.device("cpu"))
+def model_run(folders) -> train_model.ModelRun:
+    return train_model.ModelRun(*folders, 4, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("shape", [(16, 40), (40, 16), (32, 32)])
@@ -179,7 +179,7 @@ def test_photographs_train_the_tokens_alone(folders, tmp_path) -> None:
     for split in ("train", "validation"):
         codes = np.load(work / f"codes_{split}.npy")
         write_split(tmp_path, split, [{"index": 0, "caption": "a dog"}] * 8, codes)
-    run = train_model.open_run(tmp_path, model, 4, torch.device("cpu"))
+    run = train_model.ModelRun(tmp_path, model, 4, torch.device("cpu"))
     run.start_from(model)
     before = run.validate(2)
     updates(run, 20)
