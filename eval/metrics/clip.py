@@ -1,49 +1,38 @@
 """CLIP models of open_clip, and the metrics on their features of images and texts."""
 
-import pickle
+from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image
-from safetensors import SafetensorError
 from torch import Tensor
 
-from configs.downloads import damage
 from configs.evaluation import EvaluateSettings
-from eval.metrics.base import ImageSet, Score, Unavailable
+from eval.metrics.base import ImageSet, Score
 from eval.metrics.intervals import mean_interval
 from eval.metrics.metric import Metric
 from eval.metrics.networks import ImageNetwork
 from eval.metrics.store import FeatureStore
-from eval.metrics.weights import find_weights, library, read_state, require_file, weights_label
-
-_FAULTS = (RuntimeError, ValueError, OSError, KeyError, SafetensorError, pickle.UnpicklingError)
+from eval.metrics.weights import find_weights, fitting, library, read_state, weights_label
 
 
 class ClipNetwork(ImageNetwork):
     """A CLIP model: open_clip's name with a file of weights, or a folder in open_clip's layout."""
 
-    def __init__(
-        self, flag: str, path: str, device: torch.device, model: str, longest: bool = False
-    ):
-        """Load a file, with open_clip's name of its `model`, a folder or what a hub id names.
+    fault = "open_clip cannot load it"
 
-        Unavailable if library or weights are missing, or do not fit each other.
+    def __init__(self, weights: Path, device: torch.device, model: str, longest: bool = False):
+        """Load a file, with open_clip's name of its `model`, or a folder.
 
         longest: fit the longest edge and pad with zeros; otherwise fit the shortest and crop.
         """
         open_clip = library("open_clip", "open_clip_torch")
-        weights = find_weights(flag, path)
         name, file = (model, str(weights)) if weights.is_file() else (f"local-dir:{weights}", None)
         mode = "longest" if longest else None
-        try:
-            self.module, self.transform = open_clip.create_model_from_pretrained(
-                name, file, device=device, image_resize_mode=mode
-            )
-            self.tokenizer = open_clip.get_tokenizer(name)
-        except _FAULTS as error:
-            why = f"open_clip cannot load it: {damage(weights, error)}"
-            raise Unavailable(f"--{flag} {path}: {why}") from error
+        self.module, self.transform = open_clip.create_model_from_pretrained(
+            name, file, device=device, image_resize_mode=mode
+        )
+        self.tokenizer = open_clip.get_tokenizer(name)
         self.module.eval()
         self.device = device
         self.width = self.module.text_projection.shape[-1]
@@ -98,12 +87,13 @@ class Aesthetic(Metric):
     ):
         """Read the head; Unavailable if it does not fit the features."""
         super().__init__(name, network, store, settings)
-        weights = require_file("aesthetic_path", settings.aesthetic_path)
-        self.head = _layers(read_state("aesthetic_path", weights))
-        widths = [weight.shape for weight, _ in self.head]  # (outputs, inputs)
-        if not widths or widths[0][1] != network.width or widths[-1][0] != 1:
-            wanted = f"a head from {network.width} features to one score"
-            raise Unavailable(f"--aesthetic_path {weights}: not {wanted}")
+        weights = find_weights("aesthetic_path", settings.aesthetic_path)
+        wanted = f"not a head from {network.width} features to one score"
+        with fitting("aesthetic_path", weights, wanted):
+            self.head = _layers(read_state(weights))
+            widths = [weight.shape for weight, _ in self.head]  # (outputs, inputs)
+            if not widths or widths[0][1] != network.width or widths[-1][0] != 1:
+                raise ValueError(f"got layers of {list(map(tuple, widths))}")
         self.label += f"; head {weights_label(weights)}"
 
     def scores(self, images: ImageSet, reference: ImageSet | None) -> list[Score]:

@@ -1,7 +1,6 @@
 """Networks that turn images into features, and for some into log p(class | image)."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,7 +11,7 @@ from eval.metrics.attribute_classifier import AttributeClassifier, summary, to_p
 from eval.metrics.attributes import Attributes
 from eval.metrics.base import ImageSet, Unavailable
 from eval.metrics.store import FeatureStore
-from eval.metrics.weights import library, read_state, require_file, weights_label
+from eval.metrics.weights import library, read_state, weights_label
 
 _SIDE = 256  # pixels to which LANTERN's evaluation reduces images before FID
 _IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean and deviation of the channels
@@ -25,11 +24,13 @@ class ImageNetwork:
         label: library and weights.
         resize: how images are brought to the network's size.
         width: how many features it has; in a row they come first, then the logits of classes.
+        fault: what is wrong with weights that cannot be loaded.
     """
 
     label: str
     resize: str
     width: int
+    fault: str
 
     def encode(self, images: list[Image.Image]) -> np.ndarray:
         """Return features and logits of RGB images, (images, width + classes)."""
@@ -57,12 +58,10 @@ class AttributeNetwork(ImageNetwork):
 
     resize = "none (128 x 128)"
     width = 256
+    fault = "not an attribute classifier"
 
-    def __init__(self, flag: str, path: str, device: torch.device):
-        """Load attributes.safetensors; Unavailable where it is missing."""
-        weights = require_file(flag, path)
-        with _fitting(flag, path, "an attribute classifier"):
-            self.classifier, self.device = AttributeClassifier.load(weights, str(device)), device
+    def __init__(self, weights: Path, device: torch.device):
+        self.classifier, self.device = AttributeClassifier.load(weights, str(device)), device
         self.label = f"attribute classifier, {weights_label(weights)}"
 
     @torch.inference_mode()
@@ -99,18 +98,15 @@ class Inception(ImageNetwork):
 
     resize = f"centre crop, Lanczos to {_SIDE}, TensorFlow's bilinear to 299"
     width = 2048
+    fault = "not torch-fidelity's weights"
 
-    def __init__(self, flag: str, path: str, device: torch.device):
-        """Load the weights; Unavailable where they or the library are missing."""
+    def __init__(self, weights: Path, device: torch.device):
         fidelity = library("torch_fidelity", "torch-fidelity")
-        weights = require_file(flag, path)
         # torch-fidelity would run code in the file, so it is read safely first
-        with _fitting(flag, path, "torch-fidelity's weights"):
-            if "fc.weight" not in read_state(flag, weights):
-                raise ValueError("fc.weight is missing")
-            module = fidelity.FeatureExtractorInceptionV3(
-                "inception", ["2048", "logits_unbiased"], str(weights)
-            )
+        if "fc.weight" not in read_state(weights):
+            raise ValueError("fc.weight is missing")
+        features = ["2048", "logits_unbiased"]
+        module = fidelity.FeatureExtractorInceptionV3("inception", features, str(weights))
         self.module, self.device = module.to(device), device
         self.label = f"torch-fidelity {fidelity.__version__} Inception v3, {weights_label(weights)}"
 
@@ -129,14 +125,12 @@ class Vgg(ImageNetwork):
 
     resize = "bilinear to 224 x 224, without keeping the aspect"
     width = 4096
+    fault = "not VGG16's weights"
 
-    def __init__(self, flag: str, path: str, device: torch.device):
-        """Load the weights; Unavailable where they or the library are missing."""
+    def __init__(self, weights: Path, device: torch.device):
         vision = library("torchvision", "torchvision")
-        weights = require_file(flag, path)
         module = vision.models.vgg16()
-        with _fitting(flag, path, "VGG16's weights"):
-            module.load_state_dict(read_state(flag, weights))
+        module.load_state_dict(read_state(weights))
         module.classifier = module.classifier[:4]
         self.module, self.device = module.eval().to(device), device
         self.label = f"torchvision {vision.__version__} VGG16, {weights_label(weights)}"
@@ -160,14 +154,3 @@ def _square(image: Image.Image) -> Image.Image:
 def _stacked(images: list[Image.Image]) -> Tensor:
     """Return images of one size as uint8 (images, height, width, 3)."""
     return torch.from_numpy(np.stack([np.asarray(image) for image in images]))
-
-
-@contextmanager
-def _fitting(flag: str, path: str, wanted: str) -> Iterator[None]:
-    """Let a library's complaint about a file of weights say which flag gave the file."""
-    try:
-        yield
-    except Unavailable:
-        raise
-    except (ValueError, RuntimeError) as error:
-        raise Unavailable(f"--{flag} {path}: not {wanted}: {error}") from error

@@ -14,6 +14,7 @@ from eval.metrics.metric import Metric
 from eval.metrics.networks import AttributeNetwork, ImageNetwork, Inception, Vgg
 from eval.metrics.precision_recall import PrecisionRecall
 from eval.metrics.store import FeatureStore
+from eval.metrics.weights import find_weights, fitting
 
 HPS_MODEL = "ViT-H-14"
 
@@ -60,5 +61,10 @@ def build_metric(
 
 
 @lru_cache(maxsize=1)  # the largest take 4 GB: only the latest is kept
-def _network(kind: type[ImageNetwork], *arguments: object) -> ImageNetwork:
-    return kind(*arguments)
+def _network(
+    kind: type[ImageNetwork], flag: str, path: str, device: torch.device, *sizes: object
+) -> ImageNetwork:
+    """Load a network; Unavailable if its library or weights are missing, or do not fit."""
+    weights = find_weights(flag, path)
+    with fitting(flag, weights, kind.fault):
+        return kind(weights, device, *sizes)

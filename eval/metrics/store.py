@@ -5,7 +5,6 @@ hash of library, weights and resize, so no other network reads it.
 """
 
 import hashlib
-import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from PIL import Image
 
 from configs.downloads import damage
 from eval.metrics.base import ImageSet, Unavailable
-from support.durable import reason, replace_file
+from support.durable import new_file, reason
 from support.output import remark
 from support.processes import ALONE, Processes
 from support.progress import Progress, plural
@@ -79,7 +78,9 @@ class FeatureStore:
                     rows = encode([load(numbers[key]) for key in batch]).astype(np.float32)
                     for key, row in zip(batch, rows, strict=True):
                         try:
-                            _write(paths[key], row)
+                            paths[key].parent.mkdir(parents=True, exist_ok=True)
+                            with new_file(paths[key]) as file:
+                                np.save(file, row, allow_pickle=False)
                         except OSError as error:  # the metric needs no cache
                             unsaved[key] = row
                             remark(f"--cache_dir {self.folder}: not kept: {reason(error)}")
@@ -100,10 +101,3 @@ def _read(path: Path) -> np.ndarray:
     except (OSError, ValueError, EOFError) as error:
         why = f"damaged ({damage(path, error)}); delete it to compute it again"
         raise Unavailable(f"{path} is {why}") from error
-
-
-def _write(path: Path, row: np.ndarray) -> None:
-    buffer = io.BytesIO()
-    np.save(buffer, row, allow_pickle=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, buffer.getvalue())

@@ -1,16 +1,22 @@
 """Libraries and weights that metrics need and users may not have."""
 
 import importlib
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
+from safetensors import SafetensorError
 from torch import Tensor
 
+from configs.downloads import damage
 from configs.evaluation import SOURCES
 from eval.metrics.base import Unavailable
 from models.files.tensors import load_pickled
 from support.provenance import checkpoint_id
 
+_FAULTS = (RuntimeError, ValueError, OSError, KeyError, SafetensorError, pickle.UnpicklingError)
 _OPEN_CLIP_FILES = ["open_clip_config.json", "open_clip_model.safetensors"]
 
 
@@ -35,27 +41,27 @@ def find_weights(flag: str, path: str) -> Path:
     return _from_hub(flag, path)
 
 
-def require_file(flag: str, path: str) -> Path:
-    """Return what `find_weights` does; Unavailable unless it is a file."""
-    file = find_weights(flag, path)
-    if not file.is_file():
-        raise Unavailable(f"--{flag} {path}: a folder, not a file; {SOURCES[flag]}")
-    return file
-
-
-def read_state(flag: str, file: Path) -> dict[str, Tensor]:
-    """Return the tensors of a file of torch.save by key, without running code in it.
-
-    Unavailable if torch.save did not write the file, or it holds something else.
-    """
+def read_state(file: Path) -> dict[str, Tensor]:
+    """Return the tensors of a file of torch.save by key, without running code in it."""
     try:
         state = load_pickled(file)
     except ValueError as error:
-        why = f"cannot be read as weights: {error}; {SOURCES[flag]}"
-        raise Unavailable(f"--{flag} {file}: {why}") from error
+        raise ValueError(f"cannot be read as weights: {error}") from error
     if isinstance(state, dict) and all(isinstance(value, Tensor) for value in state.values()):
         return state
-    raise Unavailable(f"--{flag} {file}: found no tensors by name; {SOURCES[flag]}")
+    raise ValueError("found no tensors by name")
+
+
+@contextmanager
+def fitting(flag: str, file: Path, fault: str) -> Iterator[None]:
+    """Let a reader's complaint about weights say which flag gave them and where users get them."""
+    try:
+        yield
+    except Unavailable:
+        raise
+    except _FAULTS as error:
+        why = f"{fault}: {damage(file, error)}; {SOURCES[flag]}"
+        raise Unavailable(f"--{flag} {file}: {why}") from error
 
 
 def _from_hub(flag: str, path: str) -> Path:

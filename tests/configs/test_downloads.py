@@ -34,7 +34,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "model.safetensors": read_header,
     "tokens.safetensors": read_shard,
     "pytorch_model.bin": load_pickled,
-    "vgg.pth": lambda path: read_state("vgg_path", path),
+    "vgg.pth": read_state,
     "checkpoint.pt": load_state,
     "tokenizer.json": load_tokenizer,
     "emu3.tiktoken": read_ranks,
