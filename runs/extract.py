@@ -128,7 +128,7 @@ def _opened(
             if turn:
                 writer = ShardWriter(settings.output_dir, about, processes.rank, size)
             # waits, so that the first process has claimed the folder when the others come
-            processes.gather(None)
+            processes.wait()
     except BlockingIOError as error:
         source = f"--output_dir {settings.output_dir}"
         raise mismatch(source, "another command at work in it", "one command per folder") from error

@@ -73,7 +73,7 @@ class RunFolder:
                 for left in self.path.glob(".lock.*"):  # of a run whose first process is gone
                     lock(left).close()
                 self._lock = lock(self.path / ".lock")
-            self.processes.gather(None)
+            self.processes.wait()
             if self.processes.rank > 0:
                 self._lock = lock(self.path / f".lock.{self.processes.rank}")
         except BlockingIOError as error:
@@ -102,14 +102,14 @@ class RunFolder:
 
     def begin(self, hardware: Line) -> None:
         """Prepare for `save`: clear the folder if asked, write run.json, mend what a kill left."""
-        self.processes.gather(None)  # everyone has read the folder
+        self.processes.wait()  # everyone has read the folder
         if self.processes.rank == 0:
             self._begin(hardware)
-        self.processes.gather(None)
+        self.processes.wait()
 
     def finish(self) -> None:
         """Join the parts of several processes, after all of them have saved their last image."""
-        self.processes.gather(None)
+        self.processes.wait()
         if self.processes.rank == 0 and self._parts(RECORDS):
             self.records, _ = finished_records(self.path)
             with self._writing():

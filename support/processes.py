@@ -64,10 +64,9 @@ def _number(name: str, default: int) -> int:
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes that share a command's work.
+    """The processes that share a command's work; `rank` is this one's number.
 
-    rank: this one's number. count: how many there are. gather: waits for all of them and gives
-    every one's value to each.
+    gather: waits for all of them and gives every one's value to each.
     """
 
     rank: int = 0
@@ -77,6 +76,19 @@ class Processes:
     def share(self, items: Sequence[T]) -> list[T]:
         """Return every count-th of the items: those that this process works on."""
         return list(items[self.rank :: self.count])
+
+    def wait(self) -> None:
+        """Return when all processes have called it."""
+        self.gather(None)
+
+    def average(self, tensors: "Iterable[Tensor]") -> None:
+        """Replace the tensors by their means over all processes."""
+        if self.count > 1:
+            import torch.distributed as group
+
+            for tensor in tensors:
+                group.all_reduce(tensor)
+                tensor /= self.count
 
 
 ALONE = Processes()
@@ -95,8 +107,11 @@ def leave_at_exit() -> None:
     atexit.register(lambda: group.is_initialized() and group.destroy_process_group())
 
 
-def launched() -> Processes:
-    """Join the launcher's other processes, by gloo; one process alone without a launcher."""
+def launched(device: "torch.device | None" = None) -> Processes:
+    """Join the launcher's other processes; one process alone without a launcher.
+
+    device: whose tensors they average: by NCCL those of GPUs, by gloo all others.
+    """
     launch = read_launch()
     if launch.count == 1:
         return ALONE
@@ -104,7 +119,8 @@ def launched() -> Processes:
 
     if not group.is_initialized():
         leave_at_exit()
-        group.init_process_group("gloo", timeout=PATIENCE)
+        on_gpus = device is not None and device.type == "cuda"
+        group.init_process_group("nccl" if on_gpus else "gloo", timeout=PATIENCE)
 
     def gather(value: Any) -> list[Any]:
         values = [None] * launch.count
@@ -112,29 +128,3 @@ def launched() -> Processes:
         return values
 
     return Processes(group.get_rank(), launch.count, gather)
-
-
-class Crew:
-    """This process's `rank` among `count`; they talk by NCCL on GPUs and by gloo on CPUs."""
-
-    def __init__(self, device: "torch.device"):
-        self.rank, self.count = 0, 1
-        if read_launch().count > 1:
-            from accelerate import PartialState
-
-            leave_at_exit()  # before the group is joined, see there
-            self._state = PartialState(cpu=device.type == "cpu", timeout=PATIENCE)
-            self.rank, self.count = self._state.process_index, self._state.num_processes
-
-    def average(self, tensors: "Iterable[Tensor]") -> None:
-        """Replace the tensors by their means over all processes."""
-        if self.count > 1:
-            from accelerate.utils import reduce
-
-            for tensor in tensors:
-                tensor.copy_(reduce(tensor, "mean"))
-
-    def wait(self) -> None:
-        """Return when all processes have called it."""
-        if self.count > 1:
-            self._state.wait_for_everyone()

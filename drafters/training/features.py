@@ -23,7 +23,7 @@ from models.base import Layers, TargetModel
 from models.files.opening import open_safetensors
 from support.durable import replace_file
 from support.json_files import read_object
-from support.processes import Crew
+from support.processes import Processes
 from support.progress import Progress, plural
 
 _SHARD = 16  # images
@@ -107,7 +107,7 @@ def shard_path(folder: Path, number: int) -> Path:
 
 
 def cached(
-    computed: Computed, folder: Path, checkpoint: str, crew: Crew, progress: Progress
+    computed: Computed, folder: Path, checkpoint: str, crew: Processes, progress: Progress
 ) -> Cached:
     """Fill the folder with what is missing, each process its own shards; return its reader.
 

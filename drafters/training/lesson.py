@@ -20,7 +20,7 @@ from drafters.training.order import batch, captionless, feature_noise, generator
 from drafters.training.rounds import Drawn
 from drafters.training.windows import PASSES, BlockLoss, pick
 from models.base import TargetModel
-from support.processes import Crew
+from support.processes import Processes
 
 
 class Lessons:
@@ -32,7 +32,7 @@ class Lessons:
         target: TargetModel,
         head: EagleHead,
         source: tuple[Rower, list[int]],
-        crew: Crew,
+        crew: Processes,
     ):
         """source: where rows come from, and the numbers of the images to train on."""
         self.settings, self.head, self.crew = settings, head, crew

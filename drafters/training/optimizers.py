@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from support.processes import Crew
+from support.processes import Processes
 
 WEIGHT_DECAY = 0.05
 
@@ -126,7 +126,7 @@ def make_optimizers(model: nn.Module, muon: torch.dtype | None) -> list[torch.op
 def apply_gradients(
     weights: Sequence[Tensor],
     optimizers: Sequence[torch.optim.Optimizer],
-    crew: Crew,
+    crew: Processes,
     rate: float,
     clip: float,
     figure: Tensor,

@@ -233,7 +233,7 @@ def _reference(settings: EvaluateSettings, tiny: bool, processes: Processes) -> 
     folder = Path(settings.cache_dir)
     if processes.rank == 0:
         rendered_scenes(folder)
-    processes.gather(None)  # they are rendered
+    processes.wait()  # they are rendered
     return read_reference(str(rendered_scenes(folder)))
 
 

@@ -33,7 +33,7 @@ from runs.training.evaluation import Evaluation, trained_settings
 from support.devices import pick_device
 from support.durable import lock, make_writable
 from support.json_files import JsonLog
-from support.processes import Crew
+from support.processes import Processes, launched
 from support.progress import Progress, plural
 from support.provenance import checkpoint_id
 from support.training_state import damaged_state, load_state, save_state
@@ -50,7 +50,7 @@ def train(settings: TrainSettings) -> None:
     if settings.estimate:
         print(estimate_table(settings, tokens))
         return
-    crew = Crew(device)
+    crew = launched(device)
     if settings.batch_size % (settings.accumulate * crew.count):
         allowed = f"a multiple of {settings.accumulate} parts x {crew.count} processes"
         refuse("batch_size", settings.batch_size, allowed)
@@ -109,7 +109,7 @@ class Training:
         settings: TrainSettings,
         target: TargetModel,
         tokens: Tokens,
-        crew: Crew,
+        crew: Processes,
         progress: Progress,
     ):
         small = target.grid.preview

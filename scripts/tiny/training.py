@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from drafters.training.optimizers import apply_gradients, cosine_lr
 from support.json_files import JsonLog
-from support.processes import Crew
+from support.processes import launched
 from support.training_state import load_state, save_state
 
 SAVE_SECONDS = 120.0
@@ -41,7 +41,7 @@ class TrainingRun(ABC):
         self.module, self.batch_size = module, batch_size
         self.optimizers, self.clip = optimizers, clip
         self.device = next(module.parameters()).device
-        self.crew = Crew(self.device)
+        self.crew = launched(self.device)
         if batch_size % self.crew.count:
             raise ValueError(
                 f"--batch_size: expected a multiple of {self.crew.count}, the number of processes, "

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from browser import only_in_all
 from fake_session import FakeEngine, fake_opener
 from made_runs import scenes, write_run
@@ -25,7 +24,7 @@ from eval.report.run import read_run
 from runs.generate import generate_images
 from runs.run_folder import RunFolder
 from support.json_files import read_lines
-from support.processes import Crew, Processes, launched
+from support.processes import Processes, launched
 
 
 @pytest.fixture
@@ -172,19 +171,18 @@ def test_no_launcher_means_alone(monkeypatch):
         ),
     ],
 )
-@pytest.mark.parametrize("start", [launched, lambda: Crew(torch.device("cpu"))])
-def test_an_environment_that_no_launcher_sets_is_one_line(monkeypatch, start, variables, message):
+def test_an_environment_that_no_launcher_sets_is_one_line(monkeypatch, variables, message):
     for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(SettingsError, match=message):
-        start()
+        launched()
 
 
-# Joins in one of two ways, works, imports what holds the group, and counts its threads at the end.
+# Joins, works, imports what holds the group, and counts its threads at the end.
 ENDS = """
-import atexit, os, sys
+import atexit, os
 import torch
 
 def threads():
@@ -192,23 +190,21 @@ def threads():
 
 before = threads()
 atexit.register(lambda: os.write(1, f"threads left {threads() - before}\\n".encode()))
-if sys.argv[1] == "launched":
-    from support.processes import launched
-    assert launched().gather(1) == [1, 1]
-else:
-    from support.processes import Crew
-    Crew(torch.device("cpu")).average([torch.ones(1)])
+from support.processes import launched
+crew, ranks = launched(torch.device("cpu")), torch.tensor([1.0, 2.0])
+assert crew.gather(1) == [1, 1]
+crew.average([mean := ranks[crew.rank].clone()])
+assert mean == 1.5
 import torch.distributed.nn.functional
 assert threads() > before
 """
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="lists threads by /proc")
-@pytest.mark.parametrize("way", ["launched", pytest.param("crew", marks=only_in_all)])
-def test_a_process_that_ends_leaves_its_group(way, tmp_path) -> None:
+def test_a_process_that_ends_leaves_its_group(tmp_path) -> None:
     """A thread of the group that outlives it aborts Python now and then."""
     (tmp_path / "ends.py").write_text(ENDS)
-    done = torchrun(way, program=tmp_path / "ends.py")
+    done = torchrun(program=tmp_path / "ends.py")
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.splitlines() == ["threads left 0"] * 2
 

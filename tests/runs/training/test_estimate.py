@@ -28,7 +28,7 @@ from runs.training.estimate import (
     work,
 )
 from runs.training.train import Training, read_tokens
-from support.processes import Crew
+from support.processes import ALONE
 from support.progress import Progress
 
 
@@ -115,7 +115,7 @@ def test_work_is_what_an_update_multiplies(layers, checkpoint, tmp_path) -> None
     given = {"layers": layers, "holdout": 2, "batch_size": 4, "eval_images": 0}
     settings = replace(settings_of(checkpoint, **given), tokens=str(tmp_path / "tokens"))
     tokens = read_tokens(settings)
-    crew, hidden = Crew(torch.device("cpu")), Progress("training", shown=False)
+    crew, hidden = ALONE, Progress("training", shown=False)
     training = Training(settings, open_target(settings.plain), tokens, crew, hidden)
     packed = torch.ops.mkldnn._linear_pointwise
     with FlopCounterMode(display=False, custom_mapping={packed: packed_flops}) as counter:

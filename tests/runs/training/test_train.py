@@ -33,7 +33,7 @@ from runs.measure import Measurement, measure
 from runs.session import open_session, open_target
 from runs.training.train import Training, read_tokens
 from support.durable import lock
-from support.processes import Crew
+from support.processes import ALONE
 from support.progress import Progress
 from support.provenance import checkpoint_id
 
@@ -85,7 +85,7 @@ def words(folders: Path, out: Path, **more: object) -> list[str]:
 def open_training(folders: Path, out: Path, **more: object) -> Training:
     settings = train_settings(flags(folders, out, **more))
     tokens, progress = read_tokens(settings), Progress("training")
-    return Training(settings, open_target(settings.plain), tokens, Crew(CPU), progress)
+    return Training(settings, open_target(settings.plain), tokens, ALONE, progress)
 
 
 def run(folders: Path, out: Path, **more: object) -> list[dict]:
